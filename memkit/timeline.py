@@ -1,0 +1,202 @@
+"""The one type of the book: what stands in memory at named instants of a training step, part by part.
+
+The closed formula, the trace on fake tensors and the measurement all return a ``MemoryTimeline``. So an estimate
+divided by a measurement is one line, and one table and one plot draw all three.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from memkit.units import format_bytes, format_ratio
+
+PARTS = ("weights", "gradients", "optimizer_states", "activations", "temporary")
+"""What memory is for. Buffers count as weights; a cast made by autocast, even of a weight, is temporary.
+
+An activation is what the forward made and the backward finds alive: tensors saved by autograd, the loss, and
+whatever the program still holds. Everything else that is neither a weight, a gradient nor a state is temporary.
+"""
+
+INSTANTS = (
+    "init", "forward peak", "forward", "backward peak", "backward", "optimizer peak", "optimizer", "zero_grad",
+)  # fmt: skip
+"""The instants of one step in order: a phase's name alone is the moment the phase ends, ``peak`` its maximum.
+
+``init`` comes once, when model and optimizer are built; ``zero_grad`` is the end of the step.
+"""
+
+SOURCES = ("formula", "traced", "measured")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One allocation (``num_bytes`` > 0) or free (< 0) of a block, in program order.
+
+    ``block`` names the block: a free carries the number of its allocation. ``num_bytes`` is what was asked for,
+    before the allocator rounds. ``op`` is the operation that asked, ``where`` the model's own line or module.
+    """
+
+    block: int
+    num_bytes: int
+    part: str | None = None
+    phase: str = ""
+    op: str = ""
+    where: str = ""
+    is_scratch: bool = False  # born and freed inside one operation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instant:
+    """Bytes in memory at one instant. A part that cannot be told apart is ``None``, never 0."""
+
+    name: str
+    weights: int | None = None
+    gradients: int | None = None
+    optimizer_states: int | None = None
+    activations: int | None = None
+    temporary: int | None = None
+    total_bytes: int = -1
+    step: int = 1
+    micro_batch: int = 1
+
+    def __post_init__(self):
+        known = [value for value in self.parts.values() if value is not None]
+        if self.total_bytes == -1:
+            if len(known) < len(PARTS):
+                raise ValueError(f"instant {self.name!r} has unknown parts and no total_bytes")
+            object.__setattr__(self, "total_bytes", sum(known))
+        elif sum(known) > self.total_bytes or (len(known) == len(PARTS) and sum(known) != self.total_bytes):
+            raise ValueError(
+                f"instant {self.name!r}: the parts sum to {sum(known)} B, but total_bytes={self.total_bytes}"
+            )
+
+    @property
+    def parts(self) -> dict[str, int | None]:
+        """Bytes by part, in the order of ``PARTS``."""
+        return {part: getattr(self, part) for part in PARTS}
+
+    @property
+    def unattributed_bytes(self) -> int:
+        """Bytes of the total that no part accounts for."""
+        return self.total_bytes - sum(value or 0 for value in self.parts.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryTimeline:
+    """Bytes at the instants of a training step, from one of ``SOURCES``.
+
+    ``device`` is ``"cuda"`` or ``"cpu"`` (whose rules apply); ``provenance`` says which machine, versions, date and
+    command a measurement came from. ``reserved_peak_bytes`` is what the allocator held from the driver, if known.
+    """
+
+    instants: tuple[Instant, ...]
+    source: str
+    device: str = "cuda"
+    events: tuple[Event, ...] = ()
+    reserved_peak_bytes: int | None = None
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.source not in SOURCES:
+            raise ValueError(f"source={self.source!r} is not one of {', '.join(SOURCES)}")
+        if not self.instants:
+            raise ValueError("a timeline needs at least one instant")
+
+    @property
+    def peak(self) -> Instant:
+        """The instant with the most bytes, the first of them when several are equal."""
+        return max(self.instants, key=lambda instant: instant.total_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The peak is a maximum over instants, not a sum of parts: the parts never all stand together."""
+        return self.peak.total_bytes
+
+    def at(self, name: str, step: int | None = None, micro_batch: int | None = None) -> Instant:
+        """The last instant called ``name`` (of that step and micro-batch, where given)."""
+        found = [
+            instant
+            for instant in self.instants
+            if instant.name == name
+            and step in (None, instant.step)
+            and micro_batch in (None, instant.micro_batch)
+        ]
+        if not found:
+            names = ", ".join(dict.fromkeys(instant.name for instant in self.instants))
+            raise ValueError(f"no instant {name!r} (step={step}, micro_batch={micro_batch}); there are: {names}")
+        return found[-1]
+
+    def for_step(self, step: int) -> "MemoryTimeline":
+        """The same timeline with the instants of one step only (``init`` belongs to step 1); events are dropped."""
+        instants = tuple(instant for instant in self.instants if instant.step == step)
+        if not instants:
+            raise ValueError(f"step={step} is not in this timeline of {max(i.step for i in self.instants)} steps")
+        return replace(self, instants=instants, events=())
+
+    def table(self) -> str:
+        """Instants as rows, parts as columns, aligned text."""
+        header = ["instant", *(part.replace("_", " ") for part in PARTS), "total"]
+        rows = [
+            [_label(instant, self), *(format_bytes(v) for v in instant.parts.values()), format_bytes(instant.total_bytes)]
+            for instant in self.instants
+        ]
+        return aligned_table([header, *rows])
+
+    def __str__(self) -> str:
+        peak = f"peak {format_bytes(self.peak_bytes)} at {_label(self.peak, self)}"
+        return f"{self.source}, {self.device} rules: {peak}\n{self.table()}"
+
+    def to_json(self) -> str:
+        """JSON text that ``from_json`` reads back to an equal timeline."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "MemoryTimeline":
+        """The timeline that ``to_json`` wrote."""
+        data = json.loads(text)
+        data["instants"] = tuple(Instant(**instant) for instant in data["instants"])
+        data["events"] = tuple(Event(**event) for event in data["events"])
+        return cls(**data)
+
+
+def _label(instant: Instant, timeline: MemoryTimeline) -> str:
+    steps = {i.step for i in timeline.instants}
+    micro_batches = {i.micro_batch for i in timeline.instants}
+    label = instant.name
+    if len(micro_batches) > 1 and instant.name.startswith(("forward", "backward")):
+        label += f", micro-batch {instant.micro_batch}"
+    if len(steps) > 1 and instant.name != "init":
+        label += f", step {instant.step}"
+    return label
+
+
+def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> str:
+    """Formula, trace and measurement side by side: total bytes per instant, and each column ÷ the last.
+
+    Instants are matched by name, step and micro-batch; one that a timeline lacks is ``unknown``.
+    """
+    if len(timelines) < 2:
+        raise ValueError(f"compare needs at least two timelines, got {len(timelines)}")
+    *_, last = timelines
+    columns = [t.source for t in timelines]
+    rows = [["instant", *columns, *(f"{c} ÷ {columns[-1]}" for c in columns[:-1])]]
+    found = [{(i.name, i.step, i.micro_batch): i.total_bytes for i in t.instants} for t in timelines]
+    keys = [(i.name, i.step, i.micro_batch) for i in last.instants if i.name in set(names)]
+    for key, instant in zip(keys, (i for i in last.instants if i.name in set(names)), strict=True):
+        values = [totals.get(key) for totals in found]
+        ratios = [format_ratio(value, values[-1]) for value in values[:-1]]
+        rows.append([_label(instant, last), *(format_bytes(value) for value in values), *ratios])
+    peaks = [t.peak_bytes for t in timelines]
+    ratios = [format_ratio(value, peaks[-1]) for value in peaks[:-1]]
+    rows.append(["peak", *(format_bytes(value) for value in peaks), *ratios])
+    return aligned_table(rows)
+
+
+def aligned_table(rows: list[list[str]]) -> str:
+    """Rows of text with the first column flush left and the others flush right; the first row is the header."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]).rstrip()
+        for row in rows
+    ]
+    return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])

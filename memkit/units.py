@@ -1,0 +1,106 @@
+"""Bytes, counts and ratios as text: the only module that divides by 1024 or by 10**9.
+
+Inside the book a size is a whole number of bytes, always. It leaves bytes here, on its way to the reader's eye.
+Memory is printed in KiB, MiB and GiB (powers of 1024). Bandwidth and a vendor's own label are printed in GB
+(powers of 1000), parameter counts in decimal millions and billions.
+"""
+
+import math
+import operator
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+TIB = 1024**4
+
+ALLOCATOR_BLOCK_BYTES = 512
+"""CUDA's caching allocator hands out memory in multiples of this many bytes (``kMinBlockSize``)."""
+
+
+def as_whole_number(name: str, value: object, minimum: int = 0) -> int:
+    """Return ``value`` as an ``int``, or refuse it with one sentence that shows it.
+
+    Raises: ValueError: not a whole number, or below ``minimum``.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}={value!r} is not a whole number") from None
+    if number < minimum:
+        raise ValueError(f"{name}={number} is below {minimum}")
+    return number
+
+
+def bytes_of(num_values: int, bits: int) -> int:
+    """Bytes of ``num_values`` values of ``bits`` bits each, rounded up once for the whole tensor.
+
+    >>> bytes_of(3, 4)
+    2
+    """
+    return -(-num_values * bits // 8)
+
+
+def round_up(num_bytes: int, multiple: int = ALLOCATOR_BLOCK_BYTES) -> int:
+    """The smallest multiple of ``multiple`` bytes that holds ``num_bytes``.
+
+    >>> round_up(1), round_up(512), round_up(513)
+    (512, 512, 1024)
+    """
+    return -(-num_bytes // multiple) * multiple
+
+
+def format_bytes(num_bytes: int | None, digits: int = 2) -> str:
+    """Bytes as text in the largest binary unit that leaves a number of at least one.
+
+    The rounding edge rolls over: one byte less than a GiB prints as a GiB, not as 1024 MiB.
+
+    >>> format_bytes(24 * GIB), format_bytes(GIB - 1), format_bytes(512), format_bytes(None)
+    ('24.00 GiB', '1.00 GiB', '512 B', 'unknown')
+    """
+    if num_bytes is None:
+        return "unknown"
+    if abs(num_bytes) < KIB:
+        return f"{num_bytes} B"
+    for unit, size in (("KiB", KIB), ("MiB", MIB), ("GiB", GIB), ("TiB", TIB)):
+        value = num_bytes / size
+        if round(abs(value), digits) < 1024 or unit == "TiB":
+            return f"{value:,.{digits}f} {unit}"
+    raise AssertionError("unreachable")
+
+
+def format_gb(num_bytes: int, digits: int = 1) -> str:
+    """Bytes as decimal gigabytes, for bandwidth and for a vendor's label only.
+
+    >>> format_gb(112 * 10**9)
+    '112.0 GB'
+    """
+    return f"{num_bytes / 1e9:,.{digits}f} GB"
+
+
+def format_count(count: int) -> str:
+    """A parameter or token count as decimal text.
+
+    >>> format_count(124_439_808), format_count(8_030_261_248), format_count(999_950)
+    ('124.4 M', '8.0 B', '1.0 M')
+    """
+    if abs(count) < 1000:
+        return str(count)
+    for unit, size in (("K", 10**3), ("M", 10**6), ("B", 10**9), ("T", 10**12)):
+        value = count / size
+        if round(abs(value), 1) < 1000 or unit == "T":
+            return f"{value:,.1f} {unit}"
+    raise AssertionError("unreachable")
+
+
+def format_ratio(estimate: int | None, measured: int | None) -> str:
+    """Estimate ÷ measured, as ``1.03×``; ``–`` where one of them is unknown or the second is zero.
+
+    >>> format_ratio(103, 100), format_ratio(0, 0)
+    ('1.03×', '–')
+    """
+    if estimate is None or measured is None or measured == 0:
+        return "–"
+    ratio = estimate / measured
+    return f"{ratio:.2f}×" if math.isfinite(ratio) else "–"
