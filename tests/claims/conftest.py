@@ -1,0 +1,10 @@
+"""The ledger's proofs: ``test_C001(figures)`` receives the figures of entry C001 and shows that they are so."""
+
+import pytest
+
+from memkit.claims import claim
+
+
+@pytest.fixture
+def figures(request):
+    return claim(request.node.originalname.removeprefix("test_")).figures
