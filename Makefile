@@ -1,0 +1,68 @@
+# A fresh machine needs Python 3.11 or later and make; the rest is installed into .venv on first use.
+#   make lab LAB_ARGS="--no-browser --port 9000"
+#   make lab TORCH_INDEX=https://download.pytorch.org/whl/cpu     (no NVIDIA card: a download of 0.2 GB instead of 3)
+
+VENV ?= .venv
+LAB_ARGS ?=
+TORCH_INDEX ?=
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+    $$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --constraint constraints.txt \
+       $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+CHAPTERS := $(sort $(wildcard chapters/*.ipynb))
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help lab test test-unit test-browser check-notebooks run-notebooks bench record figures clean
+
+help:                   ## list the verbs
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
+
+lab: $(VENV)/.book      ## open the book in JupyterLab
+	$(BIN)/jupyter lab $(LAB_ARGS) chapters/00_start_here.ipynb
+
+test: test-unit test-browser check-notebooks   ## everything that has to pass
+
+test-unit: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not browser and not serial"
+
+test-browser: $(VENV)/.test
+	$(BIN)/python -m pytest -q -m "browser or serial"
+
+check-notebooks: $(VENV)/.test  ## run every chapter, compare each output with the page
+	$(if $(CHAPTERS),$(BIN)/python -m pytest -q -n 2 --dist loadscope --nbval --nbval-current-env \
+	    --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout 300 $(CHAPTERS),@echo no chapters yet)
+
+run-notebooks: $(VENV)/.test    ## run every chapter and store its outputs (ONLY="chapters/01*" for one)
+	$(BIN)/python scripts/run_notebooks.py $(or $(wildcard $(ONLY)),$(CHAPTERS))
+
+bench: $(VENV)/.test    ## speed and memory, as ratios measured in one run
+	$(BIN)/python -m bench
+
+record: $(VENV)/.book   ## on a CUDA machine: run the chapters' GPU measurements, write chapters/recordings
+	$(BIN)/python -m memkit.record
+
+figures: $(VENV)/.book  ## draw every figure again
+	for script in figures/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:                  ## remove .venv and everything made
+	rm -rf $(VENV) *.egg-info build dist artefacts .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
+
+$(BIN)/python:
+	@python='$(PYTHON)'; test -n "$$python" || { \
+	    echo "No Python 3.11 or later that can make environments was found (python3 is $$(python3 -V 2>&1))." >&2; \
+	    echo "On Debian and Ubuntu: sudo apt install python3-venv. Elsewhere: make PYTHON=/path/to/python3.11" >&2; \
+	    exit 1; }; \
+	"$$python" -m venv $(VENV)
+
+$(VENV)/.book: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --quiet --editable .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --quiet --editable ".[test]"
+	@touch $(VENV)/.book $@
