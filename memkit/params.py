@@ -1,6 +1,6 @@
 """How many parameters a model has, tensor by tensor.
 
-The list is in the order of ``memkit.transformer``'s ``named_parameters()``, with its names, so that the two can be
+The list has the order and the names of ``memkit.transformer``'s ``named_parameters()``, so that the two can be
 compared line by line. A tied head is no tensor of its own: it is the token embedding under a second name.
 
 For a GPT-2 style model with h = hidden size, L = layers, v = vocabulary, s = positions the list sums to::
@@ -37,7 +37,7 @@ class Parameter:
 
     @property
     def is_matrix_product(self) -> bool:
-        """Whether the tensor is the weight of a matrix product (the head's too); an embedding is looked up instead."""
+        """Whether it is the weight of a matrix product (the head's too); an embedding is looked up instead."""
         return len(self.shape) == 2 and self.kind != "embedding"
 
 
@@ -47,7 +47,8 @@ def embedding_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
     if config.position == "learned":
         tables.append(("position_embedding", config.max_seq_len))
     return tuple(
-        Parameter(name=f"{name}.weight", shape=(rows, config.hidden_size), kind="embedding") for name, rows in tables
+        Parameter(name=f"{name}.weight", shape=(rows, config.hidden_size), kind="embedding")
+        for name, rows in tables
     )
 
 
@@ -70,7 +71,11 @@ def block_parameters(config: ModelConfig, prefix: str = "") -> tuple[Parameter, 
 
 def output_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
     """What comes after the last block: the last norm, and the head unless it is tied."""
-    head = [] if config.ties_embeddings else _linear("head", config.hidden_size, config.vocab_size, False, "head")
+    head = (
+        []
+        if config.ties_embeddings
+        else _linear("head", config.hidden_size, config.vocab_size, False, "head")
+    )
     return (*_norm(config, "norm"), *head)
 
 
@@ -107,7 +112,7 @@ def count_by_kind(config: ModelConfig) -> dict[str, int]:
 
 
 def matrix_product_parameters(config: ModelConfig) -> int:
-    """Parameters that take part in a matrix product for every token: 2 FLOPs each in the forward, 4 in the backward.
+    """Parameters that enter a matrix product for every token: 2 FLOPs each in the forward, 4 in the backward.
 
     The head is one of them, tied or not; embeddings, norms and biases are not.
     """
