@@ -1,12 +1,12 @@
 """What inference keeps instead: the weights and the key and value cache.
 
-A decoder that writes one token at a time reads the keys and values of all tokens before it. They are kept, two
-vectors for each token and layer::
+A decoder that writes one token at a time reads the keys and values of all tokens before it. They are kept,
+two vectors for each token and layer::
 
     bytes per token = 2 · L · k · bytes per value,    k = num_kv_heads · head_dim
 
-There are no gradients, no optimizer states and no activations that wait for a backward. That is why a model answers
-on a card on which it cannot be trained.
+There are no gradients, no optimizer states and no activations that wait for a backward. That is why a model
+answers on a card on which it cannot be trained.
 """
 
 from memkit.dtypes import tensor_bytes
@@ -32,7 +32,8 @@ def kv_cache_bytes_per_token(config: ModelConfig, dtype: str = "bfloat16") -> in
 def kv_cache_bytes(config: ModelConfig, *, batch_size: int, seq_len: int, dtype: str = "bfloat16") -> int:
     """Bytes of the key and value cache for ``batch_size`` sequences of ``seq_len`` tokens.
 
-    Raises: ValueError: a size that is no whole number above 0; more tokens than learned positions; unknown dtype.
+    Raises: ValueError: a size that is no whole number above 0; more tokens than learned positions; a dtype
+    that ``memkit.dtypes`` does not list.
 
     >>> from memkit.models import LLAMA_2_7B
     >>> kv_cache_bytes(LLAMA_2_7B, batch_size=1, seq_len=1024)

@@ -1,7 +1,7 @@
-"""What a training run keeps between steps, tensor by tensor: weights, gradients, master copy, optimizer states.
+"""What a training run keeps between steps, tensor by tensor: weights, gradients, optimizer states.
 
-Nothing here depends on the batch or on the sequence. Each parameter brings its own small family of tensors. With
-AdamW the family costs, in bytes per parameter::
+Nothing here depends on the batch or on the sequence. Each parameter brings its own small family of tensors.
+With AdamW the family costs, in bytes per parameter::
 
     fp32, torch.autocast      4 w + 4 g                  + 4 m + 4 v = 16
     bf16 with fp32 master     2 w + 2 g + 4 master       + 4 m + 4 v = 16
@@ -9,8 +9,8 @@ AdamW the family costs, in bytes per parameter::
     bf16, two gradients       2 w + 2 g + 4 master + 4 g + 4 m + 4 v = 20
     pure bf16                 2 w + 2 g                  + 2 m + 2 v =  8
 
-``bytes_per_parameter`` gives such a line as named addends. The difference between two published numbers is then a
-difference between two recipes, and can be read off.
+``bytes_per_parameter`` gives such a line as named addends. The difference between two published numbers is then
+a difference between two recipes, and can be read off.
 """
 
 import math
@@ -73,7 +73,7 @@ def optimizer_tensors(
 ) -> tuple[StateTensor, ...]:
     """What the optimizer keeps for one parameter from its first step on, under torch's names.
 
-    Source: ``_init_group`` of torch.optim.SGD, Adam, AdamW and Adafactor (2.13); bitsandbytes ``Optimizer2State``.
+    Source: ``_init_group`` in torch.optim's SGD, Adam and Adafactor (2.13); bitsandbytes ``Optimizer2State``.
     """
     tensors = []
     if precision.master_dtype:
@@ -96,7 +96,7 @@ def optimizer_tensors(
 
 
 def _factored_variance(parameter: Parameter, dtype: str) -> list[StateTensor]:
-    """Adafactor (Shazeer & Stern 2018): row and column means of the squared gradient, not the whole matrix."""
+    """Adafactor (Shazeer & Stern 2018): means of the squared gradient by row and by column, not all of it."""
     if len(parameter.shape) < 2:
         return [_state(parameter, "variance", parameter.shape, dtype)]
     *outer, num_rows, num_columns = parameter.shape
@@ -138,8 +138,8 @@ def bytes_per_parameter(
 ) -> dict[str, float]:
     """Bytes per parameter as named addends, for a tensor of ``shape``; their sum is the number people print.
 
-    The shape matters to Adafactor and to the scales of 8-bit states only. The ``step`` scalar, one per tensor, is
-    left out.
+    The shape matters to Adafactor and to the scales of 8-bit states only. The ``step`` scalar, one per tensor,
+    is left out.
 
     >>> from memkit.recipes import ADAMW, BF16_MASTER
     >>> addends = bytes_per_parameter(BF16_MASTER, ADAMW)
