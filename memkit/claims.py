@@ -1,8 +1,9 @@
 """What is commonly printed about GPU memory, and what is so: the reader of ``chapters/claims.toml``.
 
-A claim is a sentence that the reader may have met elsewhere, restated in our words, with our answer, a verdict and
-the test or chapter cell that proves the answer. Both sentences are templates: the numbers in them stand in one table,
-``figures``, and the proof reads the same table. So a number cannot be changed in the ledger without its proof failing.
+A claim is a sentence that the reader may have met elsewhere, restated in our words, with our answer, a
+verdict and the test or chapter cell that proves the answer. Both sentences are templates: the numbers in them
+stand in one table, ``figures``, and the proof reads the same table. So no number of the ledger can change
+without its proof failing.
 """
 
 import string
@@ -59,10 +60,10 @@ _FIELDS = {"claim", "answer", "verdict", "proof", "reason", "cell", "printed", "
 class Claim:
     """One sentence that is commonly printed, and what is so.
 
-    ``claim`` and ``answer`` are complete sentences, figures put in. ``proof`` is a test's node id
-    (``tests/claims/test_claims_a.py::test_C001``) or a cell (``chapters/01_memory_breakdown.ipynb::cell-id``);
-    an opinion, or a claim left out, has a ``reason`` instead. ``printed`` lists public pages that print it, or is
-    empty where we know of none ("unsourced").
+    ``claim`` and ``answer`` are complete sentences, figures put in. ``proof`` is a test's node id, such as
+    ``tests/claims/test_claims_a.py::test_C001``, or a cell, ``chapters/01_memory_breakdown.ipynb::cell-id``;
+    an opinion, or a claim left out, has a ``reason`` instead. ``cell`` shows it to the reader. ``printed``
+    lists public pages that print it, and is empty where we know of none ("unsourced").
     """
 
     id: str
@@ -133,7 +134,9 @@ def load_claims(path: Path = LEDGER) -> dict[str, Claim]:
 def read_claim(claim_id: str, table: Mapping) -> Claim:
     """The claim that one table of the ledger holds, its figures put into its sentences."""
     if unknown := sorted(set(table) - _FIELDS):
-        raise ValueError(f"{claim_id} has unknown fields {', '.join(unknown)}; known: {', '.join(sorted(_FIELDS))}")
+        raise ValueError(
+            f"{claim_id} has unknown fields {', '.join(unknown)}; known: {', '.join(sorted(_FIELDS))}"
+        )
     if missing := [name for name in ("claim", "answer", "verdict") if not table.get(name)]:
         raise ValueError(f"{claim_id} lacks {', '.join(missing)}")
     if "printed" not in table:
@@ -141,7 +144,9 @@ def read_claim(claim_id: str, table: Mapping) -> Claim:
     figures = dict(table.get("figures", {}))
     for name in named_figures(table["claim"] + table["answer"]):
         if name not in figures:
-            raise ValueError(f"{claim_id} names {{{name}}} and its figures are {', '.join(figures) or 'none'}")
+            raise ValueError(
+                f"{claim_id} names {{{name}}} and its figures are {', '.join(figures) or 'none'}"
+            )
     fields = dict(table) | {
         "id": claim_id,
         "claim": table["claim"].format(**figures),

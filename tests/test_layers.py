@@ -13,18 +13,19 @@ MAX_LINES = 300
 
 # (what the layer's modules may load, its modules in reading order)
 LAYERS = (
-    (set(), ("units", "dtypes", "timeline", "claims", "formats", "rounding", "block_formats",
-             "hardware", "models", "recipes", "training")),
-    (set(), ("params", "states", "activations", "kv_cache", "estimate", "korthikanti", "allocator_config",
-             "allocator_blocks", "workspaces", "allocator", "snapshots", "predicted_snapshot", "diagnose", "planner", "recordings", "doctor")),
-    ({"torch"}, ("transformer", "cuda_rules", "trace", "measure", "bandwidth", "record")),
-    ({"matplotlib"}, ("plots", "format_plots", "allocator_plots")),
-    ({"matplotlib", "ipywidgets"}, ()),
-    (set(), ("exercises",)),
-    (HEAVY, ("exercises.chapter_00", "exercises.chapter_01")),
+    (set(), """units dtypes timeline claims formats decoding rounding block_formats hardware models recipes
+               training"""),
+    (set(), """params states activations kv_cache estimate korthikanti allocator_config allocator_blocks
+               allocator_expandable workspaces allocator snapshots predicted_snapshot diagnose planner
+               recordings doctor"""),
+    ({"torch"}, "transformer cuda_rules trace measure bandwidth record"),
+    ({"matplotlib"}, "plots format_plots allocator_plots"),
+    ({"matplotlib", "ipywidgets"}, ""),
+    (set(), "exercises"),
+    (HEAVY, "exercises.chapter_00 exercises.chapter_01"),
 )  # fmt: skip
-ORDER = tuple(module for _, modules in LAYERS for module in modules)
-MAY_LOAD = {module: frozenset(allowed) for allowed, modules in LAYERS for module in modules}
+ORDER = tuple(module for _, modules in LAYERS for module in modules.split())
+MAY_LOAD = {module: frozenset(allowed) for allowed, modules in LAYERS for module in modules.split()}
 
 VAGUE = {"utils", "helpers", "common", "core", "misc"}
 
@@ -82,7 +83,9 @@ def order_problems(package: Path, order: tuple[str, ...]) -> list[str]:
 def heavy_libraries_loaded_by(module: str, path: Path) -> set[str]:
     """Which of ``HEAVY`` a fresh interpreter has loaded after importing ``module``."""
     program = f"import sys; sys.path.insert(0, {str(path)!r}); import {module}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return HEAVY & set(done.stdout.split())
 
@@ -117,7 +120,11 @@ def plant(folder: Path, **sources: str) -> Path:
     """A package ``planted`` whose modules have these sources (``a__b`` is the file ``a/b.py``)."""
     package = folder / "planted"
     for name, source in {"__init__": "", **sources}.items():
-        path = package.joinpath(*name.split("__")).with_suffix(".py") if name != "__init__" else package / "__init__.py"
+        path = (
+            package.joinpath(*name.split("__")).with_suffix(".py")
+            if name != "__init__"
+            else package / "__init__.py"
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source)
     return package

@@ -1,4 +1,4 @@
-"""The ledger's proofs: ``test_C001(figures)`` receives the figures of entry C001 and shows that they are so."""
+"""The ledger's proofs: ``test_C001(figures)`` receives the figures of entry C001 and proves them."""
 
 import pytest
 
