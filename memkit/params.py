@@ -1,7 +1,7 @@
 """How many parameters a model has, tensor by tensor.
 
-The list has the order and the names of ``memkit.transformer``'s ``named_parameters()``: the two can be compared
-line by line. A tied head is no tensor of its own: it is the token embedding under a second name.
+The list has the order and the names of ``memkit.transformer``'s ``named_parameters()``: the two can be
+compared line by line. A tied head is no tensor of its own: it is the token embedding under a second name.
 
 For a GPT-2 style model with h = hidden size, L = layers, v = vocabulary, s = positions the list sums to::
 
@@ -37,7 +37,7 @@ class Parameter:
 
     @property
     def is_matrix_product(self) -> bool:
-        """Whether it is the weight of a matrix product, such as the head; an embedding is looked up instead."""
+        """Whether it is the weight of a matrix product, as the head is; an embedding is looked up."""
         return len(self.shape) == 2 and self.kind != "embedding"
 
 

@@ -9,8 +9,8 @@ With AdamW the family costs, in bytes per parameter::
     bf16, two gradients       2 w + 2 g + 4 master + 4 g + 4 m + 4 v = 20
     pure bf16                 2 w + 2 g                  + 2 m + 2 v =  8
 
-``bytes_per_parameter`` gives such a line as named addends. The difference between two published numbers is then
-a difference between two recipes, and can be read off.
+``bytes_per_parameter`` gives such a line as named addends. The difference between two published numbers is
+then a difference between two recipes, and can be read off.
 """
 
 import math
@@ -138,8 +138,8 @@ def bytes_per_parameter(
 ) -> dict[str, float]:
     """Bytes per parameter as named addends, for a tensor of ``shape``; their sum is the number people print.
 
-    The shape matters to Adafactor and to the scales of 8-bit states only. The ``step`` scalar, one per tensor,
-    is left out.
+    The shape matters only to Adafactor and to the scales of 8-bit states. The ``step`` scalar, one per
+    tensor, is left out.
 
     >>> from memkit.recipes import ADAMW, BF16_MASTER
     >>> addends = bytes_per_parameter(BF16_MASTER, ADAMW)
