@@ -13,13 +13,13 @@ DTYPE_BITS = {
 """Bits per value. A bool takes a whole byte in torch."""
 
 
-def dtype_bits(dtype: str) -> int:
-    """Bits per value of ``dtype``.
+def dtype_bits(dtype: str, name: str = "dtype") -> int:
+    """Bits per value of ``dtype``; ``name`` is what the caller calls it, for the error.
 
     Raises: ValueError: the name is not in ``DTYPE_BITS``.
     """
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise ValueError(f"dtype={dtype!r} is not one of {', '.join(DTYPE_BITS)}")
+        raise ValueError(f"{name}={dtype!r} is not one of {', '.join(DTYPE_BITS)}")
     return DTYPE_BITS[dtype]
 
 

@@ -32,10 +32,10 @@ class Precision:
 
     def __post_init__(self):
         for name in ("weight_dtype", "gradient_dtype", "compute_dtype"):
-            dtype_bits(getattr(self, name))
+            dtype_bits(getattr(self, name), name)
         for name in ("master_dtype", "main_gradient_dtype", "state_dtype"):
             if getattr(self, name) is not None:
-                dtype_bits(getattr(self, name))
+                dtype_bits(getattr(self, name), name)
 
     @property
     def uses_autocast(self) -> bool:
