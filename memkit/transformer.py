@@ -128,13 +128,15 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A decoder-only language model; ``forward`` returns the mean cross-entropy of the next tokens.
 
+    ``device`` overrides the setup's; on ``"meta"`` a model of any size is made at once, without data.
+
     Shapes: inputs and targets are [B, S] token ids; the loss is a scalar.
     """
 
-    def __init__(self, setup: TrainingSetup):
+    def __init__(self, setup: TrainingSetup, device: str | None = None):
         super().__init__()
         config = setup.model
-        where = {"device": setup.device, "dtype": getattr(torch, setup.precision.weight_dtype)}
+        where = {"device": device or setup.device, "dtype": getattr(torch, setup.precision.weight_dtype)}
         self.config, self.setup = config, setup
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size, **where)
         if config.position == "learned":
