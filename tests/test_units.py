@@ -1,0 +1,128 @@
+"""Bytes print in binary units and roll over at the rounding edge; only whole numbers of bytes come in."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memkit.units import (
+    GIB,
+    KIB,
+    MIB,
+    TIB,
+    as_whole_number,
+    bytes_of,
+    format_bytes,
+    format_count,
+    format_gb,
+    format_ratio,
+    round_up,
+)
+
+SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+@pytest.mark.parametrize(
+    "num_bytes, text",
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (KIB, "1.00 KiB"),
+        (MIB - 1, "1.00 MiB"),
+        (MIB, "1.00 MiB"),
+        (GIB - 1, "1.00 GiB"),
+        (GIB - 6 * MIB, "1,018.00 MiB"),
+        (TIB - 1, "1.00 TiB"),
+        (1024 * TIB, "1,024.00 TiB"),
+        (80 * 10**9, "74.51 GiB"),
+        (-3 * GIB, "-3.00 GiB"),
+        (-(GIB - 1), "-1.00 GiB"),
+        (-5, "-5 B"),
+        (None, "unknown"),
+    ],
+)
+def test_bytes_print_in_the_largest_unit_that_leaves_at_least_one(num_bytes, text):
+    assert format_bytes(num_bytes) == text
+
+
+@given(st.integers(min_value=0, max_value=2**52))
+def test_the_printed_size_is_the_size_to_half_a_digit(num_bytes):
+    number, unit = format_bytes(num_bytes, digits=3).split()
+    printed = Fraction(number.replace(",", "")) * SIZES[unit]
+    assert abs(printed - num_bytes) <= Fraction(SIZES[unit], 2000)
+    assert unit == "TiB" or Fraction(number.replace(",", "")) < 1024
+
+
+def test_digits_are_as_asked():
+    assert format_bytes(1536 * MIB, digits=0) == "2 GiB"
+    assert format_bytes(1536 * MIB, digits=1) == "1.5 GiB"
+    assert format_gb(85_017_624_576) == "85.0 GB"
+
+
+@pytest.mark.parametrize(
+    "count, text",
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1.0 K"),
+        (999_949, "999.9 K"),
+        (999_950, "1.0 M"),
+        (124_439_808, "124.4 M"),
+        (999_950_000, "1.0 B"),
+        (405_853_388_800, "405.9 B"),
+        (10**16, "10,000.0 T"),
+    ],
+)
+def test_counts_are_decimal(count, text):
+    assert format_count(count) == text
+
+
+@pytest.mark.parametrize(
+    "estimate, measured, text",
+    [
+        (103, 100, "1.03×"),
+        (0, 5, "0.00×"),
+        (5, 0, "–"),
+        (None, 5, "–"),
+        (5, None, "–"),
+        (math.inf, 5, "–"),
+        (math.nan, 5, "–"),
+    ],
+)
+def test_a_ratio_is_estimate_over_measured_or_a_dash(estimate, measured, text):
+    assert format_ratio(estimate, measured) == text
+
+
+@given(st.integers(0, 2**50), st.integers(1, 2**24))
+def test_rounding_up_is_the_smallest_multiple_that_holds(num_bytes, multiple):
+    rounded = round_up(num_bytes, multiple)
+    assert rounded % multiple == 0 and num_bytes <= rounded < num_bytes + multiple
+
+
+@given(st.integers(0, 2**40), st.integers(1, 64))
+def test_bits_round_up_to_whole_bytes_once(num_values, bits):
+    assert bytes_of(num_values, bits) == math.ceil(Fraction(num_values * bits, 8))
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
+def test_whole_numbers_of_any_library_are_taken(value):
+    number = as_whole_number("size", value)
+    assert number == 3 and type(number) is int
+
+
+@pytest.mark.parametrize("value", [3.0, "3", None, True, np.float32(3), math.nan, [3], 3 + 0j, b"3"])
+def test_what_is_not_a_whole_number_is_refused_and_shown(value):
+    with pytest.raises(ValueError, match="is not a whole number") as caught:
+        as_whole_number("seq_len", value)
+    assert str(caught.value).startswith(f"seq_len={value!r}")
+    assert caught.value.__suppress_context__
+
+
+def test_the_minimum_belongs_to_what_is_allowed():
+    assert as_whole_number("size", 2, minimum=2) == 2
+    with pytest.raises(ValueError, match="size=1 is below 2"):
+        as_whole_number("size", 1, minimum=2)
