@@ -1,6 +1,6 @@
-"""Configurations and argument values that no record of memkit accepts, each with what its one error must show.
+"""Values that no record of memkit accepts, each with what its one error must show.
 
-Used by ``tests/test_training.py`` (every one raises one clear ``ValueError``) and by the widget tests (every one leaves
+Used by ``tests/test_training.py`` (each raises one clear ``ValueError``) and by the widget tests (each leaves
 the widget alive).
 """
 

@@ -1,12 +1,13 @@
-"""A training setup refuses what cannot be trained, with one sentence that shows the value and what was allowed."""
+"""A training setup refuses what cannot be trained, in one sentence with the value and what was allowed."""
 
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
-from .bad_values import BAD_VALUES, RECORDS
 
 from memkit.models import TINY_GPT2, TINY_LLAMA
 from memkit.training import TrainingSetup
+
+from .bad_values import BAD_VALUES, RECORDS
 
 
 @pytest.mark.parametrize("bad", BAD_VALUES, ids=lambda bad: bad.id)
