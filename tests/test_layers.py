@@ -15,7 +15,7 @@ MAX_LINES = 300
 LAYERS = (
     (set(), """units dtypes timeline claims formats decoding rounding block_formats hardware models recipes
                training"""),
-    (set(), """params states activations kv_cache estimate korthikanti allocator_config allocator_blocks
+    (set(), """params states ledger attention_memory activations kv_cache estimate korthikanti allocator_config allocator_blocks
                allocator_expandable workspaces allocator snapshots predicted_snapshot diagnose planner
                recordings doctor"""),
     ({"torch"}, "transformer cuda_rules trace measure bandwidth record"),

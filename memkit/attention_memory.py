@@ -1,0 +1,136 @@
+"""What attention keeps for the backward: the explicit scores, a fused kernel's few numbers, or PyTorch's math path.
+
+All three keep query, key and value. Written out, attention keeps the s × s weights of every head besides, so its memory
+grows with the square of the sequence. The fused kernels keep one float32 number per query and head, the log-sum-exp, and
+compute the weights again in the backward.
+"""
+
+from dataclasses import replace
+
+from memkit.ledger import Kept, distinct, kept
+from memkit.training import TrainingSetup
+
+
+def attention_kernel(setup: TrainingSetup) -> str:
+    """The kernel that runs: ``stored``, ``flash``, ``efficient`` or ``math``.
+
+    CUDA's flash kernel has no float32, which falls to the memory-efficient one. The CPU's flash kernel has no dropout:
+    with it PyTorch takes the math path, whose scores are float32 whatever the model's dtype.
+    """
+    if setup.attention != "flash":
+        return setup.attention
+    if setup.device == "cuda":
+        return "efficient" if setup.precision.compute_dtype == "float32" else "flash"
+    return "math" if setup.dropout else "flash"
+
+
+def mask_dtype(setup: TrainingSetup, dtype: str) -> str:
+    """The dtype of a dropout mask: CUDA's fused dropout keeps one byte a value, the CPU's a factor in the input's dtype."""
+    return "bool" if setup.device == "cuda" else dtype
+
+
+def core_inputs(setup: TrainingSetup) -> dict[str, Kept]:
+    """Query, key and value as the attention core receives them; views of one storage are equal lines."""
+    model, dtype = setup.model, setup.precision.compute_dtype
+    fused = kept(setup, "query, key and value, one storage", "attention", "b s (a+2k)d", dtype)
+    inputs = {
+        "query": kept(setup, "query", "attention", "b s ad", dtype),
+        "key": kept(setup, "key", "attention", "b s kd", dtype),
+        "value": kept(setup, "value", "attention", "b s kd", dtype),
+    }
+    if model.fuses_qkv:
+        inputs["value"] = fused
+    if model.position == "rotary":
+        inputs["query"] = replace(inputs["query"], name="rotated query")
+        inputs["key"] = replace(inputs["key"], name="rotated key")
+    elif model.fuses_qkv:
+        inputs["query"] = inputs["key"] = fused
+    return inputs
+
+
+def core_ledger(setup: TrainingSetup) -> tuple[Kept, ...]:
+    """What the core keeps between the qkv projection and the output projection, both ends of it apart.
+
+    With selective recomputation only its inputs stay: the core runs again in the backward.
+    """
+    inputs = core_inputs(setup)
+    kernel = attention_kernel(setup)
+    if setup.recomputation == "selective":
+        lines = distinct(replace(line, op="checkpoint") for line in inputs.values())
+    elif kernel == "stored":
+        lines = _stored(setup, inputs)
+    elif kernel == "math":
+        lines = _math(setup, inputs)
+    else:
+        lines = _fused(setup, inputs, kernel)
+    return tuple(replace(line, section="attention") for line in lines)
+
+
+def _batched_heads(setup: TrainingSetup, inputs: dict[str, Kept], name: str) -> Kept:
+    """Key or value as the batched matrix product (bmm) reads it: [b·a, s, d].
+
+    Where b > 1 and a > 1 that shape needs a copy, and a view of a larger storage is left behind. Where b or a is 1
+    PyTorch's reshape returns a view, and the view keeps the whole storage alive: query, key and value together.
+    """
+    model, dtype = setup.model, setup.precision.compute_dtype
+    is_view = inputs[name].axes == "b s (a+2k)d"
+    if model.num_heads > model.num_kv_heads:
+        return kept(setup, f"{name}, repeated for each head", "bmm", "b a s d", dtype)
+    if is_view and min(setup.micro_batch_size, model.num_heads) > 1:
+        return kept(setup, f"{name}, copied for bmm", "bmm", "b a s d", dtype)
+    return replace(inputs[name], op="bmm")
+
+
+def _stored(setup: TrainingSetup, inputs: dict[str, Kept]) -> tuple[Kept, ...]:
+    dtype = setup.precision.compute_dtype
+    is_wide = setup.precision.uses_autocast and setup.device == "cuda"  # CUDA's autocast runs softmax in float32
+    softmax_dtype = "float32" if is_wide else dtype
+    lines = [
+        kept(setup, "query, scaled", "bmm", "b a s d", dtype),
+        _batched_heads(setup, inputs, "key"),
+        _batched_heads(setup, inputs, "value"),
+        kept(setup, "softmax output", "softmax", "b a s s", softmax_dtype, shared_with="" if is_wide or setup.dropout else "bmm"),
+    ]
+    if setup.dropout:
+        lines.append(kept(setup, "softmax dropout mask", "dropout", "b a s s", mask_dtype(setup, softmax_dtype)))
+    if is_wide:
+        lines.append(kept(setup, f"attention weights, cast to {dtype}", "bmm", "b a s s", dtype))
+    elif setup.dropout:
+        lines.append(kept(setup, "softmax dropout output", "bmm", "b a s s", dtype))
+    return distinct(lines)
+
+
+def _math(setup: TrainingSetup, inputs: dict[str, Kept]) -> tuple[Kept, ...]:
+    value = kept(setup, "value, float32", "bmm", "b a s d", "float32")
+    if setup.precision.compute_dtype == "float32":
+        value = _batched_heads(setup, inputs, "value")
+    return (
+        kept(setup, "query, scaled, float32", "bmm", "b a s d", "float32"),
+        kept(setup, "key, scaled, float32", "bmm", "b a s d", "float32"),
+        value,
+        kept(setup, "softmax output", "softmax", "b a s s", "float32"),
+        kept(setup, "softmax dropout mask", "dropout", "b a s s", "float32"),
+        kept(setup, "softmax dropout output", "bmm", "b a s s", "float32"),
+    )
+
+
+def _fused(setup: TrainingSetup, inputs: dict[str, Kept], kernel: str) -> tuple[Kept, ...]:
+    model, dtype = setup.model, setup.precision.compute_dtype
+    lines = inputs
+    if kernel == "efficient" and model.num_heads > model.num_kv_heads:
+        repeated = {name: kept(setup, f"{name}, repeated for each head", kernel, "b a s d", dtype) for name in ("key", "value")}
+        lines = inputs | repeated
+    if kernel == "flash" and setup.device == "cuda" and model.head_dim % 8:  # the kernel wants multiples of 8
+        padded = {name: kept(setup, f"{name}, padded", kernel, f"b {heads} s d↑8", dtype)
+                  for name, heads in (("query", "a"), ("key", "k"), ("value", "k"), ("output", "a"))}  # fmt: skip
+        lines = inputs | padded
+    rows = "s↑32" if kernel == "efficient" else "s"
+    own = [kept(setup, "log-sum-exp", kernel, f"b a {rows}", "float32")]
+    if setup.device == "cuda":
+        if kernel == "flash":
+            own.append(kept(setup, "random number state", kernel, "2", "int64"))
+            own.append(kept(setup, "unused seed", kernel, "", "int64"))
+        else:
+            own.append(kept(setup, "seed", kernel, "", "int64"))
+            own.append(kept(setup, "offset", kernel, "", "int64"))
+    return distinct([*(replace(line, op=kernel) for line in lines.values()), *own])
