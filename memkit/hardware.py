@@ -17,8 +17,6 @@ PCIE_LANES = 16
 PCIE_GIGATRANSFERS = {3: 8, 4: 16, 5: 32}
 """10**9 transfers per second of one lane; 128 of every 130 bits carry data."""
 
-REGISTER_BYTES_PER_SM = 65536 * 4
-
 MIN_CAPABILITY = {
     "float16": (7, 0), "tf32": (8, 0), "bfloat16": (8, 0), "float8_e4m3fn": (8, 9), "float4_e2m1fn": (10, 0),
 }  # fmt: skip
@@ -55,6 +53,7 @@ class Card:
     l2_bytes_per_clock: int | None = None
     num_sms: int
     fp32_lanes_per_sm: int = 128
+    register_bytes_per_sm: int = 65536 * 4
     l1_bytes_per_sm: int
     l1_bytes_per_clock: int = 128
     shared_bytes_per_sm: int
@@ -100,16 +99,13 @@ def matrix_dtypes(compute_capability: tuple[int, int]) -> tuple[str, ...]:
     return tuple(dtype for dtype, minimum in MIN_CAPABILITY.items() if tuple(compute_capability) >= minimum)
 
 
-def card_by_driver_name(driver_name: str, memory_bytes: int | None = None) -> Card | None:
-    """The card that the driver calls ``driver_name``, or ``None``; ``memory_bytes`` decides between sizes.
+def card_by_driver_name(driver_name: str) -> Card | None:
+    """The card that the driver calls ``driver_name``, or ``None`` where this table does not know it.
 
     >>> card_by_driver_name("NVIDIA H100 80GB HBM3").name, card_by_driver_name("NVIDIA GeForce GTX 970")
     ('H100 SXM', None)
     """
-    found = [card for card in CARDS.values() if driver_name in card.driver_names]
-    if memory_bytes is not None:
-        found.sort(key=lambda card: abs(card.memory_bytes - memory_bytes))
-    return found[0] if found else None
+    return next((card for card in CARDS.values() if driver_name in card.driver_names), None)
 
 
 def _rates(fp32, fp16, tf32=None, bf16=None, fp8=None, fp4=None, fp8_dtype="float8_e4m3fn"):
@@ -266,7 +262,8 @@ _ALL_CARDS = (
         name="B200", driver_names=("NVIDIA B200",), architecture="Blackwell", compute_capability=(10, 0),
         label_gb=180, memory_report="178.35 GiB", memory_source=_GITHUB + "pytorch/ao/pull/4002",
         memory_kind="HBM3e", bus_bits=7680, transfers_per_s=7_992_000_000, l2_bytes=253 * MIB // 2,
-        num_sms=148, l1_bytes_per_sm=256 * KIB, shared_bytes_per_sm=228 * KIB, clock_hz=1_965_000_000, pcie_generation=5,
+        num_sms=148, l1_bytes_per_sm=256 * KIB, shared_bytes_per_sm=228 * KIB,
+        clock_hz=1_965_000_000, pcie_generation=5,
         peak_tflops=_rates(75.0, 2250.0, tf32=1125.0, bf16=2250.0, fp8=4500.0, fp4=9000.0),
         link_bytes_per_s=900 * 10**9,
         source="NVIDIA HGX B200 datasheet, 2025, an eighth of the board; memory clock: pytorch/ao pull 4002",
@@ -275,8 +272,10 @@ _ALL_CARDS = (
         name="MI300X", driver_names=("AMD Instinct MI300X",), vendor="AMD", architecture="CDNA 3",
         compute_capability=(9, 4), label_gb=192, memory_report="196592 MiB",
         memory_source=_GITHUB + "ROCm/legacy-rocm-build/issues/4203", memory_kind="HBM3", bus_bits=8192,
-        transfers_per_s=5_200_000_000, l2_bytes=32 * MIB, num_sms=304, l1_bytes_per_sm=32 * KIB,
-        l1_bytes_per_clock=64, shared_bytes_per_sm=64 * KIB, clock_hz=2_100_000_000, pcie_generation=5,
+        transfers_per_s=5_200_000_000, l2_bytes=32 * MIB,
+        num_sms=304, register_bytes_per_sm=512 * KIB,
+        l1_bytes_per_sm=32 * KIB, l1_bytes_per_clock=64, shared_bytes_per_sm=64 * KIB,
+        clock_hz=2_100_000_000, pcie_generation=5,
         peak_tflops=_rates(163.4, 1307.4, tf32=653.7, bf16=1307.4, fp8=2614.9, fp8_dtype="float8_e4m3fnuz"),
         link_bytes_per_s=448 * 10**9, source="AMD Instinct MI300X data sheet, 2023; AMD CDNA 3 whitepaper",
     ),

@@ -13,12 +13,12 @@ MAX_LINES = 300
 
 # (what the layer's modules may load, its modules in reading order)
 LAYERS = (
-    (set(), """units dtypes timeline claims formats decoding rounding block_formats hardware models recipes
-               training"""),
+    (set(), """units dtypes timeline claims formats decoding rounding block_formats hardware memory_hierarchy
+               models recipes training"""),
     (set(), """params states ledger attention_memory activations kv_cache estimate korthikanti allocator_config allocator_blocks
                allocator_expandable workspaces allocator snapshots predicted_snapshot diagnose planner
                recordings doctor"""),
-    ({"torch"}, "transformer cuda_rules trace measure bandwidth record"),
+    ({"torch"}, "transformer cuda_rules trace measure gpu_memory bandwidth record"),
     ({"matplotlib"}, "plots format_plots allocator_plots"),
     ({"matplotlib", "ipywidgets"}, ""),
     (set(), "exercises"),
