@@ -11,6 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --constraint constraints.txt \
        $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+FIRST_PAGE := chapters/00_start_here.ipynb
 CHAPTERS := $(sort $(wildcard chapters/*.ipynb))
 
 .DEFAULT_GOAL := help
@@ -21,7 +22,7 @@ help:                   ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
 
 lab: $(VENV)/.book      ## open the book in JupyterLab
-	$(BIN)/jupyter lab $(LAB_ARGS) chapters/00_start_here.ipynb
+	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/$(FIRST_PAGE) $(LAB_ARGS)
 
 test: test-unit test-browser check-notebooks   ## everything that has to pass
 
