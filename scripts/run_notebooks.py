@@ -1,8 +1,8 @@
 """Run chapters from top to bottom in a fresh kernel each and store what they print: `make run-notebooks`.
 
 A chapter is written only if every cell ran. Stored: outputs with execution counts 1..n. Left out: the ids of
-live widgets (their picture and text stay), times of execution, and the Python version. The run is one on a CPU,
-so that the page shows what a reader without a GPU sees.
+live widgets (their picture and text stay), times of execution, and the Python version. The run is one on a
+CPU, so that the page shows what a reader without a GPU sees.
 """
 
 import argparse
@@ -52,9 +52,7 @@ def tidy(notebook: nbformat.NotebookNode) -> None:
     """Remove what differs from run to run, and metadata that no reader needs."""
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     kept = {"memkit": notebook.metadata["memkit"]} if "memkit" in notebook.metadata else {}
-    notebook.metadata = nbformat.from_dict(
-        {"kernelspec": KERNELSPEC, "language_info": {"name": "python"}} | kept
-    )
+    notebook.metadata = nbformat.from_dict(METADATA | kept)
     for cell in notebook.cells:
         cell.metadata = {name: value for name, value in cell.metadata.items() if name in KEPT_CELL_METADATA}
         for output in cell.get("outputs", []):
