@@ -133,14 +133,18 @@ class MemoryTimeline:
             raise ValueError(f"step={step} is not in this timeline of {max(i.step for i in self.instants)} steps")
         return replace(self, instants=instants, events=())
 
-    def table(self) -> str:
-        """Instants as rows, parts as columns, aligned text."""
+    def rows(self) -> list[list[str]]:
+        """Instants as rows, parts as columns, in text; the first row is the header."""
         header = ["instant", *(part.replace("_", " ") for part in PARTS), "total"]
-        rows = [
-            [_label(instant, self), *(format_bytes(v) for v in instant.parts.values()), format_bytes(instant.total_bytes)]
-            for instant in self.instants
+        columns = [[*instant.parts.values(), instant.total_bytes] for instant in self.instants]
+        return [header] + [
+            [_label(instant, self), *(format_bytes(value) for value in values)]
+            for instant, values in zip(self.instants, columns, strict=True)
         ]
-        return aligned_table([header, *rows])
+
+    def table(self) -> str:
+        """``rows`` as aligned text."""
+        return aligned_table(self.rows())
 
     def __str__(self) -> str:
         peak = f"peak {format_bytes(self.peak_bytes)} at {_label(self.peak, self)}"
