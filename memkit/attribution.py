@@ -1,0 +1,152 @@
+"""From a log of allocations to the parts and instants of a training step: one rule for the trace and the measurement.
+
+Whoever watches a run writes a ``Log``: blocks born and freed in program order, which phase the program was in, and
+which blocks turned out to be a weight, a gradient or a state. What a block is *for* is known only later (nobody can
+tell a gradient from scratch at birth), so parts are given at the end, and a block has its part from birth.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from memkit.timeline import PARTS, Event, Instant, MemoryTimeline
+from memkit.units import round_up
+
+ALWAYS_SHOWS_PEAK = ("forward", "backward", "optimizer")
+
+
+@dataclass(slots=True)
+class Log:
+    """What happened, in order. ``events[i]`` is a block's number when it is born, and ``~number`` when it is freed.
+
+    ``marks`` are the instants: (position in ``events``, name, step, micro-batch). The sets hold block numbers.
+    """
+
+    sizes: list[int] = field(default_factory=list)
+    ops: list = field(default_factory=list)
+    places: list = field(default_factory=list)
+    birth_phases: list[str] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
+    marks: list[tuple[int, str, int, int]] = field(default_factory=list)
+    live: set[int] = field(default_factory=set)
+    weights: set[int] = field(default_factory=set)
+    gradients: set[int] = field(default_factory=set)
+    states: set[int] = field(default_factory=set)
+    activations: set[int] = field(default_factory=set)
+    weight_casts: set[int] = field(default_factory=set)
+    scratch: set[int] = field(default_factory=set)
+    phase: str = "init"
+    step: int = 1
+    micro_batch: int = 1
+
+    def allocate(self, num_bytes: int, op: object, place: object = None) -> int:
+        """A block is born; returns its number."""
+        block = len(self.sizes)
+        self.sizes.append(num_bytes)
+        self.ops.append(op)
+        self.places.append(place)
+        self.birth_phases.append(self.phase)
+        self.events.append(block)
+        self.phases.append(self.phase)
+        self.live.add(block)
+        return block
+
+    def free(self, block: int) -> None:
+        """A block is freed."""
+        self.events.append(~block)
+        self.phases.append(self.phase)
+        self.live.discard(block)
+
+    def mark(self, name: str) -> None:
+        """The instant ``name`` is now: a phase ends here."""
+        self.marks.append((len(self.events), name, self.step, self.micro_batch))
+
+    def start_backward(self) -> None:
+        """A backward starts: what the forward left alive is an activation."""
+        self.mark("forward")
+        self.activations.update(b for b in self.live if self.birth_phases[b] in ("init", "forward"))
+        self.phase = "backward"
+
+    def end_backward(self) -> None:
+        """A backward ends, and with it a micro-batch."""
+        self.mark("backward")
+        self.phase = "forward"
+        self.micro_batch += 1
+
+    def end_optimizer(self) -> None:
+        """The optimizer's step ends; the rest of the training step is called ``zero_grad``."""
+        self.mark("optimizer")
+        self.phase = "zero_grad"
+
+    def start_step(self, step: int) -> None:
+        """The next training step begins."""
+        self.step, self.micro_batch, self.phase = step, 1, "forward"
+
+    def end_step(self) -> None:
+        """The training step has returned; what outlives it without another name is an activation."""
+        if not any(mark[2] == self.step and mark[1] != "init" for mark in self.marks):
+            self.mark("forward")  # no backward at all: inference
+        self.mark("zero_grad")
+        self.activations |= self.live
+
+    def parts(self) -> list[str]:
+        """The part of every block."""
+        order = (("activations", self.activations - self.weight_casts), ("gradients", self.gradients))
+        order += (("optimizer_states", self.states), ("weights", self.weights))
+        parts = ["temporary"] * len(self.sizes)
+        for part, blocks in order:
+            for block in blocks:
+                parts[block] = part
+        return parts
+
+
+def instants(log: Log, parts: list[str], granularity: int = 1, unknown: Iterable[str] = ()) -> tuple[Instant, ...]:
+    """Bytes by part at every mark and at the peak before it, each block rounded up to ``granularity`` bytes.
+
+    ``unknown`` parts are ``None``. Init and zero_grad get a peak of their own only where it is above both ends.
+    """
+    sizes = [round_up(size, granularity) for size in log.sizes] if granularity > 1 else log.sizes
+    now, total, found, position = dict.fromkeys(PARTS, 0), 0, [], 0
+    for end, name, step, micro_batch in log.marks:
+        peak, peak_total, first_total = dict(now), total, total
+        for event in log.events[position:end]:
+            if event >= 0:
+                now[parts[event]] += sizes[event]
+                total += sizes[event]
+                if total > peak_total:
+                    peak, peak_total = dict(now), total
+            else:
+                now[parts[~event]] -= sizes[~event]
+                total -= sizes[~event]
+        position = end
+        if name in ALWAYS_SHOWS_PEAK or peak_total > max(first_total, total):
+            found.append((f"{name} peak", peak, peak_total, step, micro_batch))
+        found.append((name, dict(now), total, step, micro_batch))
+    hidden = dict.fromkeys(unknown)
+    return tuple(
+        Instant(name=name, step=step, micro_batch=micro_batch, total_bytes=total, **(known | hidden))
+        for name, known, total, step, micro_batch in found
+    )
+
+
+def timeline(
+    log: Log, *, source: str, device: str, granularity: int = 1, unknown: Iterable[str] = (),
+    provenance: Mapping[str, str] | None = None, reserved_peak_bytes: int | None = None,
+) -> MemoryTimeline:  # fmt: skip
+    """The ``MemoryTimeline`` of a log."""
+    parts, unknown = log.parts(), frozenset(unknown)
+    names = [None if part in unknown else part for part in parts]
+    texts = [(str(op), str(place or "")) for op, place in zip(log.ops, log.places, strict=True)]
+    events = []
+    for event, phase in zip(log.events, log.phases, strict=True):
+        block = event if event >= 0 else ~event
+        size = log.sizes[block] if event >= 0 else -log.sizes[block]
+        events.append(Event(block, size, names[block], phase, *texts[block], block in log.scratch))
+    return MemoryTimeline(
+        instants=instants(log, parts, granularity, unknown),
+        source=source,
+        device=device,
+        events=tuple(events),
+        reserved_peak_bytes=reserved_peak_bytes,
+        provenance=dict(provenance or {}),
+    )
