@@ -1,8 +1,9 @@
 """What a request becomes: the sizes and options of PyTorch's CUDA caching allocator.
 
-Nobody gets the bytes he asked for. A request is rounded up to a *block*; blocks are cut out of *segments*, and only
-a segment is asked from the driver with ``cudaMalloc``. This module knows the sizes; ``memkit.allocator`` knows where
-the blocks go. The options are those of the environment variable ``PYTORCH_ALLOC_CONF``.
+Nobody gets the bytes he asked for. A request is rounded up to a *block*; blocks are cut out of *segments*,
+and only a segment is asked from the driver with ``cudaMalloc``. This module knows the sizes;
+``memkit.allocator`` knows where the blocks go. The options are those of the environment variable
+``PYTORCH_ALLOC_CONF``.
 
 Source: c10/core/AllocatorConfig.h and .cpp, c10/cuda/CUDACachingAllocator.cpp (read at torch 2.6 and 2.13).
 """
@@ -11,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from memkit.units import ALLOCATOR_BLOCK_BYTES, KIB, MIB, as_whole_number, round_up
+from memkit.units import ALLOCATOR_BLOCK_BYTES, MIB, round_up
 
 SMALL_REQUEST_BYTES = 1 * MIB  # kSmallSize: a rounded request up to this goes to the small pool
 SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer: a segment (or page) of the small pool
@@ -19,10 +20,17 @@ MIN_OWN_SEGMENT_BYTES = 10 * MIB  # kMinLargeAlloc: from here on a request gets 
 SEGMENT_ROUNDING_BYTES = 2 * MIB  # kRoundLarge: such a segment is rounded up to this
 
 NUM_DIVISION_INTERVALS = 16  # one per power of two, from 1 MiB to 32 GiB; the ends reach further
-IGNORED_OPTIONS = frozenset(
-    "pinned_use_background_threads pinned_use_cuda_host_register pinned_num_register_threads pinned_max_cached_size_mb "
-    "pinned_max_round_threshold_mb pinned_reserve_segment_size_mb pinned_free_catch_all release_lock_on_cudamalloc "
-    "graph_capture_record_stream_reuse throw_on_cudamalloc_oom".split()
+IGNORED_OPTIONS = (
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "pinned_num_register_threads",
+    "pinned_max_cached_size_mb",
+    "pinned_max_round_threshold_mb",
+    "pinned_reserve_segment_size_mb",
+    "pinned_free_catch_all",
+    "release_lock_on_cudamalloc",
+    "graph_capture_record_stream_reuse",
+    "throw_on_cudamalloc_oom",
 )
 """Options that change time, host memory or the error's text, but no size on the card."""
 
@@ -31,8 +39,8 @@ IGNORED_OPTIONS = frozenset(
 class AllocatorConfig:
     """The options that decide sizes; bytes where PyTorch's own spelling says ``_mb``.
 
-    ``max_split_bytes`` is ``None`` where any block may be split, ``max_non_split_rounding_bytes`` is ``None`` where
-    it equals ``large_segment_bytes`` (as in PyTorch).
+    ``max_split_bytes`` is ``None`` where any block may be split, ``max_non_split_rounding_bytes`` is ``None``
+    where it equals ``large_segment_bytes`` (as in PyTorch).
     """
 
     expandable_segments: bool = False
@@ -61,11 +69,11 @@ class AllocatorConfig:
             if divisions < 0 or divisions & (divisions - 1):
                 raise ValueError(f"roundup_power2_divisions:{divisions} is neither 0 nor a power of two")
         if not 0.0 <= self.garbage_collection_threshold < 1.0:
-            raise ValueError(
-                f"garbage_collection_threshold:{self.garbage_collection_threshold} is outside (0.0, 1.0); 0 is off"
-            )
+            threshold = self.garbage_collection_threshold
+            raise ValueError(f"garbage_collection_threshold:{threshold} is outside (0.0, 1.0); 0 is off")
         if not 0.0 < self.per_process_memory_fraction <= 1.0:
-            raise ValueError(f"per_process_memory_fraction:{self.per_process_memory_fraction} is outside (0, 1]")
+            fraction = self.per_process_memory_fraction
+            raise ValueError(f"per_process_memory_fraction:{fraction} is outside (0, 1]")
 
     @property
     def non_split_rounding_bytes(self) -> int:
@@ -78,7 +86,8 @@ class AllocatorConfig:
     def parse(cls, text: str) -> "AllocatorConfig":
         """Read a ``PYTORCH_ALLOC_CONF`` string such as ``expandable_segments:True,max_split_size_mb:64``.
 
-        Raises: ValueError: what torch 2.13 refuses, and a key that no version knows (torch refuses that on CUDA).
+        Raises: ValueError: what torch 2.13 refuses, and a key that no version knows (torch refuses that on
+        CUDA).
 
         >>> AllocatorConfig.parse("max_split_size_mb:64").max_split_bytes
         67108864
@@ -92,7 +101,8 @@ class AllocatorConfig:
             if key in IGNORED_OPTIONS:
                 continue
             if key not in _READERS:
-                raise ValueError(f"{key!r} is not an allocator option; known are {', '.join(sorted(_READERS))}")
+                known = ", ".join(sorted(_READERS))
+                raise ValueError(f"{key!r} is not an allocator option; known are {known}")
             field, read = _READERS[key]
             if field:
                 fields[field] = read(key, value)
@@ -176,14 +186,14 @@ def _read_fraction(key: str, value: str) -> float:
 
 def _read_backend(key: str, value: str) -> None:
     if value != "native":
-        raise ValueError(f"{key}:{value} is not modelled; only native is (cudaMallocAsync keeps its own pool)")
+        raise ValueError(f"{key}:{value} is not modelled, only native is; cudaMallocAsync keeps its own pool")
 
 
 def _read_divisions(key: str, value: str) -> tuple[int, ...]:
     """``4`` for every size, or ``[64:8,256:4,>:1]``: from 64 MiB on, from 256 MiB on, above.
 
-    As in PyTorch the first entry also fills everything below it, ``>`` everything after the last one; what lies
-    between two entries stays 0, that is, off.
+    As in PyTorch the first entry also fills everything below it, ``>`` everything after the last one; what
+    lies between two entries stays 0, that is, off.
     """
     if not value.startswith("["):
         if not value.isdecimal() or int(value) == 0:
@@ -218,26 +228,3 @@ _READERS = {
     "per_process_memory_fraction": ("per_process_memory_fraction", _read_fraction),
     "backend": ("", _read_backend),
 }
-
-WORKSPACE_32_MIB_MAJORS = (9, 10, 12)  # Hopper (sm90) and Blackwell (sm100, sm120)
-
-
-def cublas_workspace_bytes(compute_capability: tuple[int, int], config: str | None = None) -> int:
-    """Bytes of the workspace that PyTorch allocates for each cuBLAS handle and stream.
-
-    A handle belongs to a thread. The forward runs in one thread and the backward in another, so a training step
-    holds **two** workspaces. ``config`` is ``CUBLAS_WORKSPACE_CONFIG``, a list of ``:KiB:count``; where it is not set
-    the workspace is ``:4096:2:16:8``, that is 2 · 4096 KiB + 8 · 16 KiB, or 32 MiB on Hopper and Blackwell.
-    cuBLASLt shares this workspace (torch >= 2.7, unless ``TORCH_CUBLASLT_UNIFIED_WORKSPACE=0``).
-
-    Source: aten/src/ATen/cuda/CublasHandlePool.cpp, ``parseChosenWorkspaceSize``.
-
-    >>> cublas_workspace_bytes((8, 0)), cublas_workspace_bytes((9, 0))
-    (8519680, 33554432)
-    """
-    major = as_whole_number("compute_capability[0]", compute_capability[0])
-    default = 32 * MIB if major in WORKSPACE_32_MIB_MAJORS else 2 * 4096 * KIB + 8 * 16 * KIB
-    sizes = re.findall(r":(\d+):(\d+)", config or "")
-    if not sizes:
-        return default
-    return sum(int(kib) * KIB * int(count) for kib, count in sizes)
