@@ -60,7 +60,7 @@ def encode(
     """
     fmt = get_format(fmt)
     _check_choices(fmt, rounding, overflow, rng)
-    values = _as_real(values)
+    values = as_real(values)
     _check_encodable(values, fmt)
     flat = np.ascontiguousarray(values).reshape(-1)
     codes = np.empty(flat.shape, _code_dtype(fmt))
@@ -88,7 +88,7 @@ def round_to(
     >>> float(round_to(257, "bfloat16", overflow="inf"))
     256.0
     """
-    values = _as_real(values)
+    values = as_real(values)
     codes = encode(values, fmt, overflow=overflow, rounding=rounding, rng=rng)
     return decode(codes, fmt, dtype=values.dtype.type)
 
@@ -100,7 +100,7 @@ def neighbours(values: object, fmt: str | Format) -> tuple[np.ndarray, np.ndarra
     [416.0, inf]
     """
     fmt = get_format(fmt)
-    values = _as_real(values).astype(np.float64)
+    values = as_real(values).astype(np.float64)
     if np.isnan(values).any():
         raise ValueError("values holds NaN, which has no neighbours")
 
@@ -137,7 +137,7 @@ def torch_overflow(fmt: str | Format, torch_version: str) -> str:
     return choices[fmt.name]
 
 
-def _as_real(values: object) -> np.ndarray:
+def as_real(values: object) -> np.ndarray:
     """``values`` as float32 or float64, exactly."""
     array = np.asarray(values)
     if array.dtype.kind in "iu":
