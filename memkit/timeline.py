@@ -165,7 +165,7 @@ class MemoryTimeline:
 
 def _label(instant: Instant, timeline: MemoryTimeline) -> str:
     steps = {i.step for i in timeline.instants}
-    micro_batches = {i.micro_batch for i in timeline.instants}
+    micro_batches = {i.micro_batch for i in timeline.instants if i.name.startswith(("forward", "backward"))}
     label = instant.name
     if len(micro_batches) > 1 and instant.name.startswith(("forward", "backward")):
         label += f", micro-batch {instant.micro_batch}"
