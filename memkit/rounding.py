@@ -194,6 +194,7 @@ def _encode_float(
     is_negative, is_nan, is_infinite = np.signbit(x), np.isnan(x), np.isinf(x)
     x = np.where(is_nan, 0.0, np.clip(x, -_LARGEST_FLOAT64, _LARGEST_FLOAT64))
     e = np.maximum(np.frexp(x)[1].astype(np.int64) - 1, e_min)
+    e[x == 0] = e_min  # frexp says 0
     r = _round_to_whole(np.ldexp(x, m - e), rounding, rng)
     code = np.abs(r).astype(np.int64) + ((e - e_min) << m)
     if not fmt.has_zero:  # the smallest value has code 0 instead of 2^m, and nothing lies below it
@@ -252,7 +253,7 @@ def _upper_half_decides(fmt: Format) -> bool:
     )
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=None)
 def _code_table(fmt: FloatFormat, rounding: str, overflow: str) -> np.ndarray:
     """The code of each float32 whose lower 16 bits are zero (odd upper half: of all that lie around it)."""
     upper = np.arange(1 << 16, dtype=np.uint32)

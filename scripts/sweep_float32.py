@@ -1,0 +1,119 @@
+"""Encode all 2^32 float32 bit patterns into every format of up to 16 bits and count where libraries differ.
+
+    nice python scripts/sweep_float32.py --out chapters/recordings/formats_sweep_cpu.json
+
+About 15 minutes on one core. The tests check 10^8 of these inputs each time; this ran once, and its counts
+are kept.
+"""
+
+import argparse
+import datetime
+import json
+import pathlib
+import platform
+import subprocess
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from memkit.formats import FORMATS, FloatFormat
+from memkit.rounding import encode, torch_overflow
+
+STEP = 1 << 24
+
+
+def library_codes(x: np.ndarray, name: str) -> dict[str, np.ndarray]:
+    """The codes that ml_dtypes (numpy for float16) and, where it has the dtype, torch give."""
+    storage, integer = (np.uint16, torch.int16) if FORMATS[name].bits == 16 else (np.uint8, torch.uint8)
+    with np.errstate(all="ignore"):
+        codes = {
+            "ml_dtypes": x.astype(np.float16 if name == "float16" else getattr(ml_dtypes, name)).view(storage)
+        }
+    if hasattr(torch, name):
+        codes["torch"] = torch.from_numpy(x).to(getattr(torch, name)).view(integer).numpy().view(storage)
+    return codes
+
+
+def overflow_of(library: str, name: str) -> str:
+    fmt = FORMATS[name]
+    if library == "torch":
+        return torch_overflow(name, torch.__version__)
+    return "inf" if fmt.has_infinity else "nan" if fmt.num_nans else "saturate"
+
+
+def sweep(name: str) -> dict[str, dict]:
+    """For each library: inputs compared, codes that differ, and how many of those are NaN, zero or
+    negative."""
+    counts: dict[str, dict] = {}
+    for start in range(0, 1 << 32, STEP):
+        x = np.arange(start, start + STEP, dtype=np.uint64).astype(np.uint32).view(np.float32)
+        if not FORMATS[name].num_nans:
+            x = x[~np.isnan(x)]  # memkit refuses NaN where the format has no code for it
+        ours = {}
+        for library, theirs in library_codes(x, name).items():
+            overflow = overflow_of(library, name)
+            if overflow not in ours:
+                ours[overflow] = encode(x, name, overflow=overflow)
+            differs = theirs != ours[overflow]
+            count = counts.setdefault(
+                library,
+                {
+                    "overflow": overflow,
+                    "inputs": 0,
+                    "differ": 0,
+                    "differ_nan": 0,
+                    "differ_zero_or_negative": 0,
+                },
+            )
+            count["inputs"] += x.size
+            if differs.any():
+                where = x[differs]
+                count["differ"] += where.size
+                count["differ_nan"] += int(np.isnan(where).sum())
+                count["differ_zero_or_negative"] += int((where <= 0).sum())
+    for count in counts.values():
+        count["differ_otherwise"] = count["differ"] - count["differ_nan"] - count["differ_zero_or_negative"]
+    return counts
+
+
+def cpu_name() -> str:
+    lines = pathlib.Path("/proc/cpuinfo")
+    names = (
+        [line.split(":")[1].strip() for line in lines.read_text().splitlines() if "model name" in line]
+        if lines.exists()
+        else []
+    )
+    return names[0] if names else platform.processor()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path, default="chapters/recordings/formats_sweep_cpu.json")
+    parser.add_argument("--only", nargs="*", help="formats to sweep; all of up to 16 bits by default")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    names = arguments.only or [n for n, f in FORMATS.items() if isinstance(f, FloatFormat) and f.bits <= 16]
+    formats = {}
+    for name in names:
+        formats[name] = sweep(name)
+        print(name, formats[name], flush=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    record = {
+        "what": "memkit.rounding.encode(rounding='nearest_even') against two libraries on every float32 bit
+        pattern", "machine": f"{cpu_name()} (CPU only)",
+        "date": datetime.date.today().isoformat(),
+        "command": "python scripts/sweep_float32.py",
+        "commit": commit,
+        "versions": {
+            "python": platform.python_version(), "numpy": np.__version__,
+            "ml_dtypes": ml_dtypes.__version__, "torch": torch.__version__,
+        },
+        "formats": formats,
+    }  # fmt: skip
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
