@@ -1,14 +1,19 @@
-"""Activations: what the forward of ``memkit.transformer`` leaves in memory for the backward, tensor by tensor.
+"""Activations: what the forward of ``memkit.transformer`` leaves for the backward, tensor by tensor.
 
-A formula for activation memory is a sum over tensors, and this module writes the sum out: no coefficient stands here
-that is not a named line. Which tensors autograd keeps depends on the device. CUDA's autocast runs norms, softmax and
-loss in float32, its dropout keeps one byte a value, its RMSNorm is one kernel; the CPU does otherwise. Setups say
-which: ``device="cuda"`` or ``"cpu"``.
+A formula for activation memory is a sum over tensors, and this module writes the sum out: every coefficient
+is made of named lines. Which tensors autograd keeps depends on the device. CUDA's autocast runs softmax in
+float32, its dropout keeps one byte a value, its RMSNorm is one kernel; the CPU does otherwise.
+``setup.device`` says which.
 
-Under autocast three rules cost the most. The residual stream stays float32. Every linear layer casts its input to the
-low precision for itself, so query, key and value keep three copies of one tensor. And the casts of the weights
-themselves stay until the backward: they are no activations and are given apart, by ``autocast_casts``.
+Autocast costs memory in three ways. The residual stream stays float32. Every linear layer casts its input for
+itself, so query, key and value keep three copies of one tensor. And the casts of the weights stay until the
+backward: they are no activations, ``autocast_casts`` gives them apart.
+
+Not counted: numbers that Python hands to an operation (8 B of host memory each), such as the 1/√d of
+attention.
 """
+
+from dataclasses import replace
 
 from memkit.attention_memory import core_ledger, mask_dtype
 from memkit.ledger import Kept, Ledger, kept
@@ -22,32 +27,38 @@ def block_ledger(setup: TrainingSetup) -> Ledger:
 
     >>> from memkit.models import GPT2_LARGE
     >>> from memkit.recipes import PURE_BF16
-    >>> setup = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, attention="stored", dropout=0.1)
+    >>> setup = TrainingSetup(
+    ...     model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, attention="stored", dropout=0.1
+    ... )
     >>> round(block_ledger(setup).per_sbh)  # 34 + 5as/h of Korthikanti et al. 2022
     114
     """
     _check(setup)
+    model, precision = setup.model, setup.precision
     if setup.recomputation == "full":
-        lines = [kept(setup, "block input", "checkpoint", "b s h", setup.precision.weight_dtype, section="checkpoint")]
+        residual = precision.weight_dtype
+        lines = [kept(setup, "block input", "checkpoint", "b s h", residual, section="checkpoint")]
     else:
+        attention_output = kept(setup, "attention output", "linear", "b s ad", precision.compute_dtype)
         lines = [
             *norm_lines(setup, "norm 1"),
-            *linear_inputs(setup, "norm 1 output", "b s h", 1 if setup.model.fuses_qkv else 3, "attention"),
+            *linear_inputs(setup, "norm 1 output", 1 if model.fuses_qkv else 3, "attention"),
             *core_ledger(setup),
-            kept(setup, "attention output", "output linear", "b s ad", setup.precision.compute_dtype, section="attention"),
+            replace(attention_output, section="attention"),
             *dropout_mask(setup, "attention dropout mask", "attention"),
             *norm_lines(setup, "norm 2"),
-            *linear_inputs(setup, "norm 2 output", "b s h", 2 if setup.model.mlp == "swiglu" else 1, "mlp"),
+            *linear_inputs(setup, "norm 2 output", 2 if model.mlp == "swiglu" else 1, "mlp"),
             *mlp_lines(setup),
             *dropout_mask(setup, "mlp dropout mask", "mlp"),
         ]
-    if setup.recomputation != "none" and setup.device == "cpu":  # on CUDA this state is in the host's memory, too
+    if setup.recomputation != "none" and setup.device == "cpu":  # it is in the host's memory
         lines.append(kept(setup, "random number state", "checkpoint", "5056", "uint8", section="checkpoint"))
     return _ledger(setup, "one block", lines)
 
 
 def outside_ledger(setup: TrainingSetup) -> Ledger:
-    """What stays outside the blocks: token ids, embeddings' dropout, tables all blocks share, final norm, head, loss."""
+    """What stays outside the blocks: token ids, the tables that all blocks share, final norm, head and
+    loss."""
     _check(setup)
     precision, model = setup.precision, setup.model
     loss_dtype = "float32" if precision.uses_autocast or setup.upcasts_logits else precision.compute_dtype
@@ -59,13 +70,13 @@ def outside_ledger(setup: TrainingSetup) -> Ledger:
         lines.append(kept(setup, "embedding dropout mask", "dropout", "b s h", mask, section="embedding"))
     if model.position == "rotary":
         for name in ("cosines", "sines"):
-            lines.append(kept(setup, name, "rotation of every block", "s d", precision.compute_dtype, section="shared"))
+            lines.append(kept(setup, name, "every block", "s d", precision.compute_dtype, section="shared"))
     if setup.attention == "stored":
-        lines.append(kept(setup, "causal mask", "masked_fill of every block", "s s", "bool", section="shared"))
+        lines.append(kept(setup, "causal mask", "every block", "s s", "bool", section="shared"))
     lines += [
         *norm_lines(setup, "final norm"),
-        *linear_inputs(setup, "final norm output", "b s h", 1, "head"),
-        kept(setup, "log-probabilities", "log_softmax", "b s v", loss_dtype, section="loss", shared_with="nll_loss"),
+        *linear_inputs(setup, "final norm output", 1, "head"),
+        kept(setup, "log-probabilities", "log_softmax", "b s v", loss_dtype, section="loss"),
         kept(setup, "target ids", "nll_loss", "b s", "int64", section="loss"),
         kept(setup, "number of targets", "nll_loss", "", loss_dtype, section="loss"),
         kept(setup, "loss", "the training loop", "", loss_dtype, section="loss"),
@@ -74,13 +85,20 @@ def outside_ledger(setup: TrainingSetup) -> Ledger:
 
 
 def activation_ledger(setup: TrainingSetup) -> Ledger:
-    """All that the forward of one micro-batch leaves at the moment the backward starts: every block and the outside."""
+    """All that one micro-batch's forward has left when the backward starts: every block and the outside."""
     blocks = block_ledger(setup).times(setup.model.num_layers)
     return _ledger(setup, "activations", [*blocks.lines, *outside_ledger(setup).lines])
 
 
 def activation_bytes(setup: TrainingSetup) -> int:
-    """Bytes of activations in memory when the backward starts: L · block + outside, each tensor as the device rounds it."""
+    """Bytes of activations in memory when the backward starts, L · block + outside, as the device rounds
+    them.
+
+    >>> from memkit.models import LLAMA_3_8B
+    >>> from memkit.recipes import PURE_BF16
+    >>> activation_bytes(TrainingSetup(model=LLAMA_3_8B, precision=PURE_BF16, seq_len=8192)) // 2**20  # MiB
+    44154
+    """
     return activation_ledger(setup).held_bytes
 
 
@@ -110,12 +128,12 @@ def norm_lines(setup: TrainingSetup, name: str) -> list[Kept]:
     ]
 
 
-def linear_inputs(setup: TrainingSetup, name: str, axes: str, num_linears: int, section: str) -> list[Kept]:
-    """The input that ``num_linears`` linear layers keep: one tensor, or under autocast a cast for each of them."""
-    dtype = setup.precision.compute_dtype
-    if not setup.precision.uses_autocast:
-        return [kept(setup, name, "linear", axes, dtype, section=section)]
-    return [kept(setup, f"{name}, cast to {dtype}", "linear", axes, dtype, section=section, count=num_linears)]
+def linear_inputs(setup: TrainingSetup, name: str, num_linears: int, section: str) -> list[Kept]:
+    """The input that ``num_linears`` linear layers keep: one tensor, or under autocast one cast for each."""
+    dtype, count = setup.precision.compute_dtype, 1
+    if setup.precision.uses_autocast:
+        name, count = f"{name}, cast to {dtype}", num_linears
+    return [kept(setup, name, "linear", "b s h", dtype, section=section, count=count)]
 
 
 def mlp_lines(setup: TrainingSetup) -> list[Kept]:
@@ -127,10 +145,13 @@ def mlp_lines(setup: TrainingSetup) -> list[Kept]:
 
     if setup.model.mlp == "swiglu":
         return [
-            line("gate", "silu"), line("silu(gate)", "mul"), line("up", "mul"), line("silu(gate) · up", "down linear"),
-        ]  # fmt: skip
+            line("gate", "silu"),
+            line("silu(gate)", "mul"),
+            line("up", "mul"),
+            line("silu(gate) · up", "linear"),
+        ]
     if setup.uses_fused_gelu:
-        return [line("GELU input", "gelu"), line("GELU output", "down linear")]
+        return [line("GELU input", "gelu"), line("GELU output", "linear")]
     wide = dtype
     if setup.precision.uses_autocast and setup.device == "cuda":
         wide = "float32"  # CUDA's autocast runs pow in float32, and what follows it inherits that
@@ -139,7 +160,7 @@ def mlp_lines(setup: TrainingSetup) -> list[Kept]:
         line("tanh", "tanh", wide),
         line("1 + tanh", "mul", wide),
         line("half the GELU input", "mul"),
-        line("GELU output" if wide == dtype else f"GELU output, cast to {dtype}", "down linear"),
+        line("GELU output" if wide == dtype else f"GELU output, cast to {dtype}", "linear"),
     ]
 
 
@@ -147,7 +168,8 @@ def dropout_mask(setup: TrainingSetup, name: str, section: str) -> list[Kept]:
     """The mask that dropout after a linear layer keeps, if there is dropout."""
     if not setup.dropout:
         return []
-    return [kept(setup, name, "dropout", "b s h", mask_dtype(setup, setup.precision.compute_dtype), section=section)]
+    mask = mask_dtype(setup, setup.precision.compute_dtype)
+    return [kept(setup, name, "dropout", "b s h", mask, section=section)]
 
 
 def _ledger(setup: TrainingSetup, title: str, lines: list[Kept]) -> Ledger:
@@ -156,50 +178,49 @@ def _ledger(setup: TrainingSetup, title: str, lines: list[Kept]) -> Ledger:
 
 
 def _check(setup: TrainingSetup) -> None:
-    precision = setup.precision
-    if precision.compute_dtype not in COMPUTE_DTYPES:
-        raise ValueError(f"compute_dtype={precision.compute_dtype!r} is not one of {', '.join(COMPUTE_DTYPES)}")
-    if precision.uses_autocast and precision.weight_dtype != "float32":
-        raise ValueError(
-            f"weight_dtype={precision.weight_dtype!r} with compute_dtype={precision.compute_dtype!r}: autocast is known "
-            "for float32 weights"
-        )
+    compute, weights = setup.precision.compute_dtype, setup.precision.weight_dtype
+    if compute not in COMPUTE_DTYPES:
+        raise ValueError(f"compute_dtype={compute!r} is not one of {', '.join(COMPUTE_DTYPES)}")
+    if setup.precision.uses_autocast and weights != "float32":
+        raise ValueError(f"weight_dtype={weights!r} under autocast; only float32 is known there")
 
 
 def autocast_casts(setup: TrainingSetup, phase: str = "backward") -> Ledger:
-    """The low-precision copies of parameters that autocast makes: temporary, yet as long-lived as activations.
+    """The low-precision copies of parameters that autocast makes: temporary, yet as long-lived as
+    activations.
 
-    ``phase="backward"``: the copies alive when the backward starts, one of every linear weight whose forward is not
-    run again. ``phase="forward"``: those alive at the end of the autocast region, where its cache still holds the copy
-    of every linear weight and bias, recomputed or not. A tied head is cast like any other; embeddings are not cast.
-    Empty without autocast.
+    ``phase="backward"``: the copies alive when the backward starts, one of each linear weight whose forward
+    is not run again. ``phase="forward"``: the copies alive at the end of the autocast region. Its cache still
+    holds one of each linear weight and bias, recomputed or not. A tied head is cast like any other,
+    embeddings are not.
 
     Raises: ValueError: ``phase`` is another.
     """
     _check(setup)
     if phase not in ("forward", "backward"):
         raise ValueError(f"phase={phase!r} is not one of forward, backward")
-    model, dtype = setup.model, setup.precision.compute_dtype
-    lines: list[Kept] = []
+    dtype, lines = setup.precision.compute_dtype, []
+    blocks = {"section": "blocks", "count": setup.model.num_layers}
     if setup.precision.uses_autocast:
-        if phase == "forward" or setup.recomputation != "full":
-            for name, axes, has_bias in _block_linears(setup):
-                lines.append(kept(setup, f"{name} weight", "linear", axes, dtype, section="blocks", count=model.num_layers))
-                if has_bias and phase == "forward":
-                    bias = axes.split()[0]
-                    lines.append(kept(setup, f"{name} bias", "autocast", bias, dtype, section="blocks", count=model.num_layers))
+        for name, axes, has_bias in _block_linears(setup):
+            if phase == "forward" or setup.recomputation != "full":
+                lines.append(kept(setup, f"{name} weight", "linear", axes, dtype, **blocks))
+            if phase == "forward" and has_bias:
+                lines.append(kept(setup, f"{name} bias", "autocast cache", axes.split()[0], dtype, **blocks))
         lines.append(kept(setup, "head weight", "linear", "v h", dtype, section="head"))
     return _ledger(setup, f"casts by autocast, {phase}", lines)
 
 
 def autocast_cast_bytes(setup: TrainingSetup) -> int:
-    """Bytes of autocast's weight copies alive when the backward starts: 2 per linear weight. Not part of activations."""
+    """Bytes of autocast's weight copies alive when the backward starts, two per weight; no activations."""
     return autocast_casts(setup).held_bytes
 
 
 def _block_linears(setup: TrainingSetup) -> list[tuple[str, str, bool]]:
     model = setup.model
-    qkv = [("qkv", "(a+2k)d h")] if model.fuses_qkv else [("query", "ad h"), ("key", "kd h"), ("value", "kd h")]
+    qkv = [("query", "ad h"), ("key", "kd h"), ("value", "kd h")]
+    if model.fuses_qkv:
+        qkv = [("qkv", "(a+2k)d h")]
     gate = [("gate", "f h", model.has_mlp_bias)] if model.mlp == "swiglu" else []
     return [
         *((name, axes, model.has_qkv_bias) for name, axes in qkv),

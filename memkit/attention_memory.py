@@ -1,8 +1,8 @@
-"""What attention keeps for the backward: the explicit scores, a fused kernel's few numbers, or PyTorch's math path.
+"""What attention keeps for the backward: s × s weights for every head, or a fused kernel's few numbers.
 
-All three keep query, key and value. Written out, attention keeps the s × s weights of every head besides, so its memory
-grows with the square of the sequence. The fused kernels keep one float32 number per query and head, the log-sum-exp, and
-compute the weights again in the backward.
+Every way keeps query, key and value. Written out, attention also keeps the weights of every head, so its
+memory grows with the square of the sequence. The fused kernels keep one float32 number per query and head in
+their place, the log-sum-exp, and compute the weights again in the backward.
 """
 
 from dataclasses import replace
@@ -14,8 +14,8 @@ from memkit.training import TrainingSetup
 def attention_kernel(setup: TrainingSetup) -> str:
     """The kernel that runs: ``stored``, ``flash``, ``efficient`` or ``math``.
 
-    CUDA's flash kernel has no float32, which falls to the memory-efficient one. The CPU's flash kernel has no dropout:
-    with it PyTorch takes the math path, whose scores are float32 whatever the model's dtype.
+    CUDA's flash kernel has no float32: PyTorch takes the memory-efficient one. The CPU's flash kernel has no
+    dropout: PyTorch takes its math path, which computes in float32 whatever the model's dtype.
     """
     if setup.attention != "flash":
         return setup.attention
@@ -25,7 +25,7 @@ def attention_kernel(setup: TrainingSetup) -> str:
 
 
 def mask_dtype(setup: TrainingSetup, dtype: str) -> str:
-    """The dtype of a dropout mask: CUDA's fused dropout keeps one byte a value, the CPU's a factor in the input's dtype."""
+    """The dtype of a dropout mask: one byte a value on CUDA, a factor in the input's ``dtype`` on the CPU."""
     return "bool" if setup.device == "cuda" else dtype
 
 
@@ -69,8 +69,8 @@ def core_ledger(setup: TrainingSetup) -> tuple[Kept, ...]:
 def _batched_heads(setup: TrainingSetup, inputs: dict[str, Kept], name: str) -> Kept:
     """Key or value as the batched matrix product (bmm) reads it: [b·a, s, d].
 
-    Where b > 1 and a > 1 that shape needs a copy, and a view of a larger storage is left behind. Where b or a is 1
-    PyTorch's reshape returns a view, and the view keeps the whole storage alive: query, key and value together.
+    With b > 1 and a > 1 a part of the fused qkv tensor must be copied into that shape. With b = 1 or a = 1
+    reshape returns a view, and the view keeps the whole of query, key and value alive.
     """
     model, dtype = setup.model, setup.precision.compute_dtype
     is_view = inputs[name].axes == "b s (a+2k)d"
@@ -83,16 +83,18 @@ def _batched_heads(setup: TrainingSetup, inputs: dict[str, Kept], name: str) -> 
 
 def _stored(setup: TrainingSetup, inputs: dict[str, Kept]) -> tuple[Kept, ...]:
     dtype = setup.precision.compute_dtype
-    is_wide = setup.precision.uses_autocast and setup.device == "cuda"  # CUDA's autocast runs softmax in float32
+    is_wide = setup.precision.uses_autocast and setup.device == "cuda"  # it runs softmax in float32
     softmax_dtype = "float32" if is_wide else dtype
+    also = "" if is_wide or setup.dropout else "bmm"
     lines = [
         kept(setup, "query, scaled", "bmm", "b a s d", dtype),
         _batched_heads(setup, inputs, "key"),
         _batched_heads(setup, inputs, "value"),
-        kept(setup, "softmax output", "softmax", "b a s s", softmax_dtype, shared_with="" if is_wide or setup.dropout else "bmm"),
+        kept(setup, "softmax output", "softmax", "b a s s", softmax_dtype, shared_with=also),
     ]
     if setup.dropout:
-        lines.append(kept(setup, "softmax dropout mask", "dropout", "b a s s", mask_dtype(setup, softmax_dtype)))
+        mask = mask_dtype(setup, softmax_dtype)
+        lines.append(kept(setup, "softmax dropout mask", "dropout", "b a s s", mask))
     if is_wide:
         lines.append(kept(setup, f"attention weights, cast to {dtype}", "bmm", "b a s s", dtype))
     elif setup.dropout:
@@ -116,14 +118,13 @@ def _math(setup: TrainingSetup, inputs: dict[str, Kept]) -> tuple[Kept, ...]:
 
 def _fused(setup: TrainingSetup, inputs: dict[str, Kept], kernel: str) -> tuple[Kept, ...]:
     model, dtype = setup.model, setup.precision.compute_dtype
-    lines = inputs
+    lines = dict(inputs)
     if kernel == "efficient" and model.num_heads > model.num_kv_heads:
-        repeated = {name: kept(setup, f"{name}, repeated for each head", kernel, "b a s d", dtype) for name in ("key", "value")}
-        lines = inputs | repeated
+        for name in ("key", "value"):
+            lines[name] = kept(setup, f"{name}, repeated for each head", kernel, "b a s d", dtype)
     if kernel == "flash" and setup.device == "cuda" and model.head_dim % 8:  # the kernel wants multiples of 8
-        padded = {name: kept(setup, f"{name}, padded", kernel, f"b {heads} s d↑8", dtype)
-                  for name, heads in (("query", "a"), ("key", "k"), ("value", "k"), ("output", "a"))}  # fmt: skip
-        lines = inputs | padded
+        for name, heads in (("query", "a"), ("key", "k"), ("value", "k"), ("output", "a")):
+            lines[name] = kept(setup, f"{name}, padded", kernel, f"b {heads} s d↑8", dtype)
     rows = "s↑32" if kernel == "efficient" else "s"
     own = [kept(setup, "log-sum-exp", kernel, f"b a {rows}", "float32")]
     if setup.device == "cuda":

@@ -1,8 +1,9 @@
-"""A ledger of kept tensors: one named line for each tensor that the forward leaves in memory for the backward.
+"""A ledger of kept tensors: one named line for each tensor that the forward leaves for the backward.
 
-No formula here, only the record that formulas and recordings of real runs share, and its printing. Axes are written in
-the paper's letters: b micro-batch, s sequence, h hidden size, a heads, k key/value heads, d head size, f intermediate
-size, v vocabulary. A line counts one storage; two operations that keep the same storage share one line.
+No formula here, only the record that formulas and real runs share, and its printing. Axes are written in
+letters: b micro-batch, s sequence, h hidden size, a heads, k key/value heads, d head size, f intermediate
+size, v vocabulary; ``s↑32`` is s rounded up to a multiple of 32. A line counts one storage: two operations
+that keep the same storage share one line.
 """
 
 import math
@@ -30,8 +31,9 @@ def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
 class Kept:
     """One line: a tensor that stays, ``count`` times over.
 
-    ``axes`` are letters with spaces between (empty: one number), ``op`` is the operation whose backward needs it,
-    ``shared_with`` names others that keep the same storage at no further cost, ``section`` the part of the model.
+    ``axes`` are letters with spaces between (empty: one number), ``op`` is the operation whose backward needs
+    it, ``shared_with`` names others that keep the same storage at no further cost, ``section`` is the part of
+    the model.
     """
 
     name: str
@@ -60,14 +62,16 @@ class Kept:
 
 
 def kept(setup: TrainingSetup, name: str, op: str, axes: str, dtype: str, **more) -> Kept:
-    """A line whose shape follows from the setup: ``kept(setup, "softmax output", "softmax", "b a s s", "bfloat16")``."""
+    """A line whose shape follows from the setup: ``kept(setup, "weights", "softmax", "b a s s",
+    "float32")``."""
     sizes = axis_sizes(setup)
-    return Kept(name=name, op=op, axes=axes, shape=tuple(sizes[axis] for axis in axes.split()), dtype=dtype, **more)
+    shape = tuple(sizes[axis] for axis in axes.split())
+    return Kept(name=name, op=op, axes=axes, shape=shape, dtype=dtype, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """Lines and their sum. ``sbh`` is s·b·h, the number of values in one hidden state, the field's unit of account."""
+    """Lines and their sum. ``sbh`` is s·b·h, the values in one hidden state: the field's unit of account."""
 
     title: str
     lines: tuple[Kept, ...]
@@ -125,7 +129,8 @@ class Ledger:
             times = f"{line.count} × " if line.count != 1 else ""
             by = f"{line.op}, {line.shared_with}" if line.shared_with else line.op
             shape = times + (line.axes.replace(" ", "·") or "1")
-            rows.append([line.name, by, shape, line.dtype, f"{line.num_bytes:,}", f"{line.num_bytes / self.sbh:.3f}"])
+            per_sbh = f"{line.num_bytes / self.sbh:.3f}"
+            rows.append([line.name, by, shape, line.dtype, f"{line.num_bytes:,}", per_sbh])
         rows.append(["total", "", "", "", f"{self.num_bytes:,}", f"{self.per_sbh:.3f}"])
         return aligned_table(rows)
 
