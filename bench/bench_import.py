@@ -17,9 +17,9 @@ KERNEL_LIMIT_BYTES = 120 * 1024**2
 # What a reader's kernel holds after the explorers are open and before a cell trains anything.
 EXPLORING = """
 import sys
-import memkit.estimate, memkit.plots, memkit.doctor
-from memkit.widgets import memory_explorer, step_timeline
-panels = [memory_explorer(), step_timeline()]
+from memkit.widgets.memory_explorer import MemoryExplorer
+from memkit.widgets.step_timeline import StepTimeline
+panels = [MemoryExplorer(), StepTimeline()]
 print("torch" in sys.modules)
 """
 
