@@ -1,0 +1,1 @@
+"""The explorers of the chapters, one file each. A widget holds no formula: it asks, draws and explains."""

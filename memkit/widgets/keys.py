@@ -1,0 +1,33 @@
+"""Keyboard and names for the sliders of a panel: ten lines of JavaScript that core ipywidgets lacks.
+
+Two facts make it necessary (JupyterLab 4, Notebook 7, ipywidgets 8.1). A notebook in command mode takes the
+arrow keys away from sliders and menus, unless the focused element itself carries
+``data-lm-suppress-shortcuts``. And a slider has no accessible name: its description is not linked to it.
+Without ``anywidget`` a panel works all the same; then a number is typed into the box beside its slider,
+which has a name and keeps its keys.
+"""
+
+MEND_JS = """
+function render({ el }) {
+  const controls = "[role=slider], select, input, button";
+  const mend = () => el.closest(".memkit-panel")?.querySelectorAll(controls).forEach((control) => {
+    control.setAttribute("data-lm-suppress-shortcuts", "true");
+    const label = control.closest(".memkit-number")?.querySelector("label")?.textContent;
+    if (label && control.getAttribute("role") === "slider") control.setAttribute("aria-label", label);
+  });
+  const observer = new MutationObserver(mend);
+  observer.observe(document.body, { childList: true, subtree: true });
+  mend();
+  return () => observer.disconnect();
+}
+export default { render };
+"""
+
+
+def key_helper():
+    """The helper, a widget without a face, for a panel; ``None`` where ``anywidget`` is missing."""
+    try:
+        from anywidget import AnyWidget
+    except ImportError:
+        return None
+    return type("KeyHelper", (AnyWidget,), {"_esm": MEND_JS})()

@@ -1,0 +1,221 @@
+"""The base of every explorer: controls above, a picture below, and what it means in words.
+
+A subclass makes its controls and answers one question, ``view(**state)``: what is there to see for these
+values? The panel does the rest. It asks again whenever a control moves, shows an error inside itself and
+lives on, and carries a static twin, so that a page without a kernel still shows a picture and a sentence.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from struct import unpack
+
+import ipywidgets as widgets
+import traitlets
+
+from memkit.widgets.keys import key_helper
+
+WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
+LABEL = {"description_width": "118px"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What a panel shows for one state: a picture, what it shows, what it means, and its numbers.
+
+    ``alt`` describes the picture to who does not see it. ``words`` are the sentences of the status line,
+    the first of which is the one-line summary. ``table`` has rows of text, the header first.
+    """
+
+    png: bytes
+    alt: str
+    words: tuple[str, ...]
+    table: tuple[tuple[str, ...], ...] = ()
+
+
+class Number(widgets.HBox):
+    """A whole number: a box that takes any value, and a slider for the usual ones. ``value`` is the box's."""
+
+    value = traitlets.CInt()
+
+    def __init__(self, label: str, value: int, low: int, high: int, step: int = 1):
+        self.box = widgets.IntText(
+            value,
+            description=label,
+            style=LABEL,
+            layout=widgets.Layout(width="200px", margin="2px 4px 2px 0"),
+        )
+        self.slider = widgets.IntSlider(
+            min(max(value, low), high),
+            min=low,
+            max=high,
+            step=step,
+            readout=False,
+            layout=widgets.Layout(width="180px"),
+        )
+        super().__init__([self.box, self.slider], layout=WIDE)
+        self.add_class("memkit-number")
+        self.value = value
+        traitlets.link((self, "value"), (self.box, "value"))
+        self._is_following = False
+        self.slider.observe(self._slide, "value")
+        self.observe(self._follow, "value")
+
+    def _slide(self, change) -> None:
+        if not self._is_following:
+            self.value = change["new"]
+
+    def _follow(self, change) -> None:
+        self._is_following = True
+        self.slider.value = min(max(change["new"], self.slider.min), self.slider.max)
+        self._is_following = False
+
+
+def choice(label: str, options, value) -> widgets.Dropdown:
+    """A menu with a name, of texts or of (text, value) pairs."""
+    return widgets.Dropdown(options=options, value=value, description=label, style=LABEL, layout=WIDE)
+
+
+def switch(label: str, value: bool) -> widgets.Checkbox:
+    """A box to tick, with a name."""
+    return widgets.Checkbox(value=value, description=label, indent=False, layout=WIDE)
+
+
+FOLD = """<details class="memkit-fold"><summary>The numbers as a table</summary></details>
+<style>@supports selector(:has(*)) {
+.memkit-table {display: none} .memkit-panel:has(details.memkit-fold[open]) .memkit-table {display: block}}
+.memkit-table td, .memkit-table th {text-align: right; padding: 1px 10px}
+.memkit-table td:first-child, .memkit-table th:first-child {text-align: left}</style>"""
+"""The fold stays one element while the table beside it changes; else each move would close it."""
+
+
+class Panel(widgets.VBox):
+    """Controls, picture, words, table. ``controls`` maps the names of the state to widgets with a ``value``.
+
+    ``value`` is the state that the picture shows. ``set(**changes)`` moves controls from code; a value that
+    cannot be shown leaves everything as it was and is explained inside the panel, in the same way as a
+    mistyped number.
+    """
+
+    def __init__(self, controls: Mapping[str, widgets.Widget], **values):
+        self.controls = dict(controls)
+        self.shown, self.state, self.error = None, {}, ""
+        self.picture, self.status, self.alert = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self.table, self.fold = widgets.HTML(), widgets.HTML(FOLD)
+        self.table.add_class("memkit-table")
+        layout = widgets.Layout(display="flex", flex_flow="row wrap")
+        children = [
+            widgets.Box(tuple(self.controls.values()), layout=layout),
+            self.alert,
+            self.picture,
+            self.status,
+        ]
+        helper = key_helper()
+        super().__init__([*children, self.fold, self.table, *([helper] if helper else [])])
+        self.add_class("memkit-panel")
+        self._is_setting = False
+        for control in self.controls.values():
+            control.observe(self._moved, "value")
+        self._try(self._read())
+        if values:
+            self.set(**values)
+
+    def view(self, **state) -> View:
+        """What to show for these values of the controls; a ``ValueError`` is shown as it reads.
+
+        Raises: ValueError: the state has no picture; the message says why.
+        """
+        raise NotImplementedError
+
+    @property
+    def value(self) -> dict:
+        """The values that the picture shows, by the names of the controls."""
+        return dict(self.state)
+
+    def set(self, **changes) -> None:
+        """Move controls; a bad name or value is explained inside the panel and changes nothing."""
+        unknown = [name for name in changes if name not in self.controls]
+        if unknown:
+            self._complain(f"{unknown[0]!r} is not a control; there are: {', '.join(self.controls)}")
+            return
+        if not self._try({**self._read(), **changes}):
+            return
+        before = self._read()
+        self._is_setting = True
+        try:
+            for name, new in changes.items():
+                self.controls[name].value = new
+        except Exception as error:  # noqa: BLE001 - whatever a control says, the reader sees it and goes on
+            reason = f"{name}={new!r}: {error}"
+            for name, old in before.items():
+                self.controls[name].value = old
+            self._try(before)
+            self._complain(reason)
+        finally:
+            self._is_setting = False
+
+    def _read(self) -> dict:
+        return {name: control.value for name, control in self.controls.items()}
+
+    def _moved(self, _change) -> None:
+        if not self._is_setting:
+            self._try(self._read())
+
+    def _try(self, state: dict) -> bool:
+        """Show the state, or the reason why it cannot be shown."""
+        try:
+            shown = self.view(**state)
+        except ValueError as error:
+            self._complain(str(error))
+            return False
+        except Exception as error:  # noqa: BLE001 - a panel never dies of one state
+            self._complain(f"{type(error).__name__}: {error}")
+            return False
+        self.shown, self.state, self.error = shown, state, ""
+        self.alert.value = ""
+        width, height = unpack(">II", shown.png[16:24])
+        data = base64.b64encode(shown.png).decode()
+        self.picture.value = (
+            f'<img alt="{escape(shown.alt)}" width="{width}" height="{height}" decoding="sync" '
+            f'style="max-width:100%;height:auto" src="data:image/png;base64,{data}">'
+        )
+        lines = "<br>".join(map(escape, shown.words))
+        self.status.value = f'<div role="status" aria-live="polite" style="line-height:1.45">{lines}</div>'
+        self.table.value = html_table(shown.table)
+        return True
+
+    def _complain(self, message: str) -> None:
+        self.error = message
+        kept = "" if self.shown is None else " The picture still shows the last setting that works."
+        style = "border-left:4px solid #D55E00;padding:2px 10px;margin:4px 0;line-height:1.45"
+        text = f"<strong>This cannot be.</strong> {escape(message)}.{kept}"
+        self.alert.value = f'<div role="alert" style="{style}">{text}</div>'
+
+    @property
+    def summary(self) -> str:
+        """One line: what the picture shows, and the error if there is one."""
+        words = [f"Error: {self.error}."] if self.error else []
+        return " ".join([*words, *(self.shown.words[:1] if self.shown else ())])
+
+    def _repr_mimebundle_(self, **kwargs) -> dict:
+        """The live panel, and its static twin for pages without a kernel: a PNG and one line."""
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if self.shown:
+            bundle["image/png"] = base64.b64encode(self.shown.png).decode()
+        bundle["text/plain"] = self.summary
+        return bundle
+
+
+def html_table(rows: tuple[tuple[str, ...], ...]) -> str:
+    """Rows of text as an HTML table with row and column headers; the first row is the header."""
+    if not rows:
+        return ""
+    header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in rows[0])
+    body = "".join(
+        f'<tr><th scope="row">{escape(first)}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
+        + "</tr>"
+        for first, *rest in rows[1:]
+    )
+    return f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
