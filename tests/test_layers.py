@@ -16,8 +16,9 @@ LAYERS = (
     (set(), """units dtypes timeline claims formats decoding rounding block_formats hardware memory_hierarchy
                models recipes training"""),
     (set(), """params states ledger attention_memory activations kv_cache estimate korthikanti allocator_config allocator_blocks
-               allocator_expandable workspaces allocator snapshots predicted_snapshot diagnose planner
-               recordings doctor"""),
+               allocator_expandable workspaces allocator replays snapshot_files
+               snapshot_start trace_replay snapshots predicted_snapshot diagnose planner
+               recordings driver doctor"""),
     ({"torch"}, "transformer cuda_rules trace measure gpu_memory bandwidth record"),
     ({"matplotlib"}, "plots format_plots allocator_plots"),
     ({"matplotlib", "ipywidgets"}, ""),
