@@ -37,7 +37,11 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What a replay found. ``allocated`` and ``reserved`` are the bytes after each event of the recording."""
+    """What a replay found. ``allocated`` and ``reserved`` are the bytes after each event that was played.
+
+    ``causes`` has one index per entry of ``allocator.trace``: the event of ``timeline`` that made it happen
+    (replayed traces only).
+    """
 
     timeline: MemoryTimeline
     config: AllocatorConfig
@@ -46,6 +50,7 @@ class Replay:
     reserved: tuple[int, ...]
     failure: Failure | None = None
     agreement: Agreement | None = None
+    causes: tuple[int, ...] = ()
 
     @property
     def peak_allocated_bytes(self) -> int:

@@ -6,13 +6,14 @@ the workspaces of cuBLAS, segments that hold more than is used, and the request 
 """
 
 from dataclasses import replace
+from difflib import SequenceMatcher
 from itertools import groupby
 
 from memkit.allocator import CachingAllocator, OutOfMemory
 from memkit.allocator_blocks import Driver
 from memkit.allocator_config import AllocatorConfig
 from memkit.replays import Failure, Replay
-from memkit.timeline import PARTS, Instant, MemoryTimeline
+from memkit.timeline import PARTS, Event, Instant, MemoryTimeline
 from memkit.workspaces import workspace_bytes
 
 MATRIX_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"})
@@ -38,21 +39,13 @@ def replay_trace(
         raise ValueError(f"this {trace.source} timeline carries no events to replay")
     allocator = CachingAllocator(config, Driver(capacity_bytes, outside_bytes))
     player = _TracePlayer(allocator, workspace_bytes(compute_capability) if compute_capability else 0)
-    groups = groupby(trace.instants, key=lambda i: (i.name.removesuffix(" peak"), i.step, i.micro_batch))
-    expected = [(key[0], list(instants)) for key, instants in groups]
     instants: list[Instant] = []
-    for phase, events in groupby(trace.events, key=lambda event: event.phase):
-        while expected and expected[0][0] != phase and any(name == phase for name, _ in expected):
-            instants += player.instants(expected.pop(0)[1])  # a phase that neither allocates nor frees
-            player.forget_peak()
+    for like, events in _by_phase(trace):
         player.play(events)
         if player.failure is not None:
-            instants.append(player.now(f"out of memory in {phase or 'the trace'}"))
+            instants.append(player.now(f"out of memory in {events[-1].phase or 'the trace'}"))
             break
-        instants += player.instants(expected.pop(0)[1]) if expected else [player.now(phase)]
-    else:
-        for _, rest in expected:
-            instants += player.instants(rest)
+        instants += player.instants(like)
     timeline = MemoryTimeline(
         instants=tuple(instants),
         source=trace.source,
@@ -68,7 +61,28 @@ def replay_trace(
         allocated=tuple(player.allocated),
         reserved=tuple(player.reserved),
         failure=player.failure,
+        causes=tuple(player.causes),
     )
+
+
+def _by_phase(trace: MemoryTimeline) -> list[tuple[list[Instant], list[Event]]]:
+    """The instants that end each phase, with the events since the phase before.
+
+    Events carry the name of their phase, not its number. Runs of equal names are matched to the phases in
+    order; a phase may have no events, and a few events may lie between two phases: they go to the later one.
+    """
+    keys = groupby(trace.instants, key=lambda i: (i.name.removesuffix(" peak"), i.step, i.micro_batch))
+    phases = [(key[0], list(instants)) for key, instants in keys]
+    runs = [(phase, list(run)) for phase, run in groupby(trace.events, key=lambda event: event.phase)]
+    matcher = SequenceMatcher(None, [name for name, _ in runs], [name for name, _ in phases], autojunk=False)
+    run_of = {b + k: a + k for a, b, size in matcher.get_matching_blocks() for k in range(size)}
+    played, out = 0, []
+    for index, (_, instants) in enumerate(phases):
+        end = run_of.get(index, played - 1) + 1
+        out.append((instants, [event for _, events in runs[played:end] for event in events]))
+        played = end
+    rest = [event for _, events in runs[played:] for event in events]
+    return [*out, ([], rest)] if rest else out
 
 
 class _TracePlayer:
@@ -82,14 +96,11 @@ class _TracePlayer:
         self.threads: set[bool] = set()
         self.allocated: list[int] = []
         self.reserved: list[int] = []
+        self.causes: list[int] = []
         self.failure: Failure | None = None
 
-    def forget_peak(self) -> None:
-        """A new phase begins: its peak so far is what stands now."""
+    def play(self, events: list[Event]) -> None:
         self.peak_parts = dict(self.parts)
-
-    def play(self, events) -> None:
-        self.forget_peak()
         peak = self.allocator.allocated_bytes
         for event in events:
             try:
@@ -102,6 +113,7 @@ class _TracePlayer:
                     where=where,
                     message=str(error),
                 )
+            self.causes += [len(self.allocated)] * (len(self.allocator.trace) - len(self.causes))
             self.allocated.append(self.allocator.allocated_bytes)
             self.reserved.append(self.allocator.reserved_bytes)
             if self.allocated[-1] > peak:
@@ -109,7 +121,7 @@ class _TracePlayer:
             if self.failure is not None:
                 return
 
-    def _play_one(self, event) -> None:
+    def _play_one(self, event: Event) -> None:
         if event.num_bytes > 0:
             self._hold(event.block, event.num_bytes, event.part)
             is_backward = event.phase == "backward"

@@ -181,7 +181,8 @@ def own_recording(conf: str) -> tuple[dict, CachingAllocator]:
     keys = ("action", "addr", "size", "stream")
     trace = [dict(zip(keys, event, strict=True)) for event in allocator.trace[start:]]
     snapshot_settings = {"expandable_segments": config.expandable_segments}
-    return {"segments": segments, "device_traces": [trace], "allocator_settings": snapshot_settings}, allocator
+    trace_and_segments = {"segments": segments, "device_traces": [trace]}
+    return {**trace_and_segments, "allocator_settings": snapshot_settings}, allocator
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
