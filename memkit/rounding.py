@@ -107,7 +107,8 @@ def neighbours(values: object, fmt: str | Format) -> tuple[np.ndarray, np.ndarra
     def nearest(wanted: np.ndarray, rounding: str) -> np.ndarray:
         return round_to(np.clip(wanted, fmt.min, fmt.max), fmt, overflow="saturate", rounding=rounding)
 
-    below, above = np.nextafter(values, -np.inf), np.nextafter(values, np.inf)
+    with np.errstate(over="ignore"):  # past the largest float64
+        below, above = np.nextafter(values, -np.inf), np.nextafter(values, np.inf)
     return (
         np.where(below < fmt.min, -np.inf, nearest(below, "down")),
         np.where(above > fmt.max, np.inf, nearest(above, "up")),
@@ -253,7 +254,7 @@ def _upper_half_decides(fmt: Format) -> bool:
     )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _code_table(fmt: FloatFormat, rounding: str, overflow: str) -> np.ndarray:
     """The code of each float32 whose lower 16 bits are zero (odd upper half: of all that lie around it)."""
     upper = np.arange(1 << 16, dtype=np.uint32)

@@ -78,13 +78,9 @@ def sweep(name: str) -> dict[str, dict]:
 
 
 def cpu_name() -> str:
-    lines = pathlib.Path("/proc/cpuinfo")
-    names = (
-        [line.split(":")[1].strip() for line in lines.read_text().splitlines() if "model name" in line]
-        if lines.exists()
-        else []
-    )
-    return names[0] if names else platform.processor()
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())
 
 
 def main() -> None:
@@ -98,10 +94,10 @@ def main() -> None:
     for name in names:
         formats[name] = sweep(name)
         print(name, formats[name], flush=True)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     record = {
-        "what": "memkit.rounding.encode(rounding='nearest_even') against two libraries on every float32 bit
-        pattern", "machine": f"{cpu_name()} (CPU only)",
+        "what": "memkit.rounding.encode to nearest, against two libraries, on every float32 bit pattern",
+        "machine": f"{cpu_name()} (CPU only)",
         "date": datetime.date.today().isoformat(),
         "command": "python scripts/sweep_float32.py",
         "commit": commit,

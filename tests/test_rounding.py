@@ -246,7 +246,7 @@ def float64_inputs(name: str) -> np.ndarray:
     ],
 )
 def test_every_direction_rounds_as_gfloat_does(name: str, rounding: str, saturates: bool) -> None:
-    fmt, x = FORMATS[name], float64_inputs(name)
+    x = float64_inputs(name)
     overflow = "saturate" if saturates else ml_dtypes_overflow(name)
     theirs = gfloat.round_ndarray(GFLOAT_FORMATS[name], x, GFLOAT_ROUNDING[rounding], sat=saturates)
     np.testing.assert_array_equal(round_to(x, name, overflow=overflow, rounding=rounding), theirs)
