@@ -225,10 +225,10 @@ def test_the_random_number_state_has_the_size_stated():
 def test_autocast_holds_biases_and_recomputed_weights_until_its_region_ends(recomputation):
     setup = cpu(GPT2, AUTOCAST_BF16, recomputation=recomputation)
     model = Transformer(setup)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model(token_ids(setup), token_ids(setup))
-            mark = torch.empty(1000, dtype=torch.uint8)  # the last allocation inside
+    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with profiler as prof, torch.autocast("cpu", torch.bfloat16):
+        loss = model(token_ids(setup), token_ids(setup))
+        mark = torch.empty(1000, dtype=torch.uint8)  # the last allocation inside
     assert loss.requires_grad and mark.numel() == 1000
     sizes = memory_events(prof)
     freed_at_exit = -sum(size for size in sizes[sizes.index(1000) + 1 :] if size < 0)
