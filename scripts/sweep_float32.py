@@ -21,6 +21,9 @@ from memkit.formats import FORMATS, FloatFormat
 from memkit.rounding import encode, torch_overflow
 
 STEP = 1 << 24
+COMMIT_OF_THE_CODE = (
+    "git log -1 --format=%H -- memkit/formats.py memkit/decoding.py memkit/rounding.py".split()
+)
 
 
 def library_codes(x: np.ndarray, name: str) -> dict[str, np.ndarray]:
@@ -90,11 +93,11 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     names = arguments.only or [n for n, f in FORMATS.items() if isinstance(f, FloatFormat) and f.bits <= 16]
+    commit = subprocess.run(COMMIT_OF_THE_CODE, capture_output=True, text=True, check=True).stdout.strip()
     formats = {}
     for name in names:
         formats[name] = sweep(name)
         print(name, formats[name], flush=True)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     record = {
         "what": "memkit.rounding.encode to nearest, against two libraries, on every float32 bit pattern",
         "machine": f"{cpu_name()} (CPU only)",
