@@ -38,9 +38,14 @@ class Log:
     phase: str = "init"
     step: int = 1
     micro_batch: int = 1
+    recomputed_from: int = -1
+    is_recomputing: bool = False
+    outer_phase: str = ""
 
     def allocate(self, num_bytes: int, op: object, place: object = None) -> int:
         """A block is born; returns its number."""
+        if self.recomputed_from >= 0 and not self.is_recomputing:
+            self.keep_recomputed()
         block = len(self.sizes)
         self.sizes.append(num_bytes)
         self.ops.append(op)
@@ -62,21 +67,43 @@ class Log:
         self.marks.append((len(self.events), name, self.step, self.micro_batch))
 
     def start_backward(self) -> None:
-        """A backward starts: what the forward left alive is an activation."""
+        """A backward starts: what was made outside backward and optimizer and is alive is an activation."""
         self.mark("forward")
-        self.activations.update(b for b in self.live if self.birth_phases[b] in ("init", "forward"))
+        self.activations.update(b for b in self.live if self.birth_phases[b] not in ("backward", "optimizer"))
         self.phase = "backward"
 
     def end_backward(self) -> None:
         """A backward ends, and with it a micro-batch."""
+        self.keep_recomputed()
         self.mark("backward")
         self.phase = "forward"
         self.micro_batch += 1
 
+    def start_recomputation(self) -> None:
+        """Inside a backward, a part of the forward runs again."""
+        self.recomputed_from, self.is_recomputing = len(self.sizes), True
+
+    def end_recomputation(self) -> None:
+        """The part of the forward has run; what of it is still alive at the next allocation was made for the backward."""
+        self.is_recomputing = False
+
+    def keep_recomputed(self) -> None:
+        """What the last recomputation made and left alive is an activation."""
+        if self.recomputed_from >= 0:
+            self.activations.update(b for b in self.live if b >= self.recomputed_from)
+            self.recomputed_from = -1
+
+    def start_optimizer(self) -> None:
+        """An optimizer's step begins, maybe from a hook inside the backward."""
+        self.outer_phase, self.phase = self.phase, "optimizer"
+
     def end_optimizer(self) -> None:
-        """The optimizer's step ends; the rest of the training step is called ``zero_grad``."""
-        self.mark("optimizer")
-        self.phase = "zero_grad"
+        """The optimizer's step ends; outside a backward, the rest of the training step is called ``zero_grad``."""
+        if self.outer_phase == "backward":
+            self.phase = "backward"
+        else:
+            self.mark("optimizer")
+            self.phase = "zero_grad"
 
     def start_step(self, step: int) -> None:
         """The next training step begins."""

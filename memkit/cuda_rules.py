@@ -217,16 +217,9 @@ def _rules() -> dict:
             return torch.native_dropout(tensor, p, True)[0]
         return func(*args, **kwargs)
 
-    def fused_rms_norm(mode, func, args, kwargs):
-        names = ("input", "normalized_shape", "weight", "eps")
-        given = dict(zip(names, args, strict=False)) | kwargs
-        return aten._fused_rms_norm(*(given.get(name) for name in names))[0]
-
     def fused_attention(mode, func, args, kwargs):
         return attention(*args, **kwargs)
 
-    for function in _named("rms_norm"):
-        rules[function] = fused_rms_norm
     for function in _named("scaled_dot_product_attention"):
         rules[function] = fused_attention
     for policy, names in (("lower", LOWER_PRECISION), ("float32", FLOAT32), ("promote", PROMOTE)):
@@ -311,6 +304,23 @@ def _bias(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
 
 
 @contextmanager
+def fused_rms_norm():
+    """RMSNorm as one kernel, as on CUDA: given a kernel for meta, torch's own ``rms_norm`` and its backward use it."""
+
+    def kernel(x, normalized_shape, weight=None, eps=None):
+        kept = x.dim() - len(normalized_shape)
+        wide = torch.float64 if x.dtype is torch.float64 else torch.float32
+        return torch.empty_like(x), x.new_empty((*x.shape[:kept], *(1 for _ in normalized_shape)), dtype=wide)
+
+    library = torch.library.Library("aten", "IMPL", "Meta")
+    library.m.impl("_fused_rms_norm", "Meta", kernel, False)
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+@contextmanager
 def pretend_cuda():
     """Inside, a CPU-only torch behaves as if it had one CUDA card, on meta tensors; outside, nothing is changed."""
     mode = CudaRules()
@@ -330,6 +340,7 @@ def pretend_cuda():
         clear_cache()
 
     with ExitStack() as stack:
+        stack.enter_context(fused_rms_norm())
         for module in torch_modules:
             for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
                 if hasattr(module, name):

@@ -11,11 +11,9 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memkit.attribution import Log, timeline
@@ -23,9 +21,15 @@ from memkit.cuda_rules import NeedsValues, pretend_cuda
 from memkit.timeline import MemoryTimeline
 from memkit.training import DEVICES
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
+from memkit.watch import run_steps
 
 aten = torch.ops.aten
 TORCH_HOME = str(Path(torch.__file__).parent)
+ENGINE = torch.autograd.graph._engine_run_backward.__code__
+REUSES_FIRST_ARGUMENT = {
+    aten.add.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.index_put.default,
+    aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
+}  # fmt: skip
 OWN_FILES = {__file__, str(Path(__file__).with_name("cuda_rules.py")), str(Path(__file__).with_name("attribution.py"))}
 
 
@@ -42,12 +46,7 @@ def trace_memory(build: Callable[[], Callable[[], object]], *, device: str = "cu
         raise ValueError(f"device={device!r} is not one of {', '.join(DEVICES)}")
     steps = as_whole_number("steps", steps, 1)
     with recording(device) as tracer:
-        step = build()
-        tracer.end_build()
-        for number in range(1, steps + 1):
-            tracer.log.start_step(number)
-            step()
-            tracer.end_step()
+        run_steps(build, steps, tracer)
         log = tracer.log
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
     return timeline(log, source="traced", device=device, granularity=granularity)
@@ -58,14 +57,16 @@ class Tracer(TorchDispatchMode):
 
     def __init__(self, device_type: str):
         super().__init__()
-        self.log = Log()
         self.device_type = device_type
+        self.makes_storage: dict[object, bool] = {}
+        self.sole_owner = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Start with an empty log."""
+        self.log = Log()
         self.blocks: dict[int, int] = {}
         self.watches: dict[int, weakref.ref] = {}
-        self.modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        self.parameters: dict[int, weakref.ref] = {}
-        self.makes_storage: dict[object, bool] = {}
-        self.recompute_start = -1
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -73,6 +74,8 @@ class Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         with torch._C.DisableTorchFunction():  # in a backward CudaRules would see the lines below
+            if self.log.phase == "backward" and self.runs_in_place(func, args, sys._getframe(1).f_code):
+                return args[0]
             return self.run(func, args, kwargs)
 
     def run(self, func, args, kwargs):
@@ -88,6 +91,8 @@ class Tracer(TorchDispatchMode):
         if makes_storage:
             if isinstance(out, Tensor):
                 self.note(out, func)
+                if func is aten._to_copy.default and self.block_of(args[0]) in self.log.weights:
+                    self.log.weight_casts.add(self.block_of(out))
             elif isinstance(out, (tuple, list)):
                 for item in out:
                     if isinstance(item, Tensor):
@@ -96,6 +101,34 @@ class Tracer(TorchDispatchMode):
                         for tensor in item:
                             self.note(tensor, func)
         return out
+
+    def runs_in_place(self, func, args, caller) -> bool:
+        """Whether an operation of a backward would write over its first argument if nobody watched.
+
+        torch's backward reuses a gradient that nobody else holds (``can_accumulate_inplace`` in input_buffer.cpp and
+        ``areAnyTensorSubclassLike`` in FunctionsManual.cpp), but not while a dispatch mode is active or on meta.
+        """
+        if func not in REUSES_FIRST_ARGUMENT or caller is not ENGINE or not isinstance(args[0], Tensor):
+            return False
+        return self.ownership(args) == self.sole_owner and is_dense(args[0])
+
+    def ownership(self, args) -> tuple[int, int, int]:
+        """How many hold the first argument: its tensor in C++, its storage, its Python object."""
+        first = args[0]
+        return first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata), sys.getrefcount(first)
+
+    def calibrate(self) -> None:
+        """Learn what ``ownership`` says of a gradient that only the engine holds, from the smallest such sum."""
+        seen = []
+        ownership = self.ownership
+        self.ownership = lambda args: seen.append(ownership(args))
+        self.log.phase = "backward"
+        x = torch.empty(1, device=self.device_type, requires_grad=True)
+        with torch._C.DisableTorchFunction():
+            y = x * 2
+            torch.autograd.backward((y * 2, y * 3), (torch.empty_like(y), torch.empty_like(y)))
+        del self.ownership
+        (self.sole_owner,) = seen
 
     def note(self, tensor: Tensor, func: object) -> None:
         """Record the tensor's storage, if it is new."""
@@ -109,108 +142,33 @@ class Tracer(TorchDispatchMode):
         block = self.blocks[key] = self.log.allocate(num_bytes, func)
 
         def freed(_, key=key, block=block):
-            del self.blocks[key], self.watches[key]
-            self.log.free(block)
+            if self.blocks.pop(key, None) is not None:
+                del self.watches[key]
+                self.log.free(block)
 
         self.watches[key] = weakref.ref(storage, freed)
 
     def block_of(self, tensor: Tensor) -> int | None:
         return self.blocks.get(tensor.untyped_storage()._cdata)
 
-    def known_parameters(self):
-        """Every parameter of the program that is alive."""
-        for reference in list(self.parameters.values()):
-            parameter = reference()
-            if parameter is not None:
-                yield parameter
+    def now(self, change: str, *args: object) -> None:
+        getattr(self.log, change)(*args)
 
-    def find_weights(self) -> None:
-        """Weights: parameters and buffers of every module, and what the optimizers update."""
-        for module in list(self.modules):
-            for tensor in (*module._parameters.values(), *module._buffers.values()):
-                if tensor is not None:
-                    self.add_weight(tensor)
-
-    def add_weight(self, tensor: Tensor) -> None:
-        if isinstance(tensor, Tensor) and (block := self.block_of(tensor)) is not None:
-            self.log.weights.add(block)
-            if tensor.requires_grad and id(tensor) not in self.parameters:
-                self.parameters[id(tensor)] = weakref.ref(tensor, lambda _, key=id(tensor): self.parameters.pop(key))
-
-    def find_gradients(self) -> None:
-        for parameter in self.known_parameters():
-            if parameter.grad is not None and (block := self.block_of(parameter.grad)) is not None:
-                self.log.gradients.add(block)
-
-    def end_build(self) -> None:
-        self.find_weights()
-        self.log.mark("init")
-
-    def end_step(self) -> None:
-        self.find_weights()
-        self.log.end_step()
-
-    def before_optimizer(self, optimizer, args, kwargs) -> None:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                self.add_weight(parameter)
-        self.find_gradients()
-        self.outer_phase, self.log.phase = self.log.phase, "optimizer"
-
-    def after_optimizer(self, optimizer, args, kwargs) -> None:
-        for tensor in tensors_in(optimizer.state):
-            if (block := self.block_of(tensor)) is not None:
-                self.log.states.add(block)
-        if self.outer_phase == "backward":
-            self.log.phase = "backward"
-        else:
-            self.log.end_optimizer()
-
-    @contextmanager
-    def watching(self):
-        """Hooks on modules, optimizers and the autograd engine; removed on exit, whatever happens."""
-        run_backward = torch.autograd._engine_run_backward
-
-        def backward(*args, **kwargs):
-            if self.log.phase == "backward":
-                return run_backward(*args, **kwargs)
-            self.find_weights()
-            self.log.start_backward()
-            try:
-                return run_backward(*args, **kwargs)
-            finally:
-                self.find_gradients()
-                self.log.end_backward()
-
-        def registered(module, name, tensor):
-            self.modules.add(module)
-
-        hooks = torch.nn.modules.module
-        handles = (
-            hooks.register_module_parameter_registration_hook(registered),
-            hooks.register_module_buffer_registration_hook(registered),
-            register_optimizer_step_pre_hook(self.before_optimizer),
-            register_optimizer_step_post_hook(self.after_optimizer),
-        )
-        try:
-            with patch.object(torch.autograd, "_engine_run_backward", backward):
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
-            self.watches.clear()
+    def saw(self, part: str, tensors: list[Tensor]) -> None:
+        with torch._C.DisableTorchFunction():
+            blocks = {self.block_of(tensor) for tensor in tensors}
+        getattr(self.log, part).update(blocks - {None})
 
 
-def tensors_in(value: object):
-    """Every tensor inside nested dicts, lists and tuples."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in list(value.values()):
-            yield from tensors_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill their storage without gaps or overlaps."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 @contextmanager
@@ -224,6 +182,8 @@ def recording(device: str):
             fake = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
             stack.enter_context(fake)
             tracer = Tracer("cpu")
-        stack.enter_context(tracer.watching())
         stack.enter_context(tracer)
+        tracer.calibrate()
+        tracer.forget()
+        stack.callback(tracer.watches.clear)
         yield tracer

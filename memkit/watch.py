@@ -1,0 +1,152 @@
+"""Follow a training program from outside: which phase it is in, and which tensors are weights, gradients and states.
+
+Any PyTorch code passes a few doors: a module registers its parameters, ``backward`` calls the autograd engine,
+``Optimizer.step`` calls its hooks, a recomputation turns gradients on. ``watching`` stands at these doors while the
+program runs, tells a recorder what goes through, and leaves no trace in torch afterwards. The trace and the
+measurement use the same doors, so a part means the same in both.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+
+class Recorder(Protocol):
+    """Who is told. ``now`` names a method of ``Log`` to call at this moment; ``saw`` names tensors of one part."""
+
+    def now(self, change: str, *args: object) -> None: ...
+
+    def saw(self, part: str, tensors: list[Tensor]) -> None: ...
+
+
+def run_steps(build: Callable[[], Callable[[], object]], steps: int, recorder: Recorder) -> None:
+    """Call ``build()`` and then its step ``steps`` times, and tell the recorder everything on the way."""
+    with watching(recorder) as program:
+        step = build()
+        program.report_weights()
+        recorder.now("mark", "init")
+        for number in range(1, steps + 1):
+            recorder.now("start_step", number)
+            step()
+            program.report_weights()
+            recorder.now("end_step")
+
+
+class Program:
+    """What is known of the program: its modules, the tensors it trains, and whether a backward is running."""
+
+    def __init__(self, recorder: Recorder):
+        self.recorder = recorder
+        self.modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self.trained: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+        self.is_in_backward = False
+
+    def tensors(self) -> list[Tensor]:
+        """Every parameter and buffer, once each."""
+        found = dict(self.trained)
+        for module in list(self.modules):
+            found.update((id(t), t) for t in (*module._parameters.values(), *module._buffers.values()))
+        return [tensor for tensor in found.values() if tensor is not None]
+
+    def report_weights(self) -> None:
+        self.recorder.saw("weights", self.tensors())
+
+    def report_gradients(self, parameters: list[Tensor]) -> None:
+        with torch._C.DisableTorchFunction():
+            self.recorder.saw("gradients", [p.grad for p in parameters if p.is_leaf and p.grad is not None])
+
+    def find_leaves(self, roots: Iterable[Tensor]) -> None:
+        """Remember the leaves of the autograd graph: they are the weights of a program without any module."""
+        waiting, seen = [root.grad_fn for root in roots], set()
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            leaf = getattr(node, "variable", None)
+            if isinstance(leaf, Tensor):
+                self.trained[id(leaf)] = leaf
+            waiting.extend(following for following, _ in node.next_functions)
+
+    def before_optimizer(self, optimizer, args, kwargs) -> None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.trained.update((id(parameter), parameter) for parameter in parameters)
+        self.recorder.saw("weights", parameters)
+        self.report_gradients(parameters)
+        self.recorder.now("start_optimizer")
+
+    def after_optimizer(self, optimizer, args, kwargs) -> None:
+        self.recorder.saw("states", list(tensors_in(optimizer.state)))
+        self.recorder.now("end_optimizer")
+
+
+@contextmanager
+def watching(recorder: Recorder) -> Iterator[Program]:
+    """Stand at the doors; the hooks and patches are gone on exit, whatever happened inside."""
+    program = Program(recorder)
+    run_backward = torch.autograd._engine_run_backward
+    enter_grad, exit_grad = torch.enable_grad.__enter__, torch.enable_grad.__exit__
+
+    def backward(roots, *args, **kwargs):
+        if program.is_in_backward:
+            return run_backward(roots, *args, **kwargs)
+        program.find_leaves(roots)
+        program.report_weights()
+        recorder.now("start_backward")
+        program.is_in_backward = True
+        try:
+            return run_backward(roots, *args, **kwargs)
+        finally:
+            program.is_in_backward = False
+            program.report_gradients(program.tensors())
+            recorder.now("end_backward")
+
+    def enter(context):
+        if program.is_in_backward and not torch.is_grad_enabled():
+            context.is_recomputation = True
+            recorder.now("start_recomputation")
+        return enter_grad(context)
+
+    def leave(context, *error):
+        if getattr(context, "is_recomputation", False):
+            recorder.now("end_recomputation")
+        return exit_grad(context, *error)
+
+    def registered(module, name, tensor):
+        program.modules.add(module)
+
+    module_hooks = torch.nn.modules.module
+    handles = (
+        module_hooks.register_module_parameter_registration_hook(registered),
+        module_hooks.register_module_buffer_registration_hook(registered),
+        register_optimizer_step_pre_hook(program.before_optimizer),
+        register_optimizer_step_post_hook(program.after_optimizer),
+    )
+    try:
+        with (
+            patch.object(torch.autograd, "_engine_run_backward", backward),
+            patch.object(torch.enable_grad, "__enter__", enter),
+            patch.object(torch.enable_grad, "__exit__", leave),
+        ):
+            yield program
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def tensors_in(value: object) -> Iterator[Tensor]:
+    """Every tensor inside nested dicts, lists and tuples."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in list(value.values()):
+            yield from tensors_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
