@@ -19,9 +19,10 @@ LAYERS = (
                allocator_expandable workspaces allocator replays snapshot_files
                snapshot_start trace_replay snapshots predicted_snapshot diagnose planner
                recordings driver doctor"""),
-    ({"torch"}, "transformer cuda_rules trace measure gpu_memory bandwidth record"),
-    ({"matplotlib"}, "plots format_plots allocator_plots"),
-    ({"matplotlib", "ipywidgets"}, ""),
+    ({"torch"}, "transformer attribution watch cuda_rules trace measure gpu_memory bandwidth record"),
+    ({"matplotlib"}, "picture timeline_picture plots format_plots allocator_plots"),
+    ({"matplotlib", "ipywidgets"}, """widgets widgets.keys widgets.panel widgets.memory_explorer
+                                    widgets.step_timeline"""),
     (set(), "exercises"),
     (HEAVY, "exercises.chapter_00 exercises.chapter_01"),
 )  # fmt: skip
