@@ -65,7 +65,7 @@ class BlockFormat:
 
     def tensor_bytes(self, shape: tuple[int, ...]) -> int:
         """Bytes of a tensor of ``shape``: elements, block scales and the tensor's own scale."""
-        num_blocks = math.prod(size for size in _grid(shape, self)[::2])
+        num_blocks = math.prod(_grid(shape, self)) // self.block_size
         elements = bytes_of(math.prod(shape), self.element.storage_bits)
         scales = bytes_of(num_blocks, self.scale.storage_bits)
         return elements + scales + self.has_tensor_scale * TENSOR_SCALE_BYTES
