@@ -373,7 +373,8 @@ def problems_of(notebook: dict) -> dict[str, list[str]]:
 @pytest.mark.parametrize("check", RULES, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_chapter_keeps_the_rule(path, check):
-    assert not list(check(json.loads(path.read_text(encoding="utf-8"))))
+    if problems := list(check(json.loads(path.read_text(encoding="utf-8")))):
+        pytest.fail("\n".join(problems), pytrace=False)
 
 
 def test_ids_are_the_same_in_one_chapter_only():
