@@ -236,18 +236,21 @@ def training_build(setup: TrainingSetup, next_batch=None) -> Callable[[], Callab
         batches = next_batch or random_batches(setup.model, setup)
         compute_dtype = getattr(torch, precision.compute_dtype)
 
+        def kernels():
+            if setup.attention in SDPA_BACKENDS and setup.device == "cuda":
+                return sdpa_kernel(SDPA_BACKENDS[setup.attention])
+            return nullcontext()
+
         def forward() -> Tensor:
             inputs, targets = batches()
-            attention = nullcontext()
-            if setup.attention in SDPA_BACKENDS and setup.device == "cuda":
-                attention = sdpa_kernel(SDPA_BACKENDS[setup.attention])
-            with attention, torch.autocast(setup.device, compute_dtype, enabled=precision.uses_autocast):
+            with torch.autocast(setup.device, compute_dtype, enabled=precision.uses_autocast):
                 return model(inputs, targets) / setup.grad_accum_steps
 
         def step() -> Tensor:
             for _ in range(setup.grad_accum_steps):
-                loss = forward()
-                loss.backward()
+                with kernels():  # around the backward too: a checkpoint runs the forward again there
+                    loss = forward()
+                    loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=setup.sets_grads_to_none)
             return loss.detach() * setup.grad_accum_steps
