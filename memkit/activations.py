@@ -80,6 +80,7 @@ def outside_ledger(setup: TrainingSetup) -> Ledger:
         kept(setup, "target ids", "nll_loss", "b s", "int64", section="loss"),
         kept(setup, "number of targets", "nll_loss", "", loss_dtype, section="loss"),
         kept(setup, "loss", "the training loop", "", loss_dtype, section="loss"),
+        kept(setup, "gradient of the loss, 1", "backward()", "", loss_dtype, section="loss"),
     ]
     return _ledger(setup, "outside the blocks", lines)
 
