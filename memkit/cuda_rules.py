@@ -229,6 +229,8 @@ def _rules() -> dict:
     for name in FLOAT32_OUTPUT:
         for function in _named(name):
             rules[function] = _autocast_float32_output
+    for function in _named("cross_entropy_loss"):  # made of log_softmax and nll_loss, which autocast sees inside it
+        rules[function] = functools.partial(_autocast_rule, "float32", None)
     return rules
 
 
