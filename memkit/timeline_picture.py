@@ -106,14 +106,24 @@ def memory_axis(axes, top_bytes: int) -> None:
 
 
 def name_parts(side, top: float, row: float) -> dict[str, tuple]:
-    """Swatch, name and height of every part, in the order of the stack."""
+    """Swatch, name and height of every part, in the order of the stack; below them what no part accounts for."""
     made = {}
-    for number, (part, (colour, hatch)) in enumerate(reversed(LOOK.items())):
-        y = top - row * number
+    for number, part in enumerate((*reversed(PARTS), "not attributed")):
+        (colour, hatch), y = LOOK[part], top - row * number
         swatch = hatched(Rectangle, (0, y - 0.066), 0.13, 0.07, facecolor=colour, hatch=hatch)
         name = side.text(0.18, y + 0.01, part.replace("_", " "), fontsize=9.5, va="top", color=INK)
         made[part] = side.add_patch(swatch), name, y
     return made
+
+
+def short(num_bytes: int) -> str:
+    """Bytes in three or four digits, for the top of a narrow bar.
+
+    >>> short(97 * 2**20 + 2**19), short(949 * 2**20)
+    ('97.5 MiB', '949 MiB')
+    """
+    text = format_bytes(num_bytes, 1)
+    return text if len(text.split()[0]) < 5 else format_bytes(num_bytes, 0)
 
 
 class TimelinePicture(Picture):
@@ -131,7 +141,8 @@ class TimelinePicture(Picture):
             self.move(patch)
         self.pointer = self.move(self.plot.text(0, 0, "▼", fontsize=9, color=INK, ha="center", va="bottom"))
         self.card = self.move(self.plot.axhline(0, color=INK, linewidth=1.4, linestyle=(0, (5, 3))))
-        self.card_name = self.plot.text(0.995, 0, "", fontsize=9, ha="right", va="bottom", color=INK)
+        box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1}
+        self.card_name = self.move(self.plot.text(0, 0, "", fontsize=9, va="bottom", color=INK, bbox=box))
         self.card_name.set_transform(self.plot.get_yaxis_transform())
         title = {"fontsize": 11.5, "fontweight": "bold", "va": "center", "color": INK}
         self.title = self.text(0.012, 0.955, "", **title)
@@ -164,20 +175,22 @@ class TimelinePicture(Picture):
         index = instants.index(selected)
         top = axis_top(max(i.total_bytes for i in instants), capacity_bytes)
         has_rest = any(i.unattributed_bytes for i in instants)
-        layout = (top, capacity_bytes, has_rest, *((i.name, i.step, i.micro_batch) for i in instants))
+        layout = (top, has_rest, *((i.name, i.step, i.micro_batch) for i in instants))
         if layout != self.layout:
             self.layout = layout
             self._arrange(instants, top)
-            self._draw_card(instants, capacity_bytes, top)
             for artist in (*self.side_names["not attributed"][:2], self.side_values["not attributed"]):
                 artist.set_visible(has_rest)
+            self.side_total.set_y(0.185 if has_rest else 0.275)
+            self.side_card.set_y(self.side_total.get_position()[1] - 0.05)
+        self._draw_card(instants, capacity_bytes, top)
         stack(self.bars, instants, self.places, 0.88, index if fades_later else len(instants))
         break_line, height = ("\n", 0.09) if len(instants) > 8 else (" ", 0.05)
         for text, x, instant in zip(self.totals, self.places, instants, strict=True):
             y = instant.total_bytes + top * 0.01
             if self.card.get_visible() and instant.total_bytes <= capacity_bytes < y + top * height:
                 y = capacity_bytes + top * 0.01
-            text.set(position=(x, y), text=format_bytes(instant.total_bytes, 1).replace(" ", break_line))
+            text.set(position=(x, y), text=short(instant.total_bytes).replace(" ", break_line))
             if instant is selected:
                 self.pointer.set_position((x, y + top * height))
         self._write_words(timeline, selected, capacity_bytes, card_name, title)
@@ -246,7 +259,7 @@ class TimelinePicture(Picture):
         card = "" if capacity_bytes is None else f"{card_name}: {format_bytes(capacity_bytes, 1)}"
         self.write(self.title, title)
         self.write(self.subtitle, provenance_line(timeline))
-        self.write(self.card_name, card)
+        self.card_name.set_text(card)
         self.write(self.side_card, card)
         is_peak = selected.total_bytes == timeline.peak_bytes
         self.side_title.set_text(f"{'The peak is the' if is_peak else 'This is the'}\n{where(selected)}")
@@ -259,7 +272,8 @@ class TimelinePicture(Picture):
 def provenance_line(timeline: MemoryTimeline) -> str:
     """Where a timeline's numbers come from, in one line: source, rules or card, versions, date."""
     told = [str(timeline.provenance[key]) for key in ("card", "torch", "date") if key in timeline.provenance]
-    return ", ".join([timeline.source, *(told or [f"{timeline.device} rules"])])
+    rules = "CUDA's rules" if timeline.device == "cuda" else "a CPU's rules"
+    return ", ".join([timeline.source, *(told or [rules])])
 
 
 def describe(timeline: MemoryTimeline, title: str) -> str:

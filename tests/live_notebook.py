@@ -1,0 +1,87 @@
+"""A notebook in a real browser: open it in JupyterLab or Notebook 7, run it, find its panels."""
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import nbformat
+from playwright.sync_api import Browser, Page, sync_playwright
+
+QUIET_CHROMIUM = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+PANEL = ".jp-OutputArea .memkit-panel"
+SLIDER = f"{PANEL} [role=slider]"
+ERROR = ".jp-OutputArea [data-mime-type='application/vnd.jupyter.error']"
+PAGES = {"lab": "lab/tree", "notebook": "notebooks"}
+
+
+@contextmanager
+def running_chromium(path: str) -> Iterator[Browser]:
+    """A headless Chromium with an empty profile."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(QUIET_CHROMIUM))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def write_notebook(path: Path, *cells: str) -> Path:
+    """A notebook of code cells, never run."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, path)
+    return path
+
+
+def ask_server(lab: dict, path: str, method: str = "GET"):
+    """The answer of the server's own interface."""
+    request = urllib.request.Request(
+        f"{lab['url']}/api/{path}", method=method, headers={"Authorization": f"token {lab['token']}"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return json.loads(answer.read() or b"null")
+
+
+def end_kernels(lab: dict) -> None:
+    """End every kernel of the server, so that the next notebook starts a fresh one."""
+    for session in ask_server(lab, "sessions"):
+        ask_server(lab, f"sessions/{session['id']}", "DELETE")
+
+
+def open_and_run(page: Page, lab: dict, name: str, front: str = "lab", seconds: int = 180) -> None:
+    """Open a notebook, choose Run All Cells from the menu, and wait until a panel's slider is there.
+
+    Raises: RuntimeError: a cell of the notebook failed.
+    """
+    reset = "&reset" if front == "lab" else ""
+    page.goto(f"{lab['url']}/{PAGES[front]}/{name}?token={lab['token']}{reset}", wait_until="domcontentloaded")
+    page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
+    deadline = time.monotonic() + 60
+    while not _has_idle_kernel(lab):
+        if time.monotonic() > deadline:
+            raise RuntimeError("the notebook's kernel was not ready in 60 s")
+        page.wait_for_timeout(100)
+    page.wait_for_timeout(500)
+    page.locator(".lm-MenuBar-itemLabel", has_text="Run").first.click()
+    page.locator(".lm-Menu-itemLabel", has_text="Run All Cells").first.click()
+    page.wait_for_selector(f"{SLIDER}, {ERROR}", timeout=seconds * 1000, state="attached")
+    if page.locator(ERROR).count():
+        raise RuntimeError(f"a cell failed: {page.locator(ERROR).first.inner_text()[-500:]}")
+    page.wait_for_timeout(1500)
+
+
+def _has_idle_kernel(lab: dict) -> bool:
+    kernels = [session["kernel"] for session in ask_server(lab, "sessions")]
+    return any(kernel["connections"] and kernel["execution_state"] == "idle" for kernel in kernels)
