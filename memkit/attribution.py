@@ -38,6 +38,7 @@ class Log:
     phase: str = "init"
     step: int = 1
     micro_batch: int = 1
+    num_optimizer_steps: int = 0
     recomputed_from: int = -1
     is_recomputing: bool = False
     outer_phase: str = ""
@@ -62,20 +63,20 @@ class Log:
         self.phases.append(self.phase)
         self.live.discard(block)
 
-    def mark(self, name: str) -> None:
-        """The instant ``name`` is now: a phase ends here."""
-        self.marks.append((len(self.events), name, self.step, self.micro_batch))
+    def mark(self, name: str, count: int = 1) -> None:
+        """The instant ``name`` is now: a phase ends here, the ``count``-th of its kind in this step."""
+        self.marks.append((len(self.events), name, self.step, count))
 
     def start_backward(self) -> None:
         """A backward starts: what was made outside backward and optimizer and is alive is an activation."""
-        self.mark("forward")
+        self.mark("forward", self.micro_batch)
         self.activations.update(b for b in self.live if self.birth_phases[b] not in ("backward", "optimizer"))
         self.phase = "backward"
 
     def end_backward(self) -> None:
         """A backward ends, and with it a micro-batch."""
         self.keep_recomputed()
-        self.mark("backward")
+        self.mark("backward", self.micro_batch)
         self.phase = "forward"
         self.micro_batch += 1
 
@@ -102,12 +103,14 @@ class Log:
         if self.outer_phase == "backward":
             self.phase = "backward"
         else:
-            self.mark("optimizer")
+            self.num_optimizer_steps += 1
+            self.mark("optimizer", self.num_optimizer_steps)
             self.phase = "zero_grad"
 
     def start_step(self, step: int) -> None:
         """The next training step begins."""
-        self.step, self.micro_batch, self.phase = step, 1, "forward"
+        self.step, self.phase = step, "forward"
+        self.micro_batch, self.num_optimizer_steps = 1, 0
 
     def end_step(self) -> None:
         """The training step has returned; what outlives it without another name is an activation."""
@@ -165,7 +168,8 @@ def timeline(
     names = [None if part in unknown else part for part in parts]
     texts = [(str(op), str(place or "")) for op, place in zip(log.ops, log.places, strict=True)]
     events = []
-    for event, phase in zip(log.events, log.phases, strict=True):
+    end = log.marks[-1][0]  # what dies later dies with the program, in no step
+    for event, phase in zip(log.events[:end], log.phases[:end], strict=True):
         block = event if event >= 0 else ~event
         size = log.sizes[block] if event >= 0 else -log.sizes[block]
         events.append(Event(block, size, names[block], phase, *texts[block], block in log.scratch))
