@@ -191,7 +191,7 @@ class TimelinePicture(Picture):
             if self.card.get_visible() and instant.total_bytes <= capacity_bytes < y + top * height:
                 y = capacity_bytes + top * 0.01
             text.set(position=(x, y), text=short(instant.total_bytes).replace(" ", break_line))
-            if instant is selected:
+            if x == self.places[index]:
                 self.pointer.set_position((x, y + top * height))
         self._write_words(timeline, selected, capacity_bytes, card_name, title)
         self.alt = describe(timeline, title)
