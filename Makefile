@@ -1,5 +1,6 @@
 # A fresh machine needs Python 3.11 or later and make; the rest is installed into .venv on first use.
 #   make lab LAB_ARGS="--no-browser --port 9000"
+#   make record WITH=python3      (a Python that has torch 2.11 or later already)
 #   make lab TORCH_INDEX=https://download.pytorch.org/whl/cpu     (no NVIDIA card: a download of 0.2 GB instead of 3)
 
 VENV ?= .venv
@@ -43,11 +44,11 @@ run-notebooks: $(VENV)/.test    ## run every chapter and store its outputs (ONLY
 bench: $(VENV)/.test    ## speed and memory, as ratios measured in one run
 	$(BIN)/python -m bench
 
-record: $(VENV)/.book   ## on a CUDA machine: run the chapters' GPU measurements, write chapters/recordings
-	$(BIN)/python -m memkit.record
+record: $(if $(WITH),,$(VENV)/.book)  ## on a CUDA machine: run the GPU measurements, write chapters/recordings (WITH=python3)
+	$(or $(WITH),$(BIN)/python) -m memkit.record
 
 figures: $(VENV)/.book  ## draw every figure again
-	for script in figures/*.py; do $(BIN)/python $$script || exit 1; done
+	set -e; for script in $(wildcard figures/*.py); do $(BIN)/python $$script; done
 
 clean:                  ## remove .venv and everything made
 	rm -rf $(VENV) *.egg-info build dist artefacts .pytest_cache .ruff_cache .hypothesis
