@@ -26,7 +26,7 @@ MARK = "memkit mark"
 MARK_BYTES = 7919
 """On a GPU a mark is an allocation of this many bytes, freed at once: a prime, and no tensor's size."""
 
-FACTORIES = ("aten::empty", "aten::resize_", "aten::new_empty")
+NUMBER = "python number"
 
 
 def measure_memory(
@@ -165,7 +165,7 @@ def read_events(event, callers: tuple, found: list) -> None:
             found.append((event.start_time_ns, Entry()))
         elif isinstance(fields, torch._C._profiler._ExtraFields_Allocation):
             operation = operation_of(callers)
-            entry = Entry(fields.ptr, fields.alloc_size, operation.name.replace("::", ".") if operation else "")
+            entry = Entry(fields.ptr, fields.alloc_size, name_of(operation, fields.alloc_size))
             if entry.num_bytes > 0:
                 births[entry.address] = entry, operation
                 entry.casts = copied_by(operation)
@@ -180,16 +180,26 @@ def read_events(event, callers: tuple, found: list) -> None:
 def operation_of(callers: tuple):
     """The outermost operation with a kernel of its own: the one that a dispatch mode would see."""
     for caller in callers:
-        name = f"{caller.name}.{caller.overload_name}" if caller.overload_name else caller.name
-        if name.startswith("aten::") and name not in composites():
+        if caller.name.startswith("aten::") and not is_composite(caller.name):
             return caller
     return None
 
 
+def name_of(operation, num_bytes: int) -> str:
+    """The operation as a dispatch mode names it; 8 bytes outside any is a Python number on its way to an operation."""
+    if operation is None:
+        return NUMBER if abs(num_bytes) == 8 else ""
+    return operation.name.replace("::", ".")
+
+
 @functools.cache
-def composites() -> frozenset[str]:
-    """The operations without a kernel of their own: they are made of others, which are dispatched one by one."""
-    return frozenset(torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd"))
+def is_composite(name: str) -> bool:
+    """Whether the operation has no kernel of its own: it is made of others, which are dispatched one by one."""
+    schemas = torch._C._jit_get_schemas_for_operator(name)
+    names = {f"{name}.{s.overload_name}".rstrip(".") for s in schemas if "out" not in s.overload_name}
+    names = {overload for overload in names if torch._C._dispatch_has_kernel(overload)}
+    composites = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+    return bool(names) and names <= set(composites)
 
 
 def copied_by(operation) -> int | None:

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -58,7 +59,7 @@ class Tracer(TorchDispatchMode):
     def __init__(self, device_type: str):
         super().__init__()
         self.device_type = device_type
-        self.makes_storage: dict[object, bool] = {}
+        self.makes_storage: dict[object, bool] = {aten.lift_fresh.default: True}
         self.sole_owner = None
         self.forget()
 
@@ -172,6 +173,20 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 @contextmanager
+def noting_rng_states(tracer: Tracer):
+    """The CPU generator's state, which checkpointing keeps for each segment, is made below every dispatch mode."""
+    get_rng_state = torch.get_rng_state
+
+    def noted():
+        state = get_rng_state()
+        tracer.note(state, "get_rng_state")
+        return state
+
+    with patch.object(torch, "get_rng_state", noted), patch.object(torch.random, "get_rng_state", noted):
+        yield
+
+
+@contextmanager
 def recording(device: str):
     """Run the code inside on tensors without bytes, by the rules of ``device``; yields the ``Tracer``."""
     with ExitStack() as stack:
@@ -182,6 +197,7 @@ def recording(device: str):
             fake = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
             stack.enter_context(fake)
             tracer = Tracer("cpu")
+            stack.enter_context(noting_rng_states(tracer))
         stack.enter_context(tracer)
         tracer.calibrate()
         tracer.forget()
