@@ -19,7 +19,7 @@ LAYERS = (
                allocator_expandable workspaces allocator replays snapshot_files
                snapshot_start trace_replay snapshots predicted_snapshot diagnose planner
                recordings driver doctor"""),
-    ({"torch"}, "transformer attribution watch cuda_rules trace measure gpu_memory bandwidth record"),
+    ({"torch"}, "transformer attribution watch cuda_rules trace measure gpu_memory bandwidth measured_blocks measurements record"),
     ({"matplotlib"}, "picture timeline_picture plots format_plots allocator_plots"),
     ({"matplotlib", "ipywidgets"}, """widgets widgets.keys widgets.panel widgets.memory_explorer
                                     widgets.step_timeline"""),
