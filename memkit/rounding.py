@@ -234,14 +234,25 @@ def _round_to_whole(r: np.ndarray, rounding: str, rng: np.random.Generator | Non
 def _encode_in_table(
     x: np.ndarray, fmt: TableFormat, rounding: str, rng: np.random.Generator | None
 ) -> np.ndarray:
-    """Positions are counted from the table's zero, so that a direction means what it means for a float."""
+    """A tie goes to the value that is an even number of places from zero."""
     code_at = np.argsort(fmt.table)
     values = np.array(fmt.table)[code_at]
-    zero = np.searchsorted(values, 0.0)
     x = np.clip(x, fmt.min, fmt.max)
     lower = np.clip(np.searchsorted(values, x, side="right") - 1, 0, len(values) - 2)
-    step = (x - values[lower]) / (values[lower + 1] - values[lower])
-    return code_at[zero + _round_to_whole(lower - zero + step, rounding, rng).astype(np.int64)]
+    below, above = values[lower], values[lower + 1]
+    match rounding:
+        case "nearest_even":
+            is_odd = (lower - np.searchsorted(values, 0.0)) % 2 == 1
+            goes_up = (x - below > above - x) | (x - below == above - x) & is_odd
+        case "toward_zero":
+            goes_up = np.where(below < 0, x > below, x >= above)
+        case "up":
+            goes_up = x > below
+        case "down":
+            goes_up = x >= above
+        case _:
+            goes_up = rng.random(x.shape) < (x - below) / (above - below)
+    return code_at[lower + goes_up]
 
 
 def _upper_half_decides(fmt: Format) -> bool:

@@ -387,7 +387,7 @@ def test_stochastic_rounding_repeats_with_its_generator_and_leaves_values_alone(
 # Properties.
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(NARROW))
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([*NARROW, "int8", "int4", "nf4"]))
 def test_neighbours_are_the_values_on_both_sides(x: float, name: str) -> None:
     values = all_values(name)
     below, above = (float(value) for value in neighbours(x, name))

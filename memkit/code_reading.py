@@ -1,0 +1,108 @@
+"""One code of a format read aloud: its fields, the number they spell, and the next numbers on both sides."""
+
+import math
+from dataclasses import dataclass
+
+from memkit.decoding import code_fields, decode
+from memkit.formats import FloatFormat, Format, get_format
+from memkit.rounding import neighbours
+from memkit.units import as_whole_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeReading:
+    """What a code says.
+
+    ``kind`` is normal, subnormal, zero, infinity, NaN or table entry. ``below`` and ``above`` are the next values of
+    the format, None where there is none.
+    """
+
+    fmt: Format
+    code: int
+    kind: str
+    value: float
+    below: float | None
+    above: float | None
+
+    @property
+    def bits(self) -> str:
+        """The code in binary, with all its digits."""
+        return f"{self.code:0{self.fmt.bits}b}"
+
+    @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """Name and bits of each field, from the left.
+
+        >>> read_code(0x3C, "float8_e4m3fn").fields
+        (('sign', '0'), ('exponent', '0111'), ('mantissa', '100'))
+        """
+        if not isinstance(self.fmt, FloatFormat):
+            return (("table index", self.bits),)
+        s, e = self.fmt.sign_bits, self.fmt.exponent_bits
+        parts = (
+            ("sign", self.bits[:s]),
+            ("exponent", self.bits[s : s + e]),
+            ("mantissa", self.bits[s + e :]),
+        )
+        return tuple((name, bits) for name, bits in parts if bits)
+
+    @property
+    def spelled(self) -> str:
+        """How the fields make the value.
+
+        >>> read_code(0x3C, "float8_e4m3fn").spelled, read_code(0x03, "float8_e4m3fn").spelled
+        ('+ 2^(7 − 7) × (1 + 4/8)', '+ 2^(1 − 7) × 3/8')
+        """
+        if self.kind == "table entry":
+            return f"entry {self.code} of a table of {self.fmt.num_values}"
+        if self.kind in ("infinity", "NaN"):
+            return f"a code set apart for {self.kind}"
+        sign, exponent, mantissa = (int(field) for field in code_fields(self.code, self.fmt))
+        has_leading_one = exponent > 0 or not self.fmt.has_subnormals
+        power = f"2^({exponent if has_leading_one else 1} − {self.fmt.bias})"
+        share = f"{mantissa}/{2**self.fmt.mantissa_bits}"
+        significand = f" × (1 + {share})" if has_leading_one else f" × {share}"
+        return f"{'−' if sign else '+'} {power}" + (significand if self.fmt.mantissa_bits else "")
+
+
+def read_code(code: int, fmt: str | Format) -> CodeReading:
+    """What ``code`` means in ``fmt``, and the values next to it.
+
+    >>> reading = read_code(0x7E, "float8_e4m3fn")
+    >>> reading.kind, reading.value, reading.below, reading.above
+    ('normal', 448.0, 416.0, None)
+    """
+    fmt = get_format(fmt)
+    code = as_whole_number("code", code)
+    value = float(decode(code, fmt))
+    kind, below, above = _kind(value, fmt), None, None
+    if kind != "NaN":
+        sides = (float(side) for side in neighbours(value, fmt))
+        below, above = (
+            side if math.isfinite(side) or fmt.has_infinity and side != value else None for side in sides
+        )
+    return CodeReading(fmt=fmt, code=code, kind=kind, value=value, below=below, above=above)
+
+
+def number_text(value: float | None) -> str:
+    """A value in at most six significant digits.
+
+    >>> number_text(1.5), number_text(-(2.0**-24)), number_text(float("inf")), number_text(None)
+    ('1.5', '−5.96046e-08', '∞', 'none')
+    """
+    if value is None:
+        return "none"
+    text = "∞" if math.isinf(value) else f"{abs(value):.6g}"
+    return f"−{text}" if math.copysign(1, value) < 0 and not math.isnan(value) else text
+
+
+def _kind(value: float, fmt: Format) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if not isinstance(fmt, FloatFormat):
+        return "table entry"
+    if math.isinf(value):
+        return "infinity"
+    if value == 0:
+        return "zero"
+    return "subnormal" if abs(value) < fmt.smallest_normal else "normal"
