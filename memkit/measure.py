@@ -8,6 +8,7 @@ optimizer states at that moment; the parts come from the addresses, by the rules
 
 import datetime
 import functools
+import os
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -144,6 +145,7 @@ def replayed(entries: list[Entry], marks: list[list[tuple]]) -> Log:
 def cpu_record() -> Iterator[Record]:
     """Let the torch profiler note each allocation of the block inside."""
     record = Record()
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler reports its start and stop on stderr
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True) as profiler:
         yield record
