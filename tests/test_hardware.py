@@ -1,7 +1,11 @@
 """Cards against vendors' printed figures and against what other logs of the same cards print."""
 
+import ast
 import dataclasses
+import importlib.util
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -112,6 +116,42 @@ def test_a_link_is_half_of_what_both_directions_carry(name, printed):
 @pytest.mark.parametrize("card", NVIDIA, ids=lambda card: card.name)
 def test_formats_follow_from_the_compute_capability(card):
     assert set(card.dtypes) == set(matrix_dtypes(card.compute_capability))
+
+
+def rule_of_torchs_tests(name: str, capability: tuple[int, int]) -> bool:
+    """Run a function of torch's own test helpers as on a card of this capability.
+
+    It is cut out of its file, which cannot be imported without a package that only torch's developers have.
+    """
+    spec = importlib.util.find_spec("torch.testing._internal")
+    text = Path(spec.submodule_search_locations[0], "common_cuda.py").read_text(encoding="utf-8")
+    (rule,) = (part for part in ast.parse(text).body if getattr(part, "name", "") == name)
+    cuda = SimpleNamespace(is_available=lambda: True, get_device_capability=lambda: capability)
+    names = {
+        "torch": SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=None)),
+        "SM90OrLater": capability >= (9, 0),
+        "SM100OrLater": capability >= (10, 0),
+    }
+    exec(compile(ast.Module(body=[rule], type_ignores=[]), name, "exec"), names)
+    return names[name]()
+
+
+@pytest.mark.parametrize("card", NVIDIA, ids=lambda card: card.name)
+def test_formats_are_those_that_torch_expects(card, monkeypatch):
+    import torch
+
+    properties = SimpleNamespace(major=card.compute_capability[0])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
+    capability = card.compute_capability
+    found = matrix_dtypes(capability)
+    assert ("bfloat16" in found) == torch.cuda.is_bf16_supported(including_emulation=False)
+    assert ("tf32" in found) == torch.cuda.is_tf32_supported()
+    assert ("float8_e4m3fn" in found) == rule_of_torchs_tests("evaluate_platform_supports_fp8", capability)
+    assert ("float4_e2m1fn" in found) == rule_of_torchs_tests(
+        "evaluate_platform_supports_mx_gemm", capability
+    )
 
 
 def test_formats_by_generation():
