@@ -1,0 +1,176 @@
+"""The panels as a reader meets them: JupyterLab or Notebook 7, a real browser, the keyboard."""
+
+import io
+
+import numpy as np
+import pytest
+from lab_server import ROOT
+from live_notebook import PANEL, end_kernels, open_and_run, running_chromium, write_notebook
+from PIL import Image
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+CHAPTER = "01_memory_breakdown.ipynb"
+EXPLORER = "from memkit.widgets.memory_explorer import MemoryExplorer\nMemoryExplorer()"
+TIMELINE = "from memkit.widgets.step_timeline import StepTimeline\nStepTimeline()"
+
+
+@pytest.fixture(scope="module")
+def browser(chromium_path):
+    with running_chromium(chromium_path) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser, lab):
+    """A page that notes what went wrong in it and what it asked of other machines."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1100})
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    page.broken, page.strangers = [], []
+    page.on("pageerror", lambda error: page.broken.append(str(error)))
+    page.on("request", lambda request: page.strangers.append(request.url))
+    yield page
+    context.close()
+    end_kernels(lab)
+
+
+def open_panels(page, lab, front):
+    """The two explorers of chapter 01 in a notebook of their own; returns them."""
+    write_notebook(lab["folder"] / "panels.ipynb", EXPLORER, TIMELINE)
+    open_and_run(page, lab, "panels.ipynb", front)
+    return page.locator(PANEL).nth(0), page.locator(PANEL).nth(1)
+
+
+def words(panel) -> str:
+    return panel.locator("[role=status]").inner_text()
+
+
+def pixels(page, panel) -> np.ndarray:
+    """The panel's picture as the screen shows it."""
+    box = panel.locator("img").bounding_box()
+    return np.asarray(Image.open(io.BytesIO(page.screenshot(clip=box))).convert("RGB")).astype(int)
+
+
+def press(page, panel, control, key: str) -> str:
+    """Focus the control, press the key, wait until the words differ; returns the new words."""
+    before = words(panel)
+    control.focus()
+    page.keyboard.press(key)
+    page.wait_for_function(
+        "([panel, before]) => panel.querySelector('[role=status]').innerText !== before",
+        arg=[panel.element_handle(), before],
+        polling=50,
+    )
+    return words(panel)
+
+
+def chapter_or_stand_in(lab) -> str:
+    """Chapter 01, or, where the copy of the book has none, the same panel in a notebook of its own."""
+    if (lab["folder"] / "chapters" / CHAPTER).exists():
+        return f"chapters/{CHAPTER}"
+    write_notebook(lab["folder"] / CHAPTER, EXPLORER, TIMELINE)
+    return CHAPTER
+
+
+def test_chapter_01_runs_and_a_slider_moves_by_keyboard(page, lab, artefacts):
+    open_and_run(page, lab, chapter_or_stand_in(lab))
+    panel = page.locator(PANEL, has=page.get_by_role("slider", name="Micro-batch")).first
+    panel.scroll_into_view_if_needed()
+    panel.locator("img").scroll_into_view_if_needed()
+    old_words, old_alt, old_pixels = (
+        words(panel),
+        panel.locator("img").get_attribute("alt"),
+        pixels(page, panel),
+    )
+    new_words = press(page, panel, panel.get_by_role("slider", name="Micro-batch"), "ArrowRight")
+    page.screenshot(path=artefacts / "chapter_01_slider_moved.png")
+    assert new_words != old_words
+    assert panel.locator("img").get_attribute("alt") != old_alt
+    panel.locator("img").scroll_into_view_if_needed()
+    new_pixels = pixels(page, panel)
+    assert new_pixels.shape == old_pixels.shape, "the picture changed its size"
+    changed = (abs(new_pixels - old_pixels).max(axis=2) > 24).mean()
+    assert 0.001 < changed < 0.5, changed
+
+
+@pytest.mark.parametrize("front", ["lab", "notebook"])
+def test_every_control_obeys_the_keyboard_and_has_a_name(page, lab, artefacts, front):
+    explorer, timeline = open_panels(page, lab, front)
+    for role, name, key in (
+        ("slider", "Micro-batch", "ArrowRight"),
+        ("slider", "Micro-batch", "ArrowUp"),
+        ("slider", "Micro-batch", "ArrowLeft"),
+        ("slider", "Accumulation", "ArrowRight"),
+        ("slider", "Sequence", "ArrowLeft"),
+        ("combobox", "Model", "ArrowDown"),
+        ("combobox", "Recipe", "ArrowDown"),
+        ("combobox", "Optimizer", "ArrowDown"),
+        ("combobox", "Attention", "ArrowUp"),
+        ("combobox", "Recomputation", "ArrowDown"),
+        ("combobox", "Card", "ArrowDown"),
+        ("spinbutton", "Micro-batch", "ArrowUp"),
+    ):
+        control = explorer.get_by_role(role, name=name, exact=True)
+        assert control.count() == 1, (role, name)
+        press(page, explorer, control, key)
+        assert control.evaluate("e => e === document.activeElement"), f"{name} lost the focus"
+    instant = timeline.get_by_role("slider", name="Instant")
+    assert "Instant 1, " in press(page, timeline, instant, "ArrowRight")
+    assert "Instant 14, " in press(page, timeline, instant, "End")
+    page.screenshot(path=artefacts / f"panels_{front}.png")
+
+
+def test_a_mistyped_number_is_explained_and_the_panel_lives(page, lab):
+    explorer, _ = open_panels(page, lab, "lab")
+    box = explorer.get_by_role("spinbutton", name="Micro-batch")
+    box.fill("-4")
+    box.press("Enter")
+    alert = explorer.get_by_role("alert")
+    alert.wait_for()
+    assert "micro_batch_size=-4 is below 1" in alert.inner_text()
+    box.fill("3")
+    box.press("Enter")
+    alert.wait_for(state="detached")
+    assert explorer.locator("img").count() == 1
+
+
+def test_the_table_folds_out_by_keyboard_and_stays_open(page, lab):
+    explorer, _ = open_panels(page, lab, "lab")
+    table = explorer.locator("table")
+    assert not table.is_visible()
+    explorer.locator("summary").focus()
+    page.keyboard.press("Enter")
+    table.wait_for(state="visible")
+    press(page, explorer, explorer.get_by_role("slider", name="Micro-batch"), "ArrowRight")
+    assert table.is_visible()
+    assert table.get_by_role("columnheader", name="activations").count() == 1
+
+
+def test_play_walks_through_the_step(page, lab):
+    _, timeline = open_panels(page, lab, "lab")
+    assert "Instant 0, " in words(timeline)
+    timeline.locator("button").first.click()
+    page.wait_for_timeout(3000)
+    assert "Instant 0, " not in words(timeline)
+
+
+def test_panels_need_no_other_machine_and_break_nothing(page, lab):
+    explorer, _ = open_panels(page, lab, "lab")
+    press(page, explorer, explorer.get_by_role("slider", name="Sequence"), "ArrowLeft")
+    assert [url for url in page.strangers if url.startswith("http") and not url.startswith(lab["url"])] == []
+    assert page.broken == []
+
+
+def test_the_panels_fit_a_page_of_800_pixels(page, lab, artefacts):
+    page.set_viewport_size({"width": 1000, "height": 1300})
+    explorer, _ = open_panels(page, lab, "notebook")
+    explorer.scroll_into_view_if_needed()
+    page.screenshot(path=artefacts / "panels_narrow.png")
+    panel, picture = explorer.bounding_box(), explorer.locator("img").bounding_box()
+    assert picture["x"] + picture["width"] <= panel["x"] + panel["width"] + 1
+    assert picture["width"] / picture["height"] == pytest.approx(800 / 430, rel=0.02)
+
+
+def test_the_screenshots_are_kept_outside_git():
+    assert "artefacts/" in (ROOT / ".gitignore").read_text().split()
