@@ -9,14 +9,14 @@ operation that CUDA would have called.
 
 import functools
 import math
-import warnings
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
+
+from memkit.shapes_only import ShapesOnly, has_values, shapes_only
 
 aten = torch.ops.aten
 CARD = torch.device("cuda", 0)
@@ -43,17 +43,6 @@ FLOAT32_OUTPUT = """prod softmax log_softmax cumprod cumsum linalg_vector_norm l
 
 PROMOTE = """addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add""".split()
 """Run in the widest dtype among the inputs."""
-
-
-class NeedsValues(RuntimeError):
-    """An operation asked for the values of a tensor, and the trace has only shapes."""
-
-    def __init__(self, operation: str):
-        super().__init__(
-            f"{operation} needs the values of a tensor, and a trace has only shapes and dtypes. Take it out of build and "
-            "step, or replace it by an operation whose result has a fixed shape: torch.where or masked_fill for a mask, "
-            "a constant for a branch"
-        )
 
 
 def on_card(device: object) -> object:
@@ -84,22 +73,18 @@ def autocast_cast(value: object, dtype: torch.dtype, cache: dict | None) -> obje
     return cache[id(value)][1]
 
 
-class CudaRules(TorchFunctionMode):
+class CudaRules(ShapesOnly):
     """Sees every call into torch; see the module's first paragraph."""
 
     def __init__(self):
         super().__init__()
-        self.rules = _rules()
+        self.rules |= _rules()
         self.weight_casts: dict[int, tuple[Tensor, Tensor]] = {}
-        self.has_warned = False
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        rule = self.rules.get(func)
         if kwargs and "device" in kwargs:
             kwargs["device"] = on_card(kwargs["device"])
-        if rule is not None:
-            return rule(self, func, args, kwargs or {})
-        return func(*args, **kwargs) if kwargs else func(*args)
+        return super().__torch_function__(func, types, args, kwargs)
 
     def cast(self, policy: str, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """The arguments as CUDA's autocast hands them to an operation of ``policy``."""
@@ -112,25 +97,6 @@ class CudaRules(TorchFunctionMode):
             tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point()]
             dtype = torch.float32 if any(t.dtype is torch.float32 for t in tensors) else lower
         return autocast_cast(args, dtype, cache), {k: autocast_cast(v, dtype, cache) for k, v in kwargs.items()}
-
-    def also_in(self, callback):
-        """``callback`` under these rules also where torch calls it from inside an operation, which is outside them."""
-
-        @functools.wraps(callback)
-        def with_rules(*args):
-            if torch._C._len_torch_function_stack():
-                return callback(*args)
-            with self:
-                return callback(*args)
-
-        return with_rules
-
-    def value_of(self, tensor: Tensor, call: str) -> float:
-        """NaN for the value that a program asks for, with one warning."""
-        if not self.has_warned:
-            self.has_warned = True
-            warnings.warn(f"Tensor.{call}: a trace has no values; the result is NaN", stacklevel=4)
-        return math.nan
 
 
 def _rules() -> dict:
@@ -181,34 +147,12 @@ def _rules() -> dict:
         rest = [rest[0] if rest and isinstance(rest[0], Tensor) else on_card(rest[0]), *rest[1:]] if rest else []
         target = kwargs.get("device", rest[0] if rest else None)
         if isinstance(target, (str, torch.device)) and torch.device(target).type == "cpu":
-            return host_copy(mode, tensor)
+            return tensor if has_values(tensor) else mode.without_values(tensor, "to")
         return func(tensor, *rest, **kwargs)
 
-    def host_copy(mode, tensor):
-        if not tensor.is_meta:
-            return tensor
-        fill = mode.value_of(tensor, "cpu()") if tensor.is_floating_point() else 0
-        return torch.full((), fill, dtype=tensor.dtype, device="cpu").expand(tensor.shape)
-
-    @rule(Tensor.cpu, Tensor.numpy)
+    @rule(Tensor.cpu)
     def cpu(mode, func, args, kwargs):
-        tensor = host_copy(mode, args[0])
-        return tensor.numpy() if func is Tensor.numpy else tensor
-
-    @rule(Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.__format__)
-    def item(mode, func, args, kwargs):
-        if not args[0].is_meta:
-            return func(*args, **kwargs)
-        value = mode.value_of(args[0], func.__name__)
-        if func is Tensor.__format__ and args[0].dim() == 0:
-            return format(value, args[1])
-        return host_copy(mode, args[0]).tolist() if func is Tensor.tolist else value
-
-    @rule(Tensor.__bool__, Tensor.__int__, Tensor.__index__, Tensor.__contains__)
-    def needs_values(mode, func, args, kwargs):
-        if args[0].is_meta:
-            raise NeedsValues(f"Tensor.{func.__name__}")
-        return func(*args, **kwargs)
+        return args[0] if has_values(args[0]) else mode.without_values(args[0], "cpu")
 
     @rule(torch.dropout)
     def dropout(mode, func, args, kwargs):
@@ -326,16 +270,8 @@ def fused_rms_norm():
 def pretend_cuda():
     """Inside, a CPU-only torch behaves as if it had one CUDA card, on meta tensors; outside, nothing is changed."""
     mode = CudaRules()
-    no = lambda *_: False  # noqa: E731
     torch_modules = (torch.nn.functional, torch.functional, torch.autograd, torch._tensor)
-
-    def step_always(scaler, optimizer, optimizer_state, *args, **kwargs):
-        return optimizer.step(*args, **kwargs)
-
-    def init_hooks(hooks, pack_hook, unpack_hook):
-        make_hooks(hooks, mode.also_in(pack_hook), mode.also_in(unpack_hook))
-
-    clear_cache, make_hooks = torch.clear_autocast_cache, torch.autograd.graph.saved_tensors_hooks.__init__
+    clear_cache = torch.clear_autocast_cache
 
     def clear():
         mode.weight_casts.clear()
@@ -346,7 +282,7 @@ def pretend_cuda():
         for module in torch_modules:
             for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
                 if hasattr(module, name):
-                    stack.enter_context(patch.object(module, name, no))
+                    stack.enter_context(patch.object(module, name, lambda *_: False))
         for home, name, value in (
             (torch.cuda, "is_available", lambda: True),
             (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
@@ -354,11 +290,9 @@ def pretend_cuda():
             (torch.cuda, "current_device", lambda: 0),
             (torch.cuda, "device_count", lambda: 1),
             (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
-            (torch.amp.grad_scaler.GradScaler, "_maybe_opt_step", step_always),
             (torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "meta"]),
             (torch, "clear_autocast_cache", clear),
-            (torch.autograd.graph.saved_tensors_hooks, "__init__", init_hooks),
         ):
             stack.enter_context(patch.object(home, name, value))
-        stack.enter_context(mode)
+        stack.enter_context(shapes_only(mode))
         yield mode

@@ -15,10 +15,12 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memkit.attribution import Log, timeline
-from memkit.cuda_rules import NeedsValues, pretend_cuda
+from memkit.cuda_rules import pretend_cuda
+from memkit.shapes_only import NeedsValues, ShapesOnly, shapes_only
 from memkit.timeline import MemoryTimeline
 from memkit.training import DEVICES
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
@@ -26,11 +28,13 @@ from memkit.watch import run_steps
 
 aten = torch.ops.aten
 TORCH_HOME = str(Path(torch.__file__).parent)
+VALUE_ERRORS = (NotImplementedError, DataDependentOutputException, DynamicOutputShapeException)
 ENGINE = torch.autograd.graph._engine_run_backward.__code__
 REUSES_FIRST_ARGUMENT = {
     aten.add.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.index_put.default,
-    aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
+    aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.logical_and.default,
 }  # fmt: skip
+PRODUCTS = {aten.mm.default, aten.bmm.default}
 OWN_FILES = {__file__, str(Path(__file__).with_name("cuda_rules.py")), str(Path(__file__).with_name("attribution.py"))}
 
 
@@ -75,7 +79,7 @@ class Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         with torch._C.DisableTorchFunction():  # in a backward CudaRules would see the lines below
-            if self.log.phase == "backward" and self.runs_in_place(func, args, sys._getframe(1).f_code):
+            if func in REUSES_FIRST_ARGUMENT and self.runs_in_place(func, args, sys._getframe(1).f_code):
                 return args[0]
             return self.run(func, args, kwargs)
 
@@ -83,7 +87,7 @@ class Tracer(TorchDispatchMode):
         """Run one operation and record what it allocated."""
         try:
             out = func(*args, **kwargs) if kwargs else func(*args)
-        except (NotImplementedError, torch._subclasses.fake_tensor.DynamicOutputShapeException) as error:
+        except VALUE_ERRORS as error:
             raise NeedsValues(str(func)) from error
         makes_storage = self.makes_storage.get(func)
         if makes_storage is None:
@@ -104,14 +108,22 @@ class Tracer(TorchDispatchMode):
         return out
 
     def runs_in_place(self, func, args, caller) -> bool:
-        """Whether an operation of a backward would write over its first argument if nobody watched.
+        """Whether torch would write over the first argument if nobody watched.
 
-        torch's backward reuses a gradient that nobody else holds (``can_accumulate_inplace`` in input_buffer.cpp and
-        ``areAnyTensorSubclassLike`` in FunctionsManual.cpp), but not while a dispatch mode is active or on meta.
+        Its backward reuses a gradient that nobody else holds (``can_accumulate_inplace`` in input_buffer.cpp,
+        ``areAnyTensorSubclassLike`` in FunctionsManual.cpp), and ``linear`` adds its bias to the product in place, but
+        neither while a dispatch mode is active or on meta.
         """
-        if func not in REUSES_FIRST_ARGUMENT or caller is not ENGINE or not isinstance(args[0], Tensor):
+        if not isinstance(args[0], Tensor):
             return False
-        return self.ownership(args) == self.sole_owner and is_dense(args[0])
+        if caller is ENGINE and not torch.is_grad_enabled():
+            return self.ownership(args) == self.sole_owner and is_dense(args[0])
+        is_product = func is aten.add.Tensor and self.made_by(args[0]) in PRODUCTS
+        return is_product and self.ownership(args) == self.sole_owner
+
+    def made_by(self, tensor: Tensor) -> object:
+        block = self.block_of(tensor)
+        return None if block is None else self.log.ops[block]
 
     def ownership(self, args) -> tuple[int, int, int]:
         """How many hold the first argument: its tensor in C++, its storage, its Python object."""
@@ -123,10 +135,8 @@ class Tracer(TorchDispatchMode):
         seen = []
         ownership = self.ownership
         self.ownership = lambda args: seen.append(ownership(args))
-        self.log.phase = "backward"
-        x = torch.empty(1, device=self.device_type, requires_grad=True)
         with torch._C.DisableTorchFunction():
-            y = x * 2
+            y = torch.empty(1, device=self.device_type, requires_grad=True) * 2
             torch.autograd.backward((y * 2, y * 3), (torch.empty_like(y), torch.empty_like(y)))
         del self.ownership
         (self.sole_owner,) = seen
@@ -172,6 +182,20 @@ def is_dense(tensor: Tensor) -> bool:
     return True
 
 
+def apply_to_data(module: torch.nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> torch.nn.Module:
+    """``Module._apply`` as it treats real tensors; it treats fake ones otherwise, and fails."""
+    if recurse:
+        for child in module.children():
+            child._apply(fn)
+    with torch.no_grad():
+        for parameter in filter(lambda p: p is not None, module._parameters.values()):
+            parameter.data = fn(parameter)
+            if parameter.grad is not None:
+                parameter.grad.data = fn(parameter.grad)
+        module._buffers.update((name, fn(buffer)) for name, buffer in module._buffers.items() if buffer is not None)
+    return module
+
+
 @contextmanager
 def noting_rng_states(tracer: Tracer):
     """The CPU generator's state, which checkpointing keeps for each segment, is made below every dispatch mode."""
@@ -194,10 +218,12 @@ def recording(device: str):
             stack.enter_context(pretend_cuda())
             tracer = Tracer("meta")
         else:
-            fake = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+            fake = FakeTensorMode(allow_non_fake_inputs=True)
             stack.enter_context(fake)
+            stack.enter_context(shapes_only(ShapesOnly()))
             tracer = Tracer("cpu")
             stack.enter_context(noting_rng_states(tracer))
+            stack.enter_context(patch.object(torch.nn.Module, "_apply", apply_to_data))
         stack.enter_context(tracer)
         tracer.calibrate()
         tracer.forget()

@@ -13,14 +13,16 @@ MAX_LINES = 300
 
 # (what the layer's modules may load, its modules in reading order)
 LAYERS = (
-    (set(), """units dtypes timeline claims formats decoding rounding block_formats hardware memory_hierarchy
-               models recipes training"""),
-    (set(), """params states ledger attention_memory activations kv_cache estimate korthikanti allocator_config allocator_blocks
-               allocator_expandable workspaces allocator replays snapshot_files
+    (set(), """units dtypes timeline claims formats decoding rounding code_reading block_formats
+               running_sums hardware memory_hierarchy models recipes training"""),
+    (set(), """params states ledger attention_memory activations kv_cache schedule optimizer_step estimate
+               korthikanti allocator_config allocator_blocks allocator_expandable workspaces allocator replays snapshot_files
                snapshot_start trace_replay snapshots predicted_snapshot diagnose planner
                recordings driver doctor"""),
-    ({"torch"}, "transformer attribution watch cuda_rules trace measure gpu_memory bandwidth measured_blocks measurements record"),
-    ({"matplotlib"}, "picture timeline_picture plots format_plots allocator_plots"),
+    ({"torch"}, """transformer attribution watch cuda_rules tape trace measure gpu_memory bandwidth
+                   measured_blocks measurements record"""),
+    ({"matplotlib"}, """picture timeline_picture plots
+                      bit_picture number_line_picture running_sum_picture format_plots allocator_plots"""),
     ({"matplotlib", "ipywidgets"}, """widgets widgets.keys widgets.panel widgets.memory_explorer
                                     widgets.step_timeline"""),
     (set(), "exercises"),

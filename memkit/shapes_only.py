@@ -1,0 +1,112 @@
+"""What a program may ask of a tensor that has a shape and no values, and what it is told.
+
+A loss that is printed becomes NaN, with one warning. A branch on a tensor, or a shape that depends on values, has no
+answer: ``NeedsValues`` names the call and says what to write in its place.
+"""
+
+import functools
+import math
+import warnings
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+class NeedsValues(RuntimeError):
+    """An operation asked for the values of a tensor, and the trace has only shapes."""
+
+    def __init__(self, operation: str):
+        super().__init__(
+            f"{operation} needs the values of a tensor, and a trace has only shapes and dtypes. Take it out of "
+            "build and step, or write it with a fixed shape: torch.where or masked_fill in place of a mask as "
+            "index, a constant in place of a branch"
+        )
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether the tensor's values are known: it is a real one, or a fake copy of a constant."""
+    if isinstance(tensor, FakeTensor):
+        return tensor.constant is not None
+    return not tensor.is_meta
+
+
+class ShapesOnly(TorchFunctionMode):
+    """Answers every call that asks for values; ``rules`` says which call is answered by what."""
+
+    def __init__(self):
+        super().__init__()
+        self.has_warned = False
+        self.rules = {}
+        self.rules.update(dict.fromkeys((Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy), answer))
+        self.rules.update(dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), refuse))
+        self.rules[Tensor.__format__] = answer
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        rule = self.rules.get(func)
+        if rule is None:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return rule(self, func, args, kwargs or {})
+
+    def also_in(self, callback):
+        """``callback`` under these rules also where torch calls it from inside an operation, which is outside them."""
+
+        @functools.wraps(callback)
+        def with_rules(*args):
+            if torch._C._len_torch_function_stack():
+                return callback(*args)
+            with self:
+                return callback(*args)
+
+        return with_rules
+
+    def without_values(self, tensor: Tensor, call: str) -> Tensor:
+        """A tensor of this shape in host memory, all NaN (0 for whole numbers): one value, seen everywhere."""
+        if not self.has_warned:
+            self.has_warned = True
+            warnings.warn(f"Tensor.{call}: a trace has no values; the result is NaN", stacklevel=4)
+        with _disable_current_modes():
+            value = math.nan if tensor.is_floating_point() else 0
+            return torch.full((), value, dtype=tensor.dtype, device="cpu").expand(tensor.shape)
+
+
+def answer(mode: ShapesOnly, func, args, kwargs):
+    """NaN for the value that a program reads."""
+    tensor = args[0]
+    if has_values(tensor):
+        return func(*args, **kwargs)
+    stand_in = mode.without_values(tensor, func.__name__)
+    with _disable_current_modes():
+        if func in (Tensor.tolist, Tensor.numpy):
+            return func(stand_in)
+        return format(math.nan, *args[1:]) if func is Tensor.__format__ else math.nan
+
+
+def refuse(mode: ShapesOnly, func, args, kwargs):
+    """No answer: what the program does next depends on it."""
+    if has_values(args[0]):
+        return func(*args, **kwargs)
+    raise NeedsValues(f"Tensor.{func.__name__}")
+
+
+@contextmanager
+def shapes_only(mode: ShapesOnly):
+    """Run under ``mode``, in the callbacks of autograd too; a gradient scaler finds every gradient finite."""
+    make_hooks = torch.autograd.graph.saved_tensors_hooks.__init__
+
+    def init_hooks(hooks, pack_hook, unpack_hook):
+        make_hooks(hooks, mode.also_in(pack_hook), mode.also_in(unpack_hook))
+
+    def step_always(scaler, optimizer, optimizer_state, *args, **kwargs):
+        return optimizer.step(*args, **kwargs)
+
+    with (
+        patch.object(torch.autograd.graph.saved_tensors_hooks, "__init__", init_hooks),
+        patch.object(torch.amp.grad_scaler.GradScaler, "_maybe_opt_step", step_always),
+        mode,
+    ):
+        yield mode
