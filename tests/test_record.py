@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from memkit import measurements, record
+from memkit.driver import DriverAnswer
 from memkit.hardware import card_by_driver_name
 from memkit.measured_blocks import attention_build
 from memkit.measurements import MEASUREMENTS, Measured
@@ -140,6 +142,32 @@ def test_a_step_that_does_not_fit_is_not_run(monkeypatch):
     found = measurements.record_training_steps("cuda")
     assert found.numbers == {"tiny Llama, fp32": "not measured: larger than what is free on this card"}
     assert found.timelines == {}
+
+
+def test_a_child_answers_each_statement_with_its_reserved_bytes():
+    with measurements._child() as run:
+        assert run("torch.cuda.synchronize = lambda: None; torch.cuda.memory_reserved = lambda: 7") == 7
+        assert run("torch.cuda.memory_reserved = lambda: 9") == 9
+
+
+@pytest.mark.parametrize("stage", measurements.CONTEXT_STAGES)
+def test_what_the_child_runs_is_python(stage):
+    statement = measurements.CONTEXT_STAGES[stage].replace("device='cuda'", "device='cpu'")
+    exec(statement, {"torch": torch})
+
+
+def test_the_card_tells_what_it_can(monkeypatch):
+    known = {
+        "name": "NVIDIA H200", "total_memory": 150_110_011_392, "L2_cache_size": 62_914_560,
+        "shared_memory_per_multiprocessor": 233_472, "multi_processor_count": 132, "major": 9, "minor": 0,
+    }  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(**known))
+    monkeypatch.setattr(measurements, "ask_driver", DriverAnswer)
+    numbers = measurements.record_card("cuda").numbers
+    assert numbers["total_memory_bytes"] == 150_110_011_392
+    assert numbers["compute_capability"] == "9.0"
+    assert numbers["table_bytes"] == pytest.approx(150_110_011_392, rel=0.001)
+    assert not {"clock_khz", "nvidia_smi_total_bytes"} & numbers.keys()  # what it does not tell is left out
 
 
 @pytest.mark.gpu
