@@ -17,8 +17,8 @@ LAYERS = (
                running_sums hardware memory_hierarchy models recipes training"""),
     (set(), """params states ledger attention_memory activations kv_cache tape schedule optimizer_step estimate
                korthikanti allocator_config allocator_blocks allocator_expandable workspaces allocator
-               replays snapshot_files
-               snapshot_start trace_replay snapshots predicted_snapshot diagnose planner
+               replays snapshot_files snapshot_start trace_replay snapshots predicted_snapshot diagnose
+               allocator_film allocation_bands planner
                recordings driver doctor"""),
     ({"torch"}, """transformer attribution watch cuda_rules trace measure gpu_memory bandwidth
                    measured_blocks measurements record"""),
@@ -86,7 +86,9 @@ def order_problems(package: Path, order: tuple[str, ...]) -> list[str]:
 
 def heavy_libraries_loaded_by(modules: list[str], path: Path) -> set[str]:
     """Which of ``HEAVY`` a fresh interpreter has loaded after importing all ``modules``."""
-    program = f"import sys; sys.path.insert(0, {str(path)!r}); import {', '.join(modules)}; print(*sys.modules)"
+    program = (
+        f"import sys; sys.path.insert(0, {str(path)!r}); import {', '.join(modules)}; print(*sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120
     )
