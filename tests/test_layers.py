@@ -20,7 +20,7 @@ LAYERS = (
                replays snapshot_files snapshot_start trace_replay snapshots predicted_snapshot diagnose
                allocator_film allocation_bands planner
                recordings driver doctor"""),
-    ({"torch"}, """transformer attribution watch cuda_rules trace measure gpu_memory bandwidth
+    ({"torch"}, """transformer saved_tensors attribution watch cuda_rules trace measure gpu_memory bandwidth
                    measured_blocks measurements record"""),
     ({"matplotlib"}, """picture timeline_picture plots
                       bit_picture number_line_picture running_sum_picture format_plots allocator_plots"""),
