@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from memkit.decoding import code_fields, decode
 from memkit.formats import FloatFormat, Format, get_format
-from memkit.rounding import neighbours
+from memkit.rounding import encode, neighbours
 from memkit.units import as_whole_number
 
 
@@ -64,6 +64,10 @@ class CodeReading:
         significand = f" × (1 + {share})" if has_leading_one else f" × {share}"
         return f"{'−' if sign else '+'} {power}" + (significand if self.fmt.mantissa_bits else "")
 
+    def text(self, value: float | None) -> str:
+        """``value`` with the digits that tell it from its neighbours in this format, at least six."""
+        return number_text(value, max(6, getattr(self.fmt, "round_trip_digits", 6)))
+
 
 def read_code(code: int, fmt: str | Format) -> CodeReading:
     """What ``code`` means in ``fmt``, and the values next to it.
@@ -84,16 +88,54 @@ def read_code(code: int, fmt: str | Format) -> CodeReading:
     return CodeReading(fmt=fmt, code=code, kind=kind, value=value, below=below, above=above)
 
 
-def number_text(value: float | None) -> str:
-    """A value in at most six significant digits.
+@dataclass(frozen=True, kw_only=True)
+class Nearest:
+    """A number as a format holds it. ``is_beyond``: it lies outside the format's finite range."""
+
+    fmt: Format
+    number: float
+    value: float
+    code: int
+    is_beyond: bool
+
+    @property
+    def relative_error(self) -> float:
+        """|value - number| / |number|; 0 where they are equal, infinite or NaN where the value is."""
+        if self.value == self.number:
+            return 0.0
+        return abs(self.value - self.number) / abs(self.number)
+
+
+def nearest_in(number: float, fmt: str | Format, *, saturates: bool) -> Nearest:
+    """``number`` rounded to the nearest value of ``fmt``, ties to even.
+
+    Beyond its range a format saturates, or else gives infinity or NaN, whichever it has; formats with neither
+    saturate always.
+
+    >>> nearest_in(0.1, "float8_e4m3fn", saturates=True).value, nearest_in(500, "float16", saturates=False).value
+    (0.1015625, 500.0)
+    """
+    fmt, number = get_format(fmt), float(number)
+    if not math.isfinite(number):
+        raise ValueError(f"number={number} is not finite")
+    overflow = (
+        "saturate" if saturates else "inf" if fmt.has_infinity else "nan" if fmt.num_nans else "saturate"
+    )
+    code = int(encode(number, fmt, overflow=overflow))
+    is_beyond = not fmt.min <= number <= fmt.max
+    return Nearest(fmt=fmt, number=number, value=float(decode(code, fmt)), code=code, is_beyond=is_beyond)
+
+
+def number_text(value: float | None, digits: int = 6) -> str:
+    """A value in at most ``digits`` significant digits.
 
     >>> number_text(1.5), number_text(-(2.0**-24)), number_text(float("inf")), number_text(None)
     ('1.5', '−5.96046e-08', '∞', 'none')
     """
-    if value is None:
-        return "none"
-    text = "∞" if math.isinf(value) else f"{abs(value):.6g}"
-    return f"−{text}" if math.copysign(1, value) < 0 and not math.isnan(value) else text
+    if value is None or math.isnan(value):
+        return "none" if value is None else "NaN"
+    text = "∞" if math.isinf(value) else f"{abs(value):.{digits}g}"
+    return f"−{text}" if math.copysign(1, value) < 0 else text
 
 
 def _kind(value: float, fmt: Format) -> str:
