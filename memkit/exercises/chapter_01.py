@@ -5,7 +5,7 @@ from dataclasses import replace
 from memkit.estimate import estimate_memory
 from memkit.exercises import ChoiceExercise, FunctionExercise, Mistake, NumberExercise
 from memkit.hardware import CARDS
-from memkit.models import GPT2_SMALL, LLAMA_2_7B, LLAMA_3_8B
+from memkit.models import LLAMA_2_7B, LLAMA_3_8B
 from memkit.params import count_parameters
 from memkit.recipes import PURE_BF16, OptimizerConfig
 from memkit.training import TrainingSetup
@@ -26,8 +26,8 @@ def block_activation_bytes(b: int, s: int, h: int, a: int) -> int:
 
 
 def smallest_batch_past_the_optimizer() -> int:
-    """First micro-batch of GPT-2 small whose peak in step 2 is not in the optimizer's step."""
-    setup = TrainingSetup(model=GPT2_SMALL, seq_len=1024)
+    """First micro-batch of Llama-3-8B, as exercise 1.5 sets it up, whose peak in step 2 is not in the optimizer's step."""
+    setup = TrainingSetup(model=LLAMA_3_8B, precision=PURE_BF16, seq_len=2048)
     while "optimizer" in estimate_memory(setup).for_step(2).peak.name:
         setup = replace(setup, micro_batch_size=setup.micro_batch_size + 1)
     return setup.micro_batch_size
