@@ -13,8 +13,6 @@ Not counted: numbers that Python hands to an operation (8 B of host memory each)
 attention.
 """
 
-from dataclasses import replace
-
 from memkit.attention_memory import core_ledger, mask_dtype
 from memkit.ledger import Kept, Ledger, kept
 from memkit.training import TrainingSetup
@@ -39,12 +37,10 @@ def block_ledger(setup: TrainingSetup) -> Ledger:
         residual = precision.weight_dtype
         lines = [kept(setup, "block input", "checkpoint", "b s h", residual, section="checkpoint")]
     else:
-        attention_output = kept(setup, "attention output", "linear", "b s ad", precision.compute_dtype)
         lines = [
             *norm_lines(setup, "norm 1"),
             *linear_inputs(setup, "norm 1 output", 1 if model.fuses_qkv else 3, "attention"),
             *core_ledger(setup),
-            replace(attention_output, section="attention"),
             *dropout_mask(setup, "attention dropout mask", "attention"),
             *norm_lines(setup, "norm 2"),
             *linear_inputs(setup, "norm 2 output", 2 if model.mlp == "swiglu" else 1, "mlp"),

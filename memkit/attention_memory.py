@@ -49,9 +49,9 @@ def core_inputs(setup: TrainingSetup) -> dict[str, Kept]:
 
 
 def core_ledger(setup: TrainingSetup) -> tuple[Kept, ...]:
-    """What the core keeps between the qkv projection and the output projection, both ends of it apart.
+    """What stays between the qkv projection and the output projection, the latter's input included.
 
-    With selective recomputation only its inputs stay: the core runs again in the backward.
+    With selective recomputation the core's inputs and its output stay: the core runs again in the backward.
     """
     inputs = core_inputs(setup)
     kernel = attention_kernel(setup)
@@ -63,7 +63,7 @@ def core_ledger(setup: TrainingSetup) -> tuple[Kept, ...]:
         lines = _math(setup, inputs)
     else:
         lines = _fused(setup, inputs, kernel)
-    return tuple(replace(line, section="attention") for line in lines)
+    return tuple(replace(line, section="attention") for line in (*lines, _output(setup)))
 
 
 def _batched_heads(setup: TrainingSetup, inputs: dict[str, Kept], name: str) -> Kept:
@@ -122,9 +122,11 @@ def _fused(setup: TrainingSetup, inputs: dict[str, Kept], kernel: str) -> tuple[
     if kernel == "efficient" and model.num_heads > model.num_kv_heads:
         for name in ("key", "value"):
             lines[name] = kept(setup, f"{name}, repeated for each head", kernel, "b a s d", dtype)
-    if kernel == "flash" and setup.device == "cuda" and model.head_dim % 8:  # the kernel wants multiples of 8
-        for name, heads in (("query", "a"), ("key", "k"), ("value", "k"), ("output", "a")):
+    if _pads_heads(setup):
+        for name, heads in (("query", "a"), ("key", "k"), ("value", "k")):
             lines[name] = kept(setup, f"{name}, padded", kernel, f"b {heads} s d↑8", dtype)
+        if model.num_heads > 1:
+            lines["output"] = kept(setup, "output, padded", kernel, "b a s d↑8", dtype)
     rows = "s↑32" if kernel == "efficient" else "s"
     own = [kept(setup, "log-sum-exp", kernel, f"b a {rows}", "float32")]
     if setup.device == "cuda":
@@ -135,3 +137,15 @@ def _fused(setup: TrainingSetup, inputs: dict[str, Kept], kernel: str) -> tuple[
             own.append(kept(setup, "seed", kernel, "", "int64"))
             own.append(kept(setup, "offset", kernel, "", "int64"))
     return distinct([*(replace(line, op=kernel) for line in lines.values()), *own])
+
+
+def _pads_heads(setup: TrainingSetup) -> bool:
+    """CUDA's flash kernel wants head sizes that are multiples of 8; PyTorch pads others, and cuts the output."""
+    return setup.device == "cuda" and attention_kernel(setup) == "flash" and setup.model.head_dim % 8 != 0
+
+
+def _output(setup: TrainingSetup) -> Kept:
+    dtype = setup.precision.compute_dtype
+    if _pads_heads(setup) and setup.model.num_heads == 1:  # one head's output is a view of the padded one
+        return kept(setup, "attention output, padded", "linear", "b a s d↑8", dtype)
+    return kept(setup, "attention output", "linear", "b s ad", dtype)

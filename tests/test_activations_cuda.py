@@ -3,7 +3,8 @@ operations.
 
 No CUDA card is needed: meta tensors have shapes and storages, no values. What CUDA would do is written out:
 the kernel of each attention, one-byte dropout masks, the fused RMSNorm, and a cast wherever CUDA's autocast
-would make one. What autograd then saves is torch's own business. Nothing of memkit's tracer is used.
+would make one. What autograd then saves is torch's own business. The oracle uses nothing of memkit's tracer,
+which is compared last.
 """
 
 import math
@@ -33,7 +34,9 @@ from memkit.models import (
     TINY_LLAMA,
 )
 from memkit.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16
+from memkit.trace import trace_memory
 from memkit.training import TrainingSetup
+from memkit.transformer import training_build
 
 aten = torch.ops.aten
 
@@ -228,6 +231,7 @@ SETUPS = [
     cuda(replace(TINY_LLAMA, fuses_qkv=True, position="learned"), attention="efficient"),
     cuda(TINY_LLAMA, seq=3),
     cuda(SEVEN_HEADS, seq=77),
+    cuda(replace(SEVEN_HEADS, num_heads=1, num_kv_heads=1, fuses_qkv=True), seq=77, dropout=0.1),
 ]
 RECOMPUTED = [
     cuda(model, precision, attention=attention, recomputation=recomputation, dropout=dropout)
@@ -272,6 +276,13 @@ def test_autocast_casts_each_linear_weight_once(setup):
     card = Card(setup)
     card.run(card.model)
     assert autocast_casts(setup).num_bytes == sum(cast.untyped_storage().nbytes() for cast in card.casts)
+
+
+@pytest.mark.parametrize("setup", SETUPS + RECOMPUTED, ids=describe)
+def test_the_trace_finds_the_same_at_the_end_of_forward(setup):
+    instant = trace_memory(training_build(setup), device="cuda", steps=1).at("forward")
+    assert instant.activations == activation_bytes(setup)
+    assert instant.temporary == autocast_cast_bytes(setup)
 
 
 def test_the_oracle_can_fail():
