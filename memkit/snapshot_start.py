@@ -7,7 +7,7 @@ hole of its own belongs to the block, and the first block that is later cut out 
 begins. Where neither speaks the block is taken to have no rest, and is counted as ambiguous.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -42,6 +42,7 @@ class StartSegment:
     stream: int
     is_small: bool
     is_expandable: bool
+    span_start: int = 0  # lowest address that an expandable segment is known to have
     blocks: list[StartBlock] = field(default_factory=list)
 
     def blocks_with_ends(self) -> list[tuple[StartBlock, int]]:
@@ -53,10 +54,12 @@ class StartSegment:
 def state_before(events: Sequence[tuple], segments: Sequence[dict]) -> list[StartSegment]:
     """Segments and used blocks before the first event, ``events`` being (action, address, size, stream)."""
     held = {s["address"]: _segment(s) for s in segments if not s.get("is_expandable")}
+    anchors = _anchors(events, segments)
+    blocks = sorted((e[1], e[2]) for e in events if e[0] in ("alloc", "free_completed"))
     pages = _pages(segments)
     used = {
         b["address"]: StartBlock(
-            b["address"], b["requested_size"], b["size"], s["stream"], b["state"] == "active_pending_free"
+            b["address"], b.get("requested_size", b["size"]), b["size"], s["stream"], b["state"] != "active_allocated"
         )
         for s in segments
         for b in s["blocks"]
@@ -77,9 +80,12 @@ def state_before(events: Sequence[tuple], segments: Sequence[dict]) -> list[Star
             for page in range(address, address + size, PAGE_BYTES):
                 pages.pop(page, None)
         elif action == "segment_unmap":
-            is_small = bool(size % (10 * PAGE_BYTES))
+            is_small = _was_small(address, size, blocks)
             pages |= {page: (stream, is_small) for page in range(address, address + size, PAGE_BYTES)}
     runs = sorted([*held.values(), *_runs(pages)], key=lambda segment: segment.address)
+    for run in runs:
+        own = [anchor[0] for anchor in anchors if anchor[1:] == (run.stream, run.is_small)]
+        run.span_start = min([run.address, *own])
     starts = [segment.address for segment in runs]
     for block in sorted(used.values(), key=lambda b: b.address):
         index = bisect_right(starts, block.address) - 1
@@ -92,6 +98,27 @@ def state_before(events: Sequence[tuple], segments: Sequence[dict]) -> list[Star
 def _segment(segment: dict) -> StartSegment:
     is_small = segment["segment_type"] == "small"
     return StartSegment(segment["address"], segment["total_size"], segment["stream"], is_small, False)
+
+
+def _anchors(events: Sequence[tuple], segments: Sequence[dict]) -> list[tuple[int, int, bool]]:
+    """Places of expandable segments whose pool is known: (address, stream, whether small).
+
+    A small request maps one page of 2 MiB, a large one never so little.
+    """
+    ends = [(s["address"], s["stream"], s["segment_type"] == "small") for s in segments if s.get("is_expandable")]
+    maps = [(e[1], e[3], e[2] == PAGE_BYTES) for e in events if e[0] == "segment_map"]
+    return ends + maps
+
+
+def _was_small(address: int, size: int, blocks: Sequence[tuple[int, int]]) -> bool:
+    """Whether pages that went back were the small pool's: told by the blocks that lay in them.
+
+    Without such a block their size decides: the large pool returns multiples of 20 MiB.
+    """
+    index = bisect_left(blocks, (address, 0))
+    if index < len(blocks) and blocks[index][0] < address + size:
+        return blocks[index][1] <= SMALL_REQUEST_BYTES
+    return bool(size % (10 * PAGE_BYTES))
 
 
 def _pages(segments: Sequence[dict]) -> dict[int, tuple[int, bool]]:
@@ -166,9 +193,10 @@ def build(allocator: CachingAllocator, runs: Sequence[StartSegment]) -> None:
     expandable = [run for run in runs if run.is_expandable]
     for stream, is_small in dict.fromkeys((run.stream, run.is_small) for run in expandable):
         own = [run for run in expandable if (run.stream, run.is_small) == (stream, is_small)]
-        above = [run.address for run in runs if run.address > own[-1].address]
-        end = min([own[0].address + SPAN_BYTES, *above])
-        span = (own[0].address, end - own[0].address)
+        start = min(run.span_start for run in own)
+        above = [run.span_start for run in expandable if run.span_start > own[-1].address]
+        end = min([start + SPAN_BYTES, *above])
+        span = (start, end - start)
         pool = allocator.small if is_small else allocator.large
         rest = Block(*span, stream, pool, mapped=False, span=span)
         allocator.blocks[rest.address] = rest

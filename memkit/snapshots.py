@@ -140,6 +140,7 @@ class _RecordedDriver(Driver):
     def __init__(self, capacity_bytes: int | None, outside_bytes: int):
         super().__init__(capacity_bytes, outside_bytes)
         self.recorded: list[tuple[str, int, int, int]] = []
+        self.next_address = 1 << 52  # addresses of the model's own making, above any that a card gives
 
     def malloc(self, num_bytes: int) -> int | None:
         if not self.take(num_bytes):
@@ -167,10 +168,11 @@ class _Player:
         self.count = Counter()
         self.first_other_address: int | None = None
         self.failure: Failure | None = None
+        self.has_stopped = False
 
     def play(self) -> None:
         index, driver = 0, self.allocator.driver
-        while index < len(self.events) and self.failure is None:
+        while index < len(self.events) and not self.has_stopped:
             action, address, size, stream = self.events[index]
             if action in TO_DRIVER:
                 index = self._give_back(index)
@@ -185,7 +187,7 @@ class _Player:
             elif action == "free_completed":
                 self.allocator.synchronize((FREED_BEFORE, self.own_address.pop(address, None)))
                 self.allocator.process_events()
-            elif action == "oom":
+            elif action == "oom" and self.failure is None:  # the run may have caught it and gone on
                 self._fail(index, size, "recorded")
             self._note(index + 1)
             index += 1
@@ -204,6 +206,7 @@ class _Player:
             own = self.allocator.malloc(size, stream)
         except OutOfMemory as error:
             self._fail(index, size, str(error))
+            self.has_stopped = True
             return
         predicted = Counter((e[0], e[2]) for e in self.allocator.trace[length:] if e[0] in FROM_DRIVER)
         recorded = Counter((e[0], e[2]) for e in self.allocator.driver.recorded)

@@ -9,11 +9,15 @@ import gzip
 import json
 import os
 import pickle
+import random
 from collections import OrderedDict
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from memkit.allocator import CachingAllocator, OutOfMemory
 from memkit.allocator_blocks import Driver
@@ -164,6 +168,11 @@ def own_recording(conf: str) -> tuple[dict, CachingAllocator]:
     allocator.free(allocator.malloc(120 * MIB))
     allocator.malloc(600)
     allocator.empty_cache()
+    return recorded_by(allocator, start), allocator
+
+
+def recorded_by(allocator: CachingAllocator, start: int) -> dict:
+    """The snapshot of an allocator whose recording began at entry ``start`` of its trace."""
     segments = [
         {
             "address": run[0].address,
@@ -180,9 +189,36 @@ def own_recording(conf: str) -> tuple[dict, CachingAllocator]:
     ]
     keys = ("action", "addr", "size", "stream")
     trace = [dict(zip(keys, event, strict=True)) for event in allocator.trace[start:]]
-    snapshot_settings = {"expandable_segments": config.expandable_segments}
-    trace_and_segments = {"segments": segments, "device_traces": [trace]}
-    return {**trace_and_segments, "allocator_settings": snapshot_settings}, allocator
+    config = allocator.config
+    allocator_settings = {
+        "expandable_segments": config.expandable_segments,
+        "max_split_size": config.max_split_bytes or -1,
+        "roundup_power2_divisions": {str(1 << i): n for i, n in enumerate(config.roundup_power2_divisions)},
+    }
+    return {"segments": segments, "device_traces": [trace], "allocator_settings": allocator_settings}
+
+
+def random_recording(seed: int, conf: str, capacity_bytes: int | None) -> tuple[dict, CachingAllocator]:
+    """Random requests on three streams, recorded from the middle on."""
+    rng = random.Random(seed)
+    allocator = CachingAllocator(AllocatorConfig.parse(conf), Driver(capacity_bytes))
+    live: list[int] = []
+    start = 0
+    for index in range(400):
+        start = len(allocator.trace) if index == 150 else start
+        if rng.random() < 0.55 or not live:
+            with suppress(OutOfMemory):
+                live.append(allocator.malloc(int(2 ** rng.uniform(8, 26)), stream=rng.randrange(3)))
+        elif rng.random() < 0.9:
+            address = live.pop(rng.randrange(len(live)))
+            if rng.random() < 0.15:
+                allocator.record_stream(address, rng.randrange(3))
+            allocator.free(address)
+        elif rng.random() < 0.7:
+            allocator.synchronize(rng.randrange(3))
+        else:
+            allocator.empty_cache()
+    return recorded_by(allocator, start), allocator
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
@@ -199,11 +235,42 @@ def test_streams_retries_and_returns_replay(conf):
     assert ours == [[(b.address, b.size, b.state) for b in run] for run in allocator.segments()]
 
 
-def test_a_recorded_out_of_memory_is_reported():
+OPTIONS = ("", "expandable_segments:True", "max_split_size_mb:20", "roundup_power2_divisions:4")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    conf=st.sampled_from([*OPTIONS, "large_segment_size_mb:32"]),
+    capacity_bytes=st.sampled_from([None, 600 * MIB]),
+)
+def test_any_run_recorded_from_its_middle_replays_exactly(seed, conf, capacity_bytes):
+    """Three streams, returns, retries and survived failures; the state before the recording is found again."""
+    snapshot, allocator = random_recording(seed, conf, capacity_bytes)
+    result = replay(snapshot, config=AllocatorConfig.parse(conf))  # a snapshot tells all but large_segment_size_mb
+    agreement = result.agreement
+    assert agreement.num_same_address == agreement.num_allocations > 0
+    assert agreement.num_mallocs == agreement.num_mallocs_predicted
+    assert agreement.num_mallocs_extra == 0
+    assert result.peak_reserved_bytes == agreement.recorded_reserved_peak_bytes
+    ours = [[(b.address, b.size, b.state) for b in run] for run in result.allocator.segments()]
+    assert ours == [[(b.address, b.size, b.state) for b in run] for run in allocator.segments()]
+
+
+@pytest.mark.parametrize("conf", OPTIONS)
+def test_the_options_are_read_from_the_recording(conf):
+    snapshot, allocator = random_recording(1, conf, None)
+    assert replay(snapshot).config == allocator.config
+
+
+def test_a_recorded_out_of_memory_is_reported_and_the_run_goes_on():
     snapshot, _ = own_recording("")
-    snapshot["device_traces"][0].append({"action": "oom", "device_free": 5, "size": 512 * MIB, "stream": 0})
-    failure = replay(snapshot).failure
-    assert (failure.requested_bytes, failure.message) == (512 * MIB, "recorded")
+    num_events = len(snapshot["device_traces"][0])
+    snapshot["device_traces"][0].insert(0, {"action": "oom", "device_free": 5, "size": 512 * MIB, "stream": 0})
+    result = replay(snapshot)
+    assert (result.failure.requested_bytes, result.failure.message) == (512 * MIB, "recorded")
+    assert len(result.allocated) == num_events + 1
+    assert result.agreement.num_same_address == 4
 
 
 def test_the_line_of_the_user_is_found_among_the_frames():
