@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from memkit.activations import (
     activation_bytes,
     activation_ledger,
+    autocast_cast_bytes,
     autocast_casts,
     block_ledger,
     outside_ledger,
