@@ -229,7 +229,11 @@ class _Player:
         self.allocator.free(own)
 
     def _give_back(self, index: int) -> int:
-        """A run of returns to the driver: all that ``empty_cache`` would return, or those blocks alone."""
+        """A run of returns to the driver: all that ``empty_cache`` would return, or those blocks alone.
+
+        A recording does not tell ``empty_cache`` from the retry of a refused request. The two differ where the retry
+        waited for another stream: the request does not look at the blocks that this set free, the model does.
+        """
         end = index
         while end < len(self.events) and self.events[end][0] in TO_DRIVER:
             end += 1
