@@ -29,7 +29,7 @@ test: test-unit test-browser check-notebooks   ## everything that has to pass
 
 test-unit: $(VENV)/.test
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not browser and not serial"
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not browser and not serial"
 
 test-browser: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m "browser or serial"
