@@ -6,6 +6,7 @@ new storage; a weak reference to the storage tells when Python or autograd let i
 needs a laptop and seconds.
 """
 
+import contextlib
 import sys
 import weakref
 from collections.abc import Callable
@@ -24,18 +25,18 @@ from memkit.shapes_only import NeedsValues, ShapesOnly, shapes_only
 from memkit.timeline import MemoryTimeline
 from memkit.training import DEVICES
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
-from memkit.watch import run_steps
+from memkit.watch import run_steps, tensors_in
 
 aten = torch.ops.aten
-TORCH_HOME = str(Path(torch.__file__).parent)
 VALUE_ERRORS = (NotImplementedError, DataDependentOutputException, DynamicOutputShapeException)
 ENGINE = torch.autograd.graph._engine_run_backward.__code__
 REUSES_FIRST_ARGUMENT = {
     aten.add.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.index_put.default,
     aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.logical_and.default,
 }  # fmt: skip
-PRODUCTS = {aten.mm.default, aten.bmm.default}
-OWN_FILES = {__file__, str(Path(__file__).with_name("cuda_rules.py")), str(Path(__file__).with_name("attribution.py"))}
+PRODUCTS = {"aten.mm.default", "aten.bmm.default"}
+FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
+OWN_FILES = {str(Path(__file__).with_name(f"{name}.py")) for name in ("trace", "watch", "cuda_rules", "shapes_only")}
 
 
 def trace_memory(build: Callable[[], Callable[[], object]], *, device: str = "cuda", steps: int = 2) -> MemoryTimeline:
@@ -63,8 +64,9 @@ class Tracer(TorchDispatchMode):
     def __init__(self, device_type: str):
         super().__init__()
         self.device_type = device_type
-        self.makes_storage: dict[object, bool] = {aten.lift_fresh.default: True}
+        self.names: dict[object, str] = {}
         self.sole_owner = None
+        self.foreign_files = set(OWN_FILES)
         self.forget()
 
     def forget(self) -> None:
@@ -72,6 +74,7 @@ class Tracer(TorchDispatchMode):
         self.log = Log()
         self.blocks: dict[int, int] = {}
         self.watches: dict[int, weakref.ref] = {}
+        self.forward_lines: dict[int, str] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -89,22 +92,15 @@ class Tracer(TorchDispatchMode):
             out = func(*args, **kwargs) if kwargs else func(*args)
         except VALUE_ERRORS as error:
             raise NeedsValues(str(func)) from error
-        makes_storage = self.makes_storage.get(func)
-        if makes_storage is None:
-            returns = func._schema.returns
-            makes_storage = self.makes_storage[func] = any(r.alias_info is None for r in returns)
-        if makes_storage:
-            if isinstance(out, Tensor):
-                self.note(out, func)
-                if func is aten._to_copy.default and self.block_of(args[0]) in self.log.weights:
-                    self.log.weight_casts.add(self.block_of(out))
-            elif isinstance(out, (tuple, list)):
-                for item in out:
-                    if isinstance(item, Tensor):
-                        self.note(item, func)
-                    elif isinstance(item, (tuple, list)):
-                        for tensor in item:
-                            self.note(tensor, func)
+        op = self.names.get(func)
+        if op is None:
+            makes_storage = func is aten.lift_fresh.default or any(r.alias_info is None for r in func._schema.returns)
+            op = self.names[func] = str(func) if makes_storage else ""
+        if op:
+            for tensor in (out,) if isinstance(out, Tensor) else tensors_in(out):
+                self.note(tensor, op)
+            if func is aten._to_copy.default and self.block_of(args[0]) in self.log.weights:
+                self.log.weight_casts.add(self.block_of(out))
         return out
 
     def runs_in_place(self, func, args, caller) -> bool:
@@ -121,7 +117,7 @@ class Tracer(TorchDispatchMode):
         is_product = func is aten.add.Tensor and self.made_by(args[0]) in PRODUCTS
         return is_product and self.ownership(args) == self.sole_owner
 
-    def made_by(self, tensor: Tensor) -> object:
+    def made_by(self, tensor: Tensor) -> str | None:
         block = self.block_of(tensor)
         return None if block is None else self.log.ops[block]
 
@@ -141,7 +137,7 @@ class Tracer(TorchDispatchMode):
         del self.ownership
         (self.sole_owner,) = seen
 
-    def note(self, tensor: Tensor, func: object) -> None:
+    def note(self, tensor: Tensor, op: str) -> None:
         """Record the tensor's storage, if it is new."""
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -150,7 +146,7 @@ class Tracer(TorchDispatchMode):
         num_bytes = storage.nbytes()
         if num_bytes == 0:
             return
-        block = self.blocks[key] = self.log.allocate(num_bytes, func)
+        block = self.blocks[key] = self.log.allocate(num_bytes, op, self.place(sys._getframe(3)))
 
         def freed(_, key=key, block=block):
             if self.blocks.pop(key, None) is not None:
@@ -158,6 +154,24 @@ class Tracer(TorchDispatchMode):
                 self.log.free(block)
 
         self.watches[key] = weakref.ref(storage, freed)
+
+    def place(self, frame) -> str:
+        """The program's own line that asked; in a backward, the line of the forward that it belongs to."""
+        if frame.f_code is ENGINE:
+            number = torch._C._current_autograd_node()._sequence_nr()
+            lines = (self.forward_lines.get(number - back) for back in range(8))  # views have no line of their own
+            return next((f"backward of {line}" for line in lines if line), "backward")
+        while frame is not None and frame.f_code is not TRACE:
+            code = frame.f_code
+            if code.co_filename not in self.foreign_files:
+                if not code.co_filename.startswith(FOREIGN):
+                    line = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_qualname}"
+                    if torch.is_grad_enabled():
+                        self.forward_lines.setdefault(torch._C._autograd._get_sequence_nr() - 1, line)
+                    return line
+                self.foreign_files.add(code.co_filename)
+            frame = frame.f_back
+        return ""
 
     def block_of(self, tensor: Tensor) -> int | None:
         return self.blocks.get(tensor.untyped_storage()._cdata)
@@ -208,6 +222,9 @@ def noting_rng_states(tracer: Tracer):
 
     with patch.object(torch, "get_rng_state", noted), patch.object(torch.random, "get_rng_state", noted):
         yield
+
+
+TRACE = trace_memory.__code__
 
 
 @contextmanager
