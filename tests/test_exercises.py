@@ -28,7 +28,7 @@ KINDS = (
     "implement",
     "debug",
     "measure and explain",
-    "design",
+    "design under a constraint",
     "think",
     "stretch",
 )
