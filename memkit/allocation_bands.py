@@ -60,7 +60,11 @@ class _Live:
 
 def stack_bands(events: Sequence[Event], max_bands: int = 500) -> Bands:
     """Stack the ``max_bands`` blocks of the largest area, bytes by life, in the order of birth; sum the others."""
-    areas = {event.block: event.num_bytes * (len(events) - i) for i, event in enumerate(events) if event.num_bytes > 0}
+    areas = {
+        event.block: event.num_bytes * (len(events) - i)
+        for i, event in enumerate(events)
+        if event.num_bytes > 0
+    }
     for index, event in enumerate(events):
         if event.num_bytes < 0 and event.block in areas:
             areas[event.block] += event.num_bytes * (len(events) - index)

@@ -12,8 +12,9 @@ The driver's ``cudaMalloc`` is slow, so PyTorch keeps what it once got. It cuts 
 So there are two numbers: ``allocated`` sums the blocks in use, ``reserved`` sums the segments. What lies
 between them is cached, and what lies between in pieces too small for the next request is fragmentation.
 
-Source: c10/cuda/CUDACachingAllocator.cpp, read at torch 2.6 and 2.13; a name in backticks after a method is
-its counterpart there. Not modelled: private pools (CUDA graphs, MemPool), the cudaMallocAsync backend.
+Source: c10/cuda/CUDACachingAllocator.cpp of torch 2.6, c10/core/AllocatorConfig.h of torch 2.13; a name in
+backticks after a method is its counterpart there. Recorded runs of torch 2.11 replay exactly
+(``tests/test_snapshots.py``). Not modelled: private pools (CUDA graphs, MemPool), the cudaMallocAsync backend.
 """
 
 from bisect import bisect_left
@@ -26,7 +27,10 @@ from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number, format_bytes
 
 
 class OutOfMemory(MemoryError):
-    """No block fits and the driver gives no segment, even after all whole free segments were returned."""
+    """No block fits and the driver gives no segment, even after all whole free segments were returned.
+
+    The message has the words of PyTorch's; note that what it "tried to allocate" is the segment, not the request.
+    """
 
     def __init__(self, allocator: "CachingAllocator", requested_bytes: int, segment_bytes: int):
         self.requested_bytes = requested_bytes
@@ -40,9 +44,12 @@ class OutOfMemory(MemoryError):
         super().__init__(
             f"CUDA out of memory. Tried to allocate {format_bytes(segment_bytes)}. "
             f"GPU 0 has a total capacity of {format_bytes(self.capacity_bytes)} "
-            f"of which {format_bytes(self.free_bytes)} is free. {allowed}"
+            f"of which {format_bytes(self.free_bytes)} is free. Including non-PyTorch memory, this process has "
+            f"{format_bytes(allocator.driver.used_bytes)} memory in use. {allowed}"
             f"Of the allocated memory {format_bytes(self.allocated_bytes)} is allocated by PyTorch, and "
-            f"{format_bytes(self.cached_bytes)} is reserved by PyTorch but unallocated."
+            f"{format_bytes(self.cached_bytes)} is reserved by PyTorch but unallocated. If reserved but "
+            "unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
+            "fragmentation."
         )
 
 

@@ -7,7 +7,7 @@ free ones.
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
-from memkit.allocator_config import AllocatorConfig
+from memkit.allocator_config import SMALL_SEGMENT_BYTES, AllocatorConfig
 from memkit.units import as_whole_number, round_up
 
 
@@ -44,7 +44,7 @@ class Driver:
     def reserve(self, num_bytes: int) -> int:
         """``cuMemAddressReserve``: addresses without memory behind them."""
         address = self.next_address
-        self.next_address += round_up(num_bytes, 2**21)
+        self.next_address += round_up(num_bytes, SMALL_SEGMENT_BYTES)
         return address
 
 

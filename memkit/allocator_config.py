@@ -5,7 +5,7 @@ and only a segment is asked from the driver with ``cudaMalloc``. This module kno
 ``memkit.allocator`` knows where the blocks go. The options are those of the environment variable
 ``PYTORCH_ALLOC_CONF``.
 
-Source: c10/core/AllocatorConfig.h and .cpp, c10/cuda/CUDACachingAllocator.cpp (read at torch 2.6 and 2.13).
+Source: c10/core/AllocatorConfig.h of torch 2.13, c10/cuda/CUDACachingAllocator.cpp of torch 2.6.
 """
 
 import re

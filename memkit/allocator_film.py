@@ -60,7 +60,10 @@ class Film:
     """A trace and the allocator that plays it; going forward is cheap, going back starts again."""
 
     def __init__(
-        self, events: Sequence[Event], config: AllocatorConfig | None = None, capacity_bytes: int | None = None
+        self,
+        events: Sequence[Event],
+        config: AllocatorConfig | None = None,
+        capacity_bytes: int | None = None,
     ):
         if not events:
             raise ValueError("a film needs at least one event")
@@ -111,15 +114,21 @@ class Film:
             address = allocator.malloc(event.num_bytes)
         except OutOfMemory as error:
             free = format_bytes(allocator.driver.free_bytes)
-            self.words = f"{name} wants {format_bytes(event.num_bytes)}: out of memory, {free} left on the card"
+            self.words = (
+                f"{name} wants {format_bytes(event.num_bytes)}: out of memory, {free} left on the card"
+            )
             self.failure = str(error)
             return
         self.address_of[event.block] = self.last_address = address
         self.event_at[address] = event
-        asked = [f"{_VERBS[a]} {format_bytes(size)}" for a, _, size, _ in allocator.trace[start:] if a in _VERBS]
+        asked = [
+            f"{_VERBS[a]} {format_bytes(size)}" for a, _, size, _ in allocator.trace[start:] if a in _VERBS
+        ]
         source = ", ".join(asked) if asked else "from a cached block"
         block = allocator.blocks[address]
-        self.words = f"{name} wants {format_bytes(event.num_bytes)}, gets {format_bytes(block.size)}: {source}"
+        self.words = (
+            f"{name} wants {format_bytes(event.num_bytes)}, gets {format_bytes(block.size)}: {source}"
+        )
 
     def _row(self, run: list[Block]) -> Row:
         head = run[0]

@@ -87,13 +87,17 @@ class AllocatorPicture(Picture):
         self.bars, self.sums = [], []
         looks = (("allocated", OKABE_ITO[5], ""), ("reserved", OKABE_ITO[7], "///"))
         for row, (name, colour, hatch) in enumerate(looks):
-            self.totals.text(-0.015 * self.scale_bytes, row, name, fontsize=9, ha="right", va="center", color=INK)
+            self.totals.text(
+                -0.015 * self.scale_bytes, row, name, fontsize=9, ha="right", va="center", color=INK
+            )
             patch = hatched(PathPatch, Path([(0, 0)]), facecolor=colour, hatch=hatch, linewidth=0)
             self.bars.append(self.move(self.totals.add_patch(patch)))
             self.sums.append(self._text(self.totals, 9, "left"))
             self.sums[row].set_position((self.scale_bytes * 1.03, row))
         if capacity_bytes is not None:
-            line = self.totals.axvline(capacity_bytes, color=OKABE_ITO[1], linewidth=2, linestyle=(0, (3, 1.5)))
+            line = self.totals.axvline(
+                capacity_bytes, color=OKABE_ITO[1], linewidth=2, linestyle=(0, (3, 1.5))
+            )
             line.set_clip_on(False)
 
     def redraw(self, still: Still, num_events: int) -> "AllocatorPicture":
@@ -121,12 +125,16 @@ class AllocatorPicture(Picture):
         self.rest_patch.set_path(_boxes(rest))
         self.hole_patch.set_path(_boxes(holes))
         self.new_patch.set_path(_boxes(frames))
-        self._place(self.row_names, [(-self.widest_bytes * 0.012, y, _row_name(row)) for y, row in enumerate(rows)])
+        self._place(
+            self.row_names, [(-self.widest_bytes * 0.012, y, _row_name(row)) for y, row in enumerate(rows)]
+        )
         if len(rows) < len(still.rows):
             self.row_names[-1].set_position((-self.widest_bytes * 0.012, self.num_rows - 1))
             self.row_names[-1].set_text(f"{len(still.rows) - len(rows)} more")
         self._place(self.block_names, labels)
-        for row, (bar, value) in enumerate(zip(self.bars, (still.allocated_bytes, still.reserved_bytes), strict=True)):
+        for row, (bar, value) in enumerate(
+            zip(self.bars, (still.allocated_bytes, still.reserved_bytes), strict=True)
+        ):
             bar.set_path(_boxes([(0, row - 0.36, value, 0.72)]))
         card = f" of the card's {format_bytes(self.capacity_bytes)}" if self.capacity_bytes else ""
         hole = f", largest hole {format_bytes(still.largest_hole_bytes)}" if still.hole_bytes else ""
@@ -204,7 +212,9 @@ def allocations_figure(
     plot = picture.add_axes((0.11, 0.155, 0.87, 0.745))
     plot.set(xlim=(0, num_events), ylim=(0, top * 1.04))
     unit = 1 << max(top // 4, 1).bit_length() - 1
-    plot.set_yticks(range(0, top + 1, unit), [format_bytes(t, 0) for t in range(0, top + 1, unit)], fontsize=8)
+    plot.set_yticks(
+        range(0, top + 1, unit), [format_bytes(t, 0) for t in range(0, top + 1, unit)], fontsize=8
+    )
     plot.tick_params(length=0, colors=GREY, labelsize=8)
     for side, spine in plot.spines.items():
         spine.set_visible(side == "bottom")
@@ -221,7 +231,10 @@ def allocations_figure(
     plot.step(steps, stacked.totals, where="post", color=INK, linewidth=0.9)
     _mark_phases(plot, timeline.events, top)
     picture.text(0.012, 0.965, title, fontsize=11, fontweight="bold", va="center", color=INK)
-    names = {(b.event.part or UNKNOWN).replace("_", " "): LOOK.get(b.event.part, LOOK[UNKNOWN]) for b in stacked.bands}
+    names = {
+        (b.event.part or UNKNOWN).replace("_", " "): LOOK.get(b.event.part, LOOK[UNKNOWN])
+        for b in stacked.bands
+    }
     named = [(part.replace("_", " "), *LOOK[part]) for part in LOOK if part.replace("_", " ") in names]
     _swatches(picture, [*named, ("all smaller blocks", REST_COLOUR, "")])
     peak = stacked.totals.index(top)
@@ -257,4 +270,6 @@ def _mark_phases(plot, events: Sequence[Event], top: int) -> None:
             is_wide = (end - start) / len(events) > 0.012 * len(name)
             rotation = 0 if is_wide else 35
             middle = (start + end) / 2
-            plot.text(middle, -top * 0.02, name, fontsize=8, ha="center", va="top", color=INK, rotation=rotation)
+            plot.text(
+                middle, -top * 0.02, name, fontsize=8, ha="center", va="top", color=INK, rotation=rotation
+            )

@@ -75,7 +75,12 @@ class Diagnosis:
             pages.append(aligned_table(rows))
         rows = [["by line", "part", "blocks", "bytes"]]
         rows += [
-            [line.where, (line.part or "–").replace("_", " "), str(line.num_blocks), format_bytes(line.num_bytes)]
+            [
+                line.where,
+                (line.part or "–").replace("_", " "),
+                str(line.num_blocks),
+                format_bytes(line.num_bytes),
+            ]
             for line in self.lines
         ]
         pages.append(aligned_table(rows))
@@ -133,7 +138,9 @@ def _line(event: Event) -> str:
     return event.where or event.op or f"blocks of {format_bytes(abs(event.num_bytes))}"
 
 
-def _best_changes(timeline: MemoryTimeline, base: Replay, live: list[Event], ranked: list) -> tuple[Change, ...]:
+def _best_changes(
+    timeline: MemoryTimeline, base: Replay, live: list[Event], ranked: list
+) -> tuple[Change, ...]:
     """Try what applies, keep the ones that save most."""
     before, tried = base.peak_reserved_bytes, []
 
@@ -191,7 +198,11 @@ def growing_lines(events: Sequence[Event]) -> dict[str, int]:
     for event in events:
         step += event.phase == "forward" and previous in ("zero_grad", "optimizer")
         previous = event.phase or previous
-        if event.block in unfreed and event.part in ("activations", "temporary", None) and event.phase != "before":
+        if (
+            event.block in unfreed
+            and event.part in ("activations", "temporary", None)
+            and event.phase != "before"
+        ):
             steps.setdefault(_line(event), set()).add(step)
             sizes[_line(event)] += event.num_bytes
     return {line: sizes[line] for line, seen in steps.items() if len(seen) > 1}

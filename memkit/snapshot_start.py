@@ -59,7 +59,11 @@ def state_before(events: Sequence[tuple], segments: Sequence[dict]) -> list[Star
     pages = _pages(segments)
     used = {
         b["address"]: StartBlock(
-            b["address"], b.get("requested_size", b["size"]), b["size"], s["stream"], b["state"] != "active_allocated"
+            b["address"],
+            b.get("requested_size", b["size"]),
+            b["size"],
+            s["stream"],
+            b["state"] != "active_allocated",
         )
         for s in segments
         for b in s["blocks"]
@@ -105,7 +109,9 @@ def _anchors(events: Sequence[tuple], segments: Sequence[dict]) -> list[tuple[in
 
     A small request maps one page of 2 MiB, a large one never so little.
     """
-    ends = [(s["address"], s["stream"], s["segment_type"] == "small") for s in segments if s.get("is_expandable")]
+    ends = [
+        (s["address"], s["stream"], s["segment_type"] == "small") for s in segments if s.get("is_expandable")
+    ]
     maps = [(e[1], e[3], e[2] == PAGE_BYTES) for e in events if e[0] == "segment_map"]
     return ends + maps
 

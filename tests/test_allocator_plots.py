@@ -76,7 +76,9 @@ def test_words_say_where_the_memory_came_from():
     film = Film(rounding_story(), EXPANDABLE)
     assert film.still(1).words == "loss wants 4 B, gets 512 B: maps 2.00 MiB"
     assert film.still(2).words.endswith("from a cached block")
-    assert Film(rounding_story()).still(4).words == "w1 wants 3.00 MiB, gets 3.00 MiB: cudaMalloc of 20.00 MiB"
+    assert (
+        Film(rounding_story()).still(4).words == "w1 wants 3.00 MiB, gets 3.00 MiB: cudaMalloc of 20.00 MiB"
+    )
 
 
 def pixels(picture) -> np.ndarray:
@@ -101,7 +103,9 @@ def test_boxes_are_as_wide_as_blocks():
     widths = {v[0] for v in path.vertices}
     offsets = {p.offset for row in film.still(8).rows for p in row.pieces if not p.is_free}
     assert offsets <= widths
-    assert max(widths) == max(p.offset + p.size for row in film.still(8).rows for p in row.pieces if not p.is_free)
+    assert max(widths) == max(
+        p.offset + p.size for row in film.still(8).rows for p in row.pieces if not p.is_free
+    )
 
 
 def test_more_segments_than_rows_are_counted():
@@ -114,7 +118,9 @@ def test_more_segments_than_rows_are_counted():
 def test_the_words_for_who_does_not_see_the_picture():
     film = Film(holes_story(), capacity_bytes=90 * MIB)
     text = describe(film.still(len(film)), len(film))
-    assert text.startswith("After event 14 of 14: fits nowhere wants 24.00 MiB: out of memory, 10.00 MiB left")
+    assert text.startswith(
+        "After event 14 of 14: fits nowhere wants 24.00 MiB: out of memory, 10.00 MiB left"
+    )
     assert "4 segments, 38.00 MiB allocated, 80.00 MiB reserved, largest hole 8.00 MiB" in text
 
 

@@ -253,7 +253,9 @@ def test_a_run_on_a_small_card_replays_with_its_retries_and_failures(seed, conf)
 
 def check_recorded_run(seed: int, conf: str, capacity_bytes: int | None) -> None:
     snapshot, allocator = random_recording(seed, conf, capacity_bytes)
-    result = replay(snapshot, config=AllocatorConfig.parse(conf))  # a snapshot tells all but large_segment_size_mb
+    result = replay(
+        snapshot, config=AllocatorConfig.parse(conf)
+    )  # a snapshot tells all but large_segment_size_mb
     agreement = result.agreement
     assert agreement.num_same_address == agreement.num_allocations > 0
     assert agreement.num_mallocs == agreement.num_mallocs_predicted
@@ -272,7 +274,9 @@ def test_the_options_are_read_from_the_recording(conf):
 def test_a_recorded_out_of_memory_is_reported_and_the_run_goes_on():
     snapshot, _ = own_recording("")
     num_events = len(snapshot["device_traces"][0])
-    snapshot["device_traces"][0].insert(0, {"action": "oom", "device_free": 5, "size": 512 * MIB, "stream": 0})
+    snapshot["device_traces"][0].insert(
+        0, {"action": "oom", "device_free": 5, "size": 512 * MIB, "stream": 0}
+    )
     result = replay(snapshot)
     assert (result.failure.requested_bytes, result.failure.message) == (512 * MIB, "recorded")
     assert len(result.allocated) == num_events + 1
