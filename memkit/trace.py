@@ -160,7 +160,7 @@ class Tracer(TorchDispatchMode):
         if frame.f_code is ENGINE:
             number = torch._C._current_autograd_node()._sequence_nr()
             lines = (self.forward_lines.get(number - back) for back in range(8))  # views have no line of their own
-            return next((f"backward of {line}" for line in lines if line), "backward")
+            return next((f"{line} (backward)" for line in lines if line), "backward")
         while frame is not None and frame.f_code is not TRACE:
             code = frame.f_code
             if code.co_filename not in self.foreign_files:
