@@ -146,7 +146,7 @@ def _best_changes(
 
     def attempt(name: str, why: str, events: Sequence[Event], config: AllocatorConfig = base.config) -> None:
         after = replay_trace(replace(timeline, events=tuple(events)), config).peak_reserved_bytes
-        if after < before:
+        if after < before and after not in [c.after_bytes for c in tried if c.name.startswith("recompute")]:
             tried.append(Change(name=name, why=why, before_bytes=before, after_bytes=after))
 
     events = timeline.events

@@ -115,6 +115,8 @@ def test_a_line_of_the_model_becomes_a_frame():
         {"filename": "model.py", "line": 12, "name": "mlp"},
         {"filename": "??", "line": 0, "name": "forward"},
     ]
+    (frame, _) = frames_of(Event(0, 1, where="backward of model.py:12 mlp"))
+    assert frame == {"filename": "model.py", "line": 12, "name": "backward of mlp"}
     unnamed = frames_of(Event(0, 1, where="layers.0.mlp"))
     assert [frame["name"] for frame in unnamed] == ["layers.0.mlp", "unknown phase"]
 
