@@ -8,6 +8,7 @@ from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
 from memkit.picture import FAINT, GREY, INK, Picture, hatched, mix
+from memkit.stamped_text import StampedText
 from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.units import format_bytes
 
@@ -95,7 +96,7 @@ def memory_axis(axes, top_bytes: int) -> None:
     """Ticks at quarters of a power of two, each written with its unit, and a light grid."""
     ticks = [top_bytes * i // 4 for i in range(5)]
     axes.set_ylim(0, top_bytes)
-    axes.set_yticks(ticks, [format_bytes(tick, 0) for tick in ticks], fontsize=9)
+    axes.set_yticks(ticks, [format_bytes(tick, 1).replace(".0 ", " ") for tick in ticks], fontsize=9)
     axes.tick_params(axis="y", length=0, colors=GREY)
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -139,26 +140,29 @@ class TimelinePicture(Picture):
         self.bars = stacked_patches(self.plot)
         for patch in self.bars.values():
             self.move(patch)
-        self.pointer = self.move(self.plot.text(0, 0, "▼", fontsize=9, color=INK, ha="center", va="bottom"))
-        self.card = self.move(self.plot.axhline(0, color=INK, linewidth=1.4, linestyle=(0, (5, 3))))
-        box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1}
-        self.card_name = self.move(self.plot.text(0, 0, "", fontsize=9, va="bottom", color=INK, bbox=box))
+        self.pointer = self._number(self.plot, 0, 0, fontsize=9, ha="center", va="bottom", text="▼")
+        self.card_name = self._number(self.plot, 0, 0, fontsize=9, va="bottom", has_box=True)
         self.card_name.set_transform(self.plot.get_yaxis_transform())
+        self.card = self.move(self.plot.axhline(0, color=INK, linewidth=1.4, linestyle=(0, (5, 3))))
         title = {"fontsize": 11.5, "fontweight": "bold", "va": "center", "color": INK}
         self.title = self.text(0.012, 0.955, "", **title)
         self.subtitle = self.text(0.012, 0.898, "", fontsize=9, va="center", color=GREY)
         self._write_side()
 
+    def _number(self, axes, x: float, y: float, **style) -> StampedText:
+        """A moving text."""
+        return self.move(axes.add_artist(StampedText(x, y, **{"color": INK, **style})))
+
     def _write_side(self) -> None:
         """The legend in words, with room for the bytes of the selected instant."""
         text = {"fontsize": 9.5, "va": "top", "color": INK, "linespacing": 1.3}
-        self.side_title = self.move(self.side.text(0, 0.97, "", fontweight="bold", **text))
+        self.side_title = self._number(self.side, 0, 0.97, fontweight="bold", **text)
         self.side_names = name_parts(self.side, top=0.85, row=0.108)
         self.side_values = {
-            part: self.move(self.side.text(0.18, y - 0.032, "", **{**text, "color": GREY}))
+            part: self._number(self.side, 0.18, y - 0.032, **{**text, "color": GREY})
             for part, (*_, y) in self.side_names.items()
         }
-        self.side_total = self.move(self.side.text(0, 0.185, "", **text))
+        self.side_total = self._number(self.side, 0, 0.185, **text)
         self.side_card = self.side.text(0, 0.135, "", **{**text, "color": GREY})
 
     def redraw(
@@ -231,7 +235,7 @@ class TimelinePicture(Picture):
                 self.names += self.plot.plot(ends, [y, y], **line)
                 self._name(places, y - 0.015, f"step {step}", INK, 9)
         style = {"fontsize": 8.5, "ha": "center", "va": "bottom", "color": INK, "linespacing": 0.95}
-        self.totals = [self.move(self.plot.text(0, 0, "", **style)) for _ in instants]
+        self.totals = [self._number(self.plot, 0, 0, **style) for _ in instants]
         self.plot.set_xlim(-0.65, x - 0.35)
         self.plot.set_xticks([])
         memory_axis(self.plot, top)
@@ -262,7 +266,7 @@ class TimelinePicture(Picture):
         self.card_name.set_text(card)
         self.write(self.side_card, card)
         is_peak = selected.total_bytes == timeline.peak_bytes
-        self.side_title.set_text(f"{'The peak is the' if is_peak else 'This is the'}\n{where(selected)}")
+        self.side_title.set_text(f"{'Peak of the step' if is_peak else 'This instant'}:\n{where(selected)}")
         for part, text in self.side_values.items():
             value = getattr(selected, part) if part in PARTS else selected.unattributed_bytes
             text.set_text(format_bytes(value))

@@ -22,7 +22,7 @@ LAYERS = (
                recordings driver doctor"""),
     ({"torch"}, """transformer saved_tensors attribution watch cuda_rules trace measure gpu_memory bandwidth
                    measured_blocks measurements record"""),
-    ({"matplotlib"}, """picture timeline_picture plots
+    ({"matplotlib"}, """picture stamped_text timeline_picture plots
                       bit_picture number_line_picture running_sum_picture format_plots allocator_plots"""),
     ({"matplotlib", "ipywidgets"}, """widgets widgets.keys widgets.panel widgets.memory_explorer
                                     widgets.step_timeline"""),

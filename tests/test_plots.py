@@ -100,7 +100,7 @@ def test_the_selected_instant_is_written_out():
     words = words_of(timeline_figure(shown, selected=shown.at("backward peak", step=1)))
     assert "peak of backward" in words
     assert format_bytes(800 * MIB) in words
-    assert words_of(timeline_figure(shown)).count("The peak is the") == 1
+    assert words_of(timeline_figure(shown)).count("Peak of the step") == 1
 
 
 def test_later_instants_fade():
@@ -124,6 +124,16 @@ def test_the_axis_ends_at_a_power_of_two_with_room_above_the_peak(peak):
     top = axis_top(peak)
     assert top & (top - 1) == 0
     assert peak < top <= max(4 * peak, 4)
+
+
+@pytest.mark.parametrize("scale, top", [(1, "2 GiB"), (2, "4 GiB"), (4, "8 GiB")])
+def test_ticks_say_what_they_stand_for(scale, top):
+    shown = timeline(scale=scale, steps=1)
+    plot = timeline_figure(shown).plot
+    for tick, label in zip(plot.get_yticks(), plot.get_yticklabels(), strict=True):
+        number, unit = label.get_text().split()
+        assert float(number) * {"B": 1, "MiB": MIB, "GiB": GIB}[unit] == tick
+    assert label.get_text() == top
 
 
 def test_crowded_timelines_keep_first_and_last_micro_batch_and_then_the_last_step():
