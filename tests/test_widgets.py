@@ -21,7 +21,7 @@ from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.training import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets import keys
-from memkit.widgets.memory_explorer import NO_CARD, MemoryExplorer, explain, what_helps, what_ifs
+from memkit.widgets.memory_explorer import NO_CARD, MemoryExplorer, advice, verdict, what_helps, what_ifs
 from memkit.widgets.panel import Number, Panel, View, choice, html_table, switch
 from memkit.widgets.step_timeline import MEANING, StepTimeline, changes
 
@@ -181,7 +181,7 @@ def test_a_value_that_a_control_refuses_is_taken_back():
 def test_the_words_name_the_part_that_wins():
     peak = estimate_memory(SETUP, steps=2).for_step(2).peak
     winner = max(PARTS, key=lambda part: getattr(peak, part))
-    words = explain(SETUP)[0]
+    words = verdict(SETUP)
     assert winner.replace("_", " ") in words
     assert f"{getattr(peak, winner) / peak.total_bytes:.0%}" in words
 
@@ -192,7 +192,7 @@ def test_fitting_is_a_comparison_of_bytes(card, micro_batch_size):
     setup = replace(SETUP, micro_batch_size=micro_batch_size)
     peak = estimate_memory(setup, steps=2).for_step(2).peak_bytes
     room = CARDS[card].memory_bytes - peak
-    words = explain(setup, card)[0]
+    words = verdict(setup, card)
     assert ("does not fit" in words) == (room < 0)
     assert format_bytes(abs(room)) in words
 
@@ -202,7 +202,28 @@ def test_what_helps_is_sorted_and_each_really_helps():
     helps = what_helps(SETUP)
     assert helps and [size for _, size in helps] == sorted(size for _, size in helps)
     assert all(size < peak for _, size in helps)
-    assert helps[0][0] in explain(SETUP)[1]
+    assert helps[0][0] in advice(SETUP)[0]
+
+
+def test_one_more_sequence_is_the_difference_of_two_estimates():
+    peaks = [
+        estimate_memory(replace(SETUP, micro_batch_size=size), steps=2).for_step(2).peak_bytes
+        for size in (8, 9)
+    ]
+    assert format_bytes(peaks[1] - peaks[0]) in advice(SETUP)[1]
+
+
+def test_words_that_fail_are_explained_and_the_picture_stays():
+    class Forgetful(Panel):
+        def view(self, number):
+            return View(png=TINY_PNG, alt="a dot", words=(f"{number}.",), more=lambda: (f"{1 // number}",))
+
+    panel = Forgetful({"number": Number("Number", 1, 0, 9)})
+    assert panel.error == ""
+    panel.set(number=0)
+    assert panel.error.startswith("ZeroDivisionError")
+    panel.set(number=2)
+    assert panel.error == "" and panel.alert.value == ""
 
 
 def test_a_what_if_keeps_model_and_tokens_of_the_step():

@@ -30,15 +30,15 @@ def what_ifs(setup: TrainingSetup) -> dict[str, TrainingSetup]:
     if setup.attention == "stored":
         changes["flash attention"] = replace(setup, attention="flash")
     if setup.recomputation != "full":
-        changes["full recomputation"] = replace(setup, recomputation="full")
+        changes["full recomputation, which runs each forward twice"] = replace(setup, recomputation="full")
     if setup.recomputation == "none" and setup.attention == "stored":
         changes["selective recomputation"] = replace(setup, recomputation="selective")
     if setup.micro_batch_size > 1 and setup.micro_batch_size % 2 == 0:
-        changes["half the micro-batch, twice the accumulation"] = replace(
+        changes["half the micro-batch, accumulated twice"] = replace(
             setup, micro_batch_size=setup.micro_batch_size // 2, grad_accum_steps=2 * setup.grad_accum_steps
         )
     if setup.precision.name != PURE_BF16.name:
-        changes["pure bf16"] = replace(setup, precision=PURE_BF16)
+        changes["pure bf16, which rounds every update"] = replace(setup, precision=PURE_BF16)
     if setup.optimizer.name in ("Adam", "AdamW", "AdamW amsgrad"):
         changes["8-bit AdamW"] = replace(setup, optimizer=replace(setup.optimizer, name="8-bit AdamW"))
     if setup.optimizer.implementation == "foreach":
@@ -55,30 +55,35 @@ def what_helps(setup: TrainingSetup) -> list[tuple[str, int]]:
     return sorted([(name, peak) for name, peak in peaks if peak < peak_bytes], key=lambda pair: pair[1])
 
 
-def explain(setup: TrainingSetup, card: str = NO_CARD) -> tuple[str, ...]:
-    """What a setup's memory means: the peak and the term that wins, whether it fits, what would help most."""
+def verdict(setup: TrainingSetup, card: str = NO_CARD) -> str:
+    """The peak, the part that wins there, and whether it fits on the card."""
     peak = steady_step(setup).peak
     part = max(PARTS, key=lambda name: getattr(peak, name) or 0)
     share = (getattr(peak, part) or 0) / peak.total_bytes
-    winner = part.replace("_", " ")
     size = format_bytes(peak.total_bytes)
-    wins = f"Peak {size}, at the {where(peak)}; {winner} win with {share:.0%} of it."
-    if card != NO_CARD:
-        room = CARDS[card].memory_bytes - peak.total_bytes
-        fits = f"fits on one {card} with {format_bytes(room)} to spare" if room >= 0 else (
-            f"does not fit on one {card}: {format_bytes(-room)} too much"
-        )  # fmt: skip
-        wins += f" It {fits}."
+    wins = f"Peak {size}, at the {where(peak)}; {part.replace('_', ' ')} win with {share:.0%} of it."
+    if card == NO_CARD:
+        return wins
+    room = CARDS[card].memory_bytes - peak.total_bytes
+    if room < 0:
+        return f"{wins} It does not fit on one {card}: {format_bytes(-room)} too much."
+    return f"{wins} It fits on one {card} with {format_bytes(room)} to spare."
+
+
+def advice(setup: TrainingSetup) -> tuple[str, str]:
+    """What would lower the peak most, and what one sequence more would add to it."""
+    peak_bytes = steady_step(setup).peak_bytes
     helps = [
-        f"{name} → {format_bytes(other)} (−{1 - other / peak.total_bytes:.0%})"
-        for name, other in what_helps(setup)[:3]
+        f"{name} → {format_bytes(peak)} (−{1 - peak / peak_bytes:.0%})" for name, peak in what_helps(setup)
     ]
-    advice = (
-        f"What would help most: {'; '.join(helps)}."
+    larger = replace(setup, micro_batch_size=setup.micro_batch_size + 1)
+    added = steady_step(larger).peak_bytes - peak_bytes
+    return (
+        f"What would help most: {'; '.join(helps[:3])}."
         if helps
-        else "No single change offered here lowers the peak."
+        else "No change offered here lowers the peak.",
+        f"One more sequence in the micro-batch would add {format_bytes(added)}.",
     )
-    return wins, advice
 
 
 class MemoryExplorer(Panel):
@@ -133,4 +138,10 @@ class MemoryExplorer(Panel):
             f"{setup.model.name}, {format_count(count_parameters(setup.model))} parameters: one training step"
         )
         self.bars.redraw(timeline, capacity_bytes=capacity, card_name=card, title=title)
-        return View(png=self.bars.png(), alt=self.bars.alt, words=explain(setup, card), table=timeline.rows())
+        return View(
+            png=self.bars.png(),
+            alt=self.bars.alt,
+            words=(verdict(setup, card),),
+            more=lambda: advice(setup),
+            table=timeline.rows(),
+        )

@@ -6,7 +6,7 @@ lives on, and carries a static twin, so that a page without a kernel still shows
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from struct import unpack
@@ -25,13 +25,15 @@ class View:
     """What a panel shows for one state: a picture, what it shows, what it means, and its numbers.
 
     ``alt`` describes the picture to who does not see it. ``words`` are the sentences of the status line,
-    the first of which is the one-line summary. ``table`` has rows of text, the header first.
+    the first of which is the one-line summary. ``table`` has rows of text, the header first. ``more`` gives
+    sentences that take longer to find; it is called when the picture is on its way.
     """
 
     png: bytes
     alt: str
     words: tuple[str, ...]
     table: tuple[tuple[str, ...], ...] = ()
+    more: Callable[[], tuple[str, ...]] = tuple
 
 
 class Number(widgets.HBox):
@@ -165,25 +167,27 @@ class Panel(widgets.VBox):
     def _try(self, state: dict) -> bool:
         """Show the state, or the reason why it cannot be shown."""
         try:
-            shown = self.view(**state)
+            self._show(self.view(**state), state)
         except ValueError as error:
             self._complain(str(error))
-            return False
         except Exception as error:  # noqa: BLE001 - a panel never dies of one state
             self._complain(f"{type(error).__name__}: {error}")
-            return False
-        self.shown, self.state, self.error = shown, state, ""
-        self.alert.value = ""
+        else:
+            self.error = self.alert.value = ""
+        return not self.error
+
+    def _show(self, shown: View, state: dict) -> None:
+        """Send the picture first: it is on its way while the words are still thought out."""
         width, height = unpack(">II", shown.png[16:24])
         data = base64.b64encode(shown.png).decode()
         self.picture.value = (
             f'<img alt="{escape(shown.alt)}" width="{width}" height="{height}" decoding="sync" '
             f'style="max-width:100%;height:auto" src="data:image/png;base64,{data}">'
         )
-        lines = "<br>".join(map(escape, shown.words))
-        self.status.value = f'<div role="status" aria-live="polite" style="line-height:1.45">{lines}</div>'
+        self.shown, self.state = shown, state
+        words = "<br>".join(map(escape, (*shown.words, *shown.more())))
+        self.status.value = f'<div role="status" aria-live="polite" style="line-height:1.45">{words}</div>'
         self.table.value = html_table(shown.table)
-        return True
 
     def _complain(self, message: str) -> None:
         self.error = message
