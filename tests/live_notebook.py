@@ -60,28 +60,32 @@ def end_kernels(lab: dict) -> None:
         ask_server(lab, f"sessions/{session['id']}", "DELETE")
 
 
-def open_and_run(page: Page, lab: dict, name: str, front: str = "lab", seconds: int = 180) -> None:
-    """Open a notebook, choose Run All Cells from the menu, and wait until a panel's slider is there.
+def open_and_run(
+    page: Page, lab: dict, name: str, front: str = "lab", wait_for: str = SLIDER, seconds: int = 180
+) -> None:
+    """Open a notebook, choose Run All Cells from the menu, and wait for an element (a panel's slider).
 
     Raises: RuntimeError: a cell of the notebook failed.
     """
     reset = "&reset" if front == "lab" else ""
-    page.goto(f"{lab['url']}/{PAGES[front]}/{name}?token={lab['token']}{reset}", wait_until="domcontentloaded")
+    page.goto(
+        f"{lab['url']}/{PAGES[front]}/{name}?token={lab['token']}{reset}", wait_until="domcontentloaded"
+    )
     page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
     deadline = time.monotonic() + 60
-    while not _has_idle_kernel(lab):
+    while not _has_idle_kernel(lab, name):
         if time.monotonic() > deadline:
             raise RuntimeError("the notebook's kernel was not ready in 60 s")
         page.wait_for_timeout(100)
     page.wait_for_timeout(500)
     page.locator(".lm-MenuBar-itemLabel", has_text="Run").first.click()
     page.locator(".lm-Menu-itemLabel", has_text="Run All Cells").first.click()
-    page.wait_for_selector(f"{SLIDER}, {ERROR}", timeout=seconds * 1000, state="attached")
+    page.wait_for_selector(f"{wait_for}, {ERROR}", timeout=seconds * 1000, state="attached")
     if page.locator(ERROR).count():
         raise RuntimeError(f"a cell failed: {page.locator(ERROR).first.inner_text()[-500:]}")
     page.wait_for_timeout(1500)
 
 
-def _has_idle_kernel(lab: dict) -> bool:
-    kernels = [session["kernel"] for session in ask_server(lab, "sessions")]
+def _has_idle_kernel(lab: dict, name: str) -> bool:
+    kernels = [session["kernel"] for session in ask_server(lab, "sessions") if session["path"] == name]
     return any(kernel["connections"] and kernel["execution_state"] == "idle" for kernel in kernels)
