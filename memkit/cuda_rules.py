@@ -8,7 +8,6 @@ operation that CUDA would have called.
 """
 
 import functools
-import math
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._device import _device_constructors
 
+from memkit.cuda_attention import attention
 from memkit.shapes_only import ShapesOnly, has_values, shapes_only
 
 aten = torch.ops.aten
@@ -26,7 +26,7 @@ META = torch.device("meta")
 LOWER_PRECISION = """_convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d
     convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul
     linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
-    _scaled_dot_product_flash_attention scaled_dot_product_attention""".split()
+    _scaled_dot_product_flash_attention scaled_dot_product_attention"""
 """Run in float16 or bfloat16: the inputs are cast down, and a weight's cast is kept until autocast is left."""
 
 FLOAT32 = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm
@@ -35,13 +35,13 @@ FLOAT32 = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsq
     margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
     binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d
     upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d
-    upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa""".split()
+    upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"""
 """Run in float32: the inputs are cast up."""
 
-FLOAT32_OUTPUT = """prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum norm""".split()
+FLOAT32_OUTPUT = "prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum norm"
 """Asked for a float32 result (``dtype=``) where the caller names no dtype."""
 
-PROMOTE = """addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add""".split()
+PROMOTE = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 """Run in the widest dtype among the inputs."""
 
 
@@ -96,105 +96,118 @@ class CudaRules(ShapesOnly):
         elif policy == "promote":
             tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point()]
             dtype = torch.float32 if any(t.dtype is torch.float32 for t in tensors) else lower
-        return autocast_cast(args, dtype, cache), {k: autocast_cast(v, dtype, cache) for k, v in kwargs.items()}
+        # C++ evaluates the casts of a call from the last argument to the first; the backward runs them in reverse.
+        casts = [autocast_cast(value, dtype, cache) for value in (*reversed(kwargs.values()), *reversed(args))][::-1]
+        return tuple(casts[: len(args)]), dict(zip(kwargs, casts[len(args) :], strict=True))
 
 
 def _rules() -> dict:
-    """What to do at which call."""
-    rules = {}
-
-    def rule(*functions):
-        def register(handler):
-            rules.update(dict.fromkeys([f for f in functions if f is not None], handler))
-            return handler
-
-        return register
-
-    def plain(handler):
-        """A rule that needs neither the mode nor the function."""
-        return lambda mode, func, args, kwargs: handler(*args, **kwargs)
-
-    getters = {"device": CARD, "is_cuda": True, "is_meta": False}
-    for name, answer in getters.items():
+    """Which handler answers which call of torch."""
+    rules = {
+        Tensor.get_device: lambda mode, func, args, kwargs: 0 if args[0].is_meta else -1,
+        Tensor.pin_memory: lambda mode, func, args, kwargs: args[0],
+        Tensor.cuda: lambda mode, func, args, kwargs: args[0].to(META),
+        Tensor.to: _to,
+        Tensor.cpu: lambda mode, func, args, kwargs: _to_host(mode, args[0]),
+        torch.dropout: _dropout,
+    }
+    for name, value in (("device", CARD), ("is_cuda", True), ("is_meta", False)):
         getter = getattr(Tensor, name).__get__
-
-        def get(mode, func, args, kwargs, getter=getter, answer=answer):
-            return answer if args[0].is_meta else getter(*args)
-
-        rules[getter] = get
-
-    rule(Tensor.get_device)(plain(lambda tensor: 0 if tensor.is_meta else -1))
-    rule(Tensor.pin_memory)(plain(lambda tensor, *_, **__: tensor))
-    rule(Tensor.cuda)(plain(lambda tensor, *_, **__: tensor.to(META)))
-
-    factories = _device_constructors() - {torch.tensor, torch.as_tensor, torch.asarray}
-
-    @rule(*factories)
-    def factory(mode, func, args, kwargs):
-        if kwargs.get("device") is None:
-            kwargs["device"] = META
-        kwargs.pop("generator", None)
-        return func(*args, **kwargs)
-
-    @rule(torch.tensor, torch.as_tensor, torch.asarray)
-    def from_data(mode, func, args, kwargs):
-        tensor = func(*args, **kwargs)
-        return tensor if kwargs.get("device") is not None or tensor.dim() == 0 else tensor.to(META)
-
-    @rule(Tensor.to)
-    def to(mode, func, args, kwargs):
-        tensor, *rest = args
-        rest = [rest[0] if rest and isinstance(rest[0], Tensor) else on_card(rest[0]), *rest[1:]] if rest else []
-        target = kwargs.get("device", rest[0] if rest else None)
-        if isinstance(target, (str, torch.device)) and torch.device(target).type == "cpu":
-            return tensor if has_values(tensor) else mode.without_values(tensor, "to")
-        return func(tensor, *rest, **kwargs)
-
-    @rule(Tensor.cpu)
-    def cpu(mode, func, args, kwargs):
-        return args[0] if has_values(args[0]) else mode.without_values(args[0], "cpu")
-
-    @rule(torch.dropout)
-    def dropout(mode, func, args, kwargs):
-        tensor, p, is_training = (*args, *kwargs.values())
-        if is_training and 0 < p < 1 and tensor.is_meta and tensor.numel():
-            return torch.native_dropout(tensor, p, True)[0]
-        return func(*args, **kwargs)
-
-    def fused_attention(mode, func, args, kwargs):
-        return attention(*args, **kwargs)
-
+        rules[getter] = functools.partial(_property, value)
+    from_data = {torch.tensor, torch.as_tensor, torch.asarray}
+    rules |= dict.fromkeys(_device_constructors() - from_data, _factory) | dict.fromkeys(from_data, _from_data)
     for function in _named("scaled_dot_product_attention"):
-        rules[function] = fused_attention
+        rules[function] = lambda mode, func, args, kwargs: attention(*args, **kwargs)
+    for function in (*_named("softmax"), *_named("log_softmax")):
+        rules[function] = _softmax
     for policy, names in (("lower", LOWER_PRECISION), ("float32", FLOAT32), ("promote", PROMOTE)):
-        for name in names:
-            for function in _named(name):
-                rules[function] = functools.partial(_autocast_rule, policy, rules.get(function))
-    for name in FLOAT32_OUTPUT:
-        for function in _named(name):
-            rules[function] = _autocast_float32_output
-    for function in _named("cross_entropy_loss"):  # made of log_softmax and nll_loss, which autocast sees inside it
-        rules[function] = functools.partial(_autocast_rule, "float32", None)
+        for function in (function for name in names.split() for function in _named(name)):
+            rules[function] = functools.partial(_autocast, policy, rules.get(function))
+    for function in (function for name in FLOAT32_OUTPUT.split() for function in _named(name)):
+        rules[function] = functools.partial(_autocast_output, rules.get(function))
+    rules |= dict.fromkeys(_named("cross_entropy_loss"), functools.partial(_cross_entropy, rules[torch.log_softmax]))
     return rules
 
 
-def _autocast_rule(policy, then, mode, func, args, kwargs):
+def _property(value, mode, func, args, kwargs):
+    return value if args[0].is_meta else func(*args)
+
+
+def _factory(mode, func, args, kwargs):
+    """A tensor made without naming a device is made on the card, as under ``torch.set_default_device``."""
+    if kwargs.get("device") is None:
+        kwargs = kwargs | {"device": META}
+    kwargs.pop("generator", None)
+    return func(*args, **kwargs)
+
+
+def _from_data(mode, func, args, kwargs):
+    """A number stays in the host's memory, where the optimizers keep their step counts."""
+    tensor = func(*args, **kwargs)
+    return tensor if kwargs.get("device") is not None or tensor.dim() == 0 else tensor.to(META)
+
+
+def _to(mode, func, args, kwargs):
+    tensor, *rest = args
+    if rest and not isinstance(rest[0], Tensor):
+        rest[0] = on_card(rest[0])
+    target = kwargs.get("device", rest[0] if rest else None)
+    if isinstance(target, (str, torch.device)) and torch.device(target).type == "cpu":
+        return _to_host(mode, tensor)
+    return func(tensor, *rest, **kwargs)
+
+
+def _to_host(mode, tensor):
+    return tensor if has_values(tensor) else mode.without_values(tensor, "cpu")
+
+
+def _dropout(mode, func, args, kwargs):
+    """One kernel with a mask of one byte a value."""
+    tensor, p, is_training = (*args, *kwargs.values())
+    if is_training and 0 < p < 1 and tensor.is_meta and tensor.numel():
+        return torch.native_dropout(tensor, p, True)[0]
+    return func(*args, **kwargs)
+
+
+def _softmax(mode, func, args, kwargs):
+    """float16 in and float32 out is one kernel, without a cast of the input in between."""
+    dtype = kwargs.get("dtype", args[2] if len(args) > 2 else None)
+    if args and args[0].is_meta and args[0].dtype is torch.float16 and dtype is torch.float32:
+        kernel = aten._log_softmax if func in _named("log_softmax") else aten._softmax
+        return kernel(args[0], kwargs["dim"] if "dim" in kwargs else args[1], True)
+    return func(*args, **kwargs)
+
+
+def _cross_entropy(log_softmax, mode, func, args, kwargs):
+    """Made of ``log_softmax`` and ``nll_loss``, each of which autocast runs in float32."""
+    names = ("input", "target", "weight", "reduction", "ignore_index", "label_smoothing")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    logits, target = given["input"], given["target"]
+    if not torch.is_autocast_enabled("cuda") or not is_lower_precision(logits):
+        return func(*args, **kwargs)
+    if given.get("label_smoothing") or target.is_floating_point():
+        return _autocast("float32", None, mode, func, args, kwargs)
+    logs = log_softmax(mode, torch.log_softmax, (logits, min(logits.dim() - 1, 1)), {})
+    rest = {name: given[name] for name in names[2:5] if name in given}
+    return torch._C._nn.nll_loss_nd(logs, target, **rest)
+
+
+def _autocast(policy, then, mode, func, args, kwargs):
     if torch.is_autocast_enabled("cuda"):
         args, kwargs = mode.cast(policy, args, kwargs)
     return then(mode, func, args, kwargs) if then else func(*args, **kwargs)
 
 
-def _autocast_float32_output(mode, func, args, kwargs):
-    tensor = args[0] if args else kwargs.get("input")
-    if (
-        torch.is_autocast_enabled("cuda")
-        and isinstance(tensor, Tensor)
-        and tensor.dtype in (torch.float16, torch.bfloat16)
-        and kwargs.get("dtype") is None
-        and not any(isinstance(value, torch.dtype) for value in args)
-    ):
+def _autocast_output(then, mode, func, args, kwargs):
+    names_dtype = kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args)
+    if torch.is_autocast_enabled("cuda") and not names_dtype and is_lower_precision(args[0] if args else None):
         kwargs = kwargs | {"dtype": torch.float32}
-    return func(*args, **kwargs)
+    return then(mode, func, args, kwargs) if then else func(*args, **kwargs)
+
+
+def is_lower_precision(value: object) -> bool:
+    """Whether this is a tensor of 16-bit floating-point numbers."""
+    return isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
 
 
 def _named(name: str) -> list:
@@ -205,48 +218,6 @@ def _named(name: str) -> list:
     if name.startswith("linalg_"):
         found.append(getattr(torch.linalg, name.removeprefix("linalg_"), None))
     return [function for function in found if function is not None]
-
-
-def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False) -> Tensor:
-    """``F.scaled_dot_product_attention`` by the kernel that CUDA would choose (compute capability 8.0 or later)."""
-    is_half = q.dtype in (torch.float16, torch.bfloat16)
-    head_dim, same_heads = q.shape[-1], q.shape[-3] == k.shape[-3]
-    same_width = head_dim == k.shape[-1] == v.shape[-1]
-    is_dense = q.dim() == 4 and q.numel() > 0 and k.numel() > 0
-    can_flash = is_dense and is_half and same_width and head_dim <= 256 and attn_mask is None
-    can_flash = can_flash and (same_heads or enable_gqa) and not (is_causal and q.shape[-2] != k.shape[-2])
-    alignment = 8 if is_half else 4
-    can_efficient = is_dense and same_heads and (is_half or q.dtype is torch.float32)
-    can_efficient = can_efficient and head_dim % alignment == 0 and v.shape[-1] % alignment == 0
-    if can_flash and torch._C._get_flash_sdp_enabled():
-        scale = scale if scale is not None else 1 / math.sqrt(head_dim)
-        padding = -head_dim % 8
-        if padding:
-            q, k, v = (torch.nn.functional.pad(t, (0, padding)) for t in (q, k, v))
-        out = aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
-        return out[..., :head_dim] if padding else out
-    if can_efficient and torch._C._get_mem_efficient_sdp_enabled():
-        keeps_sums = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
-        if attn_mask is not None:
-            attn_mask = _bias(attn_mask, q, k)
-        return aten._scaled_dot_product_efficient_attention(
-            q, k, v, attn_mask, keeps_sums, dropout_p, is_causal, scale=scale
-        )[0]
-    if not torch._C._get_math_sdp_enabled():
-        raise RuntimeError("No available kernel. Aborting execution.")
-    return aten._scaled_dot_product_attention_math(
-        q, k, v, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
-    )[0]
-
-
-def _bias(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """The mask as the memory-efficient kernel reads it: additive, the last dimension padded to a multiple of 16."""
-    if mask.dtype is torch.bool:
-        mask = torch.where(mask, 0.0, torch.full((), -math.inf, dtype=q.dtype, device=META))
-    length = k.shape[-2]
-    if length % 16:
-        mask = torch.nn.functional.pad(mask, (0, -length % 16))[..., :length]
-    return mask.expand(*q.shape[:-1], length)
 
 
 @contextmanager
