@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memkit.attribution import Log, timeline
+from memkit.cuda_attention import BUFFERS, HOST_OUTPUTS
 from memkit.cuda_rules import pretend_cuda
 from memkit.shapes_only import NeedsValues, ShapesOnly, shapes_only
 from memkit.timeline import MemoryTimeline
@@ -36,7 +37,7 @@ REUSES_FIRST_ARGUMENT = {
 }  # fmt: skip
 PRODUCTS = {"aten.mm.default", "aten.bmm.default"}
 FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
-OWN_FILES = {str(Path(__file__).with_name(f"{name}.py")) for name in ("trace", "watch", "cuda_rules", "shapes_only")}
+OWN_FILES = {str(Path(__file__).with_name(f"{name}.py")) for name in ("trace", "watch", "cuda_rules", "cuda_attention", "shapes_only")}
 
 
 def trace_memory(build: Callable[[], Callable[[], object]], *, device: str = "cuda", steps: int = 2) -> MemoryTimeline:
@@ -65,6 +66,7 @@ class Tracer(TorchDispatchMode):
         super().__init__()
         self.device_type = device_type
         self.names: dict[object, str] = {}
+        self.buffers, self.host_outputs = (BUFFERS, HOST_OUTPUTS) if device_type == "meta" else ({}, {})
         self.sole_owner = None
         self.foreign_files = set(OWN_FILES)
         self.forget()
@@ -97,11 +99,25 @@ class Tracer(TorchDispatchMode):
             makes_storage = func is aten.lift_fresh.default or any(r.alias_info is None for r in func._schema.returns)
             op = self.names[func] = str(func) if makes_storage else ""
         if op:
-            for tensor in (out,) if isinstance(out, Tensor) else tensors_in(out):
-                self.note(tensor, op)
+            in_host = self.host_outputs.get(func, ())
+            for number, item in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
+                for tensor in (item,) if isinstance(item, Tensor) else tensors_in(item):
+                    if number not in in_host:
+                        self.note(tensor, op)
+            if func in self.buffers:
+                self.note_buffers(self.buffers[func](*args, **(kwargs or {})), op)
             if func is aten._to_copy.default and self.block_of(args[0]) in self.log.weights:
                 self.log.weight_casts.add(self.block_of(out))
         return out
+
+    def note_buffers(self, stages: list[list[int]], op: str) -> None:
+        """Record what a kernel takes and gives back before it returns."""
+        place = self.place(sys._getframe(3))
+        for sizes in stages:
+            blocks = [self.log.allocate(size, op, place) for size in sizes]
+            self.log.scratch.update(blocks)
+            for block in blocks:
+                self.log.free(block)
 
     def runs_in_place(self, func, args, caller) -> bool:
         """Whether torch would write over the first argument if nobody watched.

@@ -1,0 +1,132 @@
+"""Which attention kernel CUDA runs, and the buffers that it takes while it runs.
+
+``F.scaled_dot_product_attention`` has four kernels on CUDA. Each refuses some inputs; the first in the order of
+priority that is switched on (``sdpa_kernel``) and accepts the inputs runs. cuDNN's kernel, which recent versions put
+first on Hopper and Blackwell, keeps the same tensors as the flash kernel and is treated as one here.
+
+Source: ATen/native/transformers/cuda/sdp_utils.cpp (choice), flash_attn/flash_api.cpp and attention_backward.cu
+(buffers), for compute capability 8.0 or later.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend
+
+aten = torch.ops.aten
+FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_backward.default
+EFFICIENT_FORWARD = aten._scaled_dot_product_efficient_attention.default
+EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward.default
+EMBEDDING_BACKWARD = aten.embedding_dense_backward.default
+
+BLOCK_ROWS = 64
+"""The memory-efficient kernel adds up the query's gradient in float32, block by block of 64 rows × 64 columns."""
+BLOCK_BYTES = 4 * BLOCK_ROWS * BLOCK_ROWS + 16  # with a lock and a counter
+SORTED_EMBEDDING_ROWS = 3072  # up to here the embedding's backward needs no sorting
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """``F.scaled_dot_product_attention`` by the kernel that CUDA would choose.
+
+    Shapes: q is [B, A, S, H]; k and v are [B, K, T, H]. Raises: RuntimeError: no enabled kernel takes the inputs.
+    """
+    backend = choose_backend(q, k, v, attn_mask, is_causal, enable_gqa)
+    if backend is SDPBackend.FLASH_ATTENTION:
+        scale = scale if scale is not None else 1 / math.sqrt(q.shape[-1])
+        head_dim, padding = q.shape[-1], -q.shape[-1] % 8
+        if padding:
+            q, k, v = (torch.nn.functional.pad(t, (0, padding)) for t in (q, k, v))
+        out = aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
+        return out[..., :head_dim] if padding else out
+    if backend is SDPBackend.EFFICIENT_ATTENTION:
+        keeps_sums = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
+        bias = None if attn_mask is None else additive(attn_mask, q, k)
+        return aten._scaled_dot_product_efficient_attention(
+            q, k, v, bias, keeps_sums, dropout_p, is_causal, scale=scale
+        )[0]
+    return aten._scaled_dot_product_attention_math(
+        q, k, v, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )[0]
+
+
+def choose_backend(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal: bool, enable_gqa: bool
+) -> SDPBackend:
+    """The first kernel in the order of priority that is switched on and accepts the inputs."""
+    is_half = q.dtype in (torch.float16, torch.bfloat16)
+    is_dense = q.dim() == 4 and q.numel() > 0 and k.numel() > 0
+    has_same_heads = q.shape[-3:-2] == k.shape[-3:-2]
+    head_dim, alignment = q.shape[-1], 8 if is_half else 4
+    takes_flash = is_dense and is_half and attn_mask is None and head_dim <= 256
+    takes_flash = takes_flash and head_dim == k.shape[-1] == v.shape[-1] and (has_same_heads or enable_gqa)
+    takes_flash = takes_flash and not (is_causal and q.shape[-2] != k.shape[-2])
+    takes_efficient = is_dense and has_same_heads and (is_half or q.dtype is torch.float32)
+    takes_efficient = takes_efficient and head_dim % alignment == 0 and v.shape[-1] % alignment == 0
+    accepts = {
+        SDPBackend.FLASH_ATTENTION: takes_flash and torch._C._get_flash_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: takes_efficient and torch._C._get_mem_efficient_sdp_enabled(),
+        SDPBackend.MATH: torch._C._get_math_sdp_enabled(),
+    }
+    if takes_flash and torch._C._get_cudnn_sdp_enabled() and not any(accepts.values()):
+        return SDPBackend.FLASH_ATTENTION
+    for number in torch._C._get_sdp_priority_order():
+        backend = SDPBackend(number)
+        if accepts.get(backend):
+            return backend
+    raise RuntimeError("No available kernel. Aborting execution.")
+
+
+def additive(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """The mask as the memory-efficient kernel reads it: added to the scores, rows padded to a multiple of 16."""
+    if mask.dtype is torch.bool:
+        mask = torch.where(mask, 0.0, torch.full((), -math.inf, dtype=q.dtype, device=q.device))
+    length = k.shape[-2]
+    if length % 16:
+        mask = torch.nn.functional.pad(mask, (0, -length % 16))[..., :length]
+    return mask.expand(*q.shape[:-1], length)
+
+
+def flash_backward_buffers(grad_out: Tensor, q: Tensor, k: Tensor, *_, **__) -> list[list[int]]:
+    """Row sums and the query's gradient in float32, rows rounded up to 128; with grouped heads dk and dv per head."""
+    batch, heads, length, head_dim = q.shape
+    rows = -(-length // 128) * 128
+    width = -(-head_dim // 32) * 32 if head_dim <= 192 else 256
+    buffers = [4 * batch * heads * rows, 4 * batch * rows * heads * width]
+    if k.shape[1] != heads:
+        buffers += 2 * [batch * k.shape[2] * heads * head_dim * k.element_size()]
+    return [buffers]
+
+
+def efficient_backward_buffers(grad_out: Tensor, q: Tensor, k: Tensor, *_, **__) -> list[list[int]]:
+    """The row sums of grad × out (in the kernel for 16-bit heads up to 64, else apart), then the gradient's blocks."""
+    batch, heads, length, head_dim = q.shape
+    row_sums = 4 * batch * heads * length
+    is_half, fits_registers = q.element_size() == 2, head_dim <= BLOCK_ROWS
+    blocks = batch * heads * -(-length // BLOCK_ROWS) * -(-head_dim // BLOCK_ROWS)
+    buffers = [row_sums, blocks * BLOCK_BYTES]
+    if is_half and fits_registers:
+        return [buffers]
+    product = [4 * batch * heads * length * head_dim] * (3 if is_half else 1)
+    if is_half:
+        buffers[1] += 2 * batch * heads * 4 * BLOCK_ROWS * -(-head_dim // BLOCK_ROWS) * BLOCK_ROWS
+    return [[*product, row_sums], buffers]
+
+
+def embedding_backward_buffers(grad_out: Tensor, indices: Tensor, *_, **__) -> list[list[int]]:
+    """The indices sorted and the order that sorts them, where there are more than 3,072."""
+    return [[8 * indices.numel()] * 2] if indices.numel() > SORTED_EMBEDDING_ROWS else []
+
+
+BUFFERS = {
+    FLASH_BACKWARD: flash_backward_buffers,
+    EFFICIENT_BACKWARD: efficient_backward_buffers,
+    EMBEDDING_BACKWARD: embedding_backward_buffers,
+}
+"""Bytes that an operation takes and gives back before it returns, as stages of buffers that stand together."""
+
+HOST_OUTPUTS = {EFFICIENT_FORWARD: (2, 3)}
+"""Results that CUDA keeps in the host's memory: the random seed and offset of the memory-efficient kernel."""
