@@ -212,8 +212,8 @@ def _encode_float(
     is_nan |= (x == 0) & (not fmt.has_zero) | is_negative & (x != 0) & (not fmt.sign_bits)
     code[is_nan] = fmt.nan_code or 0
     code = code.astype(np.uint64)
-    if fmt.specials == "fnuz":  # the code of -0 is the one NaN
-        is_negative &= (code != 0) & (code != fmt.nan_code)
+    if fmt.specials == "fnuz":  # there is no -0: its code is the NaN
+        is_negative &= code != 0
     code[is_negative] |= np.uint64(fmt.sign_mask)
     return code
 

@@ -20,7 +20,7 @@ import torch
 from memkit.formats import FORMATS, FloatFormat
 from memkit.rounding import encode, torch_overflow
 
-STEP = 1 << 24
+STEP = 1 << 20
 COMMIT_OF_THE_CODE = (
     "git log -1 --format=%H -- memkit/formats.py memkit/decoding.py memkit/rounding.py".split()
 )

@@ -291,6 +291,24 @@ def test_the_table_for_float32_is_the_same_as_the_road_through_float64(
     np.testing.assert_array_equal(encode(x, name, **choices), encode(x.astype(np.float64), name, **choices))
 
 
+@pytest.mark.parametrize(
+    ("exponent_bits", "mantissa_bits", "bias"), [(4, 5, 7), (5, 6, 15), (4, 7, 7), (8, 5, 127), (8, 5, 140)]
+)
+def test_formats_of_your_own_take_the_road_that_is_right_for_them(
+    exponent_bits: int, mantissa_bits: int, bias: int
+) -> None:
+    """With more than 5 mantissa bits, or subnormals below 2^-131, a float32's upper half would not be enough."""
+    fmt = FloatFormat(name="mine", exponent_bits=exponent_bits, mantissa_bits=mantissa_bits, bias=bias)
+    low, high = np.float32([fmt.smallest_subnormal / 4, min(fmt.max * 1.1, 3e38)]).view(np.uint32)
+    x = np.random.default_rng(2).integers(low, high, 200_000, dtype=np.uint32).view(np.float32)
+    ties = (
+        decode(np.arange(fmt.largest_code), fmt) + np.diff(decode(np.arange(fmt.largest_code + 1), fmt)) / 2
+    )
+    x = np.concatenate([x, np.float32(ties), np.nextafter(np.float32(ties), np.float32(np.inf))])
+    wide = x.astype(np.float64)
+    np.testing.assert_array_equal(encode(x, fmt, overflow="inf"), encode(wide, fmt, overflow="inf"))
+
+
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if fmt.bits <= 16])
 def test_every_code_survives_decoding_and_encoding(name: str, rounding: str) -> None:
@@ -345,6 +363,13 @@ def test_nf4_takes_the_nearest_of_its_sixteen_values() -> None:
             for v in x
         ],
     )
+
+
+def test_nf4_ties_go_to_the_value_an_even_number_of_places_from_zero() -> None:
+    table = np.array(FORMATS["nf4"].table)
+    halfway = (table[:-1] + table[1:]) / 2  # exact: the table holds float32 values
+    codes = encode(halfway, "nf4", overflow="saturate")
+    assert codes.tolist() == [code if (code - 7) % 2 == 0 else code + 1 for code in range(15)]
 
 
 # Stochastic rounding.
