@@ -1,0 +1,623 @@
+"""Group A of the ledger: weights, gradients and optimizer states.
+
+Where PyTorch can answer, a real training step does (``real_step``); the rest is memkit's recipes, whose tests
+compare them with real optimizers, and arithmetic with named factors.
+"""
+
+import math
+from bisect import bisect_left
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+
+import torch
+
+from memkit.activations import activation_bytes, autocast_cast_bytes
+from memkit.claims import rounds_to
+from memkit.dtypes import tensor_bytes
+from memkit.estimate import estimate_memory
+from memkit.hardware import CARDS
+from memkit.models import GPT2_LARGE, GPT2_SMALL, LLAMA_2_7B
+from memkit.params import block_parameters, count_by_kind, count_parameters
+from memkit.recipes import (
+    ADAMW,
+    AUTOCAST_BF16,
+    BF16_MASTER,
+    BF16_TWO_GRADIENTS,
+    FP32,
+    MEGATRON,
+    PRECISIONS,
+    PURE_BF16,
+    OptimizerConfig,
+    Precision,
+)
+from memkit.states import bytes_per_parameter
+from memkit.timeline import PARTS
+from memkit.training import TrainingSetup
+from memkit.transformer import Transformer
+from memkit.units import GIB, MIB
+from memkit.workspaces import training_workspace_bytes
+
+BILLION = 10**9
+SEVEN = 7
+"""Billions of parameters in a 7B model: bytes per parameter times this are decimal GB."""
+BF16_WITHOUT_MASTER = Precision(
+    name="bf16 weights and gradients, fp32 moments", weight_dtype="bfloat16", gradient_dtype="bfloat16",
+    compute_dtype="bfloat16", state_dtype="float32",
+)  # fmt: skip
+
+
+@cache
+def kept(precision: Precision, optimizer: OptimizerConfig = ADAMW) -> SimpleNamespace:
+    """Bytes per parameter that a recipe keeps: weight, gradients, master copy, moments, and their sums."""
+    addends = bytes_per_parameter(precision, optimizer)
+    total = sum(addends.values())
+    weight, master = addends.pop("weight"), addends.pop("master weight", 0)
+    gradient = addends.pop("gradient") + addends.pop("main gradient", 0)
+    moments = sum(addends.values())
+    return SimpleNamespace(
+        weight=weight,
+        gradient=gradient,
+        master=master,
+        moments=moments,
+        optimizer=master + moments,
+        total=total,
+    )
+
+
+@cache
+def real_step(optimizer_class, dtype=torch.float32, autocast_dtype=None, **options) -> dict[str, float]:
+    """Bytes per parameter of every tensor of the weight's shape that a real training step leaves."""
+    layer = torch.nn.Linear(64, 32, bias=False, dtype=dtype)
+    optimizer = optimizer_class(layer.parameters(), lr=0.1, **options)
+    with torch.autocast("cpu", autocast_dtype, enabled=autocast_dtype is not None):
+        loss = layer(torch.ones(4, 64, dtype=dtype)).sum()
+    loss.backward()
+    optimizer.step()
+    weight = layer.weight
+    tensors = {"weight": weight, "gradient": weight.grad, **dict(optimizer.state).get(weight, {})}
+    return {
+        name: tensor.nbytes / weight.numel()
+        for name, tensor in tensors.items()
+        if torch.is_tensor(tensor) and tensor.shape == weight.shape
+    }
+
+
+def states_of(step: dict[str, float]) -> dict[str, float]:
+    return {name: size for name, size in step.items() if name not in ("weight", "gradient")}
+
+
+ADAM_FP32 = (torch.optim.AdamW, torch.float32)
+ADAM_BF16 = (torch.optim.AdamW, torch.bfloat16)
+
+
+@cache
+def model_states(micro_batch_size: int, seq_len: int) -> dict[str, int]:
+    """Weights, gradients and optimizer states of GPT-2 small in FP32 after the second step."""
+    setup = TrainingSetup(model=GPT2_SMALL, micro_batch_size=micro_batch_size, seq_len=seq_len)
+    instant = estimate_memory(setup).at("optimizer", step=2)
+    return {part: instant.parts[part] for part in ("weights", "gradients", "optimizer_states")}
+
+
+def test_C001(figures):
+    assert figures["bytes_per_param"] == kept(BF16_MASTER).total
+    total = kept(BF16_MASTER).total * figures["params_billion"] * BILLION
+    assert figures["printed_gb"] * BILLION == total
+    assert rounds_to(total / GIB, figures["gib"])
+    exact = count_parameters(LLAMA_2_7B)
+    assert figures["exact_params"] == exact
+    assert rounds_to(kept(BF16_MASTER).total * exact / BILLION, figures["exact_gb"])
+
+
+def test_C002(figures):
+    lasting = [part for part in PARTS if part != "temporary"]
+    assert figures["categories"] == len(lasting)
+    step = estimate_memory(TrainingSetup(model=GPT2_SMALL)).at("optimizer peak", step=2)
+    assert step.temporary == step.weights
+    workspaces = training_workspace_bytes(CARDS["A100 SXM 80 GB"].compute_capability)
+    assert rounds_to(workspaces / MIB, figures["workspace_mib"])
+
+
+def test_C003(figures):
+    assert model_states(1, 128) == model_states(8, 1024)
+    totals = [kept(precision).total for precision in PRECISIONS.values()]
+    assert figures["least"] == min(totals)
+    assert figures["most"] == max(totals)
+    assert figures["sgd"] == sum(real_step(torch.optim.SGD).values())
+    frozen = torch.nn.Linear(8, 8).requires_grad_(False)
+    trained = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW([*frozen.parameters(), *trained.parameters()])
+    trained(frozen(torch.ones(1, 8))).sum().backward()
+    optimizer.step()
+    assert all(p.grad is None and p not in optimizer.state for p in frozen.parameters())
+    assert all(p.grad is not None and p in optimizer.state for p in trained.parameters())
+
+
+def test_C004(figures):
+    layer = torch.nn.Linear(64, 32, bias=False)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    states = []
+    for _ in range(2):
+        layer(torch.ones(4, 64)).sum().backward()
+        assert states or len(optimizer.state) == figures["states_before"]
+        optimizer.step()
+        states.append([optimizer.state[layer.weight][name] for name in ("exp_avg", "exp_avg_sq")])
+    assert all(first is second for first, second in zip(*states, strict=True))
+    assert figures["bytes_per_param"] == sum(state.nbytes for state in states[0]) / layer.weight.numel()
+    timeline = estimate_memory(TrainingSetup(model=GPT2_SMALL, micro_batch_size=4))
+    ends = [timeline.at("forward", step=step).total_bytes for step in (1, 2)]
+    assert rounds_to((ends[1] - ends[0]) / BILLION, figures["gb"])
+
+
+def printed_formula(config) -> int:
+    h, L, V = config.hidden_size, config.num_layers, config.vocab_size
+    return h * V + L * (12 * h**2 + 13 * h) + 2 * h
+
+
+@cache
+def real_parameters(config) -> int:
+    return sum(p.numel() for p in Transformer(TrainingSetup(model=config), device="meta").parameters())
+
+
+def test_C005(figures):
+    assert figures["formula"] == printed_formula(GPT2_SMALL)
+    assert figures["positions"] == GPT2_SMALL.max_seq_len * GPT2_SMALL.hidden_size
+    assert figures["exact"] == real_parameters(GPT2_SMALL) == figures["formula"] + figures["positions"]
+    assert figures["llama_formula"] == printed_formula(LLAMA_2_7B)
+    assert figures["llama_exact"] == real_parameters(LLAMA_2_7B)
+
+
+def test_C006(figures):
+    def percent_of_matrices(config):
+        in_a_block = sum(p.count for p in block_parameters(config) if p.is_matrix_product)
+        return 100 * config.num_layers * in_a_block / count_parameters(config)
+
+    assert rounds_to(percent_of_matrices(LLAMA_2_7B), figures["large_percent"])
+    assert rounds_to(percent_of_matrices(GPT2_SMALL), figures["small_percent"])
+    embeddings = count_by_kind(GPT2_SMALL)["embedding"]
+    assert rounds_to(100 * embeddings / count_parameters(GPT2_SMALL), figures["embedding_percent"])
+
+
+def test_C007(figures):
+    assert figures["fp32"] == torch.finfo(torch.float32).bits // 8
+    assert figures["bf16"] == torch.finfo(torch.bfloat16).bits // 8
+    assert figures["fp16"] == torch.finfo(torch.float16).bits // 8
+
+
+def test_C008(figures):
+    assert figures["bytes_per_param"] == real_step(*ADAM_FP32)["weight"] == kept(FP32).weight
+    assert kept(FP32).master == 0
+
+
+@cache
+def weight_casts_of_autocast() -> float:
+    """Bytes per parameter of the 16-bit casts of a weight that autograd keeps until the backward."""
+    layer, x, saved = torch.nn.Linear(64, 32, bias=False), torch.ones(4, 64, requires_grad=True), []
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t)
+    with hooks, torch.autocast("cpu", torch.bfloat16):
+        layer(x)
+    casts = [t for t in saved if t.numel() == layer.weight.numel() and t.dtype == torch.bfloat16]
+    return sum(t.nbytes for t in casts) / layer.weight.numel()
+
+
+def test_C009(figures):
+    assert (figures["copy"], figures["master"]) == (kept(BF16_MASTER).weight, kept(BF16_MASTER).master)
+    assert figures["autocast"] == real_step(*ADAM_FP32, autocast_dtype=torch.bfloat16)["weight"]
+    assert figures["cast"] == weight_casts_of_autocast()
+
+
+def test_C010(figures):
+    assert figures["bytes_per_param"] == real_step(*ADAM_FP32)["gradient"] == kept(FP32).gradient
+
+
+def test_C011(figures):
+    assert figures["half"] == kept(BF16_MASTER).gradient
+    assert figures["full"] == kept(MEGATRON).gradient
+    assert figures["full"] == real_step(*ADAM_FP32, autocast_dtype=torch.bfloat16)["gradient"]
+    assert figures["both"] == kept(BF16_TWO_GRADIENTS).gradient
+
+
+def test_C012(figures):
+    assert figures["printed"] == sum(states_of(real_step(*ADAM_FP32)).values()) == kept(BF16_MASTER).moments
+    assert figures["bf16"] == sum(states_of(real_step(*ADAM_BF16)).values())
+
+
+def test_C013(figures):
+    assert figures["fp32"] == sum(real_step(*ADAM_FP32).values())
+    assert figures["low"] == kept(BF16_MASTER).total
+    assert figures["high"] == kept(MEGATRON).total
+    assert figures["two_gradients"] == kept(BF16_TWO_GRADIENTS).total
+
+
+def prove_total(figures, billions):
+    """Bytes per parameter in GB and GiB, of the recipe with a master copy and of a real FP32 step alike."""
+    per_parameter = kept(BF16_MASTER).total
+    assert figures["bytes_per_param"] == per_parameter == sum(real_step(*ADAM_FP32).values())
+    assert figures["gb"] == per_parameter * billions
+    assert rounds_to(per_parameter * billions * BILLION / GIB, figures["gib"])
+
+
+def test_C014(figures):
+    prove_total(figures, billions=1)
+
+
+def test_C015(figures):
+    prove_total(figures, billions=7)
+
+
+def test_C016(figures):
+    prove_total(figures, billions=70)
+
+
+def test_C017(figures):
+    card = CARDS["H100 SXM"]
+    states = kept(BF16_MASTER).total * 70
+    assert figures["states_gb"] == states
+    assert figures["label_gb"] == card.label_gb
+    assert figures["cards"] == states / card.label_gb == math.ceil(states * BILLION / card.memory_bytes)
+    assert rounds_to(states * BILLION / card.memory_bytes, figures["exact"])
+    assert rounds_to(card.memory_bytes / BILLION - states / figures["cards"], figures["left_gb"])
+
+
+def test_C018(figures):
+    few, many = (1, 128), (8, 1024)
+    assert figures["few_tokens"] == math.prod(few)
+    assert figures["many_tokens"] == math.prod(many)
+    assert model_states(*few) == model_states(*many)
+    assert rounds_to(sum(model_states(*few).values()) / BILLION, figures["gb"])
+
+
+def test_C019(figures):
+    assert figures["exact"] == real_parameters(GPT2_LARGE) == count_parameters(GPT2_LARGE)
+    assert rounds_to(count_parameters(GPT2_LARGE) / 1e6, figures["millions"])
+
+
+def test_C020(figures):
+    weights = tensor_bytes(count_parameters(GPT2_LARGE), "float16")
+    assert rounds_to(weights / BILLION, figures["gb"])
+    assert rounds_to(weights / GIB, figures["gib"])
+
+
+def test_C021(figures):
+    for recipe in (FP32, AUTOCAST_BF16, PURE_BF16, BF16_MASTER):
+        assert figures["times"] == (kept(recipe).weight + kept(recipe).gradient) / kept(recipe).weight
+    autocast = real_step(*ADAM_FP32, autocast_dtype=torch.bfloat16)
+    for step in (real_step(*ADAM_FP32), autocast, real_step(*ADAM_BF16)):
+        assert figures["times"] == (step["weight"] + step["gradient"]) / step["weight"]
+    megatron = kept(MEGATRON)
+    assert figures["megatron_times"] == (megatron.weight + megatron.gradient) / megatron.weight
+
+
+def test_C022(figures):
+    for name, recipe in (("times", BF16_WITHOUT_MASTER), ("with_master", BF16_MASTER), ("fp32", FP32)):
+        assert figures[name] == kept(recipe).total / (kept(recipe).weight + kept(recipe).gradient)
+
+
+def test_C023(figures):
+    parameters = count_parameters(GPT2_LARGE)
+    half = real_step(torch.optim.SGD, torch.float16)["gradient"]
+    autocast = real_step(torch.optim.SGD, autocast_dtype=torch.float16)["gradient"]
+    assert rounds_to(half * parameters / BILLION, figures["half_gb"])
+    assert rounds_to(autocast * parameters / BILLION, figures["autocast_gb"])
+
+
+def test_C024(figures):
+    assert figures["bytes_per_param"] == kept(BF16_MASTER).optimizer
+    gb = kept(BF16_MASTER).optimizer * count_parameters(GPT2_LARGE) / BILLION
+    assert rounds_to(gb, figures["printed_gb"])
+    assert rounds_to(gb, figures["gb"])
+
+
+def prove_zero_recipe(figures):
+    """The addends of the ZeRO paper (arXiv:1910.02054, section 3.1), one by one."""
+    addends = bytes_per_parameter(BF16_MASTER, ADAMW)
+    roles = ("weight", "gradient", "master weight", "exp_avg", "exp_avg_sq")
+    for name, role in zip(("weight", "gradient", "master", "m", "v"), roles, strict=True):
+        assert figures[name] == addends[role]
+    assert figures["total"] == sum(addends.values())
+
+
+def test_C025(figures):
+    prove_zero_recipe(figures)
+    step = real_step(*ADAM_FP32, autocast_dtype=torch.bfloat16)
+    assert set(step.values()) == {figures["autocast"]}
+    assert len(step) * figures["autocast"] == figures["total"]
+
+
+def test_C026(figures):
+    step = real_step(*ADAM_BF16)
+    assert figures["bytes_per_param"] == step["weight"] == step["gradient"]
+    assert figures["weights_gb"] == step["weight"] * SEVEN
+    assert figures["gradients_gb"] == step["gradient"] * SEVEN
+
+
+def test_C027(figures):
+    assert figures["with_master_gb"] == kept(BF16_MASTER).optimizer * SEVEN
+    assert figures["moments_gb"] == kept(BF16_MASTER).moments * SEVEN
+
+
+def test_C028(figures):
+    recipe = kept(BF16_MASTER)
+    assert figures["with_master_gb"] == recipe.optimizer * SEVEN
+    assert figures["moments_gb"] == recipe.moments * SEVEN
+    assert figures["printed_gb"] == (recipe.weight + recipe.gradient + recipe.optimizer) * SEVEN
+
+
+def test_C029(figures):
+    card = CARDS["A100 SXM 40 GB"]
+    assert figures["label_gb"] == card.label_gb
+    assert figures["states_gb"] == kept(BF16_MASTER).optimizer * SEVEN
+    assert figures["printed_gb"] == kept(BF16_MASTER).total * SEVEN
+    for total in (figures["states_gb"], figures["printed_gb"]):
+        assert figures["cards"] == math.ceil(total / card.label_gb)
+    assert rounds_to(2 * card.memory_bytes / BILLION, figures["two_cards_gb"])
+    assert figures["states_gb"] < figures["two_cards_gb"]
+
+
+def test_C030(figures):
+    setup = TrainingSetup(
+        model=LLAMA_2_7B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=2048
+    )
+    eight_bit = kept(PURE_BF16, OptimizerConfig(name="8-bit AdamW")).total
+    card = CARDS["A100 SXM 80 GB"]
+    assert figures["label_gb"] == card.label_gb
+    assert figures["full_gb"] == kept(BF16_MASTER).total * SEVEN
+    assert figures["full_gb"] * BILLION > card.memory_bytes
+    assert figures["pure_bf16_gb"] == sum(real_step(*ADAM_BF16).values()) * SEVEN
+    assert rounds_to(eight_bit * SEVEN, figures["eight_bit_gb"])
+    assert figures["tokens"] == setup.tokens_per_micro_batch
+    peak = estimate_memory(setup).peak_bytes
+    assert rounds_to(peak / BILLION, figures["peak_gb"])
+    assert peak < card.memory_bytes
+    assert rounds_to(CARDS["H200"].memory_bytes / BILLION, figures["h200_gb"])
+    assert figures["full_gb"] < figures["h200_gb"]
+
+
+def test_C031(figures):
+    assert figures["added"] == kept(BF16_MASTER).optimizer
+    step = real_step(*ADAM_FP32)
+    assert figures["printed"] == step["weight"] + step["gradient"] + kept(BF16_MASTER).optimizer
+    assert figures["right"] == sum(step.values())
+
+
+def test_C032(figures):
+    assert figures["with_master"] == kept(BF16_MASTER).optimizer
+    assert figures["half_weight"] == kept(BF16_MASTER).weight
+    step = real_step(*ADAM_FP32)
+    assert figures["moments"] == sum(states_of(step).values())
+    assert figures["full_weight"] == step["weight"]
+    assert all(kept(precision).optimizer > kept(precision).weight for precision in PRECISIONS.values())
+
+
+def test_C033(figures):
+    assert figures["weights_gb"] == kept(BF16_MASTER).weight * 1
+    assert figures["optimizer_gb"] == kept(BF16_MASTER).optimizer * 1
+
+
+def test_C034(figures):
+    assert figures["printed_times"] == kept(BF16_MASTER).optimizer / kept(BF16_MASTER).weight
+    assert figures["times"] == kept(BF16_MASTER).total / kept(BF16_MASTER).weight
+    assert figures["fp32_times"] == kept(FP32).total / kept(FP32).weight
+
+
+def test_C035(figures):
+    recipe = kept(BF16_MASTER)
+    assert figures["weights_gb"] == recipe.weight * SEVEN
+    assert figures["gradients_gb"] == recipe.gradient * SEVEN
+    assert figures["optimizer_gb"] == recipe.optimizer * SEVEN
+    assert figures["low"] == recipe.total * SEVEN + figures["few"]
+    assert figures["high"] == recipe.total * SEVEN + figures["many"]
+    assert figures["excess"] == figures["printed_low"] - figures["low"]
+    assert figures["excess"] == figures["printed_high"] - figures["high"]
+
+
+def test_C036(figures):
+    step = real_step(*ADAM_FP32)
+    assert (figures["weights"], figures["gradients"]) == (step["weight"], step["gradient"])
+    assert figures["moments"] == sum(states_of(step).values())
+    assert figures["total"] == sum(step.values())
+
+
+def test_C037(figures):
+    step = real_step(*ADAM_FP32)
+    assert figures["moments_gb"] == sum(states_of(step).values()) * SEVEN
+    assert figures["weights_gb"] == step["weight"] * SEVEN
+    assert figures["gradients_gb"] == step["gradient"] * SEVEN
+    assert figures["printed_gb"] == sum(step.values()) * SEVEN
+
+
+def test_C038(figures):
+    assert figures["categories"] == len([part for part in PARTS if part != "temporary"])
+    setup = TrainingSetup(model=GPT2_LARGE, precision=AUTOCAST_BF16, micro_batch_size=8)
+    assert rounds_to(autocast_cast_bytes(setup) / BILLION, figures["casts_gb"])
+
+
+def test_C039(figures):
+    timeline = estimate_memory(TrainingSetup(model=GPT2_SMALL))
+    assert len({instant.weights for instant in timeline.instants}) == 1
+    assert figures["full_gb"] == kept(BF16_MASTER).weight * SEVEN
+    assert rounds_to(figures["full_gb"] / figures["cards"], figures["shard_gb"])
+
+
+def test_C040(figures):
+    for name, dtype in (("fp32", torch.float32), ("half", torch.float16), ("half", torch.bfloat16)):
+        assert figures[name] == dtype.itemsize
+        assert figures[f"{name}_gb"] == dtype.itemsize * SEVEN
+
+
+def test_C041(figures):
+    assert figures["megatron_gradient"] == kept(MEGATRON).gradient
+    assert figures["megatron_weight"] == kept(MEGATRON).weight
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    layers[0].requires_grad_(False)
+    layers(torch.ones(1, 8)).sum().backward()
+    gradients = sum(p.grad.nbytes for p in layers.parameters() if p.grad is not None)
+    assert figures["frozen_percent"] == 100 * gradients / sum(p.nbytes for p in layers.parameters())
+
+
+def test_C042(figures):
+    assert figures["printed"] == real_step(torch.optim.SGD, torch.float16)["gradient"]
+    assert figures["printed"] == kept(BF16_MASTER).gradient
+    for dtype in (torch.float16, torch.bfloat16):
+        assert figures["autocast"] == real_step(torch.optim.SGD, autocast_dtype=dtype)["gradient"]
+
+
+def test_C043(figures):
+    for name, recipe in (("fp32_percent", FP32), ("master_percent", BF16_MASTER)):
+        assert figures[name] == 100 * kept(recipe).optimizer / kept(recipe).total
+        assert kept(recipe).optimizer >= max(kept(recipe).weight, kept(recipe).gradient)
+
+
+def test_C044(figures):
+    assert figures["momentum"] == sum(states_of(real_step(torch.optim.SGD, momentum=0.9)).values())
+    assert figures["plain"] == sum(states_of(real_step(torch.optim.SGD)).values())
+
+
+def test_C045(figures):
+    for optimizer_class in (torch.optim.Adam, torch.optim.AdamW):
+        assert figures["states"] == len(states_of(real_step(optimizer_class)))
+        assert figures["amsgrad_states"] == len(states_of(real_step(optimizer_class, amsgrad=True)))
+    weight = torch.nn.Parameter(torch.ones(8))
+    weight.grad = torch.ones(8)
+    optimizer = torch.optim.AdamW([weight])
+    optimizer.step()
+    assert figures["step_bytes"] == optimizer.state[weight]["step"].nbytes
+
+
+def test_C046(figures):
+    assert figures["right"] == sum(states_of(real_step(*ADAM_FP32)).values())
+    assert figures["printed"] == kept(BF16_MASTER).optimizer
+
+
+def test_C047(figures):
+    assert figures["with_master_gb"] == kept(BF16_MASTER).optimizer * SEVEN
+    assert figures["moments_gb"] == kept(BF16_MASTER).moments * SEVEN
+    assert figures["bf16_gb"] == sum(states_of(real_step(*ADAM_BF16)).values()) * SEVEN
+
+
+def test_C048(figures):
+    prove_zero_recipe(figures)
+
+
+@cache
+def tokens_that_add(percent: int) -> int:
+    """The first length of a sequence whose activations reach so many percent of Llama-2-7B's model states."""
+    setup = TrainingSetup(model=LLAMA_2_7B, precision=BF16_MASTER)
+    states = kept(BF16_MASTER).total * count_parameters(LLAMA_2_7B)
+    return bisect_left(
+        range(20_000), percent * states, lo=1, key=lambda n: 100 * activation_bytes(replace(setup, seq_len=n))
+    )
+
+
+def test_C049(figures):
+    assert figures["low_tokens"] == tokens_that_add(figures["printed_low"])
+    assert figures["high_tokens"] == tokens_that_add(figures["printed_high"]) - 1
+    setup = TrainingSetup(
+        model=GPT2_LARGE, precision=BF16_MASTER, micro_batch_size=8, attention="stored", dropout=0.1
+    )
+    assert figures["gpt2_tokens"] == setup.tokens_per_micro_batch
+    states = kept(BF16_MASTER).total * count_parameters(GPT2_LARGE)
+    assert rounds_to(100 * activation_bytes(setup) / states, figures["gpt2_percent"])
+
+
+def test_C050(figures):
+    setup = TrainingSetup(model=GPT2_SMALL, micro_batch_size=4, seq_len=1024)
+    timeline = estimate_memory(setup).for_step(2)
+    maxima = [max(i.parts[part] for i in timeline.instants) for part in PARTS if part != "temporary"]
+    assert figures["tokens"] == setup.tokens_per_micro_batch
+    assert rounds_to(sum(maxima) / GIB, figures["sum_gib"])
+    assert rounds_to(timeline.peak_bytes / GIB, figures["peak_gib"])
+    assert timeline.peak.name == "backward peak"
+
+
+def test_C051(figures):
+    for name, bits in (("fp32", 32), ("fp16", 16), ("int8", 8), ("int4", 4)):
+        assert figures[name] == bits / 8
+        assert figures[f"{name}_gb"] == tensor_bytes(SEVEN * BILLION, name.replace("fp", "float")) / BILLION
+    # QLoRA, arXiv:2305.14314, section 3: for 64 weights a scale of 32 bits,
+    # or one of 8 bits and a 32-bit scale for every 256 of them
+    block, scales_of_a_block, scale_bits, small_scale_bits = 64, 256, 32, 8
+    assert figures["block"] == block
+    nf4 = 4 + scale_bits / block
+    double = 4 + small_scale_bits / block + scale_bits / (block * scales_of_a_block)
+    assert rounds_to(nf4, figures["nf4_bits"])
+    assert rounds_to(nf4 / 8 * SEVEN, figures["nf4_gb"])
+    assert rounds_to(double, figures["double_bits"])
+    assert rounds_to(double / 8 * SEVEN, figures["double_gb"])
+
+
+def adamw_by_hand(weights, gradients, *, corrects: bool = True):
+    """Loshchilov & Hutter 2019, algorithm 2, on a list of gradients; torch's defaults."""
+    lr, beta1, beta2, eps, decay = 1e-3, 0.9, 0.999, 1e-8, 1e-2
+    m = v = torch.zeros_like(weights)
+    for t, g in enumerate(gradients, start=1):
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g**2
+        m_hat, v_hat = (m / (1 - beta1**t), v / (1 - beta2**t)) if corrects else (m, v)
+        weights = weights - lr * decay * weights - lr * m_hat / (v_hat.sqrt() + eps)
+    return weights
+
+
+@cache
+def adamw_experiment() -> tuple[bool, float]:
+    """Whether the equations give torch's weights after five steps; length of an uncorrected first step."""
+    generator = torch.Generator().manual_seed(0)
+    start, *gradients = torch.randn(6, 100, dtype=torch.float64, generator=generator)
+    weights = torch.nn.Parameter(start.clone())
+    optimizer = torch.optim.AdamW([weights])
+    for gradient in gradients:
+        weights.grad = gradient
+        optimizer.step()
+    is_same = torch.allclose(weights, adamw_by_hand(start, gradients), rtol=1e-12, atol=0)
+    zero = torch.zeros_like(start)
+    first, uncorrected = (adamw_by_hand(zero, gradients[:1], corrects=c) for c in (True, False))
+    return is_same, (uncorrected / first).median().item()
+
+
+def test_C052(figures):
+    is_same, times = adamw_experiment()
+    assert is_same
+    assert rounds_to(times, figures["times"])
+
+
+def test_C053(figures):
+    states = states_of(real_step(*ADAM_FP32))
+    assert (figures["m"], figures["v"]) == (states["exp_avg"], states["exp_avg_sq"])
+    assert figures["total"] == sum(states.values())
+    assert figures["gb"] == sum(states.values()) * SEVEN
+
+
+def test_C054(figures):
+    assert figures["fp32_gb"] == real_step(torch.optim.SGD)["gradient"] * SEVEN
+    assert figures["half_gb"] == real_step(torch.optim.SGD, torch.float16)["gradient"] * SEVEN
+
+
+def test_C055(figures):
+    step = real_step(*ADAM_FP32)
+    parts = (step["weight"], sum(states_of(step).values()), step["gradient"])
+    for name, part in zip(("weights_gb", "moments_gb", "gradients_gb"), parts, strict=True):
+        assert figures[name] == part * SEVEN
+    assert figures["total_gb"] == sum(parts) * SEVEN + figures["activations_gb"]
+    setup = TrainingSetup(model=LLAMA_2_7B, precision=FP32, seq_len=2048, attention="efficient")
+    assert figures["tokens"] == setup.tokens_per_micro_batch
+    assert rounds_to(activation_bytes(setup) / BILLION, figures["kept_gb"])
+    assert rounds_to(activation_bytes(replace(setup, attention="stored")) / BILLION, figures["stored_gb"])
+
+
+def test_C056(figures):
+    assert figures["printed_half"] == sum(states_of(real_step(*ADAM_BF16)).values()) * SEVEN
+    assert figures["printed_master"] == kept(BF16_MASTER).moments * SEVEN
+    assert figures["master_gb"] == kept(BF16_MASTER).master * SEVEN
+    assert figures["with_master_gb"] == kept(BF16_MASTER).optimizer * SEVEN
+    small_gradient = torch.tensor(1e-4)
+    assert (small_gradient**2 * (1 - 0.999)).to(torch.float16) == 0  # the second mean after one step
+    assert (small_gradient**2 * (1 - 0.999)).to(torch.bfloat16) > 0
+
+
+def test_C057(figures):
+    recipe = kept(BF16_MASTER)
+    assert figures["weights_gb"] == recipe.weight * SEVEN
+    assert figures["gradients_gb"] == recipe.gradient * SEVEN
+    assert figures["with_master_gb"] == recipe.optimizer * SEVEN
+    assert figures["total_gb"] == recipe.total * SEVEN + figures["activations_gb"]
+    assert figures["printed_gb"] == sum(real_step(*ADAM_BF16).values()) * SEVEN + figures["activations_gb"]
