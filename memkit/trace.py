@@ -181,7 +181,7 @@ class Tracer(TorchDispatchMode):
             code = frame.f_code
             if code.co_filename not in self.foreign_files:
                 if not code.co_filename.startswith(FOREIGN):
-                    line = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_qualname}"
+                    line = f"{source_name(code.co_filename)}:{frame.f_lineno} {code.co_qualname}"
                     if torch.is_grad_enabled():
                         self.forward_lines.setdefault(torch._C._autograd._get_sequence_nr() - 1, line)
                     return line
@@ -199,6 +199,11 @@ class Tracer(TorchDispatchMode):
         with torch._C.DisableTorchFunction():
             blocks = {self.block_of(tensor) for tensor in tensors}
         getattr(self.log, part).update(blocks - {None})
+
+
+def source_name(path: str) -> str:
+    """A file's name; ``cell`` for a notebook's cell, whose file is named by a hash."""
+    return "cell" if "ipykernel_" in path else Path(path).name
 
 
 def is_dense(tensor: Tensor) -> bool:
