@@ -222,9 +222,9 @@ def allocations_figure(
     for part, (colour, hatch) in LOOK.items():
         own = [b for b in stacked.bands if (b.event.part if b.event.part in LOOK else UNKNOWN) == part]
         if own:
-            plot.add_artist(hatched(PathPatch, _band_path(own), facecolor=colour, hatch=hatch, linewidth=0))
+            plot.add_artist(hatched(PathPatch, band_path(own), facecolor=colour, hatch=hatch, linewidth=0))
             tall = [band for band in own if band.num_bytes > top / 100]
-            plot.add_artist(PathPatch(_band_path(tall), facecolor="none", edgecolor="white", linewidth=0.4))
+            plot.add_artist(PathPatch(band_path(tall), facecolor="none", edgecolor="white", linewidth=0.4))
     steps = range(num_events)
     large = [total - rest for total, rest in zip(stacked.totals, stacked.rest, strict=True)]
     plot.fill_between(steps, large, stacked.totals, step="post", color=REST_COLOUR, linewidth=0)
@@ -246,7 +246,7 @@ def allocations_figure(
     return picture
 
 
-def _band_path(bands: Sequence[Band]) -> Path:
+def band_path(bands: Sequence[Band]) -> Path:
     """The outlines of bands as one path: along the lower edge, and back along the upper one."""
     vertices, codes = [(0, 0)], [Path.MOVETO]
     for band in bands:
