@@ -35,14 +35,14 @@ def attention(
     Shapes: q is [B, A, S, H]; k and v are [B, K, T, H]. Raises: RuntimeError: no enabled kernel takes the inputs.
     """
     backend = choose_backend(q, k, v, attn_mask, is_causal, enable_gqa)
-    if backend is SDPBackend.FLASH_ATTENTION:
+    if backend == SDPBackend.FLASH_ATTENTION:
         scale = scale if scale is not None else 1 / math.sqrt(q.shape[-1])
         head_dim, padding = q.shape[-1], -q.shape[-1] % 8
         if padding:
             q, k, v = (torch.nn.functional.pad(t, (0, padding)) for t in (q, k, v))
         out = aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
         return out[..., :head_dim] if padding else out
-    if backend is SDPBackend.EFFICIENT_ATTENTION:
+    if backend == SDPBackend.EFFICIENT_ATTENTION:
         keeps_sums = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
         bias = None if attn_mask is None else additive(attn_mask, q, k)
         return aten._scaled_dot_product_efficient_attention(
