@@ -1,0 +1,329 @@
+"""Proofs of group B: activations."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from memkit.activations import activation_bytes, block_ledger
+from memkit.claims import rounds_to
+from memkit.estimate import estimate_memory
+from memkit.hardware import CARDS
+from memkit.korthikanti import ADDENDS
+from memkit.models import GPT2_LARGE, LLAMA_2_7B, TINY_GPT2
+from memkit.params import count_parameters
+from memkit.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, FP32, PURE_BF16
+from memkit.saved_tensors import saved_bytes, saved_storages
+from memkit.states import state_bytes
+from memkit.training import TrainingSetup
+from memkit.transformer import Block
+from memkit.units import GIB, KIB, MIB
+
+# The setup that the printed figures speak of: 36 blocks, dropout as GPT-2 was trained, stored scores.
+GPT2 = TrainingSetup(
+    model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, seq_len=1024, attention="stored", dropout=0.1
+)
+GPT2_FLASH = replace(GPT2, attention="flash")
+LLAMA = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048)
+PAPER_LINEAR = sum(addend.value_bytes * addend.width for addend in ADDENDS if not addend.is_square)
+PAPER_SQUARE = sum(addend.value_bytes for addend in ADDENDS if addend.is_square)
+SCORES_PER_SBH = GPT2.seq_len * GPT2_LARGE.num_heads / GPT2_LARGE.hidden_size  # as/h
+SBH = GPT2.micro_batch_size * GPT2.seq_len * GPT2_LARGE.hidden_size
+
+
+def all_blocks(setup: TrainingSetup) -> int:
+    return setup.model.num_layers * block_ledger(setup).num_bytes
+
+
+def per_score(setup: TrainingSetup) -> float:
+    """Bytes that a block keeps for each of its b·a·s·s scores."""
+    scores = setup.micro_batch_size * setup.model.num_heads * setup.seq_len**2
+    return sum(line.num_bytes for line in block_ledger(setup).lines if line.axes == "b a s s") / scores
+
+
+def twice(setup: TrainingSetup, *names: str, measure: Callable = activation_bytes) -> float:
+    """What ``measure`` gives with a field of the setup (or of its model) doubled, by what it gives without."""
+    changes = {name: 2 * getattr(setup, name) for name in names if hasattr(setup, name)}
+    model = {name: 2 * getattr(setup.model, name) for name in names if hasattr(setup.model, name)}
+    if "seq_len" in names:
+        model["max_seq_len"] = 2 * setup.model.max_seq_len
+    if "hidden_size" in names:  # as many heads, each twice as wide; the MLP follows
+        model |= {"head_dim": 2 * setup.model.head_dim, "intermediate_size": 2 * setup.model.intermediate_size}
+    return measure(replace(setup, **changes, model=replace(setup.model, **model))) / measure(setup)
+
+
+def score_bytes(setup: TrainingSetup) -> int:
+    return sum(line.num_bytes for line in block_ledger(setup).lines if line.axes == "b a s s")
+
+
+def block_bytes(setup: TrainingSetup) -> int:
+    return block_ledger(setup).num_bytes
+
+
+@cache
+def peak(setup: TrainingSetup) -> int:
+    return estimate_memory(setup).for_step(2).peak_bytes
+
+
+def model_states(setup: TrainingSetup) -> int:
+    return sum(state_bytes(setup.model, setup.precision, ADAMW).values())
+
+
+GPT2_STATES = sum(state_bytes(GPT2_LARGE, BF16_MASTER, ADAMW).values())
+
+
+def test_C058(figures):
+    start = replace(LLAMA, seq_len=figures["short"])
+    assert figures["long"] == 2 * figures["short"]
+    assert rounds_to(twice(LLAMA, "micro_batch_size"), figures["batch"])
+    assert rounds_to(twice(replace(start, attention="stored"), "seq_len"), figures["stored"])
+    assert rounds_to(twice(start, "seq_len"), figures["flash"])
+
+
+def test_C059(figures):
+    assert figures["seq"] == LLAMA.seq_len
+    room = CARDS["H100 SXM"].memory_bytes
+    assert rounds_to(room / GIB, figures["card_gib"])
+    assert rounds_to(2 * count_parameters(LLAMA_2_7B) / GIB, figures["weights_gib"])
+    peaks = {batch: peak(replace(LLAMA, micro_batch_size=batch)) for batch in range(1, 9)}
+    assert figures["fits"] == max(batch for batch, num_bytes in peaks.items() if num_bytes <= room)
+    assert figures["fails"] == min(batch for batch, num_bytes in peaks.items() if num_bytes > room)
+    assert rounds_to(peaks[figures["fits"]] / GIB, figures["fits_gib"])
+    assert rounds_to(peaks[figures["fails"]] / GIB, figures["fails_gib"])
+
+
+def test_C060(figures):
+    assert figures["linear"] == PAPER_LINEAR
+    assert figures["square"] == PAPER_SQUARE
+    assert figures["paper"] == PAPER_LINEAR + PAPER_SQUARE * SCORES_PER_SBH
+    assert rounds_to(block_ledger(GPT2).per_sbh, figures["ledger"])
+    assert rounds_to(block_ledger(replace(GPT2, precision=AUTOCAST_BF16)).per_sbh, figures["autocast"])
+    assert rounds_to(block_ledger(GPT2_FLASH).per_sbh, figures["flash"])
+
+
+def test_C061(figures):
+    assert figures["tokens"] == GPT2.seq_len
+    squares = {addend.name: addend.value_bytes for addend in ADDENDS if addend.is_square}
+    assert figures["softmax"] == squares["softmax output"]
+    assert figures["mask"] == squares["softmax dropout mask"]
+    assert figures["dropped"] == squares["softmax dropout output"]
+    assert per_score(GPT2) == sum(squares.values())
+    kept_elsewhere = [line for line in block_ledger(GPT2).lines if line.axes != "b a s s"]
+    assert all(line.axes.split().count("s") < 2 for line in kept_elsewhere)
+    assert rounds_to(100 * score_bytes(GPT2) / block_bytes(GPT2), figures["share_percent"])
+
+
+def test_C062(figures):
+    assert (figures["batch"], figures["tokens"]) == (GPT2.micro_batch_size, GPT2.seq_len)
+    assert rounds_to(all_blocks(GPT2) / 1e9, figures["act_gb"])
+    assert rounds_to(GPT2_STATES / 1e9, figures["states_gb"])
+    assert rounds_to(all_blocks(GPT2) / GPT2_STATES, figures["times"])
+    assert rounds_to(all_blocks(GPT2_FLASH) / 1e9, figures["flash_gb"])
+
+
+def test_C063(figures):
+    assert (figures["batch"], figures["tokens"]) == (GPT2.micro_batch_size, GPT2.seq_len)
+    assert rounds_to(all_blocks(GPT2) / 1e9, figures["stored_gb"])
+    assert rounds_to(figures["printed_gb"] * 1e9 / all_blocks(GPT2), figures["off_by"])
+    assert rounds_to(all_blocks(replace(GPT2, dropout=0)) / 1e9, figures["no_dropout_gb"])
+    assert rounds_to(all_blocks(GPT2_FLASH) / 1e9, figures["flash_gb"])
+
+
+def test_C064(figures):
+    card = CARDS["A100 SXM 40 GB"]
+    assert figures["label_gb"] == card.label_gb
+    planned = GPT2_STATES + figures["printed_act_gb"] * 10**9
+    assert rounds_to(planned / 1e9, figures["plan_gb"])
+    assert rounds_to(planned / GIB, figures["plan_gib"])
+    assert rounds_to(card.memory_bytes / GIB, figures["card_gib"])
+    assert rounds_to((card.memory_bytes - planned) / GIB, figures["left_gib"])
+    assert rounds_to(all_blocks(GPT2) / 1e9, figures["act_gb"])
+    assert rounds_to((GPT2_STATES + all_blocks(GPT2)) / 1e9, figures["true_gb"])
+
+
+def test_C065(figures):
+    assert figures["short"] == GPT2.seq_len
+    assert figures["long"] == 2 * figures["short"]
+    assert figures["scores"] == twice(GPT2, "seq_len", measure=score_bytes)
+    assert rounds_to(twice(GPT2, "seq_len", measure=block_bytes), figures["block"])
+
+
+def printed_block_bytes(score_bytes_each: int, mlp_bytes_each: int) -> int:
+    """The printed function: one tensor of scores and one of the MLP's width."""
+    b, s = GPT2.micro_batch_size, GPT2.seq_len
+    scores = b * GPT2_LARGE.num_heads * s**2
+    return score_bytes_each * scores + mlp_bytes_each * b * s * 4 * GPT2_LARGE.hidden_size
+
+
+def test_C066(figures):
+    printed = printed_block_bytes(figures["score_bytes"], figures["mlp_bytes"])
+    assert rounds_to(printed / 1e9, figures["printed_gb"])
+    assert rounds_to(block_bytes(GPT2) / 1e9, figures["true_gb"])
+    assert rounds_to(block_bytes(GPT2) / printed, figures["times"])
+    assert figures["missing_linear"] == PAPER_LINEAR - 4 * figures["mlp_bytes"]
+    assert figures["missing_square"] == PAPER_SQUARE - figures["score_bytes"]
+
+
+def test_C067(figures):
+    assert (figures["batch"], figures["tokens"]) == (GPT2.micro_batch_size, GPT2.seq_len)
+    printed = GPT2_LARGE.num_layers * printed_block_bytes(2, 2)
+    overhead = 1 + figures["overhead_percent"] / 100
+    assert rounds_to(printed / 1e9, figures["act_gb"])
+    assert rounds_to(overhead * (GPT2_STATES + printed) / 1e9, figures["total_gb"])
+    assert rounds_to(GPT2_STATES / 1e9 + figures["prose_act_gb"], figures["prose_total_gb"])
+    assert rounds_to(overhead * (GPT2_STATES + all_blocks(GPT2)) / 1e9, figures["true_total_gb"])
+
+
+def test_C068(figures):
+    assert figures["printed_bytes"] == torch.bfloat16.itemsize
+    assert figures["fp32_bytes"] == torch.float32.itemsize
+    per_sbh = {p.name: block_ledger(replace(GPT2, precision=p)).per_sbh for p in (FP32, PURE_BF16, AUTOCAST_BF16)}
+    assert rounds_to(per_sbh["fp32"], figures["fp32_sbh"])
+    assert rounds_to(per_sbh["pure bf16"], figures["bf16_sbh"])
+    assert rounds_to(per_sbh["fp32"] / per_sbh["pure bf16"], figures["times"])
+    assert rounds_to(per_sbh["autocast bf16"], figures["autocast_sbh"])
+
+
+def test_C069(figures):
+    assert figures["seq"] == LLAMA.seq_len
+    states = model_states(LLAMA)
+    assert rounds_to(states / GIB, figures["states_gib"])
+    assert rounds_to(activation_bytes(LLAMA) / GIB, figures["one_gib"])
+    larger = (b for b in range(1, 65) if activation_bytes(replace(LLAMA, micro_batch_size=b)) > states)
+    assert figures["batch"] == next(larger)
+
+
+def test_C070(figures):
+    stored = replace(LLAMA, attention="stored")
+    assert rounds_to(twice(LLAMA, "seq_len"), figures["flash"])
+    assert figures["scores"] == twice(stored, "seq_len", measure=score_bytes)
+    assert figures["heads"] == LLAMA_2_7B.num_heads
+    one_head = replace(stored, model=replace(LLAMA_2_7B, num_heads=1, num_kv_heads=1))
+    assert figures["heads"] == score_bytes(stored) / score_bytes(one_head)
+
+
+def test_C071(figures):
+    assert figures["seq"] == LLAMA.seq_len
+    small = replace(LLAMA, micro_batch_size=figures["small"])
+    assert figures["large"] == 2 * figures["small"]
+    assert rounds_to(twice(small, "micro_batch_size"), figures["act"])
+    assert rounds_to(twice(small, "micro_batch_size", measure=peak), figures["peak"])
+    for setup in (LLAMA, replace(LLAMA, attention="stored"), GPT2, replace(GPT2, precision=AUTOCAST_BF16)):
+        for batch in (1, 2, 7, 64):
+            assert twice(replace(setup, micro_batch_size=batch), "micro_batch_size", measure=peak) < 2
+
+
+def test_C072(figures):
+    test_C065(figures)
+
+
+def test_C073(figures):
+    assert rounds_to(twice(LLAMA, "micro_batch_size"), figures["batch"])
+    assert rounds_to(twice(LLAMA, "seq_len"), figures["sequence"])
+    assert rounds_to(twice(LLAMA, "num_layers"), figures["layers"])
+    stored = replace(LLAMA, attention="stored")
+    assert rounds_to(activation_bytes(stored) / activation_bytes(LLAMA), figures["stored"])
+
+
+@cache
+def real_block() -> tuple[int, TrainingSetup]:
+    """Bytes that torch's autograd saves in a real block on the CPU, by torch's own hooks."""
+    setup = TrainingSetup(model=TINY_GPT2, micro_batch_size=2, seq_len=128, attention="stored", device="cpu")
+    block, mask = Block(setup), torch.ones(128, 128, dtype=torch.bool).triu(1)
+    x = torch.randn(2, 128, TINY_GPT2.hidden_size, requires_grad=True)
+    return saved_bytes(lambda: block(x, {"mask": mask}), elsewhere=[*block.parameters(), mask]), setup
+
+
+def test_C074(figures):
+    num_bytes, setup = real_block()
+    assert figures["num_bytes"] == num_bytes == block_ledger(setup).num_bytes
+    assert (figures["batch"], figures["tokens"]) == (setup.micro_batch_size, setup.seq_len)
+
+
+def test_C075(figures):
+    assert figures["layers"] == twice(GPT2, "num_layers", measure=all_blocks)
+    assert figures["scores"] == twice(GPT2, "seq_len", measure=score_bytes)
+    assert rounds_to(twice(GPT2_FLASH, "seq_len", measure=block_bytes), figures["flash"])
+
+
+@cache
+def saved_by_mlp() -> tuple[int, int, int]:
+    """Of Linear, GELU, Linear: operations, tensors that are kept, outputs among them."""
+    mlp = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
+    parameters = {p.data_ptr() for p in mlp.parameters()}
+    saved = {}
+    x, outputs = torch.randn(8, 64), []
+    with saved_tensors_hooks(lambda tensor: saved.setdefault(tensor.data_ptr(), tensor), lambda tensor: tensor):
+        y = x
+        for operation in mlp:
+            y = operation(y)
+            outputs.append(y)
+    kept = {pointer for pointer in saved if pointer not in parameters}
+    return len(mlp), len(kept), sum(output.data_ptr() in kept for output in outputs)
+
+
+def test_C076(figures):
+    assert (figures["operations"], figures["kept"], figures["kept_outputs"]) == saved_by_mlp()
+    x, y = (torch.randn(8, 64, requires_grad=True) for _ in range(2))
+    assert figures["addition"] == len(saved_storages(lambda: x + y))
+
+
+def test_C077(figures):
+    for name in ("micro_batch_size", "num_layers"):
+        assert figures["batch_layers"] == twice(GPT2, name, measure=all_blocks)
+    assert rounds_to(twice(GPT2, "seq_len", measure=block_bytes), figures["sequence"])
+    assert rounds_to(twice(GPT2, "hidden_size", measure=block_bytes), figures["hidden"])
+    for name in ("seq_len", "hidden_size"):
+        assert rounds_to(twice(GPT2_FLASH, name, measure=block_bytes), figures["flash"])
+
+
+def test_C078(figures):
+    assert figures["seq"] == LLAMA.seq_len
+    weights = 2 * count_parameters(LLAMA_2_7B)
+    assert rounds_to(weights / GIB, figures["weights_gib"])
+    kept = {batch: activation_bytes(replace(LLAMA, micro_batch_size=batch)) for batch in range(1, 10)}
+    assert figures["first"] == min(batch for batch, num_bytes in kept.items() if num_bytes > weights)
+    assert rounds_to(kept[figures["batch"]] / GIB, figures["act_gib"])
+
+
+def test_C079(figures):
+    checkpoint = block_ledger(replace(LLAMA, recomputation="full")).per_sbh
+    llama, gpt2 = block_ledger(LLAMA).per_sbh, block_ledger(GPT2).per_sbh
+    assert figures["counted"] == checkpoint == torch.bfloat16.itemsize
+    assert rounds_to(llama, figures["llama"])
+    assert rounds_to(gpt2, figures["gpt2"])
+    assert rounds_to(llama / checkpoint, figures["llama_times"])
+    assert rounds_to(gpt2 / checkpoint, figures["gpt2_times"])
+
+
+def test_C080(figures):
+    assert figures["seq"] == LLAMA.seq_len
+    token = LLAMA_2_7B.hidden_size * torch.bfloat16.itemsize
+    assert figures["token_kib"] * KIB == token
+    assert figures["layer_mib"] * MIB == token * figures["seq"]
+    assert figures["sequence_mib"] == figures["layer_mib"] * LLAMA_2_7B.num_layers
+    assert figures["batch_gib"] * GIB == figures["batch"] * figures["sequence_mib"] * MIB
+    real = replace(LLAMA, micro_batch_size=figures["batch"])
+    assert rounds_to(all_blocks(real) / GIB, figures["flash_gib"])
+    assert rounds_to(all_blocks(replace(real, attention="stored")) / GIB, figures["stored_gib"])
+
+
+def test_C081(figures):
+    assert figures["one"] == torch.bfloat16.itemsize
+    assert figures["kept"] == per_score(GPT2)
+    assert figures["autocast"] == per_score(replace(GPT2, precision=AUTOCAST_BF16))
+    assert figures["no_dropout"] == per_score(replace(GPT2, dropout=0))
+    assert figures["flash"] == per_score(GPT2_FLASH)
+
+
+def test_C082(figures):
+    assert figures["heads"] == LLAMA_2_7B.num_heads
+    assert figures["layers"] == LLAMA_2_7B.num_layers
+    copy = figures["heads"] * figures["tokens"] ** 2 * torch.bfloat16.itemsize
+    assert figures["mib"] * MIB == copy
+    assert rounds_to(copy / 1e6, figures["mb"])
+    assert figures["copies_gib"] * GIB == figures["layers"] * copy
+    setup = replace(LLAMA, seq_len=figures["tokens"], attention="stored", dropout=0.1)
+    assert figures["kept_gib"] * GIB == figures["layers"] * score_bytes(setup)

@@ -1,0 +1,176 @@
+"""Proofs of group C: cards and the memory hierarchy. Card records name their sources in ``memkit.hardware``."""
+
+from memkit.claims import rounds_to
+from memkit.hardware import CARDS, Card
+from memkit.memory_hierarchy import FLOAT32_BYTES, LATENCY_CYCLES, MemoryLevel, memory_hierarchy
+from memkit.units import GIB, KIB, MIB
+
+A100, H100, V100 = CARDS["A100 SXM 80 GB"], CARDS["H100 SXM"], CARDS["V100 32 GB"]
+
+REGISTERS_PER_SM = 64 * 1024
+"""32-bit registers of a multiprocessor, compute capability 5.0 and later.
+
+Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/, technical specifications per compute capability.
+"""
+
+WARPS_PER_SM, SCHEDULERS_PER_SM = 64, 4
+"""Resident warps at most, and warp schedulers; V100, A100 and H100. Source: as ``REGISTERS_PER_SM``."""
+
+VOLTA_MULTIPLY_ADD_CYCLES, VOLTA_SHARED_LOAD_CYCLES = 4, 19
+"""Until a dependent instruction issues; until a load from shared memory returns.
+
+Source: Jia et al. 2018, https://arxiv.org/abs/1804.06826
+"""
+
+GH200_L2_MIB = 60
+"""Source: https://github.com/markdewing/AI_kernels/tree/main/latency, which measured a GH200 beside other cards."""
+
+RTX_3080_12GB_BUS_BITS, RTX_3080_12GB_TRANSFERS = 384, 19 * 10**9
+"""Source: https://www.nvidia.com/en-us/geforce/graphics-cards/30-series/rtx-3080-3080ti/"""
+
+
+def level(card: Card, name: str) -> MemoryLevel:
+    return next(level for level in memory_hierarchy(card) if level.name == name)
+
+
+def prove_card(card: Card, gb: int, gb_per_s: float) -> None:
+    """The label and the bandwidth, which is bus width times transfers per second."""
+    assert gb == card.label_gb
+    assert rounds_to(card.bus_bits / 8 * card.transfers_per_s / 1e9, gb_per_s)
+
+
+def test_C083(figures):
+    assert figures["label_gb"] == H100.label_gb == CARDS["H100 PCIe"].label_gb
+    assert rounds_to(H100.memory_bytes / GIB, figures["sxm_gib"])
+    assert rounds_to(H100.memory_bytes / 1e9, figures["sxm_gb"])
+    assert rounds_to(CARDS["H100 PCIe"].memory_bytes / GIB, figures["pcie_gib"])
+    assert figures["nvl_gb"] == CARDS["H100 NVL"].label_gb
+
+
+def test_C084(figures):
+    assert figures["registers"] == REGISTERS_PER_SM
+    assert figures["register_bytes"] == FLOAT32_BYTES
+    assert figures["kib"] * KIB == REGISTERS_PER_SM * FLOAT32_BYTES
+    assert {card.register_bytes_per_sm for card in CARDS.values() if card.vendor == "NVIDIA"} == {figures["kib"] * KIB}
+    assert rounds_to(level(H100, "registers").num_bytes / MIB, figures["h100_mib"])
+
+
+def test_C085(figures):
+    registers, shared = level(A100, "registers").bandwidth, level(A100, "L1 and shared").bandwidth
+    assert rounds_to(registers / 1e12, figures["a100_tb"])
+    assert rounds_to(shared / 1e12, figures["shared_tb"])
+    assert rounds_to(registers / (figures["printed_tb"] * 1e12), figures["times"])
+
+
+def test_C086(figures):
+    assert figures["dependent"] == VOLTA_MULTIPLY_ADD_CYCLES
+    assert figures["warps"] == WARPS_PER_SM // SCHEDULERS_PER_SM
+    idle_cycles = max(0, figures["dependent"] - figures["warps"])  # each of the other warps fills one cycle
+    assert figures["printed"] == idle_cycles
+
+
+def test_C087(figures):
+    for name in ("V100 32 GB", "RTX 3090", "RTX 4090"):
+        assert figures["printed_kib"] * KIB == CARDS[name].l1_bytes_per_sm
+    assert figures["a100_kib"] * KIB == A100.l1_bytes_per_sm
+    assert figures["h100_kib"] * KIB == H100.l1_bytes_per_sm == CARDS["B200"].l1_bytes_per_sm
+    assert figures["h100_shared_kib"] * KIB == H100.shared_bytes_per_sm
+
+
+def test_C088(figures):
+    a100 = level(A100, "L1 and shared").bandwidth / 1e12
+    assert rounds_to(a100, figures["printed_tb"])
+    assert rounds_to(a100, figures["a100_tb"])
+    assert rounds_to(level(V100, "L1 and shared").bandwidth / 1e12, figures["v100_tb"])
+    assert rounds_to(level(H100, "L1 and shared").bandwidth / 1e12, figures["h100_tb"])
+
+
+def test_C089(figures):
+    measured = [cycles for cycles, _, _ in LATENCY_CYCLES.values()]
+    assert (figures["low"], figures["high"]) == (min(measured), max(measured))
+    assert rounds_to(min(measured) / figures["printed"], figures["times"])
+    assert figures["shared"] == VOLTA_SHARED_LOAD_CYCLES
+
+
+def test_C090(figures):
+    geforce = [card.l2_bytes for card in CARDS.values() if card.name.startswith("RTX")]
+    assert figures["low"] * MIB == A100.l2_bytes
+    assert figures["h100"] * MIB == H100.l2_bytes
+    assert figures["high"] == GH200_L2_MIB
+    assert (figures["geforce_low"] * MIB, figures["geforce_high"] * MIB) == (min(geforce), max(geforce))
+    assert figures["v100"] * MIB == V100.l2_bytes
+    assert figures["b200"] * MIB == CARDS["B200"].l2_bytes
+
+
+def test_C091(figures):
+    a100 = level(A100, "L2").bandwidth / 1e12
+    assert rounds_to(a100, figures["a100_tb"])
+    assert rounds_to(level(V100, "L2").bandwidth / 1e12, figures["v100_tb"])
+    assert rounds_to(figures["printed_tb"] / a100, figures["share"])
+
+
+def test_C092(figures):
+    measured = {name: cycles for name, (_, cycles, _) in LATENCY_CYCLES.items()}
+    assert figures["a100"] == measured["A100 SXM 80 GB"] == min(measured.values())
+    assert figures["v100"] == measured["V100 32 GB"]
+    assert figures["h100"] == measured["H100 SXM"]
+    assert figures["high"] == max(measured.values())
+    assert rounds_to(figures["printed"] / figures["high"], figures["share"])
+
+
+def test_C093(figures):
+    assert figures["low_gb"] == CARDS["RTX 3090"].label_gb == CARDS["RTX 4090"].label_gb
+    assert rounds_to(CARDS["RTX 4090"].memory_bandwidth / 1e12, figures["low_tb"])
+    assert figures["kind"] == CARDS["RTX 3090"].memory_kind == CARDS["RTX 4090"].memory_kind
+    assert figures["high_gb"] == H100.label_gb
+    assert rounds_to(H100.memory_bandwidth / 1e12, figures["high_tb"])
+    assert figures["h200_gb"] == CARDS["H200"].label_gb
+    assert rounds_to(CARDS["H200"].memory_bandwidth / 1e12, figures["h200_tb"])
+    assert figures["b200_gb"] == CARDS["B200"].label_gb
+    assert rounds_to(CARDS["B200"].memory_bandwidth / 1e12, figures["b200_tb"])
+
+
+def test_C094(figures):
+    names = {"v100": "V100 32 GB", "a100": "A100 SXM 80 GB", "h100": "H100 SXM", "b200": "B200"}
+    for figure, name in names.items():
+        assert figures[figure] == LATENCY_CYCLES[name][2]
+    assert rounds_to(figures["h100"] / figures["printed"], figures["times"])
+
+
+def test_C095(figures):
+    assert figures["card"] in CARDS
+    prove_card(CARDS[figures["card"]], figures["gb"], figures["gb_per_s"])
+    assert figures["larger_gb"] == RTX_3080_12GB_BUS_BITS // 32  # one chip of 1 GB for every 32 bits
+    assert rounds_to(RTX_3080_12GB_BUS_BITS / 8 * RTX_3080_12GB_TRANSFERS / 1e9, figures["larger_gb_per_s"])
+
+
+def test_C096(figures):
+    assert figures["card"] in CARDS
+    card = CARDS[figures["card"]]
+    prove_card(card, figures["gb"], figures["gb_per_s"])
+    assert figures["bus_bits"] == card.bus_bits
+    assert figures["gigatransfers"] * 10**9 == card.transfers_per_s
+
+
+def test_C097(figures):
+    test_C096(figures)
+
+
+def test_C098(figures):
+    card = CARDS["A100 SXM 40 GB"]
+    prove_card(card, figures["gb"], figures["gb_per_s"])
+    assert figures["bus_bits"] == card.bus_bits == CARDS["A100 PCIe 40 GB"].bus_bits
+    assert figures["gigatransfers"] * 10**9 == card.transfers_per_s == CARDS["A100 PCIe 40 GB"].transfers_per_s
+
+
+def test_C099(figures):
+    prove_card(A100, figures["gb"], figures["gb_per_s"])
+    prove_card(CARDS["A100 PCIe 80 GB"], figures["gb"], figures["pcie_gb_per_s"])
+
+
+def test_C100(figures):
+    assert figures["gb"] == H100.label_gb == CARDS["H100 PCIe"].label_gb
+    assert figures["gb_per_s"] == round(H100.memory_bandwidth / 1e9, -1)  # data sheets round to 10 GB/s
+    assert rounds_to(CARDS["H100 PCIe"].memory_bandwidth / 1e12, figures["pcie_tb"])
+    assert figures["nvl_gb"] == CARDS["H100 NVL"].label_gb
+    assert rounds_to(CARDS["H100 NVL"].memory_bandwidth / 1e12, figures["nvl_tb"])

@@ -1,0 +1,114 @@
+"""Proofs of group N: attention kernels. What autograd saves is asked of torch's own kernels, on the CPU."""
+
+from dataclasses import replace
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from memkit.attention_memory import attention_kernel, core_ledger
+from memkit.claims import rounds_to
+from memkit.models import GPT2_LARGE, LLAMA_2_7B
+from memkit.recipes import FP32, PURE_BF16
+from memkit.saved_tensors import SavedStorage, saved_bytes, saved_storages
+from memkit.training import TrainingSetup
+
+B, A, D = 2, 4, 16  # micro-batch, heads, head size of the small real tensors
+
+FLASH_README_MEMORY = {2048: 10, 4096: 20}
+"""Memory of standard attention by that of FlashAttention, forward and backward, at a number of tokens.
+
+Source: https://github.com/Dao-AILab/flash-attention, README, section Memory; A100, head size 64.
+"""
+
+FLASH_README_SPEEDUP = (2, 4)
+"""Speed by that of PyTorch's standard attention of 2022, at 128 to 4096 tokens on an A100.
+
+Source: the same README in its first version, HazyResearch/flash-attention, section Speedup.
+"""
+
+
+@cache
+def saved_by_sdpa(
+    backend: SDPBackend | None, dtype: torch.dtype, dropout: float = 0.0, seq: int = 64
+) -> tuple[SavedStorage, ...]:
+    """What autograd saves of causal attention; ``None`` leaves the choice of the kernel to torch."""
+    q, k, v = (torch.randn(B, A, seq, D, dtype=dtype, requires_grad=True) for _ in range(3))
+    kernels = list(SDPBackend.__members__.values())[1:] if backend is None else [backend]
+    with sdpa_kernel(kernels):
+        return saved_storages(lambda: F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True))
+
+
+def per_score(saved: tuple[SavedStorage, ...], seq: int = 64) -> float:
+    """Bytes for each score in the tensors that are as large as the matrix of scores."""
+    return sum(s.num_bytes for s in saved if s.shape[-2:] == (seq, seq)) / (B * A * seq**2)
+
+
+@cache
+def saved_by_module(seq: int, need_weights: bool) -> int:
+    attention = torch.nn.MultiheadAttention(A * D, A, batch_first=True)
+    x = torch.randn(B, seq, A * D)
+    return saved_bytes(lambda: attention(x, x, x, need_weights=need_weights), attention.parameters())
+
+
+def core_bytes(setup: TrainingSetup) -> int:
+    return sum(line.num_bytes for line in core_ledger(setup))
+
+
+def test_C371(figures):
+    short, long = figures["short"], figures["long"]
+    assert long == 2 * short
+    assert rounds_to(saved_by_module(long, False) / saved_by_module(short, False), figures["without"])
+    assert rounds_to(saved_by_module(long, True) / saved_by_module(short, True), figures["with_weights"])
+
+
+def test_C372(figures):
+    saved = saved_by_sdpa(SDPBackend.FLASH_ATTENTION, torch.bfloat16)
+    [log_sum_exp] = [s for s in saved if s.dtype == "float32"]
+    assert figures["tensors"] == len(saved)
+    assert figures["row_bytes"] == log_sum_exp.num_bytes / (B * A * 64)
+    longer = saved_by_sdpa(SDPBackend.FLASH_ATTENTION, torch.bfloat16, seq=128)
+    assert rounds_to(sum(s.num_bytes for s in longer) / sum(s.num_bytes for s in saved), figures["twice"])
+    assert per_score(saved) == per_score(longer, 128) == 0
+
+
+def test_C373(figures):
+    assert figures["fused"] == per_score(saved_by_sdpa(None, torch.bfloat16))
+    assert figures["math"] == per_score(saved_by_sdpa(SDPBackend.MATH, torch.bfloat16))
+    assert figures["cpu_dropout"] == per_score(saved_by_sdpa(None, torch.bfloat16, 0.1))
+    assert figures["fp32_kernel"] == attention_kernel(TrainingSetup(model=GPT2_LARGE, precision=FP32))
+
+
+def test_C374(figures):
+    short = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=figures["short"])
+    long = replace(short, seq_len=figures["long"])
+    assert figures["long"] == 2 * figures["short"]
+    stored = [core_bytes(replace(setup, attention="stored")) for setup in (short, long)]
+    assert rounds_to(stored[1] / stored[0], figures["stored"])
+    assert rounds_to(core_bytes(long) / core_bytes(short), figures["flash"])
+
+
+def test_C375(figures):
+    setup = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16)
+    assert figures["bf16_kernel"] == attention_kernel(setup)
+    assert figures["fp32_kernel"] == attention_kernel(replace(setup, precision=FP32))
+    fused = saved_by_sdpa(None, torch.bfloat16)  # no package but torch is imported here
+    assert figures["per_score"] == per_score(fused)
+
+
+def test_C376(figures):
+    model = replace(GPT2_LARGE, max_seq_len=4096)
+    assert figures["head_size"] == model.head_dim
+
+    def saving(tokens: int) -> float:
+        flash = TrainingSetup(model=model, precision=PURE_BF16, micro_batch_size=8, seq_len=tokens)
+        return core_bytes(replace(flash, attention="stored")) / core_bytes(flash)
+
+    assert figures["long"] == max(FLASH_README_MEMORY)
+    assert figures["high"] == FLASH_README_MEMORY[figures["long"]]
+    assert figures["short"] == figures["long"] // 4
+    assert rounds_to(saving(figures["short"]), figures["low"])
+    assert rounds_to(saving(figures["short"]), figures["short_times"])
+    assert rounds_to(saving(figures["long"]), figures["long_times"])
+    assert (figures["slowest"], figures["fastest"]) == FLASH_README_SPEEDUP
