@@ -212,6 +212,23 @@ def test_a_block_knows_nothing_of_its_neighbour() -> None:
         )
 
 
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
+def test_a_tensor_of_zeros_stays_one(name: str) -> None:
+    result = quantize(np.zeros((128, 128)), name)
+    assert (result.element_codes == result.element_codes[0, 0]).all() and (result.dequantize() == 0).all()
+
+
+def test_a_block_too_small_for_its_scale_becomes_zero() -> None:
+    """NVFP4: E4M3 reaches down to 2^-9, so a block 2^20 times smaller than the tensor's largest has no scale."""
+    x = np.ones(32)
+    x[16:] = 2.0**-20
+    result = quantize(x, "nvfp4")
+    assert result.scale_codes[1] == 0 and (result.element_codes[16:] == 0).all()
+    assert (quantize(x, "mxfp4").dequantize()[16:] == 0).all() and (
+        quantize(x[16:].repeat(2), "mxfp4").dequantize() > 0
+    ).all()
+
+
 def test_tiles_are_square_blocks() -> None:
     x = np.random.default_rng(0).standard_normal((2, 256, 128))
     result = quantize(x, "float8_128x128")
