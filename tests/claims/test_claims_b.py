@@ -159,8 +159,8 @@ def printed_block_bytes(score_bytes_each: int, mlp_bytes_each: int) -> int:
 
 def test_C066(figures):
     printed = printed_block_bytes(figures["score_bytes"], figures["mlp_bytes"])
-    assert rounds_to(printed / 1e9, figures["printed_gb"])
-    assert rounds_to(block_bytes(GPT2) / 1e9, figures["true_gb"])
+    assert rounds_to(printed / 1e6, figures["printed_mb"])
+    assert rounds_to(block_bytes(GPT2) / 1e6, figures["true_mb"])
     assert rounds_to(block_bytes(GPT2) / printed, figures["times"])
     assert figures["missing_linear"] == PAPER_LINEAR - 4 * figures["mlp_bytes"]
     assert figures["missing_square"] == PAPER_SQUARE - figures["score_bytes"]
