@@ -109,6 +109,7 @@ def test_C090(figures):
 
 
 def test_C091(figures):
+    assert figures["bytes_per_clock"] == A100.l2_bytes_per_clock
     a100 = level(A100, "L2").bandwidth / 1e12
     assert rounds_to(a100, figures["a100_tb"])
     assert rounds_to(level(V100, "L2").bandwidth / 1e12, figures["v100_tb"])
