@@ -142,12 +142,9 @@ def as_real(values: object) -> np.ndarray:
     """``values`` as float32 or float64, exactly."""
     array = np.asarray(values)
     if array.dtype.kind in "iu":
-        exact = array.astype(np.float64)
-        if array.dtype.itemsize == 8 and array.size and np.abs(exact).max() > 2.0**53:
-            raise ValueError(
-                "values holds a whole number beyond 2^53, which float64 cannot tell from its neighbours"
-            )
-        return exact
+        if array.dtype.itemsize == 8 and ((array > 2**53) | (array < -(2**53))).any():
+            raise ValueError("values holds a whole number beyond 2^53, where float64 has gaps")
+        return array.astype(np.float64)
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
         raise TypeError(f"values of dtype {array.dtype} are not real numbers that float64 holds")
     return array.astype(np.float64 if array.dtype.itemsize == 8 else np.float32, copy=False)
