@@ -1,6 +1,6 @@
 """Encode all 2^32 float32 bit patterns into every format of up to 16 bits and count where libraries differ.
 
-    nice python scripts/sweep_float32.py --out chapters/recordings/formats_sweep_cpu.json
+    nice python scripts/sweep_float32.py
 
 About 12 minutes on one free core. The tests check 10^8 of these inputs each time; this ran once, and its counts
 are kept.
@@ -8,7 +8,6 @@ are kept.
 
 import argparse
 import datetime
-import json
 import pathlib
 import platform
 import subprocess
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 
 from memkit.formats import FORMATS, FloatFormat
+from memkit.recordings import FOLDER, Recording, save_recording
 from memkit.rounding import encode, torch_overflow
 
 STEP = 1 << 20
@@ -86,9 +86,25 @@ def cpu_name() -> str:
     return next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())
 
 
+def recording_of(formats: dict[str, dict], commit: str) -> Recording:
+    """The counts of every format and library, and where they come from."""
+    numbers = {
+        f"{name} and {library}: {what.replace('_', ' ')}": value
+        for name, libraries in formats.items()
+        for library, count in libraries.items()
+        for what, value in count.items()
+    }
+    provenance = {
+        "card": f"CPU {cpu_name()}", "driver": "none", "cuda": "none", "torch": torch.__version__,
+        "date": datetime.date.today().isoformat(), "command": "python scripts/sweep_float32.py", "commit": commit,
+        "ml_dtypes": ml_dtypes.__version__, "numpy": np.__version__, "python": platform.python_version(),
+    }  # fmt: skip
+    return Recording(chapter="02", name="formats_sweep", provenance=provenance, numbers=numbers)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=pathlib.Path, default="chapters/recordings/formats_sweep_cpu.json")
+    parser.add_argument("--out", type=pathlib.Path, default=FOLDER, help="folder for the recording")
     parser.add_argument("--only", nargs="*", help="formats to sweep; all of up to 16 bits by default")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -98,20 +114,7 @@ def main() -> None:
     for name in names:
         formats[name] = sweep(name)
         print(name, formats[name], flush=True)
-    record = {
-        "what": "memkit.rounding.encode to nearest, against two libraries, on every float32 bit pattern",
-        "machine": f"{cpu_name()} (CPU only)",
-        "date": datetime.date.today().isoformat(),
-        "command": "python scripts/sweep_float32.py",
-        "commit": commit,
-        "versions": {
-            "python": platform.python_version(), "numpy": np.__version__,
-            "ml_dtypes": ml_dtypes.__version__, "torch": torch.__version__,
-        },
-        "formats": formats,
-    }  # fmt: skip
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    print(save_recording(recording_of(formats, commit), arguments.out))
 
 
 if __name__ == "__main__":
