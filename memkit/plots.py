@@ -49,9 +49,9 @@ def compare_figure(*timelines: MemoryTimeline, title: str = "One training step, 
         bars += [instants[key] for instants in known]
         places += [group * (len(timelines) + 0.9) + number for number in range(len(timelines))]
     top = axis_top(max(bar.total_bytes for bar in bars))
-    memory_axis(plot, top)
+    plot.set_ylim(0, top)
+    memory_axis(plot)
     plot.set_xlim(-0.8, places[-1] + 0.8)
-    plot.set_xticks([])
     stack(stacked_patches(plot), bars, places, 0.94, len(bars))
     at = {"transform": plot.get_xaxis_transform(), "ha": "center", "va": "top", "color": INK}
     for group, (name, *_) in enumerate(keys):

@@ -75,8 +75,8 @@ class StampedText(Text):
         lines = self.get_text().split("\n")
         step = (height - descent) * self._linespacing + descent
         x, top = self.get_transform().transform(self.get_unitless_position())
-        if self.get_verticalalignment() == "bottom":
-            top += height + step * (len(lines) - 1)
+        share_above = {"top": 0, "center": 0.5, "bottom": 1}[self.get_verticalalignment()]
+        top += share_above * (height + step * (len(lines) - 1))
         gc = renderer.new_gc()
         for number, line in enumerate(lines):
             opacity, width = _stamp(line, *style)

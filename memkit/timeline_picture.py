@@ -6,10 +6,12 @@ alone: a part has a colour, a hatch and a name.
 
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
+from matplotlib.ticker import LinearLocator
 
 from memkit.picture import FAINT, GREY, INK, Picture, hatched, mix
 from memkit.stamped_text import StampedText
 from memkit.timeline import PARTS, Instant, MemoryTimeline
+from memkit.timeline_words import describe, provenance_line, short, tick_words, where
 from memkit.units import format_bytes
 
 LOOK = {
@@ -25,18 +27,6 @@ LOOK = {
 PALE = 0.25  # how much of its colour a faded bar keeps
 MAX_BARS = 16
 """More bars than this cannot be labelled at 800 pixels; then only the last step is drawn."""
-
-
-def where(instant: Instant) -> str:
-    """An instant's place in the step, in words.
-
-    >>> where(Instant(name="backward peak", total_bytes=1)), where(Instant(name="forward", total_bytes=1))
-    ('peak of backward', 'end of forward')
-    """
-    if instant.name in ("init", "zero_grad"):
-        return f"after {instant.name}"
-    phase, _, moment = instant.name.partition(" ")
-    return f"{moment or 'end'} of {phase}"
 
 
 def drawn_instants(timeline: MemoryTimeline) -> list[Instant]:
@@ -92,18 +82,18 @@ def stack(patches: dict, instants: list[Instant], places: list[float], width: fl
             patches[key].set_path(Path.make_compound_path(*paths))
 
 
-def memory_axis(axes, top_bytes: int) -> None:
-    """Ticks at quarters of a power of two, each written with its unit, and a light grid."""
-    ticks = [top_bytes * i // 4 for i in range(5)]
-    axes.set_ylim(0, top_bytes)
-    axes.set_yticks(ticks, [format_bytes(tick, 1).replace(".0 ", " ") for tick in ticks], fontsize=9)
-    axes.tick_params(axis="y", length=0, colors=GREY)
+def memory_axis(axes) -> None:
+    """Ticks at quarters of the axis, written in bytes with their unit, and a light grid."""
+    axes.yaxis.set_major_locator(LinearLocator(5))
+    axes.yaxis.set_major_formatter(lambda num_bytes, _: tick_words(round(num_bytes)))
+    axes.tick_params(axis="y", length=0, colors=GREY, labelsize=9)
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(GREY)
     axes.set_ylabel("memory allocated", fontsize=9.5, color=INK)
+    axes.set_xticks([])
 
 
 def name_parts(side, top: float, row: float) -> dict[str, tuple]:
@@ -117,16 +107,6 @@ def name_parts(side, top: float, row: float) -> dict[str, tuple]:
     return made
 
 
-def short(num_bytes: int) -> str:
-    """Bytes in three or four digits, for the top of a narrow bar.
-
-    >>> short(97 * 2**20 + 2**19), short(949 * 2**20)
-    ('97.5 MiB', '949 MiB')
-    """
-    text = format_bytes(num_bytes, 1)
-    return text if len(text.split()[0]) < 5 else format_bytes(num_bytes, 0)
-
-
 class TimelinePicture(Picture):
     """Stacked bars, one per instant; beside them the parts of the selected instant in words and bytes."""
 
@@ -134,14 +114,18 @@ class TimelinePicture(Picture):
         super().__init__()
         self.plot = self.add_axes((0.11, 0.2, 0.645, 0.635))
         self.plot.yaxis.set_label_coords(-0.13, 0.5)
+        memory_axis(self.plot)
+        self.plot.tick_params(labelleft=False)  # stamped: an axis that rescales keeps its background
+        tick = {"fontsize": 9, "ha": "right", "va": "center", "color": GREY, "transform": self.plot.transAxes}
+        self.ticks = [self._moving_text(self.plot, -0.01, quarter / 4, **tick) for quarter in range(5)]
         self.side = self.add_axes((0.78, 0, 0.22, 1), xlim=(0, 1), ylim=(0, 1))
         self.side.axis("off")
         self.layout, self.names, self.totals = None, [], []
         self.bars = stacked_patches(self.plot)
         for patch in self.bars.values():
             self.move(patch)
-        self.pointer = self._number(self.plot, 0, 0, fontsize=9, ha="center", va="bottom", text="▼")
-        self.card_name = self._number(self.plot, 0, 0, fontsize=9, va="bottom", has_box=True)
+        self.pointer = self._moving_text(self.plot, 0, 0, fontsize=9, ha="center", va="bottom", text="▼")
+        self.card_name = self._moving_text(self.plot, 0, 0, fontsize=9, va="bottom", has_box=True)
         self.card_name.set_transform(self.plot.get_yaxis_transform())
         self.card = self.move(self.plot.axhline(0, color=INK, linewidth=1.4, linestyle=(0, (5, 3))))
         title = {"fontsize": 11.5, "fontweight": "bold", "va": "center", "color": INK}
@@ -149,20 +133,20 @@ class TimelinePicture(Picture):
         self.subtitle = self.text(0.012, 0.898, "", fontsize=9, va="center", color=GREY)
         self._write_side()
 
-    def _number(self, axes, x: float, y: float, **style) -> StampedText:
+    def _moving_text(self, axes, x: float, y: float, **style) -> StampedText:
         """A moving text."""
         return self.move(axes.add_artist(StampedText(x, y, **{"color": INK, **style})))
 
     def _write_side(self) -> None:
         """The legend in words, with room for the bytes of the selected instant."""
         text = {"fontsize": 9.5, "va": "top", "color": INK, "linespacing": 1.3}
-        self.side_title = self._number(self.side, 0, 0.97, fontweight="bold", **text)
+        self.side_title = self._moving_text(self.side, 0, 0.97, fontweight="bold", **text)
         self.side_names = name_parts(self.side, top=0.85, row=0.108)
         self.side_values = {
-            part: self._number(self.side, 0.18, y - 0.032, **{**text, "color": GREY})
+            part: self._moving_text(self.side, 0.18, y - 0.032, **{**text, "color": GREY})
             for part, (*_, y) in self.side_names.items()
         }
-        self.side_total = self._number(self.side, 0, 0.185, **text)
+        self.side_total = self._moving_text(self.side, 0, 0.185, **text)
         self.side_card = self.side.text(0, 0.135, "", **{**text, "color": GREY})
 
     def redraw(
@@ -179,14 +163,17 @@ class TimelinePicture(Picture):
         index = instants.index(selected)
         top = axis_top(max(i.total_bytes for i in instants), capacity_bytes)
         has_rest = any(i.unattributed_bytes for i in instants)
-        layout = (top, has_rest, *((i.name, i.step, i.micro_batch) for i in instants))
+        layout = (has_rest, *((i.name, i.step, i.micro_batch) for i in instants))
         if layout != self.layout:
             self.layout = layout
-            self._arrange(instants, top)
+            self._arrange(instants)
             for artist in (*self.side_names["not attributed"][:2], self.side_values["not attributed"]):
                 artist.set_visible(has_rest)
             self.side_total.set_y(0.185 if has_rest else 0.275)
             self.side_card.set_y(self.side_total.get_position()[1] - 0.05)
+        self.plot.set_ylim(0, top)
+        for quarter, text in enumerate(self.ticks):
+            text.set_text(tick_words(top * quarter // 4))
         self._draw_card(instants, capacity_bytes, top)
         stack(self.bars, instants, self.places, 0.88, index if fades_later else len(instants))
         break_line, height = ("\n", 0.09) if len(instants) > 8 else (" ", 0.05)
@@ -201,7 +188,7 @@ class TimelinePicture(Picture):
         self.alt = describe(timeline, title)
         return self
 
-    def _arrange(self, instants: list[Instant], top: int) -> None:
+    def _arrange(self, instants: list[Instant]) -> None:
         """Place the bars in groups by phase and name them below the axis."""
         self.forget_background()
         for artist in self.names + self.totals:
@@ -235,10 +222,8 @@ class TimelinePicture(Picture):
                 self.names += self.plot.plot(ends, [y, y], **line)
                 self._name(places, y - 0.015, f"step {step}", INK, 9)
         style = {"fontsize": 8.5, "ha": "center", "va": "bottom", "color": INK, "linespacing": 0.95}
-        self.totals = [self._number(self.plot, 0, 0, **style) for _ in instants]
+        self.totals = [self._moving_text(self.plot, 0, 0, **style) for _ in instants]
         self.plot.set_xlim(-0.65, x - 0.35)
-        self.plot.set_xticks([])
-        memory_axis(self.plot, top)
 
     def _name(self, places: list[float], y: float, text: str, colour: str, size: float) -> None:
         at = self.plot.get_xaxis_transform()
@@ -271,20 +256,3 @@ class TimelinePicture(Picture):
             value = getattr(selected, part) if part in PARTS else selected.unattributed_bytes
             text.set_text(format_bytes(value))
         self.side_total.set_text(f"total: {format_bytes(selected.total_bytes)}")
-
-
-def provenance_line(timeline: MemoryTimeline) -> str:
-    """Where a timeline's numbers come from, in one line: source, rules or card, versions, date."""
-    told = [str(timeline.provenance[key]) for key in ("card", "torch", "date") if key in timeline.provenance]
-    rules = "CUDA's rules" if timeline.device == "cuda" else "a CPU's rules"
-    return ", ".join([timeline.source, *(told or [rules])])
-
-
-def describe(timeline: MemoryTimeline, title: str) -> str:
-    """The bars in one sentence, for who does not see them."""
-    peak, last = timeline.peak, timeline.instants[-1]
-    return (
-        f"{title} ({provenance_line(timeline)}): stacked bars for {len(timeline.instants)} instants. "
-        f"The tallest, {format_bytes(peak.total_bytes)}, is the {where(peak)}; "
-        f"the last, {where(last)}, has {format_bytes(last.total_bytes)}."
-    )

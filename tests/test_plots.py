@@ -7,10 +7,12 @@ import sys
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 from PIL import Image
 
 from memkit.picture import OKABE_ITO, Picture, mix
 from memkit.plots import breakdown_figure, compare_figure, timeline_figure
+from memkit.stamped_text import StampedText
 from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.timeline_picture import LOOK, TimelinePicture, axis_top, drawn_instants
 from memkit.units import GIB, MIB, format_bytes
@@ -40,7 +42,9 @@ def step(number: int, scale: int = 1, micro_batches: int = 1) -> list[Instant]:
 
 
 def timeline(steps: int = 2, source: str = "formula", **choices) -> MemoryTimeline:
-    init = Instant(name="init", weights=300 * MIB, gradients=0, optimizer_states=0, activations=0, temporary=0)
+    init = Instant(
+        name="init", weights=300 * MIB, gradients=0, optimizer_states=0, activations=0, temporary=0
+    )
     instants = [init, *(i for number in range(1, steps + 1) for i in step(number, **choices))]
     return MemoryTimeline(instants=tuple(instants), source=source)
 
@@ -110,7 +114,9 @@ def test_later_instants_fade():
     assert picture.bars["weights", True].get_visible()
 
 
-@pytest.mark.parametrize("capacity, is_drawn", [(3 * GIB, True), (80 * GIB, False), (GIB, True), (None, False)])
+@pytest.mark.parametrize(
+    "capacity, is_drawn", [(3 * GIB, True), (80 * GIB, False), (GIB, True), (None, False)]
+)
 def test_the_card_is_a_line_where_it_is_near_and_words_where_it_is_far(capacity, is_drawn):
     picture = timeline_figure(timeline(), capacity_bytes=capacity, card_name="my card")
     assert picture.card.get_visible() == is_drawn
@@ -128,12 +134,30 @@ def test_the_axis_ends_at_a_power_of_two_with_room_above_the_peak(peak):
 
 @pytest.mark.parametrize("scale, top", [(1, "2 GiB"), (2, "4 GiB"), (4, "8 GiB")])
 def test_ticks_say_what_they_stand_for(scale, top):
-    shown = timeline(scale=scale, steps=1)
-    plot = timeline_figure(shown).plot
-    for tick, label in zip(plot.get_yticks(), plot.get_yticklabels(), strict=True):
-        number, unit = label.get_text().split()
-        assert float(number) * {"B": 1, "MiB": MIB, "GiB": GIB}[unit] == tick
-    assert label.get_text() == top
+    picture = timeline_figure(timeline(scale=scale, steps=1))
+    assert picture.ticks[-1].get_text() == top
+    for place, tick in zip(picture.plot.get_yticks(), picture.ticks, strict=True):
+        number, unit = tick.get_text().split()
+        assert float(number) * {"B": 1, "MiB": MIB, "GiB": GIB}[unit] == place
+        across = picture.plot.transData.transform((0, place))[1]
+        assert tick.get_transform().transform(tick.get_position())[1] == pytest.approx(across)
+
+
+@pytest.mark.parametrize("words", ["peak 12.75 GiB", "512.5\nGiB"])
+@pytest.mark.parametrize("va", ["top", "center", "bottom"])
+@pytest.mark.parametrize("ha", ["left", "center", "right"])
+def test_stamped_text_lands_where_matplotlib_would_put_it(words, va, ha):
+    boxes = []
+    for kind in (Text, StampedText):
+        picture = Picture(2, 1)
+        axes = picture.add_axes((0, 0, 1, 1))
+        axes.axis("off")
+        axes.add_artist(kind(0.5, 0.5, words, va=va, ha=ha, fontsize=9.5, linespacing=1.2))
+        rows, columns = np.nonzero((pixels(picture.png()) < 160).all(axis=2))
+        boxes.append((rows.min(), rows.max(), columns.min(), columns.max()))
+    if "\n" in words and ha != "left":
+        boxes = [box[:3] for box in boxes]
+    assert boxes[1] == pytest.approx(boxes[0], abs=2)  # versions of matplotlib space lines differently
 
 
 def test_crowded_timelines_keep_first_and_last_micro_batch_and_then_the_last_step():
@@ -144,20 +168,25 @@ def test_crowded_timelines_keep_first_and_last_micro_batch_and_then_the_last_ste
     assert len(drawn_instants(timeline())) == len(timeline().instants)
 
 
-def test_the_background_is_kept_until_the_axis_must_grow():
+def test_the_background_is_kept_when_the_axis_grows_and_not_when_the_bars_change():
     picture = TimelinePicture()
     picture.redraw(timeline()).png()
     background = picture.background
-    assert picture.redraw(timeline(), selected=timeline().instants[3]).background is background
-    assert picture.redraw(timeline(scale=4)).background is None
+    assert picture.redraw(timeline(scale=4), selected=timeline().instants[3]).background is background
+    assert picture.redraw(timeline(scale=4), capacity_bytes=8 * GIB).background is None
+    picture.png()
+    assert picture.redraw(timeline(steps=1)).background is None
 
 
-def test_a_blit_equals_a_full_draw():
+@pytest.mark.parametrize("scale", [1, 2, 8])
+def test_a_blit_equals_a_full_draw(scale):
     moved, fresh = TimelinePicture(), TimelinePicture()
     moved.redraw(timeline(scale=2), capacity_bytes=3 * GIB).png()
     background = moved.background
     for picture in (moved, fresh):
-        picture.redraw(timeline(), selected=timeline().instants[3], capacity_bytes=3 * GIB)
+        picture.redraw(
+            timeline(scale=scale), selected=timeline(scale=scale).instants[3], capacity_bytes=3 * GIB
+        )
     assert moved.background is background
     assert np.array_equal(pixels(moved.png()), pixels(fresh.png()))
 

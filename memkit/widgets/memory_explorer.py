@@ -9,7 +9,8 @@ from memkit.models import PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA, ModelConfig
 from memkit.params import count_parameters
 from memkit.recipes import OPTIMIZERS, PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.timeline import PARTS, MemoryTimeline
-from memkit.timeline_picture import TimelinePicture, where
+from memkit.timeline_picture import TimelinePicture
+from memkit.timeline_words import where
 from memkit.training import ATTENTIONS, RECOMPUTATIONS, TrainingSetup
 from memkit.units import format_bytes, format_count
 from memkit.widgets.panel import Number, Panel, View, choice
