@@ -16,13 +16,13 @@ LAYERS = (
     (set(), """units dtypes timeline claims formats decoding rounding code_reading block_formats
                running_sums hardware memory_hierarchy models recipes training"""),
     (set(), """params states ledger attention_memory activations kv_cache tape schedule optimizer_step estimate
-               korthikanti allocator_config allocator_blocks allocator_expandable workspaces allocator
+               korthikanti strategies allocator_config allocator_blocks allocator_expandable workspaces allocator
                replays snapshot_files snapshot_start trace_replay snapshots predicted_snapshot diagnose
                allocator_film allocation_bands planner
                recordings driver doctor"""),
-    ({"torch"}, """transformer saved_tensors attribution watch cuda_rules trace measure gpu_memory bandwidth
+    ({"torch"}, """transformer saved_tensors attribution watch cuda_rules trace measure recompute gpu_memory bandwidth
                    measured_blocks measurements record"""),
-    ({"matplotlib"}, """picture stamped_text timeline_picture plots
+    ({"matplotlib"}, """timeline_words picture stamped_text timeline_picture plots
                       bit_picture number_line_picture running_sum_picture format_plots allocator_plots"""),
     ({"matplotlib", "ipywidgets"}, """widgets widgets.keys widgets.panel widgets.memory_explorer
                                     widgets.step_timeline"""),
