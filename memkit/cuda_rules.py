@@ -108,6 +108,7 @@ def _rules() -> dict:
         Tensor.pin_memory: lambda mode, func, args, kwargs: args[0],
         Tensor.cuda: lambda mode, func, args, kwargs: args[0].to(META),
         Tensor.to: _to,
+        Tensor.copy_: _copy,
         Tensor.cpu: lambda mode, func, args, kwargs: _to_host(mode, args[0]),
         torch.dropout: _dropout,
     }
@@ -135,9 +136,10 @@ def _property(value, mode, func, args, kwargs):
 
 def _factory(mode, func, args, kwargs):
     """A tensor made without naming a device is made on the card, as under ``torch.set_default_device``."""
-    if kwargs.get("device") is None:
-        kwargs = kwargs | {"device": META}
-    kwargs.pop("generator", None)
+    if kwargs.get("device") is None and not kwargs.get("pin_memory"):
+        kwargs["device"] = META
+    for name in ("generator", "pin_memory"):  # there is neither on meta
+        kwargs.pop(name, None)
     return func(*args, **kwargs)
 
 
@@ -145,6 +147,11 @@ def _from_data(mode, func, args, kwargs):
     """A number stays in the host's memory, where the optimizers keep their step counts."""
     tensor = func(*args, **kwargs)
     return tensor if kwargs.get("device") is not None or tensor.dim() == 0 else tensor.to(META)
+
+
+def _copy(mode, func, args, kwargs):
+    """Copying to the host's memory moves no values and allocates nothing."""
+    return args[0] if has_values(args[0]) and not has_values(args[1]) else func(*args, **kwargs)
 
 
 def _to(mode, func, args, kwargs):

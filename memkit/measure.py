@@ -221,20 +221,25 @@ def cuda_record() -> Iterator[Record]:
     try:
         yield record
         torch.cuda.synchronize()
-        traces = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+        lines = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
-    marked = None
-    for line in traces:
-        if line["action"] not in ("alloc", "free_requested"):
-            continue
-        sign = 1 if line["action"] == "alloc" else -1
-        if sign > 0 and line["size"] == MARK_BYTES:
-            record.entries.append(Entry())
-            marked = line["addr"]
-        elif sign < 0 and line["addr"] == marked:
-            marked = None
-        else:
-            record.entries.append(Entry(line["addr"], sign * line["size"]))
+    record.entries = cuda_entries(lines)
     record.reserved_peak_bytes = torch.cuda.max_memory_reserved()
     record.notes = {"max_memory_allocated": str(torch.cuda.max_memory_allocated())}
+
+
+def cuda_entries(lines: list[dict]) -> list[Entry]:
+    """The entries of one device's trace in a snapshot of CUDA's allocator."""
+    entries, marks = [], set()
+    for line in lines:
+        if line["action"] == "alloc" and line["size"] == MARK_BYTES:
+            marks.add(line["addr"])
+            entries.append(Entry())
+        elif line["action"] == "alloc":
+            entries.append(Entry(line["addr"], line["size"]))
+        elif line["action"] == "free_requested" and line["addr"] in marks:
+            marks.discard(line["addr"])
+        elif line["action"] == "free_requested":
+            entries.append(Entry(line["addr"], -line["size"]))
+    return entries

@@ -6,8 +6,10 @@ answer: ``NeedsValues`` names the call and says what to write in its place.
 
 import functools
 import math
+import sys
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 from unittest.mock import patch
 
 import torch
@@ -15,6 +17,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
+
+from memkit.units import MIB
+
+
+OWN_HOME, TORCH_HOME = str(Path(__file__).parent), str(Path(torch.__file__).parent)
+MAX_STAND_IN_BYTES = 16 * MIB
 
 
 class NeedsValues(RuntimeError):
@@ -65,13 +73,24 @@ class ShapesOnly(TorchFunctionMode):
         return with_rules
 
     def without_values(self, tensor: Tensor, call: str) -> Tensor:
-        """A tensor of this shape in host memory, all NaN (0 for whole numbers): one value, seen everywhere."""
-        if not self.has_warned:
-            self.has_warned = True
-            warnings.warn(f"Tensor.{call}: a trace has no values; the result is NaN", stacklevel=4)
+        """A tensor of this shape in host memory, all NaN (0 for whole numbers)."""
+        self.warn_once(call)
         with _disable_current_modes():
             value = math.nan if tensor.is_floating_point() else 0
-            return torch.full((), value, dtype=tensor.dtype, device="cpu").expand(tensor.shape)
+            shape, size = tensor.shape, tensor.numel() * tensor.element_size()
+            if size > MAX_STAND_IN_BYTES:  # one value, seen everywhere
+                return torch.full((), value, dtype=tensor.dtype, device="cpu").expand(shape)
+            return torch.full(shape, value, dtype=tensor.dtype, device="cpu")
+
+    def warn_once(self, call: str) -> None:
+        """Tell the program, at its own line; torch's own code (activations offloaded to the host) is not told."""
+        frame = sys._getframe(1)
+        while frame.f_code.co_filename.startswith(OWN_HOME):
+            frame = frame.f_back
+        if not self.has_warned and not frame.f_code.co_filename.startswith(TORCH_HOME):
+            self.has_warned = True
+            text = f"Tensor.{call}: a trace has no values; the result is NaN"
+            warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
 def answer(mode: ShapesOnly, func, args, kwargs):

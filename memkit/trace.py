@@ -67,7 +67,7 @@ class Tracer(TorchDispatchMode):
         self.device_type = device_type
         self.names: dict[object, str] = {}
         self.buffers, self.host_outputs = (BUFFERS, HOST_OUTPUTS) if device_type == "meta" else ({}, {})
-        self.sole_owner = None
+        self.sole_owner = (0, 0, 0)
         self.foreign_files = set(OWN_FILES)
         self.forget()
 
@@ -128,10 +128,12 @@ class Tracer(TorchDispatchMode):
         """
         if not isinstance(args[0], Tensor):
             return False
+        owners = self.ownership(args)
         if caller is ENGINE and not torch.is_grad_enabled():
-            return self.ownership(args) == self.sole_owner and is_dense(args[0])
-        is_product = func is aten.add.Tensor and self.made_by(args[0]) in PRODUCTS
-        return is_product and self.ownership(args) == self.sole_owner
+            if func is not aten.add.Tensor:  # a formula's own new tensor, which it may hold under two names
+                return owners[1:] == self.sole_owner[1:]
+            return owners == self.sole_owner and is_dense(args[0])
+        return func is aten.add.Tensor and owners == self.sole_owner and self.made_by(args[0]) in PRODUCTS
 
     def made_by(self, tensor: Tensor) -> str | None:
         block = self.block_of(tensor)
