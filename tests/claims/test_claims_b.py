@@ -44,13 +44,14 @@ def per_score(setup: TrainingSetup) -> float:
 
 
 def twice(setup: TrainingSetup, *names: str, measure: Callable = activation_bytes) -> float:
-    """What ``measure`` gives with a field of the setup (or of its model) doubled, by what it gives without."""
+    """What ``measure`` gives with fields of the setup or its model doubled, by what it gives without."""
     changes = {name: 2 * getattr(setup, name) for name in names if hasattr(setup, name)}
     model = {name: 2 * getattr(setup.model, name) for name in names if hasattr(setup.model, name)}
     if "seq_len" in names:
         model["max_seq_len"] = 2 * setup.model.max_seq_len
     if "hidden_size" in names:  # as many heads, each twice as wide; the MLP follows
-        model |= {"head_dim": 2 * setup.model.head_dim, "intermediate_size": 2 * setup.model.intermediate_size}
+        model["head_dim"] = 2 * setup.model.head_dim
+        model["intermediate_size"] = 2 * setup.model.intermediate_size
     return measure(replace(setup, **changes, model=replace(setup.model, **model))) / measure(setup)
 
 
@@ -179,7 +180,8 @@ def test_C067(figures):
 def test_C068(figures):
     assert figures["printed_bytes"] == torch.bfloat16.itemsize
     assert figures["fp32_bytes"] == torch.float32.itemsize
-    per_sbh = {p.name: block_ledger(replace(GPT2, precision=p)).per_sbh for p in (FP32, PURE_BF16, AUTOCAST_BF16)}
+    recipes = (FP32, PURE_BF16, AUTOCAST_BF16)
+    per_sbh = {p.name: block_ledger(replace(GPT2, precision=p)).per_sbh for p in recipes}
     assert rounds_to(per_sbh["fp32"], figures["fp32_sbh"])
     assert rounds_to(per_sbh["pure bf16"], figures["bf16_sbh"])
     assert rounds_to(per_sbh["fp32"] / per_sbh["pure bf16"], figures["times"])
@@ -254,8 +256,12 @@ def saved_by_mlp() -> tuple[int, int, int]:
     mlp = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
     parameters = {p.data_ptr() for p in mlp.parameters()}
     saved = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        return saved.setdefault(tensor.data_ptr(), tensor)
+
     x, outputs = torch.randn(8, 64), []
-    with saved_tensors_hooks(lambda tensor: saved.setdefault(tensor.data_ptr(), tensor), lambda tensor: tensor):
+    with saved_tensors_hooks(note, lambda tensor: tensor):
         y = x
         for operation in mlp:
             y = operation(y)

@@ -37,7 +37,9 @@ def saved_by_sdpa(
     """What autograd saves of causal attention; ``None`` leaves the choice of the kernel to torch."""
     q, k, v = (torch.randn(B, A, seq, D, dtype=dtype, requires_grad=True) for _ in range(3))
     with nullcontext() if backend is None else sdpa_kernel(backend):
-        return saved_storages(lambda: F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True))
+        return saved_storages(
+            lambda: F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        )
 
 
 def per_score(saved: tuple[SavedStorage, ...], seq: int = 64) -> float:
