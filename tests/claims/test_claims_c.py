@@ -1,4 +1,4 @@
-"""Proofs of group C: cards and the memory hierarchy; the records of ``memkit.hardware`` name their sources."""
+"""Proofs of group C: cards and the memory hierarchy. Card records name their sources in memkit.hardware."""
 
 from memkit.claims import rounds_to
 from memkit.hardware import CARDS, Card
@@ -32,7 +32,7 @@ Source: NVIDIA, CUDA C Programming Guide 5.0, 2012, section "Multiprocessor Leve
 """
 
 GH200_L2_MIB = 60
-"""Source: https://github.com/markdewing/AI_kernels/tree/main/latency, which lists a GH200 beside other cards."""
+"""Source: https://github.com/markdewing/AI_kernels/tree/main/latency, a GH200 beside other cards."""
 
 RTX_3080_12GB_BUS_BITS, RTX_3080_12GB_TRANSFERS = 384, 19 * 10**9
 """Source: https://www.nvidia.com/en-us/geforce/graphics-cards/30-series/rtx-3080-3080ti/"""
