@@ -5,6 +5,8 @@ that costs nothing, but a batched matrix product (bmm) wants [b·a, s, d] in one
 """
 
 from memkit.attention_memory import attention_kernel
+from memkit.dtypes import dtype_bits
+from memkit.kernel_buffers import efficient_backward_buffers, flash_backward_buffers
 from memkit.layer_schedule import LayerSchedule
 from memkit.tape import NEW, SAME, Value
 from memkit.units import round_up
@@ -96,23 +98,31 @@ class AttentionSchedule(LayerSchedule):
 
     def fused_core(self, q: Value, k: Value, v: Value) -> Value:
         """One kernel; it keeps its inputs, its output and the log-sum-exp of every row of scores."""
-        tape, head_dim = self.tape, self.model.head_dim
-        is_flash = self.kernel == "flash"
-        num_rows = self.setup.micro_batch_size * self.model.num_heads * self.setup.seq_len
-        if not is_flash:
-            num_rows = num_rows // self.setup.seq_len * round_up(self.setup.seq_len, 32)
-        extra = [(num_rows, "float32")]
-        if self.is_cuda:
-            extra += [(2 if is_flash else 1, "int64"), (1, "int64")]  # the state of the random numbers
+        tape, model, setup = self.tape, self.model, self.setup
+        is_flash, head_dim = self.kernel == "flash", model.head_dim
         padded = round_up(head_dim, 8) if is_flash and self.is_cuda else head_dim
+        b, a, s = setup.micro_batch_size, model.num_heads, setup.seq_len
+        extra = [(b * a * (s if is_flash else round_up(s, 32)), "float32")]
+        if is_flash and self.is_cuda:
+            extra += [(2, "int64"), (1, "int64")]  # the state of the random numbers
+        value_bytes = dtype_bits(q.dtype) // 8
+        if is_flash:
+            stages = flash_backward_buffers(b, a, model.num_kv_heads, s, padded, value_bytes)
+        else:
+            stages = efficient_backward_buffers(b, a, s, head_dim, value_bytes)
+        inputs = [q, k, v]
+        if padded != head_dim:
+            inputs = [tape.run("pad", [x], x.count // head_dim * padded, x.dtype) for x in inputs]
+        out = tape.run(
+            self.kernel, inputs, inputs[0].count, q.dtype, keeps=inputs, keeps_out=True, extra=extra,
+            scratch_bytes=self.highest(stages),
+        )  # fmt: skip
         if padded == head_dim:
-            return tape.run(self.kernel, [q, k, v], q.count, q.dtype, keeps=[q, k, v], keeps_out=True, extra=extra)
-        wide = [tape.run("pad", [x], x.count // head_dim * padded, x.dtype) for x in (q, k, v)]
-        whole = tape.run(self.kernel, wide, wide[0].count, q.dtype, keeps=wide, keeps_out=True, extra=extra)
-        tape.drop(*wide)
-        out = tape.split("slice", whole, [q.count])[0]
-        tape.drop(whole)
-        return out
+            return out
+        tape.drop(*inputs)
+        (narrow,) = tape.split("slice", out, [q.count])
+        tape.drop(out)
+        return narrow
 
     def stored_core(self, q: Value, k: Value, v: Value, is_repeated: bool) -> Value:
         """softmax(q kᵀ / √d) v, each intermediate result a tensor."""

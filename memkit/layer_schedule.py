@@ -9,6 +9,7 @@ and each weight once.
 from collections.abc import Iterable
 
 from memkit.attention_memory import mask_dtype
+from memkit.kernel_buffers import Stages
 from memkit.params import Parameter
 from memkit.tape import FULL, NEW, SAME, SUM, Tape, Value
 from memkit.training import TrainingSetup
@@ -30,6 +31,11 @@ class LayerSchedule:
         added = {parameter.name: Value(parameter.count, self.weight_dtype) for parameter in parameters}
         self.parameters |= added
         return list(added.values())
+
+    def highest(self, stages: Stages) -> int:
+        """Bytes of a CUDA kernel's own buffers, in the stage where they are largest."""
+        sizes = [sum(self.tape.round_up(size) for size in buffers) for buffers in stages]
+        return max(sizes, default=0) if self.is_cuda else 0
 
     def parameters_of(self, name: str) -> list[Value]:
         """Weight and, where there is one, bias of a layer."""

@@ -5,6 +5,7 @@ for every layer.
 """
 
 from memkit.attention_schedule import AttentionSchedule
+from memkit.kernel_buffers import embedding_backward_buffers
 from memkit.params import block_parameters, embedding_parameters, output_parameters
 from memkit.tape import Tape, Value
 from memkit.training import TrainingSetup
@@ -23,14 +24,12 @@ class Schedule(AttentionSchedule):
         tape, model, setup = self.tape, self.model, self.setup
         inputs, self.targets = tape.make(self.num_tokens, "int64"), tape.make(self.num_tokens, "int64")
         self.names += [inputs, self.targets]
-        count = self.num_tokens * model.hidden_size
         table = self.parameters["token_embedding.weight"]
-        x = tape.run("token embedding", [table], count, self.weight_dtype, keeps=[inputs])
+        x = self.embedding(table, inputs)
         if model.position == "learned":
             positions = tape.make(setup.seq_len, "int64")
             self.names.append(positions)
-            count, table = setup.seq_len * model.hidden_size, self.parameters["position_embedding.weight"]
-            p = tape.run("position embedding", [table], count, self.weight_dtype, keeps=[positions])
+            p = self.embedding(self.parameters["position_embedding.weight"], positions)
             token_embedding, x = x, self.add(x, p)
             tape.drop(token_embedding)
         x = self.dropout(x)
@@ -39,6 +38,14 @@ class Schedule(AttentionSchedule):
             self.tables |= self.rotary_tables()
         self.names += self.tables.values()
         return x
+
+    def embedding(self, table: Value, indices: Value) -> Value:
+        """A row of the table for every index."""
+        count = indices.count * self.model.hidden_size
+        scratch_bytes = self.highest(embedding_backward_buffers(indices.count))
+        return self.tape.run(
+            "embedding", [table], count, self.weight_dtype, keeps=[indices], scratch_bytes=scratch_bytes
+        )
 
     def rotary_tables(self) -> dict[str, Value]:
         """Cosines and sines of every angle, computed in float32."""
