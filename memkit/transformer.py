@@ -6,8 +6,9 @@ size, F intermediate size, V vocabulary.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -158,15 +159,18 @@ class Transformer(nn.Module):
             x_BSD = x_BSD + self.position_embedding(positions_S)
         x_BSD = F.dropout(x_BSD, setup.dropout, self.training)
         shared = self.shared_tensors(inputs_BS)
-        for block in self.blocks:
-            if setup.recomputation == "full":
-                x_BSD = checkpoint(block, x_BSD, shared, use_reentrant=False)
-            else:
-                x_BSD = block(x_BSD, shared)
+        for stage in self.stages():
+            x_BSD = stage(x_BSD, shared)
         logits_BSV = self.head(self.norm(x_BSD))
         if setup.upcasts_logits:
             logits_BSV = logits_BSV.float()
         return F.cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten())
+
+    def stages(self) -> Iterable[Callable[[Tensor, dict], Tensor]]:
+        """The blocks as functions, in turn; ``memkit.recompute`` makes them by any strategy."""
+        if self.setup.recomputation == "full":
+            return [partial(checkpoint, block, use_reentrant=False) for block in self.blocks]
+        return self.blocks
 
     def shared_tensors(self, inputs_BS: Tensor) -> dict:
         """What all blocks use and autograd keeps once: the causal mask (stored attention) and the rotary tables."""
@@ -217,8 +221,10 @@ def random_batches(config: ModelConfig, setup: TrainingSetup) -> Callable[[], tu
     return next_batch
 
 
-def training_build(setup: TrainingSetup, next_batch=None) -> Callable[[], Callable[[], Tensor]]:
-    """The ``build`` of a setup, for ``trace_memory`` and ``measure_memory``: makes model and optimizer, returns the step.
+def training_build(
+    setup: TrainingSetup, next_batch=None, make_model: Callable[[TrainingSetup], nn.Module] = Transformer
+) -> Callable[[], Callable[[], Tensor]]:
+    """The ``build`` of a setup, for ``trace_memory`` and ``measure_memory``: makes model, optimizer; returns the step.
 
     The step is what a training script runs: for each micro-batch forward and backward, then the optimizer, then
     ``zero_grad``. It returns the last micro-batch's mean loss, detached.
@@ -231,7 +237,7 @@ def training_build(setup: TrainingSetup, next_batch=None) -> Callable[[], Callab
         raise ValueError(f"precision {precision.name!r} needs an optimizer that plain torch lacks; it is a formula only")
 
     def build():
-        model = Transformer(setup)
+        model = make_model(setup)
         optimizer = make_optimizer(setup.optimizer, model.parameters())
         batches = next_batch or random_batches(setup.model, setup)
         compute_dtype = getattr(torch, precision.compute_dtype)
