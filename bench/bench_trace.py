@@ -1,4 +1,4 @@
-"""Tracing a 6.7 B and a 70 B training step, against torch's own memory tracker and against no tracker at all."""
+"""Tracing a 6.7 B and a 70 B training step, against torch's own memory tracker and against none."""
 
 import json
 import subprocess
@@ -73,8 +73,14 @@ def run() -> list[Row]:
         return sum(part["Total"] for part in tracker.get_tracker_snapshot("peak").values())
 
     bare()  # the first step pays for torch's imports and FakeTensorMode's cache
-    rounds = [(cpu_seconds(bare)[0], *cpu_seconds(lambda: traced("cpu")), cpu_seconds(lambda: traced("cuda"))[0])
-              for _ in range(ROUNDS)]  # fmt: skip
+    rounds = [
+        (
+            cpu_seconds(bare)[0],
+            *cpu_seconds(lambda: traced("cpu")),
+            cpu_seconds(lambda: traced("cuda"))[0],
+        )
+        for _ in range(ROUNDS)
+    ]
     plain, ours, peaks, cuda = zip(*rounds, strict=True)
     theirs, their_peak = cpu_seconds(tracked)
     process = subprocess.run([sys.executable, "-c", LARGE], check=True, capture_output=True, text=True)
@@ -86,8 +92,8 @@ def run() -> list[Row]:
             detail=f"{theirs:.1f} s against {min(cuda):.1f} s"),
         Row(name="7B step: trace, CPU rules / bare FakeTensorMode", ratio=min(ours) / min(plain), at_most=1.6,
             detail=f"{min(ours):.1f} s against {min(plain):.1f} s"),
-        Row(name="7B step: trace, CUDA rules / bare FakeTensorMode", ratio=min(cuda) / min(plain), at_most=1.6,
-            detail=f"{min(cuda):.1f} s against {min(plain):.1f} s"),
+        Row(name="7B step: trace, CUDA rules / bare FakeTensorMode", ratio=min(cuda) / min(plain),
+            at_most=1.6, detail=f"{min(cuda):.1f} s against {min(plain):.1f} s"),
         Row(name="7B step: |peak − MemTracker's| / 512", ratio=abs(peaks[0] - their_peak) / 512, at_most=1,
             detail=f"{peaks[0]:,} B against {their_peak:,} B"),
         Row(name="70B step: seconds / 20", ratio=seconds / SECONDS_LIMIT, at_most=1,

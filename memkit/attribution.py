@@ -1,8 +1,9 @@
-"""From a log of allocations to the parts and instants of a training step: one rule for the trace and the measurement.
+"""From a log of allocations to the parts and instants of a step: one rule for trace and measurement.
 
-Whoever watches a run writes a ``Log``: blocks born and freed in program order, which phase the program was in, and
-which blocks turned out to be a weight, a gradient or a state. What a block is *for* is known only later (nobody can
-tell a gradient from scratch at birth), so parts are given at the end, and a block has its part from birth.
+Whoever watches a run writes a ``Log``: blocks born and freed in program order, which phase the program was
+in, and which blocks turned out to be a weight, a gradient or a state. What a block is *for* is known only
+later (nobody can tell a gradient from scratch at birth), so parts are given at the end, and a block has its
+part from birth.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,9 +17,9 @@ ALWAYS_SHOWS_PEAK = ("forward", "backward", "optimizer")
 
 @dataclass(slots=True)
 class Log:
-    """What happened, in order. ``events[i]`` is a block's number when it is born, and ``~number`` when it is freed.
+    """What happened, in order: ``events[i]`` is a block's number at its birth, ``~number`` when it is freed.
 
-    ``marks`` are the instants: (position in ``events``, name, step, micro-batch). The sets hold block numbers.
+    ``marks`` are the instants: (position in ``events``, name, step, count). The sets hold block numbers.
     """
 
     sizes: list[int] = field(default_factory=list)
@@ -85,7 +86,7 @@ class Log:
         self.recomputed_from, self.is_recomputing = len(self.sizes), True
 
     def end_recomputation(self) -> None:
-        """The part of the forward has run; what of it is still alive at the next allocation was made for the backward."""
+        """The part has run; what of it is alive at the next allocation was made for the backward."""
         self.is_recomputing = False
 
     def keep_recomputed(self) -> None:
@@ -99,7 +100,7 @@ class Log:
         self.outer_phase, self.phase = self.phase, "optimizer"
 
     def end_optimizer(self) -> None:
-        """The optimizer's step ends; outside a backward, the rest of the training step is called ``zero_grad``."""
+        """The optimizer's step ends; outside a backward, the rest of the step is called ``zero_grad``."""
         if self.outer_phase == "backward":
             self.phase = "backward"
         else:
@@ -130,10 +131,12 @@ class Log:
         return parts
 
 
-def instants(log: Log, parts: list[str], granularity: int = 1, unknown: Iterable[str] = ()) -> tuple[Instant, ...]:
+def instants(
+    log: Log, parts: list[str], granularity: int = 1, unknown: Iterable[str] = ()
+) -> tuple[Instant, ...]:
     """Bytes by part at every mark and at the peak before it, each block rounded up to ``granularity`` bytes.
 
-    ``unknown`` parts are ``None``. Init and zero_grad get a peak of their own only where it is above both ends.
+    ``unknown`` parts are ``None``. Init and zero_grad get a peak only where it is above both ends.
     """
     sizes = [round_up(size, granularity) for size in log.sizes] if granularity > 1 else log.sizes
     now, total, found, position = dict.fromkeys(PARTS, 0), 0, [], 0

@@ -1,11 +1,12 @@
 """Which attention kernel CUDA runs, and the buffers that it takes while it runs.
 
-``F.scaled_dot_product_attention`` has four kernels on CUDA. Each refuses some inputs; the first in the order of
-priority that is switched on (``sdpa_kernel``) and accepts the inputs runs. cuDNN's kernel, which recent versions put
-first on Hopper and Blackwell, keeps the same tensors as the flash kernel and is treated as one here.
+``F.scaled_dot_product_attention`` has four kernels on CUDA. Each refuses some inputs; the first in the order
+of priority that is switched on (``sdpa_kernel``) and accepts the inputs runs. cuDNN's kernel, which recent
+versions put first on Hopper and Blackwell, keeps the same tensors as the flash kernel and is treated as one
+here.
 
-Source: ATen/native/transformers/cuda/sdp_utils.cpp (choice), flash_attn/flash_api.cpp and attention_backward.cu
-(buffers), for compute capability 8.0 or later.
+Source: ATen/native/transformers/cuda/sdp_utils.cpp (choice), flash_attn/flash_api.cpp and
+attention_backward.cu (buffers), for compute capability 8.0 or later.
 """
 
 import math
@@ -21,18 +22,18 @@ EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward.defau
 EMBEDDING_BACKWARD = aten.embedding_dense_backward.default
 
 BLOCK_ROWS = 64
-"""The memory-efficient kernel adds up the query's gradient in float32, block by block of 64 rows × 64 columns."""
+"""The memory-efficient kernel adds up the query's gradient in float32, in blocks of 64 × 64."""
 BLOCK_BYTES = 4 * BLOCK_ROWS * BLOCK_ROWS + 16  # with a lock and a counter
 SORTED_EMBEDDING_ROWS = 3072  # up to here the embedding's backward needs no sorting
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
     """``F.scaled_dot_product_attention`` by the kernel that CUDA would choose.
 
-    Shapes: q is [B, A, S, H]; k and v are [B, K, T, H]. Raises: RuntimeError: no enabled kernel takes the inputs.
+    Shapes: q is [B, A, S, H]; k and v are [B, K, T, H]. Raises: RuntimeError: no kernel takes the inputs.
     """
     backend = choose_backend(q, k, v, attn_mask, is_causal, enable_gqa)
     if backend == SDPBackend.FLASH_ATTENTION:
@@ -81,7 +82,7 @@ def choose_backend(
 
 
 def additive(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """The mask as the memory-efficient kernel reads it: added to the scores, rows padded to a multiple of 16."""
+    """The mask as the memory-efficient kernel reads it: additive, rows padded to a multiple of 16."""
     if mask.dtype is torch.bool:
         mask = torch.where(mask, 0.0, torch.full((), -math.inf, dtype=q.dtype, device=q.device))
     length = k.shape[-2]
@@ -91,7 +92,7 @@ def additive(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
 
 
 def flash_backward_buffers(grad_out: Tensor, q: Tensor, k: Tensor, *_, **__) -> list[list[int]]:
-    """Row sums and the query's gradient in float32, rows rounded up to 128; with grouped heads dk and dv per head."""
+    """Row sums and dq in float32, rows rounded up to 128; with grouped heads also dk and dv per head."""
     batch, heads, length, head_dim = q.shape
     rows = -(-length // 128) * 128
     width = -(-head_dim // 32) * 32 if head_dim <= 192 else 256
@@ -102,7 +103,7 @@ def flash_backward_buffers(grad_out: Tensor, q: Tensor, k: Tensor, *_, **__) -> 
 
 
 def efficient_backward_buffers(grad_out: Tensor, q: Tensor, k: Tensor, *_, **__) -> list[list[int]]:
-    """The row sums of grad × out (in the kernel for 16-bit heads up to 64, else apart), then the gradient's blocks."""
+    """Row sums of grad × out (in the kernel for 16-bit heads up to 64, else apart), then dq's blocks."""
     batch, heads, length, head_dim = q.shape
     row_sums = 4 * batch * heads * length
     is_half, fits_registers = q.element_size() == 2, head_dim <= BLOCK_ROWS
@@ -126,7 +127,7 @@ BUFFERS = {
     EFFICIENT_BACKWARD: efficient_backward_buffers,
     EMBEDDING_BACKWARD: embedding_backward_buffers,
 }
-"""Bytes that an operation takes and gives back before it returns, as stages of buffers that stand together."""
+"""Bytes that an operation takes and gives back before it returns: stages of buffers that stand together."""
 
 HOST_OUTPUTS = {EFFICIENT_FORWARD: (2, 3)}
 """Results that CUDA keeps in the host's memory: the random seed and offset of the memory-efficient kernel."""

@@ -1,10 +1,10 @@
-"""What CUDA does and a CPU-only torch does not: the rules that turn a run on ``meta`` tensors into a run on a GPU.
+"""What CUDA does and a CPU-only torch does not: rules that turn a run on ``meta`` tensors into one on a GPU.
 
-A meta tensor has a shape, a dtype and no bytes. torch runs a whole training step on them, at once and anywhere, but it
-then asks "is this tensor on CUDA?" in some forty places and takes the other road: no autocast, dropout with a float
-mask, attention and RMSNorm in many small operations, optimizers one tensor at a time. ``CudaRules`` is a
-``TorchFunctionMode``: it sees each call before torch does, answers "cuda" where the device is asked for, and calls the
-operation that CUDA would have called.
+A meta tensor has a shape, a dtype and no bytes. torch runs a whole training step on them, at once and
+anywhere, but it then asks "is this tensor on CUDA?" in some forty places and takes the other road: no
+autocast, dropout with a float mask, attention and RMSNorm in many small operations, optimizers one tensor at
+a time. ``CudaRules`` is a ``TorchFunctionMode``: it sees each call before torch does, answers "cuda" where
+the device is asked for, and calls the operation that CUDA would have called.
 """
 
 import functools
@@ -22,20 +22,25 @@ aten = torch.ops.aten
 CARD = torch.device("cuda", 0)
 META = torch.device("meta")
 
-# Autocast's policies, from ATen/autocast_mode.h. An operation in none of the lists runs in the dtype of its inputs.
-LOWER_PRECISION = """_convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d
-    convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul
-    linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
-    _scaled_dot_product_flash_attention scaled_dot_product_attention"""
-"""Run in float16 or bfloat16: the inputs are cast down, and a weight's cast is kept until autocast is left."""
+# Autocast's policies, from ATen/autocast_mode.h. What is in none of the lists runs in its inputs' dtype.
+LOWER_PRECISION = """
+    _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d
+    convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm
+    chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell
+    rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention scaled_dot_product_attention
+"""
+"""Run in float16 or bfloat16: the inputs are cast down; a weight's cast is kept until autocast is left."""
 
-FLOAT32 = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm
-    native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity poisson_nll_loss
-    cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss
-    margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
-    binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d
-    upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d
-    upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"""
+FLOAT32 = """
+    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus
+    layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity
+    poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss
+    smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss
+    triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm
+    logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d
+    upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d
+    _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa
+"""
 """Run in float32: the inputs are cast up."""
 
 FLOAT32_OUTPUT = "prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum norm"
@@ -65,7 +70,9 @@ def autocast_cast(value: object, dtype: torch.dtype, cache: dict | None) -> obje
         return value
     if value.dtype is torch.float64 or not value.is_meta:
         return value
-    is_weight = value.requires_grad and value.is_leaf and value.dtype is torch.float32 and not value._is_view()
+    is_weight = (
+        value.requires_grad and value.is_leaf and value.dtype is torch.float32 and not value._is_view()
+    )
     if cache is None or not is_weight:
         return value.to(dtype)
     if id(value) not in cache:
@@ -94,10 +101,14 @@ class CudaRules(ShapesOnly):
             dtype = lower
             cache = self.weight_casts if torch.is_autocast_cache_enabled() else None
         elif policy == "promote":
-            tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point()]
+            tensors = [
+                t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point()
+            ]
             dtype = torch.float32 if any(t.dtype is torch.float32 for t in tensors) else lower
-        # C++ evaluates the casts of a call from the last argument to the first; the backward runs them in reverse.
-        casts = [autocast_cast(value, dtype, cache) for value in (*reversed(kwargs.values()), *reversed(args))][::-1]
+        # C++ evaluates a call's casts from the last argument to the first; the backward reverses the order.
+        casts = [
+            autocast_cast(value, dtype, cache) for value in (*reversed(kwargs.values()), *reversed(args))
+        ][::-1]
         return tuple(casts[: len(args)]), dict(zip(kwargs, casts[len(args) :], strict=True))
 
 
@@ -116,7 +127,9 @@ def _rules() -> dict:
         getter = getattr(Tensor, name).__get__
         rules[getter] = functools.partial(_property, value)
     from_data = {torch.tensor, torch.as_tensor, torch.asarray}
-    rules |= dict.fromkeys(_device_constructors() - from_data, _factory) | dict.fromkeys(from_data, _from_data)
+    rules |= dict.fromkeys(_device_constructors() - from_data, _factory) | dict.fromkeys(
+        from_data, _from_data
+    )
     for function in _named("scaled_dot_product_attention"):
         rules[function] = lambda mode, func, args, kwargs: attention(*args, **kwargs)
     for function in (*_named("softmax"), *_named("log_softmax")):
@@ -126,7 +139,9 @@ def _rules() -> dict:
             rules[function] = functools.partial(_autocast, policy, rules.get(function))
     for function in (function for name in FLOAT32_OUTPUT.split() for function in _named(name)):
         rules[function] = functools.partial(_autocast_output, rules.get(function))
-    rules |= dict.fromkeys(_named("cross_entropy_loss"), functools.partial(_cross_entropy, rules[torch.log_softmax]))
+    rules |= dict.fromkeys(
+        _named("cross_entropy_loss"), functools.partial(_cross_entropy, rules[torch.log_softmax])
+    )
     return rules
 
 
@@ -207,7 +222,11 @@ def _autocast(policy, then, mode, func, args, kwargs):
 
 def _autocast_output(then, mode, func, args, kwargs):
     names_dtype = kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args)
-    if torch.is_autocast_enabled("cuda") and not names_dtype and is_lower_precision(args[0] if args else None):
+    if (
+        torch.is_autocast_enabled("cuda")
+        and not names_dtype
+        and is_lower_precision(args[0] if args else None)
+    ):
         kwargs = kwargs | {"dtype": torch.float32}
     return then(mode, func, args, kwargs) if then else func(*args, **kwargs)
 
@@ -229,7 +248,7 @@ def _named(name: str) -> list:
 
 @contextmanager
 def fused_rms_norm():
-    """RMSNorm as one kernel, as on CUDA: given a kernel for meta, torch's own ``rms_norm`` and its backward use it."""
+    """RMSNorm as one kernel, as on CUDA: torch's own ``rms_norm`` uses it where it has a kernel for meta."""
 
     def kernel(x, normalized_shape, weight=None, eps=None):
         kept = x.dim() - len(normalized_shape)
@@ -246,7 +265,7 @@ def fused_rms_norm():
 
 @contextmanager
 def pretend_cuda():
-    """Inside, a CPU-only torch behaves as if it had one CUDA card, on meta tensors; outside, nothing is changed."""
+    """Inside, a CPU-only torch behaves as if it had one CUDA card, on meta tensors."""
     mode = CudaRules()
     torch_modules = (torch.nn.functional, torch.functional, torch.autograd, torch._tensor)
     clear_cache = torch.clear_autocast_cache

@@ -1,9 +1,10 @@
 """The memory of a training step as the machine's own allocator saw it.
 
-On a CPU the torch profiler notes each allocation with its address and the operation it was made in; on a GPU CUDA's
-caching allocator keeps the same record. Nothing else is active: no dispatch mode, so the program allocates as it
-always does. Between phases the recorder leaves a mark in that record, with the addresses of weights, gradients and
-optimizer states at that moment; the parts come from the addresses, by the rules of ``memkit.attribution``.
+On a CPU the torch profiler notes each allocation with its address and the operation it was made in; on a GPU
+CUDA's caching allocator keeps the same record. Nothing else is active: no dispatch mode, so the program
+allocates as it always does. Between phases the recorder leaves a mark in that record, with the addresses of
+weights, gradients and optimizer states at that moment; the parts come from the addresses, by the rules of
+``memkit.attribution``.
 """
 
 import datetime
@@ -33,19 +34,21 @@ NUMBER = "python number"
 def measure_memory(
     build: Callable[[], Callable[[], object]], *, steps: int = 2, device: str | None = None
 ) -> MemoryTimeline:
-    """The memory of ``steps`` real training steps, from CUDA's allocator or, on a CPU, from the torch profiler.
+    """The memory of ``steps`` real training steps, from CUDA's allocator or, on a CPU, the torch profiler.
 
-    ``device`` left at None is ``"cuda"`` where there is one. ``build`` and the step are called as ``trace_memory`` calls
-    them; scratch that one operation takes and returns is marked ``is_scratch``.
+    ``device`` left at None is ``"cuda"`` where there is one. ``build`` and the step are called as
+    ``trace_memory`` calls them; scratch that one operation takes and returns is marked ``is_scratch``.
 
-    Raises: ValueError: an unknown device, no GPU for ``device="cuda"``, or steps that are not a positive number.
+    Raises: ValueError: an unknown device, no GPU for ``device="cuda"``, or steps that are no positive number.
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device not in DEVICES:
         raise ValueError(f"device={device!r} is not one of {', '.join(DEVICES)}")
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device='cuda', but torch sees no CUDA device; device='cpu' measures on this machine")
+        raise ValueError(
+            "device='cuda', but torch sees no CUDA device; device='cpu' measures on this machine"
+        )
     steps = as_whole_number("steps", steps, 1)
     recorder = Recorder(device)
     with (cpu_record if device == "cpu" else cuda_record)() as record:
@@ -73,7 +76,7 @@ def provenance(device: str) -> dict[str, str]:
 
 
 class Recorder:
-    """Leaves a mark in the machine's own record at each door, and remembers what passed since the last one."""
+    """Leaves a mark in the machine's own record at each door, and remembers what passed since the last."""
 
     def __init__(self, device: str):
         self.device = device
@@ -100,7 +103,7 @@ def address_of(tensor: Tensor) -> int:
 
 @dataclass(slots=True)
 class Entry:
-    """One line of a machine's record: a mark (no address), or bytes taken (> 0) or given back (< 0) at an address."""
+    """One line of a machine's record: a mark (no address), or bytes taken (> 0) or given back (< 0)."""
 
     address: int | None = None
     num_bytes: int = 0
@@ -188,7 +191,7 @@ def operation_of(callers: tuple):
 
 
 def name_of(operation, num_bytes: int) -> str:
-    """The operation as a dispatch mode names it; 8 bytes outside any is a Python number on its way to an operation."""
+    """The operation as a dispatch mode names it; 8 bytes outside any are a Python number on its way in."""
     if operation is None:
         return NUMBER if abs(num_bytes) == 8 else ""
     return operation.name.replace("::", ".")
@@ -196,7 +199,7 @@ def name_of(operation, num_bytes: int) -> str:
 
 @functools.cache
 def is_composite(name: str) -> bool:
-    """Whether the operation has no kernel of its own: it is made of others, which are dispatched one by one."""
+    """Whether the operation has no kernel of its own: others, which it is made of, are dispatched."""
     schemas = torch._C._jit_get_schemas_for_operator(name)
     names = {f"{name}.{s.overload_name}".rstrip(".") for s in schemas if "out" not in s.overload_name}
     names = {overload for overload in names if torch._C._dispatch_has_kernel(overload)}

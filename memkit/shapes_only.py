@@ -1,7 +1,7 @@
 """What a program may ask of a tensor that has a shape and no values, and what it is told.
 
-A loss that is printed becomes NaN, with one warning. A branch on a tensor, or a shape that depends on values, has no
-answer: ``NeedsValues`` names the call and says what to write in its place.
+A loss that is printed becomes NaN, with one warning. A branch on a tensor, or a shape that depends on
+values, has no answer: ``NeedsValues`` names the call and says what to write in its place.
 """
 
 import functools
@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memkit.units import MIB
 
-
 OWN_HOME, TORCH_HOME = str(Path(__file__).parent), str(Path(torch.__file__).parent)
 MAX_STAND_IN_BYTES = 16 * MIB
 
@@ -30,9 +29,9 @@ class NeedsValues(RuntimeError):
 
     def __init__(self, operation: str):
         super().__init__(
-            f"{operation} needs the values of a tensor, and a trace has only shapes and dtypes. Take it out of "
-            "build and step, or write it with a fixed shape: torch.where or masked_fill in place of a mask as "
-            "index, a constant in place of a branch"
+            f"{operation} needs the values of a tensor, and a trace has only shapes and dtypes. Take it "
+            "out of build and step, or write it with a fixed shape: torch.where or masked_fill in place of a "
+            "mask as index, a constant in place of a branch"
         )
 
 
@@ -61,7 +60,7 @@ class ShapesOnly(TorchFunctionMode):
         return rule(self, func, args, kwargs or {})
 
     def also_in(self, callback):
-        """``callback`` under these rules also where torch calls it from inside an operation, which is outside them."""
+        """``callback`` under these rules also where torch calls it from inside an operation."""
 
         @functools.wraps(callback)
         def with_rules(*args):
@@ -83,7 +82,7 @@ class ShapesOnly(TorchFunctionMode):
             return torch.full(shape, value, dtype=tensor.dtype, device="cpu")
 
     def warn_once(self, call: str) -> None:
-        """Tell the program, at its own line; torch's own code (activations offloaded to the host) is not told."""
+        """Tell the program, at its own line; torch's own code (offloading to the host) is not told."""
         frame = sys._getframe(1)
         while frame.f_code.co_filename.startswith(OWN_HOME):
             frame = frame.f_back

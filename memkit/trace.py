@@ -1,9 +1,9 @@
-"""Every allocation of a training step, found without memory: the real PyTorch code runs on tensors that have no bytes.
+"""Every allocation of a training step, found without memory: the real code runs on tensors without bytes.
 
-``trace_memory(build)`` runs ``build()`` and then the step that it returns, on tensors with a shape and a dtype only.
-A ``TorchDispatchMode`` sees every operation that torch runs, in the backward and in the optimizer too, and notes each
-new storage; a weak reference to the storage tells when Python or autograd let it go. A model of 70 billion parameters
-needs a laptop and seconds.
+``trace_memory(build)`` runs ``build()`` and then the step that it returns, on tensors with a shape and a
+dtype only. A ``TorchDispatchMode`` sees every operation that torch runs, in the backward and in the optimizer
+too, and notes each new storage; a weak reference to the storage tells when Python or autograd let it go. A
+model of 70 billion parameters needs a laptop and seconds.
 """
 
 import contextlib
@@ -12,17 +12,17 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memkit.attribution import Log, timeline
+from memkit.cpu_rules import fake_cpu
 from memkit.cuda_attention import BUFFERS, HOST_OUTPUTS
 from memkit.cuda_rules import pretend_cuda
-from memkit.shapes_only import NeedsValues, ShapesOnly, shapes_only
+from memkit.shapes_only import NeedsValues
 from memkit.timeline import MemoryTimeline
 from memkit.training import DEVICES
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
@@ -33,21 +33,28 @@ VALUE_ERRORS = (NotImplementedError, DataDependentOutputException, DynamicOutput
 ENGINE = torch.autograd.graph._engine_run_backward.__code__
 REUSES_FIRST_ARGUMENT = {
     aten.add.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.index_put.default,
-    aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.logical_and.default,
+    aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
+    aten.logical_and.default,
 }  # fmt: skip
 PRODUCTS = {"aten.mm.default", "aten.bmm.default"}
 FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
-OWN_FILES = {str(Path(__file__).with_name(f"{name}.py")) for name in ("trace", "watch", "cuda_rules", "cuda_attention", "shapes_only")}
+OWN_FILES = {
+    str(Path(__file__).with_name(f"{name}.py"))
+    for name in ("trace", "watch", "cuda_rules", "cuda_attention", "cpu_rules", "shapes_only")
+}
 
 
-def trace_memory(build: Callable[[], Callable[[], object]], *, device: str = "cuda", steps: int = 2) -> MemoryTimeline:
-    """The memory of ``steps`` training steps, as CUDA or the CPU would allocate it, from the program's own code.
+def trace_memory(
+    build: Callable[[], Callable[[], object]], *, device: str = "cuda", steps: int = 2
+) -> MemoryTimeline:
+    """The memory of ``steps`` training steps as CUDA or the CPU would allocate it, from the program itself.
 
-    ``build()`` makes model and optimizer and returns the step, a function without arguments. Both are called here.
-    Bytes of ``device="cuda"`` are rounded up to the allocator's blocks of 512; an event's ``num_bytes`` is as asked.
+    ``build()`` makes model and optimizer and returns the step, a function without arguments. Both are called
+    here. Bytes of ``device="cuda"`` are rounded up to the allocator's blocks of 512; an event's ``num_bytes``
+    is as asked.
 
-    Raises: ValueError: an unknown device, or steps that are not a positive number. NeedsValues: the program looks at
-    a tensor's values. Whatever the program itself raises.
+    Raises: ValueError: an unknown device, or steps that are not a positive number. NeedsValues: the program
+    looks at a tensor's values. Whatever the program itself raises.
     """
     if device not in DEVICES:
         raise ValueError(f"device={device!r} is not one of {', '.join(DEVICES)}")
@@ -89,14 +96,21 @@ class Tracer(TorchDispatchMode):
             return self.run(func, args, kwargs)
 
     def run(self, func, args, kwargs):
-        """Run one operation and record what it allocated."""
+        """Run one operation and record what it allocated; in inference mode a composite one comes whole."""
+        if torch.is_inference_mode_enabled() and func not in self.buffers:
+            with self:
+                out = func.decompose(*args, **(kwargs or {}))
+            if out is not NotImplemented:
+                return out
         try:
             out = func(*args, **kwargs) if kwargs else func(*args)
         except VALUE_ERRORS as error:
             raise NeedsValues(str(func)) from error
         op = self.names.get(func)
         if op is None:
-            makes_storage = func is aten.lift_fresh.default or any(r.alias_info is None for r in func._schema.returns)
+            makes_storage = func is aten.lift_fresh.default or any(
+                r.alias_info is None for r in func._schema.returns
+            )
             op = self.names[func] = str(func) if makes_storage else ""
         if op:
             in_host = self.host_outputs.get(func, ())
@@ -123,8 +137,8 @@ class Tracer(TorchDispatchMode):
         """Whether torch would write over the first argument if nobody watched.
 
         Its backward reuses a gradient that nobody else holds (``can_accumulate_inplace`` in input_buffer.cpp,
-        ``areAnyTensorSubclassLike`` in FunctionsManual.cpp), and ``linear`` adds its bias to the product in place, but
-        neither while a dispatch mode is active or on meta.
+        ``areAnyTensorSubclassLike`` in FunctionsManual.cpp), and ``linear`` adds its bias to the product in
+        place, but neither while a dispatch mode is active or on meta.
         """
         if not isinstance(args[0], Tensor):
             return False
@@ -142,10 +156,14 @@ class Tracer(TorchDispatchMode):
     def ownership(self, args) -> tuple[int, int, int]:
         """How many hold the first argument: its tensor in C++, its storage, its Python object."""
         first = args[0]
-        return first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata), sys.getrefcount(first)
+        return (
+            first._use_count(),
+            torch._C._storage_Use_Count(first.untyped_storage()._cdata),
+            sys.getrefcount(first),
+        )
 
     def calibrate(self) -> None:
-        """Learn what ``ownership`` says of a gradient that only the engine holds, from the smallest such sum."""
+        """Learn what ``ownership`` says of a gradient that only the engine holds."""
         seen = []
         ownership = self.ownership
         self.ownership = lambda args: seen.append(ownership(args))
@@ -177,7 +195,8 @@ class Tracer(TorchDispatchMode):
         """The program's own line that asked; in a backward, the line of the forward that it belongs to."""
         if frame.f_code is ENGINE:
             number = torch._C._current_autograd_node()._sequence_nr()
-            lines = (self.forward_lines.get(number - back) for back in range(8))  # views have no line of their own
+            # a view allocates nothing and has no line: take the one before
+            lines = (self.forward_lines.get(number - back) for back in range(8))
             return next((f"{line} (backward)" for line in lines if line), "backward")
         while frame is not None and frame.f_code is not TRACE:
             code = frame.f_code
@@ -219,34 +238,6 @@ def is_dense(tensor: Tensor) -> bool:
     return True
 
 
-def apply_to_data(module: torch.nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> torch.nn.Module:
-    """``Module._apply`` as it treats real tensors; it treats fake ones otherwise, and fails."""
-    if recurse:
-        for child in module.children():
-            child._apply(fn)
-    with torch.no_grad():
-        for parameter in filter(lambda p: p is not None, module._parameters.values()):
-            parameter.data = fn(parameter)
-            if parameter.grad is not None:
-                parameter.grad.data = fn(parameter.grad)
-        module._buffers.update((name, fn(buffer)) for name, buffer in module._buffers.items() if buffer is not None)
-    return module
-
-
-@contextmanager
-def noting_rng_states(tracer: Tracer):
-    """The CPU generator's state, which checkpointing keeps for each segment, is made below every dispatch mode."""
-    get_rng_state = torch.get_rng_state
-
-    def noted():
-        state = get_rng_state()
-        tracer.note(state, "get_rng_state")
-        return state
-
-    with patch.object(torch, "get_rng_state", noted), patch.object(torch.random, "get_rng_state", noted):
-        yield
-
-
 TRACE = trace_memory.__code__
 
 
@@ -258,12 +249,8 @@ def recording(device: str):
             stack.enter_context(pretend_cuda())
             tracer = Tracer("meta")
         else:
-            fake = FakeTensorMode(allow_non_fake_inputs=True)
-            stack.enter_context(fake)
-            stack.enter_context(shapes_only(ShapesOnly()))
             tracer = Tracer("cpu")
-            stack.enter_context(noting_rng_states(tracer))
-            stack.enter_context(patch.object(torch.nn.Module, "_apply", apply_to_data))
+            stack.enter_context(fake_cpu(tracer.note))
         stack.enter_context(tracer)
         tracer.calibrate()
         tracer.forget()

@@ -1,9 +1,9 @@
-"""Follow a training program from outside: which phase it is in, and which tensors are weights, gradients and states.
+"""Follow a training program from outside: which phase it is in, which tensors are weights or states.
 
-Any PyTorch code passes a few doors: a module registers its parameters, ``backward`` calls the autograd engine,
-``Optimizer.step`` calls its hooks, a recomputation turns gradients on. ``watching`` stands at these doors while the
-program runs, tells a recorder what goes through, and leaves no trace in torch afterwards. The trace and the
-measurement use the same doors, so a part means the same in both.
+Any PyTorch code passes a few doors: a module registers its parameters, ``backward`` calls the autograd
+engine, ``Optimizer.step`` calls its hooks, a recomputation turns gradients on. ``watching`` stands at these
+doors while the program runs, tells a recorder what goes through, and leaves no trace in torch afterwards. The
+trace and the measurement use the same doors, so a part means the same in both.
 """
 
 import weakref
@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 
 class Recorder(Protocol):
-    """Who is told. ``now`` names a method of ``Log`` to call at this moment; ``saw`` names tensors of one part."""
+    """Who is told: ``now`` names a method of ``Log`` to call, ``saw`` names tensors of one part."""
 
     def now(self, change: str, *args: object) -> None: ...
 

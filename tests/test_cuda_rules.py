@@ -49,7 +49,11 @@ def test_every_operation_that_torch_registers_for_cuda_is_in_a_list():
     names = {name.removeprefix("aten::").split(".")[0] for name in registered}
     lists = (cuda_rules.LOWER_PRECISION, cuda_rules.FLOAT32, cuda_rules.FLOAT32_OUTPUT, cuda_rules.PROMOTE)
     ours = {name for names in lists for name in names.split()}
-    by_hand = {"binary_cross_entropy", "cudnn_convolution", "cudnn_convolution_transpose"}  # refused; cuDNN's own
+    by_hand = {
+        "binary_cross_entropy",
+        "cudnn_convolution",
+        "cudnn_convolution_transpose",
+    }  # refused; cuDNN's own
     assert names - by_hand <= ours
     assert ours - names <= {"upsample_bicubic2d", "_upsample_bicubic2d_aa"} | names
 
@@ -73,7 +77,10 @@ AUTOCAST_CASES = {
     "**": (lambda a, b: a.to(HALF) ** 2, torch.float32),
     "Tensor.exp": (lambda a, b: a.to(HALF).exp(), torch.float32),
     "norm": (lambda a, b: a.to(HALF).norm(), torch.float32),
-    "cross_entropy": (lambda a, b: F.cross_entropy(a.to(HALF), torch.zeros(4, dtype=torch.long)), torch.float32),
+    "cross_entropy": (
+        lambda a, b: F.cross_entropy(a.to(HALF), torch.zeros(4, dtype=torch.long)),
+        torch.float32,
+    ),
     "mse_loss": (lambda a, b: F.mse_loss(a.to(HALF), a.to(HALF)), torch.float32),
     "gelu": (lambda a, b: F.gelu(a.to(HALF)), HALF),
     "mean": (lambda a, b: a.to(HALF).mean(), HALF),
@@ -121,7 +128,9 @@ def test_what_each_operation_saves_on_cuda():
         assert saved_bytes(lambda t: F.gelu(t), rows) == 0
         q = on_card(2, 4, 64, 32)
         flash = 2 * 4 * 64 * 32 * 2 + 2 * 4 * 64 * 4  # the output, and the log-sum-exp in float32
-        assert saved_bytes(lambda t: F.scaled_dot_product_attention(t, t, t), q) == flash + 16 + 8  # random state
+        assert (
+            saved_bytes(lambda t: F.scaled_dot_product_attention(t, t, t), q) == flash + 16 + 8
+        )  # random state
 
 
 def attention_name(dtype=HALF, head_dim=64, backends=None, length=64, kv_heads=4, **how) -> str:
@@ -137,7 +146,9 @@ def attention_name(dtype=HALF, head_dim=64, backends=None, length=64, kv_heads=4
             node = waiting.pop()
             names.add(node.name())
             waiting.extend(n for n, _ in node.next_functions if n is not None)
-    found = [n for n in ("FlashAttention", "EfficientAttention", "Softmax") if any(n in name for name in names)]
+    found = [
+        n for n in ("FlashAttention", "EfficientAttention", "Softmax") if any(n in name for name in names)
+    ]
     return found[0]
 
 
@@ -169,7 +180,9 @@ def test_the_buffers_of_attention_and_where_they_stand():
     (sums, blocks), *_ = BUFFERS[EFFICIENT_BACKWARD](grad, q, q)
     assert (sums, blocks) == (4 * 2 * 8 * 100, 2 * 8 * 2 * 16400)
 
-    model = ModelConfig(num_layers=1, hidden_size=256, num_heads=4, num_kv_heads=2, vocab_size=512, max_seq_len=512)
+    model = ModelConfig(
+        num_layers=1, hidden_size=256, num_heads=4, num_kv_heads=2, vocab_size=512, max_seq_len=512
+    )
     setup = TrainingSetup(model=model, precision=PURE_BF16, micro_batch_size=2, seq_len=512)
     events = trace_memory(training_build(setup), steps=1).events
     scratch = [event.num_bytes for event in events if event.is_scratch]
@@ -220,7 +233,9 @@ def test_bytes_per_parameter_as_published(uses_autocast, keeps_gradients, end_of
     """8 linear layers of 512 × 512, a batch of 2: figures measured by others with live-storage tracking."""
     timeline = trace_memory(stack_of_linears(uses_autocast, keeps_gradients), steps=2)
     count = 8 * 512 * 512
-    assert round(timeline.at("forward", step=2).total_bytes / count, 2) == pytest.approx(end_of_forward, abs=0.011)
+    assert round(timeline.at("forward", step=2).total_bytes / count, 2) == pytest.approx(
+        end_of_forward, abs=0.011
+    )
     highest = max(timeline.at(f"{phase} peak", step=2).total_bytes for phase in ("forward", "backward"))
     assert round(highest / count, 2) == pytest.approx(peak, abs=0.011)
     step_counts = 8 * 512  # a fused optimizer keeps them on the card, one block each
@@ -249,9 +264,9 @@ def bytes_per_token_and_width(tmp_layers=(2, 4), **choices) -> float:
     ends = []
     for num_layers in tmp_layers:
         model = ModelConfig(
-            num_layers=num_layers, hidden_size=1280, num_heads=20, vocab_size=512, max_seq_len=1024, norm="layernorm",
-            mlp="gelu", position="learned", ties_embeddings=True, has_qkv_bias=True, has_output_bias=True,
-            has_mlp_bias=True, fuses_qkv=True,
+            num_layers=num_layers, hidden_size=1280, num_heads=20, vocab_size=512, max_seq_len=1024,
+            norm="layernorm", mlp="gelu", position="learned", ties_embeddings=True, has_qkv_bias=True,
+            has_output_bias=True, has_mlp_bias=True, fuses_qkv=True,
         )  # fmt: skip
         setup = TrainingSetup(model=model, micro_batch_size=8, seq_len=1024, **choices)
         ends.append(trace_memory(training_build(setup), steps=1).at("forward").activations)
@@ -267,14 +282,19 @@ def bytes_per_token_and_width(tmp_layers=(2, 4), **choices) -> float:
         (36.08, {"precision": AUTOCAST_BF16}),
         (66.1, {"precision": FP32, "dropout": 0.1}),
         (64.1, {"precision": FP32}),
-        (114.11, {"precision": PURE_BF16, "attention": "stored", "dropout": 0.1}),  # 34 + 5as/h, Korthikanti et al.
+        (
+            114.11,
+            {"precision": PURE_BF16, "attention": "stored", "dropout": 0.1},
+        ),  # 34 + 5as/h, Korthikanti et al.
         (64.11, {"precision": PURE_BF16, "attention": "stored"}),
         (2.0, {"precision": PURE_BF16, "recomputation": "full"}),
     ],
 )
 def test_sbh_of_a_gpt2_large_block_as_published(published, choices):
     """Korthikanti et al. 2022 and the per-kernel ledger that extends it; 0.02 for masks and random states."""
-    assert bytes_per_token_and_width(**choices) == pytest.approx(published, abs=0.12 if "stored" in str(choices) else 0.03)
+    assert bytes_per_token_and_width(**choices) == pytest.approx(
+        published, abs=0.12 if "stored" in str(choices) else 0.03
+    )
 
 
 def test_a_scaled_step_updates_the_weights():
@@ -316,7 +336,9 @@ def test_for_loop_and_foreach_differ_by_what_stands_in_the_optimizer():
     peaks = {}
     for implementation in ("for-loop", "foreach", "fused"):
         model = ModelConfig(num_layers=2, hidden_size=128, num_heads=4, vocab_size=512, max_seq_len=128)
-        setup = TrainingSetup(model=model, seq_len=64, optimizer=OptimizerConfig(implementation=implementation))
+        setup = TrainingSetup(
+            model=model, seq_len=64, optimizer=OptimizerConfig(implementation=implementation)
+        )
         timeline = trace_memory(training_build(setup))
         peaks[implementation] = timeline.at("optimizer peak").temporary
         weights = timeline.at("init").weights

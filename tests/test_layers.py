@@ -18,16 +18,19 @@ LAYERS = (
     (set(), """params states ledger attention_memory activations kv_cache tape schedule optimizer_step estimate
                korthikanti strategies allocator_config allocator_blocks allocator_expandable workspaces allocator
                replays snapshot_files snapshot_start trace_replay snapshots predicted_snapshot diagnose
-               allocator_film allocation_bands planner
+               allocator_film allocation_bands stages execution_trace monitor planner
                recordings driver doctor"""),
-    ({"torch"}, """transformer saved_tensors attribution watch cuda_rules trace measure recompute gpu_memory bandwidth
-                   measured_blocks measurements record"""),
+    ({"torch"}, """transformer saved_tensors attribution watch shapes_only cpu_rules cuda_attention
+                   cuda_rules trace measure recompute gpu_memory bandwidth
+                   measured_blocks measurements record
+                   capped_card live_tensors profiled_step ragged_batches"""),
     ({"matplotlib"}, """timeline_words picture stamped_text timeline_picture plots
                       bit_picture number_line_picture running_sum_picture format_plots allocator_plots"""),
     ({"matplotlib", "ipywidgets"}, """widgets widgets.keys widgets.panel widgets.memory_explorer
-                                    widgets.step_timeline"""),
+                                    widgets.step_timeline widgets.clicks widgets.allocator_lab
+                                    widgets.snapshot_view"""),
     (set(), "exercises"),
-    (HEAVY, "exercises.chapter_00 exercises.chapter_01"),
+    (HEAVY, "exercises.chapter_00 exercises.chapter_01 exercises.chapter_07"),
 )  # fmt: skip
 ORDER = tuple(module for _, modules in LAYERS for module in modules.split())
 

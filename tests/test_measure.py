@@ -1,6 +1,7 @@
 """The measurement against programs whose memory is known by construction."""
 
 import datetime
+from itertools import pairwise
 
 import pytest
 import torch
@@ -37,9 +38,13 @@ def known() -> MemoryTimeline:
 def test_each_part_of_a_known_program(known):
     weight = 4 * 1000 * 1000
     assert known.source == "measured" and known.device == "cpu"
-    assert known.at("init").parts == dict(
-        weights=weight, gradients=0, optimizer_states=0, activations=0, temporary=0
-    )
+    assert known.at("init").parts == {
+        "weights": weight,
+        "gradients": 0,
+        "optimizer_states": 0,
+        "activations": 0,
+        "temporary": 0,
+    }
     forward = known.at("forward", step=1)
     assert forward.weights == weight and forward.activations == 4 * 1000 + 4 + 4  # x, the sum, its gradient
     assert known.at("backward", step=1).gradients == weight
@@ -103,12 +108,14 @@ def test_scratch_and_weight_casts_are_told_apart():
     timeline = measure_memory(training_build(setup), device="cpu", steps=1)
     scratch = [event for event in timeline.events if event.is_scratch]
     assert scratch and sum(event.num_bytes for event in scratch) == 0
-    for born, freed in zip(scratch, scratch[1:], strict=False):
+    for born, freed in pairwise(scratch):
         if born.block == freed.block:
             assert born.op == freed.op
     weight = 2 * 688 * 256  # bf16 copy of an MLP matrix
     casts = [event for event in timeline.events if event.num_bytes == weight and event.op == "aten._to_copy"]
-    assert len(casts) >= 3 * 4 and {event.part for event in casts if event.phase == "forward"} == {"temporary"}
+    assert len(casts) >= 3 * 4 and {event.part for event in casts if event.phase == "forward"} == {
+        "temporary"
+    }
 
 
 def test_a_python_number_on_its_way_into_an_operation_is_named():
@@ -127,25 +134,44 @@ def test_hooks_are_gone_and_errors_come_through():
 
 
 def test_composite_operations_are_seen_through():
-    assert all(is_composite(f"aten::{name}") for name in ("linear", "matmul", "to", "reshape", "softmax", "layer_norm"))
-    assert not any(is_composite(f"aten::{name}") for name in ("mm", "addmm", "sum", "_softmax", "clone", "unknown"))
+    assert all(
+        is_composite(f"aten::{name}")
+        for name in ("linear", "matmul", "to", "reshape", "softmax", "layer_norm")
+    )
+    assert not any(
+        is_composite(f"aten::{name}") for name in ("mm", "addmm", "sum", "_softmax", "clone", "unknown")
+    )
 
 
 def test_cudas_record_is_read_without_a_card():
-    """Lines as ``torch.cuda.memory._snapshot`` writes them; a mark is a block of its own size, taken and given back."""
+    """Lines as ``torch.cuda.memory._snapshot`` writes them; a mark is a block of its own size."""
 
     def line(action, address, size):
         return {"action": action, "addr": address, "size": size, "stream": 0, "frames": []}
 
-    mark = (line("alloc", 512, MARK_BYTES), line("free_requested", 512, MARK_BYTES), line("free_completed", 512, MARK_BYTES))
+    mark = (
+        line("alloc", 512, MARK_BYTES),
+        line("free_requested", 512, MARK_BYTES),
+        line("free_completed", 512, MARK_BYTES),
+    )
     lines = [
         line("segment_alloc", 0, 2097152), line("alloc", 4096, 4000), *mark, line("alloc", 8192, 100),
         line("free_requested", 8192, 100), line("free_completed", 8192, 100), *mark, line("alloc", 512, 300),
         line("free_requested", 512, 300),
     ]  # fmt: skip
     entries = cuda_entries(lines)
-    assert entries == [Entry(4096, 4000), Entry(), Entry(8192, 100), Entry(8192, -100), Entry(), Entry(512, 300), Entry(512, -300)]
-    log = replayed(entries, [[("saw", "weights", {4096}), ("mark", "init")], [("start_step", 1), ("end_step",)]])
+    assert entries == [
+        Entry(4096, 4000),
+        Entry(),
+        Entry(8192, 100),
+        Entry(8192, -100),
+        Entry(),
+        Entry(512, 300),
+        Entry(512, -300),
+    ]
+    log = replayed(
+        entries, [[("saw", "weights", {4096}), ("mark", "init")], [("start_step", 1), ("end_step",)]]
+    )
     assert log.parts() == ["weights", "temporary", "temporary"]
     assert log.events == [0, 1, ~1, 2, ~2] and log.live == {0}
 

@@ -1,7 +1,8 @@
-"""The trace against real runs of the same code, operation by operation, and against what a program may do to it."""
+"""The trace against real runs of the same code, operation by operation, and what a program may do to it."""
 
 import functools
 import gc
+import math
 import random
 import warnings
 from dataclasses import replace
@@ -34,21 +35,24 @@ def one_thread():
 
 
 def boundaries(timeline, sorts_births=False) -> list[tuple[int, ...]]:
-    """What is allocated and freed between operations: the live bytes at each boundary, and every kind of difference
-    that there may be between a traced and a real run left out by name.
+    """What is allocated and freed between operations: the live bytes at each boundary, and every kind of
+    difference that there may be between a traced and a real run left out by name.
 
     - scratch: born and freed inside one operation (``Event.is_scratch``); a dispatch mode cannot see it;
     - a Python number made a tensor of 8 bytes on its way into an operation, which a mode sees as a number;
-    - a result that nobody keeps, born and freed before another operation allocates (in a recomputation that stops
-      early, the last result is dropped inside the operation in a real run and after it in a trace);
+    - a result that nobody keeps, born and freed before another operation allocates (where a recomputation
+      stops early, a real run drops the last result inside the operation, a trace after it);
     - the order of frees between two allocations: autocast's cache is a hash table over addresses;
-    - with ``sorts_births``: the order of the results of one operation, which a kernel and its fake twin may differ in.
+    - with ``sorts_births``: the order of one operation's results, which a kernel and its fake twin may
+      differ in.
     """
     left_out = {event.block for event in timeline.events if event.is_scratch or is_number(event)}
     births, operation, last_op = {}, 0, None
     for event in timeline.events:
         if event.block not in left_out and event.num_bytes > 0:
-            operation += event.op.rsplit(".", 1)[0] != last_op if event.op.count(".") > 1 else event.op != last_op
+            operation += (
+                event.op.rsplit(".", 1)[0] != last_op if event.op.count(".") > 1 else event.op != last_op
+            )
             last_op = event.op.rsplit(".", 1)[0] if event.op.count(".") > 1 else event.op
             births[event.block] = operation
         elif births.get(event.block) == operation:
@@ -113,7 +117,9 @@ def test_live_bytes_equal_a_real_runs_at_every_operation_boundary(case):
             assert 0 <= real.total_bytes - instant.total_bytes <= numbers
 
 
-@pytest.mark.parametrize("case", ["gpt2", "gpt2 accumulated", "llama autocast", "llama recomputed", "llama bf16"])
+@pytest.mark.parametrize(
+    "case", ["gpt2", "gpt2 accumulated", "llama autocast", "llama recomputed", "llama bf16"]
+)
 def test_a_tracker_that_misses_the_reused_gradients_fails(case, monkeypatch):
     build = training_build(setup_of(case))
     measured = measure_memory(build, device="cpu")
@@ -180,7 +186,9 @@ def encoder(device, uses_autocast=False):
 
     def step():
         with torch.autocast(device, torch.bfloat16, enabled=uses_autocast):
-            loss = model(torch.randn(2, 16, 64, device=device), mask=mask, is_causal=True).float().pow(2).mean()
+            loss = (
+                model(torch.randn(2, 16, 64, device=device), mask=mask, is_causal=True).float().pow(2).mean()
+            )
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -337,7 +345,9 @@ def test_what_outlives_a_step_is_an_activation():
         return lambda: cache.append(model(torch.zeros(256, 256, device="cuda")).detach())
 
     timeline = trace_memory(build, steps=3)
-    assert [timeline.at("zero_grad", step=n).activations for n in (1, 2, 3)] == [n * 4 * 256 * 256 for n in (1, 2, 3)]
+    assert [timeline.at("zero_grad", step=n).activations for n in (1, 2, 3)] == [
+        n * 4 * 256 * 256 for n in (1, 2, 3)
+    ]
     assert timeline.at("zero_grad").temporary == 0
 
 
@@ -361,7 +371,7 @@ def test_a_model_larger_than_the_machine(model):
     assert timeline.at("zero_grad").optimizer_states == 4 * count  # the step counts stay in the host's memory
 
 
-# ---- what a program may ask, and what is left behind ---------------------------------------------------------
+# ---- what a program may ask, and what is left behind ------------------------------------------------------
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -382,7 +392,7 @@ def test_a_value_is_nan_with_one_warning(device):
     with pytest.warns(UserWarning, match="no values") as caught:
         trace_memory(build, device=device)
     assert len(caught) == 1 and caught[0].filename == __file__
-    assert len(seen) == 10 and all(value != value for value in seen)
+    assert len(seen) == 10 and all(math.isnan(value) for value in seen)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -414,24 +424,40 @@ def test_the_programs_own_error_comes_through_with_its_own_line(device):
     assert caught.traceback[-1].name == "step" and str(caught.traceback[-1].path) == __file__
 
     with pytest.raises(RuntimeError, match="size|reduction dim"):
-        trace_memory(lambda: lambda: torch.ones(2, 3, device=device) @ torch.ones(2, 3, device=device), device=device)
+        trace_memory(
+            lambda: lambda: torch.ones(2, 3, device=device) @ torch.ones(2, 3, device=device), device=device
+        )
 
 
 def state_of_torch() -> dict:
     """Everything that a trace touches."""
-    modules = (torch, torch.cuda, torch.autograd, torch.nn.functional, torch.functional, torch._tensor, torch.random,
-               torch.utils._foreach_utils, torch.amp.grad_scaler, torch.cuda.amp.common)  # fmt: skip
-    classes = (torch.enable_grad, nn.Module, torch.amp.grad_scaler.GradScaler, torch.autograd.graph.saved_tensors_hooks)
-    state = {(home.__name__, name): value for home in (*modules, *classes) for name, value in vars(home).items()}
+    modules = (torch, torch.cuda, torch.autograd, torch.nn.functional, torch.functional, torch._tensor,
+               torch.random, torch.utils._foreach_utils, torch.amp.grad_scaler, torch.cuda.amp.common)  # fmt: skip
+    classes = (
+        torch.enable_grad,
+        nn.Module,
+        torch.amp.grad_scaler.GradScaler,
+        torch.autograd.graph.saved_tensors_hooks,
+    )
+    state = {
+        (home.__name__, name): value for home in (*modules, *classes) for name, value in vars(home).items()
+    }
     hooks = torch.nn.modules.module
-    state["hooks"] = (len(hooks._global_parameter_registration_hooks), len(hooks._global_buffer_registration_hooks))
+    state["hooks"] = (
+        len(hooks._global_parameter_registration_hooks),
+        len(hooks._global_buffer_registration_hooks),
+    )
     state["optimizer hooks"] = (
         len(torch.optim.Optimizer.step.__globals__["_global_optimizer_pre_hooks"]),
         len(torch.optim.Optimizer.step.__globals__["_global_optimizer_post_hooks"]),
     )
     state["modes"] = (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack())
     state["rms norm"] = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_rms_norm", "Meta")
-    state["autocast"] = (torch.is_autocast_enabled("cuda"), torch.is_autocast_enabled("cpu"), torch.is_grad_enabled())
+    state["autocast"] = (
+        torch.is_autocast_enabled("cuda"),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_grad_enabled(),
+    )
     return state
 
 
@@ -491,7 +517,9 @@ def test_no_tensor_is_kept_after_a_trace():
 def test_each_allocation_names_the_programs_own_line():
     timeline = trace_memory(training_build(setup_of("llama", device="cuda", recomputation="full")), steps=1)
     lines = {event.op: event.where for event in timeline.events if event.phase == "forward"}
-    assert lines["aten.silu.default"].startswith("transformer.py:") and lines["aten.silu.default"].endswith("MLP.forward")
+    assert lines["aten.silu.default"].startswith("transformer.py:") and lines["aten.silu.default"].endswith(
+        "MLP.forward"
+    )
     backward = {event.op: event.where for event in timeline.events if event.phase == "backward"}
     assert backward["aten.silu_backward.default"] == f"{lines['aten.silu.default']} (backward)"
     assert "step" in next(e.where for e in timeline.events if e.phase == "optimizer")
@@ -521,7 +549,15 @@ def test_random_expressions_accumulate_gradients_as_a_real_engine_does(seed):
             for kind, left, right in plan:
                 a, b = values[left % len(values)], values[right % len(values)]
                 values.append(
-                    [a + b, a * b, a - b.t(), a.view(16, 64).view(32, 32) * 2, a.expand(2, 32, 32).sum(0), a + a, a.relu()][kind]
+                    [
+                        a + b,
+                        a * b,
+                        a - b.t(),
+                        a.view(16, 64).view(32, 32) * 2,
+                        a.expand(2, 32, 32).sum(0),
+                        a + a,
+                        a.relu(),
+                    ][kind]
                 )
                 if kind == 3:
                     values[-1].register_hook(kept.append)
