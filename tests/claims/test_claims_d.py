@@ -1,0 +1,268 @@
+"""Proofs of group D: number formats. The oracles are ml_dtypes, numpy and torch; memkit stands beside."""
+
+import inspect
+import math
+from decimal import Decimal
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from memkit.formats import FORMATS
+from memkit.hardware import CARDS, MIN_CAPABILITY
+from memkit.rounding import torch_overflow
+
+BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+LOST_IN_FP16 = float(np.finfo(np.float16).smallest_subnormal) / 2
+
+
+def to_digits(value: float, digits: int) -> float:
+    """``value`` with so many significant digits."""
+    return float(f"{float(value):.{digits - 1}e}")
+
+
+def decimal_digits(dtype: type) -> float:
+    """The stored mantissa bits and the leading one, as decimal digits."""
+    return (ml_dtypes.finfo(dtype).nmant + 1) * math.log10(2)
+
+
+@cache
+def percent_lost(dtype: type, digits: int) -> float:
+    """Percent of the decimal numbers of so many digits, in three decades from one on, that change."""
+    first, changed, total = 10 ** (digits - 1), 0, 0
+    for decade in range(3):
+        for whole in range(first, 10 * first):
+            text = f"{whole}e{decade - digits + 1}"
+            kept = float(np.asarray(float(text)).astype(dtype))
+            changed += Decimal(f"{kept:.{digits - 1}e}") != Decimal(text)
+            total += 1
+    return 100 * changed / total
+
+
+@cache
+def adam_step(dtype: torch.dtype, gradient: float) -> tuple[float, float]:
+    """Weight and second mean after one step of torch's Adam from a weight of 1."""
+    weight = torch.nn.Parameter(torch.ones(1, dtype=dtype))
+    weight.grad = torch.full_like(weight, gradient)
+    optimizer = torch.optim.Adam([weight])
+    optimizer.step()
+    return weight.item(), optimizer.state[weight]["exp_avg_sq"].item()
+
+
+def gradient_through(dtype: torch.dtype, gradient: float, scale: float = 1.0) -> float:
+    """The gradient of a weight in ``dtype``, scaled on the way and scaled back in float32."""
+    weight = torch.ones(1, dtype=dtype, requires_grad=True)
+    (weight.float() * gradient * scale).sum().backward()
+    return (weight.grad.float() / scale).item()
+
+
+def first_infinity(dtype: torch.dtype) -> int:
+    """The smallest whole number that torch's cast turns into infinity."""
+    whole = torch.arange(0, 70_000, dtype=torch.float32)
+    return int(torch.isinf(whole.to(dtype).float()).nonzero()[0])
+
+
+def capability(figure: float) -> tuple[int, ...]:
+    return tuple(int(part) for part in str(figure).split("."))
+
+
+def prove_fields(figures, dtype, name: str) -> None:
+    """Field widths by ml_dtypes' (or numpy's) own account, and memkit's record beside them."""
+    info, record = ml_dtypes.finfo(dtype), FORMATS[name]
+    assert figures["exponent"] == info.nexp == record.exponent_bits
+    assert figures["mantissa"] == info.nmant == record.mantissa_bits
+    assert figures["bits"] == info.bits == record.bits
+    assert figures["sign"] == info.bits - info.nexp - info.nmant
+    assert figures["significant"] == info.nmant + 1
+
+
+def test_C101(figures):
+    assert figures["bits"] == ml_dtypes.finfo(BF16).nmant + 1
+    assert figures["digits"] == to_digits(decimal_digits(BF16), 3)
+    assert percent_lost(BF16, 2) == 0
+    assert figures["lost_percent"] == round(percent_lost(BF16, 3))
+    assert figures["printed"] == round(decimal_digits(np.float16)) > round(decimal_digits(BF16))
+    assert percent_lost(np.float16, figures["printed"]) == 0
+    assert figures["fp16_digits"] == to_digits(decimal_digits(np.float16), 3)
+
+
+def test_C102(figures):
+    assert figures["exponent_bits"] == ml_dtypes.finfo(np.float16).nexp
+    assert figures["max"] == float(np.finfo(np.float16).max) == FORMATS["float16"].max
+    assert figures["overflow"] == first_infinity(torch.float16)
+
+
+def test_C103(figures):
+    assert figures["lost"] == to_digits(LOST_IN_FP16, 3)
+    assert np.float16(LOST_IN_FP16) == 0 < np.float16(1.001 * LOST_IN_FP16)
+    assert adam_step(torch.float16, figures["gradient"])[1] == 0
+    assert adam_step(torch.float16, figures["gradient"] + 0.0001)[1] > 0
+    assert figures["eps"] == inspect.signature(torch.optim.Adam).parameters["eps"].default
+    assert np.float16(figures["eps"]) == 0
+
+
+def test_C104(figures):
+    weight, second_mean = adam_step(torch.float16, figures["gradient"])
+    assert second_mean == 0
+    assert math.isinf(weight)
+    eps = inspect.signature(torch.optim.Adam).parameters["eps"].default
+    assert figures["times"] == round(figures["gradient"] / (math.sqrt(0) + eps))
+    weight, second_mean = adam_step(torch.float32, figures["gradient"])
+    assert second_mean > 0
+    assert to_digits((1 - weight) / 1e-3, 2) == 1  # a step of one learning rate
+
+
+def test_C105(figures):
+    bf16, fp32 = ml_dtypes.finfo(BF16), np.finfo(np.float32)
+    assert figures["normal"] == to_digits(bf16.smallest_normal, 3) == to_digits(fp32.smallest_normal, 3)
+    assert figures["bf16_least"] == to_digits(bf16.smallest_subnormal, 2)
+    assert figures["fp32_least"] == to_digits(fp32.smallest_subnormal, 2)
+    assert figures["fewer_bits"] == np.finfo(np.float16).nmant - bf16.nmant
+    assert capability(figures["capability"]) == MIN_CAPABILITY["bfloat16"]
+
+
+def test_C106(figures):
+    codes = np.arange(256, dtype=np.uint8)
+    assert figures["infinities"] == np.isinf(codes.view(E4M3).astype(np.float32)).sum()
+    assert np.isinf(codes.view(E5M2).astype(np.float32)).sum() == 2
+    assert figures["max"] == float(ml_dtypes.finfo(E4M3).max) == torch.finfo(torch.float8_e4m3fn).max
+    assert figures["ieee_max"] == float(ml_dtypes.finfo(ml_dtypes.float8_e4m3).max)
+
+
+def test_C107(figures):
+    prove_fields(figures, np.float32, "float32")
+
+
+def test_C108(figures):
+    prove_fields(figures, np.float16, "float16")
+
+
+def test_C109(figures):
+    prove_fields(figures, BF16, "bfloat16")
+    value = torch.tensor(3.140625)
+    assert value.to(torch.bfloat16).view(torch.int16).item() == value.view(torch.int32).item() >> 16
+
+
+def test_C110(figures):
+    prove_fields(figures, E4M3, "float8_e4m3fn")
+
+
+def test_C111(figures):
+    prove_fields(figures, E5M2, "float8_e5m2")
+    value = torch.tensor(3.5, dtype=torch.float16)
+    assert value.to(torch.float8_e5m2).view(torch.int8).item() == value.view(torch.int16).item() >> 8
+
+
+def test_C112(figures):
+    info = np.finfo(np.float32)
+    assert figures["normal"] == to_digits(info.smallest_normal, 2)
+    assert figures["max"] == to_digits(info.max, 2)
+    assert figures["least"] == to_digits(info.smallest_subnormal, 2)
+
+
+def test_C113(figures):
+    assert figures["printed"] == round(decimal_digits(np.float32))
+    assert figures["digits"] == to_digits(decimal_digits(np.float32), 3)
+    assert figures["safe"] == np.finfo(np.float32).precision
+    assert figures["fp64_digits"] == to_digits(decimal_digits(np.float64), 4)
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_C114(figures):
+    info = np.finfo(np.float16)
+    assert figures["normal"] == to_digits(info.smallest_normal, 2)
+    assert figures["max"] == to_digits(info.max, 3)
+    assert figures["exact_max"] == float(info.max)
+    assert figures["least"] == to_digits(info.smallest_subnormal, 3)
+
+
+def test_C115(figures):
+    assert figures["printed"] == round(decimal_digits(np.float16))
+    assert percent_lost(np.float16, figures["printed"]) == 0
+    assert figures["digits"] == to_digits(decimal_digits(np.float16), 3)
+
+
+def test_C116(figures):
+    assert figures["lost"] == to_digits(LOST_IN_FP16, 3)
+    assert figures["scale"] == torch.amp.GradScaler("cpu").get_scale()
+    assert gradient_through(torch.float16, LOST_IN_FP16) == 0
+    assert gradient_through(torch.float16, LOST_IN_FP16, figures["scale"]) == LOST_IN_FP16
+    in_range = 2.0**-10
+    assert gradient_through(torch.float16, in_range) == in_range
+
+
+def test_C117(figures):
+    bf16, fp32 = ml_dtypes.finfo(BF16), np.finfo(np.float32)
+    assert figures["exponent_bits"] == bf16.nexp == ml_dtypes.finfo(np.float32).nexp
+    assert float(bf16.smallest_normal) == float(fp32.smallest_normal)
+    assert figures["bf16_max"] == to_digits(bf16.max, 3)
+    assert figures["fp32_max"] == to_digits(fp32.max, 4)
+    assert figures["percent"] == to_digits(100 * (1 - float(bf16.max) / float(fp32.max)), 1)
+    assert figures["times"] == float(bf16.smallest_subnormal) / float(fp32.smallest_subnormal)
+
+
+def test_C118(figures):
+    assert figures["printed"] == round(decimal_digits(BF16))
+    assert percent_lost(BF16, figures["printed"]) == 0 < percent_lost(BF16, figures["printed"] + 1)
+    assert figures["digits"] == to_digits(decimal_digits(BF16), 3)
+
+
+def test_C119(figures):
+    assert figures["gradient"] == 10.0 ** math.floor(math.log10(LOST_IN_FP16))
+    assert gradient_through(torch.float16, figures["gradient"]) == 0
+    assert to_digits(gradient_through(torch.bfloat16, figures["gradient"]), 2) == figures["gradient"]
+    assert capability(figures["capability"]) == MIN_CAPABILITY["bfloat16"]
+    assert MIN_CAPABILITY["bfloat16"] == CARDS["A100 SXM 80 GB"].compute_capability
+    assert figures["cuda_default"] == str(torch.get_autocast_dtype("cuda")).removeprefix("torch.")
+
+
+def test_C120(figures):
+    info = ml_dtypes.finfo(E4M3)
+    assert figures["max"] == float(info.max) == torch.finfo(torch.float8_e4m3fn).max
+    assert figures["least"] == to_digits(info.smallest_subnormal, 3)
+    rules = [torch_overflow("float8_e4m3fn", version) for version in ("2.12.0", "2.13.0")]
+    assert rules == ["nan", "saturate"]
+    cast = torch.tensor(500.0).to(torch.float8_e4m3fn).item()
+    if torch_overflow("float8_e4m3fn", torch.__version__) == "saturate":
+        assert cast == figures["max"]
+    else:
+        assert math.isnan(cast)
+    assert np.isnan(np.float32(500).astype(E4M3))
+    assert "float8_e4m3fnuz" in CARDS["MI300X"].dtypes
+    assert figures["amd_max"] == torch.finfo(torch.float8_e4m3fnuz).max
+
+
+def test_C121(figures):
+    for name, dtype in (("e4m3", E4M3), ("e5m2", E5M2)):
+        assert figures[f"{name}_digits"] == to_digits(decimal_digits(dtype), 2)
+        assert figures[f"{name}_next"] == 1 + float(ml_dtypes.finfo(dtype).eps)
+    assert figures["e5m2_digits"] < figures["e4m3_digits"]
+
+
+# CUDA's conversions saturate: NVIDIA, CUDA Math API, FP8 structs ("relies on __NV_SATFINITE behavior"),
+# https://docs.nvidia.com/cuda/archive/12.9.1/cuda-math-api/cuda_math_api/struct____nv__fp8x4__e5m2.html
+def test_C122(figures):
+    assert figures["max"] == float(ml_dtypes.finfo(E5M2).max) == torch.finfo(torch.float8_e5m2).max
+    assert figures["overflow"] == first_infinity(torch.float8_e5m2)
+
+
+def test_C123(figures):
+    assert capability(figures["capability"]) == MIN_CAPABILITY["float8_e4m3fn"]
+    assert MIN_CAPABILITY["float8_e4m3fn"] == CARDS["RTX 4090"].compute_capability
+    assert any(dtype.startswith("float8") for dtype in CARDS["MI300X"].dtypes)
+    assert not any(dtype.startswith("float8") for dtype in CARDS["A100 SXM 80 GB"].dtypes)
+    weight = torch.nn.Parameter(torch.ones(8, dtype=torch.bfloat16))
+    weight.grad = torch.ones_like(weight)
+    optimizer = torch.optim.AdamW([weight])
+    optimizer.step()
+    states = [optimizer.state[weight][name] for name in ("exp_avg", "exp_avg_sq")]
+    assert {state.itemsize for state in states} == {figures["state_bytes"]}
+
+
+def test_C124(figures):
+    least = float(np.finfo(np.float16).smallest_subnormal)
+    assert figures["printed"] == to_digits(least, 1)
+    assert figures["least"] == to_digits(least, 3)
+    assert least == 2.0 ** -figures["power"]
+    assert np.float16(least) > 0 == np.float16(least / 2)
