@@ -68,8 +68,8 @@ class Backward:
         for value, storage in sent:
             self._receive(value, storage)
         if region is not None and node is region.operations[0]:
-            for value in region.arguments:
-                tape.release(value.storage)
+            for storage in (*(value.storage for value in region.arguments), region.random_state):
+                tape.release(storage)
 
     def _release_kept(self, node: Operation) -> None:
         for storage in node.kept:

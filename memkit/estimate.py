@@ -17,6 +17,9 @@ from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.training import TrainingSetup
 from memkit.units import as_whole_number
 
+RANDOM_STATE_BYTES = 5056
+"""The state of the CPU's random number generator (``torch.get_rng_state()``), which every checkpoint keeps."""
+
 
 @dataclass(frozen=True)
 class Stretch:
@@ -116,7 +119,8 @@ def one_micro_batch(setup: TrainingSetup, accumulates: bool) -> MicroBatch:
 
     ``accumulates``: earlier micro-batches left gradients, which stay through this forward and are added to.
     """
-    tape = Tape(lambda num_bytes: held_bytes(num_bytes, setup.device))
+    random_state_bytes = RANDOM_STATE_BYTES if setup.device == "cpu" else 0  # CUDA's is kept on the host
+    tape = Tape(lambda num_bytes: held_bytes(num_bytes, setup.device), random_state_bytes)
     schedule = Schedule(setup, tape)
     cuts = [(0, 1)]
 

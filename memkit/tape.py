@@ -69,6 +69,7 @@ class Region:
 
     run: Callable
     arguments: tuple[Value, ...]
+    random_state: Storage | None = None  # so that dropout drops the same values again
     operations: list[Operation] = field(default_factory=list)
     is_recomputed: bool = False
 
@@ -80,11 +81,12 @@ class EarlyStop(Exception):
 class Tape:
     """Operations in program order, and the events they cause: ``(storage, +1)`` a birth, ``(storage, -1)`` a free.
 
-    ``round_up`` turns the bytes asked for into the bytes that the device's allocator takes.
+    ``round_up`` turns the bytes asked for into the bytes that the device's allocator takes. ``random_state_bytes``
+    is what a checkpoint keeps of the random number generator in the device's memory.
     """
 
-    def __init__(self, round_up: Callable[[int], int]):
-        self.round_up = round_up
+    def __init__(self, round_up: Callable[[int], int], random_state_bytes: int = 0):
+        self.round_up, self.random_state_bytes = round_up, random_state_bytes
         self.events: list[tuple[Storage, int]] = []
         self.operations: list[Operation] = []
         self.weight_casts: dict[Value, Value] = {}
@@ -185,23 +187,28 @@ class Tape:
 
     def checkpoint(self, run: Callable[..., Value], *arguments: Value) -> Value:
         """``run(*arguments)``, keeping nothing but the arguments; the backward will run it again."""
-        self.region = Region(run, arguments)
+        self.region = Region(run, arguments, self._random_state())
         for value in arguments:
             self.hold(value.storage)
         out = run(*arguments)
         self.region = None
         return out
 
+    def _random_state(self) -> Storage | None:
+        return self.allocate(self.random_state_bytes) if self.random_state_bytes else None
+
     def run_again(self, region: Region) -> None:
         """Run a checkpointed region once more; this time its operations keep what they keep."""
         region.is_recomputed = True
         self.replay = [(node, slot) for node in region.operations for slot in range(len(node.kept))]
-        start, weight_casts, self.weight_casts = len(self.events), self.weight_casts, {}
+        weight_casts, self.weight_casts = self.weight_casts, {}
+        start, state_of_now = len(self.events), self._random_state()
         try:
             self.drop(region.run(*region.arguments))
         except EarlyStop:
             self.drop(*self.named)
         self.forget_casts(list(self.weight_casts))
+        self.release(state_of_now)
         self.weight_casts, self.replay, self.named = weight_casts, None, []
         self.name_activations(start)
 
