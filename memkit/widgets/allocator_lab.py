@@ -1,0 +1,97 @@
+"""The allocator lab: play a trace through CUDA's caching allocator, one event at a time."""
+
+from collections.abc import Sequence
+
+import ipywidgets as widgets
+
+from memkit.allocator_config import AllocatorConfig
+from memkit.allocator_film import STORIES, Film, Still
+from memkit.allocator_plots import AllocatorPicture, allocator_picture
+from memkit.timeline import Event, MemoryTimeline
+from memkit.units import MIB, as_whole_number, format_bytes
+from memkit.widgets.panel import Number, Panel, View, choice, switch
+
+OWN = "your trace"
+MAX_EVENTS = 2_000
+"""More events than this cannot be told apart on a slider, and drawing the scale looks at all of them."""
+
+
+class AllocatorLab(Panel):
+    """Play a short story, or a trace of your own, through the allocator and see its segments, blocks and holes.
+
+    ``what`` is a ``MemoryTimeline`` with events, or events; ``step`` counts them from 0, the empty card. ``card_mib``
+    is the card's size in MiB, 0 for one without end.
+
+    Raises: ValueError: ``what`` has no events, or more than ``MAX_EVENTS``.
+    """
+
+    def __init__(self, what: MemoryTimeline | Sequence[Event] | None = None, **values):
+        self.stories = {name: tuple(story()) for name, story in STORIES.items()}
+        if what is not None:
+            events = tuple(what.events if isinstance(what, MemoryTimeline) else what)
+            if not 0 < len(events) <= MAX_EVENTS:
+                raise ValueError(
+                    f"what={type(what).__name__} has {len(events)} events; 1 to {MAX_EVENTS} fit"
+                )
+            self.stories = {OWN: events, **self.stories}
+        self.films: dict[tuple, tuple[Film, AllocatorPicture]] = {}
+        first = next(iter(self.stories))
+        step = Number("Event", 0, low=0, high=len(self.stories[first]))
+        controls = {
+            "story": choice("Story", list(self.stories), first),
+            "step": step,
+            "expandable": switch("expandable segments", False),
+            "card_mib": Number("Card, MiB", 0, low=0, high=256, step=8),
+        }
+        super().__init__(controls, **values)
+        play = widgets.Play(
+            max=step.slider.max, interval=700, show_repeat=False, layout=widgets.Layout(width="auto")
+        )
+        widgets.jslink((step.slider, "max"), (play, "max"))
+        widgets.link((play, "value"), (step.slider, "value"))
+        self.children[0].children = [*self.children[0].children, play]
+
+    def film(self, story: str, expandable: bool, card_mib: int) -> tuple[Film, AllocatorPicture]:
+        """The film of a story under these options, with its picture; both are kept."""
+        key = story, bool(expandable), card_mib
+        if key not in self.films:
+            film = Film(
+                self.stories[story], AllocatorConfig(expandable_segments=key[1]), card_mib * MIB or None
+            )
+            self.films[key] = film, allocator_picture(film, 0)
+        return self.films[key]
+
+    def view(self, story: str, step: int, expandable: bool, card_mib: int) -> View:
+        """The allocator after ``step`` events; beyond the story's end, its end."""
+        step = as_whole_number("step", step)
+        if story not in self.stories:
+            raise ValueError(f"story={story!r} is not one of {', '.join(self.stories)}")
+        film, picture = self.film(story, expandable, as_whole_number("card_mib", card_mib))
+        self.controls["step"].slider.max = len(film)
+        still = film.still(min(step, len(film)))
+        picture.redraw(still, len(film))
+        rows = [("segment", "size", "in use", "blocks", "largest hole")]
+        for number, row in enumerate(still.rows, start=1):
+            used = [piece for piece in row.pieces if not piece.is_free]
+            hole = max((piece.size for piece in row.pieces if piece.is_free), default=0)
+            sizes = (row.size, sum(piece.size for piece in used))
+            rows.append(
+                (str(number), *map(format_bytes, sizes), str(len(used)), format_bytes(hole) if hole else "–")
+            )
+        return View(png=picture.png(), alt=picture.alt, words=words(still, len(film)), table=tuple(rows))
+
+
+def words(still: Still, num_events: int) -> tuple[str, ...]:
+    """What happened, and what the two totals mean now."""
+    first = f"Event {still.index} of {num_events}: {still.words}."
+    totals = (
+        f"{format_bytes(still.allocated_bytes)} allocated, {format_bytes(still.reserved_bytes)} reserved."
+    )
+    if still.failure:
+        free = f"{format_bytes(still.hole_bytes)} are free inside segments"
+        largest = f"the largest hole has {format_bytes(still.largest_hole_bytes)}"
+        return first, f"{totals} {free}, but {largest}.", still.failure
+    if not still.hole_bytes:
+        return first, f"{totals} Every reserved byte is in use."
+    largest = f"largest hole {format_bytes(still.largest_hole_bytes)}"
+    return first, f"{totals} {format_bytes(still.hole_bytes)} are free inside segments, {largest}."

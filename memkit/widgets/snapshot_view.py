@@ -1,0 +1,110 @@
+"""A memory snapshot as a stacked timeline, offline: pick an allocation and read the line of the model that made it."""
+
+from collections import defaultdict
+from pathlib import Path
+
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path as Outline
+
+from memkit.allocation_bands import Band, stack_bands
+from memkit.allocator_plots import allocations_figure, band_path
+from memkit.picture import INK
+from memkit.replays import Replay
+from memkit.snapshots import replay
+from memkit.timeline import MemoryTimeline
+from memkit.units import as_whole_number, format_bytes
+from memkit.widgets.clicks import click_helper
+from memkit.widgets.panel import Number, Panel, View, choice
+
+ORDERS = ("largest first", "in order of birth")
+NUM_LINES = 10
+
+
+class SnapshotView(Panel):
+    """Every allocation of a run as a band: as high as its bytes, as long as its life.
+
+    ``source`` is a traced or replayed timeline, a snapshot, or the file of one (read without running it). Choose a
+    band by its number, or click it.
+
+    Raises: ValueError: the source carries no events.
+    """
+
+    def __init__(
+        self,
+        source: MemoryTimeline | Replay | dict | str | Path,
+        title: str = "Every allocation",
+        max_bands: int = 500,
+        **values,
+    ):
+        if not isinstance(source, (MemoryTimeline, Replay)):
+            source = replay(source)
+        self.timeline = source.timeline if isinstance(source, Replay) else source
+        self.picture_of_all = allocations_figure(self.timeline, max_bands, title)
+        self.bands = stack_bands(self.timeline.events, max_bands)
+        self.axes = self.picture_of_all.axes[0]
+        frame = PathPatch(Outline([(0, 0)]), facecolor=(1, 1, 1, 0.35), edgecolor=INK, linewidth=1.8)
+        self.frame = self.picture_of_all.move(self.axes.add_patch(frame))
+        self.ranked = {
+            ORDERS[0]: sorted(self.bands.bands, key=lambda band: (-band.num_bytes, band.start)),
+            ORDERS[1]: list(self.bands.bands),
+        }
+        self.lines = lines_at_peak(self.timeline, self.bands.totals)
+        controls = {
+            "allocation": Number("Allocation", 1, low=1, high=len(self.bands.bands)),
+            "order": choice("Order", list(ORDERS), ORDERS[0]),
+        }
+        super().__init__(controls, **values)
+        if helper := click_helper(self.click):
+            self.children = [*self.children, helper]
+
+    def view(self, allocation: int, order: str) -> View:
+        """The picture with one allocation framed, and what is known of it."""
+        number = as_whole_number("allocation", allocation, 1)
+        if order not in self.ranked:
+            raise ValueError(f"order={order!r} is not one of {', '.join(ORDERS)}")
+        bands = self.ranked[order]
+        if number > len(bands):
+            raise ValueError(f"allocation={number} is past the last of {len(bands)} bands")
+        band = bands[number - 1]
+        self.frame.set_path(band_path([band]))
+        words = self.words(band)
+        place = f"Allocation {number} of {len(bands)}, {order}: {words[0]}"
+        alt = f"{self.picture_of_all.alt} Framed: {words[0]}"
+        return View(png=self.picture_of_all.png(), alt=alt, words=(place, *words[1:]), table=self.lines)
+
+    def words(self, band: Band) -> tuple[str, ...]:
+        """Size and part, the line and operation that made it, and its life."""
+        born, events = band.event, self.timeline.events
+        part = (born.part or "of a part that is not recorded").replace("_", " ")
+        size = f"{format_bytes(band.num_bytes)}, {part}."
+        made = f"Made by {born.where or 'a line not recorded'}" + (f", in {born.op}." if born.op else ".")
+        life = f"Born at event {band.start}" + (f", in {born.phase}" if born.phase else "")
+        if band.end >= len(events):
+            return size, made, f"{life}; never freed here."
+        died = events[band.end].phase
+        return size, made, f"{life}; freed at event {band.end}" + (f", in {died}." if died else ".")
+
+    def click(self, x: float, y: float) -> None:
+        """Choose the band under a point, given in shares of the picture's width and height; none changes nothing."""
+        width, height = self.picture_of_all.canvas.get_width_height()
+        event, num_bytes = self.axes.transData.inverted().transform((x * width, (1 - y) * height))
+        band = self.bands.at(event, num_bytes)
+        if band is not None:
+            self.set(allocation=self.ranked[self.value["order"]].index(band) + 1)
+
+
+def lines_at_peak(timeline: MemoryTimeline, totals: tuple[int, ...]) -> tuple[tuple[str, ...], ...]:
+    """The lines that made what stands at the peak, as rows of a table, the largest first."""
+    alive = {}
+    for event in timeline.events[: totals.index(max(totals)) + 1]:
+        if event.num_bytes > 0:
+            alive[event.block] = event
+        else:
+            alive.pop(event.block, None)
+    lines: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for event in alive.values():
+        part = (event.part or "–").replace("_", " ")
+        lines[event.where or event.op or "not recorded", part].append(event.num_bytes)
+    ranked = sorted(lines.items(), key=lambda item: -sum(item[1]))[:NUM_LINES]
+    header = ("at the peak, by line", "part", "blocks", "bytes")
+    return header, *((*key, str(len(sizes)), format_bytes(sum(sizes))) for key, sizes in ranked)
