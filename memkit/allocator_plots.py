@@ -213,7 +213,9 @@ def allocations_figure(
     plot.set(xlim=(0, num_events), ylim=(0, top * 1.04))
     unit = 1 << max(top // 4, 1).bit_length() - 1
     plot.set_yticks(
-        range(0, top + 1, unit), [format_bytes(t, 0) for t in range(0, top + 1, unit)], fontsize=8
+        range(0, top + 1, unit),
+        [format_bytes(t, 1).replace(".0 ", " ") for t in range(0, top + 1, unit)],
+        fontsize=8,
     )
     plot.tick_params(length=0, colors=GREY, labelsize=8)
     for side, spine in plot.spines.items():
