@@ -15,7 +15,8 @@ MAX_LINES = 300
 LAYERS = (
     (set(), """units dtypes timeline claims formats decoding rounding code_reading block_formats
                running_sums hardware memory_hierarchy models recipes training"""),
-    (set(), """params states ledger attention_memory activations kv_cache tape schedule optimizer_step estimate
+    (set(), """params states ledger attention_memory activations kv_cache kernel_buffers
+               tape backward layer_schedule attention_schedule schedule optimizer_step estimate
                korthikanti strategies allocator_config allocator_blocks allocator_expandable workspaces allocator
                replays snapshot_files snapshot_start trace_replay snapshots predicted_snapshot diagnose
                allocator_film allocation_bands stages execution_trace monitor planner
