@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from memkit.decoding import all_values, decode
 from memkit.formats import FORMATS, FloatFormat
+from memkit.recordings import find_recording
 from memkit.rounding import ROUNDINGS, encode, neighbours, round_to, torch_overflow
 
 NARROW = [name for name, fmt in FORMATS.items() if isinstance(fmt, FloatFormat) and fmt.bits <= 16]
@@ -200,6 +201,24 @@ def test_torch_overflow_of_what_torch_cannot_convert_to() -> None:
     assert [torch_overflow("float8_e4m3fn", v) for v in ("2.9.1", "2.12.1", "2.13.0", "3.0.0")] == [
         "nan", "nan", "saturate", "saturate",
     ]  # fmt: skip
+
+
+def test_the_recorded_sweep_of_every_float32_found_no_difference_but_those_named_above() -> None:
+    """scripts/sweep_float32.py, run once; torch writes another NaN and, into E8M0, drops signs and takes 0."""
+    counts = find_recording("02", "formats_sweep").numbers
+    pairs = {key.partition(":")[0] for key in counts}
+    assert {pair.split(" and ")[0] for pair in pairs} == set(NARROW)
+    num_nans = 2**24 - 2
+    for pair in pairs:
+        name, library = pair.split(" and ")
+        inputs, nans, signs, rest = (
+            counts[f"{pair}: {what}"]
+            for what in ("inputs", "differ nan", "differ zero or negative", "differ otherwise")
+        )
+        assert inputs == 2**32 - (0 if FORMATS[name].num_nans else num_nans)
+        assert rest == 0
+        assert nans == 0 or library == "torch" and nans <= num_nans
+        assert (signs > 0) == (pair == "float8_e8m0fnu and torch")
 
 
 # The other directions, wide formats and both roads.
@@ -463,7 +482,8 @@ def test_layouts_and_types_of_the_input() -> None:
         (None, "float16", {}, TypeError, "values of dtype object"),
         ([True], "float16", {}, TypeError, "values of dtype bool"),
         (np.longdouble(1), "float16", {}, TypeError, "are not real numbers that float64 holds"),
-        (2**53 + 2, "float16", {}, ValueError, "whole number beyond 2\\^53"),
+        (-(2**53) - 1, "float16", {}, ValueError, "whole number beyond 2\\^53"),
+        (np.uint64(2**53 + 1), "float16", {}, ValueError, "whole number beyond 2\\^53"),
         (1.0, "float17", {}, ValueError, "format='float17' is not one of"),
         (
             1.0,
