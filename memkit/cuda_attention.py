@@ -15,16 +15,18 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
+from memkit.kernel_buffers import (
+    Stages,
+    efficient_backward_buffers,
+    embedding_backward_buffers,
+    flash_backward_buffers,
+)
+
 aten = torch.ops.aten
 FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_backward.default
 EFFICIENT_FORWARD = aten._scaled_dot_product_efficient_attention.default
 EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward.default
 EMBEDDING_BACKWARD = aten.embedding_dense_backward.default
-
-BLOCK_ROWS = 64
-"""The memory-efficient kernel adds up the query's gradient in float32, in blocks of 64 × 64."""
-BLOCK_BYTES = 4 * BLOCK_ROWS * BLOCK_ROWS + 16  # with a lock and a counter
-SORTED_EMBEDDING_ROWS = 3072  # up to here the embedding's backward needs no sorting
 
 
 def attention(
@@ -91,43 +93,25 @@ def additive(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
     return mask.expand(*q.shape[:-1], length)
 
 
-def flash_backward_buffers(grad_out: Tensor, q: Tensor, k: Tensor, *_, **__) -> list[list[int]]:
-    """Row sums and dq in float32, rows rounded up to 128; with grouped heads also dk and dv per head."""
-    batch, heads, length, head_dim = q.shape
-    rows = -(-length // 128) * 128
-    width = -(-head_dim // 32) * 32 if head_dim <= 192 else 256
-    buffers = [4 * batch * heads * rows, 4 * batch * rows * heads * width]
-    if k.shape[1] != heads:
-        buffers += 2 * [batch * k.shape[2] * heads * head_dim * k.element_size()]
-    return [buffers]
+def flash_stages(grad_out: Tensor, q: Tensor, k: Tensor, *_, **__) -> Stages:
+    batch, num_heads, length, head_dim = q.shape
+    return flash_backward_buffers(batch, num_heads, k.shape[1], length, head_dim, q.element_size())
 
 
-def efficient_backward_buffers(grad_out: Tensor, q: Tensor, k: Tensor, *_, **__) -> list[list[int]]:
-    """Row sums of grad × out (in the kernel for 16-bit heads up to 64, else apart), then dq's blocks."""
-    batch, heads, length, head_dim = q.shape
-    row_sums = 4 * batch * heads * length
-    is_half, fits_registers = q.element_size() == 2, head_dim <= BLOCK_ROWS
-    blocks = batch * heads * -(-length // BLOCK_ROWS) * -(-head_dim // BLOCK_ROWS)
-    buffers = [row_sums, blocks * BLOCK_BYTES]
-    if is_half and fits_registers:
-        return [buffers]
-    product = [4 * batch * heads * length * head_dim] * (3 if is_half else 1)
-    if is_half:
-        buffers[1] += 2 * batch * heads * 4 * BLOCK_ROWS * -(-head_dim // BLOCK_ROWS) * BLOCK_ROWS
-    return [[*product, row_sums], buffers]
+def efficient_stages(grad_out: Tensor, q: Tensor, *_, **__) -> Stages:
+    return efficient_backward_buffers(*q.shape, q.element_size())
 
 
-def embedding_backward_buffers(grad_out: Tensor, indices: Tensor, *_, **__) -> list[list[int]]:
-    """The indices sorted and the order that sorts them, where there are more than 3,072."""
-    return [[8 * indices.numel()] * 2] if indices.numel() > SORTED_EMBEDDING_ROWS else []
+def embedding_stages(grad_out: Tensor, indices: Tensor, *_, **__) -> Stages:
+    return embedding_backward_buffers(indices.numel())
 
 
 BUFFERS = {
-    FLASH_BACKWARD: flash_backward_buffers,
-    EFFICIENT_BACKWARD: efficient_backward_buffers,
-    EMBEDDING_BACKWARD: embedding_backward_buffers,
+    FLASH_BACKWARD: flash_stages,
+    EFFICIENT_BACKWARD: efficient_stages,
+    EMBEDDING_BACKWARD: embedding_stages,
 }
-"""Bytes that an operation takes and gives back before it returns: stages of buffers that stand together."""
+"""What each kernel takes and gives back before it returns, from the operation's arguments."""
 
 HOST_OUTPUTS = {EFFICIENT_FORWARD: (2, 3)}
 """Results that CUDA keeps in the host's memory: the random seed and offset of the memory-efficient kernel."""
