@@ -331,6 +331,22 @@ def test_the_same_program_is_traced_for_cuda(name):
     assert cuda.at("backward").activations > 0
 
 
+@pytest.mark.parametrize("recomputation", ["none", "full", "selective"])
+@pytest.mark.parametrize("model", [GPT2, LLAMA], ids=lambda m: m.name)
+def test_where_the_devices_agree_cudas_trace_is_the_cpus_event_by_event(model, recomputation):
+    """No fused kernel and no autocast: the trace on meta tensors is as exact as the one held against real runs."""
+    choices = {"attention": "stored", "uses_fused_norm": False, "recomputation": recomputation}
+    shape = {"micro_batch_size": 2, "seq_len": 64, "grad_accum_steps": 2}
+    traces = []
+    for device in ("cuda", "cpu"):
+        setup = TrainingSetup(model=model, device=device, **choices, **shape)
+        events = trace_memory(training_build(setup), device=device).events
+        in_host = ("get_rng_state", "aten.lift_fresh.default")  # random states and step counts
+        traces.append([e for e in events if not e.is_scratch and e.op not in in_host])
+    cuda, cpu = ([(e.num_bytes, e.op, e.part, e.phase, e.where) for e in events] for events in traces)
+    assert cuda == cpu
+
+
 def test_an_optimizer_of_ones_own_has_its_states_found():
     timeline = trace_memory(lambda: own_parts("cpu"), device="cpu")
     weights = 4 * 2 * (64 * 64 + 64)
