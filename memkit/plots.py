@@ -61,7 +61,7 @@ def compare_figure(*timelines: MemoryTimeline, title: str = "One training step, 
             plot.text(x, -0.02, timeline.source[0], fontsize=8, **{**at, "color": GREY})
         phase, _, moment = name.partition(" ")
         label = phase.replace("_", "_\n") if phase in ("init", "zero_grad") else f"{phase}\n{moment or 'end'}"
-        plot.text(middle, -0.075, label, fontsize=8.5, linespacing=1.1, **at)
+        plot.text(middle, -0.075, label, fontsize=8.5, **at)
         ratio = format_ratio(heights[0], heights[-1])
         plot.text(
             middle, max(heights) + top * 0.012, ratio, fontsize=8.5, ha="center", va="bottom", color=INK
@@ -80,7 +80,7 @@ def _write_sides(picture: Picture, timelines, bars: list[Instant], title: str) -
     has_rest = any(bar.unattributed_bytes for bar in bars)
     for part, (swatch, name, _) in name_parts(side, top=0.85, row=0.085).items():
         swatch.set_visible(has_rest or part != "not attributed")
-        name.set_visible(swatch.get_visible())
+        name.set(visible=swatch.get_visible(), va="center", y=swatch.get_y() + swatch.get_height() / 2)
     for row, timeline in enumerate(timelines):
         line = f"{timeline.source[0]}  {timeline.source}"
         side.text(0, 0.3 - 0.06 * row, line, fontsize=9.5, va="top", color=INK)

@@ -135,7 +135,7 @@ class TimelinePicture(Picture):
 
     def _moving_text(self, axes, x: float, y: float, **style) -> StampedText:
         """A moving text."""
-        return self.move(axes.add_artist(StampedText(x, y, **{"color": INK, **style})))
+        return self.move(axes.add_artist(StampedText(x, y, **{"color": INK, "clip_on": False, **style})))
 
     def _write_side(self) -> None:
         """The legend in words, with room for the bytes of the selected instant."""
@@ -227,7 +227,7 @@ class TimelinePicture(Picture):
 
     def _name(self, places: list[float], y: float, text: str, colour: str, size: float) -> None:
         at = self.plot.get_xaxis_transform()
-        style = {"fontsize": size, "color": colour, "ha": "center", "va": "top", "linespacing": 1.05}
+        style = {"fontsize": size, "color": colour, "ha": "center", "va": "top"}
         self.names.append(self.plot.text(sum(places) / len(places), y, text, transform=at, **style))
 
     def _draw_card(self, instants: list[Instant], capacity_bytes: int | None, top: int) -> None:

@@ -257,6 +257,18 @@ def test_a_breakdown_names_each_addend_with_bytes_and_share():
         breakdown_figure({})
 
 
+def test_files_for_pages_are_whole_white_and_the_same_each_time(tmp_path):
+    for name in ("first", "second"):
+        timeline_figure(timeline()).write_files(tmp_path / name)
+    svg = (tmp_path / "first.svg").read_bytes()
+    assert svg == (tmp_path / "second.svg").read_bytes()
+    assert (tmp_path / "first.png").read_bytes() == (tmp_path / "second.png").read_bytes()
+    image = Image.open(tmp_path / "first.png").convert("RGB")
+    assert image.size == (1600, 860) and image.getpixel((0, 0)) == (255, 255, 255)
+    written = timeline_figure(timeline())
+    assert all(not text.get_clip_on() for text in written.findobj(StampedText)), "cut off in the SVG"
+
+
 def test_a_notebook_shows_a_picture_with_its_words():
     data, metadata = timeline_figure(timeline(), title="My step")._repr_mimebundle_()
     assert data["text/plain"] == metadata["image/png"]["alt"]
