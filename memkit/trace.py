@@ -22,6 +22,7 @@ from memkit.attribution import Log, timeline
 from memkit.cpu_rules import fake_cpu
 from memkit.cuda_attention import BUFFERS, HOST_OUTPUTS
 from memkit.cuda_rules import pretend_cuda
+from memkit.kernel_scratch import SCRATCH
 from memkit.shapes_only import NeedsValues
 from memkit.timeline import MemoryTimeline
 from memkit.training import DEVICES
@@ -73,7 +74,7 @@ class Tracer(TorchDispatchMode):
         super().__init__()
         self.device_type = device_type
         self.names: dict[object, str] = {}
-        self.buffers, self.host_outputs = (BUFFERS, HOST_OUTPUTS) if device_type == "meta" else ({}, {})
+        self.buffers, self.host_outputs = (BUFFERS | SCRATCH, HOST_OUTPUTS) if device_type == "meta" else ({}, {})
         self.sole_owner = (0, 0, 0)
         self.foreign_files = set(OWN_FILES)
         self.forget()
@@ -92,12 +93,15 @@ class Tracer(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         with torch._C.DisableTorchFunction():  # in a backward CudaRules would see the lines below
             if func in REUSES_FIRST_ARGUMENT and self.runs_in_place(func, args, sys._getframe(1).f_code):
-                return args[0]
-            return self.run(func, args, kwargs)
+                out = args[0]
+            else:
+                out = self.run(func, args, kwargs)
+            self.note_buffers(func, args, kwargs)
+            return out
 
     def run(self, func, args, kwargs):
         """Run one operation and record what it allocated; in inference mode a composite one comes whole."""
-        if torch.is_inference_mode_enabled() and func not in self.buffers:
+        if torch.is_inference_mode_enabled():
             with self:
                 out = func.decompose(*args, **(kwargs or {}))
             if out is not NotImplemented:
@@ -118,17 +122,16 @@ class Tracer(TorchDispatchMode):
                 for tensor in (item,) if isinstance(item, Tensor) else tensors_in(item):
                     if number not in in_host:
                         self.note(tensor, op)
-            if func in self.buffers:
-                self.note_buffers(self.buffers[func](*args, **(kwargs or {})), op)
             if func is aten._to_copy.default and self.block_of(args[0]) in self.log.weights:
                 self.log.weight_casts.add(self.block_of(out))
         return out
 
-    def note_buffers(self, stages: list[list[int]], op: str) -> None:
+    def note_buffers(self, func, args, kwargs) -> None:
         """Record what a kernel takes and gives back before it returns."""
-        place = self.place(sys._getframe(3))
+        stages = self.buffers[func](*args, **(kwargs or {})) if func in self.buffers else ()
         for sizes in stages:
-            blocks = [self.log.allocate(size, op, place) for size in sizes]
+            place = self.place(sys._getframe(2))
+            blocks = [self.log.allocate(size, str(func), place) for size in sizes]
             self.log.scratch.update(blocks)
             for block in blocks:
                 self.log.free(block)
