@@ -150,7 +150,7 @@ def test_the_table_folds_out_by_keyboard_and_stays_open(page, lab):
 def test_play_walks_through_the_step(page, lab):
     _, timeline = open_panels(page, lab, "lab")
     assert "Instant 0, " in words(timeline)
-    timeline.locator("button").first.click()
+    timeline.get_by_role("button", name="Play").click()
     page.wait_for_timeout(3000)
     assert "Instant 0, " not in words(timeline)
 

@@ -1,10 +1,10 @@
-"""Keyboard and names for the sliders of a panel: ten lines of JavaScript that core ipywidgets lacks.
+"""Keyboard and names for the controls of a panel: ten lines of JavaScript that core ipywidgets lacks.
 
 Two facts make it necessary (JupyterLab 4, Notebook 7, ipywidgets 8.1). A notebook in command mode takes the
 arrow keys away from sliders and menus, unless the focused element itself carries
-``data-lm-suppress-shortcuts``. And a slider has no accessible name: its description is not linked to it.
-Without ``anywidget`` a panel works all the same; then a number is typed into the box beside its slider,
-which has a name and keeps its keys.
+``data-lm-suppress-shortcuts``. And a slider has no accessible name (its description is not linked to it),
+nor has a button that shows an icon only. Without ``anywidget`` a panel works all the same; then a number is
+typed into the box beside its slider, which has a name and keeps its keys.
 """
 
 MEND_JS = """
@@ -13,7 +13,9 @@ function render({ el }) {
   const mend = () => el.closest(".memkit-panel")?.querySelectorAll(controls).forEach((control) => {
     control.setAttribute("data-lm-suppress-shortcuts", "true");
     const label = control.closest(".memkit-number")?.querySelector("label")?.textContent;
+    const icon = control.querySelector("i")?.className.match(/fa-(\\w+)/)?.[1];
     if (label && control.getAttribute("role") === "slider") control.setAttribute("aria-label", label);
+    if (icon && !control.textContent.trim()) control.setAttribute("aria-label", icon);
   });
   const observer = new MutationObserver(mend);
   observer.observe(document.body, { childList: true, subtree: true });
