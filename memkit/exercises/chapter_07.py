@@ -73,25 +73,25 @@ def _forgets_to_divide(model, batches):
 
 def judge_validate(answer) -> str | None:
     torch.manual_seed(0)
-    model, peaks = torch.nn.Linear(256, 4096), []
+    layers = [part for _ in range(4) for part in (torch.nn.Linear(512, 512), torch.nn.GELU())]
+    model, hidden_bytes, peaks = torch.nn.Sequential(*layers, torch.nn.Linear(512, 16)), 256 * 512 * 4, []
     for count in (2, 12):
-        batches = [torch.randn(64, 256) for _ in range(count)]
-        wanted = validate(model, batches)
         with SimulatedCard(4 * GIB) as card:
+            batches = [torch.randn(256, 512) for _ in range(count)]
+            wanted = validate(model, batches)
+            before = card.allocated_bytes
+            card.reset_peak()
             given = answer(model, batches)
-            peaks.append(card.peak_allocated_bytes)
+            peaks.append(card.peak_allocated_bytes - before)
         if isinstance(given, torch.Tensor):
-            return (
-                "You returned a tensor: who logs it keeps a block on the card. Return a number, with .item()."
-            )
+            return "You returned a tensor: who logs it keeps a block on the card. Return a number, with .item()."
         if not math.isclose(given, wanted, rel_tol=1e-4):
             return f"The mean loss of these batches is {wanted:.4f}; yours is {given:.4f}."
-    output_bytes = 64 * 4096 * 4
-    per_batch = (peaks[1] - peaks[0]) // 10 - 64 * 256 * 4  # the batches themselves are counted at first use
-    if per_batch > output_bytes // 2:
-        graph = "the graph of every loss" if per_batch > 1.5 * output_bytes else "one output per batch"
-        return f"Memory grows by {format_bytes(per_batch)} per batch: you keep {graph}."
-    if peaks[0] > 3.6 * output_bytes + 256 * 4096 * 4:
+    per_batch = (peaks[1] - peaks[0]) // 10
+    if per_batch > 0:
+        kept = "the graph of every loss" if per_batch > hidden_bytes else "one output per batch"
+        return f"Memory grows by {format_bytes(per_batch)} per batch: you keep {kept}."
+    if peaks[0] > 4 * hidden_bytes:
         return "It does not grow, but each forward keeps tensors for a backward that never comes. Use torch.no_grad()."
     return None
 
