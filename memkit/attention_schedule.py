@@ -27,6 +27,17 @@ class AttentionSchedule(LayerSchedule):
         """Whether [b, s, a, d] has to be copied to become [b·a, s, d]."""
         return min(self.setup.micro_batch_size, self.model.num_heads) > 1
 
+    @property
+    def padded_head_dim(self) -> int:
+        """The size of a head as the kernel sees it: CUDA's flash kernel wants multiples of 8."""
+        pads = self.kernel == "flash" and self.is_cuda
+        return round_up(self.model.head_dim, 8) if pads else self.model.head_dim
+
+    @property
+    def is_by_heads(self) -> bool:
+        """Whether the core's result, and the gradients that leave it, lie in memory as [b, a, s, d]."""
+        return self.kernel in ("stored", "math") or self.padded_head_dim != self.model.head_dim
+
     def attention(self, n: Value) -> Value:
         """Projections, rotation, core, output projection."""
         tape, model = self.tape, self.model
@@ -56,14 +67,15 @@ class AttentionSchedule(LayerSchedule):
 
     def as_heads(self, x: Value, num_heads: int) -> Value:
         """A view [b, a, s, d]. A gradient that lies in memory in that order is copied back to [b, s, a·d]."""
-        is_copied = self.kernel in ("stored", "math") and num_heads > 1
+        is_copied = self.is_by_heads and num_heads > 1
         return self.tape.run("as heads", [x], None, modes=(NEW if is_copied else SAME,))
 
     def merge_heads(self, y: Value) -> Value:
-        """[b, a, s, d] to [b, s, a·d]: a copy behind a bmm, a view behind a fused kernel."""
-        if self.kernel in ("stored", "math") and self.model.num_heads > 1:
-            return self.tape.run("merge", [y], y.count, y.dtype, modes=(NEW if self.copies_heads else SAME,))
-        return self.tape.run("merge", [y], None, modes=(SAME,))
+        """[b, a, s, d] to [b, s, a·d]: a copy behind a bmm or padding, a view behind a fused kernel."""
+        if not self.is_by_heads or self.model.num_heads == 1:
+            return self.tape.run("merge", [y], None, modes=(SAME,))
+        is_copied_back = self.copies_heads and self.kernel in ("stored", "math")  # for the bmm of the backward
+        return self.tape.run("merge", [y], y.count, y.dtype, modes=(NEW if is_copied_back else SAME,))
 
     def rotate(self, x: Value) -> Value:
         """x · cos + (-right, left) · sin; kept: the two tables."""
@@ -100,7 +112,7 @@ class AttentionSchedule(LayerSchedule):
         """One kernel; it keeps its inputs, its output and the log-sum-exp of every row of scores."""
         tape, model, setup = self.tape, self.model, self.setup
         is_flash, head_dim = self.kernel == "flash", model.head_dim
-        padded = round_up(head_dim, 8) if is_flash and self.is_cuda else head_dim
+        padded = self.padded_head_dim
         b, a, s = setup.micro_batch_size, model.num_heads, setup.seq_len
         extra = [(b * a * (s if is_flash else round_up(s, 32)), "float32")]
         if is_flash and self.is_cuda:

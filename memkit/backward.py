@@ -12,6 +12,7 @@ torch/utils/checkpoint.py, torch 2.13.
 
 from collections.abc import Sequence
 
+from memkit.dtypes import tensor_bytes
 from memkit.tape import FULL, SAME, SUM, Operation, Storage, Tape, Value
 
 
@@ -19,10 +20,11 @@ class Backward:
     """Reads a tape backwards and adds its events to the tape's.
 
     ``accumulates``: the parameters have gradients already, from an earlier micro-batch; new ones are added to them.
+    ``gradient_dtypes``: those that each parameter's gradient is kept in; empty: the parameter's own.
     """
 
-    def __init__(self, tape: Tape, loss: Value, accumulates: bool):
-        self.tape, self.accumulates = tape, accumulates
+    def __init__(self, tape: Tape, loss: Value, accumulates: bool, gradient_dtypes: Sequence[str] = ()):
+        self.tape, self.accumulates, self.gradient_dtypes = tape, accumulates, gradient_dtypes
         self.first_gradient = tape.allocate(loss.num_bytes)  # a one
         tape.name_activations()
         self.gradients = {loss: tape.hold(self.first_gradient)}
@@ -90,8 +92,15 @@ class Backward:
         self.num_arrived[value] = self.num_arrived.get(value, 0) + 1
         is_parameter = value.storage is None
         if is_parameter and self.num_arrived[value] == value.num_uses:
-            gradient = self.gradients.pop(value)
+            self._finish(value, self.gradients.pop(value))
+
+    def _finish(self, parameter: Value, gradient: Storage) -> None:
+        """The gradient of a parameter is complete: it is kept, or added to what is there."""
+        for dtype in self.gradient_dtypes or (parameter.dtype,):
             if self.accumulates:
-                tape.release(gradient)
+                continue
+            if dtype == parameter.dtype:
+                self.tape.hold(gradient).part = "gradients"
             else:
-                gradient.part = "gradients"
+                self.tape.allocate(tensor_bytes(parameter.count, dtype)).part = "gradients"
+        self.tape.release(gradient)

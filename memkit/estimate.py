@@ -143,7 +143,9 @@ def one_micro_batch(setup: TrainingSetup, accumulates: bool) -> MicroBatch:
         tape.forget_casts(parameters)
         cut(times)
     schedule.end_forward()
-    backward = Backward(tape, loss, accumulates)
+    precision = setup.precision
+    kept = [dtype for dtype in (precision.gradient_dtype, precision.main_gradient_dtype) if dtype]
+    backward = Backward(tape, loss, accumulates, kept)
     end_of_forward = cut()
     operations = tape.operations
     backward.read(operations[blocks[-1][0].stop :])
