@@ -33,17 +33,17 @@ def build(batch: int = 2048, leak: list | None = None):
 
 
 def test_a_planted_leak_is_named_first_with_its_bytes():
-    trace = trace_memory(lambda: build(leak=[]), steps=4)
+    trace = trace_memory(lambda: build(leak=[]), steps=6)
     page = diagnose_memory(trace)
     ((line, size),) = growing_lines(trace.events).items()
-    assert size == 4 * 2048 * 1000 * 4
+    assert size == 6 * 2048 * 1000 * 4
     file, number = re.match(r"(.+):(\d+)", line).groups()
     assert file == Path(__file__).name
     assert "leak.append" in Path(__file__).read_text(encoding="utf-8").splitlines()[int(number) - 1]
     assert page.changes[0].name == f"let go of what {line} leaves behind"
-    mended = replay_trace(trace_memory(build, steps=4)).peak_reserved_bytes
+    mended = replay_trace(trace_memory(build, steps=6)).peak_reserved_bytes
     assert page.changes[0].after_bytes == mended
-    assert growing_lines(trace_memory(build, steps=4).events) == {}
+    assert growing_lines(trace_memory(build, steps=6).events) == {}
 
 
 def test_the_page_says_what_stands_at_the_peak():
