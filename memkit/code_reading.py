@@ -1,6 +1,7 @@
 """One code of a format read aloud: its fields, the number they spell, and the next numbers on both sides."""
 
 import math
+import operator
 from dataclasses import dataclass
 
 from memkit.decoding import code_fields, decode
@@ -148,3 +149,51 @@ def _kind(value: float, fmt: Format) -> str:
     if value == 0:
         return "zero"
     return "subnormal" if abs(value) < fmt.smallest_normal else "normal"
+
+
+def parse_number(text: object, name: str = "number") -> float:
+    """A number as a reader types it: 0.1, 1e-8, 1/3, 2^-24; ``name`` is what the caller calls it, for the error.
+
+    Raises: ValueError: it is not a finite number.
+
+    >>> parse_number("2^-24") == 2.0**-24, parse_number("-1/4"), parse_number(0.1)
+    (True, -0.25, 0.1)
+    """
+    try:
+        if isinstance(text, bool) or not isinstance(text, (str, int, float)):
+            raise ValueError
+        words = str(text).replace("−", "-").strip()
+        for sign, join in (("/", operator.truediv), ("^", operator.pow)):
+            left, found, right = words.partition(sign)
+            if found:
+                number = join(float(left), float(right))
+                break
+        else:
+            number = float(words)
+        if not math.isfinite(number):  # a complex power has no place here either
+            raise ValueError
+    except (ValueError, TypeError, ArithmeticError):
+        raise ValueError(f"{name}={text!r} is not a finite number such as 0.1, 1/3 or 2^-24") from None
+    return number
+
+
+def parse_code(text: object, fmt: str | Format) -> int:
+    """A code as a reader types it: bits with or without spaces, or 0x and hexadecimal digits.
+
+    Raises: ValueError: it is neither, or has more bits than the format.
+
+    >>> parse_code("0 0111 100", "float8_e4m3fn"), parse_code("0x3C", "float8_e4m3fn"), parse_code(60, "int8")
+    (60, 60, 60)
+    """
+    fmt, code = get_format(fmt), text
+    if isinstance(text, str):
+        digits = "".join(text.split()).lower()
+        base = 16 if digits.startswith("0x") else 2
+        try:
+            code = int(digits, base)
+        except ValueError:
+            raise ValueError(f"code={text!r} is neither bits nor 0x and hexadecimal digits") from None
+    code = as_whole_number("code", code)
+    if code >= 2**fmt.bits:
+        raise ValueError(f"code={text!r} has more than the {fmt.bits} bits of {fmt.name}")
+    return code

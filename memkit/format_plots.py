@@ -5,9 +5,11 @@ makes one and draws it once, for a page or a file.
 """
 
 import math
+from io import BytesIO
 
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
+from PIL import Image
 
 from memkit.bit_picture import BitPicture
 from memkit.code_reading import Nearest, nearest_in, number_text, read_code
@@ -43,6 +45,18 @@ def running_sum_figure(term: float, num_terms: int, fmt: str, seed: int = 0) -> 
 def comparison_figure(number: float, *, saturates: bool = True) -> "ComparisonPicture":
     """One number in every format of ``COMPARED``, with its relative error."""
     return ComparisonPicture().redraw(number, saturates=saturates)
+
+
+def stacked_png(upper: Picture, lower: Picture) -> bytes:
+    """Two pictures of one width as one PNG, one below the other."""
+    images = [Image.open(BytesIO(picture.png())) for picture in (upper, lower)]
+    stack = Image.new("P", (images[0].width, images[0].height + images[1].height))
+    stack.putpalette(images[0].getpalette())
+    stack.paste(images[0], (0, 0))
+    stack.paste(images[1], (0, images[0].height))
+    target = BytesIO()
+    stack.save(target, "png", compress_level=1)
+    return target.getvalue()
 
 
 class ComparisonPicture(Picture):

@@ -34,7 +34,7 @@ class RunningSumPicture(Picture):
         self.title = self.text(0.012, 0.94, "", fontsize=11.5, fontweight="bold", va="center", color=INK)
         side = self.add_axes((0.685, 0, 0.315, 1), xlim=(0, 1), ylim=(0, 1))
         side.axis("off")
-        self.curves, self.ends, self.view = {}, {}, None
+        self.curves, self.ends, self.totals, self.view = {}, {}, {}, None
         for row, (name, (colour, dashes, marker)) in enumerate(LINE_LOOK.items()):
             y = 0.8 - 0.15 * row
             style = {
@@ -65,7 +65,7 @@ class RunningSumPicture(Picture):
         if num_terms < 1:
             raise ValueError(f"num_terms={num_terms} leaves nothing to draw; allowed are 1 and more")
         held = float(round_to(float(term), fmt, overflow="saturate"))
-        totals = {"exact": held * np.arange(1, num_terms + 1)} | totals
+        self.totals = totals = {"exact": held * np.arange(1, num_terms + 1)} | totals
         self._set_axis(num_terms, totals)
         kept = np.unique(np.linspace(0, num_terms - 1, min(num_terms, MAX_POINTS)).astype(int))
         ends = []

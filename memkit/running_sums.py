@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from memkit.formats import FloatFormat, get_format
+from memkit.rounding import round_to
 from memkit.units import as_whole_number
 
 METHODS = ("nearest", "stochastic", "kahan", "float32 accumulator")
@@ -77,6 +78,26 @@ def num_moving_terms(totals: np.ndarray) -> int:
     """
     moved = np.flatnonzero(np.diff(totals, prepend=0.0))
     return int(moved[-1]) + 1 if moved.size else 0
+
+
+def sticking_point(term: float, fmt: str | FloatFormat) -> float:
+    """The total at which a positive ``term``, added again and again and rounded to nearest, stops counting.
+
+        2^e with the smallest e for which t <= 2^(e - m) / 2
+
+    From there on the term is at most half the distance to the next value, and ties go back to 2^e, which is even.
+    Infinite if the format ends before that.
+
+    >>> sticking_point(0.001, "bfloat16"), sticking_point(1, "float16"), sticking_point(1, "float8_e4m3fn")
+    (0.5, 2048.0, 16.0)
+    """
+    fmt = get_format(fmt)
+    t = float(round_to(float(term), fmt, overflow="saturate"))
+    if not t > 0:
+        raise ValueError(f"term={term!r} is {t} in {fmt.name}; a sum of it goes nowhere")
+    mantissa, exponent = math.frexp(t)  # t = mantissa * 2^exponent, with mantissa in [0.5, 1)
+    e = exponent - (mantissa == 0.5) + fmt.mantissa_bits + 1
+    return math.ldexp(1.0, e) if e <= fmt.max_exponent else math.inf
 
 
 def _kahan(t: float, num_terms: int, nearest: Callable[[float], float]) -> list[float]:

@@ -1,0 +1,113 @@
+"""The rounding lab: add a small number again and again, in a narrow format, in four ways."""
+
+import ipywidgets as widgets
+import numpy as np
+
+from memkit.code_reading import number_text, parse_number
+from memkit.formats import FORMATS, FloatFormat
+from memkit.rounding import neighbours
+from memkit.running_sum_picture import RunningSumPicture
+from memkit.running_sums import MAX_MANTISSA_BITS, num_moving_terms, sticking_point
+from memkit.units import as_whole_number
+from memkit.widgets.panel import LABEL, WIDE, Number, Panel, View, choice
+
+NAMES = tuple(
+    name
+    for name, fmt in FORMATS.items()
+    if isinstance(fmt, FloatFormat) and fmt.has_zero and fmt.mantissa_bits <= MAX_MANTISSA_BITS
+)
+MAX_TERMS, MAX_SEED = 50_000, 10**6
+
+
+class RoundingLab(Panel):
+    """Format, term, number of additions and a seed → the running sum in four ways, beside the exact one."""
+
+    def __init__(self, **values):
+        self.sums = RunningSumPicture()
+        controls = {
+            "format": choice("Format", list(NAMES), "bfloat16"),
+            "term": widgets.Text(
+                "0.001", description="Term", continuous_update=False, style=LABEL, layout=WIDE
+            ),
+            "num_terms": Number("Additions", 4096, low=16, high=8192, step=16),
+            "seed": Number("Seed of chance", 0, low=0, high=99),
+        }
+        super().__init__(controls, **values)
+
+    def set(self, **changes) -> None:
+        """Move controls; a term may be given as a number or as text."""
+        if isinstance(changes.get("term"), (int, float)) and not isinstance(changes["term"], bool):
+            changes["term"] = repr(changes["term"])
+        super().set(**changes)
+
+    def view(self, format: str, term: str, num_terms: int, seed: int) -> View:
+        """The sums as lines, and what became of them."""
+        if not isinstance(format, str) or format not in NAMES:
+            raise ValueError(f"format={format!r} is not one of {', '.join(NAMES)}")
+        number = parse_number(term, "term")
+        num_terms, seed = as_whole_number("num_terms", num_terms, 1), as_whole_number("seed", seed)
+        if num_terms > MAX_TERMS:
+            raise ValueError(f"num_terms={num_terms} is above {MAX_TERMS}, the most that is drawn at once")
+        if seed > MAX_SEED:
+            raise ValueError(f"seed={seed} is above {MAX_SEED}")
+        totals = self.sums.redraw(number, num_terms, format, seed).totals
+        ends = {name: float(total[-1]) for name, total in totals.items()}
+        table = [("sum", "total", "off by", "last moved at")]
+        for name, total in totals.items():
+            moved = "–" if name == "exact" else str(num_moving_terms(total))
+            table.append((name, number_text(ends[name]), off_by(ends[name], ends["exact"]), moved))
+        return View(
+            png=self.sums.png(),
+            alt=self.sums.alt,
+            words=(fate(format, totals), *why(format, totals), others(totals)),
+            table=tuple(table),
+        )
+
+
+def off_by(total: float, exact: float) -> str:
+    """The error of a total as a share of the exact one."""
+    if total == exact:
+        return "exact"
+    return f"{abs(total - exact) / abs(exact):.2%}" if exact else "all of it"
+
+
+def fate(format: str, totals: dict[str, np.ndarray]) -> str:
+    """What rounding to nearest makes of the sum."""
+    total, exact = float(totals["nearest"][-1]), float(totals["exact"][-1])
+    moving, num_terms = num_moving_terms(totals["nearest"]), totals["nearest"].size
+    if exact == 0:
+        return f"The term is 0 in {format}, and so is every sum."
+    if moving < num_terms:
+        after = f"sticks at {number_text(total)} after {moving} of {num_terms} additions"
+    else:
+        after = f"reaches {number_text(total)} and still moves"
+    return f"Rounded to nearest in {format}, the sum {after}; exact, it is {number_text(exact)}."
+
+
+def why(format: str, totals: dict[str, np.ndarray]) -> tuple[str, ...]:
+    """The step at the last total against the term, and where the sum will stick if it has not."""
+    fmt = FORMATS[format]
+    term, total = abs(float(totals["exact"][0])), abs(float(totals["nearest"][-1]))
+    if term == 0:
+        return (f"The smallest positive value of {format} is {number_text(fmt.smallest_subnormal)}.",)
+    if total >= fmt.max:
+        return (f"{number_text(fmt.max)} is the end of {format}: the sum saturates.",)
+    step = float(neighbours(total, fmt)[1]) - total
+    steps = f"The next value beyond {number_text(total)} is {number_text(step)} away"
+    if num_moving_terms(totals["nearest"]) < totals["nearest"].size:
+        return (f"{steps}, and a term of {number_text(term)} is at most half of that: it is rounded away.",)
+    end = sticking_point(term, fmt)
+    later = (
+        f"the sum will stick at {number_text(end)}" if end < fmt.max else f"{format} ends before it sticks"
+    )
+    later = "from here on the sum sticks" if end == total else later
+    return (f"{steps}; the term is {number_text(term)}: {later}.",)
+
+
+def others(totals: dict[str, np.ndarray]) -> str:
+    """What the three cures give."""
+    exact = float(totals["exact"][-1])
+    cures = [name for name in totals if name not in ("exact", "nearest")]
+    ends = {name: float(totals[name][-1]) for name in cures}
+    told = (f"{name} {number_text(end)} ({off_by(end, exact)})" for name, end in ends.items())
+    return f"The cures, and how far each is off: {'; '.join(told)}."
