@@ -1,0 +1,117 @@
+"""Hold the planner's answers against traces: 200 random cases, each replayed on a card of the case's size.
+
+    python scripts/judge_planner.py [number of cases]
+
+Writes chapters/recordings/planner_judged_cpu.json. A case is right if the strategy that the planner names fits by the
+trace, and no strategy of its list with fewer FLOPs does.
+"""
+
+import json
+import platform
+import random
+import sys
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from memkit.allocator_config import AllocatorConfig
+from memkit.models import gpt2_config, llama_config
+from memkit.planner import CANDIDATES, CONTEXT_BYTES, EXPANDABLE, plan_recomputation
+from memkit.recipes import PRECISIONS, OptimizerConfig
+from memkit.recompute import strategy_build
+from memkit.strategies import FULL, NONE, Strategy, step_flops
+from memkit.strategy_estimate import predict_peak
+from memkit.trace import trace_memory
+from memkit.trace_replay import replay_trace
+from memkit.training import TrainingSetup
+from memkit.units import GIB
+
+FILE = Path(__file__).parent.parent / "chapters" / "recordings" / "planner_judged_cpu.json"
+SEED, STEP_BYTES = 5, GIB // 8
+
+
+def setup_of(case: dict) -> TrainingSetup:
+    """The training setup that a case describes."""
+    sizes = {key: case[key] for key in ("num_layers", "hidden_size", "num_heads")}
+    if case["family"] == "GPT-2":
+        model = replace(gpt2_config("random", **sizes), vocab_size=case["vocab_size"], max_seq_len=case["seq_len"])
+    else:
+        model = llama_config(
+            "random", **sizes, num_kv_heads=case["num_heads"] // 4, intermediate_size=11 * case["hidden_size"] // 4,
+            vocab_size=case["vocab_size"], max_seq_len=case["seq_len"],
+        )  # fmt: skip
+    return TrainingSetup(
+        model=model, precision=PRECISIONS[case["precision"]], micro_batch_size=case["micro_batch_size"],
+        optimizer=OptimizerConfig(implementation=case["optimizer"]), seq_len=case["seq_len"],
+        attention=case["attention"], dropout=case["dropout"],
+    )  # fmt: skip
+
+
+def random_case(chance: random.Random) -> dict:
+    """A model, a batch, a sequence and a card, whose size lies mostly between full recomputation and none."""
+    case = {
+        "family": chance.choice(("GPT-2", "Llama")), "num_layers": chance.randint(2, 6),
+        "hidden_size": 128 * chance.randint(4, 16), "vocab_size": chance.choice((8192, 32000, 50257)),
+        "seq_len": 128 * chance.randint(2, 16), "micro_batch_size": chance.randint(1, 16),
+        "precision": chance.choice(("fp32", "autocast bf16", "pure bf16")),
+        "optimizer": chance.choice(("foreach", "fused")), "attention": chance.choice(("flash", "stored")),
+        "dropout": chance.choice((0.0, 0.0, 0.1)),
+    }  # fmt: skip
+    case["num_heads"] = case["hidden_size"] // 64 // 4 * 4
+    case["hidden_size"] = case["num_heads"] * 64
+    setup = setup_of(case)
+    low, high = (predict_peak(setup, strategy, config=EXPANDABLE).reserved_bytes for strategy in (FULL, NONE))
+    share = chance.uniform(-0.1, 1.1)
+    wanted = CONTEXT_BYTES + low + share * max(high - low, GIB // 4)
+    return case | {"card_bytes": max(1, round(wanted / STEP_BYTES)) * STEP_BYTES}
+
+
+def fits_by_trace(setup: TrainingSetup, strategy: Strategy, card_bytes: int, *configs: AllocatorConfig) -> list[bool]:
+    """Whether the traced steps run on a card of this size, cuBLAS's workspaces and CUDA's context beside them."""
+    trace = trace_memory(strategy_build(setup, strategy))
+    room = {"capacity_bytes": card_bytes, "outside_bytes": CONTEXT_BYTES, "compute_capability": (8, 0)}
+    return [replay_trace(trace, config, **room).failure is None for config in configs]
+
+
+def judged(case: dict) -> dict:
+    """The case with the planner's answer and the trace's; also whether the answer fits with default segments."""
+    setup, card = setup_of(case), case["card_bytes"]
+    chosen = plan_recomputation(setup, card).chosen
+    limit = chosen.flops.total if chosen else float("inf")
+    cheaper = [strategy for strategy in CANDIDATES if step_flops(setup, strategy).total < limit]
+    fitting = [strategy.name for strategy in cheaper if fits_by_trace(setup, strategy, card, EXPANDABLE)[0]]
+    fits = [None, None]
+    if chosen:
+        fits = fits_by_trace(setup, chosen.strategy, card, EXPANDABLE, AllocatorConfig())
+    answer = {"chosen": chosen.strategy.name if chosen else None, "fits": fits[0], "fits_by_default": fits[1]}
+    return case | answer | {"cheaper_that_fit": fitting}
+
+
+def is_right(case: dict) -> bool:
+    """What fits by the plan fits by the trace, and nothing cheaper does."""
+    return case["fits"] is not False and not case["cheaper_that_fit"]
+
+
+def main(num_cases: int = 200) -> None:
+    torch.set_num_threads(1)
+    chance, cases = random.Random(SEED), []
+    for number in range(num_cases):
+        cases.append(judged(random_case(chance)))
+        print(number, cases[-1]["chosen"], "right" if is_right(cases[-1]) else f"WRONG {cases[-1]}", flush=True)
+    about = {
+        "what": "planner against trace", "command": f"python scripts/judge_planner.py {num_cases}", "seed": SEED,
+        "torch": torch.__version__, "machine": platform.machine(), "date": date.today().isoformat(),
+        "right": sum(map(is_right, cases)), "cases": len(cases),
+        "fit_with_default_segments": sum(case["fits_by_default"] is True for case in cases),
+        "fit": sum(case["fits"] is True for case in cases),
+    }  # fmt: skip
+    FILE.parent.mkdir(exist_ok=True)
+    lines = ",\n".join(json.dumps(case) for case in cases)
+    FILE.write_text(f'{{"about": {json.dumps(about)},\n"cases": [\n{lines}\n]}}\n', encoding="utf-8")
+    print(f"{about['right']} of {len(cases)} right")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
