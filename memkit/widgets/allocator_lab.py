@@ -45,8 +45,9 @@ class AllocatorLab(Panel):
         }
         super().__init__(controls, **values)
         play = widgets.Play(
-            max=step.slider.max, interval=700, show_repeat=False, layout=widgets.Layout(width="auto")
-        )
+            value=step.slider.value, max=step.slider.max, interval=700, show_repeat=False,
+            layout=widgets.Layout(width="auto"),
+        )  # fmt: skip
         widgets.jslink((step.slider, "max"), (play, "max"))
         widgets.link((play, "value"), (step.slider, "value"))
         self.children[0].children = [*self.children[0].children, play]
