@@ -12,6 +12,7 @@ from matplotlib.path import Path
 from memkit.allocation_bands import Band, stack_bands
 from memkit.allocator_film import Film, Row, Still
 from memkit.picture import FAINT, GREY, INK, OKABE_ITO, Picture, hatched, mix
+from memkit.stamped_text import StampedText
 from memkit.timeline import Event, MemoryTimeline
 from memkit.timeline_picture import LOOK
 from memkit.units import MIB, format_bytes
@@ -44,9 +45,7 @@ class AllocatorPicture(Picture):
         self.hole_patch = self._patch("white", "", edgecolor=GREY)
         self.new_patch = self._patch("none", "", edgecolor=INK, linewidth=1.8)
         self.row_names = [self._text(self.plot, 8.5, "right") for _ in range(num_rows)]
-        self.block_names = [self._text(self.plot, 7.5, "center") for _ in range(MAX_NAMES)]
-        for text in self.block_names:
-            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})
+        self.block_names = [self._text(self.plot, 7.5, "center", has_box=True) for _ in range(MAX_NAMES)]
         self.capacity_bytes = capacity_bytes
         self._totals(capacity_bytes)
         named = [(part.replace("_", " "), *look) for part, look in LOOK.items() if part != UNKNOWN]
@@ -54,7 +53,9 @@ class AllocatorPicture(Picture):
 
     def _line(self, inches_from_top: float, size: float, weight: str):
         y = 1 - inches_from_top / self.get_figheight()
-        line = self.text(0.012, y, "", fontsize=size, fontweight=weight, va="center", color=INK)
+        style = {"fontsize": size, "fontweight": weight, "va": "center", "color": INK}
+        line = StampedText(0.012, y, "", transform=self.transFigure, **style)
+        line.set_figure(self)
         return self.move(line)
 
     def _axis(self, plot, widest: int) -> None:
@@ -75,8 +76,9 @@ class AllocatorPicture(Picture):
             patch.set_edgecolor(edgecolor)
         return self.move(self.plot.add_patch(patch))
 
-    def _text(self, plot, size: float, ha: str):
-        return self.move(plot.text(0, 0, "", fontsize=size, ha=ha, va="center", color=INK, clip_on=False))
+    def _text(self, plot, size: float, ha: str, has_box: bool = False):
+        style = {"fontsize": size, "ha": ha, "va": "center", "color": INK, "clip_on": False}
+        return self.move(plot.add_artist(StampedText(0, 0, "", has_box=has_box, **style)))
 
     def _totals(self, capacity_bytes: int | None) -> None:
         """Two bars below the segments: what blocks use, what segments hold, and the card's line."""
