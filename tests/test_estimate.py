@@ -130,7 +130,7 @@ def test_every_optimizer_steps_as_in_the_trace(name, implementation):
 
 def test_the_peaks_of_the_grid():
     """Median within 1 %, worst within 5 %. ``scripts/estimate_grid.py`` prints the whole grid, up to 70 B."""
-    large = [row for row in estimate_grid.LARGE if row.model.name in ("GPT-2 large", "Llama-2-7B")]
+    large = [row for row in estimate_grid.LARGE if row.model.name == "Llama-2-7B"]
     rows = [estimate_grid.measure(row) for row in (*estimate_grid.SMALL, *large)]
     errors = [abs(row.ratio - 1) for row in rows]
     assert len(errors) >= 20 and statistics.median(errors) < 0.01 and max(errors) < 0.05, estimate_grid.table(rows)

@@ -1,0 +1,54 @@
+"""The formula's buffers of CUDA's kernels are the trace's: one rule, of sizes here and of tensors there."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from memkit.kernel_buffers import (
+    efficient_backward_buffers,
+    embedding_backward_buffers,
+    flash_backward_buffers,
+)
+from memkit.trace import trace_memory
+
+
+def scratch_of(op, forward):
+    """Sizes of the buffers that the trace notes at ``op`` in the backward of ``forward()``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        timeline = trace_memory(lambda: lambda: forward().sum().backward(), steps=1)
+    return [e.num_bytes for e in timeline.events if op in e.op and e.is_scratch and e.num_bytes > 0]
+
+
+SHAPES = [(2, 4, 4, 256, 64), (1, 8, 2, 200, 128), (3, 6, 1, 128, 80), (1, 2, 2, 130, 256), (2, 3, 3, 64, 32)]
+
+
+@pytest.mark.parametrize("b, a, k, s, d", SHAPES)
+def test_flash(b, a, k, s, d):
+    def forward():
+        q, key, v = (torch.empty(b, n, s, d, dtype=torch.bfloat16, requires_grad=True) for n in (a, k, k))
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION]):
+            return F.scaled_dot_product_attention(q, key, v, is_causal=True, enable_gqa=k != a)
+
+    (stage,) = flash_backward_buffers(b, a, k, s, d, value_bytes=2)
+    assert scratch_of("flash_attention_backward", forward) == stage
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("b, a, k, s, d", SHAPES)
+def test_efficient(b, a, k, s, d, dtype):
+    def forward():
+        q, key, v = (torch.empty(b, a, s, d, dtype=dtype, requires_grad=True) for _ in range(3))
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION]):
+            return F.scaled_dot_product_attention(q, key, v, is_causal=True)
+
+    stages = efficient_backward_buffers(b, a, s, d, dtype.itemsize)
+    assert scratch_of("efficient_attention_backward", forward) == [size for stage in stages for size in stage]
+
+
+def test_an_embedding_sorts_many_indices():
+    assert embedding_backward_buffers(3072) == []
+    assert embedding_backward_buffers(3073) == [[8 * 3073, 8 * 3073]]
