@@ -32,18 +32,13 @@ VARIANTS = [
 ]
 
 
-class OnMeta:
-    """A setup whose device is ``meta``: tensors with shapes and no storage, so that 405 B parameters fit."""
-
-    def __init__(self, config):
-        self.setup = TrainingSetup(model=config, seq_len=1)
-
-    def __getattr__(self, name):
-        return "meta" if name == "device" else getattr(self.setup, name)
+def on_meta(config):
+    """The real model without bytes: 405 B parameters fit."""
+    return Transformer(TrainingSetup(model=config, seq_len=1), device="meta")
 
 
 def real_parameters(config):
-    return {name: tuple(tensor.shape) for name, tensor in Transformer(OnMeta(config)).named_parameters()}
+    return {name: tuple(tensor.shape) for name, tensor in on_meta(config).named_parameters()}
 
 
 @pytest.mark.parametrize("config", VARIANTS, ids=range(len(VARIANTS)))
@@ -59,7 +54,7 @@ def test_the_count_is_numel_for_every_published_model(config):
 
 
 def test_a_tied_head_is_a_second_name_in_the_state_dict_and_no_second_tensor():
-    model = Transformer(OnMeta(TINY_GPT2))
+    model = on_meta(TINY_GPT2)
     assert set(model.state_dict()) - {p.name for p in parameter_ledger(TINY_GPT2)} == {"head.weight"}
     assert model.head.weight is model.token_embedding.weight
 
@@ -78,7 +73,7 @@ def test_the_formula_of_llama():
 
 @pytest.mark.parametrize("config", VARIANTS, ids=range(len(VARIANTS)))
 def test_matrix_products_are_the_weights_of_linear_layers(config):
-    model = Transformer(OnMeta(config))
+    model = on_meta(config)
     linear = [m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear)]
     assert matrix_product_parameters(config) == sum(linear)
 
