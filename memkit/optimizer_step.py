@@ -22,6 +22,9 @@ from memkit.units import ALLOCATOR_BLOCK_BYTES, round_up
 Event = tuple[str, int]
 """A part of memory and bytes: born (> 0) or freed (< 0)."""
 
+WITHOUT_TEMPORARIES = ("SGD", "SGD momentum", "8-bit AdamW")
+"""SGD updates in place; bitsandbytes' 8-bit AdamW is one kernel a tensor, whatever the implementation is called."""
+
 
 def held_bytes(num_bytes: int, device: str) -> int:
     """Bytes the device's allocator takes for a tensor: on CUDA whole blocks of 512."""
@@ -53,7 +56,7 @@ def state_events(setup: TrainingSetup) -> list[Event]:
 def step_events(setup: TrainingSetup) -> list[Event]:
     """The temporaries of one step, in the order in which they come and go."""
     name, implementation = setup.optimizer.name, setup.optimizer.implementation
-    if implementation == "fused" or name in ("SGD", "SGD momentum"):
+    if implementation == "fused" or name in WITHOUT_TEMPORARIES:
         return []
     parameters = parameter_ledger(setup.model)
     if name == "Adafactor":

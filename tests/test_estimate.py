@@ -221,6 +221,12 @@ def test_the_optimizers_transient(implementation, tensors):
     assert transient == (timeline.at("init").weights if tensors is None else tensors * (largest + norm / 2))
 
 
+def test_8_bit_states_have_no_transient():
+    timeline = estimate_memory(setup(optimizer=OptimizerConfig(name="8-bit AdamW")))
+    assert timeline.at("optimizer peak", 2).temporary == 0
+    assert timeline.at("optimizer", 1).optimizer_states < 0.6 * timeline.at("init").weights  # 2.03 of 4 bytes
+
+
 def test_autocasts_casts_of_weights_are_temporary_and_live_until_the_backward():
     timeline = estimate_memory(setup(precision=AUTOCAST_BF16))
     products = [m.numel() for m in (torch.empty(256, 256), torch.empty(128, 256), torch.empty(128, 256))]
