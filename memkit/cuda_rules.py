@@ -62,8 +62,8 @@ def on_card(device: object) -> object:
 def autocast_cast(value: object, dtype: torch.dtype, cache: dict | None) -> object:
     """``value`` as autocast hands it on: floating tensors of the card in ``dtype``, all else unchanged.
 
-    A float32 leaf that wants a gradient (a weight) is cast once and remembered in ``cache``, but not in inference
-    mode, whose tensors no later backward could use (pytorch/pytorch#165068, from torch 2.11 on).
+    A float32 leaf that wants a gradient (a weight) is cast once and remembered in ``cache``, but not in
+    inference mode, whose tensors no later backward could use (pytorch/pytorch#165068, from torch 2.11 on).
     """
     if isinstance(value, (list, tuple)):
         return type(value)(autocast_cast(item, dtype, cache) for item in value)

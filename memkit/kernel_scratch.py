@@ -22,7 +22,7 @@ aten = torch.ops.aten
 Stages = list[list[int]]
 
 PROCESSORS, THREADS_PER_PROCESSOR = 108, 2048
-"""Streaming multiprocessors and their threads, of an A100; a sum with few results is split over all of them."""
+"""Processors of an A100 and the threads of each; a sum with few results is split over all of them."""
 
 WARP, MAX_THREADS, VALUES_PER_THREAD = 32, 512, range(16, 256)
 """A thread of a sum adds at least 16 values, and at 256 the sum is split over thread blocks."""
@@ -38,7 +38,7 @@ INDEX_BYTES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction:
-    """How CUDA splits a reduction. Sizes and strides in elements, merged where one walk covers several dimensions."""
+    """How CUDA splits a reduction: dimensions as (size, stride) in elements, merged, the fastest first."""
 
     reduced: tuple[tuple[int, int], ...]
     kept: tuple[tuple[int, int], ...]
@@ -46,7 +46,9 @@ class Reduction:
 
     def buffers(self) -> Stages:
         """A running result per thread and block, and a counter per group of results; none without a split."""
-        num_inputs, num_outputs = (math.prod(size for size, _ in dims) for dims in (self.reduced, self.kept))
+        num_inputs, num_outputs = (
+            math.prod(size for size, _ in dims) for dims in (self.reduced, self.kept)
+        )
         along_rows = not self.kept or self.reduced[0][1] < self.kept[0][1]
         fast, slow = (num_inputs, num_outputs) if along_rows else (num_outputs, num_inputs)
         vector = 1
@@ -101,7 +103,9 @@ def reduction_buffers(x: Tensor, dims: int | Sequence[int] | None, value_bytes: 
     dims = [dims] if isinstance(dims, int) else dims or range(x.dim())
     names = {dim % x.dim() for dim in dims} if x.dim() else set()
     sizes = list(zip(x.shape, x.stride(), strict=True))
-    reduced, kept = ([pair for dim, pair in enumerate(sizes) if (dim in names) == side] for side in (True, False))
+    reduced, kept = (
+        [pair for dim, pair in enumerate(sizes) if (dim in names) == side] for side in (True, False)
+    )
     reduction = Reduction(reduced=merged(reduced), kept=merged(kept), value_bytes=value_bytes)
     return reduction.buffers() if reduction.reduced and x.numel() else []
 
@@ -114,7 +118,7 @@ def sort_bytes(num_pairs: int, largest_key: int) -> int:
     """
     if num_pairs <= SINGLE_TILE:
         return 1  # CUB asks for one byte where it needs none
-    passes = -(-(largest_key + 1).bit_length() // DIGIT_BITS)
+    passes = -(-largest_key.bit_length() // DIGIT_BITS)
     copies = 2 * [num_pairs * INDEX_BYTES] if passes > 1 else []
     tiles = -(-num_pairs // SWEEP_TILE)
     parts = [passes * DIGITS * INT_BYTES, tiles * DIGITS * INT_BYTES, *copies, passes * INT_BYTES]
@@ -122,7 +126,7 @@ def sort_bytes(num_pairs: int, largest_key: int) -> int:
 
 
 def index_put_buffers(x: Tensor, indices, values: Tensor, accumulate: bool = False, *_, **__) -> Stages:
-    """Adding at indices sorts them first: indices in one number, sorted, their old order, and the sort's own."""
+    """Adding at indices sorts them: indices as one number, sorted, two orders, and the sort's own."""
     given = [index for index in indices if index is not None]
     if not accumulate or not given:
         return []
@@ -167,13 +171,14 @@ def _extremes_with_index(x: Tensor, dims=None, *_, **__) -> Stages:
 
 
 SCRATCH = {
-    aten.sum.default: _sums_all, aten.sum.dim_IntList: _sums, aten.mean.default: _sums_all, aten.mean.dim: _sums,
-    aten.linalg_vector_norm.default: _norms,
+    aten.sum.default: _sums_all, aten.sum.dim_IntList: _sums,
+    aten.mean.default: _sums_all, aten.mean.dim: _sums, aten.linalg_vector_norm.default: _norms,
     aten.amax.default: _extremes, aten.amin.default: _extremes, aten.max.default: _extremes,
     aten.min.default: _extremes, aten.max.dim: _extremes_with_index, aten.min.dim: _extremes_with_index,
     aten.argmax.default: _extremes_with_index, aten.argmin.default: _extremes_with_index,
     aten.var_mean.correction: _extremes_with_index, aten.var.correction: _extremes_with_index,
     aten.index_put.default: index_put_buffers, aten.index_put_.default: index_put_buffers,
     aten._index_put_impl_.default: index_put_buffers,
+    aten.embedding_dense_backward.default: embedding_backward_buffers,
 }  # fmt: skip
 """Which operation takes which scratch; each function is called with the operation's arguments."""

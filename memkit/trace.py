@@ -74,7 +74,9 @@ class Tracer(TorchDispatchMode):
         super().__init__()
         self.device_type = device_type
         self.names: dict[object, str] = {}
-        self.buffers, self.host_outputs = (BUFFERS | SCRATCH, HOST_OUTPUTS) if device_type == "meta" else ({}, {})
+        is_cuda = device_type == "meta"
+        self.buffers = BUFFERS | SCRATCH if is_cuda else {}
+        self.host_outputs = HOST_OUTPUTS if is_cuda else {}
         self.sole_owner = (0, 0, 0)
         self.foreign_files = set(OWN_FILES)
         self.forget()
