@@ -21,7 +21,7 @@ LAYERS = (
                replays snapshot_files snapshot_start trace_replay snapshots predicted_snapshot diagnose
                allocator_film allocation_bands stages execution_trace monitor planner
                recordings driver doctor"""),
-    ({"torch"}, """transformer saved_tensors attribution watch shapes_only cpu_rules cuda_attention
+    ({"torch"}, """transformer saved_tensors attribution watch shapes_only cpu_rules cuda_attention kernel_scratch
                    cuda_rules trace measure recompute gpu_memory bandwidth
                    measured_blocks measurements record
                    capped_card live_tensors profiled_step ragged_batches"""),
