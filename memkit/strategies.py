@@ -146,7 +146,7 @@ def groups(group_size: int, name: str = "") -> Strategy:
 def square_root_groups(num_layers: int) -> Strategy:
     """√L blocks a region, as Chen et al. 2016 have it."""
     size = max(1, round(num_layers**0.5))
-    return groups(size, name=f"√L: groups of {size}")
+    return groups(size, name="√L groups")
 
 
 def sequential(num_segments: int) -> Strategy:
