@@ -178,6 +178,15 @@ def test_a_click_selects_the_band_under_it(view):
     assert tried >= 5
 
 
+def test_a_needle_is_a_band_too(trace):
+    """The largest block of a step may live for two events only; it must be there to be clicked."""
+    view = SnapshotView(trace, max_bands=20)
+    largest = max(event.num_bytes for event in trace.events)
+    assert view.ranked[ORDERS[0]][0].num_bytes == largest
+    peak = view.bands.totals.index(max(view.bands.totals))
+    assert view.bands.rest[peak] < 0.1 * view.bands.totals[peak]
+
+
 @pytest.mark.parametrize("point", [(0.01, 0.01), (0.5, 0.99), (0.99, 0.12), (-3.0, 7.0)])
 def test_a_click_beside_the_bands_changes_nothing(view, point):
     view.set(allocation=4)
