@@ -188,7 +188,9 @@ def parse_code(text: object, fmt: str | Format) -> int:
     fmt, code = get_format(fmt), text
     if isinstance(text, str):
         digits = "".join(text.split()).lower()
-        base = 16 if digits.startswith("0x") else 2
+        base, longest = (16, 2 - (-fmt.bits // 4)) if digits.startswith("0x") else (2, fmt.bits)
+        if len(digits) > longest:
+            raise ValueError(f"code={text!r} has more than the {fmt.bits} bits of {fmt.name}")
         try:
             code = int(digits, base)
         except ValueError:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from memkit.bandwidth import measure_bandwidth
+from memkit.card_formats import cast_overflows, product_errors
 from memkit.driver import ask_driver
 from memkit.estimate import estimate_memory
 from memkit.gpu_memory import give_back, usable_bytes
@@ -179,6 +180,14 @@ def record_attention_kernels(device: str) -> Measured:
     return Measured(numbers=numbers, timelines=timelines)
 
 
+def record_card_formats(device: str) -> Measured:
+    """Relative error of a product by the format of its inputs, and what casts do beyond a format's range."""
+    products = product_errors(device, **({"size": 32} if device == "cpu" else {}))
+    numbers = {f"relative error of a product, {name}": error for name, error in products.errors.items()}
+    numbers |= {f"a cast beyond the range of {name}": rule for name, rule in cast_overflows(device).items()}
+    return Measured(numbers=numbers)
+
+
 def record_autocast(device: str) -> Measured:
     """Peak bytes of four layers under autocast: training, and inference with and without its cache of casts."""
     hidden_size, numbers, timelines = (64 if device == "cpu" else 4096), {}, {}
@@ -198,6 +207,7 @@ MEASUREMENTS: dict[tuple[str, str], Callable[[str], Measured]] = {
     ("01", "bandwidth"): record_bandwidth,
     ("01", "training_steps"): record_training_steps,
     ("01", "attention_kernels"): record_attention_kernels,
+    ("02", "card_formats"): record_card_formats,
     ("03", "autocast"): record_autocast,
     ("07", "context"): record_context,
     ("07", "cublas_workspace"): record_cublas_workspace,

@@ -23,15 +23,16 @@ LAYERS = (
                recordings driver doctor"""),
     ({"torch"}, """transformer saved_tensors attribution watch shapes_only cpu_rules cuda_attention kernel_scratch
                    cuda_rules trace measure recompute gpu_memory bandwidth
-                   measured_blocks measurements record
+                   measured_blocks card_formats measurements record
                    capped_card live_tensors profiled_step ragged_batches"""),
     ({"matplotlib"}, """timeline_words picture stamped_text timeline_picture plots
                       bit_picture number_line_picture running_sum_picture format_plots allocator_plots"""),
     ({"matplotlib", "ipywidgets"}, """widgets widgets.keys widgets.panel widgets.memory_explorer
                                     widgets.step_timeline widgets.clicks widgets.allocator_lab
-                                    widgets.snapshot_view"""),
+                                    widgets.snapshot_view widgets.bit_explorer widgets.number_line
+                                    widgets.rounding_lab"""),
     (set(), "exercises"),
-    (HEAVY, "exercises.chapter_00 exercises.chapter_01 exercises.chapter_07"),
+    (HEAVY, "exercises.chapter_00 exercises.chapter_01 exercises.chapter_02 exercises.chapter_07"),
 )  # fmt: skip
 ORDER = tuple(module for _, modules in LAYERS for module in modules.split())
 

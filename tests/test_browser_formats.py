@@ -1,0 +1,118 @@
+"""The bit explorer in a real JupyterLab: a bit is clicked, or reached by keyboard alone, and the value changes."""
+
+import pytest
+from live_notebook import PANEL, end_kernels, open_and_run, running_chromium, write_notebook
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+EXPLORER = "from memkit.widgets.bit_explorer import BitExplorer\nBitExplorer()"
+LAB = "from memkit.widgets.rounding_lab import RoundingLab\nRoundingLab()"
+LINE = "from memkit.widgets.number_line import NumberLine\nNumberLine()"
+
+
+@pytest.fixture(scope="module")
+def browser(chromium_path):
+    with running_chromium(chromium_path) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser, lab):
+    context = browser.new_context(viewport={"width": 1400, "height": 1400})
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    yield page
+    context.close()
+    end_kernels(lab)
+
+
+def panels(page, lab, front="lab"):
+    """The three panels of chapter 02, in a notebook of their own."""
+    write_notebook(lab["folder"] / "formats.ipynb", EXPLORER, LINE, LAB)
+    open_and_run(page, lab, "formats.ipynb", front)
+    return [page.locator(PANEL).nth(number) for number in range(3)]
+
+
+def words(panel) -> str:
+    return panel.locator("[role=status]").inner_text()
+
+
+def wait_for_words(page, panel, wanted: str) -> None:
+    page.wait_for_function(
+        "([panel, wanted]) => panel.querySelector('[role=status]').innerText.includes(wanted)",
+        arg=[panel.element_handle(), wanted],
+        polling=50,
+    )
+
+
+def test_a_clicked_bit_changes_the_value(page, lab, artefacts):
+    explorer, _, _ = panels(page, lab)
+    assert "= 1.5, a normal number" in words(explorer)
+    alt = explorer.locator("img").get_attribute("alt")
+    explorer.get_by_title("sign bit 0").click()
+    wait_for_words(page, explorer, "= −1.5, a normal number")
+    assert explorer.locator("img").get_attribute("alt") != alt
+    explorer.get_by_title("exponent bit 3").click()
+    wait_for_words(page, explorer, "= −384, a normal number")
+    page.screenshot(path=artefacts / "bit_explorer_clicked.png")
+
+
+def test_a_click_on_the_picture_flips_the_bit_there(page, lab):
+    explorer, _, _ = panels(page, lab)
+    picture = explorer.locator("img")
+    picture.scroll_into_view_if_needed()
+    box = picture.bounding_box()
+    boxes_height = (
+        box["width"] * 0.4 * (1 - 0.65)
+    )  # the upper picture is 8 by 3.2; its boxes lie at 65 % of it
+    picture.click(position={"x": box["width"] * 0.71, "y": boxes_height})  # the last of eight boxes
+    wait_for_words(page, explorer, "bits 0 0111 101")
+
+
+@pytest.mark.parametrize("front", ["lab", "notebook"])
+def test_the_keyboard_alone_flips_a_bit(page, lab, front):
+    explorer, _, _ = panels(page, lab, front)
+    explorer.get_by_label("Number", exact=True).focus()
+    for key in ("Tab", "Tab", "Tab", "Space"):  # past the tick box and the typed bits, to the sign
+        page.keyboard.press(key)
+    wait_for_words(page, explorer, "= −1.5, a normal number")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    wait_for_words(page, explorer, "= −384, a normal number")
+    assert page.evaluate("document.activeElement.title") == "exponent bit 3", "the focus was lost"
+
+
+def test_bits_and_numbers_are_typed(page, lab):
+    explorer, _, _ = panels(page, lab)
+    bits = explorer.get_by_label("Bits", exact=True)
+    bits.fill("0 1111 110")
+    bits.press("Enter")
+    wait_for_words(page, explorer, "= 448, a normal number")
+    number = explorer.get_by_label("Number", exact=True)
+    assert number.input_value() == "448"
+    number.fill("two")
+    number.press("Enter")
+    explorer.get_by_role("alert").wait_for()
+    number.fill("0.1")
+    number.press("Enter")
+    wait_for_words(page, explorer, "0.1 is held as 0.101562, 1.6 % off")
+    explorer.get_by_role("combobox", name="Format").focus()
+    page.keyboard.press("ArrowUp")
+    wait_for_words(page, explorer, "float8_e5m2fnuz")
+
+
+def test_line_and_lab_obey_the_keyboard(page, lab, artefacts):
+    _, line, rounding = panels(page, lab)
+    before = line.locator("img").get_attribute("alt")
+    line.get_by_role("slider", name="Zoom").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function(
+        "([panel, alt]) => panel.querySelector('img').alt !== alt", arg=[line.element_handle(), before]
+    )
+    assert "sticks at 0.5 after 383 of 4096" in words(rounding)
+    term = rounding.get_by_label("Term", exact=True)
+    term.fill("0.01")
+    term.press("Enter")
+    wait_for_words(page, rounding, "sticks at 4 after 350 of 4096")
+    rounding.scroll_into_view_if_needed()
+    page.screenshot(path=artefacts / "rounding_lab.png")
