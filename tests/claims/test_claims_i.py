@@ -1,0 +1,425 @@
+"""Group I of the ledger, first half: what stands when in a step, the message, and recovery (C253-C278).
+
+Steps are traced: the real PyTorch code on tensors without data. What only a GPU does is asked of the model
+of its allocator, which replays recorded runs of real cards to the byte (tests/test_snapshots.py).
+"""
+
+import gc
+import inspect
+import re
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+
+from memkit.allocator import CachingAllocator, OutOfMemory
+from memkit.allocator_blocks import Driver
+from memkit.allocator_config import AllocatorConfig
+from memkit.capped_card import SimulatedCard
+from memkit.estimate import estimate_memory
+from memkit.live_tensors import live_tensors
+from memkit.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2
+from memkit.ragged_batches import ragged_build
+from memkit.recipes import AUTOCAST_BF16, PURE_BF16
+from memkit.replays import Replay
+from memkit.saved_tensors import saved_storages
+from memkit.snapshots import replay_trace
+from memkit.timeline import MemoryTimeline
+from memkit.trace import trace_memory
+from memkit.training import TrainingSetup
+from memkit.transformer import Transformer, training_build
+from memkit.units import GIB, MIB
+
+STEP = TrainingSetup(model=GPT2_SMALL, micro_batch_size=4, attention="efficient")
+"""GPT-2 small in FP32, four sequences of 1,024 tokens: the step that most answers speak of."""
+
+PRINTED_MESSAGE = (
+    "Tried to allocate 2.50 GiB (GPU 0; 39.59 GiB total capacity; 36.83 GiB already allocated; "
+    "1.47 GiB free; 37.50 GiB reserved"
+)
+"""Source: https://engineersofai.com/docs/ai-systems/gpu-tpu-infrastructure/cuda-programming-model"""
+
+RECENT_MESSAGE = (
+    "Tried to allocate 22.78 GiB. GPU 0 has a total capacity of 31.47 GiB of which 12.73 GiB is free. "
+    "Including non-PyTorch memory, this process has 18.73 GiB memory in use. Of the allocated memory "
+    "9.08 GiB is allocated by PyTorch, and 9.35 GiB is reserved by PyTorch but unallocated."
+)
+"""Source: https://github.com/murong-xu/CADS/issues/4. What torch 2.9 obeys: pytorch/pytorch#183387."""
+
+SIZE = r"[\d.]+ [KMG]iB"
+
+
+def gib(num_bytes: int, decimals: int = 2) -> float:
+    return round(num_bytes / GIB, decimals)
+
+
+def mib(num_bytes: int) -> int:
+    return round(num_bytes / MIB)
+
+
+@cache
+def traced(setup: TrainingSetup = STEP, steps: int = 2) -> MemoryTimeline:
+    return trace_memory(training_build(setup), steps=steps)
+
+
+def step_2(**changes) -> MemoryTimeline:
+    return estimate_memory(replace(STEP, **changes)).for_step(2)
+
+
+def bytes_at(instant: str, step: int = 2, part: str | None = None, **changes) -> int:
+    found = estimate_memory(replace(STEP, **changes)).at(instant, step)
+    return found.parts[part] if part else found.total_bytes
+
+
+def card_of(num_mib: int, **config) -> CachingAllocator:
+    return CachingAllocator(AllocatorConfig(**config), Driver(num_mib * MIB))
+
+
+def test_C253(figures):
+    timeline = traced()
+    assert figures["batch"] == STEP.micro_batch_size
+    assert figures["tokens"] == STEP.seq_len
+    forward, backward = timeline.at("forward", 1), timeline.at("backward", 1)
+    assert figures["activations_gib"] == gib(forward.activations)
+    assert forward.gradients == 0
+    assert figures["gradients_mib"] == mib(backward.gradients)
+    assert mib(backward.activations) == 0
+    peak = timeline.for_step(1).peak
+    assert peak.name == "backward peak"
+    assert peak.gradients == 0
+    assert figures["peak_gib"] == gib(peak.total_bytes)
+
+
+@cache
+def memory_events(**options) -> int:
+    """Memory events in the profiler's record of a small forward and backward."""
+    layer, x = torch.nn.Linear(64, 64), torch.ones(8, 64)
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True, **options) as profiler:
+        layer(x).sum().backward()
+    return sum(event.name == "[memory]" for event in profiler.events())
+
+
+def test_C254(figures):
+    assert memory_events() == 0 < memory_events(profile_memory=True)
+    assert "deprecated" in profile.export_memory_timeline.__deprecated__
+
+
+def test_C255(figures):
+    [library] = (Path(torch.__file__).parent / "lib").glob("*c10.*")
+    strings = library.read_bytes()
+    for name in (figures["option"], figures["old_option"]):
+        assert b"\0" + name.encode() + b"\0" in strings
+    allocator = card_of(96)
+    with pytest.raises(OutOfMemory) as caught:
+        allocator.malloc(100 * MIB)
+    assert figures["option"] in str(caught.value).replace("=", " ").split()
+    words = re.split(SIZE, RECENT_MESSAGE)
+    assert all(word.strip() in re.sub(SIZE, "", str(caught.value)) for word in words[1:-1])
+    assert not all(word.strip() in str(caught.value) for word in re.split(SIZE, PRINTED_MESSAGE))
+
+
+def test_C256(figures):
+    printed = [float(number) for number in re.findall(r"([\d.]+) GiB", PRINTED_MESSAGE)]
+    assert [figures[name] for name in ("request", "total", "allocated", "free", "reserved")] == printed
+    assert figures["outside"] == round(figures["total"] - figures["reserved"] - figures["free"], 2)
+    assert figures["available"] == round(figures["reserved"] - figures["allocated"] + figures["free"], 2)
+    assert figures["available"] < figures["request"]
+
+
+def test_C257(figures):
+    timeline = estimate_memory(STEP, steps=4)
+    peaks = [timeline.for_step(number).peak_bytes for number in range(1, 5)]
+    assert figures["step"] == 1 + peaks.index(max(peaks))
+    assert figures["first_gib"] == gib(peaks[0])
+    assert {figures["gib"]} == {gib(peak) for peak in peaks[1:]}
+
+
+LENGTHS = (531, 354, 604, 866, 249, 274, 748, 296)
+ONE_LLAMA = replace(
+    STEP, model=LLAMA_32_1B, micro_batch_size=1, seq_len=2048, precision=PURE_BF16, attention="flash"
+)
+
+
+@cache
+def ragged() -> MemoryTimeline:
+    return trace_memory(ragged_build(replace(STEP, model=TINY_GPT2, micro_batch_size=1), LENGTHS), steps=8)
+
+
+@cache
+def on_a_card(trace: str, option: str = "") -> Replay:
+    timelines = {"small": traced, "llama": lambda: traced(ONE_LLAMA), "ragged": ragged}
+    return replay_trace(timelines[trace](), AllocatorConfig.parse(option), compute_capability=(8, 0))
+
+
+def cached_percent(trace: str, option: str = "") -> float:
+    """What is reserved and not allocated, at the moment when most is allocated."""
+    return 100 * on_a_card(trace, option).fragmentation
+
+
+def test_C258(figures):
+    assert figures["llama"] == round(cached_percent("llama"), 1)
+    assert figures["small"] == round(cached_percent("small"))
+    assert figures["ragged"] == round(cached_percent("ragged"))
+    assert figures["expandable"] == round(cached_percent("ragged", "expandable_segments:True"))
+    assert figures["below"] == round(figures["low"] - figures["llama"], 1)
+    assert figures["above"] == figures["ragged"] - figures["high"]
+
+
+def test_C259(figures):
+    run = on_a_card("ragged")
+    assert figures["needed_mib"] == mib(run.peak_allocated_bytes)
+    assert figures["allowance_mib"] == mib(run.peak_allocated_bytes * figures["printed_percent"] / 100)
+    assert figures["gap_mib"] == mib(run.peak_reserved_bytes - run.peak_allocated_bytes)
+    run = on_a_card("llama")
+    assert figures["llama_percent"] == round(100 * run.peak_reserved_bytes / run.peak_allocated_bytes - 100)
+
+
+def test_C260(figures):
+    assert figures["end_gib"] == gib(traced().at("zero_grad", 2).total_bytes)
+    assert figures["peak_gib"] == gib(traced().for_step(2).peak_bytes)
+
+
+def train(card: SimulatedCard, recomputes: bool):
+    """One step of a stack of layers, with AdamW; returns what a script's variables would still hold."""
+    layers = torch.nn.ModuleList(torch.nn.Linear(512, 512) for _ in range(8))
+    optimizer = torch.optim.AdamW(layers.parameters())
+    x = torch.randn(512, 512)
+    for layer in layers:
+        x = checkpoint(layer, x, use_reentrant=False) if recomputes else layer(x).relu()
+    loss = x.square().mean()
+    loss.backward()
+    optimizer.step()
+    return layers, optimizer, loss
+
+
+@cache
+def peak_with_recomputation(in_one_scope: bool) -> int:
+    """What a comparison reads for its second run; the script's variables are bound again only at its end."""
+    with SimulatedCard(GIB) as card:
+        held = train(card, recomputes=False)
+        if not in_one_scope:
+            del held
+            gc.collect()
+        card.reset_peak()
+        held = train(card, recomputes=True)
+        return card.peak_allocated_bytes
+
+
+def test_C261(figures):
+    assert figures["shared_mib"] == mib(peak_with_recomputation(in_one_scope=True))
+    assert figures["own_mib"] == mib(peak_with_recomputation(in_one_scope=False))
+
+
+def test_C262(figures):
+    assert figures["sizes"] == len(re.findall(SIZE, RECENT_MESSAGE))
+    assert ".py" not in RECENT_MESSAGE
+    failed = replay_trace(traced(), capacity_bytes=4 * GIB).failure
+    assert failed.where not in failed.message
+
+
+class AllZero(dict):
+    """Counters of an allocator that has done nothing yet."""
+
+    def __missing__(self, key):
+        return 0
+
+
+def test_C263(figures):
+    counters = AllZero(num_ooms=0, num_alloc_retries=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda.memory, "memory_stats", lambda device: counters)
+        lines = torch.cuda.memory_summary(0).splitlines()
+    rows = [line.split("|")[1] for line in lines if line.count("|") == 6]
+    metrics = [row for row in rows[1:] if "pool" not in row]
+    assert figures["metrics"] == len(metrics)
+    assert figures["pools"] == len({row for row in rows if "pool" in row})
+    assert not re.search("weight|gradient|optimizer|activation", "".join(rows), re.IGNORECASE)
+
+
+@cache
+def seen_and_kept() -> tuple[int, int, int]:
+    """Bytes after a forward: what a walk through Python's objects finds, what autograd keeps, its largest."""
+    model = Transformer(TrainingSetup(model=TINY_GPT2, device="cpu"))
+    tokens = torch.zeros(2, 128, dtype=torch.long)
+    before = live_tensors("cpu")
+    loss = model(tokens, tokens)
+    walk = live_tensors("cpu", besides=before)
+    saved = saved_storages(lambda: model(tokens, tokens), elsewhere=model.parameters())
+    kept = [storage.num_bytes for storage in saved if not storage.is_elsewhere]
+    del loss
+    return sum(tensor.num_bytes for tensor in walk), sum(kept), max(kept)
+
+
+def test_C264(figures):
+    seen, kept, largest = seen_and_kept()
+    assert figures["seen_mib"] == round(seen / MIB, 1)
+    assert figures["kept_mib"] == mib(kept)
+    assert figures["largest_mib"] == mib(largest)
+    with pytest.raises(TypeError):  # what the printed loop sorts by: size, shape, dtype
+        sorted([(8, (2,), torch.float32), (8, (2,), torch.int32)])
+
+
+@cache
+def events_of_a_late_recording() -> tuple[int, int]:
+    """Events before and after the moment in which a full card's error reaches the program."""
+    allocator = card_of(96)
+    try:
+        while True:
+            allocator.malloc(16 * MIB)
+    except OutOfMemory:
+        armed = len(allocator.trace)
+    births = [entry for entry in allocator.trace if entry[0] == "alloc"]
+    return len(births), len(allocator.trace) - armed
+
+
+def test_C265(figures):
+    assert (figures["blocks"], 0) == events_of_a_late_recording()
+
+
+def test_C266(figures):
+    assert "pytorch.org/memory_viz" in torch.cuda.memory._dump_snapshot.__doc__
+
+
+@cache
+def allocated_around_the_handler() -> tuple[int, int]:
+    """MiB inside the ``except`` of a failed step, after everything one can call there, and behind it."""
+
+    def step():
+        batch = torch.empty(40, MIB, dtype=torch.uint8)
+        return batch, torch.empty(40, MIB, dtype=torch.uint8)
+
+    with SimulatedCard(64 * MIB) as card:
+        try:
+            step()
+        except torch.OutOfMemoryError:
+            gc.collect()
+            card.empty_cache()
+            inside = card.allocated_bytes
+        return mib(inside), mib(card.allocated_bytes)
+
+
+def test_C267(figures):
+    assert (figures["inside_mib"], 0) == allocated_around_the_handler()
+
+
+def test_C268(figures):
+    driver, config = Driver(10 * GIB), AllocatorConfig(per_process_memory_fraction=figures["fraction"])
+    jobs = [CachingAllocator(config, driver) for _ in range(figures["jobs"])]
+    assert figures["percent"] == round(100 * figures["fraction"] * len(jobs))
+    assert all(job.allowed_bytes > 6 * GIB for job in jobs)
+    jobs[0].malloc(6 * GIB)
+    with pytest.raises(OutOfMemory):
+        jobs[1].malloc(6 * GIB)
+
+
+def test_C269(figures):
+    large, shorter = step_2(), step_2(micro_batch_size=1, seq_len=figures["tokens"] - 1)
+    assert large.peak.name == "backward peak"
+    assert large.peak.gradients == 0
+    assert shorter.peak.name == "optimizer peak"
+    assert figures["optimizer_gib"] == gib(shorter.peak_bytes)
+    assert step_2(micro_batch_size=1, seq_len=figures["tokens"]).peak.name == "backward peak"
+
+
+@cache
+def peak_over_forward(micro_batch_size: int, seq_len: int) -> float:
+    """The whole second step's peak, by that of a first forward alone."""
+    changes = {"micro_batch_size": micro_batch_size, "seq_len": seq_len}
+    return step_2(**changes).peak_bytes / bytes_at("forward peak", 1, **changes)
+
+
+def test_C270(figures):
+    for name in ("low", "high"):
+        tokens = figures[f"{name}_tokens"]
+        assert peak_over_forward(1, tokens) >= figures[f"printed_{name}"] > peak_over_forward(1, tokens + 1)
+    assert figures["least"] == round(peak_over_forward(32, 1024), 1)
+    assert figures["most"] == round(peak_over_forward(1, 128), 1)
+
+
+@cache
+def first_step_that_fails(capacity_bytes: int) -> int:
+    setup = replace(STEP, model=TINY_GPT2)
+    return next(n for n in (1, 2, 3) if replay_trace(traced(setup, n), capacity_bytes=capacity_bytes).failure)
+
+
+def test_C271(figures):
+    setup = replace(STEP, model=TINY_GPT2)
+    peaks = [traced(setup, 3).for_step(n).peak_bytes for n in (1, 2, 3)]
+    assert figures["step"] == first_step_that_fails(2750 * MIB) == 1 + peaks.index(max(peaks))
+    floors = [traced(setup, 3).at("zero_grad", n).total_bytes for n in (1, 2, 3)]
+    assert len(set(floors)) == 1
+    assert figures["longest"] == 1 + LENGTHS.index(max(LENGTHS))
+    ends = [instant.total_bytes for instant in ragged().instants if instant.name == "zero_grad"]
+    assert len(set(ends)) == 1
+
+
+def test_C272(figures):
+    assert callable(torch.cuda.memory_snapshot)
+    allocator = card_of(96)
+    allocator.malloc(3 * MIB)
+    before = {block.address for run in allocator.segments() for block in run if block.allocated}
+    kept = allocator.malloc(5 * MIB)
+    after = {block.address for run in allocator.segments() for block in run if block.allocated}
+    assert after - before == {kept}
+
+
+@cache
+def gradient_bytes_after_zero_grad(**options) -> float:
+    weight = torch.nn.Parameter(torch.ones(8))
+    optimizer = torch.optim.AdamW([weight])
+    weight.sum().backward()
+    optimizer.zero_grad(**options)
+    return 0 if weight.grad is None else weight.grad.nbytes / weight.numel()
+
+
+def test_C273(figures):
+    for zero_grad in (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad):
+        assert inspect.signature(zero_grad).parameters["set_to_none"].default is True
+    assert gradient_bytes_after_zero_grad() == 0
+    assert figures["kept"] == gradient_bytes_after_zero_grad(set_to_none=False)
+
+
+def test_C274(figures):
+    outputs, floors = [], []
+    with SimulatedCard(64 * MIB) as card:
+        for _ in range(4):
+            outputs.append(torch.randn(64, 512).relu())
+            floors.append(card.allocated_bytes)
+    assert {after - before for before, after in pairwise(floors)} == {figures["kib"] * 1024}
+
+
+def test_C275(figures):
+    assert figures["mib"] == mib(traced().at("init").total_bytes) == mib(traced().at("init").weights)
+    norm = torch.nn.BatchNorm2d(4096)
+    buffers = {name: buffer.nbytes for name, buffer in norm.named_buffers()}
+    assert sum(buffers.values()) - buffers["num_batches_tracked"] == sum(p.nbytes for p in norm.parameters())
+
+
+def test_C276(figures):
+    timeline = traced(replace(STEP, precision=AUTOCAST_BF16, attention="flash"), 1)
+    init, forward = timeline.at("init"), timeline.at("forward")
+    assert figures["jump_gib"] == gib(forward.total_bytes - init.total_bytes)
+    assert figures["activations_gib"] == gib(forward.activations)
+    assert figures["casts_mib"] == mib(forward.temporary)
+    assert figures["passing_gib"] == gib(timeline.at("forward peak").total_bytes - forward.total_bytes)
+
+
+def test_C277(figures):
+    forward, backward = traced().at("forward", 1), traced().at("backward", 1)
+    assert figures["after_forward_gib"] == gib(forward.total_bytes)
+    assert figures["after_backward_gib"] == gib(backward.total_bytes)
+    assert figures["fall_gib"] == gib(forward.total_bytes - backward.total_bytes)
+    assert figures["gradients_gib"] == gib(backward.gradients)
+
+
+def test_C278(figures):
+    end = traced().at("zero_grad", 2)
+    assert figures["gib"] == gib(end.total_bytes)
+    assert end.gradients == end.activations == 0
+    parameters = traced().at("init").weights / 4
+    assert figures["bytes_per_param"] == round(end.total_bytes / parameters)

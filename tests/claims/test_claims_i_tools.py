@@ -1,0 +1,421 @@
+"""Group I of the ledger, second half: the allocator, its counters, the tools, leaks and cures (C279-C308).
+
+What only a GPU does is asked of the model of its allocator, which replays recorded runs of real cards
+to the byte (tests/test_snapshots.py). What PyTorch prints and offers is asked of PyTorch.
+"""
+
+import inspect
+import json
+import re
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, tensorboard_trace_handler
+
+from memkit.allocator import CachingAllocator, OutOfMemory
+from memkit.allocator_blocks import Driver
+from memkit.capped_card import SimulatedCard
+from memkit.estimate import estimate_memory
+from memkit.hardware import CARDS
+from memkit.models import GPT2_SMALL
+from memkit.recipes import OptimizerConfig
+from memkit.training import TrainingSetup
+from memkit.units import GIB, MIB
+
+STEP = TrainingSetup(model=GPT2_SMALL, micro_batch_size=4, attention="efficient")
+"""GPT-2 small in FP32, four sequences of 1,024 tokens: the step that most answers speak of."""
+
+
+def gib(num_bytes: int) -> float:
+    return round(num_bytes / GIB, 2)
+
+
+def mib(num_bytes: int) -> int:
+    return round(num_bytes / MIB)
+
+
+def bytes_at(instant: str, step: int = 2, **changes) -> int:
+    return estimate_memory(replace(STEP, **changes)).at(instant, step).total_bytes
+
+
+def peak_of(step: int = 2, **changes) -> int:
+    return estimate_memory(replace(STEP, **changes)).for_step(step).peak_bytes
+
+
+def card_of(num_mib: int, outside_mib: int = 0) -> CachingAllocator:
+    return CachingAllocator(driver=Driver(num_mib * MIB, outside_mib * MIB))
+
+
+def with_holes() -> CachingAllocator:
+    """A card of 96 MiB after eight blocks of 8 MiB came and every second one went."""
+    allocator = card_of(96)
+    blocks = [allocator.malloc(8 * MIB) for _ in range(8)]
+    for address in blocks[::2]:
+        allocator.free(address)
+    return allocator
+
+
+def after_a_peak() -> CachingAllocator:
+    """The same card after one block of 80 MiB came and went."""
+    allocator = card_of(96)
+    allocator.free(allocator.malloc(80 * MIB))
+    return allocator
+
+
+def split_bytes(allocator: CachingAllocator) -> int:
+    return allocator.memory_stats()["inactive_split_bytes.all.current"]
+
+
+def test_C279(figures):
+    allocator = card_of(96)
+    address = allocator.malloc(figures["asked_mib"] * MIB)
+    used = allocator.driver.used_bytes
+    allocator.free(address)
+    assert allocator.allocated_bytes == 0
+    assert figures["reserved_mib"] == mib(allocator.reserved_bytes)
+    assert allocator.driver.used_bytes == used
+    assert figures["reserved_mib"] == figures["asked_mib"] + 1  # to the next even MiB
+    assert allocator.malloc(figures["asked_mib"] * MIB) == address
+    allocator.free(address)
+    allocator.empty_cache()
+    assert allocator.driver.used_bytes == 0
+
+
+def test_C280(figures):
+    allocator = card_of(96)
+    allocator.malloc(figures["asked"])
+    assert figures["block"] == allocator.allocated_bytes
+    assert figures["segment_mib"] * MIB == allocator.reserved_bytes
+    assert figures["asked"] == torch.zeros(()).nbytes  # a loss
+    assert figures["unused"] == allocator.reserved_bytes - allocator.allocated_bytes
+
+
+def test_C281(figures):
+    allocator = card_of(96)
+    allocator.malloc(figures["asked_mib"] * MIB)
+    assert figures["reserved_mib"] == mib(allocator.reserved_bytes)
+    assert figures["unused_mib"] == mib(allocator.reserved_bytes - allocator.allocated_bytes)
+
+
+def test_C282(figures):
+    peak, holes = after_a_peak(), with_holes()
+    assert figures["reserved_mib"] == mib(peak.reserved_bytes) == mib(holes.reserved_bytes)
+    assert figures["card_mib"] == mib(holes.driver.capacity_bytes)
+    assert split_bytes(peak) == 0
+    assert figures["split_mib"] == mib(split_bytes(holes))
+    request = figures["request_mib"] * MIB
+    peak.malloc(request)
+    with pytest.raises(OutOfMemory):
+        holes.malloc(request)
+    assert figures["request_mib"] * 2 == figures["split_mib"]
+
+
+def test_C283(figures):
+    full = after_a_peak()
+    full.malloc(90 * MIB)  # finds no block, empties the cache, asks again
+    assert full.counts["num_alloc_retries"] == 1
+    holes = with_holes()
+    before = holes.reserved_bytes
+    holes.empty_cache()
+    assert holes.reserved_bytes == before
+    assert figures["unused_mib"] == mib(holes.reserved_bytes - holes.allocated_bytes)
+
+
+class AllZero(dict):
+    """Counters of an allocator that has done nothing yet."""
+
+    def __missing__(self, key):
+        return 0
+
+
+@cache
+def summary(num_alloc_retries: int = 0) -> str:
+    """What ``torch.cuda.memory_summary`` prints for given counters."""
+    counters = AllZero(num_ooms=0, num_alloc_retries=num_alloc_retries)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda.memory, "memory_stats", lambda device: counters)
+        return torch.cuda.memory_summary(0)
+
+
+def test_C284(figures):
+    rows = [line.split("|")[1].strip() for line in summary().splitlines() if line.count("|") == 6]
+    columns = next(line for line in summary().splitlines() if "Cur Usage" in line).split("|")[2:-1]
+    assert figures["metrics"] == len([row for row in rows[1:] if "pool" not in row])
+    assert figures["columns"] == len(columns)
+
+
+def test_C285(figures):
+    [header] = [line for line in summary(234).splitlines() if "234" in line]
+    assert f"| {figures['field']}: 234 " in re.sub(" +", " ", header)
+    assert "cudaMallocs" not in header
+
+
+def test_C286(figures):
+    assert figures["missing"] == figures["allocated"] - figures["active"] > 0
+    allocator = card_of(96)
+    kept, shared = allocator.malloc(20 * MIB), allocator.malloc(12 * MIB)
+    allocator.record_stream(shared, 7)
+    assert allocator.current["active"] == allocator.current["allocated"]
+    allocator.free(shared)  # stream 7 still reads it
+    assert figures["waiting_mib"] == mib(allocator.current["active"] - allocator.current["allocated"])
+    allocator.free(kept)
+    assert allocator.current["active"] > allocator.current["allocated"] == 0
+    sample = PRINTED_ROWS
+    assert (figures["allocated"], figures["active"]) == (sample["Allocated"][0], sample["Active"][0])
+
+
+PRINTED_ROWS = {
+    "Allocated": (4096, 12345, 8249),
+    "Active": (3800, 11000, 7200),
+    "Requested": (3750, 10800, 7050),
+}
+"""MiB now, taken so far and given back so far, as a survey on mixed precision prints them."""
+
+
+def test_C287(figures):
+    for name, row in PRINTED_ROWS.items():
+        now, taken, freed = (figures[f"{name.lower()}_{column}"] for column in ("now", "taken", "freed"))
+        assert (now, taken, freed) == row
+        assert now == taken - freed
+
+
+def test_C288(figures):
+    holes = with_holes()
+    with pytest.raises(OutOfMemory) as caught:
+        holes.malloc(figures["request_mib"] * MIB)
+    assert figures["card_mib"] == mib(caught.value.capacity_bytes)
+    assert figures["allocated_mib"] == mib(holes.allocated_bytes)
+    assert figures["sum_mib"] == figures["allocated_mib"] + figures["request_mib"] < figures["card_mib"]
+    assert figures["peak_mib"] == mib(holes.peak["allocated"])
+
+
+def test_C289(figures):
+    readings = []
+    for resets in (False, True):
+        allocator = card_of(512)
+        file, _model = (allocator.malloc(figures["copy_mib"] * MIB) for _ in range(2))
+        allocator.free(file)
+        if resets:
+            allocator.reset_peak()
+        allocator.malloc(60 * MIB)  # training
+        readings.append(mib(allocator.peak["allocated"]))
+    assert readings == [figures["loading_mib"], figures["training_mib"]]
+    assert figures["loading_mib"] == 2 * figures["copy_mib"]
+    words = " ".join(torch.cuda.max_memory_allocated.__doc__.split())
+    assert "since the beginning of this program" in words
+    assert "reset the starting point" in words
+
+
+def test_C290(figures):
+    assert figures["base"] ** 3 == GIB
+    assert figures["percent"] == round(100 * (GIB / 10**9 - 1), 1)
+    card = CARDS["A100 SXM 80 GB"]
+    assert figures["label_gb"] == card.label_gb
+    assert figures["gib"] == round(card.memory_bytes / GIB, 1)
+    assert figures["gb"] == round(card.memory_bytes / 1e9, 1)
+
+
+def test_C291(figures):
+    allocator, peaks = card_of(96), []
+    for num_bytes in (40 * MIB, 8 * MIB):
+        allocator.reset_peak()
+        allocator.free(allocator.malloc(num_bytes))
+        peaks.append(mib(allocator.peak["allocated"]))
+    assert peaks == [figures["first_mib"], figures["second_mib"]]
+    assert callable(torch.cuda.reset_peak_memory_stats)
+
+
+def test_C292(figures):
+    record = inspect.signature(torch.cuda.memory._record_memory_history).parameters
+    assert figures["option"] in record
+    assert "None" in str(record["enabled"].annotation)
+    assert next(iter(inspect.signature(torch.cuda.memory._dump_snapshot).parameters)) == "filename"
+
+
+def test_C293(figures):
+    allocator = with_holes()
+    try:
+        allocator.malloc(24 * MIB)
+    except OutOfMemory:
+        armed = len(allocator.trace)  # a recorder that starts here sees what follows
+    assert len(allocator.trace) == armed
+    assert figures["peak_mib"] == mib(allocator.peak["allocated"])  # the counters were there all the time
+
+
+def test_C294(figures):
+    without_step = max(bytes_at(instant, 1) for instant in ("forward peak", "backward peak"))
+    assert figures["printed_gib"] == gib(without_step)
+    assert figures["peak_gib"] == gib(peak_of())
+    assert figures["missing_gib"] == gib(peak_of() - without_step)
+
+
+def test_C295(figures):
+    for context_mib in (0, 300, 500):
+        allocator = card_of(8192, outside_mib=context_mib)
+        address = allocator.malloc(figures["asked"])
+        assert figures["segment_mib"] == mib(allocator.driver.used_bytes) - context_mib
+        allocator.free(address)
+        assert figures["segment_mib"] == mib(allocator.driver.used_bytes) - context_mib
+    assert figures["asked"] == torch.zeros(()).nbytes
+    assert figures["kind"] == CARDS["RTX 4090"].memory_kind
+
+
+def test_C296(figures):
+    assert f"has been renamed to `torch.cuda.{figures['name']}`" in torch.cuda.memory_cached.__deprecated__
+
+
+def profiled() -> profile:
+    """Three relus, recorded with their memory."""
+    x = torch.ones(64, 64)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
+        for _ in range(3):
+            x.relu()
+    return profiler
+
+
+@cache
+def relu_averages():
+    return profiled().key_averages()
+
+
+def test_C297(figures):
+    averages = relu_averages()
+    [row] = [row for row in averages if row.key == "aten::relu"]
+    assert figures["calls"] == row.count
+    assert averages.table(sort_by="cuda_memory_usage") == averages.table(sort_by="device_memory_usage")
+
+
+@cache
+def exported() -> tuple[str, bool, bool]:
+    """The file of TensorBoard's handler: its ending, and whether it holds what the Chrome export holds."""
+    with TemporaryDirectory() as folder:
+        tensorboard_trace_handler(folder, worker_name="worker")(profiled())
+        [file] = Path(folder).iterdir()
+        profiled().export_chrome_trace(f"{folder}/chrome.json")
+        keys = [set(json.loads(path.read_text())) for path in (file, Path(folder, "chrome.json"))]
+        return re.sub(r"^worker\.\d+", "", file.name), "traceEvents" in keys[0], keys[0] == keys[1]
+
+
+def test_C298(figures):
+    ending, has_events, is_same = exported()
+    assert figures["ending"] == ending
+    assert has_events
+    assert is_same
+
+
+@cache
+def growth(runs_backward: bool, adds) -> int:
+    """By how many bytes a loop's floor rises per iteration."""
+    model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512))
+    floors, total = [], 0.0
+    with SimulatedCard(256 * MIB) as card:
+        for _ in range(5):
+            loss = model(torch.randn(64, 512)).square().mean()
+            if runs_backward:
+                loss.backward()
+            total = total + adds(loss)
+            floors.append(card.allocated_bytes)
+    steps = [after - before for before, after in pairwise(floors[1:])]
+    assert len(set(steps)) == 1
+    return steps[0]
+
+
+def itself(loss: torch.Tensor) -> torch.Tensor:
+    return loss
+
+
+def test_C299(figures):
+    assert figures["without_kib"] == growth(False, itself) / 1024
+    assert growth(True, itself) == 0
+
+
+def test_C300(figures):
+    assert growth(False, torch.Tensor.item) == growth(True, torch.Tensor.item) == 0
+
+
+@cache
+def kept_by(keep) -> int:
+    """Bytes per iteration that a list of outputs holds."""
+    model, outputs, floors = torch.nn.Linear(512, 512), [], []
+    with SimulatedCard(256 * MIB) as card:
+        for _ in range(4):
+            outputs.append(keep(model(torch.randn(64, 512)).relu()))
+            floors.append(card.allocated_bytes)
+    return floors[-1] - floors[-2]
+
+
+def test_C301(figures):
+    assert figures["with_graph_kib"] == kept_by(itself) / 1024
+    assert figures["detached_kib"] == kept_by(torch.Tensor.detach) / 1024
+    assert kept_by(lambda output: output.mean().item()) == 0
+
+
+def test_C302(figures):
+    allocator = card_of(512)
+    asked = []
+    for _ in range(2):
+        before = allocator.counts["num_device_alloc"]
+        for address in [allocator.malloc(size * MIB) for size in (3, 30, 90)]:
+            allocator.free(address)
+        asked.append(allocator.counts["num_device_alloc"] - before)
+    assert asked == [figures["first"], 0]
+
+
+def test_C303(figures):
+    assert issubclass(torch.OutOfMemoryError, RuntimeError)
+    assert torch.cuda.OutOfMemoryError is torch.OutOfMemoryError
+    with SimulatedCard(MIB), pytest.raises(RuntimeError, match="out of memory"):
+        torch.empty(2, MIB, dtype=torch.uint8)
+
+
+def test_C304(figures):
+    assert not hasattr(torch.cuda.memory, "_load_snapshot")
+    assert hasattr(torch.cuda.memory, "_dump_snapshot")
+
+
+def forward_peak(**changes) -> float:
+    return gib(bytes_at("forward peak", **({"attention": "stored"} | changes)))
+
+
+def test_C305(figures):
+    assert figures["gib"] == forward_peak()
+    assert figures["batch_gib"] == forward_peak(micro_batch_size=2)
+    assert figures["tokens_gib"] == forward_peak(seq_len=512)
+    assert figures["recomputed_gib"] == forward_peak(recomputation="full")
+    assert figures["fused_gib"] == forward_peak(attention="efficient")
+
+
+def test_C306(figures):
+    assert figures["gib"] == gib(bytes_at("backward peak"))
+    assert figures["recomputed_gib"] == gib(bytes_at("backward peak", recomputation="full"))
+    assert figures["accumulated_gib"] == gib(
+        bytes_at("backward peak", micro_batch_size=2, grad_accum_steps=2)
+    )
+    logits = STEP.tokens_per_micro_batch * GPT2_SMALL.vocab_size * 4
+    peak = estimate_memory(STEP).at("backward peak", 2)
+    assert figures["logits"] == round(peak.temporary / logits, 2)
+    assert figures["logits_gib"] == gib(peak.temporary)
+
+
+def step_peak(**optimizer) -> float:
+    changes = {"micro_batch_size": 1, "seq_len": 128, "optimizer": OptimizerConfig(**optimizer)}
+    return gib(bytes_at("optimizer peak", **changes))
+
+
+def test_C307(figures):
+    assert figures["foreach_gib"] == step_peak()
+    assert figures["fused_gib"] == step_peak(implementation="fused")
+    assert figures["loop_gib"] == step_peak(implementation="for-loop")
+    assert figures["eight_bit_gib"] == step_peak(name="8-bit AdamW")
+
+
+def test_C308(figures):
+    end, peak = bytes_at("zero_grad"), peak_of()
+    assert figures["end_gib"] == gib(end)
+    assert figures["peak_gib"] == gib(peak)
+    assert figures["floor_percent"] == round(figures["printed_percent"] * end / peak, 1)
