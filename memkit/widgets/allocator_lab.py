@@ -89,6 +89,8 @@ def words(still: Still, num_events: int) -> tuple[str, ...]:
         f"{format_bytes(still.allocated_bytes)} allocated, {format_bytes(still.reserved_bytes)} reserved."
     )
     if still.failure:
+        if not still.hole_bytes:
+            return first, f"{totals} Nothing is free inside segments.", still.failure
         free = f"{format_bytes(still.hole_bytes)} are free inside segments"
         largest = f"the largest hole has {format_bytes(still.largest_hole_bytes)}"
         return first, f"{totals} {free}, but {largest}.", still.failure
