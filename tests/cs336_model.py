@@ -187,3 +187,59 @@ class AdamW(torch.optim.Optimizer):
 
 def autocast(is_on: bool):
     return torch.autocast("cuda", dtype=torch.bfloat16) if is_on else nullcontext()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """Random tokens on the card: those of five steps to warm up, and those of the step that is recorded."""
+
+    warm_up: Tensor
+    recorded: Tensor
+
+    @classmethod
+    def of(cls, shape: Shape) -> "Batches":
+        size = (shape.batch_size, shape.seq_len)
+        warm_up, recorded = (
+            torch.randint(0, shape.vocab_size, s, device="cuda") for s in ((5, *size), size)
+        )
+        return cls(warm_up=warm_up, recorded=recorded)
+
+
+def training(shape: Shape, is_autocast: bool):
+    """The training program for ``trace_memory``; logits and loss stand until the next step."""
+
+    def build():
+        model = LanguageModel(shape).to("cuda")
+        optimizer = AdamW(model.parameters())
+        inputs, targets = Batches.of(shape), Batches.of(shape)
+        kept: list[Tensor] = []
+
+        def step():
+            kept.clear()
+            optimizer.zero_grad(set_to_none=True)
+            with autocast(is_autocast):
+                logits = model(inputs.recorded)
+                loss = cross_entropy(logits, targets.recorded)
+            kept.extend((logits, loss))
+            loss.backward()
+            optimizer.step()
+
+        return step
+
+    return build
+
+
+def inference(shape: Shape, is_autocast: bool):
+    """The forward alone, in inference mode, for ``trace_memory``."""
+
+    def build():
+        model = LanguageModel(shape).to("cuda")
+        inputs = Batches.of(shape)
+
+        def step():
+            with torch.inference_mode(), autocast(is_autocast):
+                model(inputs.recorded)
+
+        return step
+
+    return build

@@ -28,6 +28,16 @@ def test_a_norms_gradient_as_two_recorded_runs_took_it():
     assert reduction_buffers(meta(4, 128, 1024), (0, 1), 4) == []
 
 
+def test_a_softmax_down_the_columns_as_another_recorded_run_took_it():
+    """Logits of 512 tokens × 10,000 words kept word by word: the largest took 164,626,432 B, the sum 41,156,608 B.
+
+    That run is of another model and another card than the two above.
+    """
+    logits = meta(10_000, 4, 128).permute(1, 2, 0)
+    assert reduction_buffers(logits, -1, 16) == [[164_626_432, 16]]
+    assert reduction_buffers(logits, [-1], 4) == [[41_156_608, 16]]
+
+
 def test_an_embeddings_gradient_as_two_recorded_runs_took_it():
     """512 and 2,048 indices into 10,000 rows: five buffers of 8 B an index; the sort's own was 1 B."""
     for tokens in (512, 2048):
