@@ -133,7 +133,8 @@ def index_put_buffers(x: Tensor, indices, values: Tensor, accumulate: bool = Fal
     shape = torch.broadcast_shapes(*(index.shape for index in given))
     num_indices, rows = math.prod(shape), math.prod(x.shape[: len(given)])
     index_bytes = num_indices * INDEX_BYTES
-    return [[index_bytes], [index_bytes] * 4 + [sort_bytes(num_indices, rows - 1)]]
+    copied = [] if values.is_contiguous() else [values.numel() * values.element_size()]
+    return [[index_bytes], [index_bytes, *copied, *[index_bytes] * 3, sort_bytes(num_indices, rows - 1)]]
 
 
 def embedding_backward_buffers(grad: Tensor, indices: Tensor, num_weights: int, *_, **__) -> Stages:
