@@ -17,22 +17,23 @@ LAYERS = (
                running_sums hardware memory_hierarchy models recipes training"""),
     (set(), """params states ledger attention_memory activations kv_cache kernel_buffers
                tape backward layer_schedule attention_schedule schedule optimizer_step estimate
-               korthikanti strategies allocator_config allocator_blocks allocator_expandable workspaces allocator
+               korthikanti strategies strategy_costs allocator_config allocator_blocks allocator_expandable workspaces allocator
                replays snapshot_files snapshot_start trace_replay snapshots predicted_snapshot diagnose
-               allocator_film allocation_bands stages execution_trace monitor planner
+               allocator_film allocation_bands stages execution_trace monitor
+               strategy_estimate planner frontier
                recordings driver doctor"""),
     ({"torch"}, """transformer saved_tensors attribution watch shapes_only cpu_rules cuda_attention kernel_scratch
-                   cuda_rules trace measure recompute gpu_memory bandwidth
+                   cuda_rules trace measure recompute compiled gpu_memory bandwidth
                    measured_blocks card_formats measurements record
-                   capped_card live_tensors profiled_step ragged_batches"""),
+                   capped_card live_tensors profiled_step ragged_batches small_step"""),
     ({"matplotlib"}, """timeline_words picture stamped_text timeline_picture plots
-                      bit_picture number_line_picture running_sum_picture format_plots allocator_plots"""),
+                      bit_picture number_line_picture running_sum_picture format_plots allocator_plots saved_picture frontier_picture"""),
     ({"matplotlib", "ipywidgets"}, """widgets widgets.keys widgets.panel widgets.memory_explorer
-                                    widgets.step_timeline widgets.clicks widgets.allocator_lab
+                                    widgets.step_timeline widgets.frontier_explorer widgets.clicks widgets.allocator_lab
                                     widgets.snapshot_view widgets.bit_explorer widgets.number_line
                                     widgets.rounding_lab"""),
     (set(), "exercises"),
-    (HEAVY, "exercises.chapter_00 exercises.chapter_01 exercises.chapter_02 exercises.chapter_07"),
+    (HEAVY, "exercises.chapter_00 exercises.chapter_01 exercises.chapter_04 exercises.chapter_02 exercises.chapter_07"),
 )  # fmt: skip
 ORDER = tuple(module for _, modules in LAYERS for module in modules.split())
 
