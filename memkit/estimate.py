@@ -6,7 +6,7 @@ instants, not a sum of parts: gradients are born while activations die.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from memkit.backward import Backward
@@ -97,12 +97,18 @@ def estimate_memory(setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
             if accumulates not in known:
                 known[accumulates] = one_micro_batch(setup, accumulates)
             batch, when = known[accumulates], {"step": step, "micro_batch": micro_batch}
+            before, num_before = dict(memory.now), len(instants)
             memory.play(batch.forward + loss)  # the name ``loss`` moves on to the new one
             instants += memory.end_phase("forward", **when)
             memory.play(batch.backward)
             instants += memory.end_phase("backward", **when)
             memory.play(batch.first_gradient)
             loss, accumulates = batch.loss, True
+            if micro_batch > 1 and memory.now == before:  # so is each one after it
+                again = instants[num_before:]
+                later = range(micro_batch + 1, setup.grad_accum_steps + 1)
+                instants += [replace(instant, micro_batch=number) for number in later for instant in again]
+                break
         memory.play([Stretch(state_events(setup) if step == 1 else []), Stretch(step_events(setup))])
         instants += memory.end_phase("optimizer", step=step)
         if setup.sets_grads_to_none:

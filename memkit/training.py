@@ -20,6 +20,8 @@ RECOMPUTATIONS = ("none", "selective", "full")
 
 DEVICES = ("cuda", "cpu")
 MAX_SIZE = 10**9
+MAX_GRAD_ACCUM_STEPS = 4096
+"""Every micro-batch has instants of its own; more of them than this is a typing error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +57,9 @@ class TrainingSetup:
                 raise ValueError(f"{name}={value!r} is not a {kind.__name__}")
         for name in ("micro_batch_size", "seq_len", "grad_accum_steps"):
             value = as_whole_number(name, getattr(self, name), 1)
-            if value > MAX_SIZE:
-                raise ValueError(f"{name}={value} is above {MAX_SIZE}")
+            largest = MAX_GRAD_ACCUM_STEPS if name == "grad_accum_steps" else MAX_SIZE
+            if value > largest:
+                raise ValueError(f"{name}={value} is above {largest}")
             object.__setattr__(self, name, value)
         for name, allowed in (("attention", ATTENTIONS), ("recomputation", RECOMPUTATIONS), ("device", DEVICES)):
             value = getattr(self, name)

@@ -9,9 +9,9 @@ from memkit.models import PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA, ModelConfig
 from memkit.params import count_parameters
 from memkit.recipes import OPTIMIZERS, PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.timeline import PARTS, MemoryTimeline
-from memkit.timeline_picture import TimelinePicture
+from memkit.timeline_picture import TimelinePicture, drawn_instants
 from memkit.timeline_words import where
-from memkit.training import ATTENTIONS, RECOMPUTATIONS, TrainingSetup
+from memkit.training import ATTENTIONS, MAX_GRAD_ACCUM_STEPS, RECOMPUTATIONS, TrainingSetup
 from memkit.units import format_bytes, format_count
 from memkit.widgets.panel import Number, Panel, View, choice
 
@@ -34,7 +34,8 @@ def what_ifs(setup: TrainingSetup) -> dict[str, TrainingSetup]:
         changes["full recomputation, which runs each forward twice"] = replace(setup, recomputation="full")
     if setup.recomputation == "none" and setup.attention == "stored":
         changes["selective recomputation"] = replace(setup, recomputation="selective")
-    if setup.micro_batch_size > 1 and setup.micro_batch_size % 2 == 0:
+    can_accumulate = 2 * setup.grad_accum_steps <= MAX_GRAD_ACCUM_STEPS
+    if setup.micro_batch_size % 2 == 0 and can_accumulate:
         changes["half the micro-batch, accumulated twice"] = replace(
             setup, micro_batch_size=setup.micro_batch_size // 2, grad_accum_steps=2 * setup.grad_accum_steps
         )
@@ -43,7 +44,7 @@ def what_ifs(setup: TrainingSetup) -> dict[str, TrainingSetup]:
     if setup.optimizer.name in ("Adam", "AdamW", "AdamW amsgrad"):
         changes["8-bit AdamW"] = replace(setup, optimizer=replace(setup.optimizer, name="8-bit AdamW"))
     if setup.optimizer.implementation == "foreach":
-        changes["an optimizer step tensor by tensor"] = replace(
+        changes["optimizer step for-loop, one tensor at a time"] = replace(
             setup, optimizer=replace(setup.optimizer, implementation="for-loop")
         )
     return changes
@@ -144,5 +145,5 @@ class MemoryExplorer(Panel):
             alt=self.bars.alt,
             words=(verdict(setup, card),),
             more=lambda: advice(setup),
-            table=timeline.rows(),
+            table=replace(timeline, instants=tuple(drawn_instants(timeline))).rows(),
         )
