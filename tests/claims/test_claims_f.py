@@ -1,0 +1,285 @@
+"""Proofs of group F, activation recomputation: what stays and what runs again, by formula."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from math import sqrt
+
+from memkit.activations import activation_bytes, block_ledger
+from memkit.claims import rounds_to
+from memkit.estimate import estimate_memory
+from memkit.korthikanti import (
+    ADDENDS,
+    LAYER_MILLISECONDS,
+    MODEL_22B,
+    MODEL_175B,
+    MODEL_530B,
+    VALUE_BYTES,
+    layer_bytes,
+    model_flops,
+    paper_setup,
+    printed_hardware_flops,
+    recomputed_flops,
+)
+from memkit.models import GPT2_LARGE, GPT2_MEDIUM, GPT2_SMALL, LLAMA_2_7B
+from memkit.recipes import ADAMW, PURE_BF16
+from memkit.states import state_bytes
+from memkit.strategies import CORE, FULL, FULL_NO_STOP, NONE, Strategy, every, groups, square_root_groups
+from memkit.strategy_costs import blocks_ledger, step_flops, stored_bytes
+from memkit.strategy_estimate import predict_peak
+from memkit.timeline import Instant
+from memkit.training import TrainingSetup
+
+FLASH = TrainingSetup(
+    model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, seq_len=1024, attention="flash", dropout=0.1
+)
+STORED = replace(FLASH, attention="stored")
+NO_DROPOUT = replace(FLASH, dropout=0)
+LLAMA = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=4096)
+
+
+@cache
+def peak(setup: TrainingSetup) -> Instant:
+    """The tallest moment of the second step."""
+    return estimate_memory(setup).for_step(2).peak
+
+
+def full(setup: TrainingSetup) -> TrainingSetup:
+    return replace(setup, recomputation="full")
+
+
+@cache
+def predicted(setup: TrainingSetup, strategy: Strategy) -> int:
+    return predict_peak(setup, strategy).allocated_bytes
+
+
+def saved_percent(measure: Callable[[TrainingSetup], int], setup: TrainingSetup) -> float:
+    """What full recomputation takes off, in percent."""
+    return 100 * (1 - measure(full(setup)) / measure(setup))
+
+
+def block_bytes(setup: TrainingSetup) -> int:
+    return block_ledger(setup).num_bytes
+
+
+def peak_bytes(setup: TrainingSetup) -> int:
+    return peak(setup).total_bytes
+
+
+def extra_percent(setup: TrainingSetup, strategy: Strategy = FULL) -> float:
+    return 100 * step_flops(setup, strategy).overhead
+
+
+def most_percent() -> float:
+    """One more forward, where the backward costs two: what a step without head and kernels would pay."""
+    flops = step_flops(STORED, NONE)
+    return 100 * flops.forward / (flops.forward + flops.backward)
+
+
+def slower_percent(recomputation: str) -> float:
+    """Time of a layer of the 22B model in the paper's table 4, beside no recomputation with the same parallelism."""
+    plain = "none, sequence parallel" if "sequence" in recomputation else "none"
+    return 100 * (sum(LAYER_MILLISECONDS[recomputation]) / sum(LAYER_MILLISECONDS[plain]) - 1)
+
+
+def test_C178(figures):
+    assert (figures["batch"], figures["tokens"]) == (FLASH.micro_batch_size, FLASH.seq_len)
+    assert rounds_to(peak_bytes(FLASH) / 1e9, figures["plain_gb"])
+    assert rounds_to(peak_bytes(full(FLASH)) / 1e9, figures["full_gb"])
+    single = replace(FLASH, micro_batch_size=1, grad_accum_steps=figures["batch"])
+    assert rounds_to(peak_bytes(single) / 1e9, figures["accumulated_gb"])
+    states = sum(state_bytes(GPT2_LARGE, PURE_BF16, ADAMW).values())
+    assert rounds_to(states / 1e9, figures["states_gb"])
+
+
+def test_C181(figures):
+    for name, setup in (("flash", FLASH), ("stored", STORED)):
+        assert rounds_to(saved_percent(block_bytes, setup), figures[f"{name}_block"])
+        assert rounds_to(saved_percent(activation_bytes, setup), figures[f"{name}_all"])
+        assert rounds_to(saved_percent(peak_bytes, setup), figures[f"{name}_peak"])
+
+
+def test_C182(figures):
+    assert rounds_to(most_percent(), figures["most_percent"])
+    assert rounds_to(extra_percent(NO_DROPOUT), figures["gpt2_percent"])
+    assert rounds_to(extra_percent(LLAMA), figures["llama_percent"])
+    time = slower_percent("full")
+    assert rounds_to(time, figures["time_percent"])
+    # the decade in which both the FLOPs and the time lie
+    assert figures["low"] == 10 * int(most_percent() // 10)
+    assert figures["high"] == figures["low"] + 10 and figures["low"] < time < figures["high"]
+
+
+def test_C183(figures):
+    squares = sum(addend.value_bytes for addend in ADDENDS if addend.is_square)
+    linear = {block: 0 for block in ("attention", "MLP", "layer norms")}
+    for addend in ADDENDS:
+        if not addend.is_square:
+            linear[addend.block] += addend.value_bytes * addend.width
+    assert figures["square"] == squares
+    assert figures["attention"] == linear["attention"]
+    assert figures["mlp"] == linear["MLP"]
+    assert figures["norms"] == linear["layer norms"]
+    selective = block_ledger(paper_setup(MODEL_22B, "selective"))
+    assert figures["kept"] == sum(linear.values())
+    assert rounds_to(selective.per_sbh, figures["kept"])
+
+
+def test_C184(figures):
+    for name, model in (("gpt3_percent", MODEL_175B), ("mtnlg_percent", MODEL_530B)):
+        kept = layer_bytes(model, recomputation="selective") / layer_bytes(model)
+        assert rounds_to(100 * (1 - kept), figures[name])
+    flash = replace(paper_setup(MODEL_175B), attention="flash")
+    core = blocks_ledger(flash, CORE).num_bytes / blocks_ledger(flash, NONE).num_bytes
+    assert rounds_to(100 * (1 - core), figures["flash_percent"])
+
+
+def test_C185(figures):
+    plain, again = model_flops(MODEL_175B), recomputed_flops(MODEL_175B)
+    assert rounds_to(100 * (printed_hardware_flops(MODEL_175B) / plain - 1), figures["printed_percent"])
+    assert rounds_to(100 * again / plain, figures["counted_percent"])
+    assert figures["times"] * again == printed_hardware_flops(MODEL_175B) - plain
+    ours = step_flops(paper_setup(MODEL_175B), CORE)  # PyTorch stops before the weighted sum
+    assert rounds_to(100 * ours.overhead, figures["early_percent"])
+    assert rounds_to(slower_percent("selective"), figures["time_percent"])
+    # the paper compares with the layer that has neither recomputation nor sequence parallelism
+    parallel = sum(LAYER_MILLISECONDS["selective, sequence parallel"]) / sum(LAYER_MILLISECONDS["none"])
+    assert rounds_to(100 * (parallel - 1), figures["parallel_percent"])
+
+
+def test_C186(figures):
+    llama = LLAMA_2_7B
+    assert figures["tokens"] == 2 * llama.max_seq_len
+    model = replace(
+        MODEL_22B, hidden_size=llama.hidden_size, num_heads=llama.num_heads, num_layers=llama.num_layers,
+        seq_len=figures["tokens"], micro_batch_size=1,
+    )  # fmt: skip
+    for way in ("none", "selective", "full"):
+        num_bytes = model.num_layers * layer_bytes(model, recomputation=way)
+        assert rounds_to(num_bytes / 1e9, figures[f"{way}_gb"])
+    assert rounds_to(layer_bytes(model) / 1e9, figures["layer_gb"])
+    flash = replace(paper_setup(model), attention="flash")
+    assert rounds_to(model.num_layers * block_bytes(flash) / 1e9, figures["flash_gb"])
+
+
+def test_C187(figures):
+    assert rounds_to(activation_bytes(STORED) / 1e9, figures["before_gb"])
+    assert rounds_to(activation_bytes(full(STORED)) / 1e9, figures["after_gb"])
+    assert figures["tokens"] == LLAMA.seq_len
+    assert rounds_to(peak_bytes(LLAMA) / 1e9, figures["llama_gb"])
+    assert peak_bytes(full(LLAMA)) == peak_bytes(LLAMA)
+    assert peak(full(LLAMA)).name == "optimizer peak"
+
+
+def test_C188(figures):
+    deep = GPT2_LARGE.num_layers
+    assert figures["layers"] == deep
+    segments = min(range(1, deep + 1), key=lambda k: k + deep / k)
+    assert figures["chen"] == segments + deep / segments == 2 * sqrt(deep)
+    deeper = replace(FLASH, model=replace(GPT2_LARGE, num_layers=4 * deep))
+    assert figures["times"] * deep == deeper.model.num_layers
+    per_block = [blocks_ledger(setup, FULL).num_bytes for setup in (FLASH, deeper)]
+    assert figures["per_block"] == per_block[1] / per_block[0]
+    grouped = []
+    for setup in (FLASH, deeper):
+        way = square_root_groups(setup.model.num_layers)
+        grouped.append(blocks_ledger(setup, way).num_bytes + way.group_size * block_bytes(setup))
+    assert figures["grouped"] == grouped[1] / grouped[0]
+    assert rounds_to(VALUE_BYTES, figures["per_layer"])
+
+
+def test_C189(figures):
+    def chen(depth: int) -> float:
+        return depth / (2 * sqrt(depth))
+
+    assert figures["shallow"] == GPT2_MEDIUM.num_layers
+    assert rounds_to(chen(figures["shallow"]), figures["shallow_times"])
+    assert figures["low"] == chen(figures["for_low"])
+    assert figures["high"] == chen(figures["for_high"])
+    layers, kept = GPT2_LARGE.num_layers, block_ledger(paper_setup(MODEL_22B, "selective")).per_sbh
+    assert figures["layers"] == layers
+    assert rounds_to(layers * kept / (layers * VALUE_BYTES + kept), figures["blocks_times"])
+    assert rounds_to(peak_bytes(FLASH) / peak_bytes(full(FLASH)), figures["peak_times"])
+
+
+def test_C190(figures):
+    assert rounds_to(most_percent(), figures["most_percent"])
+    assert rounds_to(extra_percent(NO_DROPOUT), figures["gpt2_percent"])
+    assert rounds_to(slower_percent("full"), figures["time_percent"])
+    low, high = figures["low"], figures["high"]
+    assert low == 10 * int(most_percent() // 10) and high == low + 10
+
+
+def test_C193(figures):
+    llama = block_ledger(LLAMA)
+    for name, ledger in (("stored", block_ledger(STORED)), ("flash", block_ledger(FLASH)), ("llama", llama)):
+        assert rounds_to(ledger.section("attention").per_sbh, figures[f"{name}_attention"])
+        assert rounds_to(ledger.section("mlp").per_sbh, figures[f"{name}_mlp"])
+
+
+def test_C195(figures):
+    layers = GPT2_LARGE.num_layers
+    assert figures["layers"] == layers
+    assert figures["root"] == square_root_groups(layers).group_size == sqrt(layers)
+    for name, setup in (("flash", FLASH), ("stored", STORED)):
+        assert rounds_to(predicted(setup, FULL) / 1e9, figures[f"{name}_one_gb"])
+        assert rounds_to(predicted(setup, groups(figures["root"])) / 1e9, figures[f"{name}_root_gb"])
+    assert rounds_to(predicted(FLASH, groups(2)) / 1e9, figures["flash_two_gb"])
+    assert rounds_to(block_ledger(FLASH).per_sbh / VALUE_BYTES, figures["inputs"])
+
+
+def test_C197(figures):
+    small = replace(FLASH, model=GPT2_SMALL, micro_batch_size=figures["batch"])
+    shallow = replace(small, model=replace(GPT2_SMALL, num_layers=figures["few"]))
+    assert figures["printed_layers"] == GPT2_SMALL.num_layers
+    assert figures["few"] * 3 == GPT2_SMALL.num_layers
+    assert rounds_to(saved_percent(peak_bytes, shallow), figures["few_percent"])
+    assert rounds_to(saved_percent(peak_bytes, small), figures["small_percent"])
+    assert figures["layers"] == GPT2_LARGE.num_layers
+    one = replace(FLASH, micro_batch_size=1)
+    assert figures["one_percent"] == saved_percent(peak_bytes, one)
+    eight = replace(one, micro_batch_size=figures["batch"])
+    assert rounds_to(saved_percent(peak_bytes, eight), figures["large_percent"])
+
+
+def test_C199(figures):
+    assert rounds_to(saved_percent(block_bytes, FLASH), figures["block_percent"])
+    assert rounds_to(saved_percent(activation_bytes, FLASH), figures["all_percent"])
+    half = blocks_ledger(FLASH, every(2)).num_bytes / blocks_ledger(FLASH, NONE).num_bytes
+    assert rounds_to(100 * (1 - half), figures["half_percent"])
+
+
+def test_C200(figures):
+    assert rounds_to(most_percent(), figures["printed_percent"])
+    assert rounds_to(most_percent(), figures["most_percent"])
+    assert rounds_to(extra_percent(NO_DROPOUT, FULL_NO_STOP), figures["no_stop_percent"])
+    assert rounds_to(extra_percent(NO_DROPOUT), figures["gpt2_percent"])
+
+
+def test_C211(figures):
+    for name, setup in (("stored", STORED), ("flash", FLASH)):
+        core = blocks_ledger(setup, CORE).num_bytes / blocks_ledger(setup, NONE).num_bytes
+        assert rounds_to(100 * (1 - core), figures[f"{name}_percent"])
+    assert rounds_to(saved_percent(block_bytes, FLASH), figures["block_percent"])
+
+
+def test_C212(figures):
+    both = [blocks_ledger(FLASH, way).num_bytes for way in (NONE, every(2))]
+    assert rounds_to(100 * (1 - both[1] / both[0]), figures["saved_percent"])
+    for name, way in (("none", NONE), ("half", every(2)), ("full", FULL)):
+        assert rounds_to(stored_bytes(FLASH, way) / 1e9, figures[f"{name}_gb"])
+    again = [step_flops(FLASH, way).recomputed for way in (every(2), FULL)]
+    assert figures["cost_percent"] == 100 * again[0] / again[1]
+
+
+def test_C216(figures):
+    assert rounds_to(saved_percent(block_bytes, FLASH), figures["flash_block"])
+    assert rounds_to(saved_percent(block_bytes, STORED), figures["stored_block"])
+    assert rounds_to(saved_percent(activation_bytes, FLASH), figures["all_percent"])
+    step = saved_percent(peak_bytes, FLASH)
+    assert rounds_to(step, figures["peak_percent"])
+    assert figures["low"] == 10 * int(step // 10)  # the decade that is printed is the step's
+    assert figures["high"] == figures["low"] + 10
+    assert rounds_to(extra_percent(FLASH), figures["flops_percent"])
+    assert rounds_to(extra_percent(NO_DROPOUT), figures["early_percent"])
+    assert figures["printed_slower"] == round(extra_percent(FLASH), -1)
