@@ -187,6 +187,8 @@ def held(reading: CodeReading, nearest: Nearest) -> str:
         fmt = nearest.fmt
         limits = f"{number_text(fmt.min)} to {number_text(fmt.max)}"
         return f"{number} lies outside {limits} and becomes {number_text(nearest.value)}."
+    if nearest.fmt.name == "float64":
+        return "What you type is read as float64, so it is one of its values."
     if nearest.relative_error == 0:
         return f"{number} is one of its values: no error."
     lost = " All of it is lost." if nearest.value == 0 else ""
@@ -201,8 +203,8 @@ def compared(rows: list[Nearest]) -> str:
     exact = [n.fmt for n in rows if n.relative_error == 0]
     if not exact:
         best = min(rows, key=lambda n: n.relative_error)
-        return f"None of the {len(rows)} formats below holds {number} exactly; {best.fmt.name} is nearest."
+        return f"None of the {len(rows)} formats compared holds {number} exactly; {best.fmt.name} is nearest."
     if len(exact) == 1:
-        return f"Of the {len(rows)} formats below only {exact[0].name} holds {number} exactly."
+        return f"Of the {len(rows)} formats compared only {exact[0].name} holds {number} exactly."
     narrowest = min(exact, key=lambda fmt: fmt.bits)
-    return f"{len(exact)} of the {len(rows)} formats below hold {number} exactly, the narrowest {narrowest.name}."
+    return f"{len(exact)} of the {len(rows)} formats compared hold {number} exactly, the narrowest {narrowest.name}."
