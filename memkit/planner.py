@@ -1,8 +1,8 @@
 """The cheapest way to fit a training step on a card: fewest FLOPs among the strategies whose predicted peak fits.
 
-A strategy fits when the allocator, in a room of the card's bytes less the stated context, finds a place for every
-tensor of two steps. The prediction is ``memkit.strategy_estimate``'s, so nothing is run. ``scripts/judge_planner.py``
-holds its answers against traces.
+A strategy fits when the allocator, in a room of the card's bytes less the stated context and a hundredth for
+fragments, finds a place for every tensor of two steps. The prediction is ``memkit.strategy_estimate``'s, so nothing is
+run. ``scripts/judge_planner.py`` holds its answers against traces.
 
 A plan is made for ``PYTORCH_ALLOC_CONF=expandable_segments:True``. With the default segments the reserved peak hangs on
 the order of every small request, and can lie many percent above what stands in tensors: nobody can plan for that.
@@ -19,11 +19,10 @@ from memkit.strategies import (
     SAVE_ATTENTION,
     SAVE_EVERY_SECOND,
     SAVE_PRODUCTS,
-    Flops,
     Strategy,
     every,
-    step_flops,
 )
+from memkit.strategy_costs import Flops, step_flops
 from memkit.strategy_estimate import PeakPrediction, predict_peak
 from memkit.timeline import aligned_table
 from memkit.training import TrainingSetup
@@ -32,8 +31,8 @@ from memkit.units import GIB, as_whole_number, format_bytes
 CONTEXT_BYTES = GIB // 2
 """What CUDA's context takes beside PyTorch's allocator unless one says otherwise; chapter 07 measures it."""
 
-SLACK = 200
-"""One part in so many of the room is left free: what the order of small requests can cost."""
+SLACK_SHARE = 100
+"""One part in so many of the room is left free, for fragments: they hang on the order of small requests."""
 
 EXPANDABLE = AllocatorConfig(expandable_segments=True)
 CANDIDATES = (NONE, CORE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, every(4), every(3), every(2), FULL)
@@ -78,6 +77,16 @@ class Plan:
         return f"{aligned_table(rows)}\n\n{answer}"
 
 
+def planned_room(card_bytes: int, context_bytes: int = CONTEXT_BYTES) -> int:
+    """Bytes that a plan uses: the card's less the context's, less one part in ``SLACK_SHARE`` of the rest.
+
+    >>> planned_room(80 * GIB) // 2**20  # MiB
+    80593
+    """
+    room = card_bytes - context_bytes
+    return room - room // SLACK_SHARE
+
+
 def plan_recomputation(
     setup: TrainingSetup,
     card_bytes: int,
@@ -87,12 +96,12 @@ def plan_recomputation(
     compute_capability: tuple[int, int] = (8, 0),
     config: AllocatorConfig = EXPANDABLE,
 ) -> Plan:
-    """The strategy with the fewest FLOPs that fits ``card_bytes - context_bytes``; of equals the first of the list.
+    """The strategy with the fewest FLOPs that fits ``planned_room``; of equals the first of the list.
 
     Raises: ValueError: no candidates, a context larger than the card, or a setup without a formula.
     """
     as_whole_number("context_bytes", context_bytes)
-    room = as_whole_number("card_bytes", card_bytes, 1) - context_bytes
+    room = planned_room(as_whole_number("card_bytes", card_bytes, 1), context_bytes)
     if room < 1 or not candidates:
         raise ValueError(f"card_bytes={card_bytes} less context_bytes={context_bytes}, {len(candidates)} candidates")
     costs = [(step_flops(setup, strategy), strategy) for strategy in candidates]
@@ -100,7 +109,7 @@ def plan_recomputation(
     for flops, strategy in sorted(costs, key=lambda pair: pair[0].total):
         try:
             peak = predict_peak(
-                setup, strategy, room_bytes=room - room // SLACK, config=config, compute_capability=compute_capability
+                setup, strategy, room_bytes=room, config=config, compute_capability=compute_capability
             )
         except OutOfMemory:
             peak = None

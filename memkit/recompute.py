@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from memkit.cuda_rules import pretend_cuda
 from memkit.strategies import Strategy
 from memkit.training import TrainingSetup
-from memkit.transformer import Block, Transformer, training_build
+from memkit.transformer import Block, Transformer, random_batches, training_build
 from memkit.watch import run_steps
 
 aten = torch.ops.aten
@@ -56,13 +57,17 @@ def saving_policy(strategy: Strategy) -> Callable:
 
 
 class StrategyTransformer(Transformer):
-    """The transformer whose blocks run by a strategy."""
+    """The transformer whose blocks run by a strategy; ``make_policy`` makes a policy of one's own for each block."""
 
-    def __init__(self, setup: TrainingSetup, strategy: Strategy, **where):
+    def __init__(
+        self, setup: TrainingSetup, strategy: Strategy, make_policy: Callable[[], Callable] | None = None, **where
+    ):
         if setup.recomputation != "none":
             raise ValueError(f"recomputation={setup.recomputation!r}: a strategy needs a setup with 'none'")
         super().__init__(replace(setup, recomputation="selective" if strategy.scope == "core" else "none"), **where)
-        self.strategy = strategy
+        self.strategy, self.make_policy = strategy, make_policy
+        if strategy.saved_ops and not make_policy:
+            self.make_policy = partial(saving_policy, strategy)
 
     def stages(self) -> list[Callable[[Tensor, dict], Tensor]]:
         """Single blocks, and regions that are run again."""
@@ -83,8 +88,8 @@ class StrategyTransformer(Transformer):
         if strategy.is_reentrant:
             return partial(checkpoint, region, use_reentrant=True)
         contexts = noop_context_fn
-        if strategy.saved_ops:
-            contexts = lambda: create_selective_checkpoint_contexts(saving_policy(strategy))
+        if self.make_policy:
+            contexts = lambda: create_selective_checkpoint_contexts(self.make_policy())
         return partial(
             checkpoint, region, use_reentrant=False, context_fn=contexts, early_stop=strategy.stops_early
         )
@@ -103,9 +108,35 @@ def on_host(block: Block, x_BSD: Tensor, shared: dict) -> Tensor:
         return block(x_BSD, shared)
 
 
-def strategy_build(setup: TrainingSetup, strategy: Strategy, next_batch=None) -> Callable:
+def strategy_build(
+    setup: TrainingSetup, strategy: Strategy, next_batch=None, make_policy: Callable[[], Callable] | None = None
+) -> Callable:
     """``training_build`` of a setup under a strategy."""
-    return training_build(setup, next_batch, partial(StrategyTransformer, strategy=strategy))
+    how = {"strategy": strategy, "make_policy": make_policy}
+    return training_build(setup, next_batch, partial(StrategyTransformer, **how))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedStep:
+    """Seconds of the fastest of several forwards and backwards, and the gradients of the first one, by parameter."""
+
+    seconds: float
+    gradients: tuple[Tensor, ...]
+
+
+def timed_step(setup: TrainingSetup, strategy: Strategy, *, num_runs: int = 5, seed: int = 0) -> TimedStep:
+    """Run the model by a strategy on the setup's device. The same seed makes the same weights, tokens and masks."""
+    torch.manual_seed(seed)
+    model = StrategyTransformer(setup, strategy)
+    batch, spent, gradients = random_batches(setup.model, setup)(), [], ()
+    for _ in range(num_runs):
+        start = perf_counter()
+        model(*batch).backward()
+        if setup.device == "cuda":
+            torch.cuda.synchronize()
+        spent.append(perf_counter() - start)
+        gradients = gradients or tuple(parameter.grad.clone() for parameter in model.parameters())
+    return TimedStep(seconds=min(spent), gradients=gradients)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +156,13 @@ class CountedFlops:
         return self.forward + self.backward
 
 
-def counted_flops(setup: TrainingSetup, strategy: Strategy, *, device: str = "cuda") -> CountedFlops:
+def counted_flops(
+    setup: TrainingSetup,
+    strategy: Strategy,
+    *,
+    device: str = "cuda",
+    make_policy: Callable[[], Callable] | None = None,
+) -> CountedFlops:
     """FLOPs of one micro-batch counted by ``FlopCounterMode``: on tensors without data by CUDA's rules, or for real.
 
     The counter has no formula for a CPU's fused attention: with ``device="cpu"`` it counts none for it.
@@ -135,7 +172,7 @@ def counted_flops(setup: TrainingSetup, strategy: Strategy, *, device: str = "cu
     counter = FlopCounterMode(display=False)
     phases = PhaseFlops(counter)
     with pretend_cuda() if device == "cuda" else nullcontext(), counter:
-        run_steps(strategy_build(setup, strategy), 1, phases)
+        run_steps(strategy_build(setup, strategy, make_policy=make_policy), 1, phases)
     by_op = counter.get_flop_counts()["Global"]
     in_kernel = sum(by_op.get(op, 0) for op in FUSED_BACKWARD) // 5
     backward = counter.get_total_flops() - phases.forward

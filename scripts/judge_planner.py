@@ -2,8 +2,8 @@
 
     python scripts/judge_planner.py [number of cases]
 
-Writes chapters/recordings/planner_judged_cpu.json. A case is right if the strategy that the planner names fits by the
-trace, and no strategy of its list with fewer FLOPs does.
+Writes chapters/recordings/planner_judged_cpu.json. A case is right if the strategy that the planner names fits the card
+by the trace, and no strategy of its list with fewer FLOPs fits the room that it plans with (``planned_room``).
 """
 
 import json
@@ -18,10 +18,11 @@ import torch
 
 from memkit.allocator_config import AllocatorConfig
 from memkit.models import gpt2_config, llama_config
-from memkit.planner import CANDIDATES, CONTEXT_BYTES, EXPANDABLE, plan_recomputation
+from memkit.planner import CANDIDATES, CONTEXT_BYTES, EXPANDABLE, plan_recomputation, planned_room
 from memkit.recipes import PRECISIONS, OptimizerConfig
 from memkit.recompute import strategy_build
-from memkit.strategies import FULL, NONE, Strategy, step_flops
+from memkit.strategies import FULL, NONE, Strategy
+from memkit.strategy_costs import step_flops
 from memkit.strategy_estimate import predict_peak
 from memkit.trace import trace_memory
 from memkit.trace_replay import replay_trace
@@ -68,25 +69,28 @@ def random_case(chance: random.Random) -> dict:
     return case | {"card_bytes": max(1, round(wanted / STEP_BYTES)) * STEP_BYTES}
 
 
-def fits_by_trace(setup: TrainingSetup, strategy: Strategy, card_bytes: int, *configs: AllocatorConfig) -> list[bool]:
-    """Whether the traced steps run on a card of this size, cuBLAS's workspaces and CUDA's context beside them."""
+def fits_by_trace(setup: TrainingSetup, strategy: Strategy, *rooms: int, config=EXPANDABLE) -> list[bool]:
+    """Whether the traced steps find a place in each room, cuBLAS's workspaces beside them."""
     trace = trace_memory(strategy_build(setup, strategy))
-    room = {"capacity_bytes": card_bytes, "outside_bytes": CONTEXT_BYTES, "compute_capability": (8, 0)}
-    return [replay_trace(trace, config, **room).failure is None for config in configs]
+    replays = [replay_trace(trace, config, capacity_bytes=room, compute_capability=(8, 0)) for room in rooms]
+    return [replay.failure is None for replay in replays]
 
 
 def judged(case: dict) -> dict:
-    """The case with the planner's answer and the trace's; also whether the answer fits with default segments."""
+    """The case with the planner's answer and the trace's; also what fits by luck, and by the default segments."""
     setup, card = setup_of(case), case["card_bytes"]
     chosen = plan_recomputation(setup, card).chosen
     limit = chosen.flops.total if chosen else float("inf")
     cheaper = [strategy for strategy in CANDIDATES if step_flops(setup, strategy).total < limit]
-    fitting = [strategy.name for strategy in cheaper if fits_by_trace(setup, strategy, card, EXPANDABLE)[0]]
-    fits = [None, None]
+    rooms = planned_room(card), card - CONTEXT_BYTES
+    fits = {strategy.name: fits_by_trace(setup, strategy, *rooms) for strategy in cheaper}
+    answer = {"chosen": chosen.strategy.name if chosen else None, "fits": None, "fits_by_default": None}
     if chosen:
-        fits = fits_by_trace(setup, chosen.strategy, card, EXPANDABLE, AllocatorConfig())
-    answer = {"chosen": chosen.strategy.name if chosen else None, "fits": fits[0], "fits_by_default": fits[1]}
-    return case | answer | {"cheaper_that_fit": fitting}
+        answer["fits"] = fits_by_trace(setup, chosen.strategy, rooms[1])[0]
+        answer["fits_by_default"] = fits_by_trace(setup, chosen.strategy, rooms[1], config=AllocatorConfig())[0]
+    answer["cheaper_that_fit"] = [name for name, (planned, _) in fits.items() if planned]
+    answer["cheaper_in_the_slack"] = [name for name, (planned, card) in fits.items() if card and not planned]
+    return case | answer
 
 
 def is_right(case: dict) -> bool:
@@ -105,7 +109,9 @@ def main(num_cases: int = 200) -> None:
         "torch": torch.__version__, "machine": platform.machine(), "date": date.today().isoformat(),
         "right": sum(map(is_right, cases)), "cases": len(cases),
         "fit_with_default_segments": sum(case["fits_by_default"] is True for case in cases),
+        "plans": sum(case["chosen"] is not None for case in cases),
         "fit": sum(case["fits"] is True for case in cases),
+        "cheaper_in_the_slack": sum(bool(case["cheaper_in_the_slack"]) for case in cases),
     }  # fmt: skip
     FILE.parent.mkdir(exist_ok=True)
     lines = ",\n".join(json.dumps(case) for case in cases)

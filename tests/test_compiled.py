@@ -5,7 +5,7 @@ import torch
 
 from memkit.compiled import compiled_step
 from memkit.models import TINY_GPT2
-from memkit.strategies import block_products
+from memkit.strategy_costs import block_products
 from memkit.training import TrainingSetup
 from memkit.transformer import Block
 from memkit.watch import tensors_in

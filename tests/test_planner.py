@@ -16,7 +16,7 @@ from memkit.units import GIB
 ROOT = Path(__file__).parent.parent
 JUDGE = runpy.run_path(str(ROOT / "scripts" / "judge_planner.py"))
 RECORDED = json.loads((ROOT / "chapters" / "recordings" / "planner_judged_cpu.json").read_text(encoding="utf-8"))
-INPUTS = ("chosen", "fits", "fits_by_default", "cheaper_that_fit")
+ANSWERS = ("chosen", "fits", "fits_by_default", "cheaper_that_fit", "cheaper_in_the_slack")
 SETUP = TrainingSetup(
     model=LLAMA_3_8B, precision=PURE_BF16, seq_len=4096, micro_batch_size=2,
     optimizer=OptimizerConfig(implementation="fused"),
@@ -28,14 +28,14 @@ def test_two_hundred_cases_were_judged():
     assert len(cases) == 200
     assert sum(map(JUDGE["is_right"], cases)) == RECORDED["about"]["right"]
     assert all(case["fits"] is not False for case in cases), "what the planner says fits, fits"
-    assert RECORDED["about"]["right"] >= 185  # else a cheaper one fits too: inside the planner's slack
+    assert RECORDED["about"]["right"] >= 195
     assert {case["chosen"] for case in cases} >= {"none", "full", None}, "cards of every size"
 
 
 @pytest.mark.parametrize("number", range(0, 200, 10))
 def test_a_case_judged_again(number):
     recorded = RECORDED["cases"][number]
-    case = {key: value for key, value in recorded.items() if key not in INPUTS}
+    case = {key: value for key, value in recorded.items() if key not in ANSWERS}
     again = JUDGE["judged"](case)
     assert again["fits"] is not False
     assert (again["chosen"], again["cheaper_that_fit"]) == (recorded["chosen"], recorded["cheaper_that_fit"])
@@ -60,7 +60,7 @@ def test_more_memory_never_costs_more_flops():
 def test_nothing_fits_a_card_smaller_than_the_weights():
     plan = plan_recomputation(SETUP, 24 * GIB)
     assert plan.chosen is None and len(plan.options) == len(CANDIDATES)
-    assert "nothing fits in 23.50 GiB" in str(plan)
+    assert "nothing fits in 23.27 GiB" in str(plan)
 
 
 def test_the_plan_shows_its_code():

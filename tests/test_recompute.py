@@ -21,14 +21,12 @@ from memkit.strategies import (
     SAVE_EVERY_SECOND,
     SAVE_PRODUCTS,
     all_strategies,
-    blocks_ledger,
     every,
     groups,
     policy,
     sequential,
-    step_flops,
-    stored_bytes,
 )
+from memkit.strategy_costs import blocks_ledger, step_flops, stored_bytes
 from memkit.trace import trace_memory
 from memkit.training import TrainingSetup
 from memkit.transformer import random_batches

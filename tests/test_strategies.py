@@ -22,16 +22,12 @@ from memkit.strategies import (
     SAVE_PRODUCTS,
     Strategy,
     all_strategies,
-    block_products,
-    blocks_ledger,
     every,
     groups,
     policy,
-    saved_products,
     sequential,
-    step_flops,
-    stored_bytes,
 )
+from memkit.strategy_costs import block_products, blocks_ledger, saved_products, step_flops, stored_bytes
 from memkit.training import TrainingSetup
 
 GPT2 = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8)

@@ -51,10 +51,10 @@ STRATEGIES = (
 @pytest.mark.parametrize("setup", [LLAMA, GPT2], ids=["llama", "gpt2"])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
 def test_the_peak_is_the_traces(setup, strategy):
-    predicted = predict_peak(setup, strategy, config=EXPANDABLE)
+    predicted = predict_peak(setup, strategy, config=EXPANDABLE)  # reserved hangs on the order of small requests
     replayed = replay_trace(trace_memory(strategy_build(setup, strategy)), EXPANDABLE, compute_capability=(8, 0))
     assert predicted.allocated_bytes == pytest.approx(replayed.peak_allocated_bytes, rel=0.003)
-    assert predicted.reserved_bytes == pytest.approx(replayed.peak_reserved_bytes, rel=0.03)  # the order of small requests
+    assert predicted.reserved_bytes == pytest.approx(replayed.peak_reserved_bytes, rel=0.03)
 
 
 @pytest.mark.parametrize("name, strategy", [("none", NONE), ("selective", CORE), ("full", FULL)])
