@@ -208,6 +208,8 @@ _BYTE_SLIPS = (
     (2**30, "That is the number of GiB. The answer is in bytes."),
     (10**9, "That is the number of GB. The answer is in bytes."),
     (2**30 / 10**9, "You took 1 GiB for 10**9 bytes. It is 2**30."),
+    (2**20, "That is the number of MiB. The answer is in bytes."),
+    (10**6, "That is the number of MB. The answer is in bytes."),
     (10**9 / 2**30, "You took 1 GB for 2**30 bytes. It is 10**9."),
 )
 

@@ -1,17 +1,22 @@
 """The exercises of chapter 01: where the bytes of a training step go."""
 
 from dataclasses import replace
+from functools import cache
 
 from memkit.estimate import estimate_memory
-from memkit.exercises import ChoiceExercise, FunctionExercise, Mistake, NumberExercise
+from memkit.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, Mistake, NumberExercise
 from memkit.hardware import CARDS
-from memkit.models import LLAMA_2_7B, LLAMA_3_8B
+from memkit.models import LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
 from memkit.params import count_parameters
-from memkit.recipes import PURE_BF16, OptimizerConfig
+from memkit.recipes import PURE_BF16
 from memkit.training import TrainingSetup
-from memkit.units import GIB
+from memkit.units import GIB, format_bytes
 
 CONTEXT_BYTES = 2 * GIB
+CARD = CARDS["A100 SXM 40 GB"]
+ROOM_BYTES = CARD.memory_bytes - CONTEXT_BYTES
+ON_A100 = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, seq_len=1024, recomputation="full")
+_P = count_parameters(LLAMA_2_7B)
 
 
 def llama_parameters(h: int, L: int, v: int, k: int, f: int) -> int:
@@ -20,33 +25,62 @@ def llama_parameters(h: int, L: int, v: int, k: int, f: int) -> int:
 
 
 def block_activation_bytes(b: int, s: int, h: int, a: int) -> int:
-    """Korthikanti et al. 2022, one block: sbh(34 + 5as/h)."""
-    attention, mlp, norms, per_score = 11, 19, 4, 2 + 1 + 2
-    return (attention + mlp + norms) * s * b * h + per_score * a * s**2 * b
+    """One GPT-2 block with flash attention, no dropout, 16-bit values: Korthikanti's 34 less two masks."""
+    attention, mlp, norms, log_sum_exp = 11 - 1, 19 - 1, 4, 4
+    return (attention + mlp + norms) * s * b * h + log_sum_exp * a * b * s
 
 
-def smallest_batch_past_the_optimizer() -> int:
-    """First micro-batch of Llama-3-8B, as exercise 1.5 sets it up, whose peak in step 2 is not in the optimizer's step."""
-    setup = TrainingSetup(model=LLAMA_3_8B, precision=PURE_BF16, seq_len=2048)
-    while "optimizer" in estimate_memory(setup).for_step(2).peak.name:
-        setup = replace(setup, micro_batch_size=setup.micro_batch_size + 1)
-    return setup.micro_batch_size
+def peak_name(seq_len: int) -> str:
+    """Where exercise 1.5's run peaks in step 2."""
+    setup = TrainingSetup(model=LLAMA_3_8B, precision=PURE_BF16, seq_len=seq_len)
+    return estimate_memory(setup).for_step(2).peak.name
 
 
-def largest_batch(room_bytes: int, **changes) -> int:
-    """Largest micro-batch of Llama-3-8B, as exercise 1.6 sets it up, whose peak fits ``room_bytes``."""
-    setup = TrainingSetup(
-        model=LLAMA_3_8B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"),
-        seq_len=4096, recomputation="full",
-    )  # fmt: skip
-    setup = replace(setup, **changes)
-    while estimate_memory(replace(setup, micro_batch_size=setup.micro_batch_size + 1)).peak_bytes <= room_bytes:
-        setup = replace(setup, micro_batch_size=setup.micro_batch_size + 1)
-    return setup.micro_batch_size
+def judge_seq_len(answer: object) -> str | None:
+    """1.5: the smallest multiple of 1,024 whose peak is not in the optimizer's step."""
+    if isinstance(answer, bool) or not isinstance(answer, int) or answer < 1 or answer > 2**20:
+        return f"{answer!r} is not a number of tokens."
+    if answer % 1024:
+        return f"{answer:,} is not a multiple of 1,024."
+    if "optimizer" in peak_name(answer):
+        return f"At {answer:,} tokens the peak is still at the {peak_name(answer)}."
+    if answer > 1024 and "optimizer" not in peak_name(answer - 1024):
+        return f"At {answer:,} tokens the peak has moved, but at {answer - 1024:,} it had moved already."
+    return None
 
 
-_P = count_parameters(LLAMA_2_7B)
-_H100 = CARDS["H100 SXM"]
+def judge_batch(answer: object) -> str | None:
+    """1.6: the largest micro-batch whose peak leaves 2 GiB of the card."""
+    if isinstance(answer, bool) or not isinstance(answer, int) or answer < 1 or answer > 10**6:
+        return f"{answer!r} is not a number of sequences."
+    largest = {
+        "This is the answer without recomputation. Set recomputation='full'.": (ROOM_BYTES, "none"),
+        "You used the whole card. Leave 2 GiB for the context and the allocator.": (CARD.memory_bytes, "full"),
+        "You took the label for GiB. The card reports fewer bytes: CARDS has them.": (
+            CARD.label_gb * GIB - CONTEXT_BYTES, "full",
+        ),
+        "You took the label for 10**9 bytes. The card reports more: CARDS has them.": (
+            CARD.label_gb * 10**9 - CONTEXT_BYTES, "full",
+        ),
+    }  # fmt: skip
+    if answer == largest_batch(ROOM_BYTES):
+        return None
+    for diagnosis, (room_bytes, recomputation) in largest.items():
+        if answer == largest_batch(room_bytes, recomputation):
+            return diagnosis
+    peak_bytes = estimate_memory(replace(ON_A100, micro_batch_size=answer)).peak_bytes
+    fits = "fits: try one more" if peak_bytes <= ROOM_BYTES else "does not fit"
+    return f"With {answer} the peak is {format_bytes(peak_bytes)} of {format_bytes(ROOM_BYTES)}. It {fits}."
+
+
+@cache
+def largest_batch(room_bytes: int, recomputation: str = "full") -> int:
+    """Largest micro-batch of exercise 1.6's run whose peak is at most ``room_bytes``."""
+    batch, setup = 0, replace(ON_A100, recomputation=recomputation)
+    while estimate_memory(replace(setup, micro_batch_size=batch + 1)).peak_bytes <= room_bytes:
+        batch += 1
+    return batch
+
 
 EXERCISES = (
     ChoiceExercise(
@@ -68,6 +102,7 @@ EXERCISES = (
         mistakes=(
             Mistake(answer=16 * _P, diagnosis="You counted weights and gradients too. The states alone are half."),
             Mistake(answer=12 * _P, diagnosis="You counted a master copy. In float32 training the weights are it."),
+            Mistake(answer=8 * 7 * 10**9, diagnosis="7B is a name. The count is 6,738,415,616."),
             Mistake(answer=4 * _P, diagnosis="You counted one mean. AdamW keeps two: of the gradient and its square."),
         ),
     ),
@@ -95,6 +130,10 @@ EXERCISES = (
                 diagnosis="The norms are missing: two vectors of h in each block, and one at the end.",
             ),
             Mistake(
+                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + L * 2 * h + h,
+                diagnosis="You gave the norms a bias. An RMSNorm is one vector.",
+            ),
+            Mistake(
                 answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - h,
                 diagnosis="One norm is missing: the one after the last block.",
             ),
@@ -104,65 +143,67 @@ EXERCISES = (
         id="1.4",
         title="Mend a printed estimator",
         right=block_activation_bytes,
-        probes=((8, 1024, 1280, 20), (1, 2048, 4096, 32)),
-        because="Two norms, two linear inputs, q, k, v, three score tensors and the MLP: 34 and 5.",
+        probes=((8, 1024, 1280, 20), (4, 512, 768, 12), (1, 2048, 4096, 16)),
+        because="Two norms, the linear layers' inputs, q, k, v, the MLP's two wide tensors, and the log-sum-exp.",
         mistakes=(
             Mistake(
                 answer=lambda b, s, h, a: b * a * s**2 * 2 + b * s * 4 * h * 2,
-                diagnosis="This is the function as printed. One score tensor of three, one MLP tensor of two.",
+                diagnosis="This is the function as printed. One score tensor, and one MLP tensor of two.",
             ),
             Mistake(
-                answer=lambda b, s, h, a: 34 * s * b * h,
-                diagnosis="The score term is missing. That is right for flash attention, not for stored scores.",
+                answer=lambda b, s, h, a: 34 * s * b * h + 4 * a * b * s,
+                diagnosis="You counted two dropout masks, a byte a value each. There is no dropout here.",
             ),
             Mistake(
-                answer=lambda b, s, h, a: 34 * s * b * h + 2 * a * s**2 * b,
-                diagnosis="You kept one tensor of scores. Dropout keeps two more: its mask and its output.",
+                answer=lambda b, s, h, a: 32 * s * b * h,
+                diagnosis="Flash keeps one float32 number per head and token, the log-sum-exp: 4abs.",
             ),
             Mistake(
-                answer=lambda b, s, h, a: 34 * s * b * h + 4 * a * s**2 * b,
-                diagnosis="The dropout mask of the scores is missing, one byte a score.",
+                answer=lambda b, s, h, a: 34 * s * b * h + 5 * a * s**2 * b,
+                diagnosis="This is Korthikanti's formula, for stored scores and dropout.",
             ),
             Mistake(
-                answer=lambda b, s, h, a: 66 * s * b * h + 9 * a * s**2 * b,
+                answer=lambda b, s, h, a: 32 * s * b * h + 2 * a * s**2 * b,
+                diagnosis="You kept the softmax. Flash attention never stores the scores.",
+            ),
+            Mistake(
+                answer=lambda b, s, h, a: 64 * s * b * h + 4 * a * b * s,
                 diagnosis="These are float32 activations. The question has 16-bit values.",
             ),
         ),
     ),
-    NumberExercise(
+    JudgedExercise(
         id="1.5",
         title="Where the peak moves",
-        right=smallest_batch_past_the_optimizer(),
-        unit="sequences",
-        because="From here on activations at the start of the backward outweigh the optimizer's temporaries.",
+        judge=judge_seq_len,
+        because="From here on the activations at the start of the backward outweigh the optimizer's temporaries.",
         mistakes=(
-            Mistake(
-                answer=smallest_batch_past_the_optimizer() - 1,
-                diagnosis="At this micro-batch the peak is still in the optimizer's step. The next one is it.",
-            ),
+            Mistake(answer=1024, diagnosis="still at the optimizer peak"),
+            Mistake(answer=8192, diagnosis="it had moved already"),
+            Mistake(answer=5000, diagnosis="not a multiple of 1,024"),
         ),
     ),
-    NumberExercise(
+    JudgedExercise(
         id="1.6",
         title="Fill a card",
-        right=largest_batch(_H100.memory_bytes - CONTEXT_BYTES),
-        unit="sequences",
+        judge=judge_batch,
         because="One more and the logits and their gradient no longer fit beside weights and states.",
         mistakes=(
-            Mistake(
-                answer=largest_batch(_H100.memory_bytes - CONTEXT_BYTES, recomputation="none"),
-                diagnosis="This is the answer without recomputation. Set recomputation='full'.",
-            ),
+            Mistake(answer=largest_batch(ROOM_BYTES, "none"), diagnosis="without recomputation"),
+            Mistake(answer=largest_batch(CARD.memory_bytes), diagnosis="You used the whole card"),
+            Mistake(answer=largest_batch(CARD.label_gb * GIB - CONTEXT_BYTES), diagnosis="the label for GiB"),
+            Mistake(answer=largest_batch(CARD.label_gb * 10**9 - CONTEXT_BYTES), diagnosis="for 10**9 bytes"),
+            Mistake(answer=1, diagnosis="try one more"),
         ),
     ),
     ChoiceExercise(
         id="1.7",
         title="Dead in the second step",
-        right="c",
+        right="b",
         because="Step 1 runs its forward without them; step 2 has them from the start.",
         mistakes=(
             Mistake(answer="a", diagnosis="Possible in general, but equal shapes find their old blocks again."),
-            Mistake(answer="b", diagnosis="zero_grad frees them by default. They are gone before step 2 begins."),
+            Mistake(answer="c", diagnosis="zero_grad frees them by default. They are gone before step 2 begins."),
             Mistake(answer="d", diagnosis="The batch has the same shape, so its activations have the same bytes."),
         ),
     ),
