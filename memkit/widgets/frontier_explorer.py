@@ -1,0 +1,88 @@
+"""The frontier explorer: every strategy on the memory-compute plane, the front, the plan and its code."""
+
+from memkit.frontier import MODELS, TOKENS, Point, pareto_front, peak_at, points, shown_strategies
+from memkit.frontier_picture import FrontierPicture
+from memkit.hardware import CARDS
+from memkit.planner import planned_room
+from memkit.units import format_bytes
+from memkit.widgets.panel import Panel, View, choice
+
+NO_CARD = "no card"
+BATCHES = (1, 2, 4, 8, 16)
+LENGTHS = (512, 1024, 2048, 4096, 8192)
+CHEAPEST = "cheapest that fits"
+
+
+def cheapest_that_fits(found: tuple[Point, ...], room_bytes: int | None) -> int:
+    """Index of the point with the fewest FLOPs that fits, of equals the first; of the lowest peak if none fits."""
+    fitting = [p for p in found if room_bytes is None or p.peak_bytes <= room_bytes]
+    if fitting:
+        return found.index(min(fitting, key=lambda point: point.overhead))
+    return found.index(min(found, key=lambda point: point.peak_bytes))
+
+
+class FrontierExplorer(Panel):
+    """Model, micro-batch, sequence, card and strategy → the memory-compute plane, the plan and its code."""
+
+    def __init__(self, **values):
+        self.picture_of_plane = FrontierPicture()
+        names = [strategy.name for strategy in shown_strategies(next(iter(MODELS.values())))]
+        controls = {
+            "model": choice("Model", list(MODELS), "Llama-3.2-1B"),
+            "micro_batch_size": choice("Micro-batch", list(BATCHES), 8),
+            "seq_len": choice("Sequence", list(LENGTHS), 1024),
+            "card": choice("Card", [NO_CARD, *CARDS], "RTX 4090"),
+            "strategy": choice("Strategy", [CHEAPEST, *names], CHEAPEST),
+        }
+        super().__init__(controls, **values)
+
+    def view(self, model: str, micro_batch_size: int, seq_len: int, card: str, strategy: str) -> View:
+        """The plane for these values."""
+        config = MODELS[model]
+        if seq_len > config.max_seq_len:
+            raise ValueError(f"seq_len={seq_len} is above {model}'s {config.max_seq_len} positions")
+        found = points(config, micro_batch_size, seq_len)
+        room = planned_room(CARDS[card].memory_bytes) if card != NO_CARD else None
+        names = [point.strategy.name for point in found]
+        if strategy not in (CHEAPEST, *names):
+            raise ValueError(f"strategy={strategy!r} is not one of {', '.join((CHEAPEST, *names))}")
+        chosen = cheapest_that_fits(found, room) if strategy == CHEAPEST else names.index(strategy)
+        lengths = [n for n in LENGTHS if n <= config.max_seq_len and n * micro_batch_size <= TOKENS[-1]]
+        curves = [[(n, peak_at(config, p.strategy, n * micro_batch_size)) for n in lengths] for p in found]
+        title = f"{model}, micro-batch {micro_batch_size} × {seq_len:,} tokens"
+        title += f", {card} with {format_bytes(room)} of room" if room else ""
+        picture = self.picture_of_plane.redraw(found, chosen, curves, title=title, room_bytes=room, seq_len=seq_len)
+        said = words(found, chosen, room, card)
+        return View(png=picture.png(), alt=picture.alt, words=said, table=table(found, room))
+
+
+def words(found: tuple[Point, ...], chosen: int, room_bytes: int | None, card: str) -> tuple[str, ...]:
+    """What the chosen strategy costs and saves, whether it fits, and the code that asks for it."""
+    point, plain = found[chosen], found[0]
+    saved = 1 - point.peak_bytes / plain.peak_bytes
+    peak = format_bytes(point.peak_bytes)
+    sentences = [f"{point.strategy.name}: peak {peak}, {saved:.0%} below none, for {point.overhead:.1%} more FLOPs."]
+    if room_bytes is not None:
+        left = room_bytes - point.peak_bytes
+        verdict = f"It fits on one {card} with {format_bytes(left)} to spare."
+        if left < 0:
+            verdict = f"It does not fit on one {card}: {format_bytes(-left)} too much."
+        sentences.append(verdict)
+    front = pareto_front(found)
+    if point in front:
+        sentences.append("It is on the front: nothing is both cheaper and smaller.")
+    else:
+        better = next(p for p in front if p.peak_bytes <= point.peak_bytes and p.overhead <= point.overhead)
+        sentences.append(f"It is not on the front: {better.strategy.name} costs no more and its peak is no higher.")
+    return (*sentences, *(f"Code: {point.strategy.code}".splitlines()))
+
+
+def table(found: tuple[Point, ...], room_bytes: int | None) -> tuple[tuple[str, ...], ...]:
+    """The points as rows."""
+    front = pareto_front(found)
+    rows = [("strategy", "FLOPs run again", "traced peak", "front", "fits")]
+    for point in found:
+        fits = "" if room_bytes is None else ("yes" if point.peak_bytes <= room_bytes else "no")
+        on_front = "yes" if point in front else "no"
+        rows.append((point.strategy.name, f"{point.overhead:.1%}", format_bytes(point.peak_bytes), on_front, fits))
+    return tuple(rows)
