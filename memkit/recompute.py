@@ -125,8 +125,13 @@ class TimedStep:
 
 
 def timed_step(setup: TrainingSetup, strategy: Strategy, *, num_runs: int = 5, seed: int = 0) -> TimedStep:
-    """Run the model by a strategy on the setup's device. The same seed makes the same weights, tokens and masks."""
+    """Run the model by a strategy on the setup's device. The same seed makes the same weights, tokens and masks.
+
+    On a CPU in one thread: several wait for each other, and on a busy machine that is what one would measure.
+    """
     torch.manual_seed(seed)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     model = StrategyTransformer(setup, strategy)
     batch, spent, gradients = random_batches(setup.model, setup)(), [], ()
     for _ in range(num_runs):
@@ -136,6 +141,7 @@ def timed_step(setup: TrainingSetup, strategy: Strategy, *, num_runs: int = 5, s
             torch.cuda.synchronize()
         spent.append(perf_counter() - start)
         gradients = gradients or tuple(parameter.grad.clone() for parameter in model.parameters())
+    torch.set_num_threads(num_threads)
     return TimedStep(seconds=min(spent), gradients=gradients)
 
 
