@@ -1,6 +1,6 @@
 """What a program may ask of a tensor that has a shape and no values, and what it is told.
 
-A loss that is printed becomes NaN, with one warning. A branch on a tensor, or a shape that depends on
+A loss that is printed becomes NaN (a whole number 0), with one warning. A branch on a tensor, or a shape that depends on
 values, has no answer: ``NeedsValues`` names the call and says what to write in its place.
 """
 
@@ -88,12 +88,15 @@ class ShapesOnly(TorchFunctionMode):
             frame = frame.f_back
         if not self.has_warned and not frame.f_code.co_filename.startswith(TORCH_HOME):
             self.has_warned = True
-            text = f"Tensor.{call}: a trace has no values; the result is NaN"
+            text = (
+                f"Tensor.{call}: a trace has no values; the result is NaN, 0 for whole numbers. A step that "
+                "returns early on it is traced only as far as it goes"
+            )
             warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
 def answer(mode: ShapesOnly, func, args, kwargs):
-    """NaN for the value that a program reads."""
+    """NaN for the value that a program reads, 0 where it is a whole number."""
     tensor = args[0]
     if has_values(tensor):
         return func(*args, **kwargs)
@@ -101,7 +104,9 @@ def answer(mode: ShapesOnly, func, args, kwargs):
     with _disable_current_modes():
         if func in (Tensor.tolist, Tensor.numpy):
             return func(stand_in)
-        return format(math.nan, *args[1:]) if func is Tensor.__format__ else math.nan
+        value = 0 if func is Tensor.item else 0.0
+        value = math.nan if tensor.is_floating_point() or tensor.is_complex() else value
+        return format(value, *args[1:]) if func is Tensor.__format__ else value
 
 
 def refuse(mode: ShapesOnly, func, args, kwargs):

@@ -26,9 +26,12 @@ class Recorder(Protocol):
 
 
 def run_steps(build: Callable[[], Callable[[], object]], steps: int, recorder: Recorder) -> None:
-    """Call ``build()`` and then its step ``steps`` times, and tell the recorder everything on the way."""
+    """Call ``build()`` and then its step ``steps`` times, and tell the recorder everything on the way.
+
+    Raises: ValueError: ``build``, or what it returns, is no function without arguments.
+    """
     with watching(recorder) as program:
-        step = build()
+        step = called_as_build(build)
         program.report_weights()
         recorder.now("mark", "init")
         for number in range(1, steps + 1):
@@ -36,6 +39,18 @@ def run_steps(build: Callable[[], Callable[[], object]], steps: int, recorder: R
             step()
             program.report_weights()
             recorder.now("end_step")
+
+
+def called_as_build(build: object) -> Callable[[], object]:
+    """The step that ``build()`` returns; a model is callable too, but is neither of the two."""
+    wanted = "pass a function without arguments that makes model and optimizer and returns the step"
+    if not callable(build) or isinstance(build, torch.nn.Module):
+        raise ValueError(f"build is of type {type(build).__name__}; {wanted}")
+    step = build()
+    if not callable(step) or isinstance(step, torch.nn.Module):
+        kind = "Tensor" if isinstance(step, Tensor) else type(step).__name__
+        raise ValueError(f"build() returned a value of type {kind}; {wanted}, another function")
+    return step
 
 
 class Program:

@@ -551,6 +551,55 @@ def test_bad_arguments_are_refused(given, message):
         trace_memory(lambda: lambda: None, **given)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_shuffled_data_loader_runs(device):
+    """The loader seeds itself with ``.item()`` of a whole number."""
+    data = torch.utils.data.TensorDataset(torch.randn(64, 8))
+
+    def build():
+        batches = iter(torch.utils.data.DataLoader(data, batch_size=8, shuffle=True))
+        model = nn.Linear(8, 8, device=device)
+
+        def step():
+            model(next(batches)[0].to(device)).sum().backward()
+
+        return step
+
+    assert trace_memory(build, device=device).at("backward").gradients >= 4 * (8 * 8 + 8)
+
+
+def test_a_whole_number_is_zero_and_the_warning_names_an_early_return():
+    seen = []
+
+    def build():
+        model = nn.Linear(4, 4)
+
+        def step():
+            seen.append(torch.ones(3, dtype=torch.int64).sum().item())
+            loss = model(torch.ones(2, 4)).sum()
+            if not math.isfinite(loss.item()):
+                return
+            loss.backward()
+
+        return step
+
+    with pytest.warns(UserWarning, match="returns early"):
+        assert trace_memory(build, device="cpu").at("zero_grad").gradients == 0
+    assert seen == [0, 0] and all(isinstance(value, int) for value in seen)
+
+
+@pytest.mark.parametrize(
+    "build, given",
+    [(nn.Linear(2, 2), "build is of type Linear"), (setup_of("gpt2"), "build is of type TrainingSetup"),
+     (lambda: None, "returned a value of type NoneType"), (lambda: torch.ones(2), "of type Tensor"),
+     (lambda: nn.Linear(2, 2), "returned a value of type Linear")],
+)  # fmt: skip
+@pytest.mark.parametrize("watch", [trace_memory, measure_memory])
+def test_what_is_not_a_build_is_named(watch, build, given):
+    with pytest.raises(ValueError, match=given):
+        watch(build, device="cpu")
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_expressions_accumulate_gradients_as_a_real_engine_does(seed):
     """Sums of random shapes of sharing: views, the same tensor twice, a gradient that somebody keeps."""
