@@ -20,7 +20,7 @@ from memkit.timeline import aligned_table
 from memkit.units import GIB, format_bytes
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
-OLDEST_IPYWIDGETS = (8, 0)
+OLDEST_IPYWIDGETS = (8, 1)
 OLDEST_PYTHON = (3, 11)
 WANTED_RAM_BYTES = 4 * GIB
 WANTED_GPU_BYTES = 2 * GIB

@@ -130,7 +130,8 @@ class MemoryTimeline:
         """The same timeline with the instants of one step only (``init`` belongs to step 1); events are dropped."""
         instants = tuple(instant for instant in self.instants if instant.step == step)
         if not instants:
-            raise ValueError(f"step={step} is not in this timeline of {max(i.step for i in self.instants)} steps")
+            steps = ", ".join(str(number) for number in sorted({i.step for i in self.instants}))
+            raise ValueError(f"step={step} is not in this timeline; it has: {steps}")
         return replace(self, instants=instants, events=())
 
     def rows(self) -> list[list[str]]:
@@ -182,11 +183,12 @@ def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> str:
     if len(timelines) < 2:
         raise ValueError(f"compare needs at least two timelines, got {len(timelines)}")
     *_, last = timelines
+    wanted = set(names)
     columns = [t.source for t in timelines]
     rows = [["instant", *columns, *(f"{c} ÷ {columns[-1]}" for c in columns[:-1])]]
     found = [{(i.name, i.step, i.micro_batch): i.total_bytes for i in t.instants} for t in timelines]
-    keys = [(i.name, i.step, i.micro_batch) for i in last.instants if i.name in set(names)]
-    for key, instant in zip(keys, (i for i in last.instants if i.name in set(names)), strict=True):
+    keys = [(i.name, i.step, i.micro_batch) for i in last.instants if i.name in wanted]
+    for key, instant in zip(keys, (i for i in last.instants if i.name in wanted), strict=True):
         values = [totals.get(key) for totals in found]
         ratios = [format_ratio(value, values[-1]) for value in values[:-1]]
         rows.append([_label(instant, last), *(format_bytes(value) for value in values), *ratios])

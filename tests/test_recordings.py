@@ -116,7 +116,7 @@ def test_a_broken_file_is_named(tmp_path, text):
 
 
 def test_every_kept_recording_is_one():
-    for path in recordings.FOLDER.glob("*.json"):
+    for path in recordings.FOLDER.glob("[0-9][0-9]_*.json"):
         recording = Recording.from_json(path.read_text(encoding="utf-8"))
         assert path.name == recording.file_name
         assert "/home" not in path.read_text() and "/root" not in path.read_text()

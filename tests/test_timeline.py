@@ -70,7 +70,7 @@ def test_an_instant_is_found_by_name_step_and_micro_batch():
     assert both.for_step(1).instants == tuple(instants[:2])
     with pytest.raises(ValueError, match="no instant 'forward'.*there are: backward"):
         both.at("forward")
-    with pytest.raises(ValueError, match="step=3 is not in this timeline of 2 steps"):
+    with pytest.raises(ValueError, match="step=3 is not in this timeline; it has: 1, 2"):
         both.for_step(3)
 
 
