@@ -201,8 +201,8 @@ def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> str:
 def aligned_table(rows: list[list[str]]) -> str:
     """Rows of text with the first column flush left and the others flush right; the first row is the header."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
     return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])
