@@ -129,13 +129,9 @@ def _fused(setup: TrainingSetup, inputs: dict[str, Kept], kernel: str) -> tuple[
             lines["output"] = kept(setup, "output, padded", kernel, "b a s d↑8", dtype)
     rows = "s↑32" if kernel == "efficient" else "s"
     own = [kept(setup, "log-sum-exp", kernel, f"b a {rows}", "float32")]
-    if setup.device == "cuda":
-        if kernel == "flash":
-            own.append(kept(setup, "random number state", kernel, "2", "int64"))
-            own.append(kept(setup, "unused seed", kernel, "", "int64"))
-        else:
-            own.append(kept(setup, "seed", kernel, "", "int64"))
-            own.append(kept(setup, "offset", kernel, "", "int64"))
+    if setup.device == "cuda" and kernel == "flash":  # the efficient kernel's seed and offset are on the host
+        own.append(kept(setup, "random number state", kernel, "2", "int64"))
+        own.append(kept(setup, "unused seed", kernel, "", "int64"))
     return distinct([*(replace(line, op=kernel) for line in lines.values()), *own])
 
 

@@ -59,6 +59,7 @@ class Card:
     setup: TrainingSetup
     parameters: list = field(default_factory=list)
     casts: list = field(default_factory=list)
+    on_host: list = field(default_factory=list)
     saved: dict = field(default_factory=dict)
 
     @property
@@ -108,7 +109,9 @@ class Card:
             q, k, v = (F.pad(t, (0, padding)) if padding else t for t in (q, k, v))
             return aten._scaled_dot_product_flash_attention(q, k, v, setup.dropout, True)[0][..., :head_dim]
         if setup.attention != "stored":
-            return aten._scaled_dot_product_efficient_attention(q, k, v, None, True, setup.dropout, True)[0]
+            out = aten._scaled_dot_product_efficient_attention(q, k, v, None, True, setup.dropout, True)
+            self.on_host += out[2:]  # seed and offset: attention.cu makes them with no device
+            return out[0]
         scores = torch.matmul(q * (1 / math.sqrt(q.shape[-1])), k.transpose(-2, -1)).masked_fill(mask, -math.inf)
         return torch.matmul(self.low(self.dropout(torch.softmax(self.wide(scores), -1))), v)
 
@@ -188,8 +191,9 @@ class Card:
             return function(*args)
 
     def bytes_kept(self, *apart) -> tuple[int, int]:
-        """Bytes of the saved storages without parameters and casts: as asked for, and in blocks of 512."""
-        apart = {tensor.untyped_storage()._cdata for tensor in (*self.parameters, *self.casts, *apart)}
+        """Bytes of the saved storages on the card, parameters and casts apart: as asked for, in blocks of 512."""
+        apart = (*self.parameters, *self.casts, *self.on_host, *apart)
+        apart = {tensor.untyped_storage()._cdata for tensor in apart}
         sizes = [storage.nbytes() for key, (storage, _) in self.saved.items() if key not in apart]
         return sum(sizes), sum(-(-size // 512) * 512 for size in sizes)
 
