@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from memkit.backward import Backward
+from memkit.models import ModelConfig
 from memkit.optimizer_step import held_bytes, initial_events, state_events, step_events
 from memkit.schedule import Schedule
 from memkit.tape import Tape
@@ -83,8 +84,12 @@ def estimate_memory(setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
     A recipe that torch does not run (a master copy, 8-bit states) is taken to update in fused kernels or in torch's
     ``foreach`` way, as its ``implementation`` says, and to cast gradients without a copy.
 
-    Raises: ValueError: ``steps`` is not a whole number above 0.
+    Raises: ValueError: ``setup`` is no ``TrainingSetup``, or ``steps`` is not a whole number above 0.
     """
+    if isinstance(setup, ModelConfig):
+        raise ValueError(f"setup={setup.name!r} is a ModelConfig; wrap it: TrainingSetup(model=...)")
+    if not isinstance(setup, TrainingSetup):
+        raise ValueError(f"setup={setup!r} is not a TrainingSetup")
     steps = as_whole_number("steps", steps, 1)
     memory = Memory()
     memory.play([Stretch(initial_events(setup))])

@@ -46,7 +46,8 @@ class Attention(nn.Module):
         config = setup.model
         self.config, self.setup = config, setup
         if config.fuses_qkv:
-            self.qkv = nn.Linear(config.hidden_size, config.query_size + 2 * config.kv_size, config.has_qkv_bias, **where)
+            width = config.query_size + 2 * config.kv_size
+            self.qkv = nn.Linear(config.hidden_size, width, config.has_qkv_bias, **where)
         else:
             self.query = nn.Linear(config.hidden_size, config.query_size, config.has_qkv_bias, **where)
             self.key = nn.Linear(config.hidden_size, config.kv_size, config.has_qkv_bias, **where)
@@ -234,7 +235,8 @@ def training_build(
     precision = setup.precision
     is_plain = precision.weight_dtype == precision.gradient_dtype
     if not is_plain or precision.master_dtype or precision.main_gradient_dtype or precision.state_dtype:
-        raise ValueError(f"precision {precision.name!r} needs an optimizer that plain torch lacks; it is a formula only")
+        raise ValueError(f"precision {precision.name!r} needs an optimizer that torch lacks; it is a formula only")
+    make_optimizer(setup.optimizer, [nn.Parameter(torch.empty(0))])  # refuses here, before a model is made
 
     def build():
         model = make_model(setup)

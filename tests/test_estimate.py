@@ -254,3 +254,19 @@ def test_a_recipe_that_torch_lacks_has_a_formula(precision, gradients, micro_bat
 def test_bad_steps_are_refused(steps):
     with pytest.raises(ValueError, match="steps="):
         estimate_memory(setup(), steps)
+
+
+@pytest.mark.parametrize(
+    "what, says", [(GPT2_SMALL, r"'GPT-2 small' is a ModelConfig; wrap it: TrainingSetup\(model=...\)"),
+                   ("GPT-2", "setup='GPT-2' is not a TrainingSetup"), (None, "setup=None is not")]
+)  # fmt: skip
+def test_what_is_no_setup_is_refused(what, says):
+    with pytest.raises(ValueError, match=says):
+        estimate_memory(what)
+
+
+def test_a_step_that_torch_cannot_make_is_refused_before_it_is_built():
+    chosen = setup(optimizer=OptimizerConfig(name="8-bit AdamW"))
+    assert estimate_memory(chosen).peak_bytes > 0
+    with pytest.raises(ValueError, match="'8-bit AdamW' is not part of torch"):
+        training_build(chosen)
