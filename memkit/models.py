@@ -21,7 +21,9 @@ class ModelConfig:
     """Sizes and choices that fix every tensor of a decoder-only transformer.
 
     ``num_kv_heads`` and ``intermediate_size`` left at 0 mean ``num_heads`` and ``4 * hidden_size``; ``head_dim``
-    left at 0 means ``hidden_size / num_heads``. ``fuses_qkv`` makes query, key and value one matrix, as GPT-2 does.
+    left at 0 means ``hidden_size / num_heads``. The record holds them filled in, so a what-if that replaces
+    ``hidden_size`` or ``num_heads`` sets these to 0 again. ``fuses_qkv`` makes query, key and value one matrix, as
+    GPT-2 does.
 
     Raises: ValueError: a size is not a whole number in range, heads do not divide, or a name is unknown.
     """
@@ -58,7 +60,8 @@ class ModelConfig:
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}")
         if self.position == "rotary" and (self.head_dim or self.hidden_size // self.num_heads) % 2:
-            raise ValueError(f"head_dim={self.head_dim or self.hidden_size // self.num_heads} is odd; rotary pairs values")
+            odd = self.head_dim or self.hidden_size // self.num_heads
+            raise ValueError(f"head_dim={odd} is odd; rotary pairs values")
         defaults = {
             "num_kv_heads": self.num_heads,
             "head_dim": self.hidden_size // self.num_heads,
@@ -88,7 +91,8 @@ class ModelConfig:
 def gpt2_config(name: str, num_layers: int, hidden_size: int, num_heads: int) -> ModelConfig:
     """A GPT-2 style model with GPT-2's vocabulary of 50,257 tokens and 1,024 positions."""
     return ModelConfig(
-        name=name, num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads, vocab_size=50257, max_seq_len=1024,
+        name=name, num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads,
+        vocab_size=50257, max_seq_len=1024,
         norm="layernorm", mlp="gelu", position="learned", ties_embeddings=True,
         has_qkv_bias=True, has_output_bias=True, has_mlp_bias=True, fuses_qkv=True,
     )  # fmt: skip

@@ -60,8 +60,9 @@ MEGATRON = Precision(
     master_dtype="float32", source="Megatron-LM distributed optimizer: 18 bytes, bf16 weights and fp32 gradients",
 )  # fmt: skip
 BF16_TWO_GRADIENTS = Precision(
-    name="bf16 + fp32 master and gradients", weight_dtype="bfloat16", gradient_dtype="bfloat16", compute_dtype="bfloat16",
-    master_dtype="float32", main_gradient_dtype="float32", source="Ultra-Scale Playbook: 20 bytes",
+    name="bf16 + fp32 master and gradients", weight_dtype="bfloat16", gradient_dtype="bfloat16",
+    compute_dtype="bfloat16", master_dtype="float32", main_gradient_dtype="float32",
+    source="Ultra-Scale Playbook: 20 bytes",
 )  # fmt: skip
 PURE_BF16 = Precision(
     name="pure bf16", weight_dtype="bfloat16", gradient_dtype="bfloat16", compute_dtype="bfloat16",

@@ -17,7 +17,8 @@ LAYERS = (
                running_sums hardware memory_hierarchy models recipes training"""),
     (set(), """params states ledger attention_memory activations kv_cache kernel_buffers
                tape backward layer_schedule attention_schedule schedule optimizer_step estimate
-               korthikanti strategies strategy_costs allocator_config allocator_blocks allocator_expandable workspaces allocator
+               korthikanti strategies strategy_costs allocator_config allocator_blocks
+               allocator_expandable workspaces allocator
                replays snapshot_files snapshot_start trace_replay snapshots predicted_snapshot diagnose
                allocator_film allocation_bands stages execution_trace monitor
                strategy_estimate planner frontier
@@ -27,7 +28,8 @@ LAYERS = (
                    measured_blocks card_formats measurements record
                    capped_card live_tensors profiled_step ragged_batches small_step"""),
     ({"matplotlib"}, """timeline_words picture stamped_text timeline_picture plots
-                      bit_picture number_line_picture running_sum_picture format_plots allocator_plots saved_picture frontier_picture"""),
+                      bit_picture number_line_picture running_sum_picture format_plots allocator_plots
+                      saved_picture frontier_picture"""),
     ({"matplotlib", "ipywidgets"}, """widgets widgets.keys widgets.panel widgets.memory_explorer
                                     widgets.step_timeline widgets.frontier_explorer widgets.clicks widgets.allocator_lab
                                     widgets.snapshot_view widgets.bit_explorer widgets.number_line
