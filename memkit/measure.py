@@ -22,7 +22,7 @@ from memkit.attribution import Log, timeline
 from memkit.timeline import MemoryTimeline
 from memkit.training import DEVICES
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
-from memkit.watch import run_steps
+from memkit.watch import OutsideBuild, run_steps
 
 MARK = "memkit mark"
 MARK_BYTES = 7919
@@ -39,7 +39,8 @@ def measure_memory(
     ``device`` left at None is ``"cuda"`` where there is one. ``build`` and the step are called as
     ``trace_memory`` calls them; scratch that one operation takes and returns is marked ``is_scratch``.
 
-    Raises: ValueError: an unknown device, no GPU for ``device="cuda"``, or steps that are no positive number.
+    Raises: ValueError: an unknown device, no GPU for ``device="cuda"``, steps that are no positive number, no
+    function as ``build``, or a model made outside it.
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -130,6 +131,10 @@ def replayed(entries: list[Entry], marks: list[list[tuple]]) -> Log:
             for change, *args in next(marks):
                 if change == "saw":
                     part, addresses = args
+                    if part == "trained":
+                        if not addresses <= blocks.keys():
+                            raise OutsideBuild
+                        continue
                     getattr(log, part).update(blocks[address] for address in addresses if address in blocks)
                 else:
                     getattr(log, change)(*args)

@@ -1,7 +1,7 @@
 """What a program may ask of a tensor that has a shape and no values, and what it is told.
 
-A loss that is printed becomes NaN (a whole number 0), with one warning. A branch on a tensor, or a shape that depends on
-values, has no answer: ``NeedsValues`` names the call and says what to write in its place.
+A loss that is printed becomes NaN (a whole number 0), with one warning. A branch on a tensor, or a shape that
+depends on values, has no answer: ``NeedsValues`` names the call and says what to write in its place.
 """
 
 import functools

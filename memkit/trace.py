@@ -27,7 +27,7 @@ from memkit.shapes_only import NeedsValues
 from memkit.timeline import MemoryTimeline
 from memkit.training import DEVICES
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
-from memkit.watch import run_steps, tensors_in
+from memkit.watch import OutsideBuild, run_steps, tensors_in
 
 aten = torch.ops.aten
 VALUE_ERRORS = (NotImplementedError, DataDependentOutputException, DynamicOutputShapeException)
@@ -54,7 +54,8 @@ def trace_memory(
     here. Bytes of ``device="cuda"`` are rounded up to the allocator's blocks of 512; an event's ``num_bytes``
     is as asked.
 
-    Raises: ValueError: an unknown device, or steps that are not a positive number. NeedsValues: the program
+    Raises: ValueError: an unknown device, steps that are not a positive number, no function as ``build``, or
+    a model made outside it. NeedsValues: the program
     looks at a tensor's values. Whatever the program itself raises.
     """
     if device not in DEVICES:
@@ -223,6 +224,10 @@ class Tracer(TorchDispatchMode):
 
     def saw(self, part: str, tensors: list[Tensor]) -> None:
         with torch._C.DisableTorchFunction():
+            if part == "trained":
+                if any(t.device.type == self.device_type and self.block_of(t) is None for t in tensors):
+                    raise OutsideBuild
+                return
             blocks = {self.block_of(tensor) for tensor in tensors}
         getattr(self.log, part).update(blocks - {None})
 

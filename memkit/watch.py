@@ -18,17 +18,32 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 
 class Recorder(Protocol):
-    """Who is told: ``now`` names a method of ``Log`` to call, ``saw`` names tensors of one part."""
+    """Who is told: ``now`` names a method of ``Log`` to call, ``saw`` names tensors of one part.
+
+    What is about to be trained comes as the part ``"trained"``: the recorder raises ``OutsideBuild`` for a
+    tensor whose allocation it has not seen.
+    """
 
     def now(self, change: str, *args: object) -> None: ...
 
     def saw(self, part: str, tensors: list[Tensor]) -> None: ...
 
 
+class OutsideBuild(ValueError):
+    """A tensor is trained that was not allocated while the program was watched."""
+
+    def __init__(self):
+        super().__init__(
+            "the step trains a tensor that was not allocated in build(): make model and optimizer inside "
+            "build(), and copy what comes from NumPy or a mapped file (torch.tensor, clone)"
+        )
+
+
 def run_steps(build: Callable[[], Callable[[], object]], steps: int, recorder: Recorder) -> None:
     """Call ``build()`` and then its step ``steps`` times, and tell the recorder everything on the way.
 
-    Raises: ValueError: ``build``, or what it returns, is no function without arguments.
+    Raises: ValueError: ``build``, or what it returns, is no function without arguments. OutsideBuild: the
+    model was not made inside ``build()``.
     """
     with watching(recorder) as program:
         step = called_as_build(build)
@@ -72,6 +87,9 @@ class Program:
     def report_weights(self) -> None:
         self.recorder.saw("weights", self.tensors())
 
+    def report_trained(self, tensors: Iterable[Tensor]) -> None:
+        self.recorder.saw("trained", [t for t in tensors if t.requires_grad and t.is_leaf and t.numel()])
+
     def report_gradients(self, parameters: list[Tensor]) -> None:
         with torch._C.DisableTorchFunction():
             self.recorder.saw("gradients", [p.grad for p in parameters if p.is_leaf and p.grad is not None])
@@ -92,6 +110,7 @@ class Program:
     def before_optimizer(self, optimizer, args, kwargs) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.trained.update((id(parameter), parameter) for parameter in parameters)
+        self.report_trained(parameters)
         self.recorder.saw("weights", parameters)
         self.report_gradients(parameters)
         self.recorder.now("start_optimizer")
@@ -112,6 +131,7 @@ def watching(recorder: Recorder) -> Iterator[Program]:
         if program.is_in_backward:
             return run_backward(roots, *args, **kwargs)
         program.find_leaves(roots)
+        program.report_trained(list(program.trained.values()))
         program.report_weights()
         recorder.now("start_backward")
         program.is_in_backward = True

@@ -600,6 +600,26 @@ def test_what_is_not_a_build_is_named(watch, build, given):
         watch(build, device="cpu")
 
 
+@pytest.mark.parametrize("watch", [trace_memory, measure_memory])
+@pytest.mark.parametrize("how", ["optimizer", "hand"])
+def test_a_model_made_outside_build_is_refused_and_left_alone(watch, how):
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        model(torch.ones(2, 8)).sum().backward()
+        if how == "optimizer":
+            optimizer.step()
+
+    with pytest.raises(ValueError, match=r"make model and optimizer inside build\(\)"):
+        watch(lambda: step, device="cpu")
+    if watch is trace_memory:
+        assert model.weight.grad is None and not optimizer.state
+    with pytest.raises(ValueError, match="make model and optimizer inside"):
+        model.weight.grad = torch.ones(8, 8)
+        watch(lambda: optimizer.step, device="cpu")
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_expressions_accumulate_gradients_as_a_real_engine_does(seed):
     """Sums of random shapes of sharing: views, the same tensor twice, a gradient that somebody keeps."""
