@@ -14,14 +14,14 @@ from memkit.training import TrainingSetup
 def attention_kernel(setup: TrainingSetup) -> str:
     """The kernel that runs: ``stored``, ``flash``, ``efficient`` or ``math``.
 
-    CUDA's flash kernel has no float32: PyTorch takes the memory-efficient one. The CPU's flash kernel has no
-    dropout: PyTorch takes its math path, which computes in float32 whatever the model's dtype.
+    CUDA's flash kernel has no float32 and no head above 256: PyTorch takes the memory-efficient one. The CPU's
+    flash kernel has no dropout: PyTorch takes its math path, which computes in float32 whatever the model's dtype.
     """
-    if setup.attention != "flash":
-        return setup.attention
-    if setup.device == "cuda":
-        return "efficient" if setup.precision.compute_dtype == "float32" else "flash"
-    return "math" if setup.dropout else "flash"
+    if setup.uses_efficient_kernel:
+        return "efficient"
+    if setup.attention == "flash" and setup.device == "cpu" and setup.dropout:
+        return "math"
+    return setup.attention
 
 
 def mask_dtype(setup: TrainingSetup, dtype: str) -> str:

@@ -19,6 +19,9 @@ RECOMPUTATIONS = ("none", "selective", "full")
 ``selective``: only the attention core (scores, softmax, weighted sum) is run again (Korthikanti et al. 2022)."""
 
 DEVICES = ("cuda", "cpu")
+MAX_FLASH_HEAD_DIM = 256
+"""CUDA's flash kernel takes no larger head."""
+
 MAX_SIZE = 10**9
 MAX_GRAD_ACCUM_STEPS = 4096
 """Every micro-batch has instants of its own; more of them than this is a typing error."""
@@ -32,7 +35,7 @@ class TrainingSetup:
     kernels over the same formula written in Python; ``upcasts_logits`` makes a float32 copy of the logits before the
     loss, as many training scripts do. ``sets_grads_to_none``: what ``zero_grad`` does (torch's default is True).
 
-    Raises: ValueError: an unknown name or a size out of range.
+    Raises: ValueError: an unknown name, a size out of range, or heads that no CUDA kernel takes.
     """
 
     model: ModelConfig
@@ -73,6 +76,36 @@ class TrainingSetup:
             raise ValueError(
                 f"seq_len={self.seq_len} is above max_seq_len={self.model.max_seq_len}, the learned positions"
             )
+
+        self._check_kernel()
+
+    def _check_kernel(self) -> None:
+        """CUDA's memory-efficient kernel refuses some heads, and PyTorch has no other one to run then."""
+        heads, dtype = f"head_dim={self.model.head_dim}", self.precision.compute_dtype
+        alignment = 4 if dtype == "float32" else 8
+        wanted = ""
+        if not self.uses_efficient_kernel:
+            return
+        if self.model.head_dim % alignment:
+            wanted = f"a head_dim that is a multiple of {alignment}"
+        elif self.attention == "flash" and dtype != "float32" and self.model.num_kv_heads < self.model.num_heads:
+            heads, wanted = f"{heads} and num_kv_heads={self.model.num_kv_heads}", "a key head for every query head"
+        if wanted:
+            raise ValueError(
+                f"attention={self.attention!r} has no CUDA kernel for {heads} in {dtype}: the memory-efficient one "
+                f"wants {wanted}; attention='stored' takes any"
+            )
+
+    @property
+    def uses_efficient_kernel(self) -> bool:
+        """Whether CUDA's memory-efficient kernel runs; also where flash is asked for and refuses dtype or head size.
+
+        Source: ATen/native/transformers/cuda/sdp_utils.cpp, ``check_head_dim_size_flash``.
+        """
+        if self.device != "cuda" or self.attention == "stored":
+            return False
+        is_refused = self.precision.compute_dtype == "float32" or self.model.head_dim > MAX_FLASH_HEAD_DIM
+        return self.attention == "efficient" or is_refused
 
     @property
     def tokens_per_micro_batch(self) -> int:

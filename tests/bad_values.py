@@ -5,10 +5,10 @@ the widget alive).
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memkit.models import TINY_GPT2, TINY_LLAMA, ModelConfig
-from memkit.recipes import OptimizerConfig, Precision
+from memkit.recipes import AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig, Precision
 from memkit.training import TrainingSetup
 
 MODEL = {"num_layers": 2, "hidden_size": 768, "num_heads": 12, "vocab_size": 1000, "max_seq_len": 1024}
@@ -86,6 +86,15 @@ BAD_VALUES = (
     _bad("TrainingSetup", ("max_seq_len=1024",), seq_len=1025, model=TINY_GPT2),
     _bad("TrainingSetup", ("stored", "flash", "efficient"), attention="ring"),
     _bad("TrainingSetup", ("stored", "flash"), attention="efficient", device="cpu"),
+    *(
+        _bad("TrainingSetup", (f"head_dim={head_dim}", "stored", wanted), attention=attention, precision=precision,
+             model=replace(TINY_LLAMA, head_dim=head_dim, num_kv_heads=num_kv_heads))
+        for attention, precision, head_dim, num_kv_heads, wanted in (
+            ("efficient", PURE_BF16, 36, 4, "multiple of 8"), ("efficient", AUTOCAST_FP16, 260, 4, "multiple of 8"),
+            ("efficient", FP32, 34, 2, "multiple of 4"), ("flash", FP32, 34, 4, "multiple of 4"),
+            ("flash", PURE_BF16, 260, 4, "multiple of 8"), ("flash", AUTOCAST_FP16, 264, 2, "num_kv_heads=2"),
+        )
+    ),
     _bad("TrainingSetup", ("none", "selective", "full"), recomputation="all"),
     _bad("TrainingSetup", ("none",), recomputation=True),
     _bad("TrainingSetup", ("cuda", "cpu"), device="mps"),

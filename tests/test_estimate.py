@@ -5,6 +5,7 @@ Between two phases the two agree to the byte. At a phase's peak they may differ 
 """
 
 import importlib.util
+import itertools
 import statistics
 import warnings
 from dataclasses import replace
@@ -44,6 +45,7 @@ LLAMA = replace(TINY_LLAMA, num_layers=5, vocab_size=300)
 ONE_HEAD = replace(GPT2, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=256)
 NO_GROUPS = replace(LLAMA, num_layers=2, num_kv_heads=4, ties_embeddings=True, has_qkv_bias=True)
 ODD_HEADS = replace(LLAMA, num_layers=1, num_heads=3, num_kv_heads=3, head_dim=36, has_mlp_bias=True)
+LARGE_HEADS = replace(LLAMA, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=264)
 
 ON_CUDA = [
     {"model": GPT2, "precision": FP32, "attention": "stored", "dropout": 0.1},
@@ -70,6 +72,7 @@ ON_CUDA = [
     {"model": NO_GROUPS, "precision": FP32, "attention": "stored", "upcasts_logits": True},
     {"model": NO_GROUPS, "precision": PURE_BF16, "attention": "flash", "upcasts_logits": True},
     {"model": ODD_HEADS, "precision": PURE_BF16, "attention": "flash"},
+    {"model": LARGE_HEADS, "precision": PURE_BF16, "attention": "flash"},  # the efficient kernel runs
 ]
 ON_CPU = [
     {"model": GPT2, "precision": FP32, "attention": "flash"},
@@ -119,6 +122,26 @@ def test_every_instant_is_the_traces_by_the_rules_of_cuda(choices):
 @pytest.mark.parametrize("choices", ON_CPU, ids=range(len(ON_CPU)))
 def test_every_instant_is_the_traces_by_the_rules_of_a_cpu(choices):
     check(setup(**choices, device="cpu"))
+
+
+@pytest.mark.parametrize("head_dim", [34, 36, 40, 256, 260, 264])
+@pytest.mark.parametrize("attention", ["flash", "efficient"])
+def test_heads_are_refused_where_no_kernel_of_cuda_takes_them(monkeypatch, attention, head_dim):
+    """The trace, made to look at a setup that the record refuses, ends as PyTorch does."""
+    for precision, num_kv_heads in itertools.product((FP32, PURE_BF16, AUTOCAST_FP16), (1, 2)):
+        heads = replace(LLAMA, num_layers=1, num_heads=2, num_kv_heads=num_kv_heads, head_dim=head_dim)
+        choices = {"model": heads, "attention": attention, "precision": precision, "seq_len": 32}
+        with monkeypatch.context() as patched:
+            patched.setattr(TrainingSetup, "_check_kernel", lambda setup: None)
+            unchecked = setup(**choices)
+        try:
+            traced(unchecked)
+        except RuntimeError as error:
+            assert "No available kernel" in str(error)
+            with pytest.raises(ValueError, match="has no CUDA kernel"):
+                setup(**choices)
+        else:
+            assert setup(**choices) == unchecked
 
 
 @pytest.mark.parametrize("name, implementation", UPDATES)
