@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._device import _device_constructors
 
 from memkit.cuda_attention import attention
+from memkit.meta_kernels import meta_kernels
 from memkit.shapes_only import ShapesOnly, has_values, shapes_only
 
 aten = torch.ops.aten
@@ -248,35 +249,22 @@ def _named(name: str) -> list:
 
 
 @contextmanager
-def fused_rms_norm():
-    """RMSNorm as one kernel, as on CUDA: torch's own ``rms_norm`` uses it where it has a kernel for meta."""
-
-    def kernel(x, normalized_shape, weight=None, eps=None):
-        kept = x.dim() - len(normalized_shape)
-        wide = torch.float64 if x.dtype is torch.float64 else torch.float32
-        return torch.empty_like(x), x.new_empty((*x.shape[:kept], *(1 for _ in normalized_shape)), dtype=wide)
-
-    library = torch.library.Library("aten", "IMPL", "Meta")
-    library.m.impl("_fused_rms_norm", "Meta", kernel, False)
-    try:
-        yield
-    finally:
-        library._destroy()
-
-
-@contextmanager
 def pretend_cuda():
     """Inside, a CPU-only torch behaves as if it had one CUDA card, on meta tensors."""
     mode = CudaRules()
     torch_modules = (torch.nn.functional, torch.functional, torch.autograd, torch._tensor)
-    clear_cache = torch.clear_autocast_cache
+    clear_cache, write, make_generator = torch.clear_autocast_cache, torch._tensor_str._str, torch.Generator
 
     def clear():
         mode.weight_casts.clear()
         clear_cache()
 
+    def written(tensor, **kwargs):
+        with torch._C.DisableTorchFunction():
+            return write(tensor, **kwargs).replace("device='meta'", f"device='{CARD}'")
+
     with ExitStack() as stack:
-        stack.enter_context(fused_rms_norm())
+        stack.enter_context(meta_kernels())
         for module in torch_modules:
             for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
                 if hasattr(module, name):
@@ -287,6 +275,9 @@ def pretend_cuda():
             (torch.cuda, "synchronize", lambda *_: None),
             (torch.cuda, "current_device", lambda: 0),
             (torch.cuda, "device_count", lambda: 1),
+            (torch.cuda, "reset_peak_memory_stats", lambda *_: None),
+            (torch, "Generator", lambda device="cpu": make_generator()),  # draws no values on meta
+            (torch._tensor_str, "_str", written),
             (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
             (torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "meta"]),
             (torch, "clear_autocast_cache", clear),

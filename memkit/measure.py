@@ -22,7 +22,7 @@ from memkit.attribution import Log, timeline
 from memkit.timeline import MemoryTimeline
 from memkit.training import DEVICES
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
-from memkit.watch import OutsideBuild, run_steps
+from memkit.watch import OutsideBuild, run_steps, tensors_in
 
 MARK = "memkit mark"
 MARK_BYTES = 7919
@@ -85,7 +85,7 @@ class Recorder:
         self.seen: list[tuple] = []
 
     def saw(self, part: str, tensors: list[Tensor]) -> None:
-        self.seen.append(("saw", part, {address_of(tensor) for tensor in tensors}))
+        self.seen.append(("saw", part, {address_of(tensor) for tensor in tensors_in(tensors)}))
 
     def now(self, change: str, *args: object) -> None:
         self.marks.append([*self.seen, (change, *args)])

@@ -41,7 +41,7 @@ PRODUCTS = {"aten.mm.default", "aten.bmm.default"}
 FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
 OWN_FILES = {
     str(Path(__file__).with_name(f"{name}.py"))
-    for name in ("trace", "watch", "cuda_rules", "cuda_attention", "cpu_rules", "shapes_only")
+    for name in ("trace", "watch", "cuda_rules", "cuda_attention", "meta_kernels", "cpu_rules", "shapes_only")
 }
 
 
@@ -123,6 +123,8 @@ class Tracer(TorchDispatchMode):
             in_host = self.host_outputs.get(func, ())
             for number, item in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
                 for tensor in (item,) if isinstance(item, Tensor) else tensors_in(item):
+                    if tensor.layout is not torch.strided:
+                        refuse_unseen([tensor])
                     if number not in in_host:
                         self.note(tensor, op)
             if func is aten._to_copy.default and self.block_of(args[0]) in self.log.weights:
@@ -224,6 +226,7 @@ class Tracer(TorchDispatchMode):
 
     def saw(self, part: str, tensors: list[Tensor]) -> None:
         with torch._C.DisableTorchFunction():
+            refuse_unseen(tensors)
             if part == "trained":
                 if any(t.device.type == self.device_type and self.block_of(t) is None for t in tensors):
                     raise OutsideBuild
@@ -235,6 +238,15 @@ class Tracer(TorchDispatchMode):
 def source_name(path: str) -> str:
     """A file's name; ``cell`` for a notebook's cell, whose file is named by a hash."""
     return "cell" if "ipykernel_" in path else Path(path).name
+
+
+def refuse_unseen(tensors: list[Tensor]) -> None:
+    """Raises: NotImplementedError: a sparse tensor, or one inside ``torch.func``, whose storages are not seen."""
+    for tensor in tensors:
+        is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        if is_wrapped or tensor.layout is not torch.strided:
+            kind = "torch.func's transforms" if is_wrapped else "sparse tensors"
+            raise NotImplementedError(f"a trace does not follow {kind}; measure_memory does")
 
 
 def is_dense(tensor: Tensor) -> bool:

@@ -176,9 +176,11 @@ def watching(recorder: Recorder) -> Iterator[Program]:
 
 
 def tensors_in(value: object) -> Iterator[Tensor]:
-    """Every tensor inside nested dicts, lists and tuples."""
+    """Every tensor inside nested dicts, lists and tuples; of a sparse one its two, of torch.func's the inner."""
     if isinstance(value, Tensor):
-        yield value
+        while torch._C._functorch.is_functorch_wrapped_tensor(value):
+            value = torch._C._functorch.get_unwrapped(value)
+        yield from (value._indices(), value._values()) if value.layout is torch.sparse_coo else (value,)
     elif isinstance(value, dict):
         for item in list(value.values()):
             yield from tensors_in(item)

@@ -1,5 +1,6 @@
 """CUDA's rules on meta tensors, against torch's own tables and against figures published by others."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -330,6 +331,40 @@ def test_a_program_sees_a_card():
         assert nn.Linear(2, 2).cuda().weight.is_cuda
         assert torch.optim.AdamW([nn.Parameter(tensor)], fused=True).defaults["fused"]
     assert not torch.zeros(2).is_cuda
+
+
+@pytest.mark.parametrize(
+    "make, states",
+    [(functools.partial(torch.optim.SGD, lr=0.1), 0), (functools.partial(torch.optim.SGD, momentum=0.9), 1),
+     (torch.optim.Adagrad, 1)],
+)  # fmt: skip
+def test_fused_steps_run_and_allocate_only_their_states(make, states):
+    def build():
+        weight = nn.Parameter(torch.ones(1024, device="cuda"))
+        optimizer = make([weight], fused=True)
+
+        def step():
+            (weight * 2).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    second = trace_memory(build).at("optimizer peak", 2)
+    assert second.temporary == 0 and second.weights == 4096
+    assert states * 4096 <= second.optimizer_states <= states * 4096 + 512  # and a step count
+
+
+def test_what_a_program_asks_of_the_card_is_answered():
+    with pretend_cuda():
+        torch.cuda.reset_peak_memory_stats()
+        generator = torch.Generator("cuda").manual_seed(1)
+        assert torch.randn(3, device="cuda", generator=generator).is_cuda
+        weight = nn.Linear(3, 2).weight
+        assert str(weight) == (
+            "Parameter containing:\ntensor(..., device='cuda:0', size=(2, 3), requires_grad=True)"
+        )
+    assert str(torch.zeros(2)) == "tensor([0., 0.])" and isinstance(torch.Generator, type)
 
 
 def test_for_loop_and_foreach_differ_by_what_stands_in_the_optimizer():

@@ -24,7 +24,7 @@ LAYERS = (
                strategy_estimate planner frontier
                recordings driver doctor"""),
     ({"torch"}, """transformer saved_tensors attribution watch shapes_only cpu_rules cuda_attention kernel_scratch
-                   cuda_rules trace measure recompute compiled gpu_memory bandwidth
+                   meta_kernels cuda_rules trace measure recompute compiled gpu_memory bandwidth
                    measured_blocks card_formats measurements record
                    capped_card live_tensors profiled_step ragged_batches small_step"""),
     ({"matplotlib"}, """timeline_words picture stamped_text timeline_picture plots

@@ -620,6 +620,47 @@ def test_a_model_made_outside_build_is_refused_and_left_alone(watch, how):
         watch(lambda: optimizer.step, device="cpu")
 
 
+def test_the_gradients_of_a_sparse_embedding_are_its_indices_and_values():
+    def build():
+        model = nn.Embedding(100, 16, sparse=True)
+        tokens = torch.zeros(8, dtype=torch.int64)
+
+        def step():
+            model(tokens).sum().backward()
+            model.weight.grad = None
+
+        return step
+
+    measured = measure_memory(build, device="cpu")
+    assert measured.at("backward").gradients == 8 * 8 + 4 * 8 * 16
+    for device in ("cpu", "cuda"):
+        with pytest.raises(NotImplementedError, match="sparse tensors; measure_memory"):
+            trace_memory(build, device=device)
+
+
+def test_functional_gradients_are_measured_and_not_traced():
+    def build():
+        model = nn.Linear(64, 64)
+        parameters = dict(model.named_parameters())
+
+        def loss(parameters):
+            return torch.func.functional_call(model, parameters, torch.ones(8, 64)).sum()
+
+        def step():
+            gradients = torch.func.grad(loss)(parameters)
+            for name, parameter in parameters.items():
+                parameter.data.sub_(gradients[name])
+
+        return step
+
+    measured = measure_memory(build, device="cpu")
+    count = 4 * (64 * 64 + 64)
+    assert measured.at("init").weights == count and measured.peak_bytes >= 3 * count  # gradients, and old ones
+    for device in ("cpu", "cuda"):
+        with pytest.raises(NotImplementedError, match="torch.func's transforms; measure_memory"):
+            trace_memory(build, device=device)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_expressions_accumulate_gradients_as_a_real_engine_does(seed):
     """Sums of random shapes of sharing: views, the same tensor twice, a gradient that somebody keeps."""
