@@ -268,17 +268,18 @@ def judge_order(answer) -> str | None:
     except TypeError:
         return f"{answer!r} is no list of lengths."
     if sorted(lengths) != sorted(LENGTHS):
-        return "These are not the eight lengths of the question; only their order is yours to choose."
+        return "These are not the eight lengths of the question; only the first place is yours to fill."
     if lengths == list(LENGTHS):
         return "This is the order that dies."
+    if lengths[1:] != [length for length in LENGTHS if length != lengths[0]]:
+        return "Move one length to the front, and leave the others in their order."
     trace = trace_memory(ragged_build(small_llama(), lengths), steps=len(lengths))
     result = replay_trace(trace, AllocatorConfig(), capacity_bytes=CARD_MIB * MIB)
     if result.failure is not None:
         return f"It dies at event {result.failure.event}, {format_bytes(result.failure.requested_bytes)} asked for."
     peak = replay_trace(trace, AllocatorConfig()).peak_reserved_bytes
     if peak > 2 * GIB:
-        wanted = f"{format_bytes(peak)} were wanted"
-        return f"It lives, by giving its cache back and asking again: {wanted}. Find a calmer order."
+        return f"It lives, by giving its cache back. Without a limit it reserves {format_bytes(peak)}, over 2 GiB."
     return None
 
 
@@ -292,7 +293,7 @@ EXERCISES = (
             Mistake(
                 answer="a", diagnosis="A leak would stand in memory_allocated: it counts every live block."
             ),
-            Mistake(answer="c", diagnosis="The context takes a few hundred MiB, not 26 GiB."),
+            Mistake(answer="c", diagnosis="The context takes a few hundred MiB, not 26.5 GiB."),
             Mistake(
                 answer="d", diagnosis="Fragmentation is free memory of no use to a request. None has failed."
             ),
@@ -386,11 +387,12 @@ EXERCISES = (
         id="7.7",
         title="Same batches, smaller card",
         judge=judge_order,
-        because="The largest blocks come first; every later request is cut from them.",
+        because="Large blocks come first; later requests are cut from them.",
         mistakes=(
             Mistake(answer=LENGTHS, diagnosis="This is the order that dies."),
-            Mistake(answer=tuple(sorted(LENGTHS)), diagnosis="by giving its cache back and asking again"),
-            Mistake(answer=(866,) * 8, diagnosis="only their order is yours to choose"),
+            Mistake(answer=(748, 531, 354, 604, 866, 249, 274, 296), diagnosis="by giving its cache back"),
+            Mistake(answer=tuple(sorted(LENGTHS)), diagnosis="leave the others in their order"),
+            Mistake(answer=(866,) * 8, diagnosis="only the first place is yours to fill"),
             Mistake(answer=866, diagnosis="is no list of lengths"),
         ),
     ),
