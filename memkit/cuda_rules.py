@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._device import _device_constructors
 
 from memkit.cuda_attention import attention
-from memkit.meta_kernels import meta_kernels
+from memkit.meta_kernels import meta_kernels, recurrent
 from memkit.shapes_only import ShapesOnly, has_values, shapes_only
 
 aten = torch.ops.aten
@@ -125,6 +125,7 @@ def _rules() -> dict:
         Tensor.cpu: lambda mode, func, args, kwargs: _to_host(mode, args[0]),
         torch.dropout: _dropout,
     }
+    rules |= dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), recurrent)
     for name, value in (("device", CARD), ("is_cuda", True), ("is_meta", False)):
         getter = getattr(Tensor, name).__get__
         rules[getter] = functools.partial(_property, value)

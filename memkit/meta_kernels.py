@@ -1,4 +1,4 @@
-"""Kernels for ``meta`` tensors that torch has for CUDA only: what they return, and nothing computed."""
+"""Kernels that torch has for CUDA and not for ``meta`` tensors: what they return, and nothing computed."""
 
 from contextlib import contextmanager
 
@@ -14,6 +14,16 @@ def rms_norm(x: Tensor, normalized_shape: list[int], weight: Tensor | None = Non
     kept = x.dim() - len(normalized_shape)
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
     return torch.empty_like(x), x.new_empty((*x.shape[:kept], *(1 for _ in normalized_shape)), dtype=wide)
+
+
+def recurrent(mode, func, args, kwargs):
+    """An LSTM, GRU or RNN, with a warning."""
+    mode.warn_once(
+        "recurrent",
+        f"{func.__name__} is traced as small operations; CUDA runs one of cuDNN, with a reserve",
+        is_told_in_torch=True,
+    )
+    return func(*args, **kwargs)
 
 
 @contextmanager

@@ -47,7 +47,7 @@ class ShapesOnly(TorchFunctionMode):
 
     def __init__(self):
         super().__init__()
-        self.has_warned = False
+        self.warned: set[str] = set()
         self.rules = {}
         self.rules.update(dict.fromkeys((Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy), answer))
         self.rules.update(dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), refuse))
@@ -73,7 +73,11 @@ class ShapesOnly(TorchFunctionMode):
 
     def without_values(self, tensor: Tensor, call: str) -> Tensor:
         """A tensor of this shape in host memory, all NaN (0 for whole numbers)."""
-        self.warn_once(call)
+        text = (
+            f"Tensor.{call}: a trace has no values; the result is NaN, 0 for whole numbers. A step that "
+            "returns early on it is traced only as far as it goes"
+        )
+        self.warn_once("values", text)
         with _disable_current_modes():
             value = math.nan if tensor.is_floating_point() else 0
             shape, size = tensor.shape, tensor.numel() * tensor.element_size()
@@ -81,17 +85,15 @@ class ShapesOnly(TorchFunctionMode):
                 return torch.full((), value, dtype=tensor.dtype, device="cpu").expand(shape)
             return torch.full(shape, value, dtype=tensor.dtype, device="cpu")
 
-    def warn_once(self, call: str) -> None:
-        """Tell the program, at its own line; torch's own code (offloading to the host) is not told."""
+    def warn_once(self, about: str, text: str, *, is_told_in_torch: bool = False) -> None:
+        """Tell the program, at its own line; torch's own code (offloading to the host) only where asked."""
         frame = sys._getframe(1)
         while frame.f_code.co_filename.startswith(OWN_HOME):
             frame = frame.f_back
-        if not self.has_warned and not frame.f_code.co_filename.startswith(TORCH_HOME):
-            self.has_warned = True
-            text = (
-                f"Tensor.{call}: a trace has no values; the result is NaN, 0 for whole numbers. A step that "
-                "returns early on it is traced only as far as it goes"
-            )
+        while is_told_in_torch and frame.f_code.co_filename.startswith(TORCH_HOME):
+            frame = frame.f_back
+        if about not in self.warned and not frame.f_code.co_filename.startswith(TORCH_HOME):
+            self.warned.add(about)
             warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 

@@ -1,13 +1,18 @@
-"""Every allocation of a training step, found without memory: the real code runs on tensors without bytes.
+"""What a training step's operations allocate, found without memory: the real code on tensors without bytes.
 
 ``trace_memory(build)`` runs ``build()`` and then the step that it returns, on tensors with a shape and a
 dtype only. A ``TorchDispatchMode`` sees every operation that torch runs, in the backward and in the optimizer
 too, and notes each new storage; a weak reference to the storage tells when Python or autograd let it go. A
 model of 70 billion parameters needs a laptop and seconds.
+
+Not seen is what a kernel takes and gives back inside one operation, but for the kernels of ``BUFFERS`` and
+``SCRATCH``. Convolutions (their workspace) and recurrent networks (their reserve) differ most; a program that
+runs one is warned.
 """
 
 import contextlib
 import sys
+import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
@@ -31,12 +36,19 @@ from memkit.watch import OutsideBuild, run_steps, tensors_in
 
 aten = torch.ops.aten
 VALUE_ERRORS = (NotImplementedError, DataDependentOutputException, DynamicOutputShapeException)
+VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 ENGINE = torch.autograd.graph._engine_run_backward.__code__
 REUSES_FIRST_ARGUMENT = {
     aten.add.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.index_put.default,
     aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
     aten.logical_and.default,
 }  # fmt: skip
+NOT_MODELLED = {
+    ("meta", aten.convolution.default): "cuDNN",
+    ("meta", aten.convolution_backward.default): "cuDNN",
+    ("cpu", aten.mkldnn_rnn_layer.default): "oneDNN",
+}
+"""Operations whose library takes more on the real device than their fake kernels say."""
 PRODUCTS = {"aten.mm.default", "aten.bmm.default"}
 FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
 OWN_FILES = {
@@ -112,6 +124,8 @@ class Tracer(TorchDispatchMode):
         try:
             out = func(*args, **kwargs) if kwargs else func(*args)
         except VALUE_ERRORS as error:
+            if isinstance(error, NotImplementedError) and not VALUE_TAGS & set(func.tags):
+                raise  # torch's own words: no Meta kernel is registered
             raise NeedsValues(str(func)) from error
         op = self.names.get(func)
         if op is None:
@@ -119,6 +133,9 @@ class Tracer(TorchDispatchMode):
                 r.alias_info is None for r in func._schema.returns
             )
             op = self.names[func] = str(func) if makes_storage else ""
+            library = NOT_MODELLED.get((self.device_type, func))
+            if library:
+                warnings.warn(f"{op}: the workspace that {library} takes is not in the trace", stacklevel=3)
         if op:
             in_host = self.host_outputs.get(func, ())
             for number, item in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
@@ -241,7 +258,7 @@ def source_name(path: str) -> str:
 
 
 def refuse_unseen(tensors: list[Tensor]) -> None:
-    """Raises: NotImplementedError: a sparse tensor, or one inside ``torch.func``, whose storages are not seen."""
+    """Raises: NotImplementedError: a sparse tensor or one inside ``torch.func``: storages are not seen."""
     for tensor in tensors:
         is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         if is_wrapped or tensor.layout is not torch.strided:

@@ -176,7 +176,7 @@ def watching(recorder: Recorder) -> Iterator[Program]:
 
 
 def tensors_in(value: object) -> Iterator[Tensor]:
-    """Every tensor inside nested dicts, lists and tuples; of a sparse one its two, of torch.func's the inner."""
+    """Every tensor inside nested dicts, lists and tuples; a sparse one's two, of torch.func the inner."""
     if isinstance(value, Tensor):
         while torch._C._functorch.is_functorch_wrapped_tensor(value):
             value = torch._C._functorch.get_unwrapped(value)

@@ -661,6 +661,33 @@ def test_functional_gradients_are_measured_and_not_traced():
             trace_memory(build, device=device)
 
 
+@pytest.mark.parametrize(
+    "device, make, said",
+    [("cpu", lambda **to: nn.LSTM(8, 8, **to), "oneDNN"), ("cuda", lambda **to: nn.LSTM(8, 8, **to), "lstm"),
+     ("cuda", lambda **to: nn.Conv1d(5, 8, 3, **to), "aten.convolution.default")],
+)  # fmt: skip
+def test_what_a_real_kernel_takes_besides_is_said_once(device, make, said):
+    def build():
+        model = make(device=device)
+
+        def step():
+            model(torch.ones(4, 5, 8, device=device))
+
+        return step
+
+    with pytest.warns(UserWarning, match=said) as caught:
+        trace_memory(build, device=device)
+    assert sum(said in str(warning.message) for warning in caught) == 1
+
+
+def test_a_missing_kernel_is_not_taken_for_missing_values():
+    with torch.library._scoped_library("memkit_test", "DEF") as library:
+        library.define("nothing(Tensor x) -> Tensor")
+        with pytest.raises(NotImplementedError, match="memkit_test::nothing") as caught:
+            trace_memory(lambda: lambda: torch.ops.memkit_test.nothing(torch.ones(4)))
+    assert not isinstance(caught.value, NeedsValues)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_expressions_accumulate_gradients_as_a_real_engine_does(seed):
     """Sums of random shapes of sharing: views, the same tensor twice, a gradient that somebody keeps."""
