@@ -51,6 +51,12 @@ PROMOTE = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put 
 """Run in the widest dtype among the inputs."""
 
 
+COUNTED_ON_CARD = (
+    "a tensor made without device= is copied to the card, where a trace counts it from its birth; for data "
+    'that stays in the host\'s memory say device="cpu" where it is made'
+)
+
+
 def on_card(device: object) -> object:
     """``meta`` for whatever names a CUDA device, anything else unchanged."""
     if isinstance(device, int) and not isinstance(device, bool):
@@ -89,6 +95,7 @@ class CudaRules(ShapesOnly):
         super().__init__()
         self.rules |= _rules()
         self.weight_casts: dict[int, tuple[Tensor, Tensor]] = {}
+        self.unplaced: set[int] = set()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if kwargs and "device" in kwargs:
@@ -119,7 +126,7 @@ def _rules() -> dict:
     rules = {
         Tensor.get_device: lambda mode, func, args, kwargs: 0 if args[0].is_meta else -1,
         Tensor.pin_memory: lambda mode, func, args, kwargs: args[0],
-        Tensor.cuda: lambda mode, func, args, kwargs: args[0].to(META),
+        Tensor.cuda: lambda mode, func, args, kwargs: _to(mode, Tensor.to, (args[0], META), {}),
         Tensor.to: _to,
         Tensor.copy_: _copy,
         Tensor.cpu: lambda mode, func, args, kwargs: _to_host(mode, args[0]),
@@ -154,11 +161,15 @@ def _property(value, mode, func, args, kwargs):
 
 def _factory(mode, func, args, kwargs):
     """A tensor made without naming a device is made on the card, as under ``torch.set_default_device``."""
-    if kwargs.get("device") is None and not kwargs.get("pin_memory"):
+    is_unplaced = kwargs.get("device") is None and not kwargs.get("pin_memory")
+    if is_unplaced:
         kwargs["device"] = META
     for name in ("generator", "pin_memory"):  # there is neither on meta
         kwargs.pop(name, None)
-    return func(*args, **kwargs)
+    out = func(*args, **kwargs)
+    if is_unplaced and out.layout is torch.strided:
+        mode.unplaced.add(out.untyped_storage()._cdata)
+    return out
 
 
 def _from_data(mode, func, args, kwargs):
@@ -179,6 +190,8 @@ def _to(mode, func, args, kwargs):
     target = kwargs.get("device", rest[0] if rest else None)
     if isinstance(target, (str, torch.device)) and torch.device(target).type == "cpu":
         return _to_host(mode, tensor)
+    if target == META and tensor.is_meta and tensor.untyped_storage()._cdata in mode.unplaced:
+        mode.warn_once("unplaced", COUNTED_ON_CARD)
     return func(tensor, *rest, **kwargs)
 
 
@@ -254,7 +267,7 @@ def pretend_cuda():
     """Inside, a CPU-only torch behaves as if it had one CUDA card, on meta tensors."""
     mode = CudaRules()
     torch_modules = (torch.nn.functional, torch.functional, torch.autograd, torch._tensor)
-    clear_cache, write, make_generator = torch.clear_autocast_cache, torch._tensor_str._str, torch.Generator
+    clear_cache, write = torch.clear_autocast_cache, torch._tensor_str._str
 
     def clear():
         mode.weight_casts.clear()
@@ -277,7 +290,6 @@ def pretend_cuda():
             (torch.cuda, "current_device", lambda: 0),
             (torch.cuda, "device_count", lambda: 1),
             (torch.cuda, "reset_peak_memory_stats", lambda *_: None),
-            (torch, "Generator", lambda device="cpu": make_generator()),  # draws no values on meta
             (torch._tensor_str, "_str", written),
             (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
             (torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "meta"]),

@@ -64,7 +64,8 @@ def trace_memory(
 
     ``build()`` makes model and optimizer and returns the step, a function without arguments. Both are called
     here. Bytes of ``device="cuda"`` are rounded up to the allocator's blocks of 512; an event's ``num_bytes``
-    is as asked.
+    is as asked. There a tensor made without ``device=`` counts as the card's from its birth; what is in the
+    host's memory says ``device="cpu"``.
 
     Raises: ValueError: an unknown device, steps that are not a positive number, no function as ``build``, or
     a model made outside it. NeedsValues: the program

@@ -358,13 +358,11 @@ def test_fused_steps_run_and_allocate_only_their_states(make, states):
 def test_what_a_program_asks_of_the_card_is_answered():
     with pretend_cuda():
         torch.cuda.reset_peak_memory_stats()
-        generator = torch.Generator("cuda").manual_seed(1)
-        assert torch.randn(3, device="cuda", generator=generator).is_cuda
         weight = nn.Linear(3, 2).weight
         assert str(weight) == (
             "Parameter containing:\ntensor(..., device='cuda:0', size=(2, 3), requires_grad=True)"
         )
-    assert str(torch.zeros(2)) == "tensor([0., 0.])" and isinstance(torch.Generator, type)
+    assert str(torch.zeros(2)) == "tensor([0., 0.])"
 
 
 def test_for_loop_and_foreach_differ_by_what_stands_in_the_optimizer():

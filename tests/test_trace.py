@@ -680,6 +680,24 @@ def test_what_a_real_kernel_takes_besides_is_said_once(device, make, said):
     assert sum(said in str(warning.message) for warning in caught) == 1
 
 
+def test_host_data_made_without_device_is_counted_and_told_and_with_cpu_is_not():
+    def build(**to):
+        data = torch.ones(1000, 100, **to)
+        model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 100)).to("cuda")
+        return lambda: model(data[:8].to("cuda")).sum().backward()
+
+    with pytest.warns(UserWarning, match='say device="cpu"') as caught:
+        counted = trace_memory(build)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told = trace_memory(lambda: build(device="cpu"))
+    weights = 2 * (40_448 + 512)  # 4 × 100 × 100 and 4 × 100 in blocks of 512
+    assert told.at("init").weights == counted.at("init").weights == weights
+    assert told.at("init").total_bytes == weights
+    assert counted.at("init").total_bytes >= weights + 4 * 1000 * 100
+
+
 def test_a_missing_kernel_is_not_taken_for_missing_values():
     with torch.library._scoped_library("memkit_test", "DEF") as library:
         library.define("nothing(Tensor x) -> Tensor")
