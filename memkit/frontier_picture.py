@@ -1,5 +1,6 @@
 """Strategies on the memory-compute plane, and the peak of each against the sequence length, in one drawing."""
 
+import math
 from collections.abc import Sequence
 
 from memkit.frontier import Point, pareto_front
@@ -7,6 +8,7 @@ from memkit.picture import FAINT, GREY, INK, OKABE_ITO, Picture
 from memkit.units import format_bytes
 
 MARKERS = "osD^vP*Xh<"
+CLICK_PIXELS = 24  # how far from a point a click still means it
 
 
 class FrontierPicture(Picture):
@@ -50,8 +52,20 @@ class FrontierPicture(Picture):
         )
         return self
 
+    def at(self, x: float, y: float) -> int | None:
+        """Index of the point that a click means, ``None`` for a click beside all of them.
+
+        ``x`` and ``y`` are shares of the picture's width and height, from its upper left corner.
+        """
+        width, height = self.bbox.size
+        pixels = self.plane.transData.transform(self.places)
+        distances = [math.dist((x * width, (1 - y) * height), pixel) for pixel in pixels]
+        nearest = min(range(len(distances)), key=distances.__getitem__)
+        return nearest if distances[nearest] <= CLICK_PIXELS else None
+
     def _draw_plane(self, found: Sequence[Point], chosen: int, room_bytes: int | None) -> None:
         plane, front = self.plane, pareto_front(found)
+        self.places = [(100 * point.overhead, point.peak_bytes / 2**30) for point in found]
         gib = [point.peak_bytes / 2**30 for point in found]
         plane.step(
             [100 * point.overhead for point in front], [point.peak_bytes / 2**30 for point in front], where="post",

@@ -96,3 +96,17 @@ def test_a_bad_value_is_explained_and_changes_nothing():
     panel.set(model="GPT-2 large", seq_len=8192)
     assert "above GPT-2 large's 1024 positions" in panel.error
     assert panel.value == before
+
+
+def test_a_click_on_a_point_chooses_its_strategy():
+    explorer = FrontierExplorer()
+    picture = explorer.picture_of_plane
+    width, height = picture.bbox.size
+    for number, pixel in enumerate(picture.plane.transData.transform(picture.places)):
+        explorer.click(pixel[0] / width, 1 - pixel[1] / height)
+        assert picture.places[picture.at(pixel[0] / width, 1 - pixel[1] / height)] == picture.places[number]
+        chosen = explorer.controls["strategy"].options.index(explorer.value["strategy"]) - 1
+        assert picture.places[chosen] == picture.places[number]
+    before = explorer.value
+    explorer.click(0.99, 0.99)
+    assert explorer.value == before

@@ -5,6 +5,7 @@ from memkit.frontier_picture import FrontierPicture
 from memkit.hardware import CARDS
 from memkit.planner import planned_room
 from memkit.units import format_bytes
+from memkit.widgets.clicks import click_helper
 from memkit.widgets.panel import Panel, View, choice
 
 NO_CARD = "no card"
@@ -22,7 +23,10 @@ def cheapest_that_fits(found: tuple[Point, ...], room_bytes: int | None) -> int:
 
 
 class FrontierExplorer(Panel):
-    """Model, micro-batch, sequence, card and strategy → the memory-compute plane, the plan and its code."""
+    """Model, micro-batch, sequence, card and strategy → the memory-compute plane, the plan and its code.
+
+    A click on a point chooses its strategy, as the menu does.
+    """
 
     def __init__(self, **values):
         self.picture_of_plane = FrontierPicture()
@@ -35,6 +39,13 @@ class FrontierExplorer(Panel):
             "strategy": choice("Strategy", [CHEAPEST, *names], CHEAPEST),
         }
         super().__init__(controls, **values)
+        if helper := click_helper(self.click):
+            self.children = [*self.children, helper]
+
+    def click(self, x: float, y: float) -> None:
+        """Choose the strategy whose point lies at (x, y), shares of the picture from its upper left corner."""
+        if (chosen := self.picture_of_plane.at(x, y)) is not None:
+            self.set(strategy=self.controls["strategy"].options[1 + chosen])
 
     def view(self, model: str, micro_batch_size: int, seq_len: int, card: str, strategy: str) -> View:
         """The plane for these values."""
