@@ -96,7 +96,10 @@ def every(period: int) -> Strategy:
 
 def groups(group_size: int, name: str = "") -> Strategy:
     """Regions of ``group_size`` blocks; the input of each is kept, and all of them run again."""
-    code = f"for blocks in batched(model.blocks, {group_size}):\n    {checkpoint_line('nn.Sequential(*blocks)')}"
+    code = (
+        f"for start in range(0, len(model.blocks), {group_size}):\n"
+        f"    group = nn.Sequential(*model.blocks[start : start + {group_size}])\n    {checkpoint_line('group')}"
+    )
     return Strategy(name=name or f"groups of {group_size}", group_size=group_size, code=code)
 
 
@@ -114,13 +117,13 @@ def sequential(num_segments: int) -> Strategy:
 
 def policy(name: str, *saved_ops: str, saves_every_second: bool = False) -> Strategy:
     """Blocks run again, but what ``saved_ops`` put out is kept (selective activation checkpointing)."""
-    listed = ", ".join(f"aten.{TORCH_NAMES.get(op, op)}.default" for op in saved_ops)
-    code = (
-        f"context_fn = partial(create_selective_checkpoint_contexts, [{listed}])\n"
-        + checkpoint_line("block", ", context_fn=context_fn")
-    )
+    ops = "".join(f"    torch.ops.aten.{TORCH_NAMES[op]}.default,\n" for op in saved_ops if op in OPS)
+    code = f"saved_ops = [\n{ops}]\ncontext_fn = partial(create_selective_checkpoint_contexts, saved_ops)\n"
     if saves_every_second:
-        code = code.replace("[", "every_second([").replace("]", "])")
+        code = "policy = memkit.recompute.saving_policy  # a new one for each region, as it counts\n"
+        code += f"strategy = memkit.strategies.policy({name!r}, *{saved_ops!r}, saves_every_second=True)\n"
+        code += "context_fn = lambda: create_selective_checkpoint_contexts(policy(strategy))\n"
+    code += checkpoint_line("block", ", context_fn=context_fn")
     return Strategy(name=name, saved_ops=saved_ops, saves_every_second=saves_every_second, code=code)
 
 

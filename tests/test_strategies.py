@@ -1,11 +1,13 @@
 """Stored bytes and FLOPs of every strategy against the papers, against PyTorch's own cuts, and against hand counts."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint_sequential
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
 
+import memkit.recompute
 from memkit.activations import activation_bytes, block_ledger
 from memkit.korthikanti import MODEL_175B, model_flops, paper_setup, recomputed_flops
 from memkit.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_3_8B
@@ -142,6 +144,27 @@ def test_the_square_root_is_too_large_a_group():
     live = {size: blocks_ledger(GPT2, groups(size)).num_bytes + size * block for size in (1, 2, 6, 12)}
     assert sorted(live, key=live.get) == [2, 1, 6, 12]
     assert live[2] / live[1] > 0.95 and live[6] / live[1] > 1.9
+
+
+@pytest.mark.parametrize("strategy", [s for s in all_strategies(4) if s.scope == "blocks"], ids=lambda s: s.name)
+def test_the_code_that_is_shown_runs_and_gives_the_same_gradient(strategy):
+    """The region's linear layers run in the forward and in the backward; a sum gives each weight its gradient."""
+    model = torch.nn.Module()
+    model.blocks = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh()) for _ in range(4))
+    names = {
+        "torch": torch, "nn": torch.nn, "partial": partial, "memkit": memkit, "model": model,
+        "checkpoint": checkpoint, "checkpoint_sequential": checkpoint_sequential, "number": 0,
+        "create_selective_checkpoint_contexts": create_selective_checkpoint_contexts, "block": model.blocks[0],
+    }  # fmt: skip
+    inputs = torch.linspace(0, 1, 6).reshape(2, 3).requires_grad_()
+    names["x"] = inputs
+    exec(strategy.code, names)
+    blocks = model.blocks if "model.blocks" in strategy.code else model.blocks[:1]
+    weight, plain = blocks[0][0].weight, torch.nn.Sequential(*blocks)(inputs)
+    (again,) = torch.autograd.grad(plain.sum(), weight)
+    names["x"].sum().backward()
+    assert torch.equal(names["x"], plain)
+    assert torch.equal(weight.grad, again)
 
 
 def test_bad_strategies_say_what_is_allowed():
