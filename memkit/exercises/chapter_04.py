@@ -133,7 +133,7 @@ EXERCISES = (
             ),
             Mistake(
                 answer=LLAMA_3_8B.num_layers * 34 * 8192 * LLAMA_3_8B.hidden_size,
-                diagnosis="34 sbh is a block without recomputation. Full recomputation keeps 2.",
+                diagnosis="34 sbh is the paper's block without recomputation. Full recomputation keeps 2.",
             ),
         ),
     ),
@@ -141,8 +141,8 @@ EXERCISES = (
         id="4.3",
         title="The peak of groups",
         right=peak_of_groups,
-        probes=((36, 1, 34, 2), (36, 6, 34, 2), (36, 7, 34, 2)),
-        because="Smallest near √(2L/34), 1.5 layers. Chen's √L holds where a block is as large as its input.",
+        probes=((36, 1, 32, 2), (36, 6, 32, 2), (36, 7, 32, 2)),
+        because="Smallest near √(2L/32), 1.5 for L = 36. Chen's √L holds where a block is as large as its input.",
         mistakes=(
             Mistake(
                 answer=lambda L, g, block, inputs: ceil(L / g) * inputs + L * block,
