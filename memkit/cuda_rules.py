@@ -17,7 +17,7 @@ from torch.utils._device import _device_constructors
 
 from memkit.cuda_attention import attention
 from memkit.meta_kernels import meta_kernels, recurrent
-from memkit.shapes_only import ShapesOnly, has_values, shapes_only
+from memkit.shapes_only import ShapesOnly, has_values, shapes_only, storage_key
 
 aten = torch.ops.aten
 CARD = torch.device("cuda", 0)
@@ -167,8 +167,8 @@ def _factory(mode, func, args, kwargs):
     for name in ("generator", "pin_memory"):  # there is neither on meta
         kwargs.pop(name, None)
     out = func(*args, **kwargs)
-    if is_unplaced and out.layout is torch.strided:
-        mode.unplaced.add(out.untyped_storage()._cdata)
+    if is_unplaced and storage_key(out):
+        mode.unplaced.add(storage_key(out))
     return out
 
 
@@ -190,7 +190,7 @@ def _to(mode, func, args, kwargs):
     target = kwargs.get("device", rest[0] if rest else None)
     if isinstance(target, (str, torch.device)) and torch.device(target).type == "cpu":
         return _to_host(mode, tensor)
-    if target == META and tensor.is_meta and tensor.untyped_storage()._cdata in mode.unplaced:
+    if target == META and tensor.is_meta and storage_key(tensor) in mode.unplaced:
         mode.warn_once("unplaced", COUNTED_ON_CARD)
     return func(tensor, *rest, **kwargs)
 
