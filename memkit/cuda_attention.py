@@ -15,18 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from memkit.kernel_buffers import (
-    Stages,
-    efficient_backward_buffers,
-    embedding_backward_buffers,
-    flash_backward_buffers,
-)
+from memkit.kernel_buffers import Stages, efficient_backward_buffers, flash_backward_buffers
 
 aten = torch.ops.aten
 FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_backward.default
 EFFICIENT_FORWARD = aten._scaled_dot_product_efficient_attention.default
 EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward.default
-EMBEDDING_BACKWARD = aten.embedding_dense_backward.default
 
 
 def attention(
@@ -102,15 +96,7 @@ def efficient_stages(grad_out: Tensor, q: Tensor, *_, **__) -> Stages:
     return efficient_backward_buffers(*q.shape, q.element_size())
 
 
-def embedding_stages(grad_out: Tensor, indices: Tensor, *_, **__) -> Stages:
-    return embedding_backward_buffers(indices.numel())
-
-
-BUFFERS = {
-    FLASH_BACKWARD: flash_stages,
-    EFFICIENT_BACKWARD: efficient_stages,
-    EMBEDDING_BACKWARD: embedding_stages,
-}
+BUFFERS = {FLASH_BACKWARD: flash_stages, EFFICIENT_BACKWARD: efficient_stages}
 """What each kernel takes and gives back before it returns, from the operation's arguments."""
 
 HOST_OUTPUTS = {EFFICIENT_FORWARD: (2, 3)}

@@ -4,9 +4,7 @@ A kernel that splits its work over thread blocks or in passes takes buffers of i
 before it returns. Their size follows from shapes and strides alone. Each function returns stages; the buffers
 of one stage stand together.
 
-Source: ATen/native/cuda/Reduce.cuh (setReduceConfig), Indexing.cu (index_put_with_sort_kernel), Embedding.cu
-and EmbeddingBackwardKernel.cu; cub/device/dispatch/dispatch_radix_sort.cuh (InvokeOnesweep) and the policies
-for compute capability 8.0 beside it.
+Source: ATen/native/cuda/Reduce.cuh (setReduceConfig) and Indexing.cu (index_put_with_sort_kernel).
 """
 
 import math
@@ -16,10 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from memkit.units import round_up
+from memkit.kernel_buffers import INDEX_BYTES, Stages, embedding_backward_buffers, sort_bytes
 
 aten = torch.ops.aten
-Stages = list[list[int]]
 
 PROCESSORS, THREADS_PER_PROCESSOR = 108, 2048
 """Processors of an A100 and the threads of each; a sum with few results is split over all of them."""
@@ -27,13 +24,7 @@ PROCESSORS, THREADS_PER_PROCESSOR = 108, 2048
 WARP, MAX_THREADS, VALUES_PER_THREAD = 32, 512, range(16, 256)
 """A thread of a sum adds at least 16 values, and at 256 the sum is split over thread blocks."""
 
-SINGLE_TILE, SWEEP_TILE = 256 * 9, 384 * 10
-"""Pairs of 8-byte values that one block of a radix sort holds: all of a small sort, a step of a large one."""
-
-DIGITS, DIGIT_BITS = 256, 8
-SORTED_EMBEDDING_ROWS, ROWS_PER_PARTIAL_SUM = 3072, 10
-SEMAPHORE_BYTES = INT_BYTES = 4
-INDEX_BYTES = 8
+SEMAPHORE_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,21 +101,6 @@ def reduction_buffers(x: Tensor, dims: int | Sequence[int] | None, value_bytes: 
     return reduction.buffers() if reduction.reduced and x.numel() else []
 
 
-def sort_bytes(num_pairs: int, largest_key: int) -> int:
-    """Scratch of a radix sort of (key, index) pairs, 8 bytes each, by as many bits as the keys have.
-
-    >>> sort_bytes(2048, 9999), sort_bytes(8192, 9999)
-    (1, 136703)
-    """
-    if num_pairs <= SINGLE_TILE:
-        return 1  # CUB asks for one byte where it needs none
-    passes = -(-largest_key.bit_length() // DIGIT_BITS)
-    copies = 2 * [num_pairs * INDEX_BYTES] if passes > 1 else []
-    tiles = -(-num_pairs // SWEEP_TILE)
-    parts = [passes * DIGITS * INT_BYTES, tiles * DIGITS * INT_BYTES, *copies, passes * INT_BYTES]
-    return sum(round_up(part, 256) for part in parts) + 255
-
-
 def index_put_buffers(x: Tensor, indices, values: Tensor, accumulate: bool = False, *_, **__) -> Stages:
     """Adding at indices sorts them: indices as one number, sorted, two orders, and the sort's own."""
     given = [index for index in indices if index is not None]
@@ -137,17 +113,10 @@ def index_put_buffers(x: Tensor, indices, values: Tensor, accumulate: bool = Fal
     return [[index_bytes], [index_bytes, *copied, *[index_bytes] * 3, sort_bytes(num_indices, rows - 1)]]
 
 
-def embedding_backward_buffers(grad: Tensor, indices: Tensor, num_weights: int, *_, **__) -> Stages:
-    """Sorted indices; then sums of up to 10 equal indices' rows, in float32, room for the worst case."""
-    count, width = indices.numel(), grad.shape[-1]
-    if count <= SORTED_EMBEDDING_ROWS:
-        return []
-    index_bytes = count * indices.element_size()
-    segments = min(count, num_weights)
-    partial_sums = count // ROWS_PER_PARTIAL_SUM + segments
-    tables = [index_bytes, INDEX_BYTES, *2 * [segments * indices.element_size()], INDEX_BYTES]
-    tables += [partial_sums * indices.element_size(), partial_sums * width * max(grad.element_size(), 4)]
-    return [[index_bytes] * 3 + [sort_bytes(count, num_weights)], [index_bytes] * 2 + tables]
+def _embeddings(grad: Tensor, indices: Tensor, num_weights: int, *_, **__) -> Stages:
+    return embedding_backward_buffers(
+        indices.numel(), num_weights, grad.shape[-1], grad.element_size(), indices.element_size()
+    )
 
 
 def _sums(x: Tensor, dims=None, *_, dtype=None, **__) -> Stages:
@@ -180,6 +149,6 @@ SCRATCH = {
     aten.var_mean.correction: _extremes_with_index, aten.var.correction: _extremes_with_index,
     aten.index_put.default: index_put_buffers, aten.index_put_.default: index_put_buffers,
     aten._index_put_impl_.default: index_put_buffers,
-    aten.embedding_dense_backward.default: embedding_backward_buffers,
+    aten.embedding_dense_backward.default: _embeddings,
 }  # fmt: skip
 """Which operation takes which scratch; each function is called with the operation's arguments."""

@@ -5,6 +5,7 @@ for every layer.
 """
 
 from memkit.attention_schedule import AttentionSchedule
+from memkit.dtypes import dtype_bits
 from memkit.kernel_buffers import embedding_backward_buffers
 from memkit.params import block_parameters, embedding_parameters, output_parameters
 from memkit.tape import Tape, Value
@@ -42,7 +43,9 @@ class Schedule(AttentionSchedule):
     def embedding(self, table: Value, indices: Value) -> Value:
         """A row of the table for every index."""
         count = indices.count * self.model.hidden_size
-        scratch_bytes = self.highest(embedding_backward_buffers(indices.count))
+        num_rows, value_bytes = table.count // self.model.hidden_size, dtype_bits(self.weight_dtype) // 8
+        stages = embedding_backward_buffers(indices.count, num_rows, self.model.hidden_size, value_bytes)
+        scratch_bytes = self.highest(stages)
         return self.tape.run(
             "embedding", [table], count, self.weight_dtype, keeps=[indices], scratch_bytes=scratch_bytes
         )

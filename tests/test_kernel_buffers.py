@@ -49,6 +49,23 @@ def test_efficient(b, a, k, s, d, dtype):
     assert scratch_of("efficient_attention_backward", forward) == [size for stage in stages for size in stage]
 
 
-def test_an_embedding_sorts_many_indices():
-    assert embedding_backward_buffers(3072) == []
-    assert embedding_backward_buffers(3073) == [[8 * 3073, 8 * 3073]]
+@pytest.mark.parametrize("head_dim, width", [(64, 64), (80, 96), (128, 128), (136, 192), (160, 192), (224, 256)])
+def test_flash_adds_up_the_querys_gradient_in_heads_of_these_widths(head_dim, width):
+    """flash_api.cpp, mha_bwd: round_multiple(head_size, head_size <= 128 ? 32 : 64)."""
+    (stage,) = flash_backward_buffers(2, 3, 3, 130, head_dim, value_bytes=2)
+    assert stage == [4 * 2 * 3 * 256, 4 * 2 * 3 * 256 * width]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_indices", [3072, 3073, 8192])
+def test_an_embedding_sorts_many_indices_and_adds_rows_in_float32(num_indices, dtype):
+    def forward():
+        table = torch.empty(1000, 48, dtype=dtype, requires_grad=True)
+        return F.embedding(torch.zeros(num_indices, dtype=torch.int64), table)
+
+    stages = embedding_backward_buffers(num_indices, 1000, 48, dtype.itemsize)
+    assert scratch_of("embedding_dense_backward", forward) == [size for stage in stages for size in stage]
+    if num_indices == 3072:
+        assert stages == []
+    else:
+        assert max(stages[-1]) == (num_indices // 10 + 1000) * 48 * 4

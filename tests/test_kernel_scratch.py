@@ -7,14 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memkit.kernel_scratch import (
-    block_shape,
-    embedding_backward_buffers,
-    index_put_buffers,
-    merged,
-    reduction_buffers,
-    sort_bytes,
-)
+from memkit.kernel_buffers import embedding_backward_buffers, sort_bytes
+from memkit.kernel_scratch import block_shape, index_put_buffers, merged, reduction_buffers
 from memkit.trace import trace_memory
 
 
@@ -94,11 +88,9 @@ def test_a_large_sort_copies_keys_and_values():
 
 def test_an_embeddings_backward_keeps_partial_sums_in_float32():
     """8,192 bf16 tokens, 4,096 wide: 819 full tens and a segment for each index, of 16 KiB each."""
-    stages = embedding_backward_buffers(
-        meta(1, 8192, 4096, dtype=torch.bfloat16), meta(1, 8192).long(), 128_256
-    )
+    stages = embedding_backward_buffers(8192, 128_256, 4096, value_bytes=2)
     assert max(stages[-1]) == (819 + 8192) * 4096 * 4
-    assert embedding_backward_buffers(meta(3072, 64), meta(3072).long(), 100) == []
+    assert embedding_backward_buffers(3072, 100, 64, value_bytes=4) == []
 
 
 def test_scratch_stands_beside_the_operation_and_is_gone_after_it():
