@@ -43,7 +43,7 @@ def has_values(tensor: Tensor) -> bool:
 
 
 def storage_key(tensor: Tensor) -> int:
-    """A number that names the tensor's storage; 0 where it has none of its own (sparse, inside torch.func)."""
+    """Names the storage; 0 where the tensor has none of its own (sparse, inside torch.func)."""
     if tensor.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return 0
     return tensor.untyped_storage()._cdata
