@@ -12,8 +12,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from lab_server import QUIET_LAB, ROOT, free_port, running_server
+
+# The same examples on every machine and in every run; HYPOTHESIS_PROFILE=search looks for new ones.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("search", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NO_BROWSER = "no Chromium found; get one with `apt install chromium` or `playwright install chromium`"

@@ -31,7 +31,7 @@ LAYERS = (
                       bit_picture number_line_picture running_sum_picture format_plots allocator_plots
                       saved_picture frontier_picture"""),
     ({"matplotlib", "ipywidgets"}, """widgets widgets.keys widgets.panel widgets.memory_explorer
-                                    widgets.step_timeline widgets.frontier_explorer widgets.clicks widgets.allocator_lab
+                                    widgets.step_timeline widgets.clicks widgets.frontier_explorer widgets.allocator_lab
                                     widgets.snapshot_view widgets.bit_explorer widgets.number_line
                                     widgets.rounding_lab"""),
     (set(), "exercises"),
