@@ -5,9 +5,9 @@ import random
 import time
 
 from bench import Row
-from memkit.allocator import CachingAllocator
-from memkit.predicted_snapshot import predicted_snapshot
-from memkit.snapshots import replay, replay_trace
+from memkit.allocator.caching import CachingAllocator
+from memkit.allocator.snapshot_replay import replay_snapshot, replay_trace
+from memkit.allocator.snapshot_writer import predicted_snapshot
 from memkit.timeline import Event, Instant, MemoryTimeline
 
 NUM_EVENTS = 20_000
@@ -47,7 +47,7 @@ def run() -> list[Row]:
     traced = best_seconds(replay_trace, trace)
     snapshot = predicted_snapshot(replay_trace(trace))
     num_recorded = len(snapshot["device_traces"][0])
-    recorded = best_seconds(replay, snapshot) * NUM_EVENTS / num_recorded
+    recorded = best_seconds(replay_snapshot, snapshot) * NUM_EVENTS / num_recorded
     text = json.dumps(snapshot)
     reading = best_seconds(json.loads, text) * NUM_EVENTS / num_recorded
     addresses = best_seconds(_allocate_and_free)

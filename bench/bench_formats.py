@@ -1,4 +1,4 @@
-"""float32 to E4M3: ``memkit.rounding`` against ml_dtypes (values to codes) and gfloat (values to rounded values)."""
+"""float32 to E4M3: ``memkit.formats.rounding`` against ml_dtypes (to codes) and gfloat (to rounded values)."""
 
 import statistics
 import time
@@ -9,7 +9,7 @@ import numpy as np
 from gfloat.formats import format_info_ocp_e4m3
 
 from bench import Row
-from memkit.rounding import encode, round_to
+from memkit.formats.rounding import encode, round_to
 
 NUM_VALUES = 1 << 22
 REPEATS = 7

@@ -85,4 +85,4 @@ def kernel_row() -> Row:
 
 
 def run() -> list[Row]:
-    return [import_row("memkit"), import_row("memkit.estimate"), kernel_row()]
+    return [import_row("memkit"), import_row("memkit.formula.estimate"), kernel_row()]

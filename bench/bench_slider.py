@@ -47,10 +47,10 @@ panel
 INTERACT = f"""
 import matplotlib.pyplot as plt
 from ipywidgets import IntSlider, interact
-from memkit.hardware import CARDS
-from memkit.models import GPT2_SMALL
-from memkit.timeline_picture import TimelinePicture
-from memkit.training import TrainingSetup
+from memkit.hardware.cards import CARDS
+from memkit.setup.models import GPT2_SMALL
+from memkit.pictures.timeline import TimelinePicture
+from memkit.setup.training import TrainingSetup
 from memkit.widgets.memory_explorer import advice, steady_step, verdict
 
 class Inline(TimelinePicture):

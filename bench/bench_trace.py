@@ -10,11 +10,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from bench import Row
-from memkit.models import LLAMA_2_7B
-from memkit.recipes import PURE_BF16, OptimizerConfig
-from memkit.trace import trace_memory
-from memkit.training import TrainingSetup
-from memkit.transformer import Transformer, make_optimizer, random_batches, training_build
+from memkit.program.transformer import Transformer, make_optimizer, random_batches, training_build
+from memkit.setup.models import LLAMA_2_7B
+from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.tracing.trace import trace_memory
 
 ROUNDS = 3
 SECONDS_LIMIT, BYTES_LIMIT = 20.0, 1024**3
@@ -22,11 +22,11 @@ ADAMW = OptimizerConfig(implementation="for-loop")
 
 LARGE = """
 import json, resource, time
-from memkit.models import LLAMA_3_70B
-from memkit.recipes import PURE_BF16, OptimizerConfig
-from memkit.trace import trace_memory
-from memkit.training import TrainingSetup
-from memkit.transformer import training_build
+from memkit.setup.models import LLAMA_3_70B
+from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.tracing.trace import trace_memory
+from memkit.setup.training import TrainingSetup
+from memkit.program.transformer import training_build
 optimizer = OptimizerConfig(implementation="for-loop")
 setup = TrainingSetup(model=LLAMA_3_70B, precision=PURE_BF16, optimizer=optimizer, seq_len=2048)
 start = time.perf_counter()

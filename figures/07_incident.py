@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from memkit import models
-from memkit.allocator_plots import allocations_figure
-from memkit.hardware import CARDS
-from memkit.picture import OKABE_ITO
-from memkit.recipes import AUTOCAST_BF16
-from memkit.trace import trace_memory
-from memkit.training import TrainingSetup
-from memkit.transformer import training_build
+from memkit.hardware.cards import CARDS
+from memkit.pictures.allocator import allocations_figure
+from memkit.pictures.picture import OKABE_ITO
+from memkit.program.transformer import training_build
+from memkit.setup import models
+from memkit.setup.recipes import AUTOCAST_BF16
+from memkit.setup.training import TrainingSetup
+from memkit.tracing.trace import trace_memory
 from memkit.units import format_bytes
 
 setup = TrainingSetup(

@@ -1,14 +1,14 @@
 """The one type of the book: what stands in memory at named instants of a training step, part by part.
 
-The closed formula, the trace on fake tensors and the measurement all return a ``MemoryTimeline``. So an estimate
-divided by a measurement is one line, and one table and one plot draw all three.
+The closed formula, the trace on fake tensors and the measurement all return a ``MemoryTimeline``. So an
+estimate divided by a measurement is one line, and one table and one plot draw all three.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
-from memkit.units import format_bytes, format_ratio
+from memkit.units import aligned_table, format_bytes, format_ratio
 
 PARTS = ("weights", "gradients", "optimizer_states", "activations", "temporary")
 """What memory is for. Buffers count as weights; a cast made by autocast, even of a weight, is temporary.
@@ -32,8 +32,9 @@ SOURCES = ("formula", "traced", "measured")
 class Event:
     """One allocation (``num_bytes`` > 0) or free (< 0) of a block, in program order.
 
-    ``block`` names the block: a free carries the number of its allocation. ``num_bytes`` is what was asked for,
-    before the allocator rounds. ``op`` is the operation that asked, ``where`` the model's own line or module.
+    ``block`` names the block: a free carries the number of its allocation. ``num_bytes`` is what was asked
+    for, before the allocator rounds. ``op`` is the operation that asked, ``where`` the model's own line or
+    module.
     """
 
     block: int
@@ -85,8 +86,9 @@ class Instant:
 class MemoryTimeline:
     """Bytes at the instants of a training step, from one of ``SOURCES``.
 
-    ``device`` is ``"cuda"`` or ``"cpu"`` (whose rules apply); ``provenance`` says which machine, versions, date and
-    command a measurement came from. ``reserved_peak_bytes`` is what the allocator held from the driver, if known.
+    ``device`` is ``"cuda"`` or ``"cpu"`` (whose rules apply); ``provenance`` says which machine, versions,
+    date and command a measurement came from. ``reserved_peak_bytes`` is what the allocator held from the
+    driver, if known.
     """
 
     instants: tuple[Instant, ...]
@@ -198,11 +200,20 @@ def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> str:
     return aligned_table(rows)
 
 
-def aligned_table(rows: list[list[str]]) -> str:
-    """Rows of text with the first column flush left and the others flush right; the first row is the header."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for first, *others in rows:
-        cells = [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])
+def where(instant: Instant) -> str:
+    """An instant's place in the step, in words.
+
+    >>> where(Instant(name="backward peak", total_bytes=1)), where(Instant(name="forward", total_bytes=1))
+    ('peak of backward', 'end of forward')
+    """
+    if instant.name in ("init", "zero_grad"):
+        return f"after {instant.name}"
+    phase, _, moment = instant.name.partition(" ")
+    return f"{moment or 'end'} of {phase}"
+
+
+def provenance_line(timeline: MemoryTimeline) -> str:
+    """Where a timeline's numbers come from, in one line: source, rules or card, versions, date."""
+    told = [str(timeline.provenance[key]) for key in ("card", "torch", "date") if key in timeline.provenance]
+    rules = "CUDA's rules" if timeline.device == "cuda" else "a CPU's rules"
+    return ", ".join([timeline.source, *(told or [rules])])

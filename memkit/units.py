@@ -1,8 +1,8 @@
 """Bytes, counts and ratios as text: the only module that divides by 1024 or by 10**9.
 
-Inside the book a size is a whole number of bytes, always. It leaves bytes here, on its way to the reader's eye.
-Memory is printed in KiB, MiB and GiB (powers of 1024). Bandwidth and a vendor's own label are printed in GB
-(powers of 1000), parameter counts in decimal millions and billions.
+Inside the book a size is a whole number of bytes, always. It leaves bytes here, on its way to the reader's
+eye. Memory is printed in KiB, MiB and GiB (powers of 1024). Bandwidth and a vendor's own label are printed in
+GB (powers of 1000), parameter counts in decimal millions and billions.
 """
 
 import math
@@ -104,3 +104,13 @@ def format_ratio(estimate: int | None, measured: int | None) -> str:
         return "–"
     ratio = estimate / measured
     return f"{ratio:.2f}×" if math.isfinite(ratio) else "–"
+
+
+def aligned_table(rows: list[list[str]]) -> str:
+    """Rows of text with the first column flush left and the others flush right; the first row is the header."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])

@@ -11,8 +11,10 @@ import time
 import warnings
 from dataclasses import dataclass, replace
 
-from memkit.estimate import estimate_memory
-from memkit.models import (
+from memkit.formula.estimate import estimate_memory
+from memkit.formula.parameters import count_parameters
+from memkit.program.transformer import training_build
+from memkit.setup.models import (
     GPT2_LARGE,
     GPT2_MEDIUM,
     GPT2_SMALL,
@@ -29,13 +31,11 @@ from memkit.models import (
     TINY_LLAMA,
     ModelConfig,
 )
-from memkit.params import count_parameters
-from memkit.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig
-from memkit.timeline import PARTS, Instant, MemoryTimeline, aligned_table
-from memkit.trace import trace_memory
-from memkit.training import TrainingSetup
-from memkit.transformer import training_build
-from memkit.units import format_bytes, format_count, format_ratio
+from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.timeline import PARTS, Instant, MemoryTimeline
+from memkit.tracing.trace import trace_memory
+from memkit.units import aligned_table, format_bytes, format_count, format_ratio
 
 LLAMA_100M = replace(TINY_LLAMA, name="Llama 100 M", num_layers=12, hidden_size=768, num_heads=12, head_dim=64,
                      num_kv_heads=4, intermediate_size=2048, vocab_size=32000)  # fmt: skip

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import torch
 
-from memkit.allocator_config import AllocatorConfig
-from memkit.models import gpt2_config, llama_config
-from memkit.planner import CANDIDATES, CONTEXT_BYTES, EXPANDABLE, plan_recomputation, planned_room
-from memkit.recipes import PRECISIONS, OptimizerConfig
-from memkit.recompute import strategy_build
-from memkit.strategies import FULL, NONE, Strategy
-from memkit.strategy_costs import step_flops
-from memkit.strategy_estimate import predict_peak
-from memkit.trace import trace_memory
-from memkit.trace_replay import replay_trace
-from memkit.training import TrainingSetup
+from memkit.allocator.config import AllocatorConfig
+from memkit.allocator.trace_replay import replay_trace
+from memkit.fitting.planner import CANDIDATES, CONTEXT_BYTES, EXPANDABLE, plan_recomputation, planned_room
+from memkit.program.strategies import strategy_build
+from memkit.recomputation.costs import step_flops
+from memkit.recomputation.peak import predict_peak
+from memkit.setup.models import gpt2_config, llama_config
+from memkit.setup.recipes import PRECISIONS, OptimizerConfig
+from memkit.setup.strategies import FULL, NONE, Strategy
+from memkit.setup.training import TrainingSetup
+from memkit.tracing.trace import trace_memory
 from memkit.units import GIB
 
 FILE = Path(__file__).parent.parent / "chapters" / "recordings" / "planner_judged_cpu.json"

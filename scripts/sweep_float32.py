@@ -16,13 +16,13 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from memkit.formats import FORMATS, FloatFormat
-from memkit.recordings import FOLDER, Recording, save_recording
-from memkit.rounding import encode, torch_overflow
+from memkit.book.recordings import FOLDER, Recording, save_recording
+from memkit.formats.records import FORMATS, FloatFormat
+from memkit.formats.rounding import encode, torch_overflow
 
 STEP = 1 << 20
 COMMIT_OF_THE_CODE = (
-    "git log -1 --format=%H -- memkit/formats.py memkit/decoding.py memkit/rounding.py".split()
+    "git log -1 --format=%H -- memkit/formats/records.py memkit/formats/decoding.py memkit/formats/rounding.py".split()
 )
 
 

@@ -12,9 +12,9 @@ from datetime import date
 
 import torch
 
-from memkit.frontier import FILE, MODELS, TOKENS, shown_strategies, traced_setup
-from memkit.recompute import strategy_build
-from memkit.trace import trace_memory
+from memkit.program.strategies import strategy_build
+from memkit.recomputation.frontier import FILE, MODELS, TOKENS, shown_strategies, traced_setup
+from memkit.tracing.trace import trace_memory
 
 
 def main() -> None:

@@ -1,15 +1,15 @@
 """Values that no record of memkit accepts, each with what its one error must show.
 
-Used by ``tests/test_training.py`` (each raises one clear ``ValueError``) and by the widget tests (each leaves
+Used by ``tests/setup/test_training.py`` (each raises one clear ``ValueError``) and by the widget tests (each leaves
 the widget alive).
 """
 
 import math
 from dataclasses import dataclass, field, replace
 
-from memkit.models import TINY_GPT2, TINY_LLAMA, ModelConfig
-from memkit.recipes import AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig, Precision
-from memkit.training import TrainingSetup
+from memkit.setup.models import TINY_GPT2, TINY_LLAMA, ModelConfig
+from memkit.setup.recipes import AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig, Precision
+from memkit.setup.training import TrainingSetup
 
 MODEL = {"num_layers": 2, "hidden_size": 768, "num_heads": 12, "vocab_size": 1000, "max_seq_len": 1024}
 SETUP = {"model": TINY_LLAMA}

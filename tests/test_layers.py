@@ -1,6 +1,7 @@
 """The ladder: memkit is read from the bottom, and a module imports only what was read before it."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,36 +9,37 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "memkit"
-HEAVY = frozenset({"torch", "matplotlib", "ipywidgets"})
-MAX_LINES = 300
+ROOMS = """formats setup hardware allocator formula low_precision program tracing measuring recomputation sharding
+           fitting pictures widgets book""".split()
+"""The order of the folders. Inside a folder its own docstring gives the order of the modules."""
 
-# (what the layer's modules may load, its modules in reading order)
-LAYERS = (
-    (set(), """units dtypes timeline claims formats decoding rounding code_reading block_formats
-               running_sums hardware memory_hierarchy models recipes training"""),
-    (set(), """params states ledger attention_memory activations kv_cache kernel_buffers
-               tape backward layer_schedule attention_schedule schedule optimizer_step estimate
-               korthikanti strategies strategy_costs allocator_config allocator_blocks
-               allocator_expandable workspaces allocator
-               replays snapshot_files snapshot_start trace_replay snapshots predicted_snapshot diagnose
-               allocator_film allocation_bands stages execution_trace monitor
-               strategy_estimate planner frontier
-               recordings driver doctor"""),
-    ({"torch"}, """transformer saved_tensors attribution watch shapes_only cpu_rules cuda_attention kernel_scratch
-                   meta_kernels cuda_rules trace measure recompute compiled gpu_memory bandwidth
-                   measured_blocks card_formats measurements record
-                   capped_card live_tensors profiled_step ragged_batches small_step"""),
-    ({"matplotlib"}, """timeline_words picture stamped_text timeline_picture plots
-                      bit_picture number_line_picture running_sum_picture format_plots allocator_plots
-                      saved_picture frontier_picture"""),
-    ({"matplotlib", "ipywidgets"}, """widgets widgets.keys widgets.panel widgets.memory_explorer
-                                    widgets.step_timeline widgets.clicks widgets.frontier_explorer widgets.allocator_lab
-                                    widgets.snapshot_view widgets.bit_explorer widgets.number_line
-                                    widgets.rounding_lab"""),
-    (set(), "exercises"),
-    (HEAVY, "exercises.chapter_00 exercises.chapter_01 exercises.chapter_04 exercises.chapter_02 exercises.chapter_07"),
-)  # fmt: skip
-ORDER = tuple(module for _, modules in LAYERS for module in modules.split())
+TORCH = {"program", "tracing", "measuring"}
+PICTURES = {"pictures", "widgets"}
+HEAVY = frozenset({"torch", "matplotlib", "ipywidgets"})
+MAX_LINES, MAX_FUNCTION_LINES = 400, 64
+
+
+def reading_order(folder: Path) -> list[str]:
+    """The modules of a folder as its docstring lists them: lines ``- ``name``: what it holds``."""
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    _, _, listed = docstring.partition("Reading order:")
+    return re.findall(r"^- ``(\w+)``: \S", listed, re.MULTILINE)
+
+
+def order_of(package: Path, rooms: list[str]) -> tuple[str, ...]:
+    """Every module in reading order; a folder stands before its own modules."""
+    order = ["units", "timeline"]
+    for room in rooms:
+        if (package / room).is_dir():
+            order.append(room)
+            for module in reading_order(package / room):
+                order.append(f"{room}.{module}")
+                if (package / room / module).is_dir():
+                    order += [f"{room}.{module}.{m}" for m in reading_order(package / room / module)]
+    return tuple(order)
+
+
+ORDER = order_of(PACKAGE, ROOMS)
 
 VAGUE = {"utils", "helpers", "common", "core", "misc"}
 
@@ -104,31 +106,78 @@ def heavy_libraries_loaded_by(modules: list[str], path: Path) -> set[str]:
     return HEAVY & set(done.stdout.split())
 
 
+def may_load(room: str) -> set[str]:
+    """What a room's modules may load: a widget draws, a program runs, and only the book does both."""
+    if room == "book":
+        return set(HEAVY)
+    return {"torch"} if room in TORCH else {"matplotlib", "ipywidgets"} if room == "widgets" else (
+        {"matplotlib"} if room in PICTURES else set()
+    )
+
+
 def test_every_import_points_down():
     assert not order_problems(PACKAGE, ORDER)
 
 
 def test_every_module_of_the_order_exists():
-    assert not set(ORDER) - set(modules_of(PACKAGE)), "ORDER names modules that are not there"
+    assert not set(ORDER) - set(modules_of(PACKAGE)), "a docstring names modules that are not there"
+
+
+def test_nothing_lies_flat_beside_the_rooms():
+    flat = {name for name in modules_of(PACKAGE) if "." not in name}
+    assert flat <= {*ROOMS, "units", "timeline", "__main__"}
 
 
 def test_importing_memkit_loads_no_heavy_library():
     assert heavy_libraries_loaded_by(["memkit"], PACKAGE.parent) == set()
 
 
-@pytest.mark.parametrize("allowed, modules", LAYERS, ids=range(len(LAYERS)))
-def test_a_layer_loads_only_what_it_may(allowed, modules):
-    there = [f"memkit.{module}" for module in modules.split() if module in modules_of(PACKAGE)]
+@pytest.mark.parametrize("room", [room for room in ROOMS if (PACKAGE / room).is_dir()])
+def test_a_room_loads_only_what_it_may(room):
+    there = [f"memkit.{name}" for name in ORDER if name.split(".")[0] == room]
     loaded = heavy_libraries_loaded_by(there, PACKAGE.parent)
-    assert loaded <= allowed, f"one of {', '.join(there)} loads {', '.join(loaded - allowed)}"
+    assert loaded <= may_load(room), f"{room} loads {', '.join(loaded - may_load(room))}"
+
+
+def test_a_room_s_docstring_is_a_paragraph_for_a_person():
+    for room in ROOMS:
+        if (PACKAGE / room).is_dir():
+            docstring = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8")))
+            paragraph, _, _ = docstring.partition("Reading order:")
+            assert len(paragraph.split()) > 12, f"{room} does not say what it is"
+
+
+def long_functions(path: Path) -> list[str]:
+    """Functions over the limit; a docstring's lines count, for they are read too."""
+    return [
+        f"{node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES
+    ]
 
 
 @pytest.mark.parametrize("module, path", modules_of(PACKAGE).items())
-def test_a_module_is_read_in_ten_minutes(module, path):
-    if not module.startswith("exercises.chapter_"):
+def test_a_module_is_one_idea(module, path):
+    if not module.startswith("book.exercises.chapter_"):
         lines = len(path.read_text(encoding="utf-8").splitlines())
         assert lines <= MAX_LINES, f"{path.name} has {lines} lines: it holds two ideas"
+    assert not long_functions(path)
     assert not VAGUE & set(module.split(".")), f"{module} says nothing about its content"
+
+
+def public_functions(package: Path) -> set[str]:
+    """Names of the functions that stand at the top of a module and have no ``_`` in front."""
+    return {
+        node.name
+        for path in package.rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+
+
+def test_no_file_or_folder_carries_the_name_of_a_public_function():
+    files = {part for name in modules_of(PACKAGE) for part in name.split(".")}
+    assert not files & public_functions(PACKAGE)
 
 
 def plant(folder: Path, **sources: str) -> Path:

@@ -1,10 +1,12 @@
-"""What the README shows is so: its six lines print what stands under them, its table lists the chapters."""
+"""What the README shows is so: its lines print what stands under them, its table lists the chapters."""
 
 import contextlib
 import io
 import json
 import re
 from pathlib import Path
+
+from scripts import readme_tree
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -18,8 +20,20 @@ def test_the_code_prints_what_stands_under_it():
     assert printed.getvalue() == OUTPUT
 
 
-def test_the_code_has_six_lines():
-    assert len([line for line in CODE.splitlines() if line]) == 6
+def test_the_code_has_five_lines():
+    assert len([line for line in CODE.splitlines() if line]) == 5
+
+
+def test_the_tree_is_today_s():
+    written = readme_tree.BLOCK.search(README)[0]
+    assert written == readme_tree.tree(ROOT / "memkit"), "run: python scripts/readme_tree.py"
+
+
+def test_the_tree_sees_a_line_that_is_gone(tmp_path):
+    (tmp_path / "room").mkdir()
+    (tmp_path / "__init__.py").write_text('"""P.\n\n- ``room``: what it holds\n"""\n')
+    (tmp_path / "room" / "__init__.py").write_text("x = 1\n" * 249)
+    assert readme_tree.tree(tmp_path).splitlines()[1] == "  room/               200  what it holds"
 
 
 def test_the_table_lists_every_chapter_with_its_title_and_minutes():

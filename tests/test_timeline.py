@@ -2,7 +2,8 @@
 
 import pytest
 
-from memkit.timeline import INSTANTS, PARTS, Event, Instant, MemoryTimeline, aligned_table, compare
+from memkit.timeline import INSTANTS, PARTS, Event, Instant, MemoryTimeline, compare
+from memkit.units import aligned_table
 
 
 def instant(name="init", values=(1, 2, 3, 4, 5), **fields):

@@ -1,1 +1,33 @@
-"""The explorers of the chapters, one file each. A widget holds no formula: it asks, draws and explains."""
+"""The explorers of the chapters. A widget asks, draws and explains; it holds no formula and no advice.
+
+Loads matplotlib and ipywidgets, never torch.
+
+Reading order:
+
+- ``keys``: keyboard and names for controls
+- ``panel``: controls above, a picture below, and what it means in words
+- ``clicks``: where a reader clicks on a picture
+- ``memory_explorer``: a model, a recipe, the shape of a step: where the bytes are
+- ``step_timeline``: walk through the instants of a step
+- ``frontier_explorer``: strategies on the memory-compute plane, the plan and its code
+- ``allocator_lab``: play a trace through the allocator
+- ``snapshot_view``: a snapshot as stacked bands, offline
+- ``bit_explorer``: flip the bits of a code
+- ``number_line``: every value of one or two formats
+- ``rounding_lab``: add a small number again and again
+"""
+
+from memkit import loaded_when_used
+
+__getattr__, __dir__, __all__ = loaded_when_used(
+    __name__,
+    panel="Panel",
+    memory_explorer="MemoryExplorer",
+    step_timeline="StepTimeline",
+    frontier_explorer="FrontierExplorer",
+    allocator_lab="AllocatorLab",
+    snapshot_view="SnapshotView",
+    bit_explorer="BitExplorer",
+    number_line="NumberLine",
+    rounding_lab="RoundingLab",
+)

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import ipywidgets as widgets
 
-from memkit.allocator_config import AllocatorConfig
-from memkit.allocator_film import STORIES, Film, Still
-from memkit.allocator_plots import AllocatorPicture, allocator_picture
+from memkit.allocator.config import AllocatorConfig
+from memkit.allocator.film import Film, Still
+from memkit.allocator.stories import STORIES
+from memkit.pictures.allocator import AllocatorPicture, allocator_picture
 from memkit.timeline import Event, MemoryTimeline
 from memkit.units import MIB, as_whole_number, format_bytes
 from memkit.widgets.panel import Number, Panel, View, choice, switch
@@ -19,8 +20,8 @@ MAX_EVENTS = 2_000
 class AllocatorLab(Panel):
     """Play a short story, or a trace of your own, through the allocator and see its segments, blocks and holes.
 
-    ``what`` is a ``MemoryTimeline`` with events, or events; ``step`` counts them from 0, the empty card. ``card_mib``
-    is the card's size in MiB, 0 for one without end.
+    ``what`` is a ``MemoryTimeline`` with events, or events; ``step`` counts them from 0, the empty card.
+    ``card_mib`` is the card's size in MiB, 0 for one without end.
 
     Raises: ValueError: ``what`` has no events, or more than ``MAX_EVENTS``.
     """

@@ -5,8 +5,7 @@ import math
 import ipywidgets as widgets
 import traitlets
 
-from memkit.bit_picture import BOTTOM, TOP, BitPicture, box_edges
-from memkit.code_reading import (
+from memkit.formats.reading import (
     CodeReading,
     Nearest,
     nearest_in,
@@ -15,8 +14,9 @@ from memkit.code_reading import (
     parse_number,
     read_code,
 )
-from memkit.format_plots import COMPARED, ComparisonPicture, note_on, stacked_png
-from memkit.formats import FORMATS, FloatFormat, get_format
+from memkit.formats.records import FORMATS, FloatFormat, get_format
+from memkit.pictures.bits import BOTTOM, TOP, BitPicture, box_edges
+from memkit.pictures.formats import COMPARED, ComparisonPicture, note_on, stacked_png
 from memkit.widgets.clicks import click_helper
 from memkit.widgets.panel import LABEL, WIDE, Panel, View, choice, switch
 
@@ -73,8 +73,8 @@ class Bits(widgets.VBox):
 class BitExplorer(Panel):
     """Format, bits and number → what the bits say, the neighbours, and the number in eleven formats.
 
-    Bits and number follow each other: a new code sets the number to its value, a new number or format sets the code
-    to the nearest one. A code of infinity or NaN leaves the number as it was.
+    Bits and number follow each other: a new code sets the number to its value, a new number or format sets
+    the code to the nearest one. A code of infinity or NaN leaves the number as it was.
     """
 
     def __init__(self, **values):

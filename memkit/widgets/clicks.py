@@ -1,7 +1,7 @@
 """Where a reader clicks on a panel's picture: ten lines of JavaScript that core ipywidgets lacks.
 
-An ``HTML`` widget shows a picture and hears nothing. Without ``anywidget`` a panel works all the same: what a click
-selects, a slider with a name selects by keyboard.
+An ``HTML`` widget shows a picture and hears nothing. Without ``anywidget`` a panel works all the same: what a
+click selects, a slider with a name selects by keyboard.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,17 @@
 """The frontier explorer: every strategy on the memory-compute plane, the front, the plan and its code."""
 
-from memkit.frontier import MODELS, TOKENS, Point, pareto_front, peak_at, points, shown_strategies
-from memkit.frontier_picture import FrontierPicture
-from memkit.hardware import CARDS
-from memkit.planner import planned_room
+from memkit.fitting.planner import planned_room
+from memkit.hardware.cards import CARDS
+from memkit.pictures.frontier import FrontierPicture
+from memkit.recomputation.frontier import (
+    MODELS,
+    TOKENS,
+    Point,
+    pareto_front,
+    peak_at,
+    points,
+    shown_strategies,
+)
 from memkit.units import format_bytes
 from memkit.widgets.clicks import click_helper
 from memkit.widgets.panel import Panel, View, choice

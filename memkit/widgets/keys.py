@@ -2,9 +2,9 @@
 
 Two facts make it necessary (JupyterLab 4, Notebook 7, ipywidgets 8.1). A notebook in command mode takes the
 arrow keys away from sliders and menus, unless the focused element itself carries
-``data-lm-suppress-shortcuts``. And a slider has no accessible name (its description is not linked to it),
-nor has a button that shows an icon only. Without ``anywidget`` a panel works all the same; then a number is
-typed into the box beside its slider, which has a name and keeps its keys.
+``data-lm-suppress-shortcuts``. And a slider has no accessible name (its description is not linked to it), nor
+has a button that shows an icon only. Without ``anywidget`` a panel works all the same; then a number is typed
+into the box beside its slider, which has a name and keeps its keys.
 """
 
 MEND_JS = """

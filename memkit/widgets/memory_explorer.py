@@ -3,15 +3,14 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from memkit.estimate import estimate_memory
-from memkit.hardware import CARDS
-from memkit.models import PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA, ModelConfig
-from memkit.params import count_parameters
-from memkit.recipes import OPTIMIZERS, PRECISIONS, PURE_BF16, OptimizerConfig
-from memkit.timeline import PARTS, MemoryTimeline
-from memkit.timeline_picture import TimelinePicture, drawn_instants
-from memkit.timeline_words import where
-from memkit.training import ATTENTIONS, MAX_GRAD_ACCUM_STEPS, RECOMPUTATIONS, TrainingSetup
+from memkit.formula.estimate import estimate_memory
+from memkit.formula.parameters import count_parameters
+from memkit.hardware.cards import CARDS
+from memkit.pictures.timeline import TimelinePicture, drawn_instants
+from memkit.setup.models import PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA, ModelConfig
+from memkit.setup.recipes import OPTIMIZERS, PRECISIONS, PURE_BF16, OptimizerConfig
+from memkit.setup.training import ATTENTIONS, MAX_GRAD_ACCUM_STEPS, RECOMPUTATIONS, TrainingSetup
+from memkit.timeline import PARTS, MemoryTimeline, where
 from memkit.units import format_bytes, format_count
 from memkit.widgets.panel import Number, Panel, View, choice
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from memkit.code_reading import number_text
-from memkit.decoding import all_values
-from memkit.formats import FORMATS, FloatFormat, Format
-from memkit.number_line_picture import MAX_BITS, NumberLinePicture
-from memkit.rounding import neighbours
+from memkit.formats.decoding import all_values
+from memkit.formats.reading import number_text
+from memkit.formats.records import FORMATS, FloatFormat, Format
+from memkit.formats.rounding import neighbours
+from memkit.pictures.number_line import MAX_BITS, NumberLinePicture
 from memkit.units import as_whole_number
 from memkit.widgets.panel import Number, Panel, View, choice, switch
 
@@ -19,8 +19,8 @@ MAX_ZOOM = 280
 class NumberLine(Panel):
     """One or two formats, logarithmic or linear, and a zoom → their values as ticks, subnormal ones apart.
 
-    ``zoom`` halves the largest value shown so many times; zero stays in the middle of the linear line, the smallest
-    positive value at the left end of the logarithmic one.
+    ``zoom`` halves the largest value shown so many times; zero stays in the middle of the linear line, the
+    smallest positive value at the left end of the logarithmic one.
     """
 
     def __init__(self, **values):

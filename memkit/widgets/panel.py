@@ -24,8 +24,8 @@ LABEL = {"description_width": "118px"}
 class View:
     """What a panel shows for one state: a picture, what it shows, what it means, and its numbers.
 
-    ``alt`` describes the picture to who does not see it. ``words`` are the sentences of the status line,
-    the first of which is the one-line summary. ``table`` has rows of text, the header first. ``more`` gives
+    ``alt`` describes the picture to who does not see it. ``words`` are the sentences of the status line, the
+    first of which is the one-line summary. ``table`` has rows of text, the header first. ``more`` gives
     sentences that take longer to find; it is called when the picture is on its way.
     """
 

@@ -3,11 +3,11 @@
 import ipywidgets as widgets
 import numpy as np
 
-from memkit.code_reading import number_text, parse_number
-from memkit.formats import FORMATS, FloatFormat
-from memkit.rounding import neighbours
-from memkit.running_sum_picture import RunningSumPicture
-from memkit.running_sums import MAX_MANTISSA_BITS, num_moving_terms, sticking_point
+from memkit.formats.reading import number_text, parse_number
+from memkit.formats.records import FORMATS, FloatFormat
+from memkit.formats.rounding import neighbours
+from memkit.formats.running_sums import MAX_MANTISSA_BITS, num_moving_terms, sticking_point
+from memkit.pictures.sums import RunningSumPicture
 from memkit.units import as_whole_number
 from memkit.widgets.panel import LABEL, WIDE, Number, Panel, View, choice
 

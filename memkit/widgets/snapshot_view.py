@@ -6,11 +6,11 @@ from pathlib import Path
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 
-from memkit.allocation_bands import Band, stack_bands
-from memkit.allocator_plots import allocations_figure, band_path
-from memkit.picture import INK
-from memkit.replays import Replay
-from memkit.snapshots import replay
+from memkit.allocator.replays import Replay
+from memkit.allocator.snapshot_replay import replay_snapshot
+from memkit.pictures.allocator import allocations_figure, band_path
+from memkit.pictures.bands import Band, stack_bands
+from memkit.pictures.picture import INK
 from memkit.timeline import MemoryTimeline
 from memkit.units import as_whole_number, format_bytes
 from memkit.widgets.clicks import click_helper
@@ -23,8 +23,8 @@ NUM_LINES = 10
 class SnapshotView(Panel):
     """Every allocation of a run as a band: as high as its bytes, as long as its life.
 
-    ``source`` is a traced or replayed timeline, a snapshot, or the file of one (read without running it). Choose a
-    band by its number, or click it.
+    ``source`` is a traced or replayed timeline, a snapshot, or the file of one (read without running it).
+    Choose a band by its number, or click it.
 
     Raises: ValueError: the source carries no events.
     """
@@ -37,7 +37,7 @@ class SnapshotView(Panel):
         **values,
     ):
         if not isinstance(source, (MemoryTimeline, Replay)):
-            source = replay(source)
+            source = replay_snapshot(source)
         self.timeline = source.timeline if isinstance(source, Replay) else source
         self.picture_of_all = allocations_figure(self.timeline, max_bands, title)
         self.bands = stack_bands(self.timeline.events, max_bands)

@@ -2,12 +2,11 @@
 
 import ipywidgets as widgets
 
-from memkit.estimate import estimate_memory
-from memkit.models import GPT2_SMALL
-from memkit.timeline import PARTS, Instant, MemoryTimeline
-from memkit.timeline_picture import TimelinePicture, drawn_instants
-from memkit.timeline_words import where
-from memkit.training import TrainingSetup
+from memkit.formula.estimate import estimate_memory
+from memkit.pictures.timeline import TimelinePicture, drawn_instants
+from memkit.setup.models import GPT2_SMALL
+from memkit.setup.training import TrainingSetup
+from memkit.timeline import PARTS, Instant, MemoryTimeline, where
 from memkit.units import as_whole_number, format_bytes
 from memkit.widgets.panel import Number, Panel, View
 

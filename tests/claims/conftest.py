@@ -2,7 +2,7 @@
 
 import pytest
 
-from memkit.claims import claim
+from memkit.book.claims import claim
 
 
 @pytest.fixture

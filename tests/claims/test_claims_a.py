@@ -12,14 +12,17 @@ from types import SimpleNamespace
 
 import torch
 
-from memkit.activations import activation_bytes, autocast_cast_bytes
-from memkit.claims import rounds_to
-from memkit.dtypes import tensor_bytes
-from memkit.estimate import estimate_memory
-from memkit.hardware import CARDS
-from memkit.models import GPT2_LARGE, GPT2_SMALL, LLAMA_2_7B
-from memkit.params import block_parameters, count_by_kind, count_parameters
-from memkit.recipes import (
+from memkit.allocator.workspaces import training_workspace_bytes
+from memkit.book.claims import rounds_to
+from memkit.formats.dtypes import tensor_bytes
+from memkit.formula.activations import activation_bytes, autocast_cast_bytes
+from memkit.formula.estimate import estimate_memory
+from memkit.formula.parameters import block_parameters, count_by_kind, count_parameters
+from memkit.formula.states import bytes_per_parameter
+from memkit.hardware.cards import CARDS
+from memkit.program.transformer import Transformer
+from memkit.setup.models import GPT2_LARGE, GPT2_SMALL, LLAMA_2_7B
+from memkit.setup.recipes import (
     ADAMW,
     AUTOCAST_BF16,
     BF16_MASTER,
@@ -31,12 +34,9 @@ from memkit.recipes import (
     OptimizerConfig,
     Precision,
 )
-from memkit.states import bytes_per_parameter
+from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS
-from memkit.training import TrainingSetup
-from memkit.transformer import Transformer
 from memkit.units import GIB, MIB
-from memkit.workspaces import training_workspace_bytes
 
 BILLION = 10**9
 SEVEN = 7

@@ -7,18 +7,18 @@ from functools import cache
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from memkit.activations import activation_bytes, block_ledger
-from memkit.claims import rounds_to
-from memkit.estimate import estimate_memory
-from memkit.hardware import CARDS
-from memkit.korthikanti import ADDENDS
-from memkit.models import GPT2_LARGE, LLAMA_2_7B, TINY_GPT2
-from memkit.params import count_parameters
-from memkit.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, FP32, PURE_BF16
-from memkit.saved_tensors import saved_bytes, saved_storages
-from memkit.states import state_bytes
-from memkit.training import TrainingSetup
-from memkit.transformer import Block
+from memkit.book.claims import rounds_to
+from memkit.formula.activations import activation_bytes, block_ledger
+from memkit.formula.estimate import estimate_memory
+from memkit.formula.korthikanti import ADDENDS
+from memkit.formula.parameters import count_parameters
+from memkit.formula.states import state_bytes
+from memkit.hardware.cards import CARDS
+from memkit.measuring.saved_tensors import saved_bytes, saved_storages
+from memkit.program.transformer import Block
+from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B, TINY_GPT2
+from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, FP32, PURE_BF16
+from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, KIB, MIB
 
 # The setup that the printed figures speak of: 36 blocks, dropout as GPT-2 was trained, stored scores.

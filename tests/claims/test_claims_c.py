@@ -1,8 +1,8 @@
-"""Proofs of group C: cards and the memory hierarchy. Card records name their sources in memkit.hardware."""
+"""Proofs of group C: cards and the memory hierarchy. Card records name their sources in memkit.hardware.cards."""
 
-from memkit.claims import rounds_to
-from memkit.hardware import CARDS, Card
-from memkit.memory_hierarchy import FLOAT32_BYTES, LATENCY_CYCLES, MemoryLevel, memory_hierarchy
+from memkit.book.claims import rounds_to
+from memkit.hardware.cards import CARDS, Card
+from memkit.hardware.hierarchy import FLOAT32_BYTES, LATENCY_CYCLES, MemoryLevel, memory_hierarchy
 from memkit.units import GIB, KIB, MIB
 
 A100, H100, V100 = CARDS["A100 SXM 80 GB"], CARDS["H100 SXM"], CARDS["V100 32 GB"]

@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from memkit.formats import FORMATS
-from memkit.hardware import CARDS, MIN_CAPABILITY
-from memkit.rounding import torch_overflow
+from memkit.formats.records import FORMATS
+from memkit.formats.rounding import torch_overflow
+from memkit.hardware.cards import CARDS, MIN_CAPABILITY
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 LOST_IN_FP16 = float(np.finfo(np.float16).smallest_subnormal) / 2

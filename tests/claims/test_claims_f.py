@@ -5,10 +5,10 @@ from dataclasses import replace
 from functools import cache
 from math import sqrt
 
-from memkit.activations import activation_bytes, block_ledger
-from memkit.claims import rounds_to
-from memkit.estimate import estimate_memory
-from memkit.korthikanti import (
+from memkit.book.claims import rounds_to
+from memkit.formula.activations import activation_bytes, block_ledger
+from memkit.formula.estimate import estimate_memory
+from memkit.formula.korthikanti import (
     ADDENDS,
     LAYER_MILLISECONDS,
     MODEL_22B,
@@ -21,14 +21,23 @@ from memkit.korthikanti import (
     printed_hardware_flops,
     recomputed_flops,
 )
-from memkit.models import GPT2_LARGE, GPT2_MEDIUM, GPT2_SMALL, LLAMA_2_7B
-from memkit.recipes import ADAMW, PURE_BF16
-from memkit.states import state_bytes
-from memkit.strategies import CORE, FULL, FULL_NO_STOP, NONE, Strategy, every, groups, square_root_groups
-from memkit.strategy_costs import blocks_ledger, step_flops, stored_bytes
-from memkit.strategy_estimate import predict_peak
+from memkit.formula.states import state_bytes
+from memkit.recomputation.costs import blocks_ledger, step_flops, stored_bytes
+from memkit.recomputation.peak import predict_peak
+from memkit.setup.models import GPT2_LARGE, GPT2_MEDIUM, GPT2_SMALL, LLAMA_2_7B
+from memkit.setup.recipes import ADAMW, PURE_BF16
+from memkit.setup.strategies import (
+    CORE,
+    FULL,
+    FULL_NO_STOP,
+    NONE,
+    Strategy,
+    every,
+    groups,
+    square_root_groups,
+)
+from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
-from memkit.training import TrainingSetup
 
 FLASH = TrainingSetup(
     model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, seq_len=1024, attention="flash", dropout=0.1

@@ -18,14 +18,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode
 
-from memkit.claims import rounds_to
-from memkit.models import LLAMA_2_7B, TINY_GPT2
-from memkit.recipes import PURE_BF16
-from memkit.saved_tensors import SavedStorage, saved_bytes, saved_storages
-from memkit.strategy_costs import block_products
-from memkit.trace import trace_memory
-from memkit.training import TrainingSetup
-from memkit.transformer import Block, Transformer
+from memkit.book.claims import rounds_to
+from memkit.measuring.saved_tensors import SavedStorage, saved_bytes, saved_storages
+from memkit.program.transformer import Block, Transformer
+from memkit.recomputation.costs import block_products
+from memkit.setup.models import LLAMA_2_7B, TINY_GPT2
+from memkit.setup.recipes import PURE_BF16
+from memkit.setup.training import TrainingSetup
+from memkit.tracing.trace import trace_memory
 
 BATCH, TOKENS = 2, 64
 VALUES = 2**20  # of one hidden state: beside it the states of random numbers are nothing

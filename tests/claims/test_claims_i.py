@@ -1,7 +1,7 @@
 """Group I of the ledger, first half: what stands when in a step, the message, and recovery (C253-C278).
 
 Steps are traced: the real PyTorch code on tensors without data. What only a GPU does is asked of the model
-of its allocator, which replays recorded runs of real cards to the byte (tests/test_snapshots.py).
+of its allocator, which replays recorded runs of real cards to the byte (tests/allocator/test_snapshot_replay.py).
 """
 
 import gc
@@ -17,22 +17,22 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from memkit.allocator import CachingAllocator, OutOfMemory
-from memkit.allocator_blocks import Driver
-from memkit.allocator_config import AllocatorConfig
-from memkit.capped_card import SimulatedCard
-from memkit.estimate import estimate_memory
-from memkit.live_tensors import live_tensors
-from memkit.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2
-from memkit.ragged_batches import ragged_build
-from memkit.recipes import AUTOCAST_BF16, PURE_BF16
-from memkit.replays import Replay
-from memkit.saved_tensors import saved_storages
-from memkit.snapshots import replay_trace
+from memkit.allocator.caching import CachingAllocator, OutOfMemory
+from memkit.allocator.config import AllocatorConfig
+from memkit.allocator.heap import Driver
+from memkit.allocator.replays import Replay
+from memkit.allocator.snapshot_replay import replay_trace
+from memkit.formula.estimate import estimate_memory
+from memkit.measuring.live_objects import live_tensors
+from memkit.measuring.saved_tensors import saved_storages
+from memkit.measuring.small_card import SimulatedCard
+from memkit.program.small_programs import ragged_build
+from memkit.program.transformer import Transformer, training_build
+from memkit.setup.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2
+from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
+from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline
-from memkit.trace import trace_memory
-from memkit.training import TrainingSetup
-from memkit.transformer import Transformer, training_build
+from memkit.tracing.trace import trace_memory
 from memkit.units import GIB, MIB
 
 STEP = TrainingSetup(model=GPT2_SMALL, micro_batch_size=4, attention="efficient")

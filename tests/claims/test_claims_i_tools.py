@@ -1,7 +1,7 @@
 """Group I of the ledger, second half: the allocator, its counters, the tools, leaks and cures (C279-C308).
 
 What only a GPU does is asked of the model of its allocator, which replays recorded runs of real cards
-to the byte (tests/test_snapshots.py). What PyTorch prints and offers is asked of PyTorch.
+to the byte (tests/allocator/test_snapshot_replay.py). What PyTorch prints and offers is asked of PyTorch.
 """
 
 import inspect
@@ -17,14 +17,14 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, tensorboard_trace_handler
 
-from memkit.allocator import CachingAllocator, OutOfMemory
-from memkit.allocator_blocks import Driver
-from memkit.capped_card import SimulatedCard
-from memkit.estimate import estimate_memory
-from memkit.hardware import CARDS
-from memkit.models import GPT2_SMALL
-from memkit.recipes import OptimizerConfig
-from memkit.training import TrainingSetup
+from memkit.allocator.caching import CachingAllocator, OutOfMemory
+from memkit.allocator.heap import Driver
+from memkit.formula.estimate import estimate_memory
+from memkit.hardware.cards import CARDS
+from memkit.measuring.small_card import SimulatedCard
+from memkit.setup.models import GPT2_SMALL
+from memkit.setup.recipes import OptimizerConfig
+from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, MIB
 
 STEP = TrainingSetup(model=GPT2_SMALL, micro_batch_size=4, attention="efficient")

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from functools import cache
 
-from memkit.activations import activation_bytes
-from memkit.claims import claim, rounds_to
-from memkit.hardware import CARDS
-from memkit.kv_cache import inference_bytes, kv_cache_bytes, kv_cache_bytes_per_token
-from memkit.models import LLAMA_2_7B, LLAMA_3_8B
-from memkit.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, PURE_BF16
-from memkit.states import bytes_per_parameter
-from memkit.training import TrainingSetup
+from memkit.book.claims import claim, rounds_to
+from memkit.formula.activations import activation_bytes
+from memkit.formula.inference import inference_bytes, kv_cache_bytes, kv_cache_bytes_per_token
+from memkit.formula.states import bytes_per_parameter
+from memkit.hardware.cards import CARDS
+from memkit.setup.models import LLAMA_2_7B, LLAMA_3_8B
+from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, PURE_BF16
+from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, KIB
 
 BILLION = 10**9

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from memkit.attention_memory import attention_kernel, core_ledger
-from memkit.claims import rounds_to
-from memkit.models import GPT2_LARGE, LLAMA_2_7B
-from memkit.recipes import FP32, PURE_BF16
-from memkit.saved_tensors import SavedStorage, saved_bytes, saved_storages
-from memkit.training import TrainingSetup
+from memkit.book.claims import rounds_to
+from memkit.formula.activations import attention_kernel, core_ledger
+from memkit.measuring.saved_tensors import SavedStorage, saved_bytes, saved_storages
+from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B
+from memkit.setup.recipes import FP32, PURE_BF16
+from memkit.setup.training import TrainingSetup
 
 B, A, D = 2, 4, 16  # micro-batch, heads, head size of the small real tensors
 

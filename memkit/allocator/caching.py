@@ -1,0 +1,299 @@
+"""Where the blocks go: a model of PyTorch's CUDA caching allocator, exact to the byte and the address.
+
+The driver's ``cudaMalloc`` is slow, so PyTorch keeps what it once got. It cuts *segments* into *blocks*:
+
+- ``malloc`` rounds the request, then takes the smallest free block of the same stream and pool that fits (of
+  equals the one at the lowest address). A block that is too large is split: the front is handed out, the rest
+  stays free. Nothing fits: a new segment is asked from the driver. The driver refuses: whole free segments
+  are given back and it is asked once more. It refuses again: out of memory.
+- ``free`` returns a block to its pool and merges it with its free neighbours. Nothing goes back to the
+  driver.
+
+So there are two numbers: ``allocated`` sums the blocks in use, ``reserved`` sums the segments. What lies
+between them is cached, and what lies between in pieces too small for the next request is fragmentation.
+
+Source: c10/cuda/CUDACachingAllocator.cpp of torch 2.6, c10/core/AllocatorConfig.h of torch 2.13; a name in
+backticks after a method is its counterpart there. Recorded runs of torch 2.11 replay exactly
+(``tests/allocator/test_snapshot_replay.py``). Not modelled: private pools (CUDA graphs, MemPool), the
+cudaMallocAsync backend.
+"""
+
+from bisect import bisect_left
+from collections.abc import Hashable
+
+from memkit.allocator.config import SMALL_REQUEST_BYTES, AllocatorConfig
+from memkit.allocator.expandable import grow, growable_size, unmap
+from memkit.allocator.heap import Block, Driver, Heap, Pool
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number, format_bytes
+
+
+class OutOfMemory(MemoryError):
+    """No block fits and the driver gives no segment, even after all whole free segments were returned.
+
+    The message has the words of PyTorch's; note that what it "tried to allocate" is the segment, not the request.
+    """
+
+    def __init__(self, allocator: "CachingAllocator", requested_bytes: int, segment_bytes: int):
+        self.requested_bytes = requested_bytes
+        self.segment_bytes = segment_bytes
+        self.capacity_bytes = allocator.driver.capacity_bytes
+        self.free_bytes = allocator.driver.free_bytes
+        self.allowed_bytes = allocator.allowed_bytes
+        self.allocated_bytes = allocator.allocated_bytes
+        self.cached_bytes = allocator.reserved_bytes - allocator.allocated_bytes
+        allowed = "" if self.allowed_bytes is None else f"{format_bytes(self.allowed_bytes)} allowed; "
+        super().__init__(
+            f"CUDA out of memory. Tried to allocate {format_bytes(segment_bytes)}. "
+            f"GPU 0 has a total capacity of {format_bytes(self.capacity_bytes)} "
+            f"of which {format_bytes(self.free_bytes)} is free. Including non-PyTorch memory, this process has "
+            f"{format_bytes(allocator.driver.used_bytes)} memory in use. {allowed}"
+            f"Of the allocated memory {format_bytes(self.allocated_bytes)} is allocated by PyTorch, and "
+            f"{format_bytes(self.cached_bytes)} is reserved by PyTorch but unallocated. If reserved but "
+            "unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
+            "fragmentation."
+        )
+
+
+class CachingAllocator(Heap):
+    """One card's caching allocator. Sizes are bytes, addresses integers; ``trace`` lists what a snapshot
+    records.
+
+    >>> allocator = CachingAllocator()
+    >>> address = allocator.malloc(1_000_000)
+    >>> allocator.allocated_bytes, allocator.reserved_bytes  # rounded to 512; one segment of 2 MiB
+    (1000448, 2097152)
+    """
+
+    def __init__(self, config: AllocatorConfig | None = None, driver: Driver | None = None):
+        super().__init__(config or AllocatorConfig(), driver or Driver())
+        self.waiting: dict[Hashable, list[Block]] = {}  # freed, but still used by a stream
+        self.finished: list[Block] = []  # once for every stream that is done with it
+        self.allowed_bytes = None
+        if self.config.per_process_memory_fraction < 1.0:
+            if self.driver.capacity_bytes is None:
+                raise ValueError("per_process_memory_fraction needs a driver with capacity_bytes")
+            self.allowed_bytes = int(self.config.per_process_memory_fraction * self.driver.capacity_bytes)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """``memory_allocated``: whole blocks in use, with their rounding and their unsplit rest."""
+        return self.current["allocated"]
+
+    @property
+    def reserved_bytes(self) -> int:
+        """``memory_reserved``: the segments, or mapped pages, held from the driver."""
+        return self.current["reserved"]
+
+    def memory_stats(self) -> dict[str, int]:
+        """The figures of ``torch.cuda.memory_stats`` that the model keeps, under torch's keys."""
+        stats = dict(self.counts)
+        for name, value in self.current.items():
+            stats |= {f"{name}_bytes.all.current": value, f"{name}_bytes.all.peak": self.peak[name]}
+        runs = self.segments()
+        holes = [b for run in runs for b in run if b.is_free and b.is_split and b.span is None]
+        stats["inactive_split_bytes.all.current"] = sum(block.size for block in holes)
+        stats["segment.all.current"] = sum(run[0].span is None for run in runs)
+        return stats
+
+    def reset_peak(self) -> None:
+        """``reset_peak_memory_stats``: the peak becomes the present."""
+        self.peak = dict(self.current)
+
+    def malloc(self, num_bytes: int, stream: int = 0) -> int | None:
+        """The address of a block for ``num_bytes``; ``None`` for zero bytes, which need no block
+        (``malloc``).
+
+        Raises: OutOfMemory: the driver gives no segment for it.
+        """
+        if as_whole_number("num_bytes", num_bytes) == 0:
+            return None
+        self.process_events()
+        size = self.config.round_size(num_bytes)
+        pool = self.small if size <= SMALL_REQUEST_BYTES else self.large
+        block = self._find_free(pool, size, stream) or self._make_block(pool, size, stream)
+        if block is None:
+            self.counts["num_ooms"] += 1
+            self.trace.append(("oom", self.driver.free_bytes or 0, size, stream))
+            raise OutOfMemory(self, num_bytes, self.config.segment_size(size))
+        if self._should_split(block, size):
+            pool.add(self.cut(block, size))
+        block.allocated, block.requested_bytes = True, num_bytes
+        for name, amount in (("allocated", block.size), ("active", block.size), ("requested", num_bytes)):
+            self.count(name, amount)
+        self.trace.append(("alloc", block.address, num_bytes, stream))
+        return block.address
+
+    def free(self, address: int) -> None:
+        """Give a block back to its pool, at once or when the other streams that use it are done
+        (``free``)."""
+        block = self.blocks.get(address)
+        if block is None or not block.allocated:
+            raise ValueError(f"address={address} is not the start of an allocated block")
+        block.allocated = False
+        self.count("allocated", -block.size)
+        self.trace.append(("free_requested", address, block.requested_bytes, block.stream))
+        if not block.stream_uses:
+            self._complete_free(block)
+            return
+        block.num_events = len(block.stream_uses)
+        for stream in block.stream_uses:
+            self.waiting.setdefault(stream, []).append(block)
+        block.stream_uses = set()
+
+    def record_stream(self, address: int, stream: Hashable) -> None:
+        """Say that another stream uses the block, so that a later ``free`` waits for it
+        (``recordStream``)."""
+        block = self.blocks[address]
+        if stream != block.stream:
+            block.stream_uses.add(stream)
+
+    def synchronize(self, stream: Hashable) -> None:
+        """The GPU has done all work of ``stream``: blocks that wait for it are free at the next
+        ``malloc``."""
+        self.finished += self.waiting.pop(stream, [])
+
+    def empty_cache(self) -> None:
+        """Wait for all streams, then give whole free segments and pages back (``release_cached_blocks``)."""
+        for stream in list(self.waiting):
+            self.synchronize(stream)
+        self.process_events()
+        for pool in (self.large, self.small):
+            free = [self.blocks[key[2]] for key in pool.free]
+            for block in free:
+                if block.span is None and not block.is_split:
+                    self.release(block)
+            for block in free:
+                if block.span is not None:
+                    unmap(self, block)
+
+    def process_events(self) -> None:
+        """Free what waited for streams that are done by now (``process_events``)."""
+        finished, self.finished = self.finished, []
+        for block in finished:
+            block.num_events -= 1
+            if block.num_events == 0:
+                self._complete_free(block)
+
+    def _complete_free(self, block: Block) -> None:
+        """The block is nobody's: merge it and put it into its pool (``free_block``)."""
+        self.trace.append(("free_completed", block.address, block.requested_bytes, block.stream))
+        self.count("active", -block.size)
+        self.count("requested", -block.requested_bytes)
+        block.requested_bytes = 0
+        self.add_free(block)
+
+    def _find_free(self, pool: Pool, size: int, stream: int) -> Block | None:
+        """Best fit among the free blocks of this stream (``get_free_block``)."""
+        if self._collects_garbage:
+            pool.num_searches += 1
+        index = bisect_left(pool.free, (stream, size, 0))
+        block = self._free_at(pool, index, stream)
+        if block is None:
+            return None
+        if block.span is not None:
+            block = self._best_expandable(pool, index, stream)
+            if block is None:
+                return None
+        limit = self.config.max_split_bytes
+        if limit is not None and size < limit <= block.size:
+            return None  # an oversize block is not broken for a small request
+        if limit is not None and size >= limit and block.size >= size + self.config.non_split_rounding_bytes:
+            return None
+        pool.remove(block)
+        return block
+
+    def _free_at(self, pool: Pool, index: int, stream: int) -> Block | None:
+        if index >= len(pool.free) or pool.free[index][0] != stream:
+            return None
+        return self.blocks[pool.free[index][2]]
+
+    def _best_expandable(self, pool: Pool, index: int, stream: int) -> Block | None:
+        """From a block of an expandable segment on, prefer the one that can grow to the least size.
+
+        Where the option is off by now, such blocks are skipped.
+        """
+        block = self._free_at(pool, index, stream)
+        while block is not None and block.span is not None:
+            index += 1
+            following = self._free_at(pool, index, stream)
+            if self.config.expandable_segments and (
+                following is None or growable_size(following) >= growable_size(block)
+            ):
+                break
+            block = following
+        return block
+
+    def _should_split(self, block: Block, size: int) -> bool:
+        """Whether the rest is worth keeping apart; otherwise the block is handed out whole
+        (``should_split``)."""
+        rest = block.size - size
+        if block.pool.is_small or self.config.expandable_segments:
+            return rest >= ALLOCATOR_BLOCK_BYTES
+        limit = self.config.max_split_bytes
+        return (limit is None or size < limit) and rest > SMALL_REQUEST_BYTES
+
+    def _make_block(self, pool: Pool, size: int, stream: int) -> Block | None:
+        """Ask the driver; if it refuses, give back more and more of the cache and ask again."""
+        self._collect_garbage()
+        block = self._new_segment(pool, size, stream)
+        if block is None and self._release_oversize(pool, size, stream):
+            block = self._new_segment(pool, size, stream)
+        if block is None:
+            self.empty_cache()
+            self.counts["num_alloc_retries"] += 1
+            block = self._new_segment(pool, size, stream)
+        return block
+
+    def _new_segment(self, pool: Pool, size: int, stream: int) -> Block | None:
+        """One ``cudaMalloc``, or pages mapped into an expandable segment (``alloc_block``)."""
+        num_bytes = self.config.segment_size(size)
+        if self.allowed_bytes is not None and self.reserved_bytes + num_bytes > self.allowed_bytes:
+            return None
+        if self.config.expandable_segments:
+            return grow(self, pool, size, stream)
+        address = self.driver.malloc(num_bytes)
+        if address is None:
+            return None
+        block = self.blocks[address] = Block(address, num_bytes, stream, pool)
+        self.reserve("segment_alloc", block, num_bytes)
+        return block
+
+    def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
+        """With ``max_split_size_mb``: give back just enough oversize blocks
+        (``release_available_cached_blocks``)."""
+        limit = self.config.max_split_bytes
+        if limit is None or self.config.expandable_segments:  # PyTorch asserts on an expandable block here
+            return False
+        need = max(size, limit)
+        index = bisect_left(pool.free, (stream, need, 0))
+        block = self._free_at(pool, index, stream)
+        if block is not None:
+            self.release(block)
+            return True
+        released = 0
+        for key in reversed(pool.free[:index]):
+            if released >= need or key[0] != stream or key[1] < limit:
+                break
+            released += key[1]
+            self.release(self.blocks[key[2]])
+        return released >= need
+
+    @property
+    def _collects_garbage(self) -> bool:
+        return self.config.garbage_collection_threshold > 0.0 and self.allowed_bytes is not None
+
+    def _collect_garbage(self) -> None:
+        """Give back whole segments that have lain idle longest (``garbage_collect_cached_blocks``)."""
+        if not self._collects_garbage:
+            return
+        excess = self.reserved_bytes - int(self.config.garbage_collection_threshold * self.allowed_bytes)
+        pool, freed_any = self.large, True
+        while excess > 0 and freed_any:
+            free = [self.blocks[key[2]] for key in pool.free]
+            whole = [block for block in free if not block.is_split and block.span is None]
+            ages = {block: pool.num_searches - block.searches_at_free for block in whole}
+            old = [block for block, age in ages.items() if age * len(ages) >= sum(ages.values())]
+            for block in old:
+                excess -= block.size
+                self.release(block)
+            freed_any = bool(old)

@@ -1,0 +1,230 @@
+"""What a request becomes: the sizes and options of PyTorch's CUDA caching allocator.
+
+Nobody gets the bytes he asked for. A request is rounded up to a *block*; blocks are cut out of *segments*,
+and only a segment is asked from the driver with ``cudaMalloc``. This module knows the sizes;
+``memkit.allocator.caching`` knows where the blocks go. The options are those of the environment variable
+``PYTORCH_ALLOC_CONF``.
+
+Source: c10/core/AllocatorConfig.h of torch 2.13, c10/cuda/CUDACachingAllocator.cpp of torch 2.6.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from memkit.units import ALLOCATOR_BLOCK_BYTES, MIB, round_up
+
+SMALL_REQUEST_BYTES = 1 * MIB  # kSmallSize: a rounded request up to this goes to the small pool
+SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer: a segment (or page) of the small pool
+MIN_OWN_SEGMENT_BYTES = 10 * MIB  # kMinLargeAlloc: from here on a request gets a segment of its own size
+SEGMENT_ROUNDING_BYTES = 2 * MIB  # kRoundLarge: such a segment is rounded up to this
+
+NUM_DIVISION_INTERVALS = 16  # one per power of two, from 1 MiB to 32 GiB; the ends reach further
+IGNORED_OPTIONS = (
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "pinned_num_register_threads",
+    "pinned_max_cached_size_mb",
+    "pinned_max_round_threshold_mb",
+    "pinned_reserve_segment_size_mb",
+    "pinned_free_catch_all",
+    "release_lock_on_cudamalloc",
+    "graph_capture_record_stream_reuse",
+    "throw_on_cudamalloc_oom",
+)
+"""Options that change time, host memory or the error's text, but no size on the card."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocatorConfig:
+    """The options that decide sizes; bytes where PyTorch's own spelling says ``_mb``.
+
+    ``max_split_bytes`` is ``None`` where any block may be split, ``max_non_split_rounding_bytes`` is ``None``
+    where it equals ``large_segment_bytes`` (as in PyTorch).
+    """
+
+    expandable_segments: bool = False
+    max_split_bytes: int | None = None
+    max_non_split_rounding_bytes: int | None = None
+    large_segment_bytes: int = 20 * MIB
+    roundup_power2_divisions: tuple[int, ...] = (0,) * NUM_DIVISION_INTERVALS
+    garbage_collection_threshold: float = 0.0
+    per_process_memory_fraction: float = 1.0
+
+    def __post_init__(self):
+        if self.large_segment_bytes <= MIN_OWN_SEGMENT_BYTES:
+            raise ValueError(f"large_segment_size_mb:{self.large_segment_bytes / MIB:g} must be above 10")
+        for key in ("max_split_bytes", "max_non_split_rounding_bytes"):
+            value = getattr(self, key)
+            if value is not None and value < self.large_segment_bytes:
+                option = key.replace("split_bytes", "split_size_mb").replace("rounding_bytes", "rounding_mb")
+                least = self.large_segment_bytes // MIB
+                raise ValueError(f"{option}:{value / MIB:g} is below the size of a large segment, {least}")
+        if len(self.roundup_power2_divisions) != NUM_DIVISION_INTERVALS:
+            raise ValueError(
+                f"roundup_power2_divisions has {len(self.roundup_power2_divisions)} entries, "
+                f"not {NUM_DIVISION_INTERVALS} (one per power of two from 1 MiB)"
+            )
+        for divisions in self.roundup_power2_divisions:
+            if divisions < 0 or divisions & (divisions - 1):
+                raise ValueError(f"roundup_power2_divisions:{divisions} is neither 0 nor a power of two")
+        if not 0.0 <= self.garbage_collection_threshold < 1.0:
+            threshold = self.garbage_collection_threshold
+            raise ValueError(f"garbage_collection_threshold:{threshold} is outside (0.0, 1.0); 0 is off")
+        if not 0.0 < self.per_process_memory_fraction <= 1.0:
+            fraction = self.per_process_memory_fraction
+            raise ValueError(f"per_process_memory_fraction:{fraction} is outside (0, 1]")
+
+    @property
+    def non_split_rounding_bytes(self) -> int:
+        """How much larger than the request an oversize block may be and still be handed out whole."""
+        if self.max_non_split_rounding_bytes is None:
+            return self.large_segment_bytes
+        return self.max_non_split_rounding_bytes
+
+    @classmethod
+    def parse(cls, text: str) -> "AllocatorConfig":
+        """Read a ``PYTORCH_ALLOC_CONF`` string such as ``expandable_segments:True,max_split_size_mb:64``.
+
+        Raises: ValueError: what torch 2.13 refuses, and a key that no version knows (torch refuses that on
+        CUDA).
+
+        >>> AllocatorConfig.parse("max_split_size_mb:64").max_split_bytes
+        67108864
+        """
+        fields: dict[str, object] = {}
+        text = "".join(text.split())
+        for part in re.split(r",(?![^\[]*\])", text.removesuffix(",")) if text else []:
+            key, colon, value = part.partition(":")
+            if not colon or not value:
+                raise ValueError(f"{part!r} in {text!r} is not of the form key:value")
+            if key in IGNORED_OPTIONS:
+                continue
+            if key not in _READERS:
+                known = ", ".join(sorted(_READERS))
+                raise ValueError(f"{key!r} is not an allocator option; known are {known}")
+            field, read = _READERS[key]
+            if field:
+                fields[field] = read(key, value)
+            else:
+                read(key, value)
+        return cls(**fields)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, object]) -> "AllocatorConfig":
+        """The options of a recorded run, from the ``allocator_settings`` of its memory snapshot."""
+        divisions = settings.get("roundup_power2_divisions") or {}
+        max_split = int(settings.get("max_split_size", -1))
+        return cls(
+            expandable_segments=bool(settings.get("expandable_segments", False)),
+            max_split_bytes=max_split if max_split > 0 else None,
+            roundup_power2_divisions=tuple(
+                int(divisions.get(str(1 << i), 0)) for i in range(NUM_DIVISION_INTERVALS)
+            ),
+            garbage_collection_threshold=float(settings.get("garbage_collection_threshold", 0.0)),
+        )
+
+    def divisions_for(self, num_bytes: int) -> int:
+        """``roundup_power2_divisions`` for a request: one entry per power of two, the ends extended."""
+        interval = num_bytes.bit_length() - MIB.bit_length()
+        return self.roundup_power2_divisions[min(max(interval, 0), NUM_DIVISION_INTERVALS - 1)]
+
+    def round_size(self, num_bytes: int) -> int:
+        """Bytes of the block that a request needs: up to 512, or up to a step between two powers of two.
+
+        >>> AllocatorConfig().round_size(1), AllocatorConfig().round_size(513)
+        (512, 1024)
+        >>> AllocatorConfig.parse("roundup_power2_divisions:4").round_size(1_200_000)  # steps of 2**20 / 4
+        1310720
+        """
+        if num_bytes < ALLOCATOR_BLOCK_BYTES:
+            return ALLOCATOR_BLOCK_BYTES
+        divisions = self.divisions_for(num_bytes)
+        if divisions > 1 and num_bytes > ALLOCATOR_BLOCK_BYTES * divisions:
+            power = 1 << (num_bytes.bit_length() - 1)
+            return round_up(num_bytes, power // divisions)
+        return round_up(num_bytes)
+
+    def segment_size(self, size: int) -> int:
+        """Bytes asked from ``cudaMalloc`` when no cached block fits a request of rounded ``size``.
+
+        >>> [AllocatorConfig().segment_size(n * MIB) // MIB for n in (1, 2, 10, 11)]
+        [2, 20, 10, 12]
+        """
+        if size <= SMALL_REQUEST_BYTES:
+            return SMALL_SEGMENT_BYTES
+        if size < MIN_OWN_SEGMENT_BYTES:
+            return self.large_segment_bytes
+        return round_up(size, SEGMENT_ROUNDING_BYTES)
+
+    def page_size(self, is_small: bool) -> int:
+        """Bytes that an expandable segment maps at once."""
+        return SMALL_SEGMENT_BYTES if is_small else self.large_segment_bytes
+
+
+def _read_mib(key: str, value: str) -> int:
+    if not value.isdecimal():
+        raise ValueError(f"{key}:{value} is not a whole number of MiB")
+    return int(value) * MIB
+
+
+def _read_bool(key: str, value: str) -> bool:
+    if value not in ("True", "False"):
+        raise ValueError(f"{key}:{value} is neither True nor False")
+    return value == "True"
+
+
+def _read_fraction(key: str, value: str) -> float:
+    try:
+        fraction = float(value)
+    except ValueError:
+        raise ValueError(f"{key}:{value} is not a number") from None
+    if not 0.0 < fraction <= 1.0 or (key == "garbage_collection_threshold" and fraction == 1.0):
+        raise ValueError(f"{key}:{value} is outside (0.0, 1.0)")
+    return fraction
+
+
+def _read_backend(key: str, value: str) -> None:
+    if value != "native":
+        raise ValueError(f"{key}:{value} is not modelled, only native is; cudaMallocAsync keeps its own pool")
+
+
+def _read_divisions(key: str, value: str) -> tuple[int, ...]:
+    """``4`` for every size, or ``[64:8,256:4,>:1]``: from 64 MiB on, from 256 MiB on, above.
+
+    As in PyTorch the first entry also fills everything below it, ``>`` everything after the last one; what
+    lies between two entries stays 0, that is, off.
+    """
+    if not value.startswith("["):
+        if not value.isdecimal() or int(value) == 0:
+            raise ValueError(f"{key}:{value} is not a power of two")
+        return (int(value),) * NUM_DIVISION_INTERVALS
+    divisions, last = [0] * NUM_DIVISION_INTERVALS, None
+    for entry in value.strip("[]").split(","):
+        found = re.fullmatch(r"(>|\d+):(\d+)", entry)
+        if not found or not value.endswith("]"):
+            raise ValueError(f"{key}:{value} is not of the form [64:8,256:4,>:1]")
+        boundary, count = found[1], int(found[2])
+        if boundary == ">":
+            start = 1 if last is None else last + 1
+            divisions[start:] = [count] * (NUM_DIVISION_INTERVALS - start)
+            continue
+        if int(boundary) == 0 or int(boundary) & (int(boundary) - 1):
+            raise ValueError(f"{key}:{value}: the boundary {boundary} is not a power of two")
+        index = min(int(boundary).bit_length() - 1, NUM_DIVISION_INTERVALS - 1)
+        if last is None:
+            divisions[:index] = [count] * index
+        divisions[index], last = count, index
+    return tuple(divisions)
+
+
+_READERS = {
+    "expandable_segments": ("expandable_segments", _read_bool),
+    "max_split_size_mb": ("max_split_bytes", _read_mib),
+    "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", _read_mib),
+    "large_segment_size_mb": ("large_segment_bytes", _read_mib),
+    "roundup_power2_divisions": ("roundup_power2_divisions", _read_divisions),
+    "garbage_collection_threshold": ("garbage_collection_threshold", _read_fraction),
+    "per_process_memory_fraction": ("per_process_memory_fraction", _read_fraction),
+    "backend": ("", _read_backend),
+}

@@ -1,0 +1,242 @@
+"""The state before a recording: play its events backwards from the blocks at its end.
+
+A block that lives to the end has its size in the snapshot. One that was there at the start and was freed on
+the way left only the size that was *asked for*. Its block is that, rounded, plus whatever the allocator found
+too small to split off. Two things tell how much: a gap in front of the next block that is too small to be a
+hole of its own belongs to the block, and the first block that is later cut out of a hole shows where the hole
+begins. Where neither speaks the block is taken to have no rest, and is counted as ambiguous.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from memkit.allocator.caching import CachingAllocator
+from memkit.allocator.config import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES, AllocatorConfig
+from memkit.allocator.heap import Block
+from memkit.units import ALLOCATOR_BLOCK_BYTES, TIB
+
+PAGE_BYTES = SMALL_SEGMENT_BYTES
+SPAN_BYTES = 2 * TIB  # addresses given to an expandable segment whose true reservation no snapshot tells
+FREED_BEFORE = "freed before"
+"""Stands for the stream that still uses a freed block: (this, the block's address)."""
+
+
+@dataclass
+class StartBlock:
+    """A block in use before the recording; ``size`` is 0 until it is known."""
+
+    address: int
+    requested_bytes: int
+    size: int
+    stream: int
+    is_pending: bool = False  # freed already, but another stream still used it
+
+
+@dataclass
+class StartSegment:
+    """A segment, or a run of mapped pages, before the recording."""
+
+    address: int
+    size: int
+    stream: int
+    is_small: bool
+    is_expandable: bool
+    span_start: int = 0  # lowest address that an expandable segment is known to have
+    blocks: list[StartBlock] = field(default_factory=list)
+
+    def blocks_with_ends(self) -> list[tuple[StartBlock, int]]:
+        """Each block with the address where the next one, or the segment's end, lies."""
+        ends = [*(block.address for block in self.blocks[1:]), self.address + self.size]
+        return list(zip(self.blocks, ends, strict=False))
+
+
+def state_before(events: Sequence[tuple], segments: Sequence[dict]) -> list[StartSegment]:
+    """Segments and used blocks before the first event, ``events`` being (action, address, size, stream)."""
+    held = {s["address"]: _segment(s) for s in segments if not s.get("is_expandable")}
+    anchors = _anchors(events, segments)
+    blocks = sorted((e[1], e[2]) for e in events if e[0] in ("alloc", "free_completed"))
+    pages = _pages(segments)
+    used = {
+        b["address"]: StartBlock(
+            b["address"],
+            b.get("requested_size", b["size"]),
+            b["size"],
+            s["stream"],
+            b["state"] != "active_allocated",
+        )
+        for s in segments
+        for b in s["blocks"]
+        if b["state"].startswith("active")
+    }
+    for action, address, size, stream in reversed(events):
+        if action == "alloc":
+            used.pop(address, None)
+        elif action == "free_completed":
+            used[address] = StartBlock(address, size, 0, stream, is_pending=True)
+        elif action == "free_requested" and address in used:
+            used[address].is_pending = False
+        elif action == "segment_alloc":
+            held.pop(address, None)
+        elif action == "segment_free":
+            held[address] = StartSegment(address, size, stream, size == SMALL_SEGMENT_BYTES, False)
+        elif action == "segment_map":
+            for page in range(address, address + size, PAGE_BYTES):
+                pages.pop(page, None)
+        elif action == "segment_unmap":
+            is_small = _was_small(address, size, blocks)
+            pages |= {page: (stream, is_small) for page in range(address, address + size, PAGE_BYTES)}
+    runs = sorted([*held.values(), *_runs(pages)], key=lambda segment: segment.address)
+    for run in runs:
+        own = [anchor[0] for anchor in anchors if anchor[1:] == (run.stream, run.is_small)]
+        run.span_start = min([run.address, *own])
+    starts = [segment.address for segment in runs]
+    for block in sorted(used.values(), key=lambda b: b.address):
+        index = bisect_right(starts, block.address) - 1
+        if index < 0 or block.address >= starts[index] + runs[index].size:
+            raise ValueError(f"the block at {block.address} lies in no segment; the recording lacks events")
+        runs[index].blocks.append(block)
+    return runs
+
+
+def _segment(segment: dict) -> StartSegment:
+    is_small = segment["segment_type"] == "small"
+    return StartSegment(segment["address"], segment["total_size"], segment["stream"], is_small, False)
+
+
+def _anchors(events: Sequence[tuple], segments: Sequence[dict]) -> list[tuple[int, int, bool]]:
+    """Places of expandable segments whose pool is known: (address, stream, whether small).
+
+    A small request maps one page of 2 MiB, a large one never so little.
+    """
+    ends = [
+        (s["address"], s["stream"], s["segment_type"] == "small") for s in segments if s.get("is_expandable")
+    ]
+    maps = [(e[1], e[3], e[2] == PAGE_BYTES) for e in events if e[0] == "segment_map"]
+    return ends + maps
+
+
+def _was_small(address: int, size: int, blocks: Sequence[tuple[int, int]]) -> bool:
+    """Whether pages that went back were the small pool's: told by the blocks that lay in them.
+
+    Without such a block their size decides: the large pool returns multiples of 20 MiB.
+    """
+    index = bisect_left(blocks, (address, 0))
+    if index < len(blocks) and blocks[index][0] < address + size:
+        return blocks[index][1] <= SMALL_REQUEST_BYTES
+    return bool(size % (10 * PAGE_BYTES))
+
+
+def _pages(segments: Sequence[dict]) -> dict[int, tuple[int, bool]]:
+    return {
+        page: (s["stream"], s["segment_type"] == "small")
+        for s in segments
+        if s.get("is_expandable")
+        for page in range(s["address"], s["address"] + s["total_size"], PAGE_BYTES)
+    }
+
+
+def _runs(pages: dict[int, tuple[int, bool]]) -> list[StartSegment]:
+    runs: list[StartSegment] = []
+    for page, (stream, is_small) in sorted(pages.items()):
+        last = runs[-1] if runs else None
+        if last and (last.address + last.size, last.stream, last.is_small) == (page, stream, is_small):
+            last.size += PAGE_BYTES
+        else:
+            runs.append(StartSegment(page, PAGE_BYTES, stream, is_small, True))
+    return runs
+
+
+def settle_sizes(runs: Sequence[StartSegment], events: Sequence[tuple], config: AllocatorConfig) -> int:
+    """Give every block its size; return how many could have been larger for all that the recording says."""
+    first_in_hole = _first_address_in_hole(runs, events)
+    num_ambiguous = 0
+    for run in runs:
+        fine = run.is_small or config.expandable_segments
+        least_hole = ALLOCATOR_BLOCK_BYTES if fine else SMALL_REQUEST_BYTES + 1
+        for block, end in run.blocks_with_ends():
+            if block.size:
+                continue
+            block.size = config.round_size(block.requested_bytes)
+            gap = end - block.address - block.size
+            is_oversize = config.max_split_bytes is not None and block.size >= config.max_split_bytes
+            if gap < least_hole or (is_oversize and not run.is_expandable):
+                block.size += gap
+            elif block.address in first_in_hole:
+                block.size = first_in_hole[block.address] - block.address
+            elif not fine:
+                num_ambiguous += 1
+    return num_ambiguous
+
+
+def _first_address_in_hole(runs: Sequence[StartSegment], events: Sequence[tuple]) -> dict[int, int]:
+    """For a block: where the hole behind it begins, if a block was cut from there before the block was
+    freed."""
+    starts = [block.address for run in runs for block in run.blocks]
+    watched = {block.address: end for run in runs for block, end in run.blocks_with_ends()}
+    found: dict[int, int] = {}
+    for action, address, *_ in events:
+        if action == "free_completed":
+            watched.pop(address, None)
+        elif action == "alloc" and starts:
+            before = starts[bisect_right(starts, address) - 1]
+            if before < address < watched.get(before, 0):
+                found[before] = address
+                del watched[before]
+    return found
+
+
+def build(allocator: CachingAllocator, runs: Sequence[StartSegment]) -> None:
+    """Put segments and blocks into an empty allocator, as if it had made them."""
+    for run in runs:
+        allocator.driver.used_bytes += run.size
+        allocator.count("reserved", run.size)
+        if not run.is_expandable:
+            pool = allocator.small if run.is_small else allocator.large
+            block = Block(run.address, run.size, run.stream, pool)
+            allocator.blocks[run.address] = block
+            _fill(allocator, block, run.blocks)
+    expandable = [run for run in runs if run.is_expandable]
+    for stream, is_small in dict.fromkeys((run.stream, run.is_small) for run in expandable):
+        own = [run for run in expandable if (run.stream, run.is_small) == (stream, is_small)]
+        start = min(run.span_start for run in own)
+        above = [run.span_start for run in expandable if run.span_start > own[-1].address]
+        end = min([start + SPAN_BYTES, *above])
+        span = (start, end - start)
+        pool = allocator.small if is_small else allocator.large
+        rest = Block(*span, stream, pool, mapped=False, span=span)
+        allocator.blocks[rest.address] = rest
+        for run in own:
+            block = _cut_off_front(allocator, rest, run.address)
+            rest = allocator.cut(block, run.size)
+            block.mapped = True
+            _fill(allocator, block, run.blocks)
+        pool.add(rest)
+
+
+def _cut_off_front(allocator: CachingAllocator, block: Block, address: int) -> Block:
+    """The part of ``block`` from ``address`` on; what lies before it, if anything, goes into the pool."""
+    if address == block.address:
+        return block
+    rest = allocator.cut(block, address - block.address)
+    block.pool.add(block)
+    return rest
+
+
+def _fill(allocator: CachingAllocator, block: Block, starts: Sequence[StartBlock]) -> None:
+    """Cut the used blocks out of a free one."""
+    for start in starts:
+        block = _cut_off_front(allocator, block, start.address)
+        rest = allocator.cut(block, start.size) if start.size < block.size else None
+        block.allocated = not start.is_pending
+        block.requested_bytes = start.requested_bytes
+        if start.is_pending:
+            block.num_events = 1
+            allocator.waiting[FREED_BEFORE, block.address] = [block]
+        allocator.count("active", block.size)
+        allocator.count("requested", block.requested_bytes)
+        allocator.count("allocated", 0 if start.is_pending else block.size)
+        if rest is None:
+            return
+        block = rest
+    block.pool.add(block)

@@ -1,0 +1,24 @@
+"""The book's own: the ledger of printed claims, recorded GPU runs, exercises, and the check of a reader's machine.
+
+``claims`` and ``recordings`` read files of the repository's ``chapters/`` and say where they look.
+
+Reading order:
+
+- ``claims``: what is commonly printed, and what is so
+- ``recordings``: a GPU run kept as a file, with its card, driver, torch and date
+- ``checkup``: ``doctor()``: is this machine ready for the book?
+- ``measurements``: what is measured on a card for the chapters
+- ``gpu_run``: ``make record``: run the measurements and write ``chapters/recordings``
+- ``exercises``: exercises that say which mistake this is
+"""
+
+from memkit import loaded_when_used
+
+__getattr__, __dir__, __all__ = loaded_when_used(
+    __name__,
+    claims="claim count_verdicts ids_of load_claims",
+    recordings="Recording find_recording load_recordings recorded_or_words save_recording",
+    checkup="doctor",
+    measurements="MEASUREMENTS",
+    exercises="check",
+)

@@ -1,0 +1,194 @@
+"""What is commonly printed about GPU memory, and what is so: the reader of ``chapters/claims.toml``.
+
+A claim is a sentence that the reader may have met elsewhere, restated in our words, with our answer, a
+verdict and the test or chapter cell that proves the answer. Both sentences are templates: the numbers in them
+stand in one table, ``figures``, and the proof reads the same table. So no number of the ledger can change
+without its proof failing.
+"""
+
+import string
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+
+Figure = int | float | bool | str
+
+VERDICTS = ("true", "conditional", "wrong", "outdated", "opinion")
+"""``conditional`` is true under a condition that the answer names; ``outdated`` was true once."""
+
+GROUPS = {
+    "A": ("weights, gradients, optimizer states", 1, 57),
+    "B": ("activations", 58, 82),
+    "C": ("cards and the memory hierarchy", 83, 100),
+    "D": ("number formats", 101, 124),
+    "E": ("mixed precision", 125, 177),
+    "F": ("activation recomputation", 178, 216),
+    "G": ("gradient accumulation", 217, 237),
+    "H": ("FP8", 238, 252),
+    "I": ("profiling, the allocator and running out of memory", 253, 308),
+    "J": ("many GPUs", 309, 333),
+    "K": ("offload", 334, 342),
+    "L": ("inference and fine-tuning recipes", 343, 366),
+    "M": ("8-bit and paged optimizers", 367, 370),
+    "N": ("attention kernels", 371, 376),
+    "O": ("rules of thumb", 377, 421),
+    "P": ("references", 422, 424),
+}
+"""Group letter → (subject, first number, last number); every number in between belongs to the group."""
+
+CHAPTERS = {
+    "01_memory_breakdown": ("A", "B", "C", "N", "C343-C347"),
+    "02_number_formats": ("D",),
+    "03_mixed_precision": ("E",),
+    "04_activation_recomputation": ("F",),
+    "05_gradient_accumulation": ("G",),
+    "06_fp8_training": ("H",),
+    "07_measuring_and_oom": ("I",),
+}
+"""The groups (or ranges of ids) that a chapter settles."""
+
+LEDGER = Path(__file__).resolve().parents[2] / "chapters" / "claims.toml"
+
+_FIELDS = {"claim", "answer", "verdict", "proof", "reason", "cell", "printed", "figures"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One sentence that is commonly printed, and what is so.
+
+    ``claim`` and ``answer`` are complete sentences, figures put in. ``proof`` is a test's node id, such as
+    ``tests/claims/test_claims_a.py::test_C001``, or a cell, ``chapters/01_memory_breakdown.ipynb::cell-id``;
+    an opinion, or a claim left out, has a ``reason`` instead. ``cell`` shows it to the reader. ``printed``
+    lists public pages that print it, and is empty where we know of none ("unsourced").
+    """
+
+    id: str
+    claim: str
+    answer: str
+    verdict: str
+    proof: str | None = None
+    reason: str | None = None
+    cell: str | None = None
+    printed: tuple[str, ...] = ()
+    figures: Mapping[str, Figure] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self):
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"{self.id}: verdict={self.verdict!r} is not one of {', '.join(VERDICTS)}")
+        if (self.proof is None) == (self.reason is None):
+            raise ValueError(f"{self.id} needs either a proof or a reason why there is none, not both")
+        if self.verdict == "opinion" and self.reason is None:
+            raise ValueError(f"{self.id} is an opinion: give the reason, it cannot have a proof")
+        if self.figures and self.proof is None:
+            raise ValueError(f"{self.id} has figures {', '.join(self.figures)} that nothing proves")
+
+    @property
+    def group(self) -> str:
+        """Letter of the group this claim belongs to."""
+        return group_of(self.id)
+
+
+def group_of(claim_id: str) -> str:
+    """Letter of the group that holds ``claim_id``.
+
+    >>> group_of("C001"), group_of("C343")
+    ('A', 'L')
+    """
+    for letter, (_, first, last) in GROUPS.items():
+        if claim_id in _ids(first, last):
+            return letter
+    raise ValueError(f"claim {claim_id!r} is outside C001 to C{GROUPS['P'][2]:03d}")
+
+
+def ids_of(chapter: str) -> tuple[str, ...]:
+    """Ids that ``chapter`` has to settle, in order.
+
+    >>> len(ids_of("01_memory_breakdown"))
+    111
+    """
+    if chapter not in CHAPTERS:
+        raise ValueError(f"chapter={chapter!r} settles no claims; chapters that do: {', '.join(CHAPTERS)}")
+    ids = []
+    for part in CHAPTERS[chapter]:
+        if part in GROUPS:
+            ids += _ids(*GROUPS[part][1:])
+        else:
+            first, last = (int(end.removeprefix("C")) for end in part.split("-"))
+            ids += _ids(first, last)
+    return tuple(ids)
+
+
+def load_claims(path: Path = LEDGER) -> dict[str, Claim]:
+    """Every claim of the ledger by id, in the ledger's order.
+
+    Raises: ValueError: an entry that is not complete, or a figure that is named in a sentence and not given.
+    """
+    tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    return {claim_id: read_claim(claim_id, table) for claim_id, table in tables.items()}
+
+
+def read_claim(claim_id: str, table: Mapping) -> Claim:
+    """The claim that one table of the ledger holds, its figures put into its sentences."""
+    if unknown := sorted(set(table) - _FIELDS):
+        raise ValueError(
+            f"{claim_id} has unknown fields {', '.join(unknown)}; known: {', '.join(sorted(_FIELDS))}"
+        )
+    if missing := [name for name in ("claim", "answer", "verdict") if not table.get(name)]:
+        raise ValueError(f"{claim_id} lacks {', '.join(missing)}")
+    if "printed" not in table:
+        raise ValueError(f'{claim_id} lacks printed: a list of pages, or "unsourced"')
+    figures = dict(table.get("figures", {}))
+    for name in named_figures(table["claim"] + table["answer"]):
+        if name not in figures:
+            raise ValueError(
+                f"{claim_id} names {{{name}}} and its figures are {', '.join(figures) or 'none'}"
+            )
+    fields = dict(table) | {
+        "id": claim_id,
+        "claim": table["claim"].format(**figures),
+        "answer": table["answer"].format(**figures),
+        "printed": () if table["printed"] == "unsourced" else tuple(table["printed"]),
+        "figures": MappingProxyType(figures),
+    }
+    return Claim(**fields)
+
+
+def claim(claim_id: str) -> Claim:
+    """The claim ``claim_id``, such as ``C001``."""
+    claims = load_claims()
+    if claim_id not in claims:
+        raise ValueError(f"claim {claim_id!r} is not in {LEDGER.name}, which holds {len(claims)} claims")
+    return claims[claim_id]
+
+
+def named_figures(template: str) -> list[str]:
+    """Names in braces in ``template``.
+
+    >>> named_figures("{params:,} parameters are {gb} GB")
+    ['params', 'gb']
+    """
+    return [name for _, name, _, _ in string.Formatter().parse(template) if name]
+
+
+def rounds_to(value: float, figure: Figure) -> bool:
+    """Whether ``value``, rounded to as many decimals as ``figure`` is printed with, is ``figure``.
+
+    >>> rounds_to(104.308, 104.3), rounds_to(104.308, 104.4), rounds_to(112.4, 112)
+    (True, False, True)
+    """
+    shown = Decimal(str(figure))
+    return Decimal(str(value)).quantize(shown) == shown
+
+
+def count_verdicts(claims: Iterable[Claim]) -> dict[str, int]:
+    """How many of ``claims`` have each verdict, every verdict named."""
+    counts = Counter(claim.verdict for claim in claims)
+    return {verdict: counts[verdict] for verdict in VERDICTS}
+
+
+def _ids(first: int, last: int) -> list[str]:
+    return [f"C{number:03d}" for number in range(first, last + 1)]

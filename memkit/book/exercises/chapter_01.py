@@ -1,0 +1,210 @@
+"""The exercises of chapter 01: where the bytes of a training step go."""
+
+from dataclasses import replace
+from functools import cache
+
+from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, Mistake, NumberExercise
+from memkit.formula.estimate import estimate_memory
+from memkit.formula.parameters import count_parameters
+from memkit.hardware.cards import CARDS
+from memkit.setup.models import LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
+from memkit.setup.recipes import PURE_BF16
+from memkit.setup.training import TrainingSetup
+from memkit.units import GIB, format_bytes
+
+CONTEXT_BYTES = 2 * GIB
+CARD = CARDS["A100 SXM 40 GB"]
+ROOM_BYTES = CARD.memory_bytes - CONTEXT_BYTES
+ON_A100 = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, seq_len=1024, recomputation="full")
+_P = count_parameters(LLAMA_2_7B)
+
+
+def llama_parameters(h: int, L: int, v: int, k: int, f: int) -> int:
+    """Parameters of a Llama-style model with a head of its own."""
+    return 2 * v * h + L * (2 * h * h + 2 * h * k + 3 * h * f + 2 * h) + h
+
+
+def block_activation_bytes(b: int, s: int, h: int, a: int) -> int:
+    """One GPT-2 block with flash attention, no dropout, 16-bit values: Korthikanti's 34 less two masks."""
+    attention, mlp, norms, log_sum_exp = 11 - 1, 19 - 1, 4, 4
+    return (attention + mlp + norms) * s * b * h + log_sum_exp * a * b * s
+
+
+def peak_name(seq_len: int) -> str:
+    """Where exercise 1.5's run peaks in step 2."""
+    setup = TrainingSetup(model=LLAMA_3_8B, precision=PURE_BF16, seq_len=seq_len)
+    return estimate_memory(setup).for_step(2).peak.name
+
+
+def judge_seq_len(answer: object) -> str | None:
+    """1.5: the smallest multiple of 1,024 whose peak is not in the optimizer's step."""
+    if isinstance(answer, bool) or not isinstance(answer, int) or answer < 1 or answer > 2**20:
+        return f"{answer!r} is not a number of tokens."
+    if answer % 1024:
+        return f"{answer:,} is not a multiple of 1,024."
+    if "optimizer" in peak_name(answer):
+        return f"At {answer:,} tokens the peak is still at the {peak_name(answer)}."
+    if answer > 1024 and "optimizer" not in peak_name(answer - 1024):
+        return f"At {answer:,} tokens the peak has moved, but at {answer - 1024:,} it had moved already."
+    return None
+
+
+def judge_batch(answer: object) -> str | None:
+    """1.6: the largest micro-batch whose peak leaves 2 GiB of the card."""
+    if isinstance(answer, bool) or not isinstance(answer, int) or answer < 1 or answer > 10**6:
+        return f"{answer!r} is not a number of sequences."
+    largest = {
+        "This is the answer without recomputation. Set recomputation='full'.": (ROOM_BYTES, "none"),
+        "You used the whole card. Leave 2 GiB for the context and the allocator.": (CARD.memory_bytes, "full"),
+        "You took the label for GiB. The card reports fewer bytes: CARDS has them.": (
+            CARD.label_gb * GIB - CONTEXT_BYTES, "full",
+        ),
+        "You took the label for 10**9 bytes. The card reports more: CARDS has them.": (
+            CARD.label_gb * 10**9 - CONTEXT_BYTES, "full",
+        ),
+    }  # fmt: skip
+    if answer == largest_batch(ROOM_BYTES):
+        return None
+    for diagnosis, (room_bytes, recomputation) in largest.items():
+        if answer == largest_batch(room_bytes, recomputation):
+            return diagnosis
+    peak_bytes = estimate_memory(replace(ON_A100, micro_batch_size=answer)).peak_bytes
+    fits = "fits: try one more" if peak_bytes <= ROOM_BYTES else "does not fit"
+    return f"With {answer} the peak is {format_bytes(peak_bytes)} of {format_bytes(ROOM_BYTES)}. It {fits}."
+
+
+@cache
+def largest_batch(room_bytes: int, recomputation: str = "full") -> int:
+    """Largest micro-batch of exercise 1.6's run whose peak is at most ``room_bytes``."""
+    batch, setup = 0, replace(ON_A100, recomputation=recomputation)
+    while estimate_memory(replace(setup, micro_batch_size=batch + 1)).peak_bytes <= room_bytes:
+        batch += 1
+    return batch
+
+
+EXERCISES = (
+    ChoiceExercise(
+        id="1.1",
+        title="What the batch moves",
+        right="c",
+        because="Only tensors with a b in their shape double, and those are activations.",
+        mistakes=(
+            Mistake(answer="a", diagnosis="Weights, gradients and states have the shape of the parameters."),
+            Mistake(answer="b", diagnosis="A gradient has the shape of its parameter: no b in it."),
+            Mistake(answer="d", diagnosis="That is the sequence with stored scores. The batch is a single factor."),
+        ),
+    ),
+    NumberExercise(
+        id="1.2",
+        title="States of a 7B model",
+        right=8 * _P,
+        because="Two float32 means for each parameter, 4 bytes each.",
+        mistakes=(
+            Mistake(answer=16 * _P, diagnosis="You counted weights and gradients too. The states alone are half."),
+            Mistake(answer=12 * _P, diagnosis="You counted a master copy. In float32 training the weights are it."),
+            Mistake(answer=8 * 7 * 10**9, diagnosis="7B is a name. The count is 6,738,415,616."),
+            Mistake(answer=4 * _P, diagnosis="You counted one mean. AdamW keeps two: of the gradient and its square."),
+        ),
+    ),
+    FunctionExercise(
+        id="1.3",
+        title="Count a Llama",
+        right=llama_parameters,
+        probes=((4096, 32, 32000, 4096, 11008), (4096, 32, 128256, 1024, 14336)),
+        because="It gives Llama-2-7B's 6,738,415,616 and Llama-3-8B's 8,030,261,248.",
+        mistakes=(
+            Mistake(
+                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - v * h,
+                diagnosis="One table of v times h is missing: token embedding and head are two tensors here.",
+            ),
+            Mistake(
+                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, h, f),
+                diagnosis="You made keys and values as wide as the queries. Their width is k.",
+            ),
+            Mistake(
+                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - L * h * f,
+                diagnosis="You gave the MLP two matrices. A gated MLP has three: gate, up and down.",
+            ),
+            Mistake(
+                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - L * 2 * h - h,
+                diagnosis="The norms are missing: two vectors of h in each block, and one at the end.",
+            ),
+            Mistake(
+                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + L * 2 * h + h,
+                diagnosis="You gave the norms a bias. An RMSNorm is one vector.",
+            ),
+            Mistake(
+                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - h,
+                diagnosis="One norm is missing: the one after the last block.",
+            ),
+        ),
+    ),
+    FunctionExercise(
+        id="1.4",
+        title="Mend a printed estimator",
+        right=block_activation_bytes,
+        probes=((8, 1024, 1280, 20), (4, 512, 768, 12), (1, 2048, 4096, 16)),
+        because="Two norms, the linear layers' inputs, q, k, v, the MLP's two wide tensors, and the log-sum-exp.",
+        mistakes=(
+            Mistake(
+                answer=lambda b, s, h, a: b * a * s**2 * 2 + b * s * 4 * h * 2,
+                diagnosis="This is the function as printed. One score tensor, and one MLP tensor of two.",
+            ),
+            Mistake(
+                answer=lambda b, s, h, a: 34 * s * b * h + 4 * a * b * s,
+                diagnosis="You counted two dropout masks, a byte a value each. There is no dropout here.",
+            ),
+            Mistake(
+                answer=lambda b, s, h, a: 32 * s * b * h,
+                diagnosis="Flash keeps one float32 number per head and token, the log-sum-exp: 4abs.",
+            ),
+            Mistake(
+                answer=lambda b, s, h, a: 34 * s * b * h + 5 * a * s**2 * b,
+                diagnosis="This is Korthikanti's formula, for stored scores and dropout.",
+            ),
+            Mistake(
+                answer=lambda b, s, h, a: 32 * s * b * h + 2 * a * s**2 * b,
+                diagnosis="You kept the softmax. Flash attention never stores the scores.",
+            ),
+            Mistake(
+                answer=lambda b, s, h, a: 64 * s * b * h + 4 * a * b * s,
+                diagnosis="These are float32 activations. The question has 16-bit values.",
+            ),
+        ),
+    ),
+    JudgedExercise(
+        id="1.5",
+        title="Where the peak moves",
+        judge=judge_seq_len,
+        because="From here on the activations at the start of the backward outweigh the optimizer's temporaries.",
+        mistakes=(
+            Mistake(answer=1024, diagnosis="still at the optimizer peak"),
+            Mistake(answer=8192, diagnosis="it had moved already"),
+            Mistake(answer=5000, diagnosis="not a multiple of 1,024"),
+        ),
+    ),
+    JudgedExercise(
+        id="1.6",
+        title="Fill a card",
+        judge=judge_batch,
+        because="One more and the logits and their gradient no longer fit beside weights and states.",
+        mistakes=(
+            Mistake(answer=largest_batch(ROOM_BYTES, "none"), diagnosis="without recomputation"),
+            Mistake(answer=largest_batch(CARD.memory_bytes), diagnosis="You used the whole card"),
+            Mistake(answer=largest_batch(CARD.label_gb * GIB - CONTEXT_BYTES), diagnosis="the label for GiB"),
+            Mistake(answer=largest_batch(CARD.label_gb * 10**9 - CONTEXT_BYTES), diagnosis="for 10**9 bytes"),
+            Mistake(answer=1, diagnosis="try one more"),
+        ),
+    ),
+    ChoiceExercise(
+        id="1.7",
+        title="Dead in the second step",
+        right="b",
+        because="Step 1 runs its forward without them; step 2 has them from the start.",
+        mistakes=(
+            Mistake(answer="a", diagnosis="Possible in general, but equal shapes find their old blocks again."),
+            Mistake(answer="c", diagnosis="zero_grad frees them by default. They are gone before step 2 begins."),
+            Mistake(answer="d", diagnosis="The batch has the same shape, so its activations have the same bytes."),
+        ),
+    ),
+)

@@ -1,0 +1,307 @@
+"""The exercises of chapter 02: what a number of 16, 8 or 4 bits holds."""
+
+import math
+
+import numpy as np
+import torch
+
+from memkit.book.exercises import FunctionExercise, JudgedExercise, Mistake, NumberExercise
+from memkit.formats.blocks import BLOCK_FORMATS
+from memkit.formats.decoding import decode
+from memkit.formats.records import FORMATS
+from memkit.formats.rounding import encode, round_to
+from memkit.formats.running_sums import running_sum
+
+_PARAMETERS = 7_000_000_000
+_NUM_TERMS = 8192
+
+
+def to_bfloat16(bits: int) -> int:
+    """The BF16 code nearest to the float32 with these bits."""
+    value = decode(bits, "float32")
+    return int(encode(value, "bfloat16", overflow="inf"))
+
+
+def share_moved(name: str) -> float:
+    """Share of the weights of exercise 2.6 that change when 1e-5 is taken off them in a format."""
+    weights = round_to(np.random.default_rng(0).normal(0, 0.02, 100_000), name, overflow="inf")
+    return float(np.mean(round_to(weights - 1e-5, name, overflow="inf") != weights))
+
+
+def moving_mean(xs: torch.Tensor) -> torch.Tensor:
+    """The moving average in float64, rounded once."""
+    mean = 0.0
+    for x in xs.tolist():
+        mean = 0.999 * mean + 0.001 * x
+    return torch.tensor(mean, dtype=torch.bfloat16)
+
+
+def _narrow_mean(xs: torch.Tensor, beta: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    for x in xs:
+        mean = beta * mean + torch.tensor(0.001, dtype=torch.bfloat16) * x
+    return mean.bfloat16()
+
+
+def _as_printed(xs: torch.Tensor) -> torch.Tensor:
+    return _narrow_mean(xs, torch.tensor(0.999, dtype=torch.bfloat16), torch.zeros((), dtype=torch.bfloat16))
+
+
+def _wide_mean_only(xs: torch.Tensor) -> torch.Tensor:
+    return _narrow_mean(xs, torch.tensor(0.999, dtype=torch.bfloat16).float(), torch.zeros(()))
+
+
+def _plain_mean(xs: torch.Tensor) -> torch.Tensor:
+    return xs.float().mean().bfloat16()
+
+
+def _judge_moving_mean(answer) -> str | None:
+    xs = torch.ones(2000, dtype=torch.bfloat16)
+    given, wanted = answer(xs), moving_mean(xs)
+    if not isinstance(given, torch.Tensor) or given.dtype != torch.bfloat16:
+        return "The result is to be a BF16 tensor: round once, at the end."
+    if given == wanted:
+        steps = torch.cat([torch.ones(1500), torch.zeros(500)]).bfloat16()
+        if answer(steps) == moving_mean(steps):
+            return None
+        return "Right for ones, not for ones followed by zeros: an average has to forget."
+    if given == _as_printed(xs):
+        return (
+            "It still stops at 0.5: as long as mean is BF16, a thousandth is less than half its step there."
+        )
+    if given == _wide_mean_only(xs):
+        return "mean is wide now, but beta went through BF16, where 0.999 is 1: nothing is forgotten."
+    if given == _plain_mean(xs):
+        return "That is the plain mean. A moving average starts at 0 and forgets."
+    return f"2,000 ones give {given.item():.4g}; in exact arithmetic it is {wanted.item():.4g}."
+
+
+def round_by_chance(x: np.ndarray, gap: float, rng: np.random.Generator) -> np.ndarray:
+    """Stochastic rounding to multiples of ``gap``."""
+    below = np.floor(x / gap)
+    return (below + (rng.random(x.shape) < x / gap - below)) * gap
+
+
+def _judge_stochastic(answer) -> str | None:
+    gap, num = 0.25, 20_000
+    x = np.full(num, 0.3)
+    given = np.asarray(answer(x, gap, np.random.default_rng(1)))
+    if given.shape != x.shape:
+        return f"The result has the shape {given.shape}; x has {x.shape}."
+    if not np.all(np.isin(given, (0.25, 0.5))):
+        return (
+            "0.3 with a gap of 0.25 can become 0.25 or 0.5, nothing else: the results are multiples of gap."
+        )
+    if np.all(given == given[0]):
+        if np.ptp([float(np.asarray(answer(x, gap, np.random.default_rng(i)))[0]) for i in range(40)]):
+            return (
+                "One coin decides for all values. Each value needs a chance of its own: rng.random(x.shape)."
+            )
+        return "Every value goes the same way, each time: that is rounding to nearest, without any chance."
+    if abs(given.mean() - 0.3) > 0.005:  # ten standard deviations
+        half = abs(given.mean() - 0.375) < 0.005
+        coin = " A fair coin forgets how near the neighbours are." if half else ""
+        return f"On average 0.3 became {given.mean():.3f}: the chance of going up is what is left over, 0.2.{coin}"
+    negative = np.asarray(answer(-x, gap, np.random.default_rng(1)))
+    if abs(negative.mean() + 0.3) > 0.005:
+        return f"Right for 0.3, but −0.3 became {negative.mean():.3f} on average: below is np.floor, also left of 0."
+    return None
+
+
+def _shift_first(bits: int) -> int:
+    return bits >> 16
+
+
+_FP16_SUM = float(running_sum(0.1, _NUM_TERMS, "float16", method="nearest")[-1])
+_E5M2_CODE = 0b0_10010_11
+_PROBES = tuple(
+    (int(bits),)
+    for bits in (
+        0x3F800000,
+        0x3F808000,
+        0x3F818000,
+        0x3F80FFFF,
+        0x3F808001,
+        0xC0490FDB,
+        0x7F7FFFFF,
+        0x00007FFF,
+    )
+)
+
+EXERCISES = (
+    NumberExercise(
+        id="2.1",
+        title="Read a code",
+        right=float(decode(_E5M2_CODE, "float8_e5m2")),
+        unit="the format",
+        because="2^(18 − 15) is 8, and 8 · (1 + 3/4) is 14.",
+        mistakes=(
+            Mistake(
+                answer=8 * 3 / 4,
+                diagnosis="You left out the 1 that is not stored: the significand is 1 + 3/4.",
+            ),
+            Mistake(answer=8 * (1 + 3 / 8), diagnosis="Two mantissa bits count quarters, not eighths."),
+            Mistake(answer=2.0 ** (18 - 7) * 1.75, diagnosis="You took E4M3's bias of 7. E5M2's is 15."),
+            Mistake(
+                answer=2.0**18 * 1.75, diagnosis="You did not take off the bias: the exponent is 18 − 15."
+            ),
+        ),
+    ),
+    NumberExercise(
+        id="2.2",
+        title="Bytes of a 4-bit model",
+        right=int(_PARAMETERS * BLOCK_FORMATS["nvfp4"].bits_per_value / 8),
+        because="4.5 bits per value: an eighth more than 4.",
+        mistakes=(
+            Mistake(
+                answer=_PARAMETERS * 4 // 8, diagnosis="The scales are missing: half a bit for each value."
+            ),
+            Mistake(
+                answer=int(_PARAMETERS * BLOCK_FORMATS["mxfp4"].bits_per_value / 8),
+                diagnosis="That is MXFP4, with blocks of 32. NVFP4's blocks are half as long.",
+            ),
+            Mistake(
+                answer=_PARAMETERS * 12 // 8,
+                diagnosis="You gave every value its own scale. Sixteen share one.",
+            ),
+            Mistake(
+                answer=_PARAMETERS * 6 // 8,
+                diagnosis="You gave each block a scale of 32 bits. NVFP4's has eight.",
+            ),
+        ),
+    ),
+    NumberExercise(
+        id="2.3",
+        title="Where it sticks",
+        right=_FP16_SUM,
+        unit="the total",
+        because="From 256 on float16's step is 1/4, and 0.1 is less than half of it.",
+        mistakes=(
+            Mistake(
+                answer=_FP16_SUM / 2,
+                diagnosis="You compared the term with the whole step. Rounding to nearest loses it at half a step.",
+            ),
+            Mistake(
+                answer=float(running_sum(0.1, _NUM_TERMS, "bfloat16", method="nearest")[-1]),
+                diagnosis="That is where BF16 sticks, with seven mantissa bits. float16 has ten.",
+            ),
+            Mistake(
+                answer=float(FORMATS["float16"].largest_consecutive_integer),
+                diagnosis="That is where a sum of ones sticks. A smaller term sticks earlier.",
+            ),
+            Mistake(
+                answer=FORMATS["float16"].max,
+                diagnosis="That is where float16 ends. The sum stops long before.",
+            ),
+        ),
+    ),
+    FunctionExercise(
+        id="2.4",
+        title="Round to BF16 with integers",
+        right=to_bfloat16,
+        probes=_PROBES,
+        because="A carry out of the lower half is what rounding up is, also into the exponent and into infinity.",
+        mistakes=(
+            Mistake(answer=_shift_first, diagnosis="You cut the lower half off: that rounds toward zero."),
+            Mistake(
+                answer=lambda bits: (bits + 0x8000) >> 16,
+                diagnosis="Your ties always go up. They go to the even code: down where the last kept bit is 0.",
+            ),
+            Mistake(
+                answer=lambda bits: (bits + 0x7FFF) >> 16,
+                diagnosis="Your ties always go down. Where the last kept bit is 1 they go up.",
+            ),
+            Mistake(
+                answer=lambda bits: bits & 0xFFFF,
+                diagnosis="These are the lower 16 bits. BF16 is the upper half of a float32.",
+            ),
+        ),
+    ),
+    JudgedExercise(
+        id="2.5",
+        title="A mean that does not move",
+        judge=_judge_moving_mean,
+        because="A long recursion belongs in a wide format, and its constants too.",
+        mistakes=(
+            Mistake(answer=_as_printed, diagnosis="as long as mean is BF16"),
+            Mistake(answer=_wide_mean_only, diagnosis="beta went through BF16"),
+            Mistake(answer=_plain_mean, diagnosis="That is the plain mean"),
+            Mistake(answer=lambda xs: 0.865, diagnosis="The result is to be a BF16 tensor"),
+        ),
+    ),
+    NumberExercise(
+        id="2.6",
+        title="Weights that do not move",
+        right=share_moved("bfloat16"),
+        unit="the share",
+        tolerance=0.01,
+        because="Only weights so near zero that their step is below 2e-5 take the update.",
+        mistakes=(
+            Mistake(
+                answer=1 - share_moved("bfloat16"),
+                diagnosis="That is the share that stays. Asked is what moves.",
+            ),
+            Mistake(
+                answer=share_moved("float16"),
+                diagnosis="That is float16: its steps here are an eighth of BF16's.",
+            ),
+            Mistake(
+                answer=1.0,
+                diagnosis="In float64 every weight moves. Round the difference to BF16.",
+            ),
+            Mistake(
+                answer=100 * share_moved("bfloat16"),
+                diagnosis="That is in percent. The answer is a share of 1.",
+            ),
+        ),
+    ),
+    NumberExercise(
+        id="2.7",
+        title="Choose a loss scale",
+        right=2 ** math.floor(math.log2(FORMATS["float16"].max / 3.0)),
+        unit="the scale",
+        because="3 · 16,384 is 49,152; twice that is beyond 65,504.",
+        mistakes=(
+            Mistake(answer=2**15, diagnosis="3 · 32,768 is 98,304: beyond FP16's largest value of 65,504."),
+            Mistake(
+                answer=2**16,
+                diagnosis="That is where PyTorch's GradScaler starts. Here it overflows at once.",
+            ),
+            Mistake(
+                answer=math.floor(FORMATS["float16"].max / 3.0),
+                diagnosis="Nothing overflows, but this is no power of two: scaling would round.",
+            ),
+            Mistake(answer=2**13, diagnosis="Safe, but not the largest: twice as much still fits."),
+        ),
+    ),
+    JudgedExercise(
+        id="2.8",
+        title="Stochastic rounding",
+        judge=_judge_stochastic,
+        because="The error of each value is larger than with rounding to nearest. Its average is zero.",
+        mistakes=(
+            Mistake(
+                answer=lambda x, gap, rng: np.rint(x / gap) * gap, diagnosis="that is rounding to nearest"
+            ),
+            Mistake(
+                answer=lambda x, gap, rng: (
+                    (np.floor(x / gap) + (rng.random() < x / gap - np.floor(x / gap))) * gap
+                ),
+                diagnosis="One coin decides for all values",
+            ),
+            Mistake(
+                answer=lambda x, gap, rng: (np.floor(x / gap) + (rng.random(x.shape) < 0.5)) * gap,
+                diagnosis="A fair coin forgets",
+            ),
+            Mistake(
+                answer=lambda x, gap, rng: x + gap * rng.random(x.shape),
+                diagnosis="the results are multiples of gap",
+            ),
+            Mistake(
+                answer=lambda x, gap, rng: (
+                    (np.trunc(x / gap) + (rng.random(x.shape) < np.abs(x / gap - np.trunc(x / gap)))) * gap
+                ),
+                diagnosis="below is np.floor, also left of 0",
+            ),
+        ),
+    ),
+)

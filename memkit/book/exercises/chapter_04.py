@@ -1,0 +1,211 @@
+"""The exercises of chapter 04: what recomputation keeps and what it costs."""
+
+from math import ceil
+
+from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, Mistake, NumberExercise
+from memkit.fitting.planner import plan_recomputation
+from memkit.recomputation.costs import block_products, saved_products, step_flops
+from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B, llama_config
+from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.setup.strategies import FULL, policy, sequential
+from memkit.setup.training import TrainingSetup
+from memkit.units import GIB
+
+BUDGET_SBH = 18
+SMALL_LLAMA = TrainingSetup(
+    model=llama_config("small Llama", 2, 256, 4, 1, 896, 512, 512), precision=PURE_BF16, seq_len=512
+)
+
+
+def peak_of_groups(num_layers: int, group_size: int, block_bytes: int, input_bytes: int) -> int:
+    """One input a group, and one group's blocks alive at a time."""
+    return ceil(num_layers / group_size) * input_bytes + group_size * block_bytes
+
+
+def share_run_again(h: int, is_stopped_early: bool) -> float:
+    """FLOPs run again ÷ forward FLOPs of the linear layers in a GPT-2 block."""
+    qkv, output, up, down = 3 * h * h, h * h, 4 * h * h, 4 * h * h
+    forward = qkv + output + up + down
+    return (forward - down if is_stopped_early else forward) / forward
+
+
+def chosen_for(card_gib: int, micro_batch_size: int = 8) -> str:
+    """The planner's answer for GPT-2 large in exercise 4.5."""
+    setup = TrainingSetup(
+        model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=micro_batch_size,
+        optimizer=OptimizerConfig(implementation="fused"),
+    )  # fmt: skip
+    return plan_recomputation(setup, card_gib * GIB).chosen.strategy.name
+
+
+def judge_list(ops: object) -> str | None:
+    """Whether a list of operations keeps the products of a GPT-2 block and leaves the cheap operations out."""
+    if not isinstance(ops, (list, tuple)) or not all(isinstance(op, str) for op in ops):
+        return f"{ops!r} is not a list of names such as 'addmm'."
+    try:
+        strategy = policy("yours", *ops)
+    except ValueError as error:
+        return f"{error}."
+    setup = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16)
+    if "mm" in ops and "addmm" not in ops:
+        return "You still save mm. A linear layer with a bias is dispatched as addmm, so this list keeps none of them."
+    if "gelu" in ops:
+        return "You save the output of gelu: 8 sbh more, and it costs no product to compute again."
+    if step_flops(setup, strategy).recomputed:
+        missing = {p.name for p in block_products(setup) if p.flops} - {p.name for p in saved_products(setup, strategy)}
+        return f"These still run again: {', '.join(sorted(missing))}."
+    return None
+
+
+def judge_policy(make_policy: object) -> str | None:
+    """Whether a policy stays in the budget of bytes and runs little again, on a small Llama, traced and counted."""
+    from memkit.program.strategies import strategy_build
+    from memkit.tracing.flops import counted_flops
+    from memkit.tracing.trace import trace_memory
+
+    if not callable(make_policy):
+        return f"{make_policy!r} is a {type(make_policy).__name__}; the answer is a function that returns a policy."
+    if not callable(make_policy()):
+        return "make_policy() returned no function. It has to return the policy."
+    setup, sbh = SMALL_LLAMA, SMALL_LLAMA.seq_len * SMALL_LLAMA.model.hidden_size
+
+    def stored(how) -> int:
+        return trace_memory(strategy_build(setup, FULL, make_policy=how), steps=1).at("forward").activations
+
+    kept = 2 + (stored(make_policy) - stored(None)) / setup.model.num_layers / sbh
+    again = counted_flops(setup, FULL, make_policy=make_policy).total - step_flops(setup, FULL).total
+    again = (step_flops(setup, FULL).recomputed + again) / step_flops(setup, FULL).recomputed
+    if kept > BUDGET_SBH:
+        return f"Your policy keeps {kept:.1f} sbh a layer; the budget is {BUDGET_SBH}."
+    if kept < 2.1:
+        return "Your policy keeps nothing: that is full recomputation. The budget leaves 16 sbh to use."
+    if again > 0.5:
+        return f"Your policy runs {again:.0%} of the products again; with this budget half is possible."
+    return None
+
+
+def _saves(*names: str, every_second: bool = False):
+    """A ``make_policy`` that saves operations whose name holds one of ``names``."""
+    import torch
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    def make_policy():
+        count = 0
+
+        def policy(ctx, op, *args, **kwargs):
+            nonlocal count
+            count += op is torch.ops.aten.mm.default
+            saves = any(name in str(op) for name in names)
+            if every_second and op is torch.ops.aten.mm.default and count % 2 == 0:
+                saves = False
+            return CheckpointPolicy.MUST_SAVE if saves else CheckpointPolicy.PREFER_RECOMPUTE
+
+        return policy
+
+    return make_policy
+
+
+EXERCISES = (
+    NumberExercise(
+        id="4.1",
+        title="The segment that is spared",
+        right=sum(len(blocks) for blocks, again in sequential(4).regions(24) if again),
+        unit="layers",
+        because="The last of the four segments keeps everything, as its backward comes at once.",
+        mistakes=(
+            Mistake(answer=24, diagnosis="You ran all segments again. The last one is never checkpointed."),
+            Mistake(answer=6, diagnosis="That is one segment, the one that runs once."),
+            Mistake(answer=20, diagnosis="You took segments of four layers. There are four segments of six."),
+        ),
+    ),
+    NumberExercise(
+        id="4.2",
+        title="What full recomputation keeps",
+        right=LLAMA_3_8B.num_layers * 2 * 8192 * LLAMA_3_8B.hidden_size,
+        because="One block input of 2 bytes a value in each of 32 layers: exactly 2 GiB.",
+        mistakes=(
+            Mistake(
+                answer=LLAMA_3_8B.num_layers * 4 * 8192 * LLAMA_3_8B.hidden_size,
+                diagnosis="You took 4 bytes a value. In bfloat16 the block's input has 2.",
+            ),
+            Mistake(
+                answer=2 * 8192 * LLAMA_3_8B.hidden_size,
+                diagnosis="That is one layer. Every layer keeps its input.",
+            ),
+            Mistake(
+                answer=LLAMA_3_8B.num_layers * 34 * 8192 * LLAMA_3_8B.hidden_size,
+                diagnosis="34 sbh is the paper's block without recomputation. Full recomputation keeps 2.",
+            ),
+        ),
+    ),
+    FunctionExercise(
+        id="4.3",
+        title="The peak of groups",
+        right=peak_of_groups,
+        probes=((36, 1, 32, 2), (36, 6, 32, 2), (36, 7, 32, 2)),
+        because="Smallest near √(2L/32), 1.5 for L = 36. Chen's √L holds where a block is as large as its input.",
+        mistakes=(
+            Mistake(
+                answer=lambda L, g, block, inputs: ceil(L / g) * inputs + L * block,
+                diagnosis="You let all blocks live at once. The backward rebuilds one group at a time.",
+            ),
+            Mistake(
+                answer=lambda L, g, block, inputs: L * inputs + g * block,
+                diagnosis="You kept an input for every layer. A group keeps one for all its layers.",
+            ),
+            Mistake(
+                answer=lambda L, g, block, inputs: ceil(L / g) * inputs + block,
+                diagnosis="You rebuilt one block at a time. A group is rebuilt whole before its backward.",
+            ),
+            Mistake(
+                answer=lambda L, g, block, inputs: L // g * inputs + g * block,
+                diagnosis="You lost the last, shorter group: round the number of groups up.",
+            ),
+        ),
+    ),
+    JudgedExercise(
+        id="4.4",
+        title="A list that saves nothing",
+        because="addmm and the attention kernel are all the products there are; the rest is cheap to run again.",
+        judge=judge_list,
+        mistakes=(
+            Mistake(answer=["mm", "attention"], diagnosis="You still save mm."),
+            Mistake(answer=["addmm", "gelu", "attention"], diagnosis="You save the output of gelu"),
+            Mistake(answer=["addmm"], diagnosis="These still run again: attention."),
+            Mistake(answer=["linear"], diagnosis="is not one of mm, addmm"),
+        ),
+    ),
+    ChoiceExercise(
+        id="4.5",
+        title="Ask the planner",
+        right="c",
+        because=f"On 14 GiB it answers {chosen_for(14)!r}, on 16 GiB {chosen_for(16)!r}.",
+        mistakes=(
+            Mistake(answer="a", diagnosis="Without recomputation it runs out of memory on 14 GiB. Print the plan."),
+            Mistake(answer="b", diagnosis="That is the answer for 16 GiB. With 2 GiB less it runs out of memory."),
+            Mistake(answer="d", diagnosis="Full recomputation fits, but something cheaper does too."),
+        ),
+    ),
+    JudgedExercise(
+        id="4.6",
+        title="A policy within a budget",
+        because="It keeps at most 18 sbh a layer and runs less than half of the products again.",
+        judge=judge_policy,
+        mistakes=(
+            Mistake(answer=_saves("mm.default", "attention"), diagnosis="the budget is 18"),
+            Mistake(answer=_saves("nothing"), diagnosis="Your policy keeps nothing"),
+            Mistake(answer=_saves("attention"), diagnosis="of the products again"),
+        ),
+    ),
+    ChoiceExercise(
+        id="4.7",
+        title="Selective, and flash",
+        right="b",
+        because="The kernel keeps no scores. Its checkpoint would save only the log-sum-exp and run the kernel again.",
+        mistakes=(
+            Mistake(answer="a", diagnosis="70 % were the stored scores. A flash kernel keeps none."),
+            Mistake(answer="c", diagnosis="Query, key and value stay: they are the inputs of the checkpoint."),
+            Mistake(answer="d", diagnosis="It costs FLOPs: the whole kernel runs once more."),
+        ),
+    ),
+)

@@ -1,0 +1,413 @@
+"""The exercises of chapter 07: reading memory and running out of it."""
+
+import functools
+import math
+import weakref
+
+import torch
+
+from memkit.allocator.config import AllocatorConfig
+from memkit.allocator.snapshot_replay import replay_trace
+from memkit.allocator.snapshot_writer import predicted_snapshot
+from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, Mistake, NumberExercise
+from memkit.measuring.small_card import SimulatedCard
+from memkit.program.small_programs import ragged_build
+from memkit.setup import models
+from memkit.setup.recipes import AUTOCAST_BF16
+from memkit.setup.training import TrainingSetup
+from memkit.tracing.trace import trace_memory
+from memkit.units import GIB, KIB, MIB, format_bytes
+
+# 7.2 The message of the exercise, in GiB
+
+CAPACITY, IN_USE, ALLOCATED, CACHED = 23.64, 23.33, 21.90, 0.61
+
+# 7.3
+
+
+def segment_bytes(num_bytes: int) -> int:
+    """What the driver is asked for when no cached block fits."""
+    if num_bytes <= MIB:
+        return 2 * MIB
+    if num_bytes < 10 * MIB:
+        return 20 * MIB
+    return -(-num_bytes // (2 * MIB)) * (2 * MIB)
+
+
+# 7.4 A validation loop, run on a played card
+
+
+def validate(model, batches):
+    total = 0.0
+    with torch.no_grad():
+        for x in batches:
+            total += model(x).square().mean().item()
+    return total / len(batches)
+
+
+def _sums_losses(model, batches):
+    total = 0.0
+    for x in batches:
+        total += model(x).square().mean()
+    return (total / len(batches)).item()
+
+
+def _keeps_outputs(model, batches):
+    with torch.no_grad():
+        outputs = [model(x) for x in batches]
+    return sum(output.square().mean().item() for output in outputs) / len(outputs)
+
+
+def _returns_tensor(model, batches):
+    with torch.no_grad():
+        return sum(model(x).square().mean() for x in batches) / len(batches)
+
+
+def _keeps_the_last_graph(model, batches):
+    return sum(model(x).square().mean().item() for x in batches) / len(batches)
+
+
+def _forgets_to_divide(model, batches):
+    return validate(model, batches) * len(batches)
+
+
+def judge_validate(answer) -> str | None:
+    torch.manual_seed(0)
+    layers = [part for _ in range(4) for part in (torch.nn.Linear(512, 512), torch.nn.GELU())]
+    model, hidden_bytes, peaks = torch.nn.Sequential(*layers, torch.nn.Linear(512, 16)), 256 * 512 * 4, []
+    for count in (2, 12):
+        with SimulatedCard(4 * GIB) as card:
+            batches = [torch.randn(256, 512) for _ in range(count)]
+            wanted = validate(model, batches)
+            before = card.allocated_bytes
+            card.reset_peak()
+            given = answer(model, batches)
+            peaks.append(card.peak_allocated_bytes - before)
+        if isinstance(given, torch.Tensor):
+            return "You returned a tensor: who logs it keeps a block on the card. Return a number, with .item()."
+        if not math.isclose(given, wanted, rel_tol=1e-4):
+            return f"The mean loss of these batches is {wanted:.4f}; yours is {given:.4f}."
+    per_batch = (peaks[1] - peaks[0]) // 10
+    if per_batch > 0:
+        kept = "the graph of every loss" if per_batch > hidden_bytes else "one output per batch"
+        return f"Memory grows by {format_bytes(per_batch)} per batch: you keep {kept}."
+    if peaks[0] > 4 * hidden_bytes:
+        return "It does not grow, but each forward keeps tensors for a backward that never comes. Use torch.no_grad()."
+    return None
+
+
+# 7.5 A step that may run out of memory
+
+
+def guarded(step, recover):
+    failed = False
+    try:
+        step()
+    except torch.OutOfMemoryError:
+        failed = True
+    if failed:
+        recover()
+    return not failed
+
+
+def _recovers_inside(step, recover):
+    try:
+        step()
+    except torch.OutOfMemoryError:
+        recover()
+        return False
+    return True
+
+
+def _keeps_the_error(step, recover):
+    failure = None
+    try:
+        step()
+    except torch.OutOfMemoryError as error:
+        failure = error
+    if failure is not None:
+        recover()
+    return failure is None
+
+
+def _swallows_all(step, recover):
+    failed = False
+    try:
+        step()
+    except Exception:  # noqa: BLE001 - the mistake of the exercise
+        failed = True
+    if failed:
+        recover()
+    return not failed
+
+
+def _never_recovers(step, recover):
+    try:
+        step()
+    except torch.OutOfMemoryError:
+        return False
+    return True
+
+
+def _always_recovers(step, recover):
+    is_fine = guarded(step, lambda: None)
+    recover()
+    return is_fine
+
+
+def judge_guarded(answer) -> str | None:
+    held, alive_at_recovery = [], []
+
+    def fails():
+        activations = torch.ones(1000)
+        held.append(weakref.ref(activations))
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def recover():
+        alive_at_recovery.append(held[-1]() is not None if held else False)
+
+    if answer(lambda: None, recover) is not True:
+        return "A step that works should give True."
+    if alive_at_recovery:
+        return "You recovered after a step that works; recover only after a failure."
+    if answer(fails, recover) is not False:
+        return "A step that runs out of memory should give False."
+    if not alive_at_recovery:
+        return "recover() was not called after the failure."
+    if any(alive_at_recovery):
+        return "When recover() ran, the failed step's tensors were still alive: the error and its traceback hold them."
+    try:
+        answer(_breaks, recover)
+    except ValueError:
+        return None
+    return "A ValueError of the step disappeared. Catch torch.OutOfMemoryError and nothing else."
+
+
+def _breaks():
+    raise ValueError("a bug, not a lack of memory")
+
+
+# 7.6 An unknown snapshot
+
+
+class Classifier(torch.nn.Module):
+    """A model with something wrong in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode, self.decide = torch.nn.Linear(1024, 4096), torch.nn.Linear(4096, 1024)
+        self.history = []
+
+    def forward(self, x):
+        wide = self.features(x)
+        self.history.append(self.statistics(wide))
+        return self.decide(wide)
+
+    def features(self, x):
+        return self.encode(x).relu()
+
+    def statistics(self, wide):
+        return wide.detach().abs()
+
+
+def _mystery_build():
+    model = Classifier().to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        model(torch.randn(256, 1024, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+@functools.cache
+def mystery_snapshot() -> dict:
+    """A memory snapshot of five steps of some program, in the format of ``torch.cuda.memory._snapshot()``."""
+    return predicted_snapshot(replay_trace(trace_memory(_mystery_build, steps=5)))
+
+
+LEAK_BYTES = 256 * 4096 * 4
+
+
+def judge_mystery(answer) -> str | None:
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        return "The answer is a pair: the name of the function, and the bytes it leaves behind per step."
+    name, num_bytes = answer
+    name = str(name).removesuffix("()").rpartition(".")[2]
+    if name in ("encode", "features", "forward"):
+        return f"Much is made in {name}, and freed again in each step. Which line's blocks are never freed?"
+    if name == "step":
+        return "Optimizer states are made there, in step 1 only. Look for blocks that are left in every step."
+    if name != "statistics":
+        events = "replay_snapshot(snapshot).timeline.events"
+        return f"No line of the snapshot grows in {name!r}. growing_lines({events}) lists them."
+    if num_bytes == 5 * LEAK_BYTES:
+        return "The place is right. These are the bytes of all five steps; the question is about one."
+    if num_bytes != LEAK_BYTES:
+        return f"The place is right; {num_bytes!r} is not its bytes per step. A block of 256 by 4,096 float32 values."
+    return None
+
+
+# 7.7 A run with batches of many lengths
+
+CARD_MIB = 1800
+LENGTHS = (531, 354, 604, 866, 249, 274, 748, 296)
+
+
+def small_llama() -> TrainingSetup:
+    """The model and the micro-batch of section 7.3: a tiny Llama, autocast, stored scores."""
+    return TrainingSetup(
+        model=models.TINY_LLAMA, precision=AUTOCAST_BF16, micro_batch_size=8, attention="stored"
+    )
+
+
+def judge_order(answer) -> str | None:
+    try:
+        lengths = list(answer)
+    except TypeError:
+        return f"{answer!r} is no list of lengths."
+    if sorted(lengths) != sorted(LENGTHS):
+        return "These are not the eight lengths of the question; only the first place is yours to fill."
+    if lengths == list(LENGTHS):
+        return "This is the order that dies."
+    if lengths[1:] != [length for length in LENGTHS if length != lengths[0]]:
+        return "Move one length to the front, and leave the others in their order."
+    trace = trace_memory(ragged_build(small_llama(), lengths), steps=len(lengths))
+    result = replay_trace(trace, AllocatorConfig(), capacity_bytes=CARD_MIB * MIB)
+    if result.failure is not None:
+        return f"It dies at event {result.failure.event}, {format_bytes(result.failure.requested_bytes)} asked for."
+    peak = replay_trace(trace, AllocatorConfig()).peak_reserved_bytes
+    if peak > 2 * GIB:
+        return f"It lives, by giving its cache back. Without a limit it reserves {format_bytes(peak)}, over 2 GiB."
+    return None
+
+
+EXERCISES = (
+    ChoiceExercise(
+        id="7.1",
+        title="30 GiB of what",
+        right="b",
+        because="The pool keeps freed blocks; nvidia-smi shows the pool and the context.",
+        mistakes=(
+            Mistake(
+                answer="a", diagnosis="A leak would stand in memory_allocated: it counts every live block."
+            ),
+            Mistake(answer="c", diagnosis="The context takes a few hundred MiB, not 26.5 GiB."),
+            Mistake(
+                answer="d", diagnosis="Fragmentation is free memory of no use to a request. None has failed."
+            ),
+        ),
+    ),
+    NumberExercise(
+        id="7.2",
+        title="What the message does not name",
+        right=IN_USE - ALLOCATED - CACHED,
+        unit="GiB",
+        tolerance=0.02,
+        because="In use, less allocated, less cached: context and libraries.",
+        mistakes=(
+            Mistake(
+                answer=IN_USE - ALLOCATED,
+                diagnosis="You left the cache in. It is reserved by PyTorch, so inside the allocator.",
+            ),
+            Mistake(answer=CAPACITY - IN_USE, diagnosis="That is what is free on the card, for any process."),
+            Mistake(
+                answer=CAPACITY - ALLOCATED - CACHED,
+                diagnosis="That counts what is free on the card too. Start from what this process has in use.",
+            ),
+        ),
+    ),
+    FunctionExercise(
+        id="7.3",
+        title="What cudaMalloc is asked for",
+        right=segment_bytes,
+        probes=((4,), (MIB,), (MIB + 1,), (3 * MIB,), (10 * MIB - 512 * KIB,), (10 * MIB,), (25 * MIB + 1,)),
+        because="Small requests share segments of 2 MiB, middling ones of 20 MiB, large ones have their own.",
+        mistakes=(
+            Mistake(
+                answer=lambda n: -(-n // 512) * 512,
+                diagnosis="That is the block. The driver is asked for a segment, of 2 MiB at least.",
+            ),
+            Mistake(
+                answer=lambda n: -(-n // (2 * MIB)) * 2 * MIB,
+                diagnosis="Right up to 1 MiB and from 10 MiB on. Between them a segment of 20 MiB is asked for.",
+            ),
+            Mistake(
+                answer=lambda n: 2 * MIB if n <= MIB else 20 * MIB,
+                diagnosis="From 10 MiB on a request gets a segment of its own, rounded up to 2 MiB.",
+            ),
+            Mistake(
+                answer=lambda n: 2 * MIB if n < MIB else segment_bytes(n + (n == MIB)),
+                diagnosis="One MiB itself still belongs to the small pool.",
+            ),
+        ),
+    ),
+    JudgedExercise(
+        id="7.4",
+        title="Mend a validation loop",
+        judge=judge_validate,
+        because="Its peak is the same for 2 and for 12 batches, and it returns a number.",
+        mistakes=(
+            Mistake(answer=_sums_losses, diagnosis="you keep the graph of every loss"),
+            Mistake(answer=_keeps_outputs, diagnosis="you keep one output per batch"),
+            Mistake(answer=_returns_tensor, diagnosis="Return a number, with .item()."),
+            Mistake(answer=_keeps_the_last_graph, diagnosis="for a backward that never comes"),
+            Mistake(answer=_forgets_to_divide, diagnosis="The mean loss of these batches is"),
+        ),
+    ),
+    JudgedExercise(
+        id="7.5",
+        title="Recover in the right place",
+        judge=judge_guarded,
+        because="When the handler is left, the error, its traceback and the step's tensors are gone.",
+        mistakes=(
+            Mistake(answer=_recovers_inside, diagnosis="the failed step's tensors were still alive"),
+            Mistake(answer=_keeps_the_error, diagnosis="the error and its traceback hold them"),
+            Mistake(answer=_swallows_all, diagnosis="Catch torch.OutOfMemoryError and nothing else."),
+            Mistake(answer=_never_recovers, diagnosis="recover() was not called after the failure."),
+            Mistake(answer=_always_recovers, diagnosis="recover only after a failure"),
+        ),
+    ),
+    JudgedExercise(
+        id="7.6",
+        title="An unknown snapshot",
+        judge=judge_mystery,
+        because="A list in the model keeps it; the snapshot names the line that made it, and no one else.",
+        mistakes=(
+            Mistake(answer=("features", 2 * LEAK_BYTES), diagnosis="freed again in each step"),
+            Mistake(answer=("step", 8 * 4096 * 1024), diagnosis="in step 1 only"),
+            Mistake(answer=("statistics", 5 * LEAK_BYTES), diagnosis="the bytes of all five steps"),
+            Mistake(answer=("statistics", 4096), diagnosis="is not its bytes per step"),
+            Mistake(answer=("decide", LEAK_BYTES), diagnosis="No line of the snapshot grows in"),
+            Mistake(answer="statistics", diagnosis="The answer is a pair"),
+        ),
+    ),
+    JudgedExercise(
+        id="7.7",
+        title="Same batches, smaller card",
+        judge=judge_order,
+        because="Large blocks come first; later requests are cut from them.",
+        mistakes=(
+            Mistake(answer=LENGTHS, diagnosis="This is the order that dies."),
+            Mistake(answer=(748, 531, 354, 604, 866, 249, 274, 296), diagnosis="by giving its cache back"),
+            Mistake(answer=tuple(sorted(LENGTHS)), diagnosis="leave the others in their order"),
+            Mistake(answer=(866,) * 8, diagnosis="only the first place is yours to fill"),
+            Mistake(answer=866, diagnosis="is no list of lengths"),
+        ),
+    ),
+    ChoiceExercise(
+        id="7.8",
+        title="Step 311, every time",
+        right="c",
+        because="A flat floor rules out growth, and equal runs have equal data.",
+        mistakes=(
+            Mistake(answer="a", diagnosis="A leak raises the floor, and here it is flat."),
+            Mistake(answer="b", diagnosis="The states appear in step 1 and stay; they would show in step 2."),
+            Mistake(
+                answer="d", diagnosis="Retries would have risen before the end, and here there were none."
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,159 @@
+"""A GPU run kept as a file: the numbers, the timelines, and which card, driver and torch they came from.
+
+A reader without a GPU sees a recorded run beside the formula and the trace, named as recorded. Where none
+exists a chapter says so in words. Nothing measured stands without its machine and its date.
+"""
+
+import datetime
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from memkit.timeline import MemoryTimeline
+from memkit.units import aligned_table, format_bytes, format_gb
+
+FOLDER = Path(__file__).resolve().parents[2] / "chapters" / "recordings"
+
+PROVENANCE = ("card", "driver", "torch", "cuda", "date", "command", "commit")
+"""What every recording must say about its origin; ``date`` as 2026-11-20, ``commit`` of this repository."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """One measurement of one chapter on one card.
+
+    ``numbers`` are ints, floats and texts by name; ``_bytes``, ``_bytes_per_s`` and ``_seconds`` at the end
+    of a name are its unit. ``timelines`` holds whole training steps by name.
+
+    Raises: ValueError: a part of the provenance is missing, a number is not finite.
+    """
+
+    chapter: str
+    name: str
+    provenance: Mapping[str, str]
+    numbers: Mapping[str, int | float | str] = field(default_factory=dict)
+    timelines: Mapping[str, MemoryTimeline] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if not (isinstance(self.chapter, str) and re.fullmatch(r"\d\d", self.chapter)):
+            raise ValueError(f"chapter={self.chapter!r} is not two digits such as '01'")
+        if not (isinstance(self.name, str) and re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", self.name)):
+            raise ValueError(f"name={self.name!r} is not words in small letters joined by '_'")
+        for key in PROVENANCE:
+            value = self.provenance.get(key)
+            if not isinstance(value, str) or not value.strip():
+                needed = ", ".join(PROVENANCE)
+                raise ValueError(f"provenance[{key!r}]={value!r} is not a text; needed are {needed}")
+        date = self.provenance["date"]
+        try:
+            datetime.date.fromisoformat(date)
+        except ValueError:
+            raise ValueError(f"provenance['date']={date!r} is not a date as 2026-11-20") from None
+        for key, value in self.numbers.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+                raise ValueError(f"numbers[{key!r}]={value!r} is not an int, a float or a text")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"numbers[{key!r}]={value!r} is not finite")
+            if key.endswith("_bytes") and not isinstance(value, int):
+                raise ValueError(f"numbers[{key!r}]={value!r} is not a whole number of bytes")
+
+    @property
+    def title(self) -> str:
+        """Where the numbers come from, in one line."""
+        of = self.provenance
+        return f"recorded: {of['card']}, driver {of['driver']}, torch {of['torch']}, {of['date']}"
+
+    @property
+    def file_name(self) -> str:
+        """Chapter, measurement and card, so that a new run on the same card replaces the old one."""
+        card = re.sub(r"[^a-z0-9]+", "-", self.provenance["card"].lower()).strip("-")
+        return f"{self.chapter}_{self.name}_{card}.json"
+
+    def table(self) -> str:
+        """The numbers as aligned text, in the units their names end with."""
+        rows = [[_words(name), _with_unit(name, value)] for name, value in self.numbers.items()]
+        return aligned_table([["measured", ""], *rows])
+
+    def __str__(self) -> str:
+        parts = [self.title]
+        if self.numbers:
+            parts.append(self.table())
+        parts += [f"{name}: {timeline}" for name, timeline in self.timelines.items()]
+        return "\n\n".join(parts)
+
+    def to_json(self) -> str:
+        """JSON text that ``from_json`` reads back to an equal recording."""
+        timelines = {name: json.loads(timeline.to_json()) for name, timeline in self.timelines.items()}
+        data = {"chapter": self.chapter, "name": self.name, "provenance": dict(self.provenance)}
+        data |= {"numbers": dict(self.numbers), "timelines": timelines}
+        return json.dumps(data, indent=1, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Recording":
+        """The recording that ``to_json`` wrote."""
+        data = json.loads(text)
+        timelines = {k: MemoryTimeline.from_json(json.dumps(v)) for k, v in data["timelines"].items()}
+        return cls(**(data | {"timelines": timelines}))
+
+
+def save_recording(recording: Recording, folder: Path = FOLDER) -> Path:
+    """Write the recording into ``folder``, timelines without their events, and return the file."""
+    timelines = {name: replace(timeline, events=()) for name, timeline in recording.timelines.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / recording.file_name
+    path.write_text(replace(recording, timelines=timelines).to_json() + "\n", encoding="utf-8")
+    return path
+
+
+def load_recordings(chapter: str, folder: Path = FOLDER) -> tuple[Recording, ...]:
+    """All recordings of a chapter (``"01"``), the newest first.
+
+    Raises: ValueError: a file there is not a recording; the message names it.
+    """
+    recordings = []
+    for path in sorted(folder.glob(f"{chapter}_*.json")):
+        try:
+            recordings.append(Recording.from_json(path.read_text(encoding="utf-8")))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path.name} is not a recording: {error}") from error
+    return tuple(sorted(recordings, key=lambda recording: recording.provenance["date"], reverse=True))
+
+
+def find_recording(
+    chapter: str, name: str, card: str | None = None, folder: Path = FOLDER
+) -> Recording | None:
+    """The newest recording of a measurement (on ``card``, where one is named), or ``None``."""
+    for recording in load_recordings(chapter, folder):
+        if recording.name == name and card in (None, recording.provenance["card"]):
+            return recording
+    return None
+
+
+def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: Path = FOLDER) -> str:
+    """The recording as text, or a sentence that says that there is none and how to make one."""
+    recording = find_recording(chapter, name, card, folder)
+    if recording is not None:
+        return str(recording)
+    return (
+        f"Nobody has recorded {_words(name)!r}{f' on {card}' if card else ''} yet. "
+        "On a machine with a CUDA card, `make record` measures it and writes chapters/recordings."
+    )
+
+
+def _words(name: str) -> str:
+    return re.sub(r"(_bytes|_bytes_per_s|_seconds)$", "", name).replace("_", " ")
+
+
+def _with_unit(name: str, value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    if name.endswith("_bytes_per_s"):
+        return f"{format_gb(value)}/s"
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    if name.endswith("_seconds"):
+        return f"{value * 1e3:,.3f} ms"
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"

@@ -1,0 +1,17 @@
+"""Making it fit: what filled the memory, what would help, and the cheapest plan that fits a card.
+
+Chapters 04, 05, 07 and 10.
+
+Reading order:
+
+- ``diagnosis``: from a recording or a trace: peak, parts, lines, and the changes that help most
+- ``planner``: the cheapest recomputation whose predicted peak fits
+"""
+
+from memkit import loaded_when_used
+
+__getattr__, __dir__, __all__ = loaded_when_used(
+    __name__,
+    diagnosis="diagnose_memory growing_lines",
+    planner="plan_recomputation planned_room",
+)

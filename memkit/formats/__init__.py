@@ -1,0 +1,27 @@
+"""Number formats: what a pattern of bits means, what rounding to it loses, and what a block's scale buys.
+
+Chapter 02 is written with this room. It knows bits and numbers, and nothing of networks; numpy is its only library.
+
+Reading order:
+
+- ``dtypes``: how many bits a value of a dtype takes, by the name torch gives it
+- ``records``: a format as a record of about ten facts; largest, smallest and special values follow from them
+- ``decoding``: from codes to values: every bit pattern of a format
+- ``rounding``: from values to codes: nearest even, toward zero, stochastic; overflow by torch's version
+- ``reading``: one code read aloud: its fields, its value, the next values on both sides
+- ``blocks``: values that share a scale: INT8, INT4, NF4, MX and NVFP4
+- ``running_sums``: sums that stick, and what compensation or stochastic rounding does about it
+"""
+
+from memkit import loaded_when_used
+
+__getattr__, __dir__, __all__ = loaded_when_used(
+    __name__,
+    dtypes="dtype_bits tensor_bytes",
+    records="FORMATS FloatFormat TableFormat get_format",
+    decoding="all_values code_fields decode",
+    rounding="ROUNDINGS encode neighbours round_to torch_overflow",
+    reading="CodeReading Nearest nearest_in number_text parse_code parse_number read_code",
+    blocks="BLOCK_FORMATS BlockFormat BlockQuantized get_block_format quantize",
+    running_sums="METHODS num_moving_terms running_sum sticking_point",
+)

@@ -1,0 +1,229 @@
+"""Block formats: narrow values that share a scale, so that four or eight bits reach where one value alone
+cannot.
+
+A block of k neighbours is divided by one scale, and what is left is rounded into the element format. The
+reader multiplies back: x = scale * element. Stored are k elements and one scale: element bits + scale bits /
+k per value. NVFP4 multiplies by one float32 more, the same for the whole tensor.
+
+How the scale follows from the block's largest magnitude (amax) is a rule of its own, and libraries differ:
+
+    ocp_floor         2^(floor(log2 amax) - e_max)       the largest value may saturate
+    nvidia_round_up   amax / max, up to a power of two   nothing saturates
+    nearest           amax / max, in the scale's format  the rule where the scale has a mantissa
+
+max is the element format's largest value and 2^e_max the power of two at or below it.
+
+Sources: OCP Microscaling Formats 1.0, section 6.3 (ocp_floor); NVIDIA cuBLAS, 1D block scaling
+(nvidia_round_up); NVIDIA 2025, arXiv:2509.25149 (NVFP4); DeepSeek-AI 2024, arXiv:2412.19437 (float8 in tiles
+of 128); Dettmers et al. 2023, arXiv:2305.14314 (NF4).
+"""
+
+import math
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from memkit.formats.decoding import decode
+from memkit.formats.records import FORMATS, FloatFormat, Format
+from memkit.formats.rounding import as_real, encode
+from memkit.units import bytes_of
+
+SCALE_RULES = ("ocp_floor", "nvidia_round_up", "nearest")
+TENSOR_SCALE_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockFormat:
+    """Elements in blocks along the last dimensions, each block with one scale."""
+
+    name: str
+    element: Format
+    block_shape: tuple[int, ...]
+    scale: FloatFormat
+    scale_rule: str
+    has_tensor_scale: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.block_shape or any(not isinstance(k, int) or k < 1 for k in self.block_shape):
+            raise ValueError(f"{self.name}: block_shape={self.block_shape!r} is not a tuple of sizes above 0")
+        _check_rule(self.scale_rule, self.scale)
+
+    @property
+    def block_size(self) -> int:
+        """Values that share a scale."""
+        return math.prod(self.block_shape)
+
+    @property
+    def bits_per_value(self) -> float:
+        """Element bits + scale bits / block size. The tensor's one float32 is not counted.
+
+        >>> BLOCK_FORMATS["mxfp4"].bits_per_value, BLOCK_FORMATS["nvfp4"].bits_per_value
+        (4.25, 4.5)
+        """
+        return self.element.storage_bits + self.scale.storage_bits / self.block_size
+
+    def tensor_bytes(self, shape: tuple[int, ...]) -> int:
+        """Bytes of a tensor of ``shape``: elements, block scales and the tensor's own scale."""
+        num_blocks = math.prod(_grid(shape, self)) // self.block_size
+        elements = bytes_of(math.prod(shape), self.element.storage_bits)
+        scales = bytes_of(num_blocks, self.scale.storage_bits)
+        return elements + scales + self.has_tensor_scale * TENSOR_SCALE_BYTES
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BlockQuantized:
+    """A quantised tensor: element codes, one scale code per block, and the tensor's scale (1.0 without
+    one)."""
+
+    fmt: BlockFormat
+    element_codes: np.ndarray
+    scale_codes: np.ndarray
+    tensor_scale: float
+
+    @property
+    def scales(self) -> np.ndarray:
+        """What each block is multiplied by, the tensor's scale included."""
+        return decode(self.scale_codes, self.fmt.scale) * self.tensor_scale
+
+    def dequantize(self) -> np.ndarray:
+        """scale * element, in float64. A block whose scale is NaN is NaN throughout."""
+        return decode(self.element_codes, self.fmt.element) * _spread(self.scales, self.fmt)
+
+
+def quantize(
+    values: object,
+    fmt: str | BlockFormat,
+    *,
+    scale_rule: str | None = None,
+    tensor_scale: float | None = None,
+    rounding: str = "nearest_even",
+    rng: np.random.Generator | None = None,
+) -> BlockQuantized:
+    """Quantise in blocks: a scale for each by ``scale_rule`` (the format's own if None), then the elements.
+
+    An element still too large after scaling saturates. A block that holds NaN gets a NaN scale. Where a scale
+    rounds to zero, so do its elements. ``tensor_scale`` defaults to amax / (largest element * largest scale),
+    as a float32.
+
+    Raises: ValueError: blocks that do not tile the shape, a rule the scale's format cannot follow, a tensor
+        scale that is not positive or has no place in the format.
+
+    >>> block = [1.0] * 31 + [7.0]
+    >>> quantize(block, "mxfp4").dequantize()[-2:]    # floor: the scale is 1, so 7 saturates at 6
+    array([1., 6.])
+    >>> quantize(block, "mxfp4", scale_rule="nvidia_round_up").dequantize()[-2:]    # the scale is 2
+    array([1., 8.])
+    """
+    fmt = get_block_format(fmt)
+    rule = fmt.scale_rule if scale_rule is None else scale_rule
+    _check_rule(rule, fmt.scale)
+    values = as_real(values).astype(np.float64)
+    amax = _block_amax(values, fmt)
+    tensor_scale = _tensor_scale(amax, fmt, tensor_scale)
+    scale_codes = _scale_codes(amax / tensor_scale, fmt, rule)
+    scales = _spread(decode(scale_codes, fmt.scale) * tensor_scale, fmt)
+    scaled = np.divide(values, scales, out=np.zeros_like(values), where=scales > 0)
+    codes = encode(scaled, fmt.element, overflow="saturate", rounding=rounding, rng=rng)
+    return BlockQuantized(fmt=fmt, element_codes=codes, scale_codes=scale_codes, tensor_scale=tensor_scale)
+
+
+def _scale_codes(amax: np.ndarray, fmt: BlockFormat, rule: str) -> np.ndarray:
+    scale = fmt.scale
+    if rule == "nearest":
+        return encode(amax / fmt.element.max, scale, overflow="saturate")
+    if rule == "nvidia_round_up":
+        wanted = np.maximum(amax / fmt.element.max, scale.smallest_normal)  # amax = 0 too has a scale
+        return encode(wanted, scale, overflow="saturate", rounding="up")
+    e_max = math.frexp(fmt.element.max)[1] - 1
+    exponent = np.frexp(np.clip(amax, scale.smallest_normal, 2 * scale.max))[1] - 1
+    wanted = np.ldexp(1.0, np.clip(exponent - e_max, scale.min_exponent, scale.max_exponent))
+    return encode(np.where(np.isnan(amax), np.nan, wanted), scale, overflow="saturate")
+
+
+def _tensor_scale(amax: np.ndarray, fmt: BlockFormat, given: float | None) -> float:
+    if given is None:
+        if not fmt.has_tensor_scale:
+            return 1.0
+        largest = amax[np.isfinite(amax)].max(initial=0.0)
+        return float(np.float32(largest / (fmt.element.max * fmt.scale.max))) or 1.0
+    if not fmt.has_tensor_scale:
+        raise ValueError(f"tensor_scale={given!r}: {fmt.name} has no scale for the whole tensor")
+    if not 0 < given < math.inf:
+        raise ValueError(f"tensor_scale={given!r} is not a positive number")
+    return float(given)
+
+
+def _check_rule(rule: str, scale: FloatFormat) -> None:
+    if rule not in SCALE_RULES:
+        raise ValueError(f"scale_rule={rule!r} is not one of {', '.join(SCALE_RULES)}")
+    if rule != "nearest" and scale.mantissa_bits:
+        raise ValueError(f"scale_rule={rule!r} makes powers of two; {scale.name} has a mantissa")
+
+
+def _grid(shape: tuple[int, ...], fmt: BlockFormat) -> tuple[int, ...]:
+    """Each blocked dimension as two: how many blocks, and how many values in one."""
+    blocked = tuple(shape)[-len(fmt.block_shape) :]
+    if len(blocked) < len(fmt.block_shape) or any(n % k for n, k in zip(blocked, fmt.block_shape)):
+        raise ValueError(f"shape={tuple(shape)} is not tiled by {fmt.name}'s blocks of {fmt.block_shape}")
+    pairs = (size for n, k in zip(blocked, fmt.block_shape) for size in (n // k, k))
+    return (*shape[: -len(fmt.block_shape)], *pairs)
+
+
+def _block_amax(values: np.ndarray, fmt: BlockFormat) -> np.ndarray:
+    within = tuple(range(-1, -2 * len(fmt.block_shape), -2))
+    return np.abs(values).reshape(_grid(values.shape, fmt)).max(axis=within, initial=0.0)
+
+
+def _spread(per_block: np.ndarray, fmt: BlockFormat) -> np.ndarray:
+    for axis, size in zip(range(-len(fmt.block_shape), 0), fmt.block_shape):
+        per_block = np.repeat(per_block, size, axis=axis)
+    return per_block
+
+
+def _block_format(name: str, element: str, shape: tuple[int, ...], scale: str, rule: str) -> BlockFormat:
+    return BlockFormat(
+        name=name,
+        element=FORMATS[element],
+        block_shape=shape,
+        scale=FORMATS[scale],
+        scale_rule=rule,
+        has_tensor_scale=name.startswith("nvfp4"),
+    )
+
+
+BLOCK_FORMATS: MappingProxyType[str, BlockFormat] = MappingProxyType(
+    {
+        row[0]: _block_format(*row)
+        for row in (
+            ("mxfp8_e4m3", "float8_e4m3fn", (32,), "float8_e8m0fnu", "ocp_floor"),
+            ("mxfp8_e5m2", "float8_e5m2", (32,), "float8_e8m0fnu", "ocp_floor"),
+            ("mxfp6_e3m2", "float6_e3m2fn", (32,), "float8_e8m0fnu", "ocp_floor"),
+            ("mxfp6_e2m3", "float6_e2m3fn", (32,), "float8_e8m0fnu", "ocp_floor"),
+            ("mxfp4", "float4_e2m1fn", (32,), "float8_e8m0fnu", "ocp_floor"),
+            ("nvfp4", "float4_e2m1fn", (16,), "float8_e4m3fn", "nearest"),
+            ("nvfp4_16x16", "float4_e2m1fn", (16, 16), "float8_e4m3fn", "nearest"),
+            ("float8_1x128", "float8_e4m3fn", (128,), "float32", "nearest"),
+            ("float8_128x128", "float8_e4m3fn", (128, 128), "float32", "nearest"),
+            ("int8_1x128", "int8", (128,), "float32", "nearest"),
+            ("int4_group128", "int4", (128,), "float16", "nearest"),
+            ("nf4_block64", "nf4", (64,), "float32", "nearest"),
+        )
+    }
+)
+"""The block formats of the book by name; integers are symmetric (no zero point), NF4 without double
+quantisation."""
+
+
+def get_block_format(fmt: str | BlockFormat) -> BlockFormat:
+    """The record behind a name; a record passes through.
+
+    Raises: ValueError: the name is not in ``BLOCK_FORMATS``. TypeError: neither a name nor a record.
+    """
+    if isinstance(fmt, BlockFormat):
+        return fmt
+    if not isinstance(fmt, str):
+        raise TypeError(f"format={fmt!r} is neither a block format's name nor a record of one")
+    if fmt not in BLOCK_FORMATS:
+        raise ValueError(f"format={fmt!r} is not one of {', '.join(BLOCK_FORMATS)}")
+    return BLOCK_FORMATS[fmt]

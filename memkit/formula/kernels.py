@@ -1,0 +1,88 @@
+"""Buffers that a CUDA kernel takes for its own work and gives back before it returns.
+
+No tensor of the program owns them, and who watches operations does not see them. They count in the peak all
+the same: they stand beside the operation's inputs and results. Each function returns stages; the buffers of
+one stage stand together.
+
+Source: ATen/native/transformers/cuda/flash_attn/flash_api.cpp and attention_backward.cu, for compute
+capability 8.0 or later; ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu,
+cub/device/dispatch/dispatch_radix_sort.cuh (InvokeOnesweep) and the policies for compute capability 8.0
+beside it.
+"""
+
+from memkit.units import round_up
+
+FLASH_ROWS, FLASH_WIDTH, FLASH_LARGE_WIDTH = 128, 32, 64
+"""The flash kernel's backward works on rows and widths rounded up to these; heads above 128 to the last one."""
+
+EFFICIENT_BLOCK = 64
+"""The memory-efficient kernel adds up the query's gradient in float32, in blocks of 64 rows by 64 columns."""
+
+LOCK_BYTES = 16
+"""A lock and a counter for each of those blocks."""
+
+SINGLE_TILE, SWEEP_TILE = 256 * 9, 384 * 10
+"""Pairs of 8-byte values that one block of a radix sort holds: all of a small sort, a step of a large one."""
+
+DIGITS, DIGIT_BITS = 256, 8
+SORTED_EMBEDDING_ROWS, ROWS_PER_PARTIAL_SUM = 3072, 10
+"""Up to so many indices an embedding's backward needs no sorting; above, it adds so many rows at a time."""
+
+INDEX_BYTES, INT_BYTES = 8, 4
+
+Stages = list[list[int]]
+
+
+def flash_backward_buffers(
+    batch: int, num_heads: int, num_kv_heads: int, length: int, head_dim: int, value_bytes: int
+) -> Stages:
+    """Row sums and the query's gradient in float32; with grouped heads dk and dv for every query head."""
+    rows = round_up(length, FLASH_ROWS)
+    width = round_up(head_dim, FLASH_WIDTH if head_dim <= 128 else FLASH_LARGE_WIDTH)
+    buffers = [4 * batch * num_heads * rows, 4 * batch * num_heads * rows * width]
+    if num_kv_heads != num_heads:
+        buffers += 2 * [batch * length * num_heads * head_dim * value_bytes]
+    return [buffers]
+
+
+def efficient_backward_buffers(batch: int, num_heads: int, length: int, head_dim: int, value_bytes: int) -> Stages:
+    """Row sums of gradient × output, in the kernel for 16-bit heads up to 64 and before it otherwise; then blocks."""
+    row_sums = 4 * batch * num_heads * length
+    width = round_up(head_dim, EFFICIENT_BLOCK)
+    num_blocks = batch * num_heads * -(-length // EFFICIENT_BLOCK) * (width // EFFICIENT_BLOCK)
+    blocks = num_blocks * (4 * EFFICIENT_BLOCK**2 + LOCK_BYTES)
+    is_half = value_bytes == 2
+    if is_half and head_dim <= EFFICIENT_BLOCK:
+        return [[row_sums, blocks]]
+    products = [4 * batch * num_heads * length * head_dim] * (3 if is_half else 1)
+    if is_half:
+        blocks += 2 * batch * num_heads * 4 * EFFICIENT_BLOCK * width  # dk and dv in float32, a block of rows each
+    return [[*products, row_sums], [row_sums, blocks]]
+
+
+def sort_bytes(num_pairs: int, largest_key: int) -> int:
+    """Scratch of a radix sort of (key, index) pairs, 8 bytes each, by as many bits as the keys have.
+
+    >>> sort_bytes(2048, 9999), sort_bytes(8192, 9999)
+    (1, 136703)
+    """
+    if num_pairs <= SINGLE_TILE:
+        return 1  # CUB asks for one byte where it needs none
+    passes = -(-largest_key.bit_length() // DIGIT_BITS)
+    copies = 2 * [num_pairs * INDEX_BYTES] if passes > 1 else []
+    tiles = -(-num_pairs // SWEEP_TILE)
+    parts = [passes * DIGITS * INT_BYTES, tiles * DIGITS * INT_BYTES, *copies, passes * INT_BYTES]
+    return sum(round_up(part, 256) for part in parts) + 255
+
+
+def embedding_backward_buffers(
+    num_indices: int, num_rows: int, width: int, value_bytes: int, index_bytes: int = INDEX_BYTES
+) -> Stages:
+    """Sorted indices; then sums of up to 10 equal indices' rows, in float32, room for the worst case."""
+    if num_indices <= SORTED_EMBEDDING_ROWS:
+        return []
+    all_indices, segments = num_indices * index_bytes, min(num_indices, num_rows)
+    partial_sums = num_indices // ROWS_PER_PARTIAL_SUM + segments
+    tables = [all_indices, INDEX_BYTES, *2 * [segments * index_bytes], INDEX_BYTES]
+    tables += [partial_sums * index_bytes, partial_sums * width * max(value_bytes, 4)]
+    return [[all_indices] * 3 + [sort_bytes(num_indices, num_rows)], [all_indices] * 2 + tables]

@@ -1,0 +1,247 @@
+"""The activation formulas of Korthikanti et al. 2022, arXiv:2205.05198, addend by addend, and the paper's
+four models.
+
+Letters: s sequence, b micro-batch, h hidden size, a heads, L layers, v vocabulary, t tensor-parallel size, p
+pipeline-parallel size, m interleaved stages per device, B global batch. Values have 16 bits, dropout masks
+one byte.
+
+The paper counts by hand what ``memkit.formula.activations`` counts for our transformer; ``paper_setup`` makes
+the two the same model. Two printed statements do not follow from the paper's own expressions, and this module
+keeps both sides:
+
+1. Equation 8 charges the recomputed attention three times. Running QKᵀ and the weighted sum again costs
+4BLs²h operations (``recomputed_flops``), a third of the 12BLs²h by which equation 8 exceeds equation 7. The
+printed 2.7 % for GPT-3 and 1.6 % for MT-NLG follow from equation 8; 0.9 % and 0.5 % follow from the count.
+2. Embedding, final norm and logits are called less than 0.01 % of the total for the 22B model. The paper's
+own expression (``outside_bytes``) gives 0.6 % of the activations that are kept without recomputation.
+"""
+
+from dataclasses import dataclass
+
+from memkit.formula.ledger import Ledger
+from memkit.setup.models import ModelConfig
+from memkit.setup.recipes import PURE_BF16
+from memkit.setup.training import RECOMPUTATIONS, TrainingSetup
+
+VALUE_BYTES, MASK_BYTES, LOGIT_BYTES = 2, 1, 4
+PARALLELISMS = ("none", "tensor", "tensor and sequence")
+A100_FLOPS_PER_SECOND = 312 * 10**12
+"""Peak of the paper's cards in 16-bit matrix products."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperModel:
+    """A row of the paper's table 3 (shape and parallelism) and of its table 5 (seconds per iteration)."""
+
+    name: str
+    num_heads: int
+    hidden_size: int
+    num_layers: int
+    pp_size: int
+    global_batch_size: int
+    micro_batch_size: int
+    full_recompute_seconds: float
+    seconds: float
+    interleaved_stages: int | None = None
+    tp_size: int = 8
+    seq_len: int = 2048
+    vocab_size: int = 51200
+
+    @property
+    def num_gpus(self) -> int:
+        """Cards of one copy of the model: tensor-parallel times pipeline-parallel size."""
+        return self.tp_size * self.pp_size
+
+    @property
+    def sbh(self) -> int:
+        """Values in one hidden state of one micro-batch."""
+        return self.seq_len * self.micro_batch_size * self.hidden_size
+
+    @property
+    def as2b(self) -> int:
+        """Values in the attention weights of one layer."""
+        return self.num_heads * self.seq_len**2 * self.micro_batch_size
+
+
+MODEL_22B = PaperModel(
+    name="22B", num_heads=64, hidden_size=6144, num_layers=48, pp_size=1, global_batch_size=4, micro_batch_size=4,
+    full_recompute_seconds=1.42, seconds=1.10,
+)  # fmt: skip
+MODEL_175B = PaperModel(
+    name="175B (GPT-3)", num_heads=96, hidden_size=12288, num_layers=96, pp_size=8, global_batch_size=64,
+    micro_batch_size=1, full_recompute_seconds=18.13, seconds=13.75, interleaved_stages=3,
+)  # fmt: skip
+MODEL_530B = PaperModel(
+    name="530B (MT-NLG)", num_heads=128, hidden_size=20480, num_layers=105, pp_size=35, global_batch_size=280,
+    micro_batch_size=1, full_recompute_seconds=49.05, seconds=37.83, interleaved_stages=3,
+)  # fmt: skip
+MODEL_1T = PaperModel(
+    name="1T", num_heads=160, hidden_size=25600, num_layers=128, pp_size=64, global_batch_size=512, micro_batch_size=1,
+    full_recompute_seconds=94.42, seconds=71.49,
+)  # fmt: skip
+PAPER_MODELS = (MODEL_22B, MODEL_175B, MODEL_530B, MODEL_1T)
+
+LAYER_MILLISECONDS = {
+    "none": (7.7, 11.9),
+    "none, sequence parallel": (7.2, 11.8),
+    "full": (7.7, 19.5),
+    "selective": (7.7, 13.2),
+    "selective, sequence parallel": (7.2, 13.1),
+}
+"""Forward and backward of one layer of the 22B model on eight A100 (the paper's table 4)."""
+
+
+@dataclass(frozen=True)
+class Addend:
+    """One kept tensor: bytes per value, on sbh or as²b values, ``width`` hidden sizes wide.
+
+    Tensor parallelism splits what lies inside attention and MLP; what lies between them every device holds
+    whole.
+    """
+
+    name: str
+    block: str
+    value_bytes: int
+    is_split: bool
+    width: int = 1
+    is_square: bool = False
+
+    def num_bytes(self, model: PaperModel) -> int:
+        """Bytes in one layer on one device without any parallelism."""
+        return self.value_bytes * self.width * (model.as2b if self.is_square else model.sbh)
+
+
+ADDENDS = (
+    Addend("norm 1 input", "layer norms", VALUE_BYTES, False),
+    Addend("norm 2 input", "layer norms", VALUE_BYTES, False),
+    Addend("QKV input", "attention", VALUE_BYTES, False),
+    Addend("query", "attention", VALUE_BYTES, True),
+    Addend("key", "attention", VALUE_BYTES, True),
+    Addend("value", "attention", VALUE_BYTES, True),
+    Addend("softmax output", "attention", VALUE_BYTES, True, is_square=True),
+    Addend("softmax dropout mask", "attention", MASK_BYTES, True, is_square=True),
+    Addend("softmax dropout output", "attention", VALUE_BYTES, True, is_square=True),
+    Addend("projection input", "attention", VALUE_BYTES, True),
+    Addend("attention dropout mask", "attention", MASK_BYTES, False),
+    Addend("first linear input", "MLP", VALUE_BYTES, False),
+    Addend("GELU input", "MLP", VALUE_BYTES, True, width=4),
+    Addend("second linear input", "MLP", VALUE_BYTES, True, width=4),
+    Addend("MLP dropout mask", "MLP", MASK_BYTES, False),
+)
+"""11sbh + 5as²b of attention, 19sbh of the MLP and 4sbh of the layer norms, section 4.1."""
+
+
+def layer_bytes(model: PaperModel, parallelism: str = "none", recomputation: str = "none") -> int:
+    """Bytes that one layer keeps on one device: table 2 of the paper.
+
+    None: sbh(34 + 5as/h). Tensor: sbh(10 + 24/t + 5as/ht). Tensor and sequence: sbh/t · (34 + 5as/h).
+    Selective recomputation drops the as²b addends. Full recomputation keeps 2sbh on each device, however many
+    there are.
+
+    Raises: ValueError: an unknown name, or t does not divide the tensors.
+    """
+    if parallelism not in PARALLELISMS:
+        raise ValueError(f"parallelism={parallelism!r} is not one of {', '.join(PARALLELISMS)}")
+    if recomputation not in RECOMPUTATIONS:
+        raise ValueError(f"recomputation={recomputation!r} is not one of {', '.join(RECOMPUTATIONS)}")
+    if recomputation == "full":
+        return ADDENDS[0].num_bytes(model)
+    total = 0
+    for addend in ADDENDS:
+        if recomputation == "selective" and addend.is_square:
+            continue
+        is_split = parallelism == "tensor and sequence" or (parallelism == "tensor" and addend.is_split)
+        total += _divided(addend.num_bytes(model), model.tp_size if is_split else 1)
+    return total
+
+
+def first_stage_bytes(model: PaperModel, parallelism: str = "none", recomputation: str = "none") -> int:
+    """Bytes of the layers on a device of the first pipeline stage, where p micro-batches are in flight
+    (equation 5).
+
+    A stage has L/p layers and p micro-batches, so L layers' worth whatever p is. With m interleaved stages on
+    each device it is L(1 + (p - 1)/(pm)).
+    """
+    num_layers = model.num_layers
+    if model.interleaved_stages:
+        in_flight = model.num_layers * (model.pp_size - 1)
+        num_layers += _divided(in_flight, model.pp_size * model.interleaved_stages)
+    return num_layers * layer_bytes(model, parallelism, recomputation)
+
+
+def outside_bytes(model: PaperModel) -> dict[str, int]:
+    """Bytes outside the layers on a device of the first stage, by name, with sequence parallelism (section
+    4.3).
+
+    sbhp/t for the embedding's dropout; if the first stage is also the last, 4sbh/t · (1 + v/h) more.
+    """
+    values, t = model.sbh, model.tp_size
+    parts = {"embedding dropout mask": _divided(MASK_BYTES * values * model.pp_size, t)}
+    if model.pp_size == 1:
+        parts["final norm input"] = _divided(VALUE_BYTES * values, t)
+        parts["head input"] = _divided(VALUE_BYTES * values, t)
+        logits = model.seq_len * model.micro_batch_size * model.vocab_size
+        parts["logits, float32"] = _divided(LOGIT_BYTES * logits, t)
+    return parts
+
+
+def model_flops(model: PaperModel) -> int:
+    """Operations of the matrix products of one iteration, equation 7: 72BLsh²(1 + s/6h + v/12hL).
+
+    Forward, per layer: 6Bsh² for QKV, 2Bs²h each for QKᵀ and the weighted sum, 2Bsh² for the projection,
+    16Bsh² for the MLP; 2Bshv for the logits. The backward costs twice the forward.
+    """
+    b, s, h = model.global_batch_size, model.seq_len, model.hidden_size
+    layer = 6 * b * s * h**2 + 2 * b * s**2 * h + 2 * b * s**2 * h + 2 * b * s * h**2 + 16 * b * s * h**2
+    return 3 * (model.num_layers * layer + 2 * b * s * h * model.vocab_size)
+
+
+def recomputed_flops(model: PaperModel) -> int:
+    """Operations that selective recomputation adds: QKᵀ and the weighted sum once more, 4BLs²h."""
+    return 4 * model.global_batch_size * model.num_layers * model.seq_len**2 * model.hidden_size
+
+
+def printed_hardware_flops(model: PaperModel) -> int:
+    """Equation 8 as printed: 72BLsh²(1 + s/3h + v/12hL), which adds ``recomputed_flops`` three times."""
+    return model_flops(model) + 3 * recomputed_flops(model)
+
+
+def utilization(flops: int, seconds: float, num_gpus: int) -> float:
+    """Share of the cards' peak rate: model FLOPs give the paper's MFU, hardware FLOPs its HFU."""
+    return flops / seconds / num_gpus / A100_FLOPS_PER_SECOND
+
+
+def paper_setup(model: PaperModel, recomputation: str = "none") -> TrainingSetup:
+    """The same model for ``memkit.formula.activations``: GPT-2 style, 16-bit, dropout, stored attention weights.
+
+    Query, key and value are three matrices here. With one fused matrix and b = 1 our transformer keeps 2sbh
+    more, see ``memkit.formula.activations``.
+    """
+    config = ModelConfig(
+        name=model.name, num_layers=model.num_layers, hidden_size=model.hidden_size, num_heads=model.num_heads,
+        vocab_size=model.vocab_size, max_seq_len=model.seq_len, norm="layernorm", mlp="gelu", position="learned",
+        ties_embeddings=True, has_qkv_bias=True, has_output_bias=True, has_mlp_bias=True,
+    )  # fmt: skip
+    return TrainingSetup(
+        model=config, precision=PURE_BF16, micro_batch_size=model.micro_batch_size, seq_len=model.seq_len,
+        attention="stored", dropout=0.1, recomputation=recomputation,
+    )  # fmt: skip
+
+
+def tensor_parallel_bytes(ledger: Ledger, tp_size: int, *, is_sequence_parallel: bool = False) -> int:
+    """Bytes of a block's ledger on one of ``tp_size`` devices.
+
+    What has a heads or an intermediate axis is split over the devices. The rest is split only by sequence
+    parallelism.
+    """
+    total = 0
+    for line in ledger.lines:
+        is_inside = bool(set(line.axes.split()) & {"a", "k", "ad", "kd", "(a+2k)d", "f"})
+        total += _divided(line.num_bytes, tp_size if is_inside or is_sequence_parallel else 1)
+    return total
+
+
+def _divided(num_bytes: int, size: int) -> int:
+    if num_bytes % size:
+        raise ValueError(f"{num_bytes} does not divide evenly by {size}")
+    return num_bytes // size

@@ -1,0 +1,142 @@
+"""A ledger of kept tensors: one named line for each tensor that the forward leaves for the backward.
+
+No formula here, only the record that formulas and real runs share, and its printing. Axes are written in
+letters: b micro-batch, s sequence, h hidden size, a heads, k key/value heads, d head size, f intermediate
+size, v vocabulary; ``s↑32`` is s rounded up to a multiple of 32. A line counts one storage: two operations
+that keep the same storage share one line.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from memkit.formats.dtypes import tensor_bytes
+from memkit.setup.training import DEVICES, TrainingSetup
+from memkit.units import aligned_table, as_whole_number, format_bytes, round_up
+
+
+def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
+    """The number behind every axis that a ledger line may have."""
+    model = setup.model
+    return {
+        "b": setup.micro_batch_size, "s": setup.seq_len, "h": model.hidden_size, "a": model.num_heads,
+        "k": model.num_kv_heads, "d": model.head_dim, "f": model.intermediate_size, "v": model.vocab_size,
+        "ad": model.query_size, "kd": model.kv_size, "(a+2k)d": model.query_size + 2 * model.kv_size,
+        "s↑32": round_up(setup.seq_len, 32), "d↑8": round_up(model.head_dim, 8), "1": 1, "2": 2, "5056": 5056,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """One line: a tensor that stays, ``count`` times over.
+
+    ``axes`` are letters with spaces between (empty: one number), ``op`` is the operation whose backward needs
+    it, ``shared_with`` names others that keep the same storage at no further cost, ``section`` is the part of
+    the model.
+    """
+
+    name: str
+    op: str
+    axes: str
+    shape: tuple[int, ...]
+    dtype: str
+    section: str = ""
+    shared_with: str = ""
+    count: int = 1
+
+    def __post_init__(self):
+        as_whole_number("count", self.count)
+        for size in self.shape:
+            as_whole_number("shape", size)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all ``count`` tensors, as asked for."""
+        return self.count * tensor_bytes(math.prod(self.shape), self.dtype)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of all ``count`` tensors, each rounded up to the block size of CUDA's allocator."""
+        return self.count * round_up(tensor_bytes(math.prod(self.shape), self.dtype))
+
+
+def kept(setup: TrainingSetup, name: str, op: str, axes: str, dtype: str, **more) -> Kept:
+    """A line whose shape follows from the setup: ``kept(setup, "weights", "softmax", "b a s s",
+    "float32")``."""
+    sizes = axis_sizes(setup)
+    shape = tuple(sizes[axis] for axis in axes.split())
+    return Kept(name=name, op=op, axes=axes, shape=shape, dtype=dtype, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """Lines and their sum. ``sbh`` is s·b·h, the values in one hidden state: the field's unit of account."""
+
+    title: str
+    lines: tuple[Kept, ...]
+    sbh: int
+    device: str = "cuda"
+
+    def __post_init__(self):
+        as_whole_number("sbh", self.sbh, 1)
+        if self.device not in DEVICES:
+            raise ValueError(f"device={self.device!r} is not one of {', '.join(DEVICES)}")
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes asked for, no rounding: what the closed formulas give."""
+        return sum(line.num_bytes for line in self.lines)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that the device's allocator holds for the lines: on CUDA each tensor in blocks of 512 B."""
+        if self.device == "cpu":
+            return self.num_bytes
+        return sum(line.allocated_bytes for line in self.lines)
+
+    @property
+    def per_sbh(self) -> float:
+        """Bytes per token and hidden unit: the 34 of the paper's 34sbh."""
+        return self.num_bytes / self.sbh
+
+    def section(self, name: str) -> "Ledger":
+        """The lines of one section of the model.
+
+        Raises: ValueError: the ledger has no such section.
+        """
+        sections = dict.fromkeys(line.section for line in self.lines)
+        if name not in sections:
+            raise ValueError(f"section {name!r} is not one of {', '.join(sections)}")
+        lines = tuple(line for line in self.lines if line.section == name)
+        return replace(self, title=f"{self.title}: {name}", lines=lines)
+
+    def times(self, count: int) -> "Ledger":
+        """The same lines ``count`` times over, as for so many equal blocks."""
+        return replace(self, lines=tuple(replace(line, count=count * line.count) for line in self.lines))
+
+    def bytes_by_section(self) -> dict[str, int]:
+        """Bytes asked for, by section, in the order of the lines."""
+        totals: dict[str, int] = {}
+        for line in self.lines:
+            totals[line.section] = totals.get(line.section, 0) + line.num_bytes
+        return totals
+
+    def table(self) -> str:
+        """Lines as aligned text: name, operation, shape in letters, dtype, bytes, multiple of sbh."""
+        rows = [["kept tensor", "kept by", "shape", "dtype", "bytes", "sbh"]]
+        for line in self.lines:
+            times = f"{line.count} × " if line.count != 1 else ""
+            by = f"{line.op}, {line.shared_with}" if line.shared_with else line.op
+            shape = times + (line.axes.replace(" ", "·") or "1")
+            per_sbh = f"{line.num_bytes / self.sbh:.3f}"
+            rows.append([line.name, by, shape, line.dtype, f"{line.num_bytes:,}", per_sbh])
+        rows.append(["total", "", "", "", f"{self.num_bytes:,}", f"{self.per_sbh:.3f}"])
+        return aligned_table(rows)
+
+    def __str__(self) -> str:
+        return f"{self.title}, {self.device} rules: {format_bytes(self.num_bytes)}\n{self.table()}"
+
+
+def distinct(lines: Iterable[Kept]) -> tuple[Kept, ...]:
+    """The lines with repetitions removed: two tensors that view one storage are one line."""
+    return tuple(dict.fromkeys(lines))

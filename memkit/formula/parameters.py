@@ -1,0 +1,130 @@
+"""How many parameters a model has, tensor by tensor.
+
+The list has the order and the names of ``memkit.program.transformer``'s ``named_parameters()``: the two can
+be compared line by line. A tied head is no tensor of its own: it is the token embedding under a second name.
+
+For a GPT-2 style model with h = hidden size, L = layers, v = vocabulary, s = positions the list sums to::
+
+    N = vh + sh + L (12h² + 13h) + 2h
+
+and for a Llama style model with k = width of the key heads and f = intermediate size::
+
+    N = 2vh + L (2h² + 2hk + 3hf + 2h) + h
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from memkit.setup.models import ModelConfig
+
+PARAMETER_KINDS = ("embedding", "attention", "mlp", "norm", "head")
+"""Where a parameter sits. A tied head's weight counts as ``embedding``, once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One parameter tensor: its name in ``state_dict``, its shape and where it sits (``PARAMETER_KINDS``)."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+
+    @property
+    def count(self) -> int:
+        """Values in the tensor, torch's ``numel()``."""
+        return math.prod(self.shape)
+
+    @property
+    def is_matrix_product(self) -> bool:
+        """Whether it is the weight of a matrix product, as the head is; an embedding is looked up."""
+        return len(self.shape) == 2 and self.kind != "embedding"
+
+
+def embedding_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
+    """The tables before the first block: tokens, and learned positions where the model has them."""
+    tables = [("token_embedding", config.vocab_size)]
+    if config.position == "learned":
+        tables.append(("position_embedding", config.max_seq_len))
+    return tuple(
+        Parameter(name=f"{name}.weight", shape=(rows, config.hidden_size), kind="embedding")
+        for name, rows in tables
+    )
+
+
+def block_parameters(config: ModelConfig, prefix: str = "") -> tuple[Parameter, ...]:
+    """The parameter tensors of one transformer block, in order."""
+    h, f = config.hidden_size, config.intermediate_size
+    if config.fuses_qkv:
+        projections = [("qkv", config.query_size + 2 * config.kv_size)]
+    else:
+        projections = [("query", config.query_size), ("key", config.kv_size), ("value", config.kv_size)]
+    tensors = _norm(config, f"{prefix}norm_1") + _norm(config, f"{prefix}norm_2")
+    for name, width in projections:
+        tensors += _linear(f"{prefix}attention.{name}", h, width, config.has_qkv_bias, "attention")
+    tensors += _linear(f"{prefix}attention.output", config.query_size, h, config.has_output_bias, "attention")
+    for name in ("gate", "up") if config.mlp == "swiglu" else ("up",):
+        tensors += _linear(f"{prefix}mlp.{name}", h, f, config.has_mlp_bias, "mlp")
+    tensors += _linear(f"{prefix}mlp.down", f, h, config.has_mlp_bias, "mlp")
+    return tuple(tensors)
+
+
+def output_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
+    """What comes after the last block: the last norm, and the head unless it is tied."""
+    head = (
+        []
+        if config.ties_embeddings
+        else _linear("head", config.hidden_size, config.vocab_size, False, "head")
+    )
+    return (*_norm(config, "norm"), *head)
+
+
+def parameter_ledger(config: ModelConfig) -> tuple[Parameter, ...]:
+    """Every parameter tensor of the model, each once, in the order of ``named_parameters()``."""
+    layers = range(config.num_layers)
+    blocks = [parameter for layer in layers for parameter in block_parameters(config, f"blocks.{layer}.")]
+    return (*embedding_parameters(config), *blocks, *output_parameters(config))
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """Parameters of the model, every tensor counted once.
+
+    >>> from memkit.setup.models import GPT2_SMALL, LLAMA_3_8B
+    >>> count_parameters(GPT2_SMALL), count_parameters(LLAMA_3_8B)
+    (124439808, 8030261248)
+    """
+    return sum(count_by_kind(config).values())
+
+
+def count_by_kind(config: ModelConfig) -> dict[str, int]:
+    """Parameters by ``PARAMETER_KINDS``. Blocks are alike, so one is counted and multiplied.
+
+    >>> from memkit.setup.models import LLAMA_2_7B
+    >>> {kind: round(count / 1e6) for kind, count in count_by_kind(LLAMA_2_7B).items()}
+    {'embedding': 131, 'attention': 2147, 'mlp': 4329, 'norm': 0, 'head': 131}
+    """
+    counts = Counter(dict.fromkeys(PARAMETER_KINDS, 0))
+    for parameter in embedding_parameters(config) + output_parameters(config):
+        counts[parameter.kind] += parameter.count
+    for parameter in block_parameters(config):
+        counts[parameter.kind] += config.num_layers * parameter.count
+    return dict(counts)
+
+
+def matrix_product_parameters(config: ModelConfig) -> int:
+    """Parameters that enter a matrix product for every token: 2 FLOPs each in the forward, 4 in the backward.
+
+    The head is one of them, tied or not; embeddings, norms and biases are not.
+    """
+    blocks = sum(p.count for p in block_parameters(config) if p.is_matrix_product)
+    return config.num_layers * blocks + config.vocab_size * config.hidden_size
+
+
+def _linear(name: str, num_inputs: int, num_outputs: int, has_bias: bool, kind: str) -> list[Parameter]:
+    weight = Parameter(name=f"{name}.weight", shape=(num_outputs, num_inputs), kind=kind)
+    return [weight, Parameter(name=f"{name}.bias", shape=(num_outputs,), kind=kind)] if has_bias else [weight]
+
+
+def _norm(config: ModelConfig, name: str) -> list[Parameter]:
+    parts = ("weight", "bias") if config.norm == "layernorm" else ("weight",)
+    return [Parameter(name=f"{name}.{part}", shape=(config.hidden_size,), kind="norm") for part in parts]

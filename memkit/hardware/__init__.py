@@ -1,0 +1,21 @@
+"""What a training step runs on: cards with their bytes and rates, each from a named source, and this machine.
+
+Chapters 00, 01 and 07. A new card is one record in ``cards``. Nothing here loads torch: the driver is asked by itself.
+
+Reading order:
+
+- ``cards``: a card's memory, bandwidth and arithmetic rates, with the source of each figure
+- ``hierarchy``: from registers to the host: bytes, bandwidth and latency of each level
+- ``driver``: what NVIDIA's driver says about the cards of this machine
+- ``ram``: the RAM that a new program can have
+"""
+
+from memkit import loaded_when_used
+
+__getattr__, __dir__, __all__ = loaded_when_used(
+    __name__,
+    cards="CARDS Card card_by_driver_name matrix_dtypes",
+    hierarchy="MemoryLevel hierarchy_table memory_hierarchy",
+    driver="ask_driver gpu_cap_bytes visible_gpus",
+    ram="available_ram_bytes",
+)

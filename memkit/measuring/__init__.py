@@ -1,0 +1,37 @@
+"""The third column: the step on this machine, as its own allocator or the profiler saw it.
+
+Chapters 00, 04 and 07. Loads torch, runs real steps, and leaves the process as it was.
+
+Reading order:
+
+- ``gpu``: how much of the card this process may take, and how to give it back
+- ``measure``: ``measure_memory``: CUDA's allocator history, or the profiler's events on a CPU
+- ``saved_tensors``: what autograd keeps, for any code of the reader's own
+- ``live_objects``: the tensors that Python can see
+- ``profiler``: one step under torch's profiler, and what its trace tells
+- ``monitor``: one line a step, and a warning in time
+- ``stages``: what readings after each stage of a step are taken for, and what they are
+- ``small_card``: a card small enough to run out of memory on purpose
+- ``bandwidth``: how fast bytes move on this machine
+- ``card_formats``: what a device's own casts and products do
+- ``compiled``: what torch.compile keeps under a memory budget
+- ``timed_steps``: seconds of a forward and backward under a strategy
+"""
+
+from memkit import loaded_when_used
+
+__getattr__, __dir__, __all__ = loaded_when_used(
+    __name__,
+    gpu="cap_gpu caught_out_of_memory give_back usable_bytes",
+    measure="measure_memory",
+    saved_tensors="SavedStorage bytes_by_op saved_bytes saved_storages",
+    live_objects="LiveTensor live_tensors",
+    profiler="ExecutionTrace own_memory_table profiled_step read_execution_trace",
+    monitor="MemoryMonitor",
+    stages="stage_table",
+    small_card="CudaCard SimulatedCard capped_card",
+    bandwidth="Bandwidths measure_bandwidth",
+    card_formats="cast_overflows product_errors",
+    compiled="compiled_step",
+    timed_steps="TimedStep timed_step",
+)

@@ -1,0 +1,86 @@
+"""How much of the card this process may take, how to survive asking for more, and how to give it back.
+
+On a shared card ``MEMKIT_GPU_GIB`` caps the process. The cap holds what PyTorch's allocator takes, not the
+CUDA context beside it, and it is manners, not a wall: another program is not stopped by it
+(pytorch/pytorch#69688).
+"""
+
+import gc
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+import torch
+
+from memkit.hardware.driver import gpu_cap_bytes
+
+CPU_MESSAGE = "DefaultCPUAllocator"
+"""torch's CPU allocator raises a ``RuntimeError`` with this word where CUDA's raises ``OutOfMemoryError``."""
+
+
+def cap_gpu(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Cap this process at ``MEMKIT_GPU_GIB`` of the current card and return the cap in bytes, or ``None``.
+
+    Without the variable, or without a card, nothing happens.
+
+    Raises: ValueError: the variable is no number above zero.
+    """
+    cap_bytes = gpu_cap_bytes(environment)
+    if cap_bytes is None or not torch.cuda.is_available():
+        return None
+    total_bytes = torch.cuda.get_device_properties().total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, cap_bytes / total_bytes))
+    return min(cap_bytes, total_bytes)
+
+
+def usable_bytes(environment: Mapping[str, str] = os.environ) -> int:
+    """Bytes this process can still have on the card: free there or cached by the allocator, within the cap.
+
+    0 without a card.
+    """
+    if not torch.cuda.is_available():
+        return 0
+    free_bytes, _ = torch.cuda.mem_get_info()
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    within_card = free_bytes + reserved - allocated
+    cap_bytes = gpu_cap_bytes(environment)
+    return within_card if cap_bytes is None else max(0, min(within_card, cap_bytes - allocated))
+
+
+def give_back() -> int:
+    """Free what nothing refers to, return the allocator's cache to the driver, and return those bytes.
+
+    A chapter ends with it, after ``del`` of its models. An exception that a notebook still remembers holds
+    the tensors of the cell that failed: its traceback is forgotten here too.
+    """
+    for name in ("last_value", "last_traceback", "last_exc"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+    gc.collect()
+    if not torch.cuda.is_initialized():
+        return 0
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_reserved()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return before - torch.cuda.memory_reserved()
+
+
+def caught_out_of_memory(step: Callable[[], object]) -> str | None:
+    """Run ``step()`` and return the out-of-memory message it died of, its tensors freed; ``None`` if it lived.
+
+    Any other error passes through. The message is torch's own; the frames of ``step`` are dropped before the
+    memory is given back, because a frame that is kept keeps its tensors.
+    """
+    message = None
+    try:
+        step()
+    except torch.OutOfMemoryError as error:
+        message = str(error)
+    except RuntimeError as error:
+        if CPU_MESSAGE not in str(error):
+            raise
+        message = str(error)
+    if message is not None:
+        give_back()
+    return message

@@ -1,0 +1,253 @@
+"""The memory of a training step as the machine's own allocator saw it.
+
+On a CPU the torch profiler notes each allocation with its address and the operation it was made in; on a GPU
+CUDA's caching allocator keeps the same record. Nothing else is active: no dispatch mode, so the program
+allocates as it always does. Between phases the recorder leaves a mark in that record, with the addresses of
+weights, gradients and optimizer states at that moment; the parts come from the addresses, by the rules of
+``memkit.program.log``.
+"""
+
+import datetime
+import functools
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from memkit.program.doors import OutsideBuild, run_steps, tensors_in
+from memkit.program.log import Log, timeline_of
+from memkit.setup.training import DEVICES
+from memkit.timeline import MemoryTimeline
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
+
+MARK = "memkit mark"
+MARK_BYTES = 7919
+"""On a GPU a mark is an allocation of this many bytes, freed at once: a prime, and no tensor's size."""
+
+NUMBER = "python number"
+
+
+def measure_memory(
+    build: Callable[[], Callable[[], object]], *, steps: int = 2, device: str | None = None
+) -> MemoryTimeline:
+    """The memory of ``steps`` real training steps, from CUDA's allocator or, on a CPU, the torch profiler.
+
+    ``device`` left at None is ``"cuda"`` where there is one. ``build`` and the step are called as
+    ``trace_memory`` calls them; scratch that one operation takes and returns is marked ``is_scratch``.
+
+    Raises: ValueError: an unknown device, no GPU for ``device="cuda"``, steps that are no positive number, no
+    function as ``build``, or a model made outside it.
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device not in DEVICES:
+        raise ValueError(f"device={device!r} is not one of {', '.join(DEVICES)}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "device='cuda', but torch sees no CUDA device; device='cpu' measures on this machine"
+        )
+    steps = as_whole_number("steps", steps, 1)
+    recorder = Recorder(device)
+    with (cpu_record if device == "cpu" else cuda_record)() as record:
+        run_steps(build, steps, recorder)
+    log = replayed(record.entries, recorder.marks)
+    return timeline_of(
+        log,
+        source="measured",
+        device=device,
+        granularity=ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1,
+        provenance=provenance(device) | record.notes,
+        reserved_peak_bytes=record.reserved_peak_bytes,
+    )
+
+
+def provenance(device: str) -> dict[str, str]:
+    """Which machine and versions a measurement was made with, and when."""
+    machine = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU"
+    return {
+        "machine": machine,
+        "torch": torch.__version__,
+        "date": datetime.date.today().isoformat(),
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+class Recorder:
+    """Leaves a mark in the machine's own record at each door, and remembers what passed since the last."""
+
+    def __init__(self, device: str):
+        self.device = device
+        self.marks: list[list[tuple]] = []
+        self.seen: list[tuple] = []
+
+    def saw(self, part: str, tensors: list[Tensor]) -> None:
+        self.seen.append(("saw", part, {address_of(tensor) for tensor in tensors_in(tensors)}))
+
+    def now(self, change: str, *args: object) -> None:
+        self.marks.append([*self.seen, (change, *args)])
+        self.seen = []
+        if self.device == "cuda":
+            torch.empty(MARK_BYTES, dtype=torch.uint8, device="cuda")
+        else:
+            with torch.profiler.record_function(MARK):
+                pass
+
+
+def address_of(tensor: Tensor) -> int:
+    """Where the tensor's storage begins."""
+    return tensor.untyped_storage().data_ptr()
+
+
+@dataclass(slots=True)
+class Entry:
+    """One line of a machine's record: a mark (no address), or bytes taken (> 0) or given back (< 0)."""
+
+    address: int | None = None
+    num_bytes: int = 0
+    op: str = ""
+    where: str = ""
+    is_scratch: bool = False
+    casts: int | None = None  # address of the tensor that this block is a copy of, in another dtype
+
+
+@dataclass(slots=True)
+class Record:
+    """What a machine noted, in order."""
+
+    entries: list[Entry] = field(default_factory=list)
+    reserved_peak_bytes: int | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+def replayed(entries: list[Entry], marks: list[list[tuple]]) -> Log:
+    """The log of a record: the marks' changes are made at the moment they were made in."""
+    log, blocks, marks = Log(), {}, iter(marks)
+    for entry in entries:
+        if entry.address is None:
+            for change, *args in next(marks):
+                if change == "saw":
+                    part, addresses = args
+                    if part == "trained":
+                        if not addresses <= blocks.keys():
+                            raise OutsideBuild
+                        continue
+                    getattr(log, part).update(blocks[address] for address in addresses if address in blocks)
+                else:
+                    getattr(log, change)(*args)
+        elif entry.num_bytes > 0:
+            block = blocks[entry.address] = log.allocate(entry.num_bytes, entry.op, entry.where)
+            if entry.is_scratch:
+                log.scratch.add(block)
+            if blocks.get(entry.casts) in log.weights:
+                log.weight_casts.add(block)
+        elif entry.address in blocks:  # else it was taken before the record began
+            log.free(blocks.pop(entry.address))
+    return log
+
+
+@contextmanager
+def cpu_record() -> Iterator[Record]:
+    """Let the torch profiler note each allocation of the block inside."""
+    record = Record()
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler reports its start and stop on stderr
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True) as profiler:
+        yield record
+    found = []
+    for root in profiler.profiler.kineto_results.experimental_event_tree():
+        read_events(root, (), found)
+    found.sort(key=lambda item: item[0])
+    record.entries = [entry for _, entry in found]
+
+
+def read_events(event, callers: tuple, found: list) -> None:
+    """Collect (time, entry) of an event of the profiler's tree and of all events inside it."""
+    waiting = [(event, callers)]
+    births = {}
+    while waiting:
+        event, callers = waiting.pop()
+        fields = event.extra_fields
+        if event.name == MARK:
+            found.append((event.start_time_ns, Entry()))
+        elif isinstance(fields, torch._C._profiler._ExtraFields_Allocation):
+            operation = operation_of(callers)
+            entry = Entry(fields.ptr, fields.alloc_size, name_of(operation, fields.alloc_size))
+            if entry.num_bytes > 0:
+                births[entry.address] = entry, operation
+                entry.casts = copied_by(operation)
+            elif entry.address in births:
+                birth, maker = births.pop(entry.address)
+                birth.is_scratch = maker is not None and maker is operation
+            found.append((event.start_time_ns, entry))
+        else:
+            waiting.extend((child, (*callers, event)) for child in reversed(event.children))
+
+
+def operation_of(callers: tuple):
+    """The outermost operation with a kernel of its own: the one that a dispatch mode would see."""
+    for caller in callers:
+        if caller.name.startswith("aten::") and not is_composite(caller.name):
+            return caller
+    return None
+
+
+def name_of(operation, num_bytes: int) -> str:
+    """The operation as a dispatch mode names it; 8 bytes outside any are a Python number on its way in."""
+    if operation is None:
+        return NUMBER if abs(num_bytes) == 8 else ""
+    return operation.name.replace("::", ".")
+
+
+@functools.cache
+def is_composite(name: str) -> bool:
+    """Whether the operation has no kernel of its own: others, which it is made of, are dispatched."""
+    schemas = torch._C._jit_get_schemas_for_operator(name)
+    names = {f"{name}.{s.overload_name}".rstrip(".") for s in schemas if "out" not in s.overload_name}
+    names = {overload for overload in names if torch._C._dispatch_has_kernel(overload)}
+    composites = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+    return bool(names) and names <= set(composites)
+
+
+def copied_by(operation) -> int | None:
+    """Where the input of a copy to another dtype begins."""
+    if operation is None or operation.name != "aten::_to_copy":
+        return None
+    first = operation.extra_fields.inputs[0]
+    return getattr(first, "storage_data_ptr", None)
+
+
+@contextmanager
+def cuda_record() -> Iterator[Record]:
+    """Let CUDA's caching allocator note each allocation of the block inside."""
+    record = Record()
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.memory._record_memory_history(max_entries=10**7, context=None)
+    try:
+        yield record
+        torch.cuda.synchronize()
+        lines = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    record.entries = cuda_entries(lines)
+    record.reserved_peak_bytes = torch.cuda.max_memory_reserved()
+    record.notes = {"max_memory_allocated": str(torch.cuda.max_memory_allocated())}
+
+
+def cuda_entries(lines: list[dict]) -> list[Entry]:
+    """The entries of one device's trace in a snapshot of CUDA's allocator."""
+    entries, marks = [], set()
+    for line in lines:
+        if line["action"] == "alloc" and line["size"] == MARK_BYTES:
+            marks.add(line["addr"])
+            entries.append(Entry())
+        elif line["action"] == "alloc":
+            entries.append(Entry(line["addr"], line["size"]))
+        elif line["action"] == "free_requested" and line["addr"] in marks:
+            marks.discard(line["addr"])
+        elif line["action"] == "free_requested":
+            entries.append(Entry(line["addr"], -line["size"]))
+    return entries

@@ -1,0 +1,89 @@
+"""Watch a training loop's memory: one line a step, and a warning while there is still time.
+
+At the end of a step the activations are gone, so ``memory_allocated`` then is the *floor*. What decides
+whether the job lives is the peak of ``memory_reserved``. A floor that rises step after step is a leak.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from memkit.units import aligned_table, as_whole_number, format_bytes
+
+
+class Card(Protocol):
+    """What the monitor reads; ``capped_card`` gives one, for a GPU and for a played card."""
+
+    capacity_bytes: int
+    allocated_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    num_alloc_retries: int
+
+    def reset_peak(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMemory:
+    """One step's bytes: allocated at its end, the peaks within it, and the retries so far."""
+
+    floor_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    num_alloc_retries: int
+
+
+class MemoryMonitor:
+    """Call ``after_step()`` at the end of every step; it returns the warnings of this step, most often none.
+
+    ``reserved_share`` of the card is where a warning begins; ``patience`` is how many steps in a row the
+    floor has to rise to count as a leak (the first step does not count: optimizer states are born in it).
+    """
+
+    def __init__(self, card: Card, reserved_share: float = 0.9, patience: int = 3):
+        if not 0.0 < reserved_share <= 1.0:
+            raise ValueError(f"reserved_share={reserved_share} is outside (0, 1]")
+        self.card, self.reserved_share = card, reserved_share
+        self.patience = as_whole_number("patience", patience, minimum=1)
+        self.steps: list[StepMemory] = []
+        self.start_retries = card.num_alloc_retries
+        card.reset_peak()
+
+    def after_step(self) -> tuple[str, ...]:
+        """Note the step, start the next one's peaks, and say what is wrong, if anything is."""
+        card = self.card
+        step = StepMemory(
+            floor_bytes=card.allocated_bytes,
+            peak_allocated_bytes=card.peak_allocated_bytes,
+            peak_reserved_bytes=card.peak_reserved_bytes,
+            num_alloc_retries=card.num_alloc_retries - self.start_retries,
+        )
+        card.reset_peak()
+        retries_before = self.steps[-1].num_alloc_retries if self.steps else 0
+        self.steps.append(step)
+        warnings = []
+        if step.peak_reserved_bytes > self.reserved_share * card.capacity_bytes:
+            share = step.peak_reserved_bytes / card.capacity_bytes
+            warnings.append(f"{share:.0%} of the card was reserved: the next longer batch may fail")
+        if step.num_alloc_retries > retries_before:
+            warnings.append(
+                "the cache was given back to find room: slow, and the last stage before the error"
+            )
+        if grown := self.growth_bytes:
+            floors = f"{format_bytes(grown)} in {self.patience} steps"
+            warnings.append(f"the floor rises, {floors}: something is kept from step to step")
+        return tuple(f"step {len(self.steps)}: {warning}" for warning in warnings)
+
+    @property
+    def growth_bytes(self) -> int:
+        """How far the floor rose over the last ``patience`` steps; 0 unless it rose in each of them."""
+        floors = [step.floor_bytes for step in self.steps[1:]][-self.patience - 1 :]
+        rises = all(before < after for before, after in pairwise(floors))
+        return floors[-1] - floors[0] if len(floors) > self.patience and rises else 0
+
+    def __str__(self) -> str:
+        rows = [["step", "floor", "peak allocated", "peak reserved", "retries"]]
+        for number, step in enumerate(self.steps, start=1):
+            sizes = (step.floor_bytes, step.peak_allocated_bytes, step.peak_reserved_bytes)
+            rows.append([str(number), *map(format_bytes, sizes), str(step.num_alloc_retries)])
+        return aligned_table(rows)

@@ -1,0 +1,41 @@
+"""The seconds of a forward and backward under a recomputation strategy, on this machine."""
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from memkit.program.strategies import StrategyTransformer
+from memkit.program.transformer import random_batches
+from memkit.setup.strategies import Strategy
+from memkit.setup.training import TrainingSetup
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedStep:
+    """Seconds of the fastest of several forwards and backwards, and the gradients of the first one, by parameter."""
+
+    seconds: float
+    gradients: tuple[Tensor, ...]
+
+
+def timed_step(setup: TrainingSetup, strategy: Strategy, *, num_runs: int = 5, seed: int = 0) -> TimedStep:
+    """Run the model by a strategy on the setup's device. The same seed makes the same weights, tokens and masks.
+
+    On a CPU in one thread: several wait for each other, and on a busy machine that is what one would measure.
+    """
+    torch.manual_seed(seed)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model = StrategyTransformer(setup, strategy)
+    batch, spent, gradients = random_batches(setup.model, setup)(), [], ()
+    for _ in range(num_runs):
+        start = perf_counter()
+        model(*batch).backward()
+        if setup.device == "cuda":
+            torch.cuda.synchronize()
+        spent.append(perf_counter() - start)
+        gradients = gradients or tuple(parameter.grad.clone() for parameter in model.parameters())
+    torch.set_num_threads(num_threads)
+    return TimedStep(seconds=min(spent), gradients=gradients)

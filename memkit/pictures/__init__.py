@@ -1,0 +1,36 @@
+"""Every picture of the book, drawn once: live in a widget, stored in a page, and in ``figures/``.
+
+A picture takes what the rooms above computed and holds no formula. Loads matplotlib, without pyplot.
+
+Reading order:
+
+- ``picture``: a figure that redraws fast enough for a slider, and the book's colours
+- ``stamped_text``: text that changes at every move of a slider
+- ``timeline``: bars by instant and part, for any timeline
+- ``comparison``: columns side by side
+- ``bits``: one code, bit by bit
+- ``number_line``: all values of a format on a line
+- ``sums``: a sum that grows, or sticks
+- ``formats``: chapter 02's figures
+- ``bands``: every allocation as a band over time
+- ``allocator``: segments, blocks and holes
+- ``saved``: what autograd keeps, as bars
+- ``frontier``: strategies on the memory-compute plane
+"""
+
+from memkit import loaded_when_used
+
+__getattr__, __dir__, __all__ = loaded_when_used(
+    __name__,
+    picture="Picture",
+    timeline="TimelinePicture",
+    comparison="breakdown_figure compare_figure timeline_figure",
+    bits="BitPicture",
+    number_line="NumberLinePicture",
+    sums="RunningSumPicture",
+    formats="bit_figure comparison_figure number_line_figure running_sum_figure",
+    bands="stack_bands",
+    allocator="allocations_figure allocator_picture",
+    saved="ledger_pieces saved_figure",
+    frontier="FrontierPicture",
+)

@@ -1,0 +1,120 @@
+"""The pictures of chapter 02: bits, a number in many formats, number lines, running sums.
+
+Each function returns a ``Picture``. Its class has a ``redraw`` that a widget calls again and again; the
+function makes one and draws it once, for a page or a file.
+"""
+
+import math
+from io import BytesIO
+
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from PIL import Image
+
+from memkit.formats.reading import Nearest, nearest_in, number_text, read_code
+from memkit.formats.records import Format
+from memkit.pictures.bits import BitPicture
+from memkit.pictures.number_line import NumberLinePicture
+from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture, hatched
+from memkit.pictures.sums import RunningSumPicture
+
+COMPARED = (
+    "float32", "tf32", "bfloat16", "float16", "float8_e5m2", "float8_e4m3fn",
+    "float6_e3m2fn", "float6_e2m3fn", "float4_e2m1fn", "int8", "int4",
+)  # fmt: skip
+"""The formats in which a number is shown side by side."""
+
+SMALLEST_ERROR = 1e-9  # left end of the error axis
+
+
+def bit_figure(code: int, fmt: str | Format) -> BitPicture:
+    """One code's bits by field, its value and its neighbours."""
+    return BitPicture().redraw(read_code(code, fmt))
+
+
+def number_line_figure(*names: str | Format, **choices) -> NumberLinePicture:
+    """All values of one or two formats; ``choices`` are those of ``NumberLinePicture.redraw``."""
+    return NumberLinePicture().redraw(*names, **choices)
+
+
+def running_sum_figure(term: float, num_terms: int, fmt: str, seed: int = 0) -> RunningSumPicture:
+    """A sum of equal terms in ``fmt``, in four ways, beside the exact one."""
+    return RunningSumPicture().redraw(term, num_terms, fmt, seed)
+
+
+def comparison_figure(number: float, *, saturates: bool = True) -> "ComparisonPicture":
+    """One number in every format of ``COMPARED``, with its relative error."""
+    return ComparisonPicture().redraw(number, saturates=saturates)
+
+
+def stacked_png(upper: Picture, lower: Picture) -> bytes:
+    """Two pictures of one width as one PNG, one below the other."""
+    images = [Image.open(BytesIO(picture.png())) for picture in (upper, lower)]
+    stack = Image.new("P", (images[0].width, images[0].height + images[1].height))
+    stack.putpalette(images[0].getpalette())
+    stack.paste(images[0], (0, 0))
+    stack.paste(images[1], (0, images[0].height))
+    target = BytesIO()
+    stack.save(target, "png", compress_level=1)
+    return target.getvalue()
+
+
+class ComparisonPicture(Picture):
+    """A row per format: what it makes of the number, and a bar for the relative error, one decade a step."""
+
+    def __init__(self):
+        super().__init__(8.0, 4.2)
+        self.title = self.text(0.012, 0.945, "", fontsize=11.5, fontweight="bold", va="center", color=INK)
+        place = (0.4, 0.13, 0.43, 0.74)
+        self.plot = self.add_axes(
+            place, xlim=(math.log10(SMALLEST_ERROR), 0), ylim=(len(COMPARED) - 0.4, -0.6)
+        )
+        self.plot.set_yticks([])
+        powers = range(-9, 1, 3)
+        self.plot.set_xticks(list(powers), [f"$10^{{{power}}}$" for power in powers])
+        self.plot.tick_params(axis="x", colors=GREY, labelsize=9)
+        self.plot.set_xlabel("relative error", fontsize=9.5, color=INK)
+        self.plot.grid(axis="x", color=FAINT, linewidth=0.8)
+        self.plot.set_axisbelow(True)
+        self.plot.spines[["top", "right"]].set_visible(False)
+        bars = hatched(PathPatch, Path([(0, 0)]), facecolor=OKABE_ITO[1], hatch="///", linewidth=0)
+        self.bars = self.move(self.plot.add_patch(bars))
+        self.values, self.notes = [], []
+        for row, name in enumerate(COMPARED):
+            at = {"va": "center", "color": INK, "transform": self.plot.get_yaxis_transform()}
+            self.plot.text(-0.9, row, name, fontsize=9.5, **at)
+            self.values.append(self.move(self.plot.text(-0.03, row, "", fontsize=9.5, ha="right", **at)))
+            self.notes.append(self.move(self.plot.text(1.03, row, "", fontsize=9.5, **at)))
+
+    def redraw(self, number: float, *, saturates: bool = True) -> "ComparisonPicture":
+        """Show ``number``; beyond a format's range it saturates, or gives what the format has: infinity or NaN."""
+        rows = [nearest_in(number, name, saturates=saturates) for name in COMPARED]
+        left = math.log10(SMALLEST_ERROR)
+        paths = []
+        for row, (nearest, value, note) in enumerate(zip(rows, self.values, self.notes, strict=True)):
+            error = nearest.relative_error
+            length = 0.0 if error == 0 else 0 - left
+            if 0 < error < 1:
+                length = max(math.log10(error) - left, 0.05)
+            top, bottom, right = row - 0.3, row + 0.3, left + length
+            corners = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
+            paths.append(Path(corners, closed=True))
+            value.set_text(number_text(nearest.value, 9))
+            note.set_text(note_on(nearest))
+        self.bars.set_path(Path.make_compound_path(*paths))
+        self.write(self.title, f"{number_text(float(number), 9)} in {len(rows)} formats")
+        words = (f"{n.fmt.name} {number_text(n.value, 9)}, {note_on(n)}" for n in rows)
+        self.alt = f"{number_text(float(number), 9)} as each format holds it: {'; '.join(words)}."
+        return self
+
+
+def note_on(nearest: Nearest) -> str:
+    """The error in words: ``exact``, a percentage, ``lost``, or what overflow did."""
+    error = nearest.relative_error
+    if nearest.is_beyond:
+        return "saturated" if math.isfinite(nearest.value) else "overflow"
+    if error == 0:
+        return "exact"
+    return (
+        "underflow to 0" if nearest.value == 0 else f"{error:.2g}" if error < 1e-4 else f"{100 * error:.2g} %"
+    )

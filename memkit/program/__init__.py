@@ -1,0 +1,23 @@
+"""The training step in PyTorch: a small transformer, the ways to recompute it, and how a run is watched.
+
+The description that is traced and measured, written without a look at the formula. Loads torch.
+
+Reading order:
+
+- ``log``: from a log of allocations to the parts and instants of a step
+- ``doors``: following a program from outside: its phase, its weights, its states
+- ``transformer``: GPT-2 and Llama in one small module, and their training step
+- ``strategies``: the same model with parts that run twice
+- ``small_programs``: small steps worth measuring
+"""
+
+from memkit import loaded_when_used
+
+__getattr__, __dir__, __all__ = loaded_when_used(
+    __name__,
+    log="Log timeline_of",
+    doors="run_steps",
+    transformer="Block Transformer training_build",
+    strategies="StrategyTransformer saving_policy strategy_build",
+    small_programs="attention_build autocast_build ragged_build small_net small_step",
+)

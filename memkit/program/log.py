@@ -1,0 +1,186 @@
+"""From a log of allocations to the parts and instants of a step: one rule for trace and measurement.
+
+Whoever watches a run writes a ``Log``: blocks born and freed in program order, which phase the program was
+in, and which blocks turned out to be a weight, a gradient or a state. What a block is *for* is known only
+later (nobody can tell a gradient from scratch at birth), so parts are given at the end, and a block has its
+part from birth.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from memkit.timeline import PARTS, Event, Instant, MemoryTimeline
+from memkit.units import round_up
+
+ALWAYS_SHOWS_PEAK = ("forward", "backward", "optimizer")
+
+
+@dataclass(slots=True)
+class Log:
+    """What happened, in order: ``events[i]`` is a block's number at its birth, ``~number`` when it is freed.
+
+    ``marks`` are the instants: (position in ``events``, name, step, count). The sets hold block numbers.
+    """
+
+    sizes: list[int] = field(default_factory=list)
+    ops: list = field(default_factory=list)
+    places: list = field(default_factory=list)
+    birth_phases: list[str] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
+    marks: list[tuple[int, str, int, int]] = field(default_factory=list)
+    live: set[int] = field(default_factory=set)
+    weights: set[int] = field(default_factory=set)
+    gradients: set[int] = field(default_factory=set)
+    states: set[int] = field(default_factory=set)
+    activations: set[int] = field(default_factory=set)
+    weight_casts: set[int] = field(default_factory=set)
+    scratch: set[int] = field(default_factory=set)
+    phase: str = "init"
+    step: int = 1
+    micro_batch: int = 1
+    num_optimizer_steps: int = 0
+    recomputed_from: int = -1
+    is_recomputing: bool = False
+    outer_phase: str = ""
+
+    def allocate(self, num_bytes: int, op: object, place: object = None) -> int:
+        """A block is born; returns its number."""
+        if self.recomputed_from >= 0 and not self.is_recomputing:
+            self.keep_recomputed()
+        block = len(self.sizes)
+        self.sizes.append(num_bytes)
+        self.ops.append(op)
+        self.places.append(place)
+        self.birth_phases.append(self.phase)
+        self.events.append(block)
+        self.phases.append(self.phase)
+        self.live.add(block)
+        return block
+
+    def free(self, block: int) -> None:
+        """A block is freed."""
+        self.events.append(~block)
+        self.phases.append(self.phase)
+        self.live.discard(block)
+
+    def mark(self, name: str, count: int = 1) -> None:
+        """The instant ``name`` is now: a phase ends here, the ``count``-th of its kind in this step."""
+        self.marks.append((len(self.events), name, self.step, count))
+
+    def start_backward(self) -> None:
+        """A backward starts: what was made outside backward and optimizer and is alive is an activation."""
+        self.mark("forward", self.micro_batch)
+        self.activations.update(b for b in self.live if self.birth_phases[b] not in ("backward", "optimizer"))
+        self.phase = "backward"
+
+    def end_backward(self) -> None:
+        """A backward ends, and with it a micro-batch."""
+        self.keep_recomputed()
+        self.mark("backward", self.micro_batch)
+        self.phase = "forward"
+        self.micro_batch += 1
+
+    def start_recomputation(self) -> None:
+        """Inside a backward, a part of the forward runs again."""
+        self.recomputed_from, self.is_recomputing = len(self.sizes), True
+
+    def end_recomputation(self) -> None:
+        """The part has run; what of it is alive at the next allocation was made for the backward."""
+        self.is_recomputing = False
+
+    def keep_recomputed(self) -> None:
+        """What the last recomputation made and left alive is an activation."""
+        if self.recomputed_from >= 0:
+            self.activations.update(b for b in self.live if b >= self.recomputed_from)
+            self.recomputed_from = -1
+
+    def start_optimizer(self) -> None:
+        """An optimizer's step begins, maybe from a hook inside the backward."""
+        self.outer_phase, self.phase = self.phase, "optimizer"
+
+    def end_optimizer(self) -> None:
+        """The optimizer's step ends; outside a backward, the rest of the step is called ``zero_grad``."""
+        if self.outer_phase == "backward":
+            self.phase = "backward"
+        else:
+            self.num_optimizer_steps += 1
+            self.mark("optimizer", self.num_optimizer_steps)
+            self.phase = "zero_grad"
+
+    def start_step(self, step: int) -> None:
+        """The next training step begins."""
+        self.step, self.phase = step, "forward"
+        self.micro_batch, self.num_optimizer_steps = 1, 0
+
+    def end_step(self) -> None:
+        """The training step has returned; what outlives it without another name is an activation."""
+        if not any(mark[2] == self.step and mark[1] != "init" for mark in self.marks):
+            self.mark("forward")  # no backward at all: inference
+        self.mark("zero_grad")
+        self.activations |= self.live
+
+    def parts(self) -> list[str]:
+        """The part of every block."""
+        order = (("activations", self.activations - self.weight_casts), ("gradients", self.gradients))
+        order += (("optimizer_states", self.states), ("weights", self.weights))
+        parts = ["temporary"] * len(self.sizes)
+        for part, blocks in order:
+            for block in blocks:
+                parts[block] = part
+        return parts
+
+
+def instants(
+    log: Log, parts: list[str], granularity: int = 1, unknown: Iterable[str] = ()
+) -> tuple[Instant, ...]:
+    """Bytes by part at every mark and at the peak before it, each block rounded up to ``granularity`` bytes.
+
+    ``unknown`` parts are ``None``. Init and zero_grad get a peak only where it is above both ends.
+    """
+    sizes = [round_up(size, granularity) for size in log.sizes] if granularity > 1 else log.sizes
+    now, total, found, position = dict.fromkeys(PARTS, 0), 0, [], 0
+    for end, name, step, micro_batch in log.marks:
+        peak, peak_total, first_total = dict(now), total, total
+        for event in log.events[position:end]:
+            if event >= 0:
+                now[parts[event]] += sizes[event]
+                total += sizes[event]
+                if total > peak_total:
+                    peak, peak_total = dict(now), total
+            else:
+                now[parts[~event]] -= sizes[~event]
+                total -= sizes[~event]
+        position = end
+        if name in ALWAYS_SHOWS_PEAK or peak_total > max(first_total, total):
+            found.append((f"{name} peak", peak, peak_total, step, micro_batch))
+        found.append((name, dict(now), total, step, micro_batch))
+    hidden = dict.fromkeys(unknown)
+    return tuple(
+        Instant(name=name, step=step, micro_batch=micro_batch, total_bytes=total, **(known | hidden))
+        for name, known, total, step, micro_batch in found
+    )
+
+
+def timeline_of(
+    log: Log, *, source: str, device: str, granularity: int = 1, unknown: Iterable[str] = (),
+    provenance: Mapping[str, str] | None = None, reserved_peak_bytes: int | None = None,
+) -> MemoryTimeline:  # fmt: skip
+    """The ``MemoryTimeline`` of a log."""
+    parts, unknown = log.parts(), frozenset(unknown)
+    names = [None if part in unknown else part for part in parts]
+    texts = [(str(op), str(place or "")) for op, place in zip(log.ops, log.places, strict=True)]
+    events = []
+    end = log.marks[-1][0]  # what dies later dies with the program, in no step
+    for event, phase in zip(log.events[:end], log.phases[:end], strict=True):
+        block = event if event >= 0 else ~event
+        size = log.sizes[block] if event >= 0 else -log.sizes[block]
+        events.append(Event(block, size, names[block], phase, *texts[block], block in log.scratch))
+    return MemoryTimeline(
+        instants=instants(log, parts, granularity, unknown),
+        source=source,
+        device=device,
+        events=tuple(events),
+        reserved_peak_bytes=reserved_peak_bytes,
+        provenance=dict(provenance or {}),
+    )

@@ -1,0 +1,268 @@
+"""A small transformer that GPT-2 and Llama both are, and the training step that the book predicts, traces and runs.
+
+Read it with the ledger of ``memkit.formula.activations`` beside it: each line here that makes a tensor
+autograd keeps is a named line there. Shapes in comments: B micro-batch, S sequence, D hidden size, A heads, K
+key/value heads, H head size, F intermediate size, V vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+from memkit.setup.models import ModelConfig
+from memkit.setup.recipes import OptimizerConfig
+from memkit.setup.training import TrainingSetup
+
+SDPA_BACKENDS = {
+    "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION],  # flash has no float32 kernel
+    "efficient": [SDPBackend.EFFICIENT_ATTENTION],
+}
+
+
+class PythonRMSNorm(nn.RMSNorm):
+    """RMSNorm as most model files write it: float32 inside, one Python line an operation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * wide.to(x.dtype)
+
+
+def python_gelu(x: Tensor) -> Tensor:
+    """GELU's tanh approximation as GPT-2's first PyTorch ports wrote it, one Python line for what a kernel fuses."""
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+class Attention(nn.Module):
+    def __init__(self, setup: TrainingSetup, **where):
+        super().__init__()
+        config = setup.model
+        self.config, self.setup = config, setup
+        if config.fuses_qkv:
+            width = config.query_size + 2 * config.kv_size
+            self.qkv = nn.Linear(config.hidden_size, width, config.has_qkv_bias, **where)
+        else:
+            self.query = nn.Linear(config.hidden_size, config.query_size, config.has_qkv_bias, **where)
+            self.key = nn.Linear(config.hidden_size, config.kv_size, config.has_qkv_bias, **where)
+            self.value = nn.Linear(config.hidden_size, config.kv_size, config.has_qkv_bias, **where)
+        self.output = nn.Linear(config.query_size, config.hidden_size, config.has_output_bias, **where)
+
+    def forward(self, x_BSD: Tensor, shared: dict[str, Tensor]) -> Tensor:
+        config = self.config
+        if config.fuses_qkv:
+            q, k, v = self.qkv(x_BSD).split([config.query_size, config.kv_size, config.kv_size], dim=-1)
+        else:
+            q, k, v = self.query(x_BSD), self.key(x_BSD), self.value(x_BSD)
+        q_BASH, k_BKSH, v_BKSH = (t.unflatten(-1, (-1, config.head_dim)).transpose(1, 2) for t in (q, k, v))
+        if config.position == "rotary":
+            q_BASH, k_BKSH = rotate(q_BASH, **shared["rotary"]), rotate(k_BKSH, **shared["rotary"])
+        if self.setup.recomputation == "selective":
+            y_BASH = checkpoint(self.core, q_BASH, k_BKSH, v_BKSH, shared, use_reentrant=False)
+        else:
+            y_BASH = self.core(q_BASH, k_BKSH, v_BKSH, shared)
+        return self.output(y_BASH.transpose(1, 2).flatten(2))
+
+    def core(self, q_BASH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, shared: dict[str, Tensor]) -> Tensor:
+        """Scores, softmax and weighted sum: the part that selective recomputation runs twice."""
+        dropout = self.setup.dropout if self.training else 0.0
+        groups = self.config.num_heads // self.config.num_kv_heads
+        is_flash = self.setup.attention == "flash" and (self.setup.device == "cpu" or q_BASH.dtype != torch.float32)
+        if groups > 1 and not is_flash:  # only the flash kernels read grouped heads as they are
+            k_BKSH, v_BKSH = (t.repeat_interleave(groups, dim=1) for t in (k_BKSH, v_BKSH))
+        if self.setup.attention != "stored":
+            return F.scaled_dot_product_attention(
+                q_BASH, k_BKSH, v_BKSH, dropout_p=dropout, is_causal=True, enable_gqa=groups > 1 and is_flash
+            )
+        scores_BASS = (q_BASH * (1 / math.sqrt(self.config.head_dim))) @ k_BKSH.transpose(-2, -1)
+        scores_BASS = scores_BASS.masked_fill(shared["mask"], -math.inf)
+        weights_BASS = F.dropout(torch.softmax(scores_BASS, dim=-1), dropout)
+        return weights_BASS @ v_BKSH
+
+
+def rotate(x_BASH: Tensor, cos_SH: Tensor, sin_SH: Tensor) -> Tensor:
+    """Rotary positions (Su et al. 2021): turn each pair (i, i + H/2) by an angle that grows with the position."""
+    left, right = x_BASH.chunk(2, dim=-1)
+    return x_BASH * cos_SH + torch.cat((-right, left), dim=-1) * sin_SH
+
+
+class MLP(nn.Module):
+    def __init__(self, setup: TrainingSetup, **where):
+        super().__init__()
+        config = setup.model
+        self.is_gated = config.mlp == "swiglu"
+        self.gelu = F.gelu if setup.uses_fused_gelu else python_gelu
+        if self.is_gated:
+            self.gate = nn.Linear(config.hidden_size, config.intermediate_size, config.has_mlp_bias, **where)
+        self.up = nn.Linear(config.hidden_size, config.intermediate_size, config.has_mlp_bias, **where)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size, config.has_mlp_bias, **where)
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        if self.is_gated:
+            return self.down(F.silu(self.gate(x_BSD)) * self.up(x_BSD))
+        return self.down(self.gelu(self.up(x_BSD)))
+
+
+def make_norm(setup: TrainingSetup, **where) -> nn.Module:
+    if setup.model.norm == "layernorm":
+        return nn.LayerNorm(setup.model.hidden_size, **where)
+    return (nn.RMSNorm if setup.uses_fused_norm else PythonRMSNorm)(setup.model.hidden_size, eps=1e-5, **where)
+
+
+class Block(nn.Module):
+    def __init__(self, setup: TrainingSetup, **where):
+        super().__init__()
+        self.dropout = setup.dropout
+        self.norm_1, self.norm_2 = make_norm(setup, **where), make_norm(setup, **where)
+        self.attention, self.mlp = Attention(setup, **where), MLP(setup, **where)
+
+    def forward(self, x_BSD: Tensor, shared: dict[str, Tensor]) -> Tensor:
+        x_BSD = x_BSD + F.dropout(self.attention(self.norm_1(x_BSD), shared), self.dropout, self.training)
+        return x_BSD + F.dropout(self.mlp(self.norm_2(x_BSD)), self.dropout, self.training)
+
+
+class Transformer(nn.Module):
+    """A decoder-only language model; ``forward`` returns the mean cross-entropy of the next tokens.
+
+    ``device`` overrides the setup's; on ``"meta"`` a model of any size is made at once, without data.
+
+    Shapes: inputs and targets are [B, S] token ids; the loss is a scalar.
+    """
+
+    def __init__(self, setup: TrainingSetup, device: str | None = None):
+        super().__init__()
+        config = setup.model
+        where = {"device": device or setup.device, "dtype": getattr(torch, setup.precision.weight_dtype)}
+        self.config, self.setup = config, setup
+        self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size, **where)
+        if config.position == "learned":
+            self.position_embedding = nn.Embedding(config.max_seq_len, config.hidden_size, **where)
+        self.blocks = nn.ModuleList(Block(setup, **where) for _ in range(config.num_layers))
+        self.norm = make_norm(setup, **where)
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, **where)
+        if config.ties_embeddings:
+            self.head.weight = self.token_embedding.weight
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        setup = self.setup
+        x_BSD = self.token_embedding(inputs_BS)
+        if self.config.position == "learned":
+            positions_S = torch.arange(inputs_BS.shape[1], device=inputs_BS.device)
+            x_BSD = x_BSD + self.position_embedding(positions_S)
+        x_BSD = F.dropout(x_BSD, setup.dropout, self.training)
+        shared = self.shared_tensors(inputs_BS)
+        for stage in self.stages():
+            x_BSD = stage(x_BSD, shared)
+        logits_BSV = self.head(self.norm(x_BSD))
+        if setup.upcasts_logits:
+            logits_BSV = logits_BSV.float()
+        return F.cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten())
+
+    def stages(self) -> Iterable[Callable[[Tensor, dict], Tensor]]:
+        """The blocks as functions, in turn; ``memkit.program.strategies`` makes them by any strategy."""
+        if self.setup.recomputation == "full":
+            return [partial(checkpoint, block, use_reentrant=False) for block in self.blocks]
+        return self.blocks
+
+    def shared_tensors(self, inputs_BS: Tensor) -> dict:
+        """What all blocks use and autograd keeps once: the causal mask (stored attention) and the rotary tables."""
+        config, setup, device = self.config, self.setup, inputs_BS.device
+        seq_len, shared = inputs_BS.shape[1], {}
+        if setup.attention == "stored":
+            shared["mask"] = torch.ones(seq_len, seq_len, dtype=torch.bool, device=device).triu_(1)
+        if config.position == "rotary":
+            half = torch.arange(0, config.head_dim, 2, device=device, dtype=torch.float32) / config.head_dim
+            angle_SH = torch.outer(torch.arange(seq_len, device=device, dtype=torch.float32), 10000.0**-half)
+            angle_SH = torch.cat((angle_SH, angle_SH), dim=-1)
+            dtype = getattr(torch, setup.precision.compute_dtype)
+            shared["rotary"] = {"cos_SH": angle_SH.cos().to(dtype), "sin_SH": angle_SH.sin().to(dtype)}
+        return shared
+
+
+def make_optimizer(config: OptimizerConfig, parameters, lr: float = 3e-4) -> torch.optim.Optimizer:
+    """torch's optimizer for an ``OptimizerConfig``.
+
+    Raises: ValueError: torch has no such optimizer (8-bit AdamW).
+    """
+    how = {"foreach": config.implementation == "foreach"}
+    if config.implementation == "fused":
+        how = {"fused": True}
+    match config.name:
+        case "SGD":
+            return torch.optim.SGD(parameters, lr=lr, **how)
+        case "SGD momentum":
+            return torch.optim.SGD(parameters, lr=lr, momentum=0.9, **how)
+        case "Adam":
+            return torch.optim.Adam(parameters, lr=lr, **how)
+        case "AdamW":
+            return torch.optim.AdamW(parameters, lr=lr, **how)
+        case "AdamW amsgrad":
+            return torch.optim.AdamW(parameters, lr=lr, amsgrad=True, **how)
+        case "Adafactor":
+            return torch.optim.Adafactor(parameters, lr=lr, foreach=config.implementation == "foreach")
+    raise ValueError(f"optimizer {config.name!r} is not part of torch; its memory is a formula only")
+
+
+def random_batches(config: ModelConfig, setup: TrainingSetup) -> Callable[[], tuple[Tensor, Tensor]]:
+    """A source of (inputs, targets), each [B, S] random token ids: for memory, any tokens will do."""
+    shape = (setup.micro_batch_size, setup.seq_len)
+
+    def next_batch():
+        return tuple(torch.randint(config.vocab_size, shape, device=setup.device) for _ in range(2))
+
+    return next_batch
+
+
+def training_build(
+    setup: TrainingSetup, next_batch=None, make_model: Callable[[TrainingSetup], nn.Module] = Transformer
+) -> Callable[[], Callable[[], Tensor]]:
+    """The ``build`` of a setup, for ``trace_memory`` and ``measure_memory``: makes model, optimizer; returns the step.
+
+    The step is what a training script runs: for each micro-batch forward and backward, then the optimizer,
+    then ``zero_grad``. It returns the last micro-batch's mean loss, detached.
+
+    Raises: ValueError: plain torch cannot run the setup's precision or optimizer.
+    """
+    precision = setup.precision
+    is_plain = precision.weight_dtype == precision.gradient_dtype
+    if not is_plain or precision.master_dtype or precision.main_gradient_dtype or precision.state_dtype:
+        raise ValueError(f"precision {precision.name!r} needs an optimizer that torch lacks; it is a formula only")
+    make_optimizer(setup.optimizer, [nn.Parameter(torch.empty(0))])  # refuses here, before a model is made
+
+    def build():
+        model = make_model(setup)
+        optimizer = make_optimizer(setup.optimizer, model.parameters())
+        batches = next_batch or random_batches(setup.model, setup)
+        compute_dtype = getattr(torch, precision.compute_dtype)
+
+        def kernels():
+            if setup.attention in SDPA_BACKENDS and setup.device == "cuda":
+                return sdpa_kernel(SDPA_BACKENDS[setup.attention])
+            return nullcontext()
+
+        def forward() -> Tensor:
+            inputs, targets = batches()
+            with torch.autocast(setup.device, compute_dtype, enabled=precision.uses_autocast):
+                return model(inputs, targets) / setup.grad_accum_steps
+
+        def step() -> Tensor:
+            for _ in range(setup.grad_accum_steps):
+                with kernels():  # around the backward too: a checkpoint runs the forward again there
+                    loss = forward()
+                    loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=setup.sets_grads_to_none)
+            return loss.detach() * setup.grad_accum_steps
+
+        return step
+
+    return build

@@ -1,0 +1,19 @@
+"""Activation recomputation on paper: what each strategy keeps, what it costs, what its peak is.
+
+Chapter 04.
+
+Reading order:
+
+- ``costs``: bytes kept and FLOPs run again, by formula
+- ``peak``: the peak under any strategy, allocated and reserved
+- ``frontier``: the memory-compute plane and its Pareto front
+"""
+
+from memkit import loaded_when_used
+
+__getattr__, __dir__, __all__ = loaded_when_used(
+    __name__,
+    costs="block_products blocks_ledger saved_products step_flops stored_bytes",
+    peak="PeakPrediction predict_peak",
+    frontier="Point pareto_front peak_at points",
+)

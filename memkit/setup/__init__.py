@@ -1,0 +1,22 @@
+"""What is trained, and how: everything that fixes the memory of a training step, as frozen records.
+
+Every column of the book takes one ``TrainingSetup``. A new model is a record in ``models``, a new precision
+or optimizer a record in ``recipes``, a new way to recompute a record in ``strategies``.
+
+Reading order:
+
+- ``models``: a transformer's shape, and the published models as constants
+- ``recipes``: precisions and optimizers: which dtype each number of the step has
+- ``strategies``: activation recomputation: which parts of the forward run twice, and the code that asks for it
+- ``training``: model, recipe and shape of a step in one record
+"""
+
+from memkit import loaded_when_used
+
+__getattr__, __dir__, __all__ = loaded_when_used(
+    __name__,
+    models="ModelConfig gpt2_config llama_config",
+    recipes="OptimizerConfig Precision",
+    strategies="Strategy",
+    training="TrainingSetup",
+)

@@ -1,0 +1,137 @@
+"""A transformer's shape as a frozen record, and the published models as constants.
+
+``ModelConfig`` covers the two families that most decoder models descend from. GPT-2: LayerNorm, biases, GELU,
+learned positions, the output head tied to the token embedding. Llama: RMSNorm, no biases, SwiGLU, rotary
+positions, grouped key and value heads, a head of its own. What-ifs are made with ``dataclasses.replace``.
+"""
+
+from dataclasses import dataclass
+
+from memkit.units import as_whole_number
+
+NORMS = ("layernorm", "rmsnorm")
+MLPS = ("gelu", "swiglu")
+POSITIONS = ("learned", "rotary")
+MAX_SIZE = 10**9
+"""Nothing counted by a ``ModelConfig`` field is larger; a larger value is a typing error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Sizes and choices that fix every tensor of a decoder-only transformer.
+
+    ``num_kv_heads`` and ``intermediate_size`` left at 0 mean ``num_heads`` and ``4 * hidden_size``;
+    ``head_dim`` left at 0 means ``hidden_size / num_heads``. The record holds them filled in, so a what-if
+    that replaces ``hidden_size`` or ``num_heads`` sets these to 0 again. ``fuses_qkv`` makes query, key and
+    value one matrix, as GPT-2 does.
+
+    Raises: ValueError: a size is not a whole number in range, heads do not divide, or a name is unknown.
+    """
+
+    name: str = "custom"
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    vocab_size: int
+    max_seq_len: int
+    num_kv_heads: int = 0
+    head_dim: int = 0
+    intermediate_size: int = 0
+    norm: str = "rmsnorm"
+    mlp: str = "swiglu"
+    position: str = "rotary"
+    ties_embeddings: bool = False
+    has_qkv_bias: bool = False
+    has_output_bias: bool = False
+    has_mlp_bias: bool = False
+    fuses_qkv: bool = False
+
+    def __post_init__(self):
+        for name in ("num_layers", "hidden_size", "num_heads", "vocab_size", "max_seq_len"):
+            self._check_size(name, minimum=1)
+        for name in ("num_kv_heads", "head_dim", "intermediate_size"):
+            self._check_size(name, minimum=0)
+        for name, allowed in (("norm", NORMS), ("mlp", MLPS), ("position", POSITIONS)):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+        if self.head_dim == 0 and self.hidden_size % self.num_heads:
+            raise ValueError(f"hidden_size={self.hidden_size} is not a multiple of num_heads={self.num_heads}")
+        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}")
+        if self.position == "rotary" and (self.head_dim or self.hidden_size // self.num_heads) % 2:
+            odd = self.head_dim or self.hidden_size // self.num_heads
+            raise ValueError(f"head_dim={odd} is odd; rotary pairs values")
+        defaults = {
+            "num_kv_heads": self.num_heads,
+            "head_dim": self.hidden_size // self.num_heads,
+            "intermediate_size": 4 * self.hidden_size,
+        }
+        for name, default in defaults.items():
+            if getattr(self, name) == 0:
+                object.__setattr__(self, name, default)
+
+    def _check_size(self, name: str, minimum: int) -> None:
+        value = as_whole_number(name, getattr(self, name), minimum)
+        if value > MAX_SIZE:
+            raise ValueError(f"{name}={value} is above {MAX_SIZE}")
+        object.__setattr__(self, name, value)
+
+    @property
+    def query_size(self) -> int:
+        """Width of all query heads together: ``num_heads * head_dim``."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Width of all key heads together (and of all value heads): ``num_kv_heads * head_dim``."""
+        return self.num_kv_heads * self.head_dim
+
+
+def gpt2_config(name: str, num_layers: int, hidden_size: int, num_heads: int) -> ModelConfig:
+    """A GPT-2 style model with GPT-2's vocabulary of 50,257 tokens and 1,024 positions."""
+    return ModelConfig(
+        name=name, num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads,
+        vocab_size=50257, max_seq_len=1024,
+        norm="layernorm", mlp="gelu", position="learned", ties_embeddings=True,
+        has_qkv_bias=True, has_output_bias=True, has_mlp_bias=True, fuses_qkv=True,
+    )  # fmt: skip
+
+
+def llama_config(
+    name: str, num_layers: int, hidden_size: int, num_heads: int, num_kv_heads: int, intermediate_size: int,
+    vocab_size: int, max_seq_len: int, **choices,
+) -> ModelConfig:  # fmt: skip
+    """A Llama style model; ``choices`` override single fields (Qwen2 adds ``has_qkv_bias``)."""
+    return ModelConfig(
+        name=name, num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads, num_kv_heads=num_kv_heads,
+        intermediate_size=intermediate_size, vocab_size=vocab_size, max_seq_len=max_seq_len, **choices,
+    )  # fmt: skip
+
+
+GPT2_SMALL = gpt2_config("GPT-2 small", 12, 768, 12)
+GPT2_MEDIUM = gpt2_config("GPT-2 medium", 24, 1024, 16)
+GPT2_LARGE = gpt2_config("GPT-2 large", 36, 1280, 20)
+GPT2_XL = gpt2_config("GPT-2 XL", 48, 1600, 25)
+LLAMA_2_7B = llama_config("Llama-2-7B", 32, 4096, 32, 32, 11008, 32000, 4096)
+LLAMA_2_13B = llama_config("Llama-2-13B", 40, 5120, 40, 40, 13824, 32000, 4096)
+LLAMA_2_70B = llama_config("Llama-2-70B", 80, 8192, 64, 8, 28672, 32000, 4096)
+LLAMA_3_8B = llama_config("Llama-3-8B", 32, 4096, 32, 8, 14336, 128256, 8192)
+LLAMA_3_70B = llama_config("Llama-3-70B", 80, 8192, 64, 8, 28672, 128256, 8192)
+LLAMA_3_405B = llama_config("Llama-3.1-405B", 126, 16384, 128, 8, 53248, 128256, 131072)
+LLAMA_32_1B = llama_config("Llama-3.2-1B", 16, 2048, 32, 8, 8192, 128256, 131072, ties_embeddings=True)
+MISTRAL_7B = llama_config("Mistral-7B", 32, 4096, 32, 8, 14336, 32000, 32768)
+QWEN_2_05B = llama_config(
+    "Qwen2-0.5B", 24, 896, 14, 2, 4864, 151936, 131072, ties_embeddings=True, has_qkv_bias=True
+)
+TINY_GPT2 = gpt2_config("tiny GPT-2", 4, 256, 4)
+TINY_LLAMA = llama_config("tiny Llama", 4, 256, 4, 2, 688, 8192, 1024)
+
+PUBLISHED_MODELS = {
+    config.name: config
+    for config in (
+        GPT2_SMALL, GPT2_MEDIUM, GPT2_LARGE, GPT2_XL, LLAMA_32_1B, QWEN_2_05B, LLAMA_2_7B, LLAMA_2_13B, LLAMA_2_70B,
+        MISTRAL_7B, LLAMA_3_8B, LLAMA_3_70B, LLAMA_3_405B,
+    )
+}  # fmt: skip
+"""The published models by name, in rough order of size within a family."""

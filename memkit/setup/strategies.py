@@ -1,0 +1,140 @@
+"""Ways to run parts of the forward twice, each a record with the line of code that asks for it.
+
+A ``Strategy`` cuts the model's L blocks into regions and says which of them are run again in the backward,
+what a policy keeps of them, and by which of PyTorch's implementations. What a strategy stores and costs
+follows from the record alone: ``memkit.recomputation.costs``.
+"""
+
+from dataclasses import dataclass
+
+from memkit.units import as_whole_number
+
+SCOPES = ("nothing", "blocks", "core", "host")
+"""What is treated: nothing; whole blocks run again; only the attention core does; saved tensors move to the host."""
+
+OPS = ("mm", "addmm", "bmm", "attention", "gelu", "silu")
+"""Operations that a policy may save. ``attention`` is any fused kernel; a linear layer is ``addmm`` with a bias and
+``mm`` without."""
+
+TORCH_NAMES = {"attention": "_scaled_dot_product_flash_attention"} | {op: op for op in OPS if op != "attention"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """One way to trade FLOPs for bytes.
+
+    ``group_size`` blocks make one region; every ``period``-th region is run again. ``num_segments`` above 0
+    makes so many equal regions instead, of which the last is not run again. ``saved_ops``: operations whose
+    outputs a policy keeps, of linear layers each second one only if ``saves_every_second``. ``stops_early``
+    and ``is_reentrant`` choose between PyTorch's implementations.
+
+    Raises: ValueError: an unknown scope or operation, a size below 1, a policy in the reentrant implementation.
+    """
+
+    name: str
+    code: str
+    scope: str = "blocks"
+    group_size: int = 1
+    period: int = 1
+    num_segments: int = 0
+    saved_ops: tuple[str, ...] = ()
+    saves_every_second: bool = False
+    stops_early: bool = True
+    is_reentrant: bool = False
+
+    def __post_init__(self):
+        if self.scope not in SCOPES:
+            raise ValueError(f"scope={self.scope!r} is not one of {', '.join(SCOPES)}")
+        for name in ("group_size", "period"):
+            object.__setattr__(self, name, as_whole_number(name, getattr(self, name), 1))
+        unknown = [op for op in self.saved_ops if op not in OPS]
+        if unknown:
+            raise ValueError(f"saved_ops={unknown[0]!r} is not one of {', '.join(OPS)}")
+        if self.is_reentrant and self.saved_ops:
+            raise ValueError(f"saved_ops={self.saved_ops!r} needs the non-reentrant checkpoint")
+
+    def regions(self, num_layers: int) -> tuple[tuple[range, bool], ...]:
+        """The model's blocks in order as (blocks, are run again).
+
+        >>> [(len(blocks), again) for blocks, again in sequential(4).regions(24)]
+        [(6, True), (6, True), (6, True), (6, False)]
+        """
+        starts = range(0, num_layers, self.group_size)
+        if self.num_segments:
+            size = num_layers // min(self.num_segments, num_layers)
+            starts = range(0, size * min(self.num_segments, num_layers), size)
+        cuts = [range(start, stop) for start, stop in zip(starts, [*starts[1:], num_layers], strict=True)]
+        spared = len(cuts) - 1 if self.num_segments else None
+        return tuple(
+            (blocks, self.scope == "blocks" and number % self.period == 0 and number != spared)
+            for number, blocks in enumerate(cuts)
+        )
+
+
+def checkpoint_line(run: str, more: str = "") -> str:
+    """The call to ``torch.utils.checkpoint`` that a reader would write."""
+    return f"x = checkpoint({run}, x, use_reentrant=False{more})"
+
+
+NONE = Strategy(name="none", scope="nothing", code="x = block(x)")
+FULL = Strategy(name="full", code=checkpoint_line("block"))
+FULL_NO_STOP = Strategy(
+    name="full, no early stop", stops_early=False, code=checkpoint_line("block", ", early_stop=False")
+)
+FULL_REENTRANT = Strategy(
+    name="full, reentrant", is_reentrant=True, stops_early=False, code="x = checkpoint(block, x, use_reentrant=True)"
+)
+CORE = Strategy(name="attention core", scope="core", code="y = checkpoint(core, q, k, v, use_reentrant=False)")
+HOST = Strategy(name="offload", scope="host", code="with save_on_cpu(pin_memory=True):\n    x = block(x)")
+
+
+def every(period: int) -> Strategy:
+    """Every ``period``-th block runs again."""
+    code = f"if number % {period} == 0:\n    {checkpoint_line('block')}\nelse:\n    x = block(x)"
+    return Strategy(name=f"1 block in {period}", period=period, code=code)
+
+
+def groups(group_size: int, name: str = "") -> Strategy:
+    """Regions of ``group_size`` blocks; the input of each is kept, and all of them run again."""
+    code = (
+        f"for start in range(0, len(model.blocks), {group_size}):\n"
+        f"    group = nn.Sequential(*model.blocks[start : start + {group_size}])\n    {checkpoint_line('group')}"
+    )
+    return Strategy(name=name or f"groups of {group_size}", group_size=group_size, code=code)
+
+
+def square_root_groups(num_layers: int) -> Strategy:
+    """√L blocks a region, as Chen et al. 2016 have it."""
+    size = max(1, round(num_layers**0.5))
+    return groups(size, name="√L groups")
+
+
+def sequential(num_segments: int) -> Strategy:
+    """``checkpoint_sequential``: equal segments, of which the last is never run again."""
+    code = f"x = checkpoint_sequential(model.blocks, {num_segments}, x, use_reentrant=False)"
+    return Strategy(name=f"checkpoint_sequential, {num_segments} segments", num_segments=num_segments, code=code)
+
+
+def policy(name: str, *saved_ops: str, saves_every_second: bool = False) -> Strategy:
+    """Blocks run again, but what ``saved_ops`` put out is kept (selective activation checkpointing)."""
+    ops = "".join(f"    torch.ops.aten.{TORCH_NAMES[op]}.default,\n" for op in saved_ops if op in OPS)
+    code = f"saved_ops = [\n{ops}]\ncontext_fn = partial(create_selective_checkpoint_contexts, saved_ops)\n"
+    if saves_every_second:
+        code = "policy = memkit.program.strategies.saving_policy  # a new one for each region, as it counts\n"
+        code += f"strategy = memkit.setup.strategies.policy({name!r}, *{saved_ops!r}, saves_every_second=True)\n"
+        code += "context_fn = lambda: create_selective_checkpoint_contexts(policy(strategy))\n"
+    code += checkpoint_line("block", ", context_fn=context_fn")
+    return Strategy(name=name, saved_ops=saved_ops, saves_every_second=saves_every_second, code=code)
+
+
+SAVE_ATTENTION = policy("save attention", "attention")
+SAVE_PRODUCTS = policy("save attention and products", "attention", "mm", "addmm")
+SAVE_EVERY_SECOND = policy("save every second product", "attention", "mm", "addmm", saves_every_second=True)
+
+
+def all_strategies(num_layers: int) -> tuple[Strategy, ...]:
+    """Every strategy of the book, for a model of so many layers."""
+    return (
+        NONE, CORE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, FULL, FULL_NO_STOP, FULL_REENTRANT,
+        every(2), every(3), square_root_groups(num_layers), sequential(4), HOST,
+    )  # fmt: skip

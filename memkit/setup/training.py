@@ -1,0 +1,114 @@
+"""Everything that fixes the memory of a training step, in one record that formula, trace and measurement all take.
+
+``estimate_memory(setup)`` is the closed formula; ``training_build(setup)`` makes the real PyTorch step of the
+same setup, for ``trace_memory`` and ``measure_memory``.
+"""
+
+from dataclasses import dataclass, field
+
+from memkit.setup.models import ModelConfig
+from memkit.setup.recipes import ADAMW, FP32, OptimizerConfig, Precision
+from memkit.units import as_whole_number
+
+ATTENTIONS = ("stored", "flash", "efficient")
+"""``stored``: softmax over an explicit score matrix. ``flash`` and ``efficient``: PyTorch's fused kernels, which keep
+one float32 number per query and head (the log-sum-exp) in place of the scores."""
+
+RECOMPUTATIONS = ("none", "selective", "full")
+"""``full``: each block keeps its input and is run again in the backward (torch.utils.checkpoint, non-reentrant).
+``selective``: only the attention core (scores, softmax, weighted sum) is run again (Korthikanti et al. 2022)."""
+
+DEVICES = ("cuda", "cpu")
+MAX_FLASH_HEAD_DIM = 256
+"""CUDA's flash kernel takes no larger head."""
+
+MAX_SIZE = 10**9
+MAX_GRAD_ACCUM_STEPS = 4096
+"""Every micro-batch has instants of its own; more of them than this is a typing error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSetup:
+    """A model, a precision, an optimizer and the shape of a step.
+
+    ``device`` says whose rules decide what autograd saves. ``uses_fused_norm`` and ``uses_fused_gelu`` choose
+    torch's kernels over the same formula written in Python; ``upcasts_logits`` makes a float32 copy of the
+    logits before the loss, as many training scripts do. ``sets_grads_to_none``: what ``zero_grad`` does
+    (torch's default is True).
+
+    Raises: ValueError: an unknown name, a size out of range, or heads that no CUDA kernel takes.
+    """
+
+    model: ModelConfig
+    precision: Precision = FP32
+    optimizer: OptimizerConfig = ADAMW
+    micro_batch_size: int = 1
+    seq_len: int = 1024
+    grad_accum_steps: int = 1
+    attention: str = "flash"
+    recomputation: str = "none"
+    dropout: float = 0.0
+    uses_fused_norm: bool = True
+    uses_fused_gelu: bool = True
+    upcasts_logits: bool = False
+    sets_grads_to_none: bool = True
+    device: str = field(default="cuda")
+
+    def __post_init__(self):
+        for name, kind in (("model", ModelConfig), ("precision", Precision), ("optimizer", OptimizerConfig)):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise ValueError(f"{name}={value!r} is not a {kind.__name__}")
+        for name in ("micro_batch_size", "seq_len", "grad_accum_steps"):
+            value = as_whole_number(name, getattr(self, name), 1)
+            largest = MAX_GRAD_ACCUM_STEPS if name == "grad_accum_steps" else MAX_SIZE
+            if value > largest:
+                raise ValueError(f"{name}={value} is above {largest}")
+            object.__setattr__(self, name, value)
+        for name, allowed in (("attention", ATTENTIONS), ("recomputation", RECOMPUTATIONS), ("device", DEVICES)):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+        if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout!r} is not a probability in [0, 1)")
+        if self.attention == "efficient" and self.device == "cpu":
+            raise ValueError("attention='efficient' has no CPU kernel; device='cpu' allows stored, flash")
+        if self.model.position == "learned" and self.seq_len > self.model.max_seq_len:
+            raise ValueError(
+                f"seq_len={self.seq_len} is above max_seq_len={self.model.max_seq_len}, the learned positions"
+            )
+
+        self._check_kernel()
+
+    def _check_kernel(self) -> None:
+        """CUDA's memory-efficient kernel refuses some heads, and PyTorch has no other one to run then."""
+        heads, dtype = f"head_dim={self.model.head_dim}", self.precision.compute_dtype
+        alignment = 4 if dtype == "float32" else 8
+        wanted = ""
+        if not self.uses_efficient_kernel:
+            return
+        if self.model.head_dim % alignment:
+            wanted = f"a head_dim that is a multiple of {alignment}"
+        elif self.attention == "flash" and dtype != "float32" and self.model.num_kv_heads < self.model.num_heads:
+            heads, wanted = f"{heads} and num_kv_heads={self.model.num_kv_heads}", "a key head for every query head"
+        if wanted:
+            raise ValueError(
+                f"attention={self.attention!r} has no CUDA kernel for {heads} in {dtype}: the memory-efficient one "
+                f"wants {wanted}; attention='stored' takes any"
+            )
+
+    @property
+    def uses_efficient_kernel(self) -> bool:
+        """Whether CUDA's memory-efficient kernel runs; also where flash is asked for and refuses dtype or head size.
+
+        Source: ATen/native/transformers/cuda/sdp_utils.cpp, ``check_head_dim_size_flash``.
+        """
+        if self.device != "cuda" or self.attention == "stored":
+            return False
+        is_refused = self.precision.compute_dtype == "float32" or self.model.head_dim > MAX_FLASH_HEAD_DIM
+        return self.attention == "efficient" or is_refused
+
+    @property
+    def tokens_per_micro_batch(self) -> int:
+        """Tokens in one forward: ``micro_batch_size * seq_len``."""
+        return self.micro_batch_size * self.seq_len

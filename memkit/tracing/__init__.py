@@ -1,0 +1,25 @@
+"""The second column: the real PyTorch step run without data, each allocation noted.
+
+On the CPU's rules torch's own fake tensors run the step; on CUDA's rules tensors on ``meta`` do, and what
+CUDA would do otherwise is played: other kernels, autocast, buffers. Loads torch.
+
+Reading order:
+
+- ``without_values``: what a program may ask of a tensor that has a shape and no values
+- ``cpu``: the CPU's rules
+- ``cuda_kernels``: CUDA's attention kernels, and kernels that ``meta`` lacks
+- ``scratch``: scratch of reductions, sorts and scatters
+- ``cuda``: CUDA's rules: dispatch, autocast, dropout
+- ``trace``: ``trace_memory``: every allocation of a step
+- ``flops``: FLOPs as torch's own counter sees them
+"""
+
+from memkit import loaded_when_used
+
+__getattr__, __dir__, __all__ = loaded_when_used(
+    __name__,
+    without_values="NeedsValues",
+    cuda="pretend_cuda",
+    trace="trace_memory",
+    flops="CountedFlops counted_flops",
+)

@@ -1,0 +1,57 @@
+"""A CPU without memory: fake tensors on which torch runs the CPU's own operations, and what they miss.
+
+``FakeTensorMode`` gives each tensor the device "cpu" and no bytes, so that torch takes the same road as on a
+real CPU: the CPU's autocast lists, its attention kernel, its optimizers one tensor at a time. Three things
+differ from a real run and are mended here: values, ``Module.to``, and random states.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from memkit.tracing.without_values import ShapesOnly, shapes_only
+
+
+@contextmanager
+def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[None]:
+    """Inside, every new tensor is fake. ``note`` is told of what is allocated below every dispatch mode."""
+    get_rng_state = torch.get_rng_state
+
+    def noted_rng_state() -> Tensor:
+        """The generator's state, which checkpointing keeps for each segment."""
+        state = get_rng_state()
+        note(state, "get_rng_state")
+        return state
+
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        shapes_only(ShapesOnly()),
+        patch.object(torch, "get_rng_state", noted_rng_state),
+        patch.object(torch.random, "get_rng_state", noted_rng_state),
+        patch.object(torch.nn.Module, "_apply", apply_to_data),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy
+        yield
+
+
+def apply_to_data(
+    module: torch.nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True
+) -> torch.nn.Module:
+    """``Module._apply`` as it treats real tensors; it treats fake ones otherwise, and fails."""
+    if recurse:
+        for child in module.children():
+            child._apply(fn)
+    with torch.no_grad():
+        for parameter in filter(lambda p: p is not None, module._parameters.values()):
+            parameter.data = fn(parameter)
+            if parameter.grad is not None:
+                parameter.grad.data = fn(parameter.grad)
+        buffers = {name: fn(buffer) for name, buffer in module._buffers.items() if buffer is not None}
+        module._buffers.update(buffers)
+    return module

@@ -1,0 +1,273 @@
+"""What CUDA does and a CPU-only torch does not: rules that turn a run on ``meta`` tensors into one on a GPU.
+
+A meta tensor has a shape, a dtype and no bytes. torch runs a whole training step on them, at once and
+anywhere, but it then asks "is this tensor on CUDA?" in some forty places and takes the other road: no
+autocast, dropout with a float mask, attention and RMSNorm in many small operations, optimizers one tensor at
+a time. ``CudaRules`` is a ``TorchFunctionMode``: it sees each call before torch does, answers "cuda" where
+the device is asked for, and calls the operation that CUDA would have called.
+"""
+
+import functools
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.utils._device import _device_constructors
+
+from memkit.low_precision.autocast import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
+from memkit.tracing.cuda_kernels import fused_attention, meta_kernels, recurrent
+from memkit.tracing.without_values import ShapesOnly, has_values, shapes_only, storage_key
+
+aten = torch.ops.aten
+CARD = torch.device("cuda", 0)
+META = torch.device("meta")
+
+
+COUNTED_ON_CARD = (
+    "a tensor made without device= is copied to the card, where a trace counts it from its birth; for data "
+    'that stays in the host\'s memory say device="cpu" where it is made'
+)
+
+
+def on_card(device: object) -> object:
+    """``meta`` for whatever names a CUDA device, anything else unchanged."""
+    if isinstance(device, int) and not isinstance(device, bool):
+        return META
+    if isinstance(device, str) and device.startswith("cuda") or getattr(device, "type", "") == "cuda":
+        return META
+    return device
+
+
+def autocast_cast(value: object, dtype: torch.dtype, cache: dict | None) -> object:
+    """``value`` as autocast hands it on: floating tensors of the card in ``dtype``, all else unchanged.
+
+    A float32 leaf that wants a gradient (a weight) is cast once and remembered in ``cache``, but not in
+    inference mode, whose tensors no later backward could use (pytorch/pytorch#165068, from torch 2.11 on).
+    """
+    if isinstance(value, (list, tuple)):
+        return type(value)(autocast_cast(item, dtype, cache) for item in value)
+    if not isinstance(value, Tensor) or value.dtype is dtype or not value.is_floating_point():
+        return value
+    if value.dtype is torch.float64 or not value.is_meta:
+        return value
+    is_weight = (
+        value.requires_grad and value.is_leaf and value.dtype is torch.float32 and not value._is_view()
+    )
+    if cache is None or not is_weight or torch.is_inference_mode_enabled():
+        return value.to(dtype)
+    if id(value) not in cache:
+        cache[id(value)] = (value, value.to(dtype))
+    return cache[id(value)][1]
+
+
+class CudaRules(ShapesOnly):
+    """Sees every call into torch; see the module's first paragraph."""
+
+    def __init__(self):
+        super().__init__()
+        self.rules |= _rules()
+        self.weight_casts: dict[int, tuple[Tensor, Tensor]] = {}
+        self.unplaced: set[int] = set()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if kwargs and "device" in kwargs:
+            kwargs["device"] = on_card(kwargs["device"])
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def cast(self, policy: str, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """The arguments as CUDA's autocast hands them to an operation of ``policy``."""
+        lower = torch.get_autocast_dtype("cuda")
+        dtype, cache = torch.float32, None
+        if policy == "lower":
+            dtype = lower
+            cache = self.weight_casts if torch.is_autocast_cache_enabled() else None
+        elif policy == "promote":
+            tensors = [
+                t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point()
+            ]
+            dtype = torch.float32 if any(t.dtype is torch.float32 for t in tensors) else lower
+        # C++ evaluates a call's casts from the last argument to the first; the backward reverses the order.
+        casts = [
+            autocast_cast(value, dtype, cache) for value in (*reversed(kwargs.values()), *reversed(args))
+        ][::-1]
+        return tuple(casts[: len(args)]), dict(zip(kwargs, casts[len(args) :], strict=True))
+
+
+def _rules() -> dict:
+    """Which handler answers which call of torch."""
+    rules = {
+        Tensor.get_device: lambda mode, func, args, kwargs: 0 if args[0].is_meta else -1,
+        Tensor.pin_memory: lambda mode, func, args, kwargs: args[0],
+        Tensor.cuda: lambda mode, func, args, kwargs: _to(mode, Tensor.to, (args[0], META), {}),
+        Tensor.to: _to,
+        Tensor.copy_: _copy,
+        Tensor.cpu: lambda mode, func, args, kwargs: _to_host(mode, args[0]),
+        torch.dropout: _dropout,
+    }
+    rules |= dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), recurrent)
+    for name, value in (("device", CARD), ("is_cuda", True), ("is_meta", False)):
+        getter = getattr(Tensor, name).__get__
+        rules[getter] = functools.partial(_property, value)
+    from_data = {torch.tensor, torch.as_tensor, torch.asarray}
+    rules |= dict.fromkeys(_device_constructors() - from_data, _factory) | dict.fromkeys(
+        from_data, _from_data
+    )
+    for function in _named("scaled_dot_product_attention"):
+        rules[function] = lambda mode, func, args, kwargs: fused_attention(*args, **kwargs)
+    for function in (*_named("softmax"), *_named("log_softmax")):
+        rules[function] = _softmax
+    for policy, names in (("lower", LOWER_PRECISION), ("float32", FLOAT32), ("promote", PROMOTE)):
+        for function in (function for name in names.split() for function in _named(name)):
+            rules[function] = functools.partial(_autocast, policy, rules.get(function))
+    for function in (function for name in FLOAT32_OUTPUT.split() for function in _named(name)):
+        rules[function] = functools.partial(_autocast_output, rules.get(function))
+    rules |= dict.fromkeys(
+        _named("cross_entropy_loss"), functools.partial(_cross_entropy, rules[torch.log_softmax])
+    )
+    return rules
+
+
+def _property(value, mode, func, args, kwargs):
+    return value if args[0].is_meta else func(*args)
+
+
+def _factory(mode, func, args, kwargs):
+    """A tensor made without naming a device is made on the card, as under ``torch.set_default_device``."""
+    is_unplaced = kwargs.get("device") is None and not kwargs.get("pin_memory")
+    if is_unplaced:
+        kwargs["device"] = META
+    for name in ("generator", "pin_memory"):  # there is neither on meta
+        kwargs.pop(name, None)
+    out = func(*args, **kwargs)
+    if is_unplaced and storage_key(out):
+        mode.unplaced.add(storage_key(out))
+    return out
+
+
+def _from_data(mode, func, args, kwargs):
+    """A number stays in the host's memory, where the optimizers keep their step counts."""
+    tensor = func(*args, **kwargs)
+    return tensor if kwargs.get("device") is not None or tensor.dim() == 0 else tensor.to(META)
+
+
+def _copy(mode, func, args, kwargs):
+    """Copying to the host's memory moves no values and allocates nothing."""
+    return args[0] if has_values(args[0]) and not has_values(args[1]) else func(*args, **kwargs)
+
+
+def _to(mode, func, args, kwargs):
+    tensor, *rest = args
+    if rest and not isinstance(rest[0], Tensor):
+        rest[0] = on_card(rest[0])
+    target = kwargs.get("device", rest[0] if rest else None)
+    if isinstance(target, (str, torch.device)) and torch.device(target).type == "cpu":
+        return _to_host(mode, tensor)
+    if target == META and tensor.is_meta and storage_key(tensor) in mode.unplaced:
+        mode.warn_once("unplaced", COUNTED_ON_CARD)
+    return func(tensor, *rest, **kwargs)
+
+
+def _to_host(mode, tensor):
+    return tensor if has_values(tensor) else mode.without_values(tensor, "cpu")
+
+
+def _dropout(mode, func, args, kwargs):
+    """One kernel with a mask of one byte a value."""
+    tensor, p, is_training = (*args, *kwargs.values())
+    if is_training and 0 < p < 1 and tensor.is_meta and tensor.numel():
+        return torch.native_dropout(tensor, p, True)[0]
+    return func(*args, **kwargs)
+
+
+def _softmax(mode, func, args, kwargs):
+    """float16 in and float32 out is one kernel, without a cast of the input in between."""
+    dtype = kwargs.get("dtype", args[2] if len(args) > 2 else None)
+    if args and args[0].is_meta and args[0].dtype is torch.float16 and dtype is torch.float32:
+        kernel = aten._log_softmax if func in _named("log_softmax") else aten._softmax
+        return kernel(args[0], kwargs["dim"] if "dim" in kwargs else args[1], True)
+    return func(*args, **kwargs)
+
+
+def _cross_entropy(log_softmax, mode, func, args, kwargs):
+    """Made of ``log_softmax`` and ``nll_loss``, each of which autocast runs in float32."""
+    names = ("input", "target", "weight", "reduction", "ignore_index", "label_smoothing")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    logits, target = given["input"], given["target"]
+    if not torch.is_autocast_enabled("cuda") or not is_lower_precision(logits):
+        return func(*args, **kwargs)
+    if given.get("label_smoothing") or target.is_floating_point():
+        return _autocast("float32", None, mode, func, args, kwargs)
+    logs = log_softmax(mode, torch.log_softmax, (logits, min(logits.dim() - 1, 1)), {})
+    rest = {name: given[name] for name in names[2:5] if name in given}
+    return torch._C._nn.nll_loss_nd(logs, target, **rest)
+
+
+def _autocast(policy, then, mode, func, args, kwargs):
+    if torch.is_autocast_enabled("cuda"):
+        args, kwargs = mode.cast(policy, args, kwargs)
+    return then(mode, func, args, kwargs) if then else func(*args, **kwargs)
+
+
+def _autocast_output(then, mode, func, args, kwargs):
+    names_dtype = kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args)
+    if (
+        torch.is_autocast_enabled("cuda")
+        and not names_dtype
+        and is_lower_precision(args[0] if args else None)
+    ):
+        kwargs = kwargs | {"dtype": torch.float32}
+    return then(mode, func, args, kwargs) if then else func(*args, **kwargs)
+
+
+def is_lower_precision(value: object) -> bool:
+    """Whether this is a tensor of 16-bit floating-point numbers."""
+    return isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+
+
+def _named(name: str) -> list:
+    """Every Python entry of the ATen operation ``name``."""
+    homes = (torch, torch._C._nn, Tensor, torch._C._linalg, torch._C._VariableFunctions)
+    names = (name, f"__{name}__", f"__r{name}__") if name in ("matmul", "pow") else (name,)
+    found = [getattr(home, n, None) for home in homes for n in names]
+    if name.startswith("linalg_"):
+        found.append(getattr(torch.linalg, name.removeprefix("linalg_"), None))
+    return [function for function in found if function is not None]
+
+
+@contextmanager
+def pretend_cuda():
+    """Inside, a CPU-only torch behaves as if it had one CUDA card, on meta tensors."""
+    mode = CudaRules()
+    torch_modules = (torch.nn.functional, torch.functional, torch.autograd, torch._tensor)
+    clear_cache, write = torch.clear_autocast_cache, torch._tensor_str._str
+
+    def clear():
+        mode.weight_casts.clear()
+        clear_cache()
+
+    def written(tensor, **kwargs):
+        with torch._C.DisableTorchFunction():
+            return write(tensor, **kwargs).replace("device='meta'", f"device='{CARD}'")
+
+    with ExitStack() as stack:
+        stack.enter_context(meta_kernels())
+        for module in torch_modules:
+            for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
+                if hasattr(module, name):
+                    stack.enter_context(patch.object(module, name, lambda *_: False))
+        for home, name, value in (
+            (torch.cuda, "is_available", lambda: True),
+            (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
+            (torch.cuda, "synchronize", lambda *_: None),
+            (torch.cuda, "current_device", lambda: 0),
+            (torch.cuda, "device_count", lambda: 1),
+            (torch.cuda, "reset_peak_memory_stats", lambda *_: None),
+            (torch._tensor_str, "_str", written),
+            (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
+            (torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "meta"]),
+            (torch, "clear_autocast_cache", clear),
+        ):
+            stack.enter_context(patch.object(home, name, value))
+        stack.enter_context(shapes_only(mode))
+        yield mode

@@ -1,0 +1,299 @@
+"""What a training step's operations allocate, found without memory: the real code on tensors without bytes.
+
+``trace_memory(build)`` runs ``build()`` and then the step that it returns, on tensors with a shape and a
+dtype only. A ``TorchDispatchMode`` sees every operation that torch runs, in the backward and in the optimizer
+too, and notes each new storage; a weak reference to the storage tells when Python or autograd let it go. A
+model of 70 billion parameters needs a laptop and seconds.
+
+Not seen is what a kernel takes and gives back inside one operation, but for the kernels of ``BUFFERS`` and
+``SCRATCH``. Convolutions (their workspace) and recurrent networks (their reserve) differ most; a program that
+runs one is warned.
+"""
+
+import contextlib
+import sys
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memkit.program.doors import OutsideBuild, run_steps, tensors_in
+from memkit.program.log import Log, timeline_of
+from memkit.setup.training import DEVICES
+from memkit.timeline import MemoryTimeline
+from memkit.tracing.cpu import fake_cpu
+from memkit.tracing.cuda import pretend_cuda
+from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS
+from memkit.tracing.scratch import SCRATCH
+from memkit.tracing.without_values import NeedsValues
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
+
+aten = torch.ops.aten
+VALUE_ERRORS = (NotImplementedError, DataDependentOutputException, DynamicOutputShapeException)
+VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+ENGINE = torch.autograd.graph._engine_run_backward.__code__
+REUSES_FIRST_ARGUMENT = {
+    aten.add.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.index_put.default,
+    aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
+    aten.logical_and.default,
+}  # fmt: skip
+NOT_MODELLED = {
+    ("meta", aten.convolution.default): "cuDNN",
+    ("meta", aten.convolution_backward.default): "cuDNN",
+    ("cpu", aten.mkldnn_rnn_layer.default): "oneDNN",
+}
+"""Operations whose library takes more on the real device than their fake kernels say."""
+PRODUCTS = {"aten.mm.default", "aten.bmm.default"}
+FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
+OWN_FILES = {
+    str(Path(__file__).parents[1] / room / f"{name}.py")
+    for room, names in (("program", "doors"), ("tracing", "trace cuda cuda_kernels cpu without_values"))
+    for name in names.split()
+}
+
+
+def trace_memory(
+    build: Callable[[], Callable[[], object]], *, device: str = "cuda", steps: int = 2
+) -> MemoryTimeline:
+    """The memory of ``steps`` training steps as CUDA or the CPU would allocate it, from the program itself.
+
+    ``build()`` makes model and optimizer and returns the step, a function without arguments. Both are called
+    here. Bytes of ``device="cuda"`` are rounded up to the allocator's blocks of 512; an event's ``num_bytes``
+    is as asked. There a tensor made without ``device=`` counts as the card's from its birth; what is in the
+    host's memory says ``device="cpu"``.
+
+    Raises: ValueError: an unknown device, steps that are not a positive number, no function as ``build``, or
+    a model made outside it. NeedsValues: the program
+    looks at a tensor's values. Whatever the program itself raises.
+    """
+    if device not in DEVICES:
+        raise ValueError(f"device={device!r} is not one of {', '.join(DEVICES)}")
+    steps = as_whole_number("steps", steps, 1)
+    with recording(device) as tracer:
+        run_steps(build, steps, tracer)
+        log = tracer.log
+    granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
+    return timeline_of(log, source="traced", device=device, granularity=granularity)
+
+
+class Tracer(TorchDispatchMode):
+    """Notes every storage that is born and dies; knows the parameters, gradients and optimizer states."""
+
+    def __init__(self, device_type: str):
+        super().__init__()
+        self.device_type = device_type
+        self.names: dict[object, str] = {}
+        is_cuda = device_type == "meta"
+        self.buffers = BUFFERS | SCRATCH if is_cuda else {}
+        self.host_outputs = HOST_OUTPUTS if is_cuda else {}
+        self.sole_owner = (0, 0, 0)
+        self.foreign_files = set(OWN_FILES)
+        self.forget()
+
+    def forget(self) -> None:
+        """Start with an empty log."""
+        self.log = Log()
+        self.blocks: dict[int, int] = {}
+        self.watches: dict[int, weakref.ref] = {}
+        self.forward_lines: dict[int, str] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunction():  # in a backward CudaRules would see the lines below
+            if func in REUSES_FIRST_ARGUMENT and self.runs_in_place(func, args, sys._getframe(1).f_code):
+                out = args[0]
+            else:
+                out = self.run(func, args, kwargs)
+            self.note_buffers(func, args, kwargs)
+            return out
+
+    def run(self, func, args, kwargs):
+        """Run one operation and record what it allocated; in inference mode a composite one comes whole."""
+        if torch.is_inference_mode_enabled():
+            with self:
+                out = func.decompose(*args, **(kwargs or {}))
+            if out is not NotImplemented:
+                return out
+        try:
+            out = func(*args, **kwargs) if kwargs else func(*args)
+        except VALUE_ERRORS as error:
+            if isinstance(error, NotImplementedError) and not VALUE_TAGS & set(func.tags):
+                raise  # torch's own words: no Meta kernel is registered
+            raise NeedsValues(str(func)) from error
+        op = self.names.get(func)
+        if op is None:
+            makes_storage = func is aten.lift_fresh.default or any(
+                r.alias_info is None for r in func._schema.returns
+            )
+            op = self.names[func] = str(func) if makes_storage else ""
+            library = NOT_MODELLED.get((self.device_type, func))
+            if library:
+                warnings.warn(f"{op}: the workspace that {library} takes is not in the trace", stacklevel=3)
+        if op:
+            in_host = self.host_outputs.get(func, ())
+            for number, item in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
+                for tensor in (item,) if isinstance(item, Tensor) else tensors_in(item):
+                    if tensor.layout is not torch.strided:
+                        refuse_unseen([tensor])
+                    if number not in in_host:
+                        self.note(tensor, op)
+            if func is aten._to_copy.default and self.block_of(args[0]) in self.log.weights:
+                self.log.weight_casts.add(self.block_of(out))
+        return out
+
+    def note_buffers(self, func, args, kwargs) -> None:
+        """Record what a kernel takes and gives back before it returns."""
+        stages = self.buffers[func](*args, **(kwargs or {})) if func in self.buffers else ()
+        for sizes in stages:
+            place = self.place(sys._getframe(2))
+            blocks = [self.log.allocate(size, str(func), place) for size in sizes]
+            self.log.scratch.update(blocks)
+            for block in blocks:
+                self.log.free(block)
+
+    def runs_in_place(self, func, args, caller) -> bool:
+        """Whether torch would write over the first argument if nobody watched.
+
+        Its backward reuses a gradient that nobody else holds (``can_accumulate_inplace`` in input_buffer.cpp,
+        ``areAnyTensorSubclassLike`` in FunctionsManual.cpp), and ``linear`` adds its bias to the product in
+        place, but neither while a dispatch mode is active or on meta.
+        """
+        if not isinstance(args[0], Tensor):
+            return False
+        owners = self.ownership(args)
+        if caller is ENGINE and not torch.is_grad_enabled():
+            if func is not aten.add.Tensor:  # a formula's own new tensor, which it may hold under two names
+                return owners[1:] == self.sole_owner[1:]
+            return owners == self.sole_owner and is_dense(args[0])
+        return func is aten.add.Tensor and owners == self.sole_owner and self.made_by(args[0]) in PRODUCTS
+
+    def made_by(self, tensor: Tensor) -> str | None:
+        block = self.block_of(tensor)
+        return None if block is None else self.log.ops[block]
+
+    def ownership(self, args) -> tuple[int, int, int]:
+        """How many hold the first argument: its tensor in C++, its storage, its Python object."""
+        first = args[0]
+        return (
+            first._use_count(),
+            torch._C._storage_Use_Count(first.untyped_storage()._cdata),
+            sys.getrefcount(first),
+        )
+
+    def calibrate(self) -> None:
+        """Learn what ``ownership`` says of a gradient that only the engine holds."""
+        seen = []
+        ownership = self.ownership
+        self.ownership = lambda args: seen.append(ownership(args))
+        with torch._C.DisableTorchFunction():
+            y = torch.empty(1, device=self.device_type, requires_grad=True) * 2
+            torch.autograd.backward((y * 2, y * 3), (torch.empty_like(y), torch.empty_like(y)))
+        del self.ownership
+        (self.sole_owner,) = seen
+
+    def note(self, tensor: Tensor, op: str) -> None:
+        """Record the tensor's storage, if it is new."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.blocks or tensor.device.type != self.device_type:
+            return
+        num_bytes = storage.nbytes()
+        if num_bytes == 0:
+            return
+        block = self.blocks[key] = self.log.allocate(num_bytes, op, self.place(sys._getframe(3)))
+
+        def freed(_, key=key, block=block):
+            if self.blocks.pop(key, None) is not None:
+                del self.watches[key]
+                self.log.free(block)
+
+        self.watches[key] = weakref.ref(storage, freed)
+
+    def place(self, frame) -> str:
+        """The program's own line that asked; in a backward, the line of the forward that it belongs to."""
+        if frame.f_code is ENGINE:
+            number = torch._C._current_autograd_node()._sequence_nr()
+            # a view allocates nothing and has no line: take the one before
+            lines = (self.forward_lines.get(number - back) for back in range(8))
+            return next((f"{line} (backward)" for line in lines if line), "backward")
+        while frame is not None and frame.f_code is not TRACE:
+            code = frame.f_code
+            if code.co_filename not in self.foreign_files:
+                if not code.co_filename.startswith(FOREIGN):
+                    line = f"{source_name(code.co_filename)}:{frame.f_lineno} {code.co_qualname}"
+                    if torch.is_grad_enabled():
+                        self.forward_lines.setdefault(torch._C._autograd._get_sequence_nr() - 1, line)
+                    return line
+                self.foreign_files.add(code.co_filename)
+            frame = frame.f_back
+        return ""
+
+    def block_of(self, tensor: Tensor) -> int | None:
+        return self.blocks.get(tensor.untyped_storage()._cdata)
+
+    def now(self, change: str, *args: object) -> None:
+        getattr(self.log, change)(*args)
+
+    def saw(self, part: str, tensors: list[Tensor]) -> None:
+        with torch._C.DisableTorchFunction():
+            refuse_unseen(tensors)
+            if part == "trained":
+                if any(t.device.type == self.device_type and self.block_of(t) is None for t in tensors):
+                    raise OutsideBuild
+                return
+            blocks = {self.block_of(tensor) for tensor in tensors}
+        getattr(self.log, part).update(blocks - {None})
+
+
+def source_name(path: str) -> str:
+    """A file's name; ``cell`` for a notebook's cell, whose file is named by a hash."""
+    return "cell" if "ipykernel_" in path else Path(path).name
+
+
+def refuse_unseen(tensors: list[Tensor]) -> None:
+    """Raises: NotImplementedError: a sparse tensor or one inside ``torch.func``: storages are not seen."""
+    for tensor in tensors:
+        is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        if is_wrapped or tensor.layout is not torch.strided:
+            kind = "torch.func's transforms" if is_wrapped else "sparse tensors"
+            raise NotImplementedError(f"a trace does not follow {kind}; measure_memory does")
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill their storage without gaps or overlaps."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+TRACE = trace_memory.__code__
+
+
+@contextmanager
+def recording(device: str):
+    """Run the code inside on tensors without bytes, by the rules of ``device``; yields the ``Tracer``."""
+    with ExitStack() as stack:
+        if device == "cuda":
+            stack.enter_context(pretend_cuda())
+            tracer = Tracer("meta")
+        else:
+            tracer = Tracer("cpu")
+            stack.enter_context(fake_cpu(tracer.note))
+        stack.enter_context(tracer)
+        tracer.calibrate()
+        tracer.forget()
+        stack.callback(tracer.watches.clear)
+        yield tracer

@@ -1,0 +1,144 @@
+"""What a program may ask of a tensor that has a shape and no values, and what it is told.
+
+A loss that is printed becomes NaN (a whole number 0), with one warning. A branch on a tensor, or a shape that
+depends on values, has no answer: ``NeedsValues`` names the call and says what to write in its place.
+"""
+
+import functools
+import math
+import sys
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from memkit.units import MIB
+
+OWN_HOME, TORCH_HOME = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
+MAX_STAND_IN_BYTES = 16 * MIB
+
+
+class NeedsValues(RuntimeError):
+    """An operation asked for the values of a tensor, and the trace has only shapes."""
+
+    def __init__(self, operation: str):
+        super().__init__(
+            f"{operation} needs the values of a tensor, and a trace has only shapes and dtypes. Take it "
+            "out of build and step, or write it with a fixed shape: torch.where or masked_fill in place of a "
+            "mask as index, a constant in place of a branch"
+        )
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether the tensor's values are known: it is a real one, or a fake copy of a constant."""
+    if isinstance(tensor, FakeTensor):
+        return tensor.constant is not None
+    return not tensor.is_meta
+
+
+def storage_key(tensor: Tensor) -> int:
+    """Names the storage; 0 where the tensor has none of its own (sparse, inside torch.func)."""
+    if tensor.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return 0
+    return tensor.untyped_storage()._cdata
+
+
+class ShapesOnly(TorchFunctionMode):
+    """Answers every call that asks for values; ``rules`` says which call is answered by what."""
+
+    def __init__(self):
+        super().__init__()
+        self.warned: set[str] = set()
+        self.rules = {}
+        self.rules.update(dict.fromkeys((Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy), answer))
+        self.rules.update(dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), refuse))
+        self.rules[Tensor.__format__] = answer
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        rule = self.rules.get(func)
+        if rule is None:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return rule(self, func, args, kwargs or {})
+
+    def also_in(self, callback):
+        """``callback`` under these rules also where torch calls it from inside an operation."""
+
+        @functools.wraps(callback)
+        def with_rules(*args):
+            if torch._C._len_torch_function_stack():
+                return callback(*args)
+            with self:
+                return callback(*args)
+
+        return with_rules
+
+    def without_values(self, tensor: Tensor, call: str) -> Tensor:
+        """A tensor of this shape in host memory, all NaN (0 for whole numbers)."""
+        text = (
+            f"Tensor.{call}: a trace has no values; the result is NaN, 0 for whole numbers. A step that "
+            "returns early on it is traced only as far as it goes"
+        )
+        self.warn_once("values", text)
+        with _disable_current_modes():
+            value = math.nan if tensor.is_floating_point() else 0
+            shape, size = tensor.shape, tensor.numel() * tensor.element_size()
+            if size > MAX_STAND_IN_BYTES:  # one value, seen everywhere
+                return torch.full((), value, dtype=tensor.dtype, device="cpu").expand(shape)
+            return torch.full(shape, value, dtype=tensor.dtype, device="cpu")
+
+    def warn_once(self, about: str, text: str, *, is_told_in_torch: bool = False) -> None:
+        """Tell the program, at its own line; torch's own code (offloading to the host) only where asked."""
+        frame = sys._getframe(1)
+        while frame.f_code.co_filename.startswith(OWN_HOME):
+            frame = frame.f_back
+        while is_told_in_torch and frame.f_code.co_filename.startswith(TORCH_HOME):
+            frame = frame.f_back
+        if about not in self.warned and not frame.f_code.co_filename.startswith(TORCH_HOME):
+            self.warned.add(about)
+            warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
+
+
+def answer(mode: ShapesOnly, func, args, kwargs):
+    """NaN for the value that a program reads, 0 where it is a whole number."""
+    tensor = args[0]
+    if has_values(tensor):
+        return func(*args, **kwargs)
+    stand_in = mode.without_values(tensor, func.__name__)
+    with _disable_current_modes():
+        if func in (Tensor.tolist, Tensor.numpy):
+            return func(stand_in)
+        value = 0 if func is Tensor.item else 0.0
+        value = math.nan if tensor.is_floating_point() or tensor.is_complex() else value
+        return format(value, *args[1:]) if func is Tensor.__format__ else value
+
+
+def refuse(mode: ShapesOnly, func, args, kwargs):
+    """No answer: what the program does next depends on it."""
+    if has_values(args[0]):
+        return func(*args, **kwargs)
+    raise NeedsValues(f"Tensor.{func.__name__}")
+
+
+@contextmanager
+def shapes_only(mode: ShapesOnly):
+    """Run under ``mode``, in the callbacks of autograd too; a gradient scaler finds every gradient finite."""
+    make_hooks = torch.autograd.graph.saved_tensors_hooks.__init__
+
+    def init_hooks(hooks, pack_hook, unpack_hook):
+        make_hooks(hooks, mode.also_in(pack_hook), mode.also_in(unpack_hook))
+
+    def step_always(scaler, optimizer, optimizer_state, *args, **kwargs):
+        return optimizer.step(*args, **kwargs)
+
+    with (
+        patch.object(torch.autograd.graph.saved_tensors_hooks, "__init__", init_hooks),
+        patch.object(torch.amp.grad_scaler.GradScaler, "_maybe_opt_step", step_always),
+        mode,
+    ):
+        yield mode

@@ -1,0 +1,551 @@
+"""The allocator against the rules in PyTorch's source, torch's own parser, and invariants at random."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memkit.allocator.caching import CachingAllocator, OutOfMemory
+from memkit.allocator.config import IGNORED_OPTIONS, AllocatorConfig
+from memkit.allocator.heap import Driver
+from memkit.allocator.workspaces import WORKSPACES, training_workspace_bytes, workspace_bytes
+from memkit.units import GIB, KIB, MIB
+
+
+def allocator_for(conf: str = "", capacity_bytes: int | None = None, outside_bytes: int = 0):
+    return CachingAllocator(AllocatorConfig.parse(conf), Driver(capacity_bytes, outside_bytes))
+
+
+def sizes(allocator: CachingAllocator) -> list[list[tuple[int, str]]]:
+    """Segments as lists of (MiB, state's first letter: a in use, i free)."""
+    return [[(block.size / MIB, block.state[0]) for block in run] for run in allocator.segments()]
+
+
+# ---------------------------------------------------------------- what a request becomes
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "block", "segment"),
+    [
+        (1, 512, 2 * MIB),
+        (512, 512, 2 * MIB),
+        (513, 1024, 2 * MIB),
+        (1 * MIB, 1 * MIB, 2 * MIB),  # kSmallSize itself is small
+        (1 * MIB + 1, 1 * MIB + 512, 20 * MIB),
+        (10 * MIB - 512, 10 * MIB - 512, 20 * MIB),
+        (10 * MIB, 10 * MIB, 10 * MIB),  # kMinLargeAlloc itself gets a segment of its own
+        (10 * MIB + 1, 10 * MIB + 512, 12 * MIB),
+    ],
+)
+def test_a_request_becomes_a_block_and_a_segment(num_bytes, block, segment):
+    config = AllocatorConfig()
+    assert config.round_size(num_bytes) == block
+    assert config.segment_size(block) == segment
+
+
+def test_allocated_counts_the_whole_block_with_its_unsplit_rest():
+    allocator = allocator_for()
+    allocator.malloc(19 * MIB)  # a segment of 20 MiB whose rest of 1 MiB is not above 1 MiB: not split
+    assert allocator.allocated_bytes == allocator.reserved_bytes == 20 * MIB
+    assert allocator.current["requested"] == 19 * MIB
+    other = allocator_for()
+    other.malloc(19 * MIB - 512)  # now the rest is above 1 MiB
+    assert other.allocated_bytes == 19 * MIB - 512
+
+
+def test_the_small_pool_splits_down_to_512_bytes():
+    allocator = allocator_for()
+    allocator.malloc(1 * MIB)
+    allocator.malloc(1 * MIB - 512)
+    assert [block.size for block in allocator.segments()[0]] == [1 * MIB, 1 * MIB - 512, 512]
+
+
+def test_zero_bytes_need_no_block():
+    allocator = allocator_for()
+    assert allocator.malloc(0) is None
+    assert allocator.reserved_bytes == 0
+
+
+# ---------------------------------------------------------------- where a block goes
+
+
+def test_best_fit_takes_the_smallest_block_that_fits():
+    allocator = allocator_for()
+    large, small, middle = (allocator.malloc(n * MIB) for n in (40, 12, 20))
+    for address in (large, small, middle):
+        allocator.free(address)
+    assert allocator.malloc(14 * MIB) == middle
+
+
+def test_of_equal_blocks_the_lowest_address_wins():
+    allocator = allocator_for()
+    first, second = allocator.malloc(12 * MIB), allocator.malloc(12 * MIB)
+    allocator.free(second)
+    allocator.free(first)
+    assert allocator.malloc(12 * MIB) == min(first, second)
+
+
+def test_the_front_is_handed_out_and_neighbours_merge_in_any_order():
+    for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1)):
+        allocator = allocator_for()
+        addresses = [allocator.malloc(4 * MIB) for _ in range(3)]
+        assert addresses == [addresses[0] + i * 4 * MIB for i in range(3)]
+        for index in order:
+            allocator.free(addresses[index])
+        assert sizes(allocator) == [[(20, "i")]]
+
+
+def test_a_block_of_another_stream_is_not_taken():
+    allocator = allocator_for()
+    address = allocator.malloc(12 * MIB, stream=0)
+    allocator.free(address)
+    assert allocator.malloc(12 * MIB, stream=1) != address
+    assert allocator.reserved_bytes == 24 * MIB
+
+
+def test_a_recorded_stream_keeps_the_block_active_until_it_is_done():
+    allocator = allocator_for()
+    address = allocator.malloc(12 * MIB)
+    allocator.record_stream(address, 7)
+    allocator.free(address)
+    assert (allocator.allocated_bytes, allocator.current["active"]) == (0, 12 * MIB)
+    assert allocator.segments()[0][0].state == "active_pending_free"
+    assert allocator.malloc(12 * MIB) != address
+    allocator.synchronize(7)
+    assert allocator.malloc(12 * MIB) == address  # events are looked at when somebody asks for memory
+
+
+def test_a_block_waits_for_every_recorded_stream_and_not_for_its_own():
+    allocator = allocator_for()
+    address = allocator.malloc(12 * MIB)
+    for stream in (0, 7, 8):
+        allocator.record_stream(address, stream)
+    allocator.free(address)
+    allocator.synchronize(7)
+    allocator.process_events()
+    assert allocator.current["active"] == 12 * MIB
+    allocator.synchronize(8)
+    allocator.process_events()
+    assert allocator.current["active"] == 0
+
+
+def test_freeing_twice_or_in_the_middle_is_refused():
+    allocator = allocator_for()
+    address = allocator.malloc(12 * MIB)
+    with pytest.raises(ValueError, match=f"address={address + 512}"):
+        allocator.free(address + 512)
+    allocator.free(address)
+    with pytest.raises(ValueError, match=f"address={address}"):
+        allocator.free(address)
+
+
+# ---------------------------------------------------------------- giving back, and running out
+
+
+def test_empty_cache_returns_only_whole_free_segments():
+    allocator = allocator_for()
+    whole, held, hole = allocator.malloc(12 * MIB), allocator.malloc(4 * MIB), allocator.malloc(4 * MIB)
+    allocator.free(whole)
+    allocator.free(hole)
+    allocator.empty_cache()
+    assert sizes(allocator) == [[(4, "a"), (16, "i")]]
+    assert allocator.memory_stats()["inactive_split_bytes.all.current"] == 16 * MIB
+    allocator.free(held)
+    allocator.empty_cache()
+    assert allocator.reserved_bytes == 0
+
+
+def test_a_refused_request_empties_the_cache_and_asks_again():
+    allocator = allocator_for(capacity_bytes=40 * MIB)
+    allocator.free(allocator.malloc(30 * MIB))
+    allocator.malloc(32 * MIB)  # does not fit beside the cached 30 MiB
+    assert allocator.reserved_bytes == 32 * MIB
+    assert allocator.counts["num_alloc_retries"] == 1
+    assert [event[0] for event in allocator.trace[-3:]] == ["segment_free", "segment_alloc", "alloc"]
+
+
+def test_a_retry_waits_for_the_streams():
+    allocator = allocator_for(capacity_bytes=40 * MIB)
+    address = allocator.malloc(30 * MIB)
+    allocator.record_stream(address, 7)
+    allocator.free(address)
+    allocator.malloc(32 * MIB)
+    assert allocator.current["active"] == 32 * MIB
+
+
+def test_out_of_memory_says_what_was_tried_and_what_is_cached():
+    allocator = allocator_for(capacity_bytes=64 * MIB, outside_bytes=10 * MIB)
+    held = [allocator.malloc(3 * MIB) for _ in range(12)]
+    for address in held[1::2]:
+        allocator.free(address)
+    with pytest.raises(OutOfMemory) as caught:
+        allocator.malloc(9 * MIB)
+    error = caught.value
+    assert error.segment_bytes == 20 * MIB  # "Tried to allocate" names the segment, not the request
+    assert error.requested_bytes == 9 * MIB
+    assert error.free_bytes == 64 * MIB - 10 * MIB - 40 * MIB
+    assert error.allocated_bytes == 18 * MIB
+    assert error.cached_bytes == 22 * MIB
+    for words in ("Tried to allocate 20.00 MiB", "capacity of 64.00 MiB of which 14.00 MiB is free",
+                  "this process has 50.00 MiB memory in use",
+                  "18.00 MiB is allocated by PyTorch, and 22.00 MiB is reserved"):  # fmt: skip
+        assert words in str(error)
+    assert allocator.counts["num_ooms"] == 1
+    allocator.free(held[0])  # the allocator survives
+
+
+def test_a_cap_refuses_what_the_card_could_give():
+    allocator = allocator_for("per_process_memory_fraction:0.5", capacity_bytes=80 * MIB)
+    allocator.malloc(20 * MIB)
+    allocator.malloc(20 * MIB)
+    with pytest.raises(OutOfMemory, match=r"40.00 MiB is free.* 40.00 MiB allowed; Of"):
+        allocator.malloc(2 * MIB)
+
+
+# ---------------------------------------------------------------- options
+
+
+def test_expandable_segments_grow_where_plain_ones_need_a_new_segment():
+    plain, expandable = allocator_for(), allocator_for("expandable_segments:True")
+    for allocator in (plain, expandable):
+        allocator.free(allocator.malloc(38 * MIB))
+        allocator.malloc(50 * MIB)  # a hole of 38 or 40 MiB is too small
+    assert plain.reserved_bytes == 88 * MIB
+    assert expandable.reserved_bytes == 60 * MIB  # 40 mapped, then one more page of 20
+    assert len(expandable.segments()) == 1
+
+
+def test_expandable_segments_map_pages_of_their_pool():
+    allocator = allocator_for("expandable_segments:True")
+    allocator.malloc(1 * KIB)
+    allocator.malloc(2 * MIB)
+    mapped = [(event[0], event[2]) for event in allocator.trace if event[0].startswith("segment")]
+    assert mapped == [("segment_map", 2 * MIB), ("segment_map", 20 * MIB)]
+
+
+def test_expandable_segments_split_off_any_rest():
+    allocator = allocator_for("expandable_segments:True")
+    allocator.malloc(19 * MIB)
+    assert allocator.allocated_bytes == 19 * MIB  # the plain allocator counts 20
+
+
+def test_expandable_segments_return_whole_pages_from_the_middle_and_refill_the_lowest():
+    allocator = allocator_for("expandable_segments:True")
+    first, middle, last = (allocator.malloc(n * MIB) for n in (10, 60, 10))
+    allocator.free(middle)
+    allocator.empty_cache()
+    assert allocator.reserved_bytes == 40 * MIB  # 10..70 holds the whole pages 20..60
+    assert sizes(allocator) == [[(10, "a"), (10, "i")], [(10, "i"), (10, "a")]]
+    assert allocator.malloc(15 * MIB) == first + 10 * MIB
+    assert allocator.reserved_bytes == 60 * MIB
+    assert last == first + 70 * MIB
+
+
+def test_an_expandable_segment_without_memory_is_given_up():
+    allocator = allocator_for("expandable_segments:True", capacity_bytes=100 * MIB)
+    allocator.free(allocator.malloc(30 * MIB))
+    allocator.empty_cache()
+    assert allocator.blocks == {}
+    assert allocator.driver.free_bytes == 100 * MIB
+
+
+def test_the_best_expandable_block_is_the_one_that_can_grow_least():
+    allocator = allocator_for("expandable_segments:True")
+    inner, _, end = (allocator.malloc(n * MIB) for n in (12, 2, 26))
+    allocator.free(inner)
+    allocator.free(end)  # 26 MiB at the end of what is mapped: it counts with all that is not mapped yet
+    assert allocator.malloc(4 * MIB) == inner
+    # by size alone the end would be the better fit here: 14 MiB against 16 MiB
+    other = allocator_for("expandable_segments:True")
+    inner, _, _, end = (other.malloc(n * MIB) for n in (16, 2, 8, 14))
+    other.free(inner)
+    other.free(end)
+    assert other.malloc(5 * MIB) == inner
+
+
+def test_expandable_segments_leave_the_cap_to_the_size_of_a_segment():
+    """``alloc_block`` compares the size of a plain segment with the cap, though fewer pages might do."""
+    conf = "expandable_segments:True,per_process_memory_fraction:0.5"
+    allocator = allocator_for(conf, capacity_bytes=40 * MIB)
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(21 * MIB)
+
+
+def test_max_split_size_keeps_oversize_blocks_whole():
+    conf = "max_split_size_mb:32"
+    allocator = allocator_for(conf)
+    allocator.free(allocator.malloc(40 * MIB))
+    allocator.malloc(8 * MIB)  # not out of the oversize block
+    assert sizes(allocator) == [[(40, "i")], [(8, "a"), (12, "i")]]
+    allocator.malloc(36 * MIB)  # oversize itself: takes the block whole
+    assert sizes(allocator)[0] == [(40, "a")]
+    assert allocator.allocated_bytes == 48 * MIB
+
+
+@pytest.mark.parametrize(("conf", "reuses"), [("", False), (",max_non_split_rounding_mb:30", True)])
+def test_an_oversize_block_may_be_only_so_much_too_large(conf, reuses):
+    allocator = allocator_for("max_split_size_mb:32" + conf)
+    address = allocator.malloc(60 * MIB)
+    allocator.free(address)
+    assert (allocator.malloc(40 * MIB) == address) is reuses  # 20 MiB too large
+
+
+def test_max_split_size_returns_just_enough_oversize_blocks():
+    allocator = allocator_for("max_split_size_mb:32", capacity_bytes=200 * MIB)
+    kept, *oversize = [allocator.malloc(n * MIB) for n in (20, 40, 50, 60)]
+    for address in (kept, *oversize):
+        allocator.free(address)
+    allocator.malloc(100 * MIB)  # 60 and 50 go back, largest first; 40 and 20 stay
+    assert sorted(run[0].size // MIB for run in allocator.segments()) == [20, 40, 100]
+    assert allocator.counts["num_alloc_retries"] == 0
+
+
+def test_roundup_power2_divisions_rounds_to_steps_between_powers_of_two():
+    allocator = allocator_for("roundup_power2_divisions:4")
+    allocator.malloc(17 * MIB)  # between 16 and 32 there are 16, 20, 24, 28
+    assert allocator.allocated_bytes == 20 * MIB
+    by_size = AllocatorConfig.parse("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]")
+    assert by_size.round_size(300 * MIB + 1) == 300 * MIB + 512  # 1: off
+    assert by_size.round_size(600 * MIB) == 768 * MIB
+    assert by_size.round_size(1100 * MIB) == 1280 * MIB
+    assert by_size.round_size(3000 * MIB) == 3072 * MIB
+
+
+def next_division_bitwise(size: int, divisions: int) -> int:
+    """``roundup_power2_next_division`` as PyTorch computes it: with shifts and a mask."""
+    if size & (size - 1) == 0:
+        return size
+    floor = 1 << (size.bit_length() - 1)
+    step = floor >> (divisions.bit_length() - 1)
+    if step == 0:
+        return floor << 1
+    masked = size & ~(step - 1)
+    return size if masked == size else masked + step
+
+
+@given(size=st.integers(1, 80 * GIB), exponent=st.integers(0, 8))
+def test_rounding_agrees_with_the_bit_tricks_of_the_source(size, exponent):
+    divisions = 1 << exponent
+    rounded = AllocatorConfig(roundup_power2_divisions=(divisions,) * 16).round_size(size)
+    if divisions > 1 and size > 512 * divisions:
+        assert rounded == next_division_bitwise(size, divisions)
+    else:
+        assert rounded % 512 == 0 and size <= rounded < size + 512
+
+
+def test_garbage_collection_returns_what_lay_idle_longest():
+    conf = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.8"
+    allocator = allocator_for(conf, capacity_bytes=250 * MIB)  # 200 allowed, collects above 100
+    off = allocator_for("per_process_memory_fraction:0.8", capacity_bytes=250 * MIB)
+    for each in (allocator, off):
+        old, young = each.malloc(20 * MIB), each.malloc(36 * MIB)
+        each.free(old)
+        each.malloc(22 * MIB)
+        each.malloc(24 * MIB)
+        each.free(young)
+        each.malloc(40 * MIB)  # fits in no free block, and 102 MiB are held: 2 above the threshold
+    assert [run[0].size // MIB for run in allocator.segments()] == [36, 22, 24, 40]
+    assert [run[0].size // MIB for run in off.segments()] == [20, 36, 22, 24, 40]
+
+
+def test_large_segment_size_serves_requests_from_1_to_10_mib():
+    allocator = allocator_for("large_segment_size_mb:64")
+    allocator.malloc(2 * MIB)
+    allocator.malloc(12 * MIB)
+    assert allocator.reserved_bytes == 64 * MIB
+    expandable = allocator_for("large_segment_size_mb:64,expandable_segments:True")
+    expandable.malloc(70 * MIB)
+    assert expandable.reserved_bytes == 128 * MIB
+
+
+TORCH_PARSER = """
+import ctypes, json, sys, torch
+from pathlib import Path
+library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+divisions = library._ZN3c1016CachingAllocator26AcceleratorAllocatorConfig24roundup_power2_divisionsEm
+divisions.restype, divisions.argtypes = ctypes.c_size_t, [ctypes.c_size_t]
+answers = []
+for text in json.loads(sys.argv[1]):
+    try:
+        torch._C._accelerator_setAllocatorSettings(text)
+        answers.append([divisions(1 << exponent) for exponent in range(10, 40)])
+    except (ValueError, RuntimeError):
+        answers.append(None)
+    torch._C._accelerator_setAllocatorSettings("large_segment_size_mb:20")  # which alone is not reset
+print(json.dumps(answers))
+"""
+
+
+def test_parse_accepts_and_refuses_what_torch_does():
+    texts = [
+        "", "expandable_segments:True", "expandable_segments:true", "expandable_segments=True",
+        "expandable_segments:True,", "max_split_size_mb:20", "max_split_size_mb:19", "max_split_size_mb:abc",
+        "max_split_size_mb", "large_segment_size_mb:10", "large_segment_size_mb:11",
+        "max_split_size_mb:32,large_segment_size_mb:64", "max_split_size_mb:64,large_segment_size_mb:64",
+        "max_non_split_rounding_mb:19", "max_non_split_rounding_mb:20", "garbage_collection_threshold:0.8",
+        "garbage_collection_threshold:1.0", "garbage_collection_threshold:0", "roundup_power2_divisions:8",
+        "roundup_power2_divisions:3", "roundup_power2_divisions:0", "roundup_power2_divisions:[64:8,3:4]",
+        "roundup_power2_divisions:[64:8,256:4,>:1]", "roundup_power2_divisions:[64:8,256:0,>:2]",
+        "roundup_power2_divisions:[1:2,2:4,65536:8]", "roundup_power2_divisions:[64:3]",
+        " max_split_size_mb: 32 , garbage_collection_threshold:0.8", "pinned_use_background_threads:True",
+        "roundup_power2_divisions:[>:4]",
+    ]  # fmt: skip
+    if not sys.platform.startswith("linux"):
+        pytest.skip("reads torch's own parser from libc10.so")
+    run = subprocess.run(
+        [sys.executable, "-c", TORCH_PARSER, json.dumps(texts)], capture_output=True, text=True, check=True
+    )
+    for text, theirs in zip(texts, json.loads(run.stdout.splitlines()[-1]), strict=True):
+        try:
+            config = AllocatorConfig.parse(text)
+        except ValueError:
+            assert theirs is None, f"torch accepts {text!r}"
+        else:
+            assert theirs is not None, f"torch refuses {text!r}"
+            assert theirs == [config.divisions_for(1 << exponent) for exponent in range(10, 40)], text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("expandable_segment:True", "'expandable_segment' is not an allocator option; known are backend"),
+        ("backend:cudaMallocAsync", "backend:cudaMallocAsync is not modelled"),
+        ("max_split_size_mb:10", "max_split_size_mb:10 is below the size of a large segment, 20"),
+        ("expandable_segments:yes", "expandable_segments:yes is neither True nor False"),
+        ("roundup_power2_divisions:[64:8", "not of the form"),
+    ],
+)
+def test_parse_says_what_is_wrong(text, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        AllocatorConfig.parse(text)
+
+
+def test_ignored_options_change_no_size():
+    text = ",".join(f"{key}:1" for key in IGNORED_OPTIONS)
+    assert AllocatorConfig.parse(text) == AllocatorConfig()
+
+
+# ---------------------------------------------------------------- invariants of random traces
+
+
+def check_invariants(allocator: CachingAllocator, live: dict[int, int]) -> None:
+    """No overlap, sizes add up, no free neighbours; ``live``: address -> bytes asked."""
+    runs = allocator.segments()
+    blocks = [block for run in runs for block in run]
+    end = 0
+    for block in blocks:
+        assert block.address >= end, "blocks overlap"
+        end = block.address + block.size
+    in_use = {block.address: block for block in blocks if block.allocated}
+    assert in_use.keys() == live.keys()
+    for address, asked in live.items():
+        assert in_use[address].size >= asked == in_use[address].requested_bytes
+    assert allocator.allocated_bytes == sum(block.size for block in in_use.values())
+    assert allocator.current["requested"] >= sum(live.values())
+    assert allocator.reserved_bytes == sum(block.size for block in blocks)
+    assert allocator.reserved_bytes >= allocator.current["active"] >= allocator.allocated_bytes
+    free = {(b.stream, b.size, b.address) for b in blocks if b.is_free}
+    assert free == {*allocator.small.free, *allocator.large.free}
+    for pool in (allocator.small, allocator.large):
+        assert pool.free == sorted(pool.free)
+    for run in runs:
+        for left, right in pairwise(run):
+            assert left.address + left.size == right.address, "a segment has a gap"
+            assert not (left.is_free and right.is_free), "free neighbours are not merged"
+    if allocator.driver.capacity_bytes is not None:
+        assert allocator.driver.used_bytes == allocator.reserved_bytes <= allocator.driver.capacity_bytes
+    if allocator.allowed_bytes is not None and not allocator.config.expandable_segments:
+        assert allocator.reserved_bytes <= allocator.allowed_bytes
+
+
+def play_random(allocator: CachingAllocator, seed: int, num_operations: int, check_every: int) -> None:
+    """Allocate, free, share with streams and empty the cache at random; check on the way and at the end."""
+    rng = random.Random(seed)
+    live: dict[int, int] = {}
+    for index in range(num_operations):
+        dice = rng.random()
+        if dice < 0.52 or not live:
+            size = int(2 ** rng.uniform(0, 27))
+            if rng.random() < 0.3:
+                size = rng.choice((512, MIB, 2 * MIB, 10 * MIB))
+            try:
+                live[allocator.malloc(size, stream=rng.randrange(3))] = size
+            except OutOfMemory:
+                for address in rng.sample(sorted(live), len(live) // 2):
+                    allocator.free(address)
+                    del live[address]
+        elif dice < 0.96:
+            address = rng.choice(list(live)) if len(live) < 64 else next(iter(live))
+            if rng.random() < 0.1:
+                allocator.record_stream(address, rng.randrange(3))
+            allocator.free(address)
+            del live[address]
+        elif dice < 0.995:
+            allocator.synchronize(rng.randrange(3))
+        else:
+            allocator.empty_cache()
+        if index % check_every == 0:
+            check_invariants(allocator, live)
+    for address in live:
+        allocator.free(address)
+    for stream in range(3):
+        allocator.synchronize(stream)
+    allocator.process_events()
+    check_invariants(allocator, {})
+    assert all(len(run) == 1 for run in allocator.segments()), "everything is free, yet not merged"
+    allocator.empty_cache()
+    assert allocator.reserved_bytes == 0
+    assert not any(block.mapped for block in allocator.blocks.values()), "only address space may be left"
+
+
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "expandable_segments": st.sampled_from(["True", "False"]),
+        "max_split_size_mb": st.sampled_from(["64", "100"]),
+        "large_segment_size_mb": st.sampled_from(["12", "64"]),
+        "roundup_power2_divisions": st.sampled_from(["1", "4", "[16:8,64:2,>:4]"]),
+        "garbage_collection_threshold": st.sampled_from(["0.3", "0.9"]),
+        "per_process_memory_fraction": st.sampled_from(["0.5", "0.95"]),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(options=OPTIONS, seed=st.integers(0, 2**32), capacity_mib=st.sampled_from([200, 600, 4000]))
+def test_random_traces_keep_the_invariants(options, seed, capacity_mib):
+    allocator = allocator_for(",".join(f"{k}:{v}" for k, v in options.items()), capacity_mib * MIB)
+    play_random(allocator, seed, num_operations=300, check_every=7)
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+def test_a_long_random_trace_keeps_the_invariants(conf):
+    play_random(allocator_for(conf, 2 * GIB), seed=20, num_operations=100_000, check_every=2_000)
+
+
+def test_the_invariants_can_fail():
+    allocator = allocator_for()
+    live = {allocator.malloc(4 * MIB): 4 * MIB, allocator.malloc(4 * MIB): 4 * MIB}
+    check_invariants(allocator, live)
+    allocator.segments()[0][0].size += 512
+    with pytest.raises(AssertionError, match="overlap"):
+        check_invariants(allocator, live)
+
+
+# ---------------------------------------------------------------- workspaces
+
+
+def test_the_documented_workspace_sizes():
+    assert workspace_bytes((8, 6)) == 8_519_680  # the number of pytorch/pytorch#95668, seen on an A10G
+    assert workspace_bytes((9, 0)) == 32 * MIB
+    assert workspace_bytes((9, 0), ":4096:2:16:8") == 8_519_680
+    assert training_workspace_bytes((8, 0)) == 2 * 8_519_680
+    assert all(row.source for row in WORKSPACES)
+    with pytest.raises(ValueError, match="'4096' has no :KiB:count pair"):
+        workspace_bytes((8, 0), "4096")

@@ -1,0 +1,306 @@
+"""The ledger of claims: complete, proved, and no number in it can change without its proof failing."""
+
+import ast
+import importlib.util
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+
+import pytest
+
+from memkit.book.claims import (
+    CHAPTERS,
+    GROUPS,
+    LEDGER,
+    claim,
+    count_verdicts,
+    ids_of,
+    load_claims,
+    read_claim,
+    rounds_to,
+)
+
+ROOT = Path(__file__).parents[2]
+TABLES = tomllib.loads(LEDGER.read_text(encoding="utf-8"), parse_float=Decimal) if LEDGER.exists() else {}
+PROVED = [claim_id for claim_id, table in TABLES.items() if "proof" in table]
+
+# A number that stands alone. Glued to letters it is a name (7B, H100, FP32, GPT-2, 5as^2b).
+FREE_NUMBER = re.compile(r"(?<![\w.^-])\d[\d.,]*+(?![\w-])")
+NAMED_NUMBER = re.compile(
+    r"\b(19|20)\d\d\b|(torch|CUDA|Python|Triton|chapter|section|equation|table|figure|version|ZeRO|stage|Llama)"
+    r" \d[\d.]*",
+    re.IGNORECASE,
+)
+
+
+def free_numbers(template: str) -> list[str]:
+    """Numbers written into a sentence by hand instead of being taken from ``figures``.
+
+    >>> free_numbers("{gb} GB for a 7B or 1.5B model on an H100 in FP32 with PyTorch 2.13, see chapter 3.")
+    []
+    >>> free_numbers("112 GB, 34 sbh")
+    ['112', '34']
+    """
+    without_figures = re.sub(r"\{[^}]*\}", "", template)
+    return FREE_NUMBER.findall(NAMED_NUMBER.sub("", without_figures))
+
+
+def neighbours(figure) -> list:
+    """What a figure could be mistyped as: one unit up or down in its last written place.
+
+    >>> [str(value) for value in neighbours(Decimal("43.0"))], neighbours(112), neighbours(True)
+    (['43.1', '42.9'], [113, 111], [False])
+    """
+    match figure:
+        case bool():
+            return [not figure]
+        case int():
+            return [figure + 1, figure - 1]
+        case Decimal():
+            unit = Decimal((0, (1,), figure.as_tuple().exponent))
+            return [figure + unit, figure - unit]
+        case str():
+            return [figure + "?"]
+    raise TypeError(f"a figure is a number, a bool or a string, not {figure!r}")
+
+
+def as_read(figure):
+    """The figure as a proof reads it: ``tomllib`` gives floats unless told otherwise."""
+    return float(figure) if isinstance(figure, Decimal) else figure
+
+
+@cache
+def functions_of(path: Path) -> dict[str, Callable]:
+    """The top-level names of a file of proofs."""
+    spec = importlib.util.spec_from_file_location(f"proofs_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return vars(module)
+
+
+@cache
+def cells_of(path: Path) -> list[dict]:
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+@cache
+def after_setup(path: Path) -> dict:
+    """The names a chapter has after its cells tagged ``setup``."""
+    names = {"__name__": "__main__", "display": lambda *shown: None}
+    for cell in cells_of(path):
+        if cell["cell_type"] == "code" and "setup" in cell["metadata"].get("tags", []):
+            exec(compile("".join(cell["source"]), f"{path.name}::{cell['id']}", "exec"), names)
+    return names
+
+
+def prove(claim_id: str, proof: str, figures: Mapping) -> None:
+    """Run one proof, a test function or a chapter's cell, on these figures; it raises if they are not so."""
+    file, _, name = proof.partition("::")
+    path = ROOT / file
+    if path.suffix == ".ipynb":
+        [cell] = [cell for cell in cells_of(path) if cell["id"] == name]
+        entry = SimpleNamespace(figures=figures)
+        exec(compile("".join(cell["source"]), proof, "exec"), after_setup(path) | {"claim": lambda _: entry})
+    else:
+        functions_of(path)[name](figures)
+
+
+def exists(proof: str) -> bool:
+    """Whether a node id names a test function, or a cell, of this repository."""
+    file, _, name = proof.partition("::")
+    path = ROOT / file
+    if not path.is_file():
+        return False
+    if path.suffix == ".ipynb":
+        return name in {cell["id"] for cell in cells_of(path)}
+    *classes, function = name.partition("[")[0].split("::")
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    for class_name in classes:
+        body = next(
+            (node.body for node in body if isinstance(node, ast.ClassDef) and node.name == class_name), []
+        )
+    return any(isinstance(node, ast.FunctionDef) and node.name == function for node in body)
+
+
+def problems_of(claim_id: str, table: Mapping) -> list[str]:
+    """Everything that is wrong with the form of one entry."""
+    try:
+        entry = read_claim(
+            claim_id, {**table, "figures": {k: as_read(v) for k, v in table.get("figures", {}).items()}}
+        )
+    except ValueError as error:
+        return [str(error)]
+    problems = [
+        f"write {number} as a figure" for name in ("claim", "answer") for number in free_numbers(table[name])
+    ]
+    problems += [
+        f"{page!r} is not a public page" for page in entry.printed if not page.startswith("https://")
+    ]
+    if entry.proof and not exists(entry.proof):
+        problems.append(f"there is no {entry.proof}")
+    if entry.cell and not exists(f"chapters/{entry.cell}"):
+        problems.append(f"there is no cell {entry.cell}")
+    if entry.figures and not (entry.proof.endswith(f"::test_{claim_id}") or ".ipynb::" in entry.proof):
+        problems.append(f"{entry.proof} does not read the figures; call it test_{claim_id}(figures)")
+    return problems
+
+
+def unnoticed_changes(claim_id: str, table: Mapping) -> list[str]:
+    """Changed figures that the proof of an entry accepts."""
+    given = {name: as_read(value) for name, value in table.get("figures", {}).items()}
+    unnoticed = []
+    for name, value in table.get("figures", {}).items():
+        for changed in neighbours(value):
+            try:
+                prove(claim_id, table["proof"], MappingProxyType(given | {name: as_read(changed)}))
+            except AssertionError:
+                continue
+            unnoticed.append(f"{name} = {changed} passes as well as {value}")
+    return unnoticed
+
+
+def is_finished(chapter: str) -> bool:
+    """A chapter settles its claims from the moment it is there and no longer marked as a draft."""
+    path = ROOT / "chapters" / f"{chapter}.ipynb"
+    if not path.exists():
+        return False
+    metadata = json.loads(path.read_text(encoding="utf-8"))["metadata"]
+    return not metadata.get("memkit", {}).get("draft", False)
+
+
+@pytest.mark.parametrize("claim_id", TABLES)
+def test_an_entry_is_complete(claim_id):
+    if problems := problems_of(claim_id, TABLES[claim_id]):
+        pytest.fail("\n".join(problems), pytrace=False)
+
+
+@pytest.mark.parametrize("claim_id", PROVED)
+def test_no_figure_changes_unnoticed(claim_id):
+    if problems := unnoticed_changes(claim_id, TABLES[claim_id]):
+        pytest.fail("\n".join(problems), pytrace=False)
+
+
+@pytest.mark.parametrize(
+    "claim_id", [claim_id for claim_id in PROVED if ".ipynb::" in TABLES[claim_id]["proof"]]
+)
+def test_a_cell_proves_its_entry(claim_id):
+    prove(claim_id, TABLES[claim_id]["proof"], claim(claim_id).figures)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_finished_chapter_settles_all_its_claims(chapter):
+    if not is_finished(chapter):
+        pytest.skip(f"{chapter} is not finished")
+    assert not [claim_id for claim_id in ids_of(chapter) if claim_id not in TABLES]
+
+
+def test_the_ledger_is_in_order():
+    assert list(TABLES) == sorted(TABLES)
+    assert all(entry.group in GROUPS for entry in load_claims().values())
+
+
+def test_the_groups_cover_every_number_once():
+    ranges = [(first, last) for _, first, last in GROUPS.values()]
+    in_order = sorted(ranges)
+    assert in_order[0][0] == 1
+    assert all(before[1] + 1 == after[0] for before, after in pairwise(in_order))
+
+
+def test_verdicts_are_counted_from_the_ledger():
+    entries = [read_claim("C001", GOOD), read_claim("C002", GOOD | {"verdict": "true"})]
+    assert count_verdicts(entries) == {"true": 1, "conditional": 0, "wrong": 1, "outdated": 0, "opinion": 0}
+
+
+# The checks, shown able to fail on a planted ledger.
+
+GOOD = {
+    "claim": "Adam's states of a 7B model take {printed_gb} GB.",
+    "answer": "They take {gb:.1f} GB.",
+    "verdict": "wrong",
+    "proof": "tests/book/test_claims.py::test_verdicts_are_counted_from_the_ledger",
+    "printed": "unsourced",
+    "figures": {"printed_gb": 112, "gb": Decimal("56.0")},
+}
+
+
+def planted(**changes) -> dict:
+    return {name: value for name, value in (GOOD | changes).items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    "changes, sentence",
+    [
+        ({"verdict": "mostly"}, "is not one of"),
+        ({"claim": ""}, "lacks claim"),
+        ({"answer": "They take {gib} GiB."}, "names {gib}"),
+        ({"answer": "They take 56 GB."}, "write 56 as a figure"),
+        ({"claim": "Adam takes 112 GB."}, "write 112 as a figure"),
+        ({"printed": None}, "lacks printed"),
+        ({"printed": ["a blog"]}, "is not a public page"),
+        ({"proof": None}, "needs either a proof or a reason"),
+        ({"proof": None, "reason": "a matter of taste"}, "that nothing proves"),
+        ({"verdict": "opinion"}, "is an opinion"),
+        ({"proof": "tests/book/test_claims.py::test_that_nobody_wrote"}, "there is no tests/book/test_claims.py"),
+        ({"proof": "tests/no_such_file.py::test_C900"}, "there is no tests/no_such_file.py"),
+        ({"cell": "01_no_such_chapter.ipynb::cell"}, "there is no cell"),
+        ({"colour": "red"}, "unknown fields colour"),
+        ({}, "does not read the figures"),
+    ],
+)
+def test_an_incomplete_entry_is_seen(changes, sentence):
+    assert any(sentence in problem for problem in problems_of("C900", planted(**changes)))
+
+
+def test_a_proof_that_does_not_read_its_figures_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    (tmp_path / "proofs.py").write_text(
+        "def test_C900(figures):\n"
+        "    assert figures['printed_gb'] == 16 * 7\n"
+        "    assert abs(figures['gb'] - 56) < 1   # too loose: 56.1 passes\n"
+    )
+    table = planted(proof="proofs.py::test_C900")
+    assert not problems_of("C900", table)
+    assert unnoticed_changes("C900", table) == [
+        "gb = 56.1 passes as well as 56.0",
+        "gb = 55.9 passes as well as 56.0",
+    ]
+
+
+def test_a_cell_is_a_proof(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    cells = [
+        ("setup", ["setup"], "from memkit.book.claims import claim, rounds_to"),
+        ("unrelated", [], "raise RuntimeError('only setup and the proof run')"),
+        (
+            "claim-C900",
+            [],
+            "f = claim('C900').figures\nassert rounds_to(8 * 7, f['gb'])\nassert f['printed_gb'] == 112",
+        ),
+    ]
+    cells = [{"cell_type": "code", "id": i, "metadata": {"tags": t}, "source": [s]} for i, t, s in cells]
+    (tmp_path / "chapter.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}}))
+    table = planted(proof="chapter.ipynb::claim-C900")
+    assert not problems_of("C900", table)
+    assert not unnoticed_changes("C900", table)
+    with pytest.raises(AssertionError):
+        prove("C900", table["proof"], {"gb": 57.0, "printed_gb": 112})
+
+
+@pytest.mark.parametrize(
+    "value, figure, same",
+    [
+        (104.3081, 104.3, True),
+        (104.3499, 104.3, True),
+        (104.36, 104.3, False),
+        (55.9, 56, True),
+        (55.4, 56, False),
+    ],
+)
+def test_rounds_to_uses_the_decimals_that_are_printed(value, figure, same):
+    assert rounds_to(value, figure) is same

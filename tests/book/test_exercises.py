@@ -1,0 +1,376 @@
+"""Every solution passes its check, every wrong answer gets its diagnosis, an unsolved chapter is green."""
+
+import contextlib
+import io
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from memkit.book.exercises import (
+    ChoiceExercise,
+    Exercise,
+    FunctionExercise,
+    JudgedExercise,
+    Mistake,
+    NumberExercise,
+    agree,
+    check,
+    exercises_of,
+)
+
+CHAPTERS = Path(__file__).parents[2] / "chapters"
+KINDS = (
+    "quick check",
+    "estimate by hand",
+    "implement",
+    "debug",
+    "measure and explain",
+    "design under a constraint",
+    "think",
+    "stretch",
+)
+HEADER = re.compile(
+    r"^\*\*Exercise (\d+\.\d+) · (.+?)\*\* · difficulty (●+○*) · (\d+) min · (.+)$", re.MULTILINE
+)
+FENCE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+PARTS = ("", "-stub", "-check", "-hints", "-solution")
+
+
+def source_of(cell: dict) -> str:
+    return "".join(cell["source"])
+
+
+class Chapter:
+    """A notebook's cells by id, and the names its cells tagged ``setup`` leave behind."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.cells = {cell["id"]: cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]}
+        self.names = {"__name__": "__main__", "display": lambda *shown: None}
+        for cell in self.cells.values():
+            if "setup" in cell["metadata"].get("tags", []):
+                self.run(source_of(cell), self.names)
+
+    def run(self, source: str, names: dict) -> None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(source, str(self.path), "exec"), names)
+
+    def feedback(self, exercise_id: str, stub: str | None = None):
+        """What the check cell shows after ``stub`` has run in place of the stub cell."""
+        names = dict(self.names)
+        cell_id = cell_id_of(exercise_id)
+        self.run(source_of(self.cells[f"{cell_id}-stub"]) if stub is None else stub, names)
+        return eval(source_of(self.cells[f"{cell_id}-check"]), names)
+
+    def solution(self, exercise_id: str) -> str:
+        return "\n".join(FENCE.findall(source_of(self.cells[f"{cell_id_of(exercise_id)}-solution"])))
+
+
+def cell_id_of(exercise_id: str) -> str:
+    return "ex-" + exercise_id.replace(".", "-")
+
+
+def cell_problems(chapter: Chapter, exercise: Exercise) -> list[str]:
+    """Sentences about the five cells of one exercise."""
+    prefix = cell_id_of(exercise.id)
+    ids = [prefix + part for part in PARTS]
+    order = [cell_id for cell_id in chapter.cells if cell_id in ids]
+    if order != ids:
+        return [f"{exercise.id} has the cells {', '.join(order)}; wanted {', '.join(ids)}"]
+    text, stub, _, hints, solution = (source_of(chapter.cells[cell_id]) for cell_id in ids)
+    problems = []
+    header = HEADER.search(text)
+    if header is None:
+        problems.append(f"{prefix} has no header line")
+    else:
+        number, title, difficulty, _, kind = header.groups()
+        if (number, title) != (exercise.id, exercise.title):
+            problems.append(
+                f"{prefix} is headed {number} {title}; the record says {exercise.id} {exercise.title}"
+            )
+        if len(difficulty) != 5:
+            problems.append(f"{prefix} has difficulty {difficulty}; five marks are wanted")
+        if kind.strip() not in KINDS:
+            problems.append(f"{prefix} is of type {kind}; known: {', '.join(KINDS)}")
+    if "..." not in stub and "NotImplementedError" not in stub:
+        problems.append(f"{prefix}-stub leaves nothing open")
+    if hints.count("<details>") != 2 or hints.count("</details>") != 2:
+        problems.append(f"{prefix}-hints has {hints.count('<details>')} fold-outs; two are wanted")
+    if solution.count("<details>") != 1 or not FENCE.search(solution.partition("<details>")[2]):
+        problems.append(f"{prefix}-solution has no code inside a fold-out")
+    return problems
+
+
+def mistake_problems(exercise: Exercise) -> list[str]:
+    """Sentences about wrong answers that do not get their own diagnosis."""
+    problems = [] if exercise.mistakes else [f"{exercise.id} lists no wrong answer"]
+    for mistake in exercise.mistakes:
+        feedback = exercise.check(mistake.answer)
+        wanted = (
+            mistake.diagnosis in feedback.text
+            if isinstance(exercise, JudgedExercise)
+            else (mistake.diagnosis == feedback.text)
+        )
+        if feedback.status != "not yet" or not mistake.diagnosis or not wanted:
+            problems.append(f"{mistake.answer!r} got: {feedback!r}; wanted: {mistake.diagnosis}")
+    return problems
+
+
+def solution_problems(chapter: Chapter, exercise: Exercise) -> list[str]:
+    """Feedback on the solution, and on the stub nobody filled in, that is not what it should be."""
+    unsolved = chapter.feedback(exercise.id)
+    solved = chapter.feedback(exercise.id, chapter.solution(exercise.id))
+    return [
+        f"{feedback!r}; wanted: {status}"
+        for feedback, status in ((unsolved, "not attempted yet"), (solved, "right"))
+        if feedback.status != status
+    ]
+
+
+NUMBERED = {int(path.name[:2]): path for path in sorted(CHAPTERS.glob("[0-9][0-9]_*.ipynb"))}
+ALL = [(number, exercise_id) for number in NUMBERED for exercise_id in exercises_of(number)]
+opened: dict[int, Chapter] = {}
+
+
+def chapter_of(number: int) -> Chapter:
+    """The chapter, its setup cells run once per process."""
+    if number not in opened:
+        opened[number] = Chapter(NUMBERED[number])
+    return opened[number]
+
+
+@pytest.mark.parametrize("number, exercise_id", ALL)
+def test_the_cells_of_an_exercise(number, exercise_id):
+    assert not cell_problems(chapter_of(number), exercises_of(number)[exercise_id])
+
+
+@pytest.mark.parametrize("number, exercise_id", ALL)
+def test_a_listed_wrong_answer_gets_its_diagnosis(number, exercise_id):
+    assert not mistake_problems(exercises_of(number)[exercise_id])
+
+
+@pytest.mark.parametrize("number, exercise_id", ALL)
+def test_the_solution_passes_and_the_stub_is_not_attempted(number, exercise_id):
+    assert not solution_problems(chapter_of(number), exercises_of(number)[exercise_id])
+
+
+@pytest.mark.parametrize("number", NUMBERED)
+def test_notebook_and_records_list_the_same_exercises(number):
+    in_notebook = [cell_id for cell_id in chapter_of(number).cells if re.fullmatch(r"ex-\d+-\d+", cell_id)]
+    assert in_notebook == [cell_id_of(exercise_id) for exercise_id in exercises_of(number)]
+
+
+# The kinds of exercise.
+
+TIMES_SIX = NumberExercise(
+    id="9.1",
+    title="Six",
+    right=6 * 2**30,
+    because="two times three",
+    mistakes=(Mistake(answer=5, diagnosis="sum"),),
+)
+
+
+@pytest.mark.parametrize(
+    "answer, status, words",
+    [
+        (6 * 2**30, "right", "two times three"),
+        (6.0 * 2**30, "right", "two times three"),
+        (..., "not attempted yet", ""),
+        (None, "not attempted yet", ""),
+        (5, "not yet", "sum"),
+        (6, "not yet", "number of GiB"),
+        (48 * 2**30, "not yet", "number of bits"),
+        (6 * 10**9, "not yet", "10**9"),
+        (6 * 2**30 + 1, "not yet", "Too large by 1."),
+        (60 * 2**30, "not yet", "Too large by a factor of 10."),
+        (2**30, "not yet", "Too small by a factor of 6."),
+        (-1, "not yet", "wrong sign"),
+        (math.nan, "not yet", "nan is not a number"),
+        (math.inf, "not yet", "inf is not a number"),
+        ("6 GiB", "not yet", "is a str"),
+        (True, "not yet", "is a bool"),
+        (6j, "not yet", "is a complex"),
+        ([6], "not yet", "is a list"),
+    ],
+)
+def test_a_number_is_judged(answer, status, words):
+    feedback = TIMES_SIX.check(answer)
+    assert feedback.status == status
+    assert words in feedback.text
+
+
+def _double(value):
+    return 2 * value
+
+
+def _square(value):
+    return value * value
+
+
+DOUBLE = FunctionExercise(
+    id="9.2",
+    title="Double",
+    right=_double,
+    probes=((2,), (3,)),
+    because="twice",
+    mistakes=(Mistake(answer=_square, diagnosis="You squared."),),
+)
+
+
+def _open_function(value):
+    return ...
+
+
+def _half_open_function(value):
+    return 2 * ...
+
+
+def _unwritten_function(value):
+    raise NotImplementedError
+
+
+def _broken_function(value):
+    return value["key"]
+
+
+@pytest.mark.parametrize(
+    "answer, status, words",
+    [
+        (_double, "right", "twice"),
+        (lambda value: value + value, "right", "twice"),
+        (_square, "not yet", "You squared."),
+        (_open_function, "not attempted yet", ""),
+        (_half_open_function, "not attempted yet", ""),
+        (_unwritten_function, "not attempted yet", ""),
+        (_broken_function, "not yet", "raised TypeError"),
+        (lambda: 1, "not yet", "raised TypeError"),
+        (lambda value: 4 * value, "not yet", "returned 8. Too large by a factor of 2."),
+        (lambda value: "four", "not yet", "returned 'four'. Wanted: 4."),
+        (lambda value: None, "not yet", "returned None"),
+        (4, "not yet", "the answer is a function"),
+    ],
+)
+def test_a_function_is_judged(answer, status, words):
+    feedback = DOUBLE.check(answer)
+    assert feedback.status == status
+    assert words in feedback.text
+
+
+CHOICE = ChoiceExercise(
+    id="9.3",
+    title="Choice",
+    right="b",
+    because="so it is",
+    mistakes=(
+        Mistake(answer="a", diagnosis="No: too early."),
+        Mistake(answer="c", diagnosis="No: too late."),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "answer, status, words",
+    [
+        ("b", "right", "so it is"),
+        (" B ", "right", "so it is"),
+        ("c", "not yet", "too late"),
+        ("d", "not yet", "'d' is not one of a, b, c."),
+        (2, "not yet", "2 is not one of a, b, c."),
+        (..., "not attempted yet", ""),
+    ],
+)
+def test_a_choice_is_judged(answer, status, words):
+    feedback = CHOICE.check(answer)
+    assert feedback.status == status
+    assert words in feedback.text
+
+
+@pytest.mark.parametrize("bad", ["99.1", "9.99", "", "one", "1", "-1.2", None, 1.2])
+def test_an_unknown_exercise_is_said_and_not_raised(bad):
+    assert "no such exercise" in check(bad, 1).text
+
+
+@pytest.mark.parametrize(
+    "given, wanted, tolerance, same",
+    [
+        (1, 1.0, 0, True),
+        (100, 101, 0.02, True),
+        (100, 101, 0.001, False),
+        ({"a": [1, 2]}, {"a": (1, 2)}, 0, True),
+        ({"a": 1}, {"b": 1}, 0, False),
+        ([1], [1, 2], 0, False),
+        ("1", 1, 0, False),
+        (math.nan, 1, 0.5, False),
+    ],
+)
+def test_agree(given, wanted, tolerance, same):
+    assert agree(given, wanted, tolerance) is same
+
+
+# The checks on chapters, shown able to fail.
+
+
+def planted_chapter(folder: Path, **changes: str) -> Chapter:
+    """A chapter of one exercise, 9.1; a change replaces the source of a cell, and an empty one removes it."""
+    sources = {
+        "ex-9-1": "**Exercise 9.1 · Six** · difficulty ●●○○○ · 5 min · implement\n\nHow many bytes?",
+        "ex-9-1-stub": "answer = ...",
+        "ex-9-1-check": "TIMES_SIX.check(answer)",
+        "ex-9-1-hints": "<details><summary>Hint 1</summary>a</details>\n<details>Hint 2</details>",
+        "ex-9-1-solution": "<details>Solution\n\n```python\nanswer = 6 * 2**30\n```\n\n</details>",
+    }
+    sources |= {name.replace("_", "-"): source for name, source in changes.items()}
+    cells = [{"id": name, "metadata": {}, "source": [source]} for name, source in sources.items() if source]
+    path = folder / "09_planted.ipynb"
+    path.write_text(json.dumps({"cells": cells}))
+    chapter = Chapter(path)
+    chapter.names["TIMES_SIX"] = TIMES_SIX
+    return chapter
+
+
+def test_a_good_chapter_passes(tmp_path):
+    chapter = planted_chapter(tmp_path)
+    assert cell_problems(chapter, TIMES_SIX) + solution_problems(chapter, TIMES_SIX) == []
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"ex_9_1_hints": ""}, "wanted ex-9-1,"),
+        ({"ex_9_1": "How many?"}, "no header line"),
+        ({"ex_9_1": "**Exercise 9.1 · Seven** · difficulty ●●○○○ · 5 min · implement"}, "headed 9.1 Seven"),
+        ({"ex_9_1": "**Exercise 9.1 · Six** · difficulty ●●● · 5 min · implement"}, "five marks"),
+        ({"ex_9_1": "**Exercise 9.1 · Six** · difficulty ●●○○○ · 5 min · guess"}, "of type guess"),
+        ({"ex_9_1_stub": "answer = 6"}, "leaves nothing open"),
+        ({"ex_9_1_hints": "<details>one</details>"}, "has 1 fold-outs"),
+        ({"ex_9_1_solution": "```python\nanswer = 6\n```"}, "no code inside a fold-out"),
+    ],
+)
+def test_a_bad_cell_is_seen(tmp_path, changes, words):
+    assert any(words in problem for problem in cell_problems(planted_chapter(tmp_path, **changes), TIMES_SIX))
+
+
+def test_a_wrong_solution_is_seen(tmp_path):
+    chapter = planted_chapter(
+        tmp_path, ex_9_1_solution="<details>\n\n```python\nanswer = 5\n```\n\n</details>"
+    )
+    assert solution_problems(chapter, TIMES_SIX) == ["Exercise 9.1: not yet. sum; wanted: right"]
+
+
+def test_a_stub_that_counts_as_attempted_is_seen(tmp_path):
+    [problem] = solution_problems(planted_chapter(tmp_path, ex_9_1_stub="answer = 5  # ..."), TIMES_SIX)
+    assert problem.endswith("wanted: not attempted yet")
+
+
+def test_a_wrong_answer_without_its_diagnosis_is_seen():
+    twins = tuple(
+        Mistake(answer=answer, diagnosis=words)
+        for answer, words in ((5, "sum"), (5, "another"), (6 * 2**30, "it is right"))
+    )
+    exercise = NumberExercise(id="9.1", title="Six", right=6 * 2**30, because="", mistakes=twins)
+    assert len(mistake_problems(exercise)) == 2
+    assert mistake_problems(NumberExercise(id="9.1", title="Six", right=6, because="", mistakes=()))

@@ -1,0 +1,230 @@
+"""``make record`` from end to end on the CPU; on a machine with a card each measurement against what it must be."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from memkit.book import gpu_run as record
+from memkit.book import measurements
+from memkit.book.measurements import MEASUREMENTS, Measured
+from memkit.book.recordings import load_recordings
+from memkit.hardware.cards import card_by_driver_name
+from memkit.hardware.driver import DriverAnswer
+from memkit.program.small_programs import attention_build
+from memkit.units import GIB, KIB, MIB
+
+pytestmark = pytest.mark.xdist_group("record")  # one dry run serves all
+
+# As a process without ipywidgets: importing it raises.
+DRY_RUN = """
+import sys
+sys.modules["ipywidgets"] = None
+import torch
+torch.set_num_threads(1)
+from memkit.book.gpu_run import main
+sys.exit(main(["--dry-run", "--folder", sys.argv[1]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def dry_run(tmp_path_factory):
+    """The recordings of a whole dry run, by name."""
+    folder = tmp_path_factory.mktemp("recordings")
+    done = subprocess.run(
+        [sys.executable, "-c", DRY_RUN, str(folder)], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = [recording for chapter in ("01", "02", "03", "07") for recording in load_recordings(chapter, folder)]
+    return {recording.name: recording for recording in found}
+
+
+def test_a_dry_run_makes_every_recording_without_ipywidgets(dry_run):
+    assert dry_run.keys() == {name for _, name in MEASUREMENTS}
+    assert {recording.provenance["card"] for recording in dry_run.values()} == {"CPU, dry run"}
+
+
+def test_a_recording_holds_formula_trace_and_measurement(dry_run):
+    steps = dry_run["training_steps"]
+    names = set(measurements.training_setups("cpu"))
+    assert steps.timelines.keys() == {f"{n}, {s}" for n in names for s in ("formula", "traced", "measured")}
+    for name in names:
+        traced, measured = (steps.timelines[f"{name}, {source}"] for source in ("traced", "measured"))
+        assert steps.numbers[f"{name}, measured_peak_bytes"] == measured.peak_bytes
+        assert traced.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.003)
+
+
+def test_flash_keeps_its_output_and_one_number_per_row(dry_run):
+    numbers = dry_run["attention_kernels"].numbers
+    heads, length, width = 16, 64, 64
+    output, log_sum_exp = heads * length * width * 2, heads * length * 4
+    loss_and_its_gradient = 2 + 2  # a backward starts from a one in the loss's own dtype
+    assert numbers["flash, kept for the backward_bytes"] == output + log_sum_exp + loss_and_its_gradient
+    assert numbers["math, kept for the backward_bytes"] > 4 * numbers["flash, kept for the backward_bytes"]
+    assert numbers["cudnn"] == "no such kernel here"
+
+
+def test_autocasts_cache_keeps_every_cast_in_inference(dry_run):
+    numbers = dry_run["autocast"].numbers
+    one_cast = 64 * 64 * 2
+    cached, dropped = (
+        numbers[f"{kind}, peak of the forward_bytes"] for kind in ("inference", "inference without cache")
+    )
+    assert cached - dropped == 3 * one_cast
+    assert numbers["weights_bytes"] == 4 * 64 * 64 * 4
+
+
+def test_what_a_cpu_does_not_have_is_said_in_words(dry_run):
+    for name in ("card", "context", "cublas_workspace"):
+        (words,) = dry_run[name].numbers.values()
+        assert words.startswith("none: a CPU")
+
+
+def test_without_a_card_it_says_so_in_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert record.main([]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1
+    assert "needs a CUDA card" in printed.err and "--dry-run" in printed.err
+
+
+def test_an_old_torch_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(torch, "__version__", "2.10.1+cu128")
+    assert record.main(["--dry-run"]) == 2
+    assert capsys.readouterr().err == "python -m memkit.book.gpu_run needs torch 2.11 or later, not 2.10.1+cu128.\n"
+
+
+def test_an_unknown_measurement_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        record.main(["--dry-run", "--only", "everything"])
+    assert "invalid choice: 'everything'" in capsys.readouterr().err
+
+
+def test_one_that_fails_does_not_cost_the_others(monkeypatch, tmp_path, capsys):
+    def fails(device):
+        raise RuntimeError("no such kernel")
+
+    played = {("01", "fails"): fails, ("01", "works"): lambda device: Measured(numbers={"answer": 42})}
+    monkeypatch.setattr(record, "MEASUREMENTS", played)
+    assert record.main(["--dry-run", "--folder", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "fails: RuntimeError: no such kernel\n"
+    (found,) = load_recordings("01", tmp_path)
+    assert found.numbers == {"answer": 42}
+
+
+def test_a_dry_run_leaves_nothing_in_the_book(monkeypatch, tmp_path):
+    kept = tmp_path / "kept"
+    monkeypatch.setattr(record, "FOLDER", kept)
+    assert record.main(["--dry-run", "--only", "card"]) == 0
+    assert not kept.exists()
+
+
+def test_the_commit_is_gits(monkeypatch, tmp_path):
+    commit = record.provenance("cpu")["commit"]
+    assert commit == "unknown" or all(part.isalnum() for part in commit.removesuffix("-dirty").split("-"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert record.provenance("cpu")["commit"] == "unknown"
+
+
+def test_an_unknown_kernel_is_refused():
+    with pytest.raises(ValueError, match="kernel='fast' is not one of math, flash, efficient, cudnn"):
+        attention_build("fast", "cpu", seq_len=8)
+
+
+def test_a_step_that_does_not_fit_is_not_run(monkeypatch):
+    setups = measurements.training_setups("cuda")
+    tiny = {"tiny Llama, fp32": setups["tiny Llama, fp32"]}
+    monkeypatch.setattr(measurements, "training_setups", lambda device: tiny)
+    monkeypatch.setattr(measurements, "usable_bytes", lambda: 64 * MIB)
+    found = measurements.record_training_steps("cuda")
+    assert found.numbers == {"tiny Llama, fp32": "not measured: larger than what is free on this card"}
+    assert found.timelines == {}
+
+
+def test_a_child_answers_each_statement_with_its_reserved_bytes():
+    with measurements._child() as run:
+        assert run("torch.cuda.synchronize = lambda: None; torch.cuda.memory_reserved = lambda: 7") == 7
+        assert run("torch.cuda.memory_reserved = lambda: 9") == 9
+
+
+@pytest.mark.parametrize("stage", measurements.CONTEXT_STAGES)
+def test_what_the_child_runs_is_python(stage):
+    statement = measurements.CONTEXT_STAGES[stage].replace("device='cuda'", "device='cpu'")
+    exec(statement, {"torch": torch})
+
+
+def test_the_card_tells_what_it_can(monkeypatch):
+    known = {
+        "name": "NVIDIA H200", "total_memory": 150_110_011_392, "L2_cache_size": 62_914_560,
+        "shared_memory_per_multiprocessor": 233_472, "multi_processor_count": 132, "major": 9, "minor": 0,
+    }  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(**known))
+    monkeypatch.setattr(measurements, "ask_driver", DriverAnswer)
+    numbers = measurements.record_card("cuda").numbers
+    assert numbers["total_memory_bytes"] == 150_110_011_392
+    assert numbers["compute_capability"] == "9.0"
+    assert numbers["table_bytes"] == pytest.approx(150_110_011_392, rel=0.001)
+    assert not {"clock_khz", "nvidia_smi_total_bytes"} & numbers.keys()  # what it does not tell is left out
+
+
+@pytest.mark.gpu
+def test_gpu_the_card_is_the_one_of_the_table():
+    numbers = measurements.record_card("cuda").numbers
+    json.dumps(numbers)
+    card = card_by_driver_name(torch.cuda.get_device_name())
+    if card is None:
+        pytest.skip("this card is not in the table")
+    assert numbers["total_memory_bytes"] == pytest.approx(card.memory_bytes, rel=0.01)
+    assert numbers["num_sms"] == card.num_sms
+    assert numbers["shared_memory_per_sm_bytes"] == card.shared_bytes_per_sm
+
+
+@pytest.mark.gpu
+def test_gpu_a_context_takes_some_hundred_mib_and_grows_with_kernels():
+    if not (gpus := record.ask_driver().gpus) or len(gpus) > 1:
+        pytest.skip("counts what one card of one machine has free")
+    numbers = measurements.record_context("cuda").numbers
+    assert 64 * MIB < numbers["context_bytes"] < 2 * GIB
+    assert numbers["first_kernels_bytes"] >= numbers["context_bytes"]
+    assert abs(numbers["context_by_nvidia_smi_bytes"] - numbers["context_bytes"]) < 64 * MIB
+
+
+@pytest.mark.gpu
+def test_gpu_cublas_keeps_a_workspace_per_thread():
+    numbers = measurements.record_cublas_workspace("cuda").numbers
+    assert numbers["after_forward_bytes"] == numbers["after_forward, predicted_bytes"]
+    assert numbers["after_backward_bytes"] == numbers["after_backward, predicted_bytes"]
+
+
+@pytest.mark.gpu
+def test_gpu_flash_keeps_far_less_than_math():
+    numbers = measurements.record_attention_kernels("cuda").numbers
+    length = numbers["seq_len"]
+    output, log_sum_exp = 16 * length * 64 * 2, 16 * length * 4
+    kept = numbers["flash, kept for the backward_bytes"]
+    assert output + log_sum_exp <= kept < output + log_sum_exp + 4 * KIB
+    assert numbers["math, kept for the backward_bytes"] > 16 * length * length * 2
+
+
+@pytest.mark.gpu
+def test_gpu_autocast_keeps_every_cast_in_inference():
+    numbers = measurements.record_autocast("cuda").numbers
+    cached, dropped = (
+        numbers[f"{kind}, peak of the forward_bytes"] for kind in ("inference", "inference without cache")
+    )
+    assert cached - dropped == 3 * 4096 * 4096 * 2
+
+
+@pytest.mark.gpu
+def test_gpu_trace_and_measurement_of_training_steps_agree(monkeypatch):
+    setups = measurements.training_setups("cuda")
+    small = {name: setup for name, setup in setups.items() if name.startswith("tiny")}
+    monkeypatch.setattr(measurements, "training_setups", lambda device: small)
+    numbers = measurements.record_training_steps("cuda").numbers
+    for name in small:
+        traced, measured = (numbers[f"{name}, {source}_peak_bytes"] for source in ("traced", "measured"))
+        assert traced == pytest.approx(measured, rel=0.05)

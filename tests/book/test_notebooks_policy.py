@@ -1,0 +1,536 @@
+"""The rules for notebook files, each shown able to fail on a planted bad notebook.
+
+A rule takes the notebook as the dictionary that its file holds and returns sentences about what breaks it.
+"""
+
+import ast
+import copy
+import getpass
+import itertools
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+
+CHAPTERS = Path(__file__).parents[2] / "chapters"
+NOTEBOOKS = sorted(CHAPTERS.glob("*.ipynb"))
+KERNELSPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)"}
+TAGS = {"setup", "nbval-ignore-output", "raises-exception"}
+MAX_BYTES = 2 * 1024 * 1024
+RULES: list[Callable] = []
+
+
+def rule(function: Callable) -> Callable:
+    RULES.append(function)
+    return function
+
+
+def source_of(cell: dict) -> str:
+    return "".join(cell["source"])
+
+
+def cells_of(notebook: dict, kind: str) -> list[dict]:
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == kind]
+
+
+def is_exercise(cell: dict) -> bool:
+    return cell.get("id", "").startswith("ex-")
+
+
+def prose_of(cell: dict) -> str:
+    """A markdown cell without its code blocks and code spans."""
+    return re.sub(r"```.*?```|`[^`\n]*`", " ", source_of(cell), flags=re.DOTALL)
+
+
+def headings_of(notebook: dict) -> list[tuple[int, str, dict]]:
+    """(level, text, cell) of every heading in order."""
+    return [
+        (len(match[1]), match[2].strip(), cell)
+        for cell in cells_of(notebook, "markdown")
+        for match in re.finditer(
+            r"^(#{1,6}) (.+)$", re.sub(r"```.*?```", "", source_of(cell), flags=re.DOTALL), re.MULTILINE
+        )
+    ]
+
+
+def texts_of_outputs(notebook: dict) -> Iterator[tuple[dict, str]]:
+    """(cell, text) of everything printed or shown as text."""
+    for cell in cells_of(notebook, "code"):
+        for output in cell["outputs"]:
+            if output["output_type"] == "stream":
+                yield cell, "".join(output["text"])
+            for kind, data in output.get("data", {}).items():
+                if kind.startswith("text/") or kind == "image/svg+xml":
+                    yield cell, "".join(data)
+
+
+def code_lines(cell: dict) -> int:
+    return len(source_of(cell).rstrip().splitlines())
+
+
+def word_count(notebook: dict) -> int:
+    """Words of prose outside the exercises."""
+    prose = " ".join(prose_of(cell) for cell in cells_of(notebook, "markdown") if not is_exercise(cell))
+    without_markup = re.sub(r"<[^>]*>|\]\([^)]*\)|\$[^$]*\$|\|[-: |]+\|", " ", prose)
+    return len(re.findall(r"[^\W\d_][\w'’-]*", without_markup))
+
+
+def is_short(notebook: dict) -> bool:
+    """Chapter 00 and the appendices are shorter than the template."""
+    return not re.match(r"# [1-9]", source_of(notebook["cells"][0]))
+
+
+def is_draft(notebook: dict) -> bool:
+    return bool(notebook["metadata"].get("memkit", {}).get("draft"))
+
+
+# The file
+
+
+@rule
+def valid_format(notebook):
+    if (notebook["nbformat"], notebook["nbformat_minor"]) != (4, 5):
+        yield f"nbformat {notebook['nbformat']}.{notebook['nbformat_minor']} is not 4.5"
+        return
+    try:
+        nbformat.validate(nbformat.from_dict(copy.deepcopy(notebook)))
+    except nbformat.ValidationError as error:
+        yield f"not a valid notebook: {str(error).splitlines()[0]}"
+
+
+@rule
+def kernelspec(notebook):
+    spec = {
+        key: value for key, value in notebook["metadata"].get("kernelspec", {}).items() if key != "language"
+    }
+    if spec != KERNELSPEC:
+        yield f"kernelspec {spec} is not {KERNELSPEC}"
+
+
+@rule
+def no_foreign_metadata(notebook):
+    for key in notebook["metadata"].keys() - {"kernelspec", "language_info", "memkit"}:
+        yield f"notebook metadata {key}"
+    for cell in notebook["cells"]:
+        for key in cell["metadata"].keys() - {"tags"}:
+            yield f"{cell.get('id')}: cell metadata {key}"
+        for tag in set(cell["metadata"].get("tags", [])) - TAGS:
+            yield f"{cell.get('id')}: tag {tag} is not one of {', '.join(sorted(TAGS))}"
+
+
+@rule
+def no_version_of_the_authors_python(notebook):
+    if "version" in notebook["metadata"].get("language_info", {}):
+        yield "language_info names a Python version"
+
+
+@rule
+def readable_ids(notebook):
+    ids = [cell.get("id", "") for cell in notebook["cells"]]
+    for cell_id in ids:
+        if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", cell_id) or re.fullmatch(r"[0-9a-f]{8}", cell_id):
+            yield f"{cell_id!r} is not a readable id (lower-case words and hyphens)"
+        if ids.count(cell_id) > 1:
+            yield f"{cell_id!r} is the id of {ids.count(cell_id)} cells"
+
+
+@rule
+def counts_in_order(notebook):
+    counts = [cell["execution_count"] for cell in cells_of(notebook, "code")]
+    if counts != list(range(1, len(counts) + 1)):
+        yield f"execution counts {counts} are not 1 to {len(counts)}: run `make run-notebooks`"
+
+
+@rule
+def opens_on_github(notebook):
+    size = len(json.dumps(notebook, ensure_ascii=False).encode())
+    if size > MAX_BYTES:
+        yield f"{size:,} bytes; {MAX_BYTES:,} at most"
+
+
+# Code cells
+
+
+@rule
+def plain_python(notebook):
+    for cell in cells_of(notebook, "code"):
+        try:
+            tree = ast.parse(source_of(cell))
+        except SyntaxError as error:
+            yield f"{cell['id']} is not plain Python, line {error.lineno}: no magics, no shell"
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+                yield f"{cell['id']}: from {node.module} import *"
+
+
+@rule
+def no_plumbing(notebook):
+    words = (
+        r"sys\.path|get_ipython|rcParams|style\.use|<style|\bHTML\(|filterwarnings|os\.system|subprocess"
+        r"|breakpoint\("
+    )
+    for cell in cells_of(notebook, "code"):
+        for found in re.findall(words, source_of(cell)):
+            yield f"{cell['id']}: {found} does not belong in a chapter"
+
+
+@rule
+def short_cells(notebook):
+    cells = [cell for cell in cells_of(notebook, "code") if "setup" not in cell["metadata"].get("tags", [])]
+    lengths = [code_lines(cell) for cell in cells]
+    for cell, lines in zip(cells, lengths, strict=True):
+        if lines > 15:
+            yield f"{cell['id']} has {lines} lines; 15 at most"
+    if lengths and (p90 := statistics.quantiles([0, *lengths], n=10, method="inclusive")[-1]) > 10:
+        yield f"one cell in ten has more than {p90:.0f} lines; 10 at most"
+
+
+@rule
+def short_lines(notebook):
+    for cell in cells_of(notebook, "code"):
+        for line in source_of(cell).splitlines():
+            if len(line) > 110:
+                yield f"{cell['id']}: a line of {len(line)} characters; 110 at most"
+
+
+@rule
+def no_two_definition_cells_in_a_row(notebook):
+    def only_defines(cell):
+        try:
+            body = ast.parse(source_of(cell)).body
+        except SyntaxError:
+            return False
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+        return any(isinstance(node, kinds[:3]) for node in body) and all(
+            isinstance(node, kinds) for node in body
+        )
+
+    for before, after in itertools.pairwise(cells_of(notebook, "code")):
+        if only_defines(before) and only_defines(after):
+            yield f"{before['id']} and {after['id']} only define: define in one cell, call in the next"
+
+
+@rule
+def a_markdown_cell_per_code_cell(notebook):
+    markdown, code = len(cells_of(notebook, "markdown")), len(cells_of(notebook, "code"))
+    if markdown < code:
+        yield f"{code} code cells and only {markdown} of markdown"
+
+
+# Outputs
+
+
+@rule
+def no_stderr_and_no_unasked_error(notebook):
+    for cell in cells_of(notebook, "code"):
+        for output in cell["outputs"]:
+            if output.get("name") == "stderr":
+                yield f"{cell['id']} writes to stderr: {''.join(output['text'])[:80]}"
+            if output["output_type"] == "error" and "raises-exception" not in cell["metadata"].get(
+                "tags", []
+            ):
+                yield f"{cell['id']} ends with {output['ename']}"
+
+
+@rule
+def nothing_of_the_authors_machine(notebook):
+    private = (
+        r"/(?:home|root|Users|work|tmp|opt|mnt|usr|var)/[\w.-]+|[A-Z]:\\Users|site-packages|\b0x[0-9a-f]{6,}"
+    )
+    user = getpass.getuser()
+    if user != "root":
+        private += rf"|\b{re.escape(user)}\b"
+    for cell, text in texts_of_outputs(notebook):
+        for found in re.findall(private, text):
+            yield f"{cell['id']} shows {found}"
+
+
+@rule
+def no_time_in_an_unchecked_output(notebook):
+    # nbval itself finds a time that differs, except where it is told to look away
+    for cell, text in texts_of_outputs(notebook):
+        if "nbval-ignore-output" in cell["metadata"].get("tags", []):
+            for found in re.findall(r"\b\d[\d.,]* ?(?:ms|µs|us|ns|s|sec|seconds|min)\b", text):
+                yield f"{cell['id']} stores the time {found}"
+
+
+@rule
+def an_unchecked_output_is_followed_by_an_assert(notebook):
+    code = cells_of(notebook, "code")
+    for cell, following in itertools.zip_longest(code, code[1:]):
+        tags = cell["metadata"].get("tags", [])
+        if "nbval-ignore-output" not in tags or source_of(cell).strip() == "doctor()":
+            continue
+        if following is None or "assert" not in source_of(following):
+            yield f"{cell['id']} is not compared by nbval and no assert follows in the next code cell"
+
+
+@rule
+def no_stale_widget(notebook):
+    for cell in cells_of(notebook, "code"):
+        for output in cell["outputs"]:
+            if "application/vnd.jupyter.widget-view+json" in output.get("data", {}):
+                yield f"{cell['id']} stores the id of a widget that is gone: run `make run-notebooks`"
+
+
+# Markdown
+
+
+@rule
+def title_cell(notebook):
+    first = notebook["cells"][0]
+    if first["cell_type"] != "markdown" or not re.match(r"# (\d+|[A-Z]) · \S", source_of(first)):
+        yield "the first cell does not begin with `# N · Title`"
+    elif not re.search(r"\d+ min\w* · .+ · .*(GPU|GiB|MiB)", source_of(first)):
+        yield "the first cell has no line `minutes · needs · peak GPU memory`"
+
+
+@rule
+def headings(notebook):
+    levels = [level for level, _, _ in headings_of(notebook)]
+    if levels.count(1) != 1:
+        yield f"{levels.count(1)} headings of level 1; one is wanted"
+    for (before, _, _), (level, text, _) in itertools.pairwise(headings_of(notebook)):
+        if level > before + 1:
+            yield f"{text!r} is a heading of level {level} under level {before}"
+
+
+@rule
+def pictures_have_alt_text(notebook):
+    for cell in cells_of(notebook, "markdown"):
+        for alt, target in re.findall(r"!\[([^\]]*)\]\(([^)\s]*)", source_of(cell)):
+            if len(alt.split()) < 3:
+                yield f"{cell['id']}: {target} has the alt text {alt!r}"
+        for tag in re.findall(r"<img[^>]*>", source_of(cell)):
+            if len((re.search(r'alt="([^"]*)"', tag) or ["", ""])[1].split()) < 3:
+                yield f"{cell['id']}: {tag} has no alt text"
+
+
+@rule
+def links_are_relative_and_lead_somewhere(notebook):
+    for cell in cells_of(notebook, "markdown"):
+        for target in re.findall(
+            r"\]\(([^)\s]+)", re.sub(r"```.*?```", "", source_of(cell), flags=re.DOTALL)
+        ):
+            if target.startswith(("https://", "http://", "#", "mailto:")):
+                continue
+            if not (CHAPTERS / target.partition("#")[0]).exists():
+                yield f"{cell['id']}: {target} leads nowhere"
+
+
+@rule
+def markdown_that_jupyter_and_github_both_render(notebook):
+    syntax = r"^> \[!\w+\]|^:::|\[\^\w+\]|<svg|\bstyle=|\{[a-z]+\}`|^\$\$\s*\\begin\{align\}"
+    for cell in cells_of(notebook, "markdown"):
+        for found in re.findall(
+            syntax, re.sub(r"```.*?```", "", source_of(cell), flags=re.DOTALL), re.MULTILINE
+        ):
+            yield f"{cell['id']}: {found} is not rendered everywhere"
+        text = source_of(cell)
+        if text.count("<details") != text.count("</details>"):
+            yield f"{cell['id']}: a <details> is not closed"
+
+
+@rule
+def plain_words(notebook):
+    for cell in cells_of(notebook, "markdown"):
+        for found in re.findall(
+            r"\b(?:simply|obviously|of course|trivially|leverage|delve)\b", prose_of(cell), re.IGNORECASE
+        ):
+            yield f"{cell['id']}: {found!r}"
+
+
+@rule
+def size_of_a_chapter(notebook):
+    if is_draft(notebook):
+        return
+    cells = sum(not is_exercise(cell) for cell in notebook["cells"])
+    words = word_count(notebook)
+    least_cells, least_words = (1, 1) if is_short(notebook) else (35, 2000)
+    if not least_cells <= cells <= 50:
+        yield f"{cells} cells besides the exercises; {least_cells} to 50"
+    if not least_words <= words <= 3000:
+        yield f"{words} words besides the exercises; {least_words} to 3000"
+
+
+@rule
+def one_setup(notebook):
+    tagged = [cell for cell in notebook["cells"] if "setup" in cell["metadata"].get("tags", [])]
+    if len(tagged) != 1 and not is_draft(notebook):
+        yield f"{len(tagged)} cells are tagged setup; the import cell is one"
+
+
+def problems_of(notebook: dict) -> dict[str, list[str]]:
+    """Rule → what breaks it, only rules that are broken."""
+    found = {check.__name__: list(check(notebook)) for check in RULES}
+    return {name: problems for name, problems in found.items() if problems}
+
+
+@pytest.mark.parametrize("check", RULES, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_chapter_keeps_the_rule(path, check):
+    if problems := list(check(json.loads(path.read_text(encoding="utf-8")))):
+        pytest.fail("\n".join(problems), pytrace=False)
+
+
+def test_ids_are_the_same_in_one_chapter_only():
+    ids = [cell["id"] for path in NOTEBOOKS for cell in json.loads(path.read_text())["cells"]]
+    exercises = [cell_id for cell_id in ids if cell_id.startswith("ex-")]
+    assert len(exercises) == len(set(exercises))
+
+
+# Every rule, on a notebook that breaks it.
+
+
+def markdown_cell(cell_id: str, source: str) -> dict:
+    return {"cell_type": "markdown", "id": cell_id, "metadata": {}, "source": source}
+
+
+def code_cell(cell_id: str, source: str, count: int, outputs=(), tags=()) -> dict:
+    metadata = {"tags": list(tags)} if tags else {}
+    return {
+        "cell_type": "code",
+        "id": cell_id,
+        "metadata": metadata,
+        "source": source,
+        "execution_count": count,
+        "outputs": list(outputs),
+    }
+
+
+def printed(text: str, name: str = "stdout") -> dict:
+    return {"output_type": "stream", "name": name, "text": text}
+
+
+def good_notebook() -> dict:
+    """The smallest notebook that keeps every rule (a chapter 00, so that it may be short)."""
+    return {
+        "nbformat": 4,
+        "nbformat_minor": 5,
+        "metadata": {"kernelspec": dict(KERNELSPEC), "language_info": {"name": "python"}},
+        "cells": [
+            markdown_cell("title", "# 0 · Start here\n\n20 minutes · needs a laptop · no GPU memory"),
+            code_cell("setup", "import math", 1, tags=["setup"]),
+            markdown_cell("idea", "## Idea\n\nOne number at a time."),
+            code_cell("number", "print(math.pi > 3)", 2, outputs=[printed("True\n")]),
+        ],
+    }
+
+
+def with_cell(cell: dict, place: int = 4) -> dict:
+    notebook = good_notebook()
+    notebook["cells"].insert(place, cell)
+    return notebook
+
+
+def with_source(number: int, source: str) -> dict:
+    notebook = good_notebook()
+    notebook["cells"][number]["source"] = source
+    return notebook
+
+
+def with_output(output: dict, **cell) -> dict:
+    notebook = good_notebook()
+    notebook["cells"][3] = code_cell("number", "print(1)", 2, outputs=[output], **cell)
+    return notebook
+
+
+def with_metadata(cell_number: int | None, **metadata) -> dict:
+    notebook = good_notebook()
+    place = notebook if cell_number is None else notebook["cells"][cell_number]
+    place["metadata"] |= metadata
+    return notebook
+
+
+def as_chapter_one(cells: int, words: int) -> dict:
+    notebook = with_source(0, "# 1 · Chapter\n\n90 minutes · needs a laptop · no GPU memory")
+    extra = cells - len(notebook["cells"])
+    notebook["cells"] += [markdown_cell(f"filler-{n}", "") for n in range(extra)]
+    notebook["cells"][2]["source"] += " word" * (words - word_count(notebook))
+    return notebook
+
+
+def two_definitions() -> dict:
+    notebook = with_source(1, "import math\n\ndef f(): ...")
+    notebook["cells"][3]["source"] = "class G: ..."
+    return notebook
+
+
+SHOWN = {"output_type": "display_data", "metadata": {}}
+BAD = [
+    (valid_format, good_notebook() | {"nbformat_minor": 4}),
+    (valid_format, with_cell({"cell_type": "code", "id": "lame", "metadata": {}, "source": ""})),
+    (kernelspec, with_metadata(None, kernelspec={"name": "dev", "display_name": "dev"})),
+    (no_foreign_metadata, with_metadata(None, widgets={})),
+    (no_foreign_metadata, with_metadata(3, vscode={})),
+    (no_foreign_metadata, with_metadata(3, tags=["hide-input"])),
+    (
+        no_version_of_the_authors_python,
+        with_metadata(None, language_info={"name": "python", "version": "3.11.7"}),
+    ),
+    (readable_ids, with_cell(markdown_cell("3f2a9c01", "text"))),
+    (readable_ids, with_cell(markdown_cell("Idea Two", "text"))),
+    (readable_ids, with_cell(markdown_cell("idea", "text"))),
+    (counts_in_order, with_cell(code_cell("late", "1", 7))),
+    (counts_in_order, with_cell(code_cell("never", "1", None))),
+    (opens_on_github, with_output(SHOWN | {"data": {"image/png": "A" * MAX_BYTES}})),
+    (plain_python, with_source(3, "!pip install torch")),
+    (plain_python, with_source(3, "%matplotlib inline")),
+    (plain_python, with_source(3, "from math import *")),
+    (no_plumbing, with_source(3, "import sys\nsys.path.append('..')")),
+    (no_plumbing, with_source(3, "plt.rcParams['font.size'] = 12")),
+    (short_cells, with_source(3, "x = 1\n" * 16)),
+    (short_cells, with_source(3, "x = 1\n" * 14)),
+    (short_lines, with_source(3, f"x = '{'a' * 110}'")),
+    (no_two_definition_cells_in_a_row, two_definitions()),
+    (a_markdown_cell_per_code_cell, with_cell(code_cell("more", "1", 3))),
+    (no_stderr_and_no_unasked_error, with_output(printed("UserWarning", "stderr"))),
+    (
+        no_stderr_and_no_unasked_error,
+        with_output({"output_type": "error", "ename": "ValueError", "evalue": "", "traceback": []}),
+    ),
+    (nothing_of_the_authors_machine, with_output(printed("saved in /home/ann/book"))),
+    (nothing_of_the_authors_machine, with_output(SHOWN | {"data": {"text/plain": "<Line2D at 0x7f80aa10>"}})),
+    (no_time_in_an_unchecked_output, with_output(printed("took 12.3 ms"), tags=["nbval-ignore-output"])),
+    (an_unchecked_output_is_followed_by_an_assert, with_output(printed("3"), tags=["nbval-ignore-output"])),
+    (
+        no_stale_widget,
+        with_output(SHOWN | {"data": {"text/plain": "x", "application/vnd.jupyter.widget-view+json": {}}}),
+    ),
+    (title_cell, with_source(0, "# Start here")),
+    (title_cell, with_source(0, "# 0 · Start here")),
+    (headings, with_source(2, "# Idea")),
+    (headings, with_source(2, "### Idea")),
+    (pictures_have_alt_text, with_source(2, "## Idea\n\n![](https://example.org/step.png)")),
+    (pictures_have_alt_text, with_source(2, '## Idea\n\n<img src="step.png" alt="">')),
+    (links_are_relative_and_lead_somewhere, with_source(2, "[next](17_no_such_chapter.ipynb)")),
+    (markdown_that_jupyter_and_github_both_render, with_source(2, "> [!NOTE]\n> text")),
+    (markdown_that_jupyter_and_github_both_render, with_source(2, "a note[^1]")),
+    (markdown_that_jupyter_and_github_both_render, with_source(2, "<details><summary>more</summary>")),
+    (plain_words, with_source(2, "We simply add them.")),
+    (size_of_a_chapter, as_chapter_one(cells=34, words=2500)),
+    (size_of_a_chapter, as_chapter_one(cells=51, words=2500)),
+    (size_of_a_chapter, as_chapter_one(cells=40, words=1999)),
+    (size_of_a_chapter, as_chapter_one(cells=40, words=3001)),
+    (one_setup, with_metadata(1, tags=[])),
+]
+
+
+def test_a_good_notebook_breaks_no_rule():
+    assert problems_of(good_notebook()) == {}
+    chapter = as_chapter_one(cells=40, words=2500)
+    assert "size_of_a_chapter" not in problems_of(chapter)
+
+
+@pytest.mark.parametrize("check, notebook", BAD, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_rule_sees_what_breaks_it(check, notebook):
+    assert list(check(notebook))
+
+
+def test_every_rule_was_shown_to_fail():
+    assert {check.__name__ for check in RULES} == {check.__name__ for check, _ in BAD}

@@ -1,0 +1,136 @@
+"""A diagnosis finds what was planted, and its predictions are checked against runs that make the change."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from memkit.allocator.snapshot_replay import replay_trace
+from memkit.allocator.snapshot_writer import predicted_snapshot
+from memkit.fitting.diagnosis import diagnose_memory, growing_lines, recomputed, scaled, without
+from memkit.timeline import Event, Instant, MemoryTimeline
+from memkit.tracing.trace import trace_memory
+from memkit.units import MIB
+
+
+def build(batch: int = 2048, leak: list | None = None):
+    model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.GELU(), torch.nn.Linear(4000, 1000)).to(
+        "cuda"
+    )
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(batch, 1000, device="cuda")
+
+    def step():
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if leak is not None:
+            leak.append(x.sign())
+
+    return step
+
+
+def test_a_planted_leak_is_named_first_with_its_bytes():
+    trace = trace_memory(lambda: build(leak=[]), steps=6)
+    page = diagnose_memory(trace)
+    ((line, size),) = growing_lines(trace.events).items()
+    assert size == 6 * 2048 * 1000 * 4
+    file, number = re.match(r"(.+):(\d+)", line).groups()
+    assert file == Path(__file__).name
+    assert "leak.append" in Path(__file__).read_text(encoding="utf-8").splitlines()[int(number) - 1]
+    assert page.changes[0].name == f"let go of what {line} leaves behind"
+    mended = replay_trace(trace_memory(build, steps=6)).peak_reserved_bytes
+    assert page.changes[0].after_bytes == mended
+    assert growing_lines(trace_memory(build, steps=6).events) == {}
+
+
+def test_the_page_says_what_stands_at_the_peak():
+    page = diagnose_memory(trace_memory(build))
+    trace = trace_memory(build)
+    assert page.phase == trace.peak.name.removesuffix(" peak")
+    asked = {part: size for part, size in trace.peak.parts.items() if size}
+    assert page.parts.keys() == asked.keys()
+    for part, size in page.parts.items():
+        assert 0 <= asked[part] - size < 64 * 512  # the trace rounds each block up to 512 bytes
+    text = str(page)
+    assert f"reached in {page.phase}" in text
+    assert f"{Path(__file__).name}:" in text and "what would help most" in text
+    assert sum(line.num_bytes for line in page.lines) <= sum(page.parts.values())
+
+
+def test_half_the_micro_batch_saves_at_least_what_is_predicted():
+    """Only activations are halved in the prediction; in the real run scratch shrinks too."""
+    trace = trace_memory(lambda: build(batch=8192))
+    predicted = replay_trace(MemoryTimeline(
+        instants=trace.instants, source="traced", events=tuple(scaled(trace.events, "activations", 2))
+    ))  # fmt: skip
+    real = replay_trace(trace_memory(lambda: build(batch=4096)))
+    before = replay_trace(trace)
+    assert real.peak_allocated_bytes <= predicted.peak_allocated_bytes < before.peak_allocated_bytes
+
+
+def test_foreach_off_is_predicted_as_the_traced_run_has_it():
+
+    def deep(foreach: bool):
+        model = torch.nn.Sequential(*(torch.nn.Linear(1000, 1000) for _ in range(12))).to("cuda")
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
+
+        def step():
+            model(torch.ones(16, 1000, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    page = diagnose_memory(trace_memory(lambda: deep(foreach=True)))
+    change = next(change for change in page.changes if change.name == "foreach=False")
+    real = replay_trace(trace_memory(lambda: deep(foreach=False))).peak_reserved_bytes
+    assert abs(change.after_bytes - real) < 0.05 * real
+    assert change.saved_bytes > 30 * MIB
+
+
+def test_a_diagnosis_of_a_snapshot_without_parts_names_lines_only():
+    recorded = predicted_snapshot(replay_trace(trace_memory(build)))
+    page = diagnose_memory(recorded)
+    assert set(page.parts) == {None}
+    assert page.result.agreement.num_same_address == page.result.agreement.num_allocations
+    assert "what stands there" not in str(page)
+
+
+def test_a_failure_is_part_of_the_page():
+    page = diagnose_memory(trace_memory(build), capacity_bytes=60 * MIB)
+    assert page.result.failure is not None
+    assert "CUDA out of memory. Tried to allocate" in str(page)
+
+
+EVENTS = (
+    Event(0, 100, "weights", "init", where="model.py:1"),
+    Event(1, 40, "activations", "forward", where="model.py:2"),
+    Event(2, 60, "activations", "forward", where="model.py:3"),
+    Event(2, -60, "activations", "backward"),
+    Event(1, -40, "activations", "backward"),
+)
+
+
+def test_the_changes_do_to_the_events_what_they_say():
+    half = scaled(EVENTS, "activations", 2)
+    assert [event.num_bytes for event in half] == [100, 20, 30, -30, -20]
+    assert [e.block for e in without(EVENTS, lambda e: e.where == "model.py:2")] == [0, 2, 2]
+    again = recomputed(EVENTS, lambda e: e.where == "model.py:2")
+    assert [(e.block, e.num_bytes) for e in again] == [
+        (0, 100), (1, 40), (2, 60), (1, -40), (2, -60), (1, 40), (1, -40),
+    ]  # fmt: skip
+    assert recomputed(EVENTS, lambda e: e.where == "model.py:3") == list(
+        EVENTS
+    )  # freed before the next is born
+
+
+def test_a_run_that_nothing_helps_says_so():
+    end = Instant(name="end", total_bytes=0)
+    page = diagnose_memory(MemoryTimeline(instants=(end,), source="traced", events=(Event(0, 512),)))
+    assert page.changes == ()
+    assert "Nothing tried here saves a byte." in str(page)
+    with pytest.raises(ValueError, match="no events"):
+        diagnose_memory(MemoryTimeline(instants=(end,), source="traced"))

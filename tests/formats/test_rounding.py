@@ -1,0 +1,548 @@
+"""``memkit.formats.rounding`` against ml_dtypes, numpy, torch and gfloat, bit for bit.
+
+Each format of up to 16 bits is encoded from 10^8 float32 inputs: every upper half (all signs and exponents,
+infinity and NaN) with 1,526 lower halves, among them 0, the ties and their neighbours.
+scripts/sweep_float32.py does all 2^32.
+"""
+
+from collections.abc import Iterator
+
+import gfloat
+import gfloat.formats
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memkit.book.recordings import find_recording
+from memkit.formats.decoding import all_values, decode
+from memkit.formats.records import FORMATS, FloatFormat
+from memkit.formats.rounding import ROUNDINGS, encode, neighbours, round_to, torch_overflow
+
+NARROW = [name for name, fmt in FORMATS.items() if isinstance(fmt, FloatFormat) and fmt.bits <= 16]
+IN_TORCH = [name for name in NARROW if hasattr(torch, name)]
+
+
+def lower_halves() -> np.ndarray:
+    """1,526 lower halves: multiples of 2^8 and their neighbours (ties of 8 to 15 lost bits), then a
+    spread."""
+    edges = (np.arange(0, 1 << 16, 1 << 8)[:, None] + [-1, 0, 1]).ravel() & 0xFFFF
+    spread = np.random.default_rng(0).permutation(np.setdiff1d(np.arange(1 << 16), edges))
+    return np.concatenate([edges, spread])[:1526].astype(np.uint32)
+
+
+def float32_inputs(halves_per_step: int = 218) -> Iterator[np.ndarray]:
+    upper = (np.arange(1 << 16, dtype=np.uint32) << 16)[:, None]
+    for lower in np.split(lower_halves(), range(halves_per_step, 1526, halves_per_step)):
+        yield (upper | lower).ravel().view(np.float32)
+
+
+def ml_dtypes_codes(x: np.ndarray, name: str) -> np.ndarray:
+    dtype = np.float16 if name == "float16" else getattr(ml_dtypes, name)
+    with np.errstate(all="ignore"):
+        return x.astype(dtype).view(np.uint16 if FORMATS[name].bits == 16 else np.uint8)
+
+
+def torch_codes(x: np.ndarray, name: str) -> np.ndarray:
+    storage = np.uint16 if FORMATS[name].bits == 16 else np.uint8
+    integer = torch.int16 if storage is np.uint16 else torch.uint8
+    return torch.from_numpy(x).to(getattr(torch, name)).view(integer).numpy().view(storage)
+
+
+def ml_dtypes_overflow(name: str) -> str:
+    fmt = FORMATS[name]
+    return "inf" if fmt.has_infinity else "nan" if fmt.num_nans else "saturate"
+
+
+def test_the_inputs_are_what_they_are_said_to_be() -> None:
+    count, patterns = 0, set()
+    for x in float32_inputs():
+        count += x.size
+        bits = x.view(np.uint32)
+        patterns |= set(np.unique(bits & 0xFFFF).tolist())
+        assert (
+            np.unique(bits >> 16).size == 1 << 16
+        )  # every sign, exponent and upper mantissa bit; infinities; NaNs
+    assert count >= 10**8 and len(patterns) == 1526
+    assert patterns >= {
+        0,
+        1,
+        0x0FFF,
+        0x1000,
+        0x1001,
+        0x7FFF,
+        0x8000,
+        0x8001,
+        0xFFFF,
+    }  # exact, ties, beside ties
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_a_hundred_million_float32_encode_as_ml_dtypes_and_torch_do(name: str) -> None:
+    fmt = FORMATS[name]
+    for x in float32_inputs():
+        is_nan = np.isnan(x)
+        if not fmt.num_nans:  # ml_dtypes turns NaN into -0 here; memkit refuses (see below)
+            x, is_nan = x[~is_nan], is_nan[~is_nan]
+        ours = encode(x, name, overflow=ml_dtypes_overflow(name))
+        theirs = ml_dtypes_codes(x, name)
+        if name == "float16":  # numpy keeps a NaN's payload, memkit writes the quiet NaN
+            np.testing.assert_array_equal(ours[is_nan] | 0x8000, np.full(is_nan.sum(), 0xFE00))
+            np.testing.assert_array_equal(np.isnan(theirs.view(np.float16)), is_nan)
+            theirs = np.where(is_nan, ours, theirs)
+        np.testing.assert_array_equal(ours, theirs)
+
+        if name not in IN_TORCH:
+            continue
+        overflow = torch_overflow(name, torch.__version__)
+        if overflow != ml_dtypes_overflow(name):
+            ours = encode(x, name, overflow=overflow)
+        theirs = torch_codes(x, name)
+        if name == "float8_e8m0fnu":  # torch ignores the sign and takes 0 for the smallest value
+            positive = (x > 0) | is_nan
+            ours, theirs, is_nan = ours[positive], theirs[positive], is_nan[positive]
+        np.testing.assert_array_equal(
+            np.isnan(decode(theirs, name))[is_nan], True
+        )  # each library has its own NaN
+        np.testing.assert_array_equal(ours[~is_nan], theirs[~is_nan])
+
+
+# Where ml_dtypes and torch disagree: who says what.
+
+
+def both(x: list[float], name: str) -> tuple[list[int], list[int]]:
+    values = np.array(x, np.float32)
+    return ml_dtypes_codes(values, name).tolist(), torch_codes(values, name).tolist()
+
+
+def test_e4m3fn_overflow_ml_dtypes_says_nan_torch_depends_on_its_version() -> None:
+    x = [464.0, 464.1, 1e9, np.inf, -np.inf]  # 464 is the tie between 448 and the absent 480; it goes to 448
+    in_ml_dtypes, in_torch = both(x, "float8_e4m3fn")
+    assert in_ml_dtypes == [0x7E, 0x7F, 0x7F, 0x7F, 0xFF]
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    assert in_torch == (
+        [0x7E, 0x7E, 0x7E, 0x7E, 0xFE] if release >= (2, 13) else [0x7E, 0x7F, 0x7F, 0x7F, 0xFF]
+    )
+    assert encode(x, "float8_e4m3fn", overflow="nan").tolist() == in_ml_dtypes
+    assert (
+        encode(x, "float8_e4m3fn", overflow=torch_overflow("float8_e4m3fn", torch.__version__)).tolist()
+        == in_torch
+    )
+
+
+def test_e8m0_zero_and_negatives_ml_dtypes_says_nan_torch_drops_the_sign() -> None:
+    x = [0.0, -0.0, -1.0, -500.0, 500.0]
+    assert both(x, "float8_e8m0fnu") == ([0xFF, 0xFF, 0xFF, 0xFF, 0x88], [0x00, 0x00, 0x7F, 0x88, 0x88])
+    assert encode(x, "float8_e8m0fnu", overflow="nan").tolist() == [0xFF, 0xFF, 0xFF, 0xFF, 0x88]
+
+
+def test_e8m0_just_above_its_smallest_value_both_round_away_from_the_nearest() -> None:
+    """The nearest value to 1.25 * 2^-127 is 2^-127, says gfloat; ml_dtypes and torch say 2^-126."""
+    x = [2.0**-127, 1.25 * 2.0**-127, 1.5 * 2.0**-127]
+    assert both(x, "float8_e8m0fnu") == ([0, 1, 1], [0, 1, 1])
+    assert [gfloat.round_float(gfloat.formats.format_info_ocp_e8m0, v) for v in x[:2]] == [
+        2.0**-127,
+        2.0**-127,
+    ]
+    assert encode(x, "float8_e8m0fnu", overflow="nan").tolist() == [0, 1, 1]
+    assert encode(x, "float8_e8m0fnu", overflow="nan", rounding="down").tolist() == [0, 0, 0]
+
+
+def test_e8m0_ties_go_up_because_one_digit_has_no_even() -> None:
+    """IEEE 754-2019, 4.3.1: where neither neighbour is even, the larger magnitude."""
+    x = [1.5, 3.0, 6.0]
+    assert both(x, "float8_e8m0fnu") == ([128, 129, 130], [128, 129, 130])
+    assert encode(x, "float8_e8m0fnu", overflow="nan").tolist() == [128, 129, 130]
+
+
+@pytest.mark.parametrize(
+    ("name", "in_ml_dtypes", "in_torch"),
+    [
+        ("bfloat16", [0x7FC0, 0xFFC0], {0x7FC0, 0xFFC0, 0xFFFF, 0x7FFF}),
+        ("float8_e5m2", [0x7E, 0xFE], {0x7F, 0xFF}),
+        ("float8_e4m3fn", [0x7F, 0xFF], {0x7F, 0xFF}),
+        ("float8_e5m2fnuz", [0x80, 0x80], {0x80}),
+    ],
+)
+def test_nan_each_library_writes_its_own_memkit_that_of_ml_dtypes(
+    name: str, in_ml_dtypes: list, in_torch: set
+) -> None:
+    x = np.array([np.nan, -np.nan], np.float32)
+    assert ml_dtypes_codes(x, name).tolist() == in_ml_dtypes == encode(x, name, overflow="saturate").tolist()
+    assert set(torch_codes(x, name).tolist()) <= in_torch
+
+
+@pytest.mark.parametrize("name", ["float6_e3m2fn", "float6_e2m3fn", "float4_e2m1fn"])
+def test_nan_without_a_code_ml_dtypes_says_minus_zero_memkit_refuses(name: str) -> None:
+    fmt = FORMATS[name]
+    assert ml_dtypes_codes(np.array([np.nan], np.float32), name).tolist() == [fmt.sign_mask]
+    with pytest.raises(ValueError, match=f"values holds NaN, and {name} has no code for it"):
+        encode([1.0, np.nan], name, overflow="saturate")
+
+
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_torch_overflow_names_what_this_torch_does(name: str) -> None:
+    beyond = decode(torch_codes(np.array([3.4e38], np.float32), name), name)[0]
+    if name in ("float8_e8m0fnu", "bfloat16"):  # their range is float32's: only its very end is beyond
+        beyond = decode(torch_codes(np.array([np.finfo(np.float32).max], np.float32), name), name)[0]
+    said = {"saturate": FORMATS[name].max, "inf": np.inf, "nan": np.nan}[
+        torch_overflow(name, torch.__version__)
+    ]
+    np.testing.assert_equal(beyond, said)
+
+
+def test_torch_overflow_of_what_torch_cannot_convert_to() -> None:
+    with pytest.raises(
+        ValueError, match="torch has no conversion to float4_e2m1fn; it has float8_e4m3fn, float32"
+    ):
+        torch_overflow("float4_e2m1fn", "2.13.0")
+    assert [torch_overflow("float8_e4m3fn", v) for v in ("2.9.1", "2.12.1", "2.13.0", "3.0.0")] == [
+        "nan", "nan", "saturate", "saturate",
+    ]  # fmt: skip
+
+
+def test_the_recorded_sweep_of_every_float32_found_no_difference_but_those_named_above() -> None:
+    """scripts/sweep_float32.py, run once; torch writes another NaN and, into E8M0, drops signs and takes 0."""
+    counts = find_recording("02", "formats_sweep").numbers
+    pairs = {key.partition(":")[0] for key in counts}
+    assert {pair.split(" and ")[0] for pair in pairs} == set(NARROW)
+    num_nans = 2**24 - 2
+    for pair in pairs:
+        name, library = pair.split(" and ")
+        inputs, nans, signs, rest = (
+            counts[f"{pair}: {what}"]
+            for what in ("inputs", "differ nan", "differ zero or negative", "differ otherwise")
+        )
+        assert inputs == 2**32 - (0 if FORMATS[name].num_nans else num_nans)
+        assert rest == 0
+        assert nans == 0 or library == "torch" and nans <= num_nans
+        assert (signs > 0) == (pair == "float8_e8m0fnu and torch")
+
+
+# The other directions, wide formats and both roads.
+
+GFLOAT_ROUNDING = {
+    "nearest_even": gfloat.RoundMode.TiesToEven,
+    "toward_zero": gfloat.RoundMode.TowardZero,
+    "up": gfloat.RoundMode.TowardPositive,
+    "down": gfloat.RoundMode.TowardNegative,
+}
+GFLOAT_FORMATS = {
+    "float8_e4m3fn": gfloat.formats.format_info_ocp_e4m3,
+    "float8_e5m2": gfloat.formats.format_info_ocp_e5m2,
+    "float6_e3m2fn": gfloat.formats.format_info_ocp_e3m2,
+    "float6_e2m3fn": gfloat.formats.format_info_ocp_e2m3,
+    "float4_e2m1fn": gfloat.formats.format_info_ocp_e2m1,
+    "float16": gfloat.formats.format_info_binary16,
+    "bfloat16": gfloat.formats.format_info_bfloat16,
+    "float32": gfloat.formats.format_info_binary32,
+}
+
+
+def float64_inputs(name: str) -> np.ndarray:
+    """Values, ties and the places beside them, and random numbers far beyond both ends of the format."""
+    fmt, rng = FORMATS[name], np.random.default_rng(0)
+    values = decode(rng.integers(0, fmt.largest_code, 3000, endpoint=True), name)
+    gaps = neighbours(values, name)[1] - values
+    ties = (values + gaps / 2)[np.isfinite(gaps)]
+    scale = 2.0 ** rng.uniform(fmt.min_exponent - fmt.mantissa_bits - 3, fmt.max_exponent + 3, 5000)
+    some = np.concatenate(
+        [values, ties, ties * (1 + 2**-40), ties * (1 - 2**-40), scale, [fmt.max * 1.01, np.inf]]
+    )
+    return np.concatenate([some, -some])
+
+
+@pytest.mark.parametrize("rounding", GFLOAT_ROUNDING)
+@pytest.mark.parametrize(
+    ("name", "saturates"),
+    [
+        (name, saturates)
+        for name in GFLOAT_FORMATS
+        for saturates in (True, False)
+        if saturates or FORMATS[name].num_nans
+    ],
+)
+def test_every_direction_rounds_as_gfloat_does(name: str, rounding: str, saturates: bool) -> None:
+    x = float64_inputs(name)
+    overflow = "saturate" if saturates else ml_dtypes_overflow(name)
+    theirs = gfloat.round_ndarray(GFLOAT_FORMATS[name], x, GFLOAT_ROUNDING[rounding], sat=saturates)
+    np.testing.assert_array_equal(round_to(x, name, overflow=overflow, rounding=rounding), theirs)
+
+
+@pytest.mark.parametrize(("name", "storage"), [("float32", np.uint32), ("float64", np.uint64)])
+def test_float64_encodes_into_wide_formats_as_numpy_does(name: str, storage: type) -> None:
+    x = (
+        np.random.default_rng(0)
+        .integers(0, 2**64 - 1, 300_000, dtype=np.uint64, endpoint=True)
+        .view(np.float64)
+    )
+    x = np.concatenate(
+        [x[~np.isnan(x)], [0.0, -0.0, np.inf, -np.inf, 5e-324, 2.0**-150, 2.0**-149, 1.5 * 2.0**-149]]
+    )
+    with np.errstate(over="ignore"):
+        theirs = x.astype(name).view(storage)
+    np.testing.assert_array_equal(encode(x, name, overflow="inf"), theirs)
+
+
+def test_tf32_rounds_a_float32_to_ten_mantissa_bits() -> None:
+    """The integer trick on float32's own bits: half of what is lost, a tie to even, then cut 13 bits."""
+    bits = np.random.default_rng(0).integers(0, 2**32, 1_000_000, dtype=np.uint32)
+    bits = bits[~np.isnan(bits.view(np.float32))]
+    rounded = (bits.astype(np.uint64) + 0x0FFF + (bits >> 13 & 1)) >> 13
+    np.testing.assert_array_equal(encode(bits.view(np.float32), "tf32", overflow="inf"), rounded)
+
+
+@pytest.mark.parametrize("rounding", [rounding for rounding in ROUNDINGS if rounding != "stochastic"])
+@pytest.mark.parametrize(
+    ("name", "overflow"),
+    [(name, "saturate") for name in NARROW]
+    + [(name, "inf") for name in NARROW if FORMATS[name].has_infinity]
+    + [(name, "nan") for name in NARROW if FORMATS[name].num_nans],
+)
+def test_the_table_for_float32_is_the_same_as_the_road_through_float64(
+    name: str, rounding: str, overflow: str
+) -> None:
+    x = np.random.default_rng(1).integers(0, 2**32, 100_000, dtype=np.uint32).view(np.float32)
+    x = np.concatenate([x[~np.isnan(x)], np.float32([0, -0.0, np.inf, -np.inf])])
+    choices = {"rounding": rounding, "overflow": overflow}
+    np.testing.assert_array_equal(encode(x, name, **choices), encode(x.astype(np.float64), name, **choices))
+
+
+@pytest.mark.parametrize(
+    ("exponent_bits", "mantissa_bits", "bias"), [(4, 5, 7), (5, 6, 15), (4, 7, 7), (8, 5, 127), (8, 5, 132)]
+)
+def test_formats_of_your_own_take_the_road_that_is_right_for_them(
+    exponent_bits: int, mantissa_bits: int, bias: int
+) -> None:
+    """With more than 5 mantissa bits, or subnormals below 2^-131, a float32's upper half would not be enough."""
+    fmt = FloatFormat(name="mine", exponent_bits=exponent_bits, mantissa_bits=mantissa_bits, bias=bias)
+    low, high = np.float32([fmt.smallest_subnormal / 4, min(fmt.max * 1.1, 3e38)]).view(np.uint32)
+    x = np.random.default_rng(2).integers(low, high, 200_000, dtype=np.uint32).view(np.float32)
+    ties = (
+        decode(np.arange(fmt.largest_code), fmt) + np.diff(decode(np.arange(fmt.largest_code + 1), fmt)) / 2
+    )
+    x = np.concatenate([x, np.float32(ties), np.nextafter(np.float32(ties), np.float32(np.inf))])
+    wide = x.astype(np.float64)
+    np.testing.assert_array_equal(encode(x, fmt, overflow="inf"), encode(wide, fmt, overflow="inf"))
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if fmt.bits <= 16])
+def test_every_code_survives_decoding_and_encoding(name: str, rounding: str) -> None:
+    codes = np.arange(2 ** FORMATS[name].bits)
+    values = decode(codes, name)
+    finite = np.isfinite(values)
+    rng = np.random.default_rng(0) if rounding == "stochastic" else None
+    again = encode(values[finite], name, overflow="saturate", rounding=rounding, rng=rng)
+    np.testing.assert_array_equal(again, codes[finite])
+
+
+@pytest.mark.parametrize("name", ["float16", "float8_e5m2", "float8_e4m3"])
+def test_three_ways_to_overflow(name: str) -> None:
+    fmt = FORMATS[name]
+    for x, sign in ((fmt.max * 2, 1), (np.inf, 1), (-np.inf, -1)):
+        assert round_to(x, name, overflow="saturate") == sign * fmt.max
+        assert round_to(x, name, overflow="inf") == sign * np.inf
+        assert np.isnan(round_to(x, name, overflow="nan"))
+    # a direction that leads back inside does not overflow, unless the value is infinite
+    assert round_to(fmt.max * 2, name, overflow="inf", rounding="toward_zero") == fmt.max
+    assert round_to(fmt.max * 2, name, overflow="inf", rounding="down") == fmt.max
+    assert round_to(-fmt.max * 2, name, overflow="inf", rounding="up") == -fmt.max
+    assert round_to(np.inf, name, overflow="inf", rounding="down") == np.inf
+
+
+# Integers and tables.
+
+
+def test_int8_rounds_and_saturates_as_numpy_rint_and_clip() -> None:
+    x = np.concatenate(
+        [np.arange(-300, 300) / 2, np.random.default_rng(0).normal(0, 60, 10_000), [np.inf, -np.inf]]
+    )
+    for rounding, numpy_rounds in (
+        ("nearest_even", np.rint),
+        ("up", np.ceil),
+        ("down", np.floor),
+        ("toward_zero", np.trunc),
+    ):
+        ours = encode(x, "int8", overflow="saturate", rounding=rounding).view(np.int8)
+        np.testing.assert_array_equal(ours, np.clip(numpy_rounds(x), -128, 127))
+
+
+def test_nf4_takes_the_nearest_of_its_sixteen_values() -> None:
+    x = np.random.default_rng(0).uniform(-1.2, 1.2, 50_000)
+    table = np.array(FORMATS["nf4"].table)
+    nearest = np.abs(x[:, None] - table).argmin(axis=1)
+    np.testing.assert_array_equal(encode(x, "nf4", overflow="saturate"), nearest)
+    np.testing.assert_array_equal(
+        round_to(x, "nf4", overflow="saturate", rounding="toward_zero"),
+        [
+            max(table[(table <= v) & (table >= 0)]) if v >= 0 else min(table[(table >= v) & (table <= 0)])
+            for v in x
+        ],
+    )
+
+
+def test_nf4_ties_go_to_the_value_an_even_number_of_places_from_zero() -> None:
+    table = np.array(FORMATS["nf4"].table)
+    halfway = (table[:-1] + table[1:]) / 2  # exact: the table holds float32 values
+    codes = encode(halfway, "nf4", overflow="saturate")
+    assert codes.tolist() == [code if (code - 7) % 2 == 0 else code + 1 for code in range(15)]
+
+
+# Stochastic rounding.
+
+
+def test_stochastic_rounding_is_right_on_average_and_hits_only_the_neighbours() -> None:
+    rng = np.random.default_rng(0)
+    for name, x in (
+        ("bfloat16", 1 + 0.3 * 2**-7),
+        ("float8_e4m3fn", -3.1),
+        ("float4_e2m1fn", 0.1),
+        ("int8", 2.75),
+    ):
+        below, above = neighbours(x, name)
+        drawn = round_to(np.full(100_000, x), name, overflow="saturate", rounding="stochastic", rng=rng)
+        assert set(np.unique(drawn)) == {float(below), float(above)}
+        sigma = np.sqrt((x - below) * (above - x) / drawn.size)
+        assert abs(drawn.mean() - x) < 5 * sigma
+        alternatives = 5 * sigma / (above - below)
+        assert alternatives < 0.01  # the bound would notice a probability that is off by one percent
+
+
+def test_stochastic_rounding_repeats_with_its_generator_and_leaves_values_alone() -> None:
+    x = np.random.default_rng(0).normal(size=1000)
+    first, again, other = (
+        encode(x, "float8_e5m2", overflow="inf", rounding="stochastic", rng=np.random.default_rng(seed))
+        for seed in (1, 1, 2)
+    )
+    assert (first == again).all() and (first != other).any()
+    tiny = round_to(
+        np.full(10_000, 1e-300),
+        "bfloat16",
+        overflow="inf",
+        rounding="stochastic",
+        rng=np.random.default_rng(0),
+    )
+    assert (tiny == 0).all()  # up with a probability of 1e-260
+
+
+# Properties.
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([*NARROW, "int8", "int4", "nf4"]))
+def test_neighbours_are_the_values_on_both_sides(x: float, name: str) -> None:
+    values = all_values(name)
+    below, above = (float(value) for value in neighbours(x, name))
+    assert below == max(values[values < x], default=-np.inf)
+    assert above == min(values[values > x], default=np.inf)
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=2), st.sampled_from(NARROW))
+def test_rounding_keeps_order_and_a_second_rounding_changes_nothing(x: list, name: str) -> None:
+    x = np.sort(np.float32(x))
+    if name == "float8_e8m0fnu":
+        x = x[x > 0]
+    once = round_to(x, name, overflow="saturate")
+    assert once.dtype == np.float32 and (np.diff(once) >= 0).all()
+    np.testing.assert_array_equal(round_to(once, name, overflow="saturate"), once)
+
+
+# What goes in.
+
+
+def test_layouts_and_types_of_the_input() -> None:
+    x = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
+    codes = encode(x, "float8_e4m3fn", overflow="saturate")
+    assert codes.dtype == np.uint8 and codes.shape == (6, 8)
+    for same in (x.astype(">f4"), x.astype(np.float64), x.tolist(), np.asfortranarray(x)):
+        np.testing.assert_array_equal(encode(same, "float8_e4m3fn", overflow="saturate"), codes)
+    np.testing.assert_array_equal(
+        encode(x[::2, ::-3], "float8_e4m3fn", overflow="saturate"), codes[::2, ::-3]
+    )
+    assert encode(1, "float16", overflow="inf").shape == () and encode(
+        [], "float16", overflow="inf"
+    ).shape == (0,)
+    assert encode(np.float16(65504), "float16", overflow="inf") == 0x7BFF
+    assert encode(2**53, "float64", overflow="inf") == np.float64(2**53).view(np.uint64)
+    assert [encode(0, name, overflow="inf").dtype for name in ("bfloat16", "tf32", "float64")] == [
+        "u2",
+        "u4",
+        "u8",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "choices", "error", "message"),
+    [
+        ("1.0", "float16", {}, TypeError, "values of dtype <U3 are not real numbers"),
+        (1 + 2j, "float16", {}, TypeError, "values of dtype complex128 are not real numbers"),
+        (np.zeros(3, np.complex64), "float16", {}, TypeError, "values of dtype complex64"),
+        (None, "float16", {}, TypeError, "values of dtype object"),
+        ([True], "float16", {}, TypeError, "values of dtype bool"),
+        (np.longdouble(1), "float16", {}, TypeError, "are not real numbers that float64 holds"),
+        (-(2**53) - 1, "float16", {}, ValueError, "whole number beyond 2\\^53"),
+        (np.uint64(2**53 + 1), "float16", {}, ValueError, "whole number beyond 2\\^53"),
+        (1.0, "float17", {}, ValueError, "format='float17' is not one of"),
+        (
+            1.0,
+            "float16",
+            {"rounding": "nearest"},
+            ValueError,
+            "rounding='nearest' is not one of nearest_even",
+        ),
+        (
+            1.0,
+            "float16",
+            {"overflow": "wrap"},
+            ValueError,
+            "overflow='wrap' is not one of saturate, inf, nan",
+        ),
+        (
+            1.0,
+            "float8_e4m3fn",
+            {"overflow": "inf"},
+            ValueError,
+            "overflow='inf': float8_e4m3fn has no code for infinity",
+        ),
+        (
+            1.0,
+            "float4_e2m1fn",
+            {"overflow": "nan"},
+            ValueError,
+            "overflow='nan': float4_e2m1fn has no code for NaN",
+        ),
+        (1.0, "int8", {"overflow": "inf"}, ValueError, "overflow='inf': int8 has no code for infinity"),
+        (
+            np.nan,
+            "int8",
+            {"overflow": "saturate"},
+            ValueError,
+            "values holds NaN, and int8 has no code for it",
+        ),
+        (
+            1.0,
+            "float16",
+            {"rounding": "stochastic"},
+            ValueError,
+            "stochastic rounding, and only it, needs a Generator",
+        ),
+        (1.0, "float16", {"rng": np.random.default_rng(0)}, ValueError, "and only it, needs a Generator"),
+        (1.0, "float16", {"rounding": "stochastic", "rng": 7}, ValueError, "with rng=7"),
+    ],
+)
+def test_bad_input_is_refused(values: object, name: str, choices: dict, error: type, message: str) -> None:
+    for function in (encode, round_to):
+        with pytest.raises(error, match=message):
+            function(values, name, **{"overflow": "inf"} | choices)
+
+
+def test_overflow_is_never_implied() -> None:
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'overflow'"):
+        encode(1.0, "float16")
+
+
+def test_neighbours_of_nan_are_refused() -> None:
+    with pytest.raises(ValueError, match="values holds NaN, which has no neighbours"):
+        neighbours([1.0, np.nan], "float16")

@@ -1,0 +1,344 @@
+"""The ledger against what autograd keeps on a real CPU, to the byte: saved tensors, and live bytes by the
+profiler."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.profiler import ProfilerActivity, profile
+
+from memkit.formula.activations import (
+    activation_bytes,
+    activation_ledger,
+    autocast_cast_bytes,
+    autocast_casts,
+    block_ledger,
+    outside_ledger,
+)
+from memkit.formula.ledger import Kept, Ledger
+from memkit.program.transformer import Transformer
+from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_3_8B, ModelConfig, gpt2_config
+from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, BF16_MASTER, FP32, PURE_BF16, Precision
+from memkit.setup.training import RECOMPUTATIONS, TrainingSetup
+
+GPT2 = replace(gpt2_config("GPT-2 style", 2, 64, 4), vocab_size=101)
+LLAMA = ModelConfig(
+    name="Llama style", num_layers=3, hidden_size=64, num_heads=4, num_kv_heads=2, intermediate_size=112,
+    vocab_size=101, max_seq_len=64,
+)  # fmt: skip
+LLAMA_MHA = replace(LLAMA, name="Llama style, MHA", num_kv_heads=4)
+LLAMA_MQA = replace(LLAMA, name="Llama style, MQA, wide heads", num_kv_heads=1, head_dim=32)
+LLAMA_FUSED = replace(LLAMA, name="Llama style, fused qkv", fuses_qkv=True, has_qkv_bias=True)
+GPT2_ONE_HEAD = replace(GPT2, name="GPT-2 style, one head", num_heads=1, num_kv_heads=1, head_dim=64)
+
+
+def cpu(model, precision: Precision = FP32, batch: int = 2, seq: int = 16, **more) -> TrainingSetup:
+    more |= {"model": model, "precision": precision, "device": "cpu"}
+    return TrainingSetup(micro_batch_size=batch, seq_len=seq, **more)
+
+
+# No dropout here: 28 setups over families, batch, sequence, heads, attention, dtype, norms, GELU and logits.
+SETUPS = [
+    cpu(GPT2),
+    cpu(GPT2, attention="stored"),
+    cpu(GPT2, batch=1, attention="stored"),
+    cpu(GPT2, AUTOCAST_BF16),
+    cpu(GPT2, AUTOCAST_BF16, seq=33),
+    cpu(GPT2, AUTOCAST_BF16, attention="stored"),
+    cpu(GPT2, AUTOCAST_BF16, batch=1, attention="stored"),
+    cpu(GPT2, PURE_BF16, batch=3),
+    cpu(GPT2, PURE_BF16, attention="stored"),
+    cpu(GPT2, BF16_MASTER, attention="stored"),
+    cpu(GPT2, uses_fused_gelu=False),
+    cpu(GPT2, AUTOCAST_BF16, uses_fused_gelu=False),
+    cpu(GPT2, PURE_BF16, uses_fused_gelu=False, upcasts_logits=True),
+    cpu(GPT2_ONE_HEAD, attention="stored"),
+    cpu(GPT2_ONE_HEAD, PURE_BF16),
+    cpu(LLAMA),
+    cpu(LLAMA, attention="stored"),
+    cpu(LLAMA, batch=1, seq=7, attention="stored"),
+    cpu(LLAMA, AUTOCAST_BF16),
+    cpu(LLAMA, AUTOCAST_FP16, attention="stored"),
+    cpu(LLAMA, PURE_BF16),
+    cpu(LLAMA, PURE_BF16, attention="stored", upcasts_logits=True),
+    cpu(LLAMA, uses_fused_norm=False),
+    cpu(LLAMA, AUTOCAST_BF16, uses_fused_norm=False, attention="stored"),
+    cpu(LLAMA, PURE_BF16, uses_fused_norm=False),
+    cpu(LLAMA_MHA, attention="stored"),
+    cpu(LLAMA_MQA, AUTOCAST_BF16),
+    cpu(LLAMA_MQA, PURE_BF16, attention="stored"),
+    cpu(LLAMA_FUSED),
+    cpu(LLAMA_FUSED, PURE_BF16, batch=1, attention="stored"),
+]
+
+
+def describe(setup: TrainingSetup) -> str:
+    extras = [name for name in ("upcasts_logits", "dropout") if getattr(setup, name)]
+    extras += [name for name in ("uses_fused_norm", "uses_fused_gelu") if not getattr(setup, name)]
+    shape = f"{setup.micro_batch_size}x{setup.seq_len}"
+    names = [setup.model.name, setup.precision.name, shape, setup.attention, setup.recomputation]
+    return "-".join([*names, *extras])
+
+
+def autocast(setup: TrainingSetup):
+    if not setup.precision.uses_autocast:
+        return nullcontext()
+    return torch.autocast("cpu", getattr(torch, setup.precision.compute_dtype))
+
+
+class SavedBytes:
+    """Bytes of the distinct storages that autograd saves inside a ``with``, those of ``known`` tensors
+    apart."""
+
+    def __init__(self, known):
+        self.known = {tensor.untyped_storage()._cdata for tensor in known}
+        self.storages = {}
+        self.hooks = saved_tensors_hooks(self.pack, lambda tensor: tensor)
+
+    def pack(self, tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.known:
+            self.storages[storage._cdata] = storage  # held, so that no address is used twice
+        return tensor
+
+    @property
+    def total(self) -> int:
+        return sum(storage.nbytes() for storage in self.storages.values())
+
+
+def token_ids(setup: TrainingSetup) -> torch.Tensor:
+    return torch.randint(setup.model.vocab_size, (setup.micro_batch_size, setup.seq_len))
+
+
+def linear_weight_bytes(module: nn.Module) -> int:
+    """Two bytes for each weight of each linear layer: what autocast's casts should take."""
+    return sum(2 * part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
+
+
+def saved_by_model(setup: TrainingSetup) -> int:
+    model = Transformer(setup)
+    saved = SavedBytes(model.parameters())
+    with autocast(setup), saved.hooks:
+        loss = model(token_ids(setup), token_ids(setup))
+    gradient = torch.ones_like(loss)  # what loss.backward() makes before anything else
+    return saved.total + loss.untyped_storage().nbytes() + gradient.untyped_storage().nbytes()
+
+
+def saved_by_block(setup: TrainingSetup) -> int:
+    model = Transformer(setup)
+    shared = model.shared_tensors(token_ids(setup))
+    tables = [shared["mask"]] if "mask" in shared else []
+    tables += shared.get("rotary", {}).values()
+    shape = (setup.micro_batch_size, setup.seq_len, setup.model.hidden_size)
+    x = torch.randn(shape, dtype=getattr(torch, setup.precision.weight_dtype), requires_grad=True) * 1
+    saved = SavedBytes([*model.parameters(), *tables])
+    with autocast(setup), saved.hooks:
+        model.blocks[0](x, shared)
+    return saved.total
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=describe)
+def test_a_block_keeps_what_autograd_saves(setup):
+    casts = linear_weight_bytes(Transformer(setup).blocks[0]) if setup.precision.uses_autocast else 0
+    assert block_ledger(setup).num_bytes == saved_by_block(setup) - casts
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=describe)
+def test_a_model_keeps_what_autograd_saves(setup):
+    casts = linear_weight_bytes(Transformer(setup)) if setup.precision.uses_autocast else 0
+    assert autocast_cast_bytes(setup) == casts
+    assert activation_bytes(setup) == saved_by_model(setup) - casts
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.data())
+def test_any_small_setup_keeps_what_autograd_saves(data):
+    heads, groups = data.draw(st.sampled_from([1, 2, 3])), data.draw(st.sampled_from([1, 2]))
+    model = ModelConfig(
+        num_layers=data.draw(st.integers(1, 2)), hidden_size=data.draw(st.integers(1, 9)) * 8, vocab_size=17,
+        num_heads=heads * groups, num_kv_heads=heads, head_dim=data.draw(st.sampled_from([2, 8, 16])),
+        intermediate_size=data.draw(st.integers(1, 70)), max_seq_len=32,
+        norm=data.draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        mlp=data.draw(st.sampled_from(["gelu", "swiglu"])),
+        position=data.draw(st.sampled_from(["learned", "rotary"])),
+        ties_embeddings=data.draw(st.booleans()), has_qkv_bias=data.draw(st.booleans()),
+        has_mlp_bias=data.draw(st.booleans()), fuses_qkv=data.draw(st.booleans()),
+    )  # fmt: skip
+    setup = cpu(
+        model, data.draw(st.sampled_from([FP32, AUTOCAST_BF16, AUTOCAST_FP16, PURE_BF16])),
+        batch=data.draw(st.integers(1, 3)), seq=data.draw(st.integers(1, 24)),
+        attention=data.draw(st.sampled_from(["stored", "flash"])),
+        dropout=data.draw(st.sampled_from([0.0, 0.1])),
+        uses_fused_norm=data.draw(st.booleans()), uses_fused_gelu=data.draw(st.booleans()),
+        upcasts_logits=data.draw(st.booleans()),
+    )  # fmt: skip
+    assert activation_bytes(setup) + autocast_cast_bytes(setup) == saved_by_model(setup)
+
+
+def memory_events(prof: profile) -> list[int]:
+    """Bytes of each allocation (positive) and free (negative) of the real allocator, in program order."""
+    return [event.nbytes() for event in prof.profiler.kineto_results.events() if event.name() == "[memory]"]
+
+
+def live_bytes(setup: TrainingSetup) -> int:
+    """Bytes allocated in a forward and not freed when it ends, by the profiler's count of the real
+    allocator."""
+    model = Transformer(setup)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+        inputs, targets = token_ids(setup), token_ids(setup)
+        with autocast(setup):
+            loss = model(inputs, targets) / setup.grad_accum_steps
+        gradient = torch.ones_like(loss)  # what loss.backward() makes before anything else
+        del inputs, targets
+    assert loss.requires_grad and not gradient.requires_grad
+    return sum(memory_events(prof))
+
+
+RECOMPUTED = [
+    cpu(model, precision, attention=attention, recomputation=recomputation, dropout=dropout)
+    for model in (GPT2, LLAMA, LLAMA_FUSED)
+    for precision, attention, dropout in (
+        (FP32, "stored", 0.0), (AUTOCAST_BF16, "stored", 0.1), (AUTOCAST_BF16, "flash", 0.0),
+        (PURE_BF16, "flash", 0.0), (PURE_BF16, "flash", 0.1),
+    )
+    for recomputation in ("none", "selective", "full")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("setup", RECOMPUTED, ids=describe)
+def test_what_is_alive_when_backward_starts(setup):
+    """Hooks miss what a checkpoint holds by itself: the shared tables and the random number state."""
+    python_numbers = 1 + setup.model.num_layers * (setup.attention == "stored")  # loss divisor, 1/√d
+    expected = activation_bytes(setup) + autocast_cast_bytes(setup) + 8 * python_numbers
+    assert live_bytes(setup) == expected
+
+
+def test_the_random_number_state_has_the_size_stated():
+    line = block_ledger(cpu(GPT2, recomputation="full")).lines[-1]
+    assert line.shape == tuple(torch.get_rng_state().shape) and line.dtype == "uint8"
+
+
+@pytest.mark.parametrize("recomputation", RECOMPUTATIONS)
+def test_autocast_holds_biases_and_recomputed_weights_until_its_region_ends(recomputation):
+    setup = cpu(GPT2, AUTOCAST_BF16, recomputation=recomputation)
+    model = Transformer(setup)
+    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with profiler as prof, torch.autocast("cpu", torch.bfloat16):
+        loss = model(token_ids(setup), token_ids(setup))
+        mark = torch.empty(1000, dtype=torch.uint8)  # the last allocation inside
+    assert loss.requires_grad and mark.numel() == 1000
+    sizes = memory_events(prof)
+    freed_at_exit = -sum(size for size in sizes[sizes.index(1000) + 1 :] if size < 0)
+    casts = autocast_casts(setup, "forward").num_bytes - autocast_casts(setup).num_bytes
+    assert freed_at_exit == casts > 0
+
+
+# Published sizes: bytes per token, hidden unit and layer.
+GPT2_L = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, seq_len=1024)
+LLAMA_7B = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=4096)
+LLAMA_8B = replace(LLAMA_7B, model=LLAMA_3_8B)
+STORED = {"attention": "stored", "dropout": 0.1}
+AS_H = GPT2_LARGE.num_heads * 1024 / GPT2_LARGE.hidden_size
+F_H = {LLAMA_7B: 11008 / 4096, LLAMA_8B: 14336 / 4096}
+GPT2_SMALL_PRINT = 4 * 20 / 1280 + 2 * 8 / 1280
+LLAMA_SMALL_PRINT = 4 * 32 / 4096 + 2 * 4 / 4096
+"""Float32 numbers that closed forms leave out: log-sum-exp per query and head, norm statistics per token."""
+
+
+@pytest.mark.parametrize(
+    "setup, per_sbh",
+    [
+        (replace(GPT2_L, **STORED), 34 + 5 * AS_H + 16 / 1280),
+        (replace(GPT2_L, attention="stored"), 32 + 2 * AS_H + 16 / 1280),
+        (replace(GPT2_L, dropout=0.1), 34 + GPT2_SMALL_PRINT),
+        (GPT2_L, 32 + GPT2_SMALL_PRINT),
+        (replace(GPT2_L, attention="efficient"), 32 + GPT2_SMALL_PRINT),
+        (replace(GPT2_L, uses_fused_gelu=False), 32 + 24 + GPT2_SMALL_PRINT),
+        (replace(GPT2_L, precision=AUTOCAST_BF16, dropout=0.1), 38 + GPT2_SMALL_PRINT),
+        (replace(GPT2_L, precision=AUTOCAST_BF16), 36 + GPT2_SMALL_PRINT),
+        (replace(GPT2_L, precision=AUTOCAST_BF16, **STORED), 38 + 7 * AS_H + 16 / 1280),
+        (replace(GPT2_L, precision=FP32, **STORED), 66 + 9 * AS_H + 16 / 1280),
+        (replace(GPT2_L, precision=FP32, dropout=0.1), 66 + GPT2_SMALL_PRINT),
+        (LLAMA_7B, 16 + 8 * F_H[LLAMA_7B] + LLAMA_SMALL_PRINT),
+        (replace(LLAMA_7B, uses_fused_norm=False), 24 + 8 * F_H[LLAMA_7B] + LLAMA_SMALL_PRINT),
+        (replace(LLAMA_7B, precision=AUTOCAST_BF16), 26 + 8 * F_H[LLAMA_7B] + LLAMA_SMALL_PRINT),
+        (LLAMA_8B, 13 + 8 * F_H[LLAMA_8B] + LLAMA_SMALL_PRINT),
+        (replace(LLAMA_8B, precision=AUTOCAST_BF16), 23 + 8 * F_H[LLAMA_8B] + LLAMA_SMALL_PRINT),
+        (replace(LLAMA_8B, attention="efficient"), 16 + 8 * F_H[LLAMA_8B] + LLAMA_SMALL_PRINT),
+    ],
+)
+def test_closed_forms(setup, per_sbh):
+    seeds = 24 if setup.attention == "flash" and setup.precision != FP32 else 0  # bytes on the card
+    ledger = block_ledger(setup)
+    assert ledger.per_sbh == pytest.approx(per_sbh + seeds / ledger.sbh, rel=1e-12)
+
+
+def test_doubling_the_micro_batch_doubles_activations_and_nothing_else():
+    fixed = {"positions", "cosines", "sines", "causal mask", "number of targets", "loss"}
+    fixed |= {"random number state", "gradient of the loss, 1"}
+    for setup in SETUPS + RECOMPUTED:
+        twice = replace(setup, micro_batch_size=2 * setup.micro_batch_size)
+        if setup.micro_batch_size == 1:
+            continue  # one sequence may keep views that two must copy: tested below
+        for one, two in zip(activation_ledger(setup).lines, activation_ledger(twice).lines, strict=True):
+            assert two.num_bytes == one.num_bytes * (1 if one.name in fixed else 2), one.name
+        assert autocast_cast_bytes(setup) == autocast_cast_bytes(twice)
+
+
+def test_one_sequence_keeps_the_whole_qkv_tensor_alive():
+    """reshape returns a view at b = 1: the raw query stays beside its scaled copy, 2 sbh that b > 1 frees."""
+    one, two = (cpu(GPT2, PURE_BF16, batch=batch, attention="stored") for batch in (1, 2))
+    assert 2 * block_ledger(one).num_bytes - block_ledger(two).num_bytes == 2 * 2 * 16 * 64
+    assert saved_by_block(one) == block_ledger(one).num_bytes
+
+
+def test_doubling_the_sequence_is_quadratic_only_where_weights_are_stored():
+    for attention, square in (("stored", True), ("flash", False)):
+        setup = cpu(GPT2, attention=attention)
+        ratio = block_ledger(replace(setup, seq_len=32)).num_bytes / block_ledger(setup).num_bytes
+        assert (ratio > 2) == square
+
+
+def test_recomputation_keeps_less():
+    none, selective, full = (
+        activation_bytes(replace(GPT2_L, attention="stored", recomputation=kind)) for kind in RECOMPUTATIONS
+    )
+    assert none > selective > full
+    assert block_ledger(replace(GPT2_L, recomputation="full")).per_sbh == 2
+
+
+def test_cuda_holds_whole_blocks_of_512_bytes():
+    setup = TrainingSetup(model=GPT2, seq_len=3)
+    ledger = outside_ledger(setup)
+    assert ledger.held_bytes > ledger.num_bytes and ledger.held_bytes % 512 == 0
+    assert replace(ledger, device="cpu").held_bytes == ledger.num_bytes
+
+
+def test_a_ledger_prints_its_lines_and_their_sum():
+    ledger = block_ledger(replace(GPT2_L, attention="stored", dropout=0.1))
+    text = str(ledger)
+    assert "softmax dropout mask" in text and "b·a·s·s" in text and "114.01" in text.splitlines()[-1]
+    assert sum(ledger.bytes_by_section().values()) == ledger.num_bytes
+    assert ledger.section("mlp").num_bytes == 19 * ledger.sbh
+    assert ledger.times(3).num_bytes == 3 * ledger.num_bytes
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="'nowhere' is not one of norms, attention, mlp"):
+        block_ledger(GPT2_L).section("nowhere")
+    with pytest.raises(ValueError, match="float8_e4m3fn"):
+        block_ledger(replace(GPT2_L, precision=Precision(name="fp8", compute_dtype="float8_e4m3fn")))
+    with pytest.raises(ValueError, match="float64"):
+        odd = Precision(name="odd", weight_dtype="float64", compute_dtype="bfloat16")
+        activation_bytes(replace(GPT2_L, precision=odd))
+    with pytest.raises(ValueError, match="phase='optimizer'"):
+        autocast_casts(GPT2_L, "optimizer")
+    with pytest.raises(ValueError, match="device='tpu'"):
+        Ledger(title="", lines=(), sbh=1, device="tpu")
+    with pytest.raises(ValueError, match="count=-1"):
+        Kept(name="", op="", axes="", shape=(), dtype="bool", count=-1)

@@ -1,0 +1,319 @@
+"""CUDA's rules in the ledger against a second model, written here on meta tensors with the explicit ATen
+operations.
+
+No CUDA card is needed: meta tensors have shapes and storages, no values. What CUDA would do is written out:
+the kernel of each attention, one-byte dropout masks, the fused RMSNorm, and a cast wherever CUDA's autocast
+would make one. What autograd then saves is torch's own business. The oracle uses nothing of memkit's tracer,
+which is compared last.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from memkit.formula.activations import (
+    activation_bytes,
+    activation_ledger,
+    autocast_cast_bytes,
+    autocast_casts,
+    block_ledger,
+    outside_ledger,
+)
+from memkit.program.transformer import training_build
+from memkit.setup.models import (
+    GPT2_LARGE,
+    GPT2_SMALL,
+    LLAMA_2_7B,
+    LLAMA_3_8B,
+    LLAMA_32_1B,
+    QWEN_2_05B,
+    TINY_GPT2,
+    TINY_LLAMA,
+)
+from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16
+from memkit.setup.training import TrainingSetup
+from memkit.tracing.trace import trace_memory
+
+aten = torch.ops.aten
+
+
+class FusedRMSNorm(torch.autograd.Function):
+    """Saves what derivatives.yaml says of ``_fused_rms_norm``: input, weight and the float32 1/rms of each row."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        rstd = x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+        ctx.save_for_backward(x, weight, rstd)
+        return torch.empty_like(x)
+
+
+@dataclass
+class Card:
+    """Runs the operations of a setup as a CUDA card would, and collects the storages that autograd saves."""
+
+    setup: TrainingSetup
+    parameters: list = field(default_factory=list)
+    casts: list = field(default_factory=list)
+    on_host: list = field(default_factory=list)
+    saved: dict = field(default_factory=dict)
+
+    @property
+    def compute(self):
+        return getattr(torch, self.setup.precision.compute_dtype)
+
+    def parameter(self, *shape):
+        weight = torch.empty(shape, device="meta", dtype=getattr(torch, self.setup.precision.weight_dtype))
+        self.parameters.append(weight.requires_grad_())
+        return weight
+
+    def low(self, x):
+        """Autocast's lower-precision list: linear, matmul, attention."""
+        return x.to(self.compute) if self.setup.precision.uses_autocast else x
+
+    def wide(self, x):
+        """Autocast's float32 list: softmax, log_softmax, norms, pow, nll_loss."""
+        return x.float() if self.setup.precision.uses_autocast else x
+
+    def linear(self, x, num_out, has_bias=False):
+        weight, bias = self.parameter(num_out, x.shape[-1]), self.parameter(num_out) if has_bias else None
+        low_weight = self.low(weight)
+        if low_weight is not weight:
+            self.casts.append(low_weight)
+        return F.linear(self.low(x), low_weight, None if bias is None else self.low(bias))
+
+    def dropout(self, x):
+        return aten.native_dropout(x, self.setup.dropout, True)[0] if self.setup.dropout else x
+
+    def norm(self, x):
+        weight = self.parameter(x.shape[-1])
+        if self.setup.model.norm == "layernorm":
+            return aten.native_layer_norm(self.wide(x), [x.shape[-1]], weight, self.parameter(x.shape[-1]), 1e-5)[0]
+        if self.setup.uses_fused_norm:
+            return FusedRMSNorm.apply(self.wide(x), weight)
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
+        return weight * wide.to(x.dtype)
+
+    def attention(self, q, k, v, mask):
+        setup, groups = self.setup, self.setup.model.num_heads // self.setup.model.num_kv_heads
+        is_flash = setup.attention == "flash" and q.dtype != torch.float32
+        if groups > 1 and not is_flash:
+            k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+        if is_flash:
+            head_dim, padding = q.shape[-1], -q.shape[-1] % 8
+            q, k, v = (F.pad(t, (0, padding)) if padding else t for t in (q, k, v))
+            return aten._scaled_dot_product_flash_attention(q, k, v, setup.dropout, True)[0][..., :head_dim]
+        if setup.attention != "stored":
+            out = aten._scaled_dot_product_efficient_attention(q, k, v, None, True, setup.dropout, True)
+            self.on_host += out[2:]  # seed and offset: attention.cu makes them with no device
+            return out[0]
+        scores = torch.matmul(q * (1 / math.sqrt(q.shape[-1])), k.transpose(-2, -1)).masked_fill(mask, -math.inf)
+        return torch.matmul(self.low(self.dropout(torch.softmax(self.wide(scores), -1))), v)
+
+    def block(self, x, shared):
+        model, recomputation = self.setup.model, self.setup.recomputation
+        y = self.norm(x)
+        sizes = [model.query_size, model.kv_size, model.kv_size]
+        if model.fuses_qkv:
+            q, k, v = self.linear(y, sum(sizes), model.has_qkv_bias).split(sizes, dim=-1)
+        else:
+            q, k, v = (self.linear(y, size, model.has_qkv_bias) for size in sizes)
+        q, k, v = (t.unflatten(-1, (-1, model.head_dim)).transpose(1, 2) for t in (q, k, v))
+        if model.position == "rotary":
+            q, k = (t * shared["cos"] + torch.cat([-t, t], -1)[..., : model.head_dim] * shared["sin"] for t in (q, k))
+        if recomputation == "selective":
+            y = checkpoint(self.attention, q, k, v, shared.get("mask"), use_reentrant=False, preserve_rng_state=False)
+        else:
+            y = self.attention(q, k, v, shared.get("mask"))
+        x = x + self.dropout(self.linear(y.transpose(1, 2).flatten(2), model.hidden_size, model.has_output_bias))
+        return x + self.dropout(self.mlp(self.norm(x)))
+
+    def mlp(self, x):
+        model = self.setup.model
+        if model.mlp == "swiglu":
+            gate = self.linear(x, model.intermediate_size)
+            y = F.silu(gate) * self.linear(x, model.intermediate_size)
+            return self.linear(y, model.hidden_size)
+        y = self.linear(x, model.intermediate_size, model.has_mlp_bias)
+        if self.setup.uses_fused_gelu:
+            y = F.gelu(y)
+        else:
+            cube = torch.pow(self.wide(y), 3.0)
+            y = 0.5 * y * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (y + 0.044715 * cube)))
+        return self.linear(y, model.hidden_size, model.has_mlp_bias)
+
+    def shared(self):
+        model, length, tables = self.setup.model, self.setup.seq_len, {}
+        if model.position == "rotary":
+            for name in ("cos", "sin"):
+                tables[name] = torch.empty(length, model.head_dim, device="meta", dtype=self.compute)
+        if self.setup.attention == "stored":
+            tables["mask"] = torch.empty(length, length, device="meta", dtype=torch.bool)
+        return tables
+
+    def model(self):
+        setup, model = self.setup, self.setup.model
+        shape = (setup.micro_batch_size, setup.seq_len)
+        ids, targets = (torch.empty(shape, device="meta", dtype=torch.int64) for _ in range(2))
+        embedding = self.parameter(model.vocab_size, model.hidden_size)
+        x = F.embedding(ids, embedding)
+        if model.position == "learned":
+            positions = torch.empty(setup.seq_len, device="meta", dtype=torch.int64)
+            x = x + F.embedding(positions, self.parameter(model.max_seq_len, model.hidden_size))
+        x, tables = self.dropout(x), self.shared()
+        for _ in range(model.num_layers):
+            if setup.recomputation == "full":
+                x = checkpoint(self.block, x, tables, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = self.block(x, tables)
+        self.keep(*(tables.values() if setup.recomputation != "none" else ()))  # the checkpoints hold them
+        logits = self.linear(self.norm(x), model.vocab_size)
+        if setup.upcasts_logits:
+            logits = logits.float()
+        return F.nll_loss(torch.log_softmax(self.wide(logits), -1).flatten(0, 1), targets.flatten()) / 1
+
+    def keep(self, *tensors):
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self.saved[storage._cdata] = (storage, tensor)
+
+    def run(self, function, *args):
+        def pack(tensor):
+            self.keep(tensor)
+            return tensor
+
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            return function(*args)
+
+    def bytes_kept(self, *apart) -> tuple[int, int]:
+        """Bytes of the saved storages on the card, parameters and casts apart: as asked for, in blocks of 512."""
+        apart = (*self.parameters, *self.casts, *self.on_host, *apart)
+        apart = {tensor.untyped_storage()._cdata for tensor in apart}
+        sizes = [storage.nbytes() for key, (storage, _) in self.saved.items() if key not in apart]
+        return sum(sizes), sum(-(-size // 512) * 512 for size in sizes)
+
+
+def cuda(model, precision=PURE_BF16, batch=2, seq=256, attention="flash", **more) -> TrainingSetup:
+    more |= {"model": replace(model, num_layers=2), "precision": precision, "attention": attention}
+    return TrainingSetup(micro_batch_size=batch, seq_len=seq, **more)
+
+
+SEVEN_HEADS = replace(TINY_LLAMA, name="head size 20", hidden_size=140, num_heads=7, num_kv_heads=7, head_dim=20)
+SETUPS = [
+    cuda(GPT2_SMALL),
+    cuda(GPT2_SMALL, dropout=0.1),
+    cuda(GPT2_LARGE, batch=8, seq=1024, attention="stored", dropout=0.1),
+    cuda(GPT2_SMALL, attention="stored"),
+    cuda(GPT2_SMALL, batch=1, attention="stored", dropout=0.1),
+    cuda(GPT2_SMALL, attention="efficient", seq=250),
+    cuda(GPT2_SMALL, AUTOCAST_BF16),
+    cuda(GPT2_SMALL, AUTOCAST_BF16, dropout=0.1),
+    cuda(GPT2_LARGE, AUTOCAST_BF16, attention="stored", dropout=0.1),
+    cuda(GPT2_SMALL, AUTOCAST_FP16, attention="stored"),
+    cuda(GPT2_SMALL, AUTOCAST_BF16, uses_fused_gelu=False, attention="efficient"),
+    cuda(GPT2_SMALL, uses_fused_gelu=False, upcasts_logits=True),
+    cuda(GPT2_SMALL, FP32),
+    cuda(GPT2_SMALL, FP32, dropout=0.1),
+    cuda(GPT2_SMALL, FP32, attention="stored", dropout=0.1),
+    cuda(LLAMA_2_7B, seq=512),
+    cuda(LLAMA_2_7B, AUTOCAST_BF16, seq=512),
+    cuda(LLAMA_2_7B, uses_fused_norm=False),
+    cuda(LLAMA_2_7B, AUTOCAST_BF16, uses_fused_norm=False),
+    cuda(LLAMA_3_8B, seq=512),
+    cuda(LLAMA_3_8B, AUTOCAST_BF16, seq=100),
+    cuda(LLAMA_3_8B, attention="efficient", seq=100),
+    cuda(LLAMA_3_8B, FP32, seq=100),
+    cuda(LLAMA_3_8B, attention="stored", dropout=0.1),
+    cuda(LLAMA_3_8B, AUTOCAST_BF16, attention="stored", batch=1),
+    cuda(LLAMA_32_1B, upcasts_logits=True, dropout=0.1),
+    cuda(QWEN_2_05B, AUTOCAST_FP16, attention="efficient"),
+    cuda(replace(TINY_LLAMA, fuses_qkv=True), attention="efficient"),
+    cuda(replace(TINY_LLAMA, fuses_qkv=True, position="learned"), attention="efficient"),
+    cuda(TINY_LLAMA, seq=3),
+    cuda(SEVEN_HEADS, seq=77),
+    cuda(replace(SEVEN_HEADS, num_heads=1, num_kv_heads=1, fuses_qkv=True), seq=77, dropout=0.1),
+]
+RECOMPUTED = [
+    cuda(model, precision, attention=attention, recomputation=recomputation, dropout=dropout)
+    for model in (TINY_GPT2, TINY_LLAMA)
+    for precision, attention, dropout in (
+        (PURE_BF16, "stored", 0.1), (AUTOCAST_BF16, "flash", 0.0), (FP32, "flash", 0.1),
+    )
+    for recomputation in ("selective", "full")
+]  # fmt: skip
+
+
+def describe(setup: TrainingSetup) -> str:
+    extras = [name for name in ("upcasts_logits", "dropout") if getattr(setup, name)]
+    extras += [name for name in ("uses_fused_norm", "uses_fused_gelu") if not getattr(setup, name)]
+    names = [setup.model.name, setup.precision.name, f"{setup.micro_batch_size}x{setup.seq_len}", setup.attention]
+    return "-".join([*names, setup.recomputation, *extras])
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=describe)
+def test_a_block_keeps_what_cuda_would_save(setup):
+    card = Card(setup)
+    tables = card.shared()
+    shape = (setup.micro_batch_size, setup.seq_len, setup.model.hidden_size)
+    x = torch.empty(shape, device="meta", dtype=getattr(torch, setup.precision.weight_dtype)).requires_grad_() * 1
+    card.run(card.block, x, tables)
+    ledger = block_ledger(setup)
+    assert (ledger.num_bytes, ledger.held_bytes) == card.bytes_kept(*tables.values())
+
+
+@pytest.mark.parametrize("setup", SETUPS + RECOMPUTED, ids=describe)
+def test_a_model_keeps_what_cuda_would_save(setup):
+    card = Card(setup)
+    loss = card.run(card.model)
+    card.keep(loss, torch.ones_like(loss))  # the gradient that loss.backward() makes before anything else
+    ledger = activation_ledger(setup)
+    assert (ledger.num_bytes, ledger.held_bytes) == card.bytes_kept()
+    assert activation_bytes(setup) == ledger.held_bytes
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=describe)
+def test_autocast_casts_each_linear_weight_once(setup):
+    card = Card(setup)
+    card.run(card.model)
+    assert autocast_casts(setup).num_bytes == sum(cast.untyped_storage().nbytes() for cast in card.casts)
+
+
+@pytest.mark.parametrize("setup", SETUPS + RECOMPUTED, ids=describe)
+def test_the_trace_finds_the_same_at_the_end_of_forward(setup):
+    instant = trace_memory(training_build(setup), device="cuda", steps=1).at("forward")
+    assert instant.activations == activation_bytes(setup)
+    assert instant.temporary == autocast_cast_bytes(setup)
+
+
+def test_the_oracle_can_fail():
+    """A card that keeps float32 masks, as an unfused dropout would, is told apart."""
+
+    class Unfused(Card):
+        def dropout(self, x):
+            return x * torch.empty_like(x, requires_grad=False)
+
+    setup = cuda(TINY_GPT2, dropout=0.1)
+    card = Unfused(setup)
+    card.keep(card.run(card.model))
+    assert card.bytes_kept()[0] > activation_ledger(setup).num_bytes
+
+
+def test_a_tied_head_is_cast_and_an_embedding_is_not():
+    setup = cuda(GPT2_SMALL, AUTOCAST_BF16)
+    [head] = autocast_casts(setup).section("head").lines
+    assert head.shape == (GPT2_SMALL.vocab_size, GPT2_SMALL.hidden_size) and head.count == 1
+
+
+def test_the_loss_keeps_four_bytes_a_logit_where_anything_is_float32():
+    logits = 2 * 256 * GPT2_SMALL.vocab_size
+    for precision, upcasts, width in (
+        (PURE_BF16, False, 2), (PURE_BF16, True, 4), (FP32, False, 4), (AUTOCAST_BF16, False, 4),
+        (AUTOCAST_BF16, True, 4),
+    ):  # fmt: skip
+        lines = outside_ledger(cuda(GPT2_SMALL, precision, upcasts_logits=upcasts)).section("loss").lines
+        assert lines[0].num_bytes == width * logits

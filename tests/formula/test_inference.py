@@ -1,0 +1,77 @@
+"""The cache holds what attention's projections make: counted on real tensors, and on published figures."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from memkit.formula.inference import inference_bytes, kv_cache_bytes, kv_cache_bytes_per_token
+from memkit.formula.parameters import count_parameters
+from memkit.formula.states import state_bytes
+from memkit.program.transformer import Transformer
+from memkit.setup.models import LLAMA_2_7B, LLAMA_2_70B, LLAMA_3_8B, TINY_GPT2, TINY_LLAMA
+from memkit.setup.recipes import ADAMW, BF16_MASTER
+from memkit.setup.training import TrainingSetup
+
+
+@pytest.mark.parametrize("model", [TINY_GPT2, TINY_LLAMA], ids=lambda model: model.name)
+def test_the_cache_is_the_bytes_of_the_keys_and_values_that_the_blocks_make(model):
+    kept = []
+    network = Transformer(TrainingSetup(model=model, device="cpu"))
+    for block in network.blocks:
+
+        def core(q, k, v, shared, original=block.attention.core):
+            kept.extend((k, v))
+            return original(q, k, v, shared)
+
+        block.attention.core = core
+    tokens = torch.zeros(3, 40, dtype=torch.int64)
+    with torch.no_grad():
+        network(tokens, tokens)
+    real = sum(tensor.numel() * tensor.element_size() for tensor in kept)
+    assert kv_cache_bytes(model, batch_size=3, seq_len=40, dtype="float32") == real
+
+
+def test_published_sizes():
+    """2 · 32 layers · 4096 · 2 B for Llama-2-7B; vLLM's paper (arXiv:2309.06180) has 800 KB for OPT-13B."""
+    assert kv_cache_bytes_per_token(LLAMA_2_7B) == 512 * 1024
+    opt_13b = replace(
+        LLAMA_2_7B, num_layers=40, hidden_size=5120, num_heads=40, num_kv_heads=40, head_dim=128
+    )
+    assert kv_cache_bytes_per_token(opt_13b) == 800 * 1024
+
+
+def test_grouped_heads_divide_the_cache():
+    assert kv_cache_bytes_per_token(LLAMA_2_7B) == 4 * kv_cache_bytes_per_token(LLAMA_3_8B)
+    all_heads = replace(LLAMA_2_70B, num_kv_heads=64)
+    assert kv_cache_bytes_per_token(all_heads) == 8 * kv_cache_bytes_per_token(LLAMA_2_70B)
+
+
+def test_the_weights_do_not_grow_with_the_batch():
+    small, large = (inference_bytes(LLAMA_2_7B, batch_size=b, seq_len=1024) for b in (1, 16))
+    assert small["weights"] == large["weights"] == 2 * count_parameters(LLAMA_2_7B)
+    assert large["kv_cache"] == 16 * small["kv_cache"]
+
+
+def test_an_8_bit_cache_is_half_of_a_16_bit_one():
+    half = kv_cache_bytes(LLAMA_3_8B, batch_size=2, seq_len=100, dtype="float8_e4m3fn")
+    assert 2 * half == kv_cache_bytes(LLAMA_3_8B, batch_size=2, seq_len=100)
+
+
+def test_inference_needs_an_eighth_of_the_states_of_training():
+    training = sum(state_bytes(LLAMA_2_7B, BF16_MASTER, ADAMW).values())
+    assert training == 8 * inference_bytes(LLAMA_2_7B, batch_size=1, seq_len=1)["weights"]
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"batch_size": 0}, "batch_size=0 is below 1"),
+        ({"seq_len": 1.5}, "seq_len=1.5 is not a whole number"),
+        ({"seq_len": 2000}, "seq_len=2000 is above max_seq_len=1024"),
+        ({"dtype": "fp8"}, "dtype='fp8' is not one of"),
+    ],
+)
+def test_bad_values_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        kv_cache_bytes(TINY_GPT2, **{"batch_size": 1, "seq_len": 8, **fields})

@@ -1,0 +1,177 @@
+"""Persistent tensors against those of real optimizers after a step, tensor by tensor."""
+
+import importlib
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from memkit.formula.parameters import Parameter, count_parameters
+from memkit.formula.states import bytes_per_parameter, optimizer_tensors, state_bytes, state_ledger
+from memkit.program.transformer import Transformer, make_optimizer
+from memkit.setup.models import GPT2_SMALL, TINY_GPT2, TINY_LLAMA
+from memkit.setup.recipes import (
+    ADAMW,
+    AUTOCAST_BF16,
+    BF16_MASTER,
+    BF16_TWO_GRADIENTS,
+    FP32,
+    IMPLEMENTATIONS,
+    MEGATRON,
+    OPTIMIZERS,
+    PRECISIONS,
+    PURE_BF16,
+    OptimizerConfig,
+    Precision,
+)
+from memkit.setup.training import TrainingSetup
+
+OFFERED = [
+    (name, implementation)
+    for name in OPTIMIZERS
+    for implementation in IMPLEMENTATIONS
+    if name != "8-bit AdamW" and (name, implementation) != ("Adafactor", "fused")
+]
+SMALL = {
+    "GPT-2": replace(TINY_GPT2, num_layers=1, vocab_size=100, max_seq_len=16),
+    "Llama": replace(TINY_LLAMA, num_layers=1, vocab_size=100),
+}
+
+
+def after_one_step(model, precision, optimizer_config):
+    setup = TrainingSetup(
+        model=model, precision=precision, optimizer=optimizer_config, seq_len=8, device="cpu"
+    )
+    network = Transformer(setup)
+    optimizer = make_optimizer(optimizer_config, network.parameters())
+    tokens = torch.zeros(1, 8, dtype=torch.int64)
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision.uses_autocast):
+        loss = network(tokens, tokens)
+    loss.backward()
+    optimizer.step()
+    return network, optimizer
+
+
+def described(role, tensor):
+    return role, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+
+
+@pytest.mark.parametrize("precision", [FP32, AUTOCAST_BF16, PURE_BF16], ids=lambda p: p.name)
+@pytest.mark.parametrize("name, implementation", OFFERED)
+@pytest.mark.parametrize("model", SMALL.values(), ids=SMALL)
+def test_the_ledger_is_a_real_state_dict(model, name, implementation, precision):
+    config = OptimizerConfig(name=name, implementation=implementation)
+    network, optimizer = after_one_step(model, precision, config)
+    ours = Counter((t.parameter, t.role, t.shape, t.dtype) for t in state_ledger(model, precision, config))
+    real = Counter()
+    for parameter_name, parameter in network.named_parameters():
+        tensors = {"weight": parameter, "gradient": parameter.grad, **optimizer.state[parameter]}
+        real.update((parameter_name, *described(role, tensor)) for role, tensor in tensors.items())
+    assert ours == real
+
+
+def test_states_exist_from_the_first_step_on():
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    assert not optimizer.state
+    model(torch.ones(1, 4)).sum().backward()
+    assert not optimizer.state
+    optimizer.step()
+    assert set(optimizer.state[model.weight]) == {"step", "exp_avg", "exp_avg_sq"}
+
+
+@pytest.mark.parametrize(
+    "name, implementation, is_on_host",
+    [
+        ("AdamW", "foreach", True),
+        ("AdamW", "for-loop", True),
+        ("AdamW", "fused", False),
+        ("Adafactor", "foreach", True),
+    ],
+)
+def test_the_step_scalar_stays_on_the_host_unless_the_step_is_fused(
+    monkeypatch, name, implementation, is_on_host
+):
+    adam = importlib.import_module("torch.optim.adam")
+    monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda parameter: None)  # it refuses meta
+    config = OptimizerConfig(name=name, implementation=implementation)
+    parameter = torch.nn.Parameter(torch.empty(4, 4, device="meta"))
+    parameter.grad = torch.empty_like(parameter)
+    optimizer = make_optimizer(config, [parameter])
+    optimizer._init_group(optimizer.param_groups[0], *([] for _ in range(6)))
+    assert (optimizer.state[parameter]["step"].device.type == "cpu") is is_on_host
+    steps = [t for t in state_ledger(TINY_GPT2, FP32, config) if t.role == "step"]
+    assert steps and {step.is_on_host for step in steps} == {is_on_host}
+
+
+@pytest.mark.parametrize(
+    "precision, addends",
+    [
+        (FP32, (4, 4, 4, 4)),
+        (AUTOCAST_BF16, (4, 4, 4, 4)),
+        (BF16_MASTER, (2, 2, 4, 4, 4)),  # Rajbhandari et al. 2020, section 3.1: 2 + 2 + 12
+        (MEGATRON, (2, 4, 4, 4, 4)),  # Megatron-LM, docs of the distributed optimizer: 18
+        (BF16_TWO_GRADIENTS, (2, 2, 4, 4, 4, 4)),  # Ultra-Scale Playbook: 20
+        (PURE_BF16, (2, 2, 2, 2)),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_published_bytes_per_parameter(precision, addends):
+    assert sorted(bytes_per_parameter(precision, ADAMW).values()) == sorted(addends)
+
+
+def test_addends_have_names():
+    names = list(bytes_per_parameter(BF16_TWO_GRADIENTS, ADAMW))
+    assert names == ["weight", "gradient", "main gradient", "master weight", "exp_avg", "exp_avg_sq"]
+
+
+@pytest.mark.parametrize(
+    "name, more", [("SGD", 0), ("SGD momentum", 4), ("Adam", 8), ("AdamW", 8), ("AdamW amsgrad", 12)]
+)
+def test_the_optimizers_share_of_fp32(name, more):
+    assert sum(bytes_per_parameter(FP32, OptimizerConfig(name=name)).values()) == 8 + more
+
+
+def test_adafactor_keeps_a_row_and_a_column():
+    addends = bytes_per_parameter(FP32, OptimizerConfig(name="Adafactor"), shape=(1000, 500))
+    assert addends["row_var"] == 4 * 1000 / (1000 * 500) and addends["col_var"] == 4 * 500 / (1000 * 500)
+    assert bytes_per_parameter(FP32, OptimizerConfig(name="Adafactor"), shape=(64,))["variance"] == 4
+
+
+def test_8_bit_states_cost_two_bytes_and_their_scales():
+    """bitsandbytes: one byte a value and one float32 for each block of 256; small tensors stay in float32."""
+    eight_bit = OptimizerConfig(name="8-bit AdamW")
+    addends = bytes_per_parameter(FP32, eight_bit)
+    assert sum(v for role, v in addends.items() if role not in ("weight", "gradient")) == 2 * (1 + 4 / 256)
+    assert bytes_per_parameter(FP32, eight_bit, shape=(4095,))["exp_avg"] == 4
+    assert bytes_per_parameter(FP32, eight_bit, shape=(4096,))["exp_avg"] == 1
+
+
+def test_a_block_that_is_not_full_has_a_scale_too():
+    parameter = Parameter(name="odd", shape=(4097, 1), kind="mlp")
+    roles = {t.role: t.shape for t in optimizer_tensors(parameter, FP32, OptimizerConfig(name="8-bit AdamW"))}
+    assert roles["exp_avg"] == (4097, 1) and roles["exp_avg absmax"] == (17,)
+
+
+def test_a_block_of_another_size_changes_the_scales_only():
+    large = OptimizerConfig(name="8-bit AdamW", block_size=2048)
+    assert bytes_per_parameter(FP32, large)["exp_avg absmax"] == 4 / 2048
+
+
+@pytest.mark.parametrize("precision", PRECISIONS.values(), ids=PRECISIONS)
+def test_totals_are_bytes_per_parameter_times_parameters(precision):
+    totals = state_bytes(GPT2_SMALL, precision, ADAMW)
+    addends = bytes_per_parameter(precision, ADAMW)
+    assert sum(totals.values()) == sum(addends.values()) * count_parameters(GPT2_SMALL)
+    weights_and_gradients = sum(v for role, v in addends.items() if "gradient" in role or role == "weight")
+    assert totals["weights"] + totals["gradients"] == weights_and_gradients * count_parameters(GPT2_SMALL)
+
+
+def test_moments_in_16_bits_beside_a_32_bit_master_copy():
+    """DeepSeek-V3 (arXiv:2412.19437, section 3.3.2): fp32 master and gradients, bf16 moments."""
+    deepseek = Precision(
+        name="DeepSeek-V3", weight_dtype="bfloat16", gradient_dtype="float32", compute_dtype="bfloat16",
+        master_dtype="float32", state_dtype="bfloat16",
+    )  # fmt: skip
+    assert list(bytes_per_parameter(deepseek, ADAMW).values()) == [2, 4, 4, 2, 2]

@@ -1,0 +1,194 @@
+"""Cards against vendors' printed figures and against what other logs of the same cards print."""
+
+import ast
+import dataclasses
+import importlib.util
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from memkit.hardware.cards import CARDS, MIN_CAPABILITY, card_by_driver_name, matrix_dtypes
+from memkit.units import GIB, KIB, MIB, format_bytes
+
+NVIDIA = [card for card in CARDS.values() if card.vendor == "NVIDIA"]
+
+# 10**9 bytes per second as the data sheets print them.
+PRINTED_BANDWIDTH = {
+    "V100 16 GB": 900, "V100 32 GB": 900, "T4": 320, "RTX 3080": 760, "RTX 3090": 936, "A10": 600,
+    "A100 PCIe 40 GB": 1555, "A100 SXM 40 GB": 1555, "A100 PCIe 80 GB": 1935, "A100 SXM 80 GB": 2039,
+    "RTX 4090": 1008, "L4": 300, "L40S": 864, "H100 PCIe": 2000, "H100 SXM": 3350, "H100 NVL": 3900,
+    "H200": 4800, "RTX 5090": 1792, "B200": 8000, "MI300X": 5300,
+}  # fmt: skip
+
+# Both directions together, as the vendors print them.
+PRINTED_LINKS = {"V100 32 GB": 300, "A100 SXM 80 GB": 600, "H100 SXM": 900, "B200": 1800, "RTX 3090": 112.5}
+
+# Totals that CUDA told other processes, in other logs than the ones the records cite.
+OTHER_LOGS = [
+    ("T4", "14.76 GiB total capacity", "https://github.com/Morizeyao/GPT2-Chinese/issues/215"),
+    ("RTX 5090", "a total capacity of 31.37 GiB", "https://github.com/Wan-Video/Wan2.1/issues/465"),
+    ("A100 PCIe 80 GB", "a total capacity of 79.15 GiB", "https://github.com/vllm-project/vllm/issues/4408"),
+]
+NEARBY_LOGS = [
+    ("V100 32 GB", "totalMemory: 31.72GiB", "https://github.com/tensorflow/tensorflow/issues/37162"),
+    ("RTX 4090", "23.68 GiB total capacity", "https://github.com/zai-org/CogVideo/issues/36"),
+    ("RTX 4090", "a total capacity of 23.52 GiB", "https://github.com/Soul-AILab/SoulX-FlashTalk/issues/5"),
+    ("A100 SXM 40 GB", "40441 MBytes (42405855232 bytes)",
+     "https://upb-pc2.atlassian.net/wiki/spaces/PC2DOK/pages/1900609/NVIDIA+A100+40GB+with+NVLINK"),
+    ("RTX 5090", "32117 MBytes (33677180928 bytes)",
+     "https://github.com/aikitoria/open-gpu-kernel-modules/issues/1"),
+]  # fmt: skip
+
+
+def bytes_in_log(line: str) -> int:
+    if match := re.search(r"\((\d+) bytes\)", line):
+        return int(match[1])
+    return round(float(re.search(r"([\d.]+) ?GiB", line)[1]) * GIB)
+
+
+@pytest.mark.parametrize("name, line, url", OTHER_LOGS)
+def test_another_log_prints_the_same_total(name, line, url):
+    assert format_bytes(CARDS[name].memory_bytes) in line
+
+
+@pytest.mark.parametrize("name, line, url", NEARBY_LOGS)
+def test_drivers_differ_by_less_than_one_percent(name, line, url):
+    assert CARDS[name].memory_bytes == pytest.approx(bytes_in_log(line), rel=0.01)
+
+
+def test_every_unit_of_a_report_is_read():
+    assert CARDS["V100 16 GB"].memory_bytes == 16_945_512_448
+    assert CARDS["H100 SXM"].memory_bytes == 81_089 * MIB
+    assert CARDS["A10"].memory_bytes == 2199 * GIB // 100
+
+
+@pytest.mark.parametrize("card", [card for card in NVIDIA if card.nvidia_smi_mib], ids=lambda card: card.name)
+def test_nvidia_smi_shows_more_than_a_process_gets(card):
+    # https://github.com/modal-labs/modal-client/pull/2797 lists what nvidia-smi prints for eight cards.
+    assert 0.94 * card.nvidia_smi_mib * MIB < card.memory_bytes < card.nvidia_smi_mib * MIB
+
+
+def test_an_80_gb_card_has_85_billion_bytes():
+    assert round(CARDS["H100 SXM"].memory_bytes / 1e9, 1) == 85.0
+
+
+def test_every_card_has_a_printed_bandwidth_to_be_compared_with():
+    assert PRINTED_BANDWIDTH.keys() == CARDS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(PRINTED_BANDWIDTH.keys() - {"B200"}))
+def test_bandwidth_is_bus_width_times_rate(name):
+    assert CARDS[name].memory_bandwidth == pytest.approx(PRINTED_BANDWIDTH[name] * 10**9, rel=0.02)
+
+
+def test_the_8_tb_per_s_of_a_b200_are_rounded_up():
+    # https://github.com/pytorch/ao/pull/4002: 7680 bits at 3996 MHz, twice a clock: "7.672 TB/s".
+    assert round(CARDS["B200"].memory_bandwidth / 1e12, 3) == 7.672
+    assert round(PRINTED_BANDWIDTH["B200"] * 10**9 / CARDS["B200"].memory_bandwidth, 2) == 1.04
+
+
+def test_mixbench_prints_the_bandwidth_of_an_a100_pcie():
+    # https://github.com/ekondis/mixbench/issues/47: "Memory bandwidth: 1935.36 GB/sec"
+    assert CARDS["A100 PCIe 80 GB"].memory_bandwidth == 1_935_360_000_000
+
+
+@pytest.mark.parametrize("card", CARDS.values(), ids=lambda card: card.name)
+def test_the_float32_rate_is_lanes_times_clock(card):
+    multiply_add = 2
+    derived = card.num_sms * card.fp32_lanes_per_sm * multiply_add * card.clock_hz / 1e12
+    assert card.peak_tflops["float32"] == pytest.approx(derived, rel=0.01)
+
+
+def test_bfloat16_is_twice_tf32_and_far_more_than_float32():
+    rates = CARDS["H100 SXM"].peak_tflops
+    assert round(rates["bfloat16"] / rates["tf32"], 1) == 2.0
+    assert round(rates["bfloat16"] / rates["float32"], 1) == 14.8
+    assert round(rates["float8_e4m3fn"] / rates["bfloat16"], 1) == 2.0
+
+
+@pytest.mark.parametrize("name, printed", PRINTED_LINKS.items())
+def test_a_link_is_half_of_what_both_directions_carry(name, printed):
+    assert CARDS[name].link_bytes_per_s * 2 == printed * 10**9
+
+
+@pytest.mark.parametrize("card", NVIDIA, ids=lambda card: card.name)
+def test_formats_follow_from_the_compute_capability(card):
+    assert set(card.dtypes) == set(matrix_dtypes(card.compute_capability))
+
+
+def rule_of_torchs_tests(name: str, capability: tuple[int, int]) -> bool:
+    """Run a function of torch's own test helpers as on a card of this capability.
+
+    It is cut out of its file, which cannot be imported without a package that only torch's developers have.
+    """
+    spec = importlib.util.find_spec("torch.testing._internal")
+    text = Path(spec.submodule_search_locations[0], "common_cuda.py").read_text(encoding="utf-8")
+    (rule,) = (part for part in ast.parse(text).body if getattr(part, "name", "") == name)
+    cuda = SimpleNamespace(is_available=lambda: True, get_device_capability=lambda: capability)
+    names = {
+        "torch": SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=None)),
+        "SM90OrLater": capability >= (9, 0),
+        "SM100OrLater": capability >= (10, 0),
+    }
+    exec(compile(ast.Module(body=[rule], type_ignores=[]), name, "exec"), names)
+    return names[name]()
+
+
+@pytest.mark.parametrize("card", NVIDIA, ids=lambda card: card.name)
+def test_formats_are_those_that_torch_expects(card, monkeypatch):
+    import torch
+
+    properties = SimpleNamespace(major=card.compute_capability[0])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
+    capability = card.compute_capability
+    found = matrix_dtypes(capability)
+    assert ("bfloat16" in found) == torch.cuda.is_bf16_supported(including_emulation=False)
+    assert ("tf32" in found) == torch.cuda.is_tf32_supported()
+    assert ("float8_e4m3fn" in found) == rule_of_torchs_tests("evaluate_platform_supports_fp8", capability)
+    assert ("float4_e2m1fn" in found) == rule_of_torchs_tests(
+        "evaluate_platform_supports_mx_gemm", capability
+    )
+
+
+def test_formats_by_generation():
+    assert matrix_dtypes((6, 1)) == ()
+    assert "bfloat16" not in matrix_dtypes((7, 5))
+    assert "float8_e4m3fn" not in matrix_dtypes((8, 6))
+    assert matrix_dtypes((12, 0)) == tuple(MIN_CAPABILITY)
+
+
+@pytest.mark.parametrize(
+    "name, l2_bytes, shared_bytes",
+    [  # deviceQuery: "L2 Cache Size" and "Total shared memory per multiprocessor"
+        ("T4", 4_194_304, 65_536),
+        ("A100 SXM 40 GB", 41_943_040, 167_936),
+        ("RTX 5090", 100_663_296, 102_400),
+        ("V100 16 GB", 6_291_456, 96 * KIB),
+    ],
+)
+def test_caches_as_device_query_prints_them(name, l2_bytes, shared_bytes):
+    assert CARDS[name].l2_bytes == l2_bytes
+    assert CARDS[name].shared_bytes_per_sm == shared_bytes
+
+
+def test_cards_are_found_by_the_drivers_name():
+    assert card_by_driver_name("Tesla T4") is CARDS["T4"]
+    assert card_by_driver_name("NVIDIA H200") is CARDS["H200"]
+    assert card_by_driver_name("") is None
+    names = [name for card in CARDS.values() for name in card.driver_names]
+    assert len(names) == len(set(names))
+
+
+def test_a_card_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        CARDS["T4"].label_gb = 80
+
+
+@pytest.mark.parametrize("card", CARDS.values(), ids=lambda card: card.name)
+def test_every_card_names_its_sources(card):
+    assert card.memory_source
+    assert re.search(r"20\d\d", card.source)

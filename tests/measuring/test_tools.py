@@ -1,0 +1,375 @@
+"""The tools of chapter 07: a small card that refuses, a monitor that warns, a walk that sees what Python sees."""
+
+import gc
+import json
+import weakref
+
+import pytest
+import torch
+
+from memkit.allocator.caching import CachingAllocator, OutOfMemory
+from memkit.allocator.config import AllocatorConfig
+from memkit.allocator.heap import Driver
+from memkit.measuring.gpu import caught_out_of_memory
+from memkit.measuring.live_objects import live_tensors
+from memkit.measuring.measure import measure_memory
+from memkit.measuring.monitor import MemoryMonitor
+from memkit.measuring.profiler import own_memory_table, profiled_step, read_execution_trace
+from memkit.measuring.small_card import CudaCard, SimulatedCard, capped_card
+from memkit.measuring.stages import LABELS, stage_jumps, stage_table
+from memkit.program.small_programs import ragged_build, small_net, small_step
+from memkit.setup.models import TINY_LLAMA
+from memkit.setup.training import TrainingSetup
+from memkit.timeline import Instant, MemoryTimeline
+from memkit.tracing.trace import trace_memory
+from memkit.units import KIB, MIB
+
+ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a real card answers instead of the played one")
+
+
+# The played card
+
+
+def test_a_played_card_counts_as_the_allocator_counts():
+    oracle = CachingAllocator(driver=Driver(64 * MIB))
+    sizes = (1, 1000, 300_000, 2_000_000)
+    with SimulatedCard(64 * MIB) as card:
+        held = [torch.empty(size) for size in sizes]
+        addresses = [oracle.malloc(4 * size) for size in sizes]
+        assert card.allocated_bytes == oracle.allocated_bytes
+        assert card.peak_reserved_bytes == oracle.reserved_bytes
+        del held[2]
+        oracle.free(addresses[2])
+        assert card.allocated_bytes == oracle.allocated_bytes
+        card.empty_cache()
+        oracle.empty_cache()
+        assert card.allocator.reserved_bytes == oracle.reserved_bytes
+    del held
+    assert card.allocated_bytes == 0
+
+
+def test_a_view_and_an_in_place_operation_cost_nothing():
+    with SimulatedCard(MIB * 64) as card:
+        x = torch.zeros(1000, 1000)
+        before = card.allocated_bytes
+        y = x.t()[10:].view(-1) if x.t()[10:].is_contiguous() else x.view(-1)[10:]
+        x.add_(1)
+        assert card.allocated_bytes == before and y.untyped_storage()._cdata == x.untyped_storage()._cdata
+
+
+def test_a_played_step_peaks_where_the_profiler_of_the_real_step_says():
+    """Oracle: torch's own profiler on the same step; the card adds rounding, the profiler scratch."""
+
+    def build():
+        step = small_step("cpu")
+        return lambda: step(2048)
+
+    measured = measure_memory(build, device="cpu", steps=2)
+    with SimulatedCard(1024 * MIB) as card:
+        step = build()
+        step()
+        step()
+    assert card.peak_allocated_bytes == pytest.approx(measured.peak_bytes, rel=0.01)
+
+
+def test_what_does_not_fit_raises_torchs_own_error_with_the_allocators_words():
+    oracle = CachingAllocator(driver=Driver(8 * MIB))
+    with pytest.raises(OutOfMemory) as expected:
+        oracle.malloc(16 * MIB)
+    with SimulatedCard(8 * MIB) as card, pytest.raises(torch.OutOfMemoryError) as error:
+        torch.empty(4 * MIB)
+    assert str(error.value) == str(expected.value)
+    assert card.allocated_bytes == 0
+
+
+def test_the_refused_tensor_itself_is_gone_though_the_traceback_lives():
+    with SimulatedCard(8 * MIB):
+        try:
+            torch.empty(4 * MIB)
+        except torch.OutOfMemoryError as error:
+            assert error.__traceback__ is not None
+            gc.collect()
+            assert not any(t.num_bytes == 16 * MIB for t in live_tensors("cpu"))
+
+
+def test_a_failed_steps_tensors_live_inside_the_handler_and_die_after_it():
+    born = []
+
+    def step():
+        activation = torch.ones(MIB)
+        born.append(weakref.ref(activation))
+        return activation + torch.ones(64 * MIB)
+
+    with SimulatedCard(64 * MIB) as card:
+        try:
+            step()
+        except torch.OutOfMemoryError:
+            inside = born[0]() is not None, card.allocated_bytes
+        assert inside[0] and inside[1] >= 4 * MIB
+        assert born[0]() is None and card.allocated_bytes == 0
+
+
+def test_an_error_in_the_backward_comes_through_too():
+    x = torch.ones(512, 512, requires_grad=True)
+    with SimulatedCard(4 * MIB) as card:
+        y = (x * 2).exp().sum()  # two tensors of 1 MiB live on for the backward
+        keep = torch.ones(256, 1024)
+        assert caught_out_of_memory(lambda: [torch.ones_like(keep) for _ in range(9)])
+        y.backward()
+    assert card.peak_allocated_bytes <= 4 * MIB
+
+
+def test_options_of_the_allocator_reach_the_played_card():
+    reserved = {}
+    for expandable in (False, True):
+        config = AllocatorConfig(expandable_segments=expandable)
+        with SimulatedCard(1024 * MIB, config) as card:
+            for size in (20, 24, 28, 32):
+                torch.empty(size * MIB, dtype=torch.uint8)
+        reserved[expandable] = card.peak_reserved_bytes
+    assert reserved[True] < reserved[False]
+
+
+@ON_CPU
+def test_without_a_gpu_the_card_is_played():
+    assert isinstance(capped_card(MIB), SimulatedCard)
+
+
+@pytest.mark.parametrize("num_bytes", [0, -1, 1.5, "2", None])
+def test_a_card_of_nonsense_is_refused(num_bytes):
+    with pytest.raises(ValueError, match="num_bytes"):
+        capped_card(num_bytes)
+
+
+@pytest.mark.gpu
+def test_a_real_card_is_capped_and_let_go():
+    with capped_card(256 * MIB) as card:
+        assert isinstance(card, CudaCard)
+        message = caught_out_of_memory(lambda: torch.empty(512 * MIB, dtype=torch.uint8, device="cuda"))
+        assert "out of memory" in message
+    assert torch.empty(512 * MIB, dtype=torch.uint8, device="cuda").numel() == 512 * MIB
+
+
+# The monitor
+
+
+class Counters:
+    """A card whose counters the test sets."""
+
+    capacity_bytes = 1000
+    allocated_bytes = peak_allocated_bytes = peak_reserved_bytes = num_alloc_retries = 0
+    num_resets = 0
+
+    def reset_peak(self):
+        self.num_resets += 1
+
+
+def warnings_of(floors=(), reserved=(), retries=(), **choices):
+    card = Counters()
+    monitor = MemoryMonitor(card, **choices)
+    told = []
+    for step in range(max(map(len, (floors, reserved, retries)))):
+        card.allocated_bytes = floors[step] if floors else 0
+        card.peak_reserved_bytes = reserved[step] if reserved else 0
+        card.num_alloc_retries = retries[step] if retries else 0
+        told.append(monitor.after_step())
+    assert card.num_resets == len(told) + 1
+    return told, monitor
+
+
+def test_a_flat_run_is_silent():
+    told, monitor = warnings_of(floors=[300, 500, 500, 500, 500, 500], reserved=[900] * 6)
+    assert not any(told) and monitor.growth_bytes == 0
+
+
+def test_the_floor_that_rises_in_every_step_is_a_leak():
+    told, monitor = warnings_of(floors=[300, 500, 510, 520, 530])
+    assert [bool(step) for step in told] == [False, False, False, False, True]
+    assert "the floor rises, 30 B in 3 steps" in told[-1][0] and monitor.growth_bytes == 30
+
+
+@pytest.mark.parametrize("floors", [[300, 500, 510, 510, 520], [1, 2, 3, 4], [500, 510, 505, 520, 530]])
+def test_a_floor_that_rests_or_is_young_is_none(floors):
+    assert not any(warnings_of(floors=floors)[0])
+
+
+def test_the_peak_of_reserved_is_what_warns():
+    told, _ = warnings_of(reserved=[899, 900, 901, 899])
+    assert [bool(step) for step in told] == [False, False, True, False]
+    assert told[2] == ("step 3: 90% of the card was reserved: the next longer batch may fail",)
+
+
+def test_a_new_retry_warns_once():
+    told, monitor = warnings_of(retries=[0, 1, 1, 2])
+    assert [bool(step) for step in told] == [False, True, False, True]
+    assert str(monitor).splitlines()[-1].split()[-1] == "2"
+
+
+@pytest.mark.parametrize("choices", [{"reserved_share": 0}, {"reserved_share": 1.1}, {"patience": 0}])
+def test_nonsense_choices_are_refused(choices):
+    with pytest.raises(ValueError, match=next(iter(choices))):
+        MemoryMonitor(Counters(), **choices)
+
+
+@ON_CPU
+def test_a_planted_leak_is_seen_by_its_bytes_and_a_mended_one_is_not():
+    for leaks in (True, False):
+        with capped_card(256 * MIB) as card:
+            step, kept, monitor = small_step(card.device), [], MemoryMonitor(card)
+            for _ in range(6):
+                step(64)
+                if leaks:
+                    kept.append(torch.ones(MIB // 4, device=card.device))
+                monitor.after_step()
+        assert monitor.growth_bytes == (3 * MIB if leaks else 0)
+
+
+# The walk
+
+
+def test_the_walk_lists_each_storage_once_the_largest_first():
+    before = live_tensors("cpu")
+    x = torch.zeros(1000, 100)
+    views = [x.t(), x[5:], x.view(-1)]
+    model = torch.nn.Linear(100, 10)
+    model(x).sum().backward()
+    found = live_tensors("cpu", besides=before)
+    assert [str(t) for t in found][:3] == [
+        "tensor [1000, 100] float32",
+        "gradient [10, 100] float32",
+        "parameter [10, 100] float32",
+    ]
+    assert [t.num_bytes for t in found] == sorted((t.num_bytes for t in found), reverse=True)
+    assert len({t.storage for t in found}) == len(found) and len(views) == 3
+
+
+def test_the_walk_misses_what_only_autograd_holds():
+    before = live_tensors("cpu")
+    logits = torch.randn(100, 1000, requires_grad=True)
+    loss = torch.nn.functional.cross_entropy(logits, torch.zeros(100, dtype=torch.long))
+    found = [str(t) for t in live_tensors("cpu", besides=before)]
+    assert loss.grad_fn.next_functions[0][0]._saved_result.shape == (100, 1000)  # and now Python has seen it
+    assert found.count("tensor [100, 1000] float32") == 1  # the logits; not their log-softmax
+
+
+def test_the_walk_keeps_to_its_device():
+    x = torch.zeros(3, device="meta")
+    assert live_tensors("cuda") == () or torch.cuda.is_available()
+    assert x.device.type == "meta"
+
+
+# Stages
+
+
+@pytest.fixture(scope="module")
+def traced():
+    def build():
+        step = small_step("cuda")
+        return lambda: step(4096)
+
+    return trace_memory(build)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_jumps_add_up_to_the_readings(traced, step):
+    jumps = stage_jumps(traced, step)
+    start = 0 if step == 1 else traced.at("zero_grad", 1).total_bytes
+    for jump in jumps:
+        start += jump.jump_bytes
+        assert jump.reading_bytes == start == traced.at(jump.stage, 1 if jump.stage == "init" else step).total_bytes
+        assert sum(jump.parts.values()) == jump.jump_bytes
+    assert [jump.stage for jump in jumps] == list(LABELS)[step - 1 :]
+
+
+def test_the_jump_after_the_backward_is_not_the_gradients(traced):
+    jumps = {jump.stage: jump for jump in stage_jumps(traced)}
+    assert jumps["init"].is_its_label
+    assert jumps["backward"].jump_bytes < 0 < jumps["backward"].parts["gradients"]
+    assert not jumps["backward"].is_its_label
+    assert "activations -" in stage_table(traced)
+    assert not {jump.stage: jump for jump in stage_jumps(traced, 2)}["optimizer"].parts.get("optimizer_states")
+
+
+def test_readings_without_parts_are_refused():
+    known = MemoryTimeline(instants=(Instant(name="init", total_bytes=5),), source="measured")
+    with pytest.raises(ValueError, match="parts at 'init' are not known"):
+        stage_jumps(known)
+
+
+# The execution trace
+
+
+def event(cat, ts, dur, **args):
+    return {"ph": "X", "cat": cat, "name": f"cudaLaunchKernel {cat}", "ts": ts, "dur": dur, "args": args}
+
+
+EVENTS = [
+    event("cpu_op", 0, 50),
+    event("cuda_runtime", 5, 2, correlation=1),
+    event("cuda_runtime", 8, 2, correlation=2),
+    event("kernel", 10, 20, stream=7, correlation=1),
+    event("kernel", 40, 10, stream=7, correlation=2),
+    event("gpu_memcpy", 25, 20, stream=20),
+    {"ph": "i", "cat": "kernel", "name": "a mark, not a span"},
+]
+
+
+def test_counts_delays_overlap_and_idle_time_are_read():
+    found = read_execution_trace(EVENTS)
+    assert (found.num_operations, found.num_launches, found.num_kernels) == (1, 2, 3)
+    assert found.busy_us == {7: 30.0, 20: 20.0}
+    assert found.overlap_us == 5 + 5  # 25 to 30 and 40 to 45
+    assert found.idle_us == 0.0 and found.launch_delay_us == 40 - 8
+    alone = read_execution_trace([e for e in EVENTS if e.get("cat") != "gpu_memcpy"])
+    assert alone.overlap_us == 0 and alone.idle_us == 10
+
+
+def test_a_file_of_the_real_profiler_is_read(tmp_path):
+    step = small_step("cpu")
+    profiler = profiled_step(lambda: step(16))
+    path = tmp_path / "trace.json"
+    profiler.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    found = read_execution_trace(path)
+    assert found.num_operations == sum(e.get("cat") == "cpu_op" and e["ph"] == "X" for e in events) > 20
+    assert "operations" in str(found)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"traceEvents"', "3"])
+def test_another_file_is_refused(tmp_path, text):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="other.json is not a trace"):
+        read_execution_trace(path)
+
+
+def test_the_profilers_table_ranks_by_own_memory():
+    x = torch.ones(1000, 1000)
+    table = own_memory_table(profiled_step(lambda: x.exp()), num_rows=1)
+    assert table.splitlines()[-1].startswith("aten::") and "3.81 MiB" in table
+    with pytest.raises(ValueError, match="num_rows"):
+        own_memory_table(profiled_step(lambda: None), num_rows=0)
+
+
+# Batches of many lengths, and the small net
+
+
+def test_every_step_has_its_own_length():
+    setup = TrainingSetup(model=TINY_LLAMA, micro_batch_size=2, seq_len=64, attention="stored")
+    lengths = (64, 32, 96)
+    ragged = trace_memory(ragged_build(setup, lengths), steps=4)
+    plain = {n: trace_memory(ragged_build(setup, [n]), steps=2) for n in lengths}
+    for step, n in zip((2, 3, 4), (32, 96, 64), strict=True):
+        want = plain[n].at("forward", 2)
+        assert ragged.at("forward", step).activations == want.activations
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (3, -1), (1.5,)])
+def test_lengths_of_nonsense_are_refused(lengths):
+    with pytest.raises(ValueError, match="length"):
+        ragged_build(TrainingSetup(model=TINY_LLAMA), lengths)
+
+
+def test_the_small_net_has_the_size_its_docstring_says():
+    weights = sum(p.nbytes for p in small_net("cpu").parameters() if p.dim() == 2)
+    assert weights == 8 * MIB and sum(p.nbytes for p in small_net("cpu").parameters()) - weights == 10 * KIB

@@ -1,0 +1,29 @@
+"""The bars of a block: their sizes are the ledger's, their sums are in the words for who does not see them."""
+
+import pytest
+from matplotlib.patches import Rectangle
+
+from memkit.formula.activations import block_ledger
+from memkit.pictures.saved import ledger_pieces, saved_figure
+from memkit.setup.models import GPT2_LARGE
+from memkit.setup.recipes import PURE_BF16
+from memkit.setup.training import TrainingSetup
+
+LEDGER = block_ledger(TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8))
+
+
+def test_pieces_sum_to_the_ledger():
+    assert sum(ledger_pieces(LEDGER).values()) == pytest.approx(LEDGER.per_sbh)
+
+
+def test_a_bar_is_as_long_as_its_pieces():
+    pieces = ledger_pieces(LEDGER)
+    picture = saved_figure({"GPT-2 large": pieces})
+    widths = [patch.get_width() for patch in picture.axes[0].patches if isinstance(patch, Rectangle)]
+    assert widths == pytest.approx(list(pieces.values()))
+    assert "GPT-2 large 32.1 sbh" in picture.alt
+
+
+def test_no_bars_no_picture():
+    with pytest.raises(ValueError, match="at least one bar"):
+        saved_figure({})

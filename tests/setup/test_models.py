@@ -1,0 +1,74 @@
+"""Every published model has its published number of parameters, to the last one."""
+
+from dataclasses import replace
+
+import pytest
+
+from memkit.formula.parameters import count_parameters
+from memkit.setup.models import (
+    LLAMA_2_13B,
+    LLAMA_2_70B,
+    MISTRAL_7B,
+    PUBLISHED_MODELS,
+    TINY_GPT2,
+    TINY_LLAMA,
+    ModelConfig,
+)
+
+HUB = "https://huggingface.co"
+PUBLISHED_COUNTS = {
+    "GPT-2 small": (124_439_808, f"{HUB}/openai-community/gpt2"),
+    "GPT-2 medium": (354_823_168, f"{HUB}/openai-community/gpt2-medium"),
+    "GPT-2 large": (774_030_080, f"{HUB}/openai-community/gpt2-large; keras-hub preset gpt2_large_en"),
+    "GPT-2 XL": (1_557_611_200, f"{HUB}/openai-community/gpt2-xl; keras-hub preset gpt2_extra_large_en"),
+    "Llama-2-7B": (6_738_415_616, f"{HUB}/meta-llama/Llama-2-7b-hf"),
+    "Llama-2-13B": (13_015_864_320, f"{HUB}/meta-llama/Llama-2-13b-hf"),
+    "Llama-2-70B": (68_976_648_192, f"{HUB}/meta-llama/Llama-2-70b-hf"),
+    "Llama-3-8B": (8_030_261_248, f"{HUB}/meta-llama/Meta-Llama-3-8B"),
+    "Llama-3-70B": (70_553_706_496, f"{HUB}/meta-llama/Meta-Llama-3-70B"),
+    "Llama-3.1-405B": (405_853_388_800, f"{HUB}/meta-llama/Llama-3.1-405B"),
+    "Llama-3.2-1B": (
+        1_235_814_400,
+        f"{HUB}/meta-llama/Llama-3.2-1B; GPTQModel tests, LLAMA_3_2_1B_PARAMETER_COUNT",
+    ),
+    "Mistral-7B": (7_241_732_096, f"{HUB}/mistralai/Mistral-7B-v0.1 and v0.2, vocabulary of 32,000"),
+    "Qwen2-0.5B": (494_032_768, f"{HUB}/Qwen/Qwen2-0.5B"),
+}
+"""Counts of the checkpoints' own headers (safetensors), with where they are published."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED_MODELS)
+def test_the_count_is_the_published_one(name):
+    count, source = PUBLISHED_COUNTS[name]
+    assert count_parameters(PUBLISHED_MODELS[name]) == count, source
+
+
+def test_mistral_v3_has_768_tokens_more():
+    """Mistral-7B-v0.3 has a vocabulary of 32,768 and 7,248,023,552 parameters (its safetensors header)."""
+    assert count_parameters(replace(MISTRAL_7B, vocab_size=32_768)) == 7_248_023_552
+
+
+@pytest.mark.parametrize("config, in_file", [(LLAMA_2_13B, 13_015_866_880), (LLAMA_2_70B, 68_976_653_312)])
+def test_two_checkpoints_hold_more_values_than_parameters(config, in_file):
+    """The files of Llama-2-13B and 70B also store rotary frequencies: head_dim / 2 values in each layer."""
+    assert in_file - count_parameters(config) == config.num_layers * config.head_dim // 2
+
+
+def test_defaults_are_filled_in():
+    config = ModelConfig(num_layers=1, hidden_size=64, num_heads=4, vocab_size=10, max_seq_len=8)
+    assert (config.num_kv_heads, config.head_dim, config.intermediate_size) == (4, 16, 256)
+    assert (config.query_size, config.kv_size) == (64, 64)
+
+
+def test_heads_may_be_wider_or_narrower_than_the_hidden_size():
+    config = replace(TINY_LLAMA, head_dim=96)
+    assert (config.query_size, config.kv_size) == (4 * 96, 2 * 96)
+    assert config.query_size != config.hidden_size
+
+
+def test_a_head_that_is_given_its_size_need_not_divide_the_hidden_size():
+    assert replace(TINY_GPT2, hidden_size=770, num_heads=12, num_kv_heads=12, head_dim=64).query_size == 768
+
+
+def test_a_model_is_equal_to_its_copy_and_can_be_a_key():
+    assert {replace(TINY_LLAMA): 1} == {TINY_LLAMA: 1}

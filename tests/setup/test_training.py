@@ -1,0 +1,60 @@
+"""A training setup refuses what cannot be trained, in one sentence with the value and what was allowed."""
+
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+from bad_values import BAD_VALUES, RECORDS
+
+from memkit.setup.models import TINY_GPT2, TINY_LLAMA
+from memkit.setup.training import TrainingSetup
+
+
+@pytest.mark.parametrize("bad", BAD_VALUES, ids=lambda bad: bad.id)
+def test_a_bad_value_gives_one_clear_error(bad):
+    with pytest.raises(ValueError) as caught:
+        bad.make()
+    message = str(caught.value)
+    for piece in bad.shows:
+        assert piece in message, f"{message!r} does not show {piece!r}"
+    assert "\n" not in message and len(message) < 300
+
+
+def test_there_are_at_least_fifty_different_bad_values():
+    assert len({bad.id for bad in BAD_VALUES}) == len(BAD_VALUES) >= 50
+    assert {bad.record for bad in BAD_VALUES} == set(RECORDS)
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_the_values_beside_a_bad_one_are_good(record):
+    kind, valid = RECORDS[record]
+    kind(**valid)
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_a_record_is_frozen(record):
+    kind, valid = RECORDS[record]
+    made = kind(**valid)
+    with pytest.raises(FrozenInstanceError):
+        made.name = "other"
+
+
+def test_a_what_if_is_a_new_record():
+    setup = TrainingSetup(model=TINY_LLAMA, micro_batch_size=2, seq_len=64)
+    assert replace(setup, seq_len=128).tokens_per_micro_batch == 2 * setup.tokens_per_micro_batch == 256
+    assert setup.seq_len == 64
+
+
+def test_a_what_if_is_checked_like_a_new_record():
+    with pytest.raises(ValueError, match="seq_len=2048 is above max_seq_len=1024"):
+        replace(TrainingSetup(model=TINY_GPT2), seq_len=2048)
+
+
+def test_rotary_positions_have_no_longest_sequence():
+    assert TrainingSetup(model=TINY_LLAMA, seq_len=10 * TINY_LLAMA.max_seq_len).seq_len == 10_240
+
+
+def test_whole_numbers_of_numpy_become_python_ints():
+    import numpy as np
+
+    setup = TrainingSetup(model=TINY_LLAMA, micro_batch_size=np.int64(3), dropout=0)
+    assert type(setup.micro_batch_size) is int and setup.micro_batch_size == 3

@@ -1,0 +1,137 @@
+"""Scratch of CUDA kernels: what recorded runs took, and what follows from the sources' rules."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memkit.formula.kernels import embedding_backward_buffers, sort_bytes
+from memkit.tracing.scratch import block_shape, index_put_buffers, merged, reduction_buffers
+from memkit.tracing.trace import trace_memory
+
+
+def meta(*shape: int, dtype=torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def test_a_norms_gradient_as_two_recorded_runs_took_it():
+    """A weight of 1,024 summed over 4 × 512 tokens took 16,777,216 B and 32 B, over 4 × 128 nothing."""
+    assert reduction_buffers(meta(4, 512, 1024), (0, 1), 4) == [[16_777_216, 32]]
+    assert reduction_buffers(meta(4, 128, 1024), (0, 1), 4) == []
+
+
+def test_a_softmax_down_the_columns_as_another_recorded_run_took_it():
+    """Logits of 512 tokens × 10,000 words kept word by word: the largest took 164,626,432 B, the sum 41,156,608 B.
+
+    That run is of another model and another card than the two above.
+    """
+    logits = meta(10_000, 4, 128).permute(1, 2, 0)
+    assert reduction_buffers(logits, -1, 16) == [[164_626_432, 16]]
+    assert reduction_buffers(logits, [-1], 4) == [[41_156_608, 16]]
+
+
+def test_an_embeddings_gradient_as_two_recorded_runs_took_it():
+    """512 and 2,048 indices into 10,000 rows: five buffers of 8 B an index; the sort's own was 1 B."""
+    for tokens in (512, 2048):
+        stages = index_put_buffers(
+            meta(10_000, 1024), [meta(4, tokens // 4)], meta(4, tokens // 4, 1024), True
+        )
+        assert [size for stage in stages for size in stage] == [8 * tokens] * 5 + [1]
+    assert index_put_buffers(meta(10_000, 1024), [meta(4, 128)], meta(4, 128, 1024), False) == []
+
+
+@pytest.mark.parametrize(
+    "shape,dims", [((8, 1000), -1), ((2048, 10_000), -1), ((4, 16, 512, 512), -1), ((64,), None)]
+)
+def test_short_rows_are_summed_without_scratch(shape, dims):
+    assert reduction_buffers(meta(*shape), dims, 4) == []
+
+
+def test_one_sum_over_everything_keeps_one_value_a_block():
+    """2^24 values, 512 threads of 4 at a time: 432 blocks of 512 threads fill a card of 108 processors."""
+    ((values, semaphores),) = reduction_buffers(meta(1 << 24), None, 4)
+    assert (values, semaphores) == (4 * 432, 4)
+
+
+@given(st.integers(1, 1 << 20), st.integers(1, 1 << 20), st.sampled_from((128, 256, 512)))
+def test_a_block_has_no_more_threads_than_allowed(fast, slow, limit):
+    width, height = block_shape(fast, slow, limit)
+    assert 1 <= width * height <= limit and width <= max(fast, 1) and height <= max(slow, 1)
+    assert width & (width - 1) == height & (height - 1) == 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=4), st.data())
+def test_scratch_does_not_depend_on_how_a_walk_is_cut_into_dimensions(sizes, data):
+    shape = [size * 16 for size in sizes[:2]] + sizes[2:]
+    cut = data.draw(st.integers(0, len(shape)))
+    whole = meta(max(math.prod(shape[:cut]), 1), max(math.prod(shape[cut:]), 1))
+    assert reduction_buffers(meta(*shape), list(range(cut)) or [], 4) == (
+        reduction_buffers(whole, [0], 4) if cut else reduction_buffers(meta(*shape), None, 4)
+    )
+
+
+def test_dimensions_merge_where_one_walk_covers_them():
+    assert merged([(4, 512 * 1024), (512, 1024)]) == ((2048, 1024),)
+    assert merged([(4, 512 * 1024), (1024, 1)]) == ((1024, 1), (4, 512 * 1024))
+    assert merged([(1, 7)]) == ()
+
+
+def test_a_large_sort_copies_keys_and_values():
+    """cub's InvokeOnesweep copies both where keys have more than 8 bits; its tiles and digits are small."""
+    pairs = 1 << 20
+    assert 16 * pairs < sort_bytes(pairs, 9_999) < 1.05 * 16 * pairs
+    assert sort_bytes(pairs, 255) < pairs
+
+
+def test_an_embeddings_backward_keeps_partial_sums_in_float32():
+    """8,192 bf16 tokens, 4,096 wide: 819 full tens and a segment for each index, of 16 KiB each."""
+    stages = embedding_backward_buffers(8192, 128_256, 4096, value_bytes=2)
+    assert max(stages[-1]) == (819 + 8192) * 4096 * 4
+    assert embedding_backward_buffers(3072, 100, 64, value_bytes=4) == []
+
+
+def test_scratch_stands_beside_the_operation_and_is_gone_after_it():
+    def build():
+        weight = torch.ones(1024, device="cuda", requires_grad=True)
+        x = torch.randn(4, 512, 1024, device="cuda")
+
+        def step():
+            (x * weight).sum().backward()
+
+        return step
+
+    timeline = trace_memory(build, steps=1)
+    born = [event for event in timeline.events if event.is_scratch and event.num_bytes == 16_777_216]
+    assert [event.phase for event in born] == ["backward"]
+    assert timeline.at("backward").total_bytes < timeline.at("backward peak").total_bytes - 16_777_216
+
+
+def test_inference_mode_hides_no_operation_and_keeps_no_cast():
+    """In inference mode a composite operation reaches a dispatch mode whole; its inside counts too."""
+    counts = {}
+    for mode in (torch.no_grad, torch.inference_mode):
+
+        def build(mode=mode):
+            weight = torch.nn.Parameter(torch.empty(512, 512, device="cuda"))
+            x = torch.empty(2, 512, 4, 128, device="cuda")
+
+            def step():
+                with mode():
+                    y = torch.einsum("...i,oi->...o", x.flatten(2), weight)
+                    torch.einsum("...qh,...kh->...qk", x.transpose(1, 2), x.transpose(1, 2))
+                    with torch.autocast("cuda", dtype=torch.bfloat16):
+                        for _ in range(2):
+                            torch.einsum("...i,oi->...o", y, weight)
+
+            return step
+
+        events = trace_memory(build, steps=1).events
+        counts[mode] = [
+            (event.op, event.num_bytes) for event in events if event.num_bytes > 0 and event.phase != "init"
+        ]
+    assert not any("einsum" in op for op, _ in counts[torch.inference_mode])
+    casts = {m: [op for op, _ in found].count("aten._to_copy.default") for m, found in counts.items()}
+    assert casts == {torch.no_grad: 3, torch.inference_mode: 4}

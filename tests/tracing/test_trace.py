@@ -1,0 +1,744 @@
+"""The trace against real runs of the same code, operation by operation, and what a program may do to it."""
+
+import functools
+import gc
+import math
+import random
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from memkit.formula.parameters import count_parameters
+from memkit.measuring.measure import NUMBER, measure_memory
+from memkit.program.transformer import training_build
+from memkit.setup.models import LLAMA_2_7B, LLAMA_3_70B, TINY_GPT2, TINY_LLAMA
+from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.tracing.trace import Tracer, trace_memory
+from memkit.tracing.without_values import NeedsValues
+
+SMALL = {"num_layers": 2, "hidden_size": 128, "vocab_size": 512, "max_seq_len": 128}
+GPT2, LLAMA = (replace(TINY_GPT2, **SMALL), replace(TINY_LLAMA, intermediate_size=344, **SMALL))
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def boundaries(timeline, sorts_births=False) -> list[tuple[int, ...]]:
+    """What is allocated and freed between operations: the live bytes at each boundary, and every kind of
+    difference that there may be between a traced and a real run left out by name.
+
+    - scratch: born and freed inside one operation (``Event.is_scratch``); a dispatch mode cannot see it;
+    - a Python number made a tensor of 8 bytes on its way into an operation, which a mode sees as a number;
+    - a result that nobody keeps, born and freed before another operation allocates (where a recomputation
+      stops early, a real run drops the last result inside the operation, a trace after it);
+    - the order of frees between two allocations: autocast's cache is a hash table over addresses;
+    - with ``sorts_births``: the order of one operation's results, which a kernel and its fake twin may
+      differ in.
+    """
+    left_out = {event.block for event in timeline.events if event.is_scratch or is_number(event)}
+    births, operation, last_op = {}, 0, None
+    for event in timeline.events:
+        if event.block not in left_out and event.num_bytes > 0:
+            operation += (
+                event.op.rsplit(".", 1)[0] != last_op if event.op.count(".") > 1 else event.op != last_op
+            )
+            last_op = event.op.rsplit(".", 1)[0] if event.op.count(".") > 1 else event.op
+            births[event.block] = operation
+        elif births.get(event.block) == operation:
+            left_out.add(event.block)
+    runs: list[list[int]] = [[]]
+    for event in timeline.events:
+        if event.block in left_out:
+            continue
+        if runs[-1] and (runs[-1][-1] > 0) != (event.num_bytes > 0):
+            runs.append([])
+        runs[-1].append(event.num_bytes)
+    return [tuple(sorted(run)) if run and (run[0] < 0 or sorts_births) else tuple(run) for run in runs]
+
+
+def is_number(event) -> bool:
+    return event.op == NUMBER or event.op.startswith("aten.scalar_tensor") and abs(event.num_bytes) <= 8
+
+
+def both(build, steps=2):
+    return trace_memory(build, device="cpu", steps=steps), measure_memory(build, device="cpu", steps=steps)
+
+
+EXACT = {
+    "gpt2": (GPT2, FP32, {}),
+    "gpt2 recomputed": (GPT2, FP32, {"recomputation": "full"}),
+    "gpt2 selective": (GPT2, FP32, {"recomputation": "selective", "attention": "stored"}),
+    "gpt2 accumulated": (GPT2, FP32, {"grad_accum_steps": 3}),
+    "gpt2 python": (GPT2, FP32, {"attention": "stored", "dropout": 0.1, "uses_fused_gelu": False}),
+    "gpt2 autocast": (GPT2, AUTOCAST_BF16, {}),
+    "gpt2 autocast recomputed": (GPT2, AUTOCAST_BF16, {"recomputation": "full", "grad_accum_steps": 2}),
+    "gpt2 bf16": (GPT2, PURE_BF16, {"upcasts_logits": True}),
+    "llama": (LLAMA, FP32, {}),
+    "llama recomputed": (LLAMA, FP32, {"recomputation": "full", "sets_grads_to_none": False}),
+    "llama stored": (LLAMA, FP32, {"attention": "stored", "dropout": 0.1, "uses_fused_norm": False}),
+    "llama autocast": (LLAMA, AUTOCAST_BF16, {}),
+    "llama autocast accumulated": (LLAMA, AUTOCAST_BF16, {"grad_accum_steps": 2, "recomputation": "full"}),
+    "llama bf16": (LLAMA, PURE_BF16, {"recomputation": "full"}),
+    "llama bf16 accumulated": (LLAMA, PURE_BF16, {"grad_accum_steps": 2}),
+    "llama for-loop": (LLAMA, FP32, {"optimizer": OptimizerConfig(implementation="for-loop")}),
+}
+
+
+def setup_of(case: str, **changes) -> TrainingSetup:
+    model, precision, choices = EXACT[case]
+    shape = {"micro_batch_size": 2, "seq_len": 64, "device": "cpu"}
+    return TrainingSetup(model=model, precision=precision, **shape | choices | changes)
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_live_bytes_equal_a_real_runs_at_every_operation_boundary(case):
+    build = training_build(setup_of(case))
+    traced, measured = both(build)
+    assert boundaries(traced) == boundaries(measured)
+    ends = [(t.name, t.step, t.micro_batch) for t in traced.instants]
+    assert ends == [(m.name, m.step, m.micro_batch) for m in measured.instants]
+    for instant, real in zip(traced.instants, measured.instants, strict=True):
+        if not instant.name.endswith("peak"):  # a peak may hold scratch
+            assert instant.weights == real.weights and instant.gradients == real.gradients
+            assert instant.optimizer_states == real.optimizer_states
+            numbers = sum(e.num_bytes for e in measured.events if is_number(e) and e.num_bytes > 0)
+            assert 0 <= real.activations - instant.activations <= numbers
+            assert 0 <= real.total_bytes - instant.total_bytes <= numbers
+
+
+@pytest.mark.parametrize(
+    "case", ["gpt2", "gpt2 accumulated", "llama autocast", "llama recomputed", "llama bf16"]
+)
+def test_a_tracker_that_misses_the_reused_gradients_fails(case, monkeypatch):
+    build = training_build(setup_of(case))
+    measured = measure_memory(build, device="cpu")
+    asks = Tracer.runs_in_place  # still asked, since the tracer learns from the first answer
+    monkeypatch.setattr(Tracer, "runs_in_place", lambda *call: asks(*call) and False)
+    naive = trace_memory(build, device="cpu")
+    assert boundaries(naive) != boundaries(measured)
+    assert sum(e.num_bytes > 0 for e in naive.events) > sum(
+        e.num_bytes > 0 and not e.is_scratch and not is_number(e) for e in measured.events
+    )
+
+
+@pytest.mark.parametrize("model", [TINY_GPT2, TINY_LLAMA], ids=lambda m: m.name)
+@pytest.mark.parametrize("precision", [FP32, AUTOCAST_BF16, PURE_BF16], ids=lambda p: p.name)
+def test_the_peak_of_two_adamw_steps_is_within_three_per_mille(model, precision):
+    shape = {"micro_batch_size": 2, "seq_len": 128, "device": "cpu"}
+    traced, measured = both(training_build(TrainingSetup(model=model, precision=precision, **shape)))
+    assert abs(traced.peak_bytes - measured.peak_bytes) <= 0.003 * measured.peak_bytes
+    assert boundaries(traced) == boundaries(measured)
+
+
+# ---- any PyTorch code --------------------------------------------------------------------------------------
+
+
+def convolutions(device):
+    layers = (
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding="same"), nn.GroupNorm(4, 32), nn.SiLU(), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(32, 10),
+    )  # fmt: skip
+    model = nn.Sequential(*layers).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step():
+        x, y = torch.randn(8, 3, 32, 32, device=device), torch.randint(10, (8,), device=device)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def self_attention(device):
+    layer = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True, device=device)
+    optimizer = torch.optim.Adam(layer.parameters())
+
+    def step():
+        x = torch.randn(2, 16, 64, device=device)
+        kept, weights = layer(x, x, x, need_weights=True)
+        fused, _ = layer(x, x, x, need_weights=False)
+        (kept.square().mean() + fused.abs().mean() + weights.std()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def encoder(device, uses_autocast=False):
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.1)
+    model = nn.TransformerEncoder(layer, 2).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    mask = nn.Transformer.generate_square_subsequent_mask(16).to(device)
+
+    def step():
+        with torch.autocast(device, torch.bfloat16, enabled=uses_autocast):
+            loss = (
+                model(torch.randn(2, 16, 64, device=device), mask=mask, is_causal=True).float().pow(2).mean()
+            )
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def checkpointed(device, how):
+    parts = [nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64), nn.LayerNorm(64)]
+    blocks = nn.ModuleList(nn.Sequential(*parts) for _ in range(3)).to(device)
+    optimizer = torch.optim.AdamW(blocks.parameters())
+
+    def policy(context, op, *args, **kwargs):
+        is_saved = op is torch.ops.aten.addmm.default
+        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+    def run(block, x):
+        if how == "policy":
+            contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+            return checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+        if how == "offloaded":
+            with torch.autograd.graph.save_on_cpu(pin_memory=device == "cuda"):
+                return block(x)
+        return checkpoint(block, x, use_reentrant=how == "reentrant")
+
+    def step():
+        x = torch.randn(16, 64, device=device, requires_grad=True)
+        for block in blocks:
+            x = run(block, x)
+        x.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def optimizer_in_backward(device):
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).to(device)
+    optimizers = {p: torch.optim.AdamW([p], foreach=False) for p in model.parameters()}
+
+    def update(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    return lambda: model(torch.randn(16, 64, device=device)).square().mean().backward()
+
+
+def by_hand(device):
+    """No module and no optimizer; operations whose backward torch runs in place when nobody watches."""
+    weight = torch.randn(64, 64, device=device, requires_grad=True)
+    table = torch.randn(100, 64, device=device, requires_grad=True)
+    rows = torch.tensor([1, 2, 3, 4, 3]).to(device)
+
+    def step():
+        hidden = torch.relu(table[rows] @ weight)
+        first = hidden.gather(1, torch.zeros(5, 3, dtype=torch.long, device=device))
+        largest, _ = hidden.max(dim=1)
+        loss = first.sum() + largest.sum() + hidden.sort(dim=1)[0][:, :4].sum() + hidden.topk(3)[0].sum()
+        (loss + hidden.cumsum(0).mean() + torch.logsumexp(hidden, 1).sum() + hidden.norm()).backward()
+        with torch.no_grad():
+            for tensor in (weight, table):
+                tensor -= 0.1 * tensor.grad
+                tensor.grad = None
+
+    return step
+
+
+class Heavyball(torch.optim.Optimizer):
+    """A reader's own optimizer, which replaces its state in each step."""
+
+    def __init__(self, parameters, lr=0.1):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                before = self.state[parameter].get("velocity", torch.zeros_like(parameter))
+                self.state[parameter]["velocity"] = 0.9 * before + parameter.grad
+                parameter -= group["lr"] * self.state[parameter]["velocity"]
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * x + grad * x
+
+
+def own_parts(device):
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)).to(device)
+    model[0].weight.register_hook(lambda grad: 2 * grad)
+    optimizer = Heavyball(model.parameters())
+
+    def step():
+        y = model(torch.randn(3, 5, 64, device=device).transpose(0, 1))
+        (Square.apply(y) + Square.apply(y) + y).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    return step
+
+
+PROGRAMS = {
+    "convolutions": convolutions,
+    "self-attention": self_attention,
+    "encoder": encoder,
+    "encoder, autocast": functools.partial(encoder, uses_autocast=True),
+    "reentrant": functools.partial(checkpointed, how="reentrant"),
+    "non-reentrant": functools.partial(checkpointed, how="non-reentrant"),
+    "policy": functools.partial(checkpointed, how="policy"),
+    "offloaded": functools.partial(checkpointed, how="offloaded"),
+    "optimizer in backward": optimizer_in_backward,
+    "by hand": by_hand,
+    "own parts": own_parts,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_any_program_is_traced_as_it_runs(name):
+    traced, measured = both(lambda: PROGRAMS[name]("cpu"))
+    assert boundaries(traced, sorts_births=True) == boundaries(measured, sorts_births=True)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_same_program_is_traced_for_cuda(name):
+    cuda = trace_memory(lambda: PROGRAMS[name]("cuda"))
+    cpu = trace_memory(lambda: PROGRAMS[name]("cpu"), device="cpu")
+    for event in ("init", "zero_grad"):
+        ours, theirs = cuda.at(event), cpu.at(event)
+        blocks = sum(e.num_bytes > 0 for e in cuda.events)
+        assert 0 <= ours.weights - theirs.weights < 512 * blocks  # rounded up, each
+    assert cuda.at("backward").activations > 0
+
+
+@pytest.mark.parametrize("recomputation", ["none", "full", "selective"])
+@pytest.mark.parametrize("model", [GPT2, LLAMA], ids=lambda m: m.name)
+def test_where_the_devices_agree_cudas_trace_is_the_cpus_event_by_event(model, recomputation):
+    """No fused kernel and no autocast: the trace on meta tensors is as exact as the one held against real runs."""
+    choices = {"attention": "stored", "uses_fused_norm": False, "recomputation": recomputation}
+    shape = {"micro_batch_size": 2, "seq_len": 64, "grad_accum_steps": 2}
+    traces = []
+    for device in ("cuda", "cpu"):
+        setup = TrainingSetup(model=model, device=device, **choices, **shape)
+        events = trace_memory(training_build(setup), device=device).events
+        in_host = ("get_rng_state", "aten.lift_fresh.default")  # random states and step counts
+        traces.append([e for e in events if not e.is_scratch and e.op not in in_host])
+    cuda, cpu = ([(e.num_bytes, e.op, e.part, e.phase, e.where) for e in events] for events in traces)
+    assert cuda == cpu
+
+
+def test_an_optimizer_of_ones_own_has_its_states_found():
+    timeline = trace_memory(lambda: own_parts("cpu"), device="cpu")
+    weights = 4 * 2 * (64 * 64 + 64)
+    assert timeline.at("init").weights == weights
+    assert timeline.at("zero_grad", step=2).optimizer_states == weights
+    assert timeline.at("backward", step=2).gradients == weights
+
+
+def test_what_outlives_a_step_is_an_activation():
+    def build():
+        model, cache = nn.Linear(256, 256, device="cuda"), []
+        return lambda: cache.append(model(torch.zeros(256, 256, device="cuda")).detach())
+
+    timeline = trace_memory(build, steps=3)
+    assert [timeline.at("zero_grad", step=n).activations for n in (1, 2, 3)] == [
+        n * 4 * 256 * 256 for n in (1, 2, 3)
+    ]
+    assert timeline.at("zero_grad").temporary == 0
+
+
+def test_twice_the_micro_batch_is_twice_the_activations_and_nothing_else():
+    ends = []
+    for size in (2, 4, 6):
+        build = training_build(setup_of("llama", micro_batch_size=size, attention="stored"))
+        ends.append(trace_memory(build, device="cpu").at("forward", step=2))
+    assert len({(end.weights, end.gradients, end.optimizer_states) for end in ends}) == 1
+    small, middle, large = (end.activations for end in ends)
+    assert middle - small == large - middle > 0
+
+
+@pytest.mark.parametrize("model", [LLAMA_2_7B, LLAMA_3_70B], ids=lambda m: m.name)
+def test_a_model_larger_than_the_machine(model):
+    setup = TrainingSetup(model=replace(model, num_layers=4), precision=PURE_BF16, seq_len=2048)
+    timeline = trace_memory(training_build(setup), steps=1)
+    count = count_parameters(setup.model)
+    assert timeline.at("init").weights == 2 * count
+    assert timeline.at("backward").gradients == 2 * count
+    assert timeline.at("zero_grad").optimizer_states == 4 * count  # the step counts stay in the host's memory
+
+
+# ---- what a program may ask, and what is left behind ------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_value_is_nan_with_one_warning(device):
+    seen = []
+
+    def build():
+        model = nn.Linear(4, 4, device=device)
+
+        def step():
+            loss = model(torch.ones(2, 4, device=device)).sum()
+            seen.extend((loss.item(), float(loss), loss.tolist(), loss.detach().cpu().numpy().item()))
+            seen.append(float(f"{loss:.3f}"))
+            loss.backward()
+
+        return step
+
+    with pytest.warns(UserWarning, match="no values") as caught:
+        trace_memory(build, device=device)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert len(seen) == 10 and all(math.isnan(value) for value in seen)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    "asks, name",
+    [
+        (lambda x: 1 if x.sum() > 0 else 0, "__bool__"),
+        (lambda x: int(x.sum()), "__int__"),
+        (lambda x: x[x > 0], "index"),
+        (lambda x: x.nonzero(), "nonzero"),
+        (lambda x: torch.masked_select(x, x > 0), "masked_select"),
+        (lambda x: x.unique(), "unique"),
+    ],
+    ids=["if", "int", "mask", "nonzero", "masked_select", "unique"],
+)
+def test_a_branch_or_a_shape_that_depends_on_values_is_refused_by_name(device, asks, name):
+    with pytest.raises(NeedsValues, match=name) as caught:
+        trace_memory(lambda: lambda: asks(torch.ones(4, device=device)), device=device)
+    assert "torch.where" in str(caught.value)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_programs_own_error_comes_through_with_its_own_line(device):
+    def step():
+        raise KeyError("the reader's own mistake")
+
+    with pytest.raises(KeyError, match="own mistake") as caught:
+        trace_memory(lambda: step, device=device)
+    assert caught.traceback[-1].name == "step" and str(caught.traceback[-1].path) == __file__
+
+    with pytest.raises(RuntimeError, match="size|reduction dim"):
+        trace_memory(
+            lambda: lambda: torch.ones(2, 3, device=device) @ torch.ones(2, 3, device=device), device=device
+        )
+
+
+def state_of_torch() -> dict:
+    """Everything that a trace touches."""
+    modules = (torch, torch.cuda, torch.autograd, torch.nn.functional, torch.functional, torch._tensor,
+               torch.random, torch.utils._foreach_utils, torch.amp.grad_scaler, torch.cuda.amp.common)  # fmt: skip
+    classes = (
+        torch.enable_grad,
+        nn.Module,
+        torch.amp.grad_scaler.GradScaler,
+        torch.autograd.graph.saved_tensors_hooks,
+    )
+    state = {
+        (home.__name__, name): value for home in (*modules, *classes) for name, value in vars(home).items()
+    }
+    hooks = torch.nn.modules.module
+    state["hooks"] = (
+        len(hooks._global_parameter_registration_hooks),
+        len(hooks._global_buffer_registration_hooks),
+    )
+    state["optimizer hooks"] = (
+        len(torch.optim.Optimizer.step.__globals__["_global_optimizer_pre_hooks"]),
+        len(torch.optim.Optimizer.step.__globals__["_global_optimizer_post_hooks"]),
+    )
+    state["modes"] = (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack())
+    state["rms norm"] = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_rms_norm", "Meta")
+    state["autocast"] = (
+        torch.is_autocast_enabled("cuda"),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_grad_enabled(),
+    )
+    return state
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("fails_in", [None, "build", "forward", "backward", "optimizer"])
+def test_torch_is_as_it_was_afterwards(device, fails_in):
+    def fail(place):
+        if place == fails_in:
+            raise ZeroDivisionError
+
+    def build():
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).to(device)
+        model[0].weight.register_hook(lambda grad: fail("backward"))
+        optimizer = torch.optim.AdamW(model.parameters())
+        optimizer.register_step_pre_hook(lambda *_: fail("optimizer"))
+        fail("build")
+
+        def step():
+            with torch.autocast(device, torch.bfloat16):
+                loss = model(torch.ones(2, 8, device=device)).sum()
+                fail("forward")
+            loss.backward()
+            optimizer.step()
+
+        return step
+
+    trace_memory(build if fails_in is None else lambda: lambda: None, device=device, steps=1)  # lazy imports
+    before = state_of_torch()
+    try:
+        trace_memory(build, device=device)
+    except ZeroDivisionError:
+        assert fails_in is not None
+    else:
+        assert fails_in is None
+    assert state_of_torch() == before
+    real = torch.ones(2, requires_grad=True)
+    (real * 2).sum().backward()
+    assert real.grad.tolist() == [2.0, 2.0]
+
+
+def test_no_tensor_is_kept_after_a_trace():
+    alive = []
+
+    def build():
+        model = nn.Linear(8, 8, device="cuda")
+        alive.append(model.weight)
+        return lambda: model(torch.ones(2, 8, device="cuda")).sum().backward()
+
+    trace_memory(build)
+    import weakref
+
+    reference = weakref.ref(alive.pop())
+    gc.collect()
+    assert reference() is None
+
+
+def test_each_allocation_names_the_programs_own_line():
+    timeline = trace_memory(training_build(setup_of("llama", device="cuda", recomputation="full")), steps=1)
+    lines = {event.op: event.where for event in timeline.events if event.phase == "forward"}
+    assert lines["aten.silu.default"].startswith("transformer.py:") and lines["aten.silu.default"].endswith(
+        "MLP.forward"
+    )
+    backward = {event.op: event.where for event in timeline.events if event.phase == "backward"}
+    assert backward["aten.silu_backward.default"] == f"{lines['aten.silu.default']} (backward)"
+    assert "step" in next(e.where for e in timeline.events if e.phase == "optimizer")
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [({"device": "tpu"}, "device='tpu'"), ({"steps": 0}, "steps=0"), ({"steps": 1.5}, "steps=1.5"),
+     ({"steps": True}, "steps=True"), ({"device": None}, "device=None"), ({"steps": "two"}, "steps='two'")],
+)  # fmt: skip
+def test_bad_arguments_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        trace_memory(lambda: lambda: None, **given)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_shuffled_data_loader_runs(device):
+    """The loader seeds itself with ``.item()`` of a whole number."""
+    data = torch.utils.data.TensorDataset(torch.randn(64, 8))
+
+    def build():
+        batches = iter(torch.utils.data.DataLoader(data, batch_size=8, shuffle=True))
+        model = nn.Linear(8, 8, device=device)
+
+        def step():
+            model(next(batches)[0].to(device)).sum().backward()
+
+        return step
+
+    assert trace_memory(build, device=device).at("backward").gradients >= 4 * (8 * 8 + 8)
+
+
+def test_a_whole_number_is_zero_and_the_warning_names_an_early_return():
+    seen = []
+
+    def build():
+        model = nn.Linear(4, 4)
+
+        def step():
+            seen.append(torch.ones(3, dtype=torch.int64).sum().item())
+            loss = model(torch.ones(2, 4)).sum()
+            if not math.isfinite(loss.item()):
+                return
+            loss.backward()
+
+        return step
+
+    with pytest.warns(UserWarning, match="returns early"):
+        assert trace_memory(build, device="cpu").at("zero_grad").gradients == 0
+    assert seen == [0, 0] and all(isinstance(value, int) for value in seen)
+
+
+@pytest.mark.parametrize(
+    "build, given",
+    [(nn.Linear(2, 2), "build is of type Linear"), (setup_of("gpt2"), "build is of type TrainingSetup"),
+     (lambda: None, "returned a value of type NoneType"), (lambda: torch.ones(2), "of type Tensor"),
+     (lambda: nn.Linear(2, 2), "returned a value of type Linear")],
+)  # fmt: skip
+@pytest.mark.parametrize("watch", [trace_memory, measure_memory])
+def test_what_is_not_a_build_is_named(watch, build, given):
+    with pytest.raises(ValueError, match=given):
+        watch(build, device="cpu")
+
+
+@pytest.mark.parametrize("watch", [trace_memory, measure_memory])
+@pytest.mark.parametrize("how", ["optimizer", "hand"])
+def test_a_model_made_outside_build_is_refused_and_left_alone(watch, how):
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        model(torch.ones(2, 8)).sum().backward()
+        if how == "optimizer":
+            optimizer.step()
+
+    with pytest.raises(ValueError, match=r"make model and optimizer inside build\(\)"):
+        watch(lambda: step, device="cpu")
+    if watch is trace_memory:
+        assert model.weight.grad is None and not optimizer.state
+    with pytest.raises(ValueError, match="make model and optimizer inside"):
+        model.weight.grad = torch.ones(8, 8)
+        watch(lambda: optimizer.step, device="cpu")
+
+
+def test_the_gradients_of_a_sparse_embedding_are_its_indices_and_values():
+    def build():
+        model = nn.Embedding(100, 16, sparse=True)
+        tokens = torch.zeros(8, dtype=torch.int64)
+
+        def step():
+            model(tokens).sum().backward()
+            model.weight.grad = None
+
+        return step
+
+    measured = measure_memory(build, device="cpu")
+    assert measured.at("backward").gradients == 8 * 8 + 4 * 8 * 16
+    for device in ("cpu", "cuda"):
+        with pytest.raises(NotImplementedError, match="sparse tensors; measure_memory"):
+            trace_memory(build, device=device)
+
+
+def test_functional_gradients_are_measured_and_not_traced():
+    def build():
+        model = nn.Linear(64, 64)
+        parameters = dict(model.named_parameters())
+
+        def loss(parameters):
+            return torch.func.functional_call(model, parameters, torch.ones(8, 64)).sum()
+
+        def step():
+            gradients = torch.func.grad(loss)(parameters)
+            for name, parameter in parameters.items():
+                parameter.data.sub_(gradients[name])
+
+        return step
+
+    measured = measure_memory(build, device="cpu")
+    count = 4 * (64 * 64 + 64)
+    assert measured.at("init").weights == count and measured.peak_bytes >= 3 * count  # gradients, and old ones
+    for device in ("cpu", "cuda"):
+        with pytest.raises(NotImplementedError, match="torch.func's transforms; measure_memory"):
+            trace_memory(build, device=device)
+
+
+@pytest.mark.parametrize(
+    "device, make, said",
+    [("cpu", lambda **to: nn.LSTM(8, 8, **to), "oneDNN"), ("cuda", lambda **to: nn.LSTM(8, 8, **to), "lstm"),
+     ("cuda", lambda **to: nn.Conv1d(5, 8, 3, **to), "aten.convolution.default")],
+)  # fmt: skip
+def test_what_a_real_kernel_takes_besides_is_said_once(device, make, said):
+    def build():
+        model = make(device=device)
+
+        def step():
+            model(torch.ones(4, 5, 8, device=device))
+
+        return step
+
+    with pytest.warns(UserWarning, match=said) as caught:
+        trace_memory(build, device=device)
+    assert sum(said in str(warning.message) for warning in caught) == 1
+
+
+def test_host_data_made_without_device_is_counted_and_told_and_with_cpu_is_not():
+    def build(**to):
+        data = torch.ones(1000, 100, **to)
+        model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 100)).to("cuda")
+        return lambda: model(data[:8].to("cuda")).sum().backward()
+
+    with pytest.warns(UserWarning, match='say device="cpu"') as caught:
+        counted = trace_memory(build)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told = trace_memory(lambda: build(device="cpu"))
+    weights = 2 * (40_448 + 512)  # 4 × 100 × 100 and 4 × 100 in blocks of 512
+    assert told.at("init").weights == counted.at("init").weights == weights
+    assert told.at("init").total_bytes == weights
+    assert counted.at("init").total_bytes >= weights + 4 * 1000 * 100
+
+
+def test_a_missing_kernel_is_not_taken_for_missing_values():
+    with torch.library._scoped_library("memkit_test", "DEF") as library:
+        library.define("nothing(Tensor x) -> Tensor")
+        with pytest.raises(NotImplementedError, match="memkit_test::nothing") as caught:
+            trace_memory(lambda: lambda: torch.ops.memkit_test.nothing(torch.ones(4)))
+    assert not isinstance(caught.value, NeedsValues)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_expressions_accumulate_gradients_as_a_real_engine_does(seed):
+    """Sums of random shapes of sharing: views, the same tensor twice, a gradient that somebody keeps."""
+    draw = random.Random(seed)
+    plan = [(draw.randrange(7), draw.randrange(100), draw.randrange(100)) for _ in range(40)]
+
+    def build():
+        start, kept = torch.ones(32, 32, requires_grad=True), []
+
+        def step():
+            values = [start * 2]
+            for kind, left, right in plan:
+                a, b = values[left % len(values)], values[right % len(values)]
+                values.append(
+                    [
+                        a + b,
+                        a * b,
+                        a - b.t(),
+                        a.view(16, 64).view(32, 32) * 2,
+                        a.expand(2, 32, 32).sum(0),
+                        a + a,
+                        a.relu(),
+                    ][kind]
+                )
+                if kind == 3:
+                    values[-1].register_hook(kept.append)
+            sum(value.sum() for value in values).backward()
+            kept.clear()
+            start.grad = None
+
+        return step
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        traced, measured = both(build)
+    assert boundaries(traced) == boundaries(measured)

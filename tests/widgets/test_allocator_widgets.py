@@ -1,0 +1,291 @@
+"""The allocator lab and the snapshot view without a browser: every control, nonsense, clicks; a panel never dies."""
+
+import base64
+import io
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from memkit.allocator.film import Film
+from memkit.allocator.snapshot_replay import replay_trace
+from memkit.allocator.snapshot_writer import predicted_snapshot, write_snapshot
+from memkit.allocator.stories import STORIES, holes_story
+from memkit.fitting.diagnosis import growing_lines
+from memkit.timeline import Event, Instant, MemoryTimeline
+from memkit.tracing.trace import trace_memory
+from memkit.units import MIB, format_bytes
+from memkit.widgets import clicks
+from memkit.widgets.allocator_lab import MAX_EVENTS, OWN, AllocatorLab
+from memkit.widgets.snapshot_view import ORDERS, SnapshotView, lines_at_peak
+
+NONSENSE = (-1, 1.5, "three", None, math.nan, math.inf, [1], True)
+
+
+def build():
+    model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.GELU(), torch.nn.Linear(4000, 10))
+    model = model.to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        model(torch.randn(512, 1000, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+@pytest.fixture(scope="module")
+def trace() -> MemoryTimeline:
+    return trace_memory(build)
+
+
+@pytest.fixture
+def lab():
+    return AllocatorLab()
+
+
+@pytest.fixture
+def view(trace):
+    return SnapshotView(trace)
+
+
+def pixels(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
+
+
+# The lab
+
+
+def test_the_lab_has_the_controls_the_book_promises(lab):
+    assert list(lab.controls) == ["story", "step", "expandable", "card_mib"]
+
+
+@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("expandable", [False, True])
+def test_every_step_shows_what_the_film_shows(lab, story, expandable):
+    lab.set(story=story, step=0, expandable=expandable)
+    film, _ = lab.film(story, expandable, 0)
+    assert lab.controls["step"].slider.max == len(STORIES[story]()) == len(film)
+    for step in range(len(film) + 1):
+        lab.controls["step"].value = step
+        still = film.still(step)
+        assert lab.error == "" and lab.value["step"] == step
+        assert lab.summary == f"Event {step} of {len(film)}: {still.words}."
+        assert f"{format_bytes(still.allocated_bytes)} allocated" in lab.shown.words[1]
+        assert f"{format_bytes(still.reserved_bytes)} reserved" in lab.shown.words[1]
+        assert len(lab.shown.table) == 1 + len(still.rows)
+
+
+@pytest.mark.parametrize("change", [{"step": 7}, {"expandable": True}, {"story": "a training step"}])
+def test_every_control_changes_the_picture_and_the_words(lab, change):
+    lab.set(story="holes", step=10)
+    before = lab.picture.value, lab.status.value
+    lab.set(**change)
+    assert lab.error == ""
+    assert lab.picture.value != before[0] and lab.status.value != before[1]
+
+
+def test_a_small_card_fails_in_the_words_of_the_allocator(lab):
+    lab.set(story="holes", step=14, card_mib=96)
+    still = Film(holes_story(), capacity_bytes=96 * MIB).still(14)
+    assert still.failure and lab.shown.words[-1] == still.failure
+    assert "the largest hole has 8.00 MiB" in lab.shown.words[1]
+    lab.set(card_mib=0)
+    assert "out of memory" not in " ".join(lab.shown.words)
+
+
+def test_expandable_segments_reserve_less_for_a_growing_sequence(lab):
+    reserved = {}
+    for expandable in (False, True):
+        lab.set(story="a growing sequence", step=99, expandable=expandable)
+        reserved[expandable] = lab.film("a growing sequence", expandable, 0)[0].still(13).reserved_bytes
+        assert format_bytes(reserved[expandable]) in lab.shown.words[1]
+    assert reserved[True] < reserved[False] / 2
+
+
+@pytest.mark.parametrize("name", ["step", "card_mib"])
+@pytest.mark.parametrize("value", NONSENSE, ids=repr)
+def test_nonsense_is_explained_and_changes_nothing(lab, name, value):
+    lab.set(step=3)
+    before = lab.value, lab.picture.value
+    lab.set(**{name: value})
+    assert lab.error and (lab.value, lab.picture.value) == before
+    lab.set(step=4)
+    assert lab.error == "" and lab.value["step"] == 4
+
+
+def test_an_unknown_story_and_an_unknown_control_are_explained(lab):
+    lab.set(story="a fairy tale")
+    assert "a fairy tale" in lab.error and "holes" in lab.error
+    lab.set(colour="red")
+    assert "colour" in lab.error
+
+
+def test_a_trace_of_your_own_plays(trace):
+    lab = AllocatorLab(trace, step=len(trace.events))
+    assert lab.value["story"] == OWN
+    assert format_bytes(replay_trace(trace).reserved[-1]) in lab.shown.words[1]
+
+
+@pytest.mark.parametrize("count", [0, MAX_EVENTS + 1])
+def test_a_trace_that_does_not_fit_the_slider_is_refused(count):
+    with pytest.raises(ValueError, match=f"{count} events; 1 to {MAX_EVENTS}"):
+        AllocatorLab([Event(i, 512) for i in range(count)])
+
+
+# The view
+
+
+def test_the_largest_allocation_comes_first_with_the_line_that_made_it(view, trace):
+    largest = max((event for event in trace.events if event.num_bytes > 0), key=lambda e: e.num_bytes)
+    assert f"{format_bytes(largest.num_bytes)}, {largest.part.replace('_', ' ')}." in view.summary
+    assert view.shown.words[1] == f"Made by {largest.where}, in {largest.op}."
+    assert "test_allocator_widgets.py:" in view.shown.words[1]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_allocation_can_be_selected_and_told(view, order):
+    view.set(order=order)
+    for number in range(1, len(view.bands.bands) + 1):
+        view.controls["allocation"].value = number
+        band = view.ranked[order][number - 1]
+        assert view.error == "" and view.value["allocation"] == number
+        assert view.shown.words[0].endswith(view.words(band)[0])
+        assert band.event.where in view.shown.words[1]
+        assert f"Born at event {band.start}, in {band.event.phase}" in view.shown.words[2]
+    sizes = [band.num_bytes for band in view.ranked[ORDERS[0]]]
+    assert sizes == sorted(sizes, reverse=True)
+    births = [band.start for band in view.ranked[ORDERS[1]]]
+    assert births == sorted(births)
+
+
+def test_a_click_selects_the_band_under_it(view):
+    width, height = view.picture_of_all.canvas.get_width_height()
+    tried = 0
+    for band in view.bands.bands:
+        if band.num_bytes < max(view.bands.totals) / 50 or band.end - band.start < 3:
+            continue
+        event = (band.start + band.end) / 2
+        point = (event, band.bottom_at(event) + band.num_bytes / 2)
+        x, y = view.axes.transData.transform(point)
+        view.click(x / width, 1 - y / height)
+        assert view.ranked[view.value["order"]][view.value["allocation"] - 1] is band
+        tried += 1
+    assert tried >= 5
+
+
+def test_a_needle_is_a_band_too(trace):
+    """The largest block of a step may live for two events only; it must be there to be clicked."""
+    view = SnapshotView(trace, max_bands=20)
+    largest = max(event.num_bytes for event in trace.events)
+    assert view.ranked[ORDERS[0]][0].num_bytes == largest
+    peak = view.bands.totals.index(max(view.bands.totals))
+    assert view.bands.rest[peak] < 0.1 * view.bands.totals[peak]
+
+
+@pytest.mark.parametrize("point", [(0.01, 0.01), (0.5, 0.99), (0.99, 0.12), (-3.0, 7.0)])
+def test_a_click_beside_the_bands_changes_nothing(view, point):
+    view.set(allocation=4)
+    view.click(*point)
+    assert view.value["allocation"] == 4 and view.error == ""
+
+
+def test_the_frame_is_drawn_around_the_selected_band_alone(view):
+    view.set(allocation=1)
+    first = pixels(view.shown.png)
+    view.set(allocation=2)
+    second = pixels(view.shown.png)
+    changed = (abs(first - second).max(axis=2) > 24).mean()
+    assert 0.0005 < changed < 0.4
+
+
+@pytest.mark.parametrize("value", (0, *NONSENSE, 10**6), ids=repr)
+def test_a_number_without_an_allocation_is_explained(view, value):
+    before = view.value, view.picture.value
+    view.set(allocation=value)
+    assert view.error and (view.value, view.picture.value) == before
+    view.set(allocation=2)
+    assert view.error == ""
+
+
+def test_a_replay_a_snapshot_and_its_file_show_the_same(trace, tmp_path):
+    result = replay_trace(trace)
+    snapshot = predicted_snapshot(result)
+    path = write_snapshot(snapshot, tmp_path / "run.pickle")
+    panels = [SnapshotView(source) for source in (result, snapshot, path)]
+    sizes = [[band.num_bytes for band in panel.ranked[ORDERS[0]]] for panel in panels]
+    assert sizes[0] == sizes[1] == sizes[2]
+    assert all("test_allocator_widgets.py:" in panel.shown.words[1] for panel in panels)
+    assert "not recorded" in panels[1].shown.words[0]  # a snapshot has no parts
+
+
+def test_the_table_lists_what_stands_at_the_peak():
+    events = (
+        Event(0, 100, "weights", "init", where="model.py:1"),
+        Event(1, 40, "activations", "forward", where="model.py:2"),
+        Event(2, 60, "activations", "forward", where="model.py:2"),
+        Event(1, -40, "activations", "backward"),
+        Event(3, 50, "gradients", "backward", where="model.py:3"),
+    )
+    timeline = MemoryTimeline(
+        instants=(Instant(name="end", total_bytes=0),), source="traced", events=events
+    )
+    view = SnapshotView(timeline)
+    assert view.lines == lines_at_peak(timeline, view.bands.totals)
+    assert view.lines[1:] == (
+        ("model.py:1", "weights", "1", "100 B"),
+        ("model.py:2", "activations", "1", "60 B"),
+        ("model.py:3", "gradients", "1", "50 B"),
+    )
+    assert view.shown.words[2] == "Born at event 0, in init; never freed here."
+
+
+def test_a_source_without_events_is_refused(trace):
+    with pytest.raises(ValueError, match="no events"):
+        SnapshotView(trace.for_step(1))
+
+
+# Both
+
+
+@pytest.mark.parametrize("make", [AllocatorLab, lambda: SnapshotView(trace_memory(build, steps=1))])
+def test_a_page_without_a_kernel_shows_a_picture_and_one_line(make):
+    panel = make()
+    bundle = panel._repr_mimebundle_()
+    bundle = bundle[0] if isinstance(bundle, tuple) else bundle
+    assert pixels(base64.b64decode(bundle["image/png"])).shape[1] == 800
+    assert bundle["text/plain"] == panel.summary and "\n" not in panel.summary
+    assert f'alt="{panel.shown.alt[:20]}' in panel.picture.value
+    assert 'aria-live="polite"' in panel.status.value
+
+
+def test_without_anywidget_the_view_works_by_its_slider(trace, monkeypatch):
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    assert clicks.click_helper(print) is None
+    view = SnapshotView(trace)
+    view.set(allocation=3)
+    assert view.error == "" and view.value["allocation"] == 3
+
+
+def test_the_click_helper_passes_a_point_on():
+    seen = []
+    helper = clicks.click_helper(lambda x, y: seen.append((x, y)))
+    helper.point = [0.25, 0.75]
+    assert seen == [(0.25, 0.75)]
+
+
+def test_the_widgets_load_no_torch():
+    program = (
+        "import sys, memkit.widgets.allocator_lab, memkit.widgets.snapshot_view; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_growing_lines_of_the_trace_above_are_none(trace):
+    assert growing_lines(trace.events) == {}

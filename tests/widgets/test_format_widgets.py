@@ -1,0 +1,328 @@
+"""The explorers of chapter 02 without a browser. Values come from ml_dtypes and torch."""
+
+import base64
+import io
+import math
+import re
+import subprocess
+import sys
+
+import ipywidgets
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from memkit.formats.reading import parse_code, parse_number
+from memkit.formats.records import FORMATS
+from memkit.formats.running_sums import running_sum, sticking_point
+from memkit.pictures.bits import BOTTOM, TOP, box_edges
+from memkit.pictures.formats import bit_figure, comparison_figure, stacked_png
+from memkit.widgets import clicks
+from memkit.widgets.bit_explorer import BitExplorer
+from memkit.widgets.number_line import NONE, NumberLine
+from memkit.widgets.panel import Number
+from memkit.widgets.rounding_lab import RoundingLab
+
+PANELS = (BitExplorer, NumberLine, RoundingLab)
+MOVES = {
+    BitExplorer: {"format": "bfloat16", "number": "0.1", "saturates": False, "code": 0x29},
+    NumberLine: {"format": "float16", "second": NONE, "is_log": False, "zoom": 5},
+    RoundingLab: {"format": "float16", "term": "0.01", "num_terms": 1000, "seed": 3},
+}
+BAD = [
+    (panel, name, value)
+    for panel, moves in MOVES.items()
+    for name in moves
+    for value in (None, "nonsense", -1, 1.5, math.nan, math.inf, [], object, 10**30, 1j)
+    if not (name in ("number", "term") and value in (-1, 1.5, 10**30))
+]
+
+
+@pytest.fixture(scope="module")
+def old():
+    """One panel of each kind with its first state; it sees every bad value."""
+    panels = [panel() for panel in PANELS]
+    return {type(panel): (panel, panel.value) for panel in panels}
+
+
+# Every panel.
+
+
+@pytest.mark.parametrize("panel, name", [(panel, name) for panel in PANELS for name in MOVES[panel]])
+def test_every_control_changes_the_picture(panel, name):
+    shown = panel()
+    if panel is BitExplorer and name == "saturates":
+        shown.set(number="1000")
+    before = shown.picture.value
+    shown.controls[name].value = MOVES[panel][name]
+    assert shown.error == ""
+    assert shown.picture.value != before
+    assert shown.value[name] == MOVES[panel][name]
+
+
+@pytest.mark.parametrize("panel, name, value", BAD, ids=repr)
+def test_a_bad_value_is_explained_inside_and_changes_nothing(old, panel, name, value):
+    shown, first = old[panel]
+    before = shown.value, shown.picture.value
+    shown.set(**{name: value})
+    assert name in shown.error or str(value) in shown.error
+    assert "Error" not in shown.error and "\n" not in shown.error, "not a sentence for a reader"
+    assert shown.alert.value.count('role="alert"') == 1
+    assert (shown.value, shown.picture.value) == before
+    shown.set(**(MOVES[panel] if shown.value == first else first))
+    assert shown.error == shown.alert.value == ""
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_it_is_accessible_and_has_a_static_twin(panel):
+    shown = panel()
+    [alt] = re.findall(r'<img alt="([^"]+)"', shown.picture.value)
+    assert len(alt.split()) >= 10
+    assert 'role="status"' in shown.status.value
+    assert shown.table.value.count('scope="row"') == len(shown.shown.table) - 1 >= 2
+    for name, control in shown.controls.items():
+        named = control.box if isinstance(control, Number) else getattr(control, "text", control)
+        assert named.description, name
+    bundle = shown._repr_mimebundle_()
+    assert Image.open(io.BytesIO(base64.b64decode(bundle["image/png"]))).width == 800
+    assert bundle["text/plain"] == shown.summary and "\n" not in shown.summary
+
+
+def test_they_load_neither_torch_nor_pyplot():
+    program = """
+import sys
+from memkit.widgets.bit_explorer import BitExplorer
+from memkit.widgets.number_line import NumberLine
+from memkit.widgets.rounding_lab import RoundingLab
+BitExplorer().set(number="0.1"), NumberLine().set(zoom=1), RoundingLab().set(seed=1)
+print({"torch", "matplotlib.pyplot"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"
+
+
+# Bits.
+
+
+def value_in_ml_dtypes(code: int, name: str) -> float:
+    storage = np.uint8 if FORMATS[name].bits <= 8 else np.uint16
+    return float(np.array(code, storage).view(getattr(ml_dtypes, name, np.float16)))
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float8_e4m3fnuz"])
+def test_flipping_each_bit_gives_the_value_of_ml_dtypes(name):
+    panel = BitExplorer(format=name, code=0x35)
+    for index in range(FORMATS[name].bits):
+        before = panel.value["code"]
+        panel.controls["code"].buttons[index].click()
+        code = before ^ 1 << (FORMATS[name].bits - 1 - index)
+        assert panel.value["code"] == code and panel.error == ""
+        value = value_in_ml_dtypes(code, name)
+        if math.isfinite(value):
+            assert float(panel.value["number"]) == value
+            assert " = " in panel.summary
+        else:
+            assert "set apart for" in panel.summary
+
+
+@pytest.mark.parametrize("number", ["0.1", "1/3", "2^-24", "-3.3", "448", "1e6", "-0.0"])
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e5m2", "float8_e4m3fn"])
+def test_a_number_sets_the_bits_that_torch_gives_it(name, number):
+    panel = BitExplorer(format=name, number=number, saturates=False)
+    tensor = torch.tensor(parse_number(number), dtype=torch.float64).to(getattr(torch, name))
+    code = (
+        int(tensor.view(torch.int16 if tensor.itemsize == 2 else torch.int8).item()) % 2 ** FORMATS[name].bits
+    )
+    if name == "float8_e4m3fn" and number == "1e6":  # torch 2.13 saturates, and so NaN is ml_dtypes' answer
+        code = int(np.float32(1e6).astype(ml_dtypes.float8_e4m3fn).view(np.uint8))
+    assert panel.error == "" and panel.value["code"] == code
+
+
+def test_a_new_format_keeps_the_number_and_the_buttons_follow():
+    panel = BitExplorer(number="0.1")
+    for name, fields in (
+        ("float16", [1, 5, 10]),
+        ("float32", [1, 8, 23]),
+        ("int4", [4]),
+        ("float8_e5m2", [1, 5, 2]),
+    ):
+        panel.controls["format"].value = name
+        assert panel.value["number"] == "0.1" and panel.error == ""
+        row = panel.controls["code"].row.children
+        buttons = [child for child in row if isinstance(child, ipywidgets.Button)]
+        assert len(buttons) == sum(fields)
+        text = panel.controls["code"].text.value
+        assert [len(part) for part in text.split()] == fields
+        assert "".join(button.description for button in buttons) == text.replace(" ", "")
+
+
+def test_the_same_buttons_stay_while_bits_flip():
+    """A button that were replaced would lose the focus of who works by keyboard."""
+    panel = BitExplorer()
+    row = panel.controls["code"].row.children
+    panel.controls["code"].flip(0)
+    panel.set(code=0x7F)
+    assert panel.controls["code"].row.children == row
+
+
+def test_typed_bits_and_mistyped_ones():
+    panel = BitExplorer()
+    text = panel.controls["code"].text
+    text.value = "0 1111 110"
+    assert panel.value["number"] == "448" and panel.error == ""
+    text.value = "0 1111 1101"
+    assert "has more than the 8 bits of float8_e4m3fn" in panel.error and panel.value["code"] == 0x7E
+    text.value = "0x38"
+    assert panel.value["number"] == "1" and panel.error == "" and text.value == "0 0111 000"
+    text.value = "two"
+    assert "code='two' is neither bits nor" in panel.error
+    panel.controls["code"].flip(0)
+    assert panel.value["number"] == "-1" and panel.error == "" and text.value == "1 0111 000"
+
+
+def test_nan_and_infinity_leave_the_number():
+    panel = BitExplorer(number="3")
+    panel.set(code=0x7F)
+    assert "set apart for NaN" in panel.summary and panel.value["number"] == "3"
+    panel.set(format="float16", saturates=False, number="1e6")
+    assert "set apart for infinity" in panel.summary and "becomes ∞" in panel.status.value
+
+
+def test_a_click_flips_the_bit_under_it():
+    panel = BitExplorer(format="float16", code=0)
+    height = 3.2 / (3.2 + 4.2)
+    left, width = box_edges(16)
+    for index in (0, 7, 15):
+        before = panel.value["code"]
+        panel.click(left + (index + 0.5) * width, (1 - (BOTTOM + TOP) / 2) * height)
+        assert panel.value["code"] == before ^ 1 << (15 - index)
+    before = panel.value
+    for point in ((left - 0.01, 0.15), (left + 0.5 * width, 0.02), (0.5, 0.5), (0.5, 0.99)):
+        panel.click(*point)
+    assert panel.value == before
+
+
+def test_it_works_without_the_helper_for_clicks(monkeypatch):
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    assert clicks.click_helper(print) is None
+    assert BitExplorer(number="0.1").error == ""
+
+
+def test_the_table_has_the_errors_of_torch():
+    rows = {row[0]: row for row in BitExplorer(number="0.1").shown.table}
+    held = torch.tensor(0.1, dtype=torch.float64).bfloat16().double().item()
+    assert float(rows["bfloat16"][1]) == pytest.approx(held, rel=1e-8)
+    assert rows["bfloat16"][2] == f"{100 * abs(held - 0.1) / 0.1:.2g} %"
+    assert (
+        rows["float8_e4m3fn"][3] == f"{int(torch.tensor(0.1).to(torch.float8_e4m3fn).view(torch.uint8)):08b}"
+    )
+
+
+def test_two_pictures_in_one_are_the_two():
+    upper, lower = bit_figure(0x3C, "float8_e4m3fn"), comparison_figure(1.5)
+    image = np.asarray(Image.open(io.BytesIO(stacked_png(upper, lower))).convert("RGB"))
+    parts = [np.asarray(Image.open(io.BytesIO(p.png())).convert("RGB")) for p in (upper, lower)]
+    np.testing.assert_array_equal(image, np.concatenate(parts))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "one", "1/0", "inf", "nan", "(-8)^(1/2)", "-8^0.5", True, None, [1], "1e999"]
+)
+def test_text_that_is_no_number_is_refused(text):
+    with pytest.raises(ValueError, match="is not a finite number such as"):
+        parse_number(text)
+
+
+@pytest.mark.parametrize("text", ["", "2", "0x", "0xg", "1" * 9, "0x100", 256, -1, 1.0, True])
+def test_text_that_is_no_code_is_refused(text):
+    with pytest.raises(ValueError, match="code="):
+        parse_code(text, "float8_e4m3fn")
+
+
+# The number line.
+
+
+def test_the_words_count_what_ml_dtypes_has():
+    panel = NumberLine(format="float8_e5m2", second=NONE)
+    values = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e5m2).astype(float)
+    values = np.unique(values[np.isfinite(values)])
+    assert f"{values.size} values" in panel.summary
+    assert f"{np.mean(np.abs(values) <= 1):.0%} lie within" in panel.summary
+    assert "57344" in panel.summary
+
+
+def test_the_zoom_halves_the_largest_value_shown():
+    panel = NumberLine(format="float8_e4m3fn", second=NONE, is_log=False)
+    for zoom in (0, 3, 12):
+        panel.set(zoom=zoom)
+        values = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(float)
+        seen = np.unique(values[np.abs(values) <= 448 / 2**zoom]).size
+        assert panel.shown.table[1][2] == str(seen)
+
+
+def test_two_formats_are_compared_in_words():
+    words = NumberLine(format="bfloat16", second="float16").shown.words[-1]
+    assert "bfloat16 spans 261 powers of two, the other 40" in words and "float16 is the finer" in words
+    words = NumberLine(format="int4", second="nf4").shown.words[-1]
+    assert "int4 is the finer, a step of 1 against" in words
+
+
+def test_a_zoom_past_the_end_is_explained():
+    panel = NumberLine(format="float4_e2m1fn", second=NONE)
+    panel.set(zoom=4)
+    assert panel.error == "zoom=4 leaves nothing: the smallest positive value is 0.5"
+
+
+# The rounding lab.
+
+
+def torch_total(term: float, num_terms: int, dtype: torch.dtype) -> float:
+    total, t = torch.zeros((), dtype=dtype), torch.tensor(term, dtype=dtype)
+    for _ in range(num_terms):
+        total = total + t
+    return total.item()
+
+
+@pytest.mark.parametrize(
+    "name, term", [("bfloat16", 0.001), ("float16", 0.1), ("float16", 0.001), ("bfloat16", 3.0)]
+)
+def test_the_lab_sticks_where_torch_does(name, term):
+    panel = RoundingLab(format=name, term=term, num_terms=4096)
+    total = torch_total(term, 4096, getattr(torch, name))
+    assert f"{total:g} " in panel.summary.replace(";", " ")
+    assert ("sticks at" in panel.summary) == (torch_total(term, 4000, getattr(torch, name)) == total)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("term", [0.001, 0.1, 1.0, 0.75, 2.0**-7, 3.0])
+def test_the_sticking_point_is_where_the_running_sum_ends(name, term):
+    end, fmt = sticking_point(term, name), FORMATS[name]
+    totals = running_sum(term, 6000, name, method="nearest")
+    if end < fmt.max:
+        assert totals[-1] == end and totals[-2] == end
+    else:
+        assert totals[-1] == fmt.max
+
+
+@pytest.mark.parametrize("term", [0, -1.0, 1e-9])
+def test_a_sum_that_goes_nowhere_has_no_sticking_point(term):
+    with pytest.raises(ValueError, match="a sum of it goes nowhere"):
+        sticking_point(term, "float16")
+
+
+def test_the_seed_moves_the_stochastic_sum_only():
+    tables = [RoundingLab(seed=seed).shown.table for seed in (1, 2)]
+    differing = [one[0] for one, two in zip(*tables, strict=True) if one != two]
+    assert differing == ["stochastic"]
+
+
+def test_a_term_below_the_smallest_value_is_said():
+    panel = RoundingLab(format="float16", term="1e-9")
+    assert "The term is 0 in float16" in panel.summary and panel.error == ""
+
+
+def test_the_end_of_a_format_is_said():
+    panel = RoundingLab(format="float8_e4m3fn", term="100", num_terms=100)
+    assert "448 is the end of float8_e4m3fn: the sum saturates." in panel.shown.words

@@ -1,0 +1,363 @@
+"""The explorers without a browser: build, move every control, feed them nonsense. A panel never dies."""
+
+import base64
+import io
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import ipywidgets
+import numpy as np
+import pytest
+from bad_values import BAD_VALUES
+from PIL import Image
+
+from memkit.formula.estimate import estimate_memory
+from memkit.hardware.cards import CARDS
+from memkit.setup.models import GPT2_SMALL, LLAMA_2_7B, TINY_LLAMA
+from memkit.setup.training import TrainingSetup
+from memkit.timeline import PARTS, Instant, MemoryTimeline
+from memkit.units import format_bytes
+from memkit.widgets import keys
+from memkit.widgets.memory_explorer import NO_CARD, MemoryExplorer, advice, verdict, what_helps, what_ifs
+from memkit.widgets.panel import Number, Panel, View, choice, html_table, switch
+from memkit.widgets.step_timeline import MEANING, StepTimeline, changes
+
+SETUP = TrainingSetup(model=GPT2_SMALL, micro_batch_size=8)
+
+
+@pytest.fixture
+def explorer():
+    return MemoryExplorer()
+
+
+def other_value(control):
+    """A legal value that the control does not have now."""
+    if isinstance(control, ipywidgets.Dropdown):
+        return next(option for option in control.options if option != control.value)
+    return control.value + 1
+
+
+CONTROLS = (
+    "model", "precision", "optimizer", "micro_batch_size", "seq_len", "grad_accum_steps", "attention",
+    "recomputation", "card",
+)  # fmt: skip
+
+
+def test_the_explorer_has_the_controls_the_book_promises(explorer):
+    assert tuple(explorer.controls) == CONTROLS
+
+
+@pytest.mark.parametrize("name", [name for name in CONTROLS])
+def test_every_control_changes_the_picture_and_the_words(explorer, name):
+    explorer.set(model="Llama-3-8B")  # rotary positions: one token more is legal
+    before = explorer.shown, explorer.picture.value, explorer.status.value
+    control = explorer.controls[name]
+    control.value = other_value(control)
+    assert explorer.error == ""
+    assert explorer.value[name] == control.value
+    assert explorer.picture.value != before[1], "the picture is the same"
+    assert explorer.status.value != before[2] or name == "grad_accum_steps"
+
+
+def test_the_picture_shows_the_estimate_of_exactly_this_setup(explorer):
+    explorer.set(
+        model="Llama-2-7B", precision="pure bf16", micro_batch_size=2, seq_len=4096, recomputation="full"
+    )
+    chosen = {"precision": explorer.setup(**_without_card(explorer.value)).precision, "recomputation": "full"}
+    setup = TrainingSetup(model=LLAMA_2_7B, micro_batch_size=2, seq_len=4096, **chosen)
+    peak = estimate_memory(setup, steps=2).for_step(2).peak_bytes
+    assert format_bytes(peak) in explorer.summary
+    assert format_bytes(peak) in explorer.shown.alt
+
+
+def _without_card(state):
+    return {name: value for name, value in state.items() if name != "card"}
+
+
+def test_value_and_set_drive_it_without_a_hand(explorer):
+    explorer.set(micro_batch_size=3, card="H100 SXM")
+    assert explorer.controls["micro_batch_size"].slider.value == 3
+    assert explorer.controls["card"].value == "H100 SXM"
+    assert (explorer.value["micro_batch_size"], explorer.value["card"]) == (3, "H100 SXM")
+
+
+def test_the_one_line_takes_values_and_a_model_of_ones_own():
+    mine = replace(TINY_LLAMA, name="my model", num_layers=3)
+    explorer = MemoryExplorer(model=mine, micro_batch_size=2, card=NO_CARD)
+    assert explorer.value["model"] == "my model"
+    assert explorer.setup(**_without_card(explorer.value)).model is mine
+    assert "fit" not in explorer.summary
+
+
+# --- bad values ---------------------------------------------------------------------------------------------------
+
+SETUP_VALUES = [
+    bad.fields
+    for bad in BAD_VALUES
+    if bad.record == "TrainingSetup"
+    and len(bad.fields) == 1
+    and set(bad.fields) <= {*CONTROLS} - {"optimizer"}
+]
+MORE_NONSENSE = [
+    {name: value}
+    for name in CONTROLS
+    for value in (None, "", -1, 0, 1.5, math.nan, math.inf, "nonsense", [], {}, b"8", object, True, 10**30)
+] + [{"colour": "red"}, {"seq_len": 1025}, {"model": "gpt2"}, {"card": "H100"}, {"micro_batch_size": np.nan}]
+
+
+@pytest.mark.parametrize("fields", SETUP_VALUES + MORE_NONSENSE, ids=repr)
+def test_a_bad_value_is_explained_inside_and_changes_nothing(explorer_of_module, fields):
+    explorer = explorer_of_module
+    before = explorer.value, explorer.picture.value, {name: c.value for name, c in explorer.controls.items()}
+    explorer.set(**fields)
+    [(name, value)] = fields.items()
+    assert explorer.error
+    assert name in explorer.error or str(value) in explorer.error
+    assert "Error" not in explorer.error and "\n" not in explorer.error, "not a sentence for a reader"
+    assert explorer.alert.value.count('role="alert"') == 1
+    after = explorer.value, explorer.picture.value, {name: c.value for name, c in explorer.controls.items()}
+    assert after == before
+    alive = 17 - explorer.value["micro_batch_size"]
+    explorer.set(micro_batch_size=alive)
+    assert explorer.error == "" and explorer.alert.value == ""
+    assert explorer.value["micro_batch_size"] == alive
+
+
+@pytest.fixture(scope="module")
+def explorer_of_module():
+    return MemoryExplorer()
+
+
+def test_there_are_at_least_fifty_bad_values():
+    assert len(SETUP_VALUES) + len(MORE_NONSENSE) >= 50
+
+
+@pytest.mark.parametrize("value", [0, -1, -(10**9), 10**10])
+@pytest.mark.parametrize("name", ["micro_batch_size", "seq_len", "grad_accum_steps"])
+def test_a_mistyped_number_is_explained_and_the_next_one_works(explorer, name, value):
+    picture = explorer.picture.value
+    explorer.controls[name].box.value = value
+    assert f"{name}={value}" in explorer.error
+    assert explorer.picture.value == picture
+    explorer.controls[name].box.value = 2
+    assert explorer.error == "" and explorer.value[name] == 2
+
+
+def test_a_bad_value_in_the_one_line_still_gives_a_panel():
+    explorer = MemoryExplorer(micro_batch_size="eight")
+    assert "micro_batch_size='eight' is not a whole number" in explorer.error
+    assert explorer.summary.startswith("Error: micro_batch_size='eight'")
+    assert explorer.value["micro_batch_size"] == 8
+
+
+def test_an_error_of_any_kind_stays_inside():
+    class Broken(Panel):
+        def view(self, number):
+            raise ZeroDivisionError("<b>oops</b>")
+
+    panel = Broken({"number": Number("Number", 1, 0, 9)})
+    assert panel.error == "ZeroDivisionError: <b>oops</b>"
+    assert "&lt;b&gt;oops" in panel.alert.value
+    assert panel._repr_mimebundle_()["text/plain"] == "Error: ZeroDivisionError: <b>oops</b>."
+
+
+def test_a_value_that_a_control_refuses_is_taken_back():
+    class Shy(Panel):
+        def view(self, colour):
+            return View(png=TINY_PNG, alt=str(colour), words=(f"It is {colour}.",))
+
+    panel = Shy({"colour": choice("Colour", ["red", "blue"], "red")})
+    panel.set(colour="green")
+    assert "green" in panel.error
+    assert panel.value == {"colour": "red"} and 'alt="red"' in panel.picture.value
+
+
+# --- what the panel says --------------------------------------------------------------------------------------------
+
+
+def test_the_words_name_the_part_that_wins():
+    peak = estimate_memory(SETUP, steps=2).for_step(2).peak
+    winner = max(PARTS, key=lambda part: getattr(peak, part))
+    words = verdict(SETUP)
+    assert winner.replace("_", " ") in words
+    assert f"{getattr(peak, winner) / peak.total_bytes:.0%}" in words
+
+
+@pytest.mark.parametrize("card", ["T4", "H200"])
+@pytest.mark.parametrize("micro_batch_size", [1, 64])
+def test_fitting_is_a_comparison_of_bytes(card, micro_batch_size):
+    setup = replace(SETUP, micro_batch_size=micro_batch_size)
+    peak = estimate_memory(setup, steps=2).for_step(2).peak_bytes
+    room = CARDS[card].memory_bytes - peak
+    words = verdict(setup, card)
+    assert ("does not fit" in words) == (room < 0)
+    assert format_bytes(abs(room)) in words
+
+
+def test_what_helps_is_sorted_and_each_really_helps():
+    peak = estimate_memory(SETUP, steps=2).for_step(2).peak_bytes
+    helps = what_helps(SETUP)
+    assert helps and [size for _, size in helps] == sorted(size for _, size in helps)
+    assert all(size < peak for _, size in helps)
+    assert helps[0][0] in advice(SETUP)[0]
+
+
+def test_one_more_sequence_is_the_difference_of_two_estimates():
+    peaks = [
+        estimate_memory(replace(SETUP, micro_batch_size=size), steps=2).for_step(2).peak_bytes
+        for size in (8, 9)
+    ]
+    assert format_bytes(peaks[1] - peaks[0]) in advice(SETUP)[1]
+
+
+def test_words_that_fail_are_explained_and_the_picture_stays():
+    class Forgetful(Panel):
+        def view(self, number):
+            return View(png=TINY_PNG, alt="a dot", words=(f"{number}.",), more=lambda: (f"{1 // number}",))
+
+    panel = Forgetful({"number": Number("Number", 1, 0, 9)})
+    assert panel.error == ""
+    panel.set(number=0)
+    assert panel.error.startswith("ZeroDivisionError")
+    panel.set(number=2)
+    assert panel.error == "" and panel.alert.value == ""
+
+
+def test_a_what_if_keeps_model_and_tokens_of_the_step():
+    for setup in (SETUP, replace(SETUP, attention="stored", micro_batch_size=6, grad_accum_steps=3)):
+        assert what_ifs(setup)
+        for changed in what_ifs(setup).values():
+            assert changed != setup and changed.model == setup.model
+            tokens = [s.tokens_per_micro_batch * s.grad_accum_steps for s in (setup, changed)]
+            assert tokens[0] == tokens[1]
+
+
+def test_no_advice_is_given_twice():
+    for name, changed in what_ifs(SETUP).items():
+        assert name not in what_ifs(changed) or "half" in name
+
+
+# --- the step timeline ----------------------------------------------------------------------------------------------
+
+
+def test_each_instant_has_its_own_picture_and_words():
+    panel = StepTimeline()
+    seen = set()
+    for number in range(len(panel.instants)):
+        panel.controls["instant"].slider.value = number
+        assert panel.error == "" and panel.value == {"instant": number}
+        assert format_bytes(panel.instants[number].total_bytes) in panel.summary
+        assert MEANING[panel.instants[number].name] in panel.shown.words
+        seen.add(panel.picture.value)
+    assert len(seen) == len(panel.instants)
+
+
+def test_it_shows_any_timeline():
+    known = Instant(name="init", weights=2**20, total_bytes=2**21)
+    panel = StepTimeline(MemoryTimeline(instants=(known,), source="measured"), title="Mine")
+    assert panel.error == "" and "Mine" in panel.shown.alt
+    assert "measured" in panel.shown.alt
+    assert StepTimeline(SETUP).timeline.source == "formula"
+
+
+@pytest.mark.parametrize("value", [-1, 15, 2.5, None, "3", math.nan, [1], 10**30])
+def test_a_bad_instant_is_explained(value):
+    panel = StepTimeline()
+    panel.set(instant=value)
+    assert panel.error.startswith("instant=")
+    assert panel.value == {"instant": 0}
+
+
+@pytest.mark.parametrize("what", ["GPT-2", 3, GPT2_SMALL])
+def test_it_refuses_what_has_no_timeline(what):
+    with pytest.raises(ValueError, match="neither a MemoryTimeline nor a TrainingSetup"):
+        StepTimeline(what)
+
+
+def test_changes_are_told_larger_first_and_unknown_parts_not_at_all():
+    before = Instant(name="forward", weights=10, gradients=0, activations=500, total_bytes=600)
+    after = Instant(name="backward", weights=10, gradients=70, activations=0, temporary=5, total_bytes=600)
+    assert changes(before, after) == "Since the instant before: activations −500 B, gradients +70 B."
+    assert changes(before, before) == "Since the instant before no part has changed."
+
+
+# --- the panel ------------------------------------------------------------------------------------------------------
+
+TINY_PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@pytest.mark.parametrize("make", [MemoryExplorer, StepTimeline])
+def test_it_is_accessible(make):
+    panel = make()
+    [alt] = re.findall(r'<img alt="([^"]+)"', panel.picture.value)
+    assert len(alt.split()) >= 10
+    assert 'role="status"' in panel.status.value and 'aria-live="polite"' in panel.status.value
+    assert "<details" in panel.fold.value and "<summary>" in panel.fold.value
+    assert panel.table.value.count('scope="row"') == len(panel.shown.table) - 1 >= 7
+    for control in panel.controls.values():
+        named = control.box if isinstance(control, Number) else control
+        assert named.description
+
+
+@pytest.mark.parametrize("make", [MemoryExplorer, StepTimeline])
+def test_it_carries_a_static_twin(make):
+    panel = make()
+    bundle = panel._repr_mimebundle_()
+    image = Image.open(io.BytesIO(base64.b64decode(bundle["image/png"])))
+    assert image.size == (800, 430)
+    assert bundle["text/plain"] == panel.summary and "\n" not in panel.summary
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+
+
+def test_a_slider_and_its_box_follow_each_other():
+    number = Number("Sequence", 1024, low=128, high=8192, step=128)
+    number.slider.value = 2048
+    assert (number.value, number.box.value) == (2048, 2048)
+    number.box.value = 100_000  # past the slider's end, and legal
+    assert (number.value, number.slider.value) == (100_000, 8192)
+    number.value = 0
+    assert (number.box.value, number.slider.value) == (0, 128)
+
+
+def test_one_move_sends_one_picture():
+    explorer, sent = MemoryExplorer(), []
+    explorer.picture.observe(sent.append, "value")
+    explorer.controls["micro_batch_size"].slider.value = 20
+    explorer.set(micro_batch_size=21, attention="stored", card="H200")
+    assert len(sent) == 2
+
+
+def test_a_panel_works_without_the_helper_for_keys(monkeypatch):
+    assert keys.key_helper() is not None
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    assert keys.key_helper() is None
+    assert MemoryExplorer().error == ""
+
+
+def test_switch_and_choice_are_named_widgets_with_a_value():
+    assert (switch("Fused", True).value, switch("Fused", True).description) == (True, "Fused")
+    assert choice("Colour", ["red"], "red").description == "Colour"
+
+
+def test_a_table_is_escaped_and_has_headers():
+    html = html_table((("part", "bytes"), ("a<b", "1")))
+    assert '<th scope="col">part</th>' in html and '<th scope="row">a&lt;b</th><td>1</td>' in html
+    assert html_table(()) == ""
+
+
+def test_explorers_load_neither_torch_nor_pyplot():
+    program = """
+import sys
+from memkit.widgets.memory_explorer import MemoryExplorer
+from memkit.widgets.step_timeline import StepTimeline
+MemoryExplorer().set(micro_batch_size=2)
+StepTimeline().set(instant=2)
+print({"torch", "matplotlib.pyplot"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"
