@@ -20,18 +20,11 @@ from torch.utils.checkpoint import (
 )
 
 from memkit.program.transformer import Block, Transformer, training_build
-from memkit.setup.strategies import Strategy
+from memkit.setup.strategies import TORCH_NAMES, Strategy
 from memkit.setup.training import TrainingSetup
 
 aten = torch.ops.aten
-FUSED_ATTENTION = (
-    aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default,
-    aten._scaled_dot_product_cudnn_attention.default, aten._scaled_dot_product_flash_attention_for_cpu.default,
-)  # fmt: skip
-TORCH_OPS = {
-    "mm": (aten.mm.default,), "addmm": (aten.addmm.default,), "bmm": (aten.bmm.default,),
-    "gelu": (aten.gelu.default,), "silu": (aten.silu.default,), "attention": FUSED_ATTENTION,
-}  # fmt: skip
+TORCH_OPS = {op: tuple(getattr(aten, name).default for name in names) for op, names in TORCH_NAMES.items()}
 LINEAR = (aten.mm.default, aten.addmm.default)
 
 

@@ -16,7 +16,14 @@ OPS = ("mm", "addmm", "bmm", "attention", "gelu", "silu")
 """Operations that a policy may save. ``attention`` is any fused kernel; a linear layer is ``addmm`` with a bias and
 ``mm`` without."""
 
-TORCH_NAMES = {"attention": "_scaled_dot_product_flash_attention"} | {op: op for op in OPS if op != "attention"}
+TORCH_NAMES = {op: (op,) for op in OPS} | {
+    "attention": (
+        "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu",
+    ),
+}  # fmt: skip
+"""What each of ``OPS`` is called in ``torch.ops.aten``. Which attention kernel runs depends on dtype, device and card,
+so a policy that is to work everywhere names all of them; the ``math`` fallback is no kernel, but ``bmm`` and others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,15 +124,25 @@ def sequential(num_segments: int) -> Strategy:
 
 def policy(name: str, *saved_ops: str, saves_every_second: bool = False) -> Strategy:
     """Blocks run again, but what ``saved_ops`` put out is kept (selective activation checkpointing)."""
-    ops = "".join(f"    torch.ops.aten.{TORCH_NAMES[op]}.default,\n" for op in saved_ops if op in OPS)
-    code = f"saved_ops = [\n{ops}]\ncontext_fn = partial(create_selective_checkpoint_contexts, saved_ops)\n"
-    if saves_every_second:
-        code = "policy = memkit.program.strategies.saving_policy  # a new one for each region, as it counts\n"
-        code += f"strategy = memkit.setup.strategies.policy({name!r}, *{saved_ops!r}, saves_every_second=True)\n"
-        code += "context_fn = lambda: create_selective_checkpoint_contexts(policy(strategy))\n"
+    names = [name for op in saved_ops if op in OPS for name in TORCH_NAMES[op]]
+    ops = "".join(f"    torch.ops.aten.{name}.default,\n" for name in names)
+    code = f"saved_ops = [\n{ops}]\n{EVERY_SECOND if saves_every_second else ONE_LIST}\n"
     code += checkpoint_line("block", ", context_fn=context_fn")
     return Strategy(name=name, saved_ops=saved_ops, saves_every_second=saves_every_second, code=code)
 
+
+ONE_LIST = "context_fn = partial(create_selective_checkpoint_contexts, saved_ops)"
+EVERY_SECOND = '''linear_ops = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
+
+def context_fn():  # called once for each region
+    linears = []
+    def policy(ctx, op, *args, **kwargs):
+        linears.extend([op] * (op in linear_ops))
+        if op in saved_ops and (op not in linear_ops or len(linears) % 2 == 1):
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+    return create_selective_checkpoint_contexts(policy)
+'''
 
 SAVE_ATTENTION = policy("save attention", "attention")
 SAVE_PRODUCTS = policy("save attention and products", "attention", "mm", "addmm")
