@@ -9,6 +9,7 @@ Reading order:
 - ``transformer``: GPT-2 and Llama in one small module, and their training step
 - ``strategies``: the same model with parts that run twice
 - ``small_programs``: small steps worth measuring
+- ``small_gpt``: a character GPT on a poem that ships with the book
 """
 
 from memkit import loaded_when_used
@@ -20,4 +21,5 @@ __getattr__, __dir__, __all__ = loaded_when_used(
     transformer="Block Transformer training_build",
     strategies="StrategyTransformer saving_policy strategy_build",
     small_programs="attention_build autocast_build ragged_build small_net small_step",
+    small_gpt="SMALL_GPT held_out_loss make_small_gpt text_batches train",
 )
