@@ -29,54 +29,55 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 
-def loaded_when_used(package: str, *namespaces: str, **names: str) -> tuple:
+def loaded_when_used(package: str, file: str) -> tuple:
     """``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports its names when asked for (PEP 562).
 
-    ``names`` gives each module's names; a module with ``__`` in its name lies in a folder. ``namespaces`` are
-    modules that are offered whole.
+    The names are those of the indented import statements in ``file``, which an editor reads too.
     """
-    places = {name: (module.replace("__", "."), name) for module, text in names.items() for name in text.split()}
-    places |= {path.rpartition(".")[2]: (path, None) for path in namespaces}
+    places = {}
+    with open(file, encoding="utf-8") as source:
+        statements = source.read().split("\n    from ")[1:]
+    for module, _, names in (statement.partition(" import ") for statement in statements):
+        listed = names[1:].partition(")")[0] if names.startswith("(") else names.partition("\n")[0]
+        places |= dict.fromkeys(listed.replace(",", " ").split(), module)
 
     def __getattr__(name: str) -> object:
         if name not in places:
             raise AttributeError(f"{package} has no {name!r}; it has: {', '.join(sorted(places))}")
-        path, attribute = places[name]
-        module = import_module(f"{package}.{path}")
-        return getattr(module, attribute) if attribute else module
+        module = import_module(places[name])
+        return getattr(module, name) if hasattr(module, name) else import_module(f"{places[name]}.{name}")
 
     return __getattr__, lambda: sorted(places), sorted(places)
 
 
-__getattr__, __dir__, __all__ = loaded_when_used(
-    __name__,
-    "setup.models",
-    "setup.recipes",
-    "setup.strategies",
-    units="GIB KIB MIB aligned_table format_bytes format_count format_gb",
-    timeline="MemoryTimeline compare",
-    formats__records="FORMATS",
-    formats__rounding="round_to",
-    setup__models="ModelConfig",
-    setup__recipes="OptimizerConfig",
-    setup__training="TrainingSetup",
-    hardware__cards="CARDS",
-    allocator__snapshot_replay="replay_snapshot",
-    allocator__trace_replay="replay_trace",
-    formula__activations="activation_bytes block_ledger",
-    formula__estimate="estimate_memory",
-    formula__parameters="count_parameters",
-    formula__states="bytes_per_parameter",
-    program__transformer="Transformer training_build",
-    tracing__trace="trace_memory",
-    measuring__gpu="give_back",
-    measuring__measure="measure_memory",
-    measuring__saved_tensors="saved_bytes saved_storages",
-    recomputation__peak="predict_peak",
-    fitting__diagnosis="diagnose_memory",
-    fitting__planner="plan_recomputation",
-    book__checkup="doctor",
-    book__claims="count_verdicts ids_of load_claims",
-    book__exercises="check",
-    book__recordings="recorded_or_words",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.allocator.snapshot_replay import replay_snapshot
+    from memkit.allocator.trace_replay import replay_trace
+    from memkit.book.checkup import doctor
+    from memkit.book.claims import count_verdicts, ids_of, load_claims
+    from memkit.book.exercises import check
+    from memkit.book.recordings import recorded_or_words
+    from memkit.fitting.diagnosis import diagnose_memory
+    from memkit.fitting.planner import plan_recomputation
+    from memkit.formats.records import FORMATS
+    from memkit.formats.rounding import round_to
+    from memkit.formula.activations import activation_bytes, block_ledger
+    from memkit.formula.estimate import estimate_memory
+    from memkit.formula.parameters import count_parameters
+    from memkit.formula.states import bytes_per_parameter
+    from memkit.hardware.cards import CARDS
+    from memkit.measuring.gpu import give_back
+    from memkit.measuring.measure import measure_memory
+    from memkit.measuring.saved_tensors import saved_bytes, saved_storages
+    from memkit.program.transformer import Transformer, training_build
+    from memkit.recomputation.peak import predict_peak
+    from memkit.setup import models, recipes, strategies
+    from memkit.setup.models import ModelConfig
+    from memkit.setup.recipes import OptimizerConfig
+    from memkit.setup.training import TrainingSetup
+    from memkit.timeline import MemoryTimeline, compare
+    from memkit.tracing.trace import trace_memory
+    from memkit.units import GIB, KIB, MIB, aligned_table, format_bytes, format_count, format_gb
+
+__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

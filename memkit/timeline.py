@@ -89,6 +89,11 @@ class MemoryTimeline:
     ``device`` is ``"cuda"`` or ``"cpu"`` (whose rules apply); ``provenance`` says which machine, versions,
     date and command a measurement came from. ``reserved_peak_bytes`` is what the allocator held from the
     driver, if known.
+
+    >>> from memkit import TrainingSetup, estimate_memory, models
+    >>> timeline = estimate_memory(TrainingSetup(model=models.GPT2_SMALL, seq_len=1024))
+    >>> timeline.peak.name, timeline.at("init").weights
+    ('backward peak', 497759232)
     """
 
     instants: tuple[Instant, ...]
@@ -181,6 +186,18 @@ def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> str:
     """Formula, trace and measurement side by side: total bytes per instant, and each column ÷ the last.
 
     Instants are matched by name, step and micro-batch; one that a timeline lacks is ``unknown``.
+
+    >>> from memkit import TrainingSetup, estimate_memory, models, trace_memory, training_build
+    >>> setup = TrainingSetup(model=models.TINY_GPT2, seq_len=64)
+    >>> columns = estimate_memory(setup), trace_memory(training_build(setup))
+    >>> print(compare(*columns, names=["forward", "optimizer peak"]))
+    instant                    formula      traced  formula ÷ traced
+    ────────────────────────────────────────────────────────────────
+    forward, step 1          78.54 MiB   78.54 MiB             1.00×
+    optimizer peak, step 1  310.66 MiB  310.66 MiB             1.00×
+    forward, step 2         202.81 MiB  202.81 MiB             1.00×
+    optimizer peak, step 2  310.66 MiB  310.66 MiB             1.00×
+    peak                    346.69 MiB  346.69 MiB             1.00×
     """
     if len(timelines) < 2:
         raise ValueError(f"compare needs at least two timelines, got {len(timelines)}")

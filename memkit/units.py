@@ -107,7 +107,13 @@ def format_ratio(estimate: int | None, measured: int | None) -> str:
 
 
 def aligned_table(rows: list[list[str]]) -> str:
-    """Rows of text with the first column flush left and the others flush right; the first row is the header."""
+    """Rows of text with the first column flush left and the others flush right; the first row is the header.
+
+    >>> print(aligned_table([["format", "bits"], ["bfloat16", "16"]]))
+    format    bits
+    ──────────────
+    bfloat16    16
+    """
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for first, *others in rows:

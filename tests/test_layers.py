@@ -16,7 +16,7 @@ ROOMS = """formats setup hardware allocator formula low_precision program tracin
 TORCH = {"program", "tracing", "measuring"}
 PICTURES = {"pictures", "widgets"}
 HEAVY = frozenset({"torch", "matplotlib", "ipywidgets"})
-MAX_LINES, MAX_FUNCTION_LINES = 400, 64
+MAX_LINES, MAX_FUNCTION_LINES = 400, 51
 
 
 def reading_order(folder: Path) -> list[str]:
@@ -89,6 +89,8 @@ def order_problems(package: Path, order: tuple[str, ...]) -> list[str]:
             problems.append(f"{name} has no place in ORDER")
             continue
         for target in sorted(imports_of(path, name, package)):
+            if path.name == "__init__.py" and target.startswith(f"{name}."):
+                continue  # a folder offers the names of its own modules
             if target not in order or order.index(target) >= order.index(name):
                 problems.append(f"{name} imports {target}, which does not come before it")
     return problems
@@ -148,12 +150,14 @@ def test_a_room_s_docstring_is_a_paragraph_for_a_person():
 
 
 def long_functions(path: Path) -> list[str]:
-    """Functions over the limit; a docstring's lines count, for they are read too."""
-    return [
-        f"{node.name}: {node.end_lineno - node.lineno + 1} lines"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES
-    ]
+    """Functions over the limit, their docstring not counted."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            start = node.body[1].lineno if ast.get_docstring(node) and len(node.body) > 1 else node.lineno
+            if node.end_lineno - start + 1 > MAX_FUNCTION_LINES:
+                found.append(f"{node.name}: {node.end_lineno - start + 1} lines")
+    return found
 
 
 @pytest.mark.parametrize("module, path", modules_of(PACKAGE).items())

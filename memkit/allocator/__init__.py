@@ -22,17 +22,18 @@ Reading order:
 
 from memkit import loaded_when_used
 
-__getattr__, __dir__, __all__ = loaded_when_used(
-    __name__,
-    config="AllocatorConfig",
-    heap="Driver",
-    caching="CachingAllocator OutOfMemory",
-    workspaces="workspace_bytes training_workspace_bytes",
-    replays="Agreement Failure Replay",
-    trace_replay="replay_trace",
-    snapshot_files="load_snapshot",
-    snapshot_replay="replay_snapshot",
-    snapshot_writer="predicted_snapshot write_snapshot",
-    film="Film Still",
-    stories="STORIES growing_story holes_story rounding_story step_story",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.allocator.caching import CachingAllocator, OutOfMemory
+    from memkit.allocator.config import AllocatorConfig
+    from memkit.allocator.film import Film, Still
+    from memkit.allocator.heap import Driver
+    from memkit.allocator.replays import Agreement, Failure, Replay
+    from memkit.allocator.snapshot_files import load_snapshot
+    from memkit.allocator.snapshot_replay import replay_snapshot
+    from memkit.allocator.snapshot_writer import predicted_snapshot, write_snapshot
+    from memkit.allocator.stories import STORIES, growing_story, holes_story, rounding_story, step_story
+    from memkit.allocator.trace_replay import replay_trace
+    from memkit.allocator.workspaces import training_workspace_bytes, workspace_bytes
+
+__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

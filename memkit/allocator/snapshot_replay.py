@@ -37,6 +37,13 @@ def replay_snapshot(
     under other rules. Then ``agreement`` says how the decisions differ, not how good the model is.
 
     Raises: ValueError: the snapshot holds no events.
+
+    >>> from memkit import TrainingSetup, models, replay_snapshot, replay_trace, trace_memory, training_build
+    >>> from memkit.allocator import predicted_snapshot
+    >>> predicted = replay_trace(trace_memory(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=64))))
+    >>> again = replay_snapshot(predicted_snapshot(predicted))
+    >>> again.peak_reserved_bytes == predicted.peak_reserved_bytes
+    True
     """
     if isinstance(source, MemoryTimeline):
         return replay_trace(source, config, capacity_bytes=capacity_bytes, outside_bytes=outside_bytes)

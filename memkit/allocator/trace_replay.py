@@ -34,6 +34,12 @@ def replay_trace(
     matrix product of the forward and at the first of the backward, whose threads have a handle each.
 
     Raises: ValueError: the trace carries no events.
+
+    >>> from memkit import TrainingSetup, models, replay_trace, trace_memory, training_build
+    >>> trace = trace_memory(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=64)))
+    >>> replay = replay_trace(trace, compute_capability=(9, 0))
+    >>> replay.peak_allocated_bytes < replay.peak_reserved_bytes
+    True
     """
     if not trace.events:
         raise ValueError(f"this {trace.source} timeline carries no events to replay")

@@ -14,11 +14,18 @@ Reading order:
 
 from memkit import loaded_when_used
 
-__getattr__, __dir__, __all__ = loaded_when_used(
-    __name__,
-    claims="claim count_verdicts ids_of load_claims",
-    recordings="Recording find_recording load_recordings recorded_or_words save_recording",
-    checkup="doctor",
-    measurements="MEASUREMENTS",
-    exercises="check",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.book.checkup import doctor
+    from memkit.book.claims import claim, count_verdicts, ids_of, load_claims
+    from memkit.book.exercises import check
+    from memkit.book.measurements import MEASUREMENTS
+    from memkit.book.recordings import (
+        Recording,
+        find_recording,
+        load_recordings,
+        recorded_or_words,
+        save_recording,
+    )
+
+__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

@@ -69,7 +69,12 @@ class Diagnosis:
 
 
 def doctor(environment: Mapping[str, str] = os.environ) -> Diagnosis:
-    """Look at Python, packages, driver, card and RAM; a cell that ends in this call shows the table."""
+    """Look at Python, packages, driver, card and RAM; a cell that ends in this call shows the table.
+
+    >>> from memkit import doctor
+    >>> doctor({"CUDA_VISIBLE_DEVICES": ""}).mode
+    'CPU'
+    """
     answer = ask_driver(environment)
     gpu = answer.gpus[0] if answer.gpus else None
     try:

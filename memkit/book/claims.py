@@ -126,6 +126,10 @@ def load_claims(path: Path = LEDGER) -> dict[str, Claim]:
     """Every claim of the ledger by id, in the ledger's order.
 
     Raises: ValueError: an entry that is not complete, or a figure that is named in a sentence and not given.
+
+    >>> from memkit import load_claims
+    >>> load_claims()["C028"].verdict
+    'wrong'
     """
     tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     return {claim_id: read_claim(claim_id, table) for claim_id, table in tables.items()}
@@ -185,7 +189,13 @@ def rounds_to(value: float, figure: Figure) -> bool:
 
 
 def count_verdicts(claims: Iterable[Claim]) -> dict[str, int]:
-    """How many of ``claims`` have each verdict, every verdict named."""
+    """How many of ``claims`` have each verdict, every verdict named.
+
+    >>> from memkit import load_claims
+    >>> counts = count_verdicts(load_claims().values())
+    >>> counts["wrong"] > 0 and sum(counts.values()) == len(load_claims())
+    True
+    """
     counts = Counter(claim.verdict for claim in claims)
     return {verdict: counts[verdict] for verdict in VERDICTS}
 

@@ -133,7 +133,12 @@ def find_recording(
 
 
 def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: Path = FOLDER) -> str:
-    """The recording as text, or a sentence that says that there is none and how to make one."""
+    """The recording as text, or a sentence that says that there is none and how to make one.
+
+    >>> from memkit import recorded_or_words
+    >>> recorded_or_words("99", "moon_phase")
+    "Nobody has recorded 'moon phase' yet. On a machine with a CUDA card, `make record` ..."
+    """
     recording = find_recording(chapter, name, card, folder)
     if recording is not None:
         return str(recording)

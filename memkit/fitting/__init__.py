@@ -10,8 +10,9 @@ Reading order:
 
 from memkit import loaded_when_used
 
-__getattr__, __dir__, __all__ = loaded_when_used(
-    __name__,
-    diagnosis="diagnose_memory growing_lines",
-    planner="plan_recomputation planned_room",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.fitting.diagnosis import diagnose_memory, growing_lines
+    from memkit.fitting.planner import plan_recomputation, planned_room
+
+__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

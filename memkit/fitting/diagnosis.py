@@ -104,6 +104,11 @@ def diagnose_memory(
     """Diagnose a memory snapshot (or its file) or a traced timeline; ``card`` as in ``replay``.
 
     Raises: ValueError: the source carries no events.
+
+    >>> from memkit import TrainingSetup, diagnose_memory, models, trace_memory, training_build
+    >>> trace = trace_memory(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=64)))
+    >>> "what would help most" in str(diagnose_memory(trace))
+    True
     """
     result = replay_snapshot(source, config, **card)
     timeline = result.timeline

@@ -99,6 +99,12 @@ def plan_recomputation(
     """The strategy with the fewest FLOPs that fits ``planned_room``; of equals the first of the list.
 
     Raises: ValueError: no candidates, a context larger than the card, or a setup without a formula.
+
+    >>> from memkit import GIB, OptimizerConfig, TrainingSetup, models, recipes
+    >>> fused = OptimizerConfig(implementation="fused")
+    >>> setup = TrainingSetup(model=models.LLAMA_32_1B, precision=recipes.PURE_BF16, optimizer=fused, seq_len=8192)
+    >>> plan_recomputation(setup, 24 * GIB).chosen.strategy.name
+    'save attention and products'
     """
     as_whole_number("context_bytes", context_bytes)
     room = planned_room(as_whole_number("card_bytes", card_bytes, 1), context_bytes)

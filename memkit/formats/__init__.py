@@ -15,13 +15,22 @@ Reading order:
 
 from memkit import loaded_when_used
 
-__getattr__, __dir__, __all__ = loaded_when_used(
-    __name__,
-    dtypes="dtype_bits tensor_bytes",
-    records="FORMATS FloatFormat TableFormat get_format",
-    decoding="all_values code_fields decode",
-    rounding="ROUNDINGS encode neighbours round_to torch_overflow",
-    reading="CodeReading Nearest nearest_in number_text parse_code parse_number read_code",
-    blocks="BLOCK_FORMATS BlockFormat BlockQuantized get_block_format quantize",
-    running_sums="METHODS num_moving_terms running_sum sticking_point",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.formats.blocks import BLOCK_FORMATS, BlockFormat, BlockQuantized, get_block_format, quantize
+    from memkit.formats.decoding import all_values, code_fields, decode
+    from memkit.formats.dtypes import dtype_bits, tensor_bytes
+    from memkit.formats.reading import (
+        CodeReading,
+        Nearest,
+        nearest_in,
+        number_text,
+        parse_code,
+        parse_number,
+        read_code,
+    )
+    from memkit.formats.records import FORMATS, FloatFormat, TableFormat, get_format
+    from memkit.formats.rounding import ROUNDINGS, encode, neighbours, round_to, torch_overflow
+    from memkit.formats.running_sums import METHODS, num_moving_terms, running_sum, sticking_point
+
+__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

@@ -24,16 +24,22 @@ Reading order:
 
 from memkit import loaded_when_used
 
-__getattr__, __dir__, __all__ = loaded_when_used(
-    __name__,
-    parameters="Parameter count_by_kind count_parameters parameter_ledger",
-    states="bytes_per_parameter state_bytes state_ledger",
-    ledger="Kept Ledger",
-    activations="activation_bytes activation_ledger autocast_cast_bytes block_ledger",
-    kernels="embedding_backward_buffers",
-    inference="inference_bytes kv_cache_bytes kv_cache_bytes_per_token",
-    tape="Tape",
-    backward="Backward",
-    forward="Schedule",
-    estimate="estimate_memory",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.formula.activations import (
+        activation_bytes,
+        activation_ledger,
+        autocast_cast_bytes,
+        block_ledger,
+    )
+    from memkit.formula.backward import Backward
+    from memkit.formula.estimate import estimate_memory
+    from memkit.formula.forward import Schedule
+    from memkit.formula.inference import inference_bytes, kv_cache_bytes, kv_cache_bytes_per_token
+    from memkit.formula.kernels import embedding_backward_buffers
+    from memkit.formula.ledger import Kept, Ledger
+    from memkit.formula.parameters import Parameter, count_by_kind, count_parameters, parameter_ledger
+    from memkit.formula.states import bytes_per_parameter, state_bytes, state_ledger
+    from memkit.formula.tape import Tape
+
+__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

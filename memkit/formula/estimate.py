@@ -85,6 +85,12 @@ def estimate_memory(setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
     torch's ``foreach`` way, as its ``implementation`` says, and to cast gradients without a copy.
 
     Raises: ValueError: ``setup`` is no ``TrainingSetup``, or ``steps`` is not a whole number above 0.
+
+    >>> from memkit import TrainingSetup, models, recipes
+    >>> setup = TrainingSetup(model=models.LLAMA_2_7B, precision=recipes.PURE_BF16, seq_len=512)
+    >>> peak = estimate_memory(setup).peak
+    >>> peak.name, peak.total_bytes
+    ('optimizer peak', 67384156672)
     """
     if isinstance(setup, ModelConfig):
         raise ValueError(f"setup={setup.name!r} is a ModelConfig; wrap it: TrainingSetup(model=...)")

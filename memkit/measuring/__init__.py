@@ -20,18 +20,24 @@ Reading order:
 
 from memkit import loaded_when_used
 
-__getattr__, __dir__, __all__ = loaded_when_used(
-    __name__,
-    gpu="cap_gpu caught_out_of_memory give_back usable_bytes",
-    measure="measure_memory",
-    saved_tensors="SavedStorage bytes_by_op saved_bytes saved_storages",
-    live_objects="LiveTensor live_tensors",
-    profiler="ExecutionTrace own_memory_table profiled_step read_execution_trace",
-    monitor="MemoryMonitor",
-    stages="stage_table",
-    small_card="CudaCard SimulatedCard capped_card",
-    bandwidth="Bandwidths measure_bandwidth",
-    card_formats="cast_overflows product_errors",
-    compiled="compiled_step",
-    timed_steps="TimedStep timed_step",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.measuring.bandwidth import Bandwidths, measure_bandwidth
+    from memkit.measuring.card_formats import cast_overflows, product_errors
+    from memkit.measuring.compiled import compiled_step
+    from memkit.measuring.gpu import cap_gpu, caught_out_of_memory, give_back, usable_bytes
+    from memkit.measuring.live_objects import LiveTensor, live_tensors
+    from memkit.measuring.measure import measure_memory
+    from memkit.measuring.monitor import MemoryMonitor
+    from memkit.measuring.profiler import (
+        ExecutionTrace,
+        own_memory_table,
+        profiled_step,
+        read_execution_trace,
+    )
+    from memkit.measuring.saved_tensors import SavedStorage, bytes_by_op, saved_bytes, saved_storages
+    from memkit.measuring.small_card import CudaCard, SimulatedCard, capped_card
+    from memkit.measuring.stages import stage_table
+    from memkit.measuring.timed_steps import TimedStep, timed_step
+
+__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

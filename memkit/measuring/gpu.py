@@ -52,6 +52,10 @@ def give_back() -> int:
 
     A chapter ends with it, after ``del`` of its models. An exception that a notebook still remembers holds
     the tensors of the cell that failed: its traceback is forgotten here too.
+
+    >>> from memkit import give_back
+    >>> give_back()  # on a machine without a GPU there is nothing to return
+    0
     """
     for name in ("last_value", "last_traceback", "last_exc"):
         if hasattr(sys, name):

@@ -41,6 +41,12 @@ def measure_memory(
 
     Raises: ValueError: an unknown device, no GPU for ``device="cuda"``, steps that are no positive number, no
     function as ``build``, or a model made outside it.
+
+    >>> from memkit import TrainingSetup, measure_memory, models, training_build
+    >>> setup = TrainingSetup(model=models.TINY_GPT2, seq_len=32, device="cpu")
+    >>> timeline = measure_memory(training_build(setup), device="cpu")
+    >>> timeline.source, timeline.at("optimizer").weights
+    ('measured', 65149952)
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"

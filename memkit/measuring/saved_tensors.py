@@ -54,6 +54,11 @@ def saved_storages(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) 
 
     ``elsewhere``: parameters and other tensors that would be there anyway. Source:
     https://docs.pytorch.org/docs/stable/notes/autograd.html#saved-tensors
+
+    >>> import torch
+    >>> x = torch.ones(8, requires_grad=True)
+    >>> [(saved.shape, saved.ops) for saved in saved_storages(lambda: x.exp() * 2)]
+    [((8,), ('exp',))]
     """
     known = {tensor.untyped_storage()._cdata for tensor in elsewhere}
     found: dict[int, SavedStorage] = {}
@@ -81,7 +86,13 @@ def saved_storages(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) 
 
 
 def saved_bytes(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) -> int:
-    """Bytes that autograd saves while ``run()`` runs, without what is counted ``elsewhere``."""
+    """Bytes that autograd saves while ``run()`` runs, without what is counted ``elsewhere``.
+
+    >>> import torch
+    >>> x = torch.ones(1024, requires_grad=True)
+    >>> saved_bytes(lambda: x.exp())  # its result: 4 B each
+    4096
+    """
     return sum(saved.num_bytes for saved in saved_storages(run, elsewhere) if not saved.is_elsewhere)
 
 

@@ -20,17 +20,18 @@ Reading order:
 
 from memkit import loaded_when_used
 
-__getattr__, __dir__, __all__ = loaded_when_used(
-    __name__,
-    picture="Picture",
-    timeline="TimelinePicture",
-    comparison="breakdown_figure compare_figure timeline_figure",
-    bits="BitPicture",
-    number_line="NumberLinePicture",
-    sums="RunningSumPicture",
-    formats="bit_figure comparison_figure number_line_figure running_sum_figure",
-    bands="stack_bands",
-    allocator="allocations_figure allocator_picture",
-    saved="ledger_pieces saved_figure",
-    frontier="FrontierPicture",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.pictures.allocator import allocations_figure, allocator_picture
+    from memkit.pictures.bands import stack_bands
+    from memkit.pictures.bits import BitPicture
+    from memkit.pictures.comparison import breakdown_figure, compare_figure, timeline_figure
+    from memkit.pictures.formats import bit_figure, comparison_figure, number_line_figure, running_sum_figure
+    from memkit.pictures.frontier import FrontierPicture
+    from memkit.pictures.number_line import NumberLinePicture
+    from memkit.pictures.picture import Picture
+    from memkit.pictures.saved import ledger_pieces, saved_figure
+    from memkit.pictures.sums import RunningSumPicture
+    from memkit.pictures.timeline import TimelinePicture
+
+__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

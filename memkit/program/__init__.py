@@ -14,12 +14,19 @@ Reading order:
 
 from memkit import loaded_when_used
 
-__getattr__, __dir__, __all__ = loaded_when_used(
-    __name__,
-    log="Log timeline_of",
-    doors="run_steps",
-    transformer="Block Transformer training_build",
-    strategies="StrategyTransformer saving_policy strategy_build",
-    small_programs="attention_build autocast_build ragged_build small_net small_step",
-    small_gpt="SMALL_GPT held_out_loss make_small_gpt text_batches train",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.program.doors import run_steps
+    from memkit.program.log import Log, timeline_of
+    from memkit.program.small_gpt import SMALL_GPT, held_out_loss, make_small_gpt, text_batches, train
+    from memkit.program.small_programs import (
+        attention_build,
+        autocast_build,
+        ragged_build,
+        small_net,
+        small_step,
+    )
+    from memkit.program.strategies import StrategyTransformer, saving_policy, strategy_build
+    from memkit.program.transformer import Block, Transformer, training_build
+
+__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

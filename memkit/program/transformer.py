@@ -133,6 +133,11 @@ class Transformer(nn.Module):
     ``device`` overrides the setup's; on ``"meta"`` a model of any size is made at once, without data.
 
     Shapes: inputs and targets are [B, S] token ids; the loss is a scalar.
+
+    >>> from memkit import TrainingSetup, count_parameters, models
+    >>> model = Transformer(TrainingSetup(model=models.TINY_LLAMA, device="cpu"))
+    >>> sum(p.numel() for p in model.parameters()) == count_parameters(models.TINY_LLAMA)
+    True
     """
 
     def __init__(self, setup: TrainingSetup, device: str | None = None):
@@ -231,6 +236,11 @@ def training_build(
     then ``zero_grad``. It returns the last micro-batch's mean loss, detached.
 
     Raises: ValueError: plain torch cannot run the setup's precision or optimizer.
+
+    >>> from memkit import TrainingSetup, models, training_build
+    >>> step = training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=16, device="cpu"))()
+    >>> step().shape
+    torch.Size([])
     """
     precision = setup.precision
     is_plain = precision.weight_dtype == precision.gradient_dtype

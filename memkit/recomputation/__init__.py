@@ -11,9 +11,16 @@ Reading order:
 
 from memkit import loaded_when_used
 
-__getattr__, __dir__, __all__ = loaded_when_used(
-    __name__,
-    costs="block_products blocks_ledger saved_products step_flops stored_bytes",
-    peak="PeakPrediction predict_peak",
-    frontier="Point pareto_front peak_at points",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.recomputation.costs import (
+        block_products,
+        blocks_ledger,
+        saved_products,
+        step_flops,
+        stored_bytes,
+    )
+    from memkit.recomputation.frontier import Point, pareto_front, peak_at, points
+    from memkit.recomputation.peak import PeakPrediction, predict_peak
+
+__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

@@ -13,10 +13,11 @@ Reading order:
 
 from memkit import loaded_when_used
 
-__getattr__, __dir__, __all__ = loaded_when_used(
-    __name__,
-    models="ModelConfig gpt2_config llama_config",
-    recipes="OptimizerConfig Precision",
-    strategies="Strategy",
-    training="TrainingSetup",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.setup.models import ModelConfig, gpt2_config, llama_config
+    from memkit.setup.recipes import OptimizerConfig, Precision
+    from memkit.setup.strategies import Strategy
+    from memkit.setup.training import TrainingSetup
+
+__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

@@ -26,6 +26,12 @@ class ModelConfig:
     value one matrix, as GPT-2 does.
 
     Raises: ValueError: a size is not a whole number in range, heads do not divide, or a name is unknown.
+
+    >>> from dataclasses import replace
+    >>> from memkit import count_parameters, models
+    >>> half = replace(models.GPT2_SMALL, num_layers=6)
+    >>> half.head_dim, count_parameters(half)
+    (64, 81912576)
     """
 
     name: str = "custom"

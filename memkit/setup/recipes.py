@@ -89,6 +89,14 @@ class OptimizerConfig:
     kernel without any. ``block_size`` is the group that shares one float32 scale in an 8-bit state.
 
     Raises: ValueError: an unknown name; an implementation the optimizer lacks.
+
+    >>> from memkit import TrainingSetup, estimate_memory, models, recipes
+    >>> for implementation in ("foreach", "fused"):
+    ...     optimizer = OptimizerConfig(implementation=implementation)
+    ...     setup = TrainingSetup(model=models.LLAMA_32_1B, precision=recipes.PURE_BF16, optimizer=optimizer)
+    ...     print(implementation, estimate_memory(setup).peak.name)
+    foreach optimizer peak
+    fused backward peak
     """
 
     name: str = "AdamW"

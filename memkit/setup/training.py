@@ -37,6 +37,12 @@ class TrainingSetup:
     (torch's default is True).
 
     Raises: ValueError: an unknown name, a size out of range, or heads that no CUDA kernel takes.
+
+    >>> from dataclasses import replace
+    >>> from memkit import activation_bytes, models
+    >>> setup = TrainingSetup(model=models.GPT2_SMALL, seq_len=512)
+    >>> round(activation_bytes(replace(setup, micro_batch_size=8)) / activation_bytes(setup), 3)
+    8.0
     """
 
     model: ModelConfig

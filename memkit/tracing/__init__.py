@@ -16,10 +16,11 @@ Reading order:
 
 from memkit import loaded_when_used
 
-__getattr__, __dir__, __all__ = loaded_when_used(
-    __name__,
-    without_values="NeedsValues",
-    cuda="pretend_cuda",
-    trace="trace_memory",
-    flops="CountedFlops counted_flops",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.tracing.cuda import pretend_cuda
+    from memkit.tracing.flops import CountedFlops, counted_flops
+    from memkit.tracing.trace import trace_memory
+    from memkit.tracing.without_values import NeedsValues
+
+__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

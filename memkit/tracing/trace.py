@@ -71,6 +71,18 @@ def trace_memory(
     Raises: ValueError: an unknown device, steps that are not a positive number, no function as ``build``, or
     a model made outside it. NeedsValues: the program
     looks at a tensor's values. Whatever the program itself raises.
+
+    >>> import torch
+    >>> def build():
+    ...     model = torch.nn.Linear(1024, 1024, device="cuda")
+    ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ...     def step():
+    ...         model(torch.ones(8, 1024, device="cuda")).sum().backward()
+    ...         optimizer.step()
+    ...         optimizer.zero_grad()
+    ...     return step
+    >>> trace_memory(build).at("backward").gradients  # no GPU needed: 1024 · 1024 · 4 B and 1024 · 4 B
+    4198400
     """
     if device not in DEVICES:
         raise ValueError(f"device={device!r} is not one of {', '.join(DEVICES)}")

@@ -19,15 +19,16 @@ Reading order:
 
 from memkit import loaded_when_used
 
-__getattr__, __dir__, __all__ = loaded_when_used(
-    __name__,
-    panel="Panel",
-    memory_explorer="MemoryExplorer",
-    step_timeline="StepTimeline",
-    frontier_explorer="FrontierExplorer",
-    allocator_lab="AllocatorLab",
-    snapshot_view="SnapshotView",
-    bit_explorer="BitExplorer",
-    number_line="NumberLine",
-    rounding_lab="RoundingLab",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.widgets.allocator_lab import AllocatorLab
+    from memkit.widgets.bit_explorer import BitExplorer
+    from memkit.widgets.frontier_explorer import FrontierExplorer
+    from memkit.widgets.memory_explorer import MemoryExplorer
+    from memkit.widgets.number_line import NumberLine
+    from memkit.widgets.panel import Panel
+    from memkit.widgets.rounding_lab import RoundingLab
+    from memkit.widgets.snapshot_view import SnapshotView
+    from memkit.widgets.step_timeline import StepTimeline
+
+__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

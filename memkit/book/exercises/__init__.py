@@ -163,7 +163,12 @@ class JudgedExercise(Exercise):
 
 
 def check(exercise_id: str, answer: object) -> Feedback:
-    """Feedback on the reader's ``answer`` to exercise ``"chapter.number"``."""
+    """Feedback on the reader's ``answer`` to exercise ``"chapter.number"``.
+
+    >>> from memkit import check
+    >>> check("0.1", ...)
+    Exercise 0.1: not attempted yet
+    """
     chapter = str(exercise_id).partition(".")[0]
     exercises = exercises_of(int(chapter)) if chapter.isdecimal() else {}
     if exercise_id not in exercises:
