@@ -17,7 +17,7 @@ CHAPTERS := $(sort $(wildcard chapters/*.ipynb))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help lab test test-unit test-browser check-notebooks run-notebooks bench record figures clean
+.PHONY: help lab test test-unit test-browser exhaustive check-notebooks run-notebooks bench record figures clean
 
 help:                   ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
@@ -29,10 +29,13 @@ test: test-unit test-browser check-notebooks   ## everything that has to pass
 
 test-unit: $(VENV)/.test
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not browser and not serial"
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not browser and not serial and not exhaustive"
 
 test-browser: $(VENV)/.test
-	$(BIN)/python -m pytest -q -m "browser or serial"
+	$(BIN)/python -m pytest -q -m "(browser or serial) and not exhaustive"
+
+exhaustive: $(VENV)/.test       ## the sweeps of minutes that make test leaves out
+	$(BIN)/python -m pytest -q -m exhaustive --durations 10
 
 check-notebooks: $(VENV)/.test  ## run every chapter, compare each output with the page
 	$(if $(CHAPTERS),$(BIN)/python -m pytest -q -n 2 --dist loadscope --nbval --nbval-current-env \

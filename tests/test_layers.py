@@ -102,7 +102,7 @@ def heavy_libraries_loaded_by(modules: list[str], path: Path) -> set[str]:
         f"import sys; sys.path.insert(0, {str(path)!r}); import {', '.join(modules)}; print(*sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return HEAVY & set(done.stdout.split())
