@@ -9,11 +9,10 @@ without its proof failing.
 import string
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from types import MappingProxyType
 
 Figure = int | float | bool | str
 
@@ -41,19 +40,68 @@ GROUPS = {
 """Group letter → (subject, first number, last number); every number in between belongs to the group."""
 
 CHAPTERS = {
-    "01_memory_breakdown": ("A", "B", "C", "N", "C343-C347"),
+    "01_memory_breakdown": ("A", "B", "N"),
     "02_number_formats": ("D",),
     "03_mixed_precision": ("E",),
     "04_activation_recomputation": ("F",),
     "05_gradient_accumulation": ("G",),
     "06_fp8_training": ("H",),
     "07_measuring_and_oom": ("I",),
+    "11_cards_and_inference": ("C", "C343-C347"),
 }
 """The groups (or ranges of ids) that a chapter settles."""
 
 LEDGER = Path(__file__).resolve().parents[2] / "chapters" / "claims.toml"
 
-_FIELDS = {"claim", "answer", "verdict", "proof", "reason", "cell", "printed", "figures"}
+_FIELDS = {"claim", "answer", "verdict", "proof", "reason", "cell", "no_cell", "printed", "figures"}
+
+
+class Figures(Mapping):
+    """What a proof reads: the figures of an entry by name, and its verdict, which ``settle`` proves.
+
+    >>> Figures({"gb": 112}, "conditional").settle(in_fp32=True, in_bf16=False)
+    """
+
+    def __init__(self, figures: Mapping[str, Figure], verdict: str):
+        self._figures, self.verdict = dict(figures), verdict
+
+    def __getitem__(self, name: str) -> Figure:
+        return self._figures[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._figures)
+
+    def __len__(self) -> int:
+        return len(self._figures)
+
+    def settle(self, *, once: bool | None = None, **cases: bool) -> None:
+        """Prove the verdict: each case says whether the printed sentence holds there.
+
+        All hold: true. None: wrong. Some: conditional. ``once``: it held for what its time knew, and no longer
+        in every case: outdated. Raises: AssertionError: the ledger has another verdict.
+        """
+        found = verdict_of(cases.values(), once)
+        shown = ", ".join(f"{name} {'holds' if is_so else 'fails'}" for name, is_so in cases.items())
+        assert found == self.verdict, f"the ledger says {self.verdict}; found {found}: {shown}"
+
+
+def verdict_of(cases: Iterable[bool], once: bool | None = None) -> str:
+    """The verdict that follows from the cases in which a sentence holds and in which it fails.
+
+    >>> verdict_of([True, True]), verdict_of([False]), verdict_of([True, False])
+    ('true', 'wrong', 'conditional')
+    >>> verdict_of([False], once=True)
+    'outdated'
+    """
+    cases = list(map(bool, cases))
+    if not cases:
+        raise ValueError("cases=[] settle nothing: name at least one in which the sentence holds or fails")
+    if all(cases):
+        return "true"
+    if once:
+        return "outdated"
+    return "conditional" if any(cases) else "wrong"
+
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +110,9 @@ class Claim:
 
     ``claim`` and ``answer`` are complete sentences, figures put in. ``proof`` is a test's node id, such as
     ``tests/claims/test_claims_a.py::test_C001``, or a cell, ``chapters/01_memory_breakdown.ipynb::cell-id``;
-    an opinion, or a claim left out, has a ``reason`` instead. ``cell`` shows it to the reader. ``printed``
-    lists public pages that print it, and is empty where we know of none ("unsourced").
+    an opinion, or a claim left out, has a ``reason`` instead. ``cell`` shows it to the reader, or ``no_cell``
+    says why none does. ``printed`` lists public pages that print it, and is empty where we know of none
+    ("unsourced").
     """
 
     id: str
@@ -73,14 +122,17 @@ class Claim:
     proof: str | None = None
     reason: str | None = None
     cell: str | None = None
+    no_cell: str | None = None
     printed: tuple[str, ...] = ()
-    figures: Mapping[str, Figure] = field(default_factory=lambda: MappingProxyType({}))
+    figures: Figures | None = None
 
     def __post_init__(self):
         if self.verdict not in VERDICTS:
             raise ValueError(f"{self.id}: verdict={self.verdict!r} is not one of {', '.join(VERDICTS)}")
         if (self.proof is None) == (self.reason is None):
             raise ValueError(f"{self.id} needs either a proof or a reason why there is none, not both")
+        if self.cell and self.no_cell:
+            raise ValueError(f"{self.id} has a cell and a reason why there is none")
         if self.verdict == "opinion" and self.reason is None:
             raise ValueError(f"{self.id} is an opinion: give the reason, it cannot have a proof")
         if self.figures and self.proof is None:
@@ -108,7 +160,7 @@ def ids_of(chapter: str) -> tuple[str, ...]:
     """Ids that ``chapter`` has to settle, in order.
 
     >>> len(ids_of("01_memory_breakdown"))
-    111
+    88
     """
     if chapter not in CHAPTERS:
         raise ValueError(f"chapter={chapter!r} settles no claims; chapters that do: {', '.join(CHAPTERS)}")
@@ -156,7 +208,7 @@ def read_claim(claim_id: str, table: Mapping) -> Claim:
         "claim": table["claim"].format(**figures),
         "answer": table["answer"].format(**figures),
         "printed": () if table["printed"] == "unsourced" else tuple(table["printed"]),
-        "figures": MappingProxyType(figures),
+        "figures": Figures(figures, table["verdict"]),
     }
     return Claim(**fields)
 

@@ -247,7 +247,7 @@ _ALL_CARDS = (
     _hopper_sxm(
         name="H200", driver_names=("NVIDIA H200",), label_gb=141, memory_report="139.80 GiB",
         memory_source="out-of-memory messages in public logs of H200 nodes (139.72 to 139.81 GiB)",
-        memory_kind="HBM3e", bus_bits=6016, transfers_per_s=6_402_000_000,
+        memory_kind="HBM3e", bus_bits=6016, transfers_per_s=6_402_000_000, l2_bytes=60 * MIB,
     ),
     Card(
         name="RTX 5090", driver_names=("NVIDIA GeForce RTX 5090",), architecture="Blackwell",

@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +18,8 @@ from memkit.book.claims import (
     CHAPTERS,
     GROUPS,
     LEDGER,
+    VERDICTS,
+    Figures,
     claim,
     count_verdicts,
     ids_of,
@@ -99,7 +101,11 @@ def after_setup(path: Path) -> dict:
     return names
 
 
-def prove(claim_id: str, proof: str, figures: Mapping) -> None:
+NOT_YET = "EFGHI"
+"""Groups whose proofs do not settle their verdicts yet, or whose entries name no cell; take your letter out."""
+
+
+def prove(claim_id: str, proof: str, figures: Figures) -> None:
     """Run one proof, a test function or a chapter's cell, on these figures; it raises if they are not so."""
     file, _, name = proof.partition("::")
     path = ROOT / file
@@ -158,10 +164,25 @@ def unnoticed_changes(claim_id: str, table: Mapping) -> list[str]:
     for name, value in table.get("figures", {}).items():
         for changed in neighbours(value):
             try:
-                prove(claim_id, table["proof"], MappingProxyType(given | {name: as_read(changed)}))
+                prove(claim_id, table["proof"], Figures(given | {name: as_read(changed)}, table["verdict"]))
             except AssertionError:
                 continue
             unnoticed.append(f"{name} = {changed} passes as well as {value}")
+    return unnoticed
+
+
+def unnoticed_verdicts(claim_id: str, table: Mapping) -> list[str]:
+    """Other verdicts that the proof of an entry accepts."""
+    given = {name: as_read(value) for name, value in table.get("figures", {}).items()}
+    unnoticed = []
+    for other in VERDICTS[:-1]:
+        if other == table["verdict"]:
+            continue
+        try:
+            prove(claim_id, table["proof"], Figures(given, other))
+        except AssertionError:
+            continue
+        unnoticed.append(f"{other} passes as well as {table['verdict']}: end the proof with figures.settle(...)")
     return unnoticed
 
 
@@ -184,6 +205,20 @@ def test_an_entry_is_complete(claim_id):
 def test_no_figure_changes_unnoticed(claim_id):
     if problems := unnoticed_changes(claim_id, TABLES[claim_id]):
         pytest.fail("\n".join(problems), pytrace=False)
+
+
+@pytest.mark.parametrize(
+    "claim_id", [claim_id for claim_id in PROVED if read_claim(claim_id, TABLES[claim_id]).group not in NOT_YET]
+)
+def test_no_verdict_flips_unnoticed(claim_id):
+    if problems := unnoticed_verdicts(claim_id, TABLES[claim_id]):
+        pytest.fail("\n".join(problems), pytrace=False)
+
+
+@pytest.mark.parametrize("claim_id", TABLES)
+def test_an_entry_names_the_cell_that_shows_it_or_says_why_none_does(claim_id):
+    entry = claim(claim_id)
+    assert entry.group in NOT_YET or entry.cell or entry.no_cell or entry.reason
 
 
 @pytest.mark.parametrize(
@@ -272,6 +307,23 @@ def test_a_proof_that_does_not_read_its_figures_is_seen(tmp_path, monkeypatch):
     ]
 
 
+def test_a_verdict_that_nothing_settles_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    proof = "def test_C900(figures):\n    assert figures['printed_gb'] == 16 * 7\n"
+    (tmp_path / "loose.py").write_text(proof)
+    (tmp_path / "tight.py").write_text(proof + "    figures.settle(states=figures['printed_gb'] == 8 * 7)\n")
+    assert len(unnoticed_verdicts("C900", planted(proof="loose.py::test_C900"))) == 3
+    assert not unnoticed_verdicts("C900", planted(proof="tight.py::test_C900"))
+
+
+def test_a_case_decides_the_verdict():
+    figures = Figures({}, "outdated")
+    figures.settle(once=True, now=False)
+    for cases in ({"now": False}, {"once": True, "now": True}, {"now": True, "then": False}):
+        with pytest.raises(AssertionError, match="the ledger says outdated"):
+            figures.settle(**cases)
+
+
 def test_a_cell_is_a_proof(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     cells = [
@@ -289,7 +341,7 @@ def test_a_cell_is_a_proof(tmp_path, monkeypatch):
     assert not problems_of("C900", table)
     assert not unnoticed_changes("C900", table)
     with pytest.raises(AssertionError):
-        prove("C900", table["proof"], {"gb": 57.0, "printed_gb": 112})
+        prove("C900", table["proof"], Figures({"gb": 57.0, "printed_gb": 112}, "wrong"))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ SBH = GPT2.micro_batch_size * GPT2.seq_len * GPT2_LARGE.hidden_size
 
 
 def all_blocks(setup: TrainingSetup) -> int:
-    return setup.model.num_layers * block_ledger(setup).num_bytes
+    return setup.model.num_layers * block_bytes(setup)
 
 
 def per_score(setup: TrainingSetup) -> float:
@@ -55,11 +55,29 @@ def twice(setup: TrainingSetup, *names: str, measure: Callable = activation_byte
     return measure(replace(setup, **changes, model=replace(setup.model, **model))) / measure(setup)
 
 
+@cache
+def saved_by_real_block(setup: TrainingSetup) -> int:
+    """Bytes that torch's autograd saves in a real 16-bit block of this shape; meta tensors have no data.
+
+    Without dropout, whose mask has another dtype away from CUDA.
+    """
+    assert (setup.precision, setup.attention, setup.dropout) == (PURE_BF16, "stored", 0)
+    block = Block(setup).to(device="meta", dtype=torch.bfloat16)
+    mask = torch.ones(setup.seq_len, setup.seq_len, dtype=torch.bool, device="meta").triu(1)
+    shape = (setup.micro_batch_size, setup.seq_len, setup.model.hidden_size)
+    x = torch.empty(shape, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    return saved_bytes(lambda: block(x, {"mask": mask}), elsewhere=[*block.parameters(), mask])
+
+
 def score_bytes(setup: TrainingSetup) -> int:
     return sum(line.num_bytes for line in block_ledger(setup).lines if line.axes == "b a s s")
 
 
 def block_bytes(setup: TrainingSetup) -> int:
+    """The ledger's bytes of a block, which without dropout are what a real block of the same shape saves."""
+    if setup.model.name == GPT2_LARGE.name and setup.attention == "stored" and setup.precision == PURE_BF16:
+        plain = replace(setup, dropout=0)
+        assert block_ledger(plain).num_bytes == saved_by_real_block(plain)
     return block_ledger(setup).num_bytes
 
 
@@ -81,6 +99,11 @@ def test_C058(figures):
     assert rounds_to(twice(LLAMA, "micro_batch_size"), figures["batch"])
     assert rounds_to(twice(replace(start, attention="stored"), "seq_len"), figures["stored"])
     assert rounds_to(twice(start, "seq_len"), figures["flash"])
+    figures.settle(
+        batch=twice(LLAMA, "micro_batch_size") == 2,
+        stored=twice(replace(start, attention="stored"), "seq_len", measure=score_bytes) == 4,
+        flash=twice(start, "seq_len") > 3,
+    )
 
 
 def test_C059(figures):
@@ -93,6 +116,7 @@ def test_C059(figures):
     assert figures["fails"] == min(batch for batch, num_bytes in peaks.items() if num_bytes > room)
     assert rounds_to(peaks[figures["fits"]] / GIB, figures["fits_gib"])
     assert rounds_to(peaks[figures["fails"]] / GIB, figures["fails_gib"])
+    figures.settle(loads=2 * count_parameters(LLAMA_2_7B) < room, dies=peaks[figures["fails"]] > room)
 
 
 def test_C060(figures):
@@ -102,6 +126,11 @@ def test_C060(figures):
     assert rounds_to(block_ledger(GPT2).per_sbh, figures["ledger"])
     assert rounds_to(block_ledger(replace(GPT2, precision=AUTOCAST_BF16)).per_sbh, figures["autocast"])
     assert rounds_to(block_ledger(GPT2_FLASH).per_sbh, figures["flash"])
+    figures.settle(
+        stored=abs(figures["ledger"] - figures["paper"]) < 0.1,
+        autocast=abs(figures["autocast"] - figures["paper"]) < 0.1,
+        flash=abs(figures["flash"] - figures["paper"]) < 0.1,
+    )
 
 
 def test_C061(figures):
@@ -114,6 +143,9 @@ def test_C061(figures):
     kept_elsewhere = [line for line in block_ledger(GPT2).lines if line.axes != "b a s s"]
     assert all(line.axes.split().count("s") < 2 for line in kept_elsewhere)
     assert rounds_to(100 * score_bytes(GPT2) / block_bytes(GPT2), figures["share_percent"])
+    figures.settle(
+        only_scores=all(line.axes.split().count("s") < 2 for line in kept_elsewhere) and score_bytes(GPT2) > 0,
+    )
 
 
 def test_C062(figures):
@@ -122,6 +154,7 @@ def test_C062(figures):
     assert rounds_to(GPT2_STATES / 1e9, figures["states_gb"])
     assert rounds_to(all_blocks(GPT2) / GPT2_STATES, figures["times"])
     assert rounds_to(all_blocks(GPT2_FLASH) / 1e9, figures["flash_gb"])
+    figures.settle(gpt2=all_blocks(GPT2) > GPT2_STATES)
 
 
 def test_C063(figures):
@@ -130,6 +163,12 @@ def test_C063(figures):
     assert rounds_to(figures["printed_gb"] * 1e9 / all_blocks(GPT2), figures["off_by"])
     assert rounds_to(all_blocks(replace(GPT2, dropout=0)) / 1e9, figures["no_dropout_gb"])
     assert rounds_to(all_blocks(GPT2_FLASH) / 1e9, figures["flash_gb"])
+    figures.settle(
+        **{
+            name: abs(figures["printed_gb"] / figures[name] - 1) < 0.1
+            for name in ("stored_gb", "no_dropout_gb", "flash_gb")
+        }
+    )
 
 
 def test_C064(figures):
@@ -142,13 +181,24 @@ def test_C064(figures):
     assert rounds_to((card.memory_bytes - planned) / GIB, figures["left_gib"])
     assert rounds_to(all_blocks(GPT2) / 1e9, figures["act_gb"])
     assert rounds_to((GPT2_STATES + all_blocks(GPT2)) / 1e9, figures["true_gb"])
+    figures.settle(no_room=planned >= card.memory_bytes)
 
 
-def test_C065(figures):
+def prove_square(figures) -> float:
+    """The scores' growth for twice the tokens; a block's is returned."""
     assert figures["short"] == GPT2.seq_len
     assert figures["long"] == 2 * figures["short"]
     assert figures["scores"] == twice(GPT2, "seq_len", measure=score_bytes)
-    assert rounds_to(twice(GPT2, "seq_len", measure=block_bytes), figures["block"])
+    block = twice(GPT2, "seq_len", measure=block_bytes)
+    assert rounds_to(block, figures["block"])
+    return block
+
+
+def test_C065(figures):
+    prove_square(figures)
+    model = replace(GPT2_LARGE, max_seq_len=figures["long"])
+    short, long = (replace(GPT2, model=model, seq_len=figures[name], dropout=0) for name in ("short", "long"))
+    figures.settle(a_real_block=saved_by_real_block(long) > 2.5 * saved_by_real_block(short))
 
 
 def printed_block_bytes(score_bytes_each: int, mlp_bytes_each: int) -> int:
@@ -165,6 +215,7 @@ def test_C066(figures):
     assert rounds_to(block_bytes(GPT2) / printed, figures["times"])
     assert figures["missing_linear"] == PAPER_LINEAR - 4 * figures["mlp_bytes"]
     assert figures["missing_square"] == PAPER_SQUARE - figures["score_bytes"]
+    figures.settle(one_block=printed == block_bytes(GPT2))
 
 
 def test_C067(figures):
@@ -175,6 +226,7 @@ def test_C067(figures):
     assert rounds_to(overhead * (GPT2_STATES + printed) / 1e9, figures["total_gb"])
     assert rounds_to(GPT2_STATES / 1e9 + figures["prose_act_gb"], figures["prose_total_gb"])
     assert rounds_to(overhead * (GPT2_STATES + all_blocks(GPT2)) / 1e9, figures["true_total_gb"])
+    figures.settle(its_own_text=rounds_to(figures["total_gb"], figures["prose_total_gb"]))
 
 
 def test_C068(figures):
@@ -186,6 +238,7 @@ def test_C068(figures):
     assert rounds_to(per_sbh["pure bf16"], figures["bf16_sbh"])
     assert rounds_to(per_sbh["fp32"] / per_sbh["pure bf16"], figures["times"])
     assert rounds_to(per_sbh["autocast bf16"], figures["autocast_sbh"])
+    figures.settle(fp32=figures["fp32_bytes"] == figures["printed_bytes"])
 
 
 def test_C069(figures):
@@ -195,6 +248,7 @@ def test_C069(figures):
     assert rounds_to(activation_bytes(LLAMA) / GIB, figures["one_gib"])
     larger = (b for b in range(1, 65) if activation_bytes(replace(LLAMA, micro_batch_size=b)) > states)
     assert figures["batch"] == next(larger)
+    figures.settle(large_batch=activation_bytes(replace(LLAMA, micro_batch_size=figures["batch"])) > states)
 
 
 def test_C070(figures):
@@ -204,6 +258,7 @@ def test_C070(figures):
     assert figures["heads"] == LLAMA_2_7B.num_heads
     one_head = replace(stored, model=replace(LLAMA_2_7B, num_heads=1, num_kv_heads=1))
     assert figures["heads"] == score_bytes(stored) / score_bytes(one_head)
+    figures.settle(fused=figures["flash"] == 2, stored=figures["scores"] == 2)
 
 
 def test_C071(figures):
@@ -215,10 +270,17 @@ def test_C071(figures):
     for setup in (LLAMA, replace(LLAMA, attention="stored"), GPT2, replace(GPT2, precision=AUTOCAST_BF16)):
         for batch in (1, 2, 7, 64):
             assert twice(replace(setup, micro_batch_size=batch), "micro_batch_size", measure=peak) < 2
+    figures.settle(
+        **{
+            f"from_{batch}": twice(replace(LLAMA, micro_batch_size=batch), "micro_batch_size", measure=peak) > 2
+            for batch in (1, 4, 64)
+        }
+    )
 
 
 def test_C072(figures):
-    test_C065(figures)
+    block = prove_square(figures)
+    figures.settle(scores=figures["scores"] == 4, a_block=round(block, 1) == figures["scores"])
 
 
 def test_C073(figures):
@@ -227,6 +289,7 @@ def test_C073(figures):
     assert rounds_to(twice(LLAMA, "num_layers"), figures["layers"])
     stored = replace(LLAMA, attention="stored")
     assert rounds_to(activation_bytes(stored) / activation_bytes(LLAMA), figures["stored"])
+    figures.settle(batch=twice(LLAMA, "micro_batch_size") > 1, sequence=twice(LLAMA, "seq_len") > 1)
 
 
 @cache
@@ -242,12 +305,18 @@ def test_C074(figures):
     num_bytes, setup = real_block()
     assert figures["num_bytes"] == num_bytes == block_ledger(setup).num_bytes
     assert (figures["batch"], figures["tokens"]) == (setup.micro_batch_size, setup.seq_len)
+    figures.settle(a_real_block=num_bytes == block_ledger(setup).num_bytes)
 
 
 def test_C075(figures):
     assert figures["layers"] == twice(GPT2, "num_layers", measure=all_blocks)
     assert figures["scores"] == twice(GPT2, "seq_len", measure=score_bytes)
     assert rounds_to(twice(GPT2_FLASH, "seq_len", measure=block_bytes), figures["flash"])
+    figures.settle(
+        layers=twice(GPT2, "num_layers", measure=all_blocks) == 2,
+        stored=figures["scores"] == 4,
+        flash=round(figures["flash"]) == 4,
+    )
 
 
 @cache
@@ -274,6 +343,10 @@ def test_C076(figures):
     assert (figures["operations"], figures["kept"], figures["kept_outputs"]) == saved_by_mlp()
     x, y = (torch.randn(8, 64, requires_grad=True) for _ in range(2))
     assert figures["addition"] == len(saved_storages(lambda: x + y))
+    figures.settle(
+        inner=figures["kept_outputs"] == figures["operations"] - 1,
+        addition=figures["addition"] > 0,
+    )
 
 
 def test_C077(figures):
@@ -283,6 +356,11 @@ def test_C077(figures):
     assert rounds_to(twice(GPT2, "hidden_size", measure=block_bytes), figures["hidden"])
     for name in ("seq_len", "hidden_size"):
         assert rounds_to(twice(GPT2_FLASH, name, measure=block_bytes), figures["flash"])
+    figures.settle(
+        batch_and_layers=figures["batch_layers"] == 2,
+        sequence=figures["sequence"] == 4,
+        hidden=figures["hidden"] == 2,
+    )
 
 
 def test_C078(figures):
@@ -292,6 +370,7 @@ def test_C078(figures):
     kept = {batch: activation_bytes(replace(LLAMA, micro_batch_size=batch)) for batch in range(1, 10)}
     assert figures["first"] == min(batch for batch, num_bytes in kept.items() if num_bytes > weights)
     assert rounds_to(kept[figures["batch"]] / GIB, figures["act_gib"])
+    figures.settle(eight=kept[figures["batch"]] > weights)
 
 
 def test_C079(figures):
@@ -302,6 +381,7 @@ def test_C079(figures):
     assert rounds_to(gpt2, figures["gpt2"])
     assert rounds_to(llama / checkpoint, figures["llama_times"])
     assert rounds_to(gpt2 / checkpoint, figures["gpt2_times"])
+    figures.settle(llama=figures["llama"] == figures["counted"], gpt2=figures["gpt2"] == figures["counted"])
 
 
 def test_C080(figures):
@@ -314,6 +394,10 @@ def test_C080(figures):
     real = replace(LLAMA, micro_batch_size=figures["batch"])
     assert rounds_to(all_blocks(real) / GIB, figures["flash_gib"])
     assert rounds_to(all_blocks(replace(real, attention="stored")) / GIB, figures["stored_gib"])
+    figures.settle(
+        flash=figures["flash_gib"] == figures["batch_gib"],
+        stored=figures["stored_gib"] == figures["batch_gib"],
+    )
 
 
 def test_C081(figures):
@@ -322,6 +406,9 @@ def test_C081(figures):
     assert figures["autocast"] == per_score(replace(GPT2, precision=AUTOCAST_BF16))
     assert figures["no_dropout"] == per_score(replace(GPT2, dropout=0))
     assert figures["flash"] == per_score(GPT2_FLASH)
+    figures.settle(
+        **{name: figures[name] == figures["one"] for name in ("kept", "autocast", "no_dropout", "flash")},
+    )
 
 
 def test_C082(figures):
@@ -333,3 +420,7 @@ def test_C082(figures):
     assert figures["copies_gib"] * GIB == figures["layers"] * copy
     setup = replace(LLAMA, seq_len=figures["tokens"], attention="stored", dropout=0.1)
     assert figures["kept_gib"] * GIB == figures["layers"] * score_bytes(setup)
+    figures.settle(
+        one_layer=figures["mib"] * MIB == copy,
+        all_layers=figures["mib"] * MIB == figures["layers"] * copy,
+    )

@@ -19,8 +19,8 @@ VOLTA_WARPS_PER_SM, VOLTA_SCHEDULERS_PER_SM, VOLTA_MULTIPLY_ADD_CYCLES = 64, 4, 
 Source: https://docs.nvidia.com/cuda/archive/9.1/volta-tuning-guide/index.html, section 1.4.1
 """
 
-VOLTA_SHARED_LOAD_CYCLES = 19
-"""Until a load from shared memory returns.
+VOLTA_SHARED_LOAD_CYCLES, VOLTA_L1_CYCLES = 19, 28
+"""Until a load from shared memory, or one that hits the L1 cache, returns.
 
 Source: Jia et al. 2018, https://arxiv.org/abs/1804.06826, table 3.1
 """
@@ -30,6 +30,9 @@ GUIDE_MEMORY_CYCLES = (200, 400)
 
 Source: NVIDIA, CUDA C Programming Guide 5.0, 2012, section "Multiprocessor Level".
 """
+
+RTX_3060_L2_MIB = 3
+"""Source: NVIDIA Ampere GA102 whitepaper's family, GA106: 192 bit of bus, 512 KiB of L2 for every 32 bits."""
 
 GH200_L2_MIB = 60
 """Source: https://github.com/markdewing/AI_kernels/tree/main/latency, a GH200 beside other cards."""
@@ -54,6 +57,10 @@ def test_C083(figures):
     assert rounds_to(H100.memory_bytes / 1e9, figures["sxm_gb"])
     assert rounds_to(CARDS["H100 PCIe"].memory_bytes / GIB, figures["pcie_gib"])
     assert figures["nvl_gb"] == CARDS["H100 NVL"].label_gb
+    figures.settle(
+        sxm=figures["label_gb"] == H100.label_gb,
+        nvl=figures["label_gb"] == CARDS["H100 NVL"].label_gb,
+    )
 
 
 def test_C084(figures):
@@ -63,6 +70,7 @@ def test_C084(figures):
     nvidia = [card for card in CARDS.values() if card.vendor == "NVIDIA"]
     assert {card.register_bytes_per_sm for card in nvidia} == {figures["kib"] * KIB}
     assert rounds_to(level(H100, "registers").num_bytes / MIB, figures["h100_mib"])
+    figures.settle(a_multiprocessor=figures["kib"] * KIB == REGISTERS_PER_SM * FLOAT32_BYTES)
 
 
 def test_C085(figures):
@@ -70,6 +78,7 @@ def test_C085(figures):
     assert rounds_to(registers / 1e12, figures["a100_tb"])
     assert rounds_to(shared / 1e12, figures["shared_tb"])
     assert rounds_to(registers / (figures["printed_tb"] * 1e12), figures["times"])
+    figures.settle(a100=abs(registers / 1e12 / figures["printed_tb"] - 1) < 0.2)
 
 
 def test_C086(figures):
@@ -77,6 +86,10 @@ def test_C086(figures):
     assert figures["warps"] == VOLTA_WARPS_PER_SM // VOLTA_SCHEDULERS_PER_SM
     idle_cycles = max(0, figures["dependent"] - figures["warps"])  # each of the other warps fills one cycle
     assert figures["printed"] == idle_cycles
+    figures.settle(
+        many_warps=idle_cycles == figures["printed"],
+        one_warp=figures["dependent"] == figures["printed"],
+    )
 
 
 def test_C087(figures):
@@ -85,6 +98,10 @@ def test_C087(figures):
     assert figures["a100_kib"] * KIB == A100.l1_bytes_per_sm
     assert figures["h100_kib"] * KIB == H100.l1_bytes_per_sm == CARDS["B200"].l1_bytes_per_sm
     assert figures["h100_shared_kib"] * KIB == H100.shared_bytes_per_sm
+    figures.settle(
+        v100=figures["printed_kib"] * KIB == V100.l1_bytes_per_sm,
+        a100=figures["printed_kib"] * KIB == A100.l1_bytes_per_sm,
+    )
 
 
 def test_C088(figures):
@@ -93,23 +110,39 @@ def test_C088(figures):
     assert rounds_to(a100, figures["a100_tb"])
     assert rounds_to(level(V100, "L1 and shared").bandwidth / 1e12, figures["v100_tb"])
     assert rounds_to(level(H100, "L1 and shared").bandwidth / 1e12, figures["h100_tb"])
+    figures.settle(
+        **{
+            name: abs(figures[name] / figures["printed_tb"] - 1) < 0.1
+            for name in ("a100_tb", "v100_tb", "h100_tb")
+        },
+    )
 
 
 def test_C089(figures):
     measured = [cycles for cycles, _, _ in LATENCY_CYCLES.values()]
     assert (figures["low"], figures["high"]) == (min(measured), max(measured))
-    assert rounds_to(min(measured) / figures["printed"], figures["times"])
     assert figures["shared"] == VOLTA_SHARED_LOAD_CYCLES
+    assert figures["l1"] == VOLTA_L1_CYCLES
+    assert figures["printed"] == round(figures["shared"], -1)
+    figures.settle(
+        shared=abs(figures["shared"] / figures["printed"] - 1) < 0.1,
+        through_l1=abs(figures["l1"] / figures["printed"] - 1) < 0.1,
+    )
 
 
 def test_C090(figures):
-    geforce = [card.l2_bytes for card in CARDS.values() if card.name.startswith("RTX")]
+    geforce = [*(card.l2_bytes // MIB for card in CARDS.values() if card.name.startswith("RTX")), RTX_3060_L2_MIB]
     assert figures["low"] * MIB == A100.l2_bytes
     assert figures["h100"] * MIB == H100.l2_bytes
-    assert figures["high"] == GH200_L2_MIB
-    assert (figures["geforce_low"] * MIB, figures["geforce_high"] * MIB) == (min(geforce), max(geforce))
+    assert figures["high"] * MIB == GH200_L2_MIB * MIB == CARDS["H200"].l2_bytes
+    assert (figures["geforce_low"], figures["geforce_high"]) == (min(geforce), max(geforce))
     assert figures["v100"] * MIB == V100.l2_bytes
     assert figures["b200"] * MIB == CARDS["B200"].l2_bytes
+    figures.settle(
+        a100=figures["low"] <= A100.l2_bytes / MIB <= figures["high"],
+        v100=figures["low"] <= V100.l2_bytes / MIB <= figures["high"],
+        b200=figures["low"] <= CARDS["B200"].l2_bytes / MIB <= figures["high"],
+    )
 
 
 def test_C091(figures):
@@ -118,6 +151,10 @@ def test_C091(figures):
     assert rounds_to(a100, figures["a100_tb"])
     assert rounds_to(level(V100, "L2").bandwidth / 1e12, figures["v100_tb"])
     assert rounds_to(100 * figures["printed_tb"] / a100, figures["share_percent"])
+    figures.settle(
+        a100=abs(figures["a100_tb"] / figures["printed_tb"] - 1) < 0.5,
+        v100=abs(figures["printed_tb"] / figures["v100_tb"] - 1) < 0.5,
+    )
 
 
 def test_C092(figures):
@@ -127,6 +164,9 @@ def test_C092(figures):
     assert figures["h100"] == measured["H100 SXM"]
     assert figures["high"] == max(measured.values())
     assert figures["printed"] == round(figures["a100"], -2) == round(figures["v100"], -2)
+    figures.settle(
+        **{name: round(figures[name], -2) == figures["printed"] for name in ("a100", "v100", "h100")},
+    )
 
 
 def test_C093(figures):
@@ -139,6 +179,15 @@ def test_C093(figures):
     assert rounds_to(CARDS["H200"].memory_bandwidth / 1e12, figures["h200_tb"])
     assert figures["b200_gb"] == CARDS["B200"].label_gb
     assert rounds_to(CARDS["B200"].memory_bandwidth / 1e12, figures["b200_tb"])
+    figures.settle(
+        once=all(
+            figures["low_gb"] <= card.label_gb <= figures["high_gb"]
+            and figures["low_tb"] <= round(card.memory_bandwidth / 1e12, 1) <= round(figures["high_tb"] + 0.4, 1)
+            for card in (CARDS["A100 SXM 40 GB"], A100, H100)
+        ),
+        h200=CARDS["H200"].label_gb <= figures["high_gb"],
+        b200=CARDS["B200"].label_gb <= figures["high_gb"],
+    )
 
 
 def test_C094(figures):
@@ -147,6 +196,13 @@ def test_C094(figures):
     for figure, name in names.items():
         assert figures[figure] == LATENCY_CYCLES[name][2]
     assert rounds_to(figures["h100"] / figures["printed"], figures["times"])
+    assert rounds_to(figures["v100"] / figures["printed"], figures["v100_times"])
+    figures.settle(
+        **{
+            name: abs(figures[name] / figures["printed"] - 1) < 0.2
+            for name in ("v100", "a100", "h100", "b200")
+        },
+    )
 
 
 def test_C095(figures):
@@ -154,6 +210,10 @@ def test_C095(figures):
     prove_card(CARDS[figures["card"]], figures["gb"], figures["gb_per_s"])
     assert figures["larger_gb"] == RTX_3080_12GB_BUS_BITS // 32  # one chip of 1 GB for every 32 bits
     assert rounds_to(RTX_3080_12GB_BUS_BITS / 8 * RTX_3080_12GB_TRANSFERS / 1e9, figures["larger_gb_per_s"])
+    figures.settle(
+        first=figures["gb"] == CARDS[figures["card"]].label_gb,
+        later=figures["gb"] == figures["larger_gb"],
+    )
 
 
 def test_C096(figures):
@@ -162,6 +222,9 @@ def test_C096(figures):
     prove_card(card, figures["gb"], figures["gb_per_s"])
     assert figures["bus_bits"] == card.bus_bits
     assert figures["gigatransfers"] * 10**9 == card.transfers_per_s
+    figures.settle(
+        by_its_bus=rounds_to(figures["bus_bits"] / 8 * figures["gigatransfers"], figures["gb_per_s"]),
+    )
 
 
 def test_C097(figures):
@@ -174,11 +237,18 @@ def test_C098(figures):
     assert figures["bus_bits"] == card.bus_bits == CARDS["A100 PCIe 40 GB"].bus_bits
     assert figures["gigatransfers"] * 10**9 == card.transfers_per_s
     assert card.memory_bandwidth == CARDS["A100 PCIe 40 GB"].memory_bandwidth
+    figures.settle(
+        by_its_bus=rounds_to(figures["bus_bits"] / 8 * figures["gigatransfers"], figures["gb_per_s"]),
+    )
 
 
 def test_C099(figures):
     prove_card(A100, figures["gb"], figures["gb_per_s"])
     prove_card(CARDS["A100 PCIe 80 GB"], figures["gb"], figures["pcie_gb_per_s"])
+    figures.settle(
+        sxm=rounds_to(A100.memory_bandwidth / 1e9, figures["gb_per_s"]),
+        pcie=figures["pcie_gb_per_s"] == figures["gb_per_s"],
+    )
 
 
 def test_C100(figures):
@@ -187,3 +257,4 @@ def test_C100(figures):
     assert rounds_to(CARDS["H100 PCIe"].memory_bandwidth / 1e12, figures["pcie_tb"])
     assert figures["nvl_gb"] == CARDS["H100 NVL"].label_gb
     assert rounds_to(CARDS["H100 NVL"].memory_bandwidth / 1e12, figures["nvl_tb"])
+    figures.settle(sxm=figures["gb"] == H100.label_gb, nvl=figures["gb"] == CARDS["H100 NVL"].label_gb)

@@ -75,6 +75,7 @@ def prove_fields(figures, dtype, name: str) -> None:
     assert figures["bits"] == info.bits == record.bits
     assert figures["sign"] == info.bits - info.nexp - info.nmant
     assert figures["significant"] == info.nmant + 1
+    figures.settle(widths=(figures["exponent"], figures["mantissa"]) == (info.nexp, info.nmant))
 
 
 def test_C101(figures):
@@ -85,12 +86,14 @@ def test_C101(figures):
     assert figures["printed"] == round(decimal_digits(np.float16)) > round(decimal_digits(BF16))
     assert percent_lost(np.float16, figures["printed"]) == 0
     assert figures["fp16_digits"] == to_digits(decimal_digits(np.float16), 3)
+    figures.settle(every_number=percent_lost(BF16, figures["printed"]) == 0)
 
 
 def test_C102(figures):
     assert figures["exponent_bits"] == ml_dtypes.finfo(np.float16).nexp
     assert figures["max"] == float(np.finfo(np.float16).max) == FORMATS["float16"].max
     assert figures["overflow"] == first_infinity(torch.float16)
+    figures.settle(numpy=figures["max"] == float(np.finfo(np.float16).max))
 
 
 def test_C103(figures):
@@ -100,6 +103,7 @@ def test_C103(figures):
     assert adam_step(torch.float16, figures["gradient"] + 0.0001)[1] > 0
     assert figures["eps"] == inspect.signature(torch.optim.Adam).parameters["eps"].default
     assert np.float16(figures["eps"]) == 0
+    figures.settle(torchs_adam=adam_step(torch.float16, figures["gradient"])[1] == 0)
 
 
 def test_C104(figures):
@@ -111,6 +115,7 @@ def test_C104(figures):
     weight, second_mean = adam_step(torch.float32, figures["gradient"])
     assert second_mean > 0
     assert to_digits((1 - weight) / 1e-3, 2) == 1  # a step of one learning rate
+    figures.settle(torchs_adam=math.isinf(adam_step(torch.float16, figures["gradient"])[0]))
 
 
 def test_C105(figures):
@@ -120,6 +125,10 @@ def test_C105(figures):
     assert figures["fp32_least"] == to_digits(fp32.smallest_subnormal, 2)
     assert figures["fewer_bits"] == np.finfo(np.float16).nmant - bf16.nmant
     assert capability(figures["capability"]) == MIN_CAPABILITY["bfloat16"]
+    figures.settle(
+        exponents=float(bf16.smallest_normal) == float(fp32.smallest_normal),
+        subnormals=float(bf16.smallest_subnormal) == float(fp32.smallest_subnormal),
+    )
 
 
 def test_C106(figures):
@@ -128,6 +137,10 @@ def test_C106(figures):
     assert np.isinf(codes.view(E5M2).astype(np.float32)).sum() == 2
     assert figures["max"] == float(ml_dtypes.finfo(E4M3).max) == torch.finfo(torch.float8_e4m3fn).max
     assert figures["ieee_max"] == float(ml_dtypes.finfo(ml_dtypes.float8_e4m3).max)
+    figures.settle(
+        e5m2=np.isinf(codes.view(E5M2).astype(np.float32)).sum() == 2,
+        e4m3=np.isinf(codes.view(E4M3).astype(np.float32)).sum() == 2,
+    )
 
 
 def test_C107(figures):
@@ -159,6 +172,7 @@ def test_C112(figures):
     assert figures["normal"] == to_digits(info.smallest_normal, 2)
     assert figures["max"] == to_digits(info.max, 2)
     assert figures["least"] == to_digits(info.smallest_subnormal, 2)
+    figures.settle(numpy=figures["normal"] == to_digits(info.smallest_normal, 2))
 
 
 def test_C113(figures):
@@ -167,6 +181,10 @@ def test_C113(figures):
     assert figures["safe"] == np.finfo(np.float32).precision
     assert figures["fp64_digits"] == to_digits(decimal_digits(np.float64), 4)
     assert torch.get_default_dtype() is torch.float32
+    figures.settle(
+        digits=figures["printed"] == round(figures["digits"]),
+        most_precise=figures["digits"] > figures["fp64_digits"],
+    )
 
 
 def test_C114(figures):
@@ -175,12 +193,17 @@ def test_C114(figures):
     assert figures["max"] == to_digits(info.max, 3)
     assert figures["exact_max"] == float(info.max)
     assert figures["least"] == to_digits(info.smallest_subnormal, 3)
+    figures.settle(
+        normal=figures["normal"] == to_digits(info.smallest_normal, 2),
+        subnormal=figures["least"] >= figures["normal"],
+    )
 
 
 def test_C115(figures):
     assert figures["printed"] == round(decimal_digits(np.float16))
     assert percent_lost(np.float16, figures["printed"]) == 0
     assert figures["digits"] == to_digits(decimal_digits(np.float16), 3)
+    figures.settle(every_number=percent_lost(np.float16, figures["printed"]) == 0)
 
 
 def test_C116(figures):
@@ -190,6 +213,10 @@ def test_C116(figures):
     assert gradient_through(torch.float16, LOST_IN_FP16, figures["scale"]) == LOST_IN_FP16
     in_range = 2.0**-10
     assert gradient_through(torch.float16, in_range) == in_range
+    figures.settle(
+        small=gradient_through(torch.float16, LOST_IN_FP16) == 0,
+        in_range=gradient_through(torch.float16, in_range) != in_range,
+    )
 
 
 def test_C117(figures):
@@ -200,12 +227,17 @@ def test_C117(figures):
     assert figures["fp32_max"] == to_digits(fp32.max, 4)
     assert figures["percent"] == to_digits(100 * (1 - float(bf16.max) / float(fp32.max)), 1)
     assert figures["times"] == float(bf16.smallest_subnormal) / float(fp32.smallest_subnormal)
+    figures.settle(
+        exponents=bf16.nexp == ml_dtypes.finfo(np.float32).nexp,
+        ends=float(bf16.max) == float(fp32.max),
+    )
 
 
 def test_C118(figures):
     assert figures["printed"] == round(decimal_digits(BF16))
     assert percent_lost(BF16, figures["printed"]) == 0 < percent_lost(BF16, figures["printed"] + 1)
     assert figures["digits"] == to_digits(decimal_digits(BF16), 3)
+    figures.settle(every_number=percent_lost(BF16, figures["printed"]) == 0)
 
 
 def test_C119(figures):
@@ -215,6 +247,10 @@ def test_C119(figures):
     assert capability(figures["capability"]) == MIN_CAPABILITY["bfloat16"]
     assert MIN_CAPABILITY["bfloat16"] == CARDS["A100 SXM 80 GB"].compute_capability
     assert figures["cuda_default"] == str(torch.get_autocast_dtype("cuda")).removeprefix("torch.")
+    figures.settle(
+        keeps_it=gradient_through(torch.bfloat16, figures["gradient"]) > 0,
+        default=figures["cuda_default"] == "bfloat16",
+    )
 
 
 def test_C120(figures):
@@ -231,6 +267,10 @@ def test_C120(figures):
     assert np.isnan(np.float32(500).astype(E4M3))
     assert "float8_e4m3fnuz" in CARDS["MI300X"].dtypes
     assert figures["amd_max"] == torch.finfo(torch.float8_e4m3fnuz).max
+    figures.settle(
+        ml_dtypes=figures["max"] == float(info.max),
+        torch=figures["max"] == torch.finfo(torch.float8_e4m3fn).max,
+    )
 
 
 def test_C121(figures):
@@ -238,6 +278,7 @@ def test_C121(figures):
         assert figures[f"{name}_digits"] == to_digits(decimal_digits(dtype), 2)
         assert figures[f"{name}_next"] == 1 + float(ml_dtypes.finfo(dtype).eps)
     assert figures["e5m2_digits"] < figures["e4m3_digits"]
+    figures.settle(lowest=figures["e4m3_digits"] < figures["e5m2_digits"])
 
 
 # CUDA's conversions saturate: NVIDIA, CUDA Math API, FP8 structs ("relies on __NV_SATFINITE behavior"),
@@ -245,6 +286,7 @@ def test_C121(figures):
 def test_C122(figures):
     assert figures["max"] == float(ml_dtypes.finfo(E5M2).max) == torch.finfo(torch.float8_e5m2).max
     assert figures["overflow"] == first_infinity(torch.float8_e5m2)
+    figures.settle(torch=figures["max"] == torch.finfo(torch.float8_e5m2).max)
 
 
 def test_C123(figures):
@@ -258,6 +300,10 @@ def test_C123(figures):
     optimizer.step()
     states = [optimizer.state[weight][name] for name in ("exp_avg", "exp_avg_sq")]
     assert {state.itemsize for state in states} == {figures["state_bytes"]}
+    figures.settle(
+        states_in_fp32=figures["state_bytes"] == torch.float32.itemsize,
+        fp8_on_hopper=MIN_CAPABILITY["float8_e4m3fn"] <= CARDS["H100 SXM"].compute_capability,
+    )
 
 
 def test_C124(figures):
@@ -266,3 +312,4 @@ def test_C124(figures):
     assert figures["least"] == to_digits(least, 3)
     assert least == 2.0 ** -figures["power"]
     assert np.float16(least) > 0 == np.float16(least / 2)
+    figures.settle(numpy=figures["printed"] == to_digits(least, 1))

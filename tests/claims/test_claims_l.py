@@ -3,6 +3,8 @@
 from dataclasses import replace
 from functools import cache
 
+import torch
+
 from memkit.book.claims import claim, rounds_to
 from memkit.formula.activations import activation_bytes
 from memkit.formula.inference import inference_bytes, kv_cache_bytes, kv_cache_bytes_per_token
@@ -33,6 +35,7 @@ def test_C343(figures):
     assert figures["printed_gb"] == TWO_BYTES * SEVEN
     weights = inference_bytes(LLAMA_2_7B, batch_size=1, seq_len=1)["weights"]
     assert rounds_to(weights / BILLION, figures["exact_gb"])
+    figures.settle(seven_billion=figures["printed_gb"] == torch.float16.itemsize * SEVEN)
 
 
 def test_C344(figures):
@@ -44,6 +47,10 @@ def test_C344(figures):
     assert rounds_to(cache_bytes(LLAMA_3_8B, tokens) / BILLION, figures["grouped_gb"])
     for end in ("low", "high"):
         assert cache_bytes(LLAMA_2_7B, figures[f"{end}_tokens"]) == figures[f"printed_{end}"] * GIB
+    figures.settle(
+        llama_2=figures["printed_low"] <= figures["gb"] <= figures["printed_high"],
+        llama_3=figures["printed_low"] <= figures["grouped_gb"] <= figures["printed_high"],
+    )
 
 
 def test_C345(figures):
@@ -57,6 +64,10 @@ def test_C345(figures):
     assert rounds_to(card.memory_bytes / BILLION, figures["card_gb"])
     fit_tokens = (card.memory_bytes - weights) / cache_bytes(LLAMA_2_7B, 1)
     assert rounds_to(fit_tokens / 1000, figures["fit_thousands"])
+    figures.settle(
+        short=kept <= figures["printed_gb"] * BILLION,
+        long=weights + cache_bytes(LLAMA_2_7B, 32_768) <= figures["printed_gb"] * BILLION,
+    )
 
 
 @cache
@@ -81,6 +92,10 @@ def test_C346(figures):
     assert (figures["batch"], figures["tokens"]) == (b, s)
     formula = LLAMA_2_7B.num_layers * s * b * h * (34 + 5 * a * s / h)
     assert rounds_to(formula / BILLION, figures["formula_gb"])
+    figures.settle(
+        stored=figures["printed_low"] <= round(figures["bf16_gb"], -1) <= figures["printed_high"],
+        flash=figures["printed_low"] <= round(figures["flash_gb"], -1) <= figures["printed_high"],
+    )
 
 
 def test_C347(figures):
@@ -95,3 +110,6 @@ def test_C347(figures):
     assert rounds_to(training["low"] / inference, figures["low_times"])
     assert rounds_to(training["high"] / inference, figures["high_times"])
     assert rounds_to(figures["printed_training"] / figures["printed_inference"], figures["printed_times"])
+    figures.settle(
+        training=figures["training_low"] <= figures["printed_training"] <= figures["training_high"],
+    )
