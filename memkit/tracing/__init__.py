@@ -5,6 +5,7 @@ CUDA would do otherwise is played: other kernels, autocast, buffers. Loads torch
 
 Reading order:
 
+- ``constants``: values that a trace can know
 - ``without_values``: what a program may ask of a tensor that has a shape and no values
 - ``cpu``: the CPU's rules
 - ``cuda_kernels``: CUDA's attention kernels, and kernels that ``meta`` lacks

@@ -18,7 +18,7 @@ from memkit.tracing.without_values import ShapesOnly, shapes_only
 
 
 @contextmanager
-def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[None]:
+def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
     """Inside, every new tensor is fake. ``note`` is told of what is allocated below every dispatch mode."""
     get_rng_state = torch.get_rng_state
 
@@ -30,14 +30,14 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[None]:
 
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
-        shapes_only(ShapesOnly()),
+        shapes_only(ShapesOnly()) as mode,
         patch.object(torch, "get_rng_state", noted_rng_state),
         patch.object(torch.random, "get_rng_state", noted_rng_state),
         patch.object(torch.nn.Module, "_apply", apply_to_data),
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy
-        yield
+        yield mode
 
 
 def apply_to_data(

@@ -14,8 +14,11 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch.utils._device import _device_constructors
+from torch.utils._python_dispatch import _disable_current_modes
 
 from memkit.low_precision.autocast import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
+from memkit.program.doors import tensors_in
+from memkit.tracing.constants import MAX_BYTES
 from memkit.tracing.cuda_kernels import fused_attention, meta_kernels, recurrent
 from memkit.tracing.without_values import ShapesOnly, has_values, shapes_only, storage_key
 
@@ -148,6 +151,10 @@ def _factory(mode, func, args, kwargs):
 def _from_data(mode, func, args, kwargs):
     """A number stays in the host's memory, where the optimizers keep their step counts."""
     tensor = func(*args, **kwargs)
+    if tensor.is_meta and tensor.nbytes <= MAX_BYTES and not any(tensors_in(list(args))):
+        with _disable_current_modes():
+            real = func(*args, **kwargs | {"device": "cpu"})
+        mode.known.keep(tensor, lambda: real)
     return tensor if kwargs.get("device") is not None or tensor.dim() == 0 else tensor.to(META)
 
 

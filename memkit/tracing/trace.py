@@ -27,6 +27,7 @@ from memkit.program.doors import OutsideBuild, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
 from memkit.setup.training import DEVICES
 from memkit.timeline import MemoryTimeline
+from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import fake_cpu
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS
@@ -53,7 +54,7 @@ PRODUCTS = {"aten.mm.default", "aten.bmm.default"}
 FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
 OWN_FILES = {
     str(Path(__file__).parents[1] / room / f"{name}.py")
-    for room, names in (("program", "doors"), ("tracing", "trace cuda cuda_kernels cpu without_values"))
+    for room, names in (("program", "doors"), ("tracing", "trace cuda cuda_kernels cpu constants without_values"))
     for name in names.split()
 }
 
@@ -100,6 +101,7 @@ class Tracer(TorchDispatchMode):
     def __init__(self, device_type: str):
         super().__init__()
         self.device_type = device_type
+        self.known = KnownValues()
         self.names: dict[object, str] = {}
         is_cuda = device_type == "meta"
         self.buffers = BUFFERS | SCRATCH if is_cuda else {}
@@ -140,7 +142,8 @@ class Tracer(TorchDispatchMode):
         except VALUE_ERRORS as error:
             if isinstance(error, NotImplementedError) and not VALUE_TAGS & set(func.tags):
                 raise  # torch's own words: no Meta kernel is registered
-            raise NeedsValues(str(func)) from error
+            out = self.from_values(func, args, kwargs, error)
+        self.known.follow(func, args, kwargs, out)
         op = self.names.get(func)
         if op is None:
             makes_storage = func is aten.lift_fresh.default or any(
@@ -161,6 +164,16 @@ class Tracer(TorchDispatchMode):
             if func is aten._to_copy.default and self.block_of(args[0]) in self.log.weights:
                 self.log.weight_casts.add(self.block_of(out))
         return out
+
+    def from_values(self, func, args, kwargs, error):
+        """The result of an operation that looks at values, where they are known. Raises: NeedsValues."""
+        try:
+            real = self.known.result_of(func, args, kwargs)
+        except Unknown:
+            raise NeedsValues(str(func)) from error
+        if isinstance(real, Tensor):
+            return torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=args[0].device)
+        return real
 
     def note_buffers(self, func, args, kwargs) -> None:
         """Record what a kernel takes and gives back before it returns."""
@@ -226,6 +239,7 @@ class Tracer(TorchDispatchMode):
         def freed(_, key=key, block=block):
             if self.blocks.pop(key, None) is not None:
                 del self.watches[key]
+                self.known.copies.pop(key, None)
                 self.log.free(block)
 
         self.watches[key] = weakref.ref(storage, freed)
@@ -299,11 +313,12 @@ def recording(device: str):
     """Run the code inside on tensors without bytes, by the rules of ``device``; yields the ``Tracer``."""
     with ExitStack() as stack:
         if device == "cuda":
-            stack.enter_context(pretend_cuda())
             tracer = Tracer("meta")
+            mode = stack.enter_context(pretend_cuda())
         else:
             tracer = Tracer("cpu")
-            stack.enter_context(fake_cpu(tracer.note))
+            mode = stack.enter_context(fake_cpu(tracer.note))
+        tracer.known = mode.known
         stack.enter_context(tracer)
         tracer.calibrate()
         tracer.forget()

@@ -5,6 +5,7 @@ depends on values, has no answer: ``NeedsValues`` names the call and says what t
 """
 
 import functools
+import itertools
 import math
 import sys
 import warnings
@@ -18,9 +19,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memkit.tracing.constants import KnownValues
 from memkit.units import MIB
 
 OWN_HOME, TORCH_HOME = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
+INITIALISERS = torch.nn.init.__file__
+"""Its loops draw again while a value is out of bounds; they are told so twice, which shows all they hold."""
+
 MAX_STAND_IN_BYTES = 16 * MIB
 
 
@@ -54,6 +59,8 @@ class ShapesOnly(TorchFunctionMode):
 
     def __init__(self):
         super().__init__()
+        self.known = KnownValues()
+        self.rejects = itertools.cycle((True, True, False))
         self.warned: set[str] = set()
         self.rules = {}
         self.rules.update(dict.fromkeys((Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy), answer))
@@ -94,9 +101,7 @@ class ShapesOnly(TorchFunctionMode):
 
     def warn_once(self, about: str, text: str, *, is_told_in_torch: bool = False) -> None:
         """Tell the program, at its own line; torch's own code (offloading to the host) only where asked."""
-        frame = sys._getframe(1)
-        while frame.f_code.co_filename.startswith(OWN_HOME):
-            frame = frame.f_back
+        frame = calling_frame()
         while is_told_in_torch and frame.f_code.co_filename.startswith(TORCH_HOME):
             frame = frame.f_back
         if about not in self.warned and not frame.f_code.co_filename.startswith(TORCH_HOME):
@@ -104,11 +109,23 @@ class ShapesOnly(TorchFunctionMode):
             warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
+def calling_frame():
+    """The frame, torch's own or the program's, that called into this package."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(OWN_HOME):
+        frame = frame.f_back
+    return frame
+
+
 def answer(mode: ShapesOnly, func, args, kwargs):
     """NaN for the value that a program reads, 0 where it is a whole number."""
     tensor = args[0]
     if has_values(tensor):
         return func(*args, **kwargs)
+    known = mode.known.value_of(tensor)
+    if known is not None:
+        with _disable_current_modes():
+            return func(known.clone(), *args[1:], **kwargs)
     stand_in = mode.without_values(tensor, func.__name__)
     with _disable_current_modes():
         if func in (Tensor.tolist, Tensor.numpy):
@@ -122,6 +139,12 @@ def refuse(mode: ShapesOnly, func, args, kwargs):
     """No answer: what the program does next depends on it."""
     if has_values(args[0]):
         return func(*args, **kwargs)
+    known = mode.known.value_of(args[0])
+    if known is not None:
+        with _disable_current_modes():
+            return func(known)
+    if calling_frame().f_code.co_filename == INITIALISERS:
+        return next(mode.rejects)
     raise NeedsValues(f"Tensor.{func.__name__}")
 
 

@@ -426,8 +426,53 @@ def test_a_value_is_nan_with_one_warning(device):
 )
 def test_a_branch_or_a_shape_that_depends_on_values_is_refused_by_name(device, asks, name):
     with pytest.raises(NeedsValues, match=name) as caught:
-        trace_memory(lambda: lambda: asks(torch.ones(4, device=device)), device=device)
+        trace_memory(lambda: lambda: asks(torch.rand(4, device=device)), device=device)
     assert "torch.where" in str(caught.value)
+
+
+def masks(device):
+    """Answers that follow from a program's own text, each through another road of torch."""
+    mask = torch.ones(4, 6, device=device)
+    yield bool(mask.all())
+    mask[:, 4:] = 0  # through a view
+    yield bool(mask.all()), mask.sum().item(), f"{mask.mean():.3f}"
+    yield mask.nonzero().shape, mask[mask > 0].shape, torch.masked_select(mask, mask > 0).shape
+    yield [rate.item() for rate in torch.linspace(0, 0.1, 3, device=device)]
+    yield torch.tensor([3, 1, 2], device=device).sort()[0].tolist(), int(torch.arange(5, device=device)[3])
+    count = torch.zeros((), device=device)
+    count += 1
+    yield float(count), torch.full_like(mask, 7)[0, 0].item(), (mask.cumsum(-1)[:, -1] == 4).all().item()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_follows_from_the_programs_text_is_known(device):
+    seen, real = [], list(masks("cpu"))
+    trace_memory(lambda: lambda: seen.extend(masks(device)), device=device, steps=1)
+    assert seen == real
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_constant_that_chance_was_written_into_is_known_no_longer(device):
+    def step():
+        mask = torch.ones(4, 6, device=device)
+        part = nn.Parameter(mask)[:, 1]
+        part.data.uniform_()
+        return bool(mask.all())
+
+    with pytest.raises(NeedsValues, match="__bool__"):
+        trace_memory(lambda: step, device=device)
+
+
+def test_initialisers_that_draw_again_hold_what_they_hold():
+    def build(device="cpu"):
+        layer = nn.Linear(256, 1024, device=device)
+        nn.init.trunc_normal_(layer.weight, std=0.5, a=-0.1, b=0.1)  # one of its two ways
+        nn.init.trunc_normal_(layer.weight, std=0.02)
+        return lambda: None
+
+    traced, measured = both(build)
+    assert traced.peak_bytes == measured.peak_bytes > 4 * traced.at("init").weights
+    assert trace_memory(lambda: build("cuda")).at("init").weights == traced.at("init").weights
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -575,7 +620,7 @@ def test_a_whole_number_is_zero_and_the_warning_names_an_early_return():
         model = nn.Linear(4, 4)
 
         def step():
-            seen.append(torch.ones(3, dtype=torch.int64).sum().item())
+            seen.append(torch.randint(9, (3,)).sum().item())
             loss = model(torch.ones(2, 4)).sum()
             if not math.isfinite(loss.item()):
                 return

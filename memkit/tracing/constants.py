@@ -1,0 +1,170 @@
+"""Values that a trace can know: constants, and what deterministic operations make of them.
+
+A program may ask whether a mask of ones is all ones, or loop over ``linspace(0, 0.1, depth)``. The answer
+follows from its text. Beside a small tensor that was made without chance from known values a real copy is
+kept, by storage, so that views share it; where a value goes in that nobody knows, the copy is dropped.
+"""
+
+from collections.abc import Callable
+from math import prod
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from memkit.units import KIB
+
+MAX_BYTES = 256 * KIB
+"""Larger tensors are nobody's mask of tokens."""
+
+FILLED = {"zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1, "full_like": None, "new_full": None}
+"""Operations whose result is one value everywhere, whatever they are given; None: their own argument."""
+
+CHANGES_SIZE = ("resize_", "set_", "resize_as_")
+
+
+class Unknown(Exception):
+    """An argument's values are not known."""
+
+
+class KnownValues:
+    """Real copies of tensors whose values follow from the program's text, by the address of their storage."""
+
+    def __init__(self):
+        self.copies: dict[int, Tensor | Callable[[], Tensor]] = {}
+        self.traits: dict[object, tuple[str, tuple]] = {}
+
+    def value_of(self, tensor: Tensor) -> Tensor | None:
+        """A real tensor with the same values, None where they are not known or too many."""
+        if prod(tensor.shape) * tensor.element_size() > MAX_BYTES or tensor.layout is not torch.strided:
+            return None
+        if type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta:
+            return tensor
+        if not isinstance(tensor, FakeTensor) and not tensor.is_meta:
+            return None
+        key = tensor.untyped_storage()._cdata
+        copy = self.copies.get(key)
+        if copy is None:
+            return None
+        with _disable_current_modes(), torch.no_grad():
+            if not isinstance(copy, Tensor):
+                copy = self.copies[key] = copy()
+            if copy.dtype is not tensor.dtype:
+                return None
+            return copy.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def values_in(self, value: object) -> object:
+        """Arguments of an operation with real tensors in them. Raises: Unknown."""
+        if isinstance(value, Tensor):
+            known = self.value_of(value)
+            if known is None:
+                raise Unknown
+            return known
+        if isinstance(value, (list, tuple)):
+            return type(value)([self.values_in(item) for item in value])
+        if isinstance(value, dict):
+            return {name: self.values_in(item) for name, item in value.items() if name != "pin_memory"}
+        return torch.device("cpu") if isinstance(value, torch.device) else value
+
+    def result_of(self, func, args: tuple, kwargs: dict | None) -> object:
+        """What the operation returns, computed. Raises: Unknown."""
+        if self.kind_of(func)[0] not in ("root", "operation"):
+            raise Unknown
+        args, kwargs = self.values_in(args), self.values_in(kwargs or {})
+        with _disable_current_modes(), torch.no_grad():
+            return func(*args, **kwargs)
+
+    def follow(self, func, args: tuple, kwargs: dict | None, out: object) -> None:
+        """Keep up with an operation that has just run: ``out`` is its result without values."""
+        kind, written = self.kind_of(func)
+        if kind == "view":
+            return
+        if written:
+            self.write(func, args, kwargs, kind, written)
+        elif kind == "root":
+            self.keep(out, lambda: func(*args, **self.values_in(kwargs or {})))
+        elif kind == "filled":
+            value = FILLED[func._opname]
+            value = args[-1] if value is None else value
+            if not isinstance(value, Tensor):
+                self.keep(out, lambda shape=tuple(out.shape), dtype=out.dtype: torch.full(shape, value, dtype=dtype))
+        elif kind == "operation" and self.knows_first(args):
+            try:
+                real = self.result_of(func, args, kwargs)
+            except Unknown:
+                return
+            pairs = zip(out, real, strict=True) if isinstance(out, (tuple, list)) else ((out, real),)
+            for shadow, value in pairs:
+                self.keep(shadow, lambda value=value: value)
+
+    def write(self, func, args, kwargs, kind: str, written: tuple) -> None:
+        """An operation in place: on the real copies too, or they are dropped."""
+        given = [args[place] if place < len(args) else (kwargs or {}).get(name) for place, name in written]
+        keys = {
+            tensor.untyped_storage()._cdata
+            for value in given
+            for tensor in (value if isinstance(value, (list, tuple)) else (value,))
+            if isinstance(tensor, Tensor) and tensor.layout is torch.strided
+        }
+        if keys.isdisjoint(self.copies):
+            return
+        try:
+            if kind != "operation" or not keys <= self.copies.keys():
+                raise Unknown
+            self.result_of(func, args, kwargs)
+        except Unknown:
+            for key in keys:
+                self.copies.pop(key, None)
+
+    def knows_first(self, args: tuple) -> bool:
+        """Whether the first tensor is known or real: most are not, and the rest need no look."""
+        first = args[0] if args else None
+        if isinstance(first, (list, tuple)):
+            first = first[0] if first else None
+        if not isinstance(first, Tensor) or first.layout is not torch.strided:
+            return not isinstance(first, Tensor)
+        is_real = not first.is_meta and not isinstance(first, FakeTensor)
+        return is_real or first.untyped_storage()._cdata in self.copies
+
+    def keep(self, out: object, make: Callable[[], Tensor]) -> None:
+        """Remember how the values of a new small tensor are made; nothing is computed before it is asked for."""
+        if not isinstance(out, Tensor) or out.layout is not torch.strided:
+            return
+        storage = out.untyped_storage()
+        num_bytes, dtype = storage.nbytes(), out.dtype
+        if not 0 < num_bytes <= MAX_BYTES or not (out.is_meta or isinstance(out, FakeTensor)):
+            return
+        place = tuple(out.shape), out.stride(), out.storage_offset()
+
+        def copied() -> Tensor:
+            copy = torch.empty(num_bytes // dtype.itemsize, dtype=dtype, device="cpu")
+            copy.as_strided(*place).copy_(make())
+            return copy
+
+        self.copies[storage._cdata] = copied
+
+    def kind_of(self, func) -> tuple[str, tuple]:
+        """What an operation is to us, and which arguments (place, name) it writes over."""
+        found = self.traits.get(func)
+        if found is None:
+            found = self.traits[func] = kind_and_writes(func)
+        return found
+
+
+def kind_and_writes(func) -> tuple[str, tuple]:
+    """``root``, ``filled``, ``operation``, ``view`` or, where values come from elsewhere, ``other``."""
+    schema, name = func._schema, func._opname
+    written = tuple(
+        (place, a.name) for place, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write
+    )
+    is_view = not written and any(r.alias_info for r in schema.returns)
+    if is_view and name != "lift_fresh":
+        return "view", ()
+    is_seeded = torch.Tag.nondeterministic_seeded in func.tags
+    if func.namespace != "aten" or is_seeded or "empty" in name or name in CHANGES_SIZE:
+        return "other", written
+    if name in FILLED:
+        return "filled", ()
+    takes_tensors = any("Tensor" in str(argument.type) for argument in schema.arguments)
+    return "operation" if takes_tensors else "root", written
