@@ -1,8 +1,18 @@
 """The exercises of chapter 04: what recomputation keeps and what it costs."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil
 
-from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, Mistake, NumberExercise
+from memkit.book.exercises import (
+    ChoiceExercise,
+    Feedback,
+    FunctionExercise,
+    JudgedExercise,
+    Mistake,
+    NumberExercise,
+)
 from memkit.fitting.planner import plan_recomputation
 from memkit.recomputation.costs import block_products, saved_products, step_flops
 from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B, llama_config
@@ -22,13 +32,6 @@ def peak_of_groups(num_layers: int, group_size: int, block_bytes: int, input_byt
     return ceil(num_layers / group_size) * input_bytes + group_size * block_bytes
 
 
-def share_run_again(h: int, is_stopped_early: bool) -> float:
-    """FLOPs run again ÷ forward FLOPs of the linear layers in a GPT-2 block."""
-    qkv, output, up, down = 3 * h * h, h * h, 4 * h * h, 4 * h * h
-    forward = qkv + output + up + down
-    return (forward - down if is_stopped_early else forward) / forward
-
-
 def chosen_for(card_gib: int, micro_batch_size: int = 8) -> str:
     """The planner's answer for GPT-2 large in exercise 4.5."""
     setup = TrainingSetup(
@@ -40,8 +43,12 @@ def chosen_for(card_gib: int, micro_batch_size: int = 8) -> str:
 
 def judge_list(ops: object) -> str | None:
     """Whether a list of operations keeps the products of a GPT-2 block and leaves the cheap operations out."""
-    if not isinstance(ops, (list, tuple)) or not all(isinstance(op, str) for op in ops):
-        return f"{ops!r} is not a list of names such as 'addmm'."
+    if isinstance(ops, str):
+        return f"{ops!r} is one name. The answer is a list of names, such as ['mm', 'attention']."
+    if not isinstance(ops, (list, tuple, set)) or not all(isinstance(op, str) for op in ops):
+        return f"{ops!r} is not a list of names in quotes, such as ['mm', 'attention']."
+    if not ops:
+        return "An empty list keeps nothing of a block but its input: that is full recomputation."
     try:
         strategy = policy("yours", *ops)
     except ValueError as error:
@@ -57,31 +64,69 @@ def judge_list(ops: object) -> str | None:
     return None
 
 
-def judge_policy(make_policy: object) -> str | None:
-    """Whether a policy stays in the budget of bytes and runs little again, on a small Llama, traced and counted."""
+@dataclass(frozen=True, kw_only=True)
+class PolicyBill:
+    """What a policy keeps, in sbh a layer with the input, and the share of full recomputation's FLOPs it runs again."""
+
+    kept_sbh: float
+    share_again: float
+
+    def __str__(self) -> str:
+        runs = f"runs {self.share_again:.0%} of full recomputation's FLOPs again"
+        return f"keeps {self.kept_sbh:.1f} sbh a layer and {runs}"
+
+
+@lru_cache(maxsize=32)
+def bill_of(make_policy: Callable[[], Callable]) -> PolicyBill:
+    """A policy's bytes and FLOPs on a small Llama, traced and counted."""
     from memkit.program.strategies import strategy_build
     from memkit.tracing.flops import counted_flops
     from memkit.tracing.trace import trace_memory
 
-    if not callable(make_policy):
-        return f"{make_policy!r} is a {type(make_policy).__name__}; the answer is a function that returns a policy."
-    if not callable(make_policy()):
-        return "make_policy() returned no function. It has to return the policy."
     setup, sbh = SMALL_LLAMA, SMALL_LLAMA.seq_len * SMALL_LLAMA.model.hidden_size
 
     def stored(how) -> int:
         return trace_memory(strategy_build(setup, FULL, make_policy=how), steps=1).at("forward").activations
 
-    kept = 2 + (stored(make_policy) - stored(None)) / setup.model.num_layers / sbh
-    again = counted_flops(setup, FULL, make_policy=make_policy).total - step_flops(setup, FULL).total
-    again = (step_flops(setup, FULL).recomputed + again) / step_flops(setup, FULL).recomputed
-    if kept > BUDGET_SBH:
-        return f"Your policy keeps {kept:.1f} sbh a layer; the budget is {BUDGET_SBH}."
-    if kept < 2.1:
-        return "Your policy keeps nothing: that is full recomputation. The budget leaves 16 sbh to use."
-    if again > 0.5:
-        return f"Your policy runs {again:.0%} of the products again; with this budget half is possible."
+    full = step_flops(setup, FULL)
+    more = counted_flops(setup, FULL, make_policy=make_policy).total - full.total
+    return PolicyBill(
+        kept_sbh=2 + (stored(make_policy) - stored(None)) / setup.model.num_layers / sbh,
+        share_again=(full.recomputed + more) / full.recomputed,
+    )
+
+
+def judge_policy(make_policy: object) -> str | None:
+    """Whether a policy stays in the budget of bytes and runs little again."""
+    if not callable(make_policy):
+        return f"{make_policy!r} is a {type(make_policy).__name__}; the answer is a function that returns a policy."
+    try:
+        made = make_policy()
+    except TypeError as error:
+        if "argument" in str(error):
+            return "make_policy is called without arguments. Is it the policy itself? It has to return one."
+        raise
+    if made is None or not callable(made):
+        return "make_policy() returned no function. It has to return the policy."
+    bill = bill_of(make_policy)
+    if bill.kept_sbh > BUDGET_SBH:
+        return f"Your policy {bill}. The budget is {BUDGET_SBH} sbh."
+    if bill.kept_sbh < 2.1:
+        return f"Your policy saves nothing: it {bill}. That is full recomputation; the budget leaves 16 sbh to use."
+    if bill.share_again > 0.5:
+        return f"Your policy {bill}; with this budget half is possible."
     return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyExercise(JudgedExercise):
+    """A right answer is told what it keeps and what it costs."""
+
+    def check(self, answer: object) -> Feedback:
+        feedback = super().check(answer)
+        if feedback.status != "right":
+            return feedback
+        return replace(feedback, text=f"Yours {bill_of(answer)}. {self.because}")
 
 
 def _saves(*names: str, every_second: bool = False):
@@ -115,6 +160,10 @@ EXERCISES = (
         mistakes=(
             Mistake(answer=24, diagnosis="You ran all segments again. The last one is never checkpointed."),
             Mistake(answer=6, diagnosis="That is one segment, the one that runs once."),
+            Mistake(answer=3, diagnosis="Three segments run again. How many layers are in them?"),
+            Mistake(answer=4, diagnosis="Four is the number of segments; the question asks for layers."),
+            Mistake(answer=12, diagnosis="That is two of the four segments. Only one is spared."),
+            Mistake(answer=23, diagnosis="You spared the last layer. What is spared is the last segment, of six."),
             Mistake(answer=20, diagnosis="You took segments of four layers. There are four segments of six."),
         ),
     ),
@@ -122,8 +171,25 @@ EXERCISES = (
         id="4.2",
         title="What full recomputation keeps",
         right=LLAMA_3_8B.num_layers * 2 * 8192 * LLAMA_3_8B.hidden_size,
-        because="One block input of 2 bytes a value in each of 32 layers: exactly 2 GiB.",
+        tolerance=0.03,
+        because="One block input of 2 bytes a value in each of 32 layers: 2,147,483,648 B, exactly 2 GiB.",
         mistakes=(
+            Mistake(
+                answer=LLAMA_3_8B.num_layers * 8192 * LLAMA_3_8B.hidden_size,
+                diagnosis="That is the number of values kept. In bfloat16 each has 2 bytes.",
+            ),
+            Mistake(
+                answer=LLAMA_3_8B.num_layers * 41 * 8192 * LLAMA_3_8B.hidden_size,
+                diagnosis="41 sbh is what this block keeps without recomputation. Full recomputation keeps 2.",
+            ),
+            Mistake(
+                answer=LLAMA_3_8B.num_layers * 2 * 8192,
+                diagnosis="You left out the hidden size: a token has 4,096 values.",
+            ),
+            Mistake(
+                answer=LLAMA_3_8B.num_layers * 2 * LLAMA_3_8B.hidden_size,
+                diagnosis="That is one token. There are 8,192.",
+            ),
             Mistake(
                 answer=LLAMA_3_8B.num_layers * 4 * 8192 * LLAMA_3_8B.hidden_size,
                 diagnosis="You took 4 bytes a value. In bfloat16 the block's input has 2.",
@@ -158,6 +224,30 @@ EXERCISES = (
                 diagnosis="You rebuilt one block at a time. A group is rebuilt whole before its backward.",
             ),
             Mistake(
+                answer=lambda L, g, block, inputs: L / g * inputs + g * block,
+                diagnosis="36 blocks in groups of 7 are not 5.14 groups: the last, shorter one needs its input too.",
+            ),
+            Mistake(
+                answer=lambda L, g, block, inputs: g * inputs + ceil(L / g) * block,
+                diagnosis="You took g for the number of groups. It is the number of blocks in one.",
+            ),
+            Mistake(
+                answer=lambda L, g, block, inputs: max(ceil(L / g) * inputs, g * block),
+                diagnosis="You took the larger of the two. The inputs stay while a group's blocks live: add them.",
+            ),
+            Mistake(
+                answer=lambda L, g, block, inputs: g * block,
+                diagnosis="You left out the inputs. One for each group stays until its turn comes.",
+            ),
+            Mistake(
+                answer=lambda L, g, block, inputs: ceil(L / g) * (inputs + g * block),
+                diagnosis="You let the blocks of all groups live at once. The backward rebuilds one group at a time.",
+            ),
+            Mistake(
+                answer=lambda L, g, block, inputs: (ceil(L / g) - 1) * inputs + g * block,
+                diagnosis="You left out the live group's own input. The question counts one for every group.",
+            ),
+            Mistake(
                 answer=lambda L, g, block, inputs: L // g * inputs + g * block,
                 diagnosis="You lost the last, shorter group: round the number of groups up.",
             ),
@@ -172,6 +262,10 @@ EXERCISES = (
             Mistake(answer=["mm", "attention"], diagnosis="You still save mm."),
             Mistake(answer=["addmm", "gelu", "attention"], diagnosis="You save the output of gelu"),
             Mistake(answer=["addmm"], diagnosis="These still run again: attention."),
+            Mistake(answer="addmm", diagnosis="'addmm' is one name. The answer is a list"),
+            Mistake(answer=[], diagnosis="An empty list keeps nothing"),
+            Mistake(answer=["attention"], diagnosis="These still run again:"),
+            Mistake(answer=["aten.addmm.default", "attention"], diagnosis="is not one of mm, addmm"),
             Mistake(answer=["linear"], diagnosis="is not one of mm, addmm"),
         ),
     ),
@@ -186,15 +280,19 @@ EXERCISES = (
             Mistake(answer="d", diagnosis="Full recomputation fits, but something cheaper does too."),
         ),
     ),
-    JudgedExercise(
+    PolicyExercise(
         id="4.6",
         title="A policy within a budget",
-        because="It keeps at most 18 sbh a layer and runs less than half of the products again.",
+        because=f"The budget was {BUDGET_SBH} sbh and half.",
         judge=judge_policy,
         mistakes=(
-            Mistake(answer=_saves("mm.default", "attention"), diagnosis="the budget is 18"),
-            Mistake(answer=_saves("nothing"), diagnosis="Your policy keeps nothing"),
-            Mistake(answer=_saves("attention"), diagnosis="of the products again"),
+            Mistake(answer=_saves("mm.default", "attention"), diagnosis="The budget is 18"),
+            Mistake(answer=_saves("nothing"), diagnosis="Your policy saves nothing"),
+            Mistake(answer=_saves("attention"), diagnosis="with this budget half is possible"),
+            Mistake(answer=_saves("mm.default"), diagnosis="The budget is 18 sbh"),
+            Mistake(answer=lambda ctx, op, *args: None, diagnosis="Is it the policy itself?"),
+            Mistake(answer=lambda: "MUST_SAVE", diagnosis="returned no function"),
+            Mistake(answer=["attention"], diagnosis="the answer is a function that returns a policy"),
         ),
     ),
     ChoiceExercise(

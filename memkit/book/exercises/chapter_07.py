@@ -3,6 +3,8 @@
 import functools
 import math
 import weakref
+from itertools import groupby
+from numbers import Real
 
 import torch
 
@@ -71,26 +73,71 @@ def _forgets_to_divide(model, batches):
     return validate(model, batches) * len(batches)
 
 
+def _keeps_scalars(model, batches):
+    with torch.no_grad():
+        losses = [model(x).square().mean() for x in batches]
+    return torch.stack(losses).mean().item()
+
+
+def _one_large_forward(model, batches):
+    with torch.no_grad():
+        return model(torch.cat(batches)).square().mean().item()
+
+
+def _runs_a_backward(model, batches):
+    total = 0.0
+    for x in batches:
+        loss = model(x).square().mean()
+        loss.backward()
+        total += loss.item()
+    return total / len(batches)
+
+
+ROWS = 256
+
+
 def judge_validate(answer) -> str | None:
+    """Run the loop on 2 and on 12 batches of a played card; what grows is told by its size."""
     torch.manual_seed(0)
     layers = [part for _ in range(4) for part in (torch.nn.Linear(512, 512), torch.nn.GELU())]
-    model, hidden_bytes, peaks = torch.nn.Sequential(*layers, torch.nn.Linear(512, 16)), 256 * 512 * 4, []
+    model, peaks, seen = torch.nn.Sequential(*layers, torch.nn.Linear(512, 16)), [], []
+    model.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
     for count in (2, 12):
         with SimulatedCard(4 * GIB) as card:
-            batches = [torch.randn(256, 512) for _ in range(count)]
+            batches = [torch.randn(ROWS, 512) for _ in range(count)]
             wanted = validate(model, batches)
-            before = card.allocated_bytes
+            before, seen[:] = card.allocated_bytes, ()
             card.reset_peak()
             given = answer(model, batches)
             peaks.append(card.peak_allocated_bytes - before)
         if isinstance(given, torch.Tensor):
             return "You returned a tensor: who logs it keeps a block on the card. Return a number, with .item()."
+        if not isinstance(given, Real):
+            return f"You returned a {type(given).__name__}. Return a number, the mean loss."
+        if any(parameter.grad is not None for parameter in model.parameters()):
+            return "You ran a backward: now the gradients stand on the card too. Validation needs no gradient."
+        if math.isclose(given, wanted * count, rel_tol=1e-4):
+            return f"That is the sum of the losses, {given:.4f}. The mean is asked for: divide by how many there are."
         if not math.isclose(given, wanted, rel_tol=1e-4):
             return f"The mean loss of these batches is {wanted:.4f}; yours is {given:.4f}."
+        if max(seen, default=0) > ROWS:
+            return f"You put {max(seen):,} rows through the model at once: all batches in one forward. Take one by one."
+    return _growth(peaks)
+
+
+def _growth(peaks: list[int]) -> str | None:
+    """What a loop keeps, from its peaks above the batches for 2 and for 12 of them."""
+    hidden_bytes, output_bytes, loss_bytes = ROWS * 512 * 4, ROWS * 16 * 4, 512
     per_batch = (peaks[1] - peaks[0]) // 10
+    grows = f"Memory grows by {format_bytes(per_batch)} per batch: "
+    if per_batch > 4 * hidden_bytes:
+        return grows + "you keep the graph of every batch, and with it what its forward saved."
+    if per_batch == loss_bytes:
+        return grows + "one block of the smallest size. You keep every loss as a tensor; .item() reads the number."
+    if per_batch == output_bytes:
+        return grows + "you keep one output per batch."
     if per_batch > 0:
-        kept = "the graph of every loss" if per_batch > hidden_bytes else "one output per batch"
-        return f"Memory grows by {format_bytes(per_batch)} per batch: you keep {kept}."
+        return grows + "something is kept. From its size I cannot tell what."
     if peaks[0] > 4 * hidden_bytes:
         return "It does not grow, but each forward keeps tensors for a backward that never comes. Use torch.no_grad()."
     return None
@@ -141,6 +188,31 @@ def _swallows_all(step, recover):
     return not failed
 
 
+def _passes_over_runtime_errors(step, recover):
+    try:
+        step()
+        return True
+    except RuntimeError:
+        pass
+    recover()
+    return False
+
+
+def _catches_even_an_interrupt(step, recover):
+    failed = False
+    try:
+        step()
+    except (torch.OutOfMemoryError, KeyboardInterrupt):
+        failed = True
+    if failed:
+        recover()
+    return not failed
+
+
+def _gives_nothing(step, recover):
+    guarded(step, recover)
+
+
 def _never_recovers(step, recover):
     try:
         step()
@@ -176,15 +248,32 @@ def judge_guarded(answer) -> str | None:
         return "recover() was not called after the failure."
     if any(alive_at_recovery):
         return "When recover() ran, the failed step's tensors were still alive: the error and its traceback hold them."
-    try:
-        answer(_breaks, recover)
-    except ValueError:
-        return None
-    return "A ValueError of the step disappeared. Catch torch.OutOfMemoryError and nothing else."
+    for breaks, error, words in PASSES_THROUGH:
+        try:
+            answer(breaks, recover)
+        except error:
+            continue
+        return f"{words} Catch torch.OutOfMemoryError and nothing else."
+    return None
 
 
 def _breaks():
     raise ValueError("a bug, not a lack of memory")
+
+
+def _mismatches():
+    torch.ones(2, 3) @ torch.ones(2, 3)
+
+
+def _is_stopped():
+    raise KeyboardInterrupt
+
+
+PASSES_THROUGH = (
+    (_mismatches, RuntimeError, "A shape mismatch of the step, which is a RuntimeError too, disappeared."),
+    (_breaks, ValueError, "A ValueError of the step disappeared."),
+    (_is_stopped, KeyboardInterrupt, "Ctrl-C disappeared: a bare except catches even that."),
+)
 
 
 # 7.6 An unknown snapshot
@@ -252,7 +341,7 @@ def judge_mystery(answer) -> str | None:
 
 # 7.7 A run with batches of many lengths
 
-CARD_MIB = 1800
+CARD_MIB, RESERVED_MIB = 1700, 1900
 LENGTHS = (531, 354, 604, 866, 249, 274, 748, 296)
 
 
@@ -271,16 +360,20 @@ def judge_order(answer) -> str | None:
     if sorted(lengths) != sorted(LENGTHS):
         return "These are not the eight lengths of the question; only the first place is yours to fill."
     if lengths == list(LENGTHS):
-        return "This is the order that dies."
+        return "This is the order of section 7.3. It dies."
     if lengths[1:] != [length for length in LENGTHS if length != lengths[0]]:
         return "Move one length to the front, and leave the others in their order."
     trace = trace_memory(ragged_build(small_llama(), lengths), steps=len(lengths))
-    result = replay_trace(trace, AllocatorConfig(), capacity_bytes=CARD_MIB * MIB)
-    if result.failure is not None:
-        return f"It dies at event {result.failure.event}, {format_bytes(result.failure.requested_bytes)} asked for."
+    failure = replay_trace(trace, AllocatorConfig(), capacity_bytes=CARD_MIB * MIB).failure
+    if failure is not None:
+        phases = [phase for phase, _ in groupby(event.phase for event in trace.events[: failure.event])]
+        tokens = lengths[phases.count("zero_grad")]
+        asked = format_bytes(failure.requested_bytes)
+        return f"It dies in the batch of {tokens} tokens, {asked} asked for: what was cached before does not fit it."
     peak = replay_trace(trace, AllocatorConfig()).peak_reserved_bytes
-    if peak > 2 * GIB:
-        return f"It lives, by giving its cache back. Without a limit it reserves {format_bytes(peak)}, over 2 GiB."
+    if peak > RESERVED_MIB * MIB:
+        more = f"reserves {format_bytes(peak)}, over {format_bytes(RESERVED_MIB * MIB)}"
+        return f"It lives, by giving its cache back. Without a limit it {more}."
     return None
 
 
@@ -312,6 +405,21 @@ EXERCISES = (
                 answer=IN_USE - ALLOCATED,
                 diagnosis="You left the cache in. It is reserved by PyTorch, so inside the allocator.",
             ),
+            Mistake(answer=round(1024 * (IN_USE - ALLOCATED - CACHED), 2), diagnosis="That is MiB. Give GiB."),
+            Mistake(answer=round((IN_USE - ALLOCATED - CACHED) * GIB), diagnosis="That is bytes. Give GiB."),
+            Mistake(
+                answer=round((IN_USE - ALLOCATED - CACHED) * GIB / 10**9, 3),
+                diagnosis="That is GB of 10⁹ bytes. Give GiB.",
+            ),
+            Mistake(
+                answer=IN_USE - ALLOCATED + CACHED,
+                diagnosis="You added the cache. It lies inside the allocator: take it away too.",
+            ),
+            Mistake(answer=ALLOCATED + CACHED, diagnosis="That is what lies inside the allocator. What is the rest?"),
+            Mistake(
+                answer=CAPACITY - ALLOCATED,
+                diagnosis="That is all that no tensor has: free, cached and outside. Which part is outside?",
+            ),
             Mistake(answer=CAPACITY - IN_USE, diagnosis="That is what is free on the card, for any process."),
             Mistake(
                 answer=CAPACITY - ALLOCATED - CACHED,
@@ -323,7 +431,10 @@ EXERCISES = (
         id="7.3",
         title="What cudaMalloc is asked for",
         right=segment_bytes,
-        probes=((4,), (MIB,), (MIB + 1,), (3 * MIB,), (10 * MIB - 512 * KIB,), (10 * MIB,), (25 * MIB + 1,)),
+        probes=tuple(
+            (size,)
+            for size in (4, MIB, MIB + 1, 3 * MIB, 10 * MIB - KIB, 10 * MIB, 14 * MIB, 24 * MIB + KIB, 25 * MIB + 1)
+        ),
         because="Small requests share segments of 2 MiB, middling ones of 20 MiB, large ones have their own.",
         mistakes=(
             Mistake(
@@ -339,6 +450,23 @@ EXERCISES = (
                 diagnosis="From 10 MiB on a request gets a segment of its own, rounded up to 2 MiB.",
             ),
             Mistake(
+                answer=lambda n: 20 * MIB if n == 10 * MIB else segment_bytes(n),
+                diagnosis="10 MiB itself no longer shares: the segments of 20 MiB are for requests below 10 MiB.",
+            ),
+            Mistake(
+                answer=lambda n: segment_bytes(n) if n < 10 * MIB else n // (2 * MIB) * (2 * MIB),
+                diagnosis="You rounded large requests down: the segment would be smaller than what it has to hold.",
+            ),
+            Mistake(
+                answer=lambda n: segment_bytes(n) if n < 10 * MIB else n,
+                diagnosis="Large requests are rounded up to a multiple of 2 MiB.",
+            ),
+            Mistake(
+                answer=lambda n: max(20 * MIB, segment_bytes(n)) if n > MIB else 2 * MIB,
+                diagnosis="20 MiB are for requests below 10 MiB. One of 10 to 20 MiB gets no more than it needs.",
+            ),
+            Mistake(answer=lambda n: segment_bytes(n) // MIB, diagnosis="That is MiB. The driver is asked in bytes."),
+            Mistake(
                 answer=lambda n: 2 * MIB if n < MIB else segment_bytes(n + (n == MIB)),
                 diagnosis="One MiB itself still belongs to the small pool.",
             ),
@@ -350,11 +478,14 @@ EXERCISES = (
         judge=judge_validate,
         because="Its peak is the same for 2 and for 12 batches, and it returns a number.",
         mistakes=(
-            Mistake(answer=_sums_losses, diagnosis="you keep the graph of every loss"),
+            Mistake(answer=_sums_losses, diagnosis="you keep the graph of every batch"),
+            Mistake(answer=_keeps_scalars, diagnosis="You keep every loss as a tensor"),
+            Mistake(answer=_one_large_forward, diagnosis="all batches in one forward"),
+            Mistake(answer=_runs_a_backward, diagnosis="You ran a backward"),
             Mistake(answer=_keeps_outputs, diagnosis="you keep one output per batch"),
             Mistake(answer=_returns_tensor, diagnosis="Return a number, with .item()."),
             Mistake(answer=_keeps_the_last_graph, diagnosis="for a backward that never comes"),
-            Mistake(answer=_forgets_to_divide, diagnosis="The mean loss of these batches is"),
+            Mistake(answer=_forgets_to_divide, diagnosis="That is the sum of the losses"),
         ),
     ),
     JudgedExercise(
@@ -365,7 +496,10 @@ EXERCISES = (
         mistakes=(
             Mistake(answer=_recovers_inside, diagnosis="the failed step's tensors were still alive"),
             Mistake(answer=_keeps_the_error, diagnosis="the error and its traceback hold them"),
+            Mistake(answer=_passes_over_runtime_errors, diagnosis="A shape mismatch of the step"),
             Mistake(answer=_swallows_all, diagnosis="Catch torch.OutOfMemoryError and nothing else."),
+            Mistake(answer=_catches_even_an_interrupt, diagnosis="Ctrl-C disappeared"),
+            Mistake(answer=_gives_nothing, diagnosis="A step that works should give True."),
             Mistake(answer=_never_recovers, diagnosis="recover() was not called after the failure."),
             Mistake(answer=_always_recovers, diagnosis="recover only after a failure"),
         ),
@@ -388,10 +522,12 @@ EXERCISES = (
         id="7.7",
         title="Same batches, smaller card",
         judge=judge_order,
-        because="Large blocks come first; later requests are cut from them.",
+        because="Large blocks come first, and later requests are cut from them. And step 1 has no states yet.",
         mistakes=(
-            Mistake(answer=LENGTHS, diagnosis="This is the order that dies."),
+            Mistake(answer=LENGTHS, diagnosis="This is the order of section 7.3. It dies."),
             Mistake(answer=(748, 531, 354, 604, 866, 249, 274, 296), diagnosis="by giving its cache back"),
+            Mistake(answer=(604, 531, 354, 866, 249, 274, 748, 296), diagnosis="It dies in the batch of 866 tokens"),
+            Mistake(answer=(249, 531, 354, 604, 866, 274, 748, 296), diagnosis="It dies"),
             Mistake(answer=tuple(sorted(LENGTHS)), diagnosis="leave the others in their order"),
             Mistake(answer=(866,) * 8, diagnosis="only the first place is yours to fill"),
             Mistake(answer=866, diagnosis="is no list of lengths"),
