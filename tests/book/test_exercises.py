@@ -7,7 +7,9 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from memkit.book.exercises import (
     ChoiceExercise,
@@ -19,6 +21,8 @@ from memkit.book.exercises import (
     agree,
     check,
     exercises_of,
+    part_slip,
+    unit_slip,
 )
 
 CHAPTERS = Path(__file__).parents[2] / "chapters"
@@ -163,6 +167,57 @@ def test_notebook_and_records_list_the_same_exercises(number):
     assert in_notebook == [cell_id_of(exercise_id) for exercise_id in exercises_of(number)]
 
 
+TRIED = (0, 1, 2)
+"""Chapters whose exercises were tried as a new reader would; each keeps at least six of those answers."""
+
+
+@pytest.mark.parametrize("number, exercise_id", [(n, i) for n, i in ALL if n in TRIED])
+def test_an_exercise_keeps_the_answers_it_was_tried_with(number, exercise_id):
+    exercise = exercises_of(number)[exercise_id]
+    assert len(exercise.mistakes) + len(exercise.accepted) >= 6
+
+
+@pytest.mark.parametrize("number, exercise_id", ALL)
+def test_another_form_of_the_right_answer_passes(number, exercise_id):
+    exercise = exercises_of(number)[exercise_id]
+    assert not [given for answer in exercise.accepted if (given := exercise.check(answer)).status != "right"]
+
+
+@pytest.mark.parametrize(
+    "given, wanted, unit, words",
+    [
+        (4096, 4, "MiB", "number of KiB. The answer is in MiB."),
+        (32, 4, "bytes", "number of bits. The answer is in bytes. A byte has 8."),
+        (4.294967, 4, "GiB", "number of GB"),
+        (80.0, 0.8, "share", "number of percent"),
+        (124, 124_000_000, "parameters", "number of millions"),
+        (1.024, 1024, "tokens", "thousands of tokens"),
+        (8, 64, "bytes", None),
+        (8, 64, "parameters", None),
+        (8, 1, "codes", None),
+    ],
+)
+def test_a_unit_slips_in_any_unit(given, wanted, unit, words):
+    slip = unit_slip([given], [wanted], unit)
+    assert slip is None if words is None else words in slip
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        (12, "with a missing."),
+        (19, "c counted too"),
+        (26, "c counted too and d counted too"),
+        (10, "b missing"),
+        (20, "b counted twice"),
+        (100, None),
+    ],
+)
+def test_a_part_is_missed_doubled_or_added(given, words):
+    slip = part_slip([given], [15], {"a": [3], "b": [5]}, {"c": [4], "d": [7]}, 1e-9)
+    assert slip is None if words is None else words in slip
+
+
 # The kinds of exercise.
 
 TIMES_SIX = NumberExercise(
@@ -184,10 +239,15 @@ TIMES_SIX = NumberExercise(
         (5, "not yet", "sum"),
         (6, "not yet", "number of GiB"),
         (48 * 2**30, "not yet", "number of bits"),
-        (6 * 10**9, "not yet", "10**9"),
-        (6 * 2**30 + 1, "not yet", "Too large by 1."),
-        (60 * 2**30, "not yet", "Too large by a factor of 10."),
-        (2**30, "not yet", "Too small by a factor of 6."),
+        (6 * 10**9, "not yet", "You took 1 GiB for 1,000,000,000 bytes."),
+        (6 * 2**30 + 1, "not yet", "Too large by 1. I cannot tell which mistake this is."),
+        (60 * 2**30, "not yet", "Too large by a factor of 10. I cannot tell"),
+        (2**30, "not yet", "Too small by a factor of 6. I cannot tell"),
+        (6 * 2**10, "not yet", "number of MiB. The answer is in bytes."),
+        (6 * 2**30 / 1e6, "not yet", "number of MB"),
+        (round(6 * 2**60 / 1e9), "not yet", "You took 1 GB for 1,073,741,824 bytes."),
+        (np.int64(6 * 2**30), "right", ""),
+        (torch.tensor(6.0 * 2**30), "right", ""),
         (-1, "not yet", "wrong sign"),
         (math.nan, "not yet", "nan is not a number"),
         (math.inf, "not yet", "inf is not a number"),
@@ -216,6 +276,7 @@ DOUBLE = FunctionExercise(
     title="Double",
     right=_double,
     probes=((2,), (3,)),
+    tolerance=1e-9,
     because="twice",
     mistakes=(Mistake(answer=_square, diagnosis="You squared."),),
 )
@@ -248,7 +309,9 @@ def _broken_function(value):
         (_unwritten_function, "not attempted yet", ""),
         (_broken_function, "not yet", "raised TypeError"),
         (lambda: 1, "not yet", "raised TypeError"),
-        (lambda value: 4 * value, "not yet", "returned 8. Too large by a factor of 2."),
+        (lambda value: 4 * value, "not yet", "returned 8. Too large by a factor of 2. I cannot tell"),
+        (lambda value: 2 * value + 0.1 + 0.2 - 0.3, "right", ""),
+        (lambda value: 2.6 * value - 0.1, "not yet", "returned 5.1. Too large"),
         (lambda value: "four", "not yet", "returned 'four'. Wanted: 4."),
         (lambda value: None, "not yet", "returned None"),
         (4, "not yet", "the answer is a function"),
@@ -277,6 +340,8 @@ CHOICE = ChoiceExercise(
     [
         ("b", "right", "so it is"),
         (" B ", "right", "so it is"),
+        ("(b)", "right", "so it is"),
+        ("b.", "right", "so it is"),
         ("c", "not yet", "too late"),
         ("d", "not yet", "'d' is not one of a, b, c."),
         (2, "not yet", "2 is not one of a, b, c."),

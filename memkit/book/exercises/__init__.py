@@ -18,11 +18,12 @@ Reading order:
 
 import functools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import combinations
 from numbers import Real
-from types import FunctionType
+from types import CodeType, FunctionType
 
 STATUSES = ("right", "not yet", "not attempted yet")
 
@@ -41,7 +42,10 @@ class Feedback:
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
-    """A wrong answer that readers give, and the sentence that says what went wrong in it."""
+    """A wrong answer that readers give, and the sentence that says what went wrong in it.
+
+    Where several ways lead to the same answer, the sentence names them all.
+    """
 
     answer: object
     diagnosis: str
@@ -52,12 +56,14 @@ class Exercise:
     """One exercise; the kinds below say how an answer is compared.
 
     ``because`` is shown with a right answer: one sentence on why it is right, or what it is good for.
+    ``accepted`` lists further forms of the right answer that readers give; a test wants each to pass.
     """
 
     id: str
     title: str
     mistakes: tuple[Mistake, ...]
     because: str
+    accepted: tuple[object, ...] = ()
 
     def diagnose(self, answer: object) -> str | None:
         """What is wrong with ``answer`` in words, or ``None`` if it is right."""
@@ -80,25 +86,32 @@ class Exercise:
 
 @dataclass(frozen=True, kw_only=True)
 class NumberExercise(Exercise):
-    """The answer is a number, right within the relative ``tolerance`` (0: exact)."""
+    """The answer is a number of ``unit``, right within the relative ``tolerance`` (0: exact).
+
+    A number that an estimate by hand rounds has a tolerance. ``parts`` names the addends of the right answer and
+    ``extras`` what readers add wrongly: an answer that misses, doubles or adds some of them is told so.
+    """
 
     right: float
     unit: str = "bytes"
     tolerance: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict)
+    extras: Mapping[str, float] = field(default_factory=dict)
 
     def diagnose(self, answer: object) -> str | None:
+        answer = answer.item() if getattr(answer, "shape", None) == () else answer
         if isinstance(answer, bool) or not isinstance(answer, Real):
             return f"{answer!r} is a {type(answer).__name__}; the answer is a number of {self.unit}."
         if agree(answer, self.right, self.tolerance):
             return None
+        close = max(self.tolerance, 1e-9)
         for mistake in self.mistakes:
-            if agree(answer, mistake.answer, max(self.tolerance, 1e-9)):
+            if agree(answer, mistake.answer, close):
                 return mistake.diagnosis
-        if self.unit == "bytes" and self.right:
-            for factor, slip in _BYTE_SLIPS:
-                if agree(answer * factor, self.right, max(self.tolerance, 1e-3)):
-                    return slip
-        return _how_far(answer, self.right)
+        slip = unit_slip([answer], [self.right], self.unit, self.tolerance) or part_slip(
+            [answer], [self.right], *(_columns(named) for named in (self.parts, self.extras)), close
+        )
+        return slip or f"{_how_far(answer, self.right)} I cannot tell which mistake this is."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +122,7 @@ class ChoiceExercise(Exercise):
 
     def diagnose(self, answer: object) -> str | None:
         letters = sorted([self.right, *(mistake.answer for mistake in self.mistakes)])
-        letter = answer.strip().lower() if isinstance(answer, str) else answer
+        letter = answer.strip(" ().*\n").lower() if isinstance(answer, str) else answer
         if letter == self.right:
             return None
         for mistake in self.mistakes:
@@ -122,31 +135,50 @@ class ChoiceExercise(Exercise):
 class FunctionExercise(Exercise):
     """The answer is a function, right if it returns what ``right`` returns on every tuple of ``probes``.
 
-    A mistake's answer is a wrong function: the reader made that mistake if both agree on every probe.
+    A mistake's answer is a wrong function: the reader made that mistake if both agree on every probe. ``parts``
+    and ``extras`` are functions of a probe, by name, as a ``NumberExercise`` has them. ``forbidden`` names what
+    the function must not use, and ``shows`` writes arguments and results in a message.
     """
 
     right: Callable
     probes: tuple[tuple, ...]
+    unit: str = ""
     tolerance: float = 0.0
+    parts: Mapping[str, Callable] = field(default_factory=dict)
+    extras: Mapping[str, Callable] = field(default_factory=dict)
+    forbidden: tuple[str, ...] = ()
+    shows: Callable[[object], str] = repr
 
     def diagnose(self, answer: object) -> str | None:
         if not callable(answer):
             return f"{answer!r} is a {type(answer).__name__}; the answer is a function."
+        if used := [name for name in names_in(answer) if name in self.forbidden]:
+            return f"Your function uses {used[0]}, and the exercise asks to do without it."
         given = [answer(*probe) for probe in self.probes]
         wanted = [self.right(*probe) for probe in self.probes]
         if agree(given, wanted, self.tolerance):
             return None
+        close = max(self.tolerance, 1e-9)
         for mistake in self.mistakes:
-            if agree(given, [mistake.answer(*probe) for probe in self.probes], max(self.tolerance, 1e-9)):
+            if agree(given, [mistake.answer(*probe) for probe in self.probes], close):
                 return mistake.diagnosis
+        numbers = all(isinstance(value, Real) for value in (*given, *wanted))
+        if numbers and (slip := self._slip(given, wanted, close)):
+            return slip
+        name = getattr(answer, "__name__", "yours")
         for probe, mine, theirs in zip(self.probes, given, wanted, strict=True):
             if not agree(mine, theirs, self.tolerance):
-                call = f"{getattr(answer, '__name__', 'yours')}({', '.join(map(repr, probe))})"
-                numbers = isinstance(mine, Real) and isinstance(theirs, Real)
-                return f"{call} returned {mine!r}. " + (
-                    _how_far(mine, theirs) if numbers else f"Wanted: {theirs!r}."
-                )
+                call = f"{name}({', '.join(map(self.shows, probe))}) returned {_shown(mine, self.shows)}."
+                far = _how_far(mine, theirs) if numbers and self.shows is repr else ""
+                return f"{call} {far or f'Wanted: {_shown(theirs, self.shows)}.'} I cannot tell which mistake this is."
         return None
+
+    def _slip(self, given: list, wanted: list, close: float) -> str | None:
+        columns = (
+            {name: [part(*probe) for probe in self.probes] for name, part in named.items()}
+            for named in (self.parts, self.extras)
+        )
+        return unit_slip(given, wanted, self.unit, self.tolerance) or part_slip(given, wanted, *columns, close)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,21 +242,96 @@ def agree(given: object, wanted: object, tolerance: float = 0.0) -> bool:
     return type(given) is type(wanted) and bool(given == wanted)
 
 
+UNITS = {
+    "bits": 1 / 8, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6,
+    "GB": 10**9, "TB": 10**12, "tokens": 1, "thousands of tokens": 10**3, "parameters": 1, "millions": 10**6,
+    "billions": 10**9, "share": 1, "percent": 0.01,
+}  # fmt: skip
+"""What one of each unit is worth in the first of its family."""
+
+FAMILIES = (
+    ("bits", "bytes", "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB"),
+    ("tokens", "thousands of tokens"),
+    ("parameters", "millions", "billions"),
+    ("share", "percent"),
+)
+
+
+def unit_slip(given: Sequence, wanted: Sequence, unit: str, tolerance: float = 0.0) -> str | None:
+    """What to say if ``given`` is ``wanted`` in another unit of the same family, or with 1 GiB taken for 1 GB.
+
+    >>> unit_slip([3], [3 * 2**10], "MiB")
+    'That is the number of GiB. The answer is in MiB.'
+    """
+    family = next((family for family in FAMILIES if unit in family), ())
+    close = max(tolerance, 1e-3)
+    for other in family:
+        factor = UNITS[other] / UNITS[unit]
+        if other != unit and _agree_times(given, factor, wanted, close):
+            bits = " A byte has 8." if other == "bits" else ""
+            return f"That is the number of {other}. The answer is in {unit}.{bits}"
+    for binary, decimal in (("GiB", "GB"), ("MiB", "MB"), ("KiB", "kB")) if "GiB" in family else ():
+        factor = UNITS[binary] / UNITS[decimal]
+        if _agree_times(given, factor, wanted, min(close, 0.005)):
+            return f"You took 1 {binary} for {UNITS[decimal]:,} bytes. It is {UNITS[binary]:,}."
+        if _agree_times(given, 1 / factor, wanted, min(close, 0.005)):
+            return f"You took 1 {decimal} for {UNITS[binary]:,} bytes. It is {UNITS[decimal]:,}."
+    return None
+
+
+def part_slip(given: Sequence, wanted: Sequence, parts: Mapping, extras: Mapping, close: float) -> str | None:
+    """Which addends are missing, counted twice or do not belong there; several ways are all named.
+
+    >>> part_slip([11], [15], {"weights": [4], "gradients": [4], "states": [7]}, {"casts": [2]}, 1e-9)
+    'Several slips lead here: weights missing; or gradients missing.'
+    """
+    ways = dict.fromkeys(
+        words for words, total in _ways(parts, extras) if agree(list(given), _plus(wanted, total), close)
+    )
+    if not ways:
+        return None
+    return (
+        f"Your answer is what one gets with {next(iter(ways))}."
+        if len(ways) == 1
+        else f"Several slips lead here: {'; or '.join(list(ways)[:4])}."
+    )
+
+
+def _ways(parts: Mapping, extras: Mapping) -> Iterator[tuple[str, list]]:
+    """Slips in words, with what each adds to the right answer; the plainest first."""
+    missing = [(f"{name} missing", [-value for value in column]) for name, column in parts.items()]
+    added = [(f"{name} counted too", list(column)) for name, column in extras.items()]
+    doubled = [(f"{name} counted twice", list(column)) for name, column in parts.items()]
+    yield from missing + added + doubled
+    for (first, one), (second, other) in combinations(missing + added, 2):
+        yield f"{first} and {second}", _plus(one, other)
+
+
+def _plus(one: Sequence, other: Sequence) -> list:
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+def _columns(named: Mapping[str, float]) -> dict[str, list]:
+    return {name: [value] for name, value in named.items()}
+
+
+def _agree_times(given: Sequence, factor: float, wanted: Sequence, tolerance: float) -> bool:
+    return any(wanted) and agree([value * factor for value in given], list(wanted), tolerance)
+
+
+def names_in(function: Callable) -> list[str]:
+    """Names of globals and attributes in a function's code, and in the functions inside it."""
+    found, todo = [], [getattr(function, "__code__", None)]
+    while todo:
+        code = todo.pop()
+        if isinstance(code, CodeType):
+            found += code.co_names
+            todo += code.co_consts
+    return found
+
+
 class _NotAttempted(Exception):
     pass
-
-
-# (what the answer has to be multiplied by to be right, what the reader did)
-_BYTE_SLIPS = (
-    (1 / 8, "That is the number of bits. A byte has 8."),
-    (8, "That is an eighth of it: divide bits by 8 once, not twice."),
-    (2**30, "That is the number of GiB. The answer is in bytes."),
-    (10**9, "That is the number of GB. The answer is in bytes."),
-    (2**30 / 10**9, "You took 1 GiB for 10**9 bytes. It is 2**30."),
-    (2**20, "That is the number of MiB. The answer is in bytes."),
-    (10**6, "That is the number of MB. The answer is in bytes."),
-    (10**9 / 2**30, "You took 1 GB for 2**30 bytes. It is 10**9."),
-)
 
 
 def _is_open(answer: object) -> bool:
@@ -252,13 +359,24 @@ def _is_stub_error(error: Exception) -> bool:
     return isinstance(error, _NotAttempted | NotImplementedError)
 
 
+def _shown(value: object, shows: Callable[[object], str]) -> str:
+    """A result in a message: a float with six digits, so that 0.09999999999999432 reads 0.1."""
+    if isinstance(value, float) and shows is repr:
+        return f"{value:.6g}"
+    try:
+        return shows(value)
+    except (TypeError, ValueError):
+        return repr(value)
+
+
 def _how_far(given: float, right: float) -> str:
     if not math.isfinite(given):
         return f"{given} is not a number of anything."
     if not right or given / right <= 0:
-        return f"{given:,} has the wrong sign or size."
+        return f"{given:,.6g} has the wrong sign or size."
     ratio = given / right
     size = "large" if ratio > 1 else "small"
+    off = abs(given - right)
     if 0.99 < ratio < 1.01:
-        return f"Too {size} by {abs(given - right):,}."
+        return f"Too {size} by {off:,}." if isinstance(off, int) else f"Too {size} by {off:,.3g}."
     return f"Too {size} by a factor of {max(ratio, 1 / ratio):.3g}."

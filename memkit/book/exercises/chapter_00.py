@@ -12,7 +12,17 @@ EXERCISES = (
         because="bfloat16 has 16 bits, and 16 bits are 2 bytes.",
         mistakes=(
             Mistake(answer=4 * NUM_PARAMETERS, diagnosis="You took 4 bytes per number. That is float32."),
-            Mistake(answer=NUM_PARAMETERS, diagnosis="You took 1 byte per number. That is an 8-bit format."),
+            Mistake(
+                answer=NUM_PARAMETERS,
+                diagnosis="That is the number of parameters. A bfloat16 number is more than one byte.",
+            ),
+            Mistake(answer=8 * NUM_PARAMETERS, diagnosis="You took 8 bytes per number. That is float64."),
+            Mistake(
+                answer=16 * NUM_PARAMETERS,
+                diagnosis="16 bits taken for 16 bytes, or all that training keeps. Asked are the weights.",
+            ),
+            Mistake(answer=0.7, diagnosis="That is the number of GB. The answer is in bytes."),
         ),
+        accepted=(7e8, 350_000_000 * 16 // 8),
     ),
 )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from numbers import Integral
 
 from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, Mistake, NumberExercise
 from memkit.formula.estimate import estimate_memory
@@ -38,8 +39,12 @@ def peak_name(seq_len: int) -> str:
 
 def judge_seq_len(answer: object) -> str | None:
     """1.5: the smallest multiple of 1,024 whose peak is not in the optimizer's step."""
-    if isinstance(answer, bool) or not isinstance(answer, int) or answer < 1 or answer > 2**20:
+    answer = int(answer) if isinstance(answer, float) and answer.is_integer() else answer
+    if isinstance(answer, bool) or not isinstance(answer, Integral) or answer < 1 or answer > 2**20:
         return f"{answer!r} is not a number of tokens."
+    answer = int(answer)
+    if answer <= 64:
+        return f"{answer} would be very few tokens. If you counted in units of 1,024, multiply by that."
     if answer % 1024:
         return f"{answer:,} is not a multiple of 1,024."
     if "optimizer" in peak_name(answer):
@@ -51,8 +56,10 @@ def judge_seq_len(answer: object) -> str | None:
 
 def judge_batch(answer: object) -> str | None:
     """1.6: the largest micro-batch whose peak leaves 2 GiB of the card."""
-    if isinstance(answer, bool) or not isinstance(answer, int) or answer < 1 or answer > 10**6:
+    answer = int(answer) if isinstance(answer, float) and answer.is_integer() else answer
+    if isinstance(answer, bool) or not isinstance(answer, Integral) or answer < 1 or answer > 10**6:
         return f"{answer!r} is not a number of sequences."
+    answer = int(answer)
     largest = {
         "This is the answer without recomputation. Set recomputation='full'.": (ROOM_BYTES, "none"),
         "You used the whole card. Leave 2 GiB for the context and the allocator.": (CARD.memory_bytes, "full"),
@@ -93,37 +100,69 @@ EXERCISES = (
             Mistake(answer="b", diagnosis="A gradient has the shape of its parameter: no b in it."),
             Mistake(answer="d", diagnosis="That is the sequence with stored scores. The batch is a single factor."),
         ),
+        accepted=("C", "(c)", "c."),
     ),
     NumberExercise(
         id="1.2",
         title="States of a 7B model",
         right=8 * _P,
-        because="Two float32 means for each parameter, 4 bytes each.",
+        tolerance=0.005,
+        because="Two float32 means for each parameter, 4 bytes each: 53,907,324,928.",
         mistakes=(
+            Mistake(
+                answer=_P,
+                diagnosis="That is the number of parameters. Two means stand for each, and a mean has 4 bytes.",
+            ),
+            Mistake(answer=2 * _P, diagnosis="You counted the two means, not their bytes: each has 4."),
+            Mistake(
+                answer=4 * _P,
+                diagnosis=(
+                    "4 bytes a parameter: one float32 mean where AdamW keeps two, or two means in bfloat16 where "
+                    "the run is float32."
+                ),
+            ),
+            Mistake(
+                answer=12 * _P,
+                diagnosis=(
+                    "Several ways lead to 12 bytes: a master copy counted with the states, or the weights, or the "
+                    "gradients. In float32 the weights are the master, and the states alone are the two means."
+                ),
+            ),
             Mistake(answer=16 * _P, diagnosis="You counted weights and gradients too. The states alone are half."),
-            Mistake(answer=12 * _P, diagnosis="You counted a master copy. In float32 training the weights are it."),
+            Mistake(
+                answer=16 * 7 * 10**9,
+                diagnosis=(
+                    "112 GB is what is often printed: 16 bytes for each of seven billion, which is weights, gradients "
+                    "and states together."
+                ),
+            ),
             Mistake(answer=8 * 7 * 10**9, diagnosis="7B is a name. The count is 6,738,415,616."),
-            Mistake(answer=4 * _P, diagnosis="You counted one mean. AdamW keeps two: of the gradient and its square."),
         ),
+        accepted=(2 * 4 * 6.74e9, 53.9e9, 53_907_324_928),
     ),
     FunctionExercise(
         id="1.3",
         title="Count a Llama",
         right=llama_parameters,
-        probes=((4096, 32, 32000, 4096, 11008), (4096, 32, 128256, 1024, 14336)),
+        probes=((4096, 32, 32000, 4096, 11008), (4096, 32, 128256, 1024, 14336), (2048, 16, 1000, 512, 3000)),
+        unit="parameters",
         because="It gives Llama-2-7B's 6,738,415,616 and Llama-3-8B's 8,030,261,248.",
+        parts={
+            "one table of v times h (token embedding and head are two tensors)": lambda h, L, v, k, f: v * h,
+            "the query or the output matrix, h times h": lambda h, L, v, k, f: L * h * h,
+            "the key or the value matrix, h times k": lambda h, L, v, k, f: L * h * k,
+            "one of the MLP's three matrices (gate, up and down)": lambda h, L, v, k, f: L * h * f,
+            "one of the two norms of a block": lambda h, L, v, k, f: L * h,
+            "the norm after the last block": lambda h, L, v, k, f: h,
+        },
+        extras={
+            "biases of the attention's matrices": lambda h, L, v, k, f: L * (2 * h + 2 * k),
+            "biases of the MLP": lambda h, L, v, k, f: L * (2 * f + h),
+        },
         mistakes=(
-            Mistake(
-                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - v * h,
-                diagnosis="One table of v times h is missing: token embedding and head are two tensors here.",
-            ),
             Mistake(
                 answer=lambda h, L, v, k, f: llama_parameters(h, L, v, h, f),
                 diagnosis="You made keys and values as wide as the queries. Their width is k.",
-            ),
-            Mistake(
-                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - L * h * f,
-                diagnosis="You gave the MLP two matrices. A gated MLP has three: gate, up and down.",
             ),
             Mistake(
                 answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - L * 2 * h - h,
@@ -134,8 +173,16 @@ EXERCISES = (
                 diagnosis="You gave the norms a bias. An RMSNorm is one vector.",
             ),
             Mistake(
-                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - h,
-                diagnosis="One norm is missing: the one after the last block.",
+                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, 4 * h),
+                diagnosis="You made the MLP 4h wide, as in GPT-2. Its width is f.",
+            ),
+            Mistake(
+                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - L * h * h,
+                diagnosis="Your answer is what one gets with the query or the output matrix, h times h missing.",
+            ),
+            Mistake(
+                answer=lambda h, L, v, k, f: llama_parameters(h, 1, v, k, f),
+                diagnosis="You counted one block. There are L.",
             ),
         ),
     ),
@@ -144,19 +191,47 @@ EXERCISES = (
         title="Mend a printed estimator",
         right=block_activation_bytes,
         probes=((8, 1024, 1280, 20), (4, 512, 768, 12), (1, 2048, 4096, 16)),
+        unit="bytes",
         because="Two norms, the linear layers' inputs, q, k, v, the MLP's two wide tensors, and the log-sum-exp.",
+        parts={
+            "the log-sum-exp, 4abs,": lambda b, s, h, a: 4 * a * b * s,
+            "one tensor of 2sbh (a norm's input or output, q, k, v or attention's output)": lambda b, s, h, a: (
+                2 * s * b * h
+            ),
+            "one of the MLP's two wide tensors, 8sbh,": lambda b, s, h, a: 8 * s * b * h,
+        },
+        extras={
+            "a dropout mask of sbh": lambda b, s, h, a: s * b * h,
+            "the softmax, 2as²b,": lambda b, s, h, a: 2 * a * s**2 * b,
+            "dropout's mask of the scores, as²b,": lambda b, s, h, a: a * s**2 * b,
+        },
         mistakes=(
             Mistake(
                 answer=lambda b, s, h, a: b * a * s**2 * 2 + b * s * 4 * h * 2,
                 diagnosis="This is the function as printed. One score tensor, and one MLP tensor of two.",
             ),
             Mistake(
+                answer=lambda b, s, h, a: b * s * 4 * h * 2,
+                diagnosis="You struck the scores and kept the printed MLP tensor. The ledger has nine more lines.",
+            ),
+            Mistake(
+                answer=lambda b, s, h, a: 34 * s * b * h,
+                diagnosis=(
+                    "You struck the scores from 34sbh + 5as²b. Two of the 34 are dropout masks, and flash keeps "
+                    "one float32 number per head and token, 4abs."
+                ),
+            ),
+            Mistake(
                 answer=lambda b, s, h, a: 34 * s * b * h + 4 * a * b * s,
                 diagnosis="You counted two dropout masks, a byte a value each. There is no dropout here.",
             ),
             Mistake(
+                answer=lambda b, s, h, a: 33 * s * b * h + 4 * a * b * s,
+                diagnosis="Your answer is what one gets with a dropout mask of sbh counted too.",
+            ),
+            Mistake(
                 answer=lambda b, s, h, a: 32 * s * b * h,
-                diagnosis="Flash keeps one float32 number per head and token, the log-sum-exp: 4abs.",
+                diagnosis="Your answer is what one gets with the log-sum-exp, 4abs, missing.",
             ),
             Mistake(
                 answer=lambda b, s, h, a: 34 * s * b * h + 5 * a * s**2 * b,
@@ -181,6 +256,9 @@ EXERCISES = (
             Mistake(answer=1024, diagnosis="still at the optimizer peak"),
             Mistake(answer=8192, diagnosis="it had moved already"),
             Mistake(answer=5000, diagnosis="not a multiple of 1,024"),
+            Mistake(answer=4, diagnosis="multiply by that"),
+            Mistake(answer="4096", diagnosis="is not a number of tokens"),
+            Mistake(answer=-1024, diagnosis="is not a number of tokens"),
         ),
     ),
     JudgedExercise(
@@ -193,8 +271,10 @@ EXERCISES = (
             Mistake(answer=largest_batch(CARD.memory_bytes), diagnosis="You used the whole card"),
             Mistake(answer=largest_batch(CARD.label_gb * GIB - CONTEXT_BYTES), diagnosis="the label for GiB"),
             Mistake(answer=largest_batch(CARD.label_gb * 10**9 - CONTEXT_BYTES), diagnosis="for 10**9 bytes"),
+            Mistake(answer=60, diagnosis="It does not fit"),
             Mistake(answer=1, diagnosis="try one more"),
         ),
+        accepted=(float(largest_batch(ROOM_BYTES)),),
     ),
     ChoiceExercise(
         id="1.7",
@@ -206,5 +286,6 @@ EXERCISES = (
             Mistake(answer="c", diagnosis="zero_grad frees them by default. They are gone before step 2 begins."),
             Mistake(answer="d", diagnosis="The batch has the same shape, so its activations have the same bytes."),
         ),
+        accepted=("B", "b)", " b "),
     ),
 )

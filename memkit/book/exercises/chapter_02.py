@@ -54,25 +54,52 @@ def _plain_mean(xs: torch.Tensor) -> torch.Tensor:
     return xs.float().mean().bfloat16()
 
 
+def _corrected_mean(xs: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(moving_mean(xs).item() / (1 - 0.999 ** len(xs)), dtype=torch.bfloat16)
+
+
+def _starts_at_first(xs: torch.Tensor) -> torch.Tensor:
+    mean, *rest = xs.tolist()
+    for x in rest:
+        mean = 0.999 * mean + 0.001 * x
+    return torch.tensor(mean, dtype=torch.bfloat16)
+
+
+def _narrow_beta_outside(xs: torch.Tensor) -> torch.Tensor:
+    mean = 0.0
+    for x in xs.tolist():
+        mean = 0.999 * mean + float(torch.tensor(0.001, dtype=torch.bfloat16)) * x
+    return torch.tensor(mean, dtype=torch.bfloat16)
+
+
+_ONES = torch.ones(2000, dtype=torch.bfloat16)
+_STEPS = torch.cat([torch.ones(1500), torch.zeros(500)]).bfloat16()
+_MEANS = (
+    (_as_printed, "It still stops at 0.5: as long as mean is BF16, a thousandth is less than half its step there."),
+    (_wide_mean_only, "mean is wide now, but beta went through BF16, where 0.999 is 1: nothing is forgotten."),
+    (_plain_mean, "That is the plain mean of all values. A moving average starts at 0 and forgets."),
+    (_corrected_mean, "That is the moving average with Adam's bias correction. Asked is the average as it stands."),
+    (_starts_at_first, "You started at the first value. The average starts at 0."),
+)
+"""Wrong averages with their diagnoses; on ``_STEPS`` no two of them agree."""
+
+
 def _judge_moving_mean(answer) -> str | None:
-    xs = torch.ones(2000, dtype=torch.bfloat16)
-    given, wanted = answer(xs), moving_mean(xs)
-    if not isinstance(given, torch.Tensor) or given.dtype != torch.bfloat16:
+    given = [answer(_STEPS), answer(_ONES)]
+    if not all(isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 for value in given):
         return "The result is to be a BF16 tensor: round once, at the end."
-    if given == wanted:
-        steps = torch.cat([torch.ones(1500), torch.zeros(500)]).bfloat16()
-        if answer(steps) == moving_mean(steps):
-            return None
+    if given == [moving_mean(_STEPS), moving_mean(_ONES)]:
+        return None
+    for mean, diagnosis in _MEANS:
+        if given == [mean(_STEPS), mean(_ONES)]:
+            return diagnosis
+    if given[1] == moving_mean(_ONES):
         return "Right for ones, not for ones followed by zeros: an average has to forget."
-    if given == _as_printed(xs):
-        return (
-            "It still stops at 0.5: as long as mean is BF16, a thousandth is less than half its step there."
-        )
-    if given == _wide_mean_only(xs):
-        return "mean is wide now, but beta went through BF16, where 0.999 is 1: nothing is forgotten."
-    if given == _plain_mean(xs):
-        return "That is the plain mean. A moving average starts at 0 and forgets."
-    return f"2,000 ones give {given.item():.4g}; in exact arithmetic it is {wanted.item():.4g}."
+    exact = 1 - 0.999 ** len(_ONES)
+    return (
+        f"2,000 ones give {given[1].item():.4g}; in exact arithmetic it is {exact:.4g}, which BF16 holds as "
+        f"{moving_mean(_ONES).item():.4g}. I cannot tell which mistake this is."
+    )
 
 
 def round_by_chance(x: np.ndarray, gap: float, rng: np.random.Generator) -> np.ndarray:
@@ -87,6 +114,8 @@ def _judge_stochastic(answer) -> str | None:
     given = np.asarray(answer(x, gap, np.random.default_rng(1)))
     if given.shape != x.shape:
         return f"The result has the shape {given.shape}; x has {x.shape}."
+    if np.all(np.isin(given, (1, 2))):
+        return "These are numbers of gaps, 1 or 2. Multiply by gap."
     if not np.all(np.isin(given, (0.25, 0.5))):
         return (
             "0.3 with a gap of 0.25 can become 0.25 or 0.5, nothing else: the results are multiples of gap."
@@ -98,8 +127,11 @@ def _judge_stochastic(answer) -> str | None:
             )
         return "Every value goes the same way, each time: that is rounding to nearest, without any chance."
     if abs(given.mean() - 0.3) > 0.005:  # ten standard deviations
-        half = abs(given.mean() - 0.375) < 0.005
-        coin = " A fair coin forgets how near the neighbours are." if half else ""
+        coin = ""
+        if abs(given.mean() - 0.375) < 0.005:
+            coin = " A fair coin forgets how near the neighbours are."
+        elif abs(given.mean() - 0.45) < 0.005:
+            coin = " You go up where you should go down: the sign of the comparison is turned."
         return f"On average 0.3 became {given.mean():.3f}: the chance of going up is what is left over, 0.2.{coin}"
     negative = np.asarray(answer(-x, gap, np.random.default_rng(1)))
     if abs(negative.mean() + 0.3) > 0.005:
@@ -144,12 +176,20 @@ EXERCISES = (
             Mistake(
                 answer=2.0**18 * 1.75, diagnosis="You did not take off the bias: the exponent is 18 − 15."
             ),
+            Mistake(answer=-14.0, diagnosis="The first bit is the sign, and 0 is plus."),
+            Mistake(answer=1.75, diagnosis="That is the significand alone. Multiply by 2^(18 − 15)."),
+            Mistake(
+                answer=28.0,
+                diagnosis="Twice too much: an exponent one too high. The field is 18 and the bias 15.",
+            ),
         ),
+        accepted=(14, 14.0),
     ),
     NumberExercise(
         id="2.2",
         title="Bytes of a 4-bit model",
         right=int(_PARAMETERS * BLOCK_FORMATS["nvfp4"].bits_per_value / 8),
+        tolerance=0.005,
         because="4.5 bits per value: an eighth more than 4.",
         mistakes=(
             Mistake(
@@ -167,7 +207,15 @@ EXERCISES = (
                 answer=_PARAMETERS * 6 // 8,
                 diagnosis="You gave each block a scale of 32 bits. NVFP4's has eight.",
             ),
+            Mistake(
+                answer=_PARAMETERS * 20 // 8,
+                diagnosis="You added 16 bits a value. The 16 is the length of a block; it shares 8 bits.",
+            ),
+            Mistake(
+                answer=_PARAMETERS * 45 // 10, diagnosis="That is the number of bits. The answer is in bytes."
+            ),
         ),
+        accepted=(3.94e9, 7e9 * 4.5 / 8),
     ),
     NumberExercise(
         id="2.3",
@@ -192,13 +240,31 @@ EXERCISES = (
                 answer=FORMATS["float16"].max,
                 diagnosis="That is where float16 ends. The sum stops long before.",
             ),
+            Mistake(
+                answer=204.8,
+                diagnosis="Where half a step would equal the term. Steps change only at powers of two: take the next.",
+            ),
+            Mistake(
+                answer=_FP16_SUM * 2,
+                diagnosis="There the step is 1/2 already. Half of 1/4 is more than 0.1.",
+            ),
+            Mistake(
+                answer=255.9,
+                diagnosis=(
+                    "255.9 is no float16 number: below 256 the step is 1/8, and the last term carries the sum to 256."
+                ),
+            ),
+            Mistake(answer=8, diagnosis="That is the exponent. The total is 2 to that power."),
         ),
+        accepted=(256, 256.0),
     ),
     FunctionExercise(
         id="2.4",
         title="Round to BF16 with integers",
         right=to_bfloat16,
         probes=_PROBES,
+        forbidden=("torch", "np", "numpy", "struct", "float", "round_to", "encode", "decode"),
+        shows=lambda value: f"{value:#x}",
         because="A carry out of the lower half is what rounding up is, also into the exponent and into infinity.",
         mistakes=(
             Mistake(answer=_shift_first, diagnosis="You cut the lower half off: that rounds toward zero."),
@@ -214,6 +280,14 @@ EXERCISES = (
                 answer=lambda bits: bits & 0xFFFF,
                 diagnosis="These are the lower 16 bits. BF16 is the upper half of a float32.",
             ),
+            Mistake(
+                answer=lambda bits: torch.tensor(decode(bits, "float32")).bfloat16().view(torch.int16).item(),
+                diagnosis="Your function uses torch, and the exercise asks to do without it.",
+            ),
+            Mistake(
+                answer=lambda bits: bits >> 16 << 16,
+                diagnosis="You cleared the lower half and left 32 bits. The result has 16: shift once more.",
+            ),
         ),
     ),
     JudgedExercise(
@@ -225,14 +299,17 @@ EXERCISES = (
             Mistake(answer=_as_printed, diagnosis="as long as mean is BF16"),
             Mistake(answer=_wide_mean_only, diagnosis="beta went through BF16"),
             Mistake(answer=_plain_mean, diagnosis="That is the plain mean"),
+            Mistake(answer=_corrected_mean, diagnosis="Adam's bias correction"),
+            Mistake(answer=_starts_at_first, diagnosis="You started at the first value"),
             Mistake(answer=lambda xs: 0.865, diagnosis="The result is to be a BF16 tensor"),
+            Mistake(answer=lambda xs: moving_mean(xs) / 2, diagnosis="in exact arithmetic it is 0.8648"),
         ),
     ),
     NumberExercise(
         id="2.6",
         title="Weights that do not move",
         right=share_moved("bfloat16"),
-        unit="the share",
+        unit="share",
         tolerance=0.01,
         because="Only weights so near zero that their step is below 2e-5 take the update.",
         mistakes=(
@@ -250,9 +327,14 @@ EXERCISES = (
             ),
             Mistake(
                 answer=100 * share_moved("bfloat16"),
-                diagnosis="That is in percent. The answer is a share of 1.",
+                diagnosis="That is the number of percent. The answer is in share.",
+            ),
+            Mistake(
+                answer=100_000 * share_moved("bfloat16"),
+                diagnosis="That is how many of the 100,000 move. Divide by all of them.",
             ),
         ),
+        accepted=(round(share_moved("bfloat16"), 3),),
     ),
     NumberExercise(
         id="2.7",
@@ -271,6 +353,11 @@ EXERCISES = (
                 diagnosis="Nothing overflows, but this is no power of two: scaling would round.",
             ),
             Mistake(answer=2**13, diagnosis="Safe, but not the largest: twice as much still fits."),
+            Mistake(answer=14, diagnosis="That is the exponent. The scale is 2 to that power."),
+            Mistake(
+                answer=FORMATS["float16"].max / 3.0,
+                diagnosis="Nothing overflows, but this is no power of two: scaling would round.",
+            ),
         ),
     ),
     JudgedExercise(
@@ -295,6 +382,16 @@ EXERCISES = (
             Mistake(
                 answer=lambda x, gap, rng: x + gap * rng.random(x.shape),
                 diagnosis="the results are multiples of gap",
+            ),
+            Mistake(
+                answer=lambda x, gap, rng: np.floor(x / gap) + (rng.random(x.shape) < x / gap - np.floor(x / gap)),
+                diagnosis="These are numbers of gaps",
+            ),
+            Mistake(
+                answer=lambda x, gap, rng: (
+                    (np.floor(x / gap) + (rng.random(x.shape) > x / gap - np.floor(x / gap))) * gap
+                ),
+                diagnosis="the comparison is turned",
             ),
             Mistake(
                 answer=lambda x, gap, rng: (
