@@ -13,7 +13,7 @@ ROOMS = """formats setup hardware allocator formula low_precision program tracin
            fitting pictures widgets book""".split()
 """The order of the folders. Inside a folder its own docstring gives the order of the modules."""
 
-TORCH = {"program", "tracing", "measuring"}
+TORCH = {"low_precision", "program", "tracing", "measuring"}
 PICTURES = {"pictures", "widgets"}
 HEAVY = frozenset({"torch", "matplotlib", "ipywidgets"})
 MAX_LINES, MAX_FUNCTION_LINES = 400, 51
@@ -139,6 +139,13 @@ def test_a_room_loads_only_what_it_may(room):
     there = [f"memkit.{name}" for name in ORDER if name.split(".")[0] == room]
     loaded = heavy_libraries_loaded_by(there, PACKAGE.parent)
     assert loaded <= may_load(room), f"{room} loads {', '.join(loaded - may_load(room))}"
+
+
+def test_the_rules_of_low_precision_load_no_torch():
+    """Formula, pictures and widgets use them; only the layer that follows them is torch's."""
+    rules = ["memkit.low_precision", "memkit.low_precision.autocast", "memkit.low_precision.scaling"]
+    assert heavy_libraries_loaded_by(rules, PACKAGE.parent) == set()
+    assert heavy_libraries_loaded_by(["memkit.low_precision.fp8_linear"], PACKAGE.parent) == {"torch"}
 
 
 def test_a_room_s_docstring_is_a_paragraph_for_a_person():

@@ -121,14 +121,15 @@ def quantize(
     values = as_real(values).astype(np.float64)
     amax = _block_amax(values, fmt)
     tensor_scale = _tensor_scale(amax, fmt, tensor_scale)
-    scale_codes = _scale_codes(amax / tensor_scale, fmt, rule)
+    scale_codes = encode_scales(amax / tensor_scale, fmt, rule)
     scales = _spread(decode(scale_codes, fmt.scale) * tensor_scale, fmt)
     scaled = np.divide(values, scales, out=np.zeros_like(values), where=scales > 0)
     codes = encode(scaled, fmt.element, overflow="saturate", rounding=rounding, rng=rng)
     return BlockQuantized(fmt=fmt, element_codes=codes, scale_codes=scale_codes, tensor_scale=tensor_scale)
 
 
-def _scale_codes(amax: np.ndarray, fmt: BlockFormat, rule: str) -> np.ndarray:
+def encode_scales(amax: np.ndarray, fmt: BlockFormat, rule: str) -> np.ndarray:
+    """The code of each block's scale, for blocks whose largest magnitudes are ``amax``."""
     scale = fmt.scale
     if rule == "nearest":
         return encode(amax / fmt.element.max, scale, overflow="saturate")

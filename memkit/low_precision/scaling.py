@@ -1,0 +1,303 @@
+"""Scaling: the factor that moves a tensor into the range of eight or four bits, and who shares it.
+
+E4M3 ends at 448 and E5M2 at 57344. So each group of values is multiplied by m before the cast and by 1/m after
+the product:
+
+    amax = max |x|            m = largest element / amax            element = round(x * m)            x ~ element / m
+
+m is what torchao and Transformer Engine call *scale*; its reciprocal, the **scale** of chapter 02's block formats,
+is what ``torch._scaled_mm`` and cuBLAS want and what is stored beside the elements. Two choices make a recipe:
+
+- **who shares a factor**: the whole tensor, a row, 128 neighbours, a square of 128 x 128, 32 or 16 neighbours;
+- **which numbers it may be**:
+
+    exact            m = max / amax, as a float32
+    power_of_two     that, cut down to a power of two: multiplying rounds nothing
+    ocp_floor        1/m = 2^(floor(log2 amax) - e_max): the largest value may saturate
+    nvidia_round_up  1/m = amax / max, up to a power of two: nothing saturates
+    two_level        1/m = (an E4M3 number for the block) * (a float32 for the tensor)
+    unit             m = 1
+
+*Current* scaling takes amax from the tensor at hand, which reads it twice. *Delayed* scaling takes it from the
+last steps (``DelayedScale``), which reads it once and can be surprised.
+
+Sources: torchao 0.18, float8_utils.amax_to_scale and mx_tensor.to_mx; Transformer Engine 2.20,
+common/recipe/__init__.py, quantization._default_sf_compute and custom_recipes/quantization_nvfp4.py; DeepSeek-AI
+2024, arXiv:2412.19437, section 3.3 (1x128 and 128x128); NVIDIA 2025, arXiv:2509.25149 (NVFP4).
+"""
+
+import math
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from memkit.formats.blocks import BLOCK_FORMATS, encode_scales
+from memkit.formats.decoding import decode
+from memkit.formats.records import FORMATS, get_format
+from memkit.formats.rounding import encode
+from memkit.units import as_whole_number, bytes_of
+
+RULES = ("exact", "power_of_two", "ocp_floor", "nvidia_round_up", "two_level", "unit")
+FLOAT32_MAX = np.finfo(np.float32).max
+ONE_AND_A_BIT = 1 + 2.0**-22
+"""The product amax * m may end just above the largest element, by the rounding of m."""
+WHOLE = 0
+"""A block as long as its dimension."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """Who shares a factor, and which numbers it may be. ``block_shape`` is rows x columns; 0 means all of them."""
+
+    name: str
+    block_shape: tuple[int, int]
+    rule: str
+
+    def __post_init__(self):
+        if self.rule not in RULES:
+            raise ValueError(f"rule={self.rule!r} is not one of {', '.join(RULES)}")
+
+    @property
+    def is_square(self) -> bool:
+        """Whether a tensor and its transpose have the same elements, so that one copy serves both."""
+        return self.block_shape[0] == self.block_shape[1]
+
+    def grid(self, shape: tuple[int, int]) -> tuple[int, int, int, int]:
+        """Blocks and values in one, by dimension: (row blocks, rows, column blocks, columns).
+
+        Raises: ValueError: the shape is no matrix, or the blocks do not tile it.
+        """
+        if len(shape) != 2:
+            raise ValueError(f"shape={tuple(shape)} is not rows and columns")
+        sizes = [block or size for block, size in zip(self.block_shape, shape)]
+        if any(n % k for n, k in zip(shape, sizes)):
+            raise ValueError(f"shape={tuple(shape)} is not tiled by {self.name}'s blocks of {self.block_shape}")
+        (rows, columns), (r, c) = shape, sizes
+        return rows // max(r, 1), r, columns // max(c, 1), c
+
+    def stored_bytes(self, shape: tuple[int, int], element: str) -> int:
+        """Bytes of a quantised tensor: its elements and its scales.
+
+        >>> SCALINGS["nvfp4"].stored_bytes((1, 1024), "float4_e2m1fn") - 512    # 64 of E4M3, one float32
+        68
+        """
+        row_blocks, _, column_blocks, _ = self.grid(shape)
+        num_scales = row_blocks * column_blocks
+        scale_bytes = {"two_level": num_scales + 4, "unit": 0}.get(
+            self.rule, num_scales * (1 if self.is_e8m0 else 4)
+        )
+        return bytes_of(math.prod(shape), get_format(element).storage_bits) + scale_bytes
+
+    @property
+    def is_e8m0(self) -> bool:
+        """Whether the scale is stored as a bare exponent of 8 bits."""
+        return self.rule in ("ocp_floor", "nvidia_round_up")
+
+
+SCALINGS: MappingProxyType[str, Scaling] = MappingProxyType(
+    {
+        name: Scaling(name=name, block_shape=shape, rule=rule)
+        for name, shape, rule in (
+            ("none", (WHOLE, WHOLE), "unit"),
+            ("tensor", (WHOLE, WHOLE), "exact"),
+            ("tensor_power_of_two", (WHOLE, WHOLE), "power_of_two"),
+            ("row", (1, WHOLE), "exact"),
+            ("row_power_of_two", (1, WHOLE), "power_of_two"),
+            ("1x128", (1, 128), "power_of_two"),
+            ("128x128", (128, 128), "power_of_two"),
+            ("mx", (1, 32), "nvidia_round_up"),
+            ("mx_floor", (1, 32), "ocp_floor"),
+            ("nvfp4", (1, 16), "two_level"),
+            ("nvfp4_16x16", (16, 16), "two_level"),
+        )
+    }
+)
+"""The scalings of the book by name. torchao's rowwise recipe is ``row_power_of_two``; Transformer Engine's block
+recipe takes powers of two too, DeepSeek's kernels the exact quotient."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Factors:
+    """One factor a block: ``multipliers`` before the cast, ``scales`` after the product, both float32.
+
+    A scale is ``block_scales * tensor_scale``: what is stored, in E4M3 for NVFP4, in E8M0 for MX.
+    """
+
+    multipliers: np.ndarray
+    block_scales: np.ndarray
+    tensor_scale: np.float32 = np.float32(1)
+
+    @property
+    def scales(self) -> np.ndarray:
+        return self.block_scales * self.tensor_scale
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scaled:
+    """A quantised matrix: element codes, and the factors of its blocks."""
+
+    codes: np.ndarray
+    factors: Factors
+    element: str
+    scaling: Scaling
+    clipped_share: float
+    """Share of the values that were beyond the largest element and became it."""
+    flushed_share: float
+    """Share of the values that were not zero and became it."""
+
+    def dequantize(self) -> np.ndarray:
+        """element * scale, as float32."""
+        elements = decode(self.codes, self.element, dtype=np.float32)
+        return _by_block(elements, self.factors.scales, self.scaling)
+
+
+def get_scaling(scaling: str | Scaling) -> Scaling:
+    """The record behind a name; a record passes through.
+
+    Raises: ValueError: the name is not in ``SCALINGS``.
+    """
+    if isinstance(scaling, Scaling):
+        return scaling
+    if not isinstance(scaling, str) or scaling not in SCALINGS:
+        raise ValueError(f"scaling={scaling!r} is not one of {', '.join(SCALINGS)}")
+    return SCALINGS[scaling]
+
+
+def block_amax(x: np.ndarray, scaling: str | Scaling) -> np.ndarray:
+    """The largest magnitude of each block. Shapes: (rows, columns) → (row blocks, column blocks)."""
+    return np.abs(x).reshape(get_scaling(scaling).grid(x.shape)).max(axis=(1, 3), initial=0)
+
+
+def factors_from(amax: object, scaling: str | Scaling, element: str) -> Factors:
+    """The factors of blocks whose largest magnitudes are ``amax``. A block of zeros has the factor 1.
+
+    >>> float(factors_from(3.5, "tensor", "float8_e4m3fn").multipliers)    # 448 / 3.5
+    128.0
+    >>> float(factors_from(3.0, "row_power_of_two", "float8_e4m3fn").multipliers)    # 149.33, cut down
+    128.0
+    """
+    scaling, largest = get_scaling(scaling), get_format(element).max
+    amax = np.asarray(amax, dtype=np.float32)
+    if scaling.rule == "unit":
+        return Factors(multipliers=np.ones_like(amax), block_scales=np.ones_like(amax))
+    if scaling.rule == "two_level":
+        return _two_levels(amax, largest)
+    if scaling.is_e8m0:
+        codes = encode_scales(np.float64(amax), _mx_of(element), scaling.rule)
+        scales = decode(codes, "float8_e8m0fnu", dtype=np.float32)
+        scales = np.where(amax == 0, np.float32(1), scales)
+        return Factors(multipliers=1 / scales, block_scales=scales)
+    multipliers = _quotient(largest, amax)
+    if scaling.rule == "power_of_two":
+        multipliers = np.ldexp(np.float32(1), np.frexp(multipliers)[1] - 1).astype(np.float32)
+    return Factors(multipliers=multipliers, block_scales=1 / multipliers)
+
+
+def scale_to(
+    x: object,
+    element: str,
+    scaling: str | Scaling,
+    *,
+    multiplier: float | None = None,
+    rounding: str = "nearest_even",
+    rng: np.random.Generator | None = None,
+) -> Scaled:
+    """Quantise a matrix: multiply each block, saturate, round. The arithmetic is float32, as on a card.
+
+    ``multiplier`` takes the place of what the matrix itself asks for: delayed scaling brings it along.
+
+    Raises: ValueError: the blocks do not tile the matrix.
+    """
+    scaling = get_scaling(scaling)
+    x = np.asarray(x, dtype=np.float32)
+    if multiplier is None:
+        factors = factors_from(block_amax(x, scaling), scaling, element)
+    else:
+        given = np.full(block_amax(x, scaling).shape, multiplier, dtype=np.float32)
+        factors = Factors(multipliers=given, block_scales=1 / given)
+    moved = _by_block(x, factors.multipliers, scaling)
+    codes = encode(moved, element, overflow="saturate", rounding=rounding, rng=rng)
+    is_zero = decode(codes, element, dtype=np.float32) == 0
+    return Scaled(
+        codes=codes,
+        factors=factors,
+        element=element,
+        scaling=scaling,
+        clipped_share=float(np.mean(np.abs(moved) > get_format(element).max * ONE_AND_A_BIT)),
+        flushed_share=float(np.mean(is_zero & (x != 0))),
+    )
+
+
+def relative_error(x: object, held: object) -> float:
+    """Root mean square of the error by that of ``x``."""
+    x, held = np.asarray(x, np.float64), np.asarray(held, np.float64)
+    return float(np.sqrt(np.mean((x - held) ** 2) / np.mean(x**2)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelayedScale:
+    """The factor of the next cast, from the largest magnitudes of the last ones; Transformer Engine's defaults.
+
+    ``history`` ends with the latest step. ``algo`` is ``max`` of it, or ``most_recent``; ``margin`` halves the factor
+    so many times.
+
+    >>> scale = DelayedScale(history_len=2)
+    >>> [(scale := scale.after(amax)).multiplier for amax in (1.0, 14.0, 1.0, 1.0)]    # a spike stays two steps
+    [448.0, 32.0, 32.0, 448.0]
+    """
+
+    element: str = "float8_e4m3fn"
+    history_len: int = 1024
+    margin: int = 0
+    algo: str = "max"
+    history: tuple[float, ...] = ()
+    multiplier: float = 1.0
+
+    def __post_init__(self):
+        as_whole_number("history_len", self.history_len, 1)
+        as_whole_number("margin", self.margin)
+        if self.algo not in ("max", "most_recent"):
+            raise ValueError(f"algo={self.algo!r} is not one of max, most_recent")
+
+    def after(self, amax: float) -> "DelayedScale":
+        """The state after a cast that saw ``amax``; where that is 0, infinite or NaN the factor stays."""
+        history = (*self.history, float(amax))[-self.history_len :]
+        wanted = float(np.max(history)) if self.algo == "max" else history[-1]
+        multiplier = self.multiplier
+        if 0 < wanted < math.inf:
+            with np.errstate(over="ignore"):
+                quotient = np.float32(get_format(self.element).max) / np.float32(wanted)
+            multiplier = float(min(quotient / np.float32(2**self.margin), FLOAT32_MAX))
+        return replace(self, history=history, multiplier=multiplier)
+
+
+def _quotient(largest: float, amax: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", over="ignore"):
+        m = np.float32(largest) / amax
+    return np.where((amax == 0) | np.isinf(amax), np.float32(1), np.minimum(m, FLOAT32_MAX)).astype(np.float32)
+
+
+def _two_levels(amax: np.ndarray, largest: float) -> Factors:
+    """NVFP4: the float32 lifts the largest block's scale to 448, the end of E4M3; then each block's is rounded."""
+    scale_format = FORMATS["float8_e4m3fn"]
+    lift = _quotient(scale_format.max * largest, amax.max(initial=0))
+    wanted = amax * np.float32(lift * np.float32(1 / np.float32(largest)))
+    codes = encode(wanted, scale_format, overflow="saturate")
+    block_scales, tensor_scale = decode(codes, scale_format, dtype=np.float32), np.float32(1 / lift)
+    with np.errstate(divide="ignore"):
+        multipliers = np.minimum(1 / (block_scales * tensor_scale), FLOAT32_MAX)
+    multipliers = np.where(block_scales == 0, np.float32(0), multipliers).astype(np.float32)
+    return Factors(multipliers=multipliers, block_scales=block_scales, tensor_scale=tensor_scale)
+
+
+def _mx_of(element: str):
+    for fmt in BLOCK_FORMATS.values():
+        if fmt.scale.name == "float8_e8m0fnu" and fmt.element.name == element:
+            return fmt
+    raise ValueError(f"element={element!r} has no MX format")
+
+
+def _by_block(x: np.ndarray, factors: np.ndarray, scaling: Scaling) -> np.ndarray:
+    spread = factors.reshape(factors.shape[0], 1, factors.shape[1], 1)
+    return (x.reshape(scaling.grid(x.shape)) * spread).reshape(x.shape)

@@ -1,0 +1,196 @@
+"""The FP8 layer against torchao's own, against an emulation in ml_dtypes, and torch's kernel against float32."""
+
+import copy
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+from memkit.low_precision.fp8_linear import (
+    FP8_RECIPES,
+    Fp8Linear,
+    cast_to,
+    convert_to_fp8,
+    hadamard,
+    product,
+)
+from memkit.low_precision.scaling import SCALINGS, scale_to
+
+TOKENS, INPUTS, OUTPUTS = 256, 384, 128
+TORCHAO = {"tensor": "tensorwise", "row": "rowwise", "row_wide_wgrad": "rowwise_with_gw_hp"}
+
+
+def run(layer: nn.Module, dtype=torch.float32) -> list[torch.Tensor]:
+    """Output, input gradient and weight gradient for one fixed batch with wide-ranging rows."""
+    chance = torch.Generator().manual_seed(1)
+    x = torch.randn(2, TOKENS // 2, INPUTS, generator=chance) * torch.rand(2, TOKENS // 2, 1, generator=chance) ** 4
+    dy = 1e-4 * torch.randn(2, TOKENS // 2, OUTPUTS, generator=chance)
+    x = x.to(dtype).requires_grad_()
+    y = layer(x)
+    y.backward(dy.to(y.dtype))
+    weight = next(p for name, p in layer.named_parameters() if name.endswith("weight"))
+    return [y.detach(), x.grad, weight.grad]
+
+
+def linear(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(INPUTS, OUTPUTS, bias=False))
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return ((a - b).norm() / b.norm()).item()
+
+
+@pytest.mark.parametrize("recipe", TORCHAO)
+def test_it_is_torchao_s_layer(recipe):
+    """Bit for bit where the factors are powers of two; else torchao divides where we multiply."""
+    model = linear()
+    theirs = copy.deepcopy(model)
+    config = Float8LinearConfig.from_recipe_name(TORCHAO[recipe])
+    object.__setattr__(config, "emulate", True)
+    convert_to_float8_training(theirs, config=config)
+    for ours, wanted in zip(run(convert_to_fp8(model, recipe, kernel="emulated")), run(theirs), strict=True):
+        if recipe == "row":
+            assert torch.equal(ours, wanted)
+        assert distance(ours, wanted) < 1e-6
+
+
+@pytest.mark.parametrize("recipe", ["tensor", "row", "block", "mxfp8", "nvfp4_plain"])
+def test_output_and_gradients_are_those_of_an_emulation_in_ml_dtypes(recipe):
+    """The same float32 product of matrices that ml_dtypes cast: the same bits."""
+    model = linear()
+    weight = model[0].weight.detach().clone()
+    facts = FP8_RECIPES[recipe]
+
+    def q(matrix: torch.Tensor, operand: str) -> torch.Tensor:
+        scaling, element = SCALINGS[facts.scaling_of(operand)], facts.element_of(operand)
+        x, largest = matrix.numpy(), float(ml_dtypes.finfo(getattr(ml_dtypes, element)).max)
+        factors = scale_to(x, element, scaling).factors  # tested by itself against torchao
+        rows, columns = (x.shape[axis] // factors.scales.shape[axis] for axis in (0, 1))
+        spread = [np.kron(f, np.ones((rows, columns), np.float32)) for f in (factors.multipliers, factors.scales)]
+        held = np.clip(x * spread[0], -largest, largest).astype(getattr(ml_dtypes, element))
+        return torch.from_numpy(held.astype(np.float32) * spread[1])
+
+    converted = convert_to_fp8(model, recipe, kernel="emulated")
+    y, dx, dw = run(converted)
+    caught = []
+    plain = nn.Sequential(nn.Linear(INPUTS, OUTPUTS, bias=False))
+    plain[0].register_forward_hook(lambda _, x, y: caught.append((x[0].detach(), y)))
+    run(plain)
+    x = caught[0][0].reshape(-1, INPUTS)
+    chance = torch.Generator().manual_seed(1)
+    torch.randn(2, TOKENS // 2, INPUTS, generator=chance), torch.rand(2, TOKENS // 2, 1, generator=chance)
+    dy = (1e-4 * torch.randn(2, TOKENS // 2, OUTPUTS, generator=chance)).reshape(-1, OUTPUTS)
+    assert torch.equal(y.reshape(-1, OUTPUTS), q(x, "input") @ q(weight, "weight").t())
+    assert torch.equal(dx.reshape(-1, INPUTS), q(dy, "gradient") @ q(weight.t(), "weight").t())
+    assert torch.equal(dw, q(dy.t(), "gradient") @ q(x.t(), "input").t())
+
+
+@pytest.mark.parametrize("recipe", ["tensor", "row", "delayed", "unscaled"])
+def test_torch_s_kernel_gives_the_same_but_for_the_order_of_its_sums(recipe):
+    kernel, emulated = (convert_to_fp8(linear(), recipe, kernel=kernel) for kernel in ("auto", "emulated"))
+    for ours, wanted in zip(run(kernel), run(emulated), strict=True):
+        assert distance(ours, wanted) < 2e-7 * INPUTS**0.5
+    assert kernel[0].used == {"torch._scaled_mm": 3} and emulated[0].used == {"emulated": 3}
+
+
+def test_torch_s_kernel_is_exact_where_every_sum_is():
+    """Small whole numbers: no order of the sums rounds anything."""
+    chance = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(-8, 9, shape, generator=chance).float() for shape in ((48, 64), (32, 64)))
+    a[0, 0] = b[0, 0] = 448.0  # the factor is 1
+    for kernel in ("auto", "emulated"):
+        layer = Fp8Linear.from_linear(nn.Linear(64, 32, bias=False), FP8_RECIPES["tensor"], kernel)
+        layer.weight.data = b
+        assert torch.equal(layer(a), a @ b.t())
+
+
+@pytest.mark.parametrize(
+    "recipe, most",
+    [("tensor", 0.06), ("row", 0.04), ("row_wide_wgrad", 0.04), ("block", 0.04), ("mxfp8", 0.04), ("nvfp4", 0.25)],
+)
+def test_the_error_is_that_of_two_roundings(recipe, most):
+    """E4M3 rounds with 2.65 % rms, E5M2 with 5.3 %, NVFP4 with 9.5 to 13 %; a product adds two of them in squares."""
+    wide = run(linear())
+    for ours, wanted in zip(run(convert_to_fp8(linear(), recipe)), wide, strict=True):
+        assert 0 <= distance(ours, wanted) < most
+
+
+def test_wgrad_in_high_precision_is_exact():
+    ours, wanted = run(convert_to_fp8(linear(), "row_wide_wgrad"))[2], run(linear())[2]
+    assert distance(ours, wanted) < 1e-6
+
+
+def test_unscaled_loses_small_gradients():
+    """What is at most half of E5M2's smallest value, 2^-17 or 7.6e-6, becomes zero."""
+    layer = convert_to_fp8(linear(), "unscaled")
+    x = torch.randn(TOKENS, INPUTS, requires_grad=True)
+    layer(x).backward(torch.full((TOKENS, OUTPUTS), 5e-6))
+    assert not x.grad.any() and not layer[0].weight.grad.any()
+
+
+def test_delayed_scaling_meets_its_first_step_with_a_factor_of_one_and_then_knows():
+    layer = convert_to_fp8(linear(), "delayed")
+    run(layer)
+    seen = layer[0].delayed
+    weight, x_max = layer[0].weight, seen["input"].history[0]
+    assert seen["weight"].multiplier == pytest.approx(448 / weight.abs().max().item())
+    assert seen["gradient"].multiplier == pytest.approx(57344 / seen["gradient"].history[0])
+    assert seen["input"].multiplier == pytest.approx(448 / x_max)
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_a_tensor_is_cast_as_an_array_is(name):
+    x = torch.randn(256, 256, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 3, 256)
+    element = "float4_e2m1fn" if "nvfp4" in name else "float8_e4m3fn"
+    assert np.array_equal(cast_to(x, element, name).wide().numpy(), scale_to(x.numpy(), element, name).dequantize())
+
+
+@pytest.mark.parametrize("recipe", ["tensor", "row", "block", "mxfp8", "nvfp4_plain", "row_wide_wgrad"])
+def test_what_it_keeps_for_the_backward_has_the_bytes_that_the_scaling_says(recipe):
+    facts, layer = FP8_RECIPES[recipe], convert_to_fp8(linear(), recipe)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        layer(torch.randn(TOKENS, INPUTS))
+    num_bytes = sum(t.untyped_storage().nbytes() for t in kept if t is not layer[0].weight)
+    scaling = SCALINGS[facts.input_scaling]
+    wanted = scaling.stored_bytes((INPUTS, TOKENS), facts.element) - 4 * (scaling.rule == "two_level")
+    assert num_bytes == (TOKENS * INPUTS * 4 if facts.is_wgrad_wide else wanted)
+
+
+def test_a_short_accumulator_drifts_and_promotion_mends_it():
+    """All terms positive: truncation always loses. 13 bits lose 0.35 % over 4,096 terms, a tenth of it when promoted."""
+    a = torch.rand(64, 4096, generator=torch.Generator().manual_seed(0))
+    exact = a.double() @ a.double().t()
+    errors = [
+        ((product(a, a, *settings) - exact) / exact).abs().mean().item()
+        for settings in ((), (13,), (13, 32, 128), (23,))
+    ]
+    assert errors[0] < 1e-6 and 2e-3 < errors[1] < 6e-3 and errors[2] < errors[1] / 10 and errors[3] < 1e-5
+
+
+def test_a_hadamard_matrix_undoes_itself():
+    assert torch.allclose(hadamard() @ hadamard(), torch.eye(16), atol=1e-6)
+    assert torch.allclose(hadamard().abs(), torch.full((16, 16), 0.25))
+
+
+def test_it_works_under_autocast_and_keeps_the_bias():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(INPUTS, OUTPUTS))
+    wanted = model(torch.ones(16, INPUTS))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = convert_to_fp8(model, "tensor")(torch.ones(16, INPUTS))
+    assert y.dtype == torch.bfloat16 and distance(y.float(), wanted) < 0.05
+
+
+def test_convert_keeps_what_it_is_told_and_refuses_what_it_does_not_know():
+    model = nn.Sequential(nn.Linear(16, 16), nn.Sequential(nn.Linear(16, 16)))
+    convert_to_fp8(model, "row", keep=("1.0",))
+    assert type(model[0]) is Fp8Linear and type(model[1][0]) is nn.Linear
+    with pytest.raises(ValueError, match="recipe='fp9' is not one of"):
+        convert_to_fp8(model, "fp9")
+    with pytest.raises(ValueError, match="kernel='cuda' is not one of"):
+        convert_to_fp8(nn.Sequential(nn.Linear(16, 16)), "row", kernel="cuda")
