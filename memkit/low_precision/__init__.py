@@ -13,7 +13,14 @@ from memkit import loaded_when_used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.low_precision.fp8_linear import FP8_RECIPES, Fp8Linear, Fp8Recipe, cast_to, convert_to_fp8, product
+    from memkit.low_precision.fp8_linear import (
+        FP8_RECIPES,
+        Fp8Linear,
+        Fp8Recipe,
+        cast_to,
+        convert_to_fp8,
+        product,
+    )
     from memkit.low_precision.scaling import (
         SCALINGS,
         DelayedScale,

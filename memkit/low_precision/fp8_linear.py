@@ -97,7 +97,7 @@ FP8_RECIPES: MappingProxyType[str, Fp8Recipe] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cast:
-    """A matrix in eight or four bits: elements (two E2M1 in a byte), a scale for each block, one for the tensor."""
+    """A matrix in eight or four bits: elements (two of four bits a byte), a scale for each block, one for the tensor."""
 
     elements: Tensor
     scales: Tensor
@@ -107,8 +107,10 @@ class Cast:
 
     def wide(self) -> Tensor:
         """element * scale in float32. Shapes: [rows, columns]."""
-        if self.element == "float4_e2m1fn":
-            codes = torch.stack([self.elements & 15, self.elements >> 4], -1).flatten(1)
+        if not self.element.startswith("float8"):
+            is_packed = get_format(self.element).bits == 4
+            pairs = torch.stack([self.elements & 15, self.elements >> 4], -1).flatten(1)
+            codes = pairs if is_packed else self.elements
             values = torch.from_numpy(decode(codes.cpu().numpy(), self.element, dtype=np.float32))
             values = values.to(self.elements.device)
         else:
@@ -144,14 +146,15 @@ def cast_to(
     if multiplier is not None:
         multipliers, block_scales = torch.full_like(amax, multiplier), 1 / torch.full_like(amax, multiplier)
     moved = by_block(x, multipliers, scaling)
-    if element == "float4_e2m1fn" or rng is not None:
+    if not element.startswith("float8") or rng is not None:
         rounding = "nearest_even" if rng is None else "stochastic"
         codes = encode(moved.cpu().numpy(), element, overflow="saturate", rounding=rounding, rng=rng)
         elements = torch.from_numpy(codes).to(x.device)
+        elements = elements.view(getattr(torch, element)) if element.startswith("float8") else elements
     else:
         largest = get_format(element).max
         elements = moved.clamp(-largest, largest).to(getattr(torch, element))
-    if element == "float4_e2m1fn":
+    if get_format(element).bits == 4:
         elements = elements[:, ::2] | elements[:, 1::2] << 4
     stored = torch.float8_e8m0fnu if record.is_e8m0 else torch.float8_e4m3fn if record.rule == "two_level" else None
     scales = block_scales.to(stored or torch.float32)

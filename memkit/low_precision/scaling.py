@@ -126,11 +126,11 @@ class Factors:
 
     multipliers: np.ndarray
     block_scales: np.ndarray
-    tensor_scale: np.float32 = np.float32(1)
+    tensor_scale: float = 1.0
 
     @property
     def scales(self) -> np.ndarray:
-        return self.block_scales * self.tensor_scale
+        return self.block_scales * np.float32(self.tensor_scale)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -288,7 +288,7 @@ def _two_levels(amax: np.ndarray, largest: float) -> Factors:
     with np.errstate(divide="ignore"):
         multipliers = np.minimum(1 / (block_scales * tensor_scale), FLOAT32_MAX)
     multipliers = np.where(block_scales == 0, np.float32(0), multipliers).astype(np.float32)
-    return Factors(multipliers=multipliers, block_scales=block_scales, tensor_scale=tensor_scale)
+    return Factors(multipliers=multipliers, block_scales=block_scales, tensor_scale=float(tensor_scale))
 
 
 def _mx_of(element: str):

@@ -1,0 +1,84 @@
+"""Train the small GPT in float32, bf16 and eight or four bits, three seeds each: the curves of chapter 06.
+
+    python scripts/train_fp8.py [run ...]
+
+Writes chapters/recordings/06_fp8_training_cpu.json after every run; runs that are there already are left out.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from memkit.low_precision.fp8_linear import FP8_RECIPES, Fp8Recipe, convert_to_fp8
+from memkit.program.small_gpt import held_out_loss, make_small_gpt, text_batches, train
+
+FILE = Path(__file__).parents[1] / "chapters" / "recordings" / "06_fp8_training_cpu.json"
+SEEDS, NUM_STEPS, SPIKE_STEP, SPIKE = (0, 1, 2), 300, 150, 64.0
+
+INT8 = Fp8Recipe(name="int8", element="int8", gradient_element="int8")
+SHORT_SUMS = replace(FP8_RECIPES["tensor"], name="13-bit sums", accumulator_bits=13)
+RECIPES = {**FP8_RECIPES, "int8": INT8, "13-bit sums": SHORT_SUMS, "head too": FP8_RECIPES["tensor"]}
+RUNS = (
+    "bf16", "tensor", "row", "block", "mxfp8", "delayed", "unscaled", "nvfp4", "fp32", "row_wide_wgrad",
+    "nvfp4_plain", "bf16 spike", "delayed spike", "tensor spike", "head too", "int8", "13-bit sums",
+)  # fmt: skip
+
+
+def with_spike(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """In one forward pass every LayerNorm of the blocks gives ``SPIKE`` times what it should."""
+    steps = []
+
+    def note(_module, _inputs) -> None:
+        steps.append(None)
+
+    def spike(_module, _inputs, output):
+        return output * SPIKE if len(steps) == SPIKE_STEP else output
+
+    model.register_forward_pre_hook(note)
+    for block in model.blocks:
+        block.norm_1.register_forward_hook(spike)
+        block.norm_2.register_forward_hook(spike)
+
+
+def one_run(name: str, seed: int) -> dict:
+    """Losses of the steps and the loss on held-out text, in nats a character."""
+    model = make_small_gpt(seed)
+    recipe = name.removesuffix(" spike")
+    if recipe in RECIPES:
+        convert_to_fp8(model, RECIPES[recipe], keep=() if name == "head too" else ("head",))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    if name.endswith("spike"):
+        with_spike(model, optimizer)
+    autocast_dtype = None if name == "fp32" else torch.bfloat16
+    losses = train(model, optimizer, text_batches(NUM_STEPS, seed=seed), autocast_dtype=autocast_dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=name != "fp32"):
+        held_out = held_out_loss(model)
+    return {"losses": [round(loss, 4) for loss in losses], "held_out": round(held_out, 5)}
+
+
+def main(names: tuple[str, ...]) -> None:
+    torch.set_num_threads(1)
+    about = {
+        "what": "small GPT, losses in nats a character: each step's, and on held-out text after the last one",
+        "setup": f"{NUM_STEPS} steps of 8 x 64 characters, AdamW lr 1e-3, autocast bf16 around all but fp32; "
+        f"head in bf16 but in 'head too'; spike: LayerNorm outputs x {SPIKE:g} in step {SPIKE_STEP}",
+        "machine": "2-core x86-64 CPU", "torch": torch.__version__, "date": date.today().isoformat(),
+        "command": "python scripts/train_fp8.py",
+    }  # fmt: skip
+    runs = json.loads(FILE.read_text(encoding="utf-8"))["runs"] if FILE.exists() else {}
+    for seed in SEEDS:
+        for name in names or RUNS:
+            if str(seed) in runs.get(name, {}):
+                continue
+            runs.setdefault(name, {})[str(seed)] = one_run(name, seed)
+            print(seed, name, runs[name][str(seed)]["held_out"], flush=True)
+            text = json.dumps({"about": about, "runs": runs}, ensure_ascii=False)
+            FILE.write_text(text.replace("}, ", "},\n") + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(tuple(sys.argv[1:]))
