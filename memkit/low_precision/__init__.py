@@ -6,6 +6,7 @@ Reading order:
 
 - ``autocast``: the policies of CUDA's autocast, operation by operation
 - ``scaling``: amax to factor: per tensor, row and block, MX and NVFP4, current and delayed
+- ``linear_memory``: what a linear layer keeps under each recipe
 - ``fp8_linear``: a linear layer whose three products take numbers of eight or four bits
 """
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
         cast_to,
         convert_to_fp8,
         product,
+    )
+    from memkit.low_precision.linear_memory import (
+        LINEAR_KEEPS,
+        linear_inputs,
+        linear_keeps,
+        saved_inputs_bytes,
     )
     from memkit.low_precision.scaling import (
         SCALINGS,

@@ -97,7 +97,7 @@ FP8_RECIPES: MappingProxyType[str, Fp8Recipe] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cast:
-    """A matrix in eight or four bits: elements (two of four bits a byte), a scale for each block, one for the tensor."""
+    """A matrix in eight or four bits: elements (two of four bits a byte), a scale a block, one for the tensor."""
 
     elements: Tensor
     scales: Tensor

@@ -1,0 +1,108 @@
+"""What a linear layer keeps in memory under each recipe: the weight, its casts, and its input for the backward.
+
+y = x W' with M tokens, K inputs and N outputs. Three things stay between forward and backward:
+
+    weight          K N values, in the dtype that the optimizer updates or that FSDP gathers
+    weight's casts  in eight bits once or twice (as it stands for the forward, transposed for dgrad), or not at all
+    saved input     M K values: what wgrad will multiply
+
+A library that casts for each product and saves the operands as they came (torchao) changes none of the three. One
+that saves what it cast (Transformer Engine) has the input in 8.03 to 8.25 bits instead of 16 or in 4.5, and pays with
+the weight's casts. Hopper's FP8 product reads both operands along the sum, so the transpose is a copy of its own; on
+Blackwell one copy per tensor serves both, but MXFP8's blocks lie along the sum and need two again.
+
+Sources: torchao 0.18, float8_linear.py (``save_for_backward(input_hp, weight_hp_t)``); Transformer Engine 2.20,
+docs/features/low_precision_training/introduction.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from memkit.formats.dtypes import tensor_bytes
+from memkit.low_precision.scaling import SCALINGS
+from memkit.setup.models import ModelConfig
+
+E4M3, E2M1 = "float8_e4m3fn", "float4_e2m1fn"
+PLAIN = "bfloat16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearKeeps:
+    """A recipe by what stays: how often the weight is kept cast and how, and how the input is kept.
+
+    ``saved`` is (element, scaling); a scaling of "" is a plain dtype. ``keeps_weight`` is False where only the cast
+    weight exists and the optimizer holds the wide one.
+    """
+
+    name: str
+    saved: tuple[str, str] = (PLAIN, "")
+    weight_casts: tuple[tuple[str, str], ...] = ()
+    keeps_weight: bool = True
+
+
+LINEAR_KEEPS: MappingProxyType[str, LinearKeeps] = MappingProxyType(
+    {
+        keeps.name: keeps
+        for keeps in (
+            LinearKeeps(name="bf16"),
+            LinearKeeps(name="torchao float8"),
+            LinearKeeps(name="TE per tensor, Hopper", saved=(E4M3, "tensor"), weight_casts=((E4M3, "tensor"),) * 2),
+            LinearKeeps(name="TE per tensor, Blackwell", saved=(E4M3, "tensor"), weight_casts=((E4M3, "tensor"),)),
+            LinearKeeps(name="TE block, Hopper", saved=(E4M3, "1x128"), weight_casts=((E4M3, "128x128"),) * 2),
+            LinearKeeps(name="TE MXFP8", saved=(E4M3, "mx"), weight_casts=((E4M3, "mx"),) * 2),
+            LinearKeeps(name="TE NVFP4", saved=(E2M1, "nvfp4"), weight_casts=((E2M1, "nvfp4_16x16"),) * 2),
+            LinearKeeps(
+                name="TE MXFP8, only cast weights", saved=(E4M3, "mx"), weight_casts=((E4M3, "mx"),) * 2,
+                keeps_weight=False,
+            ),
+        )
+    }
+)  # fmt: skip
+"""What each library keeps, by name."""
+
+
+def cast_bytes(shape: tuple[int, int], element: str, scaling: str) -> int:
+    """Bytes of a matrix in a format: with its scales, or plain where ``scaling`` is empty."""
+    if not scaling:
+        return tensor_bytes(shape[0] * shape[1], element)
+    return SCALINGS[scaling].stored_bytes(shape, element)
+
+
+def linear_keeps(recipe: str | LinearKeeps, tokens: int, inputs: int, outputs: int) -> Mapping[str, int]:
+    """Bytes that stay between forward and backward, by what they are. ``tokens`` x ``inputs`` is the layer's input.
+
+    >>> linear_keeps("TE per tensor, Blackwell", 1024, 1024, 1024)["saved input"] // 2**20
+    1
+
+    Raises: ValueError: an unknown recipe, or sizes that its blocks do not tile.
+    """
+    if isinstance(recipe, str):
+        if recipe not in LINEAR_KEEPS:
+            raise ValueError(f"recipe={recipe!r} is not one of {', '.join(LINEAR_KEEPS)}")
+        recipe = LINEAR_KEEPS[recipe]
+    casts = [
+        cast_bytes((outputs, inputs) if i == 0 else (inputs, outputs), *cast)
+        for i, cast in enumerate(recipe.weight_casts)
+    ]
+    return {
+        "weight": tensor_bytes(inputs * outputs, PLAIN) * recipe.keeps_weight,
+        "weight, cast": sum(casts[:1]),
+        "weight, cast and transposed": sum(casts[1:]),
+        "saved input": cast_bytes((inputs, tokens), *recipe.saved),
+    }
+
+
+def linear_inputs(model: ModelConfig) -> int:
+    """Values that a block's linear layers read for one token: query, key and value share one input, gate and up too.
+
+    >>> from memkit.setup.models import LLAMA_3_8B
+    >>> linear_inputs(LLAMA_3_8B)    # 4096 + 4096 + 4096 + 14336
+    26624
+    """
+    return model.hidden_size + model.query_size + model.hidden_size + model.intermediate_size
+
+
+def saved_inputs_bytes(model: ModelConfig, tokens: int, num_blocks: int, recipe: str) -> int:
+    """Bytes of the inputs that the linear layers of ``num_blocks`` blocks keep for the backward."""
+    return num_blocks * cast_bytes((linear_inputs(model), tokens), *LINEAR_KEEPS[recipe].saved)

@@ -1,0 +1,96 @@
+"""What a linear layer keeps, against torchao's real layer and published tables of memory."""
+
+import pytest
+import torch
+from torch import nn
+from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+from memkit.low_precision.fp8_linear import FP8_RECIPES, convert_to_fp8
+from memkit.low_precision.linear_memory import LINEAR_KEEPS, linear_inputs, linear_keeps, saved_inputs_bytes
+from memkit.setup.models import LLAMA_3_8B, llama_config
+
+QWEN_3_8B = llama_config("Qwen3-8B", 36, 4096, 32, 8, 12288, 151936, 40960)
+TOKENS, INPUTS, OUTPUTS = 256, 384, 128
+
+
+def saved_by(model: nn.Module) -> int:
+    """Bytes that autograd keeps beside the weights."""
+    kept = {}
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    x = torch.randn(TOKENS, INPUTS, dtype=torch.bfloat16, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        model(x).sum()
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
+def test_torchao_keeps_what_bf16_keeps(recipe):
+    model = nn.Sequential(nn.Linear(INPUTS, OUTPUTS, bias=False, dtype=torch.bfloat16))
+    plain = saved_by(model)
+    config = Float8LinearConfig.from_recipe_name(recipe)
+    object.__setattr__(config, "emulate", True)
+    assert saved_by(convert_to_float8_training(model, config=config)) == plain
+    for name in ("bf16", "torchao float8"):
+        assert linear_keeps(name, TOKENS, INPUTS, OUTPUTS)["saved input"] == plain
+
+
+@pytest.mark.parametrize(
+    "ours, name",
+    [("tensor", "TE per tensor, Blackwell"), ("block", "TE block, Hopper"), ("mxfp8", "TE MXFP8"), ("nvfp4", "TE NVFP4")],
+)
+def test_a_layer_that_keeps_the_cast_input_keeps_so_many_bytes(ours, name):
+    model = nn.Sequential(nn.Linear(INPUTS, OUTPUTS, bias=False, dtype=torch.bfloat16))
+    tensor_scale = 4 * (FP8_RECIPES[ours].input_scaling == "nvfp4")  # a Python number in our layer
+    measured = saved_by(convert_to_fp8(model, ours)) + tensor_scale
+    assert measured == linear_keeps(name, TOKENS, INPUTS, OUTPUTS)["saved input"]
+
+
+def test_transformer_engine_s_example_of_a_square_layer():
+    """Its page: 1024 x 1024 weight, 1024 tokens, 2 MB of output: 6.00 MB in bf16, 6.02 MB in FP8 (one cast weight)."""
+    output = 2 * 1024 * 1024
+    for name, printed in (("bf16", 6.00), ("TE per tensor, Blackwell", 6.02)):
+        total = sum(linear_keeps(name, 1024, 1024, 1024).values()) + output
+        assert total / 2**20 == pytest.approx(printed, abs=0.021)
+
+
+@pytest.mark.parametrize(
+    "model, tokens, bf16, nvfp4, within",
+    [(LLAMA_3_8B, 32 * 2048, 174.49, 110.95, 0.01), (QWEN_3_8B, 16 * 2048, 112.88, 78.63, 0.06)],
+)
+def test_what_nvfp4_saves_is_what_torchtitan_measured(model, tokens, bf16, nvfp4, within):
+    """torchtitan, nvfp4.md: GiB a card on B200, FSDP 4; the first 85 % of the blocks are NVFP4."""
+    blocks = int(0.85 * model.num_layers)
+    saved = saved_inputs_bytes(model, tokens, blocks, "bf16") - saved_inputs_bytes(model, tokens, blocks, "TE NVFP4")
+    assert saved / 2**30 == pytest.approx(bf16 - nvfp4, rel=within)
+
+
+def test_torchao_saves_nothing_and_that_is_what_its_table_says():
+    """Llama-3-8B on eight H100: 47.65, 47.77, 47.79 GiB; B200: 33.71, 33.38, 33.72 GiB."""
+    blocks, tokens = LLAMA_3_8B.num_layers, 8192
+    saved = [saved_inputs_bytes(LLAMA_3_8B, tokens, blocks, name) for name in ("bf16", "torchao float8")]
+    assert saved[0] == saved[1]
+    for plain, *cast in ((47.65, 47.77, 47.79), (33.71, 33.38, 33.72)):
+        assert all(value == pytest.approx(plain, rel=0.01) for value in cast)
+
+
+def test_on_hopper_eight_bits_save_only_above_two_tokens_an_output():
+    def total(name: str, tokens: int) -> int:
+        return sum(linear_keeps(name, tokens, 4096, 4096).values())
+
+    for name, even in (("TE per tensor, Hopper", 2 * 4096), ("TE per tensor, Blackwell", 4096)):
+        assert total(name, even - 128) > total("bf16", even - 128)
+        assert total(name, even + 128) < total("bf16", even + 128)
+
+
+def test_names_and_a_bad_one():
+    assert linear_inputs(LLAMA_3_8B) == 3 * 4096 + 14336
+    assert len(LINEAR_KEEPS) == 8
+    with pytest.raises(ValueError, match="recipe='fp8' is not one of bf16"):
+        linear_keeps("fp8", 128, 128, 128)
