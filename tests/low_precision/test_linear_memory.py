@@ -43,7 +43,12 @@ def test_torchao_keeps_what_bf16_keeps(recipe):
 
 @pytest.mark.parametrize(
     "ours, name",
-    [("tensor", "TE per tensor, Blackwell"), ("block", "TE block, Hopper"), ("mxfp8", "TE MXFP8"), ("nvfp4", "TE NVFP4")],
+    [
+        ("tensor", "TE per tensor, Blackwell"),
+        ("block", "TE block, Hopper"),
+        ("mxfp8", "TE MXFP8"),
+        ("nvfp4", "TE NVFP4"),
+    ],
 )
 def test_a_layer_that_keeps_the_cast_input_keeps_so_many_bytes(ours, name):
     model = nn.Sequential(nn.Linear(INPUTS, OUTPUTS, bias=False, dtype=torch.bfloat16))
