@@ -16,6 +16,8 @@ Reading order:
 - ``card_formats``: what a device's own casts and products do
 - ``compiled``: what torch.compile keeps under a memory budget
 - ``timed_steps``: seconds of a forward and backward under a strategy
+- ``ranks``: several processes for real, and what they send
+- ``accumulating_ranks``: gradient accumulation on several ranks, six ways
 """
 
 from memkit import loaded_when_used
@@ -35,6 +37,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
         profiled_step,
         read_execution_trace,
     )
+    from memkit.measuring.ranks import run_on_ranks
     from memkit.measuring.saved_tensors import SavedStorage, bytes_by_op, saved_bytes, saved_storages
     from memkit.measuring.small_card import CudaCard, SimulatedCard, capped_card
     from memkit.measuring.stages import stage_table

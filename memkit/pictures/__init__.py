@@ -8,6 +8,7 @@ Reading order:
 - ``stamped_text``: text that changes at every move of a slider
 - ``timeline``: bars by instant and part, for any timeline
 - ``comparison``: columns side by side
+- ``over_time``: every allocation of a step in order, stacked by part
 - ``bits``: one code, bit by bit
 - ``number_line``: all values of a format on a line
 - ``sums``: a sum that grows, or sticks
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.pictures.formats import bit_figure, comparison_figure, number_line_figure, running_sum_figure
     from memkit.pictures.frontier import FrontierPicture
     from memkit.pictures.number_line import NumberLinePicture
+    from memkit.pictures.over_time import over_time_figure
     from memkit.pictures.picture import Picture
     from memkit.pictures.saved import ledger_pieces, saved_figure
     from memkit.pictures.sums import RunningSumPicture

@@ -10,12 +10,14 @@ Reading order:
 - ``strategies``: the same model with parts that run twice
 - ``small_programs``: small steps worth measuring
 - ``small_gpt``: a character GPT on a poem that ships with the book
+- ``accumulation``: a loop with gradient accumulation that is right in its corners
 """
 
 from memkit import loaded_when_used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.program.accumulation import train_window, windows
     from memkit.program.doors import run_steps
     from memkit.program.log import Log, timeline_of
     from memkit.program.small_gpt import SMALL_GPT, held_out_loss, make_small_gpt, text_batches, train

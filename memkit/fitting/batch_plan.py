@@ -1,0 +1,83 @@
+"""From a global batch in tokens to micro-batches: how many forwards, on how many ranks, before one optimizer step.
+
+A global batch is ``seq_len`` · ``micro_batch_size`` · ``grad_accum_steps`` · ``dp_size`` tokens. Three of the five
+numbers are usually given: the batch (by the recipe), the sequence (by the data) and the ranks (by the budget). The
+micro-batch is then bounded by memory, and the accumulation steps follow, if they come out whole.
+"""
+
+from dataclasses import dataclass, replace
+
+from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
+from memkit.units import as_whole_number, format_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """One way to see a global batch: sequences of ``seq_len`` tokens in micro-batches on ``dp_size`` ranks.
+
+    >>> BatchPlan(seq_len=8192, micro_batch_size=1, grad_accum_steps=64, dp_size=8).global_batch_tokens
+    4194304
+    """
+
+    seq_len: int
+    micro_batch_size: int
+    grad_accum_steps: int
+    dp_size: int
+
+    @property
+    def tokens_per_forward(self) -> int:
+        """Tokens that one rank sees in one forward: what the activations grow with."""
+        return self.seq_len * self.micro_batch_size
+
+    @property
+    def global_batch_tokens(self) -> int:
+        """Tokens between two optimizer steps, over all ranks."""
+        return self.tokens_per_forward * self.grad_accum_steps * self.dp_size
+
+    def __str__(self) -> str:
+        return (
+            f"{self.seq_len} tokens × {self.micro_batch_size} sequences × {self.grad_accum_steps} accumulation steps "
+            f"× {self.dp_size} ranks = {format_count(self.global_batch_tokens)} tokens"
+        )
+
+
+def plan_batch(global_batch_tokens: int, *, seq_len: int, micro_batch_size: int, dp_size: int = 1) -> BatchPlan:
+    """The plan that sees exactly ``global_batch_tokens`` between two optimizer steps.
+
+    Raises: ValueError: the tokens are no whole number of micro-batches for every rank; it names the nearest that are.
+
+    >>> plan_batch(2**22, seq_len=8192, micro_batch_size=1).grad_accum_steps
+    512
+    >>> plan_batch(4_000_000, seq_len=8192, micro_batch_size=1)
+    Traceback (most recent call last):
+    ValueError: 4000000 tokens are 488.28 passes of 8192; nearest whole plans: 3997696 (488), 4005888 (489 steps)
+    """
+    given = {"seq_len": seq_len, "micro_batch_size": micro_batch_size, "dp_size": dp_size}
+    sizes = {name: as_whole_number(name, value, 1) for name, value in given.items()}
+    tokens = as_whole_number("global_batch_tokens", global_batch_tokens, 1)
+    one_pass = sizes["seq_len"] * sizes["micro_batch_size"] * sizes["dp_size"]
+    if tokens % one_pass:
+        below, above = nearest_plans(tokens, **sizes)
+        known = f"{below.global_batch_tokens} ({below.grad_accum_steps}), " if below else ""
+        raise ValueError(
+            f"{tokens} tokens are {tokens / one_pass:.2f} passes of {one_pass}; nearest whole plans: "
+            f"{known}{above.global_batch_tokens} ({above.grad_accum_steps} steps)"
+        )
+    if tokens // one_pass > MAX_GRAD_ACCUM_STEPS:
+        raise ValueError(f"{tokens // one_pass} accumulation steps are more than {MAX_GRAD_ACCUM_STEPS}")
+    return BatchPlan(**sizes, grad_accum_steps=tokens // one_pass)
+
+
+def nearest_plans(tokens: int, **sizes: int) -> tuple[BatchPlan | None, BatchPlan]:
+    """The largest plan of at most ``tokens`` (``None`` if one pass is more already) and the smallest of more."""
+    one_pass = sizes["seq_len"] * sizes["micro_batch_size"] * sizes["dp_size"]
+    steps = tokens // one_pass
+    below = BatchPlan(**sizes, grad_accum_steps=steps) if steps else None
+    return below, BatchPlan(**sizes, grad_accum_steps=steps + 1)
+
+
+def planned_setup(setup: TrainingSetup, plan: BatchPlan) -> TrainingSetup:
+    """``setup`` with the plan's sequence, micro-batch and accumulation steps: what one rank trains."""
+    return replace(
+        setup, seq_len=plan.seq_len, micro_batch_size=plan.micro_batch_size, grad_accum_steps=plan.grad_accum_steps
+    )

@@ -1,0 +1,118 @@
+"""Several processes for real: start a module on a few ranks of this machine, count what they send, leave none behind.
+
+``run_on_ranks`` does what ``torchrun --standalone`` does, and is sure of the end: whatever ends the call (a result, an
+error, Ctrl-C) ends the ranks, and a rank ends when the process that started it is gone. On a cluster the same module
+runs under ``torchrun`` itself.
+"""
+
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from memkit.units import as_whole_number
+
+MARK = "result of rank 0: "
+MAX_RANKS = 8
+
+
+def run_on_ranks(module: str, num_ranks: int = 2, arguments: Sequence[str] = ()) -> dict:
+    """What rank 0 of ``module`` tells by ``report``; the module runs as ``__main__`` in ``num_ranks`` processes.
+
+    Raises: ValueError: a number of ranks that is not 1 to 8. RuntimeError: a rank died; its own words are told.
+    """
+    if as_whole_number("num_ranks", num_ranks, 1) > MAX_RANKS:
+        raise ValueError(f"num_ranks={num_ranks} is above {MAX_RANKS}: one machine's processes, not a cluster's")
+    processes: list[subprocess.Popen] = []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for environment in environments(num_ranks):
+                stem = Path(folder, environment["RANK"])
+                with stem.with_suffix(".out").open("w") as output, stem.with_suffix(".err").open("w") as errors:
+                    processes.append(
+                        subprocess.Popen(
+                            [sys.executable, "-m", __name__, module, *arguments], env=environment, stdout=output,
+                            stderr=errors, stdin=subprocess.PIPE, process_group=processes[0].pid if processes else 0,
+                        )
+                    )  # fmt: skip
+            while any(process.poll() is None for process in processes) and not any(p.returncode for p in processes):
+                time.sleep(0.05)
+        finally:
+            end(processes)
+        for rank, process in enumerate(processes):
+            if process.returncode > 0:
+                told = Path(folder, f"{rank}.err").read_text().strip().rpartition("\n")[2]
+                raise RuntimeError(f"{module}: rank {rank} of {num_ranks} ended with code {process.returncode}: {told}")
+        results = [line for line in Path(folder, "0.out").read_text().splitlines() if line.startswith(MARK)]
+    if not results:
+        raise RuntimeError(f"{module}: rank 0 of {num_ranks} ended without a report")
+    return json.loads(results[-1].removeprefix(MARK))
+
+
+def environments(num_ranks: int) -> list[dict[str, str]]:
+    """What ``torchrun`` would tell each rank, and where to find this process's modules; one thread each."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    shared = os.environ | {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks), "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }  # fmt: skip
+    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
+
+
+def end(processes: Sequence[subprocess.Popen]) -> None:
+    """End every process of the group that the first one leads, and wait for all."""
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdin.close()
+
+
+def report(result: dict) -> None:
+    """What ``run_on_ranks`` returns; rank 0 calls it once, at its end."""
+    print(MARK + json.dumps(result), flush=True)
+
+
+class Collectives(TorchDispatchMode):
+    """Counts the collectives that run inside: ``counts`` and ``num_bytes`` by name, ``allreduce`` for example.
+
+    Bytes are those of the largest tensor that a call is given: the whole gradient of a reduce-scatter, not the shard.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.counts: Counter = Counter()
+        self.num_bytes: Counter = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace in ("c10d", "_c10d_functional"):
+            name = func.__name__.partition(".")[0].removesuffix("_base_").strip("_")
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            self.counts[name] += 1
+            self.num_bytes[name] += max((tensor.nbytes for tensor in tensors), default=0)
+        return func(*args, **(kwargs or {}))
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()  # returns when the process that holds the other end is gone
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,0 +1,48 @@
+"""Batch plans: the numbers that are printed elsewhere, and that no plan is off by a token."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memkit.fitting.batch_plan import BatchPlan, nearest_plans, plan_batch, planned_setup
+from memkit.setup.models import TINY_LLAMA
+from memkit.setup.training import TrainingSetup
+
+
+def test_four_million_tokens_at_8192_a_pass():
+    """512 passes if 4M is 2**22, as in the sources of claim C218."""
+    plan = plan_batch(2**22, seq_len=8192, micro_batch_size=1)
+    assert (plan.grad_accum_steps, plan.global_batch_tokens) == (512, 4 * 1024 * 1024)
+    assert plan_batch(4_096_000, seq_len=8192, micro_batch_size=1).grad_accum_steps == 500
+
+
+sizes = st.fixed_dictionaries({name: st.integers(1, 64) for name in ("seq_len", "micro_batch_size", "dp_size")})
+
+
+@given(st.integers(1, 10**6), sizes)
+def test_nearest_plans_hold_the_tokens_between_them(tokens, sizes):
+    below, above = nearest_plans(tokens, **sizes)
+    one_pass = sizes["seq_len"] * sizes["micro_batch_size"] * sizes["dp_size"]
+    assert above.global_batch_tokens - (below.global_batch_tokens if below else 0) == one_pass
+    assert (below.global_batch_tokens if below else 0) <= tokens < above.global_batch_tokens
+
+
+def test_a_plan_that_is_not_whole_names_its_neighbours():
+    with pytest.raises(ValueError, match=r"1000 tokens are 1\.95 passes of 512; .*: 512 \(1\), 1024 \(2 steps\)"):
+        plan_batch(1000, seq_len=512, micro_batch_size=1)
+    with pytest.raises(ValueError, match=r"nearest whole plans: 512 \(1 steps\)"):
+        plan_batch(100, seq_len=512, micro_batch_size=1)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True, "8"])
+def test_sizes_are_whole_numbers_above_zero(bad):
+    for name in ("seq_len", "micro_batch_size", "dp_size"):
+        with pytest.raises(ValueError, match=name):
+            plan_batch(1024, **({"seq_len": 1, "micro_batch_size": 1, "dp_size": 1} | {name: bad}))
+
+
+def test_a_setup_takes_the_plan():
+    plan = BatchPlan(seq_len=64, micro_batch_size=2, grad_accum_steps=8, dp_size=4)
+    setup = planned_setup(TrainingSetup(model=TINY_LLAMA), plan)
+    assert (setup.seq_len, setup.micro_batch_size, setup.grad_accum_steps) == (64, 2, 8)
+    assert "64 tokens × 2 sequences × 8 accumulation steps × 4 ranks = 4.1 K" in str(plan)

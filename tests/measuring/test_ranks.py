@@ -1,0 +1,92 @@
+"""Two real processes: equal to one, counted, and none left behind, also when killed half-way."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from memkit.measuring.ranks import run_on_ranks
+
+MODULE = "memkit.measuring.accumulating_ranks"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def two():
+    return run_on_ranks(MODULE, 2)
+
+
+def ranks_alive() -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if MODULE in (process.info["cmdline"] or ()) and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def gone(seconds: float = 60) -> bool:
+    """Whether no rank is alive, waiting for the system to reap them."""
+    end = time.monotonic() + seconds
+    while ranks_alive() and time.monotonic() < end:
+        time.sleep(0.2)
+    return not ranks_alive()
+
+
+@pytest.mark.serial
+def test_every_way_has_the_gradient_and_the_loss_of_one_process(two):
+    for way, row in two["ways"].items():
+        assert row["difference"] < 1e-12, way
+        assert row["loss"] == pytest.approx(two["oracle_loss"], rel=1e-12), way
+    assert gone()
+
+
+@pytest.mark.serial
+def test_what_is_sent_and_kept(two):
+    """An all-reduce sends P a micro-batch or once a window; FSDP2 keeps a shard, or the whole gradient."""
+    ways, whole = two["ways"], two["parameter_bytes"]
+    assert ways["DDP"]["sent_bytes"] == 4 * whole and ways["DDP, no_sync"]["sent_bytes"] == whole
+    assert ways["DDP, no_sync"]["kept_bytes"] == 2 * whole
+    assert ways["DDP, no_sync, bucket view"]["kept_bytes"] == whole
+    assert ways["FSDP2"]["kept_bytes"] == pytest.approx(whole / 2, rel=0.01)
+    assert ways["FSDP2, no gradient sync"]["kept_bytes"] == whole
+    reduced = {way: row["collectives"].get("reduce_scatter", 0) for way, row in ways.items()}
+    assert reduced["FSDP2"] == 4 * reduced["FSDP2, no gradient sync"] == 12
+
+
+@pytest.mark.exhaustive
+def test_four_ranks_and_hsdp():
+    four = run_on_ranks(MODULE, 4)
+    assert all(row["difference"] < 1e-12 for row in four["ways"].values())
+    assert four["ways"]["HSDP, no all-reduce"]["kept_bytes"] == pytest.approx(four["parameter_bytes"] / 2, rel=0.01)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_end_half_way_leaves_no_process_behind(how):
+    program = f"from memkit.measuring.ranks import run_on_ranks; run_on_ranks({MODULE!r}, 2)"
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.DEVNULL)
+    while len(ranks_alive()) < 2 and process.poll() is None:
+        time.sleep(0.1)
+    assert process.poll() is None
+    os.kill(process.pid, how)
+    process.wait()
+    assert process.returncode and gone()
+
+
+@pytest.mark.serial
+def test_a_rank_that_fails_is_told_in_its_own_words(tmp_path, monkeypatch):
+    (tmp_path / "falls.py").write_text("raise ValueError('no such way')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RuntimeError, match=r"falls: rank [01] of 2 ended with code 1: ValueError: no such way"):
+        run_on_ranks("falls", 2)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 9, 1.5, "2"])
+def test_a_number_of_ranks_is_one_to_eight(bad):
+    with pytest.raises(ValueError, match="num_ranks"):
+        run_on_ranks(MODULE, bad)
