@@ -8,6 +8,7 @@ With AdamW the family costs, in bytes per parameter::
     Megatron, fp32 gradients  2 w + 4 g + 4 master       + 4 m + 4 v = 18
     bf16, two gradients       2 w + 2 g + 4 master + 4 g + 4 m + 4 v = 20
     pure bf16                 2 w + 2 g                  + 2 m + 2 v =  8
+    bf16 with Kahan           2 w + 2 g + 2 remainder    + 2 m + 2 v = 10
 
 ``bytes_per_parameter`` gives such a line as named addends. The difference between two published numbers is
 then a difference between two recipes, and can be read off.
@@ -78,6 +79,8 @@ def optimizer_tensors(
     tensors = []
     if precision.master_dtype:
         tensors.append(_like(parameter, "master weight", precision.master_dtype, "optimizer_states"))
+    if precision.remainder_dtype:
+        tensors.append(_like(parameter, "remainder", precision.remainder_dtype, "optimizer_states"))
     if optimizer.name in ("Adam", "AdamW", "AdamW amsgrad", "Adafactor"):
         is_on_host = optimizer.implementation != "fused"
         tensors.append(_state(parameter, "step", (), "float32", is_on_host=is_on_host))

@@ -1,10 +1,13 @@
 """Training in 16 and 8 bits: what autocast does with each operation, and how numbers are scaled to fit.
 
-Chapters 03 and 06. The rules are plain numbers; only the layer that follows them loads torch.
+Chapters 03 and 06. The rules are plain numbers; the player, the optimizer and the layer load torch.
 
 Reading order:
 
 - ``autocast``: the policies of CUDA's autocast, operation by operation
+- ``loss_scaling``: what FP16 makes of gradients at each scale, and the libraries' defaults
+- ``dynamic_scale``: torch's own GradScaler, played
+- ``sixteen_bit_adamw``: a master copy, stochastic rounding, Kahan: AdamW on weights of 16 bits
 - ``scaling``: amax to factor: per tensor, row and block, MX and NVFP4, current and delayed
 - ``linear_memory``: what a linear layer keeps under each recipe
 - ``fp8_linear``: a linear layer whose three products take numbers of eight or four bits
@@ -14,6 +17,8 @@ from memkit import loaded_when_used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.low_precision.autocast import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
+    from memkit.low_precision.dynamic_scale import play_scaler
     from memkit.low_precision.fp8_linear import (
         FP8_RECIPES,
         Fp8Linear,
@@ -28,6 +33,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
         linear_keeps,
         saved_inputs_bytes,
     )
+    from memkit.low_precision.loss_scaling import SCALERS, ScaledGradients, ScalerDefaults, scale_gradients
     from memkit.low_precision.scaling import (
         SCALINGS,
         DelayedScale,
@@ -36,5 +42,6 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
         relative_error,
         scale_to,
     )
+    from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW, add_with_memory, round_by_chance
 
 __getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

@@ -17,6 +17,9 @@ Reading order:
 - ``allocator``: segments, blocks and holes
 - ``saved``: what autograd keeps, as bars
 - ``frontier``: strategies on the memory-compute plane
+- ``curves``: lines over steps or sizes
+- ``gradients``: gradients by size on FP16's axis
+- ``recipes``: bytes per parameter, addend by addend
 """
 
 from memkit import loaded_when_used
@@ -27,11 +30,14 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.pictures.bands import stack_bands
     from memkit.pictures.bits import BitPicture
     from memkit.pictures.comparison import breakdown_figure, compare_figure, timeline_figure
+    from memkit.pictures.curves import curves_figure
     from memkit.pictures.formats import bit_figure, comparison_figure, number_line_figure, running_sum_figure
     from memkit.pictures.frontier import FrontierPicture
+    from memkit.pictures.gradients import GradientPicture, gradient_figure
     from memkit.pictures.number_line import NumberLinePicture
     from memkit.pictures.over_time import over_time_figure
     from memkit.pictures.picture import Picture
+    from memkit.pictures.recipes import recipes_figure
     from memkit.pictures.saved import ledger_pieces, saved_figure
     from memkit.pictures.sums import RunningSumPicture
     from memkit.pictures.timeline import TimelinePicture

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
@@ -217,6 +218,25 @@ def make_optimizer(config: OptimizerConfig, parameters, lr: float = 3e-4) -> tor
     raise ValueError(f"optimizer {config.name!r} is not part of torch; its memory is a formula only")
 
 
+def make_step_optimizer(setup: TrainingSetup, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """torch's optimizer where the setup's precision needs nothing else, ``SixteenBitAdamW`` where it does.
+
+    Gradients wider than the weights are asked of autograd by ``grad_dtype``.
+
+    Raises: ValueError: no optimizer here keeps the copies that the precision wants.
+    """
+    precision, optimizer = setup.precision, setup.optimizer
+    copies = (precision.master_dtype, precision.remainder_dtype, precision.main_gradient_dtype)
+    if precision.weight_dtype == precision.gradient_dtype and not any((*copies, precision.state_dtype)):
+        return make_optimizer(optimizer, parameters)
+    write = {(True, False): "master", (False, True): "kahan"}.get((bool(copies[0]), bool(copies[1])))
+    if write is None or optimizer.name != "AdamW" or precision.state_dtype or precision.weight_dtype != "bfloat16":
+        raise ValueError(f"precision {precision.name!r} with {optimizer.name} is a formula only")
+    for parameter in parameters:
+        parameter.grad_dtype = getattr(torch, precision.gradient_dtype)
+    return SixteenBitAdamW(parameters, write=write, copies_gradients=bool(precision.main_gradient_dtype))
+
+
 def random_batches(config: ModelConfig, setup: TrainingSetup) -> Callable[[], tuple[Tensor, Tensor]]:
     """A source of (inputs, targets), each [B, S] random token ids: for memory, any tokens will do."""
     shape = (setup.micro_batch_size, setup.seq_len)
@@ -243,14 +263,11 @@ def training_build(
     torch.Size([])
     """
     precision = setup.precision
-    is_plain = precision.weight_dtype == precision.gradient_dtype
-    if not is_plain or precision.master_dtype or precision.main_gradient_dtype or precision.state_dtype:
-        raise ValueError(f"precision {precision.name!r} needs an optimizer that torch lacks; it is a formula only")
-    make_optimizer(setup.optimizer, [nn.Parameter(torch.empty(0))])  # refuses here, before a model is made
+    make_step_optimizer(setup, [nn.Parameter(torch.empty(0))])  # refuses here, before a model is made
 
     def build():
         model = make_model(setup)
-        optimizer = make_optimizer(setup.optimizer, model.parameters())
+        optimizer = make_step_optimizer(setup, list(model.parameters()))
         batches = next_batch or random_batches(setup.model, setup)
         compute_dtype = getattr(torch, precision.compute_dtype)
 

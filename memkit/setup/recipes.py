@@ -19,7 +19,8 @@ class Precision:
     gradients that lives beside the first (``None``: there is none). ``compute_dtype`` is what matrix products
     run in; where it differs from ``weight_dtype`` the casts are made by autocast, on the way, and are
     temporary. ``state_dtype`` is the dtype of the optimizer's moments (``None``: that of the master copy, or
-    else of the weights, as torch does).
+    else of the weights, as torch does). ``remainder_dtype`` is that of what rounding took from each weight,
+    kept for the next step (Kahan).
     """
 
     name: str
@@ -29,12 +30,13 @@ class Precision:
     master_dtype: str | None = None
     main_gradient_dtype: str | None = None
     state_dtype: str | None = None
+    remainder_dtype: str | None = None
     source: str = ""
 
     def __post_init__(self):
         for name in ("weight_dtype", "gradient_dtype", "compute_dtype"):
             dtype_bits(getattr(self, name), name)
-        for name in ("master_dtype", "main_gradient_dtype", "state_dtype"):
+        for name in ("master_dtype", "main_gradient_dtype", "state_dtype", "remainder_dtype"):
             if getattr(self, name) is not None:
                 dtype_bits(getattr(self, name), name)
 
@@ -69,10 +71,16 @@ PURE_BF16 = Precision(
     name="pure bf16", weight_dtype="bfloat16", gradient_dtype="bfloat16", compute_dtype="bfloat16",
     source="model.to(torch.bfloat16)",
 )  # fmt: skip
+KAHAN_BF16 = Precision(
+    name="bf16 + Kahan", weight_dtype="bfloat16", gradient_dtype="bfloat16", compute_dtype="bfloat16",
+    remainder_dtype="bfloat16", source="arXiv:2010.06192, Kahan summation for the weight update",
+)  # fmt: skip
 
 PRECISIONS = {
     p.name: p for p in (FP32, AUTOCAST_BF16, AUTOCAST_FP16, BF16_MASTER, MEGATRON, BF16_TWO_GRADIENTS, PURE_BF16)
 }
+"""The recipes whose bytes people print."""
+
 TORCH_PRECISIONS = ("fp32", "autocast bf16", "autocast fp16", "pure bf16")
 """The precisions that plain torch runs with one of its own optimizers, so that they can be traced and measured."""
 

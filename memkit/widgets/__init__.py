@@ -15,6 +15,7 @@ Reading order:
 - ``bit_explorer``: flip the bits of a code
 - ``number_line``: every value of one or two formats
 - ``rounding_lab``: add a small number again and again
+- ``loss_scaling_lab``: what FP16 makes of gradients at each scale
 """
 
 from memkit import loaded_when_used
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.widgets.allocator_lab import AllocatorLab
     from memkit.widgets.bit_explorer import BitExplorer
     from memkit.widgets.frontier_explorer import FrontierExplorer
+    from memkit.widgets.loss_scaling_lab import LossScalingLab
     from memkit.widgets.memory_explorer import MemoryExplorer
     from memkit.widgets.number_line import NumberLine
     from memkit.widgets.panel import Panel

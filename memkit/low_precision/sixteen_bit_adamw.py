@@ -1,0 +1,104 @@
+"""AdamW for weights of 16 bits: four ways to write an update into a number that is too coarse for it.
+
+    nearest      round to the nearest BF16 value; a small update is lost                8 B per parameter
+    stochastic   round up or down by chance, right on average                            8
+    kahan        keep in a second BF16 number what rounding took, add it next time      10
+    master       keep the weight in float32 and hand out a rounded copy                 16
+
+Sources: Micikevicius et al. 2018 (arXiv:1710.03740) for the master copy; Zamirai et al. 2020
+(arXiv:2010.06192) for the other two in BF16 training.
+"""
+
+import torch
+from torch import Tensor
+
+WRITES = ("nearest", "stochastic", "kahan", "master")
+
+
+def round_by_chance(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """float32 → bfloat16, up with a chance equal to the part that rounding down would cut off.
+
+    BF16 is the upper half of a float32: a random number is added to the lower half, which is then cut off.
+
+    >>> third = torch.full((100_000,), 1 + 2**-7 / 3)
+    >>> round_by_chance(third, torch.Generator().manual_seed(0)).float().unique().tolist()
+    [1.0, 1.0078125]
+    """
+    bits = x.view(torch.int32)
+    chance = torch.randint(0, 1 << 16, bits.shape, generator=generator, device=x.device, dtype=torch.int32)
+    return ((bits + chance) & -(1 << 16)).view(torch.float32).bfloat16()
+
+
+def add_with_memory(weight: Tensor, lost: Tensor, update: Tensor) -> None:
+    """``weight += update`` in place, both BF16; ``lost`` remembers what rounding took (Kahan 1965)."""
+    wanted = weight.float() + (lost.float() + update)
+    weight.copy_(wanted)
+    lost.copy_(wanted - weight.float())
+
+
+class SixteenBitAdamW(torch.optim.Optimizer):
+    """AdamW whose ``write`` is one of ``WRITES``; the arithmetic of one tensor at a time is float32.
+
+    Moments have the dtype of the weights, float32 beside a master copy. ``copies_gradients`` also keeps a
+    float32 copy of the gradients.
+
+    Raises: ValueError: an unknown ``write``.
+    """
+
+    def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, *,
+                 write: str = "nearest", copies_gradients: bool = False, seed: int = 0):  # fmt: skip
+        if write not in WRITES:
+            raise ValueError(f"write={write!r} is not one of {', '.join(WRITES)}")
+        super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        self.write, self.copies_gradients, self.seed, self.generator = write, copies_gradients, seed, None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self.move(weight, self.state[weight], **group)
+
+    def move(self, weight: Tensor, state: dict, lr, betas, eps, weight_decay, **_) -> None:
+        """One tensor's step."""
+        if not state:
+            self.start(weight, state)
+        gradient = weight.grad.float()
+        if self.copies_gradients:
+            gradient = state["gradient"].copy_(gradient)
+        state["step"] += 1
+        for name, value, beta in (("exp_avg", gradient, betas[0]), ("exp_avg_sq", gradient * gradient, betas[1])):
+            state[name].copy_(torch.lerp(state[name].float(), value, 1 - beta))
+        mean = state["exp_avg"].float() / (1 - betas[0] ** state["step"])
+        square = state["exp_avg_sq"].float() / (1 - betas[1] ** state["step"])
+        old = state.get("master", weight).float()
+        update = -lr * (mean / (square.sqrt() + eps) + weight_decay * old)
+        self.add(weight, state, old, update)
+
+    def add(self, weight: Tensor, state: dict, old: Tensor, update: Tensor) -> None:
+        """Write ``old + update`` the chosen way."""
+        match self.write:
+            case "nearest":
+                weight.copy_(old + update)
+            case "stochastic":
+                weight.copy_(round_by_chance(old + update, self.generator))
+            case "kahan":
+                add_with_memory(weight, state["lost"], update)
+            case "master":
+                weight.copy_(state["master"].add_(update))
+
+    def start(self, weight: Tensor, state: dict) -> None:
+        """The states of one tensor, at its first step."""
+        is_master = self.write == "master"
+        if self.write == "stochastic" and self.generator is None and weight.device.type != "meta":
+            self.generator = torch.Generator(weight.device).manual_seed(self.seed)
+        moment_dtype = torch.float32 if is_master else weight.dtype
+        state["step"] = 0
+        for name in ("exp_avg", "exp_avg_sq"):
+            state[name] = torch.zeros_like(weight, dtype=moment_dtype)
+        if is_master:
+            state["master"] = weight.float()
+        if self.write == "kahan":
+            state["lost"] = torch.zeros_like(weight)
+        if self.copies_gradients:
+            state["gradient"] = torch.zeros_like(weight, dtype=torch.float32)

@@ -1,0 +1,74 @@
+"""The loss scaling lab: move a scale, and see what FP16 makes of the gradients of a real backward."""
+
+from collections.abc import Mapping
+
+import ipywidgets as widgets
+import numpy as np
+
+from memkit.low_precision.loss_scaling import SCALERS, ScaledGradients
+from memkit.pictures.gradients import GradientPicture
+from memkit.units import as_whole_number
+from memkit.widgets.panel import LABEL, WIDE, Panel, View, choice
+
+MAX_POWER = 32
+MAX_VALUES = 20_000
+"""More gradients than this are thinned evenly by size, which keeps a move of the slider quick."""
+
+
+class LossScalingLab(Panel):
+    """Named gradients and a scale 2^k → shares flushed, subnormal, overflowing, and the error of a value."""
+
+    def __init__(self, gradients: Mapping[str, np.ndarray], **values):
+        if not gradients:
+            raise ValueError("no gradients: pass a name and an array at least")
+        self.gradients = {name: thinned(array) for name, array in gradients.items()}
+        self.histogram = GradientPicture()
+        names = list(self.gradients)
+        power = widgets.IntSlider(
+            0, min=0, max=MAX_POWER, description="Scale 2^k, k =", style=LABEL, layout=WIDE
+        )
+        super().__init__({"gradients": choice("Gradients", names, names[0]), "power": power}, **values)
+
+    def view(self, gradients: str, power: int) -> View:
+        """The histogram at this scale, and what a scaler would do."""
+        if gradients not in self.gradients:
+            raise ValueError(f"gradients={gradients!r} is not one of {', '.join(self.gradients)}")
+        if as_whole_number("power", power) > MAX_POWER:
+            raise ValueError(f"power={power} is above {MAX_POWER}")
+        found = self.histogram.redraw(self.gradients[gradients], power, gradients).found
+        table = [("share of the values", ""), ("flushed to zero", f"{found.flushed:.3%}"),
+                 ("subnormal", f"{found.subnormal:.3%}"), ("overflow", f"{found.overflowing:.3%}"),
+                 ("mean error of a value", f"{found.value_error:.3%}")]  # fmt: skip
+        return View(
+            png=self.histogram.png(),
+            alt=self.histogram.alt,
+            words=(*told(found, power), starts_here(power)),
+            table=tuple(table),
+        )
+
+
+def thinned(array: object) -> np.ndarray:
+    """The sizes of an array's values in order, at most ``MAX_VALUES`` of them; the largest stays."""
+    sizes = np.sort(np.abs(np.asarray(array, dtype=np.float64).ravel()))
+    if sizes.size <= MAX_VALUES:
+        return sizes
+    return sizes[np.linspace(0, sizes.size - 1, MAX_VALUES).round().astype(int)]
+
+
+def told(found: ScaledGradients, power: int) -> tuple[str, ...]:
+    """What this scale costs, the worst thing first."""
+    small = f"{found.flushed:.2%} are flushed to zero and {found.subnormal:.2%} are subnormal"
+    if found.is_skipped:
+        over = f"{found.overflowing:.3%} of the gradients overflow at 2^{power}"
+        return (f"{over}: a GradScaler skips this step and halves the scale.", f"Of the rest {small}.")
+    error = f"a value is off by {found.value_error:.2%} on average"
+    advice = "Nothing overflows, so a larger scale still helps." if found.flushed + found.subnormal > 0.01 else (
+        "Nearly all values are normal numbers: a larger scale gains nothing."
+    )
+    return (f"At 2^{power} {small}; {error}.", advice)
+
+
+def starts_here(power: int) -> str:
+    """Which libraries begin at this scale."""
+    names = [scaler.library for scaler in SCALERS if scaler.initial == 2**power]
+    return f"{', '.join(names)}: a dynamic scale starts here." if names else ""

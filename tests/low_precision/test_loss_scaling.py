@@ -1,0 +1,87 @@
+"""Loss scaling against numpy's float16, torch's GradScaler and torch's own defaults."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+
+from memkit.low_precision.dynamic_scale import play_scaler
+from memkit.low_precision.loss_scaling import (
+    FLUSHED_BELOW,
+    OVERFLOWS_FROM,
+    SCALERS,
+    scale_gradients,
+)
+
+RNG = np.random.default_rng(3)
+GRADIENTS = np.exp2(RNG.uniform(-45, -2, 5000)) * RNG.choice([-1, 1], 5000)
+
+
+def test_the_borders_are_numpys_float16():
+    assert np.float16(FLUSHED_BELOW) == 0 < np.float16(np.nextafter(FLUSHED_BELOW, 1))
+    assert np.isfinite(np.float16(np.nextafter(OVERFLOWS_FROM, 0)))
+    with np.errstate(over="ignore"):
+        assert np.isinf(np.float16(OVERFLOWS_FROM))
+
+
+@pytest.mark.parametrize("power", [0, 8, 16, 24, 32])
+def test_shares_are_counted_as_torch_holds_the_values(power):
+    scaled = torch.tensor(GRADIENTS * 2.0**power, dtype=torch.float64)
+    held = scaled.to(torch.float16)
+    found = scale_gradients(GRADIENTS, 2.0**power)
+    assert found.flushed == pytest.approx((held == 0).double().mean().item())
+    assert found.overflowing == pytest.approx(held.isinf().double().mean().item())
+    tiny = (held != 0) & (held.abs() < torch.finfo(torch.float16).smallest_normal)
+    assert found.subnormal == pytest.approx(tiny.double().mean().item(), abs=2e-3)
+    assert found.is_skipped == bool(held.isinf().any())
+    finite = ~held.isinf()
+    error = (held.double() - scaled).abs()[finite] / scaled.abs()[finite]
+    assert found.value_error == pytest.approx(error.mean().item(), rel=1e-6)  # torch rounds twice, by way of float32
+
+
+def test_zeros_do_not_count():
+    assert scale_gradients(np.append(GRADIENTS, np.zeros(99)), 2.0) == scale_gradients(GRADIENTS, 2.0)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_scale_that_is_none_is_refused(scale):
+    with pytest.raises(ValueError, match="is not a positive number"):
+        scale_gradients(GRADIENTS, scale)
+
+
+def test_gradients_that_are_all_zero_are_refused():
+    with pytest.raises(ValueError, match="nothing to scale"):
+        scale_gradients(np.zeros(3), 1.0)
+
+
+def test_torchs_row_is_torchs_signature():
+    defaults = inspect.signature(torch.amp.GradScaler).parameters
+    row = SCALERS[0]
+    assert row.library == "torch.amp.GradScaler"
+    assert row.initial == defaults["init_scale"].default
+    assert row.growth_interval == defaults["growth_interval"].default
+    assert (defaults["growth_factor"].default, defaults["backoff_factor"].default) == (2, 0.5)
+    assert all(scaler.source for scaler in SCALERS)
+
+
+def test_the_player_is_a_loop_with_torchs_scaler():
+    """The same decisions as a written-out reading of the documentation."""
+    limit, interval = 2.0**17.5, 10
+    scale, clean, wanted, skips = 2.0**16, 0, [], []
+    for step in range(100):
+        wanted.append(scale)
+        if scale > limit:
+            skips.append(step)
+            scale, clean = scale / 2, 0
+        else:
+            clean += 1
+            if clean == interval:
+                scale, clean = scale * 2, 0
+    found = play_scaler(100, lambda step, scale: scale > limit, growth_interval=interval)
+    assert found == (wanted, skips)
+
+
+def test_persistent_overflow_ends_at_zero_without_a_word():
+    scales, skipped = play_scaler(200, lambda step, scale: True)
+    assert len(skipped) == 200 and scales[-1] == 0

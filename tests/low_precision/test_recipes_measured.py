@@ -1,0 +1,71 @@
+"""Every recipe's bytes per parameter: the formula, a trace, and the CPU's allocator, to the byte."""
+
+import pytest
+
+from memkit.formula.states import bytes_per_parameter, state_bytes
+from memkit.measuring.measure import measure_memory
+from memkit.program.small_gpt import SMALL_GPT
+from memkit.program.transformer import training_build
+from memkit.setup.recipes import ADAMW, KAHAN_BF16, PRECISIONS, PURE_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.tracing.trace import trace_memory
+
+RECIPES = (*PRECISIONS.values(), KAHAN_BF16)
+PUBLISHED = {
+    "fp32": 16, "autocast bf16": 16, "autocast fp16": 16, "bf16 + fp32 master": 16, "Megatron, fp32 gradients": 18,
+    "bf16 + fp32 master and gradients": 20, "pure bf16": 8, "bf16 + Kahan": 10,
+}  # fmt: skip
+"""ZeRO's 16, Megatron's 18 and 16, the Playbook's 20; 2 for each BF16 copy otherwise."""
+
+
+def setup_of(precision) -> TrainingSetup:
+    loop = OptimizerConfig(implementation="for-loop")
+    return TrainingSetup(
+        model=SMALL_GPT, precision=precision, optimizer=loop, seq_len=32, micro_batch_size=2, device="cpu",
+        sets_grads_to_none=False,
+    )  # fmt: skip
+
+
+def states_of(timeline) -> int:
+    """Weights, gradients and states after the last step; ``zero_grad`` keeps the gradients here."""
+    last = [instant for instant in timeline.instants if instant.name == "zero_grad"][-1]
+    return sum(last.parts[part] for part in ("weights", "gradients", "optimizer_states"))
+
+
+@pytest.mark.parametrize("precision", RECIPES, ids=lambda precision: precision.name)
+def test_formula_traced_and_measured_agree(precision):
+    setup = setup_of(precision)
+    build = training_build(setup)
+    traced, measured = trace_memory(build, device="cpu"), measure_memory(build, device="cpu")
+    num_tensors = 28
+    steps = 4 * num_tensors if not (precision.master_dtype or precision.remainder_dtype) else 0
+    formula = sum(state_bytes(setup.model, precision, setup.optimizer).values())
+    assert formula + steps == states_of(traced) == states_of(measured)  # torch's step counts: 4 B a tensor
+    assert sum(bytes_per_parameter(precision, ADAMW).values()) == PUBLISHED[precision.name]
+    assert traced.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.05)
+
+
+def test_a_recipe_without_an_optimizer_is_refused():
+    from dataclasses import replace
+
+    with pytest.raises(ValueError, match="is a formula only"):
+        training_build(setup_of(replace(PURE_BF16, state_dtype="float32")))
+
+
+def test_eight_bit_states_are_the_formula_and_torchaos_table():
+    """torchao keeps a code a value, a float32 scale a block, and one table of 256 float32 a state."""
+    torch = pytest.importorskip("torch")
+    low_bit = pytest.importorskip("torchao.optim")
+    weight = torch.nn.Parameter(torch.zeros(128, 64))
+    weight.grad = torch.ones_like(weight)
+    optimizer = low_bit.AdamW8bit([weight])
+    optimizer.step()
+    held = 0
+    for name in ("exp_avg", "exp_avg_sq"):
+        state = optimizer.state[weight][name]
+        held += sum(t.nbytes for t in (state.codes, state.scale))
+        assert state.qmap.nbytes == 1024
+    addends = bytes_per_parameter(
+        PRECISIONS["fp32"], OptimizerConfig(name="8-bit AdamW"), shape=(128, 64)
+    )
+    assert held / weight.numel() == sum(size for name, size in addends.items() if name.startswith("exp_avg"))

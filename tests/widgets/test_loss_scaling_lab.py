@@ -1,0 +1,55 @@
+"""The loss scaling lab without a browser: built, moved, refused; the picture's shares are the function's."""
+
+import numpy as np
+import pytest
+
+from memkit.low_precision.loss_scaling import scale_gradients
+from memkit.widgets.loss_scaling_lab import MAX_POWER, MAX_VALUES, LossScalingLab, thinned
+
+GRADIENTS = np.exp2(np.random.default_rng(0).normal(-21, 5, 30_000)).astype(np.float32)
+
+
+@pytest.fixture
+def lab():
+    return LossScalingLab({"activations": GRADIENTS, "weights": GRADIENTS[:100] * 64})
+
+
+@pytest.mark.parametrize("power", [0, 1, 8, 16, MAX_POWER])
+def test_a_move_shows_the_shares(lab, power):
+    lab.set(power=power)
+    found = scale_gradients(thinned(GRADIENTS), 2.0**power)
+    assert not lab.error
+    assert f"{found.flushed:.2%}" in lab.shown.alt and f"{found.overflowing:.2%}" in lab.shown.alt
+    assert ("skips this step" in lab.shown.words[0]) == found.is_skipped
+    assert lab.shown.png.startswith(b"\x89PNG")
+
+
+def test_thinning_keeps_the_shares_and_the_largest():
+    thin = thinned(GRADIENTS)
+    assert thin.size == MAX_VALUES and thin[-1] == GRADIENTS.max()
+    assert scale_gradients(thin, 256).flushed == pytest.approx(
+        scale_gradients(GRADIENTS, 256).flushed, abs=1e-3
+    )
+
+
+def test_the_other_gradients_have_a_picture_of_their_own(lab):
+    first = lab.shown.png
+    lab.set(gradients="weights")
+    assert lab.shown.png != first and not lab.error
+
+
+@pytest.mark.parametrize("bad", [{"power": MAX_POWER + 1}, {"power": -1}, {"gradients": "none"}, {"other": 1}])
+def test_a_bad_value_is_explained_and_changes_nothing(lab, bad):
+    before = lab.value
+    lab.set(**bad)
+    assert lab.error and lab.value == before
+
+
+def test_it_names_who_starts_here(lab):
+    lab.set(power=16)
+    assert "torch.amp.GradScaler" in lab.shown.words[-1]
+
+
+def test_no_gradients_are_refused():
+    with pytest.raises(ValueError, match="no gradients"):
+        LossScalingLab({})
