@@ -34,7 +34,7 @@ class Event:
 
     ``block`` names the block: a free carries the number of its allocation. ``num_bytes`` is what was asked
     for, before the allocator rounds. ``op`` is the operation that asked, ``where`` the model's own line or
-    module.
+    module. ``phase``, ``step`` and ``micro_batch`` are those of the instant that ends the phase.
     """
 
     block: int
@@ -44,6 +44,8 @@ class Event:
     op: str = ""
     where: str = ""
     is_scratch: bool = False  # born and freed inside one operation
+    step: int = 1
+    micro_batch: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ A trace knows the requests. The allocator adds what no tensor shows: rounding, t
 the workspaces of cuBLAS, segments that hold more than is used, and the request that finds no room.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
-from difflib import SequenceMatcher
 from itertools import groupby
 
 from memkit.allocator.caching import CachingAllocator, OutOfMemory
@@ -71,24 +71,18 @@ def replay_trace(
     )
 
 
-def _by_phase(trace: MemoryTimeline) -> list[tuple[list[Instant], list[Event]]]:
+def _by_phase(trace: MemoryTimeline) -> list[tuple[list[Instant], Sequence[Event]]]:
     """The instants that end each phase, with the events since the phase before.
 
-    Events carry the name of their phase, not its number. Runs of equal names are matched to the phases in
-    order; a phase may have no events, and a few events may lie between two phases: they go to the later one.
+    A phase ends with its last event; what lies between two phases goes to the later one.
     """
-    keys = groupby(trace.instants, key=lambda i: (i.name.removesuffix(" peak"), i.step, i.micro_batch))
-    phases = [(key[0], list(instants)) for key, instants in keys]
-    runs = [(phase, list(run)) for phase, run in groupby(trace.events, key=lambda event: event.phase)]
-    matcher = SequenceMatcher(None, [name for name, _ in runs], [name for name, _ in phases], autojunk=False)
-    run_of = {b + k: a + k for a, b, size in matcher.get_matching_blocks() for k in range(size)}
+    ends = {(e.phase, e.step, e.micro_batch): position for position, e in enumerate(trace.events, start=1)}
     played, out = 0, []
-    for index, (_, instants) in enumerate(phases):
-        end = run_of.get(index, played - 1) + 1
-        out.append((instants, [event for _, events in runs[played:end] for event in events]))
+    for key, instants in groupby(trace.instants, key=lambda i: (i.name.removesuffix(" peak"), i.step, i.micro_batch)):
+        end = max(played, ends.get(key, played))
+        out.append((list(instants), trace.events[played:end]))
         played = end
-    rest = [event for _, events in runs[played:] for event in events]
-    return [*out, ([], rest)] if rest else out
+    return [*out, ([], trace.events[played:])] if played < len(trace.events) else out
 
 
 class _TracePlayer:
@@ -105,7 +99,7 @@ class _TracePlayer:
         self.causes: list[int] = []
         self.failure: Failure | None = None
 
-    def play(self, events: list[Event]) -> None:
+    def play(self, events: Sequence[Event]) -> None:
         self.peak_parts = dict(self.parts)
         peak = self.allocator.allocated_bytes
         for event in events:

@@ -19,7 +19,8 @@ ALWAYS_SHOWS_PEAK = ("forward", "backward", "optimizer")
 class Log:
     """What happened, in order: ``events[i]`` is a block's number at its birth, ``~number`` when it is freed.
 
-    ``marks`` are the instants: (position in ``events``, name, step, count). The sets hold block numbers.
+    ``moments`` says when each event was: phase, step, and the how manieth of its kind in the step. ``marks`` are
+    the instants: (position in ``events``, name, step, count). The sets hold block numbers.
     """
 
     sizes: list[int] = field(default_factory=list)
@@ -27,7 +28,7 @@ class Log:
     places: list = field(default_factory=list)
     birth_phases: list[str] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
-    phases: list[str] = field(default_factory=list)
+    moments: list[tuple[str, int, int]] = field(default_factory=list)
     marks: list[tuple[int, str, int, int]] = field(default_factory=list)
     live: set[int] = field(default_factory=set)
     weights: set[int] = field(default_factory=set)
@@ -44,6 +45,13 @@ class Log:
     is_recomputing: bool = False
     outer_phase: str = ""
 
+    @property
+    def moment(self) -> tuple[str, int, int]:
+        """Phase, step and count, as the mark that ends the phase will say them."""
+        if self.phase == "optimizer":
+            return self.phase, self.step, self.num_optimizer_steps + 1
+        return self.phase, self.step, 1 if self.phase == "zero_grad" else self.micro_batch
+
     def allocate(self, num_bytes: int, op: object, place: object = None) -> int:
         """A block is born; returns its number."""
         if self.recomputed_from >= 0 and not self.is_recomputing:
@@ -54,14 +62,14 @@ class Log:
         self.places.append(place)
         self.birth_phases.append(self.phase)
         self.events.append(block)
-        self.phases.append(self.phase)
+        self.moments.append(self.moment)
         self.live.add(block)
         return block
 
     def free(self, block: int) -> None:
         """A block is freed."""
         self.events.append(~block)
-        self.phases.append(self.phase)
+        self.moments.append(self.moment)
         self.live.discard(block)
 
     def mark(self, name: str, count: int = 1) -> None:
@@ -172,10 +180,10 @@ def timeline_of(
     texts = [(str(op), str(place or "")) for op, place in zip(log.ops, log.places, strict=True)]
     events = []
     end = log.marks[-1][0]  # what dies later dies with the program, in no step
-    for event, phase in zip(log.events[:end], log.phases[:end], strict=True):
+    for event, (phase, step, count) in zip(log.events[:end], log.moments[:end], strict=True):
         block = event if event >= 0 else ~event
         size = log.sizes[block] if event >= 0 else -log.sizes[block]
-        events.append(Event(block, size, names[block], phase, *texts[block], block in log.scratch))
+        events.append(Event(block, size, names[block], phase, *texts[block], block in log.scratch, step, count))
     return MemoryTimeline(
         instants=instants(log, parts, granularity, unknown),
         source=source,

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 from card_recordings import recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,8 +26,10 @@ from memkit.allocator.heap import Driver
 from memkit.allocator.snapshot_files import as_torch_layout, load_snapshot
 from memkit.allocator.snapshot_replay import _Player, _RecordedDriver, replay_snapshot, where_of
 from memkit.allocator.snapshot_start import build, settle_sizes, state_before
+from memkit.allocator.trace_replay import replay_trace
 from memkit.allocator.workspaces import workspace_bytes
 from memkit.timeline import Event, Instant, MemoryTimeline
+from memkit.tracing.trace import trace_memory
 from memkit.units import GIB, MIB
 
 RECORDINGS = (
@@ -316,8 +319,6 @@ def test_a_trace_replays_with_its_parts_and_instants():
     assert result.peak_event == 2
     assert result.fragmentation == 1 - 28 / 40
 
-    from memkit.allocator.trace_replay import replay_trace
-
     on_a_card = replay_trace(trace, compute_capability=(9, 0))
     assert on_a_card.timeline.at("forward").parts["temporary"] == 32 * MIB
     assert on_a_card.timeline.at("backward").parts["temporary"] == 64 * MIB
@@ -325,6 +326,23 @@ def test_a_trace_replays_with_its_parts_and_instants():
     failed = replay_snapshot(trace, capacity_bytes=30 * MIB)
     assert failed.failure.event == 1 and failed.failure.where == "model.py:3"
     assert failed.timeline.instants[-1].name == "out of memory in forward"
+
+
+def test_two_steps_of_inference_have_the_same_peak():
+    """10 Mi numbers of weights and 8 Mi of output: 40 MiB and, while a step runs, 32 more, each step."""
+
+    def build():
+        weight = torch.empty(10 * MIB)
+
+        def step():
+            torch.mul(weight[: 8 * MIB], 2)
+
+        return step
+
+    replayed = replay_trace(trace_memory(build, steps=2)).timeline
+    for step in (1, 2):
+        assert replayed.for_step(step).peak_bytes == (40 + 32) * MIB
+        assert replayed.at("forward", step=step).total_bytes == 40 * MIB
 
 
 def test_a_trace_without_events_is_refused():
