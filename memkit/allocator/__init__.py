@@ -6,13 +6,15 @@ splits, caches and runs out of memory as PyTorch's own does, and is held against
 Reading order:
 
 - ``config``: what a request becomes: rounding, pools and the options of ``PYTORCH_CUDA_ALLOC_CONF``
-- ``heap``: the driver, the blocks, the pools of free ones
+- ``heap``: the driver, the blocks, the pools of free ones, the books kept of them
 - ``expandable``: expandable segments: one long run of addresses, mapped page by page
 - ``caching``: the allocator itself: allocate, free, look for a block, give segments back
 - ``workspaces``: what cuBLAS takes besides, per card
 - ``replays``: what a replay found: peaks, failure, and how far model and recording agree
+- ``player``: the one way into the allocator: births and frees, played one after the other
 - ``trace_replay``: a timeline's events played through the allocator of a named card
 - ``snapshot_files``: reading a snapshot without trusting it
+- ``recorded``: one device's part of a snapshot, every field checked
 - ``snapshot_start``: the state before a recording, found by playing its events backwards
 - ``snapshot_replay``: a recorded run played through the model, and held against the recording
 - ``snapshot_writer``: a predicted snapshot that PyTorch's own visualiser opens
@@ -28,6 +30,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.allocator.config import AllocatorConfig
     from memkit.allocator.film import Film, Still
     from memkit.allocator.heap import Driver
+    from memkit.allocator.player import Player
     from memkit.allocator.replays import Agreement, Failure, Replay
     from memkit.allocator.snapshot_files import load_snapshot
     from memkit.allocator.snapshot_replay import replay_snapshot

@@ -54,7 +54,7 @@ class OutOfMemory(MemoryError):
         )
 
 
-class CachingAllocator(Heap):
+class CachingAllocator:
     """One card's caching allocator. Sizes are bytes, addresses integers; ``trace`` lists what a snapshot
     records.
 
@@ -65,7 +65,10 @@ class CachingAllocator(Heap):
     """
 
     def __init__(self, config: AllocatorConfig | None = None, driver: Driver | None = None):
-        super().__init__(config or AllocatorConfig(), driver or Driver())
+        self.config, self.driver = config or AllocatorConfig(), driver or Driver()
+        self.heap = heap = Heap(self.config, self.driver)
+        self.blocks, self.trace, self.counts = heap.blocks, heap.trace, heap.counts
+        self.current, self.peak = heap.current, heap.peak
         self.waiting: dict[Hashable, list[Block]] = {}  # freed, but still used by a stream
         self.finished: list[Block] = []  # once for every stream that is done with it
         self.allowed_bytes = None
@@ -97,7 +100,11 @@ class CachingAllocator(Heap):
 
     def reset_peak(self) -> None:
         """``reset_peak_memory_stats``: the peak becomes the present."""
-        self.peak = dict(self.current)
+        self.peak.update(self.current)
+
+    def segments(self) -> list[list[Block]]:
+        """Segments by address, each as the list of its blocks; an expandable one as runs of mapped blocks."""
+        return self.heap.segments()
 
     def malloc(self, num_bytes: int, stream: int = 0) -> int | None:
         """The address of a block for ``num_bytes``; ``None`` for zero bytes, which need no block
@@ -109,18 +116,18 @@ class CachingAllocator(Heap):
             return None
         self.process_events()
         size = self.config.round_size(num_bytes)
-        pool = self.small if size <= SMALL_REQUEST_BYTES else self.large
+        pool = self.heap.small if size <= SMALL_REQUEST_BYTES else self.heap.large
         block = self._find_free(pool, size, stream) or self._make_block(pool, size, stream)
         if block is None:
             self.counts["num_ooms"] += 1
-            self.trace.append(("oom", self.driver.free_bytes or 0, size, stream))
+            self.heap.record("oom", self.driver.free_bytes or 0, size, stream)
             raise OutOfMemory(self, num_bytes, self.config.segment_size(size))
         if self._should_split(block, size):
-            pool.add(self.cut(block, size))
+            pool.add(self.heap.cut(block, size))
         block.allocated, block.requested_bytes = True, num_bytes
         for name, amount in (("allocated", block.size), ("active", block.size), ("requested", num_bytes)):
-            self.count(name, amount)
-        self.trace.append(("alloc", block.address, num_bytes, stream))
+            self.heap.count(name, amount)
+        self.heap.record("alloc", block.address, num_bytes, stream)
         return block.address
 
     def free(self, address: int) -> None:
@@ -130,8 +137,8 @@ class CachingAllocator(Heap):
         if block is None or not block.allocated:
             raise ValueError(f"address={address} is not the start of an allocated block")
         block.allocated = False
-        self.count("allocated", -block.size)
-        self.trace.append(("free_requested", address, block.requested_bytes, block.stream))
+        self.heap.count("allocated", -block.size)
+        self.heap.record("free_requested", address, block.requested_bytes, block.stream)
         if not block.stream_uses:
             self._complete_free(block)
             return
@@ -157,14 +164,14 @@ class CachingAllocator(Heap):
         for stream in list(self.waiting):
             self.synchronize(stream)
         self.process_events()
-        for pool in (self.large, self.small):
+        for pool in (self.heap.large, self.heap.small):
             free = [self.blocks[key[2]] for key in pool.free]
             for block in free:
                 if block.span is None and not block.is_split:
-                    self.release(block)
+                    self.heap.release(block)
             for block in free:
                 if block.span is not None:
-                    unmap(self, block)
+                    unmap(self.heap, block)
 
     def process_events(self) -> None:
         """Free what waited for streams that are done by now (``process_events``)."""
@@ -176,11 +183,11 @@ class CachingAllocator(Heap):
 
     def _complete_free(self, block: Block) -> None:
         """The block is nobody's: merge it and put it into its pool (``free_block``)."""
-        self.trace.append(("free_completed", block.address, block.requested_bytes, block.stream))
-        self.count("active", -block.size)
-        self.count("requested", -block.requested_bytes)
+        self.heap.record("free_completed", block.address, block.requested_bytes, block.stream)
+        self.heap.count("active", -block.size)
+        self.heap.count("requested", -block.requested_bytes)
         block.requested_bytes = 0
-        self.add_free(block)
+        self.heap.add_free(block)
 
     def _find_free(self, pool: Pool, size: int, stream: int) -> Block | None:
         """Best fit among the free blocks of this stream (``get_free_block``)."""
@@ -250,12 +257,12 @@ class CachingAllocator(Heap):
         if self.allowed_bytes is not None and self.reserved_bytes + num_bytes > self.allowed_bytes:
             return None
         if self.config.expandable_segments:
-            return grow(self, pool, size, stream)
+            return grow(self.heap, pool, size, stream)
         address = self.driver.malloc(num_bytes)
         if address is None:
             return None
         block = self.blocks[address] = Block(address, num_bytes, stream, pool)
-        self.reserve("segment_alloc", block, num_bytes)
+        self.heap.reserve("segment_alloc", block, num_bytes)
         return block
 
     def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
@@ -268,14 +275,14 @@ class CachingAllocator(Heap):
         index = bisect_left(pool.free, (stream, need, 0))
         block = self._free_at(pool, index, stream)
         if block is not None:
-            self.release(block)
+            self.heap.release(block)
             return True
         released = 0
         for key in reversed(pool.free[:index]):
             if released >= need or key[0] != stream or key[1] < limit:
                 break
             released += key[1]
-            self.release(self.blocks[key[2]])
+            self.heap.release(self.blocks[key[2]])
         return released >= need
 
     @property
@@ -287,7 +294,7 @@ class CachingAllocator(Heap):
         if not self._collects_garbage:
             return
         excess = self.reserved_bytes - int(self.config.garbage_collection_threshold * self.allowed_bytes)
-        pool, freed_any = self.large, True
+        pool, freed_any = self.heap.large, True
         while excess > 0 and freed_any:
             free = [self.blocks[key[2]] for key in pool.free]
             whole = [block for block in free if not block.is_split and block.span is None]
@@ -295,5 +302,5 @@ class CachingAllocator(Heap):
             old = [block for block, age in ages.items() if age * len(ages) >= sum(ages.values())]
             for block in old:
                 excess -= block.size
-                self.release(block)
+                self.heap.release(block)
             freed_any = bool(old)

@@ -7,9 +7,10 @@ just happened and holds what a picture needs: segments, the blocks in them, the 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memkit.allocator.caching import CachingAllocator, OutOfMemory
+from memkit.allocator.caching import CachingAllocator
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Block, Driver
+from memkit.allocator.player import Player
 from memkit.timeline import Event
 from memkit.units import format_bytes
 
@@ -75,10 +76,8 @@ class Film:
 
     def _rewind(self) -> None:
         self.allocator = CachingAllocator(self.config, Driver(self.capacity_bytes))
-        self.position, self.words, self.failure = 0, "an empty card", ""
-        self.address_of: dict[int, int] = {}
-        self.event_at: dict[int, Event] = {}
-        self.last_address: int | None = None
+        self.player = Player(self.allocator)
+        self.position, self.words = 0, "an empty card"
 
     def still(self, index: int) -> Still:
         """The state after the first ``index`` events; after a failure nothing more happens."""
@@ -86,71 +85,59 @@ class Film:
             raise ValueError(f"index={index} is outside 0 to {len(self.events)}")
         if index < self.position:
             self._rewind()
-        while self.position < index and not self.failure:
-            self._play(self.events[self.position])
+        while self.position < index and not self.player.failure:
+            start = len(self.allocator.trace)
+            self.player.play(self.events[self.position])
+            self.words = self._words(self.events[self.position], start)
             self.position += 1
+        born_at = dict(self.player.live.values())
+        new = self.events[self.position - 1] if self.position else None
         holes = [block.size for block in self.allocator.blocks.values() if block.is_free and block.mapped]
         return Still(
             index=self.position,
             words=self.words,
-            rows=tuple(self._row(run) for run in self.allocator.segments()),
+            rows=tuple(_row(run, born_at, new) for run in self.allocator.segments()),
             allocated_bytes=self.allocator.allocated_bytes,
             reserved_bytes=self.allocator.reserved_bytes,
             largest_hole_bytes=max(holes, default=0),
-            failure=self.failure,
+            failure=self.player.failure.message if self.player.failure else "",
         )
 
-    def _play(self, event: Event) -> None:
-        allocator, start = self.allocator, len(self.allocator.trace)
-        name = event.where or event.op or f"block {event.block}"
-        self.last_address = None
-        if event.num_bytes < 0:
-            address = self.address_of.pop(event.block)
-            allocator.free(address)
-            del self.event_at[address]
-            self.words = f"free {name}, {format_bytes(-event.num_bytes)}"
-            return
-        try:
-            address = allocator.malloc(event.num_bytes)
-        except OutOfMemory as error:
-            free = format_bytes(allocator.driver.free_bytes)
-            self.words = (
-                f"{name} wants {format_bytes(event.num_bytes)}: out of memory, {free} left on the card"
-            )
-            self.failure = str(error)
-            return
-        self.address_of[event.block] = self.last_address = address
-        self.event_at[address] = event
-        asked = [
-            f"{_VERBS[a]} {format_bytes(size)}" for a, _, size, _ in allocator.trace[start:] if a in _VERBS
-        ]
-        source = ", ".join(asked) if asked else "from a cached block"
-        block = allocator.blocks[address]
-        self.words = (
-            f"{name} wants {format_bytes(event.num_bytes)}, gets {format_bytes(block.size)}: {source}"
-        )
+    def _words(self, event: Event, start: int) -> str:
+        """What an event did, ``start`` being the length of the allocator's trace before it."""
+        name, allocator = event.where or event.op or f"block {event.block}", self.allocator
+        if event.num_bytes <= 0:
+            return f"free {name}, {format_bytes(-event.num_bytes)}"
+        wants = f"{name} wants {format_bytes(event.num_bytes)}"
+        if self.player.failure:
+            return f"{wants}: out of memory, {format_bytes(allocator.driver.free_bytes)} left on the card"
+        taken = [e for e in allocator.trace[start:] if e.action in _VERBS]
+        asked = ", ".join(f"{_VERBS[e.action]} {format_bytes(e.size)}" for e in taken)
+        block = allocator.blocks[self.player.live[event.block][0]]
+        return f"{wants}, gets {format_bytes(block.size)}: {asked or 'from a cached block'}"
 
-    def _row(self, run: list[Block]) -> Row:
-        head = run[0]
-        return Row(
-            size=sum(block.size for block in run),
-            is_small=head.pool.is_small,
-            is_expandable=head.span is not None,
-            stream=head.stream,
-            pieces=tuple(self._piece(block, head.address) for block in run),
-        )
 
-    def _piece(self, block: Block, start: int) -> Piece:
-        event = self.event_at.get(block.address) if block.allocated else None
-        return Piece(
-            offset=block.address - start,
-            size=block.size,
-            rest_bytes=block.size - block.requested_bytes if block.allocated else 0,
-            is_free=block.is_free,
-            label="" if event is None else event.where or event.op or str(event.block),
-            part=None if event is None else event.part,
-            is_new=block.address == self.last_address,
-        )
+def _row(run: list[Block], born_at: dict[int, Event], new: Event | None) -> Row:
+    head = run[0]
+    return Row(
+        size=sum(block.size for block in run),
+        is_small=head.pool.is_small,
+        is_expandable=head.span is not None,
+        stream=head.stream,
+        pieces=tuple(_piece(block, head.address, born_at.get(block.address), new) for block in run),
+    )
+
+
+def _piece(block: Block, start: int, born: Event | None, new: Event | None) -> Piece:
+    return Piece(
+        offset=block.address - start,
+        size=block.size,
+        rest_bytes=block.size - block.requested_bytes if block.allocated else 0,
+        is_free=block.is_free,
+        label="" if born is None else born.where or born.op or str(born.block),
+        part=None if born is None else born.part,
+        is_new=born is not None and born is new,
+    )
 
 
 _VERBS = {

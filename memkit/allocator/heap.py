@@ -1,14 +1,24 @@
-"""The parts of the allocator's model: the card that gives memory, the blocks it is cut into, the pools of
-free ones.
+"""The parts of the allocator's model: the card that gives memory, the blocks it is cut into, the pools of free
+ones, and the books that are kept of them.
 
 ``memkit.allocator.caching`` puts them together.
 """
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from memkit.allocator.config import SMALL_SEGMENT_BYTES, AllocatorConfig
 from memkit.units import as_whole_number, round_up
+
+
+class Entry(NamedTuple):
+    """One line of an allocator's own record, in the words of a memory snapshot."""
+
+    action: str
+    address: int
+    size: int
+    stream: int
 
 
 class Driver:
@@ -118,7 +128,10 @@ class Heap:
         self.peak = dict(self.current)
         counted = ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free")
         self.counts = dict.fromkeys(counted, 0)
-        self.trace: list[tuple[str, int, int, int]] = []
+        self.trace: list[Entry] = []
+
+    def record(self, action: str, address: int, size: int, stream: int) -> None:
+        self.trace.append(Entry(action, address, size, stream))
 
     def count(self, name: str, amount: int) -> None:
         self.current[name] += amount
@@ -128,7 +141,7 @@ class Heap:
         """Count and record memory that came from the driver (> 0) or went back to it (< 0)."""
         self.count("reserved", num_bytes)
         self.counts["num_device_alloc" if num_bytes > 0 else "num_device_free"] += 1
-        self.trace.append((action, block.address, abs(num_bytes), block.stream))
+        self.record(action, block.address, abs(num_bytes), block.stream)
 
     def cut(self, block: Block, size: int) -> Block:
         """Shorten ``block`` to ``size`` and return the rest as a new neighbour, in no pool yet."""

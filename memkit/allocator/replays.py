@@ -40,7 +40,8 @@ class Replay:
     """What a replay found. ``allocated`` and ``reserved`` are the bytes after each event that was played.
 
     ``causes`` has one index per entry of ``allocator.trace``: the event of ``timeline`` that made it happen
-    (replayed traces only).
+    (replayed traces only). Of a recording, ``device`` is the card, ``other_devices`` are those that the file has
+    events of too, and ``lacks`` the actions that were not recorded; a free's missing half was put beside the other.
     """
 
     timeline: MemoryTimeline
@@ -51,6 +52,9 @@ class Replay:
     failure: Failure | None = None
     agreement: Agreement | None = None
     causes: tuple[int, ...] = ()
+    device: int | None = None
+    other_devices: tuple[int, ...] = ()
+    lacks: tuple[str, ...] = ()
 
     @property
     def peak_allocated_bytes(self) -> int:
@@ -88,5 +92,9 @@ class Replay:
                 ["same address", f"{a.num_same_address} of {a.num_allocations}"],
                 ["recorded peak reserved", format_bytes(a.recorded_reserved_peak_bytes)],
             ]
+        if self.other_devices:
+            rows.insert(1, ["device", f"{self.device}; also recorded: {', '.join(map(str, self.other_devices))}"])
+        if self.lacks:
+            rows.append(["not recorded", ", ".join(self.lacks)])
         rows.append(["failed", "nothing" if self.failure is None else self.failure.message])
         return aligned_table(rows)

@@ -12,17 +12,14 @@ from pathlib import Path
 
 from memkit.allocator.caching import CachingAllocator, OutOfMemory
 from memkit.allocator.config import AllocatorConfig
-from memkit.allocator.heap import Driver
-from memkit.allocator.replays import Agreement, Failure, Replay
+from memkit.allocator.heap import Driver, Entry
+from memkit.allocator.player import Player
+from memkit.allocator.recorded import FROM_DRIVER, TO_DRIVER, RecordedRun, recorded_run
+from memkit.allocator.replays import Agreement, Replay
 from memkit.allocator.snapshot_files import as_torch_layout, load_snapshot
 from memkit.allocator.snapshot_start import FREED_BEFORE, build, settle_sizes, state_before
 from memkit.allocator.trace_replay import replay_trace
 from memkit.timeline import Event, Instant, MemoryTimeline
-
-__all__ = ["load_snapshot", "replay_snapshot", "replay_trace"]
-
-FROM_DRIVER = ("segment_alloc", "segment_map")
-TO_DRIVER = ("segment_free", "segment_unmap")
 
 
 def replay_snapshot(
@@ -30,13 +27,17 @@ def replay_snapshot(
     config: AllocatorConfig | None = None,
     capacity_bytes: int | None = None,
     outside_bytes: int = 0,
+    device: int | None = None,
 ) -> Replay:
     """Play a snapshot (or its file), or the events of a trace, through the allocator.
 
-    ``config`` other than the recorded one, or a card of ``capacity_bytes``, asks *what if*: the same requests
-    under other rules. Then ``agreement`` says how the decisions differ, not how good the model is.
+    A snapshot of several cards is of ``device``; where none is named, of the one that ran out of memory, else of
+    the one with most events; the result names the others. ``config`` other than the recorded one, or a card of
+    ``capacity_bytes``, asks *what if*: the same requests under other rules. Then ``agreement`` says how the
+    decisions differ, not how good the model is.
 
-    Raises: ValueError: the snapshot holds no events.
+    Raises: ValueError: the snapshot holds no events (of that device), a field of it is wrong, or actions are
+    missing without which nobody can say what stood in memory.
 
     >>> from memkit import TrainingSetup, models, replay_snapshot, replay_trace, trace_memory, training_build
     >>> from memkit.allocator import predicted_snapshot
@@ -48,98 +49,33 @@ def replay_snapshot(
     if isinstance(source, MemoryTimeline):
         return replay_trace(source, config, capacity_bytes=capacity_bytes, outside_bytes=outside_bytes)
     snapshot = as_torch_layout(source) if isinstance(source, dict) else load_snapshot(source)
-    recorded_config = AllocatorConfig.from_settings(snapshot.get("allocator_settings", {}))
-    config = config or recorded_config
-    entries, device = _entries(snapshot)
-    events = [(e["action"], e.get("addr", 0), e.get("size", 0), e.get("stream", 0)) for e in entries]
-    segments = [s for s in snapshot["segments"] if s.get("device", device) == device]
-    runs = state_before(events, segments)
-    num_ambiguous = settle_sizes(runs, events, recorded_config)
-    allocator = CachingAllocator(config, _RecordedDriver(capacity_bytes, outside_bytes))
-    build(allocator, runs)
-    start = {block.address: block for run in runs for block in run.blocks if not block.is_pending}
+    run = recorded_run(snapshot, device)
+    is_as_recorded = config in (None, run.config) and capacity_bytes is None
+    allocator = CachingAllocator(config or run.config, _RecordedDriver(capacity_bytes, outside_bytes))
+    replaying = Replaying(allocator, run)
     start_bytes = allocator.allocated_bytes
-    player = _Player(allocator, events, [where_of(e.get("frames") or ()) for e in entries])
-    player.play()
-    is_as_recorded = config == recorded_config and capacity_bytes is None
+    replaying.play()
+    player = replaying.player
+    instants = {"start": start_bytes, "peak": allocator.peak["allocated"], "end": allocator.allocated_bytes}
     timeline = MemoryTimeline(
-        instants=(
-            Instant(name="start", total_bytes=start_bytes),
-            Instant(name="peak", total_bytes=allocator.peak["allocated"]),
-            Instant(name="end", total_bytes=allocator.allocated_bytes),
-        ),
+        instants=tuple(Instant(name=name, total_bytes=total) for name, total in instants.items()),
         source="measured" if is_as_recorded else "traced",
-        events=_timeline_events(start, events, player.where),
+        events=(*replaying.before, *(event for event in replaying.events if event is not None)),
         reserved_peak_bytes=allocator.peak["reserved"],
         provenance={"source": str(snapshot.get("source", "memory snapshot"))},
     )
-    count = player.count
-    agreement = Agreement(
-        num_mallocs=count["mallocs"],
-        num_mallocs_predicted=count["mallocs predicted"],
-        num_mallocs_extra=count["mallocs extra"],
-        num_frees=count["frees"],
-        num_frees_predicted=count["frees predicted"],
-        num_frees_extra=count["frees extra"],
-        num_allocations=count["allocations"],
-        num_same_address=count["same address"],
-        first_other_address=player.first_other_address,
-        num_ambiguous_blocks=num_ambiguous,
-        recorded_reserved_peak_bytes=_recorded_reserved_peak(events, segments),
-    )
     return Replay(
         timeline=timeline,
-        config=config,
+        config=allocator.config,
         allocator=allocator,
         allocated=tuple(player.allocated),
         reserved=tuple(player.reserved),
         failure=player.failure,
-        agreement=agreement,
+        agreement=replaying.agreement(),
+        device=run.device,
+        other_devices=run.other_devices,
+        lacks=run.lacks,
     )
-
-
-def _entries(snapshot: dict) -> tuple[list[dict], int]:
-    """The events of the device that has most of them."""
-    traces = snapshot["device_traces"]
-    if not any(traces):
-        raise ValueError("no events in it; torch.cuda.memory._record_memory_history() records them")
-    device = max(range(len(traces)), key=lambda index: len(traces[index]))
-    return traces[device], device
-
-
-def where_of(frames: Sequence[dict]) -> str:
-    """The innermost line of the user's own code, as ``file.py:line function``; frames come innermost
-    first."""
-    for frame in frames:
-        name = frame["filename"].replace("\\", "/")
-        if name.endswith(".py") and "/torch/" not in name:
-            return f"{name.rsplit('/', 1)[-1]}:{frame['line']} {frame['name']}"
-    return frames[0]["name"] if frames else ""
-
-
-def _timeline_events(start: dict, events: Sequence[tuple], where: Sequence[str]) -> tuple[Event, ...]:
-    numbers = {address: number for number, address in enumerate(start)}
-    out = [Event(numbers[a], block.requested_bytes, phase="before") for a, block in start.items()]
-    live = {address: (numbers[address], block.requested_bytes, "") for address, block in start.items()}
-    count = len(numbers)
-    for (action, address, size, _), line in zip(events, where, strict=True):
-        if action == "alloc":
-            live[address] = (count, size, line)
-            out.append(Event(count, size, where=line))
-            count += 1
-        elif action == "free_requested" and address in live:
-            number, num_bytes, line = live.pop(address)
-            out.append(Event(number, -num_bytes, where=line))
-    return tuple(out)
-
-
-def _recorded_reserved_peak(events: Sequence[tuple], segments: Sequence[dict]) -> int:
-    """From the recording alone: the segments at the end, and back through every one that came or went."""
-    reserved = peak = sum(segment["total_size"] for segment in segments)
-    for action, _, size, _ in reversed(events):
-        reserved += size * (action in TO_DRIVER) - size * (action in FROM_DRIVER)
-        peak = max(peak, reserved)
-    return peak
 
 
 class _RecordedDriver(Driver):
@@ -147,94 +83,114 @@ class _RecordedDriver(Driver):
 
     def __init__(self, capacity_bytes: int | None, outside_bytes: int):
         super().__init__(capacity_bytes, outside_bytes)
-        self.recorded: list[tuple[str, int, int, int]] = []
+        self.recorded: list[Entry] = []
         self.next_address = 1 << 52  # addresses of the model's own making, above any that a card gives
 
     def malloc(self, num_bytes: int) -> int | None:
         if not self.take(num_bytes):
             return None
-        for action, address, size, _ in self.recorded:
-            if action == "segment_alloc" and size == num_bytes:
-                return address
+        for entry in self.recorded:
+            if entry.action == "segment_alloc" and entry.size == num_bytes:
+                return entry.address
         return super().reserve(num_bytes)
 
     def reserve(self, num_bytes: int) -> int:
-        for action, address, _, _ in self.recorded:
-            if action == "segment_map":
-                return address
+        for entry in self.recorded:
+            if entry.action == "segment_map":
+                return entry.address
         return super().reserve(num_bytes)
 
 
-class _Player:
-    """Plays recorded events forward through an allocator and keeps count."""
+class Replaying:
+    """A recorded run on its way through an allocator that starts where the run started, decision by decision.
 
-    def __init__(self, allocator: CachingAllocator, events: Sequence[tuple], where: Sequence[str]):
-        self.allocator, self.events, self.where = allocator, events, where
-        self.own_address = {b.address: b.address for b in allocator.blocks.values() if not b.is_free}
-        self.allocated: list[int] = []
-        self.reserved: list[int] = []
+    ``before`` are the births of what stood at the start, ``events`` the births and frees among the entries.
+    """
+
+    def __init__(self, allocator: CachingAllocator, run: RecordedRun, looks_ahead: bool = True):
+        self.allocator, self.run = allocator, run
+        runs = state_before(run.entries, run.segments)
+        self.num_ambiguous = settle_sizes(runs, run.entries if looks_ahead else [], run.config)
+        build(allocator, runs)
+        self.player = Player(allocator)
+        start = [block for held in runs for block in held.blocks if not block.is_pending]
+        self.before = [Event(i, block.requested_bytes, phase="before") for i, block in enumerate(start)]
+        self.block_at = {block.address: event for block, event in zip(start, self.before, strict=True)}
+        self.player.live = {event.block: (address, event) for address, event in self.block_at.items()}
+        self.events = self._events()
+        self.waiting = {block.address: block.address for held in runs for block in held.blocks if block.is_pending}
         self.count = Counter()
         self.first_other_address: int | None = None
-        self.failure: Failure | None = None
-        self.has_stopped = False
+
+    def _events(self) -> list[Event | None]:
+        """One event for each entry that is the birth or the free of a block."""
+        live, out, count = dict(self.block_at), [], len(self.before)
+        for entry, line in zip(self.run.entries, self.run.lines, strict=True):
+            event = None
+            if entry.action == "alloc":
+                event = live[entry.address] = Event(count, entry.size, where=line)
+                count += 1
+            elif entry.action == "free_requested" and entry.address in live:
+                born = live.pop(entry.address)
+                event = Event(born.block, -born.num_bytes, where=born.where)
+            out.append(event)
+        return out
 
     def play(self) -> None:
-        index, driver = 0, self.allocator.driver
-        while index < len(self.events) and not self.has_stopped:
-            action, address, size, stream = self.events[index]
-            if action in TO_DRIVER:
+        """Every entry, up to a request that the model cannot serve."""
+        entries, player, index = self.run.entries, self.player, 0
+        has_stopped = False
+        while index < len(entries) and not has_stopped:
+            entry, event = entries[index], self.events[index]
+            if entry.action in TO_DRIVER:
                 index = self._give_back(index)
                 continue
-            if action in FROM_DRIVER:
-                driver.recorded.append(self.events[index])
-            elif action == "alloc":
-                self._allocate(index, address, size, stream)
-                driver.recorded.clear()
-            elif action == "free_requested":
-                self._free(index, address)
-            elif action == "free_completed":
-                self.allocator.synchronize((FREED_BEFORE, self.own_address.pop(address, None)))
+            if entry.action in FROM_DRIVER:
+                self.allocator.driver.recorded.append(entry)
+            elif entry.action == "alloc" and entry.size:
+                has_stopped = not self._allocate(index, entry, event)
+                self.allocator.driver.recorded.clear()
+            elif entry.action == "free_requested":
+                self._free(index, entry, event)
+            elif entry.action == "free_completed":
+                self.allocator.synchronize((FREED_BEFORE, self.waiting.pop(entry.address, None)))
                 self.allocator.process_events()
-            elif action == "oom" and self.failure is None:  # the run may have caught it and gone on
-                self._fail(index, size, "recorded")
-            self._note(index + 1)
+            elif entry.action == "oom" and player.failure is None:  # the run may have caught it and gone on
+                player.fail(entry.size, self.run.lines[index], "recorded")
+            player.note(index + 1 - len(player.allocated))
             index += 1
 
-    def _fail(self, index: int, size: int, message: str) -> None:
-        self.failure = Failure(event=index, requested_bytes=size, where=self.where[index], message=message)
-
-    def _note(self, up_to: int) -> None:
-        missing = up_to - len(self.allocated)
-        self.allocated += [self.allocator.allocated_bytes] * missing
-        self.reserved += [self.allocator.reserved_bytes] * missing
-
-    def _allocate(self, index: int, address: int, size: int, stream: int) -> None:
+    def _allocate(self, index: int, entry: Entry, event: Event) -> bool:
+        """Whether the model found room."""
         length = len(self.allocator.trace)
         try:
-            own = self.allocator.malloc(size, stream)
+            own = self.player.hold(event, entry.stream)
         except OutOfMemory as error:
-            self._fail(index, size, str(error))
-            self.has_stopped = True
-            return
-        predicted = Counter((e[0], e[2]) for e in self.allocator.trace[length:] if e[0] in FROM_DRIVER)
-        recorded = Counter((e[0], e[2]) for e in self.allocator.driver.recorded)
-        self.count["mallocs"] += recorded.total()
-        self.count["mallocs predicted"] += (predicted & recorded).total()
-        self.count["mallocs extra"] += (predicted - recorded).total()
+            self.player.fail(entry.size, event.where, str(error))
+            return False
+        predicted = _from_and_to(self.allocator.trace[length:], FROM_DRIVER)
+        recorded = _from_and_to(self.allocator.driver.recorded, FROM_DRIVER)
+        self._compare("mallocs", predicted, recorded)
         self.count["allocations"] += 1
-        self.count["same address"] += own == address
-        if own != address and self.first_other_address is None:
+        self.count["same address"] += own == entry.address
+        if own != entry.address and self.first_other_address is None:
             self.first_other_address = index
-        self.own_address[address] = own
+        return True
 
-    def _free(self, index: int, address: int) -> None:
-        own = self.own_address.get(address)
-        if own is None:
+    def _compare(self, what: str, predicted: Counter, recorded: Counter) -> None:
+        self.count[what] += recorded.total()
+        self.count[f"{what} predicted"] += (predicted & recorded).total()
+        self.count[f"{what} extra"] += (predicted - recorded).total()
+
+    def _free(self, index: int, entry: Entry, event: Event | None) -> None:
+        if event is None or event.block not in self.player.live:
             return
-        following = self.events[index + 1] if index + 1 < len(self.events) else (None, None)
-        if following[:2] != ("free_completed", address):  # another stream still uses it
+        own = self.player.live[event.block][0]
+        following = self.run.entries[index + 1] if index + 1 < len(self.run.entries) else None
+        if following is None or following[:2] != ("free_completed", entry.address):  # another stream still uses it
             self.allocator.record_stream(own, (FREED_BEFORE, own))
-        self.allocator.free(own)
+            self.waiting[entry.address] = own
+        self.player.let_go(event)
 
     def _give_back(self, index: int) -> int:
         """A run of returns to the driver: all that ``empty_cache`` would return, or those blocks alone.
@@ -243,23 +199,44 @@ class _Player:
         the retry waited for another stream: the request does not look at the blocks that this set free, the
         model does.
         """
-        end = index
-        while end < len(self.events) and self.events[end][0] in TO_DRIVER:
+        end, entries = index, self.run.entries
+        while end < len(entries) and entries[end].action in TO_DRIVER:
             end += 1
-        recorded = Counter((e[0], e[2]) for e in self.events[index:end])
         heads = [run[0] for run in self.allocator.segments() if len(run) == 1]
         whole = {block.address: block for block in heads if block.is_free and block.span is None}
         predicted = Counter(("segment_free", block.size) for block in whole.values())
-        named = [whole[e[1]] for e in self.events[index:end] if e[1] in whole]
+        named = {e.address: whole[e.address] for e in entries[index:end] if e.address in whole}
         if len(named) == end - index < len(whole):  # garbage collection or oversize blocks: only some go back
-            for block in named:
-                self.allocator.release(block)
+            for block in named.values():
+                self.allocator.heap.release(block)
         else:
             length = len(self.allocator.trace)
             self.allocator.empty_cache()
-            predicted = Counter((e[0], e[2]) for e in self.allocator.trace[length:] if e[0] in TO_DRIVER)
-        self.count["frees"] += end - index
-        self.count["frees predicted"] += (predicted & recorded).total()
-        self.count["frees extra"] += (predicted - recorded).total()
-        self._note(end)
+            predicted = _from_and_to(self.allocator.trace[length:], TO_DRIVER)
+        self._compare("frees", predicted, _from_and_to(entries[index:end], TO_DRIVER))
+        self.player.note(end - len(self.player.allocated))
         return end
+
+    def agreement(self) -> Agreement:
+        """How far the model's decisions were the recorded ones."""
+        names = ("mallocs", "mallocs predicted", "mallocs extra", "frees", "frees predicted", "frees extra")
+        counts = {f"num_{name.replace(' ', '_')}": self.count[name] for name in (*names, "allocations", "same address")}
+        return Agreement(
+            **counts,
+            first_other_address=self.first_other_address,
+            num_ambiguous_blocks=self.num_ambiguous,
+            recorded_reserved_peak_bytes=self._recorded_reserved_peak(),
+        )
+
+    def _recorded_reserved_peak(self) -> int:
+        """From the recording alone: the segments at the end, and back through every one that came or went."""
+        reserved = peak = sum(segment["total_size"] for segment in self.run.segments)
+        for entry in reversed(self.run.entries):
+            reserved += entry.size * ((entry.action in TO_DRIVER) - (entry.action in FROM_DRIVER))
+            peak = max(peak, reserved)
+        return peak
+
+
+def _from_and_to(entries: Sequence[Entry], actions: tuple[str, ...]) -> Counter:
+    """How often which size came from the driver, or went to it."""
+    return Counter((entry.action, entry.size) for entry in entries if entry.action in actions)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from memkit.allocator.caching import CachingAllocator
 from memkit.allocator.config import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES, AllocatorConfig
-from memkit.allocator.heap import Block
+from memkit.allocator.heap import Block, Entry
+from memkit.allocator.recorded import PAGE_BYTES
 from memkit.units import ALLOCATOR_BLOCK_BYTES, TIB
 
-PAGE_BYTES = SMALL_SEGMENT_BYTES
 SPAN_BYTES = 2 * TIB  # addresses given to an expandable segment whose true reservation no snapshot tells
 FREED_BEFORE = "freed before"
 """Stands for the stream that still uses a freed block: (this, the block's address)."""
@@ -51,19 +51,15 @@ class StartSegment:
         return list(zip(self.blocks, ends, strict=False))
 
 
-def state_before(events: Sequence[tuple], segments: Sequence[dict]) -> list[StartSegment]:
-    """Segments and used blocks before the first event, ``events`` being (action, address, size, stream)."""
-    held = {s["address"]: _segment(s) for s in segments if not s.get("is_expandable")}
+def state_before(events: Sequence[Entry], segments: Sequence[dict]) -> list[StartSegment]:
+    """Segments and used blocks before the first event."""
+    held = {s["address"]: _segment(s) for s in segments if not s["is_expandable"]}
     anchors = _anchors(events, segments)
-    blocks = sorted((e[1], e[2]) for e in events if e[0] in ("alloc", "free_completed"))
+    blocks = sorted((e.address, e.size) for e in events if e.action in ("alloc", "free_completed"))
     pages = _pages(segments)
     used = {
         b["address"]: StartBlock(
-            b["address"],
-            b.get("requested_size", b["size"]),
-            b["size"],
-            s["stream"],
-            b["state"] != "active_allocated",
+            b["address"], b["requested_size"], b["size"], b["stream"], b["state"] != "active_allocated"
         )
         for s in segments
         for b in s["blocks"]
@@ -95,24 +91,24 @@ def state_before(events: Sequence[tuple], segments: Sequence[dict]) -> list[Star
         index = bisect_right(starts, block.address) - 1
         if index < 0 or block.address >= starts[index] + runs[index].size:
             raise ValueError(f"the block at {block.address} lies in no segment; the recording lacks events")
+        last = runs[index].blocks[-1] if runs[index].blocks else None
+        if last and last.address + max(last.size, last.requested_bytes) > block.address:
+            raise ValueError(f"the blocks at {last.address} and {block.address} overlap; the recording lacks events")
         runs[index].blocks.append(block)
     return runs
 
 
 def _segment(segment: dict) -> StartSegment:
-    is_small = segment["segment_type"] == "small"
-    return StartSegment(segment["address"], segment["total_size"], segment["stream"], is_small, False)
+    return StartSegment(segment["address"], segment["total_size"], segment["stream"], segment["is_small"], False)
 
 
-def _anchors(events: Sequence[tuple], segments: Sequence[dict]) -> list[tuple[int, int, bool]]:
+def _anchors(events: Sequence[Entry], segments: Sequence[dict]) -> list[tuple[int, int, bool]]:
     """Places of expandable segments whose pool is known: (address, stream, whether small).
 
     A small request maps one page of 2 MiB, a large one never so little.
     """
-    ends = [
-        (s["address"], s["stream"], s["segment_type"] == "small") for s in segments if s.get("is_expandable")
-    ]
-    maps = [(e[1], e[3], e[2] == PAGE_BYTES) for e in events if e[0] == "segment_map"]
+    ends = [(s["address"], s["stream"], s["is_small"]) for s in segments if s["is_expandable"]]
+    maps = [(e.address, e.stream, e.size == PAGE_BYTES) for e in events if e.action == "segment_map"]
     return ends + maps
 
 
@@ -129,9 +125,9 @@ def _was_small(address: int, size: int, blocks: Sequence[tuple[int, int]]) -> bo
 
 def _pages(segments: Sequence[dict]) -> dict[int, tuple[int, bool]]:
     return {
-        page: (s["stream"], s["segment_type"] == "small")
+        page: (s["stream"], s["is_small"])
         for s in segments
-        if s.get("is_expandable")
+        if s["is_expandable"]
         for page in range(s["address"], s["address"] + s["total_size"], PAGE_BYTES)
     }
 
@@ -147,7 +143,7 @@ def _runs(pages: dict[int, tuple[int, bool]]) -> list[StartSegment]:
     return runs
 
 
-def settle_sizes(runs: Sequence[StartSegment], events: Sequence[tuple], config: AllocatorConfig) -> int:
+def settle_sizes(runs: Sequence[StartSegment], events: Sequence[Entry], config: AllocatorConfig) -> int:
     """Give every block its size; return how many could have been larger for all that the recording says."""
     first_in_hole = _first_address_in_hole(runs, events)
     num_ambiguous = 0
@@ -169,7 +165,7 @@ def settle_sizes(runs: Sequence[StartSegment], events: Sequence[tuple], config: 
     return num_ambiguous
 
 
-def _first_address_in_hole(runs: Sequence[StartSegment], events: Sequence[tuple]) -> dict[int, int]:
+def _first_address_in_hole(runs: Sequence[StartSegment], events: Sequence[Entry]) -> dict[int, int]:
     """For a block: where the hole behind it begins, if a block was cut from there before the block was
     freed."""
     starts = [block.address for run in runs for block in run.blocks]
@@ -190,9 +186,9 @@ def build(allocator: CachingAllocator, runs: Sequence[StartSegment]) -> None:
     """Put segments and blocks into an empty allocator, as if it had made them."""
     for run in runs:
         allocator.driver.used_bytes += run.size
-        allocator.count("reserved", run.size)
+        allocator.heap.count("reserved", run.size)
         if not run.is_expandable:
-            pool = allocator.small if run.is_small else allocator.large
+            pool = allocator.heap.small if run.is_small else allocator.heap.large
             block = Block(run.address, run.size, run.stream, pool)
             allocator.blocks[run.address] = block
             _fill(allocator, block, run.blocks)
@@ -203,12 +199,12 @@ def build(allocator: CachingAllocator, runs: Sequence[StartSegment]) -> None:
         above = [run.span_start for run in expandable if run.span_start > own[-1].address]
         end = min([start + SPAN_BYTES, *above])
         span = (start, end - start)
-        pool = allocator.small if is_small else allocator.large
+        pool = allocator.heap.small if is_small else allocator.heap.large
         rest = Block(*span, stream, pool, mapped=False, span=span)
         allocator.blocks[rest.address] = rest
         for run in own:
             block = _cut_off_front(allocator, rest, run.address)
-            rest = allocator.cut(block, run.size)
+            rest = allocator.heap.cut(block, run.size)
             block.mapped = True
             _fill(allocator, block, run.blocks)
         pool.add(rest)
@@ -218,7 +214,7 @@ def _cut_off_front(allocator: CachingAllocator, block: Block, address: int) -> B
     """The part of ``block`` from ``address`` on; what lies before it, if anything, goes into the pool."""
     if address == block.address:
         return block
-    rest = allocator.cut(block, address - block.address)
+    rest = allocator.heap.cut(block, address - block.address)
     block.pool.add(block)
     return rest
 
@@ -227,15 +223,15 @@ def _fill(allocator: CachingAllocator, block: Block, starts: Sequence[StartBlock
     """Cut the used blocks out of a free one."""
     for start in starts:
         block = _cut_off_front(allocator, block, start.address)
-        rest = allocator.cut(block, start.size) if start.size < block.size else None
+        rest = allocator.heap.cut(block, start.size) if start.size < block.size else None
         block.allocated = not start.is_pending
         block.requested_bytes = start.requested_bytes
         if start.is_pending:
             block.num_events = 1
             allocator.waiting[FREED_BEFORE, block.address] = [block]
-        allocator.count("active", block.size)
-        allocator.count("requested", block.requested_bytes)
-        allocator.count("allocated", 0 if start.is_pending else block.size)
+        allocator.heap.count("active", block.size)
+        allocator.heap.count("requested", block.requested_bytes)
+        allocator.heap.count("allocated", 0 if start.is_pending else block.size)
         if rest is None:
             return
         block = rest

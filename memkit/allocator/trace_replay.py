@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from memkit.allocator.caching import CachingAllocator, OutOfMemory
+from memkit.allocator.caching import CachingAllocator
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Driver
-from memkit.allocator.replays import Failure, Replay
+from memkit.allocator.player import Player
+from memkit.allocator.replays import Replay
 from memkit.allocator.workspaces import workspace_bytes
 from memkit.timeline import PARTS, Event, Instant, MemoryTimeline
-
-MATRIX_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"})
-"""Operations that call cuBLAS; the first one of a thread allocates its workspace."""
 
 
 def replay_trace(
@@ -44,14 +42,16 @@ def replay_trace(
     if not trace.events:
         raise ValueError(f"this {trace.source} timeline carries no events to replay")
     allocator = CachingAllocator(config, Driver(capacity_bytes, outside_bytes))
-    player = _TracePlayer(allocator, workspace_bytes(compute_capability) if compute_capability else 0)
+    player = Player(allocator, workspace_bytes(compute_capability) if compute_capability else 0)
     instants: list[Instant] = []
     for like, events in _by_phase(trace):
-        player.play(events)
+        peak_parts = _play(player, events)
         if player.failure is not None:
-            instants.append(player.now(f"out of memory in {events[-1].phase or 'the trace'}"))
+            instants.append(_instant(f"out of memory in {events[-1].phase or 'the trace'}", player.parts))
             break
-        instants += player.instants(like)
+        for i in like:
+            parts = peak_parts if i.name.endswith(" peak") else player.parts
+            instants.append(replace(_instant(i.name, parts), step=i.step, micro_batch=i.micro_batch))
     timeline = MemoryTimeline(
         instants=tuple(instants),
         source=trace.source,
@@ -85,73 +85,16 @@ def _by_phase(trace: MemoryTimeline) -> list[tuple[list[Instant], Sequence[Event
     return [*out, ([], trace.events[played:])] if played < len(trace.events) else out
 
 
-class _TracePlayer:
-    """Plays events and keeps the sum of the blocks by part, now and at the phase's peak."""
-
-    def __init__(self, allocator: CachingAllocator, workspace: int):
-        self.allocator, self.workspace = allocator, workspace
-        self.live: dict[int, tuple[int, str | None]] = {}  # block number: address, part
-        self.parts: dict[str | None, int] = dict.fromkeys(PARTS, 0)
-        self.peak_parts = dict(self.parts)
-        self.threads: set[bool] = set()
-        self.allocated: list[int] = []
-        self.reserved: list[int] = []
-        self.causes: list[int] = []
-        self.failure: Failure | None = None
-
-    def play(self, events: Sequence[Event]) -> None:
-        self.peak_parts = dict(self.parts)
-        peak = self.allocator.allocated_bytes
-        for event in events:
-            try:
-                self._play_one(event)
-            except OutOfMemory as error:
-                where = event.where or event.op
-                self.failure = Failure(
-                    event=len(self.allocated),
-                    requested_bytes=error.requested_bytes,
-                    where=where,
-                    message=str(error),
-                )
-            self.causes += [len(self.allocated)] * (len(self.allocator.trace) - len(self.causes))
-            self.allocated.append(self.allocator.allocated_bytes)
-            self.reserved.append(self.allocator.reserved_bytes)
-            if self.allocated[-1] > peak:
-                peak, self.peak_parts = self.allocated[-1], dict(self.parts)
-            if self.failure is not None:
-                return
-
-    def _play_one(self, event: Event) -> None:
-        if event.num_bytes > 0:
-            self._hold(event.block, event.num_bytes, event.part)
-            is_backward = event.phase == "backward"
-            calls_cublas = bool(MATRIX_PRODUCTS & set(event.op.split(".")))
-            if self.workspace and calls_cublas and is_backward not in self.threads:
-                self.threads.add(is_backward)
-                self._hold(("workspace", is_backward), self.workspace, "temporary")
-        elif event.block in self.live:
-            address, part = self.live.pop(event.block)
-            self.parts[part] -= self.allocator.blocks[address].size
-            self.allocator.free(address)
-
-    def _hold(self, number, num_bytes: int, part: str | None) -> None:
-        address = self.allocator.malloc(num_bytes)
-        self.live[number] = (address, part)
-        self.parts[part] = self.parts.get(part, 0) + self.allocator.blocks[address].size
-
-    def now(self, name: str) -> Instant:
-        return _instant(name, self.parts)
-
-    def instants(self, like: list[Instant]) -> list[Instant]:
-        """The phase's instants, named, numbered and ordered as in the trace."""
-        return [
-            replace(
-                _instant(i.name, self.peak_parts if i.name.endswith(" peak") else self.parts),
-                step=i.step,
-                micro_batch=i.micro_batch,
-            )
-            for i in like
-        ]
+def _play(player: Player, events: Sequence[Event]) -> dict[str | None, int]:
+    """Play up to a failure; the parts at the highest point."""
+    peak, peak_parts = player.allocator.allocated_bytes, dict(player.parts)
+    for event in events:
+        player.play(event)
+        if player.allocated[-1] > peak:
+            peak, peak_parts = player.allocated[-1], dict(player.parts)
+        if player.failure is not None:
+            break
+    return peak_parts
 
 
 def _instant(name: str, parts: dict[str | None, int]) -> Instant:

@@ -72,6 +72,15 @@ class Log:
         self.moments.append(self.moment)
         self.live.discard(block)
 
+    def leave_out(self, start: int) -> None:
+        """Forget the blocks born and freed since position ``start`` of ``events``: one kernel held them in registers."""
+        recent = self.events[start:]
+        gone = set(recent) & {~event for event in recent}
+        kept = [i for i, event in enumerate(recent, start) if event not in gone and ~event not in gone]
+        self.events[start:], self.phases[start:] = (
+            [items[i] for i in kept] for items in (self.events, self.phases)
+        )
+
     def mark(self, name: str, count: int = 1) -> None:
         """The instant ``name`` is now: a phase ends here, the ``count``-th of its kind in this step."""
         self.marks.append((len(self.events), name, self.step, count))

@@ -1,4 +1,4 @@
-"""Real GPU runs through the model: every request to the driver, every address, the peak; and safe reading.
+"""Real GPU runs through the model: every request to the driver, every address, the peak; and safe
 reading.
 
 The recordings are not part of the book. They are looked for in ``$MEMKIT_SNAPSHOTS`` or
@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from memkit.allocator.caching import CachingAllocator, OutOfMemory
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Driver
+from memkit.allocator.recorded import line_of, recorded_run
 from memkit.allocator.snapshot_files import as_torch_layout, load_snapshot
-from memkit.allocator.snapshot_replay import _Player, _RecordedDriver, replay_snapshot, where_of
-from memkit.allocator.snapshot_start import build, settle_sizes, state_before
+from memkit.allocator.snapshot_replay import Replaying, _RecordedDriver, replay_snapshot
 from memkit.allocator.trace_replay import replay_trace
 from memkit.allocator.workspaces import workspace_bytes
 from memkit.timeline import Event, Instant, MemoryTimeline
@@ -80,18 +80,16 @@ def test_the_recording_that_is_ambiguous_without_a_look_ahead():
     addresses; every request to the driver and the peak are right all the same.
     """
     snapshot = recording("medium_512_training")
-    events, settings = events_of(snapshot), snapshot["allocator_settings"]
-    config = AllocatorConfig.from_settings(settings)
-    runs = state_before(events, snapshot["segments"])
-    assert settle_sizes(runs, [], config) == 33
-    allocator = CachingAllocator(config, _RecordedDriver(None, 0))
-    build(allocator, runs)
-    player = _Player(allocator, events, [""] * len(events))
-    player.play()
-    assert player.first_other_address == 179
-    assert (player.count["same address"], player.count["allocations"]) == (6690, 7591)
-    assert player.count["mallocs predicted"] == player.count["mallocs"] == 1
-    assert player.count["mallocs extra"] == 0
+    run = recorded_run(snapshot)
+    allocator = CachingAllocator(run.config, _RecordedDriver(None, 0))
+    replaying = Replaying(allocator, run, looks_ahead=False)
+    assert replaying.num_ambiguous == 33
+    replaying.play()
+    agreement = replaying.agreement()
+    assert agreement.first_other_address == 179
+    assert (agreement.num_same_address, agreement.num_allocations) == (6690, 7591)
+    assert agreement.num_mallocs_predicted == agreement.num_mallocs == 1
+    assert agreement.num_mallocs_extra == 0
     settled = replay_snapshot(snapshot)
     assert settled.agreement.num_ambiguous_blocks == 0
     assert allocator.peak["reserved"] == settled.peak_reserved_bytes
@@ -283,9 +281,9 @@ def test_the_line_of_the_user_is_found_among_the_frames():
         {"filename": "/venv/lib/torch/nn/modules/linear.py", "line": 134, "name": "forward"},
         {"filename": "/home/me/model.py", "line": 12, "name": "mlp"},
     ]
-    assert where_of(frames) == "model.py:12 mlp"
-    assert where_of(frames[:1]) == "at::empty"
-    assert where_of([]) == ""
+    assert line_of(frames, "event") == "model.py:12 mlp"
+    assert line_of(frames[:1], "event") == "at::empty"
+    assert line_of([], "event") == ""
 
 
 # ---------------------------------------------------------------- traces

@@ -1,0 +1,311 @@
+"""One device's part of a snapshot, every field of it checked: what happened, and what stood at the end.
+
+A snapshot comes from elsewhere: cut short, recorded without some of its actions, of another version, or broken. So
+nothing is used before it is looked at, and what contradicts itself is refused with the name of its field. Snapshots
+of torch 2.1 to 2.13 are read, and those of 2.0 whose blocks have no address.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memkit.allocator.config import SMALL_SEGMENT_BYTES, AllocatorConfig
+from memkit.allocator.heap import Entry
+from memkit.units import TIB
+
+MAX_CARD_BYTES = 2 * TIB
+MAX_MAPPED_BYTES = 16 * TIB
+"""Of a recording: more than any card has; and what all its expandable segments may have mapped in turn."""
+MAX_ADDRESS = 1 << 52  # above it lie the addresses that a replay makes up
+PAGE_BYTES = SMALL_SEGMENT_BYTES
+FROM_DRIVER, TO_DRIVER = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
+BLOCK_ACTIONS = ("alloc", "free_requested", "free_completed")
+NOT_PLAYED = ("snapshot", "workspace_snapshot", "user_defined")
+ACTIONS = (*BLOCK_ACTIONS, *FROM_DRIVER, *TO_DRIVER, "oom", *NOT_PLAYED)
+STATES = ("active_allocated", "active_pending_free", "active_awaiting_free", "inactive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedRun:
+    """What a snapshot tells of one device. ``lines`` has the user's own line for each of ``entries``.
+
+    ``other_devices`` are those that have events too; ``lacks`` are the actions that were not recorded, and that
+    were filled in.
+    """
+
+    entries: tuple[Entry, ...]
+    lines: tuple[str, ...]
+    segments: tuple[dict, ...]
+    config: AllocatorConfig
+    device: int
+    other_devices: tuple[int, ...]
+    lacks: tuple[str, ...]
+
+
+def recorded_run(snapshot: dict, device: int | None = None) -> RecordedRun:
+    """The run of ``device``; of the one that ran out of memory, where none is named, else of the busiest.
+
+    Raises: ValueError: no events, a device without events, a field that is missing, of another type or out of its
+    range, and a recording that contradicts itself because actions were left out of it.
+    """
+    traces = field(snapshot, "", "device_traces", list)
+    traces = [checked(trace, f"device_traces[{index}]", list) for index, trace in enumerate(traces)]
+    device = chosen_device(traces, device)
+    place = f"device_traces[{device}]"
+    found = [(entry_of(e, f"{place}[{i}]"), i) for i, e in enumerate(traces[device])]
+    found = [(entry, index) for entry, index in found if entry.action not in NOT_PLAYED]
+    lines: dict[int, str] = {}
+    entries, where = [], []
+    for entry, index in found:
+        frames = traces[device][index].get("frames") or ()
+        if id(frames) not in lines:  # many events share one list
+            lines[id(frames)] = line_of(frames, f"{place}[{index}]")
+        entries.append(entry)
+        where.append(lines[id(frames)])
+    segments = segments_of(snapshot, device)
+    entries, where, lacks = filled_in(entries, where, segments)
+    check_life(entries, segments)
+    return RecordedRun(
+        entries=tuple(entries),
+        lines=tuple(where),
+        segments=segments,
+        config=AllocatorConfig.from_settings(field(snapshot, "", "allocator_settings", dict, {})),
+        device=device,
+        other_devices=tuple(index for index, trace in enumerate(traces) if trace and index != device),
+        lacks=lacks,
+    )
+
+
+def chosen_device(traces: Sequence[list], device: int | None) -> int:
+    """The device whose events are played.
+
+    Raises: ValueError: it has none.
+    """
+    busy = [index for index, trace in enumerate(traces) if trace]
+    if not busy:
+        raise ValueError("no events in it; torch.cuda.memory._record_memory_history() records them")
+    if device is not None:
+        if device not in busy:
+            raise ValueError(f"device={device!r} has no events; there are some of {', '.join(map(str, busy))}")
+        return device
+    ooms = [index for index in busy if any(isinstance(e, dict) and e.get("action") == "oom" for e in traces[index])]
+    return max(ooms or busy, key=lambda index: len(traces[index]))
+
+
+def checked(value: object, place: str, kind: type, low: int | None = None, high: int | None = None):
+    """``value``, if it is of exactly this type and within its bounds.
+
+    Raises: ValueError: naming ``place``.
+    """
+    if type(value) is not kind:
+        raise ValueError(f"{place}={str(value)[:60]!r} is a {type(value).__name__}, not a {kind.__name__}")
+    if low is not None and not low <= value <= high:
+        raise ValueError(f"{place}={str(value)[:60]} is outside {low} to {high}")
+    return value
+
+
+_MISSING = object()
+
+
+def field(record: dict, place: str, key: str, kind: type, default: object = _MISSING, low=None, high=None):
+    """A field of a record; as ``checked``."""
+    value = record.get(key, default)
+    path = f"{place}.{key}" if place else key
+    if value is _MISSING:
+        raise ValueError(f"{path} is missing")
+    return value if value is default else checked(value, path, kind, low, high)
+
+
+def entry_of(record: object, place: str) -> Entry:
+    """One event; an ``oom`` has no address, and what is not played need not have anything."""
+    action = field(checked(record, place, dict), place, "action", str)
+    if action not in ACTIONS:
+        raise ValueError(f"{place}.action={action[:60]!r} is not one of {', '.join(ACTIONS)}")
+    if action in NOT_PLAYED:
+        return Entry(action, 0, 0, 0)
+    address = 0 if action == "oom" else field(record, place, "addr", int, low=0, high=MAX_ADDRESS)
+    size = field(record, place, "size", int, low=0, high=MAX_CARD_BYTES)
+    stream = field(record, place, "stream", int, 0, low=0, high=1 << 64)
+    if action in ("segment_map", "segment_unmap") and (address % PAGE_BYTES or size % PAGE_BYTES):
+        raise ValueError(f"{place}: {action} of {size} B at {address} is not of whole pages of {PAGE_BYTES} B")
+    return Entry(action, address, size, stream)
+
+
+def line_of(frames: object, place: str) -> str:
+    """The innermost line of the user's own code, as ``file.py:line function``; frames come innermost first."""
+    if not isinstance(frames, (list, tuple)):
+        raise ValueError(f"{place}.frames={str(frames)[:60]!r} is no list")
+    for index, frame in enumerate(frames):
+        spot = f"{place}.frames[{index}]"
+        name = field(checked(frame, spot, dict), spot, "filename", str).replace("\\", "/")
+        if name.endswith(".py") and "/torch/" not in name:
+            function, line = field(frame, spot, "name", str), field(frame, spot, "line", int, low=0, high=1 << 31)
+            return f"{name.rsplit('/', 1)[-1]}:{line} {function}"
+    return field(frames[0], f"{place}.frames[0]", "name", str) if frames else ""
+
+
+def segments_of(snapshot: dict, device: int) -> tuple[dict, ...]:
+    """The segments of a device with their blocks, which fill them without gaps.
+
+    A record has ``address``, ``total_size``, ``stream``, ``is_small``, ``is_expandable`` and ``blocks``; a block
+    ``address``, ``size``, ``requested_size``, ``stream`` and ``state``.
+    """
+    segments, total, end = [], 0, 0
+    listed = field(snapshot, "", "segments", list)
+    own = [(i, s) for i, s in enumerate(listed) if checked(s, f"segments[{i}]", dict).get("device", device) == device]
+    for index, segment in own:
+        segments.append(segment_of(segment, f"segments[{index}]"))
+        total += segments[-1]["total_size"]
+    for segment in sorted(segments, key=lambda segment: segment["address"]):
+        if segment["address"] < end:
+            raise ValueError(f"segments: the one at {segment['address']} begins before the end of the one before")
+        end = segment["address"] + segment["total_size"]
+    if total > MAX_CARD_BYTES:
+        raise ValueError(f"segments have {total} B together; no card has more than {MAX_CARD_BYTES}")
+    return tuple(segments)
+
+
+def segment_of(record: dict, place: str) -> dict:
+    """One segment, checked."""
+    address = field(record, place, "address", int, low=0, high=MAX_ADDRESS)
+    size = field(record, place, "total_size", int, low=1, high=MAX_CARD_BYTES)
+    stream = field(record, place, "stream", int, 0, low=0, high=1 << 64)
+    kind = field(record, place, "segment_type", str)
+    if kind not in ("small", "large"):
+        raise ValueError(f"{place}.segment_type={kind[:60]!r} is neither small nor large")
+    is_expandable = field(record, place, "is_expandable", bool, False)
+    if is_expandable and (address % PAGE_BYTES or size % PAGE_BYTES):
+        raise ValueError(f"{place}: {size} B at {address} are not whole pages of {PAGE_BYTES} B")
+    blocks, position = [], address
+    for index, block in enumerate(field(record, place, "blocks", list)):
+        spot = f"{place}.blocks[{index}]"
+        start = field(checked(block, spot, dict), spot, "address", int, position)
+        length = field(block, spot, "size", int, low=1, high=size)
+        state = field(block, spot, "state", str)
+        most = MAX_CARD_BYTES if state == "inactive" else length  # a free block keeps the size last asked for
+        asked = field(block, spot, "requested_size", int, length, low=0, high=most)
+        if start != position or state not in STATES:
+            raise ValueError(f"{spot}: {state[:60]!r} at {start}, where one of {', '.join(STATES)} is at {position}")
+        blocks.append({"address": start, "size": length, "requested_size": asked, "stream": stream, "state": state})
+        position += length
+    if position != address + size:
+        raise ValueError(f"{place}.blocks have {position - address} B, total_size={size}")
+    return {"address": address, "total_size": size, "stream": stream, "is_small": kind == "small",
+            "is_expandable": is_expandable, "blocks": blocks}  # fmt: skip
+
+
+def filled_in(
+    entries: list[Entry], lines: list[str], segments: Sequence[dict]
+) -> tuple[list[Entry], list[str], tuple[str, ...]]:
+    """The entries with both halves of each free where one half was not recorded, and the name of that half."""
+    count = Counter(entry.action for entry in entries)
+    waits = any("pending" in b["state"] or "awaiting" in b["state"] for s in segments for b in s["blocks"])
+    if count["free_requested"] and not count["free_completed"] and not waits:
+        missing = "free_completed"
+    elif count["free_completed"] and not count["free_requested"] and count["alloc"]:
+        missing = "free_requested"
+    else:
+        return entries, lines, ()
+    out, out_lines = [], []
+    for entry, line in zip(entries, lines, strict=True):
+        is_free = entry.action in BLOCK_ACTIONS[1:]
+        both = [entry._replace(action=action) for action in BLOCK_ACTIONS[1:]] if is_free else [entry]
+        out += both
+        out_lines += [line] * len(both)
+    return out, out_lines, (missing,)
+
+
+def check_life(entries: Sequence[Entry], segments: Sequence[dict]) -> None:
+    """Follow every block and segment from the first entry to the end that the snapshot shows.
+
+    Raises: ValueError: a block is born twice or freed twice, or lies in no segment; a segment goes that was not
+    there. Then entries are missing, and what stood in memory cannot be known.
+    """
+    blocks = {b["address"]: b for s in segments for b in s["blocks"] if b["state"].startswith("active")}
+    state: dict[int, str] = {}
+    sizes: dict[int, int] = {}
+    mapped = 0
+    for index, entry in enumerate(entries):
+        action, address, size, _ = entry
+        before = state.get(address)
+        if action == "alloc":
+            refuse_if(before in ("alloc", "free_requested"), index, entry, "free_completed", f"the block is {before}")
+            sizes[address] = size
+        elif action == "free_requested":
+            refuse_if(before in ("free_requested", "free_completed"), index, entry, "alloc", f"it is {before}")
+        elif action == "free_completed":
+            refuse_if(before == "free_completed", index, entry, "alloc", "it was completed before")
+            refuse_if(before == "alloc", index, entry, "free_requested", "nobody asked for it")
+        elif action in ("segment_map", "segment_unmap"):
+            mapped += size
+            refuse_if(mapped > MAX_MAPPED_BYTES, index, entry, "", f"all mapped in turn exceeds {MAX_MAPPED_BYTES} B")
+        if action in BLOCK_ACTIONS:
+            state[address] = action
+            refuse_if(sizes.setdefault(address, size) != size, index, entry, "alloc", f"its size was {sizes[address]}")
+    for address, last in state.items():
+        is_there = address in blocks
+        if is_there != (last != "free_completed"):
+            raise ValueError(f"the block at {address} is last said to be {last}, but at the end it is "
+                             f"{'still' if is_there else 'not'} there: {_ADVICE}")  # fmt: skip
+        asked, size = (blocks[address]["requested_size"], blocks[address]["size"]) if is_there else (0, 0)
+        if is_there and asked not in (sizes[address], size):  # a snapshot of torch 2.0 has no requested size
+            raise ValueError(f"the block at {address} is born with {sizes[address]} B, ends with {asked}: {_ADVICE}")
+    check_places(entries, segments)
+
+
+_ADVICE = "the recording lacks events, so what stood in memory cannot be known; record without skip_actions"
+
+
+def refuse_if(is_wrong: bool, index: int, entry: Entry, missing: str, words: str) -> None:
+    """Raises: ValueError: naming the event and what is likely missing before it."""
+    if is_wrong:
+        lacking = f", a {missing} before it is missing" if missing else ""
+        what = f"event {index}, {entry.action} of {entry.size} B at {entry.address}"
+        raise ValueError(f"{what}: {words}{lacking}; {_ADVICE}")
+
+
+def check_places(entries: Sequence[Entry], segments: Sequence[dict]) -> None:
+    """Go backwards from the end: every block lies in a segment that was there, and no two overlap.
+
+    Raises: ValueError: it does not.
+    """
+    held = sorted((s["address"], s["address"] + s["total_size"]) for s in segments)
+    for index in range(len(entries) - 1, -1, -1):
+        entry = entries[index]
+        start, end = entry.address, entry.address + entry.size
+        if entry.action in TO_DRIVER:
+            overlap = _held_part(held, start, end)
+            refuse_if(overlap > 0, index, entry, "", "it is there later, and nothing brought it back")
+            _add(held, start, end)
+        elif entry.action in FROM_DRIVER:
+            refuse_if(not _take(held, start, end), index, entry, "", "it is not there later, and nothing took it away")
+        elif entry.action in BLOCK_ACTIONS and entry.size:
+            refuse_if(_held_part(held, start, end) < entry.size, index, entry, "", "it lies in no segment")
+
+
+def _held_part(held: list[tuple[int, int]], start: int, end: int) -> int:
+    """Bytes from ``start`` to ``end`` that lie in runs of addresses."""
+    first, total = max(bisect_right(held, (start, MAX_ADDRESS * 2)) - 1, 0), 0
+    for low, high in held[first:]:
+        if low >= end:
+            break
+        total += max(min(high, end) - max(low, start), 0)
+    return total
+
+
+def _add(held: list[tuple[int, int]], start: int, end: int) -> None:
+    held.insert(bisect_right(held, (start, end)), (start, end))
+
+
+def _take(held: list[tuple[int, int]], start: int, end: int) -> bool:
+    """Take addresses out of the runs, if all of them are there."""
+    if _held_part(held, start, end) < end - start:
+        return False
+    first = max(bisect_right(held, (start, MAX_ADDRESS * 2)) - 1, 0)
+    last = first
+    while last < len(held) and held[last][0] < end:
+        last += 1
+    rests = [rest for low, high in held[first:last] for rest in ((low, min(high, start)), (max(low, end), high))]
+    held[first:last] = [(low, high) for low, high in rests if low < high]
+    return True
