@@ -73,12 +73,12 @@ class Log:
         self.live.discard(block)
 
     def leave_out(self, start: int) -> None:
-        """Forget the blocks born and freed since position ``start`` of ``events``: one kernel held them in registers."""
+        """Forget the blocks born and freed since position ``start`` of ``events``: a kernel held them in registers."""
         recent = self.events[start:]
         gone = set(recent) & {~event for event in recent}
         kept = [i for i, event in enumerate(recent, start) if event not in gone and ~event not in gone]
-        self.events[start:], self.phases[start:] = (
-            [items[i] for i in kept] for items in (self.events, self.phases)
+        self.events[start:], self.moments[start:] = (
+            [items[i] for i in kept] for items in (self.events, self.moments)
         )
 
     def mark(self, name: str, count: int = 1) -> None:
