@@ -14,11 +14,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
-PLAIN = {Tensor, torch.nn.Parameter, FakeTensor}
 
 
 class Recorder(Protocol):
@@ -129,11 +125,10 @@ def watching(recorder: Recorder) -> Iterator[Program]:
     """Stand at the doors; the hooks and patches are gone on exit, whatever happened inside."""
     program = Program(recorder)
     run_backward = torch.autograd._engine_run_backward
-    swap_tensors = torch.utils.swap_tensors
     enter_grad, exit_grad = torch.enable_grad.__enter__, torch.enable_grad.__exit__
 
     def backward(roots, *args, **kwargs):
-        if program.is_in_backward or is_compiling():
+        if program.is_in_backward:
             return run_backward(roots, *args, **kwargs)
         program.find_leaves(roots)
         program.report_trained(list(program.trained.values()))
@@ -146,12 +141,6 @@ def watching(recorder: Recorder) -> Iterator[Program]:
             program.is_in_backward = False
             program.report_gradients(program.tensors())
             recorder.now("end_backward")
-
-    def swap(first, second):
-        """torch refuses to swap two tensors while anybody holds a weak reference to one."""
-        for tensor in (first, second):
-            program.trained.pop(id(tensor), None)
-        return swap_tensors(first, second)
 
     def enter(context):
         if program.is_in_backward and not torch.is_grad_enabled():
@@ -177,7 +166,6 @@ def watching(recorder: Recorder) -> Iterator[Program]:
     try:
         with (
             patch.object(torch.autograd, "_engine_run_backward", backward),
-            patch.object(torch.utils, "swap_tensors", swap),
             patch.object(torch.enable_grad, "__enter__", enter),
             patch.object(torch.enable_grad, "__exit__", leave),
         ):
@@ -187,24 +175,9 @@ def watching(recorder: Recorder) -> Iterator[Program]:
             handle.remove()
 
 
-def is_compiling() -> bool:
-    """Whether torch.compile is at work, whose own backward on fake tensors is not the program's."""
-    return torch._guards.TracingContext.try_get() is not None
-
-
-def is_wrapper(value: object) -> bool:
-    """Whether this is a tensor made of tensors: DTensor, a quantized one."""
-    return type(value) not in PLAIN and is_traceable_wrapper_subclass(value)
-
-
 def tensors_in(value: object) -> Iterator[Tensor]:
-    """Every tensor inside nested dicts, lists and tuples; of one that is made of others (sparse, sharded,
-    quantized, inside ``torch.func``) the inner ones.
-    """
-    if is_wrapper(value):
-        for name in value.__tensor_flatten__()[0]:
-            yield from tensors_in(getattr(value, name))
-    elif isinstance(value, Tensor):
+    """Every tensor inside nested dicts, lists and tuples; a sparse one's two, of torch.func the inner."""
+    if isinstance(value, Tensor):
         while torch._C._functorch.is_functorch_wrapped_tensor(value):
             value = torch._C._functorch.get_unwrapped(value)
         yield from (value._indices(), value._values()) if value.layout is torch.sparse_coo else (value,)

@@ -25,7 +25,7 @@ from memkit.tracing.without_values import ShapesOnly, has_values, shapes_only, s
 aten = torch.ops.aten
 CARD = torch.device("cuda", 0)
 META = torch.device("meta")
-CAPABILITY = (8, 0)
+
 
 COUNTED_ON_CARD = (
     "a tensor made without device= is copied to the card, where a trace counts it from its birth; for data "
@@ -265,13 +265,6 @@ def pretend_cuda():
                     stack.enter_context(patch.object(module, name, lambda *_: False))
         for home, name, value in (
             (torch.cuda, "is_available", lambda: True),
-            (torch.cuda, "_lazy_init", lambda: None),
-            (torch.cuda, "get_device_capability", lambda *_: CAPABILITY),
-            (torch.cuda, "get_device_name", lambda *_: "a card that is traced"),
-            (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
-            (torch.cuda, "set_rng_state", lambda *_: None),
-            (torch.cuda, "set_device", lambda *_: None),
-            (torch.cuda, "empty_cache", lambda: None),
             (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
             (torch.cuda, "synchronize", lambda *_: None),
             (torch.cuda, "current_device", lambda: 0),

@@ -11,45 +11,31 @@ runs one is warned.
 """
 
 import contextlib
-import functools
 import sys
 import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memkit.program.doors import PLAIN, OutsideBuild, is_wrapper, run_steps, tensors_in
+from memkit.program.doors import OutsideBuild, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
 from memkit.setup.training import DEVICES
 from memkit.timeline import MemoryTimeline
 from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import fake_cpu
 from memkit.tracing.cuda import pretend_cuda
-from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, grouped_products
+from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS
 from memkit.tracing.scratch import SCRATCH
-from memkit.tracing.without_values import NeedsValues, program_line
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number, format_bytes
+from memkit.tracing.without_values import NeedsValues
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
 
 aten = torch.ops.aten
-
-
-def own_layout(out: object, *tensors: object) -> int:
-    """Bytes of a convolution's tensors, which oneDNN copies into a layout of its own."""
-    return sum(tensor.nbytes for tensor in tensors_in([out, *tensors[:3]]))
-
-
-def packed(out: Tensor, *factors: Tensor) -> int:
-    """Bytes of the right factor, which oneDNN packs for a product of 16-bit numbers."""
-    return factors[-1].nbytes if out.dtype in (torch.bfloat16, torch.float16) else 0
-
-
 VALUE_ERRORS = (NotImplementedError, DataDependentOutputException, DynamicOutputShapeException)
 VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 ENGINE = torch.autograd.graph._engine_run_backward.__code__
@@ -58,17 +44,12 @@ REUSES_FIRST_ARGUMENT = {
     aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
     aten.logical_and.default,
 }  # fmt: skip
-BESIDES = {
-    ("meta", aten.convolution.default): ("cuDNN", None),
-    ("meta", aten.convolution_backward.default): ("cuDNN", None),
-    ("cpu", aten.mkldnn_rnn_layer.default): ("oneDNN", None),
-    ("cpu", aten.convolution.default): ("oneDNN", own_layout),
-    ("cpu", aten.convolution_backward.default): ("oneDNN", own_layout),
-    **{("cpu", product): ("oneDNN", packed) for product in (aten.mm.default, aten.addmm.default, aten.bmm.default)},
+NOT_MODELLED = {
+    ("meta", aten.convolution.default): "cuDNN",
+    ("meta", aten.convolution_backward.default): "cuDNN",
+    ("cpu", aten.mkldnn_rnn_layer.default): "oneDNN",
 }
-"""Operations whose library takes more on the real device than their fake kernels say, and about how much."""
-TOLD_FROM = 0.01
-"""A size that is known is told from this part of the peak on."""
+"""Operations whose library takes more on the real device than their fake kernels say."""
 PRODUCTS = {"aten.mm.default", "aten.bmm.default"}
 FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
 OWN_FILES = {
@@ -111,15 +92,11 @@ def trace_memory(
         run_steps(build, steps, tracer)
         log = tracer.log
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
-    timeline = timeline_of(log, source="traced", device=device, granularity=granularity)
-    tracer.tell_besides(timeline.peak_bytes)
-    return timeline
+    return timeline_of(log, source="traced", device=device, granularity=granularity)
 
 
 class Tracer(TorchDispatchMode):
     """Notes every storage that is born and dies; knows the parameters, gradients and optimizer states."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, device_type: str):
         super().__init__()
@@ -129,7 +106,6 @@ class Tracer(TorchDispatchMode):
         is_cuda = device_type == "meta"
         self.buffers = BUFFERS | SCRATCH if is_cuda else {}
         self.host_outputs = HOST_OUTPUTS if is_cuda else {}
-        self.with_library = {func: told for (kind, func), told in BESIDES.items() if kind == device_type}
         self.sole_owner = (0, 0, 0)
         self.foreign_files = set(OWN_FILES)
         self.forget()
@@ -137,7 +113,6 @@ class Tracer(TorchDispatchMode):
     def forget(self) -> None:
         """Start with an empty log."""
         self.log = Log()
-        self.besides: dict[str, tuple[int, str, str]] = {}
         self.blocks: dict[int, int] = {}
         self.watches: dict[int, weakref.ref] = {}
         self.forward_lines: dict[int, str] = {}
@@ -147,13 +122,6 @@ class Tracer(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any(kind not in PLAIN and hasattr(kind, "__tensor_flatten__") for kind in types):
-            return NotImplemented  # a tensor made of tensors: it calls again, with the inner ones
-        if isinstance(func, torch._ops.HigherOrderOperator):
-            raise NotImplementedError(
-                f"{program_line()}: a trace does not follow {func}; write it with operations of its own, attention as "
-                "F.scaled_dot_product_attention, or measure it"
-            )
         with torch._C.DisableTorchFunction():  # in a backward CudaRules would see the lines below
             if func in REUSES_FIRST_ARGUMENT and self.runs_in_place(func, args, sys._getframe(1).f_code):
                 out = args[0]
@@ -182,8 +150,9 @@ class Tracer(TorchDispatchMode):
                 r.alias_info is None for r in func._schema.returns
             )
             op = self.names[func] = str(func) if makes_storage else ""
-        if func in self.with_library:
-            self.note_library(func, args, out)
+            library = NOT_MODELLED.get((self.device_type, func))
+            if library:
+                warnings.warn(f"{op}: the workspace that {library} takes is not in the trace", stacklevel=3)
         if op:
             in_host = self.host_outputs.get(func, ())
             for number, item in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
@@ -205,40 +174,6 @@ class Tracer(TorchDispatchMode):
         if isinstance(real, Tensor):
             return torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=args[0].device)
         return real
-
-    def note_library(self, func, args, out) -> None:
-        """Remember the operation for which a library takes most besides."""
-        library, size_of = self.with_library[func]
-        size = size_of(out, *args) if size_of else -1
-        if size and size > self.besides.get(library, (-2,))[0]:
-            self.besides[library] = (size, str(func), self.place(sys._getframe(3)))
-
-    def tell_besides(self, peak_bytes: int) -> None:
-        """Warn of what libraries take besides, once each."""
-        for library, (size, op, place) in self.besides.items():
-            if size == -1 or size > TOLD_FROM * peak_bytes:
-                known = f", about {format_bytes(size)} at {place or op}" if size > 0 else ""
-                text = f"{op}: the workspace that {library} takes is not in the trace{known}"
-                warnings.warn(text, stacklevel=3)
-
-    def compiled(self, model=None, **options):
-        """``torch.compile`` for a trace: a function without gradients is one kernel, all else runs as it is."""
-        if model is None:
-            return functools.partial(self.compiled, **options)
-        if isinstance(model, torch.nn.Module):
-            return COMPILE(model, **options)
-
-        @functools.wraps(model)
-        def run(*args, **kwargs):
-            if torch.is_grad_enabled():
-                return COMPILE(model, **options)(*args, **kwargs)
-            start = len(self.log.events)
-            try:
-                return model(*args, **kwargs)
-            finally:
-                self.log.leave_out(start)
-
-        return run
 
     def note_buffers(self, func, args, kwargs) -> None:
         """Record what a kernel takes and gives back before it returns."""
@@ -337,7 +272,6 @@ class Tracer(TorchDispatchMode):
     def saw(self, part: str, tensors: list[Tensor]) -> None:
         with torch._C.DisableTorchFunction():
             refuse_unseen(tensors)
-            tensors = list(tensors_in(tensors))
             if part == "trained":
                 if any(t.device.type == self.device_type and self.block_of(t) is None for t in tensors):
                     raise OutsideBuild
@@ -354,8 +288,6 @@ def source_name(path: str) -> str:
 def refuse_unseen(tensors: list[Tensor]) -> None:
     """Raises: NotImplementedError: a sparse tensor or one inside ``torch.func``: storages are not seen."""
     for tensor in tensors:
-        if is_wrapper(tensor):
-            continue
         is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         if is_wrapped or tensor.layout is not torch.strided:
             kind = "torch.func's transforms" if is_wrapped else "sparse tensors"
@@ -374,7 +306,6 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 TRACE = trace_memory.__code__
-COMPILE = torch.compile
 
 
 @contextmanager
@@ -388,8 +319,6 @@ def recording(device: str):
             tracer = Tracer("cpu")
             mode = stack.enter_context(fake_cpu(tracer.note))
         tracer.known = mode.known
-        stack.enter_context(patch.object(torch, "compile", tracer.compiled))
-        stack.enter_context(grouped_products())
         stack.enter_context(tracer)
         tracer.calibrate()
         tracer.forget()

@@ -14,7 +14,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
-import torch._dynamo.eval_frame
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
@@ -30,20 +29,14 @@ INITIALISERS = torch.nn.init.__file__
 MAX_STAND_IN_BYTES = 16 * MIB
 
 
-COMPILED = (
-    "a compiled function is traced as the code it was made of: compiled, it keeps other tensors for its "
-    "backward and makes fewer in between; measure_memory runs it compiled"
-)
-
-
 class NeedsValues(RuntimeError):
     """An operation asked for the values of a tensor, and the trace has only shapes."""
 
     def __init__(self, operation: str):
         super().__init__(
-            f"{program_line()}: {operation} needs the values of a tensor, and a trace has only shapes and dtypes. "
-            "Take it out of build and step, or write it with a fixed shape: torch.where or masked_fill in place "
-            "of a mask as index, a constant in place of a branch"
+            f"{operation} needs the values of a tensor, and a trace has only shapes and dtypes. Take it "
+            "out of build and step, or write it with a fixed shape: torch.where or masked_fill in place of a "
+            "mask as index, a constant in place of a branch"
         )
 
 
@@ -116,18 +109,6 @@ class ShapesOnly(TorchFunctionMode):
             warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
-def program_line() -> str:
-    """The program's own line that runs now, and the library's line that it has called, if it has."""
-    frame, places = calling_frame(), []
-    while frame is not None and frame.f_code.co_filename.startswith((TORCH_HOME, "<")):
-        frame = frame.f_back
-    while frame is not None and not places:
-        if not frame.f_code.co_filename.startswith((TORCH_HOME, OWN_HOME)):
-            places.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_qualname}")
-        frame = frame.f_back
-    return places[0] if places else "the step"
-
-
 def calling_frame():
     """The frame, torch's own or the program's, that called into this package."""
     frame = sys._getframe(1)
@@ -178,15 +159,7 @@ def shapes_only(mode: ShapesOnly):
     def step_always(scaler, optimizer, optimizer_state, *args, **kwargs):
         return optimizer.step(*args, **kwargs)
 
-    def as_eager(callback):
-        if callable(callback):
-            mode.warn_once("compiled", COMPILED, is_told_in_torch=True)
-        return from_stance(callback)
-
-    from_stance = torch._dynamo.eval_frame._callback_from_stance
     with (
-        torch.compiler.set_stance("force_eager"),
-        patch.object(torch._dynamo.eval_frame, "_callback_from_stance", as_eager),
         patch.object(torch.autograd.graph.saved_tensors_hooks, "__init__", init_hooks),
         patch.object(torch.amp.grad_scaler.GradScaler, "_maybe_opt_step", step_always),
         mode,
