@@ -32,7 +32,9 @@ class Card:
 
     ``memory_report`` is the total as CUDA told it to a process, in the words of the log at ``memory_source``;
     ``nvidia_smi_mib`` is what ``nvidia-smi`` prints for such a card. ``transfers_per_s`` is the data rate of
-    one pin of the memory bus, ``clock_hz`` the boost clock. ``peak_tflops`` is by format the dense rate of a
+    one pin of the memory bus, ``clock_hz`` the boost clock, which registers and caches are counted at. Vendors
+    state matrix rates at a clock of their own: an H100 SXM's 989.4 are 132 SMs, 4,096 operations and 1.83 GHz,
+    below its boost clock of 1.98 GHz. ``peak_tflops`` is by format the dense rate of a
     matrix product with float32 sums, in 10**12 operations per second (vendors' sparse figures are halved).
     ``l2_bytes_per_clock`` and ``link_bytes_per_s`` (one direction, all links) are ``None`` where the vendor
     names none.

@@ -9,6 +9,7 @@ Reading order:
 - ``timeline``: bars by instant and part, for any timeline
 - ``comparison``: columns side by side
 - ``over_time``: every allocation of a step in order, stacked by part
+- ``breakdown``: a block with what it keeps, curves over batch or length, the memory hierarchy
 - ``bits``: one code, bit by bit
 - ``number_line``: all values of a format on a line
 - ``sums``: a sum that grows, or sticks
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.pictures.allocator import allocations_figure, allocator_picture
     from memkit.pictures.bands import stack_bands
     from memkit.pictures.bits import BitPicture
+    from memkit.pictures.breakdown import block_figure, hierarchy_figure, memory_curves_figure
     from memkit.pictures.comparison import breakdown_figure, compare_figure, timeline_figure
     from memkit.pictures.curves import curves_figure
     from memkit.pictures.formats import bit_figure, comparison_figure, number_line_figure, running_sum_figure

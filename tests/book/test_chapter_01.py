@@ -5,10 +5,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from memkit.formula.activations import block_ledger
 from memkit.formula.estimate import estimate_memory
+from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
-from memkit.setup.models import LLAMA_2_7B
-from memkit.setup.recipes import PURE_BF16
+from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_3_8B
+from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
 
@@ -17,10 +19,13 @@ SHORT = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048)
 LONG = replace(SHORT, seq_len=4096)
 
 
-def found_text() -> str:
+def text_of(cell_id: str) -> str:
     cells = json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]
-    text = next("".join(cell["source"]) for cell in cells if cell["id"] == "explorer-text")
-    return text.partition("What you should find")[2]
+    return next("".join(cell["source"]) for cell in cells if cell["id"] == cell_id)
+
+
+def found_text() -> str:
+    return text_of("explorer-text").partition("What you should find")[2]
 
 
 def second_step_peak(setup: TrainingSetup):
@@ -52,3 +57,22 @@ def test_what_accumulation_costs():
     before, after = (second_step_peak(replace(LONG, grad_accum_steps=steps)) for steps in (1, 4))
     assert format_bytes(after.total_bytes - before.total_bytes) in found_text()
     assert "optimizer" in before.name and "backward" in after.name
+
+
+def test_fused_never_peaks_in_the_optimizer():
+    fused = OptimizerConfig(implementation="fused")
+    for batch in (1, 2, 3, 8):
+        assert "backward" in second_step_peak(replace(SHORT, micro_batch_size=batch, optimizer=fused)).name
+
+
+def test_the_logits_spike():
+    setup = TrainingSetup(model=LLAMA_3_8B, precision=AUTOCAST_BF16, seq_len=1024, micro_batch_size=4)
+    logits = setup.tokens_per_micro_batch * LLAMA_3_8B.vocab_size * 4
+    assert format_bytes(logits) in text_of("candidates-text")
+    assert f"{block_ledger(setup).num_bytes / 2**20:.0f} MiB" in text_of("candidates-text")
+
+
+def test_what_the_ten_lines_leave_out_of_gpt2_xl():
+    setup = TrainingSetup(model=GPT2_XL, precision=FP32, seq_len=1024)
+    by_hand = 20 * count_parameters(GPT2_XL) + 512
+    assert f"{(second_step_peak(setup).total_bytes - by_hand) / 1e6:.1f} MB" in text_of("timeline-table-text")
