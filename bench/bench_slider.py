@@ -33,7 +33,8 @@ START = 12
 """Micro-batch in the middle of a range in which the axis, with its line for the card, stands still."""
 
 EXPLORER = f"""
-from memkit.widgets.memory_explorer import MemoryExplorer, steady_step
+from memkit.fitting.advice import steady_step
+from memkit.widgets.memory_explorer import MemoryExplorer
 
 class Uncached(MemoryExplorer):
     def view(self, **state):
@@ -51,7 +52,7 @@ from memkit.hardware.cards import CARDS
 from memkit.setup.models import GPT2_SMALL
 from memkit.pictures.timeline import TimelinePicture
 from memkit.setup.training import TrainingSetup
-from memkit.widgets.memory_explorer import advice, steady_step, verdict
+from memkit.fitting.advice import advice_in_words, steady_step, verdict
 
 class Inline(TimelinePicture):
     _repr_mimebundle_ = None  # leaves the display to pyplot's inline backend
@@ -65,7 +66,7 @@ def show(micro_batch_size):
     figure = plt.figure(FigureClass=Inline)
     figure.redraw(steady_step(setup), capacity_bytes=CARDS["RTX 4090"].memory_bytes, card_name="RTX 4090")
     plt.show()
-    print(verdict(setup, "RTX 4090"), *advice(setup), sep="\\n")
+    print(verdict(setup, "RTX 4090"), *advice_in_words(setup), sep="\\n")
 
 interact(show, micro_batch_size=IntSlider({START}, 1, 64))
 """

@@ -1,14 +1,16 @@
-"""Hold the planner's answers against traces: 200 random cases, each replayed on a card of the case's size.
+"""Hold the planner's answers against traces: random cases, each replayed on a card of the case's size.
 
-    python scripts/judge_planner.py [number of cases]
+    python scripts/judge_planner.py [number of cases [seed ...]]
 
-Writes chapters/recordings/planner_judged_cpu.json. A case is right if the strategy that the planner names fits the card
-by the trace, and no strategy of its list with fewer FLOPs fits the room that it plans with (``planned_room``).
+Without seeds two new ones are drawn, and the file names its own: chapters/recordings/planner_judged_cpu.json. A case
+is right if the strategy that the planner names fits the card by the trace, and none of its list with fewer FLOPs fits
+what it plans with (``planned_room``) of the same card.
 """
 
 import json
 import platform
 import random
+import secrets
 import sys
 from dataclasses import replace
 from datetime import date
@@ -18,19 +20,24 @@ import torch
 
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.trace_replay import replay_trace
-from memkit.fitting.planner import CANDIDATES, CONTEXT_BYTES, EXPANDABLE, plan_recomputation, planned_room
-from memkit.program.strategies import strategy_build
+from memkit.fitting.planner import (
+    CANDIDATES,
+    CONTEXT_BYTES,
+    EXPANDABLE,
+    plan_recomputation,
+    planned_room,
+    traced_step,
+)
 from memkit.recomputation.costs import step_flops
 from memkit.recomputation.peak import predict_peak
 from memkit.setup.models import gpt2_config, llama_config
 from memkit.setup.recipes import PRECISIONS, OptimizerConfig
 from memkit.setup.strategies import FULL, NONE, Strategy
 from memkit.setup.training import TrainingSetup
-from memkit.tracing.trace import trace_memory
 from memkit.units import GIB
 
 FILE = Path(__file__).parent.parent / "chapters" / "recordings" / "planner_judged_cpu.json"
-SEED, STEP_BYTES = 5, GIB // 8
+STEP_BYTES, NUM_SEEDS = GIB // 8, 2
 
 
 def setup_of(case: dict) -> TrainingSetup:
@@ -69,11 +76,11 @@ def random_case(chance: random.Random) -> dict:
     return case | {"card_bytes": max(1, round(wanted / STEP_BYTES)) * STEP_BYTES}
 
 
-def fits_by_trace(setup: TrainingSetup, strategy: Strategy, *rooms: int, config=EXPANDABLE) -> list[bool]:
-    """Whether the traced steps find a place in each room, cuBLAS's workspaces beside them."""
-    trace = trace_memory(strategy_build(setup, strategy))
-    replays = [replay_trace(trace, config, capacity_bytes=room, compute_capability=(8, 0)) for room in rooms]
-    return [replay.failure is None for replay in replays]
+def fits_by_trace(setup: TrainingSetup, strategy: Strategy, card: int, *rooms: int, config=EXPANDABLE) -> list[bool]:
+    """Whether the traced steps find a place in each room of the card, cuBLAS's workspaces beside them."""
+    trace = traced_step(setup, strategy)
+    how = {"capacity_bytes": card, "compute_capability": (8, 0)}
+    return [replay_trace(trace, config, outside_bytes=card - room, **how).failure is None for room in rooms]
 
 
 def judged(case: dict) -> dict:
@@ -83,13 +90,13 @@ def judged(case: dict) -> dict:
     limit = chosen.flops.total if chosen else float("inf")
     cheaper = [strategy for strategy in CANDIDATES if step_flops(setup, strategy).total < limit]
     rooms = planned_room(card), card - CONTEXT_BYTES
-    fits = {strategy.name: fits_by_trace(setup, strategy, *rooms) for strategy in cheaper}
+    fits = {strategy.name: fits_by_trace(setup, strategy, card, *rooms) for strategy in cheaper}
     answer = {"chosen": chosen.strategy.name if chosen else None, "fits": None, "fits_by_default": None}
     if chosen:
-        answer["fits"] = fits_by_trace(setup, chosen.strategy, rooms[1])[0]
-        answer["fits_by_default"] = fits_by_trace(setup, chosen.strategy, rooms[1], config=AllocatorConfig())[0]
+        answer["fits"] = fits_by_trace(setup, chosen.strategy, card, rooms[1])[0]
+        answer["fits_by_default"] = fits_by_trace(setup, chosen.strategy, card, rooms[1], config=AllocatorConfig())[0]
     answer["cheaper_that_fit"] = [name for name, (planned, _) in fits.items() if planned]
-    answer["cheaper_in_the_slack"] = [name for name, (planned, card) in fits.items() if card and not planned]
+    answer["cheaper_in_the_slack"] = [name for name, (planned, whole) in fits.items() if whole and not planned]
     return case | answer
 
 
@@ -98,14 +105,16 @@ def is_right(case: dict) -> bool:
     return case["fits"] is not False and not case["cheaper_that_fit"]
 
 
-def main(num_cases: int = 200) -> None:
+def main(num_cases: int = 200, *seeds: int) -> None:
     torch.set_num_threads(1)
-    chance, cases = random.Random(SEED), []
+    seeds = seeds or tuple(secrets.randbelow(10**9) for _ in range(NUM_SEEDS))
+    chances, cases = [random.Random(seed) for seed in seeds], []
     for number in range(num_cases):
-        cases.append(judged(random_case(chance)))
+        cases.append(judged(random_case(chances[number % len(seeds)])))
         print(number, cases[-1]["chosen"], "right" if is_right(cases[-1]) else f"WRONG {cases[-1]}", flush=True)
     about = {
-        "what": "planner against trace", "command": f"python scripts/judge_planner.py {num_cases}", "seed": SEED,
+        "what": "planner against trace", "seeds": seeds,
+        "command": " ".join(map(str, ("python scripts/judge_planner.py", num_cases, *seeds))),
         "torch": torch.__version__, "machine": platform.machine(), "date": date.today().isoformat(),
         "right": sum(map(is_right, cases)), "cases": len(cases),
         "fit_with_default_segments": sum(case["fits_by_default"] is True for case in cases),

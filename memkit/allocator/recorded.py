@@ -5,6 +5,7 @@ nothing is used before it is looked at, and what contradicts itself is refused w
 of torch 2.1 to 2.13 are read, and those of 2.0 whose blocks have no address.
 """
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +24,12 @@ FROM_DRIVER, TO_DRIVER = ("segment_alloc", "segment_map"), ("segment_free", "seg
 BLOCK_ACTIONS = ("alloc", "free_requested", "free_completed")
 NOT_PLAYED = ("snapshot", "workspace_snapshot", "user_defined")
 ACTIONS = (*BLOCK_ACTIONS, *FROM_DRIVER, *TO_DRIVER, "oom", *NOT_PLAYED)
+PLUMBING = re.compile(
+    r"/(torch|functorch|triton|einops|opt_einsum|jaxtyping|beartype|typeguard)/|/python3[.]\d+/[^/]+$"
+)
+"""Files that run for whoever calls them: torch, what rearranges or checks tensors, the standard library."""
+UNWINDING = ("torch::unwind::", "torch::CapturedTraceback::", "??")
+"""Functions of the recorder itself."""
 STATES = ("active_allocated", "active_pending_free", "active_awaiting_free", "inactive")
 
 
@@ -133,16 +140,24 @@ def entry_of(record: object, place: str) -> Entry:
 
 
 def line_of(frames: object, place: str) -> str:
-    """The innermost line of the user's own code, as ``file.py:line function``; frames come innermost first."""
+    """The innermost line of the program, as ``file.py:line function``; frames come innermost first.
+
+    Lines of ``PLUMBING`` are passed over, for they run for whoever calls them. A stack without Python is named by
+    its innermost function that is not the recorder's own; autograd's thread has such stacks.
+    """
     if not isinstance(frames, (list, tuple)):
         raise ValueError(f"{place}.frames={str(frames)[:60]!r} is no list")
+    names = []
     for index, frame in enumerate(frames):
         spot = f"{place}.frames[{index}]"
-        name = field(checked(frame, spot, dict), spot, "filename", str).replace("\\", "/")
-        if name.endswith(".py") and "/torch/" not in name:
-            function, line = field(frame, spot, "name", str), field(frame, spot, "line", int, low=0, high=1 << 31)
-            return f"{name.rsplit('/', 1)[-1]}:{line} {function}"
-    return field(frames[0], f"{place}.frames[0]", "name", str) if frames else ""
+        file = field(checked(frame, spot, dict), spot, "filename", str).replace("\\", "/")
+        function = field(frame, spot, "name", str)
+        if file.endswith(".py") and not PLUMBING.search(file):
+            return f"{file.rsplit('/', 1)[-1]}:{field(frame, spot, 'line', int, low=0, high=1 << 31)} {function}"
+        names.append(function)
+    if any("torch::autograd::" in name for name in names):
+        return "backward, in autograd's own thread"
+    return next((name for name in names if not name.startswith(UNWINDING)), "")
 
 
 def segments_of(snapshot: dict, device: int) -> tuple[dict, ...]:

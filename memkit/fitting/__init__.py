@@ -4,8 +4,11 @@ Chapters 04, 05, 07 and 10.
 
 Reading order:
 
+- ``edits``: what a change does to recorded events
+- ``advice``: the one adviser: changes, what each does, and what it saves
+- ``recorded_parts``: weights, gradients, states and activations of a recording that names none
 - ``diagnosis``: from a recording or a trace: peak, parts, lines, and the changes that help most
-- ``planner``: the cheapest recomputation whose predicted peak fits
+- ``planner``: the cheapest recomputation that fits, traced before it is shown
 - ``batch_plan``: from a global batch in tokens to micro-batches, steps and ranks
 """
 
@@ -13,8 +16,19 @@ from memkit import loaded_when_used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.fitting.advice import (
+        CHANGES,
+        Change,
+        Effect,
+        advice_in_words,
+        effects_on_setup,
+        verdict,
+        what_ifs,
+    )
     from memkit.fitting.batch_plan import BatchPlan, nearest_plans, plan_batch, planned_setup
-    from memkit.fitting.diagnosis import diagnose_memory, growing_lines
+    from memkit.fitting.diagnosis import diagnose_memory
+    from memkit.fitting.edits import growing_lines
     from memkit.fitting.planner import plan_recomputation, planned_room
+    from memkit.fitting.recorded_parts import with_inferred_parts
 
 __getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

@@ -1,17 +1,20 @@
 """What filled the memory, when, by which line, and which three changes would help most.
 
 Every change is tried, not guessed: the events are changed as the change would change them, played through the
-allocator again, and the two peaks are subtracted.
+allocator again, and the two peaks are subtracted (``memkit.fitting.advice``). A recording has no parts; where
+they are inferred from its pattern the page says so, and where they cannot be it says that.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.replays import Replay
 from memkit.allocator.snapshot_replay import replay_snapshot, replay_trace
+from memkit.fitting.advice import Effect, Run, effects_on_run
+from memkit.fitting.edits import line_of, live_at
+from memkit.fitting.recorded_parts import with_inferred_parts
 from memkit.timeline import PARTS, Event, MemoryTimeline
 from memkit.units import aligned_table, format_bytes
 
@@ -30,78 +33,77 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """A change with the peak of reserved bytes before and after it, both from a replay."""
-
-    name: str
-    why: str
-    before_bytes: int
-    after_bytes: int
-
-    @property
-    def saved_bytes(self) -> int:
-        return self.before_bytes - self.after_bytes
-
-
-@dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """One page about a run: its peak, what stood there, and what would help. ``print`` it."""
+    """One page about a run: its peak, what stood there, and what would help. ``print`` it.
+
+    ``parts_from`` is "trace" where the program told them, "pattern" where they are inferred from a recording,
+    "" where nothing tells them. ``changes`` have one base, ``peak_reserved_bytes``: a change's saving is the
+    difference of two replays from an empty card, taken off it.
+    """
 
     result: Replay
     phase: str
     parts: dict[str | None, int]
     lines: tuple[Line, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[Effect, ...]
+    parts_from: str
+    peak_reserved_bytes: int
 
     def __str__(self) -> str:
-        result = self.result
-        total = sum(self.parts.values())
-        when = f", reached in {self.phase}" if self.phase else ""
-        pages = [
-            f"Peak: {format_bytes(result.peak_allocated_bytes)} allocated{when}; "
-            + f"{format_bytes(result.peak_reserved_bytes)} reserved."
-        ]
-        if result.failure is not None:
-            f = result.failure
-            asked = f"Failed: {format_bytes(f.requested_bytes)} asked by {f.where or 'a line not recorded'}."
-            pages.append(f"{asked} {f.message}")
-        if None not in self.parts:
-            rows = [["what stands there", "bytes", "share"]]
-            rows += [
-                [part.replace("_", " "), format_bytes(size), f"{size / total:.0%}"]
-                for part, size in self.parts.items()
-                if size
-            ]
-            pages.append(aligned_table(rows))
-        rows = [["by line", "part", "blocks", "bytes"]]
-        rows += [
-            [
-                line.where,
-                (line.part or "–").replace("_", " "),
-                str(line.num_blocks),
-                format_bytes(line.num_bytes),
-            ]
-            for line in self.lines
-        ]
-        pages.append(aligned_table(rows))
-        rounding = result.peak_allocated_bytes - total
+        pages = [self._headline(), self._parts(), self._lines()]
+        total, result = sum(self.parts.values()), self.result
         cached = result.peak_reserved_bytes - result.peak_allocated_bytes
         pages.append(
-            f"In no tensor: {format_bytes(max(rounding, 0))} in the allocator's rounding and workspaces, "
-            f"{format_bytes(cached)} reserved but not allocated."
+            f"In no tensor: {format_bytes(max(result.peak_allocated_bytes - total, 0))} in the allocator's rounding "
+            f"and workspaces, {format_bytes(cached)} reserved but not allocated."
         )
-        rows = [["what would help most", "saves", "peak reserved then"]]
-        rows += [[c.name, format_bytes(c.saved_bytes), format_bytes(c.after_bytes)] for c in self.changes]
-        reasons = [f"{c.name}: {c.why}" for c in self.changes]
-        helps = "\n".join([aligned_table(rows), *reasons])
-        pages.append(helps if self.changes else "Nothing tried here saves a byte.")
-        return "\n\n".join(pages)
+        return "\n\n".join([*filter(None, pages), changes_in_words(self.changes)])
+
+    def _headline(self) -> str:
+        result, failure = self.result, self.result.failure
+        when = f", reached in {self.phase}" if self.phase else ""
+        peak = f"Peak: {format_bytes(result.peak_allocated_bytes)} allocated{when}; "
+        lines = [peak + f"{format_bytes(result.peak_reserved_bytes)} reserved."]
+        if failure is not None:
+            asked = f"{format_bytes(failure.requested_bytes)} asked by {failure.where or 'a line not recorded'}"
+            lines.append(f"Failed: {asked}. {failure.message}")
+        if self.peak_reserved_bytes != result.peak_reserved_bytes:
+            lines.append(f"With room enough it would reserve {format_bytes(self.peak_reserved_bytes)}.")
+        return "\n".join(lines)
+
+    def _parts(self) -> str:
+        if not self.parts_from:
+            return "What stands there cannot be told apart: the recording shows no whole training step."
+        total = sum(self.parts.values())
+        head = "what stands there" + (", as its pattern suggests" if self.parts_from == "pattern" else "")
+        rows = [[head, "bytes", "share"]]
+        for part, size in self.parts.items():
+            if size:
+                name = (part or "not told apart").replace("_", " ")
+                rows.append([name, format_bytes(size), f"{size / total:.0%}"])
+        return aligned_table(rows)
+
+    def _lines(self) -> str:
+        rows = [["by line", "part", "blocks", "bytes"]]
+        for line in self.lines:
+            part = (line.part or "–").replace("_", " ")
+            rows.append([line.where, part, str(line.num_blocks), format_bytes(line.num_bytes)])
+        return aligned_table(rows)
+
+
+def changes_in_words(changes: tuple[Effect, ...]) -> str:
+    """A table of changes with what each saves, and a line with its reason."""
+    if not changes:
+        return "Nothing tried here saves a byte."
+    rows = [["what would help most", "saves", "peak reserved then", "known by"]]
+    rows += [[c.name, format_bytes(c.saved_bytes), format_bytes(c.after_bytes), c.how] for c in changes]
+    return "\n".join([aligned_table(rows), *(f"{c.name}: {c.why}" for c in changes)])
 
 
 def diagnose_memory(
     source: dict | str | Path | MemoryTimeline, config: AllocatorConfig | None = None, **card
 ) -> Diagnosis:
-    """Diagnose a memory snapshot (or its file) or a traced timeline; ``card`` as in ``replay``.
+    """Diagnose a memory snapshot (or its file) or a traced timeline; ``card`` as in ``replay_snapshot``.
 
     Raises: ValueError: the source carries no events.
 
@@ -111,138 +113,37 @@ def diagnose_memory(
     True
     """
     result = replay_snapshot(source, config, **card)
-    timeline = result.timeline
+    timeline, parts_from = result.timeline, "trace"
+    if all(event.part is None for event in timeline.events):
+        inferred = with_inferred_parts(timeline.events)
+        parts_from = "pattern" if inferred else ""
+        timeline = replace(timeline, events=inferred or timeline.events)
     base = replay_trace(timeline, result.config)
-    peak = base.peak_event
-    live: dict[int, Event] = {}
-    for event in timeline.events[: peak + 1]:
-        if event.num_bytes > 0:
-            live[event.block] = event
-        else:
-            live.pop(event.block, None)
+    live = live_at(timeline.events, base.peak_event)
+    run = Run(events=timeline.events, live=tuple(live), config=result.config)
+    headline = result.peak_reserved_bytes if result.failure is None else base.peak_reserved_bytes
     parts: Counter = Counter()
-    lines: dict[tuple[str, str | None], list[int]] = {}
-    for event in live.values():
+    for event in live:
         parts[event.part] += event.num_bytes
-        lines.setdefault((_line(event), event.part), []).append(event.num_bytes)
-    ranked = sorted(lines.items(), key=lambda item: -sum(item[1]))
     order = {part: index for index, part in enumerate(PARTS)}
     return Diagnosis(
         result=result,
-        phase=timeline.events[peak].phase,
+        phase=timeline.events[base.peak_event].phase,
         parts=dict(sorted(parts.items(), key=lambda item: order.get(item[0], len(order)))),
-        lines=tuple(
-            Line(where=where, part=part, num_blocks=len(sizes), num_bytes=sum(sizes))
-            for (where, part), sizes in ranked[:NUM_LINES]
-        ),
-        changes=_best_changes(timeline, base, list(live.values()), ranked),
+        lines=lines_of(live)[:NUM_LINES],
+        changes=tuple(effects_on_run(timeline, run, headline, base.peak_reserved_bytes)[:NUM_CHANGES]),
+        parts_from=parts_from,
+        peak_reserved_bytes=headline,
     )
 
 
-def _line(event: Event) -> str:
-    return event.where or event.op or f"blocks of {format_bytes(abs(event.num_bytes))}"
-
-
-def _best_changes(
-    timeline: MemoryTimeline, base: Replay, live: list[Event], ranked: list
-) -> tuple[Change, ...]:
-    """Try what applies, keep the ones that save most."""
-    before, tried = base.peak_reserved_bytes, []
-
-    def attempt(name: str, why: str, events: Sequence[Event], config: AllocatorConfig = base.config) -> None:
-        after = replay_trace(replace(timeline, events=tuple(events)), config).peak_reserved_bytes
-        if after < before and after not in [c.after_bytes for c in tried if c.name.startswith("recompute")]:
-            tried.append(Change(name=name, why=why, before_bytes=before, after_bytes=after))
-
-    events = timeline.events
-    if not base.config.expandable_segments:
-        growing = replace(base.config, expandable_segments=True, max_split_bytes=None)
-        why = "the same requests, but segments that grow leave no holes between them"
-        attempt("PYTORCH_ALLOC_CONF=expandable_segments:True", why, events, growing)
-    grown, unfreed = growing_lines(events), _unfreed(events)
-    if grown:
-        leak = max(grown, key=grown.get)
-        why = f"what it makes in each step is never freed; {format_bytes(grown[leak])} stand at the end"
-        kept = without(events, lambda e: _line(e) == leak and e.block in unfreed)
-        attempt(f"let go of what {leak} leaves behind", why, kept)
-    made = [e for e in live if e.block not in unfreed and e.phase not in ("init", "before")]
-    named = {_line(e) for e in made if e.where or e.op}
-    held = [where for (where, part), _ in ranked if part in ("activations", None) and where in named]
-    again = {e.block for e in events if e.block not in unfreed and e.phase not in ("init", "before")}
-    if held:
-        why = "keep nothing of it; each block is made again just before its last use"
-        kept = recomputed(events, lambda e: _line(e) == held[0] and e.block in again)
-        attempt(f"recompute {held[0]}", why, kept)
-    if any(e.part == "activations" for e in live):
-        why = "every activation half as large; gradients and states stay"
-        attempt("half the micro-batch, twice the accumulation steps", why, scaled(events, "activations", 2))
-        why = "keep none; at least this much stays, for a recomputed layer holds all of its own at once"
-        kept = recomputed(events, lambda e: e.part == "activations" and e.block in again)
-        attempt("recompute all activations", why, kept)
-    if any(e.part == "optimizer_states" for e in live):
-        why = "a quarter of the bytes of 32-bit states"
-        attempt("optimizer states in 8 bits", why, scaled(events, "optimizer_states", 4))
-    if any(e.part == "temporary" and e.phase == "optimizer" for e in live):
-        why = "the optimizer's scratch for one parameter at a time, not for all at once"
-        kept = recomputed(events, lambda e: e.part == "temporary" and e.phase == "optimizer")
-        attempt("foreach=False", why, kept)
-    leaks_first = sorted(tried, key=lambda c: (not c.name.startswith("let go"), c.after_bytes))
-    return tuple(leaks_first[:NUM_CHANGES])
-
-
-def _unfreed(events: Sequence[Event]) -> set[int]:
-    born = {event.block for event in events if event.num_bytes > 0}
-    return born - {event.block for event in events if event.num_bytes < 0}
-
-
-def growing_lines(events: Sequence[Event]) -> dict[str, int]:
-    """Lines that leave blocks behind in each of several steps, with their bytes at the end: leaks, and caches."""
-    unfreed, step, previous = _unfreed(events), 0, ""
-    steps: dict[str, set[int]] = {}
-    sizes: Counter = Counter()
-    for event in events:
-        step += event.phase == "forward" and previous in ("zero_grad", "optimizer")
-        previous = event.phase or previous
-        if (
-            event.block in unfreed
-            and event.part in ("activations", "temporary", None)
-            and event.phase != "before"
-        ):
-            steps.setdefault(_line(event), set()).add(step)
-            sizes[_line(event)] += event.num_bytes
-    return {line: sizes[line] for line, seen in steps.items() if len(seen) > 1}
-
-
-def without(events: Sequence[Event], leaves_out: Callable[[Event], bool]) -> list[Event]:
-    """The events without the blocks that ``leaves_out`` names."""
-    gone = {event.block for event in events if event.num_bytes > 0 and leaves_out(event)}
-    return [event for event in events if event.block not in gone]
-
-
-def scaled(events: Sequence[Event], part: str, divisor: int) -> list[Event]:
-    """The events with every block of ``part`` a ``divisor``-th as large."""
-    out = []
-    for event in events:
-        if event.part == part:
-            size = -(-abs(event.num_bytes) // divisor)
-            event = replace(event, num_bytes=size if event.num_bytes > 0 else -size)
-        out.append(event)
-    return out
-
-
-def recomputed(events: Sequence[Event], chosen: Callable[[Event], bool]) -> list[Event]:
-    """The events with the chosen blocks freed once the next block is born, and made again before their free."""
-    chosen_blocks = {event.block for event in events if event.num_bytes > 0 and chosen(event)}
-    out: list[Event] = []
-    waiting: list[Event] = []
-    for event in events:
-        if event.num_bytes > 0:
-            out.append(event)
-            out += [replace(born, num_bytes=-born.num_bytes) for born in waiting]
-            waiting = [event] if event.block in chosen_blocks else []
-            continue
-        if event.block in chosen_blocks and event.block not in [born.block for born in waiting]:
-            out.append(replace(event, num_bytes=-event.num_bytes))
-        waiting = [born for born in waiting if born.block != event.block]
-        out.append(event)
-    return out
+def lines_of(live: list[Event]) -> tuple[Line, ...]:
+    """The blocks by line and part, the line with most bytes first."""
+    found: dict[tuple[str, str | None], list[int]] = {}
+    for event in live:
+        found.setdefault((line_of(event), event.part), []).append(event.num_bytes)
+    lines = [
+        Line(where=where, part=part, num_blocks=len(sizes), num_bytes=sum(sizes))
+        for (where, part), sizes in found.items()
+    ]
+    return tuple(sorted(lines, key=lambda line: -line.num_bytes))

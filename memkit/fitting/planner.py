@@ -1,18 +1,24 @@
-"""The cheapest way to fit a training step on a card: fewest FLOPs among the strategies whose predicted peak fits.
+"""The cheapest way to fit a training step on a card: fewest FLOPs among the strategies that fit, traced before shown.
 
-A strategy fits when the allocator, in a room of the card's bytes less the stated context and a hundredth for
-fragments, finds a place for every tensor of two steps. The prediction is ``memkit.recomputation.peak``'s, so
-nothing is run. ``scripts/judge_planner.py`` holds its answers against traces.
+The formula (``memkit.recomputation.peak``) tries the strategies from the cheapest on: a strategy fits when the
+allocator, on the card less the stated context and a hundredth for fragments, finds a place for every tensor of
+two steps. The first that fits is then traced, where torch is there, and replayed on the same card with and
+without that hundredth; the answer is the first that both let pass. ``scripts/judge_planner.py`` holds it
+against traces of random cases.
 
 A plan is made for ``PYTORCH_ALLOC_CONF=expandable_segments:True``. With the default segments the reserved
 peak hangs on the order of every small request, and can lie many percent above what stands in tensors: nobody
-can plan for that.
+can plan for that. It hangs on the card's size too: such a segment has addresses for 9/8 of the card, and near
+their end the best fit chooses other blocks. So a room of 1.4 GiB is not a card of 2 GiB with 0.6 GiB taken.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.util import find_spec
 
 from memkit.allocator.caching import OutOfMemory
 from memkit.allocator.config import AllocatorConfig
+from memkit.allocator.trace_replay import replay_trace
 from memkit.recomputation.costs import Flops, step_flops
 from memkit.recomputation.peak import PeakPrediction, predict_peak
 from memkit.setup.strategies import (
@@ -26,6 +32,7 @@ from memkit.setup.strategies import (
     every,
 )
 from memkit.setup.training import TrainingSetup
+from memkit.timeline import MemoryTimeline
 from memkit.units import GIB, aligned_table, as_whole_number, format_bytes
 
 CONTEXT_BYTES = GIB // 2
@@ -41,16 +48,27 @@ CANDIDATES = (NONE, CORE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, ever
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """A strategy, its FLOPs for one micro-batch, and its peak in the room; ``None`` where it runs out of memory."""
+    """A strategy, its FLOPs for one micro-batch, and its peaks on the card.
+
+    ``peak`` is the formula's, ``None`` where it runs out of memory. ``traced_bytes`` is the trace's reserved
+    peak, ``None`` where it was not traced or ran out; ``fits_traced`` is ``None`` where it was not traced.
+    """
 
     strategy: Strategy
     flops: Flops
     peak: PeakPrediction | None
+    traced_bytes: int | None = None
+    fits_traced: bool | None = None
 
     @property
     def fits(self) -> bool:
-        """Whether every tensor finds a place."""
-        return self.peak is not None
+        """Whether every tensor finds a place, by formula and, where it was traced, by the trace."""
+        return self.peak is not None and self.fits_traced is not False
+
+    @property
+    def reserved_bytes(self) -> int | None:
+        """The traced peak of reserved bytes, or else the formula's."""
+        return self.traced_bytes if self.fits_traced else self.peak and self.peak.reserved_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +84,17 @@ class Plan:
         return self.options[-1] if self.options[-1].fits else None
 
     def __str__(self) -> str:
-        rows = [["strategy", "FLOPs run again", "reserved peak"]]
+        rows = [["strategy", "FLOPs run again", "reserved peak", "traced"]]
         for option in self.options:
             peak = format_bytes(option.peak.reserved_bytes) if option.peak else "out of memory"
-            rows.append([option.strategy.name, f"+{option.flops.overhead:.1%}", peak])
+            traced = {None: "–", False: "out of memory"}.get(option.fits_traced, format_bytes(option.traced_bytes))
+            rows.append([option.strategy.name, f"+{option.flops.overhead:.1%}", peak, traced])
         answer = f"nothing fits in {format_bytes(self.room_bytes)}"
         if self.chosen:
-            strategy = self.chosen.strategy
-            answer = f"{strategy.name} fits in {format_bytes(self.room_bytes)}:\n{strategy.code}"
+            strategy, margin = self.chosen.strategy, format_bytes(self.room_bytes - self.chosen.reserved_bytes)
+            how = "traced" if self.chosen.fits_traced else "by formula alone"
+            answer = f"{strategy.name} fits in {format_bytes(self.room_bytes)} with {margin} to spare, {how}:"
+            answer += f"\n{strategy.code}"
         return f"{aligned_table(rows)}\n\n{answer}"
 
 
@@ -82,8 +103,12 @@ def planned_room(card_bytes: int, context_bytes: int = CONTEXT_BYTES) -> int:
 
     >>> planned_room(80 * GIB) // 2**20  # MiB
     80593
+
+    Raises: ValueError: no card, or a context as large as the card.
     """
-    room = card_bytes - context_bytes
+    room = as_whole_number("card_bytes", card_bytes, 1) - as_whole_number("context_bytes", context_bytes)
+    if room < 1:
+        raise ValueError(f"card_bytes={card_bytes} less context_bytes={context_bytes} leaves no room")
     return room - room // SLACK_SHARE
 
 
@@ -95,8 +120,11 @@ def plan_recomputation(
     candidates: tuple[Strategy, ...] = CANDIDATES,
     compute_capability: tuple[int, int] = (8, 0),
     config: AllocatorConfig = EXPANDABLE,
+    is_traced: bool | None = None,
 ) -> Plan:
     """The strategy with the fewest FLOPs that fits ``planned_room``; of equals the first of the list.
+
+    ``is_traced`` says whether the trace has the last word; by default it has where torch is installed.
 
     Raises: ValueError: no candidates, a context larger than the card, or a setup without a formula.
 
@@ -106,20 +134,44 @@ def plan_recomputation(
     >>> plan_recomputation(setup, 24 * GIB).chosen.strategy.name
     'save attention and products'
     """
-    as_whole_number("context_bytes", context_bytes)
-    room = planned_room(as_whole_number("card_bytes", card_bytes, 1), context_bytes)
-    if room < 1 or not candidates:
-        raise ValueError(f"card_bytes={card_bytes} less context_bytes={context_bytes}, {len(candidates)} candidates")
+    if not isinstance(setup, TrainingSetup):
+        raise ValueError(f"setup={setup!r} is not a TrainingSetup")
+    room = planned_room(card_bytes, context_bytes)
+    if not candidates or not all(isinstance(strategy, Strategy) for strategy in candidates):
+        raise ValueError(f"candidates={candidates!r} holds no strategies, or something else; see memkit.strategies")
+    if is_traced is None:
+        is_traced = find_spec("torch") is not None
+    how = {"config": config, "compute_capability": compute_capability}
     costs = [(step_flops(setup, strategy), strategy) for strategy in candidates]
     options = []
     for flops, strategy in sorted(costs, key=lambda pair: pair[0].total):
         try:
-            peak = predict_peak(
-                setup, strategy, room_bytes=room, config=config, compute_capability=compute_capability
-            )
+            peak = predict_peak(setup, strategy, room_bytes=card_bytes, outside_bytes=card_bytes - room, **how)
         except OutOfMemory:
             peak = None
-        options.append(Option(strategy=strategy, flops=flops, peak=peak))
-        if peak:
+        option = Option(strategy=strategy, flops=flops, peak=peak)
+        if peak and is_traced:
+            option = _traced(setup, option, card_bytes, (card_bytes - room, context_bytes), how)
+        options.append(option)
+        if options[-1].fits:
             break
     return Plan(options=tuple(options), room_bytes=room)
+
+
+def _traced(
+    setup: TrainingSetup, option: Option, card_bytes: int, outside: tuple[int, int], how: dict
+) -> Option:
+    """The option with the trace's word: what it reserves with the slack left free, and whether it fits."""
+    trace = traced_step(setup, option.strategy)
+    replays = [replay_trace(trace, capacity_bytes=card_bytes, outside_bytes=taken, **how) for taken in outside]
+    fits = all(replay.failure is None for replay in replays)
+    return replace(option, fits_traced=fits, traced_bytes=replays[0].peak_reserved_bytes if fits else None)
+
+
+@lru_cache(maxsize=16)
+def traced_step(setup: TrainingSetup, strategy: Strategy) -> MemoryTimeline:
+    """Two traced steps of a setup under a strategy. Loads torch."""
+    from memkit.program.strategies import strategy_build
+    from memkit.tracing.trace import trace_memory
+
+    return trace_memory(strategy_build(setup, strategy))

@@ -143,14 +143,16 @@ def predict_peak(
     strategy: Strategy,
     *,
     room_bytes: int | None = None,
+    outside_bytes: int = 0,
     config: AllocatorConfig | None = None,
     compute_capability: tuple[int, int] = (8, 0),
     steps: int = 2,
 ) -> PeakPrediction:
     """Peak of ``steps`` training steps on a CUDA card, cuBLAS's workspaces included, its context not.
 
-    With ``room_bytes`` the allocator gets no more than that from the driver. It then gives unused segments
-    back before it asks again, as PyTorch's does: a smaller card makes it tidy.
+    With ``room_bytes`` the allocator runs on a card of so many, of which ``outside_bytes`` are others'. It gives
+    unused segments back before it asks for more than the rest, as PyTorch's does: a smaller card makes it tidy.
+    An expandable segment has addresses for 9/8 of the card, so that the two are not the same as their difference.
 
     Raises: OutOfMemory: the room does not suffice. ValueError: a strategy that has no formula here (reentrant,
     offload), a CPU, several micro-batches.
@@ -166,7 +168,8 @@ def predict_peak(
         raise ValueError(f"strategy {strategy.name!r} has no formula for its peak; trace it")
     if setup.device != "cuda" or setup.grad_accum_steps != 1:
         raise ValueError(f"device={setup.device!r}, grad_accum_steps={setup.grad_accum_steps}: allowed are 'cuda', 1")
-    player, workspace = _Player(CachingAllocator(config, Driver(room_bytes))), workspace_bytes(compute_capability)
+    player = _Player(CachingAllocator(config, Driver(room_bytes, outside_bytes)))
+    workspace = workspace_bytes(compute_capability)
     for _, num_bytes in initial_events(setup):
         player.change(num_bytes)
     events, first_products = micro_batch_events(setup, strategy)

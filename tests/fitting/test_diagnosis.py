@@ -1,14 +1,18 @@
 """A diagnosis finds what was planted, and its predictions are checked against runs that make the change."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from memkit.allocator.recorded import line_of
 from memkit.allocator.snapshot_replay import replay_trace
 from memkit.allocator.snapshot_writer import predicted_snapshot
-from memkit.fitting.diagnosis import diagnose_memory, growing_lines, recomputed, scaled, without
+from memkit.fitting.advice import FOR_LOOP, NO_GRAD
+from memkit.fitting.diagnosis import diagnose_memory
+from memkit.fitting.edits import gradients_set_to_none, growing_lines, recomputed, scaled, without
 from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
 from memkit.units import MIB
@@ -85,7 +89,7 @@ def test_foreach_off_is_predicted_as_the_traced_run_has_it():
         return step
 
     page = diagnose_memory(trace_memory(lambda: deep(foreach=True)))
-    change = next(change for change in page.changes if change.name == "foreach=False")
+    change = next(change for change in page.changes if change.change is FOR_LOOP)
     real = replay_trace(trace_memory(lambda: deep(foreach=False))).peak_reserved_bytes
     assert abs(change.after_bytes - real) < 0.05 * real
     assert change.saved_bytes > 30 * MIB
@@ -134,3 +138,76 @@ def test_a_run_that_nothing_helps_says_so():
     assert "Nothing tried here saves a byte." in str(page)
     with pytest.raises(ValueError, match="no events"):
         diagnose_memory(MemoryTimeline(instants=(end,), source="traced"))
+
+
+def frame(filename: str, line: int, name: str) -> dict:
+    return {"filename": filename, "line": line, "name": name}
+
+
+@pytest.mark.parametrize("frames, line", [
+    ([frame("??", 0, "torch::unwind::unwind()"), frame("??", 0, "torch::CapturedTraceback::gather(bool, bool, bool)"),
+      frame("??", 0, "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)")],
+     "backward, in autograd's own thread"),
+    ([frame("/env/lib/python3.12/site-packages/torch/nn/modules/linear.py", 125, "forward"),
+      frame("/env/lib/python3.12/site-packages/einops/einops.py", 523, "rearrange"),
+      frame("/home/me/course/model.py", 41, "forward"), frame("/home/me/course/train.py", 9, "<module>")],
+     "model.py:41 forward"),
+    ([frame("/usr/lib/python3.11/contextlib.py", 81, "inner"), frame("C:\\work\\train.py", 3, "step")],
+     "train.py:3 step"),
+    ([frame("/e/lib/python3.12/site-packages/transformers/models/llama/modeling_llama.py", 180, "forward")],
+     "modeling_llama.py:180 forward"),
+    ([], ""),
+])  # fmt: skip
+def test_a_line_is_the_programs_own(frames, line):
+    assert line_of(frames, "frames") == line
+
+
+def test_every_figure_has_one_base():
+    page = diagnose_memory(predicted_snapshot(replay_trace(trace_memory(build))))
+    assert page.changes
+    for change in page.changes:
+        assert change.before_bytes == page.peak_reserved_bytes == page.result.peak_reserved_bytes
+        assert change.after_bytes == change.before_bytes - change.saved_bytes < change.before_bytes
+
+
+def forward_only(keeps_graph: bool):
+    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(500, 500), torch.nn.GELU()) for _ in range(12)))
+    model = model.to("cuda")
+
+    def step():
+        with torch.set_grad_enabled(keeps_graph):
+            model(torch.randn(4096, 500, device="cuda"))
+
+    return step
+
+
+def test_a_forward_without_a_backward_brings_no_grad():
+    """What it is said to save is what the same program saves when it does so."""
+    real = replay_trace(trace_memory(lambda: forward_only(keeps_graph=False))).peak_reserved_bytes
+    trace = trace_memory(lambda: forward_only(keeps_graph=True))
+    for source in (trace, predicted_snapshot(replay_trace(trace))):
+        first = diagnose_memory(source).changes[0]
+        assert first.change is NO_GRAD
+        assert abs(first.after_bytes - real) <= 0.1 * first.before_bytes
+    plain = trace_memory(lambda: forward_only(keeps_graph=False))
+    for source in (plain, predicted_snapshot(replay_trace(plain))):
+        assert NO_GRAD not in [effect.change for effect in diagnose_memory(source).changes]
+
+
+def test_gradients_set_to_none_stand_where_the_program_has_them():
+    def trained(set_to_none: bool):
+        model = torch.nn.Sequential(*(torch.nn.Linear(1000, 1000) for _ in range(8))).to("cuda")
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+
+        def step():
+            torch.ones(64_000_000, device="cuda").sum()  # the peak: what stands through it counts
+            model(torch.ones(16, 1000, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=set_to_none)
+
+        return step
+
+    trace = trace_memory(lambda: trained(set_to_none=False), steps=3)
+    real = replay_trace(trace_memory(lambda: trained(set_to_none=True), steps=3))
+    changed = replay_trace(replace(trace, events=tuple(gradients_set_to_none(trace.events))))
+    assert changed.peak_allocated_bytes == real.peak_allocated_bytes < replay_trace(trace).peak_allocated_bytes

@@ -1,17 +1,19 @@
 """The planner's answers against traces: 200 recorded cases, of which 20 are judged again here."""
 
 import json
+import random
+import re
 import runpy
 from pathlib import Path
 
 import pytest
 
-from memkit.fitting.planner import CANDIDATES, plan_recomputation
+from memkit.fitting.planner import CANDIDATES, CONTEXT_BYTES, plan_recomputation, planned_room
 from memkit.setup.models import LLAMA_3_8B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import FULL, NONE
 from memkit.setup.training import TrainingSetup
-from memkit.units import GIB
+from memkit.units import GIB, format_bytes
 
 ROOT = Path(__file__).parents[2]
 JUDGE = runpy.run_path(str(ROOT / "scripts" / "judge_planner.py"))
@@ -30,6 +32,13 @@ def test_two_hundred_cases_were_judged():
     assert all(case["fits"] is not False for case in cases), "what the planner says fits, fits"
     assert RECORDED["about"]["right"] >= 197
     assert {case["chosen"] for case in cases} >= {"none", "save attention", None}, "cards of every size"
+
+
+def test_the_recording_names_the_seeds_that_drew_its_cases():
+    chances = [random.Random(seed) for seed in RECORDED["about"]["seeds"]]
+    for number in range(4):
+        drawn = JUDGE["random_case"](chances[number % len(chances)])
+        assert drawn == {key: value for key, value in RECORDED["cases"][number].items() if key not in ANSWERS}
 
 
 @pytest.mark.parametrize("number", range(0, 200, 10))
@@ -71,3 +80,45 @@ def test_the_plan_shows_its_code():
 def test_a_card_all_context_is_refused():
     with pytest.raises(ValueError, match="card_bytes=1000 less context_bytes=2000"):
         plan_recomputation(SETUP, 1000, context_bytes=2000)
+
+
+THREE = (
+    ({"family": "GPT-2", "num_layers": 2, "hidden_size": 512, "num_heads": 8, "vocab_size": 32000, "seq_len": 1408,
+      "micro_batch_size": 4, "precision": "pure bf16", "optimizer": "fused", "attention": "flash", "dropout": 0.0,
+      "card_bytes": 2013265920}, "none"),
+    ({"family": "Llama", "num_layers": 4, "hidden_size": 1536, "num_heads": 24, "vocab_size": 8192, "seq_len": 256,
+      "micro_batch_size": 8, "precision": "fp32", "optimizer": "foreach", "attention": "stored", "dropout": 0.0,
+      "card_bytes": 3221225472}, "save every second product"),
+    ({"family": "Llama", "num_layers": 6, "hidden_size": 1792, "num_heads": 28, "vocab_size": 32000, "seq_len": 640,
+      "micro_batch_size": 13, "precision": "pure bf16", "optimizer": "foreach", "attention": "flash", "dropout": 0.1,
+      "card_bytes": 6442450944}, "save attention and products"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case, formula_alone", THREE)
+def test_three_plans_that_once_did_not_fit(case, formula_alone):
+    """By formula they are chosen, and two of them fail on the card; what is shown now has a trace that fits."""
+    setup, card = JUDGE["setup_of"](case), case["card_bytes"]
+    assert plan_recomputation(setup, card, is_traced=False).chosen.strategy.name == formula_alone
+    plan = plan_recomputation(setup, card)
+    assert plan.chosen.fits_traced
+    assert JUDGE["fits_by_trace"](setup, plan.chosen.strategy, card, card - CONTEXT_BYTES) == [True]
+    failed = [option for option in plan.options if option.fits_traced is False]
+    assert [option.strategy.name for option in failed] == ([formula_alone] if case["family"] == "Llama" else [])
+
+
+def test_a_plan_says_whether_it_was_traced_and_its_margin():
+    plan = plan_recomputation(SETUP, 90 * GIB, candidates=(FULL,), is_traced=False)
+    margin = plan.room_bytes - plan.chosen.peak.reserved_bytes
+    assert f"with {format_bytes(margin)} to spare, by formula alone" in str(plan)
+    assert "to spare, traced" in str(plan_recomputation(SETUP, 90 * GIB, candidates=(FULL,)))
+
+
+@pytest.mark.parametrize(
+    "card, context, words",
+    [(-1, 0, "card_bytes=-1 is below 1"), (10, -1, "context_bytes=-1"), (10, 10, "leaves no room"),
+     ("80", 0, "card_bytes='80'"), (1.5, 0, "card_bytes=1.5"), (None, 0, "card_bytes=None")],
+)  # fmt: skip
+def test_no_room_is_refused(card, context, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        planned_room(card, context)

@@ -14,6 +14,7 @@ import pytest
 from bad_values import BAD_VALUES
 from PIL import Image
 
+from memkit.fitting.advice import NO_CARD, advice_in_words, effects_on_setup, verdict, what_ifs
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
 from memkit.setup.models import GPT2_SMALL, LLAMA_2_7B, TINY_LLAMA
@@ -21,7 +22,7 @@ from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.units import format_bytes
 from memkit.widgets import keys
-from memkit.widgets.memory_explorer import NO_CARD, MemoryExplorer, advice, verdict, what_helps, what_ifs
+from memkit.widgets.memory_explorer import MemoryExplorer
 from memkit.widgets.panel import Number, Panel, View, choice, html_table, switch
 from memkit.widgets.step_timeline import MEANING, StepTimeline, changes
 
@@ -199,10 +200,10 @@ def test_fitting_is_a_comparison_of_bytes(card, micro_batch_size):
 
 def test_what_helps_is_sorted_and_each_really_helps():
     peak = estimate_memory(SETUP, steps=2).for_step(2).peak_bytes
-    helps = what_helps(SETUP)
-    assert helps and [size for _, size in helps] == sorted(size for _, size in helps)
-    assert all(size < peak for _, size in helps)
-    assert helps[0][0] in advice(SETUP)[0]
+    helps = effects_on_setup(SETUP)
+    assert helps and [e.after_bytes for e in helps] == sorted(e.after_bytes for e in helps)
+    assert all(e.after_bytes < peak == e.before_bytes for e in helps)
+    assert helps[0].name in advice_in_words(SETUP)[0]
 
 
 def test_one_more_sequence_is_the_difference_of_two_estimates():
@@ -210,7 +211,7 @@ def test_one_more_sequence_is_the_difference_of_two_estimates():
         estimate_memory(replace(SETUP, micro_batch_size=size), steps=2).for_step(2).peak_bytes
         for size in (8, 9)
     ]
-    assert format_bytes(peaks[1] - peaks[0]) in advice(SETUP)[1]
+    assert format_bytes(peaks[1] - peaks[0]) in advice_in_words(SETUP)[1]
 
 
 def test_words_that_fail_are_explained_and_the_picture_stays():

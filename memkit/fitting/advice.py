@@ -1,0 +1,344 @@
+"""The one adviser: what would lower the peak, by how much, and how that is known.
+
+A ``Change`` is a record: its name, why it helps, and what it does to a ``TrainingSetup``, to the events of a run
+and to the allocator's options, as far as it can be said. Whoever advises tries changes and shows ``Effect``s, the
+most helpful first: the memory explorer, the planner, ``diagnose_memory`` and ``memkit report``. Nothing is
+decided by the text that is shown.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from memkit.allocator.config import AllocatorConfig
+from memkit.allocator.trace_replay import replay_trace
+from memkit.fitting.edits import (
+    BEFORE_THE_STEPS,
+    freed_at_once,
+    gradients_set_to_none,
+    growing_lines,
+    held_for_no_backward,
+    line_of,
+    recomputed,
+    scaled,
+    unfreed,
+    without,
+)
+from memkit.formula.estimate import estimate_memory
+from memkit.hardware.cards import CARDS
+from memkit.setup.recipes import PURE_BF16
+from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
+from memkit.timeline import PARTS, Event, MemoryTimeline, where
+from memkit.units import format_bytes
+
+NO_CARD = "no card"
+ADAMS = ("Adam", "AdamW", "AdamW amsgrad")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run's events, the blocks alive at its peak, and the allocator's options."""
+
+    events: tuple[Event, ...]
+    live: tuple[Event, ...]
+    config: AllocatorConfig
+
+    def holds(self, part: str, phase: str = "") -> bool:
+        """Whether a block of the part (born in the phase) stands at the peak."""
+        return any(event.part == part and phase in ("", event.phase) for event in self.live)
+
+    def has_phase(self, phase: str) -> bool:
+        """Whether anything happened in the phase."""
+        return any(event.phase == phase for event in self.events)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One thing to change. A function gives the changed setup, events or options, or ``None`` where nothing changes.
+
+    ``comes_first``: it mends a fault, so it is named before what only saves more. ``program`` names the change of
+    ``memkit.program.changed`` that does it to a running program, where there is one.
+    """
+
+    name: str
+    why: str
+    to_setup: Callable[[TrainingSetup], TrainingSetup | None] = lambda setup: None
+    to_events: Callable[[Run], Sequence[Event] | None] = lambda run: None
+    to_config: Callable[[AllocatorConfig], AllocatorConfig | None] = lambda config: None
+    comes_first: bool = False
+    program: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """A change that was tried: the peak before and after it, in bytes, and how that is known."""
+
+    change: Change
+    before_bytes: int
+    after_bytes: int
+    how: str  # "formula", "replay of changed events", "replay", "trace"
+
+    @property
+    def name(self) -> str:
+        return self.change.name
+
+    @property
+    def why(self) -> str:
+        return self.change.why
+
+    @property
+    def saved_bytes(self) -> int:
+        return self.before_bytes - self.after_bytes
+
+
+def helpful(effects: Iterable[Effect]) -> list[Effect]:
+    """Those that lower the peak: what mends a fault first, then what saves most; of equals the first."""
+    helps = [effect for effect in effects if effect.saved_bytes > 0]
+    return sorted(helps, key=lambda effect: (not effect.change.comes_first, effect.after_bytes))
+
+
+# --- what a change does to a setup ------------------------------------------------------------------------------
+
+
+def _flash(setup: TrainingSetup) -> TrainingSetup | None:
+    return replace(setup, attention="flash") if setup.attention == "stored" else None
+
+
+def _full(setup: TrainingSetup) -> TrainingSetup | None:
+    return replace(setup, recomputation="full") if setup.recomputation != "full" else None
+
+
+def _selective(setup: TrainingSetup) -> TrainingSetup | None:
+    applies = setup.recomputation == "none" and setup.attention == "stored"
+    return replace(setup, recomputation="selective") if applies else None
+
+
+def _half_batch(setup: TrainingSetup) -> TrainingSetup | None:
+    size, count = setup.micro_batch_size, 2 * setup.grad_accum_steps
+    can = size % 2 == 0 and count <= MAX_GRAD_ACCUM_STEPS
+    return replace(setup, micro_batch_size=size // 2, grad_accum_steps=count) if can else None
+
+
+def _pure_bf16(setup: TrainingSetup) -> TrainingSetup | None:
+    return replace(setup, precision=PURE_BF16) if setup.precision.name != PURE_BF16.name else None
+
+
+def _8_bit(setup: TrainingSetup) -> TrainingSetup | None:
+    optimizer = replace(setup.optimizer, name="8-bit AdamW")
+    return replace(setup, optimizer=optimizer) if setup.optimizer.name in ADAMS else None
+
+
+def _implementation(name: str, instead_of: tuple[str, ...]) -> Callable[[TrainingSetup], TrainingSetup | None]:
+    def changed(setup: TrainingSetup) -> TrainingSetup | None:
+        can = setup.optimizer.implementation in instead_of and (name, setup.optimizer.name) != ("fused", "Adafactor")
+        return replace(setup, optimizer=replace(setup.optimizer, implementation=name)) if can else None
+
+    return changed
+
+
+def _set_to_none(setup: TrainingSetup) -> TrainingSetup | None:
+    return None if setup.sets_grads_to_none else replace(setup, sets_grads_to_none=True)
+
+
+# --- what a change does to the events of a run ------------------------------------------------------------------
+
+
+def _half_activations(run: Run) -> Sequence[Event] | None:
+    return scaled(run.events, "activations", 2) if run.holds("activations") and run.has_phase("backward") else None
+
+
+def _all_activations(run: Run) -> Sequence[Event] | None:
+    if not run.holds("activations") or not run.has_phase("backward"):
+        return None
+    kept = unfreed(run.events)
+    return recomputed(run.events, lambda e: e.part == "activations" and _is_made_by_a_step(e, kept))
+
+
+def _quarter_states(run: Run) -> Sequence[Event] | None:
+    return scaled(run.events, "optimizer_states", 4) if run.holds("optimizer_states") else None
+
+
+def _one_at_a_time(run: Run) -> Sequence[Event] | None:
+    if not run.holds("temporary", "optimizer"):
+        return None
+    return recomputed(run.events, lambda e: e.part == "temporary" and e.phase == "optimizer")
+
+
+def _no_temporaries(run: Run) -> Sequence[Event] | None:
+    if not run.holds("temporary", "optimizer"):
+        return None
+    return without(run.events, lambda e: e.part == "temporary" and e.phase == "optimizer")
+
+
+def _no_grad(run: Run) -> Sequence[Event] | None:
+    trains = run.has_phase("backward") or run.has_phase("optimizer")
+    held = set() if trains else held_for_no_backward(run.events)
+    return freed_at_once(run.events, lambda e: e.block in held) if held else None
+
+
+def _gradients_to_none(run: Run) -> Sequence[Event] | None:
+    changed = gradients_set_to_none(run.events)
+    return changed if len(changed) != len(run.events) else None
+
+
+def _is_made_by_a_step(event: Event, kept: set[int]) -> bool:
+    return event.block not in kept and event.phase not in BEFORE_THE_STEPS
+
+
+def _growing_segments(config: AllocatorConfig) -> AllocatorConfig | None:
+    return None if config.expandable_segments else replace(config, expandable_segments=True, max_split_bytes=None)
+
+
+FULL_RECOMPUTATION = Change(
+    name="full recomputation, which runs each forward twice", to_setup=_full, to_events=_all_activations,
+    why="a block keeps its input alone and is run again; at least this much stays, for it then holds all of its own",
+    program="checkpointed",
+)  # fmt: skip
+HALF_BATCH = Change(
+    name="half the micro-batch, accumulated twice", to_setup=_half_batch, to_events=_half_activations,
+    why="every activation half as large; gradients and states stay",
+)  # fmt: skip
+EIGHT_BIT = Change(
+    name="8-bit AdamW", to_setup=_8_bit, to_events=_quarter_states, why="a quarter of the bytes of 32-bit states"
+)
+FOR_LOOP = Change(
+    name="optimizer step for-loop, one tensor at a time (foreach=False)", program="for_loop",
+    to_setup=_implementation("for-loop", ("foreach",)), to_events=_one_at_a_time,
+    why="the optimizer's scratch for one parameter at a time, not for all at once",
+)  # fmt: skip
+FUSED = Change(
+    name="optimizer step fused, in one kernel (fused=True)", program="fused",
+    to_setup=_implementation("fused", ("foreach", "for-loop")), to_events=_no_temporaries,
+    why="one kernel updates a parameter without any scratch",
+)  # fmt: skip
+SET_TO_NONE = Change(
+    name="zero_grad(set_to_none=True)", to_setup=_set_to_none, to_events=_gradients_to_none, program="set_to_none",
+    why="gradients go after the optimizer's step instead of standing through the next forward", comes_first=True,
+)  # fmt: skip
+NO_GRAD = Change(
+    name="torch.no_grad() around the forward", to_events=_no_grad, program="no_grad", comes_first=True,
+    why="no backward follows, so nothing of the forward need be kept for one",
+)  # fmt: skip
+EXPANDABLE_SEGMENTS = Change(
+    name="PYTORCH_ALLOC_CONF=expandable_segments:True", to_config=_growing_segments,
+    why="the same requests, but segments that grow leave no holes between them",
+)  # fmt: skip
+CHANGES = (
+    EXPANDABLE_SEGMENTS,
+    SET_TO_NONE,
+    NO_GRAD,
+    Change(name="flash attention", to_setup=_flash, why="the scores of all heads are never stored"),
+    FULL_RECOMPUTATION,
+    Change(name="selective recomputation", to_setup=_selective, why="only the attention core is run again"),
+    HALF_BATCH,
+    Change(name="pure bf16, which rounds every update", to_setup=_pure_bf16, why="two bytes for each number"),
+    EIGHT_BIT,
+    FOR_LOOP,
+    FUSED,
+)
+"""Every change the book knows that can be named without seeing a run."""
+
+
+def changes_of(run: Run) -> tuple[Change, ...]:
+    """``CHANGES`` and those that only this run suggests: its leak, and its line with most activations."""
+    grown, kept, found = growing_lines(run.events), unfreed(run.events), []
+    if grown:
+        leak = max(grown, key=grown.get)
+        found.append(Change(
+            name=f"let go of what {leak} leaves behind", comes_first=True,
+            why=f"what it makes in each step is never freed; {format_bytes(grown[leak])} stand at the end",
+            to_events=lambda run: without(run.events, lambda e: line_of(e) == leak and e.block in kept),
+        ))  # fmt: skip
+    held: dict[str, int] = {}
+    for event in run.live:
+        if event.part == "activations" and event.where and _is_made_by_a_step(event, kept):
+            held[event.where] = held.get(event.where, 0) + event.num_bytes
+    if held and run.has_phase("backward"):
+        line = max(held, key=held.get)
+        found.append(Change(
+            name=f"recompute {line}", why="keep nothing of it; each block is made again just before its last use",
+            to_events=lambda run: recomputed(
+                run.events, lambda e: e.where == line and e.part == "activations" and _is_made_by_a_step(e, kept)
+            ),
+        ))  # fmt: skip
+    return (*found, *CHANGES)
+
+
+# --- trying them ------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=512)
+def steady_step(setup: TrainingSetup) -> MemoryTimeline:
+    """The second step's timeline: the optimizer states exist from then on, and each later step is like it."""
+    return estimate_memory(setup, steps=2).for_step(2)
+
+
+def effects_on_setup(setup: TrainingSetup) -> list[Effect]:
+    """What each change does to the peak by formula, the most helpful first; those that help only."""
+    before = steady_step(setup).peak_bytes
+    changed = [(change, change.to_setup(setup)) for change in CHANGES]
+    return helpful(
+        Effect(change=change, before_bytes=before, after_bytes=steady_step(new).peak_bytes, how="formula")
+        for change, new in changed
+        if new is not None
+    )
+
+
+def effects_on_run(timeline: MemoryTimeline, run: Run, before_bytes: int, replayed_bytes: int) -> list[Effect]:
+    """What each change does to the peak of reserved bytes, the most helpful first.
+
+    The savings are differences to ``replayed_bytes``, the unchanged events played from an empty card; they are
+    told from ``before_bytes``, the run's own peak. Changed events are a prediction; a changed option of the
+    allocator leaves the events as they are.
+    """
+    effects, seen = [], set()
+    for change in changes_of(run):
+        events, config = change.to_events(run), change.to_config(run.config)
+        if events is None and config is None:
+            continue
+        changed = timeline if events is None else replace(timeline, events=tuple(events))
+        saved = replayed_bytes - replay_trace(changed, config or run.config).peak_reserved_bytes
+        after = before_bytes - saved
+        how = "replay" if events is None else "replay of changed events"
+        if after not in seen:  # two changes that come to the same are one piece of advice
+            effects.append(Effect(change=change, before_bytes=before_bytes, after_bytes=after, how=how))
+        seen.add(after)
+    return helpful(effects)
+
+
+# --- in words ---------------------------------------------------------------------------------------------------
+
+
+def what_ifs(setup: TrainingSetup) -> dict[str, TrainingSetup]:
+    """Single changes that keep the batch and the model, each named by what one would do."""
+    changed = {change.name: change.to_setup(setup) for change in CHANGES}
+    return {name: new for name, new in changed.items() if new is not None}
+
+
+def verdict(setup: TrainingSetup, card: str = NO_CARD) -> str:
+    """The peak, the part that wins there, and whether it fits on the card."""
+    peak = steady_step(setup).peak
+    part = max(PARTS, key=lambda name: getattr(peak, name) or 0)
+    share = (getattr(peak, part) or 0) / peak.total_bytes
+    size = format_bytes(peak.total_bytes)
+    wins = f"Peak {size}, at the {where(peak)}; {part.replace('_', ' ')} win with {share:.0%} of it."
+    if card == NO_CARD:
+        return wins
+    room = CARDS[card].memory_bytes - peak.total_bytes
+    if room < 0:
+        return f"{wins} It does not fit on one {card}: {format_bytes(-room)} too much."
+    return f"{wins} It fits on one {card} with {format_bytes(room)} to spare."
+
+
+def advice_in_words(setup: TrainingSetup, num_changes: int = 3) -> tuple[str, str]:
+    """What would lower the peak most, and what one sequence more would add to it."""
+    helps = [
+        f"{effect.name} → {format_bytes(effect.after_bytes)} (−{effect.saved_bytes / effect.before_bytes:.0%})"
+        for effect in effects_on_setup(setup)[:num_changes]
+    ]
+    larger = replace(setup, micro_batch_size=setup.micro_batch_size + 1)
+    added = steady_step(larger).peak_bytes - steady_step(setup).peak_bytes
+    return (
+        f"What would help most: {'; '.join(helps)}." if helps else "No change offered here lowers the peak.",
+        f"One more sequence in the micro-batch would add {format_bytes(added)}.",
+    )

@@ -1,0 +1,154 @@
+"""What a change does to recorded events: leave blocks out, make them smaller, make them again later.
+
+A function takes events and returns new ones, to be played through the allocator again. What it cannot know
+it does not do: an edit of a recording is a prediction, and ``Effect.how`` in ``memkit.fitting.advice`` says so.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from memkit.timeline import Event
+from memkit.units import format_bytes
+
+MIN_BURST = 8
+"""So many blocks freed behind one another are a graph that is let go, not single tensors."""
+
+BEFORE_THE_STEPS = ("init", "before")
+"""Phases whose blocks no step made."""
+
+
+def line_of(event: Event) -> str:
+    """The line of an event, else its operation, else its size in words."""
+    return event.where or event.op or f"blocks of {format_bytes(abs(event.num_bytes))}"
+
+
+def unfreed(events: Sequence[Event]) -> set[int]:
+    """Numbers of the blocks that are never freed."""
+    born = {event.block for event in events if event.num_bytes > 0}
+    return born - {event.block for event in events if event.num_bytes < 0}
+
+
+def live_at(events: Sequence[Event], index: int) -> list[Event]:
+    """The births of the blocks that are alive after event ``index``."""
+    live: dict[int, Event] = {}
+    for event in events[: index + 1]:
+        if event.num_bytes > 0:
+            live[event.block] = event
+        else:
+            live.pop(event.block, None)
+    return list(live.values())
+
+
+def growing_lines(events: Sequence[Event]) -> dict[str, int]:
+    """Lines that leave blocks behind in each of several steps, with their bytes at the end: leaks, and caches."""
+    kept, step, previous = unfreed(events), 0, ""
+    steps: dict[str, set[int]] = {}
+    sizes: Counter = Counter()
+    for event in events:
+        step += event.phase == "forward" and previous in ("zero_grad", "optimizer")
+        previous = event.phase or previous
+        is_own = event.part in ("activations", "temporary", None) and event.phase != "before"
+        if event.block in kept and is_own:
+            steps.setdefault(line_of(event), set()).add(step)
+            sizes[line_of(event)] += event.num_bytes
+    return {line: sizes[line] for line, seen in steps.items() if len(seen) > 1}
+
+
+def without(events: Sequence[Event], leaves_out: Callable[[Event], bool]) -> list[Event]:
+    """The events without the blocks that ``leaves_out`` names."""
+    gone = {event.block for event in events if event.num_bytes > 0 and leaves_out(event)}
+    return [event for event in events if event.block not in gone]
+
+
+def scaled(events: Sequence[Event], part: str, divisor: int) -> list[Event]:
+    """The events with every block of ``part`` a ``divisor``-th as large."""
+    out = []
+    for event in events:
+        if event.part == part:
+            size = -(-abs(event.num_bytes) // divisor)
+            event = replace(event, num_bytes=size if event.num_bytes > 0 else -size)
+        out.append(event)
+    return out
+
+
+def recomputed(events: Sequence[Event], chosen: Callable[[Event], bool]) -> list[Event]:
+    """The events with the chosen blocks freed once the next block is born, and made again before their free."""
+    chosen_blocks = {event.block for event in events if event.num_bytes > 0 and chosen(event)}
+    out: list[Event] = []
+    waiting: list[Event] = []
+    for event in events:
+        if event.num_bytes > 0:
+            out.append(event)
+            out += [replace(born, num_bytes=-born.num_bytes) for born in waiting]
+            waiting = [event] if event.block in chosen_blocks else []
+            continue
+        if event.block in chosen_blocks and event.block not in [born.block for born in waiting]:
+            out.append(replace(event, num_bytes=-event.num_bytes))
+        waiting = [born for born in waiting if born.block != event.block]
+        out.append(event)
+    return out
+
+
+def held_for_no_backward(events: Sequence[Event]) -> set[int]:
+    """Blocks that pile up and are let go together, in a run without a backward: a graph that nobody needed.
+
+    Empty where no such run of frees holds half of what the steps had at their peak.
+    """
+    bursts, run = [], []
+    for event in [*events, Event(-1, 1)]:
+        if event.num_bytes < 0:
+            run.append(event)
+            continue
+        bursts, run = [*bursts, run] if len(run) >= MIN_BURST else bursts, []
+    born = {event.block for event in events if event.num_bytes > 0 and event.phase not in BEFORE_THE_STEPS}
+    born -= unfreed(events)
+    most = now = 0
+    for event in events:
+        now += event.num_bytes if event.block in born else 0
+        most = max(most, now)
+    held = [[event for event in burst if event.block in born] for burst in bursts]
+    largest = max((-sum(event.num_bytes for event in burst) for burst in held), default=0)
+    return {event.block for burst in held for event in burst} if 2 * largest > most else set()
+
+
+def freed_at_once(events: Sequence[Event], chosen: Callable[[Event], bool]) -> list[Event]:
+    """The events with the chosen blocks freed once the next block is born, and never made again."""
+    chosen_blocks = {event.block for event in events if event.num_bytes > 0 and chosen(event)}
+    out: list[Event] = []
+    waiting: list[Event] = []
+    for event in events:
+        if event.block in chosen_blocks and event.num_bytes < 0:
+            if any(born.block == event.block for born in waiting):
+                waiting = [born for born in waiting if born.block != event.block]
+                out.append(event)
+            continue
+        out.append(event)
+        if event.num_bytes > 0:
+            out += [replace(born, num_bytes=-born.num_bytes) for born in waiting]
+            waiting = [event] if event.block in chosen_blocks else []
+    return out
+
+
+def gradients_set_to_none(events: Sequence[Event]) -> list[Event]:
+    """The events with the gradients that are never freed freed after each optimizer step, and made again.
+
+    The next backward is given all of them at its start, which is earlier than it makes them.
+    """
+    kept = {e.block: e for e in live_at(events, len(events) - 1) if e.part == "gradients"}
+    out: list[Event] = []
+    there: dict[int, Event] = {}
+    away: dict[int, Event] = {}
+    previous = ""
+    for event in events:
+        if previous == "optimizer" != event.phase:
+            out += [replace(born, num_bytes=-born.num_bytes) for born in there.values()]
+            there, away = {}, there
+        if previous != "backward" == event.phase:
+            out += away.values()
+            there, away = there | away, {}
+        if event.num_bytes > 0 and event.block in kept:
+            there[event.block] = event
+        out.append(event)
+        previous = event.phase
+    return out
