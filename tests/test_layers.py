@@ -36,7 +36,7 @@ def order_of(package: Path, rooms: list[str]) -> tuple[str, ...]:
                 order.append(f"{room}.{module}")
                 if (package / room / module).is_dir():
                     order += [f"{room}.{module}.{m}" for m in reading_order(package / room / module)]
-    return tuple(order)
+    return (*order, "__main__") if (package / "__main__.py").exists() else tuple(order)
 
 
 ORDER = order_of(PACKAGE, ROOMS)

@@ -10,6 +10,8 @@ Reading order:
 - ``diagnosis``: from a recording or a trace: peak, parts, lines, and the changes that help most
 - ``planner``: the cheapest recomputation that fits, traced before it is shown
 - ``batch_plan``: from a global batch in tokens to micro-batches, steps and ranks
+- ``left_out``: what a number of bytes leaves out, as low, expected and high; the cards it fits
+- ``program_report``: a program nobody has run: its peak, its lines, its cards, and changes traced a second time
 """
 
 from memkit import loaded_when_used
@@ -28,7 +30,9 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.fitting.batch_plan import BatchPlan, nearest_plans, plan_batch, planned_setup
     from memkit.fitting.diagnosis import diagnose_memory
     from memkit.fitting.edits import growing_lines
+    from memkit.fitting.left_out import fits_of, left_out_of
     from memkit.fitting.planner import plan_recomputation, planned_room
+    from memkit.fitting.program_report import Report, report_on
     from memkit.fitting.recorded_parts import with_inferred_parts
 
 __getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

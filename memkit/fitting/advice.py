@@ -241,7 +241,7 @@ CHANGES = (
 
 def changes_of(run: Run) -> tuple[Change, ...]:
     """``CHANGES`` and those that only this run suggests: its leak, and its line with most activations."""
-    grown, kept, found = growing_lines(run.events), unfreed(run.events), []
+    grown, kept, found = growing_lines(run.events), unfreed(run.events), list(CHANGES)
     if grown:
         leak = max(grown, key=grown.get)
         found.append(Change(
@@ -261,7 +261,7 @@ def changes_of(run: Run) -> tuple[Change, ...]:
                 run.events, lambda e: e.where == line and e.part == "activations" and _is_made_by_a_step(e, kept)
             ),
         ))  # fmt: skip
-    return (*found, *CHANGES)
+    return tuple(found)
 
 
 # --- trying them ------------------------------------------------------------------------------------------------

@@ -37,17 +37,28 @@ class Diagnosis:
     """One page about a run: its peak, what stood there, and what would help. ``print`` it.
 
     ``parts_from`` is "trace" where the program told them, "pattern" where they are inferred from a recording,
-    "" where nothing tells them. ``changes`` have one base, ``peak_reserved_bytes``: a change's saving is the
-    difference of two replays from an empty card, taken off it.
+    "" where nothing tells them; ``timeline`` has them. The changes have one base, ``peak_reserved_bytes``: a
+    saving is the difference of two replays from an empty card, taken off it.
     """
 
     result: Replay
+    timeline: MemoryTimeline
     phase: str
     parts: dict[str | None, int]
-    lines: tuple[Line, ...]
-    changes: tuple[Effect, ...]
+    all_lines: tuple[Line, ...]
+    tried: tuple[Effect, ...]
     parts_from: str
     peak_reserved_bytes: int
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The lines that made most of what stands at the peak."""
+        return self.all_lines[:NUM_LINES]
+
+    @property
+    def changes(self) -> tuple[Effect, ...]:
+        """The changes that help most."""
+        return self.tried[:NUM_CHANGES]
 
     def __str__(self) -> str:
         pages = [self._headline(), self._parts(), self._lines()]
@@ -128,10 +139,11 @@ def diagnose_memory(
     order = {part: index for index, part in enumerate(PARTS)}
     return Diagnosis(
         result=result,
+        timeline=timeline,
         phase=timeline.events[base.peak_event].phase,
         parts=dict(sorted(parts.items(), key=lambda item: order.get(item[0], len(order)))),
-        lines=lines_of(live)[:NUM_LINES],
-        changes=tuple(effects_on_run(timeline, run, headline, base.peak_reserved_bytes)[:NUM_CHANGES]),
+        all_lines=lines_of(live),
+        tried=tuple(effects_on_run(timeline, run, headline, base.peak_reserved_bytes)),
         parts_from=parts_from,
         peak_reserved_bytes=headline,
     )

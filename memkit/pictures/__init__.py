@@ -18,6 +18,7 @@ Reading order:
 - ``allocator``: segments, blocks and holes
 - ``saved``: what autograd keeps, as bars
 - ``frontier``: strategies on the memory-compute plane
+- ``page``: pictures and text as one HTML page that needs no other file
 - ``curves``: lines over steps or sizes
 - ``gradients``: gradients by size on FP16's axis
 - ``recipes``: bytes per parameter, addend by addend
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.pictures.gradients import GradientPicture, gradient_figure
     from memkit.pictures.number_line import NumberLinePicture
     from memkit.pictures.over_time import over_time_figure
+    from memkit.pictures.page import html_page
     from memkit.pictures.picture import Picture
     from memkit.pictures.recipes import recipes_figure
     from memkit.pictures.saved import ledger_pieces, saved_figure

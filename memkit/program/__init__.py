@@ -8,6 +8,7 @@ Reading order:
 - ``doors``: following a program from outside: its phase, its weights, its states
 - ``transformer``: GPT-2 and Llama in one small module, and their training step
 - ``strategies``: the same model with parts that run twice
+- ``changed``: any program with one change made to it from outside
 - ``small_programs``: small steps worth measuring
 - ``small_gpt``: a character GPT on a poem that ships with the book
 - ``accumulation``: a loop with gradient accumulation that is right in its corners
@@ -18,6 +19,7 @@ from memkit import loaded_when_used
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
     from memkit.program.accumulation import train_window, windows
+    from memkit.program.changed import PROGRAM_CHANGES, changed_build
     from memkit.program.doors import run_steps
     from memkit.program.log import Log, timeline_of
     from memkit.program.small_gpt import SMALL_GPT, held_out_loss, make_small_gpt, text_batches, train

@@ -1,0 +1,230 @@
+"""The command line: ``memkit report``, ``memkit snapshot`` and ``memkit compare``.
+
+    memkit report my_module.py:build        the step that build() returns, traced without a GPU
+    memkit snapshot FILE [--device N]       a recording of torch.cuda.memory._dump_snapshot
+    memkit compare A B                      two recordings or traces (.pickle, .json, .json.gz): what grew
+
+Every command takes ``--json`` (the result as JSON), ``--html FILE`` (one self-contained page) and
+``--fail-above 22GiB`` for a CI job. It is compared with the bytes expected on the card (report), or with the peak
+of reserved bytes (snapshot; the second file of compare).
+
+Exit codes: 0 done; 1 above --fail-above; 2 an argument, a file or a program that cannot be used, said in one line;
+130 stopped by Ctrl-C.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from fractions import Fraction
+from pathlib import Path
+
+from memkit.units import GIB, KIB, MIB, aligned_table, format_bytes
+
+ABOVE, UNUSABLE, STOPPED = 1, 2, 130
+UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def bytes_in(text: str) -> int:
+    """A size such as 22GiB or 500MB in bytes.
+
+    >>> bytes_in("1.5 GiB"), bytes_in("24GB")
+    (1610612736, 24000000000)
+    """
+    found = re.fullmatch(r"(\d+(?:[.]\d+)?) *([KMG]i?B|B|)", text.strip())
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 22GiB, 500MiB or 24GB")
+    return int(Fraction(found[1]) * UNITS[found[2]])
+
+
+def device_in(text: str) -> int:
+    """A device's number."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no device number such as 0")
+    return int(text)
+
+
+def loaded_build(target: str) -> Callable:
+    """The function ``name`` of ``file.py:name`` or ``package.module:name``.
+
+    Raises: ValueError: there is no such file, module or function.
+    """
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise ValueError(f"{target!r} is not of the form my_module.py:build or package.module:build")
+    if place.endswith(".py"):
+        path = Path(place)
+        if not path.is_file():
+            raise ValueError(f"{place!r} is no file")
+        sys.path.insert(0, str(path.resolve().parent))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    else:
+        sys.path.insert(0, "")
+        module = importlib.import_module(place)
+    if not callable(getattr(module, name, None)):
+        there = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ValueError(f"{place!r} has no function {name!r}; it has {', '.join(there) or 'none'}")
+    return getattr(module, name)
+
+
+def progress(words: str) -> None:
+    """A line on stderr; on a terminal it replaces the one before."""
+    print(f"memkit: {words} ...", file=sys.stderr, flush=True)
+
+
+def report_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
+    """``memkit report``: the bytes that --fail-above looks at, the text, JSON, and what a page shows."""
+    from memkit.fitting.program_report import report_on
+
+    started = time.monotonic()
+    result = report_on(loaded_build(options.target), options.target, options.steps, progress)
+    progress(f"done in {time.monotonic() - started:.0f} s; drawing" if options.html else "done")
+    data = {
+        "name": result.name, "allocated_bytes": result.allocated_bytes, "reserved_bytes": result.reserved_bytes,
+        "expected_bytes": result.expected_bytes, "peak": asdict(result.timeline.peak),
+        "lines": [asdict(line) for line in result.lines], "changes": changes_as_data(result.changes),
+        "left_out": [asdict(item) for item in result.left_out],
+        "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
+    }  # fmt: skip
+    return result.expected_bytes, str(result), data, (result.timeline, result.trace)
+
+
+def changes_as_data(changes: Sequence) -> list[dict]:
+    """Effects as plain data."""
+    return [
+        {"name": c.name, "why": c.why, "before_bytes": c.before_bytes, "after_bytes": c.after_bytes, "known_by": c.how}
+        for c in changes
+    ]
+
+
+def snapshot_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
+    """``memkit snapshot``: as ``report``, of a recording."""
+    from memkit.fitting.diagnosis import diagnose_memory
+
+    progress(f"replaying {options.file}")
+    page = diagnose_memory(existing(options.file), device=options.device)
+    data = {
+        "file": options.file, "device": page.result.device, "other_devices": page.result.other_devices,
+        "allocated_bytes": page.result.peak_allocated_bytes, "reserved_bytes": page.result.peak_reserved_bytes,
+        "failed": page.result.failure and page.result.failure.message, "phase": page.phase,
+        "parts": {part or "not told apart": size for part, size in page.parts.items()},
+        "parts_from": page.parts_from or "not told apart", "lines": [asdict(line) for line in page.lines],
+        "changes": changes_as_data(page.changes),
+    }  # fmt: skip
+    return page.result.peak_reserved_bytes, str(page), data, (page.timeline,)
+
+
+def existing(name: str) -> Path:
+    """The path, if it is a file.
+
+    Raises: ValueError: it is not.
+    """
+    if not Path(name).is_file():
+        raise ValueError(f"{name!r} is no file")
+    return Path(name)
+
+
+def compare_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
+    """``memkit compare``: what stands at the peak of the second recording and not at the first's, by line and part."""
+    from memkit.fitting.diagnosis import diagnose_memory
+
+    pages = []
+    for name in (options.first, options.second):
+        progress(f"replaying {name}")
+        pages.append(diagnose_memory(existing(name), device=options.device))
+    grown = grown_lines(*pages)
+    peaks = [[p.result.peak_allocated_bytes, p.result.peak_reserved_bytes] for p in pages]
+    rows = [["", "peak allocated", "peak reserved"]]
+    named = zip((options.first, options.second), peaks, strict=True)
+    rows += [[name, *map(format_bytes, peak)] for name, peak in named]
+    table = [["at the peak by", "part", "first", "second", "grew by"]]
+    table += [[w, (p or "–").replace("_", " "), *map(format_bytes, (a, b, b - a))] for w, p, a, b in grown[:12]]
+    text = f"{aligned_table(rows)}\n\n" + (aligned_table(table) if grown else "Nothing at the peak differs.")
+    data = {
+        "files": [options.first, options.second], "allocated_bytes": [p[0] for p in peaks],
+        "reserved_bytes": [p[1] for p in peaks],
+        "lines": [{"where": w, "part": p, "first_bytes": a, "second_bytes": b} for w, p, a, b in grown],
+    }  # fmt: skip
+    return peaks[1][1], text, data, tuple(page.timeline for page in pages)
+
+
+def grown_lines(first, second) -> list[tuple[str, str | None, int, int]]:
+    """Lines and parts whose bytes at the peak differ, the one that grew most first."""
+    sides = [{(line.where, line.part): line.num_bytes for line in page.all_lines} for page in (first, second)]
+    keys = dict.fromkeys([*sides[1], *sides[0]])
+    found = [(*key, sides[0].get(key, 0), sides[1].get(key, 0)) for key in keys]
+    return sorted((row for row in found if row[2] != row[3]), key=lambda row: row[2] - row[3])
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments."""
+    doc, _, codes = __doc__.partition("Exit codes:")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--json", action="store_true", help="print the result as JSON")
+    shared.add_argument("--html", metavar="FILE", help="write one self-contained page with the picture")
+    shared.add_argument("--fail-above", metavar="SIZE", type=bytes_in, help="exit 1 above this, such as 22GiB")
+    main = argparse.ArgumentParser(
+        prog="memkit", description=doc, epilog=f"Exit codes:{codes}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    commands = main.add_subparsers(dest="command", required=True)
+    kind = {"parents": [shared], "epilog": f"Exit codes:{codes}"}
+    one = commands.add_parser("report", help="a program, traced without a GPU", **kind)
+    one.add_argument("target", metavar="my_module.py:build", help="build() makes model and optimizer, returns the step")
+    one.add_argument("--steps", type=device_in, default=2, help="training steps to trace (2)")
+    two = commands.add_parser("snapshot", help="a recording of a GPU's memory", **kind)
+    two.add_argument("file", help="what torch.cuda.memory._dump_snapshot wrote")
+    three = commands.add_parser("compare", help="two recordings: what grew", **kind)
+    three.add_argument("first")
+    three.add_argument("second")
+    for command in (two, three):
+        command.add_argument("--device", type=device_in, help="the card, where the file has several")
+    return main
+
+
+def write_page(path: str, title: str, text: str, timelines: Sequence) -> None:
+    """The page of ``--html``."""
+    from memkit.pictures.allocator import allocations_figure
+    from memkit.pictures.comparison import timeline_figure
+    from memkit.pictures.page import html_page
+
+    pictures = [allocations_figure(t) if t.events else timeline_figure(t, title=title) for t in timelines]
+    head, _, rest = text.partition("\n\n")
+    Path(path).write_text(html_page(title, pictures, [("Result", head), ("In detail", rest)]), encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        found, text, data, timelines = COMMANDS[options.command](options)
+        if options.html:
+            title = f"memkit {options.command} {getattr(options, 'target', '') or getattr(options, 'file', '')}".strip()
+            write_page(options.html, title, text, timelines)
+    except KeyboardInterrupt:
+        print("memkit: stopped", file=sys.stderr)
+        return STOPPED
+    except Exception as error:  # noqa: BLE001 - the program under report may raise anything
+        words = " ".join(str(error).split()) or type(error).__name__
+        name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        print(f"memkit: {name}{words}", file=sys.stderr)
+        return UNUSABLE
+    print(json.dumps(data, indent=1) if options.json else text)
+    if options.fail_above is not None and found > options.fail_above:
+        print(f"memkit: {format_bytes(found)} is above {format_bytes(options.fail_above)}", file=sys.stderr)
+        return ABOVE
+    return 0
+
+
+COMMANDS = {"report": report_command, "snapshot": snapshot_command, "compare": compare_command}
+
+if __name__ == "__main__":
+    sys.exit(main())

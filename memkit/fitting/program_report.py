@@ -1,0 +1,99 @@
+"""A report on a program nobody has run: its peak by part, moment and line, the cards it fits, what would help.
+
+The changes that help most are tried on the program itself where that can be done from outside, and traced a second
+time; the others are replays of changed events, and say so. Loads torch when it is called.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from memkit.allocator.trace_replay import replay_trace
+from memkit.fitting.advice import Effect, helpful
+from memkit.fitting.diagnosis import Line, changes_in_words, diagnose_memory
+from memkit.fitting.left_out import Fit, LeftOut, fits_of, left_out_in_words, left_out_of
+from memkit.timeline import MemoryTimeline
+from memkit.units import aligned_table, format_bytes
+
+NUM_CHANGES, NUM_TRIED = 3, 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What ``memkit report`` shows: the trace, its step with the peak, and what follows from them."""
+
+    name: str
+    trace: MemoryTimeline
+    timeline: MemoryTimeline
+    allocated_bytes: int
+    reserved_bytes: int
+    lines: tuple[Line, ...]
+    changes: tuple[Effect, ...]
+    left_out: tuple[LeftOut, ...]
+    fits: tuple[Fit, ...]
+
+    @property
+    def expected_bytes(self) -> int:
+        """Bytes on the card at the peak: the tensors' and the expected bytes of what they leave out."""
+        return self.allocated_bytes + sum(item.expected_bytes for item in self.left_out)
+
+    def __str__(self) -> str:
+        fits = [["card", "memory left, expected", "verdict"]]
+        fits += [[fit.card, _signed(fit.expected_bytes), fit.verdict] for fit in self.fits]
+        lines = [["made at the peak by", "part", "blocks", "bytes"]]
+        for line in self.lines:
+            part = (line.part or "–").replace("_", " ")
+            lines.append([line.where, part, str(line.num_blocks), format_bytes(line.num_bytes)])
+        total = f"{self.name}: {format_bytes(self.allocated_bytes)} in tensors at the peak, "
+        total += f"{format_bytes(self.expected_bytes)} expected on the card."
+        tables = (str(self.timeline), aligned_table(lines), left_out_in_words(self.left_out), aligned_table(fits))
+        return "\n\n".join([total, *tables, changes_in_words(self.changes)])
+
+
+def _signed(num_bytes: int) -> str:
+    return format_bytes(num_bytes) if num_bytes >= 0 else f"−{format_bytes(-num_bytes)}"
+
+
+def report_on(
+    build: Callable, name: str = "program", steps: int = 2, say: Callable[[str], None] = lambda words: None
+) -> Report:
+    """Trace ``build`` on CUDA's rules, diagnose it, and trace the changes that help most.
+
+    ``say`` is told what is being done, one line at a time. Raises: what ``trace_memory`` raises.
+    """
+    from memkit.tracing.trace import trace_memory
+
+    say(f"tracing {steps} steps of {name}")
+    trace = trace_memory(build, steps=steps)
+    say(f"replaying {len(trace.events):,} events with each change")
+    page = diagnose_memory(trace)
+    return Report(
+        name=name,
+        trace=trace,
+        timeline=trace.for_step(trace.peak.step),
+        allocated_bytes=page.result.peak_allocated_bytes,
+        reserved_bytes=page.result.peak_reserved_bytes,
+        lines=page.lines,
+        changes=verified(build, page.tried, steps, say)[:NUM_CHANGES],
+        left_out=left_out_of(trace),
+        fits=fits_of(trace, page.result.peak_allocated_bytes),
+    )
+
+
+def verified(build: Callable, effects: tuple[Effect, ...], steps: int, say: Callable) -> tuple[Effect, ...]:
+    """The effects, the best of them traced again where the program can be changed from outside."""
+    from memkit.program.changed import changed_build
+    from memkit.tracing.trace import trace_memory
+
+    known = []
+    for effect in effects[:NUM_TRIED]:
+        if effect.change.program:
+            say(f"tracing again: {effect.name}")
+            try:
+                trace = trace_memory(changed_build(build, effect.change.program), steps=steps)
+            except Exception as error:  # noqa: BLE001 - any program; the replay's figure stands
+                say(f"not traced ({type(error).__name__}: {error})")
+            else:
+                after = replay_trace(trace).peak_reserved_bytes
+                effect = replace(effect, after_bytes=after, how="second trace")
+        known.append(effect)
+    return tuple(helpful([*known, *effects[NUM_TRIED:]]))

@@ -1,0 +1,194 @@
+"""The command line as a user calls it: exit codes, JSON, a page, and its figures against the trace's own."""
+
+import json
+import re
+
+import pytest
+import torch
+from card_recordings import recording
+
+from memkit.__main__ import bytes_in, main
+from memkit.allocator.snapshot_replay import replay_trace
+from memkit.allocator.snapshot_writer import predicted_snapshot, write_snapshot
+from memkit.program.changed import PROGRAM_CHANGES, changed_build
+from memkit.tracing.trace import trace_memory
+from memkit.units import GIB
+
+PROGRAM = """
+import torch
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(256, 1024), torch.nn.Linear(1024, 256)
+
+    def forward(self, x):
+        return x + self.down(torch.nn.functional.gelu(self.up(x)))
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(6))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+def build(rows=4096, foreach=True, zeros=False):
+    model = Model().to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
+    x = torch.randn(rows, 256, device="cuda")
+
+    def step():
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=not zeros)
+
+    return step
+
+def broken():
+    raise RuntimeError("two\\nlines")
+
+number = 3
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "my_program.py"
+    path.write_text(PROGRAM, encoding="utf-8")
+    return path
+
+
+def namespace() -> dict:
+    names: dict = {"__name__": "program"}
+    exec(PROGRAM, names)
+    return names
+
+
+def test_a_report_agrees_with_the_trace(program, capsys, tmp_path):
+    page = tmp_path / "page.html"
+    assert main(["report", f"{program}:build", "--json", "--html", str(page)]) == 0
+    out, err = capsys.readouterr()
+    data = json.loads(out)
+    trace = replay_trace(trace_memory(namespace()["build"]))
+    assert (data["allocated_bytes"], data["reserved_bytes"]) == (trace.peak_allocated_bytes, trace.peak_reserved_bytes)
+    assert "tracing 2 steps" in err and all(line.startswith("memkit: ") for line in err.splitlines())
+    assert all("my_program.py:" in line["where"] for line in data["lines"])
+    assert {card["card"] for card in data["cards"]} >= {"T4", "H100 SXM"}
+    for item in data["left_out"]:
+        assert 0 <= item["low_bytes"] <= item["expected_bytes"] <= item["high_bytes"] and item["reason"]
+    html = page.read_text(encoding="utf-8")
+    assert len(re.findall(r'<img alt="[^"]{40,}" src="data:image/png;base64,', html)) == 2
+    assert not re.search(r'(src|href)="(?!data:)', html), "the page needs another file"
+
+
+def test_a_change_that_can_be_made_is_traced_again(program, capsys):
+    main(["report", f"{program}:build", "--json"])
+    changes = {change["known_by"]: change for change in json.loads(capsys.readouterr().out)["changes"]}
+    checkpointed = replay_trace(trace_memory(changed_build(namespace()["build"], "checkpointed")))
+    assert changes["second trace"]["after_bytes"] == checkpointed.peak_reserved_bytes
+
+
+def test_a_changed_program_is_the_program_with_the_change():
+    """Each change made from outside comes to what the same change made in the program comes to."""
+    names = namespace()
+    plain, build = names["Model"].forward, names["build"]
+
+    def peak(build):
+        return trace_memory(build, steps=3).peak_bytes
+
+    assert peak(changed_build(build, "for_loop")) == peak(lambda: build(foreach=False))
+    zeros = lambda: build(rows=16, zeros=True)
+    assert peak(changed_build(zeros, "set_to_none")) == peak(lambda: build(rows=16)) <= peak(zeros)
+
+    def in_checkpoints(self, x):
+        for block in self.blocks:
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+        return x
+
+    changed = peak(changed_build(build, "checkpointed"))
+    names["Model"].forward = in_checkpoints
+    assert changed == peak(build)
+    names["Model"].forward = plain
+    assert changed < peak(build)
+    with pytest.raises(ValueError, match="name='faster' is not one of for_loop"):
+        changed_build(build, "faster")
+    assert set(PROGRAM_CHANGES) == {"for_loop", "fused", "set_to_none", "no_grad", "checkpointed"}
+
+
+@pytest.fixture
+def two_files(tmp_path):
+    build = namespace()["build"]
+    replays = [replay_trace(trace_memory(lambda rows=rows: build(rows))) for rows in (2048, 4096)]
+    names = ("small.json.gz", "large.pickle")
+    return [str(write_snapshot(predicted_snapshot(r), tmp_path / n)) for r, n in zip(replays, names, strict=True)]
+
+
+def test_a_snapshot_and_a_comparison(two_files, capsys, tmp_path):
+    page = tmp_path / "page.html"
+    assert main(["snapshot", two_files[1], "--html", str(page)]) == 0
+    assert "what would help most" in capsys.readouterr().out and "<img alt=" in page.read_text(encoding="utf-8")
+    assert main(["compare", *two_files, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    grew = sum(line["second_bytes"] - line["first_bytes"] for line in data["lines"])
+    assert 0.9 * grew <= data["allocated_bytes"][1] - data["allocated_bytes"][0] <= 1.1 * grew
+    assert main(["compare", two_files[0], two_files[0]]) == 0
+    assert "Nothing at the peak differs." in capsys.readouterr().out
+
+
+def test_a_limit_fails_a_job(two_files, program, capsys):
+    peak = json.loads(_json_of(["snapshot", two_files[0]], capsys))["reserved_bytes"]
+    assert main(["snapshot", two_files[0], "--fail-above", f"{peak}"]) == 0
+    assert main(["snapshot", two_files[0], "--fail-above", f"{peak - 1}B"]) == 1
+    assert "is above" in capsys.readouterr().err
+    assert main(["report", f"{program}:build", "--fail-above", "1MiB"]) == 1
+
+
+def _json_of(arguments, capsys) -> str:
+    assert main([*arguments, "--json"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["report", "nowhere.py:build"], "'nowhere.py' is no file"), (["report", "build"], "'build' is not of the form"),
+    (["report", "no_such_module:build"], "no_such_module"),
+    (["report", "PROGRAM:nothing"], "has no function 'nothing'"),
+    (["report", "PROGRAM:number"], "has no function 'number'"),
+    (["report", "PROGRAM:broken"], "RuntimeError: two lines"),
+    (["snapshot", "nowhere.pickle"], "'nowhere.pickle' is no file"),
+    (["snapshot", "PROGRAM"], "is not read as a snapshot"),
+    (["compare", "nowhere", "PROGRAM"], "'nowhere' is no file"),
+])  # fmt: skip
+def test_an_error_is_one_line_that_shows_the_value(arguments, words, program, capsys):
+    assert main([text.replace("PROGRAM", str(program)) for text in arguments]) == 2
+    out, err = capsys.readouterr()
+    last = err.splitlines()[-1]
+    assert out == "" and last.startswith("memkit: ") and "Traceback" not in err
+    assert words in last or "neither JSON nor a pickle" in last
+
+
+@pytest.mark.parametrize("arguments", [[], ["reports"], ["snapshot", "x", "--fail-above", "much"],
+                                       ["snapshot", "x", "--device", "-1"], ["report", "x", "--steps", "two"]])
+def test_wrong_usage_exits_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2 and "usage: memkit" in capsys.readouterr().err
+
+
+def test_help_names_every_exit_code(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert stopped.value.code == 0 and all(code in text for code in ("0 done", "1 above", "2 an", "130 stopped"))
+
+
+def test_sizes():
+    assert (bytes_in("22GiB"), bytes_in("24 GB"), bytes_in("512")) == (22 * GIB, 24 * 10**9, 512)
+
+
+def test_a_recorded_run(tmp_path, capsys):
+    path = write_snapshot(recording("medium_128_training"), tmp_path / "recorded.json")
+    assert main(["snapshot", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["allocated_bytes"] == 7_026_606_592
