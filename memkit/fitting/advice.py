@@ -241,7 +241,7 @@ CHANGES = (
 
 def changes_of(run: Run) -> tuple[Change, ...]:
     """``CHANGES`` and those that only this run suggests: its leak, and its line with most activations."""
-    grown, kept, found = growing_lines(run.events), unfreed(run.events), list(CHANGES)
+    grown, kept, found = growing_lines(run.events), unfreed(run.events), []
     if grown:
         leak = max(grown, key=grown.get)
         found.append(Change(
@@ -249,6 +249,7 @@ def changes_of(run: Run) -> tuple[Change, ...]:
             why=f"what it makes in each step is never freed; {format_bytes(grown[leak])} stand at the end",
             to_events=lambda run: without(run.events, lambda e: line_of(e) == leak and e.block in kept),
         ))  # fmt: skip
+    found += CHANGES
     held: dict[str, int] = {}
     for event in run.live:
         if event.part == "activations" and event.where and _is_made_by_a_step(event, kept):
