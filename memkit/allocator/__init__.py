@@ -9,7 +9,7 @@ Reading order:
 - ``heap``: the driver, the blocks, the pools of free ones, the books kept of them
 - ``expandable``: expandable segments: one long run of addresses, mapped page by page
 - ``caching``: the allocator itself: allocate, free, look for a block, give segments back
-- ``workspaces``: what cuBLAS takes besides, per card
+- ``workspaces``: what cuBLAS takes besides, per card and version of torch
 - ``replays``: what a replay found: peaks, failure, and how far model and recording agree
 - ``player``: the one way into the allocator: births and frees, played one after the other
 - ``trace_replay``: a timeline's events played through the allocator of a named card

@@ -14,7 +14,7 @@ from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Driver
 from memkit.allocator.player import Player
 from memkit.allocator.replays import Replay
-from memkit.allocator.workspaces import workspace_bytes
+from memkit.allocator.workspaces import NEWEST, workspace_bytes
 from memkit.timeline import PARTS, Event, Instant, MemoryTimeline
 
 
@@ -25,11 +25,13 @@ def replay_trace(
     capacity_bytes: int | None = None,
     outside_bytes: int = 0,
     compute_capability: tuple[int, int] | None = None,
+    torch_version: str = NEWEST,
 ) -> Replay:
     """Bytes that the allocator would count and hold for the events of ``trace``, starting from an empty card.
 
     With a ``compute_capability`` the workspaces of cuBLAS are allocated where that card would: at the first
-    matrix product of the forward and at the first of the backward, whose threads have a handle each.
+    matrix product of the forward and at the first of the backward, whose threads have a handle each. Their size
+    hangs on ``torch_version`` too.
 
     Raises: ValueError: the trace carries no events.
 
@@ -42,7 +44,8 @@ def replay_trace(
     if not trace.events:
         raise ValueError(f"this {trace.source} timeline carries no events to replay")
     allocator = CachingAllocator(config, Driver(capacity_bytes, outside_bytes))
-    player = Player(allocator, workspace_bytes(compute_capability) if compute_capability else 0)
+    workspace = workspace_bytes(compute_capability, torch_version=torch_version) if compute_capability else 0
+    player = Player(allocator, workspace)
     instants: list[Instant] = []
     for like, events in _by_phase(trace):
         peak_parts = _play(player, events)

@@ -544,6 +544,12 @@ def test_the_invariants_can_fail():
 def test_the_documented_workspace_sizes():
     assert workspace_bytes((8, 6)) == 8_519_680  # the number of pytorch/pytorch#95668, seen on an A10G
     assert workspace_bytes((9, 0)) == 32 * MIB
+    for version, blackwell, thor in (("2.11.0+cu128", 8_519_680, 8_519_680), ("2.13", 32 * MIB, 8_519_680),
+                                     ("2.14.0", 32 * MIB, 32 * MIB)):  # fmt: skip
+        assert {workspace_bytes((major, 0), torch_version=version) for major in (10, 12)} == {blackwell}
+        assert workspace_bytes((11, 0), torch_version=version) == thor
+    with pytest.raises(ValueError, match="torch_version='soon' is not 2.0 or later"):
+        workspace_bytes((8, 0), torch_version="soon")
     assert workspace_bytes((9, 0), ":4096:2:16:8") == 8_519_680
     assert training_workspace_bytes((8, 0)) == 2 * 8_519_680
     assert all(row.source for row in WORKSPACES)

@@ -1,0 +1,82 @@
+"""Eleven runs of a 3.4 B model on a B200, to the byte, from the program alone.
+
+The bytes are what ``torch.cuda.memory_stats`` counted on one B200 with torch 2.11.0+cu128 on 2026-09-14:
+github.com/csdiywithme/cs336-assignment2-systems, commit bb85bbf8d8, the ``result.json`` of each run in
+``runs/cloud/20260914T085600Z-memory-and-checkpoint``. The counters were reset before the last step. On such a card
+torch 2.11 still takes the smaller workspace of cuBLAS.
+"""
+
+from dataclasses import dataclass, replace
+
+import pytest
+from cs336_large import XL, run
+
+from memkit.allocator.trace_replay import replay_trace
+from memkit.tracing.trace import trace_memory
+from memkit.units import GIB, MIB
+
+B200 = {"compute_capability": (10, 0), "torch_version": "2.11.0+cu128"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A run, and what the card counted: after the model was made, and at the peaks of the last of ``steps``."""
+
+    mode: str
+    seq_len: int = 128
+    is_autocast: bool = False
+    num_segments: int = 0
+    steps: int = 5
+    initial: int = 13_762_226_176
+    allocated: int
+    reserved: int
+
+
+def checkpointed(num_segments: int, allocated: int, reserved: int) -> Row:
+    return Row(mode="backward", seq_len=2048, num_segments=num_segments, steps=6, initial=13_762_963_456,
+               allocated=allocated, reserved=reserved)  # fmt: skip
+
+
+ROWS = {
+    "forward": Row(mode="forward", allocated=19_384_430_592, reserved=19_537_068_032),
+    "forward, bf16": Row(mode="forward", is_autocast=True, allocated=24_094_732_288, reserved=24_333_254_656),
+    "step, bf16": Row(mode="train", is_autocast=True, allocated=55_195_509_248, reserved=62_566_432_768),
+    "step": Row(mode="train", allocated=55_206_601_216, reserved=61_519_953_920),
+    "2 segments": checkpointed(2, 137_035_545_600, 141_176_078_336),
+    "4 segments": checkpointed(4, 85_841_411_072, 89_628_082_176),
+    "8 segments": checkpointed(8, 60_238_314_496, 63_854_084_096),
+    "16 segments": checkpointed(16, 47_434_947_584, 50_967_085_056),
+    "32 segments": checkpointed(32, 41_034_394_624, 44_522_536_960),
+    "64 segments": checkpointed(64, 41_035_443_200, 44_522_536_960),
+}
+QUICK = ("forward", "forward, bf16", "step, bf16")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.exhaustive) for name in ROWS]
+)
+def test_a_run_on_a_b200(name):
+    row = ROWS[name]
+    program = run(
+        replace(XL, seq_len=row.seq_len), row.mode, is_autocast=row.is_autocast, num_segments=row.num_segments
+    )
+    replayed = replay_trace(trace_memory(program, steps=row.steps), **B200)
+    assert replayed.timeline.at("init").total_bytes == row.initial
+    assert replayed.timeline.for_step(row.steps).peak_bytes == row.allocated
+    assert replayed.peak_reserved_bytes == row.reserved
+
+
+@pytest.mark.exhaustive
+def test_the_run_that_found_no_memory():
+    """One segment for all 32 blocks: 2 GiB asked, 69.88 MiB free on the card, 178.27 GiB in the process.
+
+    What CUDA's context takes is not counted by torch; it follows from the message.
+    """
+    capacity = 182_631 * MIB
+    outside = capacity - 190_536_744_960 - int(69.88 * MIB)
+    trace = trace_memory(run(replace(XL, seq_len=2048), "backward", num_segments=1), steps=1)
+    replayed = replay_trace(trace, capacity_bytes=capacity, outside_bytes=outside, **B200)
+    assert replayed.failure.requested_bytes == 2 * GIB
+    assert replayed.timeline.events[replayed.failure.event].phase == "backward"
+    assert replayed.peak_allocated_bytes == 187_423_101_952
+    assert replayed.peak_reserved_bytes == 190_578_688_000
