@@ -31,7 +31,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         root = torch.sqrt(x.norm(dim=-1, keepdim=True) ** 2 / x.shape[-1] + 1e-5)
-        return x / root * self.weight
+        return torch.einsum("...d,d->...d", x / root, self.weight)
 
 
 class Rotary(nn.Module):
