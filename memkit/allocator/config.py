@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from memkit.units import ALLOCATOR_BLOCK_BYTES, MIB, round_up
+from memkit.units import ALLOCATOR_BLOCK_BYTES, MIB, as_whole_number, round_up
 
 SMALL_REQUEST_BYTES = 1 * MIB  # kSmallSize: a rounded request up to this goes to the small pool
 SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer: a segment (or page) of the small pool
@@ -52,6 +52,7 @@ class AllocatorConfig:
     per_process_memory_fraction: float = 1.0
 
     def __post_init__(self):
+        self._require_types()
         if self.large_segment_bytes <= MIN_OWN_SEGMENT_BYTES:
             raise ValueError(f"large_segment_size_mb:{self.large_segment_bytes / MIB:g} must be above 10")
         for key in ("max_split_bytes", "max_non_split_rounding_bytes"):
@@ -74,6 +75,20 @@ class AllocatorConfig:
         if not 0.0 < self.per_process_memory_fraction <= 1.0:
             fraction = self.per_process_memory_fraction
             raise ValueError(f"per_process_memory_fraction:{fraction} is outside (0, 1]")
+
+    def _require_types(self) -> None:
+        for key in ("max_split_bytes", "max_non_split_rounding_bytes", "large_segment_bytes"):
+            if getattr(self, key) is not None or key == "large_segment_bytes":
+                as_whole_number(key, getattr(self, key))
+        if type(self.expandable_segments) is not bool:
+            raise ValueError(f"expandable_segments={self.expandable_segments!r} is neither True nor False")
+        if type(self.roundup_power2_divisions) is not tuple:
+            raise ValueError(f"roundup_power2_divisions={self.roundup_power2_divisions!r} is not a tuple")
+        for divisions in self.roundup_power2_divisions:
+            as_whole_number("roundup_power2_divisions", divisions)
+        for key in ("garbage_collection_threshold", "per_process_memory_fraction"):
+            if type(getattr(self, key)) not in (int, float):
+                raise ValueError(f"{key}={getattr(self, key)!r} is not a number")
 
     @property
     def non_split_rounding_bytes(self) -> int:
@@ -112,16 +127,19 @@ class AllocatorConfig:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, object]) -> "AllocatorConfig":
-        """The options of a recorded run, from the ``allocator_settings`` of its memory snapshot."""
+        """The options of a recorded run, from the ``allocator_settings`` of its memory snapshot.
+
+        Raises: ValueError: an option of another type, or a value that torch refuses.
+        """
         divisions = settings.get("roundup_power2_divisions") or {}
-        max_split = int(settings.get("max_split_size", -1))
+        if not isinstance(divisions, Mapping):
+            raise ValueError(f"roundup_power2_divisions={str(divisions)[:60]!r} is no mapping")
+        max_split = as_whole_number("max_split_size", settings.get("max_split_size", -1), minimum=-1)
         return cls(
-            expandable_segments=bool(settings.get("expandable_segments", False)),
+            expandable_segments=settings.get("expandable_segments", False),
             max_split_bytes=max_split if max_split > 0 else None,
-            roundup_power2_divisions=tuple(
-                int(divisions.get(str(1 << i), 0)) for i in range(NUM_DIVISION_INTERVALS)
-            ),
-            garbage_collection_threshold=float(settings.get("garbage_collection_threshold", 0.0)),
+            roundup_power2_divisions=tuple(divisions.get(str(1 << i), 0) for i in range(NUM_DIVISION_INTERVALS)),
+            garbage_collection_threshold=settings.get("garbage_collection_threshold", 0.0),
         )
 
     def divisions_for(self, num_bytes: int) -> int:
