@@ -111,10 +111,16 @@ def _settings(config: AllocatorConfig) -> dict:
 
 
 def write_snapshot(snapshot: dict, path: str | Path) -> Path:
-    """Write a snapshot as ``.pickle`` (what pytorch.org/memory_viz reads), ``.json`` or ``.json.gz``."""
+    """Write a snapshot as ``.pickle`` (what pytorch.org/memory_viz reads), ``.json`` or ``.json.gz``.
+
+    The pickle has protocol 4: the public viewer refuses protocol 5, which is Python 3.14's default
+    (pytorch/pytorch#183842). Whoever dumps a snapshot there writes it again with this function.
+
+    Raises: ValueError: a name that ends otherwise.
+    """
     path = Path(path)
     if path.name.endswith(".pickle"):
-        path.write_bytes(pickle.dumps(snapshot))
+        path.write_bytes(pickle.dumps(snapshot, protocol=4))
     elif path.name.endswith(".json"):
         path.write_text(json.dumps(snapshot), encoding="utf-8")
     elif path.name.endswith(".json.gz"):

@@ -3,6 +3,7 @@
 import base64
 import json
 import pickle
+import pickletools
 import re
 
 import pytest
@@ -126,6 +127,12 @@ def test_it_is_written_and_read_back(trace, tmp_path, name):
     snapshot = predicted_snapshot(replay_trace(trace))
     read = load_snapshot(write_snapshot(snapshot, tmp_path / name))
     assert json.dumps(read) == json.dumps(snapshot)
+
+
+def test_the_pickle_has_the_protocol_that_the_public_viewer_reads(trace, tmp_path):
+    path = write_snapshot(predicted_snapshot(replay_trace(trace)), tmp_path / "a.pickle")
+    operation, protocol, _ = next(pickletools.genops(path.read_bytes()))
+    assert (operation.name, protocol) == ("PROTO", 4)
 
 
 def test_an_unknown_ending_and_a_recorded_run_are_refused(trace, tmp_path):
