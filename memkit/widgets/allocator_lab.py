@@ -16,6 +16,9 @@ OWN = "your trace"
 MAX_EVENTS = 2_000
 """More events than this cannot be told apart on a slider, and drawing the scale looks at all of them."""
 
+MAX_FILMS = 8
+"""Films and pictures that are kept, about 5 MiB each."""
+
 
 class AllocatorLab(Panel):
     """Play a short story, or a trace of your own, through the allocator and see its segments, blocks and holes.
@@ -54,9 +57,11 @@ class AllocatorLab(Panel):
         self.children[0].children = [*self.children[0].children, play]
 
     def film(self, story: str, expandable: bool, card_mib: int) -> tuple[Film, AllocatorPicture]:
-        """The film of a story under these options, with its picture; both are kept."""
+        """The film of a story under these options, with its picture; the last few are kept."""
         key = story, bool(expandable), card_mib
         if key not in self.films:
+            while len(self.films) >= MAX_FILMS:
+                del self.films[next(iter(self.films))]
             film = Film(
                 self.stories[story], AllocatorConfig(expandable_segments=key[1]), card_mib * MIB or None
             )

@@ -20,7 +20,7 @@ from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
 from memkit.units import MIB, format_bytes
 from memkit.widgets import clicks
-from memkit.widgets.allocator_lab import MAX_EVENTS, OWN, AllocatorLab
+from memkit.widgets.allocator_lab import MAX_EVENTS, MAX_FILMS, OWN, AllocatorLab
 from memkit.widgets.snapshot_view import ORDERS, SnapshotView, lines_at_peak
 
 NONSENSE = (-1, 1.5, "three", None, math.nan, math.inf, [1], True)
@@ -106,6 +106,13 @@ def test_expandable_segments_reserve_less_for_a_growing_sequence(lab):
         reserved[expandable] = lab.film("a growing sequence", expandable, 0)[0].still(13).reserved_bytes
         assert format_bytes(reserved[expandable]) in lab.shown.words[1]
     assert reserved[True] < reserved[False] / 2
+
+
+def test_typing_many_cards_keeps_few_films(lab):
+    for card_mib in range(8, 8 * 2 * MAX_FILMS, 8):
+        lab.set(card_mib=card_mib)
+    assert len(lab.films) == MAX_FILMS
+    assert lab.error == "" and lab.value["card_mib"] == 8 * (2 * MAX_FILMS - 1)
 
 
 @pytest.mark.parametrize("name", ["step", "card_mib"])
