@@ -7,6 +7,7 @@ Reading order:
 - ``edits``: what a change does to recorded events
 - ``advice``: the one adviser: changes, what each does, and what it saves
 - ``recorded_parts``: weights, gradients, states and activations of a recording that names none
+- ``growth``: two runs on one axis: what grew, by line and part
 - ``diagnosis``: from a recording or a trace: peak, parts, lines, and the changes that help most
 - ``planner``: the cheapest recomputation that fits, traced before it is shown
 - ``batch_plan``: from a global batch in tokens to micro-batches, steps and ranks
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.fitting.batch_plan import BatchPlan, nearest_plans, plan_batch, planned_setup
     from memkit.fitting.diagnosis import diagnose_memory
     from memkit.fitting.edits import growing_lines
+    from memkit.fitting.growth import TwoRuns, compare_runs
     from memkit.fitting.left_out import fits_of, left_out_of
     from memkit.fitting.planner import plan_recomputation, planned_room
     from memkit.fitting.program_report import Report, report_on

@@ -16,6 +16,7 @@ Reading order:
 - ``formats``: chapter 02's figures
 - ``bands``: every allocation as a band over time
 - ``allocator``: segments, blocks and holes
+- ``two_runs``: what two runs have allocated, on one axis
 - ``saved``: what autograd keeps, as bars
 - ``frontier``: strategies on the memory-compute plane
 - ``page``: pictures and text as one HTML page that needs no other file
@@ -45,5 +46,6 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.pictures.saved import ledger_pieces, saved_figure
     from memkit.pictures.sums import RunningSumPicture
     from memkit.pictures.timeline import TimelinePicture
+    from memkit.pictures.two_runs import two_runs_figure
 
 __getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

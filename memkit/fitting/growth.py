@@ -1,0 +1,179 @@
+"""Two runs on one axis: what grew between them, by line and part.
+
+Before and after a change, rank 0 and rank 3, predicted and recorded: each run at its own peak, block by block. A line
+is matched by its file and function where its number moved.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from memkit.allocator.replays import Replay
+from memkit.allocator.snapshot_replay import replay_snapshot
+from memkit.timeline import Event, MemoryTimeline
+from memkit.units import aligned_table, format_bytes
+
+NUM_LINES = 8
+Key = tuple[str, str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineGrowth:
+    """Bytes and blocks that one line holds at the peak of each run; 0 where it holds nothing."""
+
+    where: str
+    part: str | None
+    bytes: tuple[int, int]
+    blocks: tuple[int, int]
+
+    @property
+    def grown_bytes(self) -> int:
+        return self.bytes[1] - self.bytes[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoRuns:
+    """What ``compare_runs`` found; ``lines`` are sorted by how much they changed, either way. ``print`` it."""
+
+    names: tuple[str, str]
+    runs: tuple[Replay, Replay]
+    phases: tuple[str, str]
+    lines: tuple[LineGrowth, ...]
+
+    @property
+    def peaks(self) -> tuple[int, int]:
+        """Peak of allocated bytes of each run."""
+        first, second = self.runs
+        return first.peak_allocated_bytes, second.peak_allocated_bytes
+
+    @property
+    def grown_bytes(self) -> int:
+        """How much higher the second run's peak is."""
+        return self.peaks[1] - self.peaks[0]
+
+    @property
+    def words(self) -> str:
+        """The difference in a few sentences."""
+        names, grown = self.names, self.grown_bytes
+        peaks = " and ".join(f"{n} peaks at {format_bytes(p)}" for n, p in zip(names, self.peaks, strict=True))
+        if not grown and not any(line.grown_bytes for line in self.lines):
+            return f"{peaks}: the same blocks of the same lines."
+        told = [f"{peaks}, {signed(grown)}."]
+        if any(self.phases):
+            named = [f"{n} in {phase or 'a phase not named'}" for n, phase in zip(names, self.phases, strict=True)]
+            told.append(f"Both in {self.phases[0]}." if self.phases[0] == self.phases[1] else f"{', '.join(named)}.")
+        largest = max(self.lines, key=lambda line: abs(line.grown_bytes))
+        part = f" ({largest.part.replace('_', ' ')})" if largest.part else ""
+        told.append(f"What changed most is {largest.where}{part}: {signed(largest.grown_bytes)}.")
+        reserved = self.runs[1].peak_reserved_bytes - self.runs[0].peak_reserved_bytes
+        told.append(f"Reserved, the peaks differ by {signed(reserved)}.")
+        return " ".join(told)
+
+    def __str__(self) -> str:
+        header = ["by line", "part", *self.names, "change"]
+        shown = [line for line in self.lines if line.grown_bytes][:NUM_LINES]
+        rows = [
+            [line.where, (line.part or "–").replace("_", " "), *map(format_bytes, line.bytes), signed(line.grown_bytes)]
+            for line in shown
+        ]
+        others = self.lines if not shown else [line for line in self.lines if line not in shown]
+        sums = [sum(line.bytes[i] for line in others) for i in (0, 1)]
+        rows.append(["all other lines", "–", *map(format_bytes, sums), signed(sums[1] - sums[0])])
+        rest = [peak - sum(line.bytes[i] for line in self.lines) for i, peak in enumerate(self.peaks)]
+        rows.append(["rounding, workspaces", "–", *map(format_bytes, rest), signed(rest[1] - rest[0])])
+        return f"{self.words}\n\n{aligned_table([header, *rows])}"
+
+
+def compare_runs(
+    first: MemoryTimeline | Replay | dict | str | Path,
+    second: MemoryTimeline | Replay | dict | str | Path,
+    *,
+    names: tuple[str, str] = ("before", "after"),
+    devices: tuple[int | None, int | None] = (None, None),
+) -> TwoRuns:
+    """Two recordings, traces or replays, each at its peak; of a snapshot of several cards the one in ``devices``.
+
+    Raises: ValueError: one of them carries no events, or is no snapshot.
+
+    >>> from memkit.allocator.stories import growing_story
+    >>> from memkit.timeline import Instant
+    >>> story = growing_story()
+    >>> runs = [MemoryTimeline(instants=(Instant(name="end", total_bytes=0),), source="traced", events=tuple(events))
+    ...         for events in (story[:5], story)]
+    >>> compare_runs(*runs).words
+    'before peaks at 48.00 MiB and after peaks at 64.00 MiB, +16.00 MiB. What changed most is batch 6 (activations)...'
+    """
+    pairs = zip((first, second), devices, strict=True)
+    runs = [run if isinstance(run, Replay) else replay_snapshot(run, device=device) for run, device in pairs]
+    events = [at_peak(run) for run in runs]
+    found = [by_line(live) for live, _ in events]
+    return TwoRuns(
+        names=(str(names[0]), str(names[1])),
+        runs=(runs[0], runs[1]),
+        phases=(events[0][1], events[1][1]),
+        lines=tuple(sorted(matched(*found), key=lambda line: (-abs(line.grown_bytes), line.where))),
+    )
+
+
+def at_peak(run: Replay) -> tuple[list[Event], str]:
+    """The births of the blocks alive at the highest point of what was asked for, and its phase."""
+    total = peak = 0
+    last = -1
+    for index, event in enumerate(run.timeline.events):
+        total += event.num_bytes
+        if total > peak:
+            peak, last = total, index
+    live: dict = {}
+    for event in run.timeline.events[: last + 1]:
+        if event.num_bytes > 0:
+            live[event.block] = event
+        else:
+            live.pop(event.block, None)
+    phase = run.timeline.events[last].phase if last >= 0 else ""
+    return list(live.values()), "" if phase == "before" else phase
+
+
+def by_line(events: list[Event]) -> dict[Key, Counter]:
+    """Bytes and blocks of each line and part."""
+    found: dict[Key, Counter] = {}
+    for event in events:
+        is_older = event.phase == "before"
+        unnamed = "stood before the recording" if is_older else f"blocks of {format_bytes(event.num_bytes)}"
+        key = event.where or event.op or unnamed, event.part
+        found.setdefault(key, Counter()).update(bytes=event.num_bytes, blocks=1)
+    return found
+
+
+def matched(first: dict[Key, Counter], second: dict[Key, Counter]) -> list[LineGrowth]:
+    """The lines of both; one that moved inside its function is the same line."""
+    nothing = Counter()
+    pairs = [(key, first[key], second[key]) for key in first.keys() & second.keys()]
+    gone: dict[Key, list[Counter]] = {}
+    for key in sorted(first.keys() - second.keys(), key=str):
+        gone.setdefault(without_number(key), []).append((key, first[key]))
+    for key in sorted(second.keys() - first.keys(), key=str):
+        moved = gone.get(without_number(key))
+        pairs.append((key, moved.pop(0)[1] if moved else nothing, second[key]))
+    pairs += [(key, counter, nothing) for left in gone.values() for key, counter in left]
+    return [
+        LineGrowth(where=where, part=part, bytes=(a["bytes"], b["bytes"]), blocks=(a["blocks"], b["blocks"]))
+        for (where, part), a, b in pairs
+    ]
+
+
+def without_number(key: Key) -> Key:
+    """A line's file and function, and its part."""
+    where, part = key
+    return re.sub(r"(\.py|cell):\d+", r"\1", where), part
+
+
+def signed(num_bytes: int) -> str:
+    """Bytes with their sign.
+
+    >>> signed(1024), signed(-512), signed(0)
+    ('+1.00 KiB', '−512 B', 'no change')
+    """
+    if not num_bytes:
+        return "no change"
+    return ("+" if num_bytes > 0 else "−") + format_bytes(abs(num_bytes))

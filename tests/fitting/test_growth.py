@@ -1,0 +1,97 @@
+"""What grew between two runs, held against programs whose tensors are counted by hand, and against recordings."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from card_recordings import recording
+
+from memkit.allocator.snapshot_replay import replay_snapshot, replay_trace
+from memkit.allocator.snapshot_writer import predicted_snapshot
+from memkit.fitting.growth import compare_runs
+from memkit.pictures.two_runs import two_runs_figure
+from memkit.timeline import Event, MemoryTimeline
+from memkit.tracing.trace import trace_memory
+from memkit.units import MIB
+
+
+def program(num_mib: int, keeps: bool):
+    """8 MiB of weights; a step makes ``num_mib`` and, if it keeps them, as much again."""
+
+    def build():
+        weight = torch.empty(2 * MIB)
+        kept = []
+
+        def step():
+            made = weight.new_empty(num_mib * MIB // 4)
+            if keeps:
+                kept.append(torch.exp(made))
+
+        return step
+
+    return build
+
+
+def test_a_tensor_that_is_kept_is_named_with_its_bytes():
+    before, after = (trace_memory(program(24, keeps), steps=1) for keeps in (False, True))
+    found = compare_runs(before, after)
+    assert found.peaks == ((8 + 24) * MIB, (8 + 24 + 24) * MIB)
+    assert found.grown_bytes == 24 * MIB
+    (line,) = [line for line in found.lines if line.grown_bytes]
+    assert "test_growth.py" in line.where and line.bytes == (0, 24 * MIB) and line.blocks == (0, 1)
+    assert "What changed most is test_growth.py" in found.words and "+24.00 MiB" in str(found)
+    back = compare_runs(after, before, names=("a", "b"))
+    assert back.grown_bytes == -24 * MIB and "−24.00 MiB" in back.words
+
+
+def test_a_line_that_moved_in_its_function_is_the_same_line():
+    trace = trace_memory(program(24, True), steps=1)
+    moved = replace(trace, events=tuple(replace(e, where=shifted(e)) for e in trace.events))
+    assert all(line.grown_bytes == 0 for line in compare_runs(trace, moved).lines)
+
+
+def shifted(event: Event) -> str:
+    file, colon, rest = event.where.partition(":")
+    number, _, name = rest.partition(" ")
+    return f"{file}:{int(number) + 100} {name}" if colon else file
+
+
+def test_a_recording_equals_itself():
+    found = compare_runs(recording("medium_128_training"), recording("medium_128_training"), names=("0", "3"))
+    assert found.grown_bytes == 0 and "the same blocks of the same lines" in found.words
+
+
+def test_two_recordings_differ_by_their_peaks():
+    first, second = recording("cold_small_train_200"), recording("cold_small_train_200_mixed")
+    found = compare_runs(first, second, names=("fp32", "autocast"))
+    peaks = tuple(replay_snapshot(each).peak_allocated_bytes for each in (first, second))
+    assert found.peaks == peaks and found.grown_bytes == peaks[1] - peaks[0]
+    lines = sum(line.grown_bytes for line in found.lines)
+    asked = [sum(line.bytes[i] for line in found.lines) for i in (0, 1)]
+    assert lines == asked[1] - asked[0]
+    for total, replayed in zip(asked, found.runs, strict=True):
+        assert 0.98 * replayed.peak_allocated_bytes < total <= replayed.peak_allocated_bytes
+
+
+def test_predicted_against_recorded_by_line():
+    """A snapshot keeps the lines but not the parts: each line holds the same bytes on both sides."""
+    trace = trace_memory(program(24, True), steps=1)
+    found = compare_runs(trace, predicted_snapshot(replay_trace(trace)), names=("predicted", "recorded"))
+    by_line: dict[str, int] = {}
+    for line in found.lines:
+        by_line[line.where] = by_line.get(line.where, 0) + line.grown_bytes
+    assert found.grown_bytes == 0 and set(by_line.values()) == {0}
+
+
+def test_the_picture_says_both_peaks():
+    before, after = (trace_memory(program(24, keeps), steps=1) for keeps in (False, True))
+    picture = two_runs_figure(compare_runs(before, after))
+    texts = [text.get_text() for text in picture.texts]
+    assert "before: peak 32.00 MiB" in texts and "after: peak 56.00 MiB" in texts
+    assert picture.png().startswith(b"\x89PNG") and "before peaks at 32.00 MiB" in picture.alt
+
+
+def test_a_run_without_events_is_refused():
+    with pytest.raises(ValueError, match="no events"):
+        empty = MemoryTimeline(instants=trace_memory(program(1, False)).instants, source="formula")
+        compare_runs(empty, empty)
