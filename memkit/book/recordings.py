@@ -17,6 +17,9 @@ from memkit.units import aligned_table, format_bytes, format_gb
 
 FOLDER = Path(__file__).resolve().parents[2] / "chapters" / "recordings"
 
+MOST_NUMBER = 1 << 63
+"""Larger whole numbers are no measurement."""
+
 PROVENANCE = ("card", "driver", "torch", "cuda", "date", "command", "commit")
 """What every recording must say about its origin; ``date`` as 2026-11-20, ``commit`` of this repository."""
 
@@ -55,6 +58,8 @@ class Recording:
         for key, value in self.numbers.items():
             if isinstance(value, bool) or not isinstance(value, (int, float, str)):
                 raise ValueError(f"numbers[{key!r}]={value!r} is not an int, a float or a text")
+            if isinstance(value, int) and abs(value) >= MOST_NUMBER:
+                raise ValueError(f"numbers[{key!r}]={str(value)[:60]} is beyond {MOST_NUMBER}")
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"numbers[{key!r}]={value!r} is not finite")
             if key.endswith("_bytes") and not isinstance(value, int):
@@ -93,10 +98,16 @@ class Recording:
 
     @classmethod
     def from_json(cls, text: str) -> "Recording":
-        """The recording that ``to_json`` wrote."""
-        data = json.loads(text)
-        timelines = {k: MemoryTimeline.from_json(json.dumps(v)) for k, v in data["timelines"].items()}
-        return cls(**(data | {"timelines": timelines}))
+        """The recording that ``to_json`` wrote.
+
+        Raises: ValueError: the text is none, or a field is missing, unknown or of another type.
+        """
+        try:
+            data = json.loads(text)
+            timelines = {k: MemoryTimeline.from_json(json.dumps(v)) for k, v in data["timelines"].items()}
+            return cls(**(data | {"timelines": timelines}))
+        except (AttributeError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"no recording: {type(error).__name__} {error}") from error
 
 
 def save_recording(recording: Recording, folder: Path = FOLDER) -> Path:
@@ -117,7 +128,7 @@ def load_recordings(chapter: str, folder: Path = FOLDER) -> tuple[Recording, ...
     for path in sorted(folder.glob(f"{chapter}_*.json")):
         try:
             recordings.append(Recording.from_json(path.read_text(encoding="utf-8")))
-        except (KeyError, TypeError, ValueError) as error:
+        except ValueError as error:
             raise ValueError(f"{path.name} is not a recording: {error}") from error
     return tuple(sorted(recordings, key=lambda recording: recording.provenance["date"], reverse=True))
 

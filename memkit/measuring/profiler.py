@@ -16,10 +16,13 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from memkit.allocator.recorded import checked, field
+from memkit.allocator.snapshot_files import MAX_BYTES
 from memkit.units import aligned_table, as_whole_number, format_bytes
 
 HOST, LAUNCH, DEVICE = ("cpu_op",), ("cuda_runtime", "cuda_driver"), ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCH_WORDS = ("Launch", "Memcpy", "Memset")
+MOST_MICROSECONDS = 1e18  # some 30,000 years; a clock that counts from 1970 has 1.8e15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,34 +61,59 @@ class ExecutionTrace:
 def read_execution_trace(source: str | Path | Sequence[dict]) -> ExecutionTrace:
     """The trace in a file of ``export_chrome_trace``, or in a list of its events.
 
-    Raises: ValueError: the file is no such trace.
+    Raises: ValueError: the file is no such trace, or is larger than ``MAX_BYTES``; a field of an event is missing,
+    of another type or out of its range.
     """
-    events = source
-    if isinstance(source, (str, Path)):
-        try:
-            events = json.loads(Path(source).read_text(encoding="utf-8"))["traceEvents"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{Path(source).name} is not a trace of torch.profiler: {error}") from error
-    whole = [event for event in events if event.get("ph") == "X"]
-    launches = [e for e in whole if e.get("cat") in LAUNCH and any(w in e["name"] for w in LAUNCH_WORDS)]
-    kernels = [event for event in whole if event.get("cat") in DEVICE]
+    events = _events_in(Path(source)) if isinstance(source, (str, Path)) else source
+    whole = []
+    for index, event in enumerate(events):
+        if checked(event, f"event {index}", dict).get("ph") == "X":
+            whole.append((event, f"event {index}"))
+    launches, kernels = [], []
+    for event, place in whole:
+        kind = event.get("cat")
+        if kind in DEVICE:
+            kernels.append((event, place))
+        elif kind in LAUNCH and any(word in field(event, place, "name", str) for word in LAUNCH_WORDS):
+            launches.append((event, place))
     streams: dict[int, list] = {}
-    for kernel in kernels:
-        span = (float(kernel["ts"]), float(kernel["ts"]) + float(kernel["dur"]))
-        streams.setdefault(kernel["args"]["stream"], []).append(span)
-    launched = {
-        e["args"]["correlation"]: float(e["ts"]) for e in launches if "correlation" in e.get("args", {})
-    }
-    delays = [
-        float(k["ts"]) - launched[c] for k in kernels if (c := k["args"].get("correlation")) in launched
-    ]
+    for kernel, place in kernels:
+        start = _moment(kernel, place, "ts")
+        stream = field(field(kernel, place, "args", dict), f"{place}.args", "stream", int)
+        streams.setdefault(stream, []).append((start, start + _moment(kernel, place, "dur")))
+    launched = {_correlation(event, place): _moment(event, place, "ts") for event, place in launches}
+    launched.pop(None, None)
+    pairs = [(_correlation(event, place), _moment(event, place, "ts")) for event, place in kernels]
+    delays = [start - launched[number] for number, start in pairs if number in launched]
     return ExecutionTrace(
-        num_operations=sum(event.get("cat") in HOST for event in whole),
+        num_operations=sum(event.get("cat") in HOST for event, _ in whole),
         num_launches=len(launches),
         num_kernels=len(kernels),
         streams={stream: tuple(sorted(spans)) for stream, spans in sorted(streams.items())},
         launch_delay_us=max(delays, default=0.0),
     )
+
+
+def _events_in(path: Path) -> list:
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"{path.name} has {path.stat().st_size} B; up to {MAX_BYTES} are read as a trace")
+    try:
+        return checked(json.loads(path.read_text(encoding="utf-8"))["traceEvents"], "traceEvents", list)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path.name} is not a trace of torch.profiler: {error}") from error
+
+
+def _moment(event: dict, place: str, key: str) -> float:
+    """A time or a length in microseconds."""
+    value = event.get(key)
+    if type(value) not in (int, float) or not 0 <= value < MOST_MICROSECONDS:
+        raise ValueError(f"{place}.{key}={str(value)[:60]!r} is not a number of microseconds")
+    return float(value)
+
+
+def _correlation(event: dict, place: str) -> int | None:
+    """The number that a launch shares with its kernel."""
+    return field(field(event, place, "args", dict, {}), f"{place}.args", "correlation", int, None)
 
 
 def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from mutations import mutated
 
 from memkit.book import recordings
 from memkit.book.recordings import (
@@ -43,6 +44,30 @@ def make_recording(**changes) -> Recording:
 def test_json_is_read_back_equal():
     recording = make_recording()
     assert Recording.from_json(recording.to_json()) == recording
+
+
+@pytest.mark.parametrize("start", range(0, 600, 100))
+def test_a_broken_file_is_refused_in_words_or_still_prints(start, tmp_path):
+    data = json.loads(make_recording().to_json())
+    path = tmp_path / "01_broken.json"
+    num_refused = 0
+    for seed in range(start, start + 100):
+        path.write_text(json.dumps(mutated(data, seed)))
+        try:
+            (found,) = load_recordings("01", tmp_path)
+        except ValueError as error:
+            assert "01_broken.json is not a recording" in str(error)
+            num_refused += 1
+        else:
+            assert len(str(found)) < 5_000
+    assert 50 < num_refused < 100
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", "3", "[" * 100_000, '{"a": 1}', "9" * 10_000])
+def test_what_is_no_recording_is_refused(text, tmp_path):
+    (tmp_path / "01_other.json").write_text(text)
+    with pytest.raises(ValueError, match="01_other.json is not a recording"):
+        load_recordings("01", tmp_path)
 
 
 def test_a_file_holds_the_timeline_without_its_events(tmp_path):

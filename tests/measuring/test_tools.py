@@ -2,10 +2,12 @@
 
 import gc
 import json
+import math
 import weakref
 
 import pytest
 import torch
+from mutations import mutated
 
 from memkit.allocator.caching import CachingAllocator, OutOfMemory
 from memkit.allocator.config import AllocatorConfig
@@ -335,7 +337,28 @@ def test_a_file_of_the_real_profiler_is_read(tmp_path):
     assert "operations" in str(found)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"traceEvents"', "3"])
+def test_broken_traces_are_refused_with_the_field_or_read():
+    """An odd value ends in words that name its event; what is read all the same is made of finite numbers."""
+    num_refused = 0
+    for seed in range(400):
+        broken = mutated(EVENTS, seed)
+        try:
+            found = read_execution_trace(broken)
+        except ValueError as error:
+            assert "event " in str(error)
+            num_refused += 1
+        else:
+            assert math.isfinite(found.idle_us) and math.isfinite(found.launch_delay_us) and str(found)
+    assert 40 < num_refused < 400
+
+
+def test_the_odd_field_of_a_trace_is_named():
+    broken = [{**EVENTS[3], "dur": math.nan}]
+    with pytest.raises(ValueError, match=r"event 0\.dur='nan' is not a number of microseconds"):
+        read_execution_trace(broken)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"traceEvents"', "3", "[" * 100_000])
 def test_another_file_is_refused(tmp_path, text):
     path = tmp_path / "other.json"
     path.write_text(text)
