@@ -24,7 +24,7 @@ from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 
-from memkit.units import GIB, KIB, MIB, aligned_table, format_bytes
+from memkit.units import GIB, KIB, MIB, format_bytes
 
 ABOVE, UNUSABLE, STOPPED = 1, 2, 130
 UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -133,35 +133,21 @@ def existing(name: str) -> Path:
 
 
 def compare_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
-    """``memkit compare``: what stands at the peak of the second recording and not at the first's, by line and part."""
-    from memkit.fitting.diagnosis import diagnose_memory
+    """``memkit compare``: what grew from the first recording's peak to the second's, by line and part."""
+    from memkit.fitting.growth import compare_runs
 
-    pages = []
-    for name in (options.first, options.second):
-        progress(f"replaying {name}")
-        pages.append(diagnose_memory(existing(name), device=options.device))
-    grown = grown_lines(*pages)
-    peaks = [[p.result.peak_allocated_bytes, p.result.peak_reserved_bytes] for p in pages]
-    rows = [["", "peak allocated", "peak reserved"]]
-    named = zip((options.first, options.second), peaks, strict=True)
-    rows += [[name, *map(format_bytes, peak)] for name, peak in named]
-    table = [["at the peak by", "part", "first", "second", "grew by"]]
-    table += [[w, (p or "–").replace("_", " "), *map(format_bytes, (a, b, b - a))] for w, p, a, b in grown[:12]]
-    text = f"{aligned_table(rows)}\n\n" + (aligned_table(table) if grown else "Nothing at the peak differs.")
+    files = (options.first, options.second)
+    progress(f"replaying {files[0]} and {files[1]}")
+    found = compare_runs(*map(existing, files), names=files, devices=(options.device, options.device))
     data = {
-        "files": [options.first, options.second], "allocated_bytes": [p[0] for p in peaks],
-        "reserved_bytes": [p[1] for p in peaks],
-        "lines": [{"where": w, "part": p, "first_bytes": a, "second_bytes": b} for w, p, a, b in grown],
+        "files": files, "allocated_bytes": found.peaks, "reserved_bytes": [r.peak_reserved_bytes for r in found.runs],
+        "words": found.words,
+        "lines": [
+            {"where": line.where, "part": line.part, "first_bytes": line.bytes[0], "second_bytes": line.bytes[1]}
+            for line in found.lines if line.grown_bytes
+        ],
     }  # fmt: skip
-    return peaks[1][1], text, data, tuple(page.timeline for page in pages)
-
-
-def grown_lines(first, second) -> list[tuple[str, str | None, int, int]]:
-    """Lines and parts whose bytes at the peak differ, the one that grew most first."""
-    sides = [{(line.where, line.part): line.num_bytes for line in page.all_lines} for page in (first, second)]
-    keys = dict.fromkeys([*sides[1], *sides[0]])
-    found = [(*key, sides[0].get(key, 0), sides[1].get(key, 0)) for key in keys]
-    return sorted((row for row in found if row[2] != row[3]), key=lambda row: row[2] - row[3])
+    return found.runs[1].peak_reserved_bytes, str(found), data, tuple(run.timeline for run in found.runs)
 
 
 def parser() -> argparse.ArgumentParser:

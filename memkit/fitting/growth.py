@@ -6,11 +6,13 @@ is matched by its file and function where its number moved.
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memkit.allocator.replays import Replay
 from memkit.allocator.snapshot_replay import replay_snapshot
+from memkit.fitting.edits import line_of, live_at
+from memkit.fitting.recorded_parts import with_inferred_parts
 from memkit.timeline import Event, MemoryTimeline
 from memkit.units import aligned_table, format_bytes
 
@@ -58,7 +60,7 @@ class TwoRuns:
         names, grown = self.names, self.grown_bytes
         peaks = " and ".join(f"{n} peaks at {format_bytes(p)}" for n, p in zip(names, self.peaks, strict=True))
         if not grown and not any(line.grown_bytes for line in self.lines):
-            return f"{peaks}: the same blocks of the same lines."
+            return f"{peaks}. Nothing at the peak differs."
         told = [f"{peaks}, {signed(grown)}."]
         if any(self.phases):
             named = [f"{n} in {phase or 'a phase not named'}" for n, phase in zip(names, self.phases, strict=True)]
@@ -106,6 +108,7 @@ def compare_runs(
     """
     pairs = zip((first, second), devices, strict=True)
     runs = [run if isinstance(run, Replay) else replay_snapshot(run, device=device) for run, device in pairs]
+    runs = [with_parts(run) for run in runs]
     events = [at_peak(run) for run in runs]
     found = [by_line(live) for live, _ in events]
     return TwoRuns(
@@ -116,6 +119,14 @@ def compare_runs(
     )
 
 
+def with_parts(run: Replay) -> Replay:
+    """A recording's run with the parts that its own pattern tells, if it tells any."""
+    if any(event.part for event in run.timeline.events):
+        return run
+    events = with_inferred_parts(run.timeline.events) or run.timeline.events
+    return replace(run, timeline=replace(run.timeline, events=events))
+
+
 def at_peak(run: Replay) -> tuple[list[Event], str]:
     """The births of the blocks alive at the highest point of what was asked for, and its phase."""
     total = peak = 0
@@ -124,23 +135,16 @@ def at_peak(run: Replay) -> tuple[list[Event], str]:
         total += event.num_bytes
         if total > peak:
             peak, last = total, index
-    live: dict = {}
-    for event in run.timeline.events[: last + 1]:
-        if event.num_bytes > 0:
-            live[event.block] = event
-        else:
-            live.pop(event.block, None)
     phase = run.timeline.events[last].phase if last >= 0 else ""
-    return list(live.values()), "" if phase == "before" else phase
+    return live_at(run.timeline.events, last), "" if phase == "before" else phase
 
 
 def by_line(events: list[Event]) -> dict[Key, Counter]:
     """Bytes and blocks of each line and part."""
     found: dict[Key, Counter] = {}
     for event in events:
-        is_older = event.phase == "before"
-        unnamed = "stood before the recording" if is_older else f"blocks of {format_bytes(event.num_bytes)}"
-        key = event.where or event.op or unnamed, event.part
+        is_older = event.phase == "before" and not event.where
+        key = "stood before the recording" if is_older else line_of(event), event.part
         found.setdefault(key, Counter()).update(bytes=event.num_bytes, blocks=1)
     return found
 
