@@ -6,12 +6,15 @@ GB (powers of 1000), parameter counts in decimal millions and billions.
 """
 
 import math
+import numbers
 import operator
 
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
 TIB = 1024**4
+
+MAX_PRINTED = 1e300
 
 ALLOCATOR_BLOCK_BYTES = 512
 """CUDA's caching allocator hands out memory in multiples of this many bytes (``kMinBlockSize``)."""
@@ -30,6 +33,32 @@ def as_whole_number(name: str, value: object, minimum: int = 0) -> int:
         raise ValueError(f"{name}={value!r} is not a whole number") from None
     if number < minimum:
         raise ValueError(f"{name}={number} is below {minimum}")
+    return number
+
+
+def as_kind(name: str, value: object, *kinds: type) -> object:
+    """Return ``value``, or refuse what is none of ``kinds`` with one sentence that shows it.
+
+    Raises: ValueError: another type.
+
+    >>> as_kind("steps", 2, int)
+    2
+    """
+    if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
+        return value
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    raise ValueError(f"{name}={shown} is not a {' or a '.join(kind.__name__ for kind in kinds)}")
+
+
+def _as_finite(name: str, value: object) -> int | float:
+    """A number that can be printed: finite, and within a float's range.
+
+    Raises: ValueError: it is not.
+    """
+    number = as_kind(name, value, numbers.Real)
+    if not -MAX_PRINTED <= number <= MAX_PRINTED:
+        raise ValueError(f"{name}={str(number)[:40]} is not between -1e300 and 1e300")
     return number
 
 
@@ -61,6 +90,8 @@ def format_bytes(num_bytes: int | None, digits: int = 2) -> str:
     """
     if num_bytes is None:
         return "unknown"
+    _as_finite("num_bytes", num_bytes)
+    as_whole_number("digits", digits)
     if abs(num_bytes) < KIB:
         return f"{num_bytes} B"
     for unit, size in (("KiB", KIB), ("MiB", MIB), ("GiB", GIB), ("TiB", TIB)):
@@ -76,7 +107,7 @@ def format_gb(num_bytes: int, digits: int = 1) -> str:
     >>> format_gb(112 * 10**9)
     '112.0 GB'
     """
-    return f"{num_bytes / 1e9:,.{digits}f} GB"
+    return f"{_as_finite('num_bytes', num_bytes) / 1e9:,.{digits}f} GB"
 
 
 def format_count(count: int) -> str:
@@ -85,7 +116,7 @@ def format_count(count: int) -> str:
     >>> format_count(124_439_808), format_count(8_030_261_248), format_count(999_950)
     ('124.4 M', '8.0 B', '1.0 M')
     """
-    if abs(count) < 1000:
+    if abs(_as_finite("count", count)) < 1000:
         return str(count)
     for unit, size in (("K", 10**3), ("M", 10**6), ("B", 10**9), ("T", 10**12)):
         value = count / size
@@ -114,6 +145,9 @@ def aligned_table(rows: list[list[str]]) -> str:
     ──────────────
     bfloat16    16
     """
+    as_kind("rows", rows, list, tuple)
+    if not rows or not all(isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows):
+        raise ValueError(f"rows={str(rows)[:60]} is no list of rows of equal length")
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for first, *others in rows:

@@ -32,6 +32,8 @@ def load_snapshot(path: str | Path) -> dict:
     containers and numbers. FileNotFoundError: there is no such file.
     """
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{str(path)!r} is a folder, not a snapshot's file")
     content = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
     if not content:
         raise ValueError(f"{path.name} has {path.stat().st_size} B; 1 to {MAX_BYTES} are read as a snapshot")

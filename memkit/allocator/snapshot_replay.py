@@ -20,6 +20,7 @@ from memkit.allocator.snapshot_files import as_torch_layout, load_snapshot
 from memkit.allocator.snapshot_start import FREED_BEFORE, build, settle_sizes, state_before
 from memkit.allocator.trace_replay import replay_trace
 from memkit.timeline import Event, Instant, MemoryTimeline
+from memkit.units import as_kind
 
 
 def replay_snapshot(
@@ -48,6 +49,7 @@ def replay_snapshot(
     """
     if isinstance(source, MemoryTimeline):
         return replay_trace(source, config, capacity_bytes=capacity_bytes, outside_bytes=outside_bytes)
+    as_kind("source", source, dict, str, Path, MemoryTimeline)
     snapshot = as_torch_layout(source) if isinstance(source, dict) else load_snapshot(source)
     run = recorded_run(snapshot, device)
     is_as_recorded = config in (None, run.config) and capacity_bytes is None

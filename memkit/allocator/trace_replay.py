@@ -16,6 +16,7 @@ from memkit.allocator.player import Player
 from memkit.allocator.replays import Replay
 from memkit.allocator.workspaces import NEWEST, workspace_bytes
 from memkit.timeline import PARTS, Event, Instant, MemoryTimeline
+from memkit.units import as_kind
 
 
 def replay_trace(
@@ -41,6 +42,7 @@ def replay_trace(
     >>> replay.peak_allocated_bytes < replay.peak_reserved_bytes
     True
     """
+    as_kind("trace", trace, MemoryTimeline)
     if not trace.events:
         raise ValueError(f"this {trace.source} timeline carries no events to replay")
     allocator = CachingAllocator(config, Driver(capacity_bytes, outside_bytes))

@@ -17,7 +17,7 @@ from pathlib import Path
 from memkit.hardware.cards import MIN_CAPABILITY, matrix_dtypes
 from memkit.hardware.driver import CAP_VARIABLE, Gpu, ask_driver, gpu_cap_bytes
 from memkit.hardware.ram import available_ram_bytes
-from memkit.units import GIB, aligned_table, format_bytes
+from memkit.units import GIB, aligned_table, as_kind, format_bytes
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
 OLDEST_IPYWIDGETS = (8, 1)
@@ -75,6 +75,7 @@ def doctor(environment: Mapping[str, str] = os.environ) -> Diagnosis:
     >>> doctor({"CUDA_VISIBLE_DEVICES": ""}).mode
     'CPU'
     """
+    as_kind("environment", environment, Mapping)
     answer = ask_driver(environment)
     gpu = answer.gpus[0] if answer.gpus else None
     try:

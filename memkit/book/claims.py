@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
+from memkit.units import as_kind
+
 Figure = int | float | bool | str
 
 VERDICTS = ("true", "conditional", "wrong", "outdated", "opinion")
@@ -162,7 +164,7 @@ def ids_of(chapter: str) -> tuple[str, ...]:
     >>> len(ids_of("01_memory_breakdown"))
     88
     """
-    if chapter not in CHAPTERS:
+    if str(chapter) not in CHAPTERS:
         raise ValueError(f"chapter={chapter!r} settles no claims; chapters that do: {', '.join(CHAPTERS)}")
     ids = []
     for part in CHAPTERS[chapter]:
@@ -183,7 +185,10 @@ def load_claims(path: Path = LEDGER) -> dict[str, Claim]:
     >>> load_claims()["C028"].verdict
     'wrong'
     """
-    tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    path = Path(as_kind("path", path, str, Path))
+    if not path.is_file():
+        raise ValueError(f"no ledger of claims at {path}; it is the book's chapters/claims.toml, not the package's")
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
     return {claim_id: read_claim(claim_id, table) for claim_id, table in tables.items()}
 
 
@@ -248,7 +253,8 @@ def count_verdicts(claims: Iterable[Claim]) -> dict[str, int]:
     >>> counts["wrong"] > 0 and sum(counts.values()) == len(load_claims())
     True
     """
-    counts = Counter(claim.verdict for claim in claims)
+    as_kind("claims", claims, Iterable)
+    counts = Counter(as_kind("claim", claim, Claim).verdict for claim in claims)
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 

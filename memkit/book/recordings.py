@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from memkit.timeline import MemoryTimeline
-from memkit.units import aligned_table, format_bytes, format_gb
+from memkit.units import aligned_table, as_kind, format_bytes, format_gb
 
 FOLDER = Path(__file__).resolve().parents[2] / "chapters" / "recordings"
 
@@ -125,7 +125,9 @@ def load_recordings(chapter: str, folder: Path = FOLDER) -> tuple[Recording, ...
     Raises: ValueError: a file there is not a recording; the message names it.
     """
     recordings = []
-    for path in sorted(folder.glob(f"{chapter}_*.json")):
+    if not Path(as_kind("folder", folder, str, Path)).is_dir():
+        raise ValueError(f"no recordings at {folder}; they are the book's chapters/recordings, not the package's")
+    for path in sorted(Path(folder).glob(f"{chapter}_*.json")):
         try:
             recordings.append(Recording.from_json(path.read_text(encoding="utf-8")))
         except ValueError as error:
@@ -150,7 +152,9 @@ def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: 
     >>> recorded_or_words("99", "moon_phase")
     "Nobody has recorded 'moon phase' yet. On a machine with a CUDA card, `make record` ..."
     """
-    recording = find_recording(chapter, name, card, folder)
+    for key, value in (("chapter", chapter), ("name", name)):
+        as_kind(key, value, str)
+    recording = find_recording(chapter, name, card, folder) if Path(folder).is_dir() else None
     if recording is not None:
         return str(recording)
     return (

@@ -21,6 +21,7 @@ from dataclasses import replace
 
 from memkit.formula.ledger import Kept, Ledger, distinct, kept
 from memkit.setup.training import TrainingSetup
+from memkit.units import as_kind
 
 
 def attention_kernel(setup: TrainingSetup) -> str:
@@ -173,6 +174,7 @@ def block_ledger(setup: TrainingSetup) -> Ledger:
     >>> round(block_ledger(setup).per_sbh)  # 34 + 5as/h of Korthikanti et al. 2022
     114
     """
+    as_kind("setup", setup, TrainingSetup)
     _check(setup)
     model, precision = setup.model, setup.precision
     if setup.recomputation == "full":
@@ -238,7 +240,7 @@ def activation_bytes(setup: TrainingSetup) -> int:
     >>> activation_bytes(TrainingSetup(model=LLAMA_3_8B, precision=PURE_BF16, seq_len=8192)) // 2**20  # MiB
     44154
     """
-    return activation_ledger(setup).held_bytes
+    return activation_ledger(as_kind("setup", setup, TrainingSetup)).held_bytes
 
 
 def norm_lines(setup: TrainingSetup, name: str) -> list[Kept]:

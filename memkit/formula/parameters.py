@@ -17,6 +17,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from memkit.setup.models import ModelConfig
+from memkit.units import as_kind
 
 PARAMETER_KINDS = ("embedding", "attention", "mlp", "norm", "head")
 """Where a parameter sits. A tied head's weight counts as ``embedding``, once."""
@@ -93,7 +94,7 @@ def count_parameters(config: ModelConfig) -> int:
     >>> count_parameters(GPT2_SMALL), count_parameters(LLAMA_3_8B)
     (124439808, 8030261248)
     """
-    return sum(count_by_kind(config).values())
+    return sum(count_by_kind(as_kind("config", config, ModelConfig)).values())
 
 
 def count_by_kind(config: ModelConfig) -> dict[str, int]:

@@ -21,6 +21,7 @@ from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.parameters import Parameter, parameter_ledger
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import OptimizerConfig, Precision
+from memkit.units import as_kind
 
 MOMENTS = {
     "SGD": (),
@@ -151,6 +152,8 @@ def bytes_per_parameter(
     >>> sum(addends.values())
     16.0
     """
+    as_kind("precision", precision, Precision)
+    as_kind("optimizer", optimizer, OptimizerConfig)
     parameter = Parameter(name="matrix", shape=shape, kind="mlp")
     tensors = (
         *weight_tensors(parameter, precision),

@@ -6,6 +6,7 @@ neither. It counts what every program holds, and its total is the whole card: a 
 
 import csv
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -96,12 +97,13 @@ def gpu_cap_bytes(environment: Mapping[str, str] = os.environ) -> int | None:
     text = environment.get(CAP_VARIABLE, "").strip()
     if not text:
         return None
+    is_number = re.fullmatch(r"\d+/\d+|[+]?(\d+[.]?\d*|[.]\d+)(e[+-]?\d\d?)?", text, re.IGNORECASE) and len(text) <= 40
     try:
-        cap = int(Fraction(text) * GIB)
-    except (ValueError, ZeroDivisionError):
+        cap = int(Fraction(text) * GIB) if is_number else 0
+    except ZeroDivisionError:
         cap = 0
     if cap <= 0:
-        raise ValueError(f"{CAP_VARIABLE}={text!r} is not a number of GiB above zero")
+        raise ValueError(f"{CAP_VARIABLE}={text[:60]!r} is not a number of GiB above zero")
     return cap
 
 

@@ -20,6 +20,7 @@ from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
+from memkit.units import as_kind
 
 SDPA_BACKENDS = {
     "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION],  # flash has no float32 kernel
@@ -143,7 +144,7 @@ class Transformer(nn.Module):
 
     def __init__(self, setup: TrainingSetup, device: str | None = None):
         super().__init__()
-        config = setup.model
+        config = as_kind("setup", setup, TrainingSetup).model
         where = {"device": device or setup.device, "dtype": getattr(torch, setup.precision.weight_dtype)}
         self.config, self.setup = config, setup
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size, **where)
@@ -262,7 +263,7 @@ def training_build(
     >>> step().shape
     torch.Size([])
     """
-    precision = setup.precision
+    precision = as_kind("setup", setup, TrainingSetup).precision
     make_step_optimizer(setup, [nn.Parameter(torch.empty(0))])  # refuses here, before a model is made
 
     def build():

@@ -21,6 +21,7 @@ from memkit.formula.parameters import block_parameters
 from memkit.formula.tape import Region, Storage, Tape, Value
 from memkit.setup.strategies import Strategy
 from memkit.setup.training import TrainingSetup
+from memkit.units import as_kind
 
 LINEAR, FUSED = "linear", ("flash", "efficient")
 TAPE_NAMES = {"mm": LINEAR, "addmm": LINEAR, "bmm": "bmm", "gelu": "gelu", "silu": "silu"}
@@ -164,6 +165,8 @@ def predict_peak(
     none 16669291520
     full 12380426240
     """
+    as_kind("setup", setup, TrainingSetup)
+    as_kind("strategy", strategy, Strategy)
     if strategy.is_reentrant or strategy.scope == "host":
         raise ValueError(f"strategy {strategy.name!r} has no formula for its peak; trace it")
     if setup.device != "cuda" or setup.grad_accum_steps != 1:

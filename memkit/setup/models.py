@@ -7,7 +7,7 @@ positions, grouped key and value heads, a head of its own. What-ifs are made wit
 
 from dataclasses import dataclass
 
-from memkit.units import as_whole_number
+from memkit.units import as_kind, as_whole_number
 
 NORMS = ("layernorm", "rmsnorm")
 MLPS = ("gelu", "swiglu")
@@ -57,6 +57,8 @@ class ModelConfig:
             self._check_size(name, minimum=1)
         for name in ("num_kv_heads", "head_dim", "intermediate_size"):
             self._check_size(name, minimum=0)
+        for name in ("ties_embeddings", "has_qkv_bias", "has_output_bias", "has_mlp_bias", "fuses_qkv"):
+            as_kind(name, getattr(self, name), bool)
         for name, allowed in (("norm", NORMS), ("mlp", MLPS), ("position", POSITIONS)):
             value = getattr(self, name)
             if value not in allowed:

@@ -7,7 +7,7 @@ follows from the record alone: ``memkit.recomputation.costs``.
 
 from dataclasses import dataclass
 
-from memkit.units import as_whole_number
+from memkit.units import as_kind, as_whole_number
 
 SCOPES = ("nothing", "blocks", "core", "host")
 """What is treated: nothing; whole blocks run again; only the attention core does; saved tensors move to the host."""
@@ -54,6 +54,9 @@ class Strategy:
             raise ValueError(f"scope={self.scope!r} is not one of {', '.join(SCOPES)}")
         for name in ("group_size", "period"):
             object.__setattr__(self, name, as_whole_number(name, getattr(self, name), 1))
+        as_whole_number("num_segments", self.num_segments)
+        for name in ("saves_every_second", "stops_early", "is_reentrant"):
+            as_kind(name, getattr(self, name), bool)
         unknown = [op for op in self.saved_ops if op not in OPS]
         if unknown:
             raise ValueError(f"saved_ops={unknown[0]!r} is not one of {', '.join(OPS)}")
@@ -97,6 +100,7 @@ HOST = Strategy(name="offload", scope="host", code="with save_on_cpu(pin_memory=
 
 def every(period: int) -> Strategy:
     """Every ``period``-th block runs again."""
+    as_whole_number("period", period, 1)
     code = f"if number % {period} == 0:\n    {checkpoint_line('block')}\nelse:\n    x = block(x)"
     return Strategy(name=f"1 block in {period}", period=period, code=code)
 
@@ -112,12 +116,13 @@ def groups(group_size: int, name: str = "") -> Strategy:
 
 def square_root_groups(num_layers: int) -> Strategy:
     """√L blocks a region, as Chen et al. 2016 have it."""
-    size = max(1, round(num_layers**0.5))
+    size = max(1, round(as_whole_number("num_layers", num_layers, 1) ** 0.5))
     return groups(size, name="√L groups")
 
 
 def sequential(num_segments: int) -> Strategy:
     """``checkpoint_sequential``: equal segments, of which the last is never run again."""
+    as_whole_number("num_segments", num_segments, 1)
     code = f"x = checkpoint_sequential(model.blocks, {num_segments}, x, use_reentrant=False)"
     return Strategy(name=f"checkpoint_sequential, {num_segments} segments", num_segments=num_segments, code=code)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import ADAMW, FP32, OptimizerConfig, Precision
-from memkit.units import as_whole_number
+from memkit.units import as_kind, as_whole_number
 
 ATTENTIONS = ("stored", "flash", "efficient")
 """``stored``: softmax over an explicit score matrix. ``flash`` and ``efficient``: PyTorch's fused kernels, which keep
@@ -75,6 +75,8 @@ class TrainingSetup:
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+        for name in ("uses_fused_norm", "uses_fused_gelu", "upcasts_logits", "sets_grads_to_none"):
+            as_kind(name, getattr(self, name), bool)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout!r} is not a probability in [0, 1)")
         if self.attention == "efficient" and self.device == "cpu":

@@ -11,8 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from memkit.program.doors import run_steps
 from memkit.program.strategies import strategy_build
 from memkit.setup.strategies import Strategy
-from memkit.setup.training import TrainingSetup
+from memkit.setup.training import DEVICES, TrainingSetup
 from memkit.tracing.cuda import pretend_cuda
+from memkit.units import as_kind
 
 aten = torch.ops.aten
 FUSED_BACKWARD = tuple(
@@ -48,6 +49,10 @@ def counted_flops(
 
     The counter has no formula for a CPU's fused attention: with ``device="cpu"`` it counts none for it.
     """
+    as_kind("setup", setup, TrainingSetup)
+    as_kind("strategy", strategy, Strategy)
+    if device not in DEVICES:
+        raise ValueError(f"device={device!r} is not one of {', '.join(DEVICES)}")
     if device == "cuda":
         setup = replace(setup, device=device)
     counter = FlopCounterMode(display=False)

@@ -26,6 +26,8 @@ from itertools import combinations
 from numbers import Real
 from types import CodeType, FunctionType
 
+from memkit.units import as_kind
+
 STATUSES = ("right", "not yet", "not attempted yet")
 
 
@@ -202,6 +204,7 @@ def check(exercise_id: str, answer: object) -> Feedback:
     >>> check("0.1", ...)
     Exercise 0.1: not attempted yet
     """
+    as_kind("exercise_id", exercise_id, str)
     chapter = str(exercise_id).partition(".")[0]
     exercises = exercises_of(int(chapter)) if chapter.isdecimal() else {}
     if exercise_id not in exercises:
