@@ -56,8 +56,9 @@ class Run:
 class Change:
     """One thing to change. A function gives the changed setup, events or options, or ``None`` where nothing changes.
 
-    ``comes_first``: it mends a fault, so it is named before what only saves more. ``program`` names the change of
-    ``memkit.program.changed`` that does it to a running program, where there is one.
+    Of changes of one ``kind`` only one can be made. ``comes_first``: it mends a fault, so it is named before what
+    only saves more. ``program`` names the change of ``memkit.program.changed`` that does it to a running program,
+    where there is one.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Change:
     to_setup: Callable[[TrainingSetup], TrainingSetup | None] = lambda setup: None
     to_events: Callable[[Run], Sequence[Event] | None] = lambda run: None
     to_config: Callable[[AllocatorConfig], AllocatorConfig | None] = lambda config: None
+    kind: str = ""
     comes_first: bool = False
     program: str = ""
 
@@ -95,6 +97,14 @@ def helpful(effects: Iterable[Effect]) -> list[Effect]:
     """Those that lower the peak: what mends a fault first, then what saves most; of equals the first."""
     helps = [effect for effect in effects if effect.saved_bytes > 0]
     return sorted(helps, key=lambda effect: (not effect.change.comes_first, effect.after_bytes))
+
+
+def best_of_each_kind(effects: Iterable[Effect], num_effects: int) -> list[Effect]:
+    """The first ``num_effects`` that could all be made: one of each kind."""
+    found: dict[object, Effect] = {}
+    for number, effect in enumerate(effects):
+        found.setdefault(effect.change.kind or number, effect)
+    return list(found.values())[:num_effects]
 
 
 # --- what a change does to a setup ------------------------------------------------------------------------------
@@ -191,6 +201,7 @@ def _growing_segments(config: AllocatorConfig) -> AllocatorConfig | None:
 
 FULL_RECOMPUTATION = Change(
     name="full recomputation, which runs each forward twice", to_setup=_full, to_events=_all_activations,
+    kind="recomputation",
     why="a block keeps its input alone and is run again; at least this much stays, for it then holds all of its own",
     program="checkpointed",
 )  # fmt: skip
@@ -203,11 +214,13 @@ EIGHT_BIT = Change(
 )
 FOR_LOOP = Change(
     name="optimizer step for-loop, one tensor at a time (foreach=False)", program="for_loop",
+    kind="optimizer step",
     to_setup=_implementation("for-loop", ("foreach",)), to_events=_one_at_a_time,
     why="the optimizer's scratch for one parameter at a time, not for all at once",
 )  # fmt: skip
 FUSED = Change(
     name="optimizer step fused, in one kernel (fused=True)", program="fused",
+    kind="optimizer step",
     to_setup=_implementation("fused", ("foreach", "for-loop")), to_events=_no_temporaries,
     why="one kernel updates a parameter without any scratch",
 )  # fmt: skip
@@ -229,7 +242,8 @@ CHANGES = (
     NO_GRAD,
     Change(name="flash attention", to_setup=_flash, why="the scores of all heads are never stored"),
     FULL_RECOMPUTATION,
-    Change(name="selective recomputation", to_setup=_selective, why="only the attention core is run again"),
+    Change(name="selective recomputation", to_setup=_selective, kind="recomputation",
+           why="only the attention core is run again"),
     HALF_BATCH,
     Change(name="pure bf16, which rounds every update", to_setup=_pure_bf16, why="two bytes for each number"),
     EIGHT_BIT,
@@ -257,7 +271,8 @@ def changes_of(run: Run) -> tuple[Change, ...]:
     if held and run.has_phase("backward"):
         line = max(held, key=held.get)
         found.append(Change(
-            name=f"recompute {line}", why="keep nothing of it; each block is made again just before its last use",
+            name=f"recompute {line}", kind="recomputation",
+            why="keep nothing of it; each block is made again just before its last use",
             to_events=lambda run: recomputed(
                 run.events, lambda e: e.where == line and e.part == "activations" and _is_made_by_a_step(e, kept)
             ),
@@ -335,7 +350,7 @@ def advice_in_words(setup: TrainingSetup, num_changes: int = 3) -> tuple[str, st
     """What would lower the peak most, and what one sequence more would add to it."""
     helps = [
         f"{effect.name} → {format_bytes(effect.after_bytes)} (−{effect.saved_bytes / effect.before_bytes:.0%})"
-        for effect in effects_on_setup(setup)[:num_changes]
+        for effect in best_of_each_kind(effects_on_setup(setup), num_changes)
     ]
     larger = replace(setup, micro_batch_size=setup.micro_batch_size + 1)
     added = steady_step(larger).peak_bytes - steady_step(setup).peak_bytes

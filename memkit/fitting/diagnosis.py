@@ -12,7 +12,7 @@ from pathlib import Path
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.replays import Replay
 from memkit.allocator.snapshot_replay import replay_snapshot, replay_trace
-from memkit.fitting.advice import Effect, Run, effects_on_run
+from memkit.fitting.advice import Effect, Run, best_of_each_kind, effects_on_run
 from memkit.fitting.edits import line_of, live_at
 from memkit.fitting.recorded_parts import with_inferred_parts
 from memkit.timeline import PARTS, Event, MemoryTimeline
@@ -58,7 +58,7 @@ class Diagnosis:
     @property
     def changes(self) -> tuple[Effect, ...]:
         """The changes that help most."""
-        return self.tried[:NUM_CHANGES]
+        return tuple(best_of_each_kind(self.tried, NUM_CHANGES))
 
     def __str__(self) -> str:
         pages = [self._headline(), self._parts(), self._lines()]

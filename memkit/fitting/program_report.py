@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from memkit.allocator.trace_replay import replay_trace
-from memkit.fitting.advice import Effect, helpful
+from memkit.fitting.advice import Effect, best_of_each_kind, helpful
 from memkit.fitting.diagnosis import Line, changes_in_words, diagnose_memory
 from memkit.fitting.left_out import Fit, LeftOut, fits_of, left_out_in_words, left_out_of
 from memkit.timeline import MemoryTimeline
@@ -73,7 +73,7 @@ def report_on(
         allocated_bytes=page.result.peak_allocated_bytes,
         reserved_bytes=page.result.peak_reserved_bytes,
         lines=page.lines,
-        changes=verified(build, page.tried, steps, say)[:NUM_CHANGES],
+        changes=tuple(best_of_each_kind(verified(build, page.tried, steps, say), NUM_CHANGES)),
         left_out=left_out_of(trace),
         fits=fits_of(trace, page.result.peak_allocated_bytes),
     )
