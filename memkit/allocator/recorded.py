@@ -245,19 +245,25 @@ def check_life(entries: Sequence[Entry], segments: Sequence[dict]) -> None:
         action, address, size, _ = entry
         before = state.get(address)
         if action == "alloc":
-            refuse_if(before in ("alloc", "free_requested"), index, entry, "free_completed", f"the block is {before}")
+            if before in ("alloc", "free_requested"):
+                refuse(index, entry, "free_completed", f"the block is {before}")
             sizes[address] = size
         elif action == "free_requested":
-            refuse_if(before in ("free_requested", "free_completed"), index, entry, "alloc", f"it is {before}")
+            if before in ("free_requested", "free_completed"):
+                refuse(index, entry, "alloc", f"it is {before}")
         elif action == "free_completed":
-            refuse_if(before == "free_completed", index, entry, "alloc", "it was completed before")
-            refuse_if(before == "alloc", index, entry, "free_requested", "nobody asked for it")
+            if before == "free_completed":
+                refuse(index, entry, "alloc", "it was completed before")
+            if before == "alloc":
+                refuse(index, entry, "free_requested", "nobody asked for it")
         elif action in ("segment_map", "segment_unmap"):
             mapped += size
-            refuse_if(mapped > MAX_MAPPED_BYTES, index, entry, "", f"all mapped in turn exceeds {MAX_MAPPED_BYTES} B")
+            if mapped > MAX_MAPPED_BYTES:
+                refuse(index, entry, "", f"all mapped in turn exceeds {MAX_MAPPED_BYTES} B")
         if action in BLOCK_ACTIONS:
             state[address] = action
-            refuse_if(sizes.setdefault(address, size) != size, index, entry, "alloc", f"its size was {sizes[address]}")
+            if sizes.setdefault(address, size) != size:
+                refuse(index, entry, "alloc", f"its size was {sizes[address]}")
     for address, last in state.items():
         is_there = address in blocks
         if is_there != (last != "free_completed"):
@@ -272,12 +278,11 @@ def check_life(entries: Sequence[Entry], segments: Sequence[dict]) -> None:
 _ADVICE = "the recording lacks events, so what stood in memory cannot be known; record without skip_actions"
 
 
-def refuse_if(is_wrong: bool, index: int, entry: Entry, missing: str, words: str) -> None:
+def refuse(index: int, entry: Entry, missing: str, words: str) -> None:
     """Raises: ValueError: naming the event and what is likely missing before it."""
-    if is_wrong:
-        lacking = f", a {missing} before it is missing" if missing else ""
-        what = f"event {index}, {entry.action} of {entry.size} B at {entry.address}"
-        raise ValueError(f"{what}: {words}{lacking}; {_ADVICE}")
+    lacking = f", a {missing} before it is missing" if missing else ""
+    what = f"event {index}, {entry.action} of {entry.size} B at {entry.address}"
+    raise ValueError(f"{what}: {words}{lacking}; {_ADVICE}")
 
 
 def check_places(entries: Sequence[Entry], segments: Sequence[dict]) -> None:
@@ -291,12 +296,14 @@ def check_places(entries: Sequence[Entry], segments: Sequence[dict]) -> None:
         start, end = entry.address, entry.address + entry.size
         if entry.action in TO_DRIVER:
             overlap = _held_part(held, start, end)
-            refuse_if(overlap > 0, index, entry, "", "it is there later, and nothing brought it back")
+            if overlap > 0:
+                refuse(index, entry, "", "it is there later, and nothing brought it back")
             _add(held, start, end)
         elif entry.action in FROM_DRIVER:
-            refuse_if(not _take(held, start, end), index, entry, "", "it is not there later, and nothing took it away")
-        elif entry.action in BLOCK_ACTIONS and entry.size:
-            refuse_if(_held_part(held, start, end) < entry.size, index, entry, "", "it lies in no segment")
+            if not _take(held, start, end):
+                refuse(index, entry, "", "it is not there later, and nothing took it away")
+        elif entry.action in BLOCK_ACTIONS and entry.size and _held_part(held, start, end) < entry.size:
+            refuse(index, entry, "", "it lies in no segment")
 
 
 def _held_part(held: list[tuple[int, int]], start: int, end: int) -> int:
