@@ -132,7 +132,8 @@ def entry_of(record: object, place: str) -> Entry:
     if action in NOT_PLAYED:
         return Entry(action, 0, 0, 0)
     address = 0 if action == "oom" else field(record, place, "addr", int, low=0, high=MAX_ADDRESS)
-    size = field(record, place, "size", int, low=0, high=MAX_CARD_BYTES)
+    least = 1 if action in (*FROM_DRIVER, *TO_DRIVER) else 0
+    size = field(record, place, "size", int, low=least, high=MAX_CARD_BYTES)
     stream = field(record, place, "stream", int, 0, low=0, high=1 << 64)
     if action in ("segment_map", "segment_unmap") and (address % PAGE_BYTES or size % PAGE_BYTES):
         raise ValueError(f"{place}: {action} of {size} B at {address} is not of whole pages of {PAGE_BYTES} B")
@@ -286,48 +287,36 @@ def refuse(index: int, entry: Entry, missing: str, words: str) -> None:
 
 
 def check_places(entries: Sequence[Entry], segments: Sequence[dict]) -> None:
-    """Go backwards from the end: every block lies in a segment that was there, and no two overlap.
+    """Go backwards from the end: every block lies in memory that was there, and none comes twice.
 
     Raises: ValueError: it does not.
     """
-    held = sorted((s["address"], s["address"] + s["total_size"]) for s in segments)
+    held: list[tuple[int, int]] = []  # runs of addresses, sorted, none next to another
+    for segment in segments:
+        add_run(held, segment["address"], segment["address"] + segment["total_size"])
     for index in range(len(entries) - 1, -1, -1):
         entry = entries[index]
         start, end = entry.address, entry.address + entry.size
+        place = bisect_right(held, (start, MAX_ADDRESS * 2)) - 1
+        is_inside = place >= 0 and end <= held[place][1]
         if entry.action in TO_DRIVER:
-            overlap = _held_part(held, start, end)
-            if overlap > 0:
+            overlaps = place >= 0 and held[place][1] > start
+            if overlaps or (place + 1 < len(held) and held[place + 1][0] < end):
                 refuse(index, entry, "", "it is there later, and nothing brought it back")
-            _add(held, start, end)
+            add_run(held, start, end)
         elif entry.action in FROM_DRIVER:
-            if not _take(held, start, end):
+            if not is_inside:
                 refuse(index, entry, "", "it is not there later, and nothing took it away")
-        elif entry.action in BLOCK_ACTIONS and entry.size and _held_part(held, start, end) < entry.size:
+            low, high = held[place]
+            held[place : place + 1] = [run for run in ((low, start), (end, high)) if run[0] < run[1]]
+        elif entry.action in BLOCK_ACTIONS and entry.size and not is_inside:
             refuse(index, entry, "", "it lies in no segment")
 
 
-def _held_part(held: list[tuple[int, int]], start: int, end: int) -> int:
-    """Bytes from ``start`` to ``end`` that lie in runs of addresses."""
-    first, total = max(bisect_right(held, (start, MAX_ADDRESS * 2)) - 1, 0), 0
-    for low, high in held[first:]:
-        if low >= end:
-            break
-        total += max(min(high, end) - max(low, start), 0)
-    return total
-
-
-def _add(held: list[tuple[int, int]], start: int, end: int) -> None:
-    held.insert(bisect_right(held, (start, end)), (start, end))
-
-
-def _take(held: list[tuple[int, int]], start: int, end: int) -> bool:
-    """Take addresses out of the runs, if all of them are there."""
-    if _held_part(held, start, end) < end - start:
-        return False
-    first = max(bisect_right(held, (start, MAX_ADDRESS * 2)) - 1, 0)
-    last = first
-    while last < len(held) and held[last][0] < end:
-        last += 1
-    rests = [rest for low, high in held[first:last] for rest in ((low, min(high, start)), (max(low, end), high))]
-    held[first:last] = [(low, high) for low, high in rests if low < high]
-    return True
+def add_run(held: list[tuple[int, int]], start: int, end: int) -> None:
+    """Put a run among those that it does not overlap, and join it with its neighbours."""
+    place = bisect_right(held, (start, end))
+    last = place + (place < len(held) and held[place][0] == end)
+    first = place - (place > 0 and held[place - 1][1] == start)
+    joined = held[first:last]
+    held[first:last] = [(min([start, *(run[0] for run in joined)]), max([end, *(run[1] for run in joined)]))]
