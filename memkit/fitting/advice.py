@@ -207,7 +207,7 @@ FULL_RECOMPUTATION = Change(
 )  # fmt: skip
 HALF_BATCH = Change(
     name="half the micro-batch, accumulated twice", to_setup=_half_batch, to_events=_half_activations,
-    why="every activation half as large; gradients and states stay",
+    why="every activation half as large, and scratch smaller by an unknown share; gradients and states stay",
 )  # fmt: skip
 EIGHT_BIT = Change(
     name="8-bit AdamW", to_setup=_8_bit, to_events=_quarter_states, why="a quarter of the bytes of 32-bit states"
