@@ -69,15 +69,22 @@ def main(names: tuple[str, ...]) -> None:
         "machine": "2-core x86-64 CPU", "torch": torch.__version__, "date": date.today().isoformat(),
         "command": "python scripts/train_fp8.py",
     }  # fmt: skip
-    runs = json.loads(FILE.read_text(encoding="utf-8"))["runs"] if FILE.exists() else {}
     for seed in SEEDS:
         for name in names or RUNS:
-            if str(seed) in runs.get(name, {}):
+            if str(seed) in stored().get(name, {}):
                 continue
-            runs.setdefault(name, {})[str(seed)] = one_run(name, seed)
-            print(seed, name, runs[name][str(seed)]["held_out"], flush=True)
+            run = one_run(name, seed)
+            print(seed, name, run["held_out"], flush=True)
+            runs = stored()
+            runs.setdefault(name, {})[str(seed)] = run
+            runs = {name: dict(sorted(runs[name].items())) for name in RUNS if name in runs}
             text = json.dumps({"about": about, "runs": runs}, ensure_ascii=False)
             FILE.write_text(text.replace("}, ", "},\n") + "\n", encoding="utf-8")
+
+
+def stored() -> dict:
+    """The runs that the file holds."""
+    return json.loads(FILE.read_text(encoding="utf-8"))["runs"] if FILE.exists() else {}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ Reading order:
 - ``dynamic_scale``: torch's own GradScaler, played
 - ``sixteen_bit_adamw``: a master copy, stochastic rounding, Kahan: AdamW on weights of 16 bits
 - ``scaling``: amax to factor: per tensor, row and block, MX and NVFP4, current and delayed
+- ``trials``: distributions, outliers and a spike under every scaling
 - ``linear_memory``: what a linear layer keeps under each recipe
 - ``fp8_linear``: a linear layer whose three products take numbers of eight or four bits
 """

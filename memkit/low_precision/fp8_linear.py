@@ -279,7 +279,8 @@ class Fp8Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        y = _Products.apply(x, self.weight, self)
+        with torch.autocast(x.device.type, enabled=False):  # sums stay float32
+            y = _Products.apply(x, self.weight, self)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def cast(self, matrix: Tensor, operand: str) -> Cast:

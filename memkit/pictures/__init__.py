@@ -23,6 +23,7 @@ Reading order:
 - ``curves``: lines over steps or sizes
 - ``gradients``: gradients by size on FP16's axis
 - ``recipes``: bytes per parameter, addend by addend
+- ``scaling``: chapter 06's figures
 """
 
 from memkit import loaded_when_used
@@ -44,6 +45,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.pictures.picture import Picture
     from memkit.pictures.recipes import recipes_figure
     from memkit.pictures.saved import ledger_pieces, saved_figure
+    from memkit.pictures.scaling import OutlierPicture, ScalingPicture, SpikePicture
     from memkit.pictures.sums import RunningSumPicture
     from memkit.pictures.timeline import TimelinePicture
     from memkit.pictures.two_runs import two_runs_figure

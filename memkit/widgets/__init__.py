@@ -16,6 +16,7 @@ Reading order:
 - ``number_line``: every value of one or two formats
 - ``rounding_lab``: add a small number again and again
 - ``loss_scaling_lab``: what FP16 makes of gradients at each scale
+- ``scaling_labs``: what a scaling, an outlier and a spike cost in eight bits
 """
 
 from memkit import loaded_when_used
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.widgets.number_line import NumberLine
     from memkit.widgets.panel import Panel
     from memkit.widgets.rounding_lab import RoundingLab
+    from memkit.widgets.scaling_labs import OutlierLab, ScalingLab, SpikeFilm
     from memkit.widgets.snapshot_view import SnapshotView
     from memkit.widgets.step_timeline import StepTimeline
 

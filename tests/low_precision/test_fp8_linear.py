@@ -188,6 +188,15 @@ def test_it_works_under_autocast_and_keeps_the_bias():
     assert y.dtype == torch.bfloat16 and distance(y.float(), wanted) < 0.05
 
 
+def test_autocast_leaves_the_sums_in_float32():
+    """Rounded once to bfloat16, at the end."""
+    x = torch.randn(64, INPUTS, generator=torch.Generator().manual_seed(0)).bfloat16()
+    layer = convert_to_fp8(linear(), "nvfp4_plain")
+    wanted = layer(x.float()).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(layer(x), wanted)
+
+
 def test_convert_keeps_what_it_is_told_and_refuses_what_it_does_not_know():
     model = nn.Sequential(nn.Linear(16, 16), nn.Sequential(nn.Linear(16, 16)))
     convert_to_fp8(model, "row", keep=("1.0",))

@@ -1,0 +1,171 @@
+"""Chapter 06's explorers: what a scaling loses, what outliers do to it, and how a spike passes through a history."""
+
+import numpy as np
+
+from memkit.low_precision.trials import (
+    DRAWS,
+    NUM_STEPS,
+    OUTLIER_FACTORS,
+    SPIKE_STEP,
+    SpikeStep,
+    outlier_errors,
+    scaled,
+    spike_steps,
+)
+from memkit.pictures.scaling import (
+    ELEMENTS,
+    LINES,
+    NAMES,
+    OutlierPicture,
+    ScalingPicture,
+    SpikePicture,
+    scalings_for,
+)
+from memkit.units import as_whole_number
+from memkit.widgets.panel import Number, Panel, View, choice
+
+NUM_OUTLIERS = (1, 4, 16)
+SPIKES = (2, 4, 16, 64, 256)
+HISTORIES = (1, 4, 16, 1024)
+
+
+def one_of(name: str, value: object, allowed: tuple) -> None:
+    """Refuse a value that is not among those allowed.
+
+    Raises: ValueError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or value not in allowed:
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(str, allowed))}")
+
+
+class ScalingLab(Panel):
+    """A distribution, an element format and who shares a factor → error, clipped and flushed shares."""
+
+    def __init__(self, **values):
+        self.histogram = ScalingPicture()
+        for kind in DRAWS:  # a move then finds its errors computed
+            for element in ELEMENTS:
+                for scaling in scalings_for(element):
+                    scaled(kind, element, scaling)
+        controls = {
+            "kind": choice("Values", list(DRAWS), "gradients"),
+            "element": choice("Element", list(ELEMENTS), "float8_e4m3fn"),
+            "scaling": choice("Shared by", [(NAMES[name], name) for name in NAMES], "none"),
+        }
+        super().__init__(controls, **values)
+
+    def view(self, kind: str, element: str, scaling: str) -> View:
+        """The distribution under the format, and what was lost."""
+        one_of("kind", kind, tuple(DRAWS))
+        one_of("element", element, ELEMENTS)
+        one_of("scaling", scaling, tuple(NAMES))
+        if scaling not in scalings_for(element):
+            allowed = ", ".join(NAMES[name] for name in scalings_for(element))
+            raise ValueError(f"scaling={scaling!r} does not go with element={element!r}; it takes {allowed}")
+        self.histogram.redraw(kind, element, scaling)
+        held, error = scaled(kind, element, scaling)
+        errors = {name: scaled(kind, element, name)[1] for name in scalings_for(element)}
+        best = min(errors, key=errors.get)
+        losses = f"{held.flushed_share:.2%} of the values become 0 and {held.clipped_share:.2%} are clipped"
+        others = [f"{NAMES[best]} would do best, with {errors[best]:.2%}."] if errors[best] < 0.95 * error else []
+        words = (f"{kind} in {element}, {NAMES[scaling]}: relative error {error:.2%}; {losses}.", *others)
+        rows = [("scaling", "error", "clipped", "become 0")]
+        for name, lost in errors.items():
+            each = scaled(kind, element, name)[0]
+            rows.append((NAMES[name], f"{lost:.2%}", f"{each.clipped_share:.2%}", f"{each.flushed_share:.2%}"))
+        return View(png=self.histogram.png(), alt=self.histogram.alt, words=words, table=tuple(rows))
+
+
+class OutlierLab(Panel):
+    """How many channels are how much larger → the error of the others, in six formats."""
+
+    def __init__(self, **values):
+        self.curves = OutlierPicture()
+        self.errors = {
+            num: {name: outlier_errors(element, scaling, num) for name, (element, scaling, *_) in LINES.items()}
+            for num in NUM_OUTLIERS
+        }
+        controls = {
+            "half_decades": Number("Size, √10 to the", 4, low=0, high=len(OUTLIER_FACTORS) - 1),
+            "num_outliers": choice("Outlier channels", list(NUM_OUTLIERS), 4),
+        }
+        super().__init__(controls, **values)
+
+    def view(self, half_decades: int, num_outliers: int) -> View:
+        """The curves, and which format has died."""
+        index = as_whole_number("half_decades", half_decades)
+        if index >= len(OUTLIER_FACTORS):
+            raise ValueError(f"half_decades={index} is above {len(OUTLIER_FACTORS) - 1}, where the picture ends")
+        one_of("num_outliers", num_outliers, NUM_OUTLIERS)
+        errors = self.errors[num_outliers]
+        self.curves.redraw(errors, index, num_outliers)
+        now = {name: row[index] for name, row in errors.items()}
+        doubled = [name for name, row in errors.items() if row[index] > 2 * row[0]]
+        dead = [name for name in now if now[name] > 0.9]
+        fate = f"More than twice as wrong as without outliers: {', '.join(doubled) or 'none'}"
+        fate += f"; nothing is left in {', '.join(dead)}." if dead else "."
+        best = min(now, key=now.get)
+        size = f"Outliers {OUTLIER_FACTORS[index]:,.3g} times larger"
+        words = (f"{size}. {fate}", f"The best is {best}, {now[best]:.1%}.")
+        table = [("format", "without outliers", "with them")]
+        table += [(name, f"{errors[name][0]:.2%}", f"{now[name]:.2%}") for name in now]
+        return View(png=self.curves.png(), alt=self.curves.alt, words=words, table=tuple(table))
+
+
+class SpikeFilm(Panel):
+    """A spike, a history and a margin → each step's factor under delayed scaling, and what the cast loses."""
+
+    def __init__(self, **values):
+        self.film = SpikePicture()
+        controls = {
+            "step": Number("Step", SPIKE_STEP, low=0, high=NUM_STEPS - 1),
+            "spike": choice("Spike, times", list(SPIKES), 16),
+            "history_len": choice("History, steps", list(HISTORIES), 1024),
+            "margin": Number("Margin, bits", 0, low=0, high=8),
+        }
+        super().__init__(controls, **values)
+
+    def view(self, step: int, spike: int, history_len: int, margin: int) -> View:
+        """The film with one step marked, and what happens there."""
+        step, margin = as_whole_number("step", step), as_whole_number("margin", margin)
+        if step >= NUM_STEPS:
+            raise ValueError(f"step={step} is above {NUM_STEPS - 1}, the film's last step")
+        if margin > 16:
+            raise ValueError(f"margin={margin} is above 16, beyond which E4M3 has nothing left")
+        one_of("spike", spike, SPIKES)
+        one_of("history_len", history_len, HISTORIES)
+        steps = spike_steps(float(spike), history_len, margin)
+        title = f"A spike of {spike} ×, history {history_len:,}, margin {margin}"
+        self.film.redraw(steps, step, title)
+        table = [("step", "largest", "fits", "clipped", "error", "current scaling")]
+        table += [table_row(i, steps[i]) for i in sorted({0, SPIKE_STEP - 1, SPIKE_STEP, SPIKE_STEP + 1, step})]
+        return View(png=self.film.png(), alt=self.film.alt, words=(told(steps, step), after(steps)), table=tuple(table))
+
+
+def table_row(number: int, step: SpikeStep) -> tuple[str, ...]:
+    """One step's figures as text."""
+    shares = (step.clipped_share, step.error, step.current_error)
+    return str(number), f"{step.amax:.2f}", f"{step.fits:.2f}", *(f"{share:.2%}" for share in shares)
+
+
+def told(steps: tuple[SpikeStep, ...], number: int) -> str:
+    """What happens in one step."""
+    step = steps[number]
+    if step.clipped_share:
+        return (
+            f"Step {number}: the tensor reaches {step.amax:.1f} and {step.fits:.1f} fits: {step.clipped_share:.1%} of "
+            f"the values are clipped, error {step.error:.1%} (current scaling {step.current_error:.1%})."
+        )
+    room = step.fits / step.amax
+    return f"Step {number}: everything fits, {room:.1f} times what is needed; error {step.error:.1%}."
+
+
+def after(steps: tuple[SpikeStep, ...]) -> str:
+    """How long the spike stays in the history."""
+    fits = np.array([step.fits for step in steps])
+    before = fits[: SPIKE_STEP + 1].max()
+    wide = int(np.sum(fits[SPIKE_STEP + 1 :] > 1.5 * before))
+    rest = NUM_STEPS - SPIKE_STEP - 1
+    if wide == rest:
+        return f"For all {rest} steps after the spike the factor stays too small; a float format hardly minds."
+    return f"The factor stays too small for {wide} steps after the spike."
