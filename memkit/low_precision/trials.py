@@ -57,7 +57,7 @@ def scaled(kind: str, element: str, scaling: str) -> tuple[Scaled, float]:
 
     >>> held, error = scaled("normal", "float8_e4m3fn", "tensor")
     >>> f"{error:.1%}"
-    '2.7%'
+    '2.6%'
     """
     x = drawn(kind)
     held = scale_to(x, element, scaling)
