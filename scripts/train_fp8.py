@@ -2,7 +2,7 @@
 
     python scripts/train_fp8.py [run ...]
 
-Writes chapters/recordings/06_fp8_training_cpu.json after every run; runs that are there already are left out.
+Writes chapters/recordings/fp8_training_cpu.json after every run; runs that are there already are left out.
 """
 
 import json
@@ -16,7 +16,7 @@ import torch
 from memkit.low_precision.fp8_linear import FP8_RECIPES, Fp8Recipe, convert_to_fp8
 from memkit.program.small_gpt import held_out_loss, make_small_gpt, text_batches, train
 
-FILE = Path(__file__).parents[1] / "chapters" / "recordings" / "06_fp8_training_cpu.json"
+FILE = Path(__file__).parents[1] / "chapters" / "recordings" / "fp8_training_cpu.json"
 SEEDS, NUM_STEPS, SPIKE_STEP, SPIKE = (0, 1, 2), 300, 150, 64.0
 
 INT8 = Fp8Recipe(name="int8", element="int8", gradient_element="int8")

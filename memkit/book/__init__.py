@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
         Recording,
         find_recording,
         load_recordings,
+        load_runs,
         recorded_or_words,
         save_recording,
     )

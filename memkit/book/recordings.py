@@ -163,6 +163,18 @@ def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: 
     )
 
 
+def load_runs(name: str, folder: Path = FOLDER) -> tuple[dict, dict]:
+    """What a script stored under ``name``: where the runs come from, and the runs by name and seed.
+
+    Raises: ValueError: no such file.
+    """
+    path = folder / f"{name}.json"
+    if not path.exists():
+        raise ValueError(f"name={name!r}: there is no {path.name} in {folder.name}")
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    return stored["about"], stored["runs"]
+
+
 def _words(name: str) -> str:
     return re.sub(r"(_bytes|_bytes_per_s|_seconds)$", "", name).replace("_", " ")
 

@@ -14,6 +14,7 @@ Reading order:
 - ``small_card``: a card small enough to run out of memory on purpose
 - ``bandwidth``: how fast bytes move on this machine
 - ``card_formats``: what a device's own casts and products do
+- ``eight_bit_products``: seconds of a product in bf16 and FP8
 - ``compiled``: what torch.compile keeps under a memory budget
 - ``timed_steps``: seconds of a forward and backward under a strategy
 - ``ranks``: several processes for real, and what they send
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.measuring.bandwidth import Bandwidths, measure_bandwidth
     from memkit.measuring.card_formats import cast_overflows, product_errors
     from memkit.measuring.compiled import compiled_step
+    from memkit.measuring.eight_bit_products import time_products
     from memkit.measuring.gpu import cap_gpu, caught_out_of_memory, give_back, usable_bytes
     from memkit.measuring.live_objects import LiveTensor, live_tensors
     from memkit.measuring.measure import measure_memory
