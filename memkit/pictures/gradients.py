@@ -6,6 +6,7 @@ from matplotlib.path import Path
 
 from memkit.low_precision.loss_scaling import FLUSHED_BELOW, FP16, ScaledGradients, scale_gradients
 from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, hatched
+from memkit.pictures.stamped_text import StampedText
 
 LOW, HIGH, PER_POWER = -56, 24, 2
 """The axis in powers of two, and bars per power."""
@@ -38,10 +39,16 @@ class GradientPicture(Picture):
             self.bars[name] = self.move(self.plot.add_patch(bars))
             middle = (max(left, LOW + 3) + min(right, HIGH)) / 2
             self.plot.text(middle, 1.33, name, fontsize=9.5, ha="center", color=INK)
-            self.shares[name] = self.move(self.plot.text(middle, 1.2, "", fontsize=9.5, ha="center", color=GREY))
+            share = StampedText(middle, 1.23, "", fontsize=9.5, ha="center", va="center", color=GREY)
+            self.shares[name] = self.move(self.plot.add_artist(share))
+            share.set_clip_on(False)
             if right < HIGH:
                 self.plot.axvline(right, color=INK, linewidth=1)
         self.outline = self.move(self.plot.plot([], [], color=INK, linewidth=1, linestyle=(0, (3, 2)))[0])
+        scale = StampedText(0.5, 1.43, "", fontsize=11, ha="center", va="center", color=INK)
+        scale.set_transform(self.plot.transAxes)
+        self.scale = self.move(self.plot.add_artist(scale))
+        scale.set_clip_on(False)
         note = "dashed: the same gradients at scale 1"
         self.text(0.985, 0.945, note, fontsize=9, va="center", ha="right", color=GREY)
         self.found: ScaledGradients | None = None
@@ -61,7 +68,8 @@ class GradientPicture(Picture):
             inside = (borders[:-1] >= left) & (borders[:-1] < right)
             self.bars[zone].set_path(_steps(borders[:-1][inside], heights[inside]))
             self.shares[zone].set_text(f"{share:.2%}")
-        self.write(self.title, f"{name} under a loss scale of 2^{power}")
+        self.write(self.title, name)
+        self.scale.set_text(f"loss scale 2^{power} = {2**power:,}")
         self.alt = (
             f"{name} at loss scale 2^{power}: {found.flushed:.2%} flushed to zero, {found.subnormal:.2%} "
             f"subnormal, {found.overflowing:.2%} overflow."

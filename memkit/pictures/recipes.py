@@ -50,7 +50,7 @@ def recipes_figure(recipes: Mapping[str, Mapping[str, float]], title: str = "Byt
     for name, (colour, hatch) in drawn.items():
         legend.add_patch(hatched(Rectangle, (place, 0.2), 2.4, 0.6, facecolor=colour, hatch=hatch, linewidth=0))
         legend.text(place + 3.0, 0.5, name, fontsize=9, va="center", color=GREY)
-        place += 5.2 + 1.25 * len(name)
+        place += 4.6 + 1.0 * len(name)
     sums = "; ".join(f"{recipe} {sum(addends.values()):.4g}" for recipe, addends in recipes.items())
     picture.alt = f"{title}: {sums}."
     return picture

@@ -11,7 +11,7 @@ from memkit.units import as_whole_number
 from memkit.widgets.panel import LABEL, WIDE, Panel, View, choice
 
 MAX_POWER = 32
-MAX_VALUES = 20_000
+MAX_VALUES = 8_192
 """More gradients than this are thinned evenly by size, which keeps a move of the slider quick."""
 
 
