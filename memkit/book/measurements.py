@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 import torch
 
@@ -202,6 +203,33 @@ def record_autocast(device: str) -> Measured:
     return Measured(numbers=numbers, timelines=timelines)
 
 
+def record_matmul_rates(device: str) -> Measured:
+    """Floating-point operations per second of a square matrix product by dtype; float32 with TF32 off and on."""
+    size, num_runs = (64, 2) if device == "cpu" else (8192, 20)
+    numbers, before = {"size": size}, torch.get_float32_matmul_precision()
+    try:
+        for name, dtype, precision in (
+            ("float32", torch.float32, "highest"), ("tf32", torch.float32, "high"),
+            ("bfloat16", torch.bfloat16, "highest"), ("float16", torch.float16, "highest"),
+        ):  # fmt: skip
+            torch.set_float32_matmul_precision(precision)
+            x = torch.ones(size, size, device=device, dtype=dtype)
+            seconds = min(_seconds_of(lambda x=x: x @ x, device) for _ in range(num_runs))
+            numbers[f"{name}_tflops"] = 2 * size**3 / seconds / 1e12
+    finally:
+        torch.set_float32_matmul_precision(before)
+    return Measured(numbers=numbers)
+
+
+def _seconds_of(run: Callable[[], object], device: str) -> float:
+    """Seconds of one call, the card's work waited for."""
+    start = perf_counter()
+    run()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return perf_counter() - start
+
+
 MEASUREMENTS: dict[tuple[str, str], Callable[[str], Measured]] = {
     ("01", "card"): record_card,
     ("01", "bandwidth"): record_bandwidth,
@@ -209,6 +237,7 @@ MEASUREMENTS: dict[tuple[str, str], Callable[[str], Measured]] = {
     ("01", "attention_kernels"): record_attention_kernels,
     ("02", "card_formats"): record_card_formats,
     ("03", "autocast"): record_autocast,
+    ("03", "matmul_rates"): record_matmul_rates,
     ("07", "context"): record_context,
     ("07", "cublas_workspace"): record_cublas_workspace,
 }

@@ -6,7 +6,7 @@ Reading order:
 
 - ``autocast``: the policies of CUDA's autocast, operation by operation
 - ``loss_scaling``: what FP16 makes of gradients at each scale, and the libraries' defaults
-- ``dynamic_scale``: torch's own GradScaler, played
+- ``dynamic_scale``: torch's own GradScaler, played, and a scale that never moves
 - ``sixteen_bit_adamw``: a master copy, stochastic rounding, Kahan: AdamW on weights of 16 bits
 - ``scaling``: amax to factor: per tensor, row and block, MX and NVFP4, current and delayed
 - ``trials``: distributions, outliers and a spike under every scaling
@@ -19,7 +19,7 @@ from memkit import loaded_when_used
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
     from memkit.low_precision.autocast import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
-    from memkit.low_precision.dynamic_scale import play_scaler
+    from memkit.low_precision.dynamic_scale import FixedScale, play_scaler
     from memkit.low_precision.fp8_linear import (
         FP8_RECIPES,
         Fp8Linear,

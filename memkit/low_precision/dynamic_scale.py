@@ -31,3 +31,31 @@ def play_scaler(
         if weight.item() == before:
             skipped.append(step)
     return scales, skipped
+
+
+class FixedScale:
+    """A loss scale with a GradScaler's four methods that never moves and never looks: infinities go through."""
+
+    def __init__(self, scale: float):
+        self.factor, self.is_unscaled = scale, False
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss times the scale."""
+        return loss * self.factor
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide every gradient by the scale, in place."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.div_(self.factor)
+        self.is_unscaled = True
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer's step, whatever the gradients are."""
+        if not self.is_unscaled:
+            self.unscale_(optimizer)
+        optimizer.step()
+
+    def update(self) -> None:
+        """Ready for the next step; the scale stays."""
+        self.is_unscaled = False

@@ -22,7 +22,14 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.program.changed import PROGRAM_CHANGES, changed_build
     from memkit.program.doors import run_steps
     from memkit.program.log import Log, timeline_of
-    from memkit.program.small_gpt import SMALL_GPT, held_out_loss, make_small_gpt, text_batches, train
+    from memkit.program.small_gpt import (
+        SMALL_GPT,
+        fine_tune,
+        held_out_loss,
+        make_small_gpt,
+        text_batches,
+        train,
+    )
     from memkit.program.small_programs import (
         attention_build,
         autocast_build,

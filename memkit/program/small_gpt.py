@@ -10,8 +10,9 @@ It is the ``Transformer`` of this room over the 128 ASCII codes, so a token is a
     (True, True)
 """
 
+import copy
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,3 +98,21 @@ def held_out_loss(model: nn.Module, num_batches: int = 20) -> float:
     """Mean loss in nats per character over batches of the text's last tenth, always the same ones."""
     batches = text_batches(num_batches, seed=1, part="held out", device=next(model.parameters()).device.type)
     return sum(model(inputs, targets).item() for inputs, targets in batches) / num_batches
+
+
+def fine_tune(
+    base: nn.Module,
+    make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    dtype: torch.dtype,
+    num_rounds: int = 5,
+) -> list[float]:
+    """The held-out loss of a copy of ``base`` in ``dtype``, at its start and after each round of ten steps.
+
+    The weights are scored in float32, so that what they learned shows and not how a 16-bit loss rounds.
+    """
+    model = copy.deepcopy(base).to(dtype)
+    optimizer, held_out = make_optimizer(model.parameters()), []
+    for number in range(num_rounds):
+        held_out.append(held_out_loss(copy.deepcopy(model).float()))
+        train(model, optimizer, text_batches(10, seed=100 + number))
+    return [*held_out, held_out_loss(copy.deepcopy(model).float())]

@@ -1,0 +1,592 @@
+"""The exercises of chapter 03: what mixed precision keeps, and how its loops go wrong."""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from memkit.book.exercises import (
+    ChoiceExercise,
+    FunctionExercise,
+    JudgedExercise,
+    Mistake,
+    NumberExercise,
+)
+from memkit.low_precision.sixteen_bit_adamw import round_by_chance
+
+_PARAMETERS = 1_500_000_000
+_LR, _SCALE = 0.1, 1024.0
+
+
+# 3.3: a master update
+
+
+def _master_case():
+    chance = torch.Generator().manual_seed(0)
+    master = 1 + torch.rand(64, generator=chance)
+    gradient = (torch.randn(64, generator=chance) * 1e-3 * _SCALE).bfloat16()
+    return master, gradient, master - _LR * gradient.float() / _SCALE
+
+
+def _judge_master_step(answer) -> str | None:
+    master, gradient, wanted = _master_case()
+    start = master.clone()
+    given = answer(master, gradient, _SCALE, _LR)
+    if not isinstance(given, torch.Tensor) or given.shape != start.shape:
+        return "The function returns the new BF16 weights, a tensor of the shape of master."
+    moved, right = master - start, wanted - start
+    if torch.equal(master, start):
+        return "master did not move: change it in place (master -= ...), or the next step starts from the old one."
+    for found, words in (
+        (-right, "Still uphill: the update has the wrong sign. A step goes against the gradient."),
+        (
+            right * _SCALE,
+            "The step is 1,024 times too large here: the gradient is still multiplied by the scale.",
+        ),
+        (
+            right * _SCALE**2,
+            "The step is too large by the scale twice: you multiplied where you should divide.",
+        ),
+        (right / _LR, "The learning rate is missing."),
+    ):
+        if _near(moved, found):
+            return words
+    if _near(moved, wanted.bfloat16().float() - start, 1e-4):
+        return "master was rounded to BF16 on the way: a small update is lost there. It has to stay float32."
+    if not _near(moved, right):
+        return "master does not end where it should, and I cannot tell which mistake this is."
+    if given.dtype != torch.bfloat16:
+        return f"The weights that you return are {_name(given)}; the model wants BF16."
+    if not torch.equal(given, wanted.bfloat16()):
+        return "master is right; what you return is not its BF16 rounding."
+    return None
+
+
+def _near(given: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-3) -> bool:
+    return bool((given - wanted).norm() <= tolerance * wanted.norm())
+
+
+def _name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+# 3.4: a loop and its cache
+
+
+def _regression():
+    chance = torch.Generator().manual_seed(1)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    inputs = torch.randn(32, 8, generator=chance)
+    return model, [(inputs, inputs.sum(1, keepdim=True))] * 12
+
+
+def _trained(answer, model=None):
+    start, batches = _regression()
+    model = model or start
+    seen = []
+    hooks = [layer.register_forward_hook(lambda m, x, y: seen.append(y.dtype)) for layer in model[::2]]
+    losses = answer(model, torch.optim.SGD(model.parameters(), lr=0.05), batches)
+    for hook in hooks:
+        hook.remove()
+    return losses, seen, model
+
+
+def per_step(model, optimizer, batches):
+    """The loop of exercise 3.4 with a region for each step."""
+    losses = []
+    for inputs, targets in batches:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.mse_loss(model(inputs).float(), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def _around_all(model, optimizer, batches, enabled=True):
+    losses = []
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+        for inputs, targets in batches:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.mse_loss(model(inputs).float(), targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    return losses
+
+
+def _around_disabled(model, optimizer, batches):
+    return _around_all(model, optimizer, batches, enabled=False)
+
+
+def _without_autocast(model, optimizer, batches):
+    losses = []
+    for inputs, targets in batches:
+        loss = F.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def _sixteen_bit_weights(model, optimizer, batches):
+    model.bfloat16()
+    return _without_autocast(model, optimizer, [(x.bfloat16(), y.bfloat16()) for x, y in batches])
+
+
+def _no_zero_grad(model, optimizer, batches):
+    losses = []
+    for inputs, targets in batches:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.mse_loss(model(inputs).float(), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def _losses_of_nothing(model, optimizer, batches):
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        return [F.mse_loss(model(inputs).float(), targets).item() for inputs, targets in batches]
+
+
+def _judge_loop(answer) -> str | None:
+    given, seen, model = _trained(answer)
+    wanted, _, reference = _trained(per_step)
+    if not isinstance(given, list | tuple) or len(given) != len(wanted):
+        return f"Return the list of losses, one for each of the {len(wanted)} batches."
+    if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
+        return "You made the weights BF16. Under autocast they stay float32; only the products are 16-bit."
+    if torch.float32 in seen:
+        return (
+            "Nothing is stale now, and nothing is BF16 either: autocast is gone. Keep it around the forward."
+        )
+    if _same_weights(model, _regression()[0]):
+        return (
+            "The weights are those of the start: nothing learns. Where are backward and the optimizer's step?"
+        )
+    stale, _, stale_model = _trained(_around_all)
+    if _alike(given, wanted) and _same_weights(model, reference):
+        return None
+    if _alike(given, stale) and _same_weights(model, stale_model):
+        return (
+            "Still stale: the casts are kept until the outermost autocast context is left, be it a disabled one. "
+            "Leave it in every step, or pass cache_enabled=False."
+        )
+    if _alike(given, _trained(_no_zero_grad)[0]):
+        return (
+            "The casts are fresh, but gradients add up from step to step: optimizer.zero_grad() is missing."
+        )
+    return (
+        f"The losses end at {given[-1]:.4f} and not at {wanted[-1]:.4f}; I cannot tell which mistake this is."
+    )
+
+
+def _same_weights(model, other) -> bool:
+    pairs = zip(model.parameters(), other.parameters(), strict=True)
+    return all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in pairs)
+
+
+def _alike(given, wanted) -> bool:
+    return all(abs(a - b) <= 2e-3 * max(abs(b), 1e-3) for a, b in zip(given, wanted, strict=True))
+
+
+# 3.5: clipping
+
+
+def clipped_step(model, optimizer, scaler, loss, max_norm):
+    """The FP16 step of exercise 3.5, mended."""
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    return True
+
+
+def _step_of(*, unscales: str = "", clips=True, steps="scaler", updates=True, zeroes=True, times=1.0):
+    """A step with calls left out or moved."""
+
+    def step(model, optimizer, scaler, loss, max_norm):
+        (scaler.scale(loss) * times).backward()
+        if unscales == "before":
+            scaler.unscale_(optimizer)
+        if clips:
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        if unscales == "after":
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer) if steps == "scaler" else optimizer.step()
+        if updates:
+            scaler.update()
+        if zeroes:
+            optimizer.zero_grad()
+        return True
+
+    return step
+
+
+def _stepped(answer, max_norm=1.0, has_inf=False):
+    model = nn.Linear(4, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.5), torch.amp.GradScaler("cpu", 4096.0)
+    start = model.weight.detach().clone()
+    loss = model(torch.tensor([[3.0, 4.0, 0.0, 0.0]])).sum() * (float("inf") if has_inf else 1.0)
+    said = answer(model, optimizer, scaler, loss, max_norm)
+    return said, model.weight.detach() - start, scaler.get_scale(), model.weight.grad
+
+
+def _judge_clipping(answer) -> str | None:
+    said, moved, _, left = _stepped(answer)
+    for wrong, words in (
+        (
+            _step_of(),
+            "The step is 4,096 times too small: the scaled norm was clipped. unscale_ is missing before it.",
+        ),
+        (_step_of(clips=False), "Nothing is clipped: the step has the full norm of 5."),
+        (
+            _step_of(steps="plain", clips=False, updates=False),
+            "optimizer.step() took the scaled gradients as they are.",
+        ),
+    ):
+        if _near(moved, _stepped(wrong)[1]):
+            return words
+    if not _near(moved, _stepped(clipped_step)[1]):
+        return "The step is neither the clipped one nor one that I know; I cannot tell which mistake this is."
+    if not _near(_stepped(answer, max_norm=100.0)[1], _stepped(clipped_step, max_norm=100.0)[1]):
+        return "Right where the norm is above max_norm, wrong below: there nothing is to be clipped."
+    _, after_inf, scale, _ = _stepped(answer, has_inf=True)
+    if not torch.equal(after_inf, torch.zeros_like(after_inf)):
+        return "An infinite gradient went into the weights. scaler.step(optimizer) leaves such a step out."
+    if scale != 2048.0:
+        return "After an overflow the scale stays: scaler.update() is missing."
+    if left is not None and bool(left.any()):
+        return "The gradients stay and add to the next step's: optimizer.zero_grad() is missing."
+    return None if said is True else "Return True at the end, so that the check knows you are done."
+
+
+# 3.7: dynamic scaling
+
+
+def next_scale(scale, clean_steps, overflowed, interval):
+    """The next scale, and the number of clean steps in a row."""
+    if overflowed:
+        return scale / 2, 0
+    if clean_steps + 1 == interval:
+        return scale * 2, 0
+    return scale, clean_steps + 1
+
+
+_SCALES = tuple(
+    (scale, clean, overflowed, interval)
+    for scale in (2.0**16, 1024.0)
+    for clean, interval in ((0, 2000), (7, 2000), (1998, 2000), (1999, 2000), (2, 3), (0, 1))
+    for overflowed in (False, True)
+)
+
+
+def _scaled(grows_at=0, halves=2, resets=True, counts_on=False):
+    def wrong(scale, clean_steps, overflowed, interval):
+        if overflowed:
+            return scale / halves, clean_steps if not resets else 0
+        if clean_steps + 1 + grows_at == interval:
+            return scale * 2, clean_steps + 1 if counts_on else 0
+        return scale, clean_steps + 1
+
+    return wrong
+
+
+# 3.8: stochastic rounding on bits
+
+
+def _judge_by_chance(answer) -> str | None:
+    num, low, high = 40_000, 1.0, 1 + 2**-7
+    x = torch.full((num,), 1 + 0.25 * 2**-7)
+    kept = x.clone()
+    given = answer(x)
+    if not isinstance(given, torch.Tensor) or given.dtype != torch.bfloat16:
+        return "The result is to be a BF16 tensor."
+    if given.shape != kept.shape:
+        return f"The result has the shape {tuple(given.shape)}; x has {tuple(kept.shape)}."
+    if not torch.equal(x, kept):
+        return "You changed x itself; work on a copy of its bits."
+    values = given.float()
+    if bool(((values != low) & (values != high)).any()):
+        return "Some values are neither of the two neighbours: clear exactly the lower 16 bits, after the addition."
+    share = (values == high).float().mean().item()
+    if share in (0.0, 1.0):
+        many = [answer(kept[:1].expand(8).clone())[0].item() for _ in range(60)]
+        if len(set(many)) > 1:
+            return "One chance decides for all values: draw a random integer for each, torch.randint(..., x.shape)."
+        return "Every value goes the same way, each time: that is rounding without any chance."
+    if abs(share - 0.5) < 0.02:
+        return "Half of them go up: a fair coin forgets how much is cut off. Add up to 2^16 to the bits."
+    if abs(share - 0.25) > 0.02:
+        return f"A quarter should go up, and {share:.0%} do: the random integer runs from 0 up to 2^16."
+    if not torch.equal(answer(torch.tensor([0.5, -3.0, 0.0])).float(), torch.tensor([0.5, -3.0, 0.0])):
+        return "A value that BF16 holds must stay as it is."
+    down = (answer(-kept).float() == -high).float().mean().item()
+    if abs(down - 0.25) > 0.02:
+        return "Right for positive numbers, wrong for negative ones."
+    return None
+
+
+def _coin(x):
+    bits = x.view(torch.int32)
+    up = torch.randint(0, 2, x.shape, dtype=torch.int32) << 16
+    return ((bits + up) & -(1 << 16)).view(torch.float32).bfloat16()
+
+
+def _chance_below(limit, shape=None):
+    def rounded(x):
+        size = x.shape if shape is None else shape
+        bits = x.view(torch.int32) + torch.randint(0, limit, size, dtype=torch.int32)
+        return (bits & -(1 << 16)).view(torch.float32).bfloat16()
+
+    return rounded
+
+
+def _in_place(x):
+    bits = x.view(torch.int32)
+    bits += torch.randint(0, 1 << 16, x.shape, dtype=torch.int32)
+    return (bits & -(1 << 16)).view(torch.float32).bfloat16()
+
+
+def _stepping(update, weight=torch.Tensor.bfloat16):
+    def step(master, gradient, scale, lr):
+        update(master, gradient, scale, lr)
+        return weight(master)
+
+    return step
+
+
+def _through_bfloat16(master, gradient, scale, lr):
+    master.copy_((master - lr * gradient.float() / scale).bfloat16())
+
+
+def _out_of_place(master, gradient, scale, lr):
+    return (master - lr * gradient.float() / scale).bfloat16()
+
+
+def _deep_copy_loop(model, optimizer, batches):
+    return per_step(copy.deepcopy(model), optimizer, batches)
+
+
+_LOST = "a small update is lost there"
+
+EXERCISES = (
+    NumberExercise(
+        id="3.1",
+        title="States under autocast",
+        right=16 * _PARAMETERS,
+        tolerance=1e-3,
+        because="Weights 4, gradients 4, two moments of 4: autocast changes none of them.",
+        mistakes=(
+            Mistake(
+                answer=8 * _PARAMETERS,
+                diagnosis="That is pure bf16. Autocast leaves weights and states in float32.",
+            ),
+            Mistake(
+                answer=12 * _PARAMETERS,
+                diagnosis="12 bytes: the gradients are missing, or weights and gradients were halved.",
+            ),
+            Mistake(
+                answer=14 * _PARAMETERS,
+                diagnosis="You halved one of the copies. Weights and gradients both stay float32.",
+            ),
+            Mistake(
+                answer=18 * _PARAMETERS,
+                diagnosis="You added the casts. They stand between forward and backward; they are no state.",
+            ),
+            Mistake(
+                answer=20 * _PARAMETERS,
+                diagnosis="That is bf16 with a master copy and a second gradient, another recipe.",
+            ),
+            Mistake(answer=4 * _PARAMETERS, diagnosis="That is the weights alone."),
+            Mistake(answer=24, diagnosis="That is the number of GB. The answer is in bytes."),
+            Mistake(answer=16, diagnosis="Too small"),
+        ),
+    ),
+    NumberExercise(
+        id="3.2",
+        title="How many steps are skipped",
+        right=4,
+        unit="skipped steps",
+        because="Scales of 2^16, 2^15, 2^14 and 2^13 are above 6,000; at 2^12 the step counts.",
+        mistakes=(
+            Mistake(answer=3, diagnosis="2^13 is 8,192, still above 6,000: that step is skipped too."),
+            Mistake(answer=5, diagnosis="That counts the step that succeeds, at 4,096."),
+            Mistake(
+                answer=12,
+                diagnosis="That is the exponent at which it settles. Asked is how many steps it took.",
+            ),
+            Mistake(
+                answer=13,
+                diagnosis="That is the last exponent that overflows. Asked is how many steps were skipped.",
+            ),
+            Mistake(answer=4096, diagnosis="That is the scale at which it settles."),
+            Mistake(answer=2000, diagnosis="That is the growth interval; it says when the scale doubles."),
+            Mistake(
+                answer=3.4,
+                diagnosis="log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up.",
+            ),
+            Mistake(
+                answer=3.45,
+                diagnosis="log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up.",
+            ),
+        ),
+    ),
+    JudgedExercise(
+        id="3.3",
+        title="A step that goes uphill",
+        judge=_judge_master_step,
+        because="Against the gradient, unscaled, in float32; the weights are its rounding.",
+        mistakes=(
+            Mistake(answer=_stepping(lambda m, g, s, lr: m.add_(lr * g.float() / s)), diagnosis="wrong sign"),
+            Mistake(
+                answer=_stepping(lambda m, g, s, lr: m.sub_(lr * g.float())),
+                diagnosis="still multiplied by the scale",
+            ),
+            Mistake(
+                answer=_stepping(lambda m, g, s, lr: m.sub_(lr * g.float() * s)),
+                diagnosis="by the scale twice",
+            ),
+            Mistake(
+                answer=_stepping(lambda m, g, s, lr: m.sub_(g.float() / s)),
+                diagnosis="The learning rate is missing",
+            ),
+            Mistake(answer=_stepping(_through_bfloat16), diagnosis=_LOST),
+            Mistake(answer=_out_of_place, diagnosis="master did not move"),
+            Mistake(
+                answer=_stepping(lambda m, g, s, lr: m.sub_(lr * g.float() / s), torch.clone),
+                diagnosis="the model wants BF16",
+            ),
+            Mistake(
+                answer=_stepping(lambda m, g, s, lr: m.mul_(0.5)), diagnosis="I cannot tell which mistake"
+            ),
+            Mistake(answer=lambda m, g, s, lr: 1.0, diagnosis="returns the new BF16 weights"),
+        ),
+    ),
+    JudgedExercise(
+        id="3.4",
+        title="The loop that learns from stale weights",
+        judge=_judge_loop,
+        because="The casts are made anew in each step, from the weights as they are.",
+        mistakes=(
+            Mistake(answer=_around_all, diagnosis="Still stale"),
+            Mistake(answer=_around_disabled, diagnosis="be it a disabled one"),
+            Mistake(answer=_without_autocast, diagnosis="autocast is gone"),
+            Mistake(answer=_sixteen_bit_weights, diagnosis="You made the weights BF16"),
+            Mistake(answer=_no_zero_grad, diagnosis="optimizer.zero_grad() is missing"),
+            Mistake(answer=_losses_of_nothing, diagnosis="nothing learns"),
+            Mistake(answer=_deep_copy_loop, diagnosis="nothing learns"),
+            Mistake(answer=lambda m, o, b: per_step(m, o, b)[-1], diagnosis="Return the list of losses"),
+            Mistake(
+                answer=lambda m, o, b: per_step(m, o, b[:1]) * len(b), diagnosis="I cannot tell which mistake"
+            ),
+        ),
+    ),
+    JudgedExercise(
+        id="3.5",
+        title="Clipping that clips everything",
+        judge=_judge_clipping,
+        because="The norm of the true gradients is compared with max_norm.",
+        mistakes=(
+            Mistake(answer=_step_of(), diagnosis="unscale_ is missing before it"),
+            Mistake(answer=_step_of(unscales="after"), diagnosis="unscale_ is missing before it"),
+            Mistake(answer=_step_of(unscales="before", clips=False), diagnosis="Nothing is clipped"),
+            Mistake(
+                answer=_step_of(steps="plain", clips=False, updates=False),
+                diagnosis="scaled gradients as they are",
+            ),
+            Mistake(answer=_step_of(steps="plain"), diagnosis="No inf checks were recorded"),
+            Mistake(
+                answer=_step_of(unscales="before", steps="plain"),
+                diagnosis="An infinite gradient went into the weights",
+            ),
+            Mistake(
+                answer=_step_of(unscales="before", updates=False), diagnosis="scaler.update() is missing"
+            ),
+            Mistake(
+                answer=_step_of(unscales="before", zeroes=False), diagnosis="optimizer.zero_grad() is missing"
+            ),
+            Mistake(answer=_step_of(unscales="before", times=-1.0), diagnosis="I cannot tell which mistake"),
+        ),
+    ),
+    ChoiceExercise(
+        id="3.6",
+        title="Twelve bytes per parameter",
+        right="b",
+        because="10 bytes per parameter, and no update is lost.",
+        mistakes=(
+            Mistake(
+                answer="a",
+                diagnosis="It fits with 8 bytes, and stands still: at 1e-6 nearly every update is rounded away.",
+            ),
+            Mistake(
+                answer="c",
+                diagnosis="It trains, with 16 bytes per parameter: autocast saves none of the states.",
+            ),
+            Mistake(answer="d", diagnosis="It trains, with 16 bytes per parameter: 2 + 2 + 4 + 4 + 4."),
+        ),
+    ),
+    FunctionExercise(
+        id="3.7",
+        title="The scale's next move",
+        right=next_scale,
+        probes=_SCALES,
+        because="Half at once, double rarely: the scale stays just below what overflows.",
+        mistakes=(
+            Mistake(
+                answer=lambda scale, clean, overflowed, interval: (
+                    (scale / 2, 0) if overflowed else (scale * 2, 0)
+                ),
+                diagnosis="Your scale doubles after every clean step. It waits for the interval.",
+            ),
+            Mistake(
+                answer=_scaled(grows_at=-1),
+                diagnosis="Your scale doubles one step late: this step counts too.",
+            ),
+            Mistake(answer=_scaled(grows_at=1), diagnosis="Your scale doubles one step early."),
+            Mistake(
+                answer=_scaled(halves=1),
+                diagnosis="An overflow must halve the scale, or the next step overflows again.",
+            ),
+            Mistake(answer=_scaled(resets=False), diagnosis="After an overflow counting starts again at 0."),
+            Mistake(answer=_scaled(counts_on=True), diagnosis="After doubling counting starts again at 0."),
+            Mistake(
+                answer=lambda scale, clean, overflowed, interval: next_scale(
+                    scale, clean, not overflowed, interval
+                ),
+                diagnosis="You took overflowed the other way round.",
+            ),
+        ),
+    ),
+    JudgedExercise(
+        id="3.8",
+        title="Round by chance, on bits",
+        judge=_judge_by_chance,
+        because="On average nothing is lost, and no master copy is needed.",
+        mistakes=(
+            Mistake(answer=torch.Tensor.bfloat16, diagnosis="rounding without any chance"),
+            Mistake(
+                answer=lambda x: (x.view(torch.int32) & -(1 << 16)).view(torch.float32).bfloat16(),
+                diagnosis="rounding without any chance",
+            ),
+            Mistake(answer=_chance_below(1 << 16, ()), diagnosis="One chance decides for all values"),
+            Mistake(answer=_coin, diagnosis="a fair coin forgets"),
+            Mistake(answer=_chance_below(1 << 15), diagnosis="rounding without any chance"),
+            Mistake(answer=_chance_below(1 << 17), diagnosis="neither of the two neighbours"),
+            Mistake(answer=_in_place, diagnosis="You changed x itself"),
+            Mistake(answer=lambda x: round_by_chance(x).float(), diagnosis="to be a BF16 tensor"),
+            Mistake(answer=lambda x: round_by_chance(x)[:1], diagnosis="the shape"),
+        ),
+    ),
+)

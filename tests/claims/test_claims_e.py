@@ -1,0 +1,487 @@
+"""Proofs of group E, mixed precision: torch itself on the CPU, CUDA's autocast played, ml_dtypes, data sheets."""
+
+import inspect
+import math
+import warnings
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from memkit.book.claims import rounds_to
+from memkit.formula.activations import block_ledger
+from memkit.formula.states import bytes_per_parameter
+from memkit.hardware.cards import CARDS, MIN_CAPABILITY
+from memkit.low_precision.dynamic_scale import play_scaler
+from memkit.low_precision.loss_scaling import SCALERS
+from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
+from memkit.program.small_gpt import make_small_gpt, text_batches, train
+from memkit.setup.models import GPT2_LARGE
+from memkit.setup.recipes import (
+    ADAMW,
+    AUTOCAST_BF16,
+    BF16_MASTER,
+    BF16_TWO_GRADIENTS,
+    FP32,
+    KAHAN_BF16,
+    MEGATRON,
+    PURE_BF16,
+)
+from memkit.setup.training import TrainingSetup
+from memkit.tracing.cuda import pretend_cuda
+
+BF16, FP16 = torch.bfloat16, torch.float16
+
+
+def sbh(precision) -> float:
+    """Bytes per token and hidden unit of a block of GPT-2 large: dropout, flash attention, CUDA's rules."""
+    return block_ledger(
+        TrainingSetup(model=GPT2_LARGE, precision=precision, micro_batch_size=8, dropout=0.1)
+    ).per_sbh
+
+
+def smaller(precision) -> float:
+    """Percent by which the block keeps less than in FP32."""
+    return 100 * (1 - sbh(precision) / sbh(FP32))
+
+
+def addends(precision) -> dict[str, float]:
+    return bytes_per_parameter(precision, ADAMW)
+
+
+def total(precision) -> float:
+    return sum(addends(precision).values())
+
+
+@cache
+def autocast_step() -> dict[str, torch.dtype]:
+    """What a real step under autocast has: dtypes of weight, gradient, saved cast and loss."""
+    layer, saved = nn.Linear(64, 64), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        x = torch.ones(2, 64, requires_grad=True)
+        with torch.autocast("cpu", BF16):
+            hidden = layer(x)
+            loss = F.cross_entropy(hidden, torch.zeros(2, dtype=torch.long))
+    loss.backward()
+    casts = [t.dtype for t in saved if t.shape == (64, 64)]
+    return {"weight": layer.weight.dtype, "gradient": layer.weight.grad.dtype, "cast": casts[0], "loss": loss.dtype,
+            "output": hidden.dtype}  # fmt: skip
+
+
+@cache
+def walked(write: str, lr: float = 1e-4, num_steps: int = 100) -> float:
+    """Where a weight of 1 ends on average after steps of ``lr`` with a gradient of 1."""
+    weight = nn.Parameter(torch.ones(4000, dtype=BF16))
+    optimizer = SixteenBitAdamW([weight], lr=lr, weight_decay=0.0, write=write)
+    for _ in range(num_steps):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    return weight.detach().double().mean().item()
+
+
+def follows(write: str) -> bool:
+    return abs(walked(write) - 0.99) < 2e-3
+
+
+def step_with_scaler(scale: float, *, unscales: bool, max_norm: float = 1.0) -> float:
+    """How far a weight goes against a gradient of norm 5 that is clipped to ``max_norm``, learning rate 1."""
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer, scaler = torch.optim.SGD([weight], lr=1.0), torch.amp.GradScaler("cpu", scale)
+    scaler.scale((weight * torch.tensor([3.0, 4.0])).sum()).backward()
+    if unscales:
+        scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_([weight], max_norm)
+    scaler.step(optimizer)
+    return weight.detach().norm().item()
+
+
+def warns(make) -> bool:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make()
+    return any(issubclass(w.category, FutureWarning) for w in caught)
+
+
+def result(device: str, call) -> torch.dtype:
+    x = torch.ones(8, 8, device=device, dtype=BF16)
+    with torch.autocast(device, BF16):
+        return call(x).dtype
+
+
+def on_cuda(call) -> torch.dtype:
+    with pretend_cuda():
+        return result("cuda", call)
+
+
+@cache
+def losses(autocast: bool, num_steps: int = 10) -> list[float]:
+    model = make_small_gpt()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    return train(model, optimizer, text_batches(num_steps), autocast_dtype=BF16 if autocast else None)
+
+
+def test_C125(figures):
+    assert rounds_to(sbh(FP32), figures["fp32"])
+    assert rounds_to(sbh(PURE_BF16), figures["bf16"])
+    assert rounds_to(sbh(AUTOCAST_BF16), figures["autocast"])
+    figures.settle(pure=smaller(PURE_BF16) > 48, autocast=smaller(AUTOCAST_BF16) > 48)
+
+
+def test_C126(figures):
+    rates = CARDS["H100 SXM"].peak_tflops
+    assert rounds_to(rates["bfloat16"] / rates["tf32"], figures["tf32"])
+    assert rounds_to(rates["bfloat16"] / rates["float32"], figures["fp32"])
+    assert torch.get_float32_matmul_precision() == "highest"
+    figures.settle(tf32=figures["tf32"] < 2.5, float32=figures["fp32"] < 2.5)
+
+
+def test_C127(figures):
+    summed = torch.zeros((), dtype=BF16)
+    for _ in range(figures["exact"]):
+        summed += 1
+    assert summed.item() == figures["ones"]
+    assert torch.ones(figures["exact"]).cumsum(0)[-1] == figures["exact"] == 1000
+    few = sum(torch.ones((), dtype=BF16) for _ in range(10)).item()
+    figures.settle(many=summed.item() < 0.9 * 1000, few=few != 10)
+
+
+def test_C128(figures):
+    assert figures["bytes"] == total(BF16_TWO_GRADIENTS)
+    figures.settle(master=follows("master") and not follows("nearest"))
+
+
+def test_C132(figures):
+    assert figures["master"] == addends(BF16_MASTER)["weight"] + addends(BF16_MASTER)["master weight"]
+    assert figures["fp32"] == addends(FP32)["weight"] == autocast_step()["weight"].itemsize
+    assert figures["autocast"] == autocast_step()["weight"].itemsize + autocast_step()["cast"].itemsize
+    assert figures["percent"] == round(smaller(AUTOCAST_BF16))
+    figures.settle(weights=figures["autocast"] <= figures["fp32"] / 2, activations=figures["percent"] >= 50)
+
+
+def test_C133(figures):
+    old = warns(lambda: torch.cuda.amp.GradScaler(enabled=False)) and warns(
+        lambda: torch.cuda.amp.autocast(enabled=False)
+    )
+    new = warns(lambda: torch.amp.GradScaler("cpu", enabled=False))
+    figures.settle(once=old and not new, today=not old)
+
+
+def test_C134(figures):
+    with pytest.raises(TypeError):
+        torch.cuda.amp.autocast(device_type="cuda")
+    figures.settle(old="device_type" in inspect.signature(torch.cuda.amp.autocast).parameters)
+
+
+def test_C135(figures):
+    a100, h100 = CARDS["A100 SXM 80 GB"].peak_tflops, CARDS["H100 SXM"].peak_tflops
+    assert rounds_to(a100["bfloat16"], figures["a100"]) and rounds_to(h100["bfloat16"], figures["h100"])
+    figures.settle(
+        a100=a100["bfloat16"] == a100["float16"], h100=h100["bfloat16"] == h100["float16"],
+        range=torch.finfo(BF16).smallest_normal == torch.finfo(torch.float32).smallest_normal,
+    )  # fmt: skip
+
+
+def test_C136(figures):
+    scales, skipped = play_scaler(200, lambda step, scale: True)
+    assert figures["scale"] == scales[-1]
+    figures.settle(disabled=torch.amp.GradScaler("cpu", enabled=False).get_scale() == 1, enabled=not skipped)
+
+
+def test_C137(figures):
+    found = torch.amp.GradScaler("cpu", enabled=False).get_scale()
+    assert figures["scale"] == found
+    figures.settle(torchs=found == 1)
+
+
+def test_C138(figures):
+    right, wrong = (step_with_scaler(figures["scale"], unscales=u) for u in (True, False))
+    assert right / wrong == pytest.approx(figures["scale"], rel=1e-5) and figures["scale"] == 4096
+    figures.settle(needed=right > wrong)
+
+
+def test_C139(figures):
+    old = warns(lambda: torch.cuda.amp.autocast(enabled=False, dtype=BF16))
+    figures.settle(once=old, today=not old)
+
+
+def test_C140(figures):
+    weight, gradient = nn.Parameter(torch.zeros(1, dtype=torch.float64)), figures["gradient"]
+    assert gradient == 0.5
+    weight.grad = torch.full_like(weight, gradient)
+    torch.optim.Adam([weight], lr=1.0).step()
+    assert weight.item() == pytest.approx(-1.0)
+    without = 0.1 * gradient / (math.sqrt(0.001 * gradient**2) + 1e-8)
+    assert rounds_to(without, figures["times"])
+    figures.settle(against=weight.item() * gradient < 0)
+
+
+def test_C141(figures):
+    assert (figures["kahan"], figures["master"]) == (total(KAHAN_BF16), total(BF16_MASTER))
+    assert figures["chance"] == total(PURE_BF16)
+    figures.settle(
+        nearest=not follows("nearest"), kahan=not follows("kahan"), chance=not follows("stochastic")
+    )
+
+
+def test_C142(figures):
+    step = autocast_step()
+    assert figures["weight"] == step["weight"].itemsize
+    assert figures["gradient"] == step["gradient"].itemsize
+    assert figures["cast"] == step["cast"].itemsize
+    figures.settle(weights=step["weight"] == BF16, gradients=step["gradient"] == BF16)
+
+
+def test_C143(figures):
+    least = {d: float(ml_dtypes.finfo(d).smallest_subnormal) for d in (np.float16, ml_dtypes.bfloat16)}
+    assert float(f"{least[np.float16]:.3g}") == figures["fp16"]
+    assert float(f"{least[ml_dtypes.bfloat16]:.3g}") == figures["bf16"]
+    small = torch.tensor(1e-9)
+    figures.settle(fp16=small.to(FP16).item() == 0, bf16=small.to(BF16).item() == 0)
+
+
+def test_C144(figures):
+    assert figures["total"] == total(AUTOCAST_BF16) == total(BF16_MASTER)
+    assert figures["fp32_gradients"] == total(MEGATRON)
+    assert figures["two"] == total(BF16_TWO_GRADIENTS) and figures["pure"] == total(PURE_BF16)
+    figures.settle(
+        **{p.name: total(p) == 16 for p in (AUTOCAST_BF16, BF16_MASTER, MEGATRON, BF16_TWO_GRADIENTS)}
+    )
+
+
+def test_C145(figures):
+    assert figures["pure"] == round(smaller(PURE_BF16)) and figures["autocast"] == round(
+        smaller(AUTOCAST_BF16)
+    )
+    figures.settle(pure=smaller(PURE_BF16) > 45, autocast=smaller(AUTOCAST_BF16) > 45)
+
+
+def test_C146(figures):
+    assert figures["bytes"] == autocast_step()["gradient"].itemsize
+    figures.settle(activations=sbh(AUTOCAST_BF16) < sbh(FP32), gradients=figures["bytes"] < 4)
+
+
+def test_C149(figures):
+    assert np.float16(figures["large"]) + np.float16(1) == figures["large"]
+    assert np.float16(figures["large"] - 1) + np.float16(1) == np.float16(figures["large"])
+    assert figures["large"] == 2 ** (np.finfo(np.float16).nmant + 1)
+    assert float(f"{float(np.finfo(np.float16).smallest_subnormal) / 2:.3g}") == figures["least"]
+    figures.settle(vanishes=np.float16(1e-8) == 0)
+
+
+def test_C150(figures):
+    model = nn.Linear(4, 4, dtype=FP16)
+    plain = F.cross_entropy(model(torch.ones(2, 4, dtype=FP16)), torch.zeros(2, dtype=torch.long))
+    figures.settle(without_autocast=plain.dtype == FP16, autocast=autocast_step()["loss"] == FP16)
+
+
+def test_C151(figures):
+    weight = torch.tensor(1.0, requires_grad=True)
+    (weight**2).backward()
+    up = weight.detach() + 0.1 * weight.grad
+    figures.settle(falls=bool(up**2 < weight**2))
+
+
+def test_C152(figures):
+    limit, model, flowing = figures["limit"], make_small_gpt(), []
+    for layer in (m for m in model.modules() if isinstance(m, nn.Linear | nn.LayerNorm)):
+        layer.register_forward_hook(
+            lambda m, x, y: y.register_hook(lambda g: flowing.append(g.flatten())) and None
+        )
+    train(model, torch.optim.AdamW(model.parameters(), lr=3e-3), text_batches(60, seed=4))
+    flowing.clear()
+    model(*next(text_batches(1, batch_size=16, seq_len=128, seed=3))).backward()
+    of_activations = (torch.cat(flowing).abs() < limit).float().mean().item()
+    weights = torch.cat([p.grad.flatten() for p in model.parameters()])
+    assert limit == 1e-10 and 1e-4 < of_activations < 0.2
+    figures.settle(
+        activations=of_activations > 0.001, weights=(weights.abs() < limit).float().mean().item() > 0.01
+    )
+
+
+def test_C153(figures):
+    def gradient(scale):
+        weight = torch.tensor([0.5, -2.0], requires_grad=True)
+        (scale * (weight**3).sum()).backward()
+        return weight.grad
+
+    ratio = gradient(figures["scale"]) / gradient(1)
+    assert torch.equal(ratio, torch.full((2,), 1024.0)) and figures["scale"] == 1024
+    figures.settle(chain_rule=torch.equal(gradient(1024.0) / 1024.0, gradient(1.0)))
+
+
+def test_C154(figures):
+    starts = {scaler.library: scaler.initial for scaler in SCALERS}
+    default = inspect.signature(torch.amp.GradScaler).parameters["init_scale"].default
+    assert figures["torch"] == default == starts["torch.amp.GradScaler"]
+    [apex] = [scaler for scaler in SCALERS if "Apex" in scaler.library]
+    assert figures["printed"] == apex.most == 2**24
+    figures.settle(as_an_example=apex.most == figures["printed"], torch=figures["torch"] == figures["printed"])
+
+
+def test_C155(figures):
+    defaults = inspect.signature(torch.amp.GradScaler).parameters
+    assert figures["interval"] == defaults["growth_interval"].default
+    scales, _ = play_scaler(figures["interval"] + 1, lambda step, scale: False)
+    halved, skipped = play_scaler(2, lambda step, scale: step == 0)
+    figures.settle(doubles=scales[-1] == 2 * scales[-2], halves=halved[1] == halved[0] / 2 and skipped == [0])
+
+
+def test_C156(figures):
+    times = figures["times"]
+
+    def overflows(step, scale):
+        return scale > (2**12 if step < 200 else 2**12 * 16)
+
+    scales, _ = play_scaler(600, overflows, growth_interval=10, init_scale=2.0**12)
+    assert max(scales[400:]) / max(scales[100:200]) == times
+    figures.settle(rises=max(scales[400:]) > max(scales[:200]))
+
+
+def test_C157(figures):
+    large = figures["large"]
+    assert (torch.tensor(large, dtype=BF16) + 1).item() == large
+    assert (torch.tensor(large - 1, dtype=BF16) + 1).item() == 256 == large
+    figures.settle(
+        range=torch.tensor(1e-30).to(BF16).item() > 0,
+        rounding=(torch.tensor(256, dtype=BF16) + 1).item() == 257,
+    )
+
+
+def test_C158(figures):
+    ampere = MIN_CAPABILITY["bfloat16"]
+    assert figures["capability"] == float(f"{ampere[0]}.{ampere[1]}")
+    figures.settle(
+        nvidia=CARDS["A100 SXM 80 GB"].architecture == "Ampere" and "bfloat16" not in CARDS["T4"].peak_tflops
+    )
+
+
+def test_C159(figures):
+    assert figures["bf16"] == ml_dtypes.finfo(ml_dtypes.bfloat16).nmant
+    assert figures["fp16"] == np.finfo(np.float16).nmant
+    figures.settle(counts=figures["fp16"] - figures["bf16"] == 3)
+
+
+def test_C160(figures):
+    figures.settle(
+        nearest=not follows("nearest"), kahan=not follows("kahan"), chance=not follows("stochastic")
+    )
+
+
+def test_C161(figures):
+    figures.settle(same=torch.amp.autocast is torch.autocast, scaler=hasattr(torch.amp, "GradScaler"))
+
+
+def test_C162(figures):
+    figures.settle(
+        autocast=warns(lambda: torch.cuda.amp.autocast(enabled=False)),
+        scaler=warns(lambda: torch.cuda.amp.GradScaler(enabled=False)),
+    )
+
+
+def test_C163(figures):
+    product = lambda x: x.float() @ x.float()
+    x = torch.ones(8, 8)
+    figures.settle(
+        context=result("cpu", product) == BF16, decorator=torch.autocast("cpu", BF16)(product)(x).dtype == BF16,
+        by_operation=result("cpu", product) != result("cpu", lambda x: x + x.float()),
+    )  # fmt: skip
+
+
+def test_C164(figures):
+    wide = {"softmax": lambda x: x.softmax(-1), "layer norm": lambda x: F.layer_norm(x, (8,)),
+            "loss": lambda x: F.mse_loss(x, x)}  # fmt: skip
+    assert result("cpu", lambda x: x.float() @ x.float()) == on_cuda(lambda x: x.float() @ x.float()) == BF16
+    figures.settle(
+        cuda=all(on_cuda(op) == torch.float32 for op in wide.values()),
+        cpu=all(result("cpu", op) == torch.float32 for op in wide.values()),
+    )
+
+
+def test_C165(figures):
+    scales, skipped = play_scaler(3, lambda step, scale: step == 1)
+    figures.settle(skips=skipped == [1], adapts=scales[2] == scales[1] / 2)
+
+
+def test_C166(figures):
+    model = make_small_gpt()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    found = train(model, optimizer, text_batches(10), autocast_dtype=FP16, scaler=torch.amp.GradScaler("cpu"))
+    with pretend_cuda():
+        default = torch.get_autocast_dtype("cuda")
+    figures.settle(trains=found[-1] < found[0] - 0.5, default=default == FP16)
+
+
+def test_C167(figures):
+    right, wrong = (step_with_scaler(2.0**16, unscales=u) for u in (True, False))
+    assert right / wrong == pytest.approx(figures["scale"], rel=1e-6)
+    figures.settle(needed=right > wrong)
+
+
+def test_C168(figures):
+    one_rank_overflows = torch.tensor([float("inf"), 1.0]).mean()
+    figures.settle(sends_nothing="distributed" not in inspect.getsource(torch.amp.GradScaler),
+                   decides_alone=bool(torch.isfinite(one_rank_overflows)))  # fmt: skip
+
+
+def test_C169(figures):
+    ranks = torch.tensor([3.0, 5.0])
+    assert (ranks * figures["scale"]).mean() / 1024 == ranks.mean()
+    figures.settle(linear=(ranks * 1024).mean() / 1024 == ranks.mean())
+
+
+def test_C170(figures):
+    far = max(abs(a / b - 1) for a, b in zip(losses(True), losses(False), strict=True))
+    assert figures["percent"] == max(1, math.ceil(100 * far))
+    figures.settle(trains=far < 0.01)
+
+
+def test_C172(figures):
+    figures.settle(
+        products=on_cuda(lambda x: x.float() @ x.float()) == BF16,
+        norms=on_cuda(lambda x: F.layer_norm(x, (8,))) == torch.float32,
+        weights=autocast_step()["weight"] == torch.float32,
+    )
+
+
+def test_C173(figures):
+    old = warns(lambda: torch.cuda.amp.GradScaler(enabled=False))
+    figures.settle(once=old, today=not old)
+
+
+def test_C174(figures):
+    step = autocast_step()
+    assert figures["weight"] == step["weight"].itemsize == addends(AUTOCAST_BF16)["weight"]
+    assert figures["gradient"] == step["gradient"].itemsize == addends(AUTOCAST_BF16)["gradient"]
+    saved = 100 * (1 - total(AUTOCAST_BF16) / total(FP32))
+    assert figures["percent"] == saved
+    figures.settle(half=saved >= 50)
+
+
+def test_C175(figures):
+    assert figures["fp16"] == float(np.finfo(np.float16).max)
+    assert figures["bits"] == np.finfo(np.float16).nmant - ml_dtypes.finfo(ml_dtypes.bfloat16).nmant
+    small = torch.tensor(1e-9)
+    figures.settle(
+        fp16=small.to(FP16).item() == 0, bf16=small.to(BF16).item() > 0, precision=figures["bits"] > 0
+    )
+
+
+def test_C176(figures):
+    for name, dtype in (("fp16", "float16"), ("bf16", "bfloat16")):
+        major, minor = MIN_CAPABILITY[dtype]
+        assert figures[name] == float(f"{major}.{minor}")
+    figures.settle(bf16=MIN_CAPABILITY["bfloat16"] == (8, 0), fp16=MIN_CAPABILITY["float16"] < (7, 0))
+
+
+def test_C177(figures):
+    layer = nn.Linear(8, 8)
+    with torch.autocast("cpu", BF16):
+        loss = layer(torch.ones(2, 8)).sum()
+    loss.backward()
+    figures.settle(
+        outside=layer.weight.grad.dtype == torch.float32 and bool(layer.weight.grad.abs().sum() > 0)
+    )
