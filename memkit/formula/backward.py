@@ -64,6 +64,8 @@ class Backward:
             self._release_kept(node)  # what was recomputed is held by the operation's own code alone
         for value, large in to_be_summed:
             sent.append((value, tape.allocate(value.num_bytes)))
+            if node.sum_scratch_bytes:
+                tape.release(tape.allocate(node.sum_scratch_bytes))
             tape.release(large)
         for storage in arrived:
             tape.release(storage)

@@ -7,8 +7,11 @@ one stage stand together.
 Source: ATen/native/transformers/cuda/flash_attn/flash_api.cpp and attention_backward.cu, for compute
 capability 8.0 or later; ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu,
 cub/device/dispatch/dispatch_radix_sort.cuh (InvokeOnesweep) and the policies for compute capability 8.0
-beside it.
+beside it; ATen/native/cuda/Reduce.cuh (setReduceConfig).
 """
+
+import math
+from dataclasses import dataclass
 
 from memkit.units import round_up
 
@@ -29,6 +32,14 @@ SORTED_EMBEDDING_ROWS, ROWS_PER_PARTIAL_SUM = 3072, 10
 """Up to so many indices an embedding's backward needs no sorting; above, it adds so many rows at a time."""
 
 INDEX_BYTES, INT_BYTES = 8, 4
+
+PROCESSORS, THREADS_PER_PROCESSOR = 108, 2048
+"""Processors of an A100 and the threads of each; a sum with few results is split over all of them."""
+
+WARP, MAX_THREADS, VALUES_PER_THREAD = 32, 512, range(16, 256)
+"""A thread of a sum adds at least 16 values, and at 256 the sum is split over thread blocks."""
+
+SEMAPHORE_BYTES = 4
 
 Stages = list[list[int]]
 
@@ -86,3 +97,80 @@ def embedding_backward_buffers(
     tables = [all_indices, INDEX_BYTES, *2 * [segments * index_bytes], INDEX_BYTES]
     tables += [partial_sums * index_bytes, partial_sums * width * max(value_bytes, 4)]
     return [[all_indices] * 3 + [sort_bytes(num_indices, num_rows)], [all_indices] * 2 + tables]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduction:
+    """How CUDA splits a reduction: dimensions as (size, stride) in elements, merged, the fastest first."""
+
+    reduced: tuple[tuple[int, int], ...]
+    kept: tuple[tuple[int, int], ...]
+    value_bytes: int  # of one running result
+
+    def buffers(self) -> Stages:
+        """A running result per thread and block, and a counter per group of results; none without a split."""
+        num_inputs, num_outputs = (
+            math.prod(size for size, _ in dims) for dims in (self.reduced, self.kept)
+        )
+        along_rows = not self.kept or self.reduced[0][1] < self.kept[0][1]
+        fast, slow = (num_inputs, num_outputs) if along_rows else (num_outputs, num_inputs)
+        vector = 1
+        if along_rows and self.reduced[0][1] == 1 and num_inputs >= 128 and len(self.reduced) == 1:
+            fast //= 4
+        elif not along_rows and self.kept[0][1] == 1:
+            vector = self.output_vector()
+            fast //= vector
+        width, height = block_shape(fast, slow, MAX_THREADS // vector)
+        step, outputs_per_block = (width, 1) if along_rows else (1, width)
+        if -(-num_inputs // step) < min(height * VALUES_PER_THREAD.start, VALUES_PER_THREAD.stop):
+            return []  # each row of threads has outputs of its own
+        step *= height
+        values = -(-num_inputs // step)
+        groups = -(-(num_outputs // vector) // outputs_per_block)
+        num_blocks = PROCESSORS * (THREADS_PER_PROCESSOR // (width * height))
+        if values < VALUES_PER_THREAD.stop or groups > num_blocks:
+            return []
+        by_values = -(-values // VALUES_PER_THREAD.start)
+        split = max(min(-(-num_blocks // groups), by_values), -(-values // VALUES_PER_THREAD.stop))
+        if split == 1:
+            return []
+        lanes = 1 if along_rows else width * vector
+        return [[self.value_bytes * num_outputs * split * lanes, SEMAPHORE_BYTES * groups]]
+
+    def output_vector(self) -> int:
+        """Neighbouring results that one thread makes: 4, 2 or 1, as sizes and strides allow."""
+        others = [stride for _, stride in (*self.reduced, *self.kept[1:])]
+        return math.gcd(4, self.kept[0][0], *others)
+
+
+def block_shape(fast: int, slow: int, max_threads: int) -> tuple[int, int]:
+    """Threads of a block along the fast and the slow dimension, powers of two."""
+    width, height = (min(1 << (max(size, 1).bit_length() - 1), max_threads) for size in (fast, slow))
+    rows = min(height, max_threads // min(width, WARP))
+    return min(width, max_threads // rows), rows
+
+
+def merged(dims: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Sizes and strides from the fastest on, neighbours merged that are one walk."""
+    out: list[tuple[int, int]] = []
+    for stride, size in sorted((stride, size) for size, stride in dims if size > 1):
+        if out and stride == out[-1][0] * out[-1][1]:
+            out[-1] = (out[-1][0] * size, out[-1][1])
+        else:
+            out.append((size, stride))
+    return tuple(out)
+
+
+def sum_buffers(reduced: list[tuple[int, int]], kept: list[tuple[int, int]], value_bytes: int = 4) -> Stages:
+    """Scratch of a reduction over dimensions given as (size, stride)."""
+    reduction = Reduction(reduced=merged(reduced), kept=merged(kept), value_bytes=value_bytes)
+    return reduction.buffers() if reduction.reduced else []
+
+
+def row_sum_buffers(num_rows: int, width: int) -> Stages:
+    """Scratch of the sum of so many rows, as a bias' gradient is one: running results in float32.
+
+    >>> row_sum_buffers(1280, 5120)
+    [[52428800, 160]]
+    """
+    return sum_buffers([(num_rows, width)], [(width, 1)])

@@ -9,7 +9,7 @@ layer casts its input for itself and each weight once.
 from collections.abc import Iterable
 
 from memkit.formula.activations import mask_dtype
-from memkit.formula.kernels import Stages
+from memkit.formula.kernels import Stages, row_sum_buffers, sum_buffers
 from memkit.formula.parameters import Parameter
 from memkit.formula.tape import FULL, NEW, SAME, SUM, Tape, Value
 from memkit.setup.training import TrainingSetup
@@ -50,6 +50,7 @@ class LayerSchedule:
         out = tape.run(
             "linear", [x_cast, *weights], self.num_tokens * width, self.dtype, keeps=[x_cast, weights[0]],
             modes=(NEW, NEW, SUM)[: 1 + len(weights)], sends_views=True,
+            sum_scratch_bytes=self.highest(row_sum_buffers(self.num_tokens, width)) if len(weights) > 1 else 0,
         )  # fmt: skip
         if x_cast is not x:
             tape.drop(x_cast)
@@ -58,7 +59,8 @@ class LayerSchedule:
     def add(self, x: Value, y: Value) -> Value:
         """x + y; drops y."""
         mode = SUM if y.count < x.count else SAME
-        out = self.tape.run("add", [x, y], x.count, x.dtype, modes=(SAME, mode))
+        sum_scratch = self.highest(row_sum_buffers(x.count // y.count, y.count))
+        out = self.tape.run("add", [x, y], x.count, x.dtype, modes=(SAME, mode), sum_scratch_bytes=sum_scratch)
         self.tape.drop(y)
         return out
 
@@ -102,7 +104,10 @@ class LayerSchedule:
         tape.drop(square)
         inverse = tape.run("rsqrt", [mean], self.num_tokens, "float32", keeps_out=True)
         tape.drop(mean)
-        y = tape.run("mul", [wide, inverse], x.count, "float32", keeps=[wide, inverse], modes=(NEW, FULL))
+        width = self.model.hidden_size
+        along = self.highest(sum_buffers([(width, 1)], [(self.num_tokens, width)]))
+        keeps, modes = [wide, inverse], (NEW, FULL)
+        y = tape.run("mul", keeps, x.count, "float32", keeps=keeps, modes=modes, sum_scratch_bytes=along)
         tape.drop(inverse)
         if wide is not x:
             tape.drop(wide)
@@ -112,7 +117,8 @@ class LayerSchedule:
             if casts:
                 y = tape.cast(y, x.dtype)
             else:
-                y = tape.run("mul", [weight, y], y.count, y.dtype, keeps=[weight, y], modes=(FULL, NEW))
+                keeps, modes, down = [weight, y], (FULL, NEW), self.highest(row_sum_buffers(self.num_tokens, width))
+                y = tape.run("mul", keeps, y.count, y.dtype, keeps=keeps, modes=modes, sum_scratch_bytes=down)
             if y is not before:
                 tape.drop(before)
         return y

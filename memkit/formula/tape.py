@@ -57,6 +57,7 @@ class Operation:
     inputs: tuple[Value, ...]
     modes: tuple[str, ...]
     scratch_bytes: int
+    sum_scratch_bytes: int
     sends_views: bool
     region: "Region | None"
     outs: tuple[Value, ...] = ()
@@ -129,16 +130,17 @@ class Tape:
     def run(
         self, name: str, inputs: Sequence[Value], count: int | None, dtype: str = "", *, keeps: Sequence[Value] = (),
         keeps_out: bool = False, extra: Sequence[tuple[int, str]] = (), modes: Sequence[str] = (),
-        scratch_bytes: int = 0, sends_views: bool = False,
+        scratch_bytes: int = 0, sum_scratch_bytes: int = 0, sends_views: bool = False,
     ) -> Value:  # fmt: skip
         """One operation. Returns its output of ``count`` values; ``None``: a view of its first input.
 
         ``keeps``: inputs kept for the backward. ``keeps_out``: so is the output. ``extra``: further tensors
         that it makes and keeps, as (count, dtype): a mask, statistics. ``modes``: how the gradient of each
-        input is made (default ``NEW``). ``scratch_bytes``: further temporaries of the backward.
+        input is made (default ``NEW``). ``scratch_bytes``: further temporaries of the backward;
+        ``sum_scratch_bytes``: those of a gradient that is summed down.
         ``sends_views``: its gradients are handed on through a view.
         """
-        node = self._begin(name, inputs, modes, scratch_bytes, sends_views)
+        node = self._begin(name, inputs, modes, scratch_bytes, sum_scratch_bytes, sends_views)
         for value in keeps:
             self._keep(node, value.storage)
         self._stop_if_complete()
@@ -225,13 +227,13 @@ class Tape:
 
     def _begin(
         self, name: str, inputs: Sequence[Value], modes: Sequence[str] = (), scratch_bytes: int = 0,
-        sends_views: bool = False,
+        sum_scratch_bytes: int = 0, sends_views: bool = False,
     ) -> Operation:  # fmt: skip
         if self.replay is None:
             for value in inputs:
                 value.num_uses += 1
         modes = tuple(modes) or (NEW,) * len(inputs)
-        return Operation(name, tuple(inputs), modes, scratch_bytes, sends_views, self.region)
+        return Operation(name, tuple(inputs), modes, scratch_bytes, sum_scratch_bytes, sends_views, self.region)
 
     def _keep(self, node: Operation, storage: Storage | None) -> None:
         if self.replay is not None:

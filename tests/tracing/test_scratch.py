@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memkit.formula.kernels import embedding_backward_buffers, sort_bytes
-from memkit.tracing.scratch import block_shape, index_put_buffers, merged, reduction_buffers
+from memkit.formula.kernels import block_shape, embedding_backward_buffers, merged, sort_bytes
+from memkit.tracing.scratch import index_put_buffers, reduction_buffers
 from memkit.tracing.trace import trace_memory
 
 
