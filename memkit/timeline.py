@@ -5,9 +5,9 @@ estimate divided by a measurement is one line, and one table and one plot draw a
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import get_origin, get_type_hints
 
 from memkit.units import aligned_table, format_bytes, format_ratio
@@ -51,6 +51,29 @@ class Event:
     is_scratch: bool = False  # born and freed inside one operation
     step: int = 1
     micro_batch: int = 1
+
+
+class EventsWhenAsked(Sequence):
+    """Events that are made when the first of them is asked for, and then stay."""
+
+    def __init__(self, make: Callable[[], Iterable[Event]]):
+        self._make = make
+
+    @cached_property
+    def _made(self) -> tuple[Event, ...]:
+        return tuple(self._make())
+
+    def __getitem__(self, index):
+        return self._made[index]
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._made == tuple(other)
+
+    def __repr__(self) -> str:
+        return "<events, when asked>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +129,7 @@ class MemoryTimeline:
     instants: tuple[Instant, ...]
     source: str
     device: str = "cuda"
-    events: tuple[Event, ...] = ()
+    events: Sequence[Event] = ()
     reserved_peak_bytes: int | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
 
@@ -167,7 +190,7 @@ class MemoryTimeline:
 
     def to_json(self) -> str:
         """JSON text that ``from_json`` reads back to an equal timeline."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True)
+        return json.dumps(asdict(replace(self, events=tuple(self.events))), indent=1, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "MemoryTimeline":
@@ -194,7 +217,7 @@ def _built(kind: type, fields: dict, place: str):
     hints = _hints(kind)
     for key, value in fields.items():
         hint = hints.get(key, type(None))
-        plain = get_origin(hint) if get_origin(hint) in (tuple, Mapping) else hint
+        plain = get_origin(hint) if get_origin(hint) in (tuple, Mapping, Sequence) else hint
         is_number = isinstance(value, int) and not isinstance(value, bool)
         if not isinstance(value, plain) or (isinstance(value, bool) and hint is not bool) or (
             is_number and not -MOST_BYTES < value < MOST_BYTES

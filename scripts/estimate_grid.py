@@ -127,7 +127,7 @@ def measure(setup: TrainingSetup) -> Row:
 
 def describe(setup: TrainingSetup) -> list[str]:
     """The choices of a setup as the cells of a row."""
-    choices = [f"{setup.micro_batch_size}×{setup.seq_len}", setup.attention, setup.recomputation]
+    choices = [f"{setup.micro_batch_size}×{setup.seq_len}", setup.attention, setup.recomputation.name]
     extras = [f"{setup.optimizer.name}, {setup.optimizer.implementation}"]
     extras += [f"{setup.grad_accum_steps} micro-batches"] * (setup.grad_accum_steps > 1)
     extras += [f"dropout {setup.dropout}"] * bool(setup.dropout)

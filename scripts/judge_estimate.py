@@ -72,7 +72,7 @@ def main() -> None:
         except ValueError:
             continue
         estimated, traced = estimate_memory(setup), trace_memory(training_build(setup))
-        pairs = list(zip(estimated.instants, traced.instants, strict=True))
+        pairs = [(e, traced.at(e.name, e.step, e.micro_batch)) for e in estimated.instants]
         wrong = [(e, t) for e, t in pairs if e != t]
         num_setups, num_instants = num_setups + 1, num_instants + len(pairs)
         num_equal += len(pairs) - len(wrong)

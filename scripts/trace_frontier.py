@@ -12,7 +12,7 @@ from datetime import date
 
 import torch
 
-from memkit.program.strategies import strategy_build
+from memkit.program.transformer import strategy_build
 from memkit.recomputation.frontier import FILE, MODELS, TOKENS, shown_strategies, traced_setup
 from memkit.tracing.trace import trace_memory
 

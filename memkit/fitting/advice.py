@@ -27,6 +27,7 @@ from memkit.fitting.edits import (
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
 from memkit.setup.recipes import PURE_BF16
+from memkit.setup.strategies import FULL, NONE
 from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
 from memkit.timeline import PARTS, Event, MemoryTimeline, where
 from memkit.units import format_bytes
@@ -115,11 +116,11 @@ def _flash(setup: TrainingSetup) -> TrainingSetup | None:
 
 
 def _full(setup: TrainingSetup) -> TrainingSetup | None:
-    return replace(setup, recomputation="full") if setup.recomputation != "full" else None
+    return replace(setup, recomputation="full") if setup.recomputation != FULL else None
 
 
 def _selective(setup: TrainingSetup) -> TrainingSetup | None:
-    applies = setup.recomputation == "none" and setup.attention == "stored"
+    applies = setup.recomputation == NONE and setup.attention == "stored"
     return replace(setup, recomputation="selective") if applies else None
 
 

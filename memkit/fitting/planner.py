@@ -171,7 +171,7 @@ def _traced(
 @lru_cache(maxsize=16)
 def traced_step(setup: TrainingSetup, strategy: Strategy) -> MemoryTimeline:
     """Two traced steps of a setup under a strategy. Loads torch."""
-    from memkit.program.strategies import strategy_build
+    from memkit.program.transformer import strategy_build
     from memkit.tracing.trace import trace_memory
 
     return trace_memory(strategy_build(setup, strategy))

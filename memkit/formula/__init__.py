@@ -9,7 +9,6 @@ Reading order:
 - ``parameters``: how many parameters a model has, tensor by tensor
 - ``states``: what stays between steps: weights, gradients, optimizer states
 - ``ledger``: a ledger of kept tensors, one named line each
-- ``activations``: what the forward keeps for the backward, tensor by tensor
 - ``kernels``: buffers that a CUDA kernel takes for its own work
 - ``inference``: what inference keeps instead: weights and the key and value cache
 - ``korthikanti``: the activation formulas of Korthikanti et al. 2022, addend by addend
@@ -18,6 +17,7 @@ Reading order:
 - ``layers``: linear, norm, dropout, MLP as operations on the tape
 - ``attention``: attention as operations on the tape
 - ``forward``: the whole forward, from token ids to the loss
+- ``activations``: what a forward keeps for the backward, tensor by tensor, read off the tape
 - ``optimizer``: what a step of the optimizer allocates: states once, temporaries each time
 - ``estimate``: bytes at each instant of a step: ``estimate_memory``
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     )
     from memkit.formula.backward import Backward
     from memkit.formula.estimate import estimate_memory
-    from memkit.formula.forward import Schedule
+    from memkit.formula.forward import Forward, write_forward
     from memkit.formula.inference import inference_bytes, kv_cache_bytes, kv_cache_bytes_per_token
     from memkit.formula.kernels import embedding_backward_buffers
     from memkit.formula.ledger import Kept, Ledger

@@ -16,6 +16,9 @@ from collections.abc import Sequence
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.tape import FULL, SAME, SUM, Operation, Storage, Tape, Value
 
+GRADIENT_OPS = {"mm": "mm", "addmm": "mm", "bmm": "bmm"}
+"""The backward of a matrix product is two of them."""
+
 
 class Backward:
     """Reads a tape backwards and adds its events to the tape's.
@@ -26,7 +29,10 @@ class Backward:
 
     def __init__(self, tape: Tape, loss: Value, accumulates: bool, gradient_dtypes: Sequence[str] = ()):
         self.tape, self.accumulates, self.gradient_dtypes = tape, accumulates, gradient_dtypes
-        self.first_gradient = tape.allocate(loss.num_bytes)  # a one
+        tape.where, tape.op = "", "ones_like"
+        self.first_gradient = tape.allocate(loss.num_bytes)
+        self.first_gradient.name, self.first_gradient.dtype = "gradient of the loss, 1", loss.dtype
+        tape.note(self.first_gradient, "backward()", "loss")
         tape.name_activations()
         self.gradients = {loss: tape.hold(self.first_gradient)}
         self.num_arrived: dict[Value, int] = {}
@@ -42,6 +48,7 @@ class Backward:
 
     def _read(self, node: Operation) -> None:
         tape, region = self.tape, node.region
+        tape.where, tape.op = node.where, GRADIENT_OPS.get(node.op, f"{node.op}_backward")
         arrived = [self.gradients.pop(out) for out in node.outs]
         if region is not None and node.kept and not region.is_recomputed:
             tape.run_again(region)

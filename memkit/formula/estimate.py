@@ -1,33 +1,45 @@
 """The memory of a training step by formula: no PyTorch, no data, milliseconds.
 
-``estimate_memory(setup)`` sums the ledger of states, writes the model's operations on a tape, reads the tape
-backwards and lets the optimizer step. At each instant it adds up what is alive, part by part. The peak is a
-maximum over instants, not a sum of parts: gradients are born while activations die.
+``estimate_memory(setup)`` makes the states, writes the model's operations on a tape, reads the tape backwards
+and lets the optimizer step. At each instant it adds up what is alive, part by part. The peak is a maximum over
+instants, not a sum of parts: gradients are born while activations die. Layers that are alike are written once
+and multiplied. The timeline's events, one block after another, are written out when somebody asks for them.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import pairwise
 
 from memkit.formula.backward import Backward
-from memkit.formula.forward import Schedule
-from memkit.formula.optimizer import held_bytes, initial_events, state_events, step_events
-from memkit.formula.tape import Tape
+from memkit.formula.forward import write_forward
+from memkit.formula.optimizer import write_init, write_states, write_step
+from memkit.formula.states import held_bytes
+from memkit.formula.tape import Storage, Tape
 from memkit.setup.models import ModelConfig
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import PARTS, Instant, MemoryTimeline
+from memkit.timeline import PARTS, Event, EventsWhenAsked, Instant, MemoryTimeline
 from memkit.units import as_whole_number
 
-RANDOM_STATE_BYTES = 5056
-"""The state of the CPU's random number generator (``torch.get_rng_state()``), which every checkpoint keeps."""
+
+class Stretch:
+    """Events of a tape that happen ``times`` times in a row: (storage, +1) for a birth, (storage, -1) for a free."""
+
+    def __init__(self, events: list[tuple[Storage, int]], times: int = 1):
+        self.events, self.times = events, times
+        self.changes = [(storage.part, sign * storage.num_bytes) for storage, sign in events]
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """Events that happen ``times`` times in a row: (part, bytes), positive for a birth and negative for a free."""
+class Phase:
+    """A stretch of the step that ends in an instant, and that has a peak of its own if ``has_peak``."""
 
-    events: list[tuple[str, int]]
-    times: int = 1
+    name: str
+    stretches: tuple[Stretch, ...]
+    step: int = 1
+    micro_batch: int = 1
+    has_peak: bool = True
 
 
 class Memory:
@@ -36,46 +48,55 @@ class Memory:
     def __init__(self):
         self.now = dict.fromkeys(PARTS, 0)
         self.total = 0
-        self.start_phase()
+        self.known: dict[tuple, tuple[dict, dict]] = {}
 
-    def start_phase(self) -> None:
-        """The highest moment so far is now."""
-        self.peak, self.peak_total = dict(self.now), self.total
+    def instants(self, phase: Phase) -> list[Instant]:
+        """Let a phase happen: its peak, if it has one, and its end. A phase that starts alike ends alike."""
+        key = (phase.stretches, *self.now.values())
+        if key not in self.known:
+            self.peak, self.peak_total = dict(self.now), self.total
+            for stretch in phase.stretches:
+                self._play(stretch)
+            self.known[key] = self.peak, dict(self.now)
+        peak, now = self.known[key]
+        self.now, self.total = dict(now), sum(now.values())
+        when = {"step": phase.step, "micro_batch": phase.micro_batch}
+        end = Instant(name=phase.name, **now, **when)
+        return [Instant(name=f"{phase.name} peak", **peak, **when), end] if phase.has_peak else [end]
 
-    def play(self, stretches: Iterable[Stretch]) -> None:
-        """Let the stretches happen. A repeated one is highest in its first or in its last repetition."""
-        for stretch in stretches:
-            if stretch.times > 0:
-                self._play_once(stretch)
-            if stretch.times > 2:
-                for part, num_bytes in stretch.events:
-                    self.now[part] += (stretch.times - 2) * num_bytes
-                    self.total += (stretch.times - 2) * num_bytes
-            if stretch.times > 1:
-                self._play_once(stretch)
+    def _play(self, stretch: Stretch) -> None:
+        """A repeated stretch is highest in its first or in its last repetition."""
+        self._play_once(stretch.changes)
+        if stretch.times > 2:
+            for part, num_bytes in stretch.changes:
+                self.now[part] += (stretch.times - 2) * num_bytes
+                self.total += (stretch.times - 2) * num_bytes
+        if stretch.times > 1:
+            self._play_once(stretch.changes)
 
-    def _play_once(self, stretch: Stretch) -> None:
-        for part, num_bytes in stretch.events:
-            self.now[part] += num_bytes
+    def _play_once(self, changes: list[tuple[str, int]]) -> None:
+        now = self.now
+        for part, num_bytes in changes:
+            now[part] += num_bytes
             self.total += num_bytes
             if self.total > self.peak_total:
-                self.start_phase()
-
-    def end_phase(self, name: str, **when: int) -> tuple[Instant, Instant]:
-        """The instants of the phase, its peak and its end; the next phase starts here."""
-        peak = Instant(name=f"{name} peak", **self.peak, **when)
-        self.start_phase()
-        return peak, Instant(name=name, **self.now, **when)
+                self.peak, self.peak_total = dict(now), self.total
 
 
 @dataclass(frozen=True)
 class MicroBatch:
     """The events of one micro-batch. ``first_gradient`` and ``loss`` are freed a little after its backward."""
 
-    forward: list[Stretch]
-    backward: list[Stretch]
-    first_gradient: list[Stretch]
-    loss: list[Stretch]
+    forward: tuple[Stretch, ...]
+    backward: tuple[Stretch, ...]
+    first_gradient: tuple[Stretch, ...]
+    loss: tuple[Stretch, ...]
+
+    @property
+    def free_gradients(self) -> tuple[Stretch, ...]:
+        """What ``zero_grad`` does to the gradients that it left."""
+        born = [([s for s, sign in x.events if sign > 0 and s.part == "gradients"], x.times) for x in self.backward]
+        return tuple(Stretch([(storage, -1) for storage in storages], times) for storages, times in born if storages)
 
 
 def estimate_memory(setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
@@ -84,7 +105,8 @@ def estimate_memory(setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
     A recipe that torch does not run (a master copy, 8-bit states) is taken to update in fused kernels or in
     torch's ``foreach`` way, as its ``implementation`` says, and to cast gradients without a copy.
 
-    Raises: ValueError: ``setup`` is no ``TrainingSetup``, or ``steps`` is not a whole number above 0.
+    Raises: ValueError: ``setup`` is no ``TrainingSetup``, its strategy has no formula (offload, reentrant), or
+    ``steps`` is not a whole number above 0.
 
     >>> from memkit import TrainingSetup, models, recipes
     >>> setup = TrainingSetup(model=models.LLAMA_2_7B, precision=recipes.PURE_BF16, seq_len=512)
@@ -96,101 +118,99 @@ def estimate_memory(setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
         raise ValueError(f"setup={setup.name!r} is a ModelConfig; wrap it: TrainingSetup(model=...)")
     if not isinstance(setup, TrainingSetup):
         raise ValueError(f"setup={setup!r} is not a TrainingSetup")
+    strategy = setup.recomputation
+    if strategy.is_reentrant or strategy.scope == "host":
+        raise ValueError(f"strategy {strategy.name!r} has no formula for its peak; trace it")
     steps = as_whole_number("steps", steps, 1)
     memory = Memory()
-    memory.play([Stretch(initial_events(setup))])
-    instants = [Instant(name="init", **memory.now)]
-    memory.start_phase()
-    accumulates, known = False, {}
+    instants = tuple(instant for phase in phases(setup, steps) for instant in memory.instants(phase))
+    events = EventsWhenAsked(partial(written_events, setup, steps))
+    return MemoryTimeline(instants=instants, source="formula", device=setup.device, events=events)
+
+
+def phases(setup: TrainingSetup, steps: int, is_whole: bool = False) -> Iterator[Phase]:
+    """The phases of the steps in order. What is freed after a backward goes to the phase after it."""
+    bare = TrainingSetup(  # what no batch changes is written once and remembered
+        model=setup.model, precision=setup.precision, optimizer=setup.optimizer, device=setup.device, seq_len=1,
+        attention="stored",
+    )  # fmt: skip
+    first = write_micro_batch(setup, False, is_whole)
+    does_accumulate = setup.grad_accum_steps > 1 or not setup.sets_grads_to_none
+    later = write_micro_batch(setup, True, is_whole) if does_accumulate else None
+    temporaries, freed, accumulates = written_once(write_step, bare), (), False
+    yield Phase("init", written_once(write_init, bare), has_peak=False)
     for step in range(1, steps + 1):
-        loss = []
-        for micro_batch in range(1, setup.grad_accum_steps + 1):
-            if accumulates not in known:
-                known[accumulates] = one_micro_batch(setup, accumulates)
-            batch, when = known[accumulates], {"step": step, "micro_batch": micro_batch}
-            before, num_before = dict(memory.now), len(instants)
-            memory.play(batch.forward + loss)  # the name ``loss`` moves on to the new one
-            instants += memory.end_phase("forward", **when)
-            memory.play(batch.backward)
-            instants += memory.end_phase("backward", **when)
-            memory.play(batch.first_gradient)
-            loss, accumulates = batch.loss, True
-            if micro_batch > 1 and memory.now == before:  # so is each one after it
-                again = instants[num_before:]
-                later = range(micro_batch + 1, setup.grad_accum_steps + 1)
-                instants += [replace(instant, micro_batch=number) for number in later for instant in again]
-                break
-        memory.play([Stretch(state_events(setup) if step == 1 else []), Stretch(step_events(setup))])
-        instants += memory.end_phase("optimizer", step=step)
-        if setup.sets_grads_to_none:
-            memory.play([Stretch([("gradients", -memory.now["gradients"])])])
-            accumulates = False
-        memory.play(loss)
-        instants.append(Instant(name="zero_grad", **memory.now, step=step))
-        memory.start_phase()
-    return MemoryTimeline(instants=tuple(instants), source="formula", device=setup.device)
+        loss = ()
+        for number in range(1, setup.grad_accum_steps + 1):
+            batch = later if accumulates else first
+            yield Phase("forward", freed + batch.forward + loss, step, number)  # the name ``loss`` moves on
+            yield Phase("backward", batch.backward, step, number)
+            freed, loss, accumulates = batch.first_gradient, batch.loss, True
+        states = written_once(write_states, bare) if step == 1 else ()
+        yield Phase("optimizer", freed + states + temporaries, step)
+        zeroed = first.free_gradients if setup.sets_grads_to_none else ()
+        freed, accumulates = (), not setup.sets_grads_to_none
+        yield Phase("zero_grad", zeroed + loss, step, has_peak=False)
 
 
-def one_micro_batch(setup: TrainingSetup, accumulates: bool) -> MicroBatch:
-    """Forward and backward of a micro-batch. Three blocks are written; the middle one's events are repeated.
+@lru_cache(maxsize=64)
+def written_once(write: Callable[[TrainingSetup, Tape], None], setup: TrainingSetup) -> tuple[Stretch, ...]:
+    """What ``write`` writes on a tape of its own."""
+    tape = Tape(partial(held_bytes, device=setup.device))
+    write(setup, tape)
+    return (Stretch(tape.events),)
+
+
+def written_events(setup: TrainingSetup, steps: int) -> Iterator[Event]:
+    """Every allocation and free of the steps: all layers written out, each block with a number of its own."""
+    alive: dict[Storage, deque[int]] = defaultdict(deque)  # a tape played again: the oldest block is freed first
+    next_number = 0
+    for phase in phases(setup, steps, is_whole=True):
+        for storage, sign in (event for stretch in phase.stretches for event in stretch.events):
+            number = next_number if sign > 0 else alive[storage].popleft()
+            if sign > 0:
+                alive[storage].append(number)
+                next_number += 1
+            yield Event(
+                number, sign * storage.asked_bytes, storage.part, phase.name, storage.op, storage.where,
+                step=phase.step, micro_batch=phase.micro_batch,
+            )  # fmt: skip
+
+
+def write_micro_batch(setup: TrainingSetup, accumulates: bool, is_whole: bool = False) -> MicroBatch:
+    """Forward and backward of a micro-batch.
 
     ``accumulates``: earlier micro-batches left gradients, which stay through this forward and are added to.
     """
-    random_state_bytes = RANDOM_STATE_BYTES if setup.device == "cpu" else 0  # CUDA's is kept on the host
-    tape = Tape(lambda num_bytes: held_bytes(num_bytes, setup.device), random_state_bytes)
-    schedule = Schedule(setup, tape)
-    cuts = [(0, 1)]
+    forward = write_forward(setup, is_whole)
+    tape, cuts = forward.tape, [(part.events.stop, part.times) for part in forward.parts]
 
     def cut(times: int = 1) -> int:
         """A stretch of events ends here; it happens ``times`` times. Returns the number of stretches so far."""
         cuts.append((len(tape.events), times))
-        return len(cuts) - 1
+        return len(cuts)
 
-    x = schedule.embed()
-    cut()
-    blocks = []
-    for times in kinds_of_layers(setup.model.num_layers):
-        start = len(tape.operations)
-        x = schedule.block(x)
-        cut(times)
-        blocks.append((slice(start, len(tape.operations)), schedule.new_parameters, times))
-    loss = schedule.loss(x)
-    cut()
-    for _, parameters, times in blocks:
-        tape.forget_casts(parameters)
-        cut(times)
-    schedule.end_forward()
+    for unit in forward.units:
+        tape.forget_casts(unit.parameters)
+        cut(unit.times)
+    forward.end()
     precision = setup.precision
     kept = [dtype for dtype in (precision.gradient_dtype, precision.main_gradient_dtype) if dtype]
-    backward = Backward(tape, loss, accumulates, kept)
+    backward = Backward(tape, forward.loss, accumulates, kept)
     end_of_forward = cut()
-    operations = tape.operations
-    backward.read(operations[blocks[-1][0].stop :])
-    cut()
-    for block, _, times in reversed(blocks):
-        backward.read(operations[block])
-        cut(times)
-    backward.read(operations[: blocks[0][0].start])
-    end_of_backward = cut()
+    for part in reversed(forward.parts):
+        backward.read(forward.operations(part))
+        cut(part.times)
+    end_of_backward = len(cuts)
     backward.end()
     cut()
-    tape.drop(loss)
+    tape.drop(forward.loss)
     cut()
-    events = [(storage.part, sign * storage.num_bytes) for storage, sign in tape.events]
-    stretches = [Stretch(events[start:end], times) for (start, _), (end, times) in pairwise(cuts)]
-    *_, first_gradient, loss_freed = stretches
+    bounds = pairwise([(0, 1), *cuts])
+    stretches = tuple(Stretch(tape.events[start:end], times) for (start, _), (end, times) in bounds)
     return MicroBatch(
         forward=stretches[:end_of_forward],
         backward=stretches[end_of_forward:end_of_backward],
-        first_gradient=[first_gradient],
-        loss=[loss_freed],
+        first_gradient=stretches[end_of_backward : end_of_backward + 1],
+        loss=stretches[end_of_backward + 1 :],
     )
-
-
-def kinds_of_layers(num_layers: int) -> list[int]:
-    """How many layers each block on the tape stands for: the first, those between, the last.
-
-    The layers between are alike. The first is the last to need the tables that all share; the last one's
-    output goes to the final norm and not to another block.
-    """
-    return [1] * num_layers if num_layers < 4 else [1, num_layers - 2, 1]

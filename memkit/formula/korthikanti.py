@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from memkit.formula.ledger import Ledger
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import PURE_BF16
-from memkit.setup.training import RECOMPUTATIONS, TrainingSetup
+from memkit.setup.strategies import RECOMPUTATIONS
+from memkit.setup.training import TrainingSetup
 
 VALUE_BYTES, MASK_BYTES, LOGIT_BYTES = 2, 1, 4
 PARALLELISMS = ("none", "tensor", "tensor and sequence")

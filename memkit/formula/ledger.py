@@ -7,22 +7,19 @@ that keep the same storage share one line.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from memkit.formats.dtypes import tensor_bytes
+from memkit.formula.parameters import model_axes
 from memkit.setup.training import DEVICES, TrainingSetup
 from memkit.units import aligned_table, as_whole_number, format_bytes, round_up
 
 
 def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
     """The number behind every axis that a ledger line may have."""
-    model = setup.model
-    return {
-        "b": setup.micro_batch_size, "s": setup.seq_len, "h": model.hidden_size, "a": model.num_heads,
-        "k": model.num_kv_heads, "d": model.head_dim, "f": model.intermediate_size, "v": model.vocab_size,
-        "ad": model.query_size, "kd": model.kv_size, "(a+2k)d": model.query_size + 2 * model.kv_size,
-        "s↑32": round_up(setup.seq_len, 32), "d↑8": round_up(model.head_dim, 8), "1": 1, "2": 2, "5056": 5056,
+    return model_axes(setup.model) | {
+        "b": setup.micro_batch_size, "s": setup.seq_len, "s↑32": round_up(setup.seq_len, 32),
+        "d↑8": round_up(setup.model.head_dim, 8), "1": 1, "2": 2, "5056": 5056,
     }  # fmt: skip
 
 
@@ -30,9 +27,8 @@ def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
 class Kept:
     """One line: a tensor that stays, ``count`` times over.
 
-    ``axes`` are letters with spaces between (empty: one number), ``op`` is the operation whose backward needs
-    it, ``shared_with`` names others that keep the same storage at no further cost, ``section`` is the part of
-    the model.
+    ``axes`` are letters with spaces between (empty: one number), ``op`` names the operations whose backward
+    needs it, ``section`` is the part of the model.
     """
 
     name: str
@@ -41,7 +37,6 @@ class Kept:
     shape: tuple[int, ...]
     dtype: str
     section: str = ""
-    shared_with: str = ""
     count: int = 1
 
     def __post_init__(self):
@@ -58,14 +53,6 @@ class Kept:
     def allocated_bytes(self) -> int:
         """Bytes of all ``count`` tensors, each rounded up to the block size of CUDA's allocator."""
         return self.count * round_up(tensor_bytes(math.prod(self.shape), self.dtype))
-
-
-def kept(setup: TrainingSetup, name: str, op: str, axes: str, dtype: str, **more) -> Kept:
-    """A line whose shape follows from the setup: ``kept(setup, "weights", "softmax", "b a s s",
-    "float32")``."""
-    sizes = axis_sizes(setup)
-    shape = tuple(sizes[axis] for axis in axes.split())
-    return Kept(name=name, op=op, axes=axes, shape=shape, dtype=dtype, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,17 +113,11 @@ class Ledger:
         rows = [["kept tensor", "kept by", "shape", "dtype", "bytes", "sbh"]]
         for line in self.lines:
             times = f"{line.count} × " if line.count != 1 else ""
-            by = f"{line.op}, {line.shared_with}" if line.shared_with else line.op
             shape = times + (line.axes.replace(" ", "·") or "1")
             per_sbh = f"{line.num_bytes / self.sbh:.3f}"
-            rows.append([line.name, by, shape, line.dtype, f"{line.num_bytes:,}", per_sbh])
+            rows.append([line.name, line.op, shape, line.dtype, f"{line.num_bytes:,}", per_sbh])
         rows.append(["total", "", "", "", f"{self.num_bytes:,}", f"{self.per_sbh:.3f}"])
         return aligned_table(rows)
 
     def __str__(self) -> str:
         return f"{self.title}, {self.device} rules: {format_bytes(self.num_bytes)}\n{self.table()}"
-
-
-def distinct(lines: Iterable[Kept]) -> tuple[Kept, ...]:
-    """The lines with repetitions removed: two tensors that view one storage are one line."""
-    return tuple(dict.fromkeys(lines))

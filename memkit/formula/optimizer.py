@@ -11,116 +11,118 @@ Source: ``_multi_tensor_adam`` and ``_single_tensor_adam`` of torch/optim/adam.p
 and _adafactor.py (2.13).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.parameters import Parameter, parameter_ledger
-from memkit.formula.states import optimizer_tensors, weight_tensors
+from memkit.formula.states import StateTensor, optimizer_tensors, weight_tensors
+from memkit.formula.tape import Storage, Tape
 from memkit.setup.training import TrainingSetup
-from memkit.units import ALLOCATOR_BLOCK_BYTES, round_up
-
-Event = tuple[str, int]
-"""A part of memory and bytes: born (> 0) or freed (< 0)."""
 
 WITHOUT_TEMPORARIES = ("SGD", "SGD momentum", "8-bit AdamW")
 """SGD updates in place; bitsandbytes' 8-bit AdamW is one kernel a tensor, whatever the implementation is called."""
 
 
-def held_bytes(num_bytes: int, device: str) -> int:
-    """Bytes the device's allocator takes for a tensor: on CUDA whole blocks of 512."""
-    return round_up(num_bytes, ALLOCATOR_BLOCK_BYTES) if device == "cuda" else num_bytes
-
-
-def initial_events(setup: TrainingSetup) -> list[Event]:
+def write_init(setup: TrainingSetup, tape: Tape) -> None:
     """What exists before the first step: the weights, and the master copy of recipes that have one."""
-    events = []
+    precision = setup.precision
     for parameter in parameter_ledger(setup.model):
-        for tensor in weight_tensors(parameter, setup.precision):
-            events.append((tensor.part, held_bytes(tensor.num_bytes, setup.device)))
-        for tensor in optimizer_tensors(parameter, setup.precision, setup.optimizer):
-            if tensor.role == "master weight":
-                events.append((tensor.part, held_bytes(tensor.num_bytes, setup.device)))
-    return events
+        states = optimizer_tensors(parameter, precision, setup.optimizer) if precision.master_dtype else ()
+        masters = [tensor for tensor in states if tensor.role == "master weight"]
+        _write(tape, "empty", [*weight_tensors(parameter, precision), *masters])
 
 
-def state_events(setup: TrainingSetup) -> list[Event]:
+def write_states(setup: TrainingSetup, tape: Tape) -> None:
     """The states that the first step makes. What torch keeps on the host counts only where the host is the device."""
-    return [
-        (tensor.part, held_bytes(tensor.num_bytes, setup.device))
-        for parameter in parameter_ledger(setup.model)
-        for tensor in optimizer_tensors(parameter, setup.precision, setup.optimizer)
-        if tensor.role != "master weight" and not (tensor.is_on_host and setup.device == "cuda")
-    ]
+    for parameter in parameter_ledger(setup.model):
+        states = optimizer_tensors(parameter, setup.precision, setup.optimizer)
+        made = [tensor for tensor in states if tensor.role != "master weight"]
+        _write(tape, "zeros_like", [t for t in made if not (t.is_on_host and setup.device == "cuda")])
 
 
-def step_events(setup: TrainingSetup) -> list[Event]:
+def write_step(setup: TrainingSetup, tape: Tape) -> None:
     """The temporaries of one step, in the order in which they come and go."""
     name, implementation = setup.optimizer.name, setup.optimizer.implementation
+    tape.where, tape.op = "optimizer", implementation
     if implementation == "fused" or name in WITHOUT_TEMPORARIES:
-        return []
+        return
+    temporaries = Temporaries(tape, setup.precision.moment_dtype)
     parameters = parameter_ledger(setup.model)
     if name == "Adafactor":
-        make = _adafactor_lists if implementation == "foreach" else _adafactor_one_by_one
-        return list(make(setup, parameters))
-    sizes = [_size(setup, parameter.count) for parameter in parameters]
-    if implementation == "foreach":
-        return [("temporary", size) for size in (*sizes, -sum(sizes))]
-    return list(_adam_one_by_one(sizes))
+        write = _adafactor_lists if implementation == "foreach" else _adafactor_one_by_one
+        write(temporaries, parameters)
+    elif implementation == "foreach":
+        temporaries.free(temporaries.all(parameter.count for parameter in parameters))
+    else:
+        _adam_one_by_one(temporaries, parameters)
 
 
-def _adam_one_by_one(sizes: Iterable[int]) -> Iterator[Event]:
+class Temporaries:
+    """Tensors of an update, computed in the dtype of the moments; a Python name holds one until it holds the next."""
+
+    def __init__(self, tape: Tape, dtype: str):
+        self.tape, self.dtype = tape, dtype
+        self.names: dict[str, Storage] = {}
+
+    def one(self, count: int) -> Storage:
+        """A new tensor."""
+        return self.tape.allocate(tensor_bytes(count, self.dtype))
+
+    def all(self, counts: Iterable[int]) -> list[Storage]:
+        """A list of new tensors."""
+        return [self.one(count) for count in counts]
+
+    def free(self, storages: Iterable[Storage]) -> None:
+        """They go out of scope."""
+        for storage in storages:
+            self.tape.release(storage)
+
+    def assign(self, name: str, count: int) -> None:
+        """A new tensor under a name, whose old one is freed after it is made."""
+        before = self.names.get(name)
+        self.names[name] = self.one(count)
+        self.tape.release(before)
+
+
+def _adam_one_by_one(temporaries: Temporaries, parameters: Iterable[Parameter]) -> None:
     """√v is born, then √v / √(1 - β₂ᵗ); the first is freed; the second stays until the next one replaces it."""
-    before = 0
-    for size in sizes:
-        for change in (size, size, -size, -before):
-            yield "temporary", change
-        before = size
-    yield "temporary", -before
+    for parameter in parameters:
+        root = temporaries.one(parameter.count)
+        before = temporaries.names.get("denominator")
+        temporaries.names["denominator"] = temporaries.one(parameter.count)
+        temporaries.free([root, before])
+    temporaries.free(temporaries.names.values())
 
 
-def _adafactor_lists(setup: TrainingSetup, parameters: Iterable[Parameter]) -> Iterator[Event]:
+def _adafactor_lists(temporaries: Temporaries, parameters: Iterable[Parameter]) -> None:
     """All matrices, then all vectors. The second moment of a matrix is multiplied out: row · column."""
     matrices = [p for p in parameters if len(p.shape) > 1]
-    vectors = [_size(setup, p.count) for p in parameters if len(p.shape) == 1]
-    rows, columns = ([_size(setup, p.shape[i]) for p in matrices] for i in (0, 1))
-    estimates = [_size(setup, p.count) for p in matrices]
-    means = [_size(setup, 1)] * len(matrices)
-    for sizes in (rows, columns):
-        for size in (*sizes, -sum(sizes)):
-            yield "temporary", size
-    for size in (*estimates, *means, -sum(means)):
-        yield "temporary", size
-    for size in (
-        *vectors,
-        -sum(vectors),
-    ):  # squared gradients of the vectors; Python still holds the estimates
-        yield "temporary", size
-    for size in (*vectors, -sum(estimates), -sum(vectors)):
-        yield "temporary", size
+    vectors = [p.count for p in parameters if len(p.shape) == 1]
+    for axis in (0, 1):
+        temporaries.free(temporaries.all(p.shape[axis] for p in matrices))
+    estimates = temporaries.all(p.count for p in matrices)
+    temporaries.free(temporaries.all(1 for _ in matrices))  # means of the row factors
+    temporaries.free(temporaries.all(vectors))  # squared gradients; Python still holds the estimates
+    updates = temporaries.all(vectors)
+    temporaries.free([*estimates, *updates])
 
 
-def _adafactor_one_by_one(setup: TrainingSetup, parameters: Iterable[Parameter]) -> Iterator[Event]:
-    """One tensor at a time; what a Python name holds stays until the name holds the next."""
-    held = {"row mean": 0, "column mean": 0, "squared gradient": 0, "update": 0}
-
-    def assign(name: str, count: int) -> Iterator[Event]:
-        before, held[name] = held[name], _size(setup, count)
-        yield "temporary", held[name]
-        yield "temporary", -before
-
+def _adafactor_one_by_one(temporaries: Temporaries, parameters: Iterable[Parameter]) -> None:
+    """One tensor at a time."""
     for parameter in parameters:
         if len(parameter.shape) > 1:
-            yield from assign("row mean", parameter.shape[0])
-            yield from assign("column mean", parameter.shape[1])
-            estimate, mean = _size(setup, parameter.count), _size(setup, 1)
-            for change in (estimate, mean, -mean, -estimate):
-                yield "temporary", change
+            temporaries.assign("row mean", parameter.shape[0])
+            temporaries.assign("column mean", parameter.shape[1])
+            estimate, mean = temporaries.one(parameter.count), temporaries.one(1)
+            temporaries.free([mean, estimate])
         else:
-            yield from assign("squared gradient", parameter.count)
-        yield from assign("update", parameter.count)
-    yield "temporary", -sum(held.values())
+            temporaries.assign("squared gradient", parameter.count)
+        temporaries.assign("update", parameter.count)
+    temporaries.free(temporaries.names.values())
 
 
-def _size(setup: TrainingSetup, count: int) -> int:
-    """Bytes of a temporary of ``count`` values: the update is computed in the dtype of the moments."""
-    return held_bytes(tensor_bytes(count, setup.precision.moment_dtype), setup.device)
+def _write(tape: Tape, op: str, tensors: Iterable[StateTensor]) -> None:
+    tape.op = op
+    for tensor in tensors:
+        tape.where = tensor.parameter
+        tape.allocate(tensor.num_bytes).part = tensor.part

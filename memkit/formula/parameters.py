@@ -1,5 +1,6 @@
 """How many parameters a model has, tensor by tensor.
 
+This is where a model's matrices are decided: the layers on the tape read here which there are and how large.
 The list has the order and the names of ``memkit.program.transformer``'s ``named_parameters()``: the two can
 be compared line by line. A tied head is no tensor of its own: it is the token embedding under a second name.
 
@@ -15,6 +16,7 @@ and for a Llama style model with k = width of the key heads and f = intermediate
 import math
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 
 from memkit.setup.models import ModelConfig
 from memkit.units import as_kind
@@ -25,11 +27,15 @@ PARAMETER_KINDS = ("embedding", "attention", "mlp", "norm", "head")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """One parameter tensor: its name in ``state_dict``, its shape and where it sits (``PARAMETER_KINDS``)."""
+    """One parameter tensor: its name in ``state_dict``, its shape and where it sits (``PARAMETER_KINDS``).
+
+    ``axes`` are the letters of ``memkit.formula.ledger``.
+    """
 
     name: str
     shape: tuple[int, ...]
     kind: str
+    axes: str = ""
 
     @property
     def count(self) -> int:
@@ -42,44 +48,40 @@ class Parameter:
         return len(self.shape) == 2 and self.kind != "embedding"
 
 
+def model_axes(config: ModelConfig) -> dict[str, int]:
+    """The number behind every axis that follows from the model alone; p is the number of positions."""
+    return {
+        "h": config.hidden_size, "a": config.num_heads, "k": config.num_kv_heads, "d": config.head_dim,
+        "f": config.intermediate_size, "v": config.vocab_size, "p": config.max_seq_len, "ad": config.query_size,
+        "kd": config.kv_size, "(a+2k)d": config.query_size + 2 * config.kv_size,
+    }  # fmt: skip
+
+
 def embedding_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
     """The tables before the first block: tokens, and learned positions where the model has them."""
-    tables = [("token_embedding", config.vocab_size)]
-    if config.position == "learned":
-        tables.append(("position_embedding", config.max_seq_len))
-    return tuple(
-        Parameter(name=f"{name}.weight", shape=(rows, config.hidden_size), kind="embedding")
-        for name, rows in tables
-    )
+    tables = [("token_embedding", "v")] + [("position_embedding", "p")] * (config.position == "learned")
+    return tuple(_parameter(config, f"{name}.weight", f"{rows} h", "embedding") for name, rows in tables)
 
 
 def block_parameters(config: ModelConfig, prefix: str = "") -> tuple[Parameter, ...]:
     """The parameter tensors of one transformer block, in order."""
-    h, f = config.hidden_size, config.intermediate_size
-    if config.fuses_qkv:
-        projections = [("qkv", config.query_size + 2 * config.kv_size)]
-    else:
-        projections = [("query", config.query_size), ("key", config.kv_size), ("value", config.kv_size)]
+    projections = {"qkv": "(a+2k)d"} if config.fuses_qkv else {"query": "ad", "key": "kd", "value": "kd"}
     tensors = _norm(config, f"{prefix}norm_1") + _norm(config, f"{prefix}norm_2")
-    for name, width in projections:
-        tensors += _linear(f"{prefix}attention.{name}", h, width, config.has_qkv_bias, "attention")
-    tensors += _linear(f"{prefix}attention.output", config.query_size, h, config.has_output_bias, "attention")
+    for name, width in projections.items():
+        tensors += _linear(config, f"{prefix}attention.{name}", f"{width} h", config.has_qkv_bias)
+    tensors += _linear(config, f"{prefix}attention.output", "h ad", config.has_output_bias)
     for name in ("gate", "up") if config.mlp == "swiglu" else ("up",):
-        tensors += _linear(f"{prefix}mlp.{name}", h, f, config.has_mlp_bias, "mlp")
-    tensors += _linear(f"{prefix}mlp.down", f, h, config.has_mlp_bias, "mlp")
-    return tuple(tensors)
+        tensors += _linear(config, f"{prefix}mlp.{name}", "f h", config.has_mlp_bias)
+    return (*tensors, *_linear(config, f"{prefix}mlp.down", "h f", config.has_mlp_bias))
 
 
 def output_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
     """What comes after the last block: the last norm, and the head unless it is tied."""
-    head = (
-        []
-        if config.ties_embeddings
-        else _linear("head", config.hidden_size, config.vocab_size, False, "head")
-    )
+    head = [] if config.ties_embeddings else [_parameter(config, "head.weight", "v h", "head")]
     return (*_norm(config, "norm"), *head)
 
 
+@lru_cache(maxsize=64)
 def parameter_ledger(config: ModelConfig) -> tuple[Parameter, ...]:
     """Every parameter tensor of the model, each once, in the order of ``named_parameters()``."""
     layers = range(config.num_layers)
@@ -121,11 +123,17 @@ def matrix_product_parameters(config: ModelConfig) -> int:
     return config.num_layers * blocks + config.vocab_size * config.hidden_size
 
 
-def _linear(name: str, num_inputs: int, num_outputs: int, has_bias: bool, kind: str) -> list[Parameter]:
-    weight = Parameter(name=f"{name}.weight", shape=(num_outputs, num_inputs), kind=kind)
-    return [weight, Parameter(name=f"{name}.bias", shape=(num_outputs,), kind=kind)] if has_bias else [weight]
+def _parameter(config: ModelConfig, name: str, axes: str, kind: str) -> Parameter:
+    sizes = model_axes(config)
+    return Parameter(name=name, shape=tuple(sizes[axis] for axis in axes.split()), kind=kind, axes=axes)
+
+
+def _linear(config: ModelConfig, name: str, axes: str, has_bias: bool) -> list[Parameter]:
+    kind = name.split(".")[-2]
+    parts = {"weight": axes, "bias": axes.split()[0]} if has_bias else {"weight": axes}
+    return [_parameter(config, f"{name}.{part}", part_axes, kind) for part, part_axes in parts.items()]
 
 
 def _norm(config: ModelConfig, name: str) -> list[Parameter]:
     parts = ("weight", "bias") if config.norm == "layernorm" else ("weight",)
-    return [Parameter(name=f"{name}.{part}", shape=(config.hidden_size,), kind="norm") for part in parts]
+    return [_parameter(config, f"{name}.{part}", "h", "norm") for part in parts]

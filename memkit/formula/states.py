@@ -21,7 +21,7 @@ from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.parameters import Parameter, parameter_ledger
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import OptimizerConfig, Precision
-from memkit.units import as_kind
+from memkit.units import as_kind, round_up
 
 MOMENTS = {
     "SGD": (),
@@ -55,6 +55,11 @@ class StateTensor:
     def num_bytes(self) -> int:
         """Bytes before the allocator rounds."""
         return tensor_bytes(math.prod(self.shape), self.dtype)
+
+
+def held_bytes(num_bytes: int, device: str) -> int:
+    """Bytes the device's allocator takes for a tensor: on CUDA whole blocks of 512."""
+    return round_up(num_bytes) if device == "cuda" else num_bytes
 
 
 def weight_tensors(parameter: Parameter, precision: Precision) -> tuple[StateTensor, ...]:

@@ -6,8 +6,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from memkit.program.strategies import StrategyTransformer
-from memkit.program.transformer import random_batches
+from memkit.program.transformer import Transformer, random_batches
 from memkit.setup.strategies import Strategy
 from memkit.setup.training import TrainingSetup
 
@@ -28,7 +27,7 @@ def timed_step(setup: TrainingSetup, strategy: Strategy, *, num_runs: int = 5, s
     torch.manual_seed(seed)
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    model = StrategyTransformer(setup, strategy)
+    model = Transformer(setup.under(strategy))
     batch, spent, gradients = random_batches(setup.model, setup)(), [], ()
     for _ in range(num_runs):
         start = perf_counter()

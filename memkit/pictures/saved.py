@@ -13,10 +13,11 @@ MIN_LABEL_SHARE = 0.045
 
 
 def ledger_pieces(ledger: Ledger) -> dict[str, float]:
-    """Bytes per token and hidden unit of a block's ledger, by the operation that keeps them."""
+    """Bytes per token and hidden unit of a block's ledger, by the first operation that keeps them."""
     pieces: dict[str, float] = {}
     for line in ledger.lines:
-        pieces[line.op] = pieces.get(line.op, 0) + line.num_bytes / ledger.sbh
+        op = line.op.partition(",")[0]
+        pieces[op] = pieces.get(op, 0) + line.num_bytes / ledger.sbh
     return pieces
 
 

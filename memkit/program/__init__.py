@@ -6,8 +6,8 @@ Reading order:
 
 - ``log``: from a log of allocations to the parts and instants of a step
 - ``doors``: following a program from outside: its phase, its weights, its states
+- ``strategies``: blocks that run twice, by any strategy
 - ``transformer``: GPT-2 and Llama in one small module, and their training step
-- ``strategies``: the same model with parts that run twice
 - ``changed``: any program with one change made to it from outside
 - ``small_programs``: small steps worth measuring
 - ``small_gpt``: a character GPT on a poem that ships with the book
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
         small_net,
         small_step,
     )
-    from memkit.program.strategies import StrategyTransformer, saving_policy, strategy_build
-    from memkit.program.transformer import Block, Transformer, training_build
+    from memkit.program.strategies import saving_policy
+    from memkit.program.transformer import Block, Transformer, strategy_build, training_build
 
 __getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

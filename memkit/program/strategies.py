@@ -1,16 +1,10 @@
-"""The strategies of ``memkit.setup.strategies`` on the real model: a transformer with parts that run twice.
+"""The strategies of ``memkit.setup.strategies`` in PyTorch: blocks as functions, some of which run twice."""
 
-``strategy_build(setup, strategy)`` is ``training_build`` with a model whose blocks run by that strategy, so
-that it can be traced and measured like any other. ``counted_flops`` asks torch's own counter what the step
-costs.
-"""
-
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -19,9 +13,7 @@ from torch.utils.checkpoint import (
     noop_context_fn,
 )
 
-from memkit.program.transformer import Block, Transformer, training_build
 from memkit.setup.strategies import TORCH_NAMES, Strategy
-from memkit.setup.training import TrainingSetup
 
 aten = torch.ops.aten
 TORCH_OPS = {op: tuple(getattr(aten, name).default for name in names) for op, names in TORCH_NAMES.items()}
@@ -42,61 +34,41 @@ def saving_policy(strategy: Strategy) -> Callable:
     return policy
 
 
-class StrategyTransformer(Transformer):
-    """The transformer whose blocks run by a strategy; ``make_policy`` makes a policy of one's own for each block."""
-
-    def __init__(
-        self, setup: TrainingSetup, strategy: Strategy, make_policy: Callable[[], Callable] | None = None, **where
-    ):
-        if setup.recomputation != "none":
-            raise ValueError(f"recomputation={setup.recomputation!r}: a strategy needs a setup with 'none'")
-        super().__init__(replace(setup, recomputation="selective" if strategy.scope == "core" else "none"), **where)
-        self.strategy, self.make_policy = strategy, make_policy
-        if strategy.saved_ops and not make_policy:
-            self.make_policy = partial(saving_policy, strategy)
-
-    def stages(self) -> list[Callable[[Tensor, dict], Tensor]]:
-        """Single blocks, and regions that are run again."""
-        stages = []
-        for numbers, is_run_again in self.strategy.regions(len(self.blocks)):
-            blocks = [self.blocks[number] for number in numbers]
-            stages += [self.run_again(blocks)] if is_run_again else map(self.as_it_is, blocks)
-        return stages
-
-    def as_it_is(self, block: Block) -> Callable:
-        """A block that keeps what autograd keeps, on the device or on the host."""
-        return partial(on_host, block) if self.strategy.scope == "host" else block
-
-    def run_again(self, blocks: list[Block]) -> Callable:
-        """Blocks behind one another in one checkpoint."""
-        strategy = self.strategy
-        region = blocks[0] if len(blocks) == 1 else partial(in_turn, blocks)
-        if strategy.is_reentrant:
-            return partial(checkpoint, region, use_reentrant=True)
-        contexts = noop_context_fn
-        if self.make_policy:
-            contexts = lambda: create_selective_checkpoint_contexts(self.make_policy())
-        return partial(
-            checkpoint, region, use_reentrant=False, context_fn=contexts, early_stop=strategy.stops_early
-        )
+def stages_of(
+    blocks: Sequence[nn.Module], strategy: Strategy, make_policy: Callable[[], Callable] | None = None
+) -> list[Callable[[Tensor, dict], Tensor]]:
+    """Single blocks, and regions that are run again; ``make_policy`` makes a policy of one's own for each region."""
+    if strategy.saved_ops and not make_policy:
+        make_policy = partial(saving_policy, strategy)
+    stages = []
+    for numbers, is_run_again in strategy.regions(len(blocks)):
+        of_region = [blocks[number] for number in numbers]
+        if is_run_again:
+            region = of_region[0] if len(of_region) == 1 else partial(in_turn, of_region)
+            stages.append(run_again(region, strategy, make_policy))
+        else:
+            stages += [partial(on_host, block) for block in of_region] if strategy.scope == "host" else of_region
+    return stages
 
 
-def in_turn(blocks: list[Block], x_BSD: Tensor, shared: dict) -> Tensor:
+def run_again(run: Callable, strategy: Strategy, make_policy: Callable[[], Callable] | None = None) -> Callable:
+    """A function in a checkpoint."""
+    if strategy.is_reentrant:
+        return partial(checkpoint, run, use_reentrant=True)
+    contexts = noop_context_fn
+    if make_policy:
+        contexts = lambda: create_selective_checkpoint_contexts(make_policy())
+    return partial(checkpoint, run, use_reentrant=False, context_fn=contexts, early_stop=strategy.stops_early)
+
+
+def in_turn(blocks: Sequence[nn.Module], x_BSD: Tensor, shared: dict) -> Tensor:
     """Several blocks as one function."""
     for block in blocks:
         x_BSD = block(x_BSD, shared)
     return x_BSD
 
 
-def on_host(block: Block, x_BSD: Tensor, shared: dict) -> Tensor:
+def on_host(block: nn.Module, x_BSD: Tensor, shared: dict) -> Tensor:
     """A block whose saved tensors are copied to the host and back, each as often as it is saved."""
     with save_on_cpu():
         return block(x_BSD, shared)
-
-
-def strategy_build(
-    setup: TrainingSetup, strategy: Strategy, next_batch=None, make_policy: Callable[[], Callable] | None = None
-) -> Callable:
-    """``training_build`` of a setup under a strategy."""
-    how = {"strategy": strategy, "make_policy": make_policy}
-    return training_build(setup, next_batch, partial(StrategyTransformer, **how))

@@ -6,7 +6,7 @@ key/value heads, H head size, F intermediate size, V vocabulary.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 
@@ -14,11 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
 
 from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
+from memkit.program.strategies import run_again, stages_of
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import OptimizerConfig
+from memkit.setup.strategies import Strategy
 from memkit.setup.training import TrainingSetup
 from memkit.units import as_kind
 
@@ -65,10 +66,9 @@ class Attention(nn.Module):
         q_BASH, k_BKSH, v_BKSH = (t.unflatten(-1, (-1, config.head_dim)).transpose(1, 2) for t in (q, k, v))
         if config.position == "rotary":
             q_BASH, k_BKSH = rotate(q_BASH, **shared["rotary"]), rotate(k_BKSH, **shared["rotary"])
-        if self.setup.recomputation == "selective":
-            y_BASH = checkpoint(self.core, q_BASH, k_BKSH, v_BKSH, shared, use_reentrant=False)
-        else:
-            y_BASH = self.core(q_BASH, k_BKSH, v_BKSH, shared)
+        strategy = self.setup.recomputation
+        core = run_again(self.core, strategy) if strategy.scope == "core" else self.core
+        y_BASH = core(q_BASH, k_BKSH, v_BKSH, shared)
         return self.output(y_BASH.transpose(1, 2).flatten(2))
 
     def core(self, q_BASH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, shared: dict[str, Tensor]) -> Tensor:
@@ -132,6 +132,7 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A decoder-only language model; ``forward`` returns the mean cross-entropy of the next tokens.
 
+    ``make_policy`` makes a policy of one's own for each region that runs again, in place of the strategy's.
     ``device`` overrides the setup's; on ``"meta"`` a model of any size is made at once, without data.
 
     Shapes: inputs and targets are [B, S] token ids; the loss is a scalar.
@@ -142,9 +143,9 @@ class Transformer(nn.Module):
     True
     """
 
-    def __init__(self, setup: TrainingSetup, device: str | None = None):
+    def __init__(self, setup: TrainingSetup, device: str | None = None, make_policy: Callable | None = None):
         super().__init__()
-        config = as_kind("setup", setup, TrainingSetup).model
+        config, self.make_policy = as_kind("setup", setup, TrainingSetup).model, make_policy
         where = {"device": device or setup.device, "dtype": getattr(torch, setup.precision.weight_dtype)}
         self.config, self.setup = config, setup
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size, **where)
@@ -167,18 +168,12 @@ class Transformer(nn.Module):
             x_BSD = x_BSD + self.position_embedding(positions_S)
         x_BSD = F.dropout(x_BSD, setup.dropout, self.training)
         shared = self.shared_tensors(inputs_BS)
-        for stage in self.stages():
+        for stage in stages_of(self.blocks, setup.recomputation, self.make_policy):
             x_BSD = stage(x_BSD, shared)
         logits_BSV = self.head(self.norm(x_BSD))
         if setup.upcasts_logits:
             logits_BSV = logits_BSV.float()
         return F.cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten())
-
-    def stages(self) -> Iterable[Callable[[Tensor, dict], Tensor]]:
-        """The blocks as functions, in turn; ``memkit.program.strategies`` makes them by any strategy."""
-        if self.setup.recomputation == "full":
-            return [partial(checkpoint, block, use_reentrant=False) for block in self.blocks]
-        return self.blocks
 
     def shared_tensors(self, inputs_BS: Tensor) -> dict:
         """What all blocks use and autograd keeps once: the causal mask (stored attention) and the rotary tables."""
@@ -294,3 +289,10 @@ def training_build(
         return step
 
     return build
+
+
+def strategy_build(
+    setup: TrainingSetup, strategy: Strategy, next_batch=None, make_policy: Callable[[], Callable] | None = None
+) -> Callable:
+    """``training_build`` of a setup under a strategy, or under a policy of one's own in the strategy's regions."""
+    return training_build(setup.under(strategy), next_batch, partial(Transformer, make_policy=make_policy))

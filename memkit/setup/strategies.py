@@ -154,6 +154,12 @@ SAVE_PRODUCTS = policy("save attention and products", "attention", "mm", "addmm"
 SAVE_EVERY_SECOND = policy("save every second product", "attention", "mm", "addmm", saves_every_second=True)
 
 
+RECOMPUTATIONS = {"none": NONE, "selective": CORE, "full": FULL}
+"""The three that a setup may call by a name. ``full``: each block keeps its input and is run again in the backward
+(torch.utils.checkpoint, non-reentrant). ``selective``: only the attention core (scores, softmax, weighted sum) is
+run again (Korthikanti et al. 2022)."""
+
+
 def all_strategies(num_layers: int) -> tuple[Strategy, ...]:
     """Every strategy of the book, for a model of so many layers."""
     return (

@@ -4,19 +4,16 @@
 same setup, for ``trace_memory`` and ``measure_memory``.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import ADAMW, FP32, OptimizerConfig, Precision
+from memkit.setup.strategies import NONE, RECOMPUTATIONS, Strategy
 from memkit.units import as_kind, as_whole_number
 
 ATTENTIONS = ("stored", "flash", "efficient")
 """``stored``: softmax over an explicit score matrix. ``flash`` and ``efficient``: PyTorch's fused kernels, which keep
 one float32 number per query and head (the log-sum-exp) in place of the scores."""
-
-RECOMPUTATIONS = ("none", "selective", "full")
-"""``full``: each block keeps its input and is run again in the backward (torch.utils.checkpoint, non-reentrant).
-``selective``: only the attention core (scores, softmax, weighted sum) is run again (Korthikanti et al. 2022)."""
 
 DEVICES = ("cuda", "cpu")
 MAX_FLASH_HEAD_DIM = 256
@@ -31,6 +28,7 @@ MAX_GRAD_ACCUM_STEPS = 4096
 class TrainingSetup:
     """A model, a precision, an optimizer and the shape of a step.
 
+    ``recomputation`` is a ``Strategy`` or one of the names in ``RECOMPUTATIONS``, held as a ``Strategy``.
     ``device`` says whose rules decide what autograd saves. ``uses_fused_norm`` and ``uses_fused_gelu`` choose
     torch's kernels over the same formula written in Python; ``upcasts_logits`` makes a float32 copy of the
     logits before the loss, as many training scripts do. ``sets_grads_to_none``: what ``zero_grad`` does
@@ -52,7 +50,7 @@ class TrainingSetup:
     seq_len: int = 1024
     grad_accum_steps: int = 1
     attention: str = "flash"
-    recomputation: str = "none"
+    recomputation: Strategy = NONE
     dropout: float = 0.0
     uses_fused_norm: bool = True
     uses_fused_gelu: bool = True
@@ -71,12 +69,17 @@ class TrainingSetup:
             if value > largest:
                 raise ValueError(f"{name}={value} is above {largest}")
             object.__setattr__(self, name, value)
-        for name, allowed in (("attention", ATTENTIONS), ("recomputation", RECOMPUTATIONS), ("device", DEVICES)):
+        for name, allowed in (("attention", ATTENTIONS), ("device", DEVICES)):
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
         for name in ("uses_fused_norm", "uses_fused_gelu", "upcasts_logits", "sets_grads_to_none"):
             as_kind(name, getattr(self, name), bool)
+        if not isinstance(self.recomputation, Strategy):
+            if self.recomputation not in tuple(RECOMPUTATIONS):
+                allowed = ", ".join(RECOMPUTATIONS)
+                raise ValueError(f"recomputation={self.recomputation!r} is not a Strategy or one of {allowed}")
+            object.__setattr__(self, "recomputation", RECOMPUTATIONS[self.recomputation])
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout!r} is not a probability in [0, 1)")
         if self.attention == "efficient" and self.device == "cpu":
@@ -104,6 +107,19 @@ class TrainingSetup:
                 f"attention={self.attention!r} has no CUDA kernel for {heads} in {dtype}: the memory-efficient one "
                 f"wants {wanted}; attention='stored' takes any"
             )
+
+    def under(self, strategy: Strategy | None) -> "TrainingSetup":
+        """The same step under a strategy, or as it is under ``None``.
+
+        Raises: ValueError: it has another strategy already.
+        """
+        if strategy is None or as_kind("strategy", strategy, Strategy) == self.recomputation:
+            return self
+        if self.recomputation != NONE:
+            raise ValueError(
+                f"recomputation={self.recomputation.name!r} of the setup and strategy={strategy.name!r}: name only one"
+            )
+        return replace(self, recomputation=strategy)
 
     @property
     def uses_efficient_kernel(self) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from memkit.program.doors import run_steps
-from memkit.program.strategies import strategy_build
+from memkit.program.transformer import strategy_build
 from memkit.setup.strategies import Strategy
 from memkit.setup.training import DEVICES, TrainingSetup
 from memkit.tracing.cuda import pretend_cuda

@@ -8,7 +8,8 @@ from memkit.hardware.cards import CARDS
 from memkit.pictures.timeline import TimelinePicture, drawn_instants
 from memkit.setup.models import PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA, ModelConfig
 from memkit.setup.recipes import OPTIMIZERS, PRECISIONS, OptimizerConfig
-from memkit.setup.training import ATTENTIONS, RECOMPUTATIONS, TrainingSetup
+from memkit.setup.strategies import RECOMPUTATIONS
+from memkit.setup.training import ATTENTIONS, TrainingSetup
 from memkit.units import format_count
 from memkit.widgets.panel import Number, Panel, View, choice
 

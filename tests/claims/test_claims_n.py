@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from memkit.book.claims import rounds_to
-from memkit.formula.activations import attention_kernel, core_ledger
+from memkit.formula.activations import block_ledger
+from memkit.formula.attention import attention_kernel
 from memkit.measuring.saved_tensors import SavedStorage, saved_bytes, saved_storages
 from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B
 from memkit.setup.recipes import FP32, PURE_BF16
@@ -58,7 +59,8 @@ def saved_by_module(seq: int, need_weights: bool) -> int:
 
 
 def core_bytes(setup: TrainingSetup) -> int:
-    return sum(line.num_bytes for line in core_ledger(setup))
+    lines = block_ledger(setup).section("attention").lines
+    return sum(line.num_bytes for line in lines if not line.name.startswith("norm"))
 
 
 def test_C371(figures):

@@ -24,7 +24,8 @@ from memkit.formula.ledger import Kept, Ledger
 from memkit.program.transformer import Transformer
 from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_3_8B, ModelConfig, gpt2_config
 from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, BF16_MASTER, FP32, PURE_BF16, Precision
-from memkit.setup.training import RECOMPUTATIONS, TrainingSetup
+from memkit.setup.strategies import RECOMPUTATIONS
+from memkit.setup.training import TrainingSetup
 
 GPT2 = replace(gpt2_config("GPT-2 style", 2, 64, 4), vocab_size=101)
 LLAMA = ModelConfig(
@@ -81,7 +82,7 @@ def describe(setup: TrainingSetup) -> str:
     extras = [name for name in ("upcasts_logits", "dropout") if getattr(setup, name)]
     extras += [name for name in ("uses_fused_norm", "uses_fused_gelu") if not getattr(setup, name)]
     shape = f"{setup.micro_batch_size}x{setup.seq_len}"
-    names = [setup.model.name, setup.precision.name, shape, setup.attention, setup.recomputation]
+    names = [setup.model.name, setup.precision.name, shape, setup.attention, setup.recomputation.name]
     return "-".join([*names, *extras])
 
 

@@ -36,6 +36,7 @@ from memkit.setup.models import (
     TINY_LLAMA,
 )
 from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16
+from memkit.setup.strategies import CORE, FULL, NONE
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.trace import trace_memory
 
@@ -126,7 +127,7 @@ class Card:
         q, k, v = (t.unflatten(-1, (-1, model.head_dim)).transpose(1, 2) for t in (q, k, v))
         if model.position == "rotary":
             q, k = (t * shared["cos"] + torch.cat([-t, t], -1)[..., : model.head_dim] * shared["sin"] for t in (q, k))
-        if recomputation == "selective":
+        if recomputation == CORE:
             y = checkpoint(self.attention, q, k, v, shared.get("mask"), use_reentrant=False, preserve_rng_state=False)
         else:
             y = self.attention(q, k, v, shared.get("mask"))
@@ -167,11 +168,11 @@ class Card:
             x = x + F.embedding(positions, self.parameter(model.max_seq_len, model.hidden_size))
         x, tables = self.dropout(x), self.shared()
         for _ in range(model.num_layers):
-            if setup.recomputation == "full":
+            if setup.recomputation == FULL:
                 x = checkpoint(self.block, x, tables, use_reentrant=False, preserve_rng_state=False)
             else:
                 x = self.block(x, tables)
-        self.keep(*(tables.values() if setup.recomputation != "none" else ()))  # the checkpoints hold them
+        self.keep(*(tables.values() if setup.recomputation != NONE else ()))  # the checkpoints hold them
         logits = self.linear(self.norm(x), model.vocab_size)
         if setup.upcasts_logits:
             logits = logits.float()
@@ -252,7 +253,7 @@ def describe(setup: TrainingSetup) -> str:
     extras = [name for name in ("upcasts_logits", "dropout") if getattr(setup, name)]
     extras += [name for name in ("uses_fused_norm", "uses_fused_gelu") if not getattr(setup, name)]
     names = [setup.model.name, setup.precision.name, f"{setup.micro_batch_size}x{setup.seq_len}", setup.attention]
-    return "-".join([*names, setup.recomputation, *extras])
+    return "-".join([*names, setup.recomputation.name, *extras])
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=describe)

@@ -31,6 +31,7 @@ from memkit.setup.recipes import (
     PURE_BF16,
     OptimizerConfig,
 )
+from memkit.setup.strategies import CORE, SAVE_PRODUCTS, every, groups
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import INSTANTS, PARTS
 from memkit.tracing.trace import trace_memory
@@ -211,12 +212,12 @@ def test_twice_the_batch_is_twice_the_activations_and_nothing_else():
                 assert a == b == c
 
 
-def test_layers_that_are_repeated_are_layers_that_are_written_out(monkeypatch):
-    chosen = setup(model=replace(LLAMA, num_layers=7), recomputation="selective", precision=AUTOCAST_BF16)
-    repeated = estimate_memory(chosen)
-    assert estimate.kinds_of_layers(7) == [1, 5, 1]
-    monkeypatch.setattr(estimate, "kinds_of_layers", lambda num_layers: [1] * num_layers)
-    assert estimate_memory(chosen) == repeated
+@pytest.mark.parametrize("strategy", (CORE, every(3), groups(2), SAVE_PRODUCTS), ids=lambda strategy: strategy.name)
+def test_layers_that_are_repeated_are_layers_that_are_written_out(strategy):
+    chosen = setup(model=replace(LLAMA, num_layers=11), recomputation=strategy, precision=AUTOCAST_BF16)
+    memory = estimate.Memory()
+    whole = [instant for phase in estimate.phases(chosen, 2, is_whole=True) for instant in memory.instants(phase)]
+    assert tuple(whole) == estimate_memory(chosen).instants
 
 
 def test_gradients_live_through_the_next_micro_batchs_forward():

@@ -8,8 +8,7 @@ import torch
 from memkit.measuring.measure import NUMBER, measure_memory
 from memkit.measuring.saved_tensors import saved_bytes
 from memkit.program.doors import tensors_in
-from memkit.program.strategies import StrategyTransformer, strategy_build
-from memkit.program.transformer import random_batches
+from memkit.program.transformer import Transformer, random_batches, strategy_build
 from memkit.recomputation.costs import blocks_ledger, step_flops, stored_bytes
 from memkit.setup.models import gpt2_config, llama_config
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
@@ -96,7 +95,7 @@ def test_stored_bytes_are_the_formulas_the_traces_and_the_machines(recipe, strat
 def test_autograds_hooks_see_the_blocks_ledger(recipe, strategy):
     """The hooks see what autograd saves. A policy's cache and the states of random numbers are kept beside it."""
     setup = RECIPES[recipe]
-    model = StrategyTransformer(setup, strategy)
+    model = Transformer(setup.under(strategy))
     inputs, _ = random_batches(setup.model, setup)()
     x = model.token_embedding(inputs).detach().requires_grad_()
     shared = model.shared_tensors(inputs)
@@ -132,7 +131,7 @@ def test_gradients_are_equal_to_the_bit(recipe):
     gradients = {}
     for strategy in (*all_strategies(setup.model.num_layers), OWN_LIST):
         torch.manual_seed(0)
-        model = StrategyTransformer(setup, strategy)
+        model = Transformer(setup.under(strategy))
         with torch.autocast("cpu", torch.bfloat16, enabled=setup.precision.uses_autocast):
             loss = model(*batch)
         loss.backward()
@@ -154,4 +153,4 @@ def test_offload_moves_the_blocks_to_the_host():
 
 def test_a_setup_that_recomputes_already_is_refused():
     with pytest.raises(ValueError, match="recomputation='full'"):
-        StrategyTransformer(replace(RECIPES["llama"], recomputation="full"), NONE)
+        strategy_build(replace(RECIPES["llama"], recomputation="full"), NONE)

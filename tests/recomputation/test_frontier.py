@@ -5,7 +5,7 @@ import json
 import pytest
 
 from memkit.allocator.workspaces import workspace_bytes
-from memkit.program.strategies import strategy_build
+from memkit.program.transformer import strategy_build
 from memkit.recomputation.frontier import (
     FILE,
     MODELS,

@@ -9,7 +9,7 @@ from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.trace_replay import replay_trace
 from memkit.allocator.workspaces import workspace_bytes
 from memkit.formula.estimate import estimate_memory
-from memkit.program.strategies import strategy_build
+from memkit.program.transformer import strategy_build
 from memkit.recomputation.peak import predict_peak
 from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
@@ -75,5 +75,25 @@ def test_what_has_no_formula_says_so():
     for strategy in (FULL_REENTRANT, HOST):
         with pytest.raises(ValueError, match="trace it"):
             predict_peak(LLAMA, strategy)
-    with pytest.raises(ValueError, match="grad_accum_steps=2"):
-        predict_peak(replace(LLAMA, grad_accum_steps=2), NONE)
+    with pytest.raises(ValueError, match="device='cpu'"):
+        predict_peak(replace(LLAMA, device="cpu"), NONE)
+    with pytest.raises(ValueError, match="recomputation='full' of the setup and strategy='none'"):
+        predict_peak(replace(LLAMA, recomputation="full"), NONE)
+
+
+@pytest.mark.parametrize("changes", [{}, {"grad_accum_steps": 3, "sets_grads_to_none": False}], ids=str)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
+def test_the_events_of_an_estimate_are_its_instants(strategy, changes):
+    """Layers written once and multiplied, against every block written out, freed and counted one by one."""
+    model = replace(LLAMA.model, num_layers=9)
+    timeline = estimate_memory(replace(LLAMA, model=model, recomputation=strategy, **changes))
+    replayed = replay_trace(timeline, EXPANDABLE).timeline
+    assert [i.name for i in replayed.instants] == [i.name for i in timeline.instants]
+    for instant, again in zip(timeline.instants, replayed.instants, strict=True):
+        assert again.total_bytes == pytest.approx(instant.total_bytes, rel=0.003)  # the allocator's unsplit rests
+    live = {}
+    for event in timeline.events:
+        assert live.pop(event.block, event.num_bytes) == abs(event.num_bytes)
+        if event.num_bytes > 0:
+            live[event.block] = event.num_bytes
+    assert sum(-(-size // 512) * 512 for size in live.values()) == timeline.instants[-1].total_bytes

@@ -79,7 +79,7 @@ class PolicyBill:
 @lru_cache(maxsize=32)
 def bill_of(make_policy: Callable[[], Callable]) -> PolicyBill:
     """A policy's bytes and FLOPs on a small Llama, traced and counted."""
-    from memkit.program.strategies import strategy_build
+    from memkit.program.transformer import strategy_build
     from memkit.tracing.flops import counted_flops
     from memkit.tracing.trace import trace_memory
 
