@@ -38,7 +38,10 @@ def test_the_recording_names_the_seeds_that_drew_its_cases():
     chances = [random.Random(seed) for seed in RECORDED["about"]["seeds"]]
     for number in range(4):
         drawn = JUDGE["random_case"](chances[number % len(chances)])
-        assert drawn == {key: value for key, value in RECORDED["cases"][number].items() if key not in ANSWERS}
+        recorded = {key: value for key, value in RECORDED["cases"][number].items() if key not in ANSWERS}
+        cards = drawn.pop("card_bytes"), recorded.pop("card_bytes")
+        assert drawn == recorded
+        assert cards[0] == pytest.approx(cards[1], rel=0.1), "the card's size hangs on that day's prediction"
 
 
 @pytest.mark.parametrize("number", range(0, 200, 10))
