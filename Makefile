@@ -69,5 +69,5 @@ $(VENV)/.book: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --quiet --editable ".[test]"
+	$(PIP) --quiet --editable ".[test,zoo]"
 	@touch $(VENV)/.book $@

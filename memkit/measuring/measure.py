@@ -11,9 +11,11 @@ import datetime
 import functools
 import os
 import platform
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -25,10 +27,14 @@ from memkit.timeline import MemoryTimeline
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
 
 MARK = "memkit mark"
-MARK_BYTES = 7919
-"""On a GPU a mark is an allocation of this many bytes, freed at once: a prime, and no tensor's size."""
+NUM_MARK_SIZES, MAX_MARK_BYTES = 4, 8192
+"""On a GPU a mark is this many allocations, each freed at once, of sizes drawn anew for each measurement."""
 
 NUMBER = "python number"
+SECOND_PROFILER = (
+    "measure_memory uses torch's profiler, and there is one at a time: start no profiler, and measure nothing, inside "
+    "build and step, nor measure under a profiler"
+)
 
 
 def measure_memory(
@@ -58,7 +64,7 @@ def measure_memory(
         )
     steps = as_whole_number("steps", steps, 1)
     recorder = Recorder(device)
-    with (cpu_record if device == "cpu" else cuda_record)() as record:
+    with cpu_record() if device == "cpu" else cuda_record(recorder.mark_sizes) as record:
         run_steps(build, steps, recorder)
     log = replayed(record.entries, recorder.marks)
     return timeline_of(
@@ -89,15 +95,17 @@ class Recorder:
         self.device = device
         self.marks: list[list[tuple]] = []
         self.seen: list[tuple] = []
+        self.mark_sizes = tuple(1 + secrets.randbelow(MAX_MARK_BYTES) for _ in range(NUM_MARK_SIZES))
 
     def saw(self, part: str, tensors: list[Tensor]) -> None:
-        self.seen.append(("saw", part, {address_of(tensor) for tensor in tensors_in(tensors)}))
+        self.seen.append(("saw", part, {address_of(tensor) for tensor in tensors_in(tensors)} - {0}))
 
     def now(self, change: str, *args: object) -> None:
         self.marks.append([*self.seen, (change, *args)])
         self.seen = []
         if self.device == "cuda":
-            torch.empty(MARK_BYTES, dtype=torch.uint8, device="cuda")
+            for size in self.mark_sizes:
+                torch.empty(size, dtype=torch.uint8, device="cuda")
         else:
             with torch.profiler.record_function(MARK):
                 pass
@@ -159,9 +167,19 @@ def replayed(entries: list[Entry], marks: list[list[tuple]]) -> Log:
 def cpu_record() -> Iterator[Record]:
     """Let the torch profiler note each allocation of the block inside."""
     record = Record()
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler reports its start and stop on stderr
+    if torch.autograd._profiler_enabled():
+        raise ValueError(SECOND_PROFILER)
     activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True) as profiler:
+    quiet = {} if "KINETO_LOG_LEVEL" in os.environ else {"KINETO_LOG_LEVEL": "99"}  # it reports on stderr
+
+    def refuse(_):
+        raise ValueError(SECOND_PROFILER)
+
+    with (
+        patch.dict(os.environ, quiet),
+        torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True) as profiler,
+        patch.object(torch.autograd.profiler.profile, "_prepare_trace", refuse),
+    ):
         yield record
     found = []
     for root in profiler.profiler.kineto_results.experimental_event_tree():
@@ -227,7 +245,7 @@ def copied_by(operation) -> int | None:
 
 
 @contextmanager
-def cuda_record() -> Iterator[Record]:
+def cuda_record(mark_sizes: tuple[int, ...]) -> Iterator[Record]:
     """Let CUDA's caching allocator note each allocation of the block inside."""
     record = Record()
     torch.cuda.reset_peak_memory_stats()
@@ -238,22 +256,21 @@ def cuda_record() -> Iterator[Record]:
         lines = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
-    record.entries = cuda_entries(lines)
+    record.entries = cuda_entries(lines, mark_sizes)
     record.reserved_peak_bytes = torch.cuda.max_memory_reserved()
     record.notes = {"max_memory_allocated": str(torch.cuda.max_memory_allocated())}
 
 
-def cuda_entries(lines: list[dict]) -> list[Entry]:
-    """The entries of one device's trace in a snapshot of CUDA's allocator."""
-    entries, marks = [], set()
-    for line in lines:
-        if line["action"] == "alloc" and line["size"] == MARK_BYTES:
-            marks.add(line["addr"])
-            entries.append(Entry())
-        elif line["action"] == "alloc":
-            entries.append(Entry(line["addr"], line["size"]))
-        elif line["action"] == "free_requested" and line["addr"] in marks:
-            marks.discard(line["addr"])
-        elif line["action"] == "free_requested":
-            entries.append(Entry(line["addr"], -line["size"]))
-    return entries
+def cuda_entries(lines: list[dict], mark_sizes: tuple[int, ...]) -> list[Entry]:
+    """The entries of one device's trace in a snapshot; a mark is blocks of these sizes, each freed at once."""
+    signs = {"alloc": 1, "free_requested": -1}
+    entries = [
+        Entry(line["addr"], signs[line["action"]] * line["size"]) for line in lines if line["action"] in signs
+    ]
+    mark = [sign * size for size in mark_sizes for sign in (1, -1)]
+    found, position = [], 0
+    while position < len(entries):
+        is_mark = [entry.num_bytes for entry in entries[position : position + len(mark)]] == mark
+        found.append(Entry() if is_mark else entries[position])
+        position += len(mark) if is_mark else 1
+    return found

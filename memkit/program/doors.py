@@ -6,15 +6,26 @@ doors while the program runs, tells a recorder what goes through, and leaves no 
 trace and the measurement use the same doors, so a part means the same in both.
 """
 
+import inspect
+import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+TORCH_HOME = str(Path(torch.__file__).parent)
+SWAP, RUN_THREAD = torch.utils.swap_tensors, threading.Thread._bootstrap_inner
+PLAIN = {Tensor, torch.nn.Parameter, FakeTensor}
 
 
 class Recorder(Protocol):
@@ -51,7 +62,8 @@ def run_steps(build: Callable[[], Callable[[], object]], steps: int, recorder: R
         recorder.now("mark", "init")
         for number in range(1, steps + 1):
             recorder.now("start_step", number)
-            step()
+            refuse_unfinished(step())
+            program.refuse_threads()
             program.report_weights()
             recorder.now("end_step")
 
@@ -68,6 +80,35 @@ def called_as_build(build: object) -> Callable[[], object]:
     return step
 
 
+def refuse_unfinished(result: object) -> None:
+    """Raises: ValueError: the step has returned something that has yet to run."""
+    if inspect.isgenerator(result) or inspect.iscoroutine(result) or inspect.isasyncgen(result):
+        code = getattr(result, "gi_code", None) or getattr(result, "cr_code", None) or result.ag_code
+        if not inspect.isasyncgen(result):
+            result.close()
+        raise ValueError(
+            f"{Path(code.co_filename).name}:{code.co_firstlineno} {code.co_qualname}: the step is a generator or a "
+            "coroutine and has not run: return a function that runs it to its end, as lambda: list(step()) or "
+            "lambda: asyncio.run(step())"
+        )
+
+
+class Thread(TorchFunctionMode):
+    """Stands in another thread of the program and notes the line of its first call into torch."""
+
+    def __init__(self, calls: list[str]):
+        super().__init__()
+        self.calls = calls
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH_HOME):
+            frame = frame.f_back
+        if not frame.f_code.co_filename.startswith(TORCH_HOME):
+            self.calls.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_qualname}")
+        return func(*args, **(kwargs or {}))
+
+
 class Program:
     """What is known of the program: its modules, the tensors it trains, and whether a backward is running."""
 
@@ -76,6 +117,29 @@ class Program:
         self.modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self.trained: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
         self.is_in_backward = False
+        self.calls_in_threads: list[str] = []
+
+    def refuse_threads(self) -> None:
+        """Raises: ValueError: another thread called torch, where neither a trace nor a profiler sees it."""
+        if self.calls_in_threads:
+            raise ValueError(
+                f"{self.calls_in_threads[0]}: torch is called in a thread of its own, where its memory is not seen: "
+                "call it in the thread that calls the step"
+            )
+
+    def registered(self, module: torch.nn.Module, name: str, tensor: Tensor | None) -> None:
+        self.modules.add(module)
+
+    def run_thread(self, thread: threading.Thread) -> None:
+        """Another thread, and a note where it calls torch."""
+        with Thread(self.calls_in_threads):
+            RUN_THREAD(thread)
+
+    def swap(self, first: Tensor, second: Tensor) -> None:
+        """torch refuses to swap two tensors while anybody holds a weak reference to one."""
+        for tensor in (first, second):
+            self.trained.pop(id(tensor), None)
+        SWAP(first, second)
 
     def tensors(self) -> list[Tensor]:
         """Every parameter and buffer, once each."""
@@ -128,7 +192,7 @@ def watching(recorder: Recorder) -> Iterator[Program]:
     enter_grad, exit_grad = torch.enable_grad.__enter__, torch.enable_grad.__exit__
 
     def backward(roots, *args, **kwargs):
-        if program.is_in_backward:
+        if program.is_in_backward or is_compiling():
             return run_backward(roots, *args, **kwargs)
         program.find_leaves(roots)
         program.report_trained(list(program.trained.values()))
@@ -153,19 +217,18 @@ def watching(recorder: Recorder) -> Iterator[Program]:
             recorder.now("end_recomputation")
         return exit_grad(context, *error)
 
-    def registered(module, name, tensor):
-        program.modules.add(module)
-
     module_hooks = torch.nn.modules.module
     handles = (
-        module_hooks.register_module_parameter_registration_hook(registered),
-        module_hooks.register_module_buffer_registration_hook(registered),
+        module_hooks.register_module_parameter_registration_hook(program.registered),
+        module_hooks.register_module_buffer_registration_hook(program.registered),
         register_optimizer_step_pre_hook(program.before_optimizer),
         register_optimizer_step_post_hook(program.after_optimizer),
     )
     try:
         with (
             patch.object(torch.autograd, "_engine_run_backward", backward),
+            patch.object(threading.Thread, "_bootstrap_inner", lambda thread: program.run_thread(thread)),
+            patch.object(torch.utils, "swap_tensors", program.swap),
             patch.object(torch.enable_grad, "__enter__", enter),
             patch.object(torch.enable_grad, "__exit__", leave),
         ):
@@ -175,9 +238,24 @@ def watching(recorder: Recorder) -> Iterator[Program]:
             handle.remove()
 
 
+def is_compiling() -> bool:
+    """Whether torch.compile is at work, whose own backward on fake tensors is not the program's."""
+    return torch._guards.TracingContext.try_get() is not None
+
+
+def is_wrapper(value: object) -> bool:
+    """Whether this is a tensor made of tensors: DTensor, a quantized one."""
+    return type(value) not in PLAIN and is_traceable_wrapper_subclass(value)
+
+
 def tensors_in(value: object) -> Iterator[Tensor]:
-    """Every tensor inside nested dicts, lists and tuples; a sparse one's two, of torch.func the inner."""
-    if isinstance(value, Tensor):
+    """Every tensor inside nested dicts, lists and tuples; of one that is made of others (sparse, sharded,
+    quantized, inside ``torch.func``) the inner ones.
+    """
+    if is_wrapper(value):
+        for name in value.__tensor_flatten__()[0]:
+            yield from tensors_in(getattr(value, name))
+    elif isinstance(value, Tensor):
         while torch._C._functorch.is_functorch_wrapped_tensor(value):
             value = torch._C._functorch.get_unwrapped(value)
         yield from (value._indices(), value._values()) if value.layout is torch.sparse_coo else (value,)

@@ -8,6 +8,7 @@ part from birth.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from memkit.timeline import PARTS, Event, Instant, MemoryTimeline
 from memkit.units import round_up
@@ -72,14 +73,19 @@ class Log:
         self.moments.append(self.moment)
         self.live.discard(block)
 
-    def leave_out(self, start: int) -> None:
-        """Forget the blocks born and freed since position ``start`` of ``events``: a kernel held them in registers."""
+    def leave_out(self, start: int) -> int:
+        """Forget the blocks born and freed since position ``start`` of ``events``: a kernel held them in registers.
+
+        Returns the bytes of those that stood together at most.
+        """
         recent = self.events[start:]
         gone = set(recent) & {~event for event in recent}
         kept = [i for i, event in enumerate(recent, start) if event not in gone and ~event not in gone]
         self.events[start:], self.moments[start:] = (
             [items[i] for i in kept] for items in (self.events, self.moments)
         )
+        changes = (self.sizes[e] if e >= 0 else -self.sizes[~e] for e in recent if e in gone or ~e in gone)
+        return max(accumulate(changes), default=0)
 
     def mark(self, name: str, count: int = 1) -> None:
         """The instant ``name`` is now: a phase ends here, the ``count``-th of its kind in this step."""

@@ -11,6 +11,7 @@ Reading order:
 - ``cuda_kernels``: CUDA's attention kernels, and kernels that ``meta`` lacks
 - ``scratch``: scratch of reductions, sorts and scatters
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout
+- ``libraries``: what libraries take that a trace does not know
 - ``trace``: ``trace_memory``: every allocation of a step
 - ``flops``: FLOPs as torch's own counter sees them
 """

@@ -5,9 +5,10 @@ real CPU: the CPU's autocast lists, its attention kernel, its optimizers one ten
 differ from a real run and are mended here: values, ``Module.to``, and random states.
 """
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from unittest.mock import patch
 
 import torch
@@ -21,6 +22,7 @@ from memkit.tracing.without_values import ShapesOnly, shapes_only
 def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
     """Inside, every new tensor is fake. ``note`` is told of what is allocated below every dispatch mode."""
     get_rng_state = torch.get_rng_state
+    transformers = sys.modules.get("transformers.utils.import_utils")
 
     def noted_rng_state() -> Tensor:
         """The generator's state, which checkpointing keeps for each segment."""
@@ -34,6 +36,8 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
         patch.object(torch, "get_rng_state", noted_rng_state),
         patch.object(torch.random, "get_rng_state", noted_rng_state),
         patch.object(torch.nn.Module, "_apply", apply_to_data),
+        # it looks at no mask that is fake, and then takes another road than a real run
+        patch.object(transformers, "is_fake_tensor", lambda _: False) if transformers else nullcontext(),
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy

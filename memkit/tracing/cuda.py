@@ -8,7 +8,7 @@ the device is asked for, and calls the operation that CUDA would have called.
 """
 
 import functools
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from unittest.mock import patch
 
 import torch
@@ -25,7 +25,7 @@ from memkit.tracing.without_values import ShapesOnly, has_values, shapes_only, s
 aten = torch.ops.aten
 CARD = torch.device("cuda", 0)
 META = torch.device("meta")
-
+CAPABILITY = (8, 0)
 
 COUNTED_ON_CARD = (
     "a tensor made without device= is copied to the card, where a trace counts it from its birth; for data "
@@ -242,6 +242,18 @@ def _named(name: str) -> list:
     return [function for function in found if function is not None]
 
 
+class Stream:
+    """A stream or an event of the card: a trace has one order of things, and nothing to wait for."""
+
+    def __init__(self, *_, **__):
+        self.device, self.device_index, self.stream_id = CARD, 0, 0
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+
 @contextmanager
 def pretend_cuda():
     """Inside, a CPU-only torch behaves as if it had one CUDA card, on meta tensors."""
@@ -265,6 +277,18 @@ def pretend_cuda():
                     stack.enter_context(patch.object(module, name, lambda *_: False))
         for home, name, value in (
             (torch.cuda, "is_available", lambda: True),
+            (torch.cuda, "_lazy_init", lambda: None),
+            (torch.cuda, "get_device_capability", lambda *_: CAPABILITY),
+            (torch.cuda, "get_device_name", lambda *_: "a card that is traced"),
+            (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
+            (torch.cuda, "set_rng_state", lambda *_: None),
+            (torch.cuda, "set_device", lambda *_: None),
+            (torch.cuda, "empty_cache", lambda: None),
+            (torch.cuda, "Stream", Stream),
+            (torch.cuda, "Event", Stream),
+            (torch.cuda, "current_stream", Stream),
+            (torch.cuda, "default_stream", Stream),
+            (torch.cuda, "stream", lambda _: nullcontext()),
             (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
             (torch.cuda, "synchronize", lambda *_: None),
             (torch.cuda, "current_device", lambda: 0),

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from memkit.formula.kernels import Stages, efficient_backward_buffers, flash_backward_buffers
+from memkit.units import round_up
 
 aten = torch.ops.aten
 FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_backward.default
@@ -117,6 +118,18 @@ def rms_norm(x: Tensor, normalized_shape: list[int], weight: Tensor | None = Non
     return torch.empty_like(x), x.new_empty((*x.shape[:kept], *(1 for _ in normalized_shape)), dtype=wide)
 
 
+def grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias=None, out_dtype=None) -> Tensor:
+    """Products of the groups of a mixture of experts, in any dtype, rows aligned to 16 bytes."""
+    if a.dim() == b.dim():
+        sizes = (len(offs) if a.dim() == 2 else a.shape[0], a.shape[-2], b.shape[-1])
+    else:
+        sizes = (a.shape[-2], b.shape[-1])
+    dtype = out_dtype or a.dtype
+    row = round_up(sizes[-1], 16 // dtype.itemsize)
+    strides = (row * sizes[-2], row, 1)[-len(sizes) :]
+    return torch.empty_strided(sizes, strides, dtype=dtype, device=a.device)
+
+
 def recurrent(mode, func, args, kwargs):
     """An LSTM, GRU or RNN, with a warning."""
     mode.warn_once(
@@ -125,6 +138,17 @@ def recurrent(mode, func, args, kwargs):
         is_told_in_torch=True,
     )
     return func(*args, **kwargs)
+
+
+@contextmanager
+def grouped_products():
+    """Inside, grouped products run on ``meta`` in float32 too, as they do on real devices."""
+    library = torch.library.Library("aten", "IMPL", "Meta")
+    library.m.impl("_grouped_mm", "Meta", grouped_mm, False)
+    try:
+        yield
+    finally:
+        library._destroy()
 
 
 @contextmanager

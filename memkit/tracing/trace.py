@@ -11,28 +11,30 @@ runs one is warned.
 """
 
 import contextlib
+import functools
 import sys
-import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memkit.program.doors import OutsideBuild, run_steps, tensors_in
+from memkit.program.doors import PLAIN, OutsideBuild, is_wrapper, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
 from memkit.setup.training import DEVICES
 from memkit.timeline import MemoryTimeline
 from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import fake_cpu
 from memkit.tracing.cuda import pretend_cuda
-from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS
+from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, grouped_products
+from memkit.tracing.libraries import LIBRARIES, Besides
 from memkit.tracing.scratch import SCRATCH
-from memkit.tracing.without_values import NeedsValues
+from memkit.tracing.without_values import NeedsValues, asks_quietly, program_line
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
 
 aten = torch.ops.aten
@@ -44,12 +46,6 @@ REUSES_FIRST_ARGUMENT = {
     aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
     aten.logical_and.default,
 }  # fmt: skip
-NOT_MODELLED = {
-    ("meta", aten.convolution.default): "cuDNN",
-    ("meta", aten.convolution_backward.default): "cuDNN",
-    ("cpu", aten.mkldnn_rnn_layer.default): "oneDNN",
-}
-"""Operations whose library takes more on the real device than their fake kernels say."""
 PRODUCTS = {"aten.mm.default", "aten.bmm.default"}
 FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
 OWN_FILES = {
@@ -92,11 +88,15 @@ def trace_memory(
         run_steps(build, steps, tracer)
         log = tracer.log
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
-    return timeline_of(log, source="traced", device=device, granularity=granularity)
+    timeline = timeline_of(log, source="traced", device=device, granularity=granularity)
+    tracer.besides.tell(timeline.peak_bytes)
+    return timeline
 
 
 class Tracer(TorchDispatchMode):
     """Notes every storage that is born and dies; knows the parameters, gradients and optimizer states."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, device_type: str):
         super().__init__()
@@ -106,6 +106,8 @@ class Tracer(TorchDispatchMode):
         is_cuda = device_type == "meta"
         self.buffers = BUFFERS | SCRATCH if is_cuda else {}
         self.host_outputs = HOST_OUTPUTS if is_cuda else {}
+        self.with_library = LIBRARIES[device_type]
+        self.is_paused = False
         self.sole_owner = (0, 0, 0)
         self.foreign_files = set(OWN_FILES)
         self.forget()
@@ -113,6 +115,7 @@ class Tracer(TorchDispatchMode):
     def forget(self) -> None:
         """Start with an empty log."""
         self.log = Log()
+        self.besides = Besides()
         self.blocks: dict[int, int] = {}
         self.watches: dict[int, weakref.ref] = {}
         self.forward_lines: dict[int, str] = {}
@@ -122,6 +125,15 @@ class Tracer(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(kind not in PLAIN and hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # a tensor made of tensors: it calls again, with the inner ones
+        if self.is_paused:
+            return func(*args, **(kwargs or {}))
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            raise NotImplementedError(
+                f"{program_line()}: a trace does not follow {func}; write it with operations of its own, attention as "
+                "F.scaled_dot_product_attention, or measure it"
+            )
         with torch._C.DisableTorchFunction():  # in a backward CudaRules would see the lines below
             if func in REUSES_FIRST_ARGUMENT and self.runs_in_place(func, args, sys._getframe(1).f_code):
                 out = args[0]
@@ -137,12 +149,18 @@ class Tracer(TorchDispatchMode):
                 out = func.decompose(*args, **(kwargs or {}))
             if out is not NotImplemented:
                 return out
+        if func is aten.copy_.default and self.device_type == "meta" and args[1].is_meta and not args[0].is_meta:
+            return args[0]  # to the host: no values move
         try:
             out = func(*args, **kwargs) if kwargs else func(*args)
         except VALUE_ERRORS as error:
             if isinstance(error, NotImplementedError) and not VALUE_TAGS & set(func.tags):
                 raise  # torch's own words: no Meta kernel is registered
             out = self.from_values(func, args, kwargs, error)
+        except RuntimeError as error:
+            if "expected device meta" in str(error) and any(t.requires_grad for t in tensors_in(args)):
+                raise OutsideBuild from error
+            raise
         self.known.follow(func, args, kwargs, out)
         op = self.names.get(func)
         if op is None:
@@ -150,9 +168,8 @@ class Tracer(TorchDispatchMode):
                 r.alias_info is None for r in func._schema.returns
             )
             op = self.names[func] = str(func) if makes_storage else ""
-            library = NOT_MODELLED.get((self.device_type, func))
-            if library:
-                warnings.warn(f"{op}: the workspace that {library} takes is not in the trace", stacklevel=3)
+        if func in self.with_library:
+            self.note_library(func, args, out)
         if op:
             in_host = self.host_outputs.get(func, ())
             for number, item in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
@@ -174,6 +191,31 @@ class Tracer(TorchDispatchMode):
         if isinstance(real, Tensor):
             return torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=args[0].device)
         return real
+
+    def note_library(self, func, args, out) -> None:
+        """Remember the operation for which a library takes most besides."""
+        library, size_of = self.with_library[func]
+        self.besides.note(library, size_of(out, *args) if size_of else None, str(func), self.place(sys._getframe(3)))
+
+    def compiled(self, model=None, **options):
+        """``torch.compile`` for a trace: a function without gradients is one kernel, all else runs as it is."""
+        if model is None:
+            return functools.partial(self.compiled, **options)
+        if isinstance(model, torch.nn.Module):
+            return COMPILE(model, **options)
+
+        @functools.wraps(model)
+        def run(*args, **kwargs):
+            if torch.is_grad_enabled():
+                return COMPILE(model, **options)(*args, **kwargs)
+            start = len(self.log.events)
+            try:
+                return model(*args, **kwargs)
+            finally:
+                place = self.place(sys._getframe(1))
+                self.besides.note("a compiled step", self.log.leave_out(start), model.__name__, place)
+
+        return run
 
     def note_buffers(self, func, args, kwargs) -> None:
         """Record what a kernel takes and gives back before it returns."""
@@ -234,15 +276,28 @@ class Tracer(TorchDispatchMode):
         num_bytes = storage.nbytes()
         if num_bytes == 0:
             return
-        block = self.blocks[key] = self.log.allocate(num_bytes, op, self.place(sys._getframe(3)))
+        self.blocks[key] = self.log.allocate(num_bytes, op, self.place(sys._getframe(3)))
 
-        def freed(_, key=key, block=block):
-            if self.blocks.pop(key, None) is not None:
-                del self.watches[key]
-                self.known.copies.pop(key, None)
+        def freed(_, key=key):
+            self.watches.pop(key, None)
+            self.known.copies.pop(key, None)
+            block = self.blocks.pop(key, None)
+            if block is not None:
                 self.log.free(block)
 
         self.watches[key] = weakref.ref(storage, freed)
+
+    def resize(self, storage: torch.UntypedStorage, num_bytes: int) -> torch.UntypedStorage:
+        """``UntypedStorage.resize_``, by which FSDP frees and takes again what it gathers."""
+        key = storage._cdata
+        block = self.blocks.pop(key, None)
+        if block is not None:
+            self.log.free(block)
+        elif key not in self.watches:
+            return RESIZE(storage, num_bytes)
+        if num_bytes:
+            self.blocks[key] = self.log.allocate(num_bytes, "resize_", self.place(sys._getframe(1)))
+        return RESIZE(storage, num_bytes)
 
     def place(self, frame) -> str:
         """The program's own line that asked; in a backward, the line of the forward that it belongs to."""
@@ -272,8 +327,10 @@ class Tracer(TorchDispatchMode):
     def saw(self, part: str, tensors: list[Tensor]) -> None:
         with torch._C.DisableTorchFunction():
             refuse_unseen(tensors)
+            tensors = list(tensors_in(tensors))
             if part == "trained":
-                if any(t.device.type == self.device_type and self.block_of(t) is None for t in tensors):
+                unseen = [t for t in tensors if t.device.type == self.device_type and self.block_of(t) is None]
+                if any(t.untyped_storage().nbytes() for t in unseen):  # FSDP's are empty between uses
                     raise OutsideBuild
                 return
             blocks = {self.block_of(tensor) for tensor in tensors}
@@ -288,6 +345,8 @@ def source_name(path: str) -> str:
 def refuse_unseen(tensors: list[Tensor]) -> None:
     """Raises: NotImplementedError: a sparse tensor or one inside ``torch.func``: storages are not seen."""
     for tensor in tensors:
+        if is_wrapper(tensor):
+            continue
         is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         if is_wrapped or tensor.layout is not torch.strided:
             kind = "torch.func's transforms" if is_wrapped else "sparse tensors"
@@ -306,6 +365,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 TRACE = trace_memory.__code__
+COMPILE, RESIZE = torch.compile, torch.UntypedStorage.resize_
 
 
 @contextmanager
@@ -319,6 +379,11 @@ def recording(device: str):
             tracer = Tracer("cpu")
             mode = stack.enter_context(fake_cpu(tracer.note))
         tracer.known = mode.known
+        stack.enter_context(patch.object(torch, "compile", tracer.compiled))
+        resize = patch.object(torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size))
+        stack.enter_context(resize)
+        stack.enter_context(asks_quietly(tracer))
+        stack.enter_context(grouped_products())
         stack.enter_context(tracer)
         tracer.calibrate()
         tracer.forget()

@@ -7,13 +7,17 @@ depends on values, has no answer: ``NeedsValues`` names the call and says what t
 import functools
 import itertools
 import math
+import signal
 import sys
+import threading
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
+import torch._dynamo.eval_frame
+import torch.utils.data
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
@@ -29,14 +33,20 @@ INITIALISERS = torch.nn.init.__file__
 MAX_STAND_IN_BYTES = 16 * MIB
 
 
+COMPILED = (
+    "a compiled function is traced as the code it was made of: compiled, it keeps other tensors for its "
+    "backward and makes fewer in between; measure_memory runs it compiled"
+)
+
+
 class NeedsValues(RuntimeError):
     """An operation asked for the values of a tensor, and the trace has only shapes."""
 
     def __init__(self, operation: str):
         super().__init__(
-            f"{operation} needs the values of a tensor, and a trace has only shapes and dtypes. Take it "
-            "out of build and step, or write it with a fixed shape: torch.where or masked_fill in place of a "
-            "mask as index, a constant in place of a branch"
+            f"{program_line()}: {operation} needs the values of a tensor, and a trace has only shapes and dtypes. "
+            "Take it out of build and step, or write it with a fixed shape: torch.where or masked_fill in place "
+            "of a mask as index, a constant in place of a branch"
         )
 
 
@@ -62,6 +72,7 @@ class ShapesOnly(TorchFunctionMode):
         self.known = KnownValues()
         self.rejects = itertools.cycle((True, True, False))
         self.warned: set[str] = set()
+        self.interrupted = False
         self.rules = {}
         self.rules.update(dict.fromkeys((Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy), answer))
         self.rules.update(dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), refuse))
@@ -69,9 +80,13 @@ class ShapesOnly(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         rule = self.rules.get(func)
-        if rule is None:
-            return func(*args, **kwargs) if kwargs else func(*args)
-        return rule(self, func, args, kwargs or {})
+        if rule is not None:
+            out = rule(self, func, args, kwargs or {})
+        else:
+            out = func(*args, **kwargs) if kwargs else func(*args)
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return out
 
     def also_in(self, callback):
         """``callback`` under these rules also where torch calls it from inside an operation."""
@@ -107,6 +122,18 @@ class ShapesOnly(TorchFunctionMode):
         if about not in self.warned and not frame.f_code.co_filename.startswith(TORCH_HOME):
             self.warned.add(about)
             warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
+
+
+def program_line() -> str:
+    """The program's own line that runs now, and the library's line that it has called, if it has."""
+    frame, places = calling_frame(), []
+    while frame is not None and frame.f_code.co_filename.startswith((TORCH_HOME, "<")):
+        frame = frame.f_back
+    while frame is not None and not places:
+        if not frame.f_code.co_filename.startswith((TORCH_HOME, OWN_HOME)):
+            places.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_qualname}")
+        frame = frame.f_back
+    return places[0] if places else "the step"
 
 
 def calling_frame():
@@ -149,6 +176,56 @@ def refuse(mode: ShapesOnly, func, args, kwargs):
 
 
 @contextmanager
+def interrupts_between_calls(mode: ShapesOnly):
+    """A Ctrl-C waits for the end of torch's call, in which it could abort the process; a second one does not."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def wait(*signal_and_frame):
+        if mode.interrupted:
+            before(*signal_and_frame)
+        mode.interrupted = True
+
+    signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if mode.interrupted:
+        raise KeyboardInterrupt
+
+
+def refuse_workers(loader, *_):
+    """In place of an iterator whose worker processes would inherit the trace."""
+    raise ValueError(
+        f"{program_line()}: DataLoader(num_workers={loader.num_workers}) starts processes, which a trace does not "
+        "follow; num_workers=0 allocates the same on the device"
+    )
+
+
+@contextmanager
+def asks_quietly(tracer):
+    """DTensor runs each operation once more, to know the result's shape: ``tracer`` pauses meanwhile."""
+    module = sys.modules.get("torch.distributed.tensor._sharding_prop")
+    if module is None:
+        yield
+        return
+    ask = module.ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def quietly(*args):
+        tracer.is_paused = True
+        try:
+            return ask(*args)
+        finally:
+            tracer.is_paused = False
+
+    with patch.object(module.ShardingPropagator, ask.__name__, quietly):
+        yield
+
+
+@contextmanager
 def shapes_only(mode: ShapesOnly):
     """Run under ``mode``, in the callbacks of autograd too; a gradient scaler finds every gradient finite."""
     make_hooks = torch.autograd.graph.saved_tensors_hooks.__init__
@@ -159,7 +236,18 @@ def shapes_only(mode: ShapesOnly):
     def step_always(scaler, optimizer, optimizer_state, *args, **kwargs):
         return optimizer.step(*args, **kwargs)
 
+    def as_eager(callback):
+        if callable(callback):
+            mode.warn_once("compiled", COMPILED, is_told_in_torch=True)
+        return from_stance(callback)
+
+    from_stance = torch._dynamo.eval_frame._callback_from_stance
     with (
+        interrupts_between_calls(mode),
+        patch.object(torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", refuse_workers),
+        patch.object(torch.nn.parallel.distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),
+        torch.compiler.set_stance("force_eager"),
+        patch.object(torch._dynamo.eval_frame, "_callback_from_stance", as_eager),
         patch.object(torch.autograd.graph.saved_tensors_hooks, "__init__", init_hooks),
         patch.object(torch.amp.grad_scaler.GradScaler, "_maybe_opt_step", step_always),
         mode,

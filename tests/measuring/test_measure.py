@@ -1,6 +1,7 @@
 """The measurement against programs whose memory is known by construction."""
 
 import datetime
+import os
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,6 @@ import torch
 from torch import nn
 
 from memkit.measuring.measure import (
-    MARK_BYTES,
     NUMBER,
     Entry,
     cuda_entries,
@@ -152,22 +152,19 @@ def test_composite_operations_are_seen_through():
 
 
 def test_cudas_record_is_read_without_a_card():
-    """Lines as ``torch.cuda.memory._snapshot`` writes them; a mark is a block of its own size."""
+    """Lines as ``torch.cuda.memory._snapshot`` writes them; a mark is two blocks, whose sizes a tensor may have."""
 
     def line(action, address, size):
         return {"action": action, "addr": address, "size": size, "stream": 0, "frames": []}
 
-    mark = (
-        line("alloc", 512, MARK_BYTES),
-        line("free_requested", 512, MARK_BYTES),
-        line("free_completed", 512, MARK_BYTES),
-    )
+    actions, sizes = ("alloc", "free_requested", "free_completed"), (100, 7)
+    mark = [line(action, 512, size) for size in sizes for action in actions]
     lines = [
         line("segment_alloc", 0, 2097152), line("alloc", 4096, 4000), *mark, line("alloc", 8192, 100),
         line("free_requested", 8192, 100), line("free_completed", 8192, 100), *mark, line("alloc", 512, 300),
         line("free_requested", 512, 300),
     ]  # fmt: skip
-    entries = cuda_entries(lines)
+    entries = cuda_entries(lines, sizes)
     assert entries == [
         Entry(4096, 4000),
         Entry(),
@@ -208,3 +205,22 @@ def test_a_card_is_measured_as_it_is_traced():
     assert measured.reserved_peak_bytes >= measured.peak_bytes
     assert int(measured.provenance["max_memory_allocated"]) == pytest.approx(measured.peak_bytes, rel=0.01)
     assert traced.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.05)
+
+
+def test_a_profiler_or_a_measurement_inside_another_is_refused_in_words():
+    def profiled():
+        with torch.profiler.profile():
+            torch.ones(2)
+
+    for step in (profiled, lambda: measure_memory(known_program, device="cpu")):
+        with pytest.raises(ValueError, match="one at a time"):
+            measure_memory(lambda step=step: step, device="cpu")
+    with torch.profiler.profile(), pytest.raises(ValueError, match="one at a time"):
+        measure_memory(known_program, device="cpu")
+    assert measure_memory(known_program, device="cpu").peak_bytes > 0
+
+
+def test_the_environment_is_as_it_was(monkeypatch):
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+    measure_memory(known_program, device="cpu", steps=1)
+    assert "KINETO_LOG_LEVEL" not in os.environ

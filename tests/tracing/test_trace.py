@@ -4,6 +4,8 @@ import functools
 import gc
 import math
 import random
+import signal
+import threading
 import warnings
 from dataclasses import replace
 
@@ -663,6 +665,113 @@ def test_a_model_made_outside_build_is_refused_and_left_alone(watch, how):
     with pytest.raises(ValueError, match="make model and optimizer inside"):
         model.weight.grad = torch.ones(8, 8)
         watch(lambda: optimizer.step, device="cpu")
+
+
+def test_a_model_made_outside_build_is_refused_on_cudas_rules_too():
+    model = nn.Linear(8, 8)
+    with pytest.raises(ValueError, match=r"make model and optimizer inside build\(\)"):
+        trace_memory(lambda: lambda: model(torch.ones(2, 8, device="cuda")).sum().backward())
+
+
+def in_a_thread(device):
+    model = nn.Linear(8, 8, device=device)
+
+    def step():
+        thread = threading.Thread(target=lambda: model(torch.ones(2, 8, device=device)))
+        thread.start()
+        thread.join()
+
+    return step
+
+
+def as_generator(device):
+    def step():
+        yield torch.ones(2, device=device)
+
+    return step
+
+
+def as_coroutine(device):
+    async def step():
+        torch.ones(2, device=device)
+
+    return step
+
+
+@pytest.mark.parametrize(
+    "program, words",
+    [(in_a_thread, "in a thread of its own"), (as_generator, "a generator or a coroutine"),
+     (as_coroutine, "a generator or a coroutine")],
+)  # fmt: skip
+@pytest.mark.parametrize("way", ["cuda", "cpu", "measured"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_cannot_be_followed_is_refused_with_the_programs_line(program, words, way):
+    with pytest.raises(ValueError, match=rf"test_trace.py:\d+ {program.__name__}.*{words}"):
+        if way == "measured":
+            measure_memory(lambda: program("cpu"), device="cpu")
+        else:
+            trace_memory(lambda: program(way), device=way)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_loader_with_workers_is_refused_with_the_programs_line(device):
+    data = torch.utils.data.TensorDataset(torch.randn(64, 8))
+
+    def step():
+        next(iter(torch.utils.data.DataLoader(data, batch_size=8, num_workers=2)))
+
+    with pytest.raises(ValueError, match=r"test_trace.py:\d+ .*step: DataLoader\(num_workers=2\).*num_workers=0"):
+        trace_memory(lambda: step, device=device)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_interrupt_waits_for_torchs_call_and_leaves_torch_as_it_was(device):
+    seen = []
+
+    class Interrupted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            signal.raise_signal(signal.SIGINT)
+            seen.append("inside the backward")
+            return grad * 2
+
+    def build():
+        model = nn.Linear(8, 8, device=device)
+
+        def step():
+            Interrupted.apply(model(torch.ones(2, 8, device=device))).sum().backward()
+            seen.append("after it")
+
+        return step
+
+    trace_memory(lambda: lambda: None, device=device)  # lazy imports
+    before, handler = state_of_torch(), signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        trace_memory(build, device=device)
+    assert seen == ["inside the backward"]
+    assert state_of_torch() == before and signal.getsignal(signal.SIGINT) is handler
+    assert (torch.ones(2, requires_grad=True) * 2).sum().item() == 4
+
+
+def test_a_storage_that_is_emptied_and_filled_again_is_followed():
+    def build():
+        weight = torch.ones(1000)
+
+        def step():
+            storage = weight.untyped_storage()
+            storage.resize_(0)
+            torch.ones(10)
+            storage.resize_(8000)
+
+        return step
+
+    traced, measured = both(build)
+    sizes = [[e.num_bytes for e in t.events if abs(e.num_bytes) > 1000] for t in (traced, measured)]
+    assert sizes[0] == sizes[1] == [4000, -4000, 8000, -8000, 8000]
 
 
 def test_the_gradients_of_a_sparse_embedding_are_its_indices_and_values():

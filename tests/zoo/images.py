@@ -1,0 +1,79 @@
+"""Image models of Hugging Face and diffusers' UNet. Convolutions on a CPU are oneDNN's, which copies what it reads."""
+
+import diffusers
+import torch
+import torch.nn.functional as F
+import transformers as hf
+from zoo.programs import Program
+
+SIDE, CLASSES = 64, 10
+BLOCKS = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
+
+
+def training(make, names_inputs=True):
+    def build(device):
+        net = make().to(device).train()
+        optimizer = torch.optim.AdamW(net.parameters())
+        images = torch.randn(2, 3, SIDE, SIDE, device=device)
+        labels = torch.randint(0, CLASSES, (2,), device=device)
+
+        def step():
+            if names_inputs:
+                loss = net(pixel_values=images, labels=labels).loss
+            else:
+                loss = F.cross_entropy(net(images), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    return build
+
+
+def vit():
+    return hf.ViTForImageClassification(hf.ViTConfig(image_size=SIDE, patch_size=16, num_labels=CLASSES, **BLOCKS))
+
+
+def resnet():
+    sizes = {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1], "layer_type": "basic"}
+    return hf.ResNetForImageClassification(hf.ResNetConfig(num_labels=CLASSES, **sizes))
+
+
+def swin():
+    sizes = {"image_size": SIDE, "patch_size": 4, "embed_dim": 32, "depths": [1, 1], "num_heads": [2, 4]}
+    return hf.SwinForImageClassification(hf.SwinConfig(window_size=4, num_labels=CLASSES, **sizes))
+
+
+def convnext():
+    sizes = {"hidden_sizes": [16, 32, 64, 64], "depths": [1, 1, 1, 1]}
+    return hf.ConvNextForImageClassification(hf.ConvNextConfig(num_labels=CLASSES, **sizes))
+
+
+def diffusion(device):
+    net = diffusers.UNet2DConditionModel(
+        sample_size=16, block_out_channels=(32, 64), layers_per_block=1, cross_attention_dim=32, attention_head_dim=8,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), norm_num_groups=8,
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+    ).to(device)  # fmt: skip
+    optimizer = torch.optim.AdamW(net.parameters())
+    schedule = diffusers.DDPMScheduler(num_train_timesteps=100)
+
+    def step():
+        images, text = torch.randn(2, 4, 16, 16, device=device), torch.randn(2, 7, 32, device=device)
+        noise, times = torch.randn_like(images), torch.randint(0, 100, (2,), device=device)
+        F.mse_loss(net(schedule.add_noise(images, noise, times), times, text).sample, noise).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+TOLD = "workspace that oneDNN takes"
+PROGRAMS = [
+    Program(name="ViT", build=training(vit), warns=TOLD, off="−11.3 %"),
+    Program(name="ResNet", build=training(resnet), warns=TOLD, off="−5.1 %"),
+    Program(name="Swin", build=training(swin), warns=TOLD, off="+1.1 %"),
+    Program(name="ConvNeXt", build=training(convnext), warns=TOLD, off="−54.2 %"),
+    Program(name="diffusers' UNet", build=diffusion, warns=TOLD, off="−0.04 %"),
+]

@@ -1,0 +1,76 @@
+"""What a program of the zoo is, and what is asked of each: traced for CUDA, traced for the CPU, measured there."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from memkit.measuring.measure import measure_memory
+from memkit.tracing.trace import trace_memory
+
+EXACT = 0.001
+"""Trace and measurement may differ by this part of the peak."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A program that nobody here wrote, small: ``build(device)`` makes model and optimizer and returns the step.
+
+    ``refused`` gives, by "cuda", "cpu" and "measured", words of the refusal; ``warns`` words of the warning where
+    a library takes more than a trace knows, and ``off`` what that came to (2-core x86-64 CPU with AMX).
+    """
+
+    name: str
+    build: Callable[[str], Callable[[], object]]
+    refused: dict[str, str] = field(default_factory=dict)
+    warns: str = ""
+    off: str = ""
+    compiles: bool = False  # with a C++ compiler, for half a minute
+
+    def row(self) -> str:
+        """The program's line in README.md."""
+        cells = [f"refused: *{self.refused[way]}*" if way in self.refused else "runs" for way in WAYS]
+        if "cpu" not in self.refused and "measured" not in self.refused:
+            cells[1] = f"{self.off}, told: *{self.warns}*" if self.off else "within 0.1 %"
+        return f"| {self.name} | {' | '.join(cells)} |"
+
+
+WAYS = ("cuda", "cpu", "measured")
+
+
+def watched(program: Program, way: str) -> tuple[int | None, list[str]]:
+    """The peak, or None where it was refused in the words that were promised; and what was said."""
+    torch.manual_seed(0)
+    device = "cuda" if way == "cuda" else "cpu"
+
+    def build():
+        return program.build(device)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if way in program.refused:
+            with pytest.raises((ValueError, RuntimeError), match=program.refused[way]):
+                measure_memory(build, device=device) if way == "measured" else trace_memory(build, device=device)
+            return None, []
+        timeline = measure_memory(build, device=device) if way == "measured" else trace_memory(build, device=device)
+    assert timeline.at("zero_grad").weights > 0
+    return timeline.peak_bytes, [str(warning.message) for warning in caught]
+
+
+def check(program: Program) -> None:
+    """Run the program three ways, and hold the trace against the measurement."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        card, _ = watched(program, "cuda")
+        traced, said = watched(program, "cpu")
+        measured, _ = watched(program, "measured")
+    finally:
+        torch.set_num_threads(threads)
+    assert card is None or card > 0
+    if program.warns:
+        assert any(program.warns in text for text in said), said
+    elif traced is not None and measured is not None:
+        assert abs(traced - measured) <= EXACT * measured, (traced, measured)
