@@ -82,7 +82,8 @@ def run() -> list[Row]:
         for _ in range(ROUNDS)
     ]
     plain, ours, peaks, cuda = zip(*rounds, strict=True)
-    theirs, their_peak = cpu_seconds(tracked)
+    tracked_rounds = [cpu_seconds(tracked) for _ in range(ROUNDS)]  # the best of as many as ours
+    theirs, their_peak = min(tracked_rounds)
     process = subprocess.run([sys.executable, "-c", LARGE], check=True, capture_output=True, text=True)
     seconds, rss_bytes, large_peak = json.loads(process.stdout)
     return [
