@@ -10,6 +10,7 @@ Reading order:
 - ``comparison``: columns side by side
 - ``over_time``: every allocation of a step in order, stacked by part
 - ``breakdown``: a block with what it keeps, curves over batch or length, the memory hierarchy
+- ``streams``: kernels and copies as bars on their streams
 - ``bits``: one code, bit by bit
 - ``number_line``: all values of a format on a line
 - ``sums``: a sum that grows, or sticks
@@ -46,6 +47,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.pictures.recipes import recipes_figure
     from memkit.pictures.saved import ledger_pieces, saved_figure
     from memkit.pictures.scaling import OutlierPicture, ScalingPicture, SpikePicture
+    from memkit.pictures.streams import streams_figure
     from memkit.pictures.sums import RunningSumPicture
     from memkit.pictures.timeline import TimelinePicture
     from memkit.pictures.two_runs import two_runs_figure

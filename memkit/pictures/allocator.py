@@ -232,7 +232,12 @@ def allocations_figure(
             plot.add_artist(PathPatch(band_path(tall), facecolor="none", edgecolor="white", linewidth=0.4))
     steps = range(num_events)
     large = [total - rest for total, rest in zip(stacked.totals, stacked.rest, strict=True)]
-    plot.fill_between(steps, large, stacked.totals, step="post", color=REST_COLOUR, linewidth=0)
+    floor = large
+    for part, heights in stacked.rest_by_part.items():
+        ceiling = [low + high for low, high in zip(floor, heights, strict=True)]
+        colour = mix(LOOK.get(part, LOOK[UNKNOWN])[0], 0.5)
+        plot.fill_between(steps, floor, ceiling, step="post", color=colour, linewidth=0)
+        floor = ceiling
     plot.step(steps, stacked.totals, where="post", color=INK, linewidth=0.9)
     _mark_phases(plot, timeline.events, top)
     picture.text(0.012, 0.965, title, fontsize=11, fontweight="bold", va="center", color=INK)
@@ -241,7 +246,7 @@ def allocations_figure(
         for b in stacked.bands
     }
     named = [(part.replace("_", " "), *LOOK[part]) for part in LOOK if part.replace("_", " ") in names]
-    _swatches(picture, [*named, ("all smaller blocks", REST_COLOUR, "")])
+    _swatches(picture, [*named, ("pale: smaller blocks of a part", REST_COLOUR, "")])
     peak = stacked.totals.index(top)
     where = timeline.events[peak]
     picture.alt = (

@@ -6,7 +6,7 @@ bottom are what never goes away.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memkit.timeline import Event
@@ -35,11 +35,15 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class Bands:
-    """The bands of the largest blocks, and ``rest[i]``: the bytes of all smaller ones after event ``i``."""
+    """The bands of the largest blocks, and ``rest[i]``: the bytes of all smaller ones after event ``i``.
+
+    ``rest_by_part`` splits those by what they are for.
+    """
 
     bands: tuple[Band, ...]
     totals: tuple[int, ...]
     rest: tuple[int, ...]
+    rest_by_part: Mapping[str | None, tuple[int, ...]] = field(default_factory=dict)
 
     def at(self, x: float, num_bytes: float) -> Band | None:
         """The band under a point: event ``x``, height ``num_bytes``."""
@@ -47,6 +51,14 @@ class Bands:
             bottom = band.bottom_at(x)
             if bottom is not None and bottom <= num_bytes < bottom + band.num_bytes:
                 return band
+        return None
+
+    def near(self, x: float, num_bytes: float, reach: int) -> Band | None:
+        """The band under a point, or the nearest to the left or right of it at that height, ``reach`` events away."""
+        for distance in range(reach + 1):
+            for side in (x - distance, x + distance):
+                if (band := self.at(side, num_bytes)) is not None:
+                    return band
         return None
 
 
@@ -79,6 +91,9 @@ def stack_bands(events: Sequence[Event], max_bands: int = 500) -> Bands:
     live: list[_Live] = []
     done: list[Band] = []
     totals, rest, total, height = [], [], 0, 0
+    parts = {event.block: event.part for event in events if event.num_bytes > 0}
+    rest_now = dict.fromkeys(dict.fromkeys(parts.values()), 0)
+    rest_by_part = {part: [] for part in rest_now}
     for index, event in enumerate(events):
         total += event.num_bytes
         if event.block in chosen and event.num_bytes > 0:
@@ -93,12 +108,18 @@ def stack_bands(events: Sequence[Event], max_bands: int = 500) -> Bands:
                 for above in live[place:]:
                     above.xs.append(index)
                     above.ys.append(above.ys[-1] - gone.event.num_bytes)
+        if event.block not in chosen:
+            part = parts.get(event.block)
+            rest_now[part] = rest_now.get(part, 0) + event.num_bytes
+        for part, heights in rest_by_part.items():
+            heights.append(rest_now[part])
         totals.append(total)
         rest.append(total - height)
     done += [_finished(band, len(events)) for band in live]
     return Bands(
-        bands=tuple(sorted(done, key=lambda band: band.start)), totals=tuple(totals), rest=tuple(rest)
-    )
+        bands=tuple(sorted(done, key=lambda band: band.start)), totals=tuple(totals), rest=tuple(rest),
+        rest_by_part={part: tuple(heights) for part, heights in rest_by_part.items()},
+    )  # fmt: skip
 
 
 def _finished(band: _Live, end: int) -> Band:

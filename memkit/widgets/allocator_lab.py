@@ -13,6 +13,8 @@ from memkit.units import MIB, as_whole_number, format_bytes
 from memkit.widgets.panel import Number, Panel, View, choice, switch
 
 OWN = "your trace"
+OPENING, CARD_MIB = "a training step", 96
+"""The lab opens on a step that dies on a card of so many MiB, with free bytes of no use."""
 MAX_EVENTS = 2_000
 """More events than this cannot be told apart on a slider, and drawing the scale looks at all of them."""
 
@@ -24,7 +26,7 @@ class AllocatorLab(Panel):
     """Play a short story, or a trace of your own, through the allocator and see its segments, blocks and holes.
 
     ``what`` is a ``MemoryTimeline`` with events, or events; ``step`` counts them from 0, the empty card.
-    ``card_mib`` is the card's size in MiB, 0 for one without end.
+    ``card_mib`` is the card's size in MiB if ``limited``; else the card has no end.
 
     Raises: ValueError: ``what`` has no events, or more than ``MAX_EVENTS``.
     """
@@ -39,13 +41,14 @@ class AllocatorLab(Panel):
                 )
             self.stories = {OWN: events, **self.stories}
         self.films: dict[tuple, tuple[Film, AllocatorPicture]] = {}
-        first = next(iter(self.stories))
-        step = Number("Event", 0, low=0, high=len(self.stories[first]))
+        first = OPENING if what is None else OWN
+        step = Number("Event", len(self.stories[first]), low=0, high=len(self.stories[first]))
         controls = {
             "story": choice("Story", list(self.stories), first),
             "step": step,
             "expandable": switch("expandable segments", False),
-            "card_mib": Number("Card, MiB", 0, low=0, high=256, step=8),
+            "limited": switch("limited card", what is None),
+            "card_mib": Number("Card, MiB", CARD_MIB, low=8, high=256, step=8),
         }
         super().__init__(controls, **values)
         play = widgets.Play(
@@ -56,24 +59,26 @@ class AllocatorLab(Panel):
         widgets.link((play, "value"), (step.slider, "value"))
         self.children[0].children = [*self.children[0].children, play]
 
-    def film(self, story: str, expandable: bool, card_mib: int) -> tuple[Film, AllocatorPicture]:
-        """The film of a story under these options, with its picture; the last few are kept."""
+    def film(self, story: str, expandable: bool, card_mib: int | None = None) -> tuple[Film, AllocatorPicture]:
+        """The film of a story under these options, with its picture; the last ``MAX_FILMS`` are kept."""
         key = story, bool(expandable), card_mib
         if key not in self.films:
             while len(self.films) >= MAX_FILMS:
                 del self.films[next(iter(self.films))]
-            film = Film(
-                self.stories[story], AllocatorConfig(expandable_segments=key[1]), card_mib * MIB or None
-            )
+            capacity = None if card_mib is None else card_mib * MIB
+            film = Film(self.stories[story], AllocatorConfig(expandable_segments=key[1]), capacity)
             self.films[key] = film, allocator_picture(film, 0)
         return self.films[key]
 
-    def view(self, story: str, step: int, expandable: bool, card_mib: int) -> View:
+    def view(self, story: str, step: int, expandable: bool, limited: bool, card_mib: int) -> View:
         """The allocator after ``step`` events; beyond the story's end, its end."""
         step = as_whole_number("step", step)
         if story not in self.stories:
             raise ValueError(f"story={story!r} is not one of {', '.join(self.stories)}")
-        film, picture = self.film(story, expandable, as_whole_number("card_mib", card_mib))
+        card_mib = as_whole_number("card_mib", card_mib)
+        if limited and not card_mib:
+            raise ValueError("card_mib=0: a card has at least 1 MiB; untick “limited card” for one without end")
+        film, picture = self.film(story, expandable, card_mib if limited else None)
         self.controls["step"].slider.max = len(film)
         still = film.still(min(step, len(film)))
         picture.redraw(still, len(film))

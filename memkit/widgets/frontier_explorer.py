@@ -55,6 +55,35 @@ class FrontierExplorer(Panel):
         if (chosen := self.picture_of_plane.at(x, y)) is not None:
             self.set(strategy=self.controls["strategy"].options[1 + chosen])
 
+    def lengths(self) -> tuple[int, ...]:
+        """Sequences that the chosen model takes, at the chosen micro-batch, and whose peaks were traced."""
+        config, batch = MODELS[self.controls["model"].value], self.controls["micro_batch_size"].value
+        return tuple(n for n in LENGTHS if n <= config.max_seq_len and n * batch <= TOKENS[-1])
+
+    def _offer_lengths(self) -> None:
+        """Only lengths that can be shown stand in the menu; one that cannot gives way to the longest."""
+        menu, lengths = self.controls["seq_len"], self.lengths()
+        if tuple(menu.options) == lengths:
+            return
+        before, self._is_setting = menu.value, True
+        menu.options = lengths
+        menu.value = before if before in lengths else lengths[-1]
+        self._is_setting = False
+
+    def _moved(self, change) -> None:
+        if not self._is_setting:
+            self._offer_lengths()
+        super()._moved(change)
+
+    def set(self, **changes) -> None:
+        """Move controls; every length stands in the menu until the others are set."""
+        before, self._is_setting = self.controls["seq_len"].value, True
+        self.controls["seq_len"].options = LENGTHS
+        self.controls["seq_len"].value = before
+        self._is_setting = False
+        super().set(**changes)
+        self._offer_lengths()
+
     def view(self, model: str, micro_batch_size: int, seq_len: int, card: str, strategy: str) -> View:
         """The plane for these values."""
         config = MODELS[model]
@@ -71,16 +100,21 @@ class FrontierExplorer(Panel):
         title = f"{model}, micro-batch {micro_batch_size} × {seq_len:,} tokens"
         title += f", {card} with {format_bytes(room)} of room" if room else ""
         picture = self.picture_of_plane.redraw(found, chosen, curves, title=title, room_bytes=room, seq_len=seq_len)
-        said = words(found, chosen, room, card)
-        return View(png=picture.png(), alt=picture.alt, words=said, table=table(found, room))
+        said, code = words(found, chosen, room, card), found[chosen].strategy.code
+        return View(png=picture.png(), alt=picture.alt, words=said, table=table(found, room), code=code)
 
 
 def words(found: tuple[Point, ...], chosen: int, room_bytes: int | None, card: str) -> tuple[str, ...]:
-    """What the chosen strategy costs and saves, whether it fits, and the code that asks for it."""
+    """What the chosen strategy costs and saves, and whether it fits."""
     point, plain = found[chosen], found[0]
     saved = 1 - point.peak_bytes / plain.peak_bytes
     peak = format_bytes(point.peak_bytes)
-    sentences = [f"{point.strategy.name}: peak {peak}, {saved:.0%} below none, for {point.overhead:.1%} more FLOPs."]
+    against = f"{saved:.0%} below none, for {point.overhead:.1%} more FLOPs"
+    if chosen == 0:
+        against = "and nothing runs again"
+    elif saved <= 0:
+        against = f"no lower than none, for {point.overhead:.1%} more FLOPs"
+    sentences = [f"{point.strategy.name}: peak {peak}, {against}."]
     if room_bytes is not None:
         left = room_bytes - point.peak_bytes
         verdict = f"It fits on one {card} with {format_bytes(left)} to spare."
@@ -93,7 +127,7 @@ def words(found: tuple[Point, ...], chosen: int, room_bytes: int | None, card: s
     else:
         better = next(p for p in front if p.peak_bytes <= point.peak_bytes and p.overhead <= point.overhead)
         sentences.append(f"It is not on the front: {better.strategy.name} costs no more and its peak is no higher.")
-    return (*sentences, *(f"Code: {point.strategy.code}".splitlines()))
+    return tuple(sentences)
 
 
 def table(found: tuple[Point, ...], room_bytes: int | None) -> tuple[tuple[str, ...], ...]:

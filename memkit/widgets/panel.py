@@ -26,7 +26,8 @@ class View:
 
     ``alt`` describes the picture to who does not see it. ``words`` are the sentences of the status line, the
     first of which is the one-line summary. ``table`` has rows of text, the header first. ``more`` gives
-    sentences that take longer to find; it is called when the picture is on its way.
+    sentences that take longer to find; it is called when the picture is on its way. ``code`` stands below the
+    words, indented as it is.
     """
 
     png: bytes
@@ -34,6 +35,7 @@ class View:
     words: tuple[str, ...]
     table: tuple[tuple[str, ...], ...] = ()
     more: Callable[[], tuple[str, ...]] = tuple
+    code: str = ""
 
 
 class Number(widgets.HBox):
@@ -161,8 +163,18 @@ class Panel(widgets.VBox):
         return {name: control.value for name, control in self.controls.items()}
 
     def _moved(self, _change) -> None:
-        if not self._is_setting:
-            self._try(self._read())
+        if not self._is_setting and not self._try(self._read()):
+            self._put_back()
+
+    def _put_back(self) -> None:
+        """A refused value leaves its box again: the controls say what the picture shows."""
+        self._is_setting = True
+        try:
+            for name, shown in self.state.items():
+                if self.controls[name].value != shown:
+                    self.controls[name].value = shown
+        finally:
+            self._is_setting = False
 
     def _try(self, state: dict) -> bool:
         """Show the state, or the reason why it cannot be shown."""
@@ -186,7 +198,8 @@ class Panel(widgets.VBox):
         )
         self.shown, self.state = shown, state
         words = "<br>".join(map(escape, (*shown.words, *shown.more())))
-        self.status.value = f'<div role="status" aria-live="polite" style="line-height:1.45">{words}</div>'
+        code = f'<pre style="line-height:1.3;margin:4px 0">{escape(shown.code)}</pre>' if shown.code else ""
+        self.status.value = f'<div role="status" aria-live="polite" style="line-height:1.45">{words}{code}</div>'
         self.table.value = html_table(shown.table)
 
     def _complain(self, message: str) -> None:

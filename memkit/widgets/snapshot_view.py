@@ -18,6 +18,8 @@ from memkit.widgets.panel import Number, Panel, View, choice
 
 ORDERS = ("largest first", "in order of birth")
 NUM_LINES = 10
+CLICK_PIXELS = 8
+"""How far to the side of a band a click still means it: a needle is one pixel wide."""
 
 
 class SnapshotView(Panel):
@@ -88,7 +90,8 @@ class SnapshotView(Panel):
         """Choose the band under a point, given in shares of the picture's width and height; none changes nothing."""
         width, height = self.picture_of_all.canvas.get_width_height()
         event, num_bytes = self.axes.transData.inverted().transform((x * width, (1 - y) * height))
-        band = self.bands.at(event, num_bytes)
+        reach = round(CLICK_PIXELS * len(self.timeline.events) / self.axes.bbox.width)
+        band = self.bands.near(event, num_bytes, reach)
         if band is not None:
             self.set(allocation=self.ranked[self.value["order"]].index(band) + 1)
 

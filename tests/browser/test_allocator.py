@@ -5,7 +5,11 @@ from live_notebook import PANEL, end_kernels, open_and_run, running_chromium, wr
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
-LAB = "from memkit.widgets.allocator_lab import AllocatorLab\nAllocatorLab()"
+LAB = """
+from memkit.widgets.allocator_lab import AllocatorLab
+
+AllocatorLab(limited=False, story="rounding and pools", step=0)
+"""
 VIEW = """
 from memkit.allocator.stories import step_story
 from memkit.timeline import Instant, MemoryTimeline
@@ -79,7 +83,7 @@ def test_every_control_obeys_the_keyboard_and_has_a_name(page, lab, artefacts, f
     assert "104.00 MiB reserved" in words(allocator)
     box = allocator.get_by_role("checkbox", name="expandable segments")
     assert "100.00 MiB reserved" in press(page, allocator, box, "Space")
-    press(page, allocator, allocator.get_by_role("slider", name="Card, MiB"), "ArrowRight")
+    press(page, allocator, allocator.get_by_role("checkbox", name="limited card"), "Space")
     assert "CUDA out of memory" in words(allocator)
     page.screenshot(path=artefacts / f"allocator_lab_{front}.png")
     number = view.get_by_role("slider", name="Allocation", exact=True)

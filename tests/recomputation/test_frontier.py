@@ -1,10 +1,13 @@
 """The plane's traced peaks against fresh traces and the formula; the front; the explorer without a browser."""
 
+import itertools
 import json
+import math
 
 import pytest
 
 from memkit.allocator.workspaces import workspace_bytes
+from memkit.pictures.frontier import COLOURS
 from memkit.program.transformer import strategy_build
 from memkit.recomputation.frontier import (
     FILE,
@@ -76,7 +79,7 @@ def test_the_explorer_chooses_and_explains():
     assert panel.summary == panel.shown.words[0]
     panel.set(strategy="full")
     assert panel.summary.startswith("full: peak ")
-    assert any("Code: x = checkpoint(" in word for word in panel.shown.words)
+    assert panel.shown.code == FULL.code and "<pre" in panel.status.value
     panel.set(card="no card", strategy=CHEAPEST)
     assert panel.summary.startswith("none: ")
 
@@ -88,6 +91,23 @@ def test_every_control_moves_without_an_error():
         for option in control.options:
             panel.set(**(start | {"seq_len": 1024, name: option}))
             assert panel.error == "", (name, option)
+
+
+def test_only_lengths_that_the_model_takes_are_offered():
+    panel = FrontierExplorer(seq_len=4096)
+    panel.controls["model"].value = "GPT-2 large"
+    assert panel.controls["seq_len"].options == (512, 1024)
+    assert panel.error == "" and panel.value["seq_len"] == 1024
+    panel.set(model="Llama-3-8B", micro_batch_size=16, seq_len=2048)
+    assert panel.error == "" and panel.controls["seq_len"].options == (512, 1024, 2048, 4096)
+
+
+def test_numbers_beside_points_cover_neither_points_nor_each_other():
+    for model in MODELS:
+        plane = FrontierExplorer(model=model, micro_batch_size=4, seq_len=512).picture_of_plane
+        at = [plane.transFigure.transform(text.get_position()) for text in plane.numbers]
+        assert min(math.dist(one, other) for one, other in itertools.combinations(at, 2)) > 11, model
+    assert len(set(COLOURS)) == len(COLOURS) == 10
 
 
 def test_a_bad_value_is_explained_and_changes_nothing():

@@ -15,7 +15,8 @@ from memkit.allocator.film import Film
 from memkit.allocator.snapshot_replay import replay_trace
 from memkit.allocator.snapshot_writer import predicted_snapshot, write_snapshot
 from memkit.allocator.stories import STORIES, holes_story
-from memkit.fitting.diagnosis import growing_lines
+from memkit.fitting import growing_lines
+from memkit.pictures.bands import stack_bands
 from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
 from memkit.units import MIB, format_bytes
@@ -46,7 +47,7 @@ def trace() -> MemoryTimeline:
 
 @pytest.fixture
 def lab():
-    return AllocatorLab()
+    return AllocatorLab(limited=False, story="rounding and pools", step=0)
 
 
 @pytest.fixture
@@ -62,14 +63,14 @@ def pixels(png: bytes) -> np.ndarray:
 
 
 def test_the_lab_has_the_controls_the_book_promises(lab):
-    assert list(lab.controls) == ["story", "step", "expandable", "card_mib"]
+    assert list(lab.controls) == ["story", "step", "expandable", "limited", "card_mib"]
 
 
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("expandable", [False, True])
 def test_every_step_shows_what_the_film_shows(lab, story, expandable):
     lab.set(story=story, step=0, expandable=expandable)
-    film, _ = lab.film(story, expandable, 0)
+    film, _ = lab.film(story, expandable)
     assert lab.controls["step"].slider.max == len(STORIES[story]()) == len(film)
     for step in range(len(film) + 1):
         lab.controls["step"].value = step
@@ -91,11 +92,11 @@ def test_every_control_changes_the_picture_and_the_words(lab, change):
 
 
 def test_a_small_card_fails_in_the_words_of_the_allocator(lab):
-    lab.set(story="holes", step=14, card_mib=96)
+    lab.set(story="holes", step=14, limited=True, card_mib=96)
     still = Film(holes_story(), capacity_bytes=96 * MIB).still(14)
     assert still.failure and lab.shown.words[-1] == still.failure
     assert "the largest hole has 8.00 MiB" in lab.shown.words[1]
-    lab.set(card_mib=0)
+    lab.set(limited=False)
     assert "out of memory" not in " ".join(lab.shown.words)
 
 
@@ -103,7 +104,7 @@ def test_expandable_segments_reserve_less_for_a_growing_sequence(lab):
     reserved = {}
     for expandable in (False, True):
         lab.set(story="a growing sequence", step=99, expandable=expandable)
-        reserved[expandable] = lab.film("a growing sequence", expandable, 0)[0].still(13).reserved_bytes
+        reserved[expandable] = lab.film("a growing sequence", expandable)[0].still(13).reserved_bytes
         assert format_bytes(reserved[expandable]) in lab.shown.words[1]
     assert reserved[True] < reserved[False] / 2
 
@@ -124,6 +125,29 @@ def test_nonsense_is_explained_and_changes_nothing(lab, name, value):
     assert lab.error and (lab.value, lab.picture.value) == before
     lab.set(step=4)
     assert lab.error == "" and lab.value["step"] == 4
+
+
+def test_the_lab_opens_on_a_full_card_that_fails():
+    lab = AllocatorLab()
+    last = len(STORIES["a training step"]())
+    assert lab.value == {"story": "a training step", "step": last, "expandable": False, "limited": True, "card_mib": 96}
+    assert "out of memory" in lab.summary and len(lab.shown.table) > 4
+
+
+def test_a_card_of_nothing_is_refused_in_words_and_the_box_goes_back(lab):
+    lab.set(limited=True, card_mib=64)
+    lab.controls["card_mib"].value = 0
+    assert "at least 1 MiB" in lab.error and lab.controls["card_mib"].value == lab.value["card_mib"] == 64
+    lab.controls["card_mib"].value = -5
+    assert "-5" in lab.error and lab.controls["card_mib"].value == 64
+    lab.controls["card_mib"].value = 72
+    assert lab.error == ""
+
+
+def test_a_day_of_typing_keeps_few_films(lab):
+    for card_mib in range(8, 60):
+        lab.set(limited=True, card_mib=card_mib)
+    assert len(lab.films) <= 16
 
 
 def test_an_unknown_story_and_an_unknown_control_are_explained(lab):
@@ -296,3 +320,22 @@ def test_the_widgets_load_no_torch():
 
 def test_growing_lines_of_the_trace_above_are_none(trace):
     assert growing_lines(trace.events) == {}
+
+
+NEEDLE = [Event(0, 100, "weights"), *(Event(n, 1, "activations") for n in range(1, 40)), Event(40, 900, "temporary"),
+          Event(40, -900), *(Event(n, -1) for n in range(1, 40))]  # fmt: skip
+
+
+def test_a_needle_one_event_wide_is_found_from_beside_it():
+    bands = stack_bands(NEEDLE)
+    assert bands.at(47, 700) is None
+    assert bands.near(47, 700, 8).event.part == "temporary"
+    assert bands.near(47, 700, 3) is None and bands.near(47, 2000, 8) is None
+    assert bands.near(20, 50, 8).event.part == "weights"
+
+
+def test_the_small_blocks_are_told_apart_by_part():
+    bands = stack_bands(NEEDLE, max_bands=4)
+    assert {part for part, heights in bands.rest_by_part.items() if any(heights)} == {"activations"}
+    for rest, *heights in zip(bands.rest, *bands.rest_by_part.values(), strict=True):
+        assert rest == sum(heights)
