@@ -168,12 +168,16 @@ class Transformer(nn.Module):
             x_BSD = x_BSD + self.position_embedding(positions_S)
         x_BSD = F.dropout(x_BSD, setup.dropout, self.training)
         shared = self.shared_tensors(inputs_BS)
-        for stage in stages_of(self.blocks, setup.recomputation, self.make_policy):
+        for stage in self.stages():
             x_BSD = stage(x_BSD, shared)
         logits_BSV = self.head(self.norm(x_BSD))
         if setup.upcasts_logits:
             logits_BSV = logits_BSV.float()
         return F.cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten())
+
+    def stages(self) -> list[Callable[[Tensor, dict], Tensor]]:
+        """The blocks as functions, in turn, by the setup's strategy."""
+        return stages_of(self.blocks, self.setup.recomputation, self.make_policy)
 
     def shared_tensors(self, inputs_BS: Tensor) -> dict:
         """What all blocks use and autograd keeps once: the causal mask (stored attention) and the rotary tables."""
