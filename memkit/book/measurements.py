@@ -19,6 +19,7 @@ from memkit.hardware.cards import card_by_driver_name
 from memkit.hardware.driver import ask_driver
 from memkit.measuring.bandwidth import measure_bandwidth
 from memkit.measuring.card_formats import cast_overflows, product_errors
+from memkit.measuring.eight_bit_products import time_products
 from memkit.measuring.gpu import give_back, usable_bytes
 from memkit.measuring.measure import measure_memory
 from memkit.program.small_programs import KERNELS, attention_build, autocast_build
@@ -230,6 +231,17 @@ def _seconds_of(run: Callable[[], object], device: str) -> float:
     return perf_counter() - start
 
 
+def record_fp8_products(device: str) -> Measured:
+    """Seconds of square products in bf16, in FP8, and in FP8 with the casts of both operands."""
+    if device == "cpu" or torch.cuda.get_device_capability() < (8, 9):
+        return Measured(numbers={"FP8 products": "none: they need a card of compute capability 8.9"})
+    found = time_products((1024, 2048, 4096, 8192, 16384))
+    names, numbers = {"bf16": "bf16", "fp8": "FP8", "cast": "FP8 with casts"}, {}
+    for size, row in found.items():
+        numbers |= {f"{size} squared, {names[kind]}_seconds": seconds for kind, seconds in row.items()}
+    return Measured(numbers=numbers)
+
+
 MEASUREMENTS: dict[tuple[str, str], Callable[[str], Measured]] = {
     ("01", "card"): record_card,
     ("01", "bandwidth"): record_bandwidth,
@@ -238,6 +250,7 @@ MEASUREMENTS: dict[tuple[str, str], Callable[[str], Measured]] = {
     ("02", "card_formats"): record_card_formats,
     ("03", "autocast"): record_autocast,
     ("03", "matmul_rates"): record_matmul_rates,
+    ("06", "fp8_products"): record_fp8_products,
     ("07", "context"): record_context,
     ("07", "cublas_workspace"): record_cublas_workspace,
 }

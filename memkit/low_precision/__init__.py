@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
         Fp8Recipe,
         cast_to,
         convert_to_fp8,
+        hadamard,
         product,
     )
     from memkit.low_precision.linear_memory import (

@@ -1,0 +1,228 @@
+"""The exercises of chapter 06: what eight bits hold, and what they save."""
+
+import math
+
+import numpy as np
+import torch
+
+from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, Mistake, NumberExercise
+from memkit.low_precision.linear_memory import cast_bytes
+from memkit.low_precision.scaling import scale_to
+
+_TOKENS, _INPUTS, _OUTPUTS = 8192, 4096, 14_336
+
+
+def power_of_two(amax: float, largest: float = 448.0) -> float:
+    """The largest power of two that is at most largest / amax."""
+    return 2.0 ** math.floor(math.log2(largest / amax))
+
+
+def share_lost(element: str, counts_all: bool = False, scaling: str = "tensor", size: float = 100.0) -> float:
+    """Share of the ordinary values of exercise 6.5 that become 0."""
+    x = np.random.default_rng(0).normal(size=(64, 1024))
+    is_large = np.arange(1024) % 256 == 0
+    x[:, is_large] *= size
+    held = scale_to(x, element, scaling).dequantize()
+    return float(np.mean((held if counts_all else held[:, ~is_large]) == 0))
+
+
+def fp8_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a b' with one factor for each."""
+    m_a, m_b = 448 / a.abs().max(), 448 / b.abs().max()
+    a8, b8 = _cast(a * m_a), _cast(b * m_b)
+    return (a8 @ b8.t()) / (m_a * m_b)
+
+
+def _cast(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
+
+
+def _as_printed(a, b):
+    m = 448 / a.abs().max()
+    return _cast(a * m) @ _cast(b * m).t() * m * m
+
+
+def _only_divided(a, b):
+    m = 448 / a.abs().max()
+    return _cast(a * m) @ _cast(b * m).t() / (m * m)
+
+
+def _only_own_factors(a, b):
+    m_a, m_b = 448 / a.abs().max(), 448 / b.abs().max()
+    return _cast(a * m_a) @ _cast(b * m_b).t() * m_a * m_b
+
+
+def _divided_once(a, b):
+    m_a, m_b = 448 / a.abs().max(), 448 / b.abs().max()
+    return _cast(a * m_a) @ _cast(b * m_b).t() / m_a
+
+
+def _unscaled(a, b):
+    return _cast(a) @ _cast(b).t()
+
+
+def _shared_smallest(a, b):
+    m = 448 / torch.maximum(a.abs().max(), b.abs().max())
+    return _cast(a * m) @ _cast(b * m).t() / (m * m)
+
+
+def _judge_product(answer) -> str | None:
+    chance = torch.Generator().manual_seed(0)
+    a, b = torch.randn(32, 64, generator=chance), 50 * torch.randn(48, 64, generator=chance)
+    given = answer(a, b)
+    if not isinstance(given, torch.Tensor) or given.shape != (32, 48):
+        return "The result is to be a tensor with a row for each row of a and a column for each row of b."
+    if not torch.isfinite(given).all():
+        return "There is a NaN or an infinity in the result: a value beyond 448 was cast, and this torch has no mercy."
+
+    def error(result, x, y):
+        return ((result - x @ y.t()).norm() / (x @ y.t()).norm()).item()
+
+    size = (given.norm() / (a @ b.t()).norm()).item()
+    if size > 10:
+        return f"Still {size:,.0f} times too large: after the product the factors are divided out, each of them."
+    if error(given / size, a, b) < 0.1 and not 0.9 < size < 1.1:
+        return f"Right but for a factor of {size:.3g}: after the product both factors are divided out, each of them."
+    if error(given, a, b) > 0.3:
+        return "The size is about right, and the values are not: b's largest value lands beyond 448 and is clipped."
+    small = 1e-3 * b
+    tiny = answer(1e-3 * a, 1e-2 * small)
+    if error(tiny, 1e-3 * a, 1e-2 * small) > 0.1:
+        return "Right for these a and b. A thousand times smaller they are lost: each needs a factor from itself."
+    if error(given, a, b) < 1e-4:
+        return "This is exact: nothing was cast to float8_e4m3fn."
+    if error(answer(1000 * a, small), 1000 * a, small) > 0.1:
+        return "Right where a and b are alike. With a much larger, b becomes 0: each needs a factor of its own."
+    return None
+
+
+EXERCISES = (
+    NumberExercise(
+        id="6.1",
+        title="A factor",
+        right=64.0,
+        unit="the multiplier",
+        because="448 / 7 = 64: the largest magnitude lands on the largest value.",
+        mistakes=(
+            Mistake(answer=7 / 448, diagnosis="That is the reciprocal: the scale that is stored, not the multiplier."),
+            Mistake(answer=57344 / 7, diagnosis="You took E5M2, which ends at 57,344. E4M3 ends at 448."),
+            Mistake(answer=448.0, diagnosis="That is where the format ends. Divide it by what is to land there."),
+            Mistake(answer=240 / 7, diagnosis="240 is the end of IEEE's E4M3 and of AMD's first one. E4M3FN has 448."),
+            Mistake(answer=448.0 * 7, diagnosis="Multiplied, the largest value would be 21,952: divide by amax."),
+            Mistake(answer=127 / 7, diagnosis="127 is the end of INT8."),
+        ),
+    ),
+    NumberExercise(
+        id="6.2",
+        title="A saved input",
+        right=cast_bytes((_INPUTS, _TOKENS), "float8_e4m3fn", "mx"),
+        because="33,554,432 elements and 1,048,576 scales.",
+        mistakes=(
+            Mistake(answer=_TOKENS * _INPUTS, diagnosis="The scales are missing: one byte for every 32 values."),
+            Mistake(answer=2 * _TOKENS * _INPUTS, diagnosis="That is bf16, two bytes a value."),
+            Mistake(
+                answer=_TOKENS * _INPUTS * 36 // 32,
+                diagnosis="You gave each scale four bytes. E8M0 has eight bits.",
+            ),
+            Mistake(
+                answer=_TOKENS * _INPUTS * 17 // 16,
+                diagnosis="You gave 16 values a scale, as NVFP4 does. MX has blocks of 32.",
+            ),
+            Mistake(
+                answer=_TOKENS * _INPUTS * 9 // 16,
+                diagnosis="That is NVFP4, with 4.5 bits a value.",
+            ),
+            Mistake(answer=2 * _TOKENS * _INPUTS * 33 // 32, diagnosis="You counted two casts. One is saved."),
+        ),
+    ),
+    FunctionExercise(
+        id="6.3",
+        title="A power of two",
+        right=power_of_two,
+        probes=((3.0,), (3.5,), (448.0,), (500.0,), (0.01,), (1e-6, 57344.0), (1.0, 6.0)),
+        because="Cut down, never up: else amax would land beyond the end.",
+        mistakes=(
+            Mistake(answer=lambda amax, largest=448.0: largest / amax, diagnosis="The quotient is no power of two."),
+            Mistake(
+                answer=lambda amax, largest=448.0: 2.0 ** math.ceil(math.log2(largest / amax)),
+                diagnosis="You rounded up: 3 · 256 is 768, beyond 448.",
+            ),
+            Mistake(
+                answer=lambda amax, largest=448.0: 2.0 ** round(math.log2(largest / amax)),
+                diagnosis="You rounded to the nearest. Where that is up, amax lands beyond the end.",
+            ),
+            Mistake(
+                answer=lambda amax, largest=448.0: 2.0 ** math.ceil(math.log2(amax / largest)),
+                diagnosis="That is what is stored, the reciprocal.",
+            ),
+            Mistake(
+                answer=lambda amax, largest=448.0: (
+                    2.0 ** (math.floor(math.log2(largest)) - math.floor(math.log2(amax)))
+                ),
+                diagnosis="That is OCP's floor rule. 500 would land at 500, beyond 448.",
+            ),
+            Mistake(
+                answer=lambda amax, largest=448.0: 2.0 ** math.floor(math.log2(448.0 / amax)),
+                diagnosis="You took 448 whatever largest says.",
+            ),
+        ),
+    ),
+    JudgedExercise(
+        id="6.4",
+        title="A product that is 16,000 times too large",
+        judge=_judge_product,
+        because="Each operand has its own factor, and both leave the sum by division.",
+        mistakes=(
+            Mistake(answer=_as_printed, diagnosis="times too large"),
+            Mistake(answer=_only_own_factors, diagnosis="times too large"),
+            Mistake(answer=_divided_once, diagnosis="each of them"),
+            Mistake(answer=_only_divided, diagnosis="is clipped"),
+            Mistake(answer=_unscaled, diagnosis="each needs a factor from itself"),
+            Mistake(answer=_shared_smallest, diagnosis="each needs a factor of its own"),
+            Mistake(answer=lambda a, b: a @ b.t(), diagnosis="nothing was cast"),
+            Mistake(answer=lambda a, b: 1.0, diagnosis="is to be a tensor"),
+        ),
+    ),
+    NumberExercise(
+        id="6.5",
+        title="How INT8 dies",
+        right=share_lost("int8"),
+        unit="the share",
+        tolerance=0.01,
+        because="The step is about 3, so everything within one and a half standard deviations is gone.",
+        mistakes=(
+            Mistake(answer=share_lost("float8_e4m3fn"), diagnosis="That is E4M3, whose steps shrink with the value."),
+            Mistake(answer=1 - share_lost("int8"), diagnosis="That is the share that survives."),
+            Mistake(answer=100 * share_lost("int8"), diagnosis="That is in percent. The answer is a share of 1."),
+            Mistake(answer=share_lost("int8", scaling="row"), diagnosis="You gave each row its own factor."),
+            Mistake(answer=share_lost("int8", size=1.0), diagnosis="You forgot to make the four columns larger."),
+            Mistake(answer=share_lost("int8", size=10.0), diagnosis="You made the columns 10 times larger, not 100."),
+        ),
+    ),
+    NumberExercise(
+        id="6.6",
+        title="When it pays",
+        right=2 * _OUTPUTS,
+        unit="tokens",
+        because="28,672 tokens: 2 bytes a weight against 1 byte a value of the input; the inputs cancel.",
+        mistakes=(
+            Mistake(answer=_OUTPUTS, diagnosis="That is Blackwell, with one cast of the weight. Hopper keeps two."),
+            Mistake(answer=2 * _INPUTS, diagnosis="The inputs cancel: both the weight and the saved input have them."),
+            Mistake(answer=_INPUTS, diagnosis="The inputs cancel. What does a weight cost for each of its outputs?"),
+            Mistake(answer=4 * _OUTPUTS, diagnosis="The bf16 weight is there in both. Only its casts are paid for."),
+            Mistake(answer=2 * _INPUTS * _OUTPUTS, diagnosis="Those are bytes: how many tokens save as much?"),
+            Mistake(answer=2 * (_INPUTS + _OUTPUTS), diagnosis="The output is bf16 in both: it saves nothing."),
+        ),
+    ),
+    ChoiceExercise(
+        id="6.7",
+        title="Why nothing was saved",
+        right="b",
+        because="What is saved for the backward has the dtype it had before.",
+        mistakes=(
+            Mistake(answer="a", diagnosis="Per tensor there are three scales a layer: twelve bytes."),
+            Mistake(answer="c", diagnosis="It rounds to 512 bytes, and in bf16 as in FP8."),
+            Mistake(answer="d", diagnosis="E5M2 has one byte too, and it lives only during the product."),
+        ),
+    ),
+)

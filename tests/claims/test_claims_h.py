@@ -1,0 +1,111 @@
+"""Proofs of group H, FP8 training. The oracles are ml_dtypes, torchao's recipes and published tables."""
+
+import ml_dtypes
+import numpy as np
+import torch
+from torchao.float8 import Float8LinearConfig
+
+from memkit.book.claims import rounds_to
+from memkit.formats.blocks import BLOCK_FORMATS
+from memkit.hardware.cards import CARDS, MIN_CAPABILITY
+from memkit.low_precision.fp8_linear import FP8_RECIPES
+from memkit.low_precision.linear_memory import linear_keeps, saved_inputs_bytes
+from memkit.low_precision.scaling import SCALINGS, DelayedScale, relative_error, scale_to
+from memkit.setup.models import LLAMA_3_8B
+
+E4M3 = "float8_e4m3fn"
+
+
+def normal(deviation: float) -> np.ndarray:
+    return (deviation * np.random.default_rng(0).normal(size=(1024, 1024))).astype(np.float32)
+
+
+def percent_zero(x: np.ndarray) -> float:
+    return 100 * float(np.mean(x == 0))
+
+
+def capability(figure: float) -> tuple[int, ...]:
+    return tuple(int(part) for part in str(figure).split("."))
+
+
+def test_C238(figures):
+    x = normal(figures["deviation"])
+    assert rounds_to(percent_zero(x.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)), figures["lost"])
+    for name in ("tensor", "row", "1x128"):
+        assert rounds_to(percent_zero(scale_to(x, E4M3, name).dequantize()), figures["kept"])
+
+
+def test_C239(figures):
+    rowwise, tensorwise = (Float8LinearConfig.from_recipe_name(name) for name in ("rowwise", "tensorwise"))
+    assert rowwise.cast_config_grad_output.target_dtype == torch.float8_e4m3fn
+    assert tensorwise.cast_config_grad_output.target_dtype == torch.float8_e5m2
+    assert all(FP8_RECIPES[name].gradient_element == E4M3 for name in ("row", "block", "mxfp8"))
+    assert 1 / float(ml_dtypes.finfo(ml_dtypes.float8_e4m3fn).eps) == figures["steps"]
+    assert 1 / float(ml_dtypes.finfo(ml_dtypes.float8_e5m2).eps) == figures["coarse"]
+
+
+def test_C240(figures):
+    assert MIN_CAPABILITY[E4M3] == capability(figures["ada"])
+    assert CARDS["H100 SXM"].compute_capability == capability(figures["hopper"])
+
+
+def test_C241(figures):
+    card = CARDS["H100 SXM"]
+    fp8, bf16 = card.peak_tflops[E4M3], card.peak_tflops["bfloat16"]
+    assert (fp8, bf16) == (figures["fp8"], figures["bf16"])
+    assert rounds_to(fp8 / bf16, figures["times"])
+    n = figures["size"]
+    product, casts = 2 * n**3 / (fp8 * 1e12), 2 * n**2 * (2 + 2 + 1) / 3.35e12  # read twice in bf16, written in FP8
+    assert n == 4096 and rounds_to(2 * n**3 / (bf16 * 1e12) / (product + casts), figures["with_casts"])
+    assert linear_keeps("torchao float8", 128, 128, 128) == linear_keeps("bf16", 128, 128, 128)
+
+
+def test_C242(figures):
+    card = CARDS["H100 SXM"]
+    assert card.compute_capability >= MIN_CAPABILITY[E4M3] and card.peak_tflops[E4M3] == figures["tflops"]
+    for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
+        assert ml_dtypes.finfo(dtype).bits == figures["bits"]
+
+
+def test_C243(figures):
+    config = Float8LinearConfig.from_recipe_name("tensorwise")
+    assert config.cast_config_input.target_dtype == config.cast_config_weight.target_dtype == torch.float8_e4m3fn
+    assert torch.finfo(config.cast_config_input.target_dtype).max == figures["e4m3"]
+    assert torch.finfo(config.cast_config_grad_output.target_dtype).max == figures["e5m2"]
+
+
+def test_C244(figures):
+    for name, size in (("block", "tile"), ("mxfp8", "mx"), ("nvfp4", "nv")):
+        assert SCALINGS[FP8_RECIPES[name].input_scaling].block_shape == (1, figures[size])
+    assert SCALINGS[FP8_RECIPES["block"].weight_scaling].block_shape == (figures["tile"],) * 2
+    assert SCALINGS[FP8_RECIPES["delayed"].input_scaling].block_shape == (0, 0)
+
+
+def test_C246(figures):
+    x = normal(1.0)
+    errors = [100 * relative_error(x, scale_to(x, E4M3, name).dequantize()) for name in ("tensor", "row", "128x128")]
+    assert rounds_to(errors[0], figures["error"]) and max(errors) - min(errors) < 0.02
+    assert SCALINGS["128x128"].block_shape == (figures["tile"],) * 2
+
+
+def test_C247(figures):
+    scale = DelayedScale()
+    assert (scale.margin, scale.history_len, scale.algo) == (figures["margin"], figures["history"], "max")
+    assert (FP8_RECIPES["delayed"].element, FP8_RECIPES["delayed"].gradient_element) == (E4M3, "float8_e5m2")
+    scale = scale.after(56.0)
+    for _ in range(figures["history"] - 1):
+        scale = scale.after(3.5)
+    assert scale.multiplier == 8.0 and scale.after(3.5).multiplier == 128.0
+
+
+def test_C250(figures):
+    assert MIN_CAPABILITY["float4_e2m1fn"] == capability(figures["capability"])
+    assert BLOCK_FORMATS["mxfp8_e4m3"].bits_per_value == figures["mx"] == 8 * (1 + 1 / 32)
+    assert BLOCK_FORMATS["nvfp4"].bits_per_value == figures["nv"] == 4 + 8 / 16
+
+
+def test_C251(figures):
+    """torchtitan's table: Llama 3 8B, FSDP 4, 32 x 2,048 tokens: bf16 174.49 GiB, NVFP4 110.95 GiB."""
+    assert rounds_to(174.49 - 110.95, figures["measured"])
+    kept = [saved_inputs_bytes(LLAMA_3_8B, 32 * 2048, int(0.85 * 32), name) for name in ("bf16", "TE NVFP4")]
+    assert rounds_to((kept[0] - kept[1]) / 2**30, figures["formula"])
