@@ -5,14 +5,18 @@ function makes one and draws it once, for a page or a file.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 
+import numpy as np
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from PIL import Image
 
+from memkit.formats.decoding import all_values
 from memkit.formats.reading import Nearest, nearest_in, number_text, read_code
 from memkit.formats.records import Format
+from memkit.formats.rounding import round_to
 from memkit.pictures.bits import BitPicture
 from memkit.pictures.number_line import NumberLinePicture
 from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture, hatched
@@ -118,3 +122,34 @@ def note_on(nearest: Nearest) -> str:
     return (
         "underflow to 0" if nearest.value == 0 else f"{error:.2g}" if error < 1e-4 else f"{100 * error:.2g} %"
     )
+
+
+def scaled_block_figure(values: Sequence[float], scales: Mapping[str, float], fmt: str, title: str) -> Picture:
+    """Where the values of one block land for each scale: dots above, the format's values times the scale below."""
+    picture = Picture(height_inches=0.75 + 1.15 * len(scales))
+    height = picture.get_figheight()
+    plot = picture.add_axes((0.03, 0.02, 0.94, 1 - 0.5 / height))
+    held = {}
+    grid = np.unique(np.abs(all_values(fmt)))
+    right = max(max(values), *(grid[-1] * scale for scale in scales.values())) * 1.08
+    plot.set(xlim=(-right * 0.02, right), ylim=(len(scales) - 0.05, -0.3))
+    plot.axis("off")
+    for row, (name, scale) in enumerate(scales.items()):
+        held[name] = round_to(np.asarray(values) / scale, fmt, overflow="saturate") * scale
+        plot.text(0, row - 0.18, f"{name}: scale {scale:g}", fontsize=9.5, fontweight="bold", color=INK)
+        plot.plot([0, right], [row + 0.5] * 2, color=GREY, linewidth=1)
+        for tick in grid * scale:
+            plot.plot([tick, tick], [row + 0.5, row + 0.58], color=INK, linewidth=1.2)
+            plot.text(tick, row + 0.61, f"{tick:g}", fontsize=8.5, ha="center", va="top", color=GREY)
+        for value, landed in zip(values, held[name], strict=True):
+            plot.plot([value], [row + 0.12], "o", color=OKABE_ITO[1], markersize=6)
+            plot.text(value, row + 0.04, f"{value:g}", fontsize=8.5, ha="center", va="bottom", color=INK)
+            arrow = {"arrowstyle": "-|>", "color": OKABE_ITO[1], "linewidth": 1.2, "shrinkA": 4, "shrinkB": 0}
+            plot.annotate("", (landed, row + 0.5), (value, row + 0.12), arrowprops=arrow)
+    picture.text(0.012, 1 - 0.22 / height, title, fontsize=11.5, fontweight="bold", va="center", color=INK)
+    told = "; ".join(
+        f"{name}, scale {scale:g}: {', '.join(f'{v:g} to {h:g}' for v, h in zip(values, held[name], strict=True))}"
+        for name, scale in scales.items()
+    )
+    picture.alt = f"{title}. {told}."
+    return picture
