@@ -152,6 +152,8 @@ class TimelinePicture(Picture):
         self.bars = stacked_patches(self.plot)
         for patch in self.bars.values():
             self.move(patch)
+        outline = {"facecolor": "none", "edgecolor": GREY, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 3}
+        self.ghost = self.move(self.plot.add_patch(PathPatch(Path([(0, 0)]), visible=False, **outline)))
         self.pointer = self._moving_text(self.plot, 0, 0, fontsize=9, ha="center", va="bottom", text="▼")
         self.card_name = self._moving_text(self.plot, 0, 0, fontsize=9, va="bottom", has_box=True)
         self.card_name.set_transform(self.plot.get_yaxis_transform())
@@ -180,11 +182,12 @@ class TimelinePicture(Picture):
     def redraw(
         self, timeline: MemoryTimeline, selected: Instant | None = None, capacity_bytes: int | None = None,
         card_name: str = "card", title: str = "Memory through a training step", fades_later: bool = False,
+        before: MemoryTimeline | None = None,
     ) -> "TimelinePicture":  # fmt: skip
         """Show ``timeline``; the parts of ``selected`` (the peak, if not given) are written out beside it.
 
         ``capacity_bytes`` draws the card as a line; ``fades_later`` pales the instants after the selected
-        one.
+        one; ``before`` is another timeline, whose bars are outlined.
         """
         instants = drawn_instants(timeline)
         selected = selected if selected in instants else max(instants, key=lambda i: i.total_bytes)
@@ -204,6 +207,7 @@ class TimelinePicture(Picture):
             text.set_text(tick_words(top * quarter // 4))
         self._draw_card(instants, capacity_bytes, top)
         stack(self.bars, instants, self.places, 0.88, index if fades_later else len(instants))
+        self._outline(instants, before, top // 250)
         break_line, height = ("\n", 0.09) if len(instants) > 8 else (" ", 0.05)
         for text, x, instant in zip(self.totals, self.places, instants, strict=True):
             y = instant.total_bytes + top * 0.01
@@ -215,6 +219,18 @@ class TimelinePicture(Picture):
         self._write_words(timeline, selected, capacity_bytes, card_name, title)
         self.alt = describe(timeline, title)
         return self
+
+    def _outline(self, instants: list[Instant], before: MemoryTimeline | None, least: int) -> None:
+        """The bars of the timeline before, where their height differs by more than ``least`` bytes."""
+        known = {(i.name, i.step, i.micro_batch): i.total_bytes for i in drawn_instants(before)} if before else {}
+        paths = []
+        for x, instant in zip(self.places, instants, strict=True):
+            height = known.get((instant.name, instant.step, instant.micro_batch), instant.total_bytes)
+            if abs(height - instant.total_bytes) > least:
+                paths.append(Path([(x - 0.44, 0), (x - 0.44, height), (x + 0.44, height), (x + 0.44, 0)]))
+        self.ghost.set_visible(bool(paths))
+        if paths:
+            self.ghost.set_path(Path.make_compound_path(*paths))
 
     def _arrange(self, instants: list[Instant]) -> None:
         """Place the bars in groups by phase and name them below the axis."""

@@ -7,42 +7,63 @@ from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
 from memkit.pictures.timeline import TimelinePicture, drawn_instants
 from memkit.setup.models import PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA, ModelConfig
-from memkit.setup.recipes import OPTIMIZERS, PRECISIONS, OptimizerConfig
+from memkit.setup.recipes import IMPLEMENTATIONS, OPTIMIZERS, PRECISIONS, OptimizerConfig
 from memkit.setup.strategies import RECOMPUTATIONS
 from memkit.setup.training import ATTENTIONS, TrainingSetup
 from memkit.units import format_count
 from memkit.widgets.panel import Number, Panel, View, choice
 
+OPENING, LONGEST = "Llama-2-7B", 8192
 MODELS = {config.name: config for config in (TINY_GPT2, TINY_LLAMA, *PUBLISHED_MODELS.values())}
 
 
 class MemoryExplorer(Panel):
-    """Model, recipe, optimizer, batch, sequence, attention, recomputation, accumulation and card → the
-    step's bytes.
+    """Model, recipe, optimizer and its implementation, batch, sequence, attention, dropout, recomputation,
+    accumulation and card → the step's bytes.
 
-    ``model`` may be a ``ModelConfig`` of the reader's own.
+    It opens on chapter 01's question. ``model`` may be a ``ModelConfig`` of the reader's own.
     """
 
-    def __init__(self, model: str | ModelConfig = "GPT-2 small", **values):
+    def __init__(self, model: str | ModelConfig = OPENING, **values):
         self.models = dict(MODELS)
         if isinstance(model, ModelConfig):
             self.models[model.name] = model
             model = model.name
         self.bars = TimelinePicture()
         setup = {
-            "model": choice("Model", list(self.models), "GPT-2 small"),
-            "precision": choice("Recipe", list(PRECISIONS), "fp32"),
+            "model": choice("Model", list(self.models), OPENING),
+            "precision": choice("Recipe", list(PRECISIONS), "pure bf16"),
             "optimizer": choice("Optimizer", list(OPTIMIZERS), "AdamW"),
-            "micro_batch_size": Number("Micro-batch", 8, low=1, high=64),
-            "seq_len": Number("Sequence", 1024, low=128, high=8192, step=128),
+            "implementation": choice("Its step", list(IMPLEMENTATIONS), "foreach"),
+            "micro_batch_size": Number("Micro-batch", 1, low=1, high=64),
+            "seq_len": Number("Sequence", 2048, low=128, high=LONGEST, step=128),
             "grad_accum_steps": Number("Accumulation", 1, low=1, high=32),
             "attention": choice("Attention", list(ATTENTIONS), "flash"),
+            "dropout": choice("Dropout", [0.0, 0.1], 0.0),
             "recomputation": choice("Recomputation", list(RECOMPUTATIONS), "none"),
-            "card": choice("Card", [NO_CARD, *CARDS], "RTX 4090"),
+            "card": choice("Card", [NO_CARD, *CARDS], "H100 SXM"),
         }
-        super().__init__(setup, **({} if model == "GPT-2 small" else {"model": model}), **values)
+        self.before = self.now = None
+        super().__init__(setup, **({} if model == OPENING else {"model": model}), **values)
 
-    def setup(self, model, precision, optimizer, **shape) -> TrainingSetup:
+    def longest(self, model: str) -> int:
+        """Tokens that the sequence's slider offers for a model: learned positions end."""
+        config = self.models[model]
+        return min(LONGEST, config.max_seq_len) if config.position == "learned" else LONGEST
+
+    def set(self, **changes) -> None:
+        """Move controls; a model with fewer positions takes the sequence with it, unless one is given."""
+        if isinstance(model := changes.get("model"), str) and model in self.models and "seq_len" not in changes:
+            changes["seq_len"] = min(self.controls["seq_len"].value, self.longest(model))
+        super().set(**changes)
+        self.controls["seq_len"].slider.max = self.longest(self.controls["model"].value)
+
+    def _moved(self, change) -> None:
+        if not self._is_setting and change["owner"] is self.controls["model"]:
+            return self.set(model=change["new"])
+        return super()._moved(change)
+
+    def setup(self, model, precision, optimizer, implementation, **shape) -> TrainingSetup:
         """The ``TrainingSetup`` of a state.
 
         Raises: ValueError: a name that no menu has, or a shape that no setup takes.
@@ -53,7 +74,7 @@ class MemoryExplorer(Panel):
         return TrainingSetup(
             model=self.models[model],
             precision=PRECISIONS[precision],
-            optimizer=OptimizerConfig(name=optimizer),
+            optimizer=OptimizerConfig(name=optimizer, implementation=implementation),
             **shape,
         )
 
@@ -67,7 +88,9 @@ class MemoryExplorer(Panel):
         title = (
             f"{setup.model.name}, {format_count(count_parameters(setup.model))} parameters: one training step"
         )
-        self.bars.redraw(timeline, capacity_bytes=capacity, card_name=card, title=title)
+        if timeline is not self.now:
+            self.before, self.now = self.now, timeline
+        self.bars.redraw(timeline, capacity_bytes=capacity, card_name=card, title=title, before=self.before)
         return View(
             png=self.bars.png(),
             alt=self.bars.alt,

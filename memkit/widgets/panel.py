@@ -61,10 +61,13 @@ class Number(widgets.HBox):
         super().__init__([self.box, self.slider], layout=WIDE)
         self.add_class("memkit-number")
         self.value = value
-        traitlets.link((self, "value"), (self.box, "value"))
+        self.box.observe(self._type, "value")
         self._is_following = False
         self.slider.observe(self._slide, "value")
         self.observe(self._follow, "value")
+
+    def _type(self, change) -> None:
+        self.value = change["new"]
 
     def _slide(self, change) -> None:
         if not self._is_following:
@@ -72,6 +75,7 @@ class Number(widgets.HBox):
 
     def _follow(self, change) -> None:
         self._is_following = True
+        self.box.value = change["new"]
         self.slider.value = min(max(change["new"], self.slider.min), self.slider.max)
         self._is_following = False
 
@@ -215,13 +219,13 @@ class Panel(widgets.VBox):
         words = [f"Error: {self.error}."] if self.error else []
         return " ".join([*words, *(self.shown.words[:1] if self.shown else ())])
 
-    def _repr_mimebundle_(self, **kwargs) -> dict:
-        """The live panel, and its static twin for pages without a kernel: a PNG and one line."""
+    def _repr_mimebundle_(self, **kwargs) -> tuple[dict, dict]:
+        """The live panel, and its static twin for pages without a kernel: a PNG with its alt text and one line."""
         bundle = super()._repr_mimebundle_(**kwargs)
+        bundle["text/plain"] = self.summary
         if self.shown:
             bundle["image/png"] = base64.b64encode(self.shown.png).decode()
-        bundle["text/plain"] = self.summary
-        return bundle
+        return bundle, {"image/png": {"alt": self.shown.alt}} if self.shown else {}
 
 
 def html_table(rows: tuple[tuple[str, ...], ...]) -> str:

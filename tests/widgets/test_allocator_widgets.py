@@ -287,7 +287,7 @@ def test_a_source_without_events_is_refused(trace):
 @pytest.mark.parametrize("make", [AllocatorLab, lambda: SnapshotView(trace_memory(build, steps=1))])
 def test_a_page_without_a_kernel_shows_a_picture_and_one_line(make):
     panel = make()
-    bundle = panel._repr_mimebundle_()
+    bundle, _ = panel._repr_mimebundle_()
     bundle = bundle[0] if isinstance(bundle, tuple) else bundle
     assert pixels(base64.b64decode(bundle["image/png"])).shape[1] == 800
     assert bundle["text/plain"] == panel.summary and "\n" not in panel.summary

@@ -85,7 +85,7 @@ def test_it_is_accessible_and_has_a_static_twin(panel):
     for name, control in shown.controls.items():
         named = control.box if isinstance(control, Number) else getattr(control, "text", control)
         assert named.description, name
-    bundle = shown._repr_mimebundle_()
+    bundle, _ = shown._repr_mimebundle_()
     assert Image.open(io.BytesIO(base64.b64decode(bundle["image/png"]))).width == 800
     assert bundle["text/plain"] == shown.summary and "\n" not in shown.summary
 

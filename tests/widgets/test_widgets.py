@@ -42,8 +42,8 @@ def other_value(control):
 
 
 CONTROLS = (
-    "model", "precision", "optimizer", "micro_batch_size", "seq_len", "grad_accum_steps", "attention",
-    "recomputation", "card",
+    "model", "precision", "optimizer", "implementation", "micro_batch_size", "seq_len", "grad_accum_steps",
+    "attention", "dropout", "recomputation", "card",
 )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_the_explorer_has_the_controls_the_book_promises(explorer):
 
 @pytest.mark.parametrize("name", [name for name in CONTROLS])
 def test_every_control_changes_the_picture_and_the_words(explorer, name):
-    explorer.set(model="Llama-3-8B")  # rotary positions: one token more is legal
+    explorer.set(model="Llama-3-8B", micro_batch_size=8)  # activations decide the peak; one token more is legal
     before = explorer.shown, explorer.picture.value, explorer.status.value
     control = explorer.controls[name]
     control.value = other_value(control)
@@ -106,6 +106,7 @@ MORE_NONSENSE = [
     {name: value}
     for name in CONTROLS
     for value in (None, "", -1, 0, 1.5, math.nan, math.inf, "nonsense", [], {}, b"8", object, True, 10**30)
+    if (name, value) != ("dropout", 0)
 ] + [{"colour": "red"}, {"seq_len": 1025}, {"model": "gpt2"}, {"card": "H100"}, {"micro_batch_size": np.nan}]
 
 
@@ -129,7 +130,31 @@ def test_a_bad_value_is_explained_inside_and_changes_nothing(explorer_of_module,
 
 @pytest.fixture(scope="module")
 def explorer_of_module():
-    return MemoryExplorer()
+    return MemoryExplorer("GPT-2 small", micro_batch_size=8)
+
+
+def test_a_refused_value_is_explained_and_the_box_goes_back():
+    explorer = MemoryExplorer()
+    explorer.controls["micro_batch_size"].box.value = -5
+    assert "micro_batch_size=-5" in explorer.error
+    assert explorer.controls["micro_batch_size"].box.value == 1
+
+
+def test_what_the_sequence_s_slider_offers_it_accepts():
+    explorer = MemoryExplorer(micro_batch_size=1)
+    explorer.controls["model"].value = "GPT-2 small"
+    assert explorer.error == ""
+    slider = explorer.controls["seq_len"].slider
+    assert (slider.max, explorer.value["seq_len"]) == (GPT2_SMALL.max_seq_len, GPT2_SMALL.max_seq_len)
+    slider.value = slider.max
+    assert explorer.error == ""
+
+
+def test_the_setting_before_is_outlined():
+    explorer = MemoryExplorer()
+    assert not explorer.bars.ghost.get_visible()
+    explorer.controls["implementation"].value = "fused"
+    assert explorer.bars.ghost.get_visible()
 
 
 def test_there_are_at_least_fifty_bad_values():
@@ -151,7 +176,7 @@ def test_a_bad_value_in_the_one_line_still_gives_a_panel():
     explorer = MemoryExplorer(micro_batch_size="eight")
     assert "micro_batch_size='eight' is not a whole number" in explorer.error
     assert explorer.summary.startswith("Error: micro_batch_size='eight'")
-    assert explorer.value["micro_batch_size"] == 8
+    assert explorer.value["micro_batch_size"] == 1
 
 
 def test_an_error_of_any_kind_stays_inside():
@@ -162,7 +187,7 @@ def test_an_error_of_any_kind_stays_inside():
     panel = Broken({"number": Number("Number", 1, 0, 9)})
     assert panel.error == "ZeroDivisionError: <b>oops</b>"
     assert "&lt;b&gt;oops" in panel.alert.value
-    assert panel._repr_mimebundle_()["text/plain"] == "Error: ZeroDivisionError: <b>oops</b>."
+    assert panel._repr_mimebundle_()[0]["text/plain"] == "Error: ZeroDivisionError: <b>oops</b>."
 
 
 def test_a_value_that_a_control_refuses_is_taken_back():
@@ -308,7 +333,8 @@ def test_it_is_accessible(make):
 @pytest.mark.parametrize("make", [MemoryExplorer, StepTimeline])
 def test_it_carries_a_static_twin(make):
     panel = make()
-    bundle = panel._repr_mimebundle_()
+    bundle, metadata = panel._repr_mimebundle_()
+    assert metadata["image/png"]["alt"] == panel.shown.alt
     image = Image.open(io.BytesIO(base64.b64decode(bundle["image/png"])))
     assert image.size == (800, 430)
     assert bundle["text/plain"] == panel.summary and "\n" not in panel.summary
