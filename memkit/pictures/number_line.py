@@ -113,7 +113,7 @@ class NumberLinePicture(Picture):
         self.plot.set_xlim(left - margin, right + margin)
         if is_log:
             step = max(1, math.ceil((right - left) / 12))
-            powers = range(math.ceil(left), math.floor(right) + 1, step)
+            powers = range(math.ceil(left / step) * step, math.floor(right) + 1, step)  # 2**0 among them
             self.plot.set_xticks(list(powers), [f"$2^{{{power}}}$" for power in powers])
         else:
             ticks = np.linspace(low, high, 9)

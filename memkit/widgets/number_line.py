@@ -1,5 +1,8 @@
 """The number line: every value of one or two formats, by power of two or by size."""
 
+import math
+
+import ipywidgets
 import numpy as np
 
 from memkit.formats.decoding import all_values
@@ -8,7 +11,7 @@ from memkit.formats.records import FORMATS, FloatFormat, Format
 from memkit.formats.rounding import neighbours
 from memkit.pictures.number_line import MAX_BITS, NumberLinePicture
 from memkit.units import as_whole_number
-from memkit.widgets.panel import Number, Panel, View, choice, switch
+from memkit.widgets.panel import LABEL, WIDE, Number, Panel, View, choice, switch
 
 NAMES = tuple(name for name, fmt in FORMATS.items() if fmt.bits <= MAX_BITS)
 NONE = "no second format"
@@ -19,8 +22,8 @@ MAX_ZOOM = 280
 class NumberLine(Panel):
     """One or two formats, logarithmic or linear, and a zoom → their values as ticks, subnormal ones apart.
 
-    ``zoom`` halves the largest value shown so many times; zero stays in the middle of the linear line, the
-    smallest positive value at the left end of the logarithmic one.
+    ``zoom`` halves so many times what is shown: of the linear line the length, with ``around`` in its middle;
+    of the logarithmic one the largest value, the smallest positive one staying at its left end.
     """
 
     def __init__(self, **values):
@@ -30,10 +33,11 @@ class NumberLine(Panel):
             "second": choice("Second", [NONE, *NAMES], "float8_e5m2"),
             "is_log": switch("logarithmic", True),
             "zoom": Number("Zoom", 0, low=0, high=20),
+            "around": ipywidgets.FloatText(0.0, description="Around (linear)", style=LABEL, layout=WIDE),
         }
         super().__init__(controls, **values)
 
-    def view(self, format: str, second: str, is_log: bool, zoom: int) -> View:
+    def view(self, format: str, second: str, is_log: bool, zoom: int, around: float) -> View:
         """The ticks between the ends that the zoom leaves."""
         for name, value, allowed in (("format", format, NAMES), ("second", second, (NONE, *NAMES))):
             if not isinstance(value, str) or value not in allowed:
@@ -44,8 +48,7 @@ class NumberLine(Panel):
         if zoom > MAX_ZOOM:
             raise ValueError(f"zoom={zoom} is above {MAX_ZOOM}: no format here reaches so far down")
         formats = [FORMATS[name] for name in (format, second) if name != NONE]
-        high = max(fmt.max for fmt in formats) / 2**zoom
-        low = min(least(fmt) for fmt in formats) if is_log else -high
+        low, high = window(formats, is_log, zoom, around)
         if is_log and not low < high:
             raise ValueError(f"zoom={zoom} leaves nothing: the smallest positive value is {number_text(low)}")
         self.line.redraw(*formats, is_log=is_log, low=low, high=high)
@@ -55,6 +58,25 @@ class NumberLine(Panel):
             words=(*map(summary, formats), *([contrast(*formats)] if len(formats) == 2 else [])),
             table=rows(formats, low, high),
         )
+
+
+def window(formats: list[Format], is_log: bool, zoom: int, around: float) -> tuple[float, float]:
+    """The ends of what is shown.
+
+    >>> window([FORMATS["int4"]], False, 0, 0.0), window([FORMATS["bfloat16"]], False, 125, 256.0)
+    ((-8.0, 7.0), (248.03125, 263.96875))
+    """
+    if isinstance(around, bool) or not isinstance(around, (int, float)) or not math.isfinite(around):
+        raise ValueError(f"around={around!r} is not a finite number")
+    first, last = min(fmt.min for fmt in formats), max(fmt.max for fmt in formats)
+    if not first <= around <= last:
+        raise ValueError(f"around={around!r} is outside the values, {number_text(first)} to {number_text(last)}")
+    if is_log:
+        return min(least(fmt) for fmt in formats), last / 2**zoom
+    if not zoom:
+        return float(first), float(last)
+    half = (last / 2 - first / 2) / 2**zoom
+    return around - half, around + half
 
 
 def least(fmt: Format) -> float:
@@ -79,6 +101,13 @@ def summary(fmt: Format) -> str:
 def contrast(first: Format, second: Format) -> str:
     """Which of two formats reaches further and which is finer at 1."""
     spans = [fmt.max / least(fmt) for fmt in (first, second)]
+    if "nf4" in (first.name, second.name):  # a table: compared as shares of the largest value
+        gaps = [float(np.diff(all_values(fmt)).min() / fmt.max) for fmt in (first, second)]
+        fine = (first, second)[gaps[1] < gaps[0]]
+        return (
+            f"As shares of their largest values, {fine.name} is the finer: its smallest step is "
+            f"{min(gaps):.3f}, the other's {max(gaps):.3f}."
+        )
     steps = [gap_at(fmt, 1.0) if fmt.max > 1 else float("inf") for fmt in (first, second)]
     wide = (first, second)[spans[1] > spans[0]]
     reach = f"{wide.name} spans {np.log2(max(spans)):.0f} powers of two, the other {np.log2(min(spans)):.0f}"

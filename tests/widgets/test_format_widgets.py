@@ -28,7 +28,7 @@ from memkit.widgets.rounding_lab import RoundingLab
 PANELS = (BitExplorer, NumberLine, RoundingLab)
 MOVES = {
     BitExplorer: {"format": "bfloat16", "number": "0.1", "saturates": False, "code": 0x29},
-    NumberLine: {"format": "float16", "second": NONE, "is_log": False, "zoom": 5},
+    NumberLine: {"format": "float16", "second": NONE, "is_log": False, "zoom": 5, "around": 2.0},
     RoundingLab: {"format": "float16", "term": "0.01", "num_terms": 1000, "seed": 3},
 }
 BAD = [
@@ -36,7 +36,7 @@ BAD = [
     for panel, moves in MOVES.items()
     for name in moves
     for value in (None, "nonsense", -1, 1.5, math.nan, math.inf, [], object, 10**30, 1j)
-    if not (name in ("number", "term") and value in (-1, 1.5, 10**30))
+    if not (name in ("number", "term") and value in (-1, 1.5, 10**30) or name == "around" and value in (-1, 1.5))
 ]
 
 
@@ -55,6 +55,8 @@ def test_every_control_changes_the_picture(panel, name):
     shown = panel()
     if panel is BitExplorer and name == "saturates":
         shown.set(number="1000")
+    if name == "around":
+        shown.set(is_log=False, zoom=5)
     before = shown.picture.value
     shown.controls[name].value = MOVES[panel][name]
     assert shown.error == ""
@@ -266,7 +268,16 @@ def test_two_formats_are_compared_in_words():
     words = NumberLine(format="bfloat16", second="float16").shown.words[-1]
     assert "bfloat16 spans 261 powers of two, the other 40" in words and "float16 is the finer" in words
     words = NumberLine(format="int4", second="nf4").shown.words[-1]
-    assert "int4 is the finer, a step of 1 against" in words
+    assert "shares of their largest values, nf4 is the finer: its smallest step is 0.080" in words
+
+
+def test_the_line_can_be_looked_at_anywhere():
+    panel = NumberLine(format="bfloat16", second=NONE, is_log=False, zoom=125, around=256)
+    assert panel.error == ""
+    near = np.arange(248.03125, 264, 2**-10, dtype=np.float32).astype(ml_dtypes.bfloat16).astype(float)
+    inside = np.unique(near[(near >= 248.03125) & (near <= 263.96875)])
+    assert panel.shown.table[1][2] == str(inside.size)
+    assert NumberLine(format="int4", second=NONE, is_log=False).shown.table[1][2] == "16"  # −8 too
 
 
 def test_a_zoom_past_the_end_is_explained():
