@@ -109,7 +109,7 @@ PROGRAMS = [
             refused={"cpu": "its data is not allocated yet"}),
     Program(name="FSDP2, one rank of 8", build=fully_sharded),
     Program(name="FSDP2 in bf16, one rank of 8", build=functools.partial(fully_sharded, mp_policy=IN_BF16),
-            warns="workspace that oneDNN takes", off="0.0 %"),
+            warns="workspace that oneDNN takes", off="−2.2 %"),
     Program(name="FSDP2, kept gathered", build=functools.partial(fully_sharded, reshard_after_forward=False)),
     Program(name="tensor parallel, one rank of 8", build=tensor_parallel),
 ]
