@@ -64,7 +64,7 @@ def test_it_is_accessible_and_has_a_static_twin(old, panel):
     assert shown.table.value.count('scope="row"') == len(shown.shown.table) - 1 >= 2
     for control in shown.controls.values():
         assert (control.box if isinstance(control, Number) else control).description
-    bundle = shown._repr_mimebundle_()
+    bundle, _ = shown._repr_mimebundle_()
     assert Image.open(io.BytesIO(base64.b64decode(bundle["image/png"]))).width == 800
     assert bundle["text/plain"] == shown.summary and "\n" not in shown.summary
 
