@@ -6,8 +6,14 @@ micro-batch is then bounded by memory, and the accumulation steps follow, if the
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
 
+from memkit.formats.dtypes import dtype_bits
+from memkit.formula.estimate import estimate_memory
+from memkit.formula.parameters import count_parameters
+from memkit.hardware.cards import Card
 from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
+from memkit.timeline import Instant
 from memkit.units import as_whole_number, format_count
 
 
@@ -81,3 +87,36 @@ def planned_setup(setup: TrainingSetup, plan: BatchPlan) -> TrainingSetup:
     return replace(
         setup, seq_len=plan.seq_len, micro_batch_size=plan.micro_batch_size, grad_accum_steps=plan.grad_accum_steps
     )
+
+
+@cache
+def peak_of(setup: TrainingSetup) -> Instant:
+    """The highest moment of a second step. The third micro-batch and those after it are as high as the second."""
+    few = replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))
+    return estimate_memory(few).for_step(2).peak
+
+
+def least_seconds(setup: TrainingSetup, card: Card) -> float:
+    """Seconds of a step's forwards and backwards that no kernel goes below on ``card``, by its data sheet's rates.
+
+    A pass does 6 FLOPs a parameter and token, and reads each weight three times: forward, and twice in the backward.
+    The larger of the two times counts. So a micro-batch of too few tokens waits for the weights.
+    """
+    num_parameters, precision = count_parameters(setup.model), setup.precision
+    rates = card.peak_tflops
+    rate = rates.get(precision.compute_dtype, rates["float32"]) * 10**12
+    arithmetic = 6 * num_parameters * setup.seq_len * setup.micro_batch_size / rate
+    weights = 3 * num_parameters * dtype_bits(precision.compute_dtype) / 8 / card.memory_bandwidth
+    return setup.grad_accum_steps * max(arithmetic, weights)
+
+
+def micro_batch_choices(setup: TrainingSetup, plan: BatchPlan) -> list[TrainingSetup]:
+    """The plan's window in micro-batches of 1, 2, 4, ... sequences and in one piece, its own among them."""
+    num_sequences = plan.micro_batch_size * plan.grad_accum_steps
+    sizes = {2**power for power in range(num_sequences.bit_length())} | {plan.micro_batch_size, num_sequences}
+    whole = sorted(size for size in sizes if num_sequences % size == 0)
+    return [
+        planned_setup(setup, replace(plan, micro_batch_size=size, grad_accum_steps=num_sequences // size))
+        for size in whole
+        if num_sequences // size <= MAX_GRAD_ACCUM_STEPS
+    ]

@@ -11,6 +11,7 @@ Reading order:
 - ``over_time``: every allocation of a step in order, stacked by part
 - ``breakdown``: a block with what it keeps, curves over batch or length, the memory hierarchy
 - ``streams``: kernels and copies as bars on their streams
+- ``batch_plan``: one global batch in micro-batches of 1, 2, 4, ... sequences
 - ``bits``: one code, bit by bit
 - ``number_line``: all values of a format on a line
 - ``sums``: a sum that grows, or sticks
@@ -33,6 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
     from memkit.pictures.allocator import allocations_figure, allocator_picture
     from memkit.pictures.bands import stack_bands
+    from memkit.pictures.batch_plan import BatchPlanPicture
     from memkit.pictures.bits import BitPicture
     from memkit.pictures.breakdown import block_figure, hierarchy_figure, memory_curves_figure
     from memkit.pictures.comparison import breakdown_figure, compare_figure, timeline_figure

@@ -54,7 +54,7 @@ def over_time_figure(panels: Mapping[str, MemoryTimeline], *, step: int = 2, tit
         plot.plot([peak + 0.5], [total], "v", color=INK, markersize=6, clip_on=False)
         plot.set_title(f"{name}: peak {format_bytes(total)} in the {phase}", fontsize=10, loc="left", color=INK)
         told.append(f"{name}: the peak, {format_bytes(total)}, is in the {phase}")
-    _key(picture)
+    name_parts_in_rows(picture, top_inches=0.75)
     picture.text(0.012, 0.985, title, fontsize=11.5, fontweight="bold", va="top", color=INK)
     picture.alt = f"{title or 'Memory over time'}, stacked by part, event by event. {'; '.join(told)}."
     return picture
@@ -104,11 +104,12 @@ def _draw(plot, heights: dict[str, list[int]], phases: list[tuple[str, int, int]
             plot.text((start + end) / 2, -0.03 * top, name, ha="center", va="top", fontsize=8, color=GREY)
 
 
-def _key(picture: Picture) -> None:
+def name_parts_in_rows(picture: Picture, top_inches: float) -> None:
+    """Swatch and name of every part, one row each, in the right fifth of a picture."""
     side = picture.add_axes((0.82, 0, 0.18, 1), xlim=(0, 1), ylim=(0, picture.get_figheight()))
     side.axis("off")
     for row, part in enumerate(reversed(PARTS)):
-        y = picture.get_figheight() - 0.75 - 0.27 * row
+        y = picture.get_figheight() - top_inches - 0.27 * row
         colour, hatch = LOOK[part]
         corners = [(0, y), (0.13, y), (0.13, y + 0.15), (0, y + 0.15)]
         side.add_collection(hatched(PolyCollection, [corners], facecolor=colour, hatch=hatch))

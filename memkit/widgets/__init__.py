@@ -17,6 +17,7 @@ Reading order:
 - ``rounding_lab``: add a small number again and again
 - ``loss_scaling_lab``: what FP16 makes of gradients at each scale
 - ``scaling_labs``: what a scaling, an outlier and a spike cost in eight bits
+- ``batch_planner``: a global batch in tokens, cut for a card
 """
 
 from memkit import loaded_when_used
@@ -24,6 +25,7 @@ from memkit import loaded_when_used
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
     from memkit.widgets.allocator_lab import AllocatorLab
+    from memkit.widgets.batch_planner import BatchPlanner
     from memkit.widgets.bit_explorer import BitExplorer
     from memkit.widgets.frontier_explorer import FrontierExplorer
     from memkit.widgets.loss_scaling_lab import LossScalingLab

@@ -14,6 +14,7 @@ Reading order:
 - ``chapter_02``: what a number of 16, 8 or 4 bits holds
 - ``chapter_03``: what mixed precision keeps, and how its loops go wrong
 - ``chapter_04``: what recomputation keeps and what it costs
+- ``chapter_05``: gradient accumulation, equal to the big batch, and its price
 - ``chapter_06``: what eight bits hold, and what they save
 - ``chapter_07``: reading memory and running out of it
 - ``chapter_11``: cards, and what inference keeps

@@ -1,0 +1,245 @@
+"""The exercises of chapter 05: gradient accumulation, equal to the big batch, and its price."""
+
+from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, Mistake, NumberExercise
+from memkit.fitting.batch_plan import peak_of, plan_batch
+from memkit.setup.models import GPT2_MEDIUM
+from memkit.setup.recipes import OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.units import GIB, format_bytes
+
+LLAMA_2_7B_PARAMETERS = 6_738_415_616
+CARD_BYTES, CONTEXT_BYTES, NUM_SEQUENCES = 27 * GIB // 2, GIB // 2, 64
+
+
+def token_weights(counts):
+    """Each micro-batch's share of the window's target tokens."""
+    return [count / sum(counts) for count in counts]
+
+
+def steps_of(num_batches, N):
+    """The factor of each micro-batch's mean loss, for every window of an epoch."""
+    full, rest = divmod(num_batches, N)
+    return [1 / N] * full + ([1 / rest] if rest else [])
+
+
+def factor(own, of_rank, of_all, ranks):
+    """Token weighting under DDP, which divides by the ranks."""
+    return own * ranks / of_all
+
+
+def peak_bytes(micro_batch_size: int, grad_accum_steps: int) -> int:
+    """The predicted peak of exercise 5.7's window."""
+    fused = OptimizerConfig(implementation="fused")
+    return peak_of(
+        TrainingSetup(
+            model=GPT2_MEDIUM, optimizer=fused, seq_len=1024, micro_batch_size=micro_batch_size,
+            grad_accum_steps=grad_accum_steps,
+        )
+    ).total_bytes  # fmt: skip
+
+
+def judge_cut(cut: object) -> str | None:
+    """Whether a window of 64 sequences fits the card in the fewest forwards."""
+    if not (isinstance(cut, (tuple, list)) and len(cut) == 2 and all(type(n) is int and n > 0 for n in cut)):
+        return f"{cut!r} is not a pair of whole numbers above 0: (micro_batch_size, grad_accum_steps)."
+    size, steps = cut
+    if size * steps != NUM_SEQUENCES:
+        if size * steps == NUM_SEQUENCES * 1024:
+            return f"{size} × {steps} are tokens. A sequence has 1,024 of them: the window has 64 sequences."
+        return f"{size} × {steps} = {size * steps} sequences; 65,536 tokens are 64 sequences of 1,024."
+    room = CARD_BYTES - CONTEXT_BYTES
+    if (peak := peak_bytes(size, steps)) > room:
+        alone = peak_bytes(size, 1)
+        text = f"It peaks at {format_bytes(peak)}; the room is {format_bytes(room)}."
+        if alone <= room and steps > 1:
+            return f"{text} The first micro-batch fits, at {format_bytes(alone)}; the second finds the gradients there."
+        return text
+    if NUM_SEQUENCES % (2 * size) == 0 and peak_bytes(2 * size, NUM_SEQUENCES // (2 * size)) <= room:
+        return f"It fits, at {format_bytes(peak)}. So do {2 * size} sequences at a time, in half as many forwards."
+    return None
+
+
+EXERCISES = (
+    NumberExercise(
+        id="5.1",
+        title="Steps of a window",
+        right=plan_batch(2_097_152, seq_len=4096, micro_batch_size=4, dp_size=16).grad_accum_steps,
+        unit="accumulation steps",
+        because="4,096 × 4 × 16 = 262,144 tokens in one forward of all ranks; 8 of them make 2,097,152.",
+        mistakes=(
+            Mistake(answer=128, diagnosis="You left the ranks out: 16 of them see other tokens at the same time."),
+            Mistake(answer=32, diagnosis="You left the micro-batch out: a rank holds 4 sequences at a time."),
+            Mistake(answer=512, diagnosis="That is the number of sequences. They come 4 × 16 at a time."),
+            Mistake(answer=2048, diagnosis="You multiplied by the ranks' inverse twice, or divided by sequence ÷ 4."),
+            Mistake(
+                answer=64,
+                diagnosis="That is the sequences of one forward, 4 × 16, and not the number of forwards.",
+            ),
+            Mistake(answer=262_144, diagnosis="Those are the tokens of one forward. How many of them make a step?"),
+        ),
+    ),
+    NumberExercise(
+        id="5.2",
+        title="What it adds to the peak",
+        right=2 * LLAMA_2_7B_PARAMETERS,
+        tolerance=0.005,
+        because="The gradients, 2 bytes a parameter, stand in every forward but the first: 13,476,831,232 B.",
+        mistakes=(
+            Mistake(answer=0, diagnosis="It is not free. What did the first micro-batch leave behind?"),
+            Mistake(answer=LLAMA_2_7B_PARAMETERS, diagnosis="That is the number of gradients; each has 2 bytes."),
+            Mistake(
+                answer=4 * LLAMA_2_7B_PARAMETERS,
+                diagnosis="4 bytes a gradient is float32. Here they are bfloat16.",
+            ),
+            Mistake(
+                answer=64 * 2 * LLAMA_2_7B_PARAMETERS,
+                diagnosis="The micro-batches add into one gradient. 64 of them need no more room than 2.",
+            ),
+            Mistake(
+                answer=63 * 2 * LLAMA_2_7B_PARAMETERS,
+                diagnosis="The micro-batches add into one gradient. 64 of them need no more room than 2.",
+            ),
+            Mistake(
+                answer=8 * LLAMA_2_7B_PARAMETERS,
+                diagnosis="8 bytes a parameter are Adam's two float32 states; they stand with or without accumulation.",
+            ),
+        ),
+    ),
+    FunctionExercise(
+        id="5.3",
+        title="The weights of a window",
+        right=token_weights,
+        probes=(([3, 17, 40, 8],), ([5, 5],), ([7],)),
+        tolerance=1e-9,
+        because="A token counts the same, in whichever micro-batch it stands.",
+        mistakes=(
+            Mistake(
+                answer=lambda counts: [1 / len(counts) for _ in counts],
+                diagnosis="The mean of means: a token of a short micro-batch counts more than one of a long.",
+            ),
+            Mistake(
+                answer=lambda counts: [1 / sum(counts) for _ in counts],
+                diagnosis="model(...) returns a mean over its own tokens. Turn it into a sum first: times its count.",
+            ),
+            Mistake(
+                answer=lambda counts: list(counts),
+                diagnosis="That gives the sum over all tokens. Divide by their number.",
+            ),
+            Mistake(
+                answer=lambda counts: [sum(counts) / count for count in counts],
+                diagnosis="Upside down: that gives the short micro-batches the large factors.",
+            ),
+            Mistake(
+                answer=lambda counts: [count / max(counts) for count in counts],
+                diagnosis="The largest has the factor 1, so they do not sum to 1. Divide by the sum of the counts.",
+            ),
+            Mistake(
+                answer=lambda counts: [count * len(counts) / sum(counts) for count in counts],
+                diagnosis="They sum to the number of micro-batches: the gradient is that many times too large.",
+            ),
+        ),
+    ),
+    FunctionExercise(
+        id="5.4",
+        title="Repair: the last window",
+        right=steps_of,
+        probes=((10, 4), (8, 4), (3, 4), (9, 4), (5, 1)),
+        tolerance=1e-9,
+        because="The last window is short and is a mean of its own.",
+        mistakes=(
+            Mistake(
+                answer=lambda num_batches, N: [1 / N] * (num_batches // N),
+                diagnosis="The rest of the epoch is never stepped. steps_of(10, 4) has three steps.",
+            ),
+            Mistake(
+                answer=lambda num_batches, N: [1 / N] * -(-num_batches // N),
+                diagnosis="Every window is stepped, but the last of (10, 4) has 2 of them: over 4 it is half a mean.",
+            ),
+            Mistake(
+                answer=lambda num_batches, N: [1 / N] * (num_batches // N) + [1 / max(num_batches % N, 1)],
+                diagnosis="(8, 4) has no short window, and yours steps a third time, on nothing.",
+            ),
+            Mistake(
+                answer=lambda num_batches, N: [1 / num_batches] * -(-num_batches // N),
+                diagnosis="You divide by the epoch. The optimizer steps once a window.",
+            ),
+            Mistake(
+                answer=lambda num_batches, N: (
+                    [1 / N] * (num_batches - num_batches % N) + [1 / (num_batches % N or 1)] * (num_batches % N)
+                ),
+                diagnosis="That is one factor a micro-batch; the question asks for one per optimizer step.",
+            ),
+            Mistake(
+                answer=lambda num_batches, N: [N] * (num_batches // N) + ([num_batches % N] if num_batches % N else []),
+                diagnosis="Those are the lengths of the windows. The loss is multiplied by 1 ÷ length.",
+            ),
+        ),
+    ),
+    FunctionExercise(
+        id="5.5",
+        title="Repair: ranks and tokens",
+        right=factor,
+        probes=((3, 20, 50, 2), (17, 20, 50, 2), (8, 64, 512, 8)),
+        tolerance=1e-9,
+        because="DDP's mean over ranks and this factor give each token 1 ÷ of_all.",
+        mistakes=(
+            Mistake(
+                answer=lambda own, of_rank, of_all, ranks: own / of_rank,
+                diagnosis="The broken version: a token of the rank with fewer tokens counts more.",
+            ),
+            Mistake(
+                answer=lambda own, of_rank, of_all, ranks: own / of_all,
+                diagnosis="The right share; then DDP divides by the ranks again: the gradient is that much too small.",
+            ),
+            Mistake(
+                answer=lambda own, of_rank, of_all, ranks: own / (of_all * ranks),
+                diagnosis="DDP divides by the ranks already. Multiply it back.",
+            ),
+            Mistake(
+                answer=lambda own, of_rank, of_all, ranks: own * ranks / of_rank,
+                diagnosis="of_rank counts this rank's tokens only; the mean is over all ranks' tokens.",
+            ),
+            Mistake(
+                answer=lambda own, of_rank, of_all, ranks: of_rank * ranks / of_all,
+                diagnosis="That is the share of the whole window, given to every micro-batch of it.",
+            ),
+            Mistake(
+                answer=lambda own, of_rank, of_all, ranks: ranks / of_all,
+                diagnosis="The mean loss of a micro-batch becomes a sum by its own count: it is missing.",
+            ),
+        ),
+    ),
+    ChoiceExercise(
+        id="5.6",
+        title="What a rank keeps",
+        right="d",
+        accepted=("D", "(d)", "d."),
+        because="7 B gradients of 4 bytes, whole on every rank until the last micro-batch.",
+        mistakes=(
+            Mistake(answer="a", diagnosis="That is a shard, 28 GB ÷ 8. Who reduced and scattered it?"),
+            Mistake(answer="b", diagnosis="That is 1 byte a gradient. They are float32."),
+            Mistake(
+                answer="c",
+                diagnosis="That is bfloat16. They are kept in the dtype in which they will be reduced.",
+            ),
+        ),
+    ),
+    JudgedExercise(
+        id="5.7",
+        title="A window under a limit",
+        judge=judge_cut,
+        because="One step larger and the second micro-batch, which finds the gradients there, does not fit.",
+        mistakes=(
+            Mistake(answer=(1, 64), diagnosis="So do 2 sequences at a time, in half as many forwards."),
+            Mistake(answer=(64, 1), diagnosis="It peaks at"),
+            Mistake(
+                answer=(4, 16),
+                diagnosis="The first micro-batch fits, at 12.30 GiB; the second finds the gradients there.",
+            ),
+            Mistake(answer=(4, 4), diagnosis="4 × 4 = 16 sequences; 65,536 tokens are 64 sequences of 1,024."),
+            Mistake(answer=(64, 1024), diagnosis="64 × 1024 are tokens."),
+            Mistake(answer=4, diagnosis="4 is not a pair of whole numbers above 0"),
+            Mistake(answer=(3, 21), diagnosis="3 × 21 = 63 sequences"),
+        ),
+    ),
+)

@@ -1,0 +1,108 @@
+"""The batch planner: a global batch in tokens → micro-batches, accumulation steps and ranks that a card holds."""
+
+from memkit.fitting.batch_plan import (
+    BatchPlan,
+    least_seconds,
+    micro_batch_choices,
+    nearest_plans,
+    peak_of,
+    plan_batch,
+    planned_setup,
+)
+from memkit.hardware.cards import CARDS
+from memkit.pictures.batch_plan import MAX_BARS, BatchPlanPicture
+from memkit.setup.models import PUBLISHED_MODELS
+from memkit.setup.recipes import PRECISIONS, PURE_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.units import format_bytes
+from memkit.widgets.panel import Number, Panel, View, choice
+
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+
+
+class BatchPlanner(Panel):
+    """Model, global batch, sequence, micro-batch, ranks and card → accumulation steps, peak and relative time."""
+
+    def __init__(self, **values):
+        self.bars = BatchPlanPicture()
+        models = [name for name, model in PUBLISHED_MODELS.items() if model.max_seq_len >= LENGTHS[0]]
+        controls = {
+            "model": choice("Model", models, "Llama-3.2-1B"),
+            "precision": choice("Precision", list(PRECISIONS), PURE_BF16.name),
+            "global_batch_tokens": Number("Tokens a step", 2**22, low=2**16, high=2**23, step=2**16),
+            "seq_len": choice("Sequence", list(LENGTHS), 8192),
+            "micro_batch_size": Number("Micro-batch", 1, low=1, high=64),
+            "dp_size": Number("Ranks", 8, low=1, high=64),
+            "card": choice("Card", list(CARDS), "H100 SXM"),
+        }
+        super().__init__(controls, **values)
+
+    def view(
+        self, model: str, precision: str, global_batch_tokens: int, seq_len: int, micro_batch_size: int, dp_size: int,
+        card: str,
+    ) -> View:  # fmt: skip
+        """The plan as a bar among the other ways to cut the same window."""
+        config, own_card = PUBLISHED_MODELS[model], CARDS[card]
+        if seq_len > config.max_seq_len:
+            raise ValueError(f"seq_len={seq_len} is above {model}'s {config.max_seq_len} positions")
+        plan, first = plan_or_nearest(global_batch_tokens, seq_len, micro_batch_size, dp_size)
+        setup = TrainingSetup(
+            model=config, precision=PRECISIONS[precision], optimizer=OptimizerConfig(implementation="fused")
+        )
+        own = planned_setup(setup, plan)
+        capacity = own_card.memory_bytes
+        shown = shown_choices(micro_batch_choices(setup, plan), own, capacity)
+        peaks = [peak_of(choice) for choice in shown]
+        seconds = [least_seconds(choice, own_card) for choice in shown]
+        times = [second / min(seconds) for second in seconds]
+        chosen = shown.index(own)
+        sizes = [(choice.micro_batch_size, choice.grad_accum_steps) for choice in shown]
+        self.bars.redraw(
+            peaks, sizes, times, chosen, capacity, f"{plan.global_batch_tokens:,} tokens a step, {model}",
+            f"{seq_len} tokens a sequence, {dp_size} ranks, {precision}; dashed: {card}",
+        )  # fmt: skip
+        rows = zip(sizes, peaks, times, strict=True)
+        table = [("micro-batch", "steps", "peak", "relative time"), *(row_of(*row) for row in rows)]
+        words = (first, *verdict(peaks, sizes, times, chosen, capacity, card))
+        return View(png=self.bars.png(), alt=self.bars.alt, words=words, table=tuple(table))
+
+
+def row_of(size: tuple[int, int], peak, time: float) -> tuple[str, ...]:
+    """One way to cut the window, as text."""
+    return str(size[0]), str(size[1]), format_bytes(peak.total_bytes), f"{time:.2f}"
+
+
+def plan_or_nearest(tokens: int, seq_len: int, micro_batch_size: int, dp_size: int) -> tuple[BatchPlan, str]:
+    """The plan and its sentence; where none is whole, the nearest one, named as such."""
+    sizes = {"seq_len": seq_len, "micro_batch_size": micro_batch_size, "dp_size": dp_size}
+    try:
+        plan = plan_batch(tokens, **sizes)
+        return plan, f"{plan}."
+    except ValueError as error:
+        if "nearest" not in str(error):
+            raise
+    below, above = nearest_plans(tokens, **sizes)
+    nearest = min((p for p in (below, above) if p), key=lambda p: abs(p.global_batch_tokens - tokens))
+    return nearest, f"{tokens:,} tokens are no whole number of passes; shown is the nearest: {nearest}."
+
+
+def shown_choices(choices: list[TrainingSetup], own: TrainingSetup, capacity: int) -> list[TrainingSetup]:
+    """The ways to cut the window that are worth a bar: up to three cards' worth of memory, and the chosen one."""
+    shown = [choice for choice in choices if choice == own or peak_of(choice).total_bytes <= 3 * capacity]
+    return shown if len(shown) <= MAX_BARS else sorted({*shown[: MAX_BARS - 1], own}, key=shown.index)
+
+
+def verdict(peaks, sizes, times, chosen: int, capacity: int, card: str) -> tuple[str, ...]:
+    """Whether it fits, and which micro-batch is the largest that does."""
+    fitting = [number for number, peak in enumerate(peaks) if peak.total_bytes <= capacity]
+    own = format_bytes(peaks[chosen].total_bytes)
+    if not fitting:
+        return (f"Not even one sequence at a time fits on the {card}: accumulation divides activations only.",)
+    best = min(fitting, key=lambda number: (round(times[number], 2), -number))
+    fits = "fits on" if chosen in fitting else "does not fit on"
+    size, steps = sizes[best]
+    least = (
+        f"Of those that fit, {size} × {steps} takes least time by the card's rates: all do the same arithmetic, and a "
+        "micro-batch of few tokens waits for the weights."
+    )
+    return f"Its peak, {own}, {fits} the {card} ({format_bytes(capacity)}), context and fragmentation apart.", least

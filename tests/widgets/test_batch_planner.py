@@ -1,0 +1,58 @@
+"""The batch planner: its bars are the estimate's, its plans are whole, and nothing that is typed kills it."""
+
+from dataclasses import replace
+
+import pytest
+
+from memkit.formula.estimate import estimate_memory
+from memkit.setup.models import LLAMA_32_1B
+from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.units import format_bytes
+from memkit.widgets.batch_planner import BatchPlanner
+
+
+@pytest.fixture(scope="module")
+def planner():
+    return BatchPlanner()
+
+
+def test_it_opens_on_the_chapter_s_question(planner):
+    setup = TrainingSetup(
+        model=LLAMA_32_1B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=8192
+    )
+    window = estimate_memory(replace(setup, grad_accum_steps=64)).for_step(2).peak_bytes
+    fresh = BatchPlanner()
+    assert "64 accumulation steps × 8 ranks = 4.2 M tokens" in fresh.shown.words[0]
+    assert format_bytes(window) in fresh.shown.words[1]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_tokens_stay_and_the_peak_grows(planner, size):
+    planner.set(micro_batch_size=size)
+    assert planner.error == "" and f"× {size} sequences × {64 // size} accumulation" in planner.shown.words[0]
+    rows = {row[0]: row[1] for row in planner.shown.table[1:]}
+    assert rows[str(size)] == str(64 // size)
+
+
+def test_tokens_that_are_not_whole_show_the_nearest_plan(planner):
+    planner.set(micro_batch_size=1, global_batch_tokens=4_000_000)
+    assert "4,000,000 tokens are no whole number of passes" in planner.shown.words[0]
+    planner.set(global_batch_tokens=2**22)
+
+
+def test_a_pass_of_few_tokens_waits_for_the_weights():
+    planner = BatchPlanner(model="GPT-2 small", seq_len=512, global_batch_tokens=2**17, dp_size=1, micro_batch_size=1)
+    times = [float(row[3]) for row in planner.shown.table[1:]]
+    assert times[0] == max(times) and min(times) == 1.0
+
+
+@pytest.mark.parametrize("name", ["global_batch_tokens", "micro_batch_size", "dp_size", "seq_len", "model", "card"])
+@pytest.mark.parametrize("bad", [0, -1, 1.5, None, "many", 10**30, [], True])
+def test_a_bad_value_is_told_inside_and_changes_nothing(planner, name, bad):
+    before = planner.value
+    planner.set(**{name: bad})
+    if planner.value == before and planner.value[name] != bad:
+        assert planner.error
+    planner.set(**before)
+    assert planner.value == before and planner.error == ""
