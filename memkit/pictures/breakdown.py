@@ -122,7 +122,7 @@ def memory_curves_figure(
             raise ValueError(f"{name!r} has {len(values)} values for {len(xs)} places")
         line, marker = LINES[number % len(LINES)]
         colour = OKABE_ITO[number % len(OKABE_ITO)]
-        plot.plot(xs, values, linestyle=line, marker=marker, markersize=5, color=colour, linewidth=1.8)
+        plot.plot(xs, values, linestyle=line, marker=marker, markersize=5, color=colour, linewidth=1.8, label=name)
     top = max(max(values) for values in curves.values())
     ends = sorted(((values[-1], name) for name, values in curves.items()))
     low = -top
@@ -133,6 +133,8 @@ def memory_curves_figure(
         low = max(next(value for value, name in ends if name in names), low + top * 0.14)
         words = f"  {' and '.join(names)}\n  {size}"
         plot.text(xs[-1], low, words, fontsize=9, va="center", color=INK, clip_on=False, linespacing=1.0)
+    if any(len(names) > 1 for names in grouped.values()):  # curves that end together are told apart by a key
+        plot.legend(loc="lower right", fontsize=9, frameon=False, handlelength=3)
     if capacity:
         card, num_bytes = capacity
         plot.axhline(num_bytes, color=INK, linewidth=1.3, linestyle=(0, (5, 3)))
