@@ -66,6 +66,11 @@ def _shared_smallest(a, b):
     return _cast(a * m) @ _cast(b * m).t() / (m * m)
 
 
+def _without_magnitude(a, b):
+    m_a, m_b = 448 / a.max(), 448 / b.max()
+    return (_cast(a * m_a) @ _cast(b * m_b).t()) / (m_a * m_b)
+
+
 def _judge_product(answer) -> str | None:
     chance = torch.Generator().manual_seed(0)
     a, b = torch.randn(32, 64, generator=chance), 50 * torch.randn(48, 64, generator=chance)
@@ -89,8 +94,10 @@ def _judge_product(answer) -> str | None:
     tiny = answer(1e-3 * a, 1e-2 * small)
     if error(tiny, 1e-3 * a, 1e-2 * small) > 0.1:
         return "Right for these a and b. A thousand times smaller they are lost: each needs a factor from itself."
-    if error(given, a, b) < 1e-4:
-        return "This is exact: nothing was cast to float8_e4m3fn."
+    if error(given, a, b) < 0.01:
+        return "This is better than FP8 can be: nothing was cast to eight bits."
+    if error(answer(a - 3, b), a - 3, b) > 0.1:
+        return "Right for these. A large negative value is clipped: amax is the largest magnitude, without its sign."
     if error(answer(1000 * a, small), 1000 * a, small) > 0.1:
         return "Right where a and b are alike. With a much larger, b becomes 0: each needs a factor of its own."
     return None
@@ -120,6 +127,7 @@ EXERCISES = (
         mistakes=(
             Mistake(answer=_TOKENS * _INPUTS, diagnosis="The scales are missing: one byte for every 32 values."),
             Mistake(answer=2 * _TOKENS * _INPUTS, diagnosis="That is bf16, two bytes a value."),
+            Mistake(answer=_TOKENS * _INPUTS // 32, diagnosis="Those are the scales alone. The elements are missing."),
             Mistake(
                 answer=_TOKENS * _INPUTS * 36 // 32,
                 diagnosis="You gave each scale four bytes. E8M0 has eight bits.",
@@ -139,7 +147,7 @@ EXERCISES = (
         id="6.3",
         title="A power of two",
         right=power_of_two,
-        probes=((3.0,), (3.5,), (448.0,), (500.0,), (0.01,), (1e-6, 57344.0), (1.0, 6.0)),
+        probes=((3.0,), (3.5,), (3.9,), (448.0,), (500.0,), (0.01,), (1e-6, 57344.0), (1.0, 6.0)),
         because="Cut down, never up: else amax would land beyond the end.",
         mistakes=(
             Mistake(answer=lambda amax, largest=448.0: largest / amax, diagnosis="The quotient is no power of two."),
@@ -159,17 +167,33 @@ EXERCISES = (
                 answer=lambda amax, largest=448.0: (
                     2.0 ** (math.floor(math.log2(largest)) - math.floor(math.log2(amax)))
                 ),
-                diagnosis="That is OCP's floor rule. 500 would land at 500, beyond 448.",
+                diagnosis="That is OCP's floor rule. 3.9 would land at 499, beyond 448.",
             ),
             Mistake(
                 answer=lambda amax, largest=448.0: 2.0 ** math.floor(math.log2(448.0 / amax)),
                 diagnosis="You took 448 whatever largest says.",
             ),
+            Mistake(
+                answer=lambda amax, largest=448.0: 2.0 ** int(math.log2(largest / amax)),
+                diagnosis="int() cuts towards zero: a negative exponent is rounded up, and 500 lands beyond 448.",
+            ),
+            Mistake(
+                answer=lambda amax, largest=448.0: 2.0 ** math.floor(math.log2(amax / largest)),
+                diagnosis="You divided the other way round: amax / largest is the scale that is stored.",
+            ),
+            Mistake(
+                answer=lambda amax, largest=448.0: math.floor(math.log2(largest / amax)),
+                diagnosis="That is the exponent. The factor is two to that power.",
+            ),
+            Mistake(
+                answer=lambda amax, largest=448.0: 2.0 ** (math.ceil(math.log2(largest / amax)) - 1),
+                diagnosis="Where the quotient is a power of two itself, as 448 / 3.5 is, it may be taken.",
+            ),
         ),
     ),
     JudgedExercise(
         id="6.4",
-        title="A product that is 16,000 times too large",
+        title="A product that is far too large",
         judge=_judge_product,
         because="Each operand has its own factor, and both leave the sum by division.",
         mistakes=(
@@ -179,7 +203,9 @@ EXERCISES = (
             Mistake(answer=_only_divided, diagnosis="is clipped"),
             Mistake(answer=_unscaled, diagnosis="each needs a factor from itself"),
             Mistake(answer=_shared_smallest, diagnosis="each needs a factor of its own"),
+            Mistake(answer=_without_magnitude, diagnosis="without its sign"),
             Mistake(answer=lambda a, b: a @ b.t(), diagnosis="nothing was cast"),
+            Mistake(answer=lambda a, b: (a.bfloat16() @ b.bfloat16().t()).float(), diagnosis="nothing was cast"),
             Mistake(answer=lambda a, b: 1.0, diagnosis="is to be a tensor"),
         ),
     ),
@@ -188,16 +214,19 @@ EXERCISES = (
         title="How INT8 dies",
         right=share_lost("int8"),
         unit="the share",
-        tolerance=0.01,
-        because="The step is about 3, so everything within one and a half standard deviations is gone.",
+        tolerance=0.001,
+        because="The step is 2.58, so everything within 1.29 standard deviations is gone.",
         mistakes=(
             Mistake(answer=share_lost("float8_e4m3fn"), diagnosis="That is E4M3, whose steps shrink with the value."),
+            Mistake(answer=share_lost("int8", counts_all=True), diagnosis="You counted the four large columns too."),
+            Mistake(answer=0.8, diagnosis="Near. Two digits do not tell whether the four columns were counted."),
             Mistake(answer=1 - share_lost("int8"), diagnosis="That is the share that survives."),
             Mistake(answer=100 * share_lost("int8"), diagnosis="That is in percent. The answer is a share of 1."),
             Mistake(answer=share_lost("int8", scaling="row"), diagnosis="You gave each row its own factor."),
             Mistake(answer=share_lost("int8", size=1.0), diagnosis="You forgot to make the four columns larger."),
             Mistake(answer=share_lost("int8", size=10.0), diagnosis="You made the columns 10 times larger, not 100."),
         ),
+        accepted=(0.804, 0.8043),
     ),
     NumberExercise(
         id="6.6",
@@ -206,7 +235,10 @@ EXERCISES = (
         unit="tokens",
         because="28,672 tokens: 2 bytes a weight against 1 byte a value of the input; the inputs cancel.",
         mistakes=(
-            Mistake(answer=_OUTPUTS, diagnosis="That is Blackwell, with one cast of the weight. Hopper keeps two."),
+            Mistake(
+                answer=_OUTPUTS,
+                diagnosis="Half of it: with one cast of the weight, as on Blackwell, or an input of no bytes at all.",
+            ),
             Mistake(answer=2 * _INPUTS, diagnosis="The inputs cancel: both the weight and the saved input have them."),
             Mistake(answer=_INPUTS, diagnosis="The inputs cancel. What does a weight cost for each of its outputs?"),
             Mistake(answer=4 * _OUTPUTS, diagnosis="The bf16 weight is there in both. Only its casts are paid for."),
@@ -221,8 +253,9 @@ EXERCISES = (
         because="What is saved for the backward has the dtype it had before.",
         mistakes=(
             Mistake(answer="a", diagnosis="Per tensor there are three scales a layer: twelve bytes."),
-            Mistake(answer="c", diagnosis="It rounds to 512 bytes, and in bf16 as in FP8."),
+            Mistake(answer="c", diagnosis="It rounds a tensor to 512 bytes, and in bf16 as in FP8."),
             Mistake(answer="d", diagnosis="E5M2 has one byte too, and it lives only during the product."),
         ),
+        accepted=("B", " b", "b."),
     ),
 )
