@@ -1,6 +1,7 @@
 """The exercises of chapter 03: what mixed precision keeps, and how its loops go wrong."""
 
 import copy
+import math
 
 import torch
 import torch.nn.functional as F
@@ -49,11 +50,15 @@ def _judge_master_step(answer) -> str | None:
             "The step is too large by the scale twice: you multiplied where you should divide.",
         ),
         (right / _LR, "The learning rate is missing."),
+        (-right * _SCALE, "Still uphill, and the gradient is still multiplied by the scale."),
+        (right * _SCALE / _LR, "Scale and learning rate are both missing."),
     ):
         if _near(moved, found):
             return words
     if _near(moved, wanted.bfloat16().float() - start, 1e-4):
         return "master was rounded to BF16 on the way: a small update is lost there. It has to stay float32."
+    if not _near(moved, right) and _near(moved, right, 0.01):
+        return "Nearly: the update itself was computed in BF16. Make the gradient float32 first."
     if not _near(moved, right):
         return "master does not end where it should, and I cannot tell which mistake this is."
     if given.dtype != torch.bfloat16:
@@ -124,6 +129,42 @@ def _around_disabled(model, optimizer, batches):
     return _around_all(model, optimizer, batches, enabled=False)
 
 
+def _without_cache(model, optimizer, batches):
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+        losses = []
+        for inputs, targets in batches:
+            loss = F.mse_loss(model(inputs).float(), targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    return losses
+
+
+def _in_fp16(model, optimizer, batches):
+    losses = []
+    for inputs, targets in batches:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = F.mse_loss(model(inputs).float(), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def _zeroed_before_the_step(model, optimizer, batches):
+    losses = []
+    for inputs, targets in batches:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.mse_loss(model(inputs).float(), targets)
+        loss.backward()
+        optimizer.zero_grad()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 def _without_autocast(model, optimizer, batches):
     losses = []
     for inputs, targets in batches:
@@ -163,13 +204,15 @@ def _judge_loop(answer) -> str | None:
         return f"Return the list of losses, one for each of the {len(wanted)} batches."
     if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
         return "You made the weights BF16. Under autocast they stay float32; only the products are 16-bit."
+    if torch.float16 in seen:
+        return "That is FP16, which needs a GradScaler. Keep bfloat16."
     if torch.float32 in seen:
         return (
             "Nothing is stale now, and nothing is BF16 either: autocast is gone. Keep it around the forward."
         )
     if _same_weights(model, _regression()[0]):
         return (
-            "The weights are those of the start: nothing learns. Where are backward and the optimizer's step?"
+            "The weights are those of the start: nothing learns. Are backward, step and zero_grad there, in this order?"
         )
     stale, _, stale_model = _trained(_around_all)
     if _alike(given, wanted) and _same_weights(model, reference):
@@ -232,19 +275,52 @@ def _step_of(*, unscales: str = "", clips=True, steps="scaler", updates=True, ze
     return step
 
 
-def _stepped(answer, max_norm=1.0, has_inf=False):
+def _updated_first(model, optimizer, scaler, loss, max_norm):
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.update()
+    scaler.step(optimizer)
+    optimizer.zero_grad()
+    return True
+
+
+def _divided_by_hand(model, optimizer, scaler, loss, max_norm):
+    scaler.scale(loss).backward()
+    for parameter in model.parameters():
+        parameter.grad /= scaler.get_scale()
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    return True
+
+
+def _zeroed_first(model, optimizer, scaler, loss, max_norm):
+    optimizer.zero_grad()
+    return _step_of(unscales="before", zeroes=False)(model, optimizer, scaler, loss, max_norm)
+
+
+def _stepped(answer, max_norm=1.0, has_inf=False, old_gradient=None):
     model = nn.Linear(4, 1, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.5), torch.amp.GradScaler("cpu", 4096.0)
     start = model.weight.detach().clone()
     loss = model(torch.tensor([[3.0, 4.0, 0.0, 0.0]])).sum() * (float("inf") if has_inf else 1.0)
+    if old_gradient is not None:
+        model.weight.grad = torch.full_like(model.weight, old_gradient)
     said = answer(model, optimizer, scaler, loss, max_norm)
     return said, model.weight.detach() - start, scaler.get_scale(), model.weight.grad
 
 
 def _judge_clipping(answer) -> str | None:
     said, moved, _, left = _stepped(answer)
+    if _near(_stepped(answer, max_norm=100.0)[1] * 4096, _stepped(clipped_step, max_norm=100.0)[1]):
+        return (
+            "The gradients are divided by the scale twice. scaler.step leaves the division out only if unscale_ "
+            "was called since the last scaler.update()."
+        )
     for wrong, words in (
         (
             _step_of(),
@@ -267,7 +343,8 @@ def _judge_clipping(answer) -> str | None:
         return "An infinite gradient went into the weights. scaler.step(optimizer) leaves such a step out."
     if scale != 2048.0:
         return "After an overflow the scale stays: scaler.update() is missing."
-    if left is not None and bool(left.any()):
+    freed_first = _near(_stepped(answer, old_gradient=1e5)[1], moved)
+    if left is not None and bool(left.any()) and not freed_first:
         return "The gradients stay and add to the next step's: optimizer.zero_grad() is missing."
     return None if said is True else "Return True at the end, so that the check knows you are done."
 
@@ -314,7 +391,8 @@ def _judge_by_chance(answer) -> str | None:
     if not isinstance(given, torch.Tensor) or given.dtype != torch.bfloat16:
         return "The result is to be a BF16 tensor."
     if given.shape != kept.shape:
-        return f"The result has the shape {tuple(given.shape)}; x has {tuple(kept.shape)}."
+        words = " randint makes int64, 8 bytes each: give it dtype=torch.int32." if given.numel() == 2 * num else ""
+        return f"The result has the shape {tuple(given.shape)}; x has {tuple(kept.shape)}.{words}"
     if not torch.equal(x, kept):
         return "You changed x itself; work on a copy of its bits."
     values = given.float()
@@ -325,7 +403,17 @@ def _judge_by_chance(answer) -> str | None:
         many = [answer(kept[:1].expand(8).clone())[0].item() for _ in range(60)]
         if len(set(many)) > 1:
             return "One chance decides for all values: draw a random integer for each, torch.randint(..., x.shape)."
+        other = (answer(torch.full((num,), 1 + 0.75 * 2**-7)).float() == high).float().mean().item()
+        if 0.0 < other < 1.0:
+            return f"A quarter of the way, none goes up; at three quarters {other:.0%} do: too little chance is added."
         return "Every value goes the same way, each time: that is rounding without any chance."
+    if abs(share - 0.75) < 0.02:
+        exact = (answer(torch.ones(num)).float() == 1.0).float().mean().item()
+        if abs(exact - 0.5) < 0.05:
+            return "Three quarters go up: the lower 16 bits still stand, and .bfloat16() rounds them once more."
+        return "Upside down: a quarter of the way is cut off, and three quarters go up."
+    if torch.equal(answer(kept), given):
+        return "The same values go up in each call: a generator seeded inside the function repeats its chance."
     if abs(share - 0.5) < 0.02:
         return "Half of them go up: a fair coin forgets how much is cut off. Add up to 2^16 to the bits."
     if abs(share - 0.25) > 0.02:
@@ -344,13 +432,20 @@ def _coin(x):
     return ((bits + up) & -(1 << 16)).view(torch.float32).bfloat16()
 
 
-def _chance_below(limit, shape=None):
+def _chance_below(limit, shape=None, dtype=torch.int32, mask=-(1 << 16), seed=None):
     def rounded(x):
         size = x.shape if shape is None else shape
-        bits = x.view(torch.int32) + torch.randint(0, limit, size, dtype=torch.int32)
-        return (bits & -(1 << 16)).view(torch.float32).bfloat16()
+        chance = None if seed is None else torch.Generator().manual_seed(seed)
+        bits = x.view(torch.int32) + torch.randint(0, limit, size, dtype=dtype, generator=chance)
+        return (bits & mask).view(torch.float32).bfloat16()
 
     return rounded
+
+
+def _upside_down(x):
+    bits = x.view(torch.int32)
+    up = torch.rand(x.shape) > (bits & 0xFFFF) / 65_536
+    return ((bits & -(1 << 16)) + (up.int() << 16)).view(torch.float32).bfloat16()
 
 
 def _in_place(x):
@@ -411,7 +506,8 @@ EXERCISES = (
             ),
             Mistake(answer=4 * _PARAMETERS, diagnosis="That is the weights alone."),
             Mistake(answer=24, diagnosis="That is the number of GB. The answer is in bytes."),
-            Mistake(answer=16, diagnosis="Too small"),
+            Mistake(answer=16, diagnosis="Those are the bytes of one parameter. There are 1.5 billion of them."),
+            Mistake(answer=22.4, diagnosis="That is the number of GiB. The answer is in bytes."),
         ),
     ),
     NumberExercise(
@@ -438,6 +534,15 @@ EXERCISES = (
                 diagnosis="log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up.",
             ),
             Mistake(
+                answer=3.449,
+                diagnosis="log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up.",
+            ),
+            Mistake(
+                answer=math.log2(65_536 / 6_000),
+                diagnosis="log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up.",
+            ),
+            Mistake(answer=16, diagnosis="That is the exponent of the first scale. Count the halvings down to 6,000."),
+            Mistake(
                 answer=3.45,
                 diagnosis="log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up.",
             ),
@@ -463,6 +568,14 @@ EXERCISES = (
                 diagnosis="The learning rate is missing",
             ),
             Mistake(answer=_stepping(_through_bfloat16), diagnosis=_LOST),
+            Mistake(
+                answer=_stepping(lambda m, g, s, lr: m.sub_(lr * g / s)), diagnosis="update itself was computed in BF16"
+            ),
+            Mistake(
+                answer=_stepping(lambda m, g, s, lr: m.add_(lr * g.float())),
+                diagnosis="Still uphill, and the gradient is still multiplied",
+            ),
+            Mistake(answer=_stepping(lambda m, g, s, lr: m.sub_(g.float())), diagnosis="both missing"),
             Mistake(answer=_out_of_place, diagnosis="master did not move"),
             Mistake(
                 answer=_stepping(lambda m, g, s, lr: m.sub_(lr * g.float() / s), torch.clone),
@@ -478,6 +591,7 @@ EXERCISES = (
         id="3.4",
         title="The loop that learns from stale weights",
         judge=_judge_loop,
+        accepted=(_without_cache,),
         because="The casts are made anew in each step, from the weights as they are.",
         mistakes=(
             Mistake(answer=_around_all, diagnosis="Still stale"),
@@ -486,6 +600,8 @@ EXERCISES = (
             Mistake(answer=_sixteen_bit_weights, diagnosis="You made the weights BF16"),
             Mistake(answer=_no_zero_grad, diagnosis="optimizer.zero_grad() is missing"),
             Mistake(answer=_losses_of_nothing, diagnosis="nothing learns"),
+            Mistake(answer=_zeroed_before_the_step, diagnosis="zero_grad there, in this order?"),
+            Mistake(answer=_in_fp16, diagnosis="That is FP16"),
             Mistake(answer=_deep_copy_loop, diagnosis="nothing learns"),
             Mistake(answer=lambda m, o, b: per_step(m, o, b)[-1], diagnosis="Return the list of losses"),
             Mistake(
@@ -497,6 +613,7 @@ EXERCISES = (
         id="3.5",
         title="Clipping that clips everything",
         judge=_judge_clipping,
+        accepted=(_zeroed_first,),
         because="The norm of the true gradients is compared with max_norm.",
         mistakes=(
             Mistake(answer=_step_of(), diagnosis="unscale_ is missing before it"),
@@ -517,6 +634,8 @@ EXERCISES = (
             Mistake(
                 answer=_step_of(unscales="before", zeroes=False), diagnosis="optimizer.zero_grad() is missing"
             ),
+            Mistake(answer=_updated_first, diagnosis="divided by the scale twice"),
+            Mistake(answer=_divided_by_hand, diagnosis="divided by the scale twice"),
             Mistake(answer=_step_of(unscales="before", times=-1.0), diagnosis="I cannot tell which mistake"),
         ),
     ),
@@ -524,6 +643,7 @@ EXERCISES = (
         id="3.6",
         title="Twelve bytes per parameter",
         right="b",
+        accepted=("B", "(b)", "b."),
         because="10 bytes per parameter, and no update is lost.",
         mistakes=(
             Mistake(
@@ -560,6 +680,28 @@ EXERCISES = (
                 diagnosis="An overflow must halve the scale, or the next step overflows again.",
             ),
             Mistake(answer=_scaled(resets=False), diagnosis="After an overflow counting starts again at 0."),
+            Mistake(
+                answer=lambda scale, clean, overflowed, interval: (
+                    (scale / 2, clean + 1) if overflowed else next_scale(scale, clean, False, interval)
+                ),
+                diagnosis="A step that overflowed is not clean: counting starts again at 0.",
+            ),
+            Mistake(
+                answer=lambda scale, clean, overflowed, interval: next_scale(scale, clean, overflowed, interval)[0],
+                diagnosis="The scale is right. Return the number of clean steps with it, as a pair.",
+            ),
+            Mistake(
+                answer=lambda scale, clean, overflowed, interval: next_scale(scale, clean, overflowed, interval)[::-1],
+                diagnosis="Right, in the other order: first the scale, then the number of clean steps.",
+            ),
+            Mistake(
+                answer=lambda scale, clean, overflowed, interval: (
+                    (scale, clean)
+                    if not overflowed and clean + 1 < interval
+                    else next_scale(scale, clean, overflowed, interval)
+                ),
+                diagnosis="A clean step is counted: one more clean step in a row.",
+            ),
             Mistake(answer=_scaled(counts_on=True), diagnosis="After doubling counting starts again at 0."),
             Mistake(
                 answer=lambda scale, clean, overflowed, interval: next_scale(
@@ -582,7 +724,11 @@ EXERCISES = (
             ),
             Mistake(answer=_chance_below(1 << 16, ()), diagnosis="One chance decides for all values"),
             Mistake(answer=_coin, diagnosis="a fair coin forgets"),
-            Mistake(answer=_chance_below(1 << 15), diagnosis="rounding without any chance"),
+            Mistake(answer=_chance_below(1 << 15), diagnosis="too little chance is added"),
+            Mistake(answer=_chance_below(1 << 16, dtype=torch.int64), diagnosis="give it dtype=torch.int32"),
+            Mistake(answer=_chance_below(1 << 16, mask=-1), diagnosis="the lower 16 bits still stand"),
+            Mistake(answer=_chance_below(1 << 16, seed=0), diagnosis="The same values go up in each call"),
+            Mistake(answer=_upside_down, diagnosis="Upside down"),
             Mistake(answer=_chance_below(1 << 17), diagnosis="neither of the two neighbours"),
             Mistake(answer=_in_place, diagnosis="You changed x itself"),
             Mistake(answer=lambda x: round_by_chance(x).float(), diagnosis="to be a BF16 tensor"),

@@ -1,5 +1,7 @@
 """The exercises of chapter 05: gradient accumulation, equal to the big batch, and its price."""
 
+import torch
+
 from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, Mistake, NumberExercise
 from memkit.fitting.batch_plan import peak_of, plan_batch
 from memkit.setup.models import GPT2_MEDIUM
@@ -70,11 +72,13 @@ EXERCISES = (
             Mistake(answer=128, diagnosis="You left the ranks out: 16 of them see other tokens at the same time."),
             Mistake(answer=32, diagnosis="You left the micro-batch out: a rank holds 4 sequences at a time."),
             Mistake(answer=512, diagnosis="That is the number of sequences. They come 4 × 16 at a time."),
-            Mistake(answer=2048, diagnosis="You multiplied by the ranks' inverse twice, or divided by sequence ÷ 4."),
+            Mistake(answer=2048, diagnosis="Of micro-batch and ranks you multiplied by one where you should divide."),
             Mistake(
                 answer=64,
                 diagnosis="That is the sequences of one forward, 4 × 16, and not the number of forwards.",
             ),
+            Mistake(answer=131_072, diagnosis="That is the tokens that one rank sees in the step."),
+            Mistake(answer=32_768, diagnosis="You left the sequence's 4,096 tokens out."),
             Mistake(answer=262_144, diagnosis="Those are the tokens of one forward. How many of them make a step?"),
         ),
     ),
@@ -109,8 +113,9 @@ EXERCISES = (
         id="5.3",
         title="The weights of a window",
         right=token_weights,
+        accepted=(lambda counts: torch.tensor(counts) / sum(counts),),
         probes=(([3, 17, 40, 8],), ([5, 5],), ([7],)),
-        tolerance=1e-9,
+        tolerance=1e-6,
         because="A token counts the same, in whichever micro-batch it stands.",
         mistakes=(
             Mistake(
@@ -136,6 +141,14 @@ EXERCISES = (
             Mistake(
                 answer=lambda counts: [count * len(counts) / sum(counts) for count in counts],
                 diagnosis="They sum to the number of micro-batches: the gradient is that many times too large.",
+            ),
+            Mistake(
+                answer=lambda counts: [count / sum(counts) / len(counts) for count in counts],
+                diagnosis="The shares are right; you divided by the number of micro-batches as well.",
+            ),
+            Mistake(
+                answer=lambda counts: [1 / count for count in counts],
+                diagnosis="A micro-batch's loss is a mean already; 1 ÷ its count divides a second time.",
             ),
         ),
     ),
@@ -173,6 +186,18 @@ EXERCISES = (
                 answer=lambda num_batches, N: [N] * (num_batches // N) + ([num_batches % N] if num_batches % N else []),
                 diagnosis="Those are the lengths of the windows. The loss is multiplied by 1 ÷ length.",
             ),
+            Mistake(
+                answer=lambda num_batches, N: (
+                    [1 / N] * (num_batches // N) + ([num_batches % N / N] if num_batches % N else [])
+                ),
+                diagnosis="The short window's share of a full one: its micro-batches need 1 ÷ their own number.",
+            ),
+            Mistake(
+                answer=lambda num_batches, N: [
+                    [1 / min(N, num_batches - i)] * min(N, num_batches - i) for i in range(0, num_batches, N)
+                ],
+                diagnosis="The factors are right. Return each once for its optimizer step, not in a list of its own.",
+            ),
         ),
     ),
     FunctionExercise(
@@ -206,6 +231,14 @@ EXERCISES = (
             Mistake(
                 answer=lambda own, of_rank, of_all, ranks: ranks / of_all,
                 diagnosis="The mean loss of a micro-batch becomes a sum by its own count: it is missing.",
+            ),
+            Mistake(
+                answer=lambda own, of_rank, of_all, ranks: own / (of_rank * ranks),
+                diagnosis="Two slips: the tokens are all ranks', and DDP divides by the ranks already.",
+            ),
+            Mistake(
+                answer=lambda own, of_rank, of_all, ranks: of_rank / of_all,
+                diagnosis="That is the rank's share of all tokens. Take this micro-batch's, and think of DDP's mean.",
             ),
         ),
     ),
