@@ -39,7 +39,10 @@ def live_tensors(device: str = "cuda", besides: Iterable[LiveTensor] = ()) -> tu
     for tensor, kind in [*((t, _kind(t)) for t in tensors), *((g, "gradient") for g in gradients)]:
         if tensor.device.type != device:
             continue
-        storage = tensor.untyped_storage()
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # a tensor inside torch.func or a subclass has none of its own
+            continue
         key = storage._cdata
         if key not in known and storage.nbytes() and (key not in found or kind != "tensor"):
             found[key] = LiveTensor(

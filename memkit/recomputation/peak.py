@@ -47,7 +47,7 @@ def predict_peak(
     >>> for strategy in (strategies.NONE, strategies.FULL):
     ...     print(strategy.name, predict_peak(setup, strategy).allocated_bytes)
     none 16669291520
-    full 12380426240
+    full 12380426752
     """
     if as_kind("setup", setup, TrainingSetup).device != "cuda":
         raise ValueError(f"device={setup.device!r}: the allocator is that of 'cuda'")

@@ -354,9 +354,15 @@ def test_a_choice_is_judged(answer, status, words):
     assert words in feedback.text
 
 
-@pytest.mark.parametrize("bad", ["99.1", "9.99", "", "one", "1", "-1.2", None, 1.2])
+@pytest.mark.parametrize("bad", ["99.1", "9.99", "", "one", "1", "-1.2"])
 def test_an_unknown_exercise_is_said_and_not_raised(bad):
     assert "no such exercise" in check(bad, 1).text
+
+
+@pytest.mark.parametrize("bad", [None, 1.2])
+def test_an_exercise_s_name_is_text(bad):
+    with pytest.raises(ValueError, match=f"exercise_id={bad} is not a str"):
+        check(bad, 1)
 
 
 @pytest.mark.parametrize(

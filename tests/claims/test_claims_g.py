@@ -255,7 +255,7 @@ def test_C233(figures):
             optimizer.step()
             schedule.step()
         rates.append(schedule.get_last_lr()[0])
-    assert rates == [figures["right_rate"], figures["wrong_rate"]] and figures["window"] == 4
+    assert rates == pytest.approx([figures["right_rate"], figures["wrong_rate"]]) and figures["window"] == 4
     figures.settle(matters=rates[0] != rates[1])
 
 

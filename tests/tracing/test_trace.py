@@ -725,7 +725,7 @@ def test_a_loader_with_workers_is_refused_with_the_programs_line(device):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_an_interrupt_waits_for_torchs_call_and_leaves_torch_as_it_was(device):
+def test_an_interrupt_waits_for_torchs_call_and_leaves_torch_as_it_was(device, request):
     seen = []
 
     class Interrupted(torch.autograd.Function):
@@ -749,6 +749,8 @@ def test_an_interrupt_waits_for_torchs_call_and_leaves_torch_as_it_was(device):
         return step
 
     trace_memory(lambda: lambda: None, device=device)  # lazy imports
+    request.addfinalizer(functools.partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     before, handler = state_of_torch(), signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         trace_memory(build, device=device)

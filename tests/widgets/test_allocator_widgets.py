@@ -111,7 +111,7 @@ def test_expandable_segments_reserve_less_for_a_growing_sequence(lab):
 
 def test_typing_many_cards_keeps_few_films(lab):
     for card_mib in range(8, 8 * 2 * MAX_FILMS, 8):
-        lab.set(card_mib=card_mib)
+        lab.set(limited=True, card_mib=card_mib)
     assert len(lab.films) == MAX_FILMS
     assert lab.error == "" and lab.value["card_mib"] == 8 * (2 * MAX_FILMS - 1)
 

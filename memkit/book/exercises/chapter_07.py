@@ -415,6 +415,7 @@ EXERCISES = (
                 answer=IN_USE - ALLOCATED + CACHED,
                 diagnosis="You added the cache. It lies inside the allocator: take it away too.",
             ),
+            Mistake(answer=0.8, diagnosis="A little too small: the parts are given to a hundredth, keep two digits."),
             Mistake(answer=ALLOCATED + CACHED, diagnosis="That is what lies inside the allocator. What is the rest?"),
             Mistake(
                 answer=CAPACITY - ALLOCATED,
