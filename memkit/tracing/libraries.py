@@ -5,18 +5,16 @@ where the shapes bound it.
 """
 
 import warnings
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from memkit.program.doors import tensors_in
-from memkit.timeline import MemoryTimeline
 from memkit.units import format_bytes
 
 aten = torch.ops.aten
-TOLD_FROM = 1.001
-"""A size that is known is told where, with what stands then, it is above the traced peak by a thousandth."""
+TOLD_FROM = 0.01
+"""A size that is known is told from this part of the peak on."""
 
 
 def own_layout(out: object, *tensors: object) -> int:
@@ -42,27 +40,22 @@ LIBRARIES = {
 
 
 class Besides:
-    """What each library takes besides: size in bytes (None: unknown), operation, place, and how far the log was."""
+    """The operation for which each library takes most: its size in bytes (None: unknown), name and place."""
 
     def __init__(self):
-        self.notes: dict[str, list[tuple[int | None, str, str, int]]] = {}
+        self.largest: dict[str, tuple[int | None, str, str]] = {}
 
-    def note(self, library: str, num_bytes: int | None, op: str, place: str, position: int) -> None:
-        """One operation has run, after ``position`` events of the log."""
-        if num_bytes != 0:
-            self.notes.setdefault(library, []).append((num_bytes, op, place, position))
+    def note(self, library: str, num_bytes: int | None, op: str, place: str) -> None:
+        """One operation has run."""
+        before = self.largest.get(library)
+        if num_bytes != 0 and (before is None or (num_bytes or 0) > (before[0] or 0)):
+            self.largest[library] = (num_bytes, op, place)
 
-    def tell(self, timeline: MemoryTimeline) -> None:
-        """Warn once for each library whose share is unknown, or would have raised the peak."""
-        totals = [0, *accumulate(event.num_bytes for event in timeline.events)]
-        for library, notes in self.notes.items():
-            known = [note for note in notes if note[0] is not None]
-            highest = max(known, key=lambda note: totals[min(note[3], len(totals) - 1)] + note[0], default=None)
-            chosen = next((note for note in notes if note[0] is None), highest)
-            num_bytes, op, place, position = chosen
-            if num_bytes and totals[min(position, len(totals) - 1)] + num_bytes <= timeline.peak_bytes * TOLD_FROM:
-                continue
-            size = f", about {format_bytes(num_bytes)}" if num_bytes else ""
-            where = f"{place}: " if place else ""
-            text = f"{where}{op}: the workspace that {library} takes is not in the trace{size}"
-            warnings.warn(text, stacklevel=3)
+    def tell(self, peak_bytes: int) -> None:
+        """Warn once for each library whose share is unknown, or is one of note."""
+        for library, (num_bytes, op, place) in self.largest.items():
+            if num_bytes is None or num_bytes > TOLD_FROM * peak_bytes:
+                size = f", about {format_bytes(num_bytes)}" if num_bytes else ""
+                where = f"{place}: " if place else ""
+                text = f"{where}{op}: the workspace that {library} takes is not in the trace{size}"
+                warnings.warn(text, stacklevel=3)

@@ -89,7 +89,7 @@ def trace_memory(
         log = tracer.log
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
     timeline = timeline_of(log, source="traced", device=device, granularity=granularity)
-    tracer.besides.tell(timeline)
+    tracer.besides.tell(timeline.peak_bytes)
     return timeline
 
 
@@ -195,8 +195,7 @@ class Tracer(TorchDispatchMode):
     def note_library(self, func, args, out) -> None:
         """Remember the operation for which a library takes most besides."""
         library, size_of = self.with_library[func]
-        num_bytes = size_of(out, *args) if size_of else None
-        self.besides.note(library, num_bytes, str(func), self.place(sys._getframe(3)), len(self.log.events))
+        self.besides.note(library, size_of(out, *args) if size_of else None, str(func), self.place(sys._getframe(3)))
 
     def compiled(self, model=None, **options):
         """``torch.compile`` for a trace: a function without gradients is one kernel, all else runs as it is."""
@@ -214,7 +213,7 @@ class Tracer(TorchDispatchMode):
                 return model(*args, **kwargs)
             finally:
                 place = self.place(sys._getframe(1))
-                self.besides.note("a compiled step", self.log.leave_out(start), model.__name__, place, start)
+                self.besides.note("a compiled step", self.log.leave_out(start), model.__name__, place)
 
         return run
 
