@@ -191,6 +191,14 @@ def short_cells(notebook):
 
 
 @rule
+def few_imports(notebook):
+    code = "\n".join(source_of(cell) for cell in cells_of(notebook, "code"))
+    statements = re.findall(r"^\s*(?:from|import) memkit\b", code, re.MULTILINE)
+    if len(statements) > 8:
+        yield f"{len(statements)} statements import memkit; 8 at most"
+
+
+@rule
 def short_lines(notebook):
     for cell in cells_of(notebook, "code"):
         for line in source_of(cell).splitlines():
@@ -486,6 +494,7 @@ BAD = [
     (no_plumbing, with_source(3, "plt.rcParams['font.size'] = 12")),
     (short_cells, with_source(3, "x = 1\n" * 16)),
     (short_cells, with_source(3, "x = 1\n" * 14)),
+    (few_imports, with_source(3, "from memkit import check\n" * 9)),
     (short_lines, with_source(3, f"x = '{'a' * 110}'")),
     (no_two_definition_cells_in_a_row, two_definitions()),
     (a_markdown_cell_per_code_cell, with_cell(code_cell("more", "1", 3))),
