@@ -5,10 +5,10 @@ splits, caches and runs out of memory as PyTorch's own does, and is held against
 
 Reading order:
 
-- ``config``: what a request becomes: rounding, pools and the options of ``PYTORCH_CUDA_ALLOC_CONF``
+- ``config``: what a request becomes: its rounding, its segment, and the options of ``PYTORCH_CUDA_ALLOC_CONF``
 - ``heap``: the driver, the blocks, the pools of free ones, the books kept of them
 - ``expandable``: expandable segments: one long run of addresses, mapped page by page
-- ``caching``: the allocator itself: allocate, free, look for a block, give segments back
+- ``caching``: the allocator itself: choose a pool, allocate, free, look for a block, give segments back
 - ``workspaces``: what cuBLAS takes besides, per card and version of torch
 - ``replays``: what a replay found: peaks, failure, and how far model and recording agree
 - ``player``: the one way into the allocator: births and frees, played one after the other

@@ -1,7 +1,8 @@
 """What is trained, and how: everything that fixes the memory of a training step, as frozen records.
 
-Every column of the book takes one ``TrainingSetup``. A new model is a record in ``models``, a new precision
-or optimizer a record in ``recipes``, a new way to recompute a record in ``strategies``.
+Every column of the book takes one ``TrainingSetup``. A new model is a record in ``models``, a new precision one
+in ``recipes``, a new way to recompute one in ``strategies``. A new optimizer is a name in ``recipes``, its states
+in ``formula.states``, its temporaries in ``formula.optimizer``, its constructor in ``program.transformer``.
 
 Reading order:
 
