@@ -135,7 +135,7 @@ def test_C222(figures):
 def test_C223(figures):
     window = measured_peak(replace(SETUP, grad_accum_steps=4)).total_bytes
     big = measured_peak(replace(SETUP, micro_batch_size=16)).total_bytes
-    assert rounds_to(window / big, figures["of_big"])
+    assert rounds_to(100 * window / big, figures["percent"])
     figures.settle(gradient=same_gradient_as_one_batch(2, 4), memory=window < big)
 
 
