@@ -10,7 +10,7 @@ from memkit.setup.models import PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA, ModelCo
 from memkit.setup.recipes import IMPLEMENTATIONS, OPTIMIZERS, PRECISIONS, OptimizerConfig
 from memkit.setup.strategies import RECOMPUTATIONS
 from memkit.setup.training import ATTENTIONS, TrainingSetup
-from memkit.units import format_count
+from memkit.units import format_bytes, format_count
 from memkit.widgets.panel import Number, Panel, View, choice
 
 OPENING, LONGEST = "Llama-2-7B", 8192
@@ -93,7 +93,7 @@ class MemoryExplorer(Panel):
         self.bars.redraw(timeline, capacity_bytes=capacity, card_name=card, title=title, before=self.before)
         return View(
             png=self.bars.png(),
-            alt=self.bars.alt,
+            alt=f"{self.bars.alt} The forward ends at {format_bytes(timeline.at('forward').total_bytes)}.",
             words=(verdict(setup, card),),
             more=lambda: advice_in_words(setup),
             table=replace(timeline, instants=tuple(drawn_instants(timeline))).rows(),

@@ -104,7 +104,7 @@ def test_every_control_obeys_the_keyboard_and_has_a_name(page, lab, artefacts, f
         ("slider", "Accumulation", "ArrowRight"),
         ("slider", "Sequence", "ArrowLeft"),
         ("combobox", "Model", "ArrowDown"),
-        ("combobox", "Recipe", "ArrowDown"),
+        ("combobox", "Recipe", "ArrowUp"),
         ("combobox", "Optimizer", "ArrowDown"),
         ("combobox", "Attention", "ArrowUp"),
         ("combobox", "Recomputation", "ArrowDown"),
