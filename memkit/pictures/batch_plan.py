@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from memkit.pictures.over_time import name_parts_in_rows
 from memkit.pictures.picture import GREY, INK, Picture
+from memkit.pictures.stamped_text import StampedText
 from memkit.pictures.timeline import axis_top, memory_axis, short, stack, stacked_patches
 from memkit.timeline import Instant
 from memkit.units import format_bytes
@@ -23,9 +24,9 @@ class BatchPlanPicture(Picture):
         for patch in self.bars.values():
             self.move(patch)
         style = {"ha": "center", "fontsize": 8.5, "color": INK, "clip_on": False}
-        self.tops = [self.move(self.plot.text(0, 0, "", va="bottom", **style)) for _ in range(MAX_BARS)]
+        self.tops = [self._moving_text(0, va="bottom", **style) for _ in range(MAX_BARS)]
         below = {**style, "va": "top", "transform": self.plot.get_xaxis_transform()}
-        self.feet = [self.move(self.plot.text(x, -0.02, "", **below)) for x in range(MAX_BARS)]
+        self.feet = [self._moving_text(x, y=-0.02, **below) for x in range(MAX_BARS)]
         self.card = self.move(self.plot.axhline(0, color=INK, linewidth=1.4, linestyle=(0, (5, 3))))
         self.chosen = self.move(self.plot.plot([], [], "v", color=INK, markersize=7, clip_on=False)[0])
         self.title = self.text(0.012, 0.945, "", fontsize=11.5, fontweight="bold", va="center", color=INK)
@@ -34,6 +35,9 @@ class BatchPlanPicture(Picture):
         self.text(0.11, 0.035, foot, fontsize=9, color=GREY)
         name_parts_in_rows(self, top_inches=1.0)
         self.view = None
+
+    def _moving_text(self, x: float, y: float = 0, **style) -> StampedText:
+        return self.move(self.plot.add_artist(StampedText(x, y, **style)))
 
     def redraw(
         self, peaks: Sequence[Instant], sizes: Sequence[tuple[int, int]], times: Sequence[float], chosen: int,
