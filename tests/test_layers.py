@@ -16,7 +16,7 @@ ROOMS = """formats setup hardware allocator formula low_precision program tracin
 TORCH = {"low_precision", "program", "tracing", "measuring"}
 PICTURES = {"pictures", "widgets"}
 HEAVY = frozenset({"torch", "matplotlib", "ipywidgets"})
-MAX_LINES, MAX_FUNCTION_LINES = 400, 51
+MAX_LINES, MAX_FUNCTION_LINES = 400, 50
 
 
 def reading_order(folder: Path) -> list[str]:

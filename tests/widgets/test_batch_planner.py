@@ -48,11 +48,10 @@ def test_a_pass_of_few_tokens_waits_for_the_weights():
 
 
 @pytest.mark.parametrize("name", ["global_batch_tokens", "micro_batch_size", "dp_size", "seq_len", "model", "card"])
-@pytest.mark.parametrize("bad", [0, -1, 1.5, None, "many", 10**30, [], True])
+@pytest.mark.parametrize("bad", [0, -1, 1.5, None, "many", [], True])
 def test_a_bad_value_is_told_inside_and_changes_nothing(planner, name, bad):
-    before = planner.value
+    before = planner.value, planner.picture.value
     planner.set(**{name: bad})
-    if planner.value == before and planner.value[name] != bad:
-        assert planner.error
-    planner.set(**before)
-    assert planner.value == before and planner.error == ""
+    assert planner.error and (planner.value, planner.picture.value) == before
+    planner.set(micro_batch_size=planner.value["micro_batch_size"] % 4 + 1)
+    assert planner.error == ""
