@@ -1,8 +1,9 @@
 """Exercises that say which mistake this is.
 
 An exercise is a record: its right answer and the wrong answers that readers give, each with the words that
-help. ``check("1.2", answer)`` compares the reader's answer with both. It never raises: what goes wrong inside
-the reader's code is part of the feedback, and a stub that nobody filled in is "not attempted yet".
+help, or a judge that tells them apart. ``check("1.2", answer)`` compares the reader's answer with both. It never
+raises: what goes wrong inside the reader's code is part of the feedback, and a stub that nobody filled in is "not
+attempted yet".
 
 The records of chapter N are the tuple ``EXERCISES`` in ``memkit/book/exercises/chapter_NN.py``. Everything a stub
 leaves open is written ``...``, in a value or as what a function returns.
@@ -28,15 +29,14 @@ from importlib import import_module
 from itertools import combinations
 from numbers import Real
 from types import CodeType, FunctionType
+from typing import NamedTuple
 
 from memkit.units import as_kind
-
-STATUSES = ("right", "not yet", "not attempted yet")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Feedback:
-    """What ``check`` tells the reader: a status of ``STATUSES`` and the words that go with it."""
+    """What ``check`` tells: ``right``, ``not yet`` or ``not attempted yet``, and the words that go with it."""
 
     exercise_id: str
     status: str
@@ -46,12 +46,8 @@ class Feedback:
         return f"Exercise {self.exercise_id}: {self.status}" + (f". {self.text}" if self.text else "")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mistake:
-    """A wrong answer that readers give, and the sentence that says what went wrong in it.
-
-    Where several ways lead to the same answer, the sentence names them all.
-    """
+class Mistake(NamedTuple):
+    """A wrong answer that readers give, and the sentence that says what went wrong in it; a plain pair does too."""
 
     answer: object
     diagnosis: str
@@ -61,13 +57,15 @@ class Mistake:
 class Exercise:
     """One exercise; the kinds below say how an answer is compared.
 
-    ``because`` is shown with a right answer: one sentence on why it is right, or what it is good for.
-    ``accepted`` lists further forms of the right answer that readers give; a test wants each to pass.
+    ``mistakes`` are the wrong answers that readers give, each with the sentence that says what went wrong in it;
+    where several ways lead to the same answer, the sentence names them all. ``because`` is shown with a right
+    answer: one sentence on why it is right, or what it is good for. ``accepted`` lists further forms of the right
+    answer that readers give; a test wants each to pass.
     """
 
     id: str
     title: str
-    mistakes: tuple[Mistake, ...]
+    mistakes: tuple[tuple[object, str], ...] = ()
     because: str
     accepted: tuple[object, ...] = ()
 
@@ -111,9 +109,9 @@ class NumberExercise(Exercise):
         if agree(answer, self.right, self.tolerance):
             return None
         close = max(self.tolerance, 1e-9)
-        for mistake in self.mistakes:
-            if agree(answer, mistake.answer, close):
-                return mistake.diagnosis
+        for mistaken, diagnosis in self.mistakes:
+            if agree(answer, mistaken, close):
+                return diagnosis
         slip = unit_slip([answer], [self.right], self.unit, self.tolerance) or part_slip(
             [answer], [self.right], *(_columns(named) for named in (self.parts, self.extras)), close
         )
@@ -127,14 +125,11 @@ class ChoiceExercise(Exercise):
     right: str
 
     def diagnose(self, answer: object) -> str | None:
-        letters = sorted([self.right, *(mistake.answer for mistake in self.mistakes)])
         letter = answer.strip(" ().*\n").lower() if isinstance(answer, str) else answer
-        if letter == self.right:
-            return None
-        for mistake in self.mistakes:
-            if letter == mistake.answer:
-                return mistake.diagnosis
-        return f"{answer!r} is not one of {', '.join(letters)}."
+        diagnoses = dict(self.mistakes) | {self.right: None}
+        if isinstance(letter, str) and letter in diagnoses:
+            return diagnoses[letter]
+        return f"{answer!r} is not one of {', '.join(sorted(diagnoses))}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,9 +160,9 @@ class FunctionExercise(Exercise):
         if agree(given, wanted, self.tolerance):
             return None
         close = max(self.tolerance, 1e-9)
-        for mistake in self.mistakes:
-            if agree(given, [mistake.answer(*probe) for probe in self.probes], close):
-                return mistake.diagnosis
+        for mistaken, diagnosis in self.mistakes:
+            if agree(given, [mistaken(*probe) for probe in self.probes], close):
+                return diagnosis
         numbers = all(isinstance(value, Real) for value in (*given, *wanted))
         if numbers and (slip := self._slip(given, wanted, close)):
             return slip
@@ -191,7 +186,7 @@ class FunctionExercise(Exercise):
 class JudgedExercise(Exercise):
     """The answer is judged by a function of its own: ``judge(answer)`` is ``None`` or the diagnosis.
 
-    A mistake's diagnosis is a part of what ``judge`` says about its answer.
+    Which wrong answers readers give, and a part of what ``judge`` says about each, stands in ``tests/wrong_answers``.
     """
 
     judge: Callable[[object], str | None]

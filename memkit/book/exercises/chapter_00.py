@@ -1,6 +1,6 @@
 """The exercise of chapter 00: what a check does."""
 
-from memkit.book.exercises import Mistake, NumberExercise
+from memkit.book.exercises import NumberExercise
 
 NUM_PARAMETERS = 350 * 10**6
 
@@ -11,17 +11,11 @@ EXERCISES = (
         right=2 * NUM_PARAMETERS,
         because="bfloat16 has 16 bits, and 16 bits are 2 bytes.",
         mistakes=(
-            Mistake(answer=4 * NUM_PARAMETERS, diagnosis="You took 4 bytes per number. That is float32."),
-            Mistake(
-                answer=NUM_PARAMETERS,
-                diagnosis="That is the number of parameters. A bfloat16 number is more than one byte.",
-            ),
-            Mistake(answer=8 * NUM_PARAMETERS, diagnosis="You took 8 bytes per number. That is float64."),
-            Mistake(
-                answer=16 * NUM_PARAMETERS,
-                diagnosis="16 bits taken for 16 bytes, or all that training keeps. Asked are the weights.",
-            ),
-            Mistake(answer=0.7, diagnosis="That is the number of GB. The answer is in bytes."),
+            (4 * NUM_PARAMETERS, "You took 4 bytes per number. That is float32."),
+            (NUM_PARAMETERS, "That is the number of parameters. A bfloat16 number is more than one byte."),
+            (8 * NUM_PARAMETERS, "You took 8 bytes per number. That is float64."),
+            (16 * NUM_PARAMETERS, "16 bits taken for 16 bytes, or all that training keeps. Asked are the weights."),
+            (0.7, "That is the number of GB. The answer is in bytes."),
         ),
         accepted=(7e8, 350_000_000 * 16 // 8),
     ),

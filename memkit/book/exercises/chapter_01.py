@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 from numbers import Integral
 
-from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, Mistake, NumberExercise
+from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
@@ -96,9 +96,9 @@ EXERCISES = (
         right="c",
         because="Only tensors with a b in their shape double, and those are activations.",
         mistakes=(
-            Mistake(answer="a", diagnosis="Weights, gradients and states have the shape of the parameters."),
-            Mistake(answer="b", diagnosis="A gradient has the shape of its parameter: no b in it."),
-            Mistake(answer="d", diagnosis="That is the sequence with stored scores. The batch is a single factor."),
+            ("a", "Weights, gradients and states have the shape of the parameters."),
+            ("b", "A gradient has the shape of its parameter: no b in it."),
+            ("d", "That is the sequence with stored scores. The batch is a single factor."),
         ),
         accepted=("C", "(c)", "c."),
     ),
@@ -109,34 +109,31 @@ EXERCISES = (
         tolerance=0.005,
         because="Two float32 means for each parameter, 4 bytes each: 53,907,324,928.",
         mistakes=(
-            Mistake(
-                answer=_P,
-                diagnosis="That is the number of parameters. Two means stand for each, and a mean has 4 bytes.",
-            ),
-            Mistake(answer=2 * _P, diagnosis="You counted the two means, not their bytes: each has 4."),
-            Mistake(
-                answer=4 * _P,
-                diagnosis=(
+            (_P, "That is the number of parameters. Two means stand for each, and a mean has 4 bytes."),
+            (2 * _P, "You counted the two means, not their bytes: each has 4."),
+            (
+                4 * _P,
+                (
                     "4 bytes a parameter: one float32 mean where AdamW keeps two, or two means in bfloat16 where "
                     "the run is float32."
                 ),
             ),
-            Mistake(
-                answer=12 * _P,
-                diagnosis=(
+            (
+                12 * _P,
+                (
                     "Several ways lead to 12 bytes: a master copy counted with the states, or the weights, or the "
                     "gradients. In float32 the weights are the master, and the states alone are the two means."
                 ),
             ),
-            Mistake(answer=16 * _P, diagnosis="You counted weights and gradients too. The states alone are half."),
-            Mistake(
-                answer=16 * 7 * 10**9,
-                diagnosis=(
+            (16 * _P, "You counted weights and gradients too. The states alone are half."),
+            (
+                16 * 7 * 10**9,
+                (
                     "112 GB is what is often printed: 16 bytes for each of seven billion, which is weights, gradients "
                     "and states together."
                 ),
             ),
-            Mistake(answer=8 * 7 * 10**9, diagnosis="7B is a name. The count is 6,738,415,616."),
+            (8 * 7 * 10**9, "7B is a name. The count is 6,738,415,616."),
         ),
         accepted=(2 * 4 * 6.74e9, 53.9e9, 53_907_324_928),
     ),
@@ -160,30 +157,27 @@ EXERCISES = (
             "biases of the MLP": lambda h, L, v, k, f: L * (2 * f + h),
         },
         mistakes=(
-            Mistake(
-                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, h, f),
-                diagnosis="You made keys and values as wide as the queries. Their width is k.",
+            (
+                lambda h, L, v, k, f: llama_parameters(h, L, v, h, f),
+                "You made keys and values as wide as the queries. Their width is k.",
             ),
-            Mistake(
-                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - L * 2 * h - h,
-                diagnosis="The norms are missing: two vectors of h in each block, and one at the end.",
+            (
+                lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - L * 2 * h - h,
+                "The norms are missing: two vectors of h in each block, and one at the end.",
             ),
-            Mistake(
-                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + L * 2 * h + h,
-                diagnosis="You gave the norms a bias. An RMSNorm is one vector.",
+            (
+                lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + L * 2 * h + h,
+                "You gave the norms a bias. An RMSNorm is one vector.",
             ),
-            Mistake(
-                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, 4 * h),
-                diagnosis="You made the MLP 4h wide, as in GPT-2. Its width is f.",
+            (
+                lambda h, L, v, k, f: llama_parameters(h, L, v, k, 4 * h),
+                "You made the MLP 4h wide, as in GPT-2. Its width is f.",
             ),
-            Mistake(
-                answer=lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - L * h * h,
-                diagnosis="Your answer is what one gets with the query or the output matrix, h times h missing.",
+            (
+                lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - L * h * h,
+                "Your answer is what one gets with the query or the output matrix, h times h missing.",
             ),
-            Mistake(
-                answer=lambda h, L, v, k, f: llama_parameters(h, 1, v, k, f),
-                diagnosis="You counted one block. There are L.",
-            ),
+            (lambda h, L, v, k, f: llama_parameters(h, 1, v, k, f), "You counted one block. There are L."),
         ),
     ),
     FunctionExercise(
@@ -206,44 +200,41 @@ EXERCISES = (
             "dropout's mask of the scores, as²b,": lambda b, s, h, a: a * s**2 * b,
         },
         mistakes=(
-            Mistake(
-                answer=lambda b, s, h, a: b * a * s**2 * 2 + b * s * 4 * h * 2,
-                diagnosis="This is the function as printed. One score tensor, and one MLP tensor of two.",
+            (
+                lambda b, s, h, a: b * a * s**2 * 2 + b * s * 4 * h * 2,
+                "This is the function as printed. One score tensor, and one MLP tensor of two.",
             ),
-            Mistake(
-                answer=lambda b, s, h, a: b * s * 4 * h * 2,
-                diagnosis="You struck the scores and kept the printed MLP tensor. The ledger has nine more lines.",
+            (
+                lambda b, s, h, a: b * s * 4 * h * 2,
+                "You struck the scores and kept the printed MLP tensor. The ledger has nine more lines.",
             ),
-            Mistake(
-                answer=lambda b, s, h, a: 34 * s * b * h,
-                diagnosis=(
+            (
+                lambda b, s, h, a: 34 * s * b * h,
+                (
                     "You struck the scores from 34sbh + 5as²b. Two of the 34 are dropout masks, and flash keeps "
                     "one float32 number per head and token, 4abs."
                 ),
             ),
-            Mistake(
-                answer=lambda b, s, h, a: 34 * s * b * h + 4 * a * b * s,
-                diagnosis="You counted two dropout masks, a byte a value each. There is no dropout here.",
+            (
+                lambda b, s, h, a: 34 * s * b * h + 4 * a * b * s,
+                "You counted two dropout masks, a byte a value each. There is no dropout here.",
             ),
-            Mistake(
-                answer=lambda b, s, h, a: 33 * s * b * h + 4 * a * b * s,
-                diagnosis="Your answer is what one gets with a dropout mask of sbh counted too.",
+            (
+                lambda b, s, h, a: 33 * s * b * h + 4 * a * b * s,
+                "Your answer is what one gets with a dropout mask of sbh counted too.",
             ),
-            Mistake(
-                answer=lambda b, s, h, a: 32 * s * b * h,
-                diagnosis="Your answer is what one gets with the log-sum-exp, 4abs, missing.",
+            (lambda b, s, h, a: 32 * s * b * h, "Your answer is what one gets with the log-sum-exp, 4abs, missing."),
+            (
+                lambda b, s, h, a: 34 * s * b * h + 5 * a * s**2 * b,
+                "This is Korthikanti's formula, for stored scores and dropout.",
             ),
-            Mistake(
-                answer=lambda b, s, h, a: 34 * s * b * h + 5 * a * s**2 * b,
-                diagnosis="This is Korthikanti's formula, for stored scores and dropout.",
+            (
+                lambda b, s, h, a: 32 * s * b * h + 2 * a * s**2 * b,
+                "You kept the softmax. Flash attention never stores the scores.",
             ),
-            Mistake(
-                answer=lambda b, s, h, a: 32 * s * b * h + 2 * a * s**2 * b,
-                diagnosis="You kept the softmax. Flash attention never stores the scores.",
-            ),
-            Mistake(
-                answer=lambda b, s, h, a: 64 * s * b * h + 4 * a * b * s,
-                diagnosis="These are float32 activations. The question has 16-bit values.",
+            (
+                lambda b, s, h, a: 64 * s * b * h + 4 * a * b * s,
+                "These are float32 activations. The question has 16-bit values.",
             ),
         ),
     ),
@@ -252,28 +243,12 @@ EXERCISES = (
         title="Where the peak moves",
         judge=judge_seq_len,
         because="From here on the activations at the start of the backward outweigh the optimizer's temporaries.",
-        mistakes=(
-            Mistake(answer=1024, diagnosis="still at the optimizer peak"),
-            Mistake(answer=8192, diagnosis="it had moved already"),
-            Mistake(answer=5000, diagnosis="not a multiple of 1,024"),
-            Mistake(answer=4, diagnosis="multiply by that"),
-            Mistake(answer="4096", diagnosis="is not a number of tokens"),
-            Mistake(answer=-1024, diagnosis="is not a number of tokens"),
-        ),
     ),
     JudgedExercise(
         id="1.6",
         title="Fill a card",
         judge=judge_batch,
         because="One more and the logits and their gradient no longer fit beside weights and states.",
-        mistakes=(
-            Mistake(answer=largest_batch(ROOM_BYTES, "none"), diagnosis="without recomputation"),
-            Mistake(answer=largest_batch(CARD.memory_bytes), diagnosis="You used the whole card"),
-            Mistake(answer=largest_batch(CARD.label_gb * GIB - CONTEXT_BYTES), diagnosis="the label for GiB"),
-            Mistake(answer=largest_batch(CARD.label_gb * 10**9 - CONTEXT_BYTES), diagnosis="for 10**9 bytes"),
-            Mistake(answer=60, diagnosis="It does not fit"),
-            Mistake(answer=1, diagnosis="try one more"),
-        ),
         accepted=(float(largest_batch(ROOM_BYTES)),),
     ),
     ChoiceExercise(
@@ -282,9 +257,9 @@ EXERCISES = (
         right="b",
         because="Step 1 runs its forward without them; step 2 has them from the start.",
         mistakes=(
-            Mistake(answer="a", diagnosis="Possible in general, but equal shapes find their old blocks again."),
-            Mistake(answer="c", diagnosis="zero_grad frees them by default. They are gone before step 2 begins."),
-            Mistake(answer="d", diagnosis="The batch has the same shape, so its activations have the same bytes."),
+            ("a", "Possible in general, but equal shapes find their old blocks again."),
+            ("c", "zero_grad frees them by default. They are gone before step 2 begins."),
+            ("d", "The batch has the same shape, so its activations have the same bytes."),
         ),
         accepted=("B", "b)", " b "),
     ),

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from memkit.book.exercises import FunctionExercise, JudgedExercise, Mistake, NumberExercise
+from memkit.book.exercises import FunctionExercise, JudgedExercise, NumberExercise
 from memkit.formats.blocks import BLOCK_FORMATS
 from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS
@@ -62,13 +62,6 @@ def _starts_at_first(xs: torch.Tensor) -> torch.Tensor:
     mean, *rest = xs.tolist()
     for x in rest:
         mean = 0.999 * mean + 0.001 * x
-    return torch.tensor(mean, dtype=torch.bfloat16)
-
-
-def _narrow_beta_outside(xs: torch.Tensor) -> torch.Tensor:
-    mean = 0.0
-    for x in xs.tolist():
-        mean = 0.999 * mean + float(torch.tensor(0.001, dtype=torch.bfloat16)) * x
     return torch.tensor(mean, dtype=torch.bfloat16)
 
 
@@ -167,21 +160,13 @@ EXERCISES = (
         unit="the format",
         because="2^(18 − 15) is 8, and 8 · (1 + 3/4) is 14.",
         mistakes=(
-            Mistake(
-                answer=8 * 3 / 4,
-                diagnosis="You left out the 1 that is not stored: the significand is 1 + 3/4.",
-            ),
-            Mistake(answer=8 * (1 + 3 / 8), diagnosis="Two mantissa bits count quarters, not eighths."),
-            Mistake(answer=2.0 ** (18 - 7) * 1.75, diagnosis="You took E4M3's bias of 7. E5M2's is 15."),
-            Mistake(
-                answer=2.0**18 * 1.75, diagnosis="You did not take off the bias: the exponent is 18 − 15."
-            ),
-            Mistake(answer=-14.0, diagnosis="The first bit is the sign, and 0 is plus."),
-            Mistake(answer=1.75, diagnosis="That is the significand alone. Multiply by 2^(18 − 15)."),
-            Mistake(
-                answer=28.0,
-                diagnosis="Twice too much: an exponent one too high. The field is 18 and the bias 15.",
-            ),
+            (8 * 3 / 4, "You left out the 1 that is not stored: the significand is 1 + 3/4."),
+            (8 * (1 + 3 / 8), "Two mantissa bits count quarters, not eighths."),
+            (2.0 ** (18 - 7) * 1.75, "You took E4M3's bias of 7. E5M2's is 15."),
+            (2.0**18 * 1.75, "You did not take off the bias: the exponent is 18 − 15."),
+            (-14.0, "The first bit is the sign, and 0 is plus."),
+            (1.75, "That is the significand alone. Multiply by 2^(18 − 15)."),
+            (28.0, "Twice too much: an exponent one too high. The field is 18 and the bias 15."),
         ),
         accepted=(14, 14.0),
     ),
@@ -192,28 +177,15 @@ EXERCISES = (
         tolerance=0.005,
         because="4.5 bits per value: an eighth more than 4.",
         mistakes=(
-            Mistake(
-                answer=_PARAMETERS * 4 // 8, diagnosis="The scales are missing: half a bit for each value."
+            (_PARAMETERS * 4 // 8, "The scales are missing: half a bit for each value."),
+            (
+                int(_PARAMETERS * BLOCK_FORMATS["mxfp4"].bits_per_value / 8),
+                "That is MXFP4, with blocks of 32. NVFP4's blocks are half as long.",
             ),
-            Mistake(
-                answer=int(_PARAMETERS * BLOCK_FORMATS["mxfp4"].bits_per_value / 8),
-                diagnosis="That is MXFP4, with blocks of 32. NVFP4's blocks are half as long.",
-            ),
-            Mistake(
-                answer=_PARAMETERS * 12 // 8,
-                diagnosis="You gave every value its own scale. Sixteen share one.",
-            ),
-            Mistake(
-                answer=_PARAMETERS * 6 // 8,
-                diagnosis="You gave each block a scale of 32 bits. NVFP4's has eight.",
-            ),
-            Mistake(
-                answer=_PARAMETERS * 20 // 8,
-                diagnosis="You added 16 bits a value. The 16 is the length of a block; it shares 8 bits.",
-            ),
-            Mistake(
-                answer=_PARAMETERS * 45 // 10, diagnosis="That is the number of bits. The answer is in bytes."
-            ),
+            (_PARAMETERS * 12 // 8, "You gave every value its own scale. Sixteen share one."),
+            (_PARAMETERS * 6 // 8, "You gave each block a scale of 32 bits. NVFP4's has eight."),
+            (_PARAMETERS * 20 // 8, "You added 16 bits a value. The 16 is the length of a block; it shares 8 bits."),
+            (_PARAMETERS * 45 // 10, "That is the number of bits. The answer is in bytes."),
         ),
         accepted=(3.94e9, 7e9 * 4.5 / 8),
     ),
@@ -224,37 +196,23 @@ EXERCISES = (
         unit="the total",
         because="From 256 on float16's step is 1/4, and 0.1 is less than half of it.",
         mistakes=(
-            Mistake(
-                answer=_FP16_SUM / 2,
-                diagnosis="You compared the term with the whole step. Rounding to nearest loses it at half a step.",
+            (_FP16_SUM / 2, "You compared the term with the whole step. Rounding to nearest loses it at half a step."),
+            (
+                float(running_sum(0.1, _NUM_TERMS, "bfloat16", method="nearest")[-1]),
+                "That is where BF16 sticks, with seven mantissa bits. float16 has ten.",
             ),
-            Mistake(
-                answer=float(running_sum(0.1, _NUM_TERMS, "bfloat16", method="nearest")[-1]),
-                diagnosis="That is where BF16 sticks, with seven mantissa bits. float16 has ten.",
+            (
+                float(FORMATS["float16"].largest_consecutive_integer),
+                "That is where a sum of ones sticks. A smaller term sticks earlier.",
             ),
-            Mistake(
-                answer=float(FORMATS["float16"].largest_consecutive_integer),
-                diagnosis="That is where a sum of ones sticks. A smaller term sticks earlier.",
+            (FORMATS["float16"].max, "That is where float16 ends. The sum stops long before."),
+            (204.8, "Where half a step would equal the term. Steps change only at powers of two: take the next."),
+            (_FP16_SUM * 2, "There the step is 1/2 already. Half of 1/4 is more than 0.1."),
+            (
+                255.9,
+                "255.9 is no float16 number: below 256 the step is 1/8, and the last term carries the sum to 256.",
             ),
-            Mistake(
-                answer=FORMATS["float16"].max,
-                diagnosis="That is where float16 ends. The sum stops long before.",
-            ),
-            Mistake(
-                answer=204.8,
-                diagnosis="Where half a step would equal the term. Steps change only at powers of two: take the next.",
-            ),
-            Mistake(
-                answer=_FP16_SUM * 2,
-                diagnosis="There the step is 1/2 already. Half of 1/4 is more than 0.1.",
-            ),
-            Mistake(
-                answer=255.9,
-                diagnosis=(
-                    "255.9 is no float16 number: below 256 the step is 1/8, and the last term carries the sum to 256."
-                ),
-            ),
-            Mistake(answer=8, diagnosis="That is the exponent. The total is 2 to that power."),
+            (8, "That is the exponent. The total is 2 to that power."),
         ),
         accepted=(256, 256.0),
     ),
@@ -267,26 +225,20 @@ EXERCISES = (
         shows=lambda value: f"{value:#x}",
         because="A carry out of the lower half is what rounding up is, also into the exponent and into infinity.",
         mistakes=(
-            Mistake(answer=_shift_first, diagnosis="You cut the lower half off: that rounds toward zero."),
-            Mistake(
-                answer=lambda bits: (bits + 0x8000) >> 16,
-                diagnosis="Your ties always go up. They go to the even code: down where the last kept bit is 0.",
+            (_shift_first, "You cut the lower half off: that rounds toward zero."),
+            (
+                lambda bits: (bits + 0x8000) >> 16,
+                "Your ties always go up. They go to the even code: down where the last kept bit is 0.",
             ),
-            Mistake(
-                answer=lambda bits: (bits + 0x7FFF) >> 16,
-                diagnosis="Your ties always go down. Where the last kept bit is 1 they go up.",
+            (lambda bits: (bits + 0x7FFF) >> 16, "Your ties always go down. Where the last kept bit is 1 they go up."),
+            (lambda bits: bits & 0xFFFF, "These are the lower 16 bits. BF16 is the upper half of a float32."),
+            (
+                lambda bits: torch.tensor(decode(bits, "float32")).bfloat16().view(torch.int16).item(),
+                "Your function uses torch, and the exercise asks to do without it.",
             ),
-            Mistake(
-                answer=lambda bits: bits & 0xFFFF,
-                diagnosis="These are the lower 16 bits. BF16 is the upper half of a float32.",
-            ),
-            Mistake(
-                answer=lambda bits: torch.tensor(decode(bits, "float32")).bfloat16().view(torch.int16).item(),
-                diagnosis="Your function uses torch, and the exercise asks to do without it.",
-            ),
-            Mistake(
-                answer=lambda bits: bits >> 16 << 16,
-                diagnosis="You cleared the lower half and left 32 bits. The result has 16: shift once more.",
+            (
+                lambda bits: bits >> 16 << 16,
+                "You cleared the lower half and left 32 bits. The result has 16: shift once more.",
             ),
         ),
     ),
@@ -295,15 +247,6 @@ EXERCISES = (
         title="A mean that does not move",
         judge=_judge_moving_mean,
         because="A long recursion belongs in a wide format, and its constants too.",
-        mistakes=(
-            Mistake(answer=_as_printed, diagnosis="as long as mean is BF16"),
-            Mistake(answer=_wide_mean_only, diagnosis="beta went through BF16"),
-            Mistake(answer=_plain_mean, diagnosis="That is the plain mean"),
-            Mistake(answer=_corrected_mean, diagnosis="Adam's bias correction"),
-            Mistake(answer=_starts_at_first, diagnosis="You started at the first value"),
-            Mistake(answer=lambda xs: 0.865, diagnosis="The result is to be a BF16 tensor"),
-            Mistake(answer=lambda xs: moving_mean(xs) / 2, diagnosis="in exact arithmetic it is 0.8648"),
-        ),
     ),
     NumberExercise(
         id="2.6",
@@ -313,26 +256,11 @@ EXERCISES = (
         tolerance=0.01,
         because="Only weights so near zero that their step is below 2e-5 take the update.",
         mistakes=(
-            Mistake(
-                answer=1 - share_moved("bfloat16"),
-                diagnosis="That is the share that stays. Asked is what moves.",
-            ),
-            Mistake(
-                answer=share_moved("float16"),
-                diagnosis="That is float16: its steps here are an eighth of BF16's.",
-            ),
-            Mistake(
-                answer=1.0,
-                diagnosis="In float64 every weight moves. Round the difference to BF16.",
-            ),
-            Mistake(
-                answer=100 * share_moved("bfloat16"),
-                diagnosis="That is the number of percent. The answer is in share.",
-            ),
-            Mistake(
-                answer=100_000 * share_moved("bfloat16"),
-                diagnosis="That is how many of the 100,000 move. Divide by all of them.",
-            ),
+            (1 - share_moved("bfloat16"), "That is the share that stays. Asked is what moves."),
+            (share_moved("float16"), "That is float16: its steps here are an eighth of BF16's."),
+            (1.0, "In float64 every weight moves. Round the difference to BF16."),
+            (100 * share_moved("bfloat16"), "That is the number of percent. The answer is in share."),
+            (100_000 * share_moved("bfloat16"), "That is how many of the 100,000 move. Divide by all of them."),
         ),
         accepted=(round(share_moved("bfloat16"), 3),),
     ),
@@ -343,21 +271,15 @@ EXERCISES = (
         unit="the scale",
         because="3 · 16,384 is 49,152; twice that is beyond 65,504.",
         mistakes=(
-            Mistake(answer=2**15, diagnosis="3 · 32,768 is 98,304: beyond FP16's largest value of 65,504."),
-            Mistake(
-                answer=2**16,
-                diagnosis="That is where PyTorch's GradScaler starts. Here it overflows at once.",
+            (2**15, "3 · 32,768 is 98,304: beyond FP16's largest value of 65,504."),
+            (2**16, "That is where PyTorch's GradScaler starts. Here it overflows at once."),
+            (
+                math.floor(FORMATS["float16"].max / 3.0),
+                "Nothing overflows, but this is no power of two: scaling would round.",
             ),
-            Mistake(
-                answer=math.floor(FORMATS["float16"].max / 3.0),
-                diagnosis="Nothing overflows, but this is no power of two: scaling would round.",
-            ),
-            Mistake(answer=2**13, diagnosis="Safe, but not the largest: twice as much still fits."),
-            Mistake(answer=14, diagnosis="That is the exponent. The scale is 2 to that power."),
-            Mistake(
-                answer=FORMATS["float16"].max / 3.0,
-                diagnosis="Nothing overflows, but this is no power of two: scaling would round.",
-            ),
+            (2**13, "Safe, but not the largest: twice as much still fits."),
+            (14, "That is the exponent. The scale is 2 to that power."),
+            (FORMATS["float16"].max / 3.0, "Nothing overflows, but this is no power of two: scaling would round."),
         ),
     ),
     JudgedExercise(
@@ -365,40 +287,5 @@ EXERCISES = (
         title="Stochastic rounding",
         judge=_judge_stochastic,
         because="The error of each value is larger than with rounding to nearest. Its average is zero.",
-        mistakes=(
-            Mistake(
-                answer=lambda x, gap, rng: np.rint(x / gap) * gap, diagnosis="that is rounding to nearest"
-            ),
-            Mistake(
-                answer=lambda x, gap, rng: (
-                    (np.floor(x / gap) + (rng.random() < x / gap - np.floor(x / gap))) * gap
-                ),
-                diagnosis="One coin decides for all values",
-            ),
-            Mistake(
-                answer=lambda x, gap, rng: (np.floor(x / gap) + (rng.random(x.shape) < 0.5)) * gap,
-                diagnosis="A fair coin forgets",
-            ),
-            Mistake(
-                answer=lambda x, gap, rng: x + gap * rng.random(x.shape),
-                diagnosis="the results are multiples of gap",
-            ),
-            Mistake(
-                answer=lambda x, gap, rng: np.floor(x / gap) + (rng.random(x.shape) < x / gap - np.floor(x / gap)),
-                diagnosis="These are numbers of gaps",
-            ),
-            Mistake(
-                answer=lambda x, gap, rng: (
-                    (np.floor(x / gap) + (rng.random(x.shape) > x / gap - np.floor(x / gap))) * gap
-                ),
-                diagnosis="the comparison is turned",
-            ),
-            Mistake(
-                answer=lambda x, gap, rng: (
-                    (np.trunc(x / gap) + (rng.random(x.shape) < np.abs(x / gap - np.trunc(x / gap)))) * gap
-                ),
-                diagnosis="below is np.floor, also left of 0",
-            ),
-        ),
     ),
 )

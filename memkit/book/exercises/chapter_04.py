@@ -5,14 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
-from memkit.book.exercises import (
-    ChoiceExercise,
-    Feedback,
-    FunctionExercise,
-    JudgedExercise,
-    Mistake,
-    NumberExercise,
-)
+from memkit.book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.fitting.planner import plan_recomputation
 from memkit.recomputation.costs import block_products, saved_products, step_flops
 from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B, llama_config
@@ -129,27 +122,6 @@ class PolicyExercise(JudgedExercise):
         return replace(feedback, text=f"Yours {bill_of(answer)}. {self.because}")
 
 
-def _saves(*names: str, every_second: bool = False):
-    """A ``make_policy`` that saves operations whose name holds one of ``names``."""
-    import torch
-    from torch.utils.checkpoint import CheckpointPolicy
-
-    def make_policy():
-        count = 0
-
-        def policy(ctx, op, *args, **kwargs):
-            nonlocal count
-            count += op is torch.ops.aten.mm.default
-            saves = any(name in str(op) for name in names)
-            if every_second and op is torch.ops.aten.mm.default and count % 2 == 0:
-                saves = False
-            return CheckpointPolicy.MUST_SAVE if saves else CheckpointPolicy.PREFER_RECOMPUTE
-
-        return policy
-
-    return make_policy
-
-
 EXERCISES = (
     NumberExercise(
         id="4.1",
@@ -158,13 +130,13 @@ EXERCISES = (
         unit="layers",
         because="The last of the four segments keeps everything, as its backward comes at once.",
         mistakes=(
-            Mistake(answer=24, diagnosis="You ran all segments again. The last one is never checkpointed."),
-            Mistake(answer=6, diagnosis="That is one segment, the one that runs once."),
-            Mistake(answer=3, diagnosis="Three segments run again. How many layers are in them?"),
-            Mistake(answer=4, diagnosis="Four is the number of segments; the question asks for layers."),
-            Mistake(answer=12, diagnosis="That is two of the four segments. Only one is spared."),
-            Mistake(answer=23, diagnosis="You spared the last layer. What is spared is the last segment, of six."),
-            Mistake(answer=20, diagnosis="You took segments of four layers. There are four segments of six."),
+            (24, "You ran all segments again. The last one is never checkpointed."),
+            (6, "That is one segment, the one that runs once."),
+            (3, "Three segments run again. How many layers are in them?"),
+            (4, "Four is the number of segments; the question asks for layers."),
+            (12, "That is two of the four segments. Only one is spared."),
+            (23, "You spared the last layer. What is spared is the last segment, of six."),
+            (20, "You took segments of four layers. There are four segments of six."),
         ),
     ),
     NumberExercise(
@@ -174,33 +146,24 @@ EXERCISES = (
         tolerance=0.03,
         because="One block input of 2 bytes a value in each of 32 layers: 2,147,483,648 B, exactly 2 GiB.",
         mistakes=(
-            Mistake(
-                answer=LLAMA_3_8B.num_layers * 8192 * LLAMA_3_8B.hidden_size,
-                diagnosis="That is the number of values kept. In bfloat16 each has 2 bytes.",
+            (
+                LLAMA_3_8B.num_layers * 8192 * LLAMA_3_8B.hidden_size,
+                "That is the number of values kept. In bfloat16 each has 2 bytes.",
             ),
-            Mistake(
-                answer=LLAMA_3_8B.num_layers * 41 * 8192 * LLAMA_3_8B.hidden_size,
-                diagnosis="41 sbh is what this block keeps without recomputation. Full recomputation keeps 2.",
+            (
+                LLAMA_3_8B.num_layers * 41 * 8192 * LLAMA_3_8B.hidden_size,
+                "41 sbh is what this block keeps without recomputation. Full recomputation keeps 2.",
             ),
-            Mistake(
-                answer=LLAMA_3_8B.num_layers * 2 * 8192,
-                diagnosis="You left out the hidden size: a token has 4,096 values.",
+            (LLAMA_3_8B.num_layers * 2 * 8192, "You left out the hidden size: a token has 4,096 values."),
+            (LLAMA_3_8B.num_layers * 2 * LLAMA_3_8B.hidden_size, "That is one token. There are 8,192."),
+            (
+                LLAMA_3_8B.num_layers * 4 * 8192 * LLAMA_3_8B.hidden_size,
+                "You took 4 bytes a value. In bfloat16 the block's input has 2.",
             ),
-            Mistake(
-                answer=LLAMA_3_8B.num_layers * 2 * LLAMA_3_8B.hidden_size,
-                diagnosis="That is one token. There are 8,192.",
-            ),
-            Mistake(
-                answer=LLAMA_3_8B.num_layers * 4 * 8192 * LLAMA_3_8B.hidden_size,
-                diagnosis="You took 4 bytes a value. In bfloat16 the block's input has 2.",
-            ),
-            Mistake(
-                answer=2 * 8192 * LLAMA_3_8B.hidden_size,
-                diagnosis="That is one layer. Every layer keeps its input.",
-            ),
-            Mistake(
-                answer=LLAMA_3_8B.num_layers * 34 * 8192 * LLAMA_3_8B.hidden_size,
-                diagnosis="34 sbh is the paper's block without recomputation. Full recomputation keeps 2.",
+            (2 * 8192 * LLAMA_3_8B.hidden_size, "That is one layer. Every layer keeps its input."),
+            (
+                LLAMA_3_8B.num_layers * 34 * 8192 * LLAMA_3_8B.hidden_size,
+                "34 sbh is the paper's block without recomputation. Full recomputation keeps 2.",
             ),
         ),
     ),
@@ -211,45 +174,45 @@ EXERCISES = (
         probes=((36, 1, 32, 2), (36, 6, 32, 2), (36, 7, 32, 2)),
         because="Smallest near √(2L/32), 1.5 for L = 36. Chen's √L holds where a block is as large as its input.",
         mistakes=(
-            Mistake(
-                answer=lambda L, g, block, inputs: ceil(L / g) * inputs + L * block,
-                diagnosis="You let all blocks live at once. The backward rebuilds one group at a time.",
+            (
+                lambda L, g, block, inputs: ceil(L / g) * inputs + L * block,
+                "You let all blocks live at once. The backward rebuilds one group at a time.",
             ),
-            Mistake(
-                answer=lambda L, g, block, inputs: L * inputs + g * block,
-                diagnosis="You kept an input for every layer. A group keeps one for all its layers.",
+            (
+                lambda L, g, block, inputs: L * inputs + g * block,
+                "You kept an input for every layer. A group keeps one for all its layers.",
             ),
-            Mistake(
-                answer=lambda L, g, block, inputs: ceil(L / g) * inputs + block,
-                diagnosis="You rebuilt one block at a time. A group is rebuilt whole before its backward.",
+            (
+                lambda L, g, block, inputs: ceil(L / g) * inputs + block,
+                "You rebuilt one block at a time. A group is rebuilt whole before its backward.",
             ),
-            Mistake(
-                answer=lambda L, g, block, inputs: L / g * inputs + g * block,
-                diagnosis="36 blocks in groups of 7 are not 5.14 groups: the last, shorter one needs its input too.",
+            (
+                lambda L, g, block, inputs: L / g * inputs + g * block,
+                "36 blocks in groups of 7 are not 5.14 groups: the last, shorter one needs its input too.",
             ),
-            Mistake(
-                answer=lambda L, g, block, inputs: g * inputs + ceil(L / g) * block,
-                diagnosis="You took g for the number of groups. It is the number of blocks in one.",
+            (
+                lambda L, g, block, inputs: g * inputs + ceil(L / g) * block,
+                "You took g for the number of groups. It is the number of blocks in one.",
             ),
-            Mistake(
-                answer=lambda L, g, block, inputs: max(ceil(L / g) * inputs, g * block),
-                diagnosis="You took the larger of the two. The inputs stay while a group's blocks live: add them.",
+            (
+                lambda L, g, block, inputs: max(ceil(L / g) * inputs, g * block),
+                "You took the larger of the two. The inputs stay while a group's blocks live: add them.",
             ),
-            Mistake(
-                answer=lambda L, g, block, inputs: g * block,
-                diagnosis="You left out the inputs. One for each group stays until its turn comes.",
+            (
+                lambda L, g, block, inputs: g * block,
+                "You left out the inputs. One for each group stays until its turn comes.",
             ),
-            Mistake(
-                answer=lambda L, g, block, inputs: ceil(L / g) * (inputs + g * block),
-                diagnosis="You let the blocks of all groups live at once. The backward rebuilds one group at a time.",
+            (
+                lambda L, g, block, inputs: ceil(L / g) * (inputs + g * block),
+                "You let the blocks of all groups live at once. The backward rebuilds one group at a time.",
             ),
-            Mistake(
-                answer=lambda L, g, block, inputs: (ceil(L / g) - 1) * inputs + g * block,
-                diagnosis="You left out the live group's own input. The question counts one for every group.",
+            (
+                lambda L, g, block, inputs: (ceil(L / g) - 1) * inputs + g * block,
+                "You left out the live group's own input. The question counts one for every group.",
             ),
-            Mistake(
-                answer=lambda L, g, block, inputs: L // g * inputs + g * block,
-                diagnosis="You lost the last, shorter group: round the number of groups up.",
+            (
+                lambda L, g, block, inputs: L // g * inputs + g * block,
+                "You lost the last, shorter group: round the number of groups up.",
             ),
         ),
     ),
@@ -258,16 +221,6 @@ EXERCISES = (
         title="A list that saves nothing",
         because="addmm and the attention kernel are all the products there are; the rest is cheap to run again.",
         judge=judge_list,
-        mistakes=(
-            Mistake(answer=["mm", "attention"], diagnosis="You still save mm."),
-            Mistake(answer=["addmm", "gelu", "attention"], diagnosis="You save the output of gelu"),
-            Mistake(answer=["addmm"], diagnosis="These still run again: attention."),
-            Mistake(answer="addmm", diagnosis="'addmm' is one name. The answer is a list"),
-            Mistake(answer=[], diagnosis="An empty list keeps nothing"),
-            Mistake(answer=["attention"], diagnosis="These still run again:"),
-            Mistake(answer=["aten.addmm.default", "attention"], diagnosis="is not one of mm, addmm"),
-            Mistake(answer=["linear"], diagnosis="is not one of mm, addmm"),
-        ),
     ),
     ChoiceExercise(
         id="4.5",
@@ -275,9 +228,9 @@ EXERCISES = (
         right="c",
         because=f"On 14 GiB it answers {chosen_for(14)!r}, on 16 GiB {chosen_for(16)!r}.",
         mistakes=(
-            Mistake(answer="a", diagnosis="Without recomputation it runs out of memory on 14 GiB. Print the plan."),
-            Mistake(answer="b", diagnosis="That is the answer for 16 GiB. With 2 GiB less it runs out of memory."),
-            Mistake(answer="d", diagnosis="Full recomputation fits, but something cheaper does too."),
+            ("a", "Without recomputation it runs out of memory on 14 GiB. Print the plan."),
+            ("b", "That is the answer for 16 GiB. With 2 GiB less it runs out of memory."),
+            ("d", "Full recomputation fits, but something cheaper does too."),
         ),
     ),
     PolicyExercise(
@@ -285,15 +238,6 @@ EXERCISES = (
         title="A policy within a budget",
         because=f"The budget was {BUDGET_SBH} sbh and half.",
         judge=judge_policy,
-        mistakes=(
-            Mistake(answer=_saves("mm.default", "attention"), diagnosis="The budget is 18"),
-            Mistake(answer=_saves("nothing"), diagnosis="Your policy saves nothing"),
-            Mistake(answer=_saves("attention"), diagnosis="with this budget half is possible"),
-            Mistake(answer=_saves("mm.default"), diagnosis="The budget is 18 sbh"),
-            Mistake(answer=lambda ctx, op, *args: None, diagnosis="Is it the policy itself?"),
-            Mistake(answer=lambda: "MUST_SAVE", diagnosis="returned no function"),
-            Mistake(answer=["attention"], diagnosis="the answer is a function that returns a policy"),
-        ),
     ),
     ChoiceExercise(
         id="4.7",
@@ -301,9 +245,9 @@ EXERCISES = (
         right="b",
         because="The kernel keeps no scores. Its checkpoint would save only the log-sum-exp and run the kernel again.",
         mistakes=(
-            Mistake(answer="a", diagnosis="70 % were the stored scores. A flash kernel keeps none."),
-            Mistake(answer="c", diagnosis="Query, key and value stay: they are the inputs of the checkpoint."),
-            Mistake(answer="d", diagnosis="It costs FLOPs: the whole kernel runs once more."),
+            ("a", "70 % were the stored scores. A flash kernel keeps none."),
+            ("c", "Query, key and value stay: they are the inputs of the checkpoint."),
+            ("d", "It costs FLOPs: the whole kernel runs once more."),
         ),
     ),
 )

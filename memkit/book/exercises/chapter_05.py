@@ -2,7 +2,7 @@
 
 import torch
 
-from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, Mistake, NumberExercise
+from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.fitting.batch_plan import peak_of, plan_batch
 from memkit.setup.models import GPT2_MEDIUM
 from memkit.setup.recipes import OptimizerConfig
@@ -69,17 +69,14 @@ EXERCISES = (
         unit="accumulation steps",
         because="4,096 × 4 × 16 = 262,144 tokens in one forward of all ranks; 8 of them make 2,097,152.",
         mistakes=(
-            Mistake(answer=128, diagnosis="You left the ranks out: 16 of them see other tokens at the same time."),
-            Mistake(answer=32, diagnosis="You left the micro-batch out: a rank holds 4 sequences at a time."),
-            Mistake(answer=512, diagnosis="That is the number of sequences. They come 4 × 16 at a time."),
-            Mistake(answer=2048, diagnosis="Of micro-batch and ranks you multiplied by one where you should divide."),
-            Mistake(
-                answer=64,
-                diagnosis="That is the sequences of one forward, 4 × 16, and not the number of forwards.",
-            ),
-            Mistake(answer=131_072, diagnosis="That is the tokens that one rank sees in the step."),
-            Mistake(answer=32_768, diagnosis="You left the sequence's 4,096 tokens out."),
-            Mistake(answer=262_144, diagnosis="Those are the tokens of one forward. How many of them make a step?"),
+            (128, "You left the ranks out: 16 of them see other tokens at the same time."),
+            (32, "You left the micro-batch out: a rank holds 4 sequences at a time."),
+            (512, "That is the number of sequences. They come 4 × 16 at a time."),
+            (2048, "Of micro-batch and ranks you multiplied by one where you should divide."),
+            (64, "That is the sequences of one forward, 4 × 16, and not the number of forwards."),
+            (131_072, "That is the tokens that one rank sees in the step."),
+            (32_768, "You left the sequence's 4,096 tokens out."),
+            (262_144, "Those are the tokens of one forward. How many of them make a step?"),
         ),
     ),
     NumberExercise(
@@ -89,23 +86,20 @@ EXERCISES = (
         tolerance=0.005,
         because="The gradients, 2 bytes a parameter, stand in every forward but the first: 13,476,831,232 B.",
         mistakes=(
-            Mistake(answer=0, diagnosis="It is not free. What did the first micro-batch leave behind?"),
-            Mistake(answer=LLAMA_2_7B_PARAMETERS, diagnosis="That is the number of gradients; each has 2 bytes."),
-            Mistake(
-                answer=4 * LLAMA_2_7B_PARAMETERS,
-                diagnosis="4 bytes a gradient is float32. Here they are bfloat16.",
+            (0, "It is not free. What did the first micro-batch leave behind?"),
+            (LLAMA_2_7B_PARAMETERS, "That is the number of gradients; each has 2 bytes."),
+            (4 * LLAMA_2_7B_PARAMETERS, "4 bytes a gradient is float32. Here they are bfloat16."),
+            (
+                64 * 2 * LLAMA_2_7B_PARAMETERS,
+                "The micro-batches add into one gradient. 64 of them need no more room than 2.",
             ),
-            Mistake(
-                answer=64 * 2 * LLAMA_2_7B_PARAMETERS,
-                diagnosis="The micro-batches add into one gradient. 64 of them need no more room than 2.",
+            (
+                63 * 2 * LLAMA_2_7B_PARAMETERS,
+                "The micro-batches add into one gradient. 64 of them need no more room than 2.",
             ),
-            Mistake(
-                answer=63 * 2 * LLAMA_2_7B_PARAMETERS,
-                diagnosis="The micro-batches add into one gradient. 64 of them need no more room than 2.",
-            ),
-            Mistake(
-                answer=8 * LLAMA_2_7B_PARAMETERS,
-                diagnosis="8 bytes a parameter are Adam's two float32 states; they stand with or without accumulation.",
+            (
+                8 * LLAMA_2_7B_PARAMETERS,
+                "8 bytes a parameter are Adam's two float32 states; they stand with or without accumulation.",
             ),
         ),
     ),
@@ -118,37 +112,34 @@ EXERCISES = (
         tolerance=1e-6,
         because="A token counts the same, in whichever micro-batch it stands.",
         mistakes=(
-            Mistake(
-                answer=lambda counts: [1 / len(counts) for _ in counts],
-                diagnosis="The mean of means: a token of a short micro-batch counts more than one of a long.",
+            (
+                lambda counts: [1 / len(counts) for _ in counts],
+                "The mean of means: a token of a short micro-batch counts more than one of a long.",
             ),
-            Mistake(
-                answer=lambda counts: [1 / sum(counts) for _ in counts],
-                diagnosis="model(...) returns a mean over its own tokens. Turn it into a sum first: times its count.",
+            (
+                lambda counts: [1 / sum(counts) for _ in counts],
+                "model(...) returns a mean over its own tokens. Turn it into a sum first: times its count.",
             ),
-            Mistake(
-                answer=lambda counts: list(counts),
-                diagnosis="That gives the sum over all tokens. Divide by their number.",
+            (lambda counts: list(counts), "That gives the sum over all tokens. Divide by their number."),
+            (
+                lambda counts: [sum(counts) / count for count in counts],
+                "Upside down: that gives the short micro-batches the large factors.",
             ),
-            Mistake(
-                answer=lambda counts: [sum(counts) / count for count in counts],
-                diagnosis="Upside down: that gives the short micro-batches the large factors.",
+            (
+                lambda counts: [count / max(counts) for count in counts],
+                "The largest has the factor 1, so they do not sum to 1. Divide by the sum of the counts.",
             ),
-            Mistake(
-                answer=lambda counts: [count / max(counts) for count in counts],
-                diagnosis="The largest has the factor 1, so they do not sum to 1. Divide by the sum of the counts.",
+            (
+                lambda counts: [count * len(counts) / sum(counts) for count in counts],
+                "They sum to the number of micro-batches: the gradient is that many times too large.",
             ),
-            Mistake(
-                answer=lambda counts: [count * len(counts) / sum(counts) for count in counts],
-                diagnosis="They sum to the number of micro-batches: the gradient is that many times too large.",
+            (
+                lambda counts: [count / sum(counts) / len(counts) for count in counts],
+                "The shares are right; you divided by the number of micro-batches as well.",
             ),
-            Mistake(
-                answer=lambda counts: [count / sum(counts) / len(counts) for count in counts],
-                diagnosis="The shares are right; you divided by the number of micro-batches as well.",
-            ),
-            Mistake(
-                answer=lambda counts: [1 / count for count in counts],
-                diagnosis="A micro-batch's loss is a mean already; 1 ÷ its count divides a second time.",
+            (
+                lambda counts: [1 / count for count in counts],
+                "A micro-batch's loss is a mean already; 1 ÷ its count divides a second time.",
             ),
         ),
     ),
@@ -160,43 +151,43 @@ EXERCISES = (
         tolerance=1e-9,
         because="The last window is short and is a mean of its own.",
         mistakes=(
-            Mistake(
-                answer=lambda num_batches, N: [1 / N] * (num_batches // N),
-                diagnosis="The rest of the epoch is never stepped. steps_of(10, 4) has three steps.",
+            (
+                lambda num_batches, N: [1 / N] * (num_batches // N),
+                "The rest of the epoch is never stepped. steps_of(10, 4) has three steps.",
             ),
-            Mistake(
-                answer=lambda num_batches, N: [1 / N] * -(-num_batches // N),
-                diagnosis="Every window is stepped, but the last of (10, 4) has 2 of them: over 4 it is half a mean.",
+            (
+                lambda num_batches, N: [1 / N] * -(-num_batches // N),
+                "Every window is stepped, but the last of (10, 4) has 2 of them: over 4 it is half a mean.",
             ),
-            Mistake(
-                answer=lambda num_batches, N: [1 / N] * (num_batches // N) + [1 / max(num_batches % N, 1)],
-                diagnosis="(8, 4) has no short window, and yours steps a third time, on nothing.",
+            (
+                lambda num_batches, N: [1 / N] * (num_batches // N) + [1 / max(num_batches % N, 1)],
+                "(8, 4) has no short window, and yours steps a third time, on nothing.",
             ),
-            Mistake(
-                answer=lambda num_batches, N: [1 / num_batches] * -(-num_batches // N),
-                diagnosis="You divide by the epoch. The optimizer steps once a window.",
+            (
+                lambda num_batches, N: [1 / num_batches] * -(-num_batches // N),
+                "You divide by the epoch. The optimizer steps once a window.",
             ),
-            Mistake(
-                answer=lambda num_batches, N: (
+            (
+                lambda num_batches, N: (
                     [1 / N] * (num_batches - num_batches % N) + [1 / (num_batches % N or 1)] * (num_batches % N)
                 ),
-                diagnosis="That is one factor a micro-batch; the question asks for one per optimizer step.",
+                "That is one factor a micro-batch; the question asks for one per optimizer step.",
             ),
-            Mistake(
-                answer=lambda num_batches, N: [N] * (num_batches // N) + ([num_batches % N] if num_batches % N else []),
-                diagnosis="Those are the lengths of the windows. The loss is multiplied by 1 ÷ length.",
+            (
+                lambda num_batches, N: [N] * (num_batches // N) + ([num_batches % N] if num_batches % N else []),
+                "Those are the lengths of the windows. The loss is multiplied by 1 ÷ length.",
             ),
-            Mistake(
-                answer=lambda num_batches, N: (
+            (
+                lambda num_batches, N: (
                     [1 / N] * (num_batches // N) + ([num_batches % N / N] if num_batches % N else [])
                 ),
-                diagnosis="The short window's share of a full one: its micro-batches need 1 ÷ their own number.",
+                "The short window's share of a full one: its micro-batches need 1 ÷ their own number.",
             ),
-            Mistake(
-                answer=lambda num_batches, N: [
+            (
+                lambda num_batches, N: [
                     [1 / min(N, num_batches - i)] * min(N, num_batches - i) for i in range(0, num_batches, N)
                 ],
-                diagnosis="The factors are right. Return each once for its optimizer step, not in a list of its own.",
+                "The factors are right. Return each once for its optimizer step, not in a list of its own.",
             ),
         ),
     ),
@@ -208,37 +199,37 @@ EXERCISES = (
         tolerance=1e-9,
         because="DDP's mean over ranks and this factor give each token 1 ÷ of_all.",
         mistakes=(
-            Mistake(
-                answer=lambda own, of_rank, of_all, ranks: own / of_rank,
-                diagnosis="The broken version: a token of the rank with fewer tokens counts more.",
+            (
+                lambda own, of_rank, of_all, ranks: own / of_rank,
+                "The broken version: a token of the rank with fewer tokens counts more.",
             ),
-            Mistake(
-                answer=lambda own, of_rank, of_all, ranks: own / of_all,
-                diagnosis="The right share; then DDP divides by the ranks again: the gradient is that much too small.",
+            (
+                lambda own, of_rank, of_all, ranks: own / of_all,
+                "The right share; then DDP divides by the ranks again: the gradient is that much too small.",
             ),
-            Mistake(
-                answer=lambda own, of_rank, of_all, ranks: own / (of_all * ranks),
-                diagnosis="DDP divides by the ranks already. Multiply it back.",
+            (
+                lambda own, of_rank, of_all, ranks: own / (of_all * ranks),
+                "DDP divides by the ranks already. Multiply it back.",
             ),
-            Mistake(
-                answer=lambda own, of_rank, of_all, ranks: own * ranks / of_rank,
-                diagnosis="of_rank counts this rank's tokens only; the mean is over all ranks' tokens.",
+            (
+                lambda own, of_rank, of_all, ranks: own * ranks / of_rank,
+                "of_rank counts this rank's tokens only; the mean is over all ranks' tokens.",
             ),
-            Mistake(
-                answer=lambda own, of_rank, of_all, ranks: of_rank * ranks / of_all,
-                diagnosis="That is the share of the whole window, given to every micro-batch of it.",
+            (
+                lambda own, of_rank, of_all, ranks: of_rank * ranks / of_all,
+                "That is the share of the whole window, given to every micro-batch of it.",
             ),
-            Mistake(
-                answer=lambda own, of_rank, of_all, ranks: ranks / of_all,
-                diagnosis="The mean loss of a micro-batch becomes a sum by its own count: it is missing.",
+            (
+                lambda own, of_rank, of_all, ranks: ranks / of_all,
+                "The mean loss of a micro-batch becomes a sum by its own count: it is missing.",
             ),
-            Mistake(
-                answer=lambda own, of_rank, of_all, ranks: own / (of_rank * ranks),
-                diagnosis="Two slips: the tokens are all ranks', and DDP divides by the ranks already.",
+            (
+                lambda own, of_rank, of_all, ranks: own / (of_rank * ranks),
+                "Two slips: the tokens are all ranks', and DDP divides by the ranks already.",
             ),
-            Mistake(
-                answer=lambda own, of_rank, of_all, ranks: of_rank / of_all,
-                diagnosis="That is the rank's share of all tokens. Take this micro-batch's, and think of DDP's mean.",
+            (
+                lambda own, of_rank, of_all, ranks: of_rank / of_all,
+                "That is the rank's share of all tokens. Take this micro-batch's, and think of DDP's mean.",
             ),
         ),
     ),
@@ -249,12 +240,9 @@ EXERCISES = (
         accepted=("D", "(d)", "d."),
         because="7 B gradients of 4 bytes, whole on every rank until the last micro-batch.",
         mistakes=(
-            Mistake(answer="a", diagnosis="That is a shard, 28 GB ÷ 8. Who reduced and scattered it?"),
-            Mistake(answer="b", diagnosis="That is 1 byte a gradient. They are float32."),
-            Mistake(
-                answer="c",
-                diagnosis="That is bfloat16. They are kept in the dtype in which they will be reduced.",
-            ),
+            ("a", "That is a shard, 28 GB ÷ 8. Who reduced and scattered it?"),
+            ("b", "That is 1 byte a gradient. They are float32."),
+            ("c", "That is bfloat16. They are kept in the dtype in which they will be reduced."),
         ),
     ),
     JudgedExercise(
@@ -262,17 +250,5 @@ EXERCISES = (
         title="A window under a limit",
         judge=judge_cut,
         because="One step larger and the second micro-batch, which finds the gradients there, does not fit.",
-        mistakes=(
-            Mistake(answer=(1, 64), diagnosis="So do 2 sequences at a time, in half as many forwards."),
-            Mistake(answer=(64, 1), diagnosis="It peaks at"),
-            Mistake(
-                answer=(4, 16),
-                diagnosis="The first micro-batch fits, at 12.30 GiB; the second finds the gradients there.",
-            ),
-            Mistake(answer=(4, 4), diagnosis="4 × 4 = 16 sequences; 65,536 tokens are 64 sequences of 1,024."),
-            Mistake(answer=(64, 1024), diagnosis="64 × 1024 are tokens."),
-            Mistake(answer=4, diagnosis="4 is not a pair of whole numbers above 0"),
-            Mistake(answer=(3, 21), diagnosis="3 × 21 = 63 sequences"),
-        ),
     ),
 )

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, Mistake, NumberExercise
+from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.low_precision.linear_memory import cast_bytes
 from memkit.low_precision.scaling import scale_to
 
@@ -35,40 +35,6 @@ def fp8_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _cast(x: torch.Tensor) -> torch.Tensor:
     return x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
-
-
-def _as_printed(a, b):
-    m = 448 / a.abs().max()
-    return _cast(a * m) @ _cast(b * m).t() * m * m
-
-
-def _only_divided(a, b):
-    m = 448 / a.abs().max()
-    return _cast(a * m) @ _cast(b * m).t() / (m * m)
-
-
-def _only_own_factors(a, b):
-    m_a, m_b = 448 / a.abs().max(), 448 / b.abs().max()
-    return _cast(a * m_a) @ _cast(b * m_b).t() * m_a * m_b
-
-
-def _divided_once(a, b):
-    m_a, m_b = 448 / a.abs().max(), 448 / b.abs().max()
-    return _cast(a * m_a) @ _cast(b * m_b).t() / m_a
-
-
-def _unscaled(a, b):
-    return _cast(a) @ _cast(b).t()
-
-
-def _shared_smallest(a, b):
-    m = 448 / torch.maximum(a.abs().max(), b.abs().max())
-    return _cast(a * m) @ _cast(b * m).t() / (m * m)
-
-
-def _without_magnitude(a, b):
-    m_a, m_b = 448 / a.max(), 448 / b.max()
-    return (_cast(a * m_a) @ _cast(b * m_b).t()) / (m_a * m_b)
 
 
 def _judge_product(answer) -> str | None:
@@ -111,12 +77,12 @@ EXERCISES = (
         unit="the multiplier",
         because="448 / 7 = 64: the largest magnitude lands on the largest value.",
         mistakes=(
-            Mistake(answer=7 / 448, diagnosis="That is the reciprocal: the scale that is stored, not the multiplier."),
-            Mistake(answer=57344 / 7, diagnosis="You took E5M2, which ends at 57,344. E4M3 ends at 448."),
-            Mistake(answer=448.0, diagnosis="That is where the format ends. Divide it by what is to land there."),
-            Mistake(answer=240 / 7, diagnosis="240 is the end of IEEE's E4M3 and of AMD's first one. E4M3FN has 448."),
-            Mistake(answer=448.0 * 7, diagnosis="Multiplied, the largest value would be 21,952: divide by amax."),
-            Mistake(answer=127 / 7, diagnosis="127 is the end of INT8."),
+            (7 / 448, "That is the reciprocal: the scale that is stored, not the multiplier."),
+            (57344 / 7, "You took E5M2, which ends at 57,344. E4M3 ends at 448."),
+            (448.0, "That is where the format ends. Divide it by what is to land there."),
+            (240 / 7, "240 is the end of IEEE's E4M3 and of AMD's first one. E4M3FN has 448."),
+            (448.0 * 7, "Multiplied, the largest value would be 21,952: divide by amax."),
+            (127 / 7, "127 is the end of INT8."),
         ),
     ),
     NumberExercise(
@@ -125,22 +91,13 @@ EXERCISES = (
         right=cast_bytes((_INPUTS, _TOKENS), "float8_e4m3fn", "mx"),
         because="33,554,432 elements and 1,048,576 scales.",
         mistakes=(
-            Mistake(answer=_TOKENS * _INPUTS, diagnosis="The scales are missing: one byte for every 32 values."),
-            Mistake(answer=2 * _TOKENS * _INPUTS, diagnosis="That is bf16, two bytes a value."),
-            Mistake(answer=_TOKENS * _INPUTS // 32, diagnosis="Those are the scales alone. The elements are missing."),
-            Mistake(
-                answer=_TOKENS * _INPUTS * 36 // 32,
-                diagnosis="You gave each scale four bytes. E8M0 has eight bits.",
-            ),
-            Mistake(
-                answer=_TOKENS * _INPUTS * 17 // 16,
-                diagnosis="You gave 16 values a scale, as NVFP4 does. MX has blocks of 32.",
-            ),
-            Mistake(
-                answer=_TOKENS * _INPUTS * 9 // 16,
-                diagnosis="That is NVFP4, with 4.5 bits a value.",
-            ),
-            Mistake(answer=2 * _TOKENS * _INPUTS * 33 // 32, diagnosis="You counted two casts. One is saved."),
+            (_TOKENS * _INPUTS, "The scales are missing: one byte for every 32 values."),
+            (2 * _TOKENS * _INPUTS, "That is bf16, two bytes a value."),
+            (_TOKENS * _INPUTS // 32, "Those are the scales alone. The elements are missing."),
+            (_TOKENS * _INPUTS * 36 // 32, "You gave each scale four bytes. E8M0 has eight bits."),
+            (_TOKENS * _INPUTS * 17 // 16, "You gave 16 values a scale, as NVFP4 does. MX has blocks of 32."),
+            (_TOKENS * _INPUTS * 9 // 16, "That is NVFP4, with 4.5 bits a value."),
+            (2 * _TOKENS * _INPUTS * 33 // 32, "You counted two casts. One is saved."),
         ),
     ),
     FunctionExercise(
@@ -150,44 +107,42 @@ EXERCISES = (
         probes=((3.0,), (3.5,), (3.9,), (448.0,), (500.0,), (0.01,), (1e-6, 57344.0), (1.0, 6.0)),
         because="Cut down, never up: else amax would land beyond the end.",
         mistakes=(
-            Mistake(answer=lambda amax, largest=448.0: largest / amax, diagnosis="The quotient is no power of two."),
-            Mistake(
-                answer=lambda amax, largest=448.0: 2.0 ** math.ceil(math.log2(largest / amax)),
-                diagnosis="You rounded up: 3 · 256 is 768, beyond 448.",
+            (lambda amax, largest=448.0: largest / amax, "The quotient is no power of two."),
+            (
+                lambda amax, largest=448.0: 2.0 ** math.ceil(math.log2(largest / amax)),
+                "You rounded up: 3 · 256 is 768, beyond 448.",
             ),
-            Mistake(
-                answer=lambda amax, largest=448.0: 2.0 ** round(math.log2(largest / amax)),
-                diagnosis="You rounded to the nearest. Where that is up, amax lands beyond the end.",
+            (
+                lambda amax, largest=448.0: 2.0 ** round(math.log2(largest / amax)),
+                "You rounded to the nearest. Where that is up, amax lands beyond the end.",
             ),
-            Mistake(
-                answer=lambda amax, largest=448.0: 2.0 ** math.ceil(math.log2(amax / largest)),
-                diagnosis="That is what is stored, the reciprocal.",
+            (
+                lambda amax, largest=448.0: 2.0 ** math.ceil(math.log2(amax / largest)),
+                "That is what is stored, the reciprocal.",
             ),
-            Mistake(
-                answer=lambda amax, largest=448.0: (
-                    2.0 ** (math.floor(math.log2(largest)) - math.floor(math.log2(amax)))
-                ),
-                diagnosis="That is OCP's floor rule. 3.9 would land at 499, beyond 448.",
+            (
+                lambda amax, largest=448.0: 2.0 ** (math.floor(math.log2(largest)) - math.floor(math.log2(amax))),
+                "That is OCP's floor rule. 3.9 would land at 499, beyond 448.",
             ),
-            Mistake(
-                answer=lambda amax, largest=448.0: 2.0 ** math.floor(math.log2(448.0 / amax)),
-                diagnosis="You took 448 whatever largest says.",
+            (
+                lambda amax, largest=448.0: 2.0 ** math.floor(math.log2(448.0 / amax)),
+                "You took 448 whatever largest says.",
             ),
-            Mistake(
-                answer=lambda amax, largest=448.0: 2.0 ** int(math.log2(largest / amax)),
-                diagnosis="int() cuts towards zero: a negative exponent is rounded up, and 500 lands beyond 448.",
+            (
+                lambda amax, largest=448.0: 2.0 ** int(math.log2(largest / amax)),
+                "int() cuts towards zero: a negative exponent is rounded up, and 500 lands beyond 448.",
             ),
-            Mistake(
-                answer=lambda amax, largest=448.0: 2.0 ** math.floor(math.log2(amax / largest)),
-                diagnosis="You divided the other way round: amax / largest is the scale that is stored.",
+            (
+                lambda amax, largest=448.0: 2.0 ** math.floor(math.log2(amax / largest)),
+                "You divided the other way round: amax / largest is the scale that is stored.",
             ),
-            Mistake(
-                answer=lambda amax, largest=448.0: math.floor(math.log2(largest / amax)),
-                diagnosis="That is the exponent. The factor is two to that power.",
+            (
+                lambda amax, largest=448.0: math.floor(math.log2(largest / amax)),
+                "That is the exponent. The factor is two to that power.",
             ),
-            Mistake(
-                answer=lambda amax, largest=448.0: 2.0 ** (math.ceil(math.log2(largest / amax)) - 1),
-                diagnosis="Where the quotient is a power of two itself, as 448 / 3.5 is, it may be taken.",
+            (
+                lambda amax, largest=448.0: 2.0 ** (math.ceil(math.log2(largest / amax)) - 1),
+                "Where the quotient is a power of two itself, as 448 / 3.5 is, it may be taken.",
             ),
         ),
     ),
@@ -196,18 +151,6 @@ EXERCISES = (
         title="A product that is far too large",
         judge=_judge_product,
         because="Each operand has its own factor, and both leave the sum by division.",
-        mistakes=(
-            Mistake(answer=_as_printed, diagnosis="times too large"),
-            Mistake(answer=_only_own_factors, diagnosis="times too large"),
-            Mistake(answer=_divided_once, diagnosis="each of them"),
-            Mistake(answer=_only_divided, diagnosis="is clipped"),
-            Mistake(answer=_unscaled, diagnosis="each needs a factor from itself"),
-            Mistake(answer=_shared_smallest, diagnosis="each needs a factor of its own"),
-            Mistake(answer=_without_magnitude, diagnosis="without its sign"),
-            Mistake(answer=lambda a, b: a @ b.t(), diagnosis="nothing was cast"),
-            Mistake(answer=lambda a, b: (a.bfloat16() @ b.bfloat16().t()).float(), diagnosis="nothing was cast"),
-            Mistake(answer=lambda a, b: 1.0, diagnosis="is to be a tensor"),
-        ),
     ),
     NumberExercise(
         id="6.5",
@@ -217,14 +160,14 @@ EXERCISES = (
         tolerance=0.001,
         because="The step is 2.58, so everything within 1.29 standard deviations is gone.",
         mistakes=(
-            Mistake(answer=share_lost("float8_e4m3fn"), diagnosis="That is E4M3, whose steps shrink with the value."),
-            Mistake(answer=share_lost("int8", counts_all=True), diagnosis="You counted the four large columns too."),
-            Mistake(answer=0.8, diagnosis="Near. Two digits do not tell whether the four columns were counted."),
-            Mistake(answer=1 - share_lost("int8"), diagnosis="That is the share that survives."),
-            Mistake(answer=100 * share_lost("int8"), diagnosis="That is in percent. The answer is a share of 1."),
-            Mistake(answer=share_lost("int8", scaling="row"), diagnosis="You gave each row its own factor."),
-            Mistake(answer=share_lost("int8", size=1.0), diagnosis="You forgot to make the four columns larger."),
-            Mistake(answer=share_lost("int8", size=10.0), diagnosis="You made the columns 10 times larger, not 100."),
+            (share_lost("float8_e4m3fn"), "That is E4M3, whose steps shrink with the value."),
+            (share_lost("int8", counts_all=True), "You counted the four large columns too."),
+            (0.8, "Near. Two digits do not tell whether the four columns were counted."),
+            (1 - share_lost("int8"), "That is the share that survives."),
+            (100 * share_lost("int8"), "That is in percent. The answer is a share of 1."),
+            (share_lost("int8", scaling="row"), "You gave each row its own factor."),
+            (share_lost("int8", size=1.0), "You forgot to make the four columns larger."),
+            (share_lost("int8", size=10.0), "You made the columns 10 times larger, not 100."),
         ),
         accepted=(0.804, 0.8043),
     ),
@@ -235,15 +178,12 @@ EXERCISES = (
         unit="tokens",
         because="28,672 tokens: 2 bytes a weight against 1 byte a value of the input; the inputs cancel.",
         mistakes=(
-            Mistake(
-                answer=_OUTPUTS,
-                diagnosis="Half of it: with one cast of the weight, as on Blackwell, or an input of no bytes at all.",
-            ),
-            Mistake(answer=2 * _INPUTS, diagnosis="The inputs cancel: both the weight and the saved input have them."),
-            Mistake(answer=_INPUTS, diagnosis="The inputs cancel. What does a weight cost for each of its outputs?"),
-            Mistake(answer=4 * _OUTPUTS, diagnosis="The bf16 weight is there in both. Only its casts are paid for."),
-            Mistake(answer=2 * _INPUTS * _OUTPUTS, diagnosis="Those are bytes: how many tokens save as much?"),
-            Mistake(answer=2 * (_INPUTS + _OUTPUTS), diagnosis="The output is bf16 in both: it saves nothing."),
+            (_OUTPUTS, "Half of it: with one cast of the weight, as on Blackwell, or an input of no bytes at all."),
+            (2 * _INPUTS, "The inputs cancel: both the weight and the saved input have them."),
+            (_INPUTS, "The inputs cancel. What does a weight cost for each of its outputs?"),
+            (4 * _OUTPUTS, "The bf16 weight is there in both. Only its casts are paid for."),
+            (2 * _INPUTS * _OUTPUTS, "Those are bytes: how many tokens save as much?"),
+            (2 * (_INPUTS + _OUTPUTS), "The output is bf16 in both: it saves nothing."),
         ),
     ),
     ChoiceExercise(
@@ -252,9 +192,9 @@ EXERCISES = (
         right="b",
         because="What is saved for the backward has the dtype it had before.",
         mistakes=(
-            Mistake(answer="a", diagnosis="Per tensor there are three scales a layer: twelve bytes."),
-            Mistake(answer="c", diagnosis="It rounds a tensor to 512 bytes, and in bf16 as in FP8."),
-            Mistake(answer="d", diagnosis="E5M2 has one byte too, and it lives only during the product."),
+            ("a", "Per tensor there are three scales a layer: twelve bytes."),
+            ("c", "It rounds a tensor to 512 bytes, and in bf16 as in FP8."),
+            ("d", "E5M2 has one byte too, and it lives only during the product."),
         ),
         accepted=("B", " b", "b."),
     ),

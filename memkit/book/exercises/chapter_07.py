@@ -11,7 +11,7 @@ import torch
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.snapshot_replay import replay_trace
 from memkit.allocator.snapshot_writer import predicted_snapshot
-from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, Mistake, NumberExercise
+from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.measuring.small_card import SimulatedCard
 from memkit.program.small_programs import ragged_build
 from memkit.setup import models
@@ -44,52 +44,6 @@ def validate(model, batches):
     with torch.no_grad():
         for x in batches:
             total += model(x).square().mean().item()
-    return total / len(batches)
-
-
-def _sums_losses(model, batches):
-    total = 0.0
-    for x in batches:
-        total += model(x).square().mean()
-    return (total / len(batches)).item()
-
-
-def _keeps_outputs(model, batches):
-    with torch.no_grad():
-        outputs = [model(x) for x in batches]
-    return sum(output.square().mean().item() for output in outputs) / len(outputs)
-
-
-def _returns_tensor(model, batches):
-    with torch.no_grad():
-        return sum(model(x).square().mean() for x in batches) / len(batches)
-
-
-def _keeps_the_last_graph(model, batches):
-    return sum(model(x).square().mean().item() for x in batches) / len(batches)
-
-
-def _forgets_to_divide(model, batches):
-    return validate(model, batches) * len(batches)
-
-
-def _keeps_scalars(model, batches):
-    with torch.no_grad():
-        losses = [model(x).square().mean() for x in batches]
-    return torch.stack(losses).mean().item()
-
-
-def _one_large_forward(model, batches):
-    with torch.no_grad():
-        return model(torch.cat(batches)).square().mean().item()
-
-
-def _runs_a_backward(model, batches):
-    total = 0.0
-    for x in batches:
-        loss = model(x).square().mean()
-        loss.backward()
-        total += loss.item()
     return total / len(batches)
 
 
@@ -144,87 +98,6 @@ def _growth(peaks: list[int]) -> str | None:
 
 
 # 7.5 A step that may run out of memory
-
-
-def guarded(step, recover):
-    failed = False
-    try:
-        step()
-    except torch.OutOfMemoryError:
-        failed = True
-    if failed:
-        recover()
-    return not failed
-
-
-def _recovers_inside(step, recover):
-    try:
-        step()
-    except torch.OutOfMemoryError:
-        recover()
-        return False
-    return True
-
-
-def _keeps_the_error(step, recover):
-    failure = None
-    try:
-        step()
-    except torch.OutOfMemoryError as error:
-        failure = error
-    if failure is not None:
-        recover()
-    return failure is None
-
-
-def _swallows_all(step, recover):
-    failed = False
-    try:
-        step()
-    except Exception:  # noqa: BLE001 - the mistake of the exercise
-        failed = True
-    if failed:
-        recover()
-    return not failed
-
-
-def _passes_over_runtime_errors(step, recover):
-    try:
-        step()
-        return True
-    except RuntimeError:
-        pass
-    recover()
-    return False
-
-
-def _catches_even_an_interrupt(step, recover):
-    failed = False
-    try:
-        step()
-    except (torch.OutOfMemoryError, KeyboardInterrupt):
-        failed = True
-    if failed:
-        recover()
-    return not failed
-
-
-def _gives_nothing(step, recover):
-    guarded(step, recover)
-
-
-def _never_recovers(step, recover):
-    try:
-        step()
-    except torch.OutOfMemoryError:
-        return False
-    return True
-
-
-def _always_recovers(step, recover):
-    is_fine = guarded(step, lambda: None)
-    recover()
-    return is_fine
 
 
 def judge_guarded(answer) -> str | None:
@@ -384,13 +257,9 @@ EXERCISES = (
         right="b",
         because="The pool keeps freed blocks; nvidia-smi shows the pool and the context.",
         mistakes=(
-            Mistake(
-                answer="a", diagnosis="A leak would stand in memory_allocated: it counts every live block."
-            ),
-            Mistake(answer="c", diagnosis="The context takes a few hundred MiB, not 26.5 GiB."),
-            Mistake(
-                answer="d", diagnosis="Fragmentation is free memory of no use to a request. None has failed."
-            ),
+            ("a", "A leak would stand in memory_allocated: it counts every live block."),
+            ("c", "The context takes a few hundred MiB, not 26.5 GiB."),
+            ("d", "Fragmentation is free memory of no use to a request. None has failed."),
         ),
     ),
     NumberExercise(
@@ -401,30 +270,18 @@ EXERCISES = (
         tolerance=0.02,
         because="In use, less allocated, less cached: context and libraries.",
         mistakes=(
-            Mistake(
-                answer=IN_USE - ALLOCATED,
-                diagnosis="You left the cache in. It is reserved by PyTorch, so inside the allocator.",
-            ),
-            Mistake(answer=round(1024 * (IN_USE - ALLOCATED - CACHED), 2), diagnosis="That is MiB. Give GiB."),
-            Mistake(answer=round((IN_USE - ALLOCATED - CACHED) * GIB), diagnosis="That is bytes. Give GiB."),
-            Mistake(
-                answer=round((IN_USE - ALLOCATED - CACHED) * GIB / 10**9, 3),
-                diagnosis="That is GB of 10⁹ bytes. Give GiB.",
-            ),
-            Mistake(
-                answer=IN_USE - ALLOCATED + CACHED,
-                diagnosis="You added the cache. It lies inside the allocator: take it away too.",
-            ),
-            Mistake(answer=0.8, diagnosis="A little too small: the parts are given to a hundredth, keep two digits."),
-            Mistake(answer=ALLOCATED + CACHED, diagnosis="That is what lies inside the allocator. What is the rest?"),
-            Mistake(
-                answer=CAPACITY - ALLOCATED,
-                diagnosis="That is all that no tensor has: free, cached and outside. Which part is outside?",
-            ),
-            Mistake(answer=CAPACITY - IN_USE, diagnosis="That is what is free on the card, for any process."),
-            Mistake(
-                answer=CAPACITY - ALLOCATED - CACHED,
-                diagnosis="That counts what is free on the card too. Start from what this process has in use.",
+            (IN_USE - ALLOCATED, "You left the cache in. It is reserved by PyTorch, so inside the allocator."),
+            (round(1024 * (IN_USE - ALLOCATED - CACHED), 2), "That is MiB. Give GiB."),
+            (round((IN_USE - ALLOCATED - CACHED) * GIB), "That is bytes. Give GiB."),
+            (round((IN_USE - ALLOCATED - CACHED) * GIB / 10**9, 3), "That is GB of 10⁹ bytes. Give GiB."),
+            (IN_USE - ALLOCATED + CACHED, "You added the cache. It lies inside the allocator: take it away too."),
+            (0.8, "A little too small: the parts are given to a hundredth, keep two digits."),
+            (ALLOCATED + CACHED, "That is what lies inside the allocator. What is the rest?"),
+            (CAPACITY - ALLOCATED, "That is all that no tensor has: free, cached and outside. Which part is outside?"),
+            (CAPACITY - IN_USE, "That is what is free on the card, for any process."),
+            (
+                CAPACITY - ALLOCATED - CACHED,
+                "That counts what is free on the card too. Start from what this process has in use.",
             ),
         ),
     ),
@@ -438,38 +295,35 @@ EXERCISES = (
         ),
         because="Small requests share segments of 2 MiB, middling ones of 20 MiB, large ones have their own.",
         mistakes=(
-            Mistake(
-                answer=lambda n: -(-n // 512) * 512,
-                diagnosis="That is the block. The driver is asked for a segment, of 2 MiB at least.",
+            (lambda n: -(-n // 512) * 512, "That is the block. The driver is asked for a segment, of 2 MiB at least."),
+            (
+                lambda n: -(-n // (2 * MIB)) * 2 * MIB,
+                "Right up to 1 MiB and from 10 MiB on. Between them a segment of 20 MiB is asked for.",
             ),
-            Mistake(
-                answer=lambda n: -(-n // (2 * MIB)) * 2 * MIB,
-                diagnosis="Right up to 1 MiB and from 10 MiB on. Between them a segment of 20 MiB is asked for.",
+            (
+                lambda n: 2 * MIB if n <= MIB else 20 * MIB,
+                "From 10 MiB on a request gets a segment of its own, rounded up to 2 MiB.",
             ),
-            Mistake(
-                answer=lambda n: 2 * MIB if n <= MIB else 20 * MIB,
-                diagnosis="From 10 MiB on a request gets a segment of its own, rounded up to 2 MiB.",
+            (
+                lambda n: 20 * MIB if n == 10 * MIB else segment_bytes(n),
+                "10 MiB itself no longer shares: the segments of 20 MiB are for requests below 10 MiB.",
             ),
-            Mistake(
-                answer=lambda n: 20 * MIB if n == 10 * MIB else segment_bytes(n),
-                diagnosis="10 MiB itself no longer shares: the segments of 20 MiB are for requests below 10 MiB.",
+            (
+                lambda n: segment_bytes(n) if n < 10 * MIB else n // (2 * MIB) * (2 * MIB),
+                "You rounded large requests down: the segment would be smaller than what it has to hold.",
             ),
-            Mistake(
-                answer=lambda n: segment_bytes(n) if n < 10 * MIB else n // (2 * MIB) * (2 * MIB),
-                diagnosis="You rounded large requests down: the segment would be smaller than what it has to hold.",
+            (
+                lambda n: segment_bytes(n) if n < 10 * MIB else n,
+                "Large requests are rounded up to a multiple of 2 MiB.",
             ),
-            Mistake(
-                answer=lambda n: segment_bytes(n) if n < 10 * MIB else n,
-                diagnosis="Large requests are rounded up to a multiple of 2 MiB.",
+            (
+                lambda n: max(20 * MIB, segment_bytes(n)) if n > MIB else 2 * MIB,
+                "20 MiB are for requests below 10 MiB. One of 10 to 20 MiB gets no more than it needs.",
             ),
-            Mistake(
-                answer=lambda n: max(20 * MIB, segment_bytes(n)) if n > MIB else 2 * MIB,
-                diagnosis="20 MiB are for requests below 10 MiB. One of 10 to 20 MiB gets no more than it needs.",
-            ),
-            Mistake(answer=lambda n: segment_bytes(n) // MIB, diagnosis="That is MiB. The driver is asked in bytes."),
-            Mistake(
-                answer=lambda n: 2 * MIB if n < MIB else segment_bytes(n + (n == MIB)),
-                diagnosis="One MiB itself still belongs to the small pool.",
+            (lambda n: segment_bytes(n) // MIB, "That is MiB. The driver is asked in bytes."),
+            (
+                lambda n: 2 * MIB if n < MIB else segment_bytes(n + (n == MIB)),
+                "One MiB itself still belongs to the small pool.",
             ),
         ),
     ),
@@ -478,61 +332,24 @@ EXERCISES = (
         title="Mend a validation loop",
         judge=judge_validate,
         because="Its peak is the same for 2 and for 12 batches, and it returns a number.",
-        mistakes=(
-            Mistake(answer=_sums_losses, diagnosis="you keep the graph of every batch"),
-            Mistake(answer=_keeps_scalars, diagnosis="You keep every loss as a tensor"),
-            Mistake(answer=_one_large_forward, diagnosis="all batches in one forward"),
-            Mistake(answer=_runs_a_backward, diagnosis="You ran a backward"),
-            Mistake(answer=_keeps_outputs, diagnosis="you keep one output per batch"),
-            Mistake(answer=_returns_tensor, diagnosis="Return a number, with .item()."),
-            Mistake(answer=_keeps_the_last_graph, diagnosis="for a backward that never comes"),
-            Mistake(answer=_forgets_to_divide, diagnosis="That is the sum of the losses"),
-        ),
     ),
     JudgedExercise(
         id="7.5",
         title="Recover in the right place",
         judge=judge_guarded,
         because="When the handler is left, the error, its traceback and the step's tensors are gone.",
-        mistakes=(
-            Mistake(answer=_recovers_inside, diagnosis="the failed step's tensors were still alive"),
-            Mistake(answer=_keeps_the_error, diagnosis="the error and its traceback hold them"),
-            Mistake(answer=_passes_over_runtime_errors, diagnosis="A shape mismatch of the step"),
-            Mistake(answer=_swallows_all, diagnosis="Catch torch.OutOfMemoryError and nothing else."),
-            Mistake(answer=_catches_even_an_interrupt, diagnosis="Ctrl-C disappeared"),
-            Mistake(answer=_gives_nothing, diagnosis="A step that works should give True."),
-            Mistake(answer=_never_recovers, diagnosis="recover() was not called after the failure."),
-            Mistake(answer=_always_recovers, diagnosis="recover only after a failure"),
-        ),
     ),
     JudgedExercise(
         id="7.6",
         title="An unknown snapshot",
         judge=judge_mystery,
         because="A list in the model keeps it; the snapshot names the line that made it, and no one else.",
-        mistakes=(
-            Mistake(answer=("features", 2 * LEAK_BYTES), diagnosis="freed again in each step"),
-            Mistake(answer=("step", 8 * 4096 * 1024), diagnosis="in step 1 only"),
-            Mistake(answer=("statistics", 5 * LEAK_BYTES), diagnosis="the bytes of all five steps"),
-            Mistake(answer=("statistics", 4096), diagnosis="is not its bytes per step"),
-            Mistake(answer=("decide", LEAK_BYTES), diagnosis="No line of the snapshot grows in"),
-            Mistake(answer="statistics", diagnosis="The answer is a pair"),
-        ),
     ),
     JudgedExercise(
         id="7.7",
         title="Same batches, smaller card",
         judge=judge_order,
         because="Large blocks come first, and later requests are cut from them. And step 1 has no states yet.",
-        mistakes=(
-            Mistake(answer=LENGTHS, diagnosis="This is the order of section 7.3. It dies."),
-            Mistake(answer=(748, 531, 354, 604, 866, 249, 274, 296), diagnosis="by giving its cache back"),
-            Mistake(answer=(604, 531, 354, 866, 249, 274, 748, 296), diagnosis="It dies in the batch of 866 tokens"),
-            Mistake(answer=(249, 531, 354, 604, 866, 274, 748, 296), diagnosis="It dies"),
-            Mistake(answer=tuple(sorted(LENGTHS)), diagnosis="leave the others in their order"),
-            Mistake(answer=(866,) * 8, diagnosis="only the first place is yours to fill"),
-            Mistake(answer=866, diagnosis="is no list of lengths"),
-        ),
     ),
     ChoiceExercise(
         id="7.8",
@@ -540,11 +357,9 @@ EXERCISES = (
         right="c",
         because="A flat floor rules out growth, and equal runs have equal data.",
         mistakes=(
-            Mistake(answer="a", diagnosis="A leak raises the floor, and here it is flat."),
-            Mistake(answer="b", diagnosis="The states appear in step 1 and stay; they would show in step 2."),
-            Mistake(
-                answer="d", diagnosis="Retries would have risen before the end, and here there were none."
-            ),
+            ("a", "A leak raises the floor, and here it is flat."),
+            ("b", "The states appear in step 1 and stay; they would show in step 2."),
+            ("d", "Retries would have risen before the end, and here there were none."),
         ),
     ),
 )

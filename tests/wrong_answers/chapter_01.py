@@ -1,0 +1,23 @@
+"""Wrong answers to the judged exercises of chapter 01, each with a part of what its judge has to say."""
+
+from memkit.book.exercises.chapter_01 import CARD, CONTEXT_BYTES, ROOM_BYTES, largest_batch
+from memkit.units import GIB
+
+WRONG = {
+    "1.5": (
+        (1024, "still at the optimizer peak"),
+        (8192, "it had moved already"),
+        (5000, "not a multiple of 1,024"),
+        (4, "multiply by that"),
+        ("4096", "is not a number of tokens"),
+        (-1024, "is not a number of tokens"),
+    ),
+    "1.6": (
+        (largest_batch(ROOM_BYTES, "none"), "without recomputation"),
+        (largest_batch(CARD.memory_bytes), "You used the whole card"),
+        (largest_batch(CARD.label_gb * GIB - CONTEXT_BYTES), "the label for GiB"),
+        (largest_batch(CARD.label_gb * 10**9 - CONTEXT_BYTES), "for 10**9 bytes"),
+        (60, "It does not fit"),
+        (1, "try one more"),
+    ),
+}

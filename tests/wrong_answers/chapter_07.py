@@ -1,0 +1,173 @@
+"""Wrong answers to the judged exercises of chapter 07, each with a part of what its judge has to say."""
+
+import torch
+
+from memkit.book.exercises.chapter_07 import LEAK_BYTES, LENGTHS, validate
+
+
+def _sums_losses(model, batches):
+    total = 0.0
+    for x in batches:
+        total += model(x).square().mean()
+    return (total / len(batches)).item()
+
+
+def _keeps_outputs(model, batches):
+    with torch.no_grad():
+        outputs = [model(x) for x in batches]
+    return sum(output.square().mean().item() for output in outputs) / len(outputs)
+
+
+def _returns_tensor(model, batches):
+    with torch.no_grad():
+        return sum(model(x).square().mean() for x in batches) / len(batches)
+
+
+def _keeps_the_last_graph(model, batches):
+    return sum(model(x).square().mean().item() for x in batches) / len(batches)
+
+
+def _forgets_to_divide(model, batches):
+    return validate(model, batches) * len(batches)
+
+
+def _keeps_scalars(model, batches):
+    with torch.no_grad():
+        losses = [model(x).square().mean() for x in batches]
+    return torch.stack(losses).mean().item()
+
+
+def _one_large_forward(model, batches):
+    with torch.no_grad():
+        return model(torch.cat(batches)).square().mean().item()
+
+
+def _runs_a_backward(model, batches):
+    total = 0.0
+    for x in batches:
+        loss = model(x).square().mean()
+        loss.backward()
+        total += loss.item()
+    return total / len(batches)
+
+
+def guarded(step, recover):
+    failed = False
+    try:
+        step()
+    except torch.OutOfMemoryError:
+        failed = True
+    if failed:
+        recover()
+    return not failed
+
+
+def _recovers_inside(step, recover):
+    try:
+        step()
+    except torch.OutOfMemoryError:
+        recover()
+        return False
+    return True
+
+
+def _keeps_the_error(step, recover):
+    failure = None
+    try:
+        step()
+    except torch.OutOfMemoryError as error:
+        failure = error
+    if failure is not None:
+        recover()
+    return failure is None
+
+
+def _swallows_all(step, recover):
+    failed = False
+    try:
+        step()
+    except Exception:  # noqa: BLE001 - the mistake of the exercise
+        failed = True
+    if failed:
+        recover()
+    return not failed
+
+
+def _passes_over_runtime_errors(step, recover):
+    try:
+        step()
+        return True
+    except RuntimeError:
+        pass
+    recover()
+    return False
+
+
+def _catches_even_an_interrupt(step, recover):
+    failed = False
+    try:
+        step()
+    except (torch.OutOfMemoryError, KeyboardInterrupt):
+        failed = True
+    if failed:
+        recover()
+    return not failed
+
+
+def _gives_nothing(step, recover):
+    guarded(step, recover)
+
+
+def _never_recovers(step, recover):
+    try:
+        step()
+    except torch.OutOfMemoryError:
+        return False
+    return True
+
+
+def _always_recovers(step, recover):
+    is_fine = guarded(step, lambda: None)
+    recover()
+    return is_fine
+
+
+WRONG = {
+    "7.4": (
+        (_sums_losses, "you keep the graph of every batch"),
+        (_keeps_scalars, "You keep every loss as a tensor"),
+        (_one_large_forward, "all batches in one forward"),
+        (_runs_a_backward, "You ran a backward"),
+        (_keeps_outputs, "you keep one output per batch"),
+        (_returns_tensor, "Return a number, with .item()."),
+        (_keeps_the_last_graph, "for a backward that never comes"),
+        (_forgets_to_divide, "That is the sum of the losses"),
+    ),
+    "7.5": (
+        (_recovers_inside, "the failed step's tensors were still alive"),
+        (_keeps_the_error, "the error and its traceback hold them"),
+        (_passes_over_runtime_errors, "A shape mismatch of the step"),
+        (_swallows_all, "Catch torch.OutOfMemoryError and nothing else."),
+        (_catches_even_an_interrupt, "Ctrl-C disappeared"),
+        (_gives_nothing, "A step that works should give True."),
+        (_never_recovers, "recover() was not called after the failure."),
+        (_always_recovers, "recover only after a failure"),
+    ),
+    "7.6": (
+        (("features", 2 * LEAK_BYTES), "freed again in each step"),
+        (("step", 8 * 4096 * 1024), "in step 1 only"),
+        (("statistics", 5 * LEAK_BYTES), "the bytes of all five steps"),
+        (("statistics", 4096), "is not its bytes per step"),
+        (("decide", LEAK_BYTES), "No line of the snapshot grows in"),
+        ("statistics", "The answer is a pair"),
+    ),
+    "7.7": (
+        (LENGTHS, "This is the order of section 7.3. It dies."),
+        ((748, 531, 354, 604, 866, 249, 274, 296), "by giving its cache back"),
+        ((604, 531, 354, 866, 249, 274, 748, 296), "It dies in the batch of 866 tokens"),
+        ((249, 531, 354, 604, 866, 274, 748, 296), "It dies"),
+        (tuple(sorted(LENGTHS)), "leave the others in their order"),
+        ((866,) * 8, "only the first place is yours to fill"),
+        (866, "is no list of lengths"),
+    ),
+}
