@@ -25,9 +25,9 @@ from memkit.fitting.planner import (
     CONTEXT_BYTES,
     EXPANDABLE,
     plan_recomputation,
-    planned_room,
     traced_step,
 )
+from memkit.fitting.room import planned_room
 from memkit.recomputation.costs import step_flops
 from memkit.recomputation.peak import predict_peak
 from memkit.setup.models import gpt2_config, llama_config

@@ -5,13 +5,13 @@ Chapters 04, 05, 07 and 10.
 Reading order:
 
 - ``edits``: what a change does to recorded events
+- ``room``: the one rule for "fits on a card", and what stands there beside the tensors
 - ``advice``: the one adviser: changes, what each does, and what it saves
 - ``recorded_parts``: weights, gradients, states and activations of a recording that names none
 - ``growth``: two runs on one axis: what grew, by line and part
 - ``diagnosis``: from a recording or a trace: peak, parts, lines, and the changes that help most
 - ``planner``: the cheapest recomputation that fits, traced before it is shown
 - ``batch_plan``: from a global batch in tokens to micro-batches, steps and ranks
-- ``left_out``: what a number of bytes leaves out, as low, expected and high; the cards it fits
 - ``program_report``: a program nobody has run: its peak, its lines, its cards, and changes traced a second time
 """
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.fitting.diagnosis import diagnose_memory
     from memkit.fitting.edits import growing_lines
     from memkit.fitting.growth import TwoRuns, compare_runs
-    from memkit.fitting.left_out import fits_of, left_out_of
-    from memkit.fitting.planner import plan_recomputation, planned_room
+    from memkit.fitting.planner import plan_recomputation
     from memkit.fitting.program_report import Report, report_on
     from memkit.fitting.recorded_parts import with_inferred_parts
+    from memkit.fitting.room import fit_on, fits_of, left_out_of, planned_room
 
 __getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

@@ -6,6 +6,7 @@ most helpful first: the memory explorer, the planner, ``diagnose_memory`` and ``
 decided by the text that is shown.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,7 +25,9 @@ from memkit.fitting.edits import (
     unfreed,
     without,
 )
+from memkit.fitting.room import fit_on
 from memkit.formula.estimate import estimate_memory
+from memkit.formula.states import MIN_8BIT_VALUES, MOMENTS
 from memkit.hardware.cards import CARDS
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import FULL, NONE
@@ -33,7 +36,6 @@ from memkit.timeline import PARTS, Event, MemoryTimeline, where
 from memkit.units import format_bytes
 
 NO_CARD = "no card"
-ADAMS = ("Adam", "AdamW", "AdamW amsgrad")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,13 +138,18 @@ def _pure_bf16(setup: TrainingSetup) -> TrainingSetup | None:
 
 def _8_bit(setup: TrainingSetup) -> TrainingSetup | None:
     optimizer = replace(setup.optimizer, name="8-bit AdamW")
-    return replace(setup, optimizer=optimizer) if setup.optimizer.name in ADAMS else None
+    is_adam = "exp_avg_sq" in MOMENTS.get(setup.optimizer.name, ())
+    return replace(setup, optimizer=optimizer) if is_adam and optimizer != setup.optimizer else None
 
 
 def _implementation(name: str, instead_of: tuple[str, ...]) -> Callable[[TrainingSetup], TrainingSetup | None]:
     def changed(setup: TrainingSetup) -> TrainingSetup | None:
-        can = setup.optimizer.implementation in instead_of and (name, setup.optimizer.name) != ("fused", "Adafactor")
-        return replace(setup, optimizer=replace(setup.optimizer, implementation=name)) if can else None
+        if setup.optimizer.implementation not in instead_of:
+            return None
+        try:
+            return replace(setup, optimizer=replace(setup.optimizer, implementation=name))
+        except ValueError:  # the optimizer offers no such implementation
+            return None
 
     return changed
 
@@ -165,8 +172,13 @@ def _all_activations(run: Run) -> Sequence[Event] | None:
     return recomputed(run.events, lambda e: e.part == "activations" and _is_made_by_a_step(e, kept))
 
 
-def _quarter_states(run: Run) -> Sequence[Event] | None:
-    return scaled(run.events, "optimizer_states", 4) if run.holds("optimizer_states") else None
+def _8_bit_states(run: Run) -> Sequence[Event] | None:
+    """Adam's moments, two for a weight, where they are float32: as large as the weight or twice a 16-bit one."""
+    sizes = {part: Counter(e.num_bytes for e in run.live if e.part == part) for part in ("weights", "optimizer_states")}
+    moments = {size: n for size, n in sizes["optimizer_states"].items() if size >= 4 * MIN_8BIT_VALUES}
+    if not moments or any(n % 2 or n == sizes["weights"][size] for size, n in moments.items()):
+        return None
+    return scaled(run.events, "optimizer_states", 4, min(moments))
 
 
 def _one_at_a_time(run: Run) -> Sequence[Event] | None:
@@ -211,7 +223,8 @@ HALF_BATCH = Change(
     why="every activation half as large, and scratch smaller by an unknown share; gradients and states stay",
 )  # fmt: skip
 EIGHT_BIT = Change(
-    name="8-bit AdamW", to_setup=_8_bit, to_events=_quarter_states, why="a quarter of the bytes of 32-bit states"
+    name="8-bit AdamW", to_setup=_8_bit, to_events=_8_bit_states,
+    why="a quarter of the bytes of 32-bit states, half of those of 16-bit ones",
 )
 FOR_LOOP = Change(
     name="optimizer step for-loop, one tensor at a time (foreach=False)", program="for_loop",
@@ -308,7 +321,7 @@ def effects_on_run(timeline: MemoryTimeline, run: Run, before_bytes: int, replay
     told from ``before_bytes``, the run's own peak. Changed events are a prediction; a changed option of the
     allocator leaves the events as they are.
     """
-    effects, seen = [], set()
+    effects = []
     for change in changes_of(run):
         events, config = change.to_events(run), change.to_config(run.config)
         if events is None and config is None:
@@ -317,10 +330,11 @@ def effects_on_run(timeline: MemoryTimeline, run: Run, before_bytes: int, replay
         saved = replayed_bytes - replay_trace(changed, config or run.config).peak_reserved_bytes
         after = before_bytes - saved
         how = "replay" if events is None else "replay of changed events"
-        if after not in seen:  # two changes that come to the same are one piece of advice
-            effects.append(Effect(change=change, before_bytes=before_bytes, after_bytes=after, how=how))
-        seen.add(after)
-    return helpful(effects)
+        effects.append(Effect(change=change, before_bytes=before_bytes, after_bytes=after, how=how))
+    found: dict[int, Effect] = {}
+    for effect in helpful(effects):  # two changes that come to the same are one piece of advice: what mends a fault
+        found.setdefault(effect.after_bytes, effect)
+    return list(found.values())
 
 
 # --- in words ---------------------------------------------------------------------------------------------------
@@ -341,10 +355,7 @@ def verdict(setup: TrainingSetup, card: str = NO_CARD) -> str:
     wins = f"Peak {size}, at the {where(peak)}; {part.replace('_', ' ')} win with {share:.0%} of it."
     if card == NO_CARD:
         return wins
-    room = CARDS[card].memory_bytes - peak.total_bytes
-    if room < 0:
-        return f"{wins} It does not fit on one {card}: {format_bytes(-room)} too much."
-    return f"{wins} It fits on one {card} with {format_bytes(room)} to spare."
+    return f"{wins} {fit_on(CARDS[card], peak.total_bytes)}"
 
 
 def advice_in_words(setup: TrainingSetup, num_changes: int = 3) -> tuple[str, str]:

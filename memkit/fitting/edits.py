@@ -61,11 +61,11 @@ def without(events: Sequence[Event], leaves_out: Callable[[Event], bool]) -> lis
     return [event for event in events if event.block not in gone]
 
 
-def scaled(events: Sequence[Event], part: str, divisor: int) -> list[Event]:
-    """The events with every block of ``part`` a ``divisor``-th as large."""
+def scaled(events: Sequence[Event], part: str, divisor: int, least_bytes: int = 0) -> list[Event]:
+    """The events with every block of ``part`` that has ``least_bytes`` or more a ``divisor``-th as large."""
     out = []
     for event in events:
-        if event.part == part:
+        if event.part == part and abs(event.num_bytes) >= least_bytes:
             size = -(-abs(event.num_bytes) // divisor)
             event = replace(event, num_bytes=size if event.num_bytes > 0 else -size)
         out.append(event)

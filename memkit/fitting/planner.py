@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from memkit.allocator.caching import OutOfMemory
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.trace_replay import replay_trace
+from memkit.fitting.room import CONTEXT_BYTES, planned_room
 from memkit.recomputation.costs import Flops, step_flops
 from memkit.recomputation.peak import PeakPrediction, predict_peak
 from memkit.setup.strategies import (
@@ -33,13 +34,7 @@ from memkit.setup.strategies import (
 )
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline
-from memkit.units import GIB, aligned_table, as_whole_number, format_bytes
-
-CONTEXT_BYTES = GIB // 2
-"""What CUDA's context takes beside PyTorch's allocator unless one says otherwise; chapter 07 measures it."""
-
-SLACK_SHARE = 100
-"""One part in so many of the room is left free, for fragments: they hang on the order of small requests."""
+from memkit.units import aligned_table, format_bytes
 
 EXPANDABLE = AllocatorConfig(expandable_segments=True)
 CANDIDATES = (NONE, CORE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, every(4), every(3), every(2), FULL)
@@ -96,20 +91,6 @@ class Plan:
             answer = f"{strategy.name} fits in {format_bytes(self.room_bytes)} with {margin} to spare, {how}:"
             answer += f"\n{strategy.code}"
         return f"{aligned_table(rows)}\n\n{answer}"
-
-
-def planned_room(card_bytes: int, context_bytes: int = CONTEXT_BYTES) -> int:
-    """Bytes that a plan uses: the card's less the context's, less one part in ``SLACK_SHARE`` of the rest.
-
-    >>> planned_room(80 * GIB) // 2**20  # MiB
-    80593
-
-    Raises: ValueError: no card, or a context as large as the card.
-    """
-    room = as_whole_number("card_bytes", card_bytes, 1) - as_whole_number("context_bytes", context_bytes)
-    if room < 1:
-        raise ValueError(f"card_bytes={card_bytes} less context_bytes={context_bytes} leaves no room")
-    return room - room // SLACK_SHARE
 
 
 def plan_recomputation(

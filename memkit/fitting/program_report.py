@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from memkit.allocator.trace_replay import replay_trace
 from memkit.fitting.advice import Effect, best_of_each_kind, helpful
 from memkit.fitting.diagnosis import Line, changes_in_words, diagnose_memory
-from memkit.fitting.left_out import Fit, LeftOut, fits_of, left_out_in_words, left_out_of
+from memkit.fitting.room import Fit, LeftOut, fits_of, left_out_in_words, left_out_of
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
 
@@ -65,7 +65,7 @@ def report_on(
     say(f"tracing {steps} steps of {name}")
     trace = trace_memory(build, steps=steps)
     say(f"replaying {len(trace.events):,} events with each change")
-    page = diagnose_memory(trace)
+    page, left_out = diagnose_memory(trace), left_out_of(trace)
     return Report(
         name=name,
         trace=trace,
@@ -74,8 +74,8 @@ def report_on(
         reserved_bytes=page.result.peak_reserved_bytes,
         lines=page.lines,
         changes=tuple(best_of_each_kind(verified(build, page.tried, steps, say), NUM_CHANGES)),
-        left_out=left_out_of(trace),
-        fits=fits_of(trace, page.result.peak_allocated_bytes),
+        left_out=left_out,
+        fits=fits_of(left_out, page.result.peak_allocated_bytes),
     )
 
 

@@ -1,6 +1,6 @@
 """The frontier explorer: every strategy on the memory-compute plane, the front, the plan and its code."""
 
-from memkit.fitting.planner import planned_room
+from memkit.fitting.room import planned_room
 from memkit.hardware.cards import CARDS
 from memkit.pictures.frontier import FrontierPicture
 from memkit.recomputation.frontier import (

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from memkit.fitting.planner import CANDIDATES, CONTEXT_BYTES, plan_recomputation, planned_room
+from memkit.fitting.planner import CANDIDATES, CONTEXT_BYTES, plan_recomputation
+from memkit.fitting.room import planned_room
 from memkit.setup.models import LLAMA_3_8B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import FULL, NONE

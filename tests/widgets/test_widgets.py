@@ -15,6 +15,7 @@ from bad_values import BAD_VALUES
 from PIL import Image
 
 from memkit.fitting.advice import NO_CARD, advice_in_words, effects_on_setup, verdict, what_ifs
+from memkit.fitting.room import fit_on
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
 from memkit.setup.models import GPT2_SMALL, LLAMA_2_7B, TINY_LLAMA
@@ -217,10 +218,10 @@ def test_the_words_name_the_part_that_wins():
 def test_fitting_is_a_comparison_of_bytes(card, micro_batch_size):
     setup = replace(SETUP, micro_batch_size=micro_batch_size)
     peak = estimate_memory(setup, steps=2).for_step(2).peak_bytes
-    room = CARDS[card].memory_bytes - peak
     words = verdict(setup, card)
-    assert ("does not fit" in words) == (room < 0)
-    assert format_bytes(abs(room)) in words
+    fit = fit_on(CARDS[card], peak)
+    assert ("does not fit" in words) == (fit.most_bytes < 0)
+    assert format_bytes(abs(fit.expected_bytes)) in words
 
 
 def test_what_helps_is_sorted_and_each_really_helps():

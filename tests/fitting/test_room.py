@@ -1,0 +1,45 @@
+"""One rule for "fits": the adviser, the planner and the report agree."""
+
+from dataclasses import replace
+
+import pytest
+
+from memkit.fitting.advice import verdict
+from memkit.fitting.planner import plan_recomputation
+from memkit.fitting.room import fit_on, fits_of, left_out_of, planned_room
+from memkit.formula.estimate import estimate_memory
+from memkit.hardware.cards import CARDS
+from memkit.setup.models import GPT2_LARGE
+from memkit.setup.recipes import OptimizerConfig
+from memkit.setup.strategies import NONE
+from memkit.setup.training import TrainingSetup
+
+CARD = CARDS["RTX 3090"]
+SETUP = TrainingSetup(model=GPT2_LARGE, optimizer=OptimizerConfig(implementation="fused"))
+
+
+@pytest.mark.parametrize("micro_batch_size", range(1, 9))
+def test_adviser_planner_and_report_give_one_answer(micro_batch_size):
+    setup = replace(SETUP, micro_batch_size=micro_batch_size)
+    peak = estimate_memory(setup).for_step(2).peak_bytes
+    fit = fit_on(CARD, peak)
+    plan = plan_recomputation(
+        setup, CARD.memory_bytes, candidates=(NONE,), compute_capability=CARD.compute_capability, is_traced=False
+    )
+    assert f"It {fit.verdict} on one RTX 3090" in verdict(setup, "RTX 3090")
+    assert (plan.chosen is not None) == (fit.expected_bytes >= 0) == (fit.verdict in ("fits", "should fit"))
+
+
+def test_expected_is_what_a_plan_plans_with():
+    """A step whose tensors and workspaces fill the planned room to the byte has nothing to spare."""
+    workspaces = 2 * 8_519_680  # cuBLAS's ":4096:2:16:8" for the forward's and the backward's thread
+    assert fit_on(CARD, planned_room(CARD.memory_bytes) - workspaces).expected_bytes == 0
+
+
+def test_the_verdicts_are_ordered_and_the_cards_too():
+    timeline = estimate_memory(replace(SETUP, micro_batch_size=4))
+    fits = {fit.card: fit for fit in fits_of(left_out_of(timeline), timeline.peak_bytes)}
+    assert fits["T4"].expected_bytes < fits["RTX 3090"].expected_bytes < fits["H200"].expected_bytes
+    for fit in fits.values():
+        assert fit.least_bytes <= fit.expected_bytes <= fit.most_bytes
+    assert fits["H200"].verdict == "fits" and fits["T4"].verdict == "does not fit"
