@@ -99,6 +99,9 @@ def test_C178(figures):
     assert rounds_to(peak_bytes(single) / 1e9, figures["accumulated_gb"])
     states = sum(state_bytes(GPT2_LARGE, PURE_BF16, ADAMW).values())
     assert rounds_to(states / 1e9, figures["states_gb"])
+    figures.settle(
+        recomputation=peak_bytes(full(FLASH)) < peak_bytes(FLASH), accumulation=peak_bytes(single) < peak_bytes(FLASH)
+    )
 
 
 def test_C181(figures):
@@ -106,17 +109,23 @@ def test_C181(figures):
         assert rounds_to(saved_percent(block_bytes, setup), figures[f"{name}_block"])
         assert rounds_to(saved_percent(activation_bytes, setup), figures[f"{name}_all"])
         assert rounds_to(saved_percent(peak_bytes, setup), figures[f"{name}_peak"])
+    about = {name: round(saved_percent(activation_bytes, s), -1) for name, s in (("flash", FLASH), ("stored", STORED))}
+    figures.settle(**{name: percent >= 90 for name, percent in about.items()})
 
 
 def test_C182(figures):
     assert rounds_to(most_percent(), figures["most_percent"])
     assert rounds_to(extra_percent(NO_DROPOUT), figures["gpt2_percent"])
     assert rounds_to(extra_percent(LLAMA), figures["llama_percent"])
+    assert rounds_to(extra_percent(NO_DROPOUT, FULL_NO_STOP), figures["no_stop_percent"])
     time = slower_percent("full")
     assert rounds_to(time, figures["time_percent"])
     # the decade in which both the FLOPs and the time lie
     assert figures["low"] == 10 * int(most_percent() // 10)
     assert figures["high"] == figures["low"] + 10 and figures["low"] < time < figures["high"]
+    percents = {"no_stop": extra_percent(NO_DROPOUT, FULL_NO_STOP), "gpt2": extra_percent(NO_DROPOUT)}
+    percents |= {"llama": extra_percent(LLAMA), "upper_end": figures["high"] * (most_percent() > figures["high"])}
+    figures.settle(**{name: figures["low"] <= percent <= figures["high"] for name, percent in percents.items()})
 
 
 def test_C183(figures):
@@ -132,6 +141,12 @@ def test_C183(figures):
     selective = block_ledger(paper_setup(MODEL_22B, "selective"))
     assert figures["kept"] == sum(linear.values())
     assert rounds_to(selective.per_sbh, figures["kept"])
+    plain = block_ledger(paper_setup(MODEL_22B))
+    figures.settle(
+        mlp_is_kept=selective.section("mlp").num_bytes == plain.section("mlp").num_bytes,
+        core_goes=rounds_to(selective.section("attention").per_sbh, figures["attention"]),
+        all_of_attention_goes=selective.section("attention").num_bytes == 0,
+    )
 
 
 def test_C184(figures):
@@ -141,6 +156,8 @@ def test_C184(figures):
     flash = replace(paper_setup(MODEL_175B), attention="flash")
     core = blocks_ledger(flash, CORE).num_bytes / blocks_ledger(flash, NONE).num_bytes
     assert rounds_to(100 * (1 - core), figures["flash_percent"])
+    stored = layer_bytes(MODEL_175B, recomputation="selective") / layer_bytes(MODEL_175B)
+    figures.settle(stored=rounds_to(1 - stored, 0.7), flash=rounds_to(1 - core, 0.7))
 
 
 def test_C185(figures):
@@ -154,6 +171,10 @@ def test_C185(figures):
     # the paper compares with the layer that has neither recomputation nor sequence parallelism
     parallel = sum(LAYER_MILLISECONDS["selective, sequence parallel"]) / sum(LAYER_MILLISECONDS["none"])
     assert rounds_to(100 * (parallel - 1), figures["parallel_percent"])
+    figures.settle(
+        by_the_papers_operations=rounds_to(100 * again / plain, figures["printed_percent"]),
+        in_pytorch=rounds_to(100 * ours.overhead, figures["printed_percent"]),
+    )
 
 
 def test_C186(figures):
@@ -169,6 +190,7 @@ def test_C186(figures):
     assert rounds_to(layer_bytes(model) / 1e9, figures["layer_gb"])
     flash = replace(paper_setup(model), attention="flash")
     assert rounds_to(model.num_layers * block_bytes(flash) / 1e9, figures["flash_gb"])
+    figures.settle(stored=figures["none_gb"] > 100 > figures["full_gb"], flash=figures["flash_gb"] > 100)
 
 
 def test_C187(figures):
@@ -178,6 +200,10 @@ def test_C187(figures):
     assert rounds_to(peak_bytes(LLAMA) / 1e9, figures["llama_gb"])
     assert peak_bytes(full(LLAMA)) == peak_bytes(LLAMA)
     assert peak(full(LLAMA)).name == "optimizer peak"
+    figures.settle(
+        activations=activation_bytes(full(STORED)) < activation_bytes(STORED) / 10,
+        weights_and_states=peak_bytes(full(LLAMA)) < peak_bytes(LLAMA),
+    )
 
 
 def test_C188(figures):
@@ -195,6 +221,8 @@ def test_C188(figures):
         grouped.append(blocks_ledger(setup, way).num_bytes + way.group_size * block_bytes(setup))
     assert figures["grouped"] == grouped[1] / grouped[0]
     assert rounds_to(VALUE_BYTES, figures["per_layer"])
+    grows = sqrt(figures["times"])
+    figures.settle(root_segments=figures["grouped"] == grows, one_a_segment=figures["per_block"] == grows)
 
 
 def test_C189(figures):
@@ -209,14 +237,21 @@ def test_C189(figures):
     assert figures["layers"] == layers
     assert rounds_to(layers * kept / (layers * VALUE_BYTES + kept), figures["blocks_times"])
     assert rounds_to(peak_bytes(FLASH) / peak_bytes(full(FLASH)), figures["peak_times"])
+    figures.settle(
+        **{f"{n} layers": figures["low"] <= chen(n) <= figures["high"] for n in (24, 64, 256)},
+        peak_of_a_step=figures["low"] <= figures["peak_times"] <= figures["high"],
+    )
 
 
 def test_C190(figures):
     assert rounds_to(most_percent(), figures["most_percent"])
     assert rounds_to(extra_percent(NO_DROPOUT), figures["gpt2_percent"])
-    assert rounds_to(slower_percent("full"), figures["time_percent"])
+    time = slower_percent("full")
+    assert rounds_to(time, figures["time_percent"])
     low, high = figures["low"], figures["high"]
     assert low == 10 * int(most_percent() // 10) and high == low + 10
+    as_flops = {"at_most": most_percent(), "with_early_stop": extra_percent(NO_DROPOUT)}
+    figures.settle(as_time=low <= time <= high, **{name: low <= percent <= high for name, percent in as_flops.items()})
 
 
 def test_C193(figures):
@@ -224,6 +259,9 @@ def test_C193(figures):
     for name, ledger in (("stored", block_ledger(STORED)), ("flash", block_ledger(FLASH)), ("llama", llama)):
         assert rounds_to(ledger.section("attention").per_sbh, figures[f"{name}_attention"])
         assert rounds_to(ledger.section("mlp").per_sbh, figures[f"{name}_mlp"])
+    shares = (STORED, FLASH, LLAMA)
+    larger = [s.section("attention").num_bytes > s.section("mlp").num_bytes for s in map(block_ledger, shares)]
+    figures.settle(once=larger[0], flash=larger[1], llama=larger[2])
 
 
 def test_C195(figures):
@@ -235,6 +273,11 @@ def test_C195(figures):
         assert rounds_to(predicted(setup, groups(figures["root"])) / 1e9, figures[f"{name}_root_gb"])
     assert rounds_to(predicted(FLASH, groups(2)) / 1e9, figures["flash_two_gb"])
     assert rounds_to(block_ledger(FLASH).per_sbh / VALUE_BYTES, figures["inputs"])
+    best = min(range(1, layers + 1), key=lambda k: k + layers / k)
+    figures.settle(
+        layers_like_their_checkpoints=best == figures["root"],
+        transformer=predicted(FLASH, groups(figures["root"])) < predicted(FLASH, FULL),
+    )
 
 
 def test_C197(figures):
@@ -249,6 +292,11 @@ def test_C197(figures):
     assert figures["one_percent"] == saved_percent(peak_bytes, one)
     eight = replace(one, micro_batch_size=figures["batch"])
     assert rounds_to(saved_percent(peak_bytes, eight), figures["large_percent"])
+    figures.settle(
+        at_least_twelve=saved_percent(peak_bytes, small) > 10,
+        fewer=saved_percent(peak_bytes, shallow) < 10,
+        one_sequence=saved_percent(peak_bytes, one) > 10,
+    )
 
 
 def test_C199(figures):
@@ -256,6 +304,8 @@ def test_C199(figures):
     assert rounds_to(saved_percent(activation_bytes, FLASH), figures["all_percent"])
     half = blocks_ledger(FLASH, every(2)).num_bytes / blocks_ledger(FLASH, NONE).num_bytes
     assert rounds_to(100 * (1 - half), figures["half_percent"])
+    saved = {"blocks": saved_percent(block_bytes, FLASH), "all": saved_percent(activation_bytes, FLASH)}
+    figures.settle(**{name: 40 < percent < 60 for name, percent in saved.items()})
 
 
 def test_C200(figures):
@@ -263,6 +313,9 @@ def test_C200(figures):
     assert rounds_to(most_percent(), figures["most_percent"])
     assert rounds_to(extra_percent(NO_DROPOUT, FULL_NO_STOP), figures["no_stop_percent"])
     assert rounds_to(extra_percent(NO_DROPOUT), figures["gpt2_percent"])
+    percents = {"a_layer": most_percent(), "no_stop": extra_percent(NO_DROPOUT, FULL_NO_STOP)}
+    percents["early_stop"] = extra_percent(NO_DROPOUT)
+    figures.settle(**{name: round(percent) == figures["printed_percent"] for name, percent in percents.items()})
 
 
 def test_C211(figures):
@@ -270,6 +323,8 @@ def test_C211(figures):
         core = blocks_ledger(setup, CORE).num_bytes / blocks_ledger(setup, NONE).num_bytes
         assert rounds_to(100 * (1 - core), figures[f"{name}_percent"])
     assert rounds_to(saved_percent(block_bytes, FLASH), figures["block_percent"])
+    core_share = {s: 1 - blocks_ledger(s, CORE).num_bytes / blocks_ledger(s, NONE).num_bytes for s in (STORED, FLASH)}
+    figures.settle(once=core_share[STORED] > 0.5, flash=core_share[FLASH] > 0.5)
 
 
 def test_C212(figures):
@@ -279,6 +334,8 @@ def test_C212(figures):
         assert rounds_to(stored_bytes(FLASH, way) / 1e9, figures[f"{name}_gb"])
     again = [step_flops(FLASH, way).recomputed for way in (every(2), FULL)]
     assert figures["cost_percent"] == 100 * again[0] / again[1]
+    kept = [stored_bytes(FLASH, way) for way in (NONE, every(2), FULL)]
+    figures.settle(memory=kept[0] > kept[1] > kept[2], compute=0 < again[0] < again[1])
 
 
 def test_C216(figures):
@@ -292,3 +349,9 @@ def test_C216(figures):
     assert rounds_to(extra_percent(FLASH), figures["flops_percent"])
     assert rounds_to(extra_percent(NO_DROPOUT), figures["early_percent"])
     assert figures["printed_slower"] == round(extra_percent(FLASH), -1)
+    low, high = figures["low"], figures["high"]
+    figures.settle(
+        of_the_activations=low <= saved_percent(activation_bytes, FLASH) <= high,
+        of_the_peak=low <= round(step) <= high,
+        more_flops_with_dropout=round(extra_percent(FLASH), -1) == figures["printed_slower"],
+    )

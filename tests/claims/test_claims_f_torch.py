@@ -143,6 +143,10 @@ def test_C179(figures):
     assert figures["kept_bytes"] == bytes_of(saved_by_block(**NON_REENTRANT)) == block_of(GPT2)[1].nbytes
     assert figures["runs"] == gradients(True)[1]
     check_gradients_are_equal()
+    figures.settle(
+        most_are_dropped=figures["kept_bytes"] < figures["plain_bytes"] / 2,
+        built_again=gradients(True)[1] == 2 * gradients(False)[1],
+    )
 
 
 @cache
@@ -160,11 +164,13 @@ def test_C180(figures):
     assert figures["blocks"] == setup.model.num_layers == len(saved)
     values = BATCH * TOKENS * setup.model.hidden_size
     assert {figures["per_value"] * values} == {storage.num_bytes for storage in saved}
+    figures.settle(one_tensor_a_block=len(saved) == setup.model.num_layers)
 
 
 def test_C191(figures):
-    assert "It is recommended that you use\n    ``use_reentrant=False``" in checkpoint.__doc__
     assert inspect.signature(checkpoint).parameters["use_reentrant"].default is None
+    recommended = "It is recommended that you use\n    ``use_reentrant=False``" in checkpoint.__doc__
+    figures.settle(newer="stops recomputation as soon as" in checkpoint.__doc__, preferred=recommended)
 
 
 def test_C192(figures):
@@ -177,6 +183,10 @@ def test_C192(figures):
     assert figures["eval"] == saved_bytes(lambda: block(x, shared), own)
     block.train()
     assert figures["eval"] == saved_bytes(lambda: block(x, shared), own)  # without dropout no difference
+    figures.settle(
+        no_grad=saved_bytes(lambda: block(x, shared), own) > figures["no_grad"],  # in training it saves
+        eval_mode=figures["eval"] == figures["no_grad"],
+    )
 
 
 def test_C194(figures):
@@ -193,6 +203,7 @@ def test_C194(figures):
     again = flops(lambda: checkpoint(attention, x, use_reentrant=False))[1] - plain
     assert figures["attention_again"] == 2 * again / unit
     assert rounds_to(figures["all"] * again_percent(GPT2, **NON_REENTRANT) / 100, figures["block_again"])
+    figures.settle(most=figures["attention_again"] < figures["block_again"] / 2)
 
 
 def test_C196(figures):
@@ -202,6 +213,8 @@ def test_C196(figures):
     assert rounds_to(extra_percent(LLAMA, **NON_REENTRANT), figures["llama_percent"])
     low = 10 * int(extra_percent(GPT2, **WITHOUT_STOP) // 10)  # the decade that is printed
     assert (figures["low"], figures["high"]) == (low, low + 10)
+    more = {"without_stop": (GPT2, WITHOUT_STOP), "gpt2": (GPT2, NON_REENTRANT), "llama": (LLAMA, NON_REENTRANT)}
+    figures.settle(**{name: low <= extra_percent(setup, **how) <= low + 10 for name, (setup, how) in more.items()})
 
 
 def test_C198(figures):
@@ -210,6 +223,7 @@ def test_C198(figures):
     layer, x = nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True)
     plain, wrapped = layer(x), checkpoint(layer, x, use_reentrant=False)
     assert torch.equal(plain, wrapped)
+    figures.settle(same_output=torch.equal(plain, wrapped), runs_twice=gradients(True)[1] == 2 * gradients(False)[1])
 
 
 class Births(TorchDispatchMode):
@@ -249,6 +263,8 @@ def test_C201(figures):
     assert (figures["made"], figures["kept"]) == born_and_kept()
     x, y = (torch.randn(8, requires_grad=True) for _ in range(2))
     assert figures["addition"] == len(saved_storages(lambda: x + y))
+    kept = {"tanh": lambda: torch.tanh(x), "addition": lambda: x + y}
+    figures.settle(**{name: len(saved_storages(run)) == 1 for name, run in kept.items()})
 
 
 def test_C202(figures):
@@ -258,6 +274,9 @@ def test_C202(figures):
     layers.runs.clear()
     in_segments(layers.functions, 6, x).sum().backward()
     assert len(layers.runs) == figures["layers"] and set(layers.runs.values()) == {figures["runs"]}
+    figures.settle(
+        inputs_only=figures["segments"] == figures["layers"] / 6, runs_again=set(layers.runs.values()) == {2}
+    )
 
 
 @cache
@@ -280,9 +299,12 @@ def peak_tensors(number: int, size: int) -> int:
 def test_C203(figures):
     few, many = figures["few"], figures["many"]
     assert isqrt(few) ** 2 == few and isqrt(many) ** 2 == many
-    for name, size in (("plain", lambda _: 0), ("root", isqrt), ("single", lambda _: 1)):
+    sizes = {"plain": lambda _: 0, "root": isqrt, "single": lambda _: 1}
+    for name, size in sizes.items():
         assert figures[f"{name}_few"] == peak_tensors(few, size(few))
         assert figures[f"{name}_many"] == peak_tensors(many, size(many))
+    ratio = {name: peak_tensors(many, size(many)) / peak_tensors(few, size(few)) for name, size in sizes.items()}
+    figures.settle(**{name: times <= isqrt(many // few) for name, times in ratio.items() if name != "plain"})
 
 
 def test_C204(figures):
@@ -292,6 +314,7 @@ def test_C204(figures):
     assert rounds_to(extra_percent(GPT2, **WITHOUT_STOP), figures["step_percent"])
     assert rounds_to(figures["printed_percent"], round(extra_percent(GPT2, **WITHOUT_STOP)))
     assert rounds_to(extra_percent(GPT2, **NON_REENTRANT), figures["early_percent"])
+    figures.settle(forward=rounds_to(100 * (figures["forwards"] - 1), figures["printed_percent"]))
 
 
 def test_C205(figures):
@@ -302,11 +325,13 @@ def test_C205(figures):
         assert callable(getattr(torch_checkpoint, name))
     assert isinstance(torch._functorch.config.activation_memory_budget, float)
     assert callable(save_on_cpu) and callable(checkpoint_wrapper)
+    figures.settle(once=len(calls) == 2, now=not hasattr(torch_checkpoint, "create_selective_checkpoint_contexts"))
 
 
 def test_C206(figures):
     assert figures["runs"] == gradients(True)[1]
     check_gradients_are_equal()
+    figures.settle(runs_twice=gradients(True)[1] == 2 * gradients(False)[1])
 
 
 def test_C207(figures):
@@ -317,6 +342,7 @@ def test_C207(figures):
         assert runs == [2] * figures["twice"] + [1] * figures["once"]
     assert figures["once"] == figures["size"]
     assert figures["layers"] == figures["segments"] * figures["size"]
+    figures.settle(first_groups=set(runs[: -figures["size"]]) == {2}, last_group=set(runs[-figures["size"] :]) == {2})
 
 
 def test_C208(figures):
@@ -331,6 +357,10 @@ def test_C208(figures):
         assert not checkpoint(layer, x.detach(), **REENTRANT).requires_grad  # the weights would get no gradient
     assert any("Gradients will be None" in str(warning.message) for warning in caught)
     assert checkpoint(layer, x.detach(), **NON_REENTRANT).requires_grad
+    figures.settle(
+        runs_everything=round(again_percent(GPT2, **REENTRANT)) == 100,
+        limits=not checkpoint(layer, x.detach(), **REENTRANT).requires_grad,
+    )
 
 
 def test_C209(figures):
@@ -350,6 +380,7 @@ def test_C209(figures):
         again = flops(lambda region=region: checkpoint(region, x, use_reentrant=False))[1] - backward
         assert figures[name] == 2 * again / forward
     assert figures["products"] == 2
+    figures.settle(needless_last=figures["last"] == 1, needless_first=figures["first"] == 1)
 
 
 def test_C210(figures):
@@ -360,6 +391,40 @@ def test_C210(figures):
     assert any("use_reentrant parameter should be passed explicitly" in str(w.message) for w in caught)
     with pytest.raises(RuntimeError, match=r"incompatible with \.grad\(\)"):  # it took the reentrant one
         torch.autograd.grad(y.sum(), x)
+    assert "In version\n        2.9 we will raise an exception" in checkpoint.__doc__  # and 2.13 does not
+    how = hugging_face_checkpoint().keywords
+    in_torch = inspect.signature(checkpoint).parameters["use_reentrant"].default
+    figures.settle(in_transformers=how["use_reentrant"] is False, in_torch=in_torch is False)
+
+
+@cache
+def hugging_face_checkpoint(**options) -> partial:
+    """What Transformers calls a decoder layer with, once checkpointing is switched on."""
+    hf = pytest.importorskip("transformers")
+    config = hf.LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=50
+    )
+    model = hf.LlamaForCausalLM(config)
+    model.activation_checkpointing_enable(**options)
+    assert all(layer.gradient_checkpointing for layer in model.model.layers)
+    return model.model.layers[0]._gradient_checkpointing_func
+
+
+def test_C213(figures):
+    hf = pytest.importorskip("transformers")
+    assert hugging_face_checkpoint().func is checkpoint
+    old = hf.PreTrainedModel.gradient_checkpointing_enable
+    assert figures["new_name"] in old.__doc__ and hasattr(hf.PreTrainedModel, figures["new_name"])
+    figures.settle(once=callable(old), now="Deprecated" not in old.__doc__)
+
+
+def test_C215(figures):
+    hf = pytest.importorskip("transformers")
+    old = hf.PreTrainedModel.gradient_checkpointing_enable
+    passed = inspect.signature(old).parameters
+    assert figures["new_name"] in inspect.signature(hf.PreTrainedModel.activation_checkpointing_enable).parameters
+    by_default = hugging_face_checkpoint().keywords == NON_REENTRANT
+    figures.settle(can="gradient_checkpointing_kwargs" in passed, default=by_default)
 
 
 def test_C214(figures):
@@ -367,3 +432,4 @@ def test_C214(figures):
     assert rounds_to(plain / wrapped, figures["times"])
     assert figures["kept"] == len(saved_by_block(**NON_REENTRANT))
     check_gradients_are_equal()
+    figures.settle(works=len(saved_by_block(**NON_REENTRANT)) == 1)

@@ -93,6 +93,11 @@ def test_C253(figures):
     assert peak.name == "backward peak"
     assert peak.gradients == 0
     assert figures["peak_gib"] == gib(peak.total_bytes)
+    figures.settle(
+        activations_rise=forward.activations > timeline.at("init").activations,
+        gradients_rise=backward.gradients > forward.gradients,
+        activations_fall=backward.activations < forward.activations,
+    )
 
 
 @cache
@@ -107,6 +112,7 @@ def memory_events(**options) -> int:
 def test_C254(figures):
     assert memory_events() == 0 < memory_events(profile_memory=True)
     assert "deprecated" in profile.export_memory_timeline.__deprecated__
+    figures.settle(asked_for=memory_events(profile_memory=True) > 0, by_default=memory_events() > 0)
 
 
 def test_C255(figures):
@@ -121,6 +127,7 @@ def test_C255(figures):
     words = re.split(SIZE, RECENT_MESSAGE)
     assert all(word.strip() in re.sub(SIZE, "", str(caught.value)) for word in words[1:-1])
     assert not all(word.strip() in str(caught.value) for word in re.split(SIZE, PRINTED_MESSAGE))
+    figures.settle(once="(GPU 0;" in PRINTED_MESSAGE, now="(GPU 0;" in str(caught.value))
 
 
 def test_C256(figures):
@@ -129,6 +136,7 @@ def test_C256(figures):
     assert figures["outside"] == round(figures["total"] - figures["reserved"] - figures["free"], 2)
     assert figures["available"] == round(figures["reserved"] - figures["allocated"] + figures["free"], 2)
     assert figures["available"] < figures["request"]
+    figures.settle(fails=figures["request"] > figures["available"])
 
 
 def test_C257(figures):
@@ -137,6 +145,8 @@ def test_C257(figures):
     assert figures["step"] == 1 + peaks.index(max(peaks))
     assert figures["first_gib"] == gib(peaks[0])
     assert {figures["gib"]} == {gib(peak) for peak in peaks[1:]}
+    of_lengths = [ragged().for_step(number).peak_bytes for number in range(1, 9)]
+    figures.settle(fixed_shapes=peaks.index(max(peaks)) > 1, many_lengths=of_lengths.index(max(of_lengths)) > 1)
 
 
 LENGTHS = (531, 354, 604, 866, 249, 274, 748, 296)
@@ -168,6 +178,8 @@ def test_C258(figures):
     assert figures["expandable"] == round(cached_percent("ragged", "expandable_segments:True"))
     assert figures["below"] == round(figures["low"] - figures["llama"], 1)
     assert figures["above"] == figures["ragged"] - figures["high"]
+    found = {"llama": cached_percent("llama"), "small": cached_percent("small"), "ragged": cached_percent("ragged")}
+    figures.settle(**{name: figures["low"] <= percent <= figures["high"] for name, percent in found.items()})
 
 
 def test_C259(figures):
@@ -177,11 +189,19 @@ def test_C259(figures):
     assert figures["gap_mib"] == mib(run.peak_reserved_bytes - run.peak_allocated_bytes)
     run = on_a_card("llama")
     assert figures["llama_percent"] == round(100 * run.peak_reserved_bytes / run.peak_allocated_bytes - 100)
+    runs = {name: on_a_card(name) for name in ("llama", "ragged")}
+    rule = 1 + figures["printed_percent"] / 100
+    figures.settle(**{name: r.peak_reserved_bytes <= rule * r.peak_allocated_bytes for name, r in runs.items()})
 
 
 def test_C260(figures):
     assert figures["end_gib"] == gib(traced().at("zero_grad", 2).total_bytes)
     assert figures["peak_gib"] == gib(traced().for_step(2).peak_bytes)
+    end = traced().at("zero_grad", 2)
+    figures.settle(
+        what_stays=end.total_bytes == end.weights + end.optimizer_states,
+        what_is_needed=end.total_bytes == traced().for_step(2).peak_bytes,
+    )
 
 
 def train(card: SimulatedCard, recomputes: bool):
@@ -213,6 +233,7 @@ def peak_with_recomputation(in_one_scope: bool) -> int:
 def test_C261(figures):
     assert figures["shared_mib"] == mib(peak_with_recomputation(in_one_scope=True))
     assert figures["own_mib"] == mib(peak_with_recomputation(in_one_scope=False))
+    figures.settle(saves=peak_with_recomputation(in_one_scope=True) == peak_with_recomputation(in_one_scope=False))
 
 
 def test_C262(figures):
@@ -220,6 +241,7 @@ def test_C262(figures):
     assert ".py" not in RECENT_MESSAGE
     failed = replay_trace(traced(), capacity_bytes=4 * GIB).failure
     assert failed.where not in failed.message
+    figures.settle(a_card=".py" not in RECENT_MESSAGE, the_model=failed.where not in failed.message)
 
 
 class AllZero(dict):
@@ -239,6 +261,7 @@ def test_C263(figures):
     assert figures["metrics"] == len(metrics)
     assert figures["pools"] == len({row for row in rows if "pool" in row})
     assert not re.search("weight|gradient|optimizer|activation", "".join(rows), re.IGNORECASE)
+    figures.settle(by_category=bool(re.search("weight|gradient|optimizer|activation", "".join(rows), re.IGNORECASE)))
 
 
 @cache
@@ -262,6 +285,7 @@ def test_C264(figures):
     assert figures["largest_mib"] == mib(largest)
     with pytest.raises(TypeError):  # what the printed loop sorts by: size, shape, dtype
         sorted([(8, (2,), torch.float32), (8, (2,), torch.int32)])
+    figures.settle(seen_by_python=seen > 0, largest_of_all=seen >= largest)
 
 
 @cache
@@ -279,10 +303,12 @@ def events_of_a_late_recording() -> tuple[int, int]:
 
 def test_C265(figures):
     assert (figures["blocks"], 0) == events_of_a_late_recording()
+    figures.settle(started_after_the_error=events_of_a_late_recording()[1] > 0)
 
 
 def test_C266(figures):
     assert "pytorch.org/memory_viz" in torch.cuda.memory._dump_snapshot.__doc__
+    figures.settle(documented="pytorch.org/memory_viz" in torch.cuda.memory._dump_snapshot.__doc__)
 
 
 @cache
@@ -305,6 +331,7 @@ def allocated_around_the_handler() -> tuple[int, int]:
 
 def test_C267(figures):
     assert (figures["inside_mib"], 0) == allocated_around_the_handler()
+    figures.settle(freed_inside=allocated_around_the_handler()[0] == 0)
 
 
 def test_C268(figures):
@@ -315,6 +342,7 @@ def test_C268(figures):
     jobs[0].malloc(6 * GIB)
     with pytest.raises(OutOfMemory):
         jobs[1].malloc(6 * GIB)
+    figures.settle(leaves_room_for_each=figures["jobs"] * figures["fraction"] <= 1)
 
 
 def test_C269(figures):
@@ -324,6 +352,11 @@ def test_C269(figures):
     assert shorter.peak.name == "optimizer peak"
     assert figures["optimizer_gib"] == gib(shorter.peak_bytes)
     assert step_2(micro_batch_size=1, seq_len=figures["tokens"]).peak.name == "backward peak"
+    figures.settle(
+        many_tokens=large.peak.name == "backward peak",
+        few_tokens=shorter.peak.name == "backward peak",
+        gradients_beside=large.peak.gradients > 0,
+    )
 
 
 @cache
@@ -339,6 +372,9 @@ def test_C270(figures):
         assert peak_over_forward(1, tokens) >= figures[f"printed_{name}"] > peak_over_forward(1, tokens + 1)
     assert figures["least"] == round(peak_over_forward(32, 1024), 1)
     assert figures["most"] == round(peak_over_forward(1, 128), 1)
+    low, high = figures["printed_low"], figures["printed_high"]
+    shapes = {"500 tokens": (1, 500), "few tokens": (1, 128), "many tokens": (32, 1024)}
+    figures.settle(**{name: low <= peak_over_forward(*shape) <= high for name, shape in shapes.items()})
 
 
 @cache
@@ -356,6 +392,7 @@ def test_C271(figures):
     assert figures["longest"] == 1 + LENGTHS.index(max(LENGTHS))
     ends = [instant.total_bytes for instant in ragged().instants if instant.name == "zero_grad"]
     assert len(set(ends)) == 1
+    figures.settle(states_come=len(set(floors)) > 1, longest_batch=len(set(ends)) > 1)
 
 
 def test_C272(figures):
@@ -366,6 +403,7 @@ def test_C272(figures):
     kept = allocator.malloc(5 * MIB)
     after = {block.address for run in allocator.segments() for block in run if block.allocated}
     assert after - before == {kept}
+    figures.settle(only_in_the_second=after - before == {kept})
 
 
 @cache
@@ -382,6 +420,7 @@ def test_C273(figures):
         assert inspect.signature(zero_grad).parameters["set_to_none"].default is True
     assert gradient_bytes_after_zero_grad() == 0
     assert figures["kept"] == gradient_bytes_after_zero_grad(set_to_none=False)
+    figures.settle(once=gradient_bytes_after_zero_grad(set_to_none=False) > 0, now=gradient_bytes_after_zero_grad() > 0)
 
 
 def test_C274(figures):
@@ -391,6 +430,7 @@ def test_C274(figures):
             outputs.append(torch.randn(64, 512).relu())
             floors.append(card.allocated_bytes)
     assert {after - before for before, after in pairwise(floors)} == {figures["kib"] * 1024}
+    figures.settle(grows=all(after > before for before, after in pairwise(floors)))
 
 
 def test_C275(figures):
@@ -398,6 +438,7 @@ def test_C275(figures):
     norm = torch.nn.BatchNorm2d(4096)
     buffers = {name: buffer.nbytes for name, buffer in norm.named_buffers()}
     assert sum(buffers.values()) - buffers["num_batches_tracked"] == sum(p.nbytes for p in norm.parameters())
+    figures.settle(weights=traced().at("init").total_bytes == traced().at("init").weights)
 
 
 def test_C276(figures):
@@ -407,6 +448,11 @@ def test_C276(figures):
     assert figures["activations_gib"] == gib(forward.activations)
     assert figures["casts_mib"] == mib(forward.temporary)
     assert figures["passing_gib"] == gib(timeline.at("forward peak").total_bytes - forward.total_bytes)
+    plain = [traced().at(name, 1) for name in ("init", "forward")]
+    jumps = {"fp32": plain, "autocast": [init, forward]}
+    figures.settle(**{
+        name: abs((b.total_bytes - a.total_bytes) / b.activations - 1) < 0.01 for name, (a, b) in jumps.items()
+    })
 
 
 def test_C277(figures):
@@ -415,6 +461,7 @@ def test_C277(figures):
     assert figures["after_backward_gib"] == gib(backward.total_bytes)
     assert figures["fall_gib"] == gib(forward.total_bytes - backward.total_bytes)
     assert figures["gradients_gib"] == gib(backward.gradients)
+    figures.settle(rises=backward.total_bytes > forward.total_bytes)
 
 
 def test_C278(figures):
@@ -423,3 +470,7 @@ def test_C278(figures):
     assert end.gradients == end.activations == 0
     parameters = traced().at("init").weights / 4
     assert figures["bytes_per_param"] == round(end.total_bytes / parameters)
+    figures.settle(
+        weights_and_states=end.total_bytes == end.weights + end.optimizer_states,
+        training_with_the_optimizer=end.total_bytes == traced().for_step(2).peak_bytes,
+    )

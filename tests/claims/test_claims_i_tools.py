@@ -67,6 +67,14 @@ def after_a_peak() -> CachingAllocator:
     return allocator
 
 
+def fits(allocator: CachingAllocator, num_bytes: int) -> bool:
+    try:
+        allocator.malloc(num_bytes)
+    except OutOfMemory:
+        return False
+    return True
+
+
 def split_bytes(allocator: CachingAllocator) -> int:
     return allocator.memory_stats()["inactive_split_bytes.all.current"]
 
@@ -84,6 +92,7 @@ def test_C279(figures):
     allocator.free(address)
     allocator.empty_cache()
     assert allocator.driver.used_bytes == 0
+    figures.settle(keeps=figures["reserved_mib"] * MIB == used)
 
 
 def test_C280(figures):
@@ -93,6 +102,7 @@ def test_C280(figures):
     assert figures["segment_mib"] * MIB == allocator.reserved_bytes
     assert figures["asked"] == torch.zeros(()).nbytes  # a loss
     assert figures["unused"] == allocator.reserved_bytes - allocator.allocated_bytes
+    figures.settle(reserved_holds_it=allocator.reserved_bytes > allocator.allocated_bytes >= figures["asked"])
 
 
 def test_C281(figures):
@@ -100,6 +110,9 @@ def test_C281(figures):
     allocator.malloc(figures["asked_mib"] * MIB)
     assert figures["reserved_mib"] == mib(allocator.reserved_bytes)
     assert figures["unused_mib"] == mib(allocator.reserved_bytes - allocator.allocated_bytes)
+    held = allocator.reserved_bytes
+    allocator.malloc(figures["unused_mib"] * MIB)
+    figures.settle(held_for_others=allocator.reserved_bytes == held)
 
 
 def test_C282(figures):
@@ -113,6 +126,7 @@ def test_C282(figures):
     with pytest.raises(OutOfMemory):
         holes.malloc(request)
     assert figures["request_mib"] * 2 == figures["split_mib"]
+    figures.settle(holes=not fits(with_holes(), request), after_a_peak=not fits(after_a_peak(), request))
 
 
 def test_C283(figures):
@@ -124,6 +138,10 @@ def test_C283(figures):
     holes.empty_cache()
     assert holes.reserved_bytes == before
     assert figures["unused_mib"] == mib(holes.reserved_bytes - holes.allocated_bytes)
+    peak = after_a_peak()
+    before = {"whole_segments": (peak, peak.reserved_bytes), "holes": (holes, holes.reserved_bytes)}
+    peak.empty_cache()
+    figures.settle(**{name: card.reserved_bytes < held for name, (card, held) in before.items()})
 
 
 class AllZero(dict):
@@ -147,12 +165,14 @@ def test_C284(figures):
     columns = next(line for line in summary().splitlines() if "Cur Usage" in line).split("|")[2:-1]
     assert figures["metrics"] == len([row for row in rows[1:] if "pool" not in row])
     assert figures["columns"] == len(columns)
+    figures.settle(detailed=len(rows) > 10 and len(columns) == 4)
 
 
 def test_C285(figures):
     [header] = [line for line in summary(234).splitlines() if "234" in line]
     assert f"| {figures['field']}: 234 " in re.sub(" +", " ", header)
     assert "cudaMallocs" not in header
+    figures.settle(counts_them="cudaMallocs" in header)
 
 
 def test_C286(figures):
@@ -167,6 +187,7 @@ def test_C286(figures):
     assert allocator.current["active"] > allocator.current["allocated"] == 0
     sample = PRINTED_ROWS
     assert (figures["allocated"], figures["active"]) == (sample["Allocated"][0], sample["Active"][0])
+    figures.settle(can_be=figures["active"] >= figures["allocated"])
 
 
 PRINTED_ROWS = {
@@ -182,6 +203,7 @@ def test_C287(figures):
         now, taken, freed = (figures[f"{name.lower()}_{column}"] for column in ("now", "taken", "freed"))
         assert (now, taken, freed) == row
         assert now == taken - freed
+    figures.settle(**{name: row[0] == row[1] - row[2] for name, row in PRINTED_ROWS.items()})
 
 
 def test_C288(figures):
@@ -192,6 +214,8 @@ def test_C288(figures):
     assert figures["allocated_mib"] == mib(holes.allocated_bytes)
     assert figures["sum_mib"] == figures["allocated_mib"] + figures["request_mib"] < figures["card_mib"]
     assert figures["peak_mib"] == mib(holes.peak["allocated"])
+    sums = figures["request_mib"] * MIB + holes.allocated_bytes
+    figures.settle(an_empty_card=fits(card_of(96), sums), among_holes=fits(with_holes(), figures["request_mib"] * MIB))
 
 
 def test_C289(figures):
@@ -209,6 +233,7 @@ def test_C289(figures):
     words = " ".join(torch.cuda.max_memory_allocated.__doc__.split())
     assert "since the beginning of this program" in words
     assert "reset the starting point" in words
+    figures.settle(of_training=readings[0] == readings[1])
 
 
 def test_C290(figures):
@@ -218,6 +243,7 @@ def test_C290(figures):
     assert figures["label_gb"] == card.label_gb
     assert figures["gib"] == round(card.memory_bytes / GIB, 1)
     assert figures["gb"] == round(card.memory_bytes / 1e9, 1)
+    figures.settle(same=figures["base"] ** 3 == 10**9)
 
 
 def test_C291(figures):
@@ -228,6 +254,7 @@ def test_C291(figures):
         peaks.append(mib(allocator.peak["allocated"]))
     assert peaks == [figures["first_mib"], figures["second_mib"]]
     assert callable(torch.cuda.reset_peak_memory_stats)
+    figures.settle(of_each_part=peaks[1] < peaks[0])
 
 
 def test_C292(figures):
@@ -235,6 +262,10 @@ def test_C292(figures):
     assert figures["option"] in record
     assert "None" in str(record["enabled"].annotation)
     assert next(iter(inspect.signature(torch.cuda.memory._dump_snapshot).parameters)) == "filename"
+    figures.settle(
+        record=figures["option"] in record, stop="None" in str(record["enabled"].annotation),
+        dump=callable(torch.cuda.memory._dump_snapshot),
+    )  # fmt: skip
 
 
 def test_C293(figures):
@@ -245,6 +276,7 @@ def test_C293(figures):
         armed = len(allocator.trace)  # a recorder that starts here sees what follows
     assert len(allocator.trace) == armed
     assert figures["peak_mib"] == mib(allocator.peak["allocated"])  # the counters were there all the time
+    figures.settle(armed_before=armed > 0, armed_after=len(allocator.trace) - armed > 0)
 
 
 def test_C294(figures):
@@ -252,6 +284,9 @@ def test_C294(figures):
     assert figures["printed_gib"] == gib(without_step)
     assert figures["peak_gib"] == gib(peak_of())
     assert figures["missing_gib"] == gib(peak_of() - without_step)
+    sgd = {"optimizer": OptimizerConfig(name="SGD")}
+    alone = max(bytes_at(instant, 1, **sgd) for instant in ("forward peak", "backward peak"))
+    figures.settle(adamw=without_step == peak_of(), plain_sgd=alone == peak_of(**sgd))
 
 
 def test_C295(figures):
@@ -263,10 +298,13 @@ def test_C295(figures):
         assert figures["segment_mib"] == mib(allocator.driver.used_bytes) - context_mib
     assert figures["asked"] == torch.zeros(()).nbytes
     assert figures["kind"] == CARDS["RTX 4090"].memory_kind
+    figures.settle(**{name: "HBM" in CARDS[name].memory_kind for name in ("A100 SXM 80 GB", "RTX 4090")})
 
 
 def test_C296(figures):
     assert f"has been renamed to `torch.cuda.{figures['name']}`" in torch.cuda.memory_cached.__deprecated__
+    names = ("memory_allocated", "max_memory_allocated", "memory_cached")
+    figures.settle(**{name: not hasattr(getattr(torch.cuda, name), "__deprecated__") for name in names})
 
 
 def profiled() -> profile:
@@ -288,6 +326,7 @@ def test_C297(figures):
     [row] = [row for row in averages if row.key == "aten::relu"]
     assert figures["calls"] == row.count
     assert averages.table(sort_by="cuda_memory_usage") == averages.table(sort_by="device_memory_usage")
+    figures.settle(a_moment_for_each_call=len([row for row in averages if row.key == "aten::relu"]) == row.count)
 
 
 @cache
@@ -306,6 +345,7 @@ def test_C298(figures):
     assert figures["ending"] == ending
     assert has_events
     assert is_same
+    figures.settle(same_json=is_same, name_it_looks_for="chrome.json".endswith(ending))
 
 
 @cache
@@ -332,10 +372,12 @@ def itself(loss: torch.Tensor) -> torch.Tensor:
 def test_C299(figures):
     assert figures["without_kib"] == growth(False, itself) / 1024
     assert growth(True, itself) == 0
+    figures.settle(without_backward=growth(False, itself) > 0, with_backward=growth(True, itself) > 0)
 
 
 def test_C300(figures):
     assert growth(False, torch.Tensor.item) == growth(True, torch.Tensor.item) == 0
+    figures.settle(**{f"backward {runs}": growth(runs, torch.Tensor.item) == 0 for runs in (False, True)})
 
 
 @cache
@@ -353,6 +395,9 @@ def test_C301(figures):
     assert figures["with_graph_kib"] == kept_by(itself) / 1024
     assert figures["detached_kib"] == kept_by(torch.Tensor.detach) / 1024
     assert kept_by(lambda output: output.mean().item()) == 0
+    figures.settle(
+        graph_leaks=kept_by(itself) > kept_by(torch.Tensor.detach), tensor_leaks=kept_by(torch.Tensor.detach) > 0
+    )
 
 
 def test_C302(figures):
@@ -364,6 +409,7 @@ def test_C302(figures):
             allocator.free(address)
         asked.append(allocator.counts["num_device_alloc"] - before)
     assert asked == [figures["first"], 0]
+    figures.settle(grows=asked[1] > 0)
 
 
 def test_C303(figures):
@@ -371,11 +417,13 @@ def test_C303(figures):
     assert torch.cuda.OutOfMemoryError is torch.OutOfMemoryError
     with SimulatedCard(MIB), pytest.raises(RuntimeError, match="out of memory"):
         torch.empty(2, MIB, dtype=torch.uint8)
+    figures.settle(caught=issubclass(torch.OutOfMemoryError, RuntimeError))
 
 
 def test_C304(figures):
     assert not hasattr(torch.cuda.memory, "_load_snapshot")
     assert hasattr(torch.cuda.memory, "_dump_snapshot")
+    figures.settle(there=hasattr(torch.cuda.memory, "_load_snapshot"))
 
 
 def forward_peak(**changes) -> float:
@@ -388,6 +436,11 @@ def test_C305(figures):
     assert figures["tokens_gib"] == forward_peak(seq_len=512)
     assert figures["recomputed_gib"] == forward_peak(recomputation="full")
     assert figures["fused_gib"] == forward_peak(attention="efficient")
+    advice = {
+        "batch": {"micro_batch_size": 2}, "tokens": {"seq_len": 512}, "recomputed": {"recomputation": "full"},
+        "fused": {"attention": "efficient"},
+    }  # fmt: skip
+    figures.settle(**{name: forward_peak(**change) < forward_peak() for name, change in advice.items()})
 
 
 def test_C306(figures):
@@ -400,6 +453,9 @@ def test_C306(figures):
     peak = estimate_memory(STEP).at("backward peak", 2)
     assert figures["logits"] == round(peak.temporary / logits, 2)
     assert figures["logits_gib"] == gib(peak.temporary)
+    advice = {"recomputed": {"recomputation": "full"}, "accumulated": {"micro_batch_size": 2, "grad_accum_steps": 2}}
+    lower = {name: bytes_at("backward peak", **change) for name, change in advice.items()}
+    figures.settle(**{name: num_bytes < bytes_at("backward peak") for name, num_bytes in lower.items()})
 
 
 def step_peak(**optimizer) -> float:
@@ -412,6 +468,10 @@ def test_C307(figures):
     assert figures["fused_gib"] == step_peak(implementation="fused")
     assert figures["loop_gib"] == step_peak(implementation="for-loop")
     assert figures["eight_bit_gib"] == step_peak(name="8-bit AdamW")
+    figures.settle(
+        it_helps=step_peak(name="8-bit AdamW") < step_peak(),
+        nothing_else_does=step_peak(implementation="fused") >= step_peak(),
+    )
 
 
 def test_C308(figures):
@@ -419,3 +479,4 @@ def test_C308(figures):
     assert figures["end_gib"] == gib(end)
     assert figures["peak_gib"] == gib(peak)
     assert figures["floor_percent"] == round(figures["printed_percent"] * end / peak, 1)
+    figures.settle(warns=figures["floor_percent"] > figures["printed_percent"])
