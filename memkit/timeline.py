@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from typing import get_origin, get_type_hints
 
-from memkit.units import aligned_table, format_bytes, format_ratio
+from memkit.units import aligned_table, as_one_of, format_bytes, format_ratio
 
 PARTS = ("weights", "gradients", "optimizer_states", "activations", "temporary")
 """What memory is for. Buffers count as weights; a cast made by autocast, even of a weight, is temporary.
@@ -134,8 +134,7 @@ class MemoryTimeline:
     provenance: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
-        if self.source not in SOURCES:
-            raise ValueError(f"source={self.source!r} is not one of {', '.join(SOURCES)}")
+        as_one_of("source", self.source, SOURCES)
         if not self.instants:
             raise ValueError("a timeline needs at least one instant")
 

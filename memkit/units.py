@@ -8,6 +8,7 @@ GB (powers of 1000), parameter counts in decimal millions and billions.
 import math
 import numbers
 import operator
+from collections.abc import Iterable
 
 KIB = 1024
 MIB = 1024**2
@@ -49,6 +50,20 @@ def as_kind(name: str, value: object, *kinds: type) -> object:
     shown = repr(value)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     raise ValueError(f"{name}={shown} is not a {' or a '.join(kind.__name__ for kind in kinds)}")
+
+
+def as_one_of(name: str, value: object, allowed: Iterable) -> object:
+    """Return ``value``, or refuse what is not among ``allowed`` with one sentence that shows it.
+
+    Raises: ValueError: another value.
+
+    >>> as_one_of("device", "cpu", ("cuda", "cpu"))
+    'cpu'
+    """
+    allowed = tuple(allowed)
+    if isinstance(value, (str, int)) and not isinstance(value, bool) and value in allowed:
+        return value
+    raise ValueError(f"{name}={value!r} is not one of {', '.join(map(str, allowed))}")
 
 
 def _as_finite(name: str, value: object) -> int | float:

@@ -27,7 +27,7 @@ import numpy as np
 from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS, FloatFormat, Format
 from memkit.formats.rounding import as_real, encode
-from memkit.units import bytes_of
+from memkit.units import as_one_of, bytes_of
 
 SCALE_RULES = ("ocp_floor", "nvidia_round_up", "nearest")
 TENSOR_SCALE_BYTES = 4
@@ -156,8 +156,7 @@ def _tensor_scale(amax: np.ndarray, fmt: BlockFormat, given: float | None) -> fl
 
 
 def _check_rule(rule: str, scale: FloatFormat) -> None:
-    if rule not in SCALE_RULES:
-        raise ValueError(f"scale_rule={rule!r} is not one of {', '.join(SCALE_RULES)}")
+    as_one_of("scale_rule", rule, SCALE_RULES)
     if rule != "nearest" and scale.mantissa_bits:
         raise ValueError(f"scale_rule={rule!r} makes powers of two; {scale.name} has a mantissa")
 
@@ -225,6 +224,5 @@ def get_block_format(fmt: str | BlockFormat) -> BlockFormat:
         return fmt
     if not isinstance(fmt, str):
         raise TypeError(f"format={fmt!r} is neither a block format's name nor a record of one")
-    if fmt not in BLOCK_FORMATS:
-        raise ValueError(f"format={fmt!r} is not one of {', '.join(BLOCK_FORMATS)}")
+    as_one_of("format", fmt, BLOCK_FORMATS)
     return BLOCK_FORMATS[fmt]

@@ -19,6 +19,8 @@ import math
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from memkit.units import as_one_of
+
 SPECIALS = ("ieee", "fn", "fnuz", "finite")
 """Where infinity and NaN hide, in torch's suffixes. ``ieee``: the top exponent field holds both. ``fn``: no
 infinity, and NaN is the code with every exponent and mantissa bit set. ``fnuz``: no infinity, and the only
@@ -281,6 +283,5 @@ def get_format(fmt: str | Format) -> Format:
         return fmt
     if not isinstance(fmt, str):
         raise TypeError(f"format={fmt!r} is neither a format's name nor a record of one")
-    if fmt not in FORMATS:
-        raise ValueError(f"format={fmt!r} is not one of {', '.join(FORMATS)}")
+    as_one_of("format", fmt, FORMATS)
     return FORMATS[fmt]

@@ -23,6 +23,7 @@ import numpy as np
 
 from memkit.formats.decoding import decode
 from memkit.formats.records import FloatFormat, Format, TableFormat, get_format
+from memkit.units import as_one_of
 
 ROUNDINGS = ("nearest_even", "toward_zero", "up", "down", "stochastic")
 OVERFLOWS = ("saturate", "inf", "nan")
@@ -151,10 +152,8 @@ def as_real(values: object) -> np.ndarray:
 
 
 def _check_choices(fmt: Format, rounding: str, overflow: str, rng: np.random.Generator | None) -> None:
-    if rounding not in ROUNDINGS:
-        raise ValueError(f"rounding={rounding!r} is not one of {', '.join(ROUNDINGS)}")
-    if overflow not in OVERFLOWS:
-        raise ValueError(f"overflow={overflow!r} is not one of {', '.join(OVERFLOWS)}")
+    as_one_of("rounding", rounding, ROUNDINGS)
+    as_one_of("overflow", overflow, OVERFLOWS)
     if overflow == "inf" and not fmt.has_infinity:
         raise ValueError(f"overflow='inf': {fmt.name} has no code for infinity")
     if overflow == "nan" and not fmt.num_nans:

@@ -16,7 +16,7 @@ import numpy as np
 
 from memkit.formats.records import FloatFormat, get_format
 from memkit.formats.rounding import round_to
-from memkit.units import as_whole_number
+from memkit.units import as_one_of, as_whole_number
 
 METHODS = ("nearest", "stochastic", "kahan", "float32 accumulator")
 MAX_MANTISSA_BITS = 24
@@ -48,8 +48,7 @@ def running_sum(
         raise ValueError(
             f"running_sum needs a float format with a zero and up to 24 mantissa bits, not {fmt.name}"
         )
-    if method not in METHODS:
-        raise ValueError(f"method={method!r} is not one of {', '.join(METHODS)}")
+    as_one_of("method", method, METHODS)
     if (method == "stochastic") != isinstance(rng, np.random.Generator):
         raise ValueError(f"method={method!r} with rng={rng!r}: stochastic, and only it, needs a Generator")
     if not isinstance(term, (int, float, np.floating)) or not math.isfinite(term):

@@ -21,7 +21,7 @@ from memkit.formula.forward import Forward, write_forward
 from memkit.formula.ledger import Kept, Ledger, axis_sizes
 from memkit.formula.tape import Storage
 from memkit.setup.training import TrainingSetup
-from memkit.units import as_kind
+from memkit.units import as_kind, as_one_of
 
 
 def block_ledger(setup: TrainingSetup) -> Ledger:
@@ -82,8 +82,7 @@ def autocast_casts(setup: TrainingSetup, phase: str = "backward") -> Ledger:
 
     Raises: ValueError: ``phase`` is another.
     """
-    if phase not in ("forward", "backward"):
-        raise ValueError(f"phase={phase!r} is not one of forward, backward")
+    as_one_of("phase", phase, ("forward", "backward"))
     forward = write_forward(setup)
     of_blocks = {parameter: part.times for part in forward.units for parameter in part.parameters}
     casts = dict(forward.tape.weight_casts)

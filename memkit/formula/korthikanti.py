@@ -23,6 +23,7 @@ from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import RECOMPUTATIONS
 from memkit.setup.training import TrainingSetup
+from memkit.units import as_one_of
 
 VALUE_BYTES, MASK_BYTES, LOGIT_BYTES = 2, 1, 4
 PARALLELISMS = ("none", "tensor", "tensor and sequence")
@@ -141,10 +142,8 @@ def layer_bytes(model: PaperModel, parallelism: str = "none", recomputation: str
 
     Raises: ValueError: an unknown name, or t does not divide the tensors.
     """
-    if parallelism not in PARALLELISMS:
-        raise ValueError(f"parallelism={parallelism!r} is not one of {', '.join(PARALLELISMS)}")
-    if recomputation not in RECOMPUTATIONS:
-        raise ValueError(f"recomputation={recomputation!r} is not one of {', '.join(RECOMPUTATIONS)}")
+    as_one_of("parallelism", parallelism, PARALLELISMS)
+    as_one_of("recomputation", recomputation, RECOMPUTATIONS)
     if recomputation == "full":
         return ADDENDS[0].num_bytes(model)
     total = 0

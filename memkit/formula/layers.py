@@ -15,6 +15,7 @@ from memkit.formula.parameters import Parameter
 from memkit.formula.states import held_bytes
 from memkit.formula.tape import FULL, NEW, SAME, SUM, Tape, Value
 from memkit.setup.training import TrainingSetup
+from memkit.units import as_one_of
 
 RANDOM_STATE_BYTES = 5056
 """The state of the CPU's random number generator (``torch.get_rng_state()``), which every checkpoint keeps."""
@@ -217,7 +218,6 @@ def gelu_in_steps(page: Page, x: Value) -> Value:
 
 def _check(setup: TrainingSetup) -> None:
     compute, weights = setup.precision.compute_dtype, setup.precision.weight_dtype
-    if compute not in COMPUTE_DTYPES:
-        raise ValueError(f"compute_dtype={compute!r} is not one of {', '.join(COMPUTE_DTYPES)}")
+    as_one_of("compute_dtype", compute, COMPUTE_DTYPES)
     if setup.precision.uses_autocast and weights != "float32":
         raise ValueError(f"weight_dtype={weights!r} under autocast; only float32 is known there")

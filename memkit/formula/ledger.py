@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.parameters import model_axes
 from memkit.setup.training import DEVICES, TrainingSetup
-from memkit.units import aligned_table, as_whole_number, format_bytes, round_up
+from memkit.units import aligned_table, as_one_of, as_whole_number, format_bytes, round_up
 
 
 def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
@@ -66,8 +66,7 @@ class Ledger:
 
     def __post_init__(self):
         as_whole_number("sbh", self.sbh, 1)
-        if self.device not in DEVICES:
-            raise ValueError(f"device={self.device!r} is not one of {', '.join(DEVICES)}")
+        as_one_of("device", self.device, DEVICES)
 
     @property
     def num_bytes(self) -> int:
@@ -100,13 +99,6 @@ class Ledger:
     def times(self, count: int) -> "Ledger":
         """The same lines ``count`` times over, as for so many equal blocks."""
         return replace(self, lines=tuple(replace(line, count=count * line.count) for line in self.lines))
-
-    def bytes_by_section(self) -> dict[str, int]:
-        """Bytes asked for, by section, in the order of the lines."""
-        totals: dict[str, int] = {}
-        for line in self.lines:
-            totals[line.section] = totals.get(line.section, 0) + line.num_bytes
-        return totals
 
     def table(self) -> str:
         """Lines as aligned text: name, operation, shape in letters, dtype, bytes, multiple of sbh."""

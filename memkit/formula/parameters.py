@@ -15,7 +15,7 @@ and for a Llama style model with k = width of the key heads and f = intermediate
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from memkit.setup.models import ModelConfig
@@ -63,16 +63,17 @@ def embedding_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
     return tuple(_parameter(config, f"{name}.weight", f"{rows} h", "embedding") for name, rows in tables)
 
 
-def block_parameters(config: ModelConfig, prefix: str = "") -> tuple[Parameter, ...]:
+@lru_cache(maxsize=64)
+def block_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
     """The parameter tensors of one transformer block, in order."""
     projections = {"qkv": "(a+2k)d"} if config.fuses_qkv else {"query": "ad", "key": "kd", "value": "kd"}
-    tensors = _norm(config, f"{prefix}norm_1") + _norm(config, f"{prefix}norm_2")
+    tensors = _norm(config, "norm_1") + _norm(config, "norm_2")
     for name, width in projections.items():
-        tensors += _linear(config, f"{prefix}attention.{name}", f"{width} h", config.has_qkv_bias)
-    tensors += _linear(config, f"{prefix}attention.output", "h ad", config.has_output_bias)
+        tensors += _linear(config, f"attention.{name}", f"{width} h", config.has_qkv_bias)
+    tensors += _linear(config, "attention.output", "h ad", config.has_output_bias)
     for name in ("gate", "up") if config.mlp == "swiglu" else ("up",):
-        tensors += _linear(config, f"{prefix}mlp.{name}", "f h", config.has_mlp_bias)
-    return (*tensors, *_linear(config, f"{prefix}mlp.down", "h f", config.has_mlp_bias))
+        tensors += _linear(config, f"mlp.{name}", "f h", config.has_mlp_bias)
+    return (*tensors, *_linear(config, "mlp.down", "h f", config.has_mlp_bias))
 
 
 def output_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
@@ -84,8 +85,8 @@ def output_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
 @lru_cache(maxsize=64)
 def parameter_ledger(config: ModelConfig) -> tuple[Parameter, ...]:
     """Every parameter tensor of the model, each once, in the order of ``named_parameters()``."""
-    layers = range(config.num_layers)
-    blocks = [parameter for layer in layers for parameter in block_parameters(config, f"blocks.{layer}.")]
+    block = block_parameters(config)
+    blocks = [replace(p, name=f"blocks.{layer}.{p.name}") for layer in range(config.num_layers) for p in block]
     return (*embedding_parameters(config), *blocks, *output_parameters(config))
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.measuring.card_formats import cast_overflows, product_errors
     from memkit.measuring.compiled import compiled_step
     from memkit.measuring.eight_bit_products import time_products
-    from memkit.measuring.gpu import cap_gpu, caught_out_of_memory, give_back, usable_bytes
+    from memkit.measuring.gpu import cap_gpu, give_back, usable_bytes
     from memkit.measuring.live_objects import LiveTensor, live_tensors
     from memkit.measuring.measure import measure_memory
     from memkit.measuring.monitor import MemoryMonitor
@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
         read_execution_trace,
     )
     from memkit.measuring.ranks import run_on_ranks
-    from memkit.measuring.saved_tensors import SavedStorage, bytes_by_op, saved_bytes, saved_storages
+    from memkit.measuring.saved_tensors import SavedStorage, saved_bytes, saved_storages
     from memkit.measuring.small_card import CudaCard, SimulatedCard, capped_card
     from memkit.measuring.stages import stage_table
     from memkit.measuring.timed_steps import TimedStep, timed_step

@@ -1,4 +1,4 @@
-"""How much of the card this process may take, how to survive asking for more, and how to give it back.
+"""How much of the card this process may take, and how to give it back.
 
 On a shared card ``MEMKIT_GPU_GIB`` caps the process. The cap holds what PyTorch's allocator takes, not the
 CUDA context beside it, and it is manners, not a wall: another program is not stopped by it
@@ -8,14 +8,11 @@ CUDA context beside it, and it is manners, not a wall: another program is not st
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
 from memkit.hardware.driver import gpu_cap_bytes
-
-CPU_MESSAGE = "DefaultCPUAllocator"
-"""torch's CPU allocator raises a ``RuntimeError`` with this word where CUDA's raises ``OutOfMemoryError``."""
 
 
 def cap_gpu(environment: Mapping[str, str] = os.environ) -> int | None:
@@ -68,23 +65,3 @@ def give_back() -> int:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     return before - torch.cuda.memory_reserved()
-
-
-def caught_out_of_memory(step: Callable[[], object]) -> str | None:
-    """Run ``step()`` and return the out-of-memory message it died of, its tensors freed; ``None`` if it lived.
-
-    Any other error passes through. The message is torch's own; the frames of ``step`` are dropped before the
-    memory is given back, because a frame that is kept keeps its tensors.
-    """
-    message = None
-    try:
-        step()
-    except torch.OutOfMemoryError as error:
-        message = str(error)
-    except RuntimeError as error:
-        if CPU_MESSAGE not in str(error):
-            raise
-        message = str(error)
-    if message is not None:
-        give_back()
-    return message

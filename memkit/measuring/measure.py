@@ -24,7 +24,7 @@ from memkit.program.doors import OutsideBuild, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
 from memkit.setup.training import DEVICES
 from memkit.timeline import MemoryTimeline
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 
 MARK = "memkit mark"
 NUM_MARK_SIZES, MAX_MARK_BYTES = 4, 8192
@@ -56,8 +56,7 @@ def measure_memory(
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device not in DEVICES:
-        raise ValueError(f"device={device!r} is not one of {', '.join(DEVICES)}")
+    as_one_of("device", device, DEVICES)
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             "device='cuda', but torch sees no CUDA device; device='cpu' measures on this machine"

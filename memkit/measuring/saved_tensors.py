@@ -95,12 +95,3 @@ def saved_bytes(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) -> 
     4096
     """
     return sum(saved.num_bytes for saved in saved_storages(run, elsewhere) if not saved.is_elsewhere)
-
-
-def bytes_by_op(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) -> dict[str, int]:
-    """Bytes that autograd saves, by the operation that saved a storage first, in program order."""
-    totals: dict[str, int] = {}
-    for saved in saved_storages(run, elsewhere):
-        if not saved.is_elsewhere:
-            totals[saved.ops[0]] = totals.get(saved.ops[0], 0) + saved.num_bytes
-    return totals

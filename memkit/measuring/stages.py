@@ -28,12 +28,6 @@ class Jump:
     label: str
     parts: dict[str, int]  # only those that moved
 
-    @property
-    def is_its_label(self) -> bool:
-        """Whether the jump is what it is called, to the byte."""
-        return self.jump_bytes == self.parts.get(self.label, 0)
-
-
 def stage_jumps(timeline: MemoryTimeline, step: int = 1) -> tuple[Jump, ...]:
     """The readings of one step, of its last micro-batch; parts must be known.
 

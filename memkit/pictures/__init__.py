@@ -37,11 +37,11 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.pictures.batch_plan import BatchPlanPicture
     from memkit.pictures.bits import BitPicture
     from memkit.pictures.breakdown import block_figure, hierarchy_figure, memory_curves_figure
-    from memkit.pictures.comparison import breakdown_figure, compare_figure, timeline_figure
+    from memkit.pictures.comparison import compare_figure, timeline_figure
     from memkit.pictures.curves import curves_figure
     from memkit.pictures.formats import bit_figure, comparison_figure, number_line_figure, running_sum_figure
     from memkit.pictures.frontier import FrontierPicture
-    from memkit.pictures.gradients import GradientPicture, gradient_figure
+    from memkit.pictures.gradients import GradientPicture
     from memkit.pictures.number_line import NumberLinePicture
     from memkit.pictures.over_time import over_time_figure
     from memkit.pictures.page import html_page

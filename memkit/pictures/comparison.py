@@ -1,11 +1,10 @@
-"""The book's pictures of memory: any timeline, several of them side by side, any breakdown into parts.
+"""The book's pictures of memory: any timeline, and several of them side by side.
 
 Each function returns a ``Picture``: a matplotlib figure that a notebook shows and ``savefig`` writes.
 """
 
-from collections.abc import Mapping
 
-from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture
+from memkit.pictures.picture import GREY, INK, Picture
 from memkit.pictures.timeline import (
     TimelinePicture,
     axis_top,
@@ -86,39 +85,3 @@ def _write_sides(picture: Picture, timelines, bars: list[Instant], title: str) -
         side.text(0, 0.3 - 0.06 * row, line, fontsize=9.5, va="top", color=INK)
     peaks = ", ".join(f"{t.source} {format_bytes(t.peak_bytes)}" for t in timelines)
     picture.alt = f"{title}: groups of stacked bars, one group per instant. Peaks: {peaks}."
-
-
-def breakdown_figure(addends: Mapping[str, int], title: str = "Where the bytes are") -> Picture:
-    """Named bytes as horizontal bars, the largest first, each with its name, size and share of the sum."""
-    if not addends:
-        raise ValueError("a breakdown needs at least one addend")
-    rows = sorted(addends.items(), key=lambda row: row[1], reverse=True)
-    total, largest = sum(addends.values()), max(rows[0][1], 1)
-    picture = Picture(height_inches=1.0 + 0.3 * len(rows))
-    plot = picture.add_axes((0.36, 0.02, 0.44, 1 - 0.8 / picture.get_figheight()))
-    plot.axis("off")
-    plot.set(xlim=(0, largest), ylim=(len(rows) - 0.4, -0.6))
-    for row, (name, num_bytes) in enumerate(rows):
-        plot.barh(row, num_bytes, height=0.7, color=OKABE_ITO[0])
-        plot.text(-largest * 0.02, row, name, fontsize=9.5, ha="right", va="center", color=INK)
-        share = f"  {num_bytes / total:.0%}" if total else ""
-        plot.text(
-            num_bytes + largest * 0.02,
-            row,
-            format_bytes(num_bytes) + share,
-            fontsize=9.5,
-            va="center",
-            color=INK,
-        )
-    top = 1 - 0.3 / picture.get_figheight()
-    picture.text(
-        0.012,
-        top,
-        f"{title}: {format_bytes(total)}",
-        fontsize=11.5,
-        fontweight="bold",
-        va="center",
-        color=INK,
-    )
-    picture.alt = f"{title}: {', '.join(f'{name} {format_bytes(size)}' for name, size in rows)}."
-    return picture

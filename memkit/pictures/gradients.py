@@ -92,8 +92,3 @@ def _steps(lefts: np.ndarray, heights: np.ndarray) -> Path:
     corners = [np.column_stack(c) for c in ((x, floor), (x, y), (right, y), (right, floor), (x, floor))]
     codes = np.tile([Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY], x.size)
     return Path(np.stack(corners, axis=1).reshape(-1, 2), codes)
-
-
-def gradient_figure(gradients: np.ndarray, power: int, name: str) -> GradientPicture:
-    """The picture once, for a page."""
-    return GradientPicture().redraw(gradients, power, name)

@@ -16,14 +16,15 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 
+from memkit.units import as_one_of
+
 
 def changed_build(build: Callable[[], Callable[[], object]], name: str) -> Callable[[], Callable[[], object]]:
     """``build`` whose model or step is changed; ``name`` is one of ``PROGRAM_CHANGES``.
 
     Raises: ValueError: an unknown name; from the changed build, nothing to which the change applies.
     """
-    if name not in PROGRAM_CHANGES:
-        raise ValueError(f"name={name!r} is not one of {', '.join(PROGRAM_CHANGES)}")
+    as_one_of("name", name, PROGRAM_CHANGES)
     during_build, during_step = PROGRAM_CHANGES[name]
 
     def built():

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from memkit.program.transformer import Transformer
 from memkit.setup.models import gpt2_config
 from memkit.setup.training import TrainingSetup
+from memkit.units import as_one_of
 
 TEXT_FILE = Path(__file__).with_name("paradise_lost.txt")
 SMALL_GPT = replace(
@@ -47,8 +48,7 @@ def text_batches(
 
     Raises: ValueError: a part that is neither "train" nor "held out".
     """
-    if part not in PARTS:
-        raise ValueError(f"part={part!r} is not one of {', '.join(PARTS)}")
+    as_one_of("part", part, PARTS)
     tokens = text_tokens()
     boundary = len(tokens) * 9 // 10
     tokens = tokens[:boundary] if part == "train" else tokens[boundary:]

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from memkit.program.transformer import training_build
 from memkit.setup.training import TrainingSetup
-from memkit.units import as_whole_number
+from memkit.units import as_one_of, as_whole_number
 
 WIDTH, WIDE = 512, 2048
 
@@ -87,8 +87,7 @@ def attention_build(
 
     Raises: ValueError: an unknown kernel.
     """
-    if kernel not in KERNELS:
-        raise ValueError(f"kernel={kernel!r} is not one of {', '.join(KERNELS)}")
+    as_one_of("kernel", kernel, KERNELS)
     shape = (1, num_heads, seq_len, head_dim)
 
     def build():

@@ -7,7 +7,7 @@ positions, grouped key and value heads, a head of its own. What-ifs are made wit
 
 from dataclasses import dataclass
 
-from memkit.units import as_kind, as_whole_number
+from memkit.units import as_kind, as_one_of, as_whole_number
 
 NORMS = ("layernorm", "rmsnorm")
 MLPS = ("gelu", "swiglu")
@@ -60,9 +60,7 @@ class ModelConfig:
         for name in ("ties_embeddings", "has_qkv_bias", "has_output_bias", "has_mlp_bias", "fuses_qkv"):
             as_kind(name, getattr(self, name), bool)
         for name, allowed in (("norm", NORMS), ("mlp", MLPS), ("position", POSITIONS)):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+            as_one_of(name, getattr(self, name), allowed)
         if self.head_dim == 0 and self.hidden_size % self.num_heads:
             raise ValueError(f"hidden_size={self.hidden_size} is not a multiple of num_heads={self.num_heads}")
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:

@@ -7,7 +7,7 @@ recipes. A ``Precision`` says who keeps which copy; an ``OptimizerConfig`` says 
 from dataclasses import dataclass
 
 from memkit.formats.dtypes import dtype_bits
-from memkit.units import as_whole_number
+from memkit.units import as_one_of, as_whole_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +112,8 @@ class OptimizerConfig:
     block_size: int = 256
 
     def __post_init__(self):
-        if self.name not in OPTIMIZERS:
-            raise ValueError(f"optimizer name={self.name!r} is not one of {', '.join(OPTIMIZERS)}")
-        if self.implementation not in IMPLEMENTATIONS:
-            raise ValueError(f"implementation={self.implementation!r} is not one of {', '.join(IMPLEMENTATIONS)}")
+        as_one_of("optimizer name", self.name, OPTIMIZERS)
+        as_one_of("implementation", self.implementation, IMPLEMENTATIONS)
         if self.name == "Adafactor" and self.implementation == "fused":
             raise ValueError("implementation='fused' is not offered by Adafactor; use 'foreach' or 'for-loop'")
         as_whole_number("block_size", self.block_size, 1)

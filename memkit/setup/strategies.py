@@ -8,7 +8,7 @@ follows from the record alone: ``memkit.recomputation.costs``. The record is pla
 
 from dataclasses import dataclass
 
-from memkit.units import as_kind, as_whole_number
+from memkit.units import as_kind, as_one_of, as_whole_number
 
 SCOPES = ("nothing", "blocks", "core", "host")
 """What is treated: nothing; whole blocks run again; only the attention core does; saved tensors move to the host."""
@@ -51,16 +51,14 @@ class Strategy:
     is_reentrant: bool = False
 
     def __post_init__(self):
-        if self.scope not in SCOPES:
-            raise ValueError(f"scope={self.scope!r} is not one of {', '.join(SCOPES)}")
+        as_one_of("scope", self.scope, SCOPES)
         for name in ("group_size", "period"):
             object.__setattr__(self, name, as_whole_number(name, getattr(self, name), 1))
         as_whole_number("num_segments", self.num_segments)
         for name in ("saves_every_second", "stops_early", "is_reentrant"):
             as_kind(name, getattr(self, name), bool)
-        unknown = [op for op in self.saved_ops if op not in OPS]
-        if unknown:
-            raise ValueError(f"saved_ops={unknown[0]!r} is not one of {', '.join(OPS)}")
+        for op in self.saved_ops:
+            as_one_of("saved_ops", op, OPS)
         if self.is_reentrant and self.saved_ops:
             raise ValueError(f"saved_ops={self.saved_ops!r} needs the non-reentrant checkpoint")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import ADAMW, FP32, OptimizerConfig, Precision
 from memkit.setup.strategies import NONE, RECOMPUTATIONS, Strategy
-from memkit.units import as_kind, as_whole_number
+from memkit.units import as_kind, as_one_of, as_whole_number
 
 ATTENTIONS = ("stored", "flash", "efficient")
 """``stored``: softmax over an explicit score matrix. ``flash`` and ``efficient``: PyTorch's fused kernels, which keep
@@ -70,9 +70,7 @@ class TrainingSetup:
                 raise ValueError(f"{name}={value} is above {largest}")
             object.__setattr__(self, name, value)
         for name, allowed in (("attention", ATTENTIONS), ("device", DEVICES)):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+            as_one_of(name, getattr(self, name), allowed)
         for name in ("uses_fused_norm", "uses_fused_gelu", "upcasts_logits", "sets_grads_to_none"):
             as_kind(name, getattr(self, name), bool)
         if not isinstance(self.recomputation, Strategy):

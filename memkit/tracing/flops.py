@@ -13,7 +13,7 @@ from memkit.program.transformer import strategy_build
 from memkit.setup.strategies import Strategy
 from memkit.setup.training import DEVICES, TrainingSetup
 from memkit.tracing.cuda import pretend_cuda
-from memkit.units import as_kind
+from memkit.units import as_kind, as_one_of
 
 aten = torch.ops.aten
 FUSED_BACKWARD = tuple(
@@ -51,8 +51,7 @@ def counted_flops(
     """
     as_kind("setup", setup, TrainingSetup)
     as_kind("strategy", strategy, Strategy)
-    if device not in DEVICES:
-        raise ValueError(f"device={device!r} is not one of {', '.join(DEVICES)}")
+    as_one_of("device", device, DEVICES)
     if device == "cuda":
         setup = replace(setup, device=device)
     counter = FlopCounterMode(display=False)

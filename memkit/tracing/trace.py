@@ -35,7 +35,7 @@ from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, grouped_products
 from memkit.tracing.libraries import LIBRARIES, Besides
 from memkit.tracing.scratch import SCRATCH
 from memkit.tracing.without_values import NeedsValues, asks_quietly, program_line
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 
 aten = torch.ops.aten
 VALUE_ERRORS = (NotImplementedError, DataDependentOutputException, DynamicOutputShapeException)
@@ -81,8 +81,7 @@ def trace_memory(
     >>> trace_memory(build).at("backward").gradients  # no GPU needed: 1024 · 1024 · 4 B and 1024 · 4 B
     4198400
     """
-    if device not in DEVICES:
-        raise ValueError(f"device={device!r} is not one of {', '.join(DEVICES)}")
+    as_one_of("device", device, DEVICES)
     steps = as_whole_number("steps", steps, 1)
     with recording(device) as tracer:
         run_steps(build, steps, tracer)

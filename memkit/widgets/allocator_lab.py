@@ -9,7 +9,7 @@ from memkit.allocator.film import Film, Still
 from memkit.allocator.stories import STORIES
 from memkit.pictures.allocator import AllocatorPicture, allocator_picture
 from memkit.timeline import Event, MemoryTimeline
-from memkit.units import MIB, as_whole_number, format_bytes
+from memkit.units import MIB, as_one_of, as_whole_number, format_bytes
 from memkit.widgets.panel import Number, Panel, View, choice, switch
 
 OWN = "your trace"
@@ -73,8 +73,7 @@ class AllocatorLab(Panel):
     def view(self, story: str, step: int, expandable: bool, limited: bool, card_mib: int) -> View:
         """The allocator after ``step`` events; beyond the story's end, its end."""
         step = as_whole_number("step", step)
-        if story not in self.stories:
-            raise ValueError(f"story={story!r} is not one of {', '.join(self.stories)}")
+        as_one_of("story", story, self.stories)
         card_mib = as_whole_number("card_mib", card_mib)
         if limited and not card_mib:
             raise ValueError("card_mib=0: a card has at least 1 MiB; untick “limited card” for one without end")

@@ -17,6 +17,7 @@ from memkit.formats.reading import (
 from memkit.formats.records import FORMATS, FloatFormat, get_format
 from memkit.pictures.bits import BOTTOM, TOP, BitPicture, box_edges
 from memkit.pictures.formats import COMPARED, ComparisonPicture, note_on, stacked_png
+from memkit.units import as_one_of
 from memkit.widgets.clicks import click_helper
 from memkit.widgets.panel import LABEL, WIDE, Panel, View, choice, switch
 
@@ -116,8 +117,7 @@ class BitExplorer(Panel):
 
     def view(self, format: str, number: str, saturates: bool, code: int | str) -> View:
         """The bits and their neighbours; below them the number in every format of the book's comparison."""
-        if not isinstance(format, str) or format not in FORMATS:
-            raise ValueError(f"format={format!r} is not one of {', '.join(FORMATS)}")
+        as_one_of("format", format, FORMATS)
         if not isinstance(saturates, bool):
             raise ValueError(f"saturates={saturates!r} is neither True nor False")
         reading = read_code(parse_code(code, format), format)

@@ -12,7 +12,7 @@ from memkit.recomputation.frontier import (
     points,
     shown_strategies,
 )
-from memkit.units import format_bytes
+from memkit.units import as_one_of, format_bytes
 from memkit.widgets.clicks import click_helper
 from memkit.widgets.panel import Panel, View, choice
 
@@ -92,8 +92,7 @@ class FrontierExplorer(Panel):
         found = points(config, micro_batch_size, seq_len)
         room = planned_room(CARDS[card].memory_bytes) if card != NO_CARD else None
         names = [point.strategy.name for point in found]
-        if strategy not in (CHEAPEST, *names):
-            raise ValueError(f"strategy={strategy!r} is not one of {', '.join((CHEAPEST, *names))}")
+        as_one_of("strategy", strategy, (CHEAPEST, *names))
         chosen = cheapest_that_fits(found, room) if strategy == CHEAPEST else names.index(strategy)
         lengths = [n for n in LENGTHS if n <= config.max_seq_len and n * micro_batch_size <= TOKENS[-1]]
         curves = [[(n, peak_at(config, p.strategy, n * micro_batch_size)) for n in lengths] for p in found]

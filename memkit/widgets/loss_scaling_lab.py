@@ -7,7 +7,7 @@ import numpy as np
 
 from memkit.low_precision.loss_scaling import SCALERS, ScaledGradients
 from memkit.pictures.gradients import GradientPicture
-from memkit.units import as_whole_number
+from memkit.units import as_one_of, as_whole_number
 from memkit.widgets.panel import LABEL, WIDE, Panel, View, choice
 
 MAX_POWER = 32
@@ -31,8 +31,7 @@ class LossScalingLab(Panel):
 
     def view(self, gradients: str, power: int) -> View:
         """The histogram at this scale, and what a scaler would do."""
-        if gradients not in self.gradients:
-            raise ValueError(f"gradients={gradients!r} is not one of {', '.join(self.gradients)}")
+        as_one_of("gradients", gradients, self.gradients)
         if as_whole_number("power", power) > MAX_POWER:
             raise ValueError(f"power={power} is above {MAX_POWER}")
         found = self.histogram.redraw(self.gradients[gradients], power, gradients).found

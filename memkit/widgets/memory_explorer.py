@@ -10,7 +10,7 @@ from memkit.setup.models import PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA, ModelCo
 from memkit.setup.recipes import IMPLEMENTATIONS, OPTIMIZERS, PRECISIONS, OptimizerConfig
 from memkit.setup.strategies import RECOMPUTATIONS
 from memkit.setup.training import ATTENTIONS, TrainingSetup
-from memkit.units import format_bytes, format_count
+from memkit.units import as_one_of, format_bytes, format_count
 from memkit.widgets.panel import Number, Panel, View, choice
 
 OPENING, LONGEST = "Llama-2-7B", 8192
@@ -69,8 +69,7 @@ class MemoryExplorer(Panel):
         Raises: ValueError: a name that no menu has, or a shape that no setup takes.
         """
         for name, value, allowed in (("model", model, self.models), ("precision", precision, PRECISIONS)):
-            if not isinstance(value, str) or value not in allowed:
-                raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+            as_one_of(name, value, allowed)
         return TrainingSetup(
             model=self.models[model],
             precision=PRECISIONS[precision],
@@ -80,8 +79,7 @@ class MemoryExplorer(Panel):
 
     def view(self, card, **state) -> View:
         """The step's timeline as bars, with the card as a line."""
-        if not isinstance(card, str) or card not in (NO_CARD, *CARDS):
-            raise ValueError(f"card={card!r} is not one of {', '.join((NO_CARD, *CARDS))}")
+        as_one_of("card", card, (NO_CARD, *CARDS))
         setup = self.setup(**state)
         timeline = steady_step(setup)
         capacity = None if card == NO_CARD else CARDS[card].memory_bytes

@@ -10,7 +10,7 @@ from memkit.formats.reading import number_text
 from memkit.formats.records import FORMATS, FloatFormat, Format
 from memkit.formats.rounding import neighbours
 from memkit.pictures.number_line import MAX_BITS, NumberLinePicture
-from memkit.units import as_whole_number
+from memkit.units import as_one_of, as_whole_number
 from memkit.widgets.panel import LABEL, WIDE, Number, Panel, View, choice, switch
 
 NAMES = tuple(name for name, fmt in FORMATS.items() if fmt.bits <= MAX_BITS)
@@ -40,8 +40,7 @@ class NumberLine(Panel):
     def view(self, format: str, second: str, is_log: bool, zoom: int, around: float) -> View:
         """The ticks between the ends that the zoom leaves."""
         for name, value, allowed in (("format", format, NAMES), ("second", second, (NONE, *NAMES))):
-            if not isinstance(value, str) or value not in allowed:
-                raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+            as_one_of(name, value, allowed)
         if not isinstance(is_log, bool):
             raise ValueError(f"is_log={is_log!r} is neither True nor False")
         zoom = as_whole_number("zoom", zoom)

@@ -21,21 +21,12 @@ from memkit.pictures.scaling import (
     SpikePicture,
     scalings_for,
 )
-from memkit.units import as_whole_number
+from memkit.units import as_one_of, as_whole_number
 from memkit.widgets.panel import Number, Panel, View, choice
 
 NUM_OUTLIERS = (1, 4, 16)
 SPIKES = (2, 4, 16, 64, 256)
 HISTORIES = (1, 4, 16, 1024)
-
-
-def one_of(name: str, value: object, allowed: tuple) -> None:
-    """Refuse a value that is not among those allowed.
-
-    Raises: ValueError: it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, (str, int)) or value not in allowed:
-        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(str, allowed))}")
 
 
 class ScalingLab(Panel):
@@ -56,9 +47,9 @@ class ScalingLab(Panel):
 
     def view(self, kind: str, element: str, scaling: str) -> View:
         """The distribution under the format, and what was lost."""
-        one_of("kind", kind, tuple(DRAWS))
-        one_of("element", element, ELEMENTS)
-        one_of("scaling", scaling, tuple(NAMES))
+        as_one_of("kind", kind, tuple(DRAWS))
+        as_one_of("element", element, ELEMENTS)
+        as_one_of("scaling", scaling, tuple(NAMES))
         if scaling not in scalings_for(element):
             allowed = ", ".join(NAMES[name] for name in scalings_for(element))
             raise ValueError(f"scaling={scaling!r} does not go with element={element!r}; it takes {allowed}")
@@ -96,7 +87,7 @@ class OutlierLab(Panel):
         index = as_whole_number("half_decades", half_decades)
         if index >= len(OUTLIER_FACTORS):
             raise ValueError(f"half_decades={index} is above {len(OUTLIER_FACTORS) - 1}, where the picture ends")
-        one_of("num_outliers", num_outliers, NUM_OUTLIERS)
+        as_one_of("num_outliers", num_outliers, NUM_OUTLIERS)
         errors = self.errors[num_outliers]
         self.curves.redraw(errors, index, num_outliers)
         now = {name: row[index] for name, row in errors.items()}
@@ -132,8 +123,8 @@ class SpikeFilm(Panel):
             raise ValueError(f"step={step} is above {NUM_STEPS - 1}, the film's last step")
         if margin > 16:
             raise ValueError(f"margin={margin} is above 16, beyond which E4M3 has nothing left")
-        one_of("spike", spike, SPIKES)
-        one_of("history_len", history_len, HISTORIES)
+        as_one_of("spike", spike, SPIKES)
+        as_one_of("history_len", history_len, HISTORIES)
         steps = spike_steps(float(spike), history_len, margin)
         title = f"A spike of {spike} ×, history {history_len:,}, margin {margin}"
         self.film.redraw(steps, step, title)

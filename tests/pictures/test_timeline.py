@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 from PIL import Image
 
-from memkit.pictures.comparison import breakdown_figure, compare_figure, timeline_figure
+from memkit.pictures.comparison import compare_figure, timeline_figure
 from memkit.pictures.picture import OKABE_ITO, Picture, mix
 from memkit.pictures.stamped_text import StampedText
 from memkit.pictures.timeline import LOOK, TimelinePicture, axis_top, drawn_instants
@@ -217,7 +217,6 @@ def test_no_text_leaves_the_picture_and_no_name_below_the_axis_overlaps_another(
         timeline_figure(timeline(), capacity_bytes=3 * GIB, card_name="A100 SXM 80 GB"),
         timeline_figure(timeline(micro_batches=4).for_step(2), title="Llama-3.1-405B, 405.9 B parameters"),
         compare_figure(timeline(), timeline(source="traced"), timeline(source="measured")),
-        breakdown_figure({"the output of the softmax, float16": 5 * GIB, "mask": 1}),
     ):
         picture.png()
         texts = [*picture.texts, *(text for axes in picture.axes for text in axes.texts)]
@@ -247,14 +246,6 @@ def test_compare_refuses_what_has_nothing_in_common():
         compare_figure(one, other)
     with pytest.raises(ValueError, match="got 0"):
         compare_figure()
-
-
-def test_a_breakdown_names_each_addend_with_bytes_and_share():
-    words = words_of(breakdown_figure({"scores": 3 * GIB, "inputs": GIB}, title="One block"))
-    for text in ("One block: 4.00 GiB", "scores", "3.00 GiB  75%", "1.00 GiB  25%"):
-        assert text in words
-    with pytest.raises(ValueError, match="at least one"):
-        breakdown_figure({})
 
 
 def test_files_for_pages_are_whole_white_and_the_same_each_time(tmp_path):
