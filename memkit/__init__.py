@@ -15,6 +15,7 @@ it holds and in which order to read it:
 - ``tracing``: the second column, the step without data
 - ``measuring``: the third column, the step on the machine
 - ``recomputation``: what running twice keeps and costs
+- ``sharding``: one rank of many on paper
 - ``fitting``: advice, diagnosis and plans
 - ``pictures``: matplotlib
 - ``widgets``: ipywidgets

@@ -7,6 +7,7 @@ The transformer of ``memkit.program`` is the other, independent description of t
 Reading order:
 
 - ``parameters``: how many parameters a model has, tensor by tensor
+- ``shares``: which parameters a rank keeps and updates, all or a share of each
 - ``states``: what stays between steps: weights, gradients, optimizer states
 - ``ledger``: a ledger of kept tensors, one named line each
 - ``kernels``: buffers that a CUDA kernel takes for its own work
@@ -16,6 +17,7 @@ Reading order:
 - ``backward``: the tape read from its end
 - ``layers``: linear, norm, dropout, MLP as operations on the tape
 - ``attention``: attention as operations on the tape
+- ``ranks``: the moments at which a rank of many does more than a rank alone
 - ``forward``: the whole forward, from token ids to the loss
 - ``activations``: what a forward keeps for the backward, tensor by tensor, read off the tape
 - ``optimizer``: what a step of the optimizer allocates: states once, temporaries each time
@@ -39,6 +41,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.formula.kernels import embedding_backward_buffers
     from memkit.formula.ledger import Kept, Ledger
     from memkit.formula.parameters import Parameter, count_by_kind, count_parameters, parameter_ledger
+    from memkit.formula.shares import kept_parameters, stepped_parameters
     from memkit.formula.states import bytes_per_parameter, state_bytes, state_ledger
     from memkit.formula.tape import Tape
 

@@ -15,8 +15,10 @@ from itertools import pairwise
 from memkit.formula.backward import Backward
 from memkit.formula.forward import write_forward
 from memkit.formula.optimizer import write_init, write_states, write_step
+from memkit.formula.ranks import ALONE, Alone
 from memkit.formula.states import held_bytes
 from memkit.formula.tape import Storage, Tape
+from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, Event, EventsWhenAsked, Instant, MemoryTimeline
@@ -118,27 +120,32 @@ def estimate_memory(setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
         raise ValueError(f"setup={setup.name!r} is a ModelConfig; wrap it: TrainingSetup(model=...)")
     if not isinstance(setup, TrainingSetup):
         raise ValueError(f"setup={setup!r} is not a TrainingSetup")
+    return estimate_on(ALONE, setup, steps)
+
+
+def estimate_on(rank: Alone, setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
+    """``estimate_memory`` on a rank that may have others beside it."""
     strategy = setup.recomputation
     if strategy.is_reentrant or strategy.scope == "host":
         raise ValueError(f"strategy {strategy.name!r} has no formula for its peak; trace it")
     steps = as_whole_number("steps", steps, 1)
     memory = Memory()
-    instants = tuple(instant for phase in phases(setup, steps) for instant in memory.instants(phase))
-    events = EventsWhenAsked(partial(written_events, setup, steps))
+    instants = tuple(instant for phase in phases(setup, steps, rank=rank) for instant in memory.instants(phase))
+    events = EventsWhenAsked(partial(written_events, setup, steps, rank))
     return MemoryTimeline(instants=instants, source="formula", device=setup.device, events=events)
 
 
-def phases(setup: TrainingSetup, steps: int, is_whole: bool = False) -> Iterator[Phase]:
+def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone = ALONE) -> Iterator[Phase]:
     """The phases of the steps in order. What is freed after a backward goes to the phase after it."""
     bare = TrainingSetup(  # what no batch changes is written once and remembered
         model=setup.model, precision=setup.precision, optimizer=setup.optimizer, device=setup.device, seq_len=1,
         attention="stored",
     )  # fmt: skip
-    first = write_micro_batch(setup, False, is_whole)
+    first = write_micro_batch(setup, False, is_whole, rank)
     does_accumulate = setup.grad_accum_steps > 1 or not setup.sets_grads_to_none
-    later = write_micro_batch(setup, True, is_whole) if does_accumulate else None
-    temporaries, freed, accumulates = written_once(write_step, bare), (), False
-    yield Phase("init", written_once(write_init, bare), has_peak=False)
+    later = write_micro_batch(setup, True, is_whole, rank) if does_accumulate else None
+    temporaries, freed, accumulates = written_once(write_step, bare, rank.layout), (), False
+    yield Phase("init", written_once(write_init, bare, rank.layout), has_peak=False)
     for step in range(1, steps + 1):
         loss = ()
         for number in range(1, setup.grad_accum_steps + 1):
@@ -146,7 +153,7 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False) -> Iterator
             yield Phase("forward", freed + batch.forward + loss, step, number)  # the name ``loss`` moves on
             yield Phase("backward", batch.backward, step, number)
             freed, loss, accumulates = batch.first_gradient, batch.loss, True
-        states = written_once(write_states, bare) if step == 1 else ()
+        states = written_once(write_states, bare, rank.layout) if step == 1 else ()
         yield Phase("optimizer", freed + states + temporaries, step)
         zeroed = first.free_gradients if setup.sets_grads_to_none else ()
         freed, accumulates = (), not setup.sets_grads_to_none
@@ -154,18 +161,18 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False) -> Iterator
 
 
 @lru_cache(maxsize=64)
-def written_once(write: Callable[[TrainingSetup, Tape], None], setup: TrainingSetup) -> tuple[Stretch, ...]:
+def written_once(write: Callable, setup: TrainingSetup, layout: Layout | None = None) -> tuple[Stretch, ...]:
     """What ``write`` writes on a tape of its own."""
     tape = Tape(partial(held_bytes, device=setup.device))
-    write(setup, tape)
+    write(setup, tape, layout)
     return (Stretch(tape.events),)
 
 
-def written_events(setup: TrainingSetup, steps: int) -> Iterator[Event]:
+def written_events(setup: TrainingSetup, steps: int, rank: Alone = ALONE) -> Iterator[Event]:
     """Every allocation and free of the steps: all layers written out, each block with a number of its own."""
     alive: dict[Storage, deque[int]] = defaultdict(deque)  # a tape played again: the oldest block is freed first
     next_number = 0
-    for phase in phases(setup, steps, is_whole=True):
+    for phase in phases(setup, steps, True, rank):
         for storage, sign in (event for stretch in phase.stretches for event in stretch.events):
             number = next_number if sign > 0 else alive[storage].popleft()
             if sign > 0:
@@ -177,12 +184,15 @@ def written_events(setup: TrainingSetup, steps: int) -> Iterator[Event]:
             )  # fmt: skip
 
 
-def write_micro_batch(setup: TrainingSetup, accumulates: bool, is_whole: bool = False) -> MicroBatch:
+def write_micro_batch(
+    setup: TrainingSetup, accumulates: bool, is_whole: bool = False, rank: Alone = ALONE
+) -> MicroBatch:
     """Forward and backward of a micro-batch.
 
     ``accumulates``: earlier micro-batches left gradients, which stay through this forward and are added to.
     """
-    forward = write_forward(setup, is_whole)
+    setup = rank.computes(setup)
+    forward = write_forward(setup, is_whole, rank)
     tape, cuts = forward.tape, [(part.events.stop, part.times) for part in forward.parts]
 
     def cut(times: int = 1) -> int:
@@ -196,10 +206,21 @@ def write_micro_batch(setup: TrainingSetup, accumulates: bool, is_whole: bool = 
     forward.end()
     precision = setup.precision
     kept = [dtype for dtype in (precision.gradient_dtype, precision.main_gradient_dtype) if dtype]
-    backward = Backward(tape, forward.loss, accumulates, kept)
-    end_of_forward = cut()
+    backward = Backward(tape, forward.loss, rank.adds_gradients(accumulates), kept)
+    end_of_forward, gradients = cut(), []
+    rank.enter_backward(accumulates)
     for part in reversed(forward.parts):
+        start = len(tape.events)
+        if part.block is not None:
+            rank.enter_backward_of(part.block)
         backward.read(forward.operations(part))
+        born = [storage for storage, sign in tape.events[start:] if sign > 0 and storage.part == "gradients"]
+        if part.block is not None:
+            rank.leave_backward_of(part.block, born, part.times)
+        elif part is forward.before:
+            rank.leave_backward(gradients + born)
+        else:
+            gradients = born
         cut(part.times)
     end_of_backward = len(cuts)
     backward.end()

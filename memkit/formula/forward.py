@@ -14,6 +14,7 @@ from memkit.formula.attention import attend
 from memkit.formula.kernels import embedding_backward_buffers
 from memkit.formula.layers import Page, add, dropout, linear, mlp, norm, softmax
 from memkit.formula.parameters import block_parameters, embedding_parameters, output_parameters
+from memkit.formula.ranks import ALONE, Alone
 from memkit.formula.tape import Operation, Storage, Tape, Value
 from memkit.setup.strategies import Strategy
 from memkit.setup.training import TrainingSetup
@@ -31,6 +32,7 @@ class Part:
     operations: slice
     kept: slice
     parameters: tuple[Value, ...] = ()
+    block: int | None = None  # the number of its first block
 
 
 @dataclass(frozen=True)
@@ -67,23 +69,25 @@ class Forward:
         self.tape.drop(*self.page.names)
 
 
-def write_forward(setup: TrainingSetup, is_whole: bool = False) -> Forward:
+def write_forward(setup: TrainingSetup, is_whole: bool = False, rank: Alone = ALONE) -> Forward:
     """One micro-batch's forward up to the loss. ``is_whole``: every block is written, none stands for others."""
     page, parts = Page(setup), []
+    page.rank = rank
+    rank.start(page.tape)
     tape, strategy = page.tape, setup.recomputation
 
-    def part(write: Callable[[], Value], times: int = 1) -> Value:
+    def part(write: Callable[[], Value], times: int = 1, block: int | None = None) -> Value:
         start = len(tape.events), len(tape.operations), len(tape.kept)
         page.new_parameters = []
         out = write()
         end = len(tape.events), len(tape.operations), len(tape.kept)
-        parts.append(Part(times, *map(slice, start, end), tuple(page.new_parameters)))
+        parts.append(Part(times, *map(slice, start, end), tuple(page.new_parameters), block))
         return out
 
     page.add_parameters(embedding_parameters(setup.model) + output_parameters(setup.model))
     x, number = part(partial(embed, page)), 0
     for times, unit in units_of(strategy, setup.model.num_layers, is_whole):
-        x = part(partial(write_unit, page, unit, number, x), times)
+        x = part(partial(write_unit, page, unit, number, x), times, number)
         number += times * sum(num_blocks for num_blocks, _ in unit)
     page.prefix = ""
     loss = part(partial(write_loss, page, x))
@@ -116,6 +120,7 @@ def write_unit(page: Page, unit: Unit, number: int, x: Value) -> Value:
     """The blocks of a unit in their regions, ``number`` being the first; drops x."""
     tape, strategy = page.tape, page.setup.recomputation
     for num_blocks, is_run_again in unit:
+        page.rank.enter_blocks(number, num_blocks)
         run = partial(in_turn, page, num_blocks, number)
         if is_run_again:
             page.prefix = ""
@@ -128,6 +133,7 @@ def write_unit(page: Page, unit: Unit, number: int, x: Value) -> Value:
         else:
             y = run(x)
         tape.drop(x)
+        page.rank.leave_blocks(number)
         x, number = y, number + num_blocks
     return x
 
@@ -181,6 +187,7 @@ def embed(page: Page) -> Value:
     ids = tape.make("b s", "int64", "token ids", "token embedding", "embedding", "randint")
     page.targets = tape.make("b s", "int64", op="randint")
     names += [ids, page.targets]
+    page.rank.enter_model()
     x = embedding(page, "token_embedding", ids, "b s h")
     if "position_embedding.weight" in page.parameters:
         positions = tape.make("s", "int64", "positions", "position embedding", op="arange")
@@ -248,4 +255,5 @@ def write_loss(page: Page, x: Value) -> Value:
     mean = tape.run("div", [loss], "", loss.dtype, name="loss")
     tape.drop(loss)
     tape.note(mean.storage, "the training loop")
+    page.rank.leave_model()
     return mean

@@ -14,40 +14,51 @@ and _adafactor.py (2.13).
 from collections.abc import Iterable
 
 from memkit.formats.dtypes import tensor_bytes
-from memkit.formula.parameters import Parameter, parameter_ledger
+from memkit.formula.parameters import Parameter
+from memkit.formula.shares import kept_parameters, stepped_parameters
 from memkit.formula.states import StateTensor, optimizer_tensors, weight_tensors
 from memkit.formula.tape import Storage, Tape
+from memkit.setup.layouts import Layout
 from memkit.setup.training import TrainingSetup
 
 WITHOUT_TEMPORARIES = ("SGD", "SGD momentum", "8-bit AdamW")
 """SGD updates in place; bitsandbytes' 8-bit AdamW is one kernel a tensor, whatever the implementation is called."""
 
 
-def write_init(setup: TrainingSetup, tape: Tape) -> None:
-    """What exists before the first step: the weights, and the master copy of recipes that have one."""
+def write_init(setup: TrainingSetup, tape: Tape, layout: Layout | None = None) -> None:
+    """What exists before the first step: the weights, the master copy of recipes that have one, DDP's buckets."""
     precision = setup.precision
-    for parameter in parameter_ledger(setup.model):
+    if layout is not None and layout.offloads and setup.device == "cuda":
+        return
+    for parameter in kept_parameters(setup.model, layout):
         states = optimizer_tensors(parameter, precision, setup.optimizer) if precision.master_dtype else ()
         masters = [tensor for tensor in states if tensor.role == "master weight"]
         _write(tape, "empty", [*weight_tensors(parameter, precision), *masters])
+    if layout is not None and not layout.is_fully_sharded:
+        tape.where, tape.op = "DistributedDataParallel", "buckets"
+        num_values = sum(parameter.count for parameter in kept_parameters(setup.model))
+        tape.allocate(tensor_bytes(num_values, precision.weight_dtype)).part = "gradients"
 
 
-def write_states(setup: TrainingSetup, tape: Tape) -> None:
+def write_states(setup: TrainingSetup, tape: Tape, layout: Layout | None = None) -> None:
     """The states that the first step makes. What torch keeps on the host counts only where the host is the device."""
-    for parameter in parameter_ledger(setup.model):
+    if layout is not None and layout.offloads and setup.device == "cuda":
+        return
+    for parameter in stepped_parameters(setup.model, layout):
         states = optimizer_tensors(parameter, setup.precision, setup.optimizer)
         made = [tensor for tensor in states if tensor.role != "master weight"]
         _write(tape, "zeros_like", [t for t in made if not (t.is_on_host and setup.device == "cuda")])
 
 
-def write_step(setup: TrainingSetup, tape: Tape) -> None:
+def write_step(setup: TrainingSetup, tape: Tape, layout: Layout | None = None) -> None:
     """The temporaries of one step, in the order in which they come and go."""
     name, implementation = setup.optimizer.name, setup.optimizer.implementation
     tape.where, tape.op = "optimizer", implementation
-    if implementation == "fused" or name in WITHOUT_TEMPORARIES:
+    is_on_host = layout is not None and layout.offloads and setup.device == "cuda"
+    if is_on_host or implementation == "fused" or name in WITHOUT_TEMPORARIES:
         return
     temporaries = Temporaries(tape, setup.precision.moment_dtype)
-    parameters = parameter_ledger(setup.model)
+    parameters = stepped_parameters(setup.model, layout)
     if name == "Adafactor":
         write = _adafactor_lists if implementation == "foreach" else _adafactor_one_by_one
         write(temporaries, parameters)

@@ -248,7 +248,8 @@ def random_batches(config: ModelConfig, setup: TrainingSetup) -> Callable[[], tu
 
 
 def training_build(
-    setup: TrainingSetup, next_batch=None, make_model: Callable[[TrainingSetup], nn.Module] = Transformer
+    setup: TrainingSetup, next_batch=None, make_model: Callable[[TrainingSetup], nn.Module] = Transformer,
+    make_optimizer: Callable = make_step_optimizer,
 ) -> Callable[[], Callable[[], Tensor]]:
     """The ``build`` of a setup, for ``trace_memory`` and ``measure_memory``: makes model, optimizer; returns the step.
 
@@ -267,7 +268,7 @@ def training_build(
 
     def build():
         model = make_model(setup)
-        optimizer = make_step_optimizer(setup, list(model.parameters()))
+        optimizer = make_optimizer(setup, list(model.parameters()))
         batches = next_batch or random_batches(setup.model, setup)
         compute_dtype = getattr(torch, precision.compute_dtype)
 

@@ -9,6 +9,7 @@ Reading order:
 - ``models``: a transformer's shape, and the published models as constants
 - ``recipes``: precisions and optimizers: which dtype each number of the step has
 - ``strategies``: activation recomputation: which parts of the forward run twice, and the code that asks for it
+- ``layouts``: one run on many ranks: what each keeps whole, and what it keeps a share of
 - ``training``: model, recipe and shape of a step in one record
 """
 
@@ -16,6 +17,7 @@ from memkit import loaded_when_used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.setup.layouts import Layout
     from memkit.setup.models import ModelConfig, gpt2_config, llama_config
     from memkit.setup.recipes import OptimizerConfig, Precision
     from memkit.setup.strategies import Strategy

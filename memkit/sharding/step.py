@@ -1,0 +1,188 @@
+"""The training step on one rank of many: ``estimate_memory``'s own step, with what a layout does around each block.
+
+``fully_shard`` gathers a block's weights before its forward and frees them after it (``reshard_after_forward``), then
+again before its backward, while the buffer of the block before that one is already being filled (prefetch). After the
+backward the whole gradient is copied into one buffer, reduced to this rank's share, and freed. Two things stay longer
+than one would think: the buffer of an all-gather until the next block has copied its own, that of a reduce-scatter
+until the next block's is made. The root's group stays whole from the forward's start to the backward's end.
+
+Source: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, torch/nn/parallel/distributed.py, torch 2.13.
+"""
+
+from dataclasses import replace
+
+from memkit.formats.dtypes import tensor_bytes
+from memkit.formula.estimate import estimate_on
+from memkit.formula.ranks import Alone
+from memkit.formula.tape import Storage, Tape
+from memkit.setup.layouts import Layout
+from memkit.setup.training import TrainingSetup
+from memkit.sharding.gathered import Group, groups_of
+from memkit.timeline import MemoryTimeline
+from memkit.units import as_kind
+
+
+def estimate_sharded(setup: TrainingSetup, layout: Layout, steps: int = 2) -> MemoryTimeline:
+    """Bytes at every instant of ``steps`` training steps on rank 0 of a layout, by formula.
+
+    ``setup`` is what one rank runs: its micro-batch, not the global one.
+
+    Raises: ValueError: no ``TrainingSetup``, no ``Layout``, or a strategy that runs several blocks as one.
+
+    >>> from memkit import TrainingSetup, models
+    >>> setup = TrainingSetup(model=models.LLAMA_2_7B, seq_len=512)
+    >>> peaks = [estimate_sharded(setup, Layout(stage=3, dp_size=size)).peak_bytes for size in (8, 64)]
+    >>> [round(peak / 2**30, 2) for peak in peaks]
+    [18.43, 10.11]
+    """
+    as_kind("setup", setup, TrainingSetup)
+    as_kind("layout", layout, Layout)
+    return estimate_on(FullySharded(setup, layout) if layout.is_fully_sharded else Replicated(layout), setup, steps)
+
+
+class Replicated(Alone):
+    """A rank of DDP: all is whole, and buckets for the gradients stand from the start."""
+
+    def __init__(self, layout: Layout):
+        self.layout = layout
+
+    def adds_gradients(self, accumulates: bool) -> bool:
+        """As views of the buckets, gradients have their room from the start."""
+        return accumulates or self.layout.gradient_as_bucket_view
+
+
+class FullySharded(Alone):
+    """A rank of ``fully_shard``: each block a group, the rest another."""
+
+    def __init__(self, setup: TrainingSetup, layout: Layout):
+        strategy = setup.recomputation
+        if strategy.scope == "blocks" and (strategy.group_size, strategy.period, strategy.num_segments) != (1, 1, 0):
+            raise ValueError(f"strategy {strategy.name!r} runs several blocks as one, each gathered alone; trace it")
+        self.layout = layout
+        self.root, self.block = groups_of(setup, layout)
+        self.is_on_host = layout.offloads and setup.device == "cuda"
+
+    def computes(self, setup: TrainingSetup) -> TrainingSetup:
+        """Forward and backward run in ``param_dtype``, with weights and gradients in it."""
+        dtype = self.block.param_dtype
+        if dtype == setup.precision.weight_dtype:
+            return setup
+        precision = replace(
+            setup.precision, weight_dtype=dtype, gradient_dtype=dtype, compute_dtype=dtype, master_dtype=None,
+            main_gradient_dtype=None,
+        )  # fmt: skip
+        return replace(setup, precision=precision)
+
+    def adds_gradients(self, accumulates: bool) -> bool:
+        """A whole gradient is new each time; what accumulates is its share."""
+        return False
+
+    def start(self, tape: Tape) -> None:
+        """Nothing is gathered yet."""
+        self.tape, self.whole = tape, {}
+        self.gathering = self.gathered = self.unreduced = None
+        self.until_the_end: list[tuple[Storage, int]] = []
+
+    def enter_model(self) -> None:
+        """The root's group becomes whole."""
+        self._gather(self.root)
+        self._copy_out("root", self.root, "weights", is_forward=True)
+
+    def enter_blocks(self, number: int, num_blocks: int) -> None:
+        """A block becomes whole; where it stays so it counts as weights."""
+        self._gather(self.block)
+        part = "temporary" if self.layout.stage == 3 else "weights"
+        self._copy_out(number, self.block, part, is_forward=True)
+
+    def leave_blocks(self, number: int) -> None:
+        """``reshard_after_forward``."""
+        if self.layout.stage == 3:
+            self._reshard(number)
+
+    def leave_model(self) -> None:
+        """The buffer of the last all-gather goes."""
+        self.tape.release(self.gathered)
+        self.gathered = None
+
+    def enter_backward(self, accumulates: bool) -> None:
+        """The last block is gathered ahead."""
+        self.accumulates = accumulates
+        if self.layout.stage == 3:
+            self._gather(self.block)
+
+    def enter_backward_of(self, block: int) -> None:
+        """The block becomes whole again, and the block before it is gathered ahead."""
+        if self.layout.stage == 3:
+            self._copy_out(block, self.block, "temporary")
+            if block > 0:
+                self._gather(self.block)
+
+    def leave_backward_of(self, block: int, gradients: list[Storage], times: int) -> None:
+        """Its gradients are reduced."""
+        self._reduce(block, self.block, gradients, times)
+
+    def leave_backward(self, gradients: list[Storage]) -> None:
+        """The root's are reduced last, and all buffers go."""
+        self._reduce("root", self.root, gradients, 1)
+        self.tape.release(self.unreduced)
+        for storage, times in self.until_the_end:
+            self.tape.events += [(storage, -1)] * times
+
+    def _gather(self, group: Group) -> None:
+        """Start an all-gather: the shards are cast or brought to the device, then the buffer is made."""
+        self.tape.where, self.tape.op = "fully_shard", "all_gather"
+        if group.num_ranks == 1:
+            return
+        copies = []
+        if self.is_on_host:
+            for count in group.shard_counts:
+                brought = self.tape.allocate(tensor_bytes(count, group.weight_dtype))
+                if group.param_dtype != group.weight_dtype:
+                    copies.append(self.tape.allocate(tensor_bytes(count, group.param_dtype)))
+                    self.tape.release(brought)
+                else:
+                    copies.append(brought)
+        elif group.param_dtype != group.weight_dtype:
+            copies.append(self.tape.allocate(group.copied_in_bytes))
+        self.gathering = self.tape.allocate(group.gathered_bytes)
+        for storage in copies:
+            self.tape.release(storage)
+
+    def _copy_out(self, key: int | str, group: Group, part: str, is_forward: bool = False) -> None:
+        """Wait for it: whole tensors are made; in a forward the buffer stays until the next group has its own."""
+        self.tape.where, self.tape.op = "fully_shard", "copy_out"
+        self.whole[key] = [self.tape.allocate(num_bytes) for num_bytes in group.unsharded_bytes]
+        for storage in self.whole[key]:
+            storage.part = part
+        if is_forward:
+            self.gathered, self.gathering = self.gathering, self.gathered
+        self.tape.release(self.gathering)
+        self.gathering = None
+
+    def _reshard(self, key: int | str) -> None:
+        for storage in self.whole.pop(key):
+            self.tape.release(storage)
+
+    def _reduce(self, key: int | str, group: Group, gradients: list[Storage], times: int) -> None:
+        """Whole gradients go into one buffer, a share comes out; the buffer stays until the next one is made."""
+        tape = self.tape
+        tape.where, tape.op = "fully_shard", "reduce_scatter"
+        self._reshard(key)
+        tape.release(self.unreduced)
+        self.unreduced = tape.allocate(group.unreduced_bytes)
+        for storage in gradients:
+            storage.part = "temporary"
+        for storage in gradients[1:]:
+            tape.release(storage)
+        share = tape.allocate(group.reduced_bytes)
+        if group.reduce_dtype != group.weight_dtype:
+            reduced, share = share, tape.allocate(group.gradient_bytes)
+            if self.layout.num_replicas > 1:
+                self.until_the_end.append((reduced, times))  # all-reduced over the replicas, and held
+            else:
+                tape.release(reduced)
+        tape.release(gradients[0])  # a name still holds the last parameter's, which was made first
+        if self.is_on_host or self.accumulates:
+            tape.release(share)
+        else:
+            share.part = "gradients"

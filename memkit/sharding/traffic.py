@@ -1,0 +1,88 @@
+"""What one step sends: bytes of each kind of collective, by formula, and their time on paper.
+
+With P bytes of parameters: DDP all-reduces P, which moves 2 P, for a ring reduces and then gathers; ZeRO-1 and 2
+reduce-scatter P and gather P, as much; ZeRO-3 gathers twice, forward and backward, and reduce-scatters once: 3 P.
+``ZeroRedundancyOptimizer`` all-reduces as DDP does and then broadcasts the weights: 3 P too.
+
+Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 7; the counted collectives are in
+``memkit.measuring.sharded_ranks``.
+"""
+
+from dataclasses import dataclass
+
+from memkit.formats.dtypes import tensor_bytes
+from memkit.formula.parameters import count_parameters
+from memkit.setup.layouts import Layout
+from memkit.setup.training import TrainingSetup
+from memkit.sharding.gathered import groups_of
+from memkit.units import as_kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Bytes of the largest tensor of each collective in a step, summed by kind, and between how many ranks.
+
+    ``all_reduced`` is between ``all_reduce_ranks``, the rest between ``num_ranks``.
+    """
+
+    num_ranks: int
+    all_reduce_ranks: int
+    all_gathered: int = 0
+    reduce_scattered: int = 0
+    all_reduced: int = 0
+    broadcast: int = 0
+
+    @property
+    def moved_bytes(self) -> int:
+        """As the ZeRO paper counts: an all-reduce moves its bytes twice, the others once."""
+        return self.all_gathered + self.reduce_scattered + 2 * self.all_reduced + self.broadcast
+
+    @property
+    def sent_bytes(self) -> int:
+        """What one rank sends in a ring: of N ranks' bytes all but its own N-th part, each way."""
+        once = self.all_gathered + self.reduce_scattered + self.broadcast
+        return (
+            once * (self.num_ranks - 1) // self.num_ranks
+            + 2 * self.all_reduced * (self.all_reduce_ranks - 1) // self.all_reduce_ranks
+        )
+
+    def seconds(self, bytes_per_second: float) -> float:
+        """Time on paper: what a rank sends over its link's rate; no start-up time, nothing hidden behind arithmetic.
+
+        Raises: ValueError: a rate that is not above 0.
+        """
+        if not as_kind("bytes_per_second", bytes_per_second, int, float) > 0:
+            raise ValueError(f"bytes_per_second={bytes_per_second} is not above 0")
+        return self.sent_bytes / bytes_per_second
+
+
+def step_traffic(setup: TrainingSetup, layout: Layout, syncs_each: bool = True) -> Traffic:
+    """The traffic of a step of ``setup.grad_accum_steps`` micro-batches.
+
+    ``syncs_each``: gradients are sent after every micro-batch, and not after the last alone (DDP's ``no_sync()``,
+    FSDP2's ``set_requires_gradient_sync(False)``).
+
+    >>> from memkit import TrainingSetup, models
+    >>> setup = TrainingSetup(model=models.LLAMA_2_7B)
+    >>> whole = 4 * count_parameters(setup.model)
+    >>> [round(step_traffic(setup, Layout(stage=stage)).moved_bytes / whole, 2) for stage in range(4)]
+    [2.0, 3.0, 2.0, 2.96]
+    """
+    as_kind("setup", setup, TrainingSetup)
+    as_kind("layout", layout, Layout)
+    forwards = setup.grad_accum_steps
+    reductions = forwards if syncs_each else 1
+    if not layout.is_fully_sharded:
+        whole = tensor_bytes(count_parameters(setup.model), setup.precision.weight_dtype)
+        ranks = {"num_ranks": layout.dp_size, "all_reduce_ranks": layout.dp_size}
+        return Traffic(**ranks, all_reduced=reductions * whole, broadcast=whole if layout.stage == 1 else 0)
+    root, block = groups_of(setup, layout)
+    num_blocks, gathers = setup.model.num_layers, 2 if layout.stage == 3 else 1
+    is_alone = layout.dp_size == 1
+    gathered = root.gathered_bytes + gathers * num_blocks * block.gathered_bytes
+    return Traffic(
+        num_ranks=layout.dp_size, all_reduce_ranks=layout.num_replicas,
+        all_gathered=0 if is_alone else forwards * gathered,
+        reduce_scattered=0 if is_alone else reductions * (root.unreduced_bytes + num_blocks * block.unreduced_bytes),
+        all_reduced=reductions * (root.reduced_bytes + num_blocks * block.reduced_bytes) * (layout.num_replicas > 1),
+    )  # fmt: skip
