@@ -8,7 +8,7 @@ GB (powers of 1000), parameter counts in decimal millions and billions.
 import math
 import numbers
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 KIB = 1024
 MIB = 1024**2
@@ -107,13 +107,7 @@ def format_bytes(num_bytes: int | None, digits: int = 2) -> str:
         return "unknown"
     _as_finite("num_bytes", num_bytes)
     as_whole_number("digits", digits)
-    if abs(num_bytes) < KIB:
-        return f"{num_bytes} B"
-    for unit, size in (("KiB", KIB), ("MiB", MIB), ("GiB", GIB), ("TiB", TIB)):
-        value = num_bytes / size
-        if round(abs(value), digits) < 1024 or unit == "TiB":
-            return f"{value:,.{digits}f} {unit}"
-    raise AssertionError("unreachable")
+    return f"{num_bytes} B" if abs(num_bytes) < KIB else _in_units(num_bytes, KIB, ("KiB", "MiB", "GiB", "TiB"), digits)
 
 
 def format_gb(num_bytes: int, digits: int = 1) -> str:
@@ -131,13 +125,16 @@ def format_count(count: int) -> str:
     >>> format_count(124_439_808), format_count(8_030_261_248), format_count(999_950)
     ('124.4 M', '8.0 B', '1.0 M')
     """
-    if abs(_as_finite("count", count)) < 1000:
-        return str(count)
-    for unit, size in (("K", 10**3), ("M", 10**6), ("B", 10**9), ("T", 10**12)):
-        value = count / size
-        if round(abs(value), 1) < 1000 or unit == "T":
-            return f"{value:,.1f} {unit}"
-    raise AssertionError("unreachable")
+    return str(count) if abs(_as_finite("count", count)) < 1000 else _in_units(count, 1000, "KMBT", 1)
+
+
+def _in_units(value: int, base: int, units: Sequence[str], digits: int) -> str:
+    """``value`` in the first of the units, powers of ``base``, that leaves less than ``base``; else in the last."""
+    for power, unit in enumerate(units, start=1):
+        scaled = value / base**power
+        if round(abs(scaled), digits) < base:
+            break
+    return f"{scaled:,.{digits}f} {unit}"
 
 
 def format_ratio(estimate: int | None, measured: int | None) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from memkit.allocator.caching import CachingAllocator, OutOfMemory
-from memkit.allocator.replays import Failure
-from memkit.timeline import PARTS, Event
+from memkit.allocator.replays import Failure, Replay
+from memkit.timeline import PARTS, Event, MemoryTimeline
 
 MATRIX_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"})
 """Operations that call cuBLAS; the first one of a thread allocates its workspace."""
@@ -73,6 +73,13 @@ class Player:
         self.causes += [len(self.allocated)] * (len(self.allocator.trace) - len(self.causes))
         self.allocated += [self.allocator.allocated_bytes] * num_events
         self.reserved += [self.allocator.reserved_bytes] * num_events
+
+    def replay(self, timeline: MemoryTimeline, **found: object) -> Replay:
+        """What was played, with what else was found."""
+        return Replay(
+            timeline=timeline, config=self.allocator.config, allocator=self.allocator, failure=self.failure,
+            allocated=tuple(self.allocated), reserved=tuple(self.reserved), **found,
+        )  # fmt: skip
 
     def _take_workspace(self, event: Event) -> None:
         is_backward = event.phase == "backward"

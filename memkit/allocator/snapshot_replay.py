@@ -57,7 +57,6 @@ def replay_snapshot(
     replaying = Replaying(allocator, run)
     start_bytes = allocator.allocated_bytes
     replaying.play()
-    player = replaying.player
     instants = {"start": start_bytes, "peak": allocator.peak["allocated"], "end": allocator.allocated_bytes}
     timeline = MemoryTimeline(
         instants=tuple(Instant(name=name, total_bytes=total) for name, total in instants.items()),
@@ -66,17 +65,8 @@ def replay_snapshot(
         reserved_peak_bytes=allocator.peak["reserved"],
         provenance={"source": str(snapshot.get("source", "memory snapshot"))},
     )
-    return Replay(
-        timeline=timeline,
-        config=allocator.config,
-        allocator=allocator,
-        allocated=tuple(player.allocated),
-        reserved=tuple(player.reserved),
-        failure=player.failure,
-        agreement=replaying.agreement(),
-        device=run.device,
-        other_devices=run.other_devices,
-        lacks=run.lacks,
+    return replaying.player.replay(
+        timeline, agreement=replaying.agreement(), device=run.device, other_devices=run.other_devices, lacks=run.lacks
     )
 
 

@@ -65,15 +65,7 @@ def replay_trace(
         reserved_peak_bytes=allocator.peak["reserved"],
         provenance=trace.provenance,
     )
-    return Replay(
-        timeline=timeline,
-        config=allocator.config,
-        allocator=allocator,
-        allocated=tuple(player.allocated),
-        reserved=tuple(player.reserved),
-        failure=player.failure,
-        causes=tuple(player.causes),
-    )
+    return player.replay(timeline, causes=tuple(player.causes))
 
 
 def _by_phase(trace: MemoryTimeline) -> list[tuple[list[Instant], Sequence[Event]]]:

@@ -9,72 +9,25 @@ in a thread of its own, so a training step holds **two** buffers and inference o
 """
 
 import re
-from dataclasses import dataclass
 
 from memkit.units import KIB
 
+SMALLER_BYTES, LARGER_BYTES = 2 * 4096 * KIB + 8 * 16 * KIB, 8 * 4096 * KIB
+"""``:4096:2:16:8`` and ``:4096:8``.
 
-@dataclass(frozen=True, kw_only=True)
-class Workspace:
-    """Bytes of one library's workspace on cards of some compute capabilities, with its source."""
-
-    library: str
-    majors: tuple[int, ...]  # major compute capability of the card; empty means every other card
-    since: tuple[int, int]  # torch's version
-    num_bytes: int
-    is_kept: bool  # kept per thread and stream, or allocated and freed around each call
-    source: str
-
-
-_HANDLE_POOL = "aten/src/ATen/cuda/CublasHandlePool.cpp"
-WORKSPACES = (
-    Workspace(
-        library="cublas",
-        majors=(9,),
-        since=(2, 0),
-        num_bytes=8 * 4096 * KIB,
-        is_kept=True,
-        source=f"{_HANDLE_POOL}, parseChosenWorkspaceSize (pytorch/pytorch#91564)",
-    ),
-    Workspace(
-        library="cublas",
-        majors=(10, 12),
-        since=(2, 12),
-        num_bytes=8 * 4096 * KIB,
-        is_kept=True,
-        source="pytorch/pytorch#175344; a B200 with torch 2.11 took the smaller one (tests/allocator/test_b200.py)",
-    ),
-    Workspace(
-        library="cublas",
-        majors=(11,),
-        since=(2, 14),
-        num_bytes=8 * 4096 * KIB,
-        is_kept=True,
-        source="pytorch/pytorch#189312, merged in July 2026, after 2.13 was cut",
-    ),
-    Workspace(
-        library="cublas",
-        majors=(),
-        since=(2, 0),
-        num_bytes=2 * 4096 * KIB + 8 * 16 * KIB,  # ":4096:2:16:8"
-        is_kept=True,
-        source=f"{_HANDLE_POOL}, parseChosenWorkspaceSize (pytorch/pytorch#91564)",
-    ),
-    Workspace(
-        library="cublaslt",
-        majors=(),
-        since=(2, 0),
-        num_bytes=1024 * KIB,
-        is_kept=False,
-        source="aten/src/ATen/cuda/CUDABlas.cpp, _parseChosenWorkspaceSize (pytorch/pytorch#73328)",
-    ),
-)
-"""cuBLASLt's own 1 MiB exists only where it does not share cuBLAS's workspace.
-
-Sharing is the default since pytorch/pytorch#168175; ``TORCH_CUBLASLT_UNIFIED_WORKSPACE=0`` ends it. Versions
-between (#156495) kept a second buffer for cuBLASLt.
+Source: aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize (pytorch/pytorch#91564). cuBLASLt has 1 MiB of
+its own (CUDABlas.cpp, _parseChosenWorkspaceSize, #73328), allocated and freed around each call, only where it does not
+share cuBLAS's. Sharing is the default since #168175; ``TORCH_CUBLASLT_UNIFIED_WORKSPACE=0`` ends it. Versions between
+(#156495) kept a second buffer for cuBLASLt.
 """
 
+LARGER_SINCE = {
+    9: (2, 0),  # pytorch/pytorch#91564
+    10: (2, 12),  # pytorch/pytorch#175344; a B200 with torch 2.11 took the smaller one (tests/allocator/test_b200.py)
+    11: (2, 14),  # pytorch/pytorch#189312, merged in July 2026, after 2.13 was cut
+    12: (2, 12),  # pytorch/pytorch#175344
+}
+"""By major compute capability, the version of torch from which on it takes the larger one; all others never do."""
 
 NEWEST = "2.13"
 """The version of torch that is meant where none is named."""
@@ -100,11 +53,9 @@ def workspace_bytes(
         raise ValueError(f"CUBLAS_WORKSPACE_CONFIG={config!r} has no :KiB:count pair, such as :4096:2:16:8")
     found = re.match(r"(\d+)\.(\d+)", torch_version)
     version = (int(found[1]), int(found[2])) if found else (0, 0)
-    for row in WORKSPACES:
-        is_of_card = not row.majors or compute_capability[0] in row.majors
-        if row.library == "cublas" and is_of_card and version >= row.since:
-            return row.num_bytes
-    raise ValueError(f"torch_version={torch_version!r} is not 2.0 or later")
+    if version < (2, 0):
+        raise ValueError(f"torch_version={torch_version!r} is not 2.0 or later")
+    return LARGER_BYTES if version >= LARGER_SINCE.get(compute_capability[0], (99, 0)) else SMALLER_BYTES
 
 
 def training_workspace_bytes(compute_capability: tuple[int, int]) -> int:

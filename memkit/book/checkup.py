@@ -27,6 +27,7 @@ WANTED_GPU_BYTES = 2 * GIB
 """No chapter takes more of a card; see the second line of each chapter."""
 
 OTHER_PACKAGES = {
+    "ipywidgets": "each explorer is the picture above it",
     "numpy": "nothing runs without it",
     "matplotlib": "there are no pictures",
     "jupyterlab": "another notebook program is needed",
@@ -86,7 +87,7 @@ def doctor(environment: Mapping[str, str] = os.environ) -> Diagnosis:
         cap = Finding(name="cap", found=format_bytes(cap_bytes), verdict=CAP_VARIABLE)
     torch, runs_cuda = _torch_finding(gpu)
     findings = [
-        _python_finding(), torch, _ipywidgets_finding(),
+        _python_finding(), torch,
         *(_package_finding(name, without) for name, without in OTHER_PACKAGES.items()),
         *_gpu_findings(gpu, answer.problem, cap_bytes), *([cap] if cap else []), _ram_finding(),
     ]  # fmt: skip
@@ -147,22 +148,14 @@ def _torch_finding(gpu: Gpu | None) -> tuple[Finding, bool]:
     return Finding(name="torch", found=found, verdict=verdict, advice=advice), backend is not None
 
 
-def _ipywidgets_finding() -> Finding:
-    version = installed_version("ipywidgets")
-    if version is None:
-        advice = "Without ipywidgets each explorer is the picture above it: pip install 'ipywidgets>=8.1'"
-        return Finding(name="ipywidgets", found="not installed", verdict="missing", advice=advice)
-    if _numbers(version) < OLDEST_IPYWIDGETS:
-        advice = f"ipywidgets {version} lacks what the explorers use: pip install 'ipywidgets>=8.1'"
-        return Finding(name="ipywidgets", found=version, verdict="old", advice=advice)
-    return Finding(name="ipywidgets", found=version)
-
-
 def _package_finding(name: str, without: str) -> Finding:
     version = installed_version(name)
     if version is None:
         advice = f"Without {name}: {without}. pip install {name}"
         return Finding(name=name, found="not installed", verdict="missing", advice=advice)
+    if name == "ipywidgets" and _numbers(version) < OLDEST_IPYWIDGETS:
+        advice = f"ipywidgets {version} lacks what the explorers use: pip install 'ipywidgets>=8.1'"
+        return Finding(name=name, found=version, verdict="old", advice=advice)
     return Finding(name=name, found=version)
 
 

@@ -25,7 +25,7 @@ from types import MappingProxyType
 import numpy as np
 
 from memkit.formats.decoding import decode
-from memkit.formats.records import FORMATS, FloatFormat, Format
+from memkit.formats.records import FORMATS, FloatFormat, Format, record_of
 from memkit.formats.rounding import as_real, encode
 from memkit.units import as_one_of, bytes_of
 
@@ -220,9 +220,4 @@ def get_block_format(fmt: str | BlockFormat) -> BlockFormat:
 
     Raises: ValueError: the name is not in ``BLOCK_FORMATS``. TypeError: neither a name nor a record.
     """
-    if isinstance(fmt, BlockFormat):
-        return fmt
-    if not isinstance(fmt, str):
-        raise TypeError(f"format={fmt!r} is neither a block format's name nor a record of one")
-    as_one_of("format", fmt, BLOCK_FORMATS)
-    return BLOCK_FORMATS[fmt]
+    return record_of(fmt, BlockFormat, BLOCK_FORMATS, "a block format")

@@ -16,6 +16,7 @@ Sources: IEEE 754-2019; OCP 8-bit Floating Point Specification 1.0 (E4M3FN, E5M2
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -279,9 +280,13 @@ def get_format(fmt: str | Format) -> Format:
 
     Raises: ValueError: the name is not in ``FORMATS``. TypeError: neither a name nor a record.
     """
-    if isinstance(fmt, Format):
+    return record_of(fmt, Format, FORMATS, "a format")
+
+
+def record_of(fmt: object, kind: type, known: Mapping, words: str):
+    """The record of ``kind`` behind a name in ``known``; a record passes through."""
+    if isinstance(fmt, kind):
         return fmt
     if not isinstance(fmt, str):
-        raise TypeError(f"format={fmt!r} is neither a format's name nor a record of one")
-    as_one_of("format", fmt, FORMATS)
-    return FORMATS[fmt]
+        raise TypeError(f"format={fmt!r} is neither {words}'s name nor a record of one")
+    return known[as_one_of("format", fmt, known)]

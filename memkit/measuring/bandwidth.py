@@ -6,14 +6,13 @@ driver first copies every piece into a pinned buffer of its own.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from memkit.hardware.cards import Card, card_by_driver_name
 from memkit.hardware.ram import available_ram_bytes
-from memkit.measuring.gpu import usable_bytes
+from memkit.measuring.gpu import cuda_seconds, usable_bytes
 from memkit.units import MIB, aligned_table, as_whole_number, format_bytes, format_gb
 
 LARGEST_COPY_BYTES = 512 * MIB
@@ -125,21 +124,7 @@ def time_cuda_copies(num_bytes: int, repeats: int = REPEATS, card: Card | None =
         ("card to pageable RAM", lambda: pageable.copy_(on_card), 1, slot),
     )
     return [
-        Copy(name=name, num_bytes=num_bytes, seconds=_best_seconds(copy, repeats), crossings=crossings,
+        Copy(name=name, num_bytes=num_bytes, seconds=min(cuda_seconds(copy, repeats)), crossings=crossings,
              peak_bytes_per_s=peak)
         for name, copy, crossings, peak in kinds
     ]  # fmt: skip
-
-
-def _best_seconds(copy: Callable[[], object], repeats: int) -> float:
-    copy()
-    seconds = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        start.record()
-        copy()
-        end.record()
-        end.synchronize()
-        seconds.append(start.elapsed_time(end) / 1e3)
-    return min(seconds)

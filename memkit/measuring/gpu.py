@@ -8,7 +8,7 @@ CUDA context beside it, and it is manners, not a wall: another program is not st
 import gc
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -42,6 +42,21 @@ def usable_bytes(environment: Mapping[str, str] = os.environ) -> int:
     within_card = free_bytes + reserved - allocated
     cap_bytes = gpu_cap_bytes(environment)
     return within_card if cap_bytes is None else max(0, min(within_card, cap_bytes - allocated))
+
+
+def cuda_seconds(run: Callable[[], object], repeats: int) -> list[float]:
+    """Seconds of each of ``repeats`` calls on the card by its own clock, after one that is not counted."""
+    run()
+    seconds = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        seconds.append(start.elapsed_time(end) / 1e3)
+    return seconds
 
 
 def give_back() -> int:

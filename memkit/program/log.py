@@ -6,7 +6,7 @@ later (nobody can tell a gradient from scratch at birth), so parts are given at 
 part from birth.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -154,12 +154,10 @@ class Log:
         return parts
 
 
-def instants(
-    log: Log, parts: list[str], granularity: int = 1, unknown: Iterable[str] = ()
-) -> tuple[Instant, ...]:
+def instants(log: Log, parts: list[str], granularity: int = 1) -> tuple[Instant, ...]:
     """Bytes by part at every mark and at the peak before it, each block rounded up to ``granularity`` bytes.
 
-    ``unknown`` parts are ``None``. Init and zero_grad get a peak only where it is above both ends.
+    Init and zero_grad get a peak only where it is above both ends.
     """
     sizes = [round_up(size, granularity) for size in log.sizes] if granularity > 1 else log.sizes
     now, total, found, position = dict.fromkeys(PARTS, 0), 0, [], 0
@@ -178,29 +176,27 @@ def instants(
         if name in ALWAYS_SHOWS_PEAK or peak_total > max(first_total, total):
             found.append((f"{name} peak", peak, peak_total, step, micro_batch))
         found.append((name, dict(now), total, step, micro_batch))
-    hidden = dict.fromkeys(unknown)
     return tuple(
-        Instant(name=name, step=step, micro_batch=micro_batch, total_bytes=total, **(known | hidden))
+        Instant(name=name, step=step, micro_batch=micro_batch, total_bytes=total, **known)
         for name, known, total, step, micro_batch in found
     )
 
 
 def timeline_of(
-    log: Log, *, source: str, device: str, granularity: int = 1, unknown: Iterable[str] = (),
-    provenance: Mapping[str, str] | None = None, reserved_peak_bytes: int | None = None,
+    log: Log, *, source: str, device: str, granularity: int = 1, provenance: Mapping[str, str] | None = None,
+    reserved_peak_bytes: int | None = None,
 ) -> MemoryTimeline:  # fmt: skip
     """The ``MemoryTimeline`` of a log."""
-    parts, unknown = log.parts(), frozenset(unknown)
-    names = [None if part in unknown else part for part in parts]
+    parts = log.parts()
     texts = [(str(op), str(place or "")) for op, place in zip(log.ops, log.places, strict=True)]
     events = []
     end = log.marks[-1][0]  # what dies later dies with the program, in no step
     for event, (phase, step, count) in zip(log.events[:end], log.moments[:end], strict=True):
         block = event if event >= 0 else ~event
         size = log.sizes[block] if event >= 0 else -log.sizes[block]
-        events.append(Event(block, size, names[block], phase, *texts[block], block in log.scratch, step, count))
+        events.append(Event(block, size, parts[block], phase, *texts[block], block in log.scratch, step, count))
     return MemoryTimeline(
-        instants=instants(log, parts, granularity, unknown),
+        instants=instants(log, parts, granularity),
         source=source,
         device=device,
         events=tuple(events),
