@@ -4,6 +4,7 @@ A function that ends in ``_build`` returns a ``build`` as ``trace_memory`` and `
 ``build()`` makes the tensors and returns the step.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -71,29 +72,18 @@ KERNELS = {
 """The kernels that ``scaled_dot_product_attention`` chooses from; a CPU has the first two."""
 
 
-def attention_build(
-    kernel: str,
-    device: str,
-    *,
-    seq_len: int,
-    num_heads: int = 16,
-    head_dim: int = 64,
-    dtype: str = "bfloat16",
-) -> Callable[[], Callable[[], None]]:
-    """Causal attention of one sequence by one kernel, forward and backward.
+def attention_build(kernel: str, device: str, *, seq_len: int) -> Callable[[], Callable[[], None]]:
+    """Causal attention of one sequence by one kernel, forward and backward, in bfloat16.
 
-    Shapes: query, key and value [1, num_heads, seq_len, head_dim]; the stored scores would be
-    [num_heads, seq_len, seq_len].
+    Shapes: query, key and value [1, 16, seq_len, 64]; the stored scores would be [16, seq_len, seq_len].
 
     Raises: ValueError: an unknown kernel.
     """
     as_one_of("kernel", kernel, KERNELS)
-    shape = (1, num_heads, seq_len, head_dim)
 
     def build():
-        parameters = [
-            nn.Parameter(torch.ones(shape, device=device, dtype=getattr(torch, dtype))) for _ in range(3)
-        ]
+        ones = functools.partial(torch.ones, 1, 16, seq_len, 64, device=device, dtype=torch.bfloat16)
+        parameters = [nn.Parameter(ones()) for _ in range(3)]
 
         def step():
             with sdpa_kernel(KERNELS[kernel]):
@@ -108,9 +98,9 @@ def attention_build(
 
 
 def autocast_build(
-    device: str, *, hidden_size: int, num_layers: int = 4, trains: bool = True, caches_casts: bool = True
+    device: str, *, hidden_size: int, trains: bool = True, caches_casts: bool = True
 ) -> Callable[[], Callable[[], None]]:
-    """Linear layers with float32 weights under bfloat16 autocast: a training step, or a forward alone.
+    """Four linear layers with float32 weights under bfloat16 autocast: a training step, or a forward alone.
 
     ``caches_casts=False`` makes autocast drop the bfloat16 copy of a weight when nobody else keeps it. In
     training autograd keeps every copy for the backward, so that the cache costs nothing; in inference it
@@ -119,7 +109,7 @@ def autocast_build(
 
     def build():
         layers = nn.Sequential(
-            *(nn.Linear(hidden_size, hidden_size, bias=False, device=device) for _ in range(num_layers))
+            *(nn.Linear(hidden_size, hidden_size, bias=False, device=device) for _ in range(4))
         )
 
         def step():
