@@ -101,10 +101,6 @@ def after_setup(path: Path) -> dict:
     return names
 
 
-NOT_YET = "H"
-"""Groups whose proofs do not settle their verdicts yet, or whose entries name no cell; take your letter out."""
-
-
 def prove(claim_id: str, proof: str, figures: Figures) -> None:
     """Run one proof, a test function or a chapter's cell, on these figures; it raises if they are not so."""
     file, _, name = proof.partition("::")
@@ -207,9 +203,7 @@ def test_no_figure_changes_unnoticed(claim_id):
         pytest.fail("\n".join(problems), pytrace=False)
 
 
-@pytest.mark.parametrize(
-    "claim_id", [claim_id for claim_id in PROVED if read_claim(claim_id, TABLES[claim_id]).group not in NOT_YET]
-)
+@pytest.mark.parametrize("claim_id", PROVED)
 def test_no_verdict_flips_unnoticed(claim_id):
     if problems := unnoticed_verdicts(claim_id, TABLES[claim_id]):
         pytest.fail("\n".join(problems), pytrace=False)
@@ -218,7 +212,7 @@ def test_no_verdict_flips_unnoticed(claim_id):
 @pytest.mark.parametrize("claim_id", TABLES)
 def test_an_entry_names_the_cell_that_shows_it_or_says_why_none_does(claim_id):
     entry = claim(claim_id)
-    assert entry.group in NOT_YET or entry.cell or entry.no_cell or entry.reason
+    assert entry.cell or entry.no_cell or entry.reason
 
 
 @pytest.mark.parametrize(
