@@ -11,6 +11,7 @@ Reading order:
 - ``scaling``: amax to factor: per tensor, row and block, MX and NVFP4, current and delayed
 - ``trials``: distributions, outliers and a spike under every scaling
 - ``linear_memory``: what a linear layer keeps under each recipe
+- ``casts``: a matrix in eight or four bits as tensors on its device, and its product
 - ``fp8_linear``: a linear layer whose three products take numbers of eight or four bits
 """
 
@@ -19,16 +20,9 @@ from memkit import loaded_when_used
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
     from memkit.low_precision.autocast import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
+    from memkit.low_precision.casts import cast_to, hadamard, product
     from memkit.low_precision.dynamic_scale import FixedScale, play_scaler
-    from memkit.low_precision.fp8_linear import (
-        FP8_RECIPES,
-        Fp8Linear,
-        Fp8Recipe,
-        cast_to,
-        convert_to_fp8,
-        hadamard,
-        product,
-    )
+    from memkit.low_precision.fp8_linear import FP8_RECIPES, Fp8Linear, Fp8Recipe, convert_to_fp8
     from memkit.low_precision.linear_memory import (
         LINEAR_KEEPS,
         linear_inputs,

@@ -13,6 +13,7 @@ import pytest
 from card_recordings import recording
 from cs336_model import MEDIUM, LanguageModel, inference, training
 from cs336_other_model import LARGE, first_step
+from cs336_small import SMALL, three_steps
 
 from memkit.allocator.snapshot_replay import replay_snapshot, replay_trace
 from memkit.timeline import Event, MemoryTimeline
@@ -178,3 +179,30 @@ def test_another_students_model_on_another_card():
     assert scratch.keys() == {164_626_432, 41_156_608, 10_485_760, 5_242_880}
     for size in (164_626_432, 41_156_608, 10_485_760):
         assert scratch[size] == asked[size]
+
+
+BACKWARD_SUMS = {128_000: 2 * 4 * 3, 40: 2 * 3}
+"""A sum in a backward that runs inside autocast is float32; the trace gives it the gradient's dtype at once."""
+
+
+@pytest.mark.parametrize("name, is_autocast", [("cold_small_train_200", False), ("cold_small_train_200_mixed", True)])
+def test_a_third_students_run_whose_autocast_never_ends(name, is_autocast):
+    """Three steps from a cold start: every size but the two workspaces, twelve scalars and the sums named above."""
+    trace = trace_memory(three_steps(SMALL, is_autocast), steps=1)
+    real = replay_snapshot(recording(name))
+    ours = replay_trace(trace, compute_capability=(8, 0))
+    assert abs(ours.peak_allocated_bytes / real.peak_allocated_bytes - 1) < 1e-4
+    if is_autocast:
+        assert ours.peak_allocated_bytes == real.peak_allocated_bytes == 984_657_920
+    traced, asked = (
+        Counter(e.num_bytes for e in timeline.events if e.num_bytes > 0) for timeline in (trace, real.timeline)
+    )
+    assert not traced - asked
+    assert asked - traced == Counter({8_519_680: 2, 8: 12} | (BACKWARD_SUMS if is_autocast else {}))
+
+
+def test_its_weights_are_cast_once_in_three_steps():
+    """Bytes of the head's weight in bf16: one cast, three gradients. Each later step multiplies with the first cast."""
+    asked = [e.num_bytes for e in replay_snapshot(recording("cold_small_train_200_mixed")).timeline.events]
+    head = 2 * SMALL.vocab_size * SMALL.hidden_size
+    assert asked.count(head) == 1 + 3

@@ -9,15 +9,13 @@ import torch
 from torch import nn
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
+from memkit.low_precision.casts import DelayedFactor, cast_to, hadamard, product
 from memkit.low_precision.fp8_linear import (
     FP8_RECIPES,
     Fp8Linear,
-    cast_to,
     convert_to_fp8,
-    hadamard,
-    product,
 )
-from memkit.low_precision.scaling import SCALINGS, scale_to
+from memkit.low_precision.scaling import SCALINGS, DelayedScale, scale_to
 
 TOKENS, INPUTS, OUTPUTS = 256, 384, 128
 TORCHAO = {"tensor": "tensorwise", "row": "rowwise", "row_wide_wgrad": "rowwise_with_gw_hp"}
@@ -136,10 +134,21 @@ def test_delayed_scaling_meets_its_first_step_with_a_factor_of_one_and_then_know
     layer = convert_to_fp8(linear(), "delayed")
     run(layer)
     seen = layer[0].delayed
-    weight, x_max = layer[0].weight, seen["input"].history[0]
-    assert seen["weight"].multiplier == pytest.approx(448 / weight.abs().max().item())
-    assert seen["gradient"].multiplier == pytest.approx(57344 / seen["gradient"].history[0])
-    assert seen["input"].multiplier == pytest.approx(448 / x_max)
+    amaxes = {operand: factor.history[-1].item() for operand, factor in seen.items()}
+    assert amaxes["weight"] == layer[0].weight.abs().max().item()
+    for operand, largest in (("weight", 448), ("input", 448), ("gradient", 57344)):
+        assert seen[operand].multiplier.item() == pytest.approx(largest / amaxes[operand])
+
+
+@pytest.mark.parametrize("algo", ["max", "most_recent"])
+def test_the_factor_on_the_device_is_the_one_on_paper(algo):
+    """Tested by itself against Transformer Engine's rule."""
+    scale = DelayedScale(history_len=3, margin=1, algo=algo)
+    factor = DelayedFactor(scale, torch.device("cpu"))
+    for amax in (3.5, 0.0, 7.3, float("inf"), 1e-40, float("nan"), 2.0, 2.0, 2.0, 1e-3):
+        scale = scale.after(amax)
+        factor.note(torch.tensor(amax))
+        assert factor.multiplier.item() == scale.multiplier
 
 
 @pytest.mark.parametrize("name", SCALINGS)
@@ -159,7 +168,7 @@ def test_what_it_keeps_for_the_backward_has_the_bytes_that_the_scaling_says(reci
         layer(torch.randn(TOKENS, INPUTS))
     num_bytes = sum(t.untyped_storage().nbytes() for t in kept if t is not layer[0].weight)
     scaling = SCALINGS[facts.input_scaling]
-    wanted = scaling.stored_bytes((INPUTS, TOKENS), facts.element) - 4 * (scaling.rule == "two_level")
+    wanted = scaling.stored_bytes((INPUTS, TOKENS), facts.element)
     assert num_bytes == (TOKENS * INPUTS * 4 if facts.is_wgrad_wide else wanted)
 
 

@@ -1,5 +1,7 @@
 """What a linear layer keeps, against torchao's real layer and published tables of memory."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,12 @@ from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
 from memkit.low_precision.fp8_linear import FP8_RECIPES, convert_to_fp8
 from memkit.low_precision.linear_memory import LINEAR_KEEPS, linear_inputs, linear_keeps, saved_inputs_bytes
+from memkit.measuring.measure import measure_memory
+from memkit.program.small_gpt import SMALL_GPT
+from memkit.program.transformer import Transformer
 from memkit.setup.models import LLAMA_3_8B, llama_config
+from memkit.setup.training import TrainingSetup
+from memkit.tracing.trace import trace_memory
 
 QWEN_3_8B = llama_config("Qwen3-8B", 36, 4096, 32, 8, 12288, 151936, 40960)
 TOKENS, INPUTS, OUTPUTS = 256, 384, 128
@@ -41,20 +48,68 @@ def test_torchao_keeps_what_bf16_keeps(recipe):
         assert linear_keeps(name, TOKENS, INPUTS, OUTPUTS)["saved input"] == plain
 
 
-@pytest.mark.parametrize(
-    "ours, name",
-    [
-        ("tensor", "TE per tensor, Blackwell"),
-        ("block", "TE block, Hopper"),
-        ("mxfp8", "TE MXFP8"),
-        ("nvfp4", "TE NVFP4"),
-    ],
-)
+CASTING = [
+    ("tensor", "TE per tensor, Blackwell"), ("block", "TE block, Hopper"), ("mxfp8", "TE MXFP8"), ("nvfp4", "TE NVFP4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("ours, name", CASTING)
 def test_a_layer_that_keeps_the_cast_input_keeps_so_many_bytes(ours, name):
     model = nn.Sequential(nn.Linear(INPUTS, OUTPUTS, bias=False, dtype=torch.bfloat16))
-    tensor_scale = 4 * (FP8_RECIPES[ours].input_scaling == "nvfp4")  # a Python number in our layer
-    measured = saved_by(convert_to_fp8(model, ours)) + tensor_scale
-    assert measured == linear_keeps(name, TOKENS, INPUTS, OUTPUTS)["saved input"]
+    assert saved_by(convert_to_fp8(model, ours)) == linear_keeps(name, TOKENS, INPUTS, OUTPUTS)["saved input"]
+
+
+def forward_of(recipe: str):
+    """A program whose forward ends with what one linear layer keeps, and its loss."""
+
+    def build():
+        model = nn.Sequential(nn.Linear(INPUTS, OUTPUTS, bias=False, dtype=torch.bfloat16))
+        if recipe != "bf16":
+            convert_to_fp8(model, recipe)
+        x = torch.zeros(TOKENS, INPUTS, dtype=torch.bfloat16, requires_grad=True)
+
+        def step():
+            model(2 * x).sum().backward()
+
+        return step
+
+    return build
+
+
+@pytest.mark.parametrize("ours, name", CASTING)
+@pytest.mark.parametrize("tell, device", [(trace_memory, "cpu"), (trace_memory, "cuda"), (measure_memory, "cpu")])
+def test_formula_trace_and_measurement_save_the_same_bytes(ours, name, tell, device):
+    """Between forward and backward, against bf16; CUDA's blocks are multiples of 512 bytes."""
+    kept = [tell(forward_of(recipe), device=device, steps=1).at("forward").activations for recipe in ("bf16", ours)]
+    formula = [linear_keeps(recipe, TOKENS, INPUTS, OUTPUTS)["saved input"] for recipe in ("bf16", name)]
+    assert abs((kept[0] - kept[1]) - (formula[0] - formula[1])) <= (2 * 512 if device == "cuda" else 0)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("recipe", FP8_RECIPES)
+def test_a_trace_follows_a_whole_model_under_every_recipe(recipe, device):
+    """No NeedsValues: and the model's weights, states and gradients are those of the plain model."""
+
+    def build(recipe=recipe):
+        model = Transformer(TrainingSetup(model=SMALL_GPT, seq_len=64, device=device))
+        if recipe:
+            convert_to_fp8(model, recipe, keep=("head",))
+        optimizer = torch.optim.AdamW(model.parameters())
+        ids = torch.zeros(2, 64, dtype=torch.long, device=device)
+
+        def step():
+            model(ids, ids).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    ours, plain = (
+        trace_memory(make, device=device, steps=1) for make in (build, partial(build, ""))
+    )
+    for part in ("weights", "gradients", "optimizer_states"):
+        assert getattr(ours.at("backward"), part) == getattr(plain.at("backward"), part)
+    assert ours.at("forward").activations != plain.at("forward").activations
 
 
 def test_transformer_engine_s_example_of_a_square_layer():

@@ -1,6 +1,7 @@
 """Every recipe's bytes per parameter: the formula, a trace, and the CPU's allocator, to the byte."""
 
 import pytest
+import torch
 
 from memkit.formula.states import bytes_per_parameter, state_bytes
 from memkit.measuring.measure import measure_memory
@@ -42,7 +43,11 @@ def test_formula_traced_and_measured_agree(precision):
     formula = sum(state_bytes(setup.model, precision, setup.optimizer).values())
     assert formula + steps == states_of(traced) == states_of(measured)  # torch's step counts: 4 B a tensor
     assert sum(bytes_per_parameter(precision, ADAMW).values()) == PUBLISHED[precision.name]
-    assert traced.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.05)
+    with torch.backends.mkldnn.flags(enabled=False):
+        plain = measure_memory(build, device="cpu")
+    assert traced.peak_bytes == plain.peak_bytes
+    rest = measured.peak_bytes - plain.peak_bytes  # what oneDNN packs for a product of 16-bit numbers, CPU by CPU
+    assert rest == 0 or (rest > 0 and precision.compute_dtype != "float32")
 
 
 def test_a_recipe_without_an_optimizer_is_refused():
@@ -54,7 +59,6 @@ def test_a_recipe_without_an_optimizer_is_refused():
 
 def test_eight_bit_states_are_the_formula_and_torchaos_table():
     """torchao keeps a code a value, a float32 scale a block, and one table of 256 float32 a state."""
-    torch = pytest.importorskip("torch")
     low_bit = pytest.importorskip("torchao.optim")
     weight = torch.nn.Parameter(torch.zeros(128, 64))
     weight.grad = torch.ones_like(weight)

@@ -1,0 +1,200 @@
+"""A matrix in eight or four bits as tensors on its device: the cast, the product, the factor of past steps.
+
+The numbers are those of ``scaling``, whose rules run here as operations of torch (``memkit::factors``, ``encode``,
+``decode``): no value comes back to Python, so a trace can follow a layer that casts by shapes alone.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from memkit.formats import decoding, rounding
+from memkit.formats.records import get_format
+from memkit.low_precision.scaling import FLOAT32_MAX, DelayedScale, factors_from, get_scaling
+
+FLOAT32_MANTISSA_BITS = 23
+
+
+@torch.library.custom_op("memkit::factors", mutates_args=())
+def factors(amax: Tensor, scaling: str, element: str) -> tuple[Tensor, Tensor, Tensor]:
+    """``scaling.factors_from``: multipliers and block scales, of amax's shape, and the tensor's scale; float32."""
+    found = factors_from(amax.cpu().numpy(), scaling, element)
+    arrays = found.multipliers, found.block_scales, np.float32(found.tensor_scale)
+    return tuple(torch.tensor(array, device=amax.device) for array in arrays)
+
+
+@factors.register_fake
+def _(amax, scaling, element):
+    return torch.empty_like(amax), torch.empty_like(amax), amax.new_empty(())
+
+
+@torch.library.custom_op("memkit::encode", mutates_args=())
+def encode(x: Tensor, element: str, seed: int | None) -> Tensor:
+    """``rounding.encode``, saturating: a byte a code. A ``seed`` asks for stochastic rounding."""
+    rng = None if seed is None else np.random.default_rng(seed)
+    how = "nearest_even" if rng is None else "stochastic"
+    codes = rounding.encode(x.cpu().numpy(), element, overflow="saturate", rounding=how, rng=rng)
+    return torch.from_numpy(codes).to(x.device)
+
+
+@encode.register_fake
+def _(x, element, seed):
+    return torch.empty_like(x, dtype=torch.uint8)
+
+
+@torch.library.custom_op("memkit::decode", mutates_args=())
+def decode(codes: Tensor, element: str) -> Tensor:
+    """``decoding.decode`` in float32."""
+    values = decoding.decode(codes.cpu().numpy(), element, dtype=np.float32)
+    return torch.from_numpy(values).to(codes.device)
+
+
+@decode.register_fake
+def _(codes, element):
+    return torch.empty_like(codes, dtype=torch.float32)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cast:
+    """A matrix in eight or four bits: elements (two of four bits a byte), a scale a block, one for the tensor."""
+
+    elements: Tensor
+    scales: Tensor
+    tensor_scale: Tensor | None
+    element: str
+    scaling: str
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What it keeps in memory."""
+        return tuple(t for t in (self.elements, self.scales, self.tensor_scale) if t is not None)
+
+    def over(self, elements: Tensor, scales: Tensor, tensor_scale: Tensor | None = None) -> "Cast":
+        """The same formats over other tensors."""
+        return replace(self, elements=elements, scales=scales, tensor_scale=tensor_scale)
+
+    def wide(self) -> Tensor:
+        """element * scale in float32. Shapes: [rows, columns]."""
+        if not self.element.startswith("float8"):
+            is_packed = get_format(self.element).bits == 4
+            pairs = torch.stack([self.elements & 15, self.elements >> 4], -1).flatten(1)
+            codes = pairs if is_packed else self.elements
+            values = decode(codes.contiguous(), self.element)
+        else:
+            values = self.elements.float()
+        scales = self.scales.float()
+        return by_block(values, scales if self.tensor_scale is None else scales * self.tensor_scale, self.scaling)
+
+    def t(self) -> "Cast":
+        """The transpose, of a matrix with square blocks."""
+        return self.over(self.elements.t(), self.scales.t(), self.tensor_scale)
+
+
+def by_block(x: Tensor, factors: Tensor, scaling: str) -> Tensor:
+    """Each block of ``x`` times its factor. Shapes: x [rows, columns]; factors [row blocks, column blocks]."""
+    blocks = x.reshape(get_scaling(scaling).grid(x.shape))
+    return (blocks * factors[:, None, :, None]).reshape(x.shape)
+
+
+def cast_to(
+    x: Tensor, element: str, scaling: str, *, multiplier: Tensor | None = None, seed: int | None = None
+) -> Cast:
+    """``scaling.scale_to`` on a tensor. A ``seed`` asks for stochastic rounding.
+
+    Shapes: [rows, columns]; multiplier [].
+    Raises: ValueError: the blocks do not tile the matrix.
+    """
+    x, record = x.detach().float(), get_scaling(scaling)
+    amax = x.reshape(record.grid(x.shape)).abs().amax((1, 3))
+    multipliers, block_scales, tensor_scale = factors(amax, scaling, element)
+    if multiplier is not None:
+        multipliers = multiplier.to(amax.device).expand_as(amax)
+        block_scales = 1 / multipliers
+    moved = by_block(x, multipliers, scaling)
+    if not element.startswith("float8") or seed is not None:
+        elements = encode(moved, element, seed)
+        elements = elements.view(getattr(torch, element)) if element.startswith("float8") else elements
+    else:
+        largest = get_format(element).max
+        elements = moved.clamp(-largest, largest).to(getattr(torch, element))
+    if get_format(element).bits == 4:
+        elements = elements[:, ::2] | elements[:, 1::2] << 4
+    is_two_level = record.rule == "two_level"
+    stored = torch.float8_e8m0fnu if record.is_e8m0 else torch.float8_e4m3fn if is_two_level else torch.float32
+    return Cast(
+        elements=elements, scales=block_scales.to(stored), tensor_scale=tensor_scale if is_two_level else None,
+        element=element, scaling=scaling,
+    )  # fmt: skip
+
+
+class DelayedFactor:
+    """``DelayedScale`` as two tensors on the layer's device: the last amaxes, and the factor of the next cast."""
+
+    def __init__(self, scale: DelayedScale, device: torch.device):
+        self.scale = scale
+        self.history = torch.zeros(scale.history_len, device=device)
+        self.multiplier = torch.ones((), device=device)
+
+    def note(self, amax: Tensor) -> None:
+        """A cast saw ``amax``; where that is 0, infinite or NaN the factor stays. Shapes: []."""
+        self.history = torch.cat([self.history[1:].to(amax.device), amax.detach().float()[None]])
+        wanted = self.history.max() if self.scale.algo == "max" else self.history[-1]
+        quotient = (get_format(self.scale.element).max / wanted / 2**self.scale.margin).clamp(max=float(FLOAT32_MAX))
+        self.multiplier = torch.where((wanted > 0) & wanted.isfinite(), quotient, self.multiplier.to(amax.device))
+
+
+def scaled_mm_takes(a: Cast, b: Cast) -> bool:
+    """Whether ``torch._scaled_mm`` multiplies these here: E4M3 or E5M2, one factor a tensor or a row.
+
+    A CPU takes any pair; CUDA wants capability 8.9, not E5M2 twice, and sizes that are multiples of 16.
+    """
+    if not all(cast.element.startswith("float8") and get_scaling(cast.scaling).block_shape[1] == 0 for cast in (a, b)):
+        return False
+    if a.elements.is_cuda:
+        is_new = torch.cuda.get_device_capability(a.elements.device) >= (8, 9)
+        fits = all(size % 16 == 0 for size in (*a.elements.shape, *b.elements.shape))
+        return is_new and fits and (a.element, b.element) != ("float8_e5m2", "float8_e5m2")
+    return True
+
+
+def scaled_product(a: Cast, b: Cast) -> Tensor:
+    """a b' by ``torch._scaled_mm``, float32. One factor for all is given as the same factor for each row: a CPU's
+    kernel for single factors takes a thousand times as long."""
+    scale_a, scale_b = (
+        cast.scales.float().expand(cast.elements.shape[0], 1).contiguous() for cast in (a, b)
+    )
+    is_wide = not a.elements.is_cuda  # CUDA's kernel with factors by row writes bfloat16
+    product = torch._scaled_mm(
+        a.elements.contiguous(), b.elements.contiguous().t(), scale_a=scale_a, scale_b=scale_b.t(),
+        out_dtype=torch.float32 if is_wide else torch.bfloat16,
+    )  # fmt: skip
+    return product.float()
+
+
+def product(a: Tensor, b: Tensor, accumulator_bits: int | None = None, chunk: int = 32, promote: int | None = None):
+    """a b' in float32; with ``accumulator_bits`` the sum loses its lower mantissa bits after each chunk of terms.
+
+    ``promote`` moves the sum to a float32 total after so many terms, as DeepSeek-V3 does every 128.
+    Shapes: [M, K], [N, K] → [M, N].
+    """
+    if accumulator_bits is None:
+        return a @ b.t()
+    mask = -1 << (FLOAT32_MANTISSA_BITS - accumulator_bits)
+    total = partial = torch.zeros(())
+    for start in range(0, a.shape[1], chunk):
+        terms = slice(start, start + chunk)
+        partial = partial + a[:, terms] @ b[:, terms].t()
+        partial = (partial.contiguous().view(torch.int32) & mask).view(torch.float32)
+        if promote and (start + chunk) % promote == 0:
+            total, partial = total + partial, torch.zeros(())
+    return total + partial
+
+
+def hadamard(size: int = 16) -> Tensor:
+    """Sylvester's matrix over the root of its size: its own inverse, every entry as large as any other."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix / size**0.5
