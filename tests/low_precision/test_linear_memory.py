@@ -109,7 +109,8 @@ def test_a_trace_follows_a_whole_model_under_every_recipe(recipe, device):
     )
     for part in ("weights", "gradients", "optimizer_states"):
         assert getattr(ours.at("backward"), part) == getattr(plain.at("backward"), part)
-    assert ours.at("forward").activations != plain.at("forward").activations
+    is_same = ours.at("forward").activations == plain.at("forward").activations
+    assert is_same == (recipe == "row_wide_wgrad")  # it keeps the wide input
 
 
 def test_transformer_engine_s_example_of_a_square_layer():
