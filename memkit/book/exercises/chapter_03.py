@@ -1,7 +1,7 @@
 """The exercises of chapter 03: what mixed precision keeps, and how its loops go wrong."""
 
-import copy
 import math
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +11,8 @@ from memkit.book.exercises import (
     ChoiceExercise,
     FunctionExercise,
     JudgedExercise,
-    Mistake,
     NumberExercise,
 )
-from memkit.low_precision.sixteen_bit_adamw import round_by_chance
 
 _PARAMETERS = 1_500_000_000
 _LR, _SCALE = 0.1, 1024.0
@@ -99,102 +97,36 @@ def _trained(answer, model=None):
     return losses, seen, model
 
 
-def per_step(model, optimizer, batches):
+def _bf16(**settings):
+    return torch.autocast("cpu", dtype=torch.bfloat16, **settings)
+
+
+def per_step(model, optimizer, batches, region=_bf16, zeroes=True):
     """The loop of exercise 3.4 with a region for each step."""
     losses = []
     for inputs, targets in batches:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with region():
             loss = F.mse_loss(model(inputs).float(), targets)
         loss.backward()
         optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
-
-
-def _around_all(model, optimizer, batches, enabled=True):
-    losses = []
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-        for inputs, targets in batches:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = F.mse_loss(model(inputs).float(), targets)
-            loss.backward()
-            optimizer.step()
+        if zeroes:
             optimizer.zero_grad()
-            losses.append(loss.item())
-    return losses
-
-
-def _around_disabled(model, optimizer, batches):
-    return _around_all(model, optimizer, batches, enabled=False)
-
-
-def _without_cache(model, optimizer, batches):
-    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
-        losses = []
-        for inputs, targets in batches:
-            loss = F.mse_loss(model(inputs).float(), targets)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-    return losses
-
-
-def _in_fp16(model, optimizer, batches):
-    losses = []
-    for inputs, targets in batches:
-        with torch.autocast("cpu", dtype=torch.float16):
-            loss = F.mse_loss(model(inputs).float(), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
         losses.append(loss.item())
     return losses
 
 
-def _zeroed_before_the_step(model, optimizer, batches):
-    losses = []
-    for inputs, targets in batches:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = F.mse_loss(model(inputs).float(), targets)
-        loss.backward()
-        optimizer.zero_grad()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-def _without_autocast(model, optimizer, batches):
-    losses = []
-    for inputs, targets in batches:
-        loss = F.mse_loss(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
-
-
-def _sixteen_bit_weights(model, optimizer, batches):
-    model.bfloat16()
-    return _without_autocast(model, optimizer, [(x.bfloat16(), y.bfloat16()) for x, y in batches])
+def _around_all(model, optimizer, batches):
+    with _bf16():
+        return per_step(model, optimizer, batches)
 
 
 def _no_zero_grad(model, optimizer, batches):
-    losses = []
-    for inputs, targets in batches:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = F.mse_loss(model(inputs).float(), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    return per_step(model, optimizer, batches, zeroes=False)
 
 
-def _losses_of_nothing(model, optimizer, batches):
-    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
-        return [F.mse_loss(model(inputs).float(), targets).item() for inputs, targets in batches]
+def _without_cache(model, optimizer, batches):
+    with _bf16(cache_enabled=False):
+        return per_step(model, optimizer, batches, nullcontext)
 
 
 def _judge_loop(answer) -> str | None:
@@ -207,9 +139,7 @@ def _judge_loop(answer) -> str | None:
     if torch.float16 in seen:
         return "That is FP16, which needs a GradScaler. Keep bfloat16."
     if torch.float32 in seen:
-        return (
-            "Nothing is stale now, and nothing is BF16 either: autocast is gone. Keep it around the forward."
-        )
+        return "Nothing is stale now, and nothing is BF16 either: autocast is gone. Keep it around the forward."
     if _same_weights(model, _regression()[0]):
         return (
             "The weights are those of the start: nothing learns. Are backward, step and zero_grad there, in this order?"
@@ -223,12 +153,8 @@ def _judge_loop(answer) -> str | None:
             "Leave it in every step, or pass cache_enabled=False."
         )
     if _alike(given, _trained(_no_zero_grad)[0]):
-        return (
-            "The casts are fresh, but gradients add up from step to step: optimizer.zero_grad() is missing."
-        )
-    return (
-        f"The losses end at {given[-1]:.4f} and not at {wanted[-1]:.4f}; I cannot tell which mistake this is."
-    )
+        return "The casts are fresh, but gradients add up from step to step: optimizer.zero_grad() is missing."
+    return f"The losses end at {given[-1]:.4f} and not at {wanted[-1]:.4f}; I cannot tell which mistake this is."
 
 
 def _same_weights(model, other) -> bool:
@@ -273,27 +199,6 @@ def _step_of(*, unscales: str = "", clips=True, steps="scaler", updates=True, ze
         return True
 
     return step
-
-
-def _updated_first(model, optimizer, scaler, loss, max_norm):
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    scaler.update()
-    scaler.step(optimizer)
-    optimizer.zero_grad()
-    return True
-
-
-def _divided_by_hand(model, optimizer, scaler, loss, max_norm):
-    scaler.scale(loss).backward()
-    for parameter in model.parameters():
-        parameter.grad /= scaler.get_scale()
-    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
-    optimizer.zero_grad()
-    return True
 
 
 def _zeroed_first(model, optimizer, scaler, loss, max_norm):
@@ -426,56 +331,6 @@ def _judge_by_chance(answer) -> str | None:
     return None
 
 
-def _coin(x):
-    bits = x.view(torch.int32)
-    up = torch.randint(0, 2, x.shape, dtype=torch.int32) << 16
-    return ((bits + up) & -(1 << 16)).view(torch.float32).bfloat16()
-
-
-def _chance_below(limit, shape=None, dtype=torch.int32, mask=-(1 << 16), seed=None):
-    def rounded(x):
-        size = x.shape if shape is None else shape
-        chance = None if seed is None else torch.Generator().manual_seed(seed)
-        bits = x.view(torch.int32) + torch.randint(0, limit, size, dtype=dtype, generator=chance)
-        return (bits & mask).view(torch.float32).bfloat16()
-
-    return rounded
-
-
-def _upside_down(x):
-    bits = x.view(torch.int32)
-    up = torch.rand(x.shape) > (bits & 0xFFFF) / 65_536
-    return ((bits & -(1 << 16)) + (up.int() << 16)).view(torch.float32).bfloat16()
-
-
-def _in_place(x):
-    bits = x.view(torch.int32)
-    bits += torch.randint(0, 1 << 16, x.shape, dtype=torch.int32)
-    return (bits & -(1 << 16)).view(torch.float32).bfloat16()
-
-
-def _stepping(update, weight=torch.Tensor.bfloat16):
-    def step(master, gradient, scale, lr):
-        update(master, gradient, scale, lr)
-        return weight(master)
-
-    return step
-
-
-def _through_bfloat16(master, gradient, scale, lr):
-    master.copy_((master - lr * gradient.float() / scale).bfloat16())
-
-
-def _out_of_place(master, gradient, scale, lr):
-    return (master - lr * gradient.float() / scale).bfloat16()
-
-
-def _deep_copy_loop(model, optimizer, batches):
-    return per_step(copy.deepcopy(model), optimizer, batches)
-
-
-_LOST = "a small update is lost there"
-
 EXERCISES = (
     NumberExercise(
         id="3.1",
@@ -484,30 +339,15 @@ EXERCISES = (
         tolerance=1e-3,
         because="Weights 4, gradients 4, two moments of 4: autocast changes none of them.",
         mistakes=(
-            Mistake(
-                answer=8 * _PARAMETERS,
-                diagnosis="That is pure bf16. Autocast leaves weights and states in float32.",
-            ),
-            Mistake(
-                answer=12 * _PARAMETERS,
-                diagnosis="12 bytes: the gradients are missing, or weights and gradients were halved.",
-            ),
-            Mistake(
-                answer=14 * _PARAMETERS,
-                diagnosis="You halved one of the copies. Weights and gradients both stay float32.",
-            ),
-            Mistake(
-                answer=18 * _PARAMETERS,
-                diagnosis="You added the casts. They stand between forward and backward; they are no state.",
-            ),
-            Mistake(
-                answer=20 * _PARAMETERS,
-                diagnosis="That is bf16 with a master copy and a second gradient, another recipe.",
-            ),
-            Mistake(answer=4 * _PARAMETERS, diagnosis="That is the weights alone."),
-            Mistake(answer=24, diagnosis="That is the number of GB. The answer is in bytes."),
-            Mistake(answer=16, diagnosis="Those are the bytes of one parameter. There are 1.5 billion of them."),
-            Mistake(answer=22.4, diagnosis="That is the number of GiB. The answer is in bytes."),
+            (8 * _PARAMETERS, "That is pure bf16. Autocast leaves weights and states in float32."),
+            (12 * _PARAMETERS, "12 bytes: the gradients are missing, or weights and gradients were halved."),
+            (14 * _PARAMETERS, "You halved one of the copies. Weights and gradients both stay float32."),
+            (18 * _PARAMETERS, "You added the casts. They stand between forward and backward; they are no state."),
+            (20 * _PARAMETERS, "That is bf16 with a master copy and a second gradient, another recipe."),
+            (4 * _PARAMETERS, "That is the weights alone."),
+            (24, "That is the number of GB. The answer is in bytes."),
+            (16, "Those are the bytes of one parameter. There are 1.5 billion of them."),
+            (22.4, "That is the number of GiB. The answer is in bytes."),
         ),
     ),
     NumberExercise(
@@ -517,35 +357,17 @@ EXERCISES = (
         unit="skipped steps",
         because="Scales of 2^16, 2^15, 2^14 and 2^13 are above 6,000; at 2^12 the step counts.",
         mistakes=(
-            Mistake(answer=3, diagnosis="2^13 is 8,192, still above 6,000: that step is skipped too."),
-            Mistake(answer=5, diagnosis="That counts the step that succeeds, at 4,096."),
-            Mistake(
-                answer=12,
-                diagnosis="That is the exponent at which it settles. Asked is how many steps it took.",
-            ),
-            Mistake(
-                answer=13,
-                diagnosis="That is the last exponent that overflows. Asked is how many steps were skipped.",
-            ),
-            Mistake(answer=4096, diagnosis="That is the scale at which it settles."),
-            Mistake(answer=2000, diagnosis="That is the growth interval; it says when the scale doubles."),
-            Mistake(
-                answer=3.4,
-                diagnosis="log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up.",
-            ),
-            Mistake(
-                answer=3.449,
-                diagnosis="log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up.",
-            ),
-            Mistake(
-                answer=math.log2(65_536 / 6_000),
-                diagnosis="log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up.",
-            ),
-            Mistake(answer=16, diagnosis="That is the exponent of the first scale. Count the halvings down to 6,000."),
-            Mistake(
-                answer=3.45,
-                diagnosis="log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up.",
-            ),
+            (3, "2^13 is 8,192, still above 6,000: that step is skipped too."),
+            (5, "That counts the step that succeeds, at 4,096."),
+            (12, "That is the exponent at which it settles. Asked is how many steps it took."),
+            (13, "That is the last exponent that overflows. Asked is how many steps were skipped."),
+            (4096, "That is the scale at which it settles."),
+            (2000, "That is the growth interval; it says when the scale doubles."),
+            (3.4, "log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up."),
+            (3.449, "log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up."),
+            (math.log2(65_536 / 6_000), "log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up."),
+            (16, "That is the exponent of the first scale. Count the halvings down to 6,000."),
+            (3.45, "log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up."),
         ),
     ),
     JudgedExercise(
@@ -553,39 +375,6 @@ EXERCISES = (
         title="A step that goes uphill",
         judge=_judge_master_step,
         because="Against the gradient, unscaled, in float32; the weights are its rounding.",
-        mistakes=(
-            Mistake(answer=_stepping(lambda m, g, s, lr: m.add_(lr * g.float() / s)), diagnosis="wrong sign"),
-            Mistake(
-                answer=_stepping(lambda m, g, s, lr: m.sub_(lr * g.float())),
-                diagnosis="still multiplied by the scale",
-            ),
-            Mistake(
-                answer=_stepping(lambda m, g, s, lr: m.sub_(lr * g.float() * s)),
-                diagnosis="by the scale twice",
-            ),
-            Mistake(
-                answer=_stepping(lambda m, g, s, lr: m.sub_(g.float() / s)),
-                diagnosis="The learning rate is missing",
-            ),
-            Mistake(answer=_stepping(_through_bfloat16), diagnosis=_LOST),
-            Mistake(
-                answer=_stepping(lambda m, g, s, lr: m.sub_(lr * g / s)), diagnosis="update itself was computed in BF16"
-            ),
-            Mistake(
-                answer=_stepping(lambda m, g, s, lr: m.add_(lr * g.float())),
-                diagnosis="Still uphill, and the gradient is still multiplied",
-            ),
-            Mistake(answer=_stepping(lambda m, g, s, lr: m.sub_(g.float())), diagnosis="both missing"),
-            Mistake(answer=_out_of_place, diagnosis="master did not move"),
-            Mistake(
-                answer=_stepping(lambda m, g, s, lr: m.sub_(lr * g.float() / s), torch.clone),
-                diagnosis="the model wants BF16",
-            ),
-            Mistake(
-                answer=_stepping(lambda m, g, s, lr: m.mul_(0.5)), diagnosis="I cannot tell which mistake"
-            ),
-            Mistake(answer=lambda m, g, s, lr: 1.0, diagnosis="returns the new BF16 weights"),
-        ),
     ),
     JudgedExercise(
         id="3.4",
@@ -593,21 +382,6 @@ EXERCISES = (
         judge=_judge_loop,
         accepted=(_without_cache,),
         because="The casts are made anew in each step, from the weights as they are.",
-        mistakes=(
-            Mistake(answer=_around_all, diagnosis="Still stale"),
-            Mistake(answer=_around_disabled, diagnosis="be it a disabled one"),
-            Mistake(answer=_without_autocast, diagnosis="autocast is gone"),
-            Mistake(answer=_sixteen_bit_weights, diagnosis="You made the weights BF16"),
-            Mistake(answer=_no_zero_grad, diagnosis="optimizer.zero_grad() is missing"),
-            Mistake(answer=_losses_of_nothing, diagnosis="nothing learns"),
-            Mistake(answer=_zeroed_before_the_step, diagnosis="zero_grad there, in this order?"),
-            Mistake(answer=_in_fp16, diagnosis="That is FP16"),
-            Mistake(answer=_deep_copy_loop, diagnosis="nothing learns"),
-            Mistake(answer=lambda m, o, b: per_step(m, o, b)[-1], diagnosis="Return the list of losses"),
-            Mistake(
-                answer=lambda m, o, b: per_step(m, o, b[:1]) * len(b), diagnosis="I cannot tell which mistake"
-            ),
-        ),
     ),
     JudgedExercise(
         id="3.5",
@@ -615,29 +389,6 @@ EXERCISES = (
         judge=_judge_clipping,
         accepted=(_zeroed_first,),
         because="The norm of the true gradients is compared with max_norm.",
-        mistakes=(
-            Mistake(answer=_step_of(), diagnosis="unscale_ is missing before it"),
-            Mistake(answer=_step_of(unscales="after"), diagnosis="unscale_ is missing before it"),
-            Mistake(answer=_step_of(unscales="before", clips=False), diagnosis="Nothing is clipped"),
-            Mistake(
-                answer=_step_of(steps="plain", clips=False, updates=False),
-                diagnosis="scaled gradients as they are",
-            ),
-            Mistake(answer=_step_of(steps="plain"), diagnosis="No inf checks were recorded"),
-            Mistake(
-                answer=_step_of(unscales="before", steps="plain"),
-                diagnosis="An infinite gradient went into the weights",
-            ),
-            Mistake(
-                answer=_step_of(unscales="before", updates=False), diagnosis="scaler.update() is missing"
-            ),
-            Mistake(
-                answer=_step_of(unscales="before", zeroes=False), diagnosis="optimizer.zero_grad() is missing"
-            ),
-            Mistake(answer=_updated_first, diagnosis="divided by the scale twice"),
-            Mistake(answer=_divided_by_hand, diagnosis="divided by the scale twice"),
-            Mistake(answer=_step_of(unscales="before", times=-1.0), diagnosis="I cannot tell which mistake"),
-        ),
     ),
     ChoiceExercise(
         id="3.6",
@@ -646,15 +397,9 @@ EXERCISES = (
         accepted=("B", "(b)", "b."),
         because="10 bytes per parameter, and no update is lost.",
         mistakes=(
-            Mistake(
-                answer="a",
-                diagnosis="It fits with 8 bytes, and stands still: at 1e-6 nearly every update is rounded away.",
-            ),
-            Mistake(
-                answer="c",
-                diagnosis="It trains, with 16 bytes per parameter: autocast saves none of the states.",
-            ),
-            Mistake(answer="d", diagnosis="It trains, with 16 bytes per parameter: 2 + 2 + 4 + 4 + 4."),
+            ("a", "It fits with 8 bytes, and stands still: at 1e-6 nearly every update is rounded away."),
+            ("c", "It trains, with 16 bytes per parameter: autocast saves none of the states."),
+            ("d", "It trains, with 16 bytes per parameter: 2 + 2 + 4 + 4 + 4."),
         ),
     ),
     FunctionExercise(
@@ -664,50 +409,40 @@ EXERCISES = (
         probes=_SCALES,
         because="Half at once, double rarely: the scale stays just below what overflows.",
         mistakes=(
-            Mistake(
-                answer=lambda scale, clean, overflowed, interval: (
-                    (scale / 2, 0) if overflowed else (scale * 2, 0)
-                ),
-                diagnosis="Your scale doubles after every clean step. It waits for the interval.",
+            (
+                lambda scale, clean, overflowed, interval: (scale / 2, 0) if overflowed else (scale * 2, 0),
+                "Your scale doubles after every clean step. It waits for the interval.",
             ),
-            Mistake(
-                answer=_scaled(grows_at=-1),
-                diagnosis="Your scale doubles one step late: this step counts too.",
-            ),
-            Mistake(answer=_scaled(grows_at=1), diagnosis="Your scale doubles one step early."),
-            Mistake(
-                answer=_scaled(halves=1),
-                diagnosis="An overflow must halve the scale, or the next step overflows again.",
-            ),
-            Mistake(answer=_scaled(resets=False), diagnosis="After an overflow counting starts again at 0."),
-            Mistake(
-                answer=lambda scale, clean, overflowed, interval: (
+            (_scaled(grows_at=-1), "Your scale doubles one step late: this step counts too."),
+            (_scaled(grows_at=1), "Your scale doubles one step early."),
+            (_scaled(halves=1), "An overflow must halve the scale, or the next step overflows again."),
+            (_scaled(resets=False), "After an overflow counting starts again at 0."),
+            (
+                lambda scale, clean, overflowed, interval: (
                     (scale / 2, clean + 1) if overflowed else next_scale(scale, clean, False, interval)
                 ),
-                diagnosis="A step that overflowed is not clean: counting starts again at 0.",
+                "A step that overflowed is not clean: counting starts again at 0.",
             ),
-            Mistake(
-                answer=lambda scale, clean, overflowed, interval: next_scale(scale, clean, overflowed, interval)[0],
-                diagnosis="The scale is right. Return the number of clean steps with it, as a pair.",
+            (
+                lambda scale, clean, overflowed, interval: next_scale(scale, clean, overflowed, interval)[0],
+                "The scale is right. Return the number of clean steps with it, as a pair.",
             ),
-            Mistake(
-                answer=lambda scale, clean, overflowed, interval: next_scale(scale, clean, overflowed, interval)[::-1],
-                diagnosis="Right, in the other order: first the scale, then the number of clean steps.",
+            (
+                lambda scale, clean, overflowed, interval: next_scale(scale, clean, overflowed, interval)[::-1],
+                "Right, in the other order: first the scale, then the number of clean steps.",
             ),
-            Mistake(
-                answer=lambda scale, clean, overflowed, interval: (
+            (
+                lambda scale, clean, overflowed, interval: (
                     (scale, clean)
                     if not overflowed and clean + 1 < interval
                     else next_scale(scale, clean, overflowed, interval)
                 ),
-                diagnosis="A clean step is counted: one more clean step in a row.",
+                "A clean step is counted: one more clean step in a row.",
             ),
-            Mistake(answer=_scaled(counts_on=True), diagnosis="After doubling counting starts again at 0."),
-            Mistake(
-                answer=lambda scale, clean, overflowed, interval: next_scale(
-                    scale, clean, not overflowed, interval
-                ),
-                diagnosis="You took overflowed the other way round.",
+            (_scaled(counts_on=True), "After doubling counting starts again at 0."),
+            (
+                lambda scale, clean, overflowed, interval: next_scale(scale, clean, not overflowed, interval),
+                "You took overflowed the other way round.",
             ),
         ),
     ),
@@ -716,23 +451,5 @@ EXERCISES = (
         title="Round by chance, on bits",
         judge=_judge_by_chance,
         because="On average nothing is lost, and no master copy is needed.",
-        mistakes=(
-            Mistake(answer=torch.Tensor.bfloat16, diagnosis="rounding without any chance"),
-            Mistake(
-                answer=lambda x: (x.view(torch.int32) & -(1 << 16)).view(torch.float32).bfloat16(),
-                diagnosis="rounding without any chance",
-            ),
-            Mistake(answer=_chance_below(1 << 16, ()), diagnosis="One chance decides for all values"),
-            Mistake(answer=_coin, diagnosis="a fair coin forgets"),
-            Mistake(answer=_chance_below(1 << 15), diagnosis="too little chance is added"),
-            Mistake(answer=_chance_below(1 << 16, dtype=torch.int64), diagnosis="give it dtype=torch.int32"),
-            Mistake(answer=_chance_below(1 << 16, mask=-1), diagnosis="the lower 16 bits still stand"),
-            Mistake(answer=_chance_below(1 << 16, seed=0), diagnosis="The same values go up in each call"),
-            Mistake(answer=_upside_down, diagnosis="Upside down"),
-            Mistake(answer=_chance_below(1 << 17), diagnosis="neither of the two neighbours"),
-            Mistake(answer=_in_place, diagnosis="You changed x itself"),
-            Mistake(answer=lambda x: round_by_chance(x).float(), diagnosis="to be a BF16 tensor"),
-            Mistake(answer=lambda x: round_by_chance(x)[:1], diagnosis="the shape"),
-        ),
     ),
 )

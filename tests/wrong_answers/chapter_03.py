@@ -1,0 +1,172 @@
+"""Wrong answers to the judged exercises of chapter 03, each with a part of what its judge has to say."""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+
+from memkit.book.exercises.chapter_03 import _around_all, _bf16, _no_zero_grad, _step_of, per_step
+from memkit.low_precision.sixteen_bit_adamw import round_by_chance
+
+
+def _stepping(update, weight=torch.Tensor.bfloat16):
+    def step(master, gradient, scale, lr):
+        update(master, gradient, scale, lr)
+        return weight(master)
+
+    return step
+
+
+def _through_bfloat16(master, gradient, scale, lr):
+    master.copy_((master - lr * gradient.float() / scale).bfloat16())
+
+
+def _out_of_place(master, gradient, scale, lr):
+    return (master - lr * gradient.float() / scale).bfloat16()
+
+
+def _around_disabled(model, optimizer, batches):
+    with _bf16(enabled=False):
+        return per_step(model, optimizer, batches)
+
+
+def _in_fp16(model, optimizer, batches):
+    return per_step(model, optimizer, batches, lambda: torch.autocast("cpu", dtype=torch.float16))
+
+
+def _zeroed_before_the_step(model, optimizer, batches):
+    losses = []
+    for inputs, targets in batches:
+        with _bf16():
+            loss = F.mse_loss(model(inputs).float(), targets)
+        loss.backward()
+        optimizer.zero_grad()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def _without_autocast(model, optimizer, batches):
+    return per_step(model, optimizer, batches, lambda: _bf16(enabled=False))
+
+
+def _sixteen_bit_weights(model, optimizer, batches):
+    model.bfloat16()
+    return _without_autocast(model, optimizer, [(x.bfloat16(), y.float()) for x, y in batches])
+
+
+def _losses_of_nothing(model, optimizer, batches):
+    with _bf16(), torch.no_grad():
+        return [F.mse_loss(model(inputs).float(), targets).item() for inputs, targets in batches]
+
+
+def _deep_copy_loop(model, optimizer, batches):
+    return per_step(copy.deepcopy(model), optimizer, batches)
+
+
+def _updated_first(model, optimizer, scaler, loss, max_norm):
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.update()
+    scaler.step(optimizer)
+    optimizer.zero_grad()
+    return True
+
+
+def _divided_by_hand(model, optimizer, scaler, loss, max_norm):
+    scaler.scale(loss).backward()
+    for parameter in model.parameters():
+        parameter.grad /= scaler.get_scale()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    return True
+
+
+def _coin(x):
+    bits = x.view(torch.int32)
+    up = torch.randint(0, 2, x.shape, dtype=torch.int32) << 16
+    return ((bits + up) & -(1 << 16)).view(torch.float32).bfloat16()
+
+
+def _chance_below(limit, shape=None, dtype=torch.int32, mask=-(1 << 16), seed=None):
+    def rounded(x):
+        size = x.shape if shape is None else shape
+        chance = None if seed is None else torch.Generator().manual_seed(seed)
+        bits = x.view(torch.int32) + torch.randint(0, limit, size, dtype=dtype, generator=chance)
+        return (bits & mask).view(torch.float32).bfloat16()
+
+    return rounded
+
+
+def _upside_down(x):
+    bits = x.view(torch.int32)
+    up = torch.rand(x.shape) > (bits & 0xFFFF) / 65_536
+    return ((bits & -(1 << 16)) + (up.int() << 16)).view(torch.float32).bfloat16()
+
+
+def _in_place(x):
+    bits = x.view(torch.int32)
+    bits += torch.randint(0, 1 << 16, x.shape, dtype=torch.int32)
+    return (bits & -(1 << 16)).view(torch.float32).bfloat16()
+
+
+WRONG = {
+    "3.3": (
+        (_stepping(lambda m, g, s, lr: m.add_(lr * g.float() / s)), "wrong sign"),
+        (_stepping(lambda m, g, s, lr: m.sub_(lr * g.float())), "still multiplied by the scale"),
+        (_stepping(lambda m, g, s, lr: m.sub_(lr * g.float() * s)), "by the scale twice"),
+        (_stepping(lambda m, g, s, lr: m.sub_(g.float() / s)), "The learning rate is missing"),
+        (_stepping(_through_bfloat16), "a small update is lost there"),
+        (_stepping(lambda m, g, s, lr: m.sub_(lr * g / s)), "update itself was computed in BF16"),
+        (_stepping(lambda m, g, s, lr: m.add_(lr * g.float())), "Still uphill, and the gradient is still multiplied"),
+        (_stepping(lambda m, g, s, lr: m.sub_(g.float())), "both missing"),
+        (_out_of_place, "master did not move"),
+        (_stepping(lambda m, g, s, lr: m.sub_(lr * g.float() / s), torch.clone), "the model wants BF16"),
+        (_stepping(lambda m, g, s, lr: m.mul_(0.5)), "I cannot tell which mistake"),
+        (lambda m, g, s, lr: 1.0, "returns the new BF16 weights"),
+    ),
+    "3.4": (
+        (_around_all, "Still stale"),
+        (_around_disabled, "be it a disabled one"),
+        (_without_autocast, "autocast is gone"),
+        (_sixteen_bit_weights, "You made the weights BF16"),
+        (_no_zero_grad, "optimizer.zero_grad() is missing"),
+        (_losses_of_nothing, "nothing learns"),
+        (_zeroed_before_the_step, "zero_grad there, in this order?"),
+        (_in_fp16, "That is FP16"),
+        (_deep_copy_loop, "nothing learns"),
+        (lambda m, o, b: per_step(m, o, b)[-1], "Return the list of losses"),
+        (lambda m, o, b: per_step(m, o, b[:1]) * len(b), "I cannot tell which mistake"),
+    ),
+    "3.5": (
+        (_step_of(), "unscale_ is missing before it"),
+        (_step_of(unscales="after"), "unscale_ is missing before it"),
+        (_step_of(unscales="before", clips=False), "Nothing is clipped"),
+        (_step_of(steps="plain", clips=False, updates=False), "scaled gradients as they are"),
+        (_step_of(steps="plain"), "No inf checks were recorded"),
+        (_step_of(unscales="before", steps="plain"), "An infinite gradient went into the weights"),
+        (_step_of(unscales="before", updates=False), "scaler.update() is missing"),
+        (_step_of(unscales="before", zeroes=False), "optimizer.zero_grad() is missing"),
+        (_updated_first, "divided by the scale twice"),
+        (_divided_by_hand, "divided by the scale twice"),
+        (_step_of(unscales="before", times=-1.0), "I cannot tell which mistake"),
+    ),
+    "3.8": (
+        (torch.Tensor.bfloat16, "rounding without any chance"),
+        (lambda x: (x.view(torch.int32) & -(1 << 16)).view(torch.float32).bfloat16(), "rounding without any chance"),
+        (_chance_below(1 << 16, ()), "One chance decides for all values"),
+        (_coin, "a fair coin forgets"),
+        (_chance_below(1 << 15), "too little chance is added"),
+        (_chance_below(1 << 16, dtype=torch.int64), "give it dtype=torch.int32"),
+        (_chance_below(1 << 16, mask=-1), "the lower 16 bits still stand"),
+        (_chance_below(1 << 16, seed=0), "The same values go up in each call"),
+        (_upside_down, "Upside down"),
+        (_chance_below(1 << 17), "neither of the two neighbours"),
+        (_in_place, "You changed x itself"),
+        (lambda x: round_by_chance(x).float(), "to be a BF16 tensor"),
+        (lambda x: round_by_chance(x)[:1], "the shape"),
+    ),
+}
