@@ -1,6 +1,7 @@
 """The command line: ``memkit report``, ``memkit snapshot`` and ``memkit compare``.
 
     memkit report my_module.py:build        the step that build() returns, traced without a GPU
+    memkit report config.json               a Hugging Face model, bf16, 1 sequence of 1,024 tokens, fused AdamW
     memkit snapshot FILE [--device N]       a recording of torch.cuda.memory._dump_snapshot
     memkit compare A B                      two recordings or traces (.pickle, .json, .json.gz): what grew
 
@@ -50,10 +51,14 @@ def device_in(text: str) -> int:
 
 
 def loaded_build(target: str) -> Callable:
-    """The function ``name`` of ``file.py:name`` or ``package.module:name``.
+    """The function ``name`` of ``file.py:name`` or ``package.module:name``; for a config.json a step of its model.
 
     Raises: ValueError: there is no such file, module or function.
     """
+    if target.endswith(".json"):
+        from memkit.program.hugging_face import hugging_face_build
+
+        return hugging_face_build(target)
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise ValueError(f"{target!r} is not of the form my_module.py:build or package.module:build")

@@ -9,6 +9,7 @@ Reading order:
 - ``strategies``: blocks that run twice, by any strategy
 - ``transformer``: GPT-2 and Llama in one small module, and their training step
 - ``sharded``: the step on one rank of many: DDP, ZeRO-1, ``fully_shard``
+- ``hugging_face``: a real module and its training step from a config.json alone
 - ``changed``: any program with one change made to it from outside
 - ``small_programs``: small steps worth measuring
 - ``small_gpt``: a character GPT on a poem that ships with the book
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.program.accumulation import train_window, windows
     from memkit.program.changed import PROGRAM_CHANGES, changed_build
     from memkit.program.doors import run_steps
+    from memkit.program.hugging_face import hugging_face_build, hugging_face_model
     from memkit.program.log import Log, timeline_of
     from memkit.program.sharded import one_rank_of, sharded_build, wrap_model
     from memkit.program.small_gpt import (

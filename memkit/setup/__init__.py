@@ -7,6 +7,7 @@ in ``formula.states``, its temporaries in ``formula.optimizer``, its constructor
 Reading order:
 
 - ``models``: a transformer's shape, and the published models as constants
+- ``hugging_face``: a config.json as a model's shape, or why it is none
 - ``recipes``: precisions and optimizers: which dtype each number of the step has
 - ``strategies``: activation recomputation: which parts of the forward run twice, and the code that asks for it
 - ``layouts``: one run on many ranks: what each keeps whole, and what it keeps a share of
@@ -17,6 +18,7 @@ from memkit import loaded_when_used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.setup.hugging_face import model_of_config, read_config
     from memkit.setup.layouts import Layout
     from memkit.setup.models import ModelConfig, gpt2_config, llama_config
     from memkit.setup.recipes import OptimizerConfig, Precision

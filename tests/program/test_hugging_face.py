@@ -1,0 +1,112 @@
+"""Models known by config.json alone: transformers' modules and published counts are the oracle."""
+
+import json
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the extra zoo")
+
+from hugging_face_configs import CONFIGS
+
+from memkit.formula.parameters import count_parameters
+from memkit.measuring.measure import measure_memory
+from memkit.program.hugging_face import hugging_face_build, hugging_face_model
+from memkit.setup.hugging_face import FAMILIES, model_of_config, read_config
+from memkit.tracing.trace import trace_memory
+from memkit.units import round_up
+
+TOKENS = 128
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 256,
+         "intermediate_size": 688, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 4096,
+         "max_position_embeddings": 512, "tie_word_embeddings": False}  # fmt: skip
+
+
+def weight_bytes(model) -> int:
+    """Bytes of every distinct parameter and buffer in the allocator's blocks."""
+    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    return sum(round_up(t.numel() * t.element_size()) for t in tensors.values())
+
+
+def traced(config, num_layers=None):
+    """Two traced steps, and the bytes of the same module on meta."""
+    trace = trace_memory(hugging_face_build(config, num_layers=num_layers, seq_len=TOKENS))
+    with torch.device("meta"):
+        return trace, hugging_face_model(config, num_layers, "bfloat16")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parameters_are_those_that_the_model_card_counts(name):
+    config, published = CONFIGS[name]
+    with torch.device("meta"):
+        assert sum(p.numel() for p in hugging_face_model(config).parameters()) == published
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_traced_from_the_configuration_alone(name):
+    trace, model = traced(CONFIGS[name][0], num_layers=2)
+    init = trace.at("init")
+    assert init.weights == pytest.approx(weight_bytes(model), rel=1e-3)
+    states = trace.at("optimizer").optimizer_states
+    assert states >= 4 * sum(p.numel() for p in model.parameters())
+    assert trace.peak_bytes >= init.weights + states
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", CONFIGS)
+def test_traced_whole(name):
+    trace, model = traced(CONFIGS[name][0])
+    parameters = sum(p.numel() for p in model.parameters())
+    assert trace.at("init").weights == pytest.approx(weight_bytes(model), rel=1e-3)
+    assert trace.at("optimizer").total_bytes >= 8 * parameters
+
+
+def test_traced_as_measured():
+    build = hugging_face_build(LLAMA, micro_batch_size=2, seq_len=64, dtype="float32", device="cpu")
+    measured = measure_memory(build, device="cpu").for_step(2)
+    assert trace_memory(build, device="cpu").for_step(2).peak_bytes == pytest.approx(measured.peak_bytes, rel=0.01)
+
+
+def test_checkpointing_lowers_the_activations():
+    plain, again = (trace_memory(hugging_face_build(LLAMA, is_checkpointed=way)) for way in (False, True))
+    assert again.at("forward").activations < plain.at("forward").activations - 3 * 4 * 1024 * 256
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_model_config_has_as_many_parameters_or_is_refused_in_words(name):
+    config, published = CONFIGS[name]
+    if config["model_type"] in FAMILIES:
+        assert count_parameters(model_of_config(config)) == published
+    else:
+        with pytest.raises(ValueError, match=f"model_type='{config['model_type']}' is no ModelConfig: "):
+            model_of_config(config)
+
+
+@pytest.mark.parametrize("name, words", [("Mixtral-8x7B", "experts"), ("DeepSeek-V2-Lite", "latent vector"),
+                                         ("t5-small", "encoder"), ("vit-base-patch16-224", "images")])
+def test_what_the_formula_lacks_is_named(name, words):
+    with pytest.raises(ValueError, match=words):
+        model_of_config(CONFIGS[name][0])
+
+
+def test_a_folder_a_file_and_a_dictionary_are_the_same(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    assert read_config(tmp_path) == read_config(tmp_path / "config.json") == read_config(LLAMA) == LLAMA
+
+
+@pytest.mark.parametrize("config, words", [
+    ("nowhere.json", "'nowhere.json' is no config.json"), ({}, "has no 'model_type'"), ([], "has no 'model_type'"),
+    ({"model_type": "llama"}, "has no 'architectures'"),
+    (LLAMA | {"architectures": ["SomeForCausalLM"]}, "'SomeForCausalLM' of 'llama' is not part of transformers"),
+    (LLAMA | {"architectures": ["LlamaModel"]}, "has no loss"),
+])  # fmt: skip
+def test_what_is_no_model_is_refused(config, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        hugging_face_model(config)
+
+
+def test_a_sequence_longer_than_the_positions_is_refused():
+    with pytest.raises(ValueError, match="seq_len=1024 is above the configuration's 512 positions"):
+        hugging_face_build(LLAMA, seq_len=1024)
+    with pytest.raises(ValueError, match="no 'hidden_size'"):
+        model_of_config({key: value for key, value in LLAMA.items() if key != "hidden_size"})
