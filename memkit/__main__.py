@@ -1,15 +1,18 @@
-"""The command line: ``memkit report``, ``memkit snapshot`` and ``memkit compare``.
+"""The command line: ``memkit report``, ``memkit fit``, ``memkit snapshot`` and ``memkit compare``.
 
     memkit report my_module.py:build        the step that build() returns, traced without a GPU
     memkit report config.json               a Hugging Face model, bf16, 1 sequence of 1,024 tokens, fused AdamW
+    memkit fit MODEL --card CARD --tokens N --seq-len N
+                                            every plan that fits, and the code of the best one; MODEL is a name
+                                            such as Llama-2-7B, or a config.json
     memkit snapshot FILE [--device N]       a recording of torch.cuda.memory._dump_snapshot
     memkit compare A B                      two recordings or traces (.pickle, .json, .json.gz): what grew
 
 Every command takes ``--json`` (the result as JSON), ``--html FILE`` (one self-contained page) and
-``--fail-above 22GiB`` for a CI job. It is compared with the bytes expected on the card (report), or with the peak
-of reserved bytes (snapshot; the second file of compare).
+``--fail-above 22GiB`` for a CI job. It is compared with the bytes expected on the card (report), the plan's peak (fit), or the
+peak of reserved bytes (snapshot; the second file of compare).
 
-Exit codes: 0 done; 1 above --fail-above; 2 an argument, a file or a program that cannot be used, said in one line;
+Exit codes: 0 done; 1 above --fail-above, or no plan fits; 2 an argument, a file or a program that cannot be used, said in one line;
 130 stopped by Ctrl-C.
 """
 
@@ -110,6 +113,41 @@ def changes_as_data(changes: Sequence) -> list[dict]:
     ]
 
 
+def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
+    """``memkit fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
+    from memkit.fitting.advice import steady_step
+    from memkit.fitting.plan_code import code_of
+    from memkit.fitting.plans import find_plans
+    from memkit.hardware.cards import CARDS
+    from memkit.setup.hugging_face import model_of_config
+    from memkit.setup.models import PUBLISHED_MODELS
+    from memkit.units import as_one_of
+
+    is_file = options.model.endswith(".json") or Path(options.model).is_dir()
+    model = model_of_config(options.model) if is_file else PUBLISHED_MODELS.get(options.model)
+    as_one_of("model", options.model, (*PUBLISHED_MODELS, *[options.model] * is_file))
+    card = CARDS[as_one_of("card", options.card, CARDS)]
+    progress(f"trying plans for {model.name} on one {card.name}")
+    found = find_plans(model, card, tokens_per_step=options.tokens, seq_len=options.seq_len)
+    progress("tracing the best" if found.fitting else "done")
+    plan = found.chosen
+    code = code_of(plan, options.code) if plan else ""
+    data = {
+        "model": model.name, "card": card.name, "chosen": plan and plan_as_data(plan), "code": code,
+        "front": [plan_as_data(p) for p in found.front], "missed": [plan_as_data(p) for p in found.missed],
+    }  # fmt: skip
+    needed = max(plan.peak_bytes, plan.traced_bytes or 0) if plan else sys.maxsize
+    return needed, f"{found}\n\n{code}".strip(), data, (steady_step(plan.setup),) if plan else ()
+
+
+def plan_as_data(plan) -> dict:
+    """A plan as plain data."""
+    return {
+        "name": plan.name, "peak_bytes": plan.peak_bytes, "traced_bytes": plan.traced_bytes, "seconds": plan.seconds,
+        "to_spare_bytes": plan.fit.expected_bytes, "verdict": plan.fit.verdict, "gives_up": plan.gives_up,
+    }  # fmt: skip
+
+
 def snapshot_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     """``memkit snapshot``: as ``report``, of a recording."""
     from memkit.fitting.diagnosis import diagnose_memory
@@ -171,6 +209,12 @@ def parser() -> argparse.ArgumentParser:
     one = commands.add_parser("report", help="a program, traced without a GPU", **kind)
     one.add_argument("target", metavar="my_module.py:build", help="build() makes model and optimizer, returns the step")
     one.add_argument("--steps", type=device_in, default=2, help="training steps to trace (2)")
+    fit = commands.add_parser("fit", help="every plan that fits a card, and its code", **kind)
+    fit.add_argument("model", help="a name such as Llama-2-7B, or a config.json")
+    fit.add_argument("--card", required=True, help="a name such as 'RTX 4090'")
+    fit.add_argument("--tokens", type=device_in, required=True, help="tokens between two optimizer steps")
+    fit.add_argument("--seq-len", type=device_in, required=True, help="tokens in a sequence")
+    fit.add_argument("--code", default="plain", help="plain (PyTorch), trainer (Hugging Face) or deepspeed")
     two = commands.add_parser("snapshot", help="a recording of a GPU's memory", **kind)
     two.add_argument("file", help="what torch.cuda.memory._dump_snapshot wrote")
     three = commands.add_parser("compare", help="two recordings: what grew", **kind)
@@ -209,13 +253,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"memkit: {name}{words}", file=sys.stderr)
         return UNUSABLE
     print(json.dumps(data, indent=1) if options.json else text)
+    if found == sys.maxsize:  # no plan fits
+        return ABOVE
     if options.fail_above is not None and found > options.fail_above:
         print(f"memkit: {format_bytes(found)} is above {format_bytes(options.fail_above)}", file=sys.stderr)
         return ABOVE
     return 0
 
 
-COMMANDS = {"report": report_command, "snapshot": snapshot_command, "compare": compare_command}
+COMMANDS = {"report": report_command, "fit": fit_command, "snapshot": snapshot_command, "compare": compare_command}
 
 if __name__ == "__main__":
     sys.exit(main())

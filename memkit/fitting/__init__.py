@@ -1,4 +1,4 @@
-"""Making it fit: what filled the memory, what would help, and the cheapest plan that fits a card.
+"""Making it fit: what filled the memory, what would help, and the plans that fit a card.
 
 Chapters 04, 05, 07 and 10.
 
@@ -12,6 +12,8 @@ Reading order:
 - ``diagnosis``: from a recording or a trace: peak, parts, lines, and the changes that help most
 - ``planner``: the cheapest recomputation that fits, traced before it is shown
 - ``batch_plan``: from a global batch in tokens to micro-batches, steps and ranks
+- ``plans``: every plan that fits a job, what it costs and gives up, and the one to take
+- ``plan_code``: a plan in plain PyTorch, for Hugging Face's trainer, for DeepSpeed
 - ``program_report``: a program nobody has run: its peak, its lines, its cards, and changes traced a second time
 """
 
@@ -32,7 +34,15 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.fitting.diagnosis import diagnose_memory
     from memkit.fitting.edits import growing_lines
     from memkit.fitting.growth import TwoRuns, compare_runs
+    from memkit.fitting.plan_code import (
+        code_of,
+        deepspeed_config,
+        plain_code,
+        trainer_arguments,
+        trainer_code,
+    )
     from memkit.fitting.planner import plan_recomputation
+    from memkit.fitting.plans import PlansFound, TrainingPlan, find_plans, plan_of
     from memkit.fitting.program_report import Report, report_on
     from memkit.fitting.recorded_parts import with_inferred_parts
     from memkit.fitting.room import fit_on, fits_of, left_out_of, planned_room

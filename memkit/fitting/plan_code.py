@@ -1,0 +1,112 @@
+"""A plan as code: in plain PyTorch, as arguments of Hugging Face's trainer, as a configuration of DeepSpeed.
+
+Each is text that runs as it is: the plain loop on a ``model`` whose blocks are ``model.blocks`` and a source
+``batches`` of (inputs, targets); the trainer's with today's names. What a library has no key for is said in a comment.
+"""
+
+import json
+
+from memkit.fitting.plans import TrainingPlan
+from memkit.setup.strategies import FULL, NONE
+from memkit.units import as_one_of
+
+OPTIM = {"AdamW": "adamw_torch_fused", "8-bit AdamW": "adamw_bnb_8bit", "Adafactor": "adafactor"}
+"""What the trainer's ``optim`` calls an optimizer."""
+
+
+def plain_code(plan: TrainingPlan, lr: float = 3e-4) -> str:
+    """One optimizer step in plain PyTorch."""
+    setup, steps = plan.setup, plan.setup.grad_accum_steps
+    lines = ["import torch"]
+    lines += ["import bitsandbytes as bnb"] if "8-bit" in setup.optimizer.name else []
+    lines += [*checkpoint_lines(plan), ""]
+    lines += ["model = model.to(torch.bfloat16)"] if setup.precision.weight_dtype == "bfloat16" else []
+    made = f"torch.optim.AdamW(model.parameters(), lr={lr}, fused=True)"
+    if "8-bit" in setup.optimizer.name:
+        made = f"bnb.optim.AdamW8bit(model.parameters(), lr={lr})"
+    loss = f"model(inputs, targets) / {steps}" if steps > 1 else "model(inputs, targets)"
+    forward = [f"    loss = {loss}"]
+    if setup.precision.uses_autocast:
+        where = f'torch.autocast("{setup.device}", torch.{setup.precision.compute_dtype})'
+        forward = [f"    with {where}:", f"        loss = {loss}"]
+    batch = f"micro-batches of {setup.micro_batch_size} × {setup.seq_len}"
+    return "\n".join([
+        *lines, f"optimizer = {made}", "", "def step():", f"    for _ in range({steps}):  # {batch}",
+        "        inputs, targets = next(batches)",
+        *(f"    {line}" for line in forward), "        loss.backward()", "    optimizer.step()",
+        "    optimizer.zero_grad()",
+        f"    return loss.detach() * {steps}" if steps > 1 else "    return loss.detach()",
+    ])  # fmt: skip
+
+
+def checkpoint_lines(plan: TrainingPlan) -> list[str]:
+    """The recomputation, by wrapping each block's forward."""
+    strategy = plan.setup.recomputation
+    if strategy == NONE:
+        return []
+    lines = ["from functools import partial", "from torch.utils.checkpoint import checkpoint"]
+    how = "use_reentrant=False"
+    if strategy.saved_ops:
+        lines += ["from torch.utils.checkpoint import create_selective_checkpoint_contexts", ""]
+        lines += strategy.code.splitlines()[:-1]
+        how += ", context_fn=context_fn"
+    blocks = "model.blocks" if strategy.period == 1 else f"model.blocks[::{strategy.period}]"
+    return [*lines, "", f"for block in {blocks}:", f"    block.forward = partial(checkpoint, block.forward, {how})"]
+
+
+def trainer_code(plan: TrainingPlan, name: str = "MODEL") -> str:
+    """The plan for TRL's ``SFTTrainer``, by arguments of TRL 1 and transformers 5."""
+    rows = [f"    {key}={value!r}," for key, value in trainer_arguments(plan).items()]
+    dtype = plan.setup.precision.weight_dtype
+    strategy, notes = plan.setup.recomputation, []
+    if strategy not in (NONE, FULL):
+        notes = [f"# gradient_checkpointing runs whole blocks again; {strategy.name!r} has no argument"]
+    return "\n".join([
+        "import torch", "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "from trl import SFTConfig, SFTTrainer", "",
+        f'model = AutoModelForCausalLM.from_pretrained("{name}", dtype=torch.{dtype})', *notes, "args = SFTConfig(",
+        *rows, ")", f'tokenizer = AutoTokenizer.from_pretrained("{name}")',
+        "trainer = SFTTrainer(model, args=args, processing_class=tokenizer, train_dataset=dataset)",
+        "trainer.train()",
+    ])  # fmt: skip
+
+
+def trainer_arguments(plan: TrainingPlan) -> dict:
+    """Arguments of ``SFTConfig``; but for ``max_length`` they are ``TrainingArguments``' too."""
+    setup = plan.setup
+    found = {
+        "output_dir": "out", "per_device_train_batch_size": setup.micro_batch_size,
+        "gradient_accumulation_steps": setup.grad_accum_steps, "max_length": setup.seq_len, "packing": True,
+        "bf16": setup.precision.uses_autocast, "optim": OPTIM[setup.optimizer.name],
+        "gradient_checkpointing": setup.recomputation != NONE, "learning_rate": 3e-4, "warmup_steps": 100,
+    }  # fmt: skip
+    if found["gradient_checkpointing"]:
+        found["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    return found
+
+
+def deepspeed_config(plan: TrainingPlan, stage: int = 0, offloads: bool = False) -> dict:
+    """The plan as DeepSpeed's JSON. Its bf16 keeps a float32 master copy, whatever the plan's weights are."""
+    setup = plan.setup
+    zero: dict = {"stage": stage}
+    if offloads:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    return {
+        "train_micro_batch_size_per_gpu": setup.micro_batch_size,
+        "gradient_accumulation_steps": setup.grad_accum_steps, "gradient_clipping": 1.0,
+        "bf16": {"enabled": True}, "zero_optimization": zero,
+    }  # fmt: skip
+
+
+def code_of(plan: TrainingPlan, kind: str = "plain") -> str:
+    """One of ``KINDS`` as text.
+
+    Raises: ValueError: no such kind.
+    """
+    as_one_of("kind", kind, KINDS)
+    if kind == "deepspeed":
+        return json.dumps(deepspeed_config(plan), indent=2)
+    return plain_code(plan) if kind == "plain" else trainer_code(plan)
+
+
+KINDS = ("plain", "trainer", "deepspeed")
