@@ -9,11 +9,11 @@
     memkit compare A B                      two recordings or traces (.pickle, .json, .json.gz): what grew
 
 Every command takes ``--json`` (the result as JSON), ``--html FILE`` (one self-contained page) and
-``--fail-above 22GiB`` for a CI job. It is compared with the bytes expected on the card (report), the plan's peak (fit), or the
-peak of reserved bytes (snapshot; the second file of compare).
+``--fail-above 22GiB`` for a CI job. It is compared with the bytes expected on the card (report), the plan's peak
+(fit), or the peak of reserved bytes (snapshot; the second file of compare).
 
-Exit codes: 0 done; 1 above --fail-above, or no plan fits; 2 an argument, a file or a program that cannot be used, said in one line;
-130 stopped by Ctrl-C.
+Exit codes: 0 done; 1 above --fail-above, or no plan fits; 2 an argument, a file or a program that cannot be used, said
+in one line; 130 stopped by Ctrl-C.
 """
 
 import argparse
