@@ -37,9 +37,10 @@ def test_the_front_door_has_its_functions():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_odd_arguments_end_in_words(name):
-    for value in ODD:
+    function = getattr(memkit, name)
+    for value in ODD if inspect.signature(function).parameters else ODD[:1]:
         try:
-            called(getattr(memkit, name), value)
+            called(function, value)
         except (ValueError, TypeError, FileNotFoundError) as error:
             assert len(str(error).split()) >= 3, f"{name}({value!r}): {error}"
             assert not RAW.search(str(error)), f"{name}({value!r}): {error}"

@@ -31,6 +31,12 @@ class Line:
     num_blocks: int
     num_bytes: int
 
+    @property
+    def row(self) -> tuple[str, str, str, str]:
+        """Its cells in a table."""
+        part = (self.part or "–").replace("_", " ")
+        return self.where, part, str(self.num_blocks), format_bytes(self.num_bytes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
@@ -95,11 +101,7 @@ class Diagnosis:
         return aligned_table(rows)
 
     def _lines(self) -> str:
-        rows = [["by line", "part", "blocks", "bytes"]]
-        for line in self.lines:
-            part = (line.part or "–").replace("_", " ")
-            rows.append([line.where, part, str(line.num_blocks), format_bytes(line.num_bytes)])
-        return aligned_table(rows)
+        return aligned_table([("by line", "part", "blocks", "bytes"), *(line.row for line in self.lines)])
 
 
 def changes_in_words(changes: tuple[Effect, ...]) -> str:

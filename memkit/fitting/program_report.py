@@ -39,10 +39,7 @@ class Report:
     def __str__(self) -> str:
         fits = [["card", "memory left, expected", "verdict"]]
         fits += [[fit.card, _signed(fit.expected_bytes), fit.verdict] for fit in self.fits]
-        lines = [["made at the peak by", "part", "blocks", "bytes"]]
-        for line in self.lines:
-            part = (line.part or "–").replace("_", " ")
-            lines.append([line.where, part, str(line.num_blocks), format_bytes(line.num_bytes)])
+        lines = [("made at the peak by", "part", "blocks", "bytes"), *(line.row for line in self.lines)]
         total = f"{self.name}: {format_bytes(self.allocated_bytes)} in tensors at the peak, "
         total += f"{format_bytes(self.expected_bytes)} expected on the card."
         tables = (str(self.timeline), aligned_table(lines), left_out_in_words(self.left_out), aligned_table(fits))

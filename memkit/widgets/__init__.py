@@ -1,6 +1,6 @@
 """The explorers of the chapters. A widget asks, draws and explains; it holds no formula and no advice.
 
-Loads matplotlib and ipywidgets, never torch.
+What the memory explorer says of a setup is ``memkit.fitting.advice``'s. Loads matplotlib and ipywidgets, never torch.
 
 Reading order:
 

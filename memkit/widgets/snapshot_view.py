@@ -1,6 +1,5 @@
 """A memory snapshot as a stacked timeline, offline: pick an allocation and read the line of the model that made it."""
 
-from collections import defaultdict
 from pathlib import Path
 
 from matplotlib.patches import PathPatch
@@ -8,6 +7,8 @@ from matplotlib.path import Path as Outline
 
 from memkit.allocator.replays import Replay
 from memkit.allocator.snapshot_replay import replay_snapshot
+from memkit.fitting.diagnosis import lines_of
+from memkit.fitting.edits import live_at
 from memkit.pictures.allocator import allocations_figure, band_path
 from memkit.pictures.bands import Band, stack_bands
 from memkit.pictures.picture import INK
@@ -96,16 +97,5 @@ class SnapshotView(Panel):
 
 def lines_at_peak(timeline: MemoryTimeline, totals: tuple[int, ...]) -> tuple[tuple[str, ...], ...]:
     """The lines that made what stands at the peak, as rows of a table, the largest first."""
-    alive = {}
-    for event in timeline.events[: totals.index(max(totals)) + 1]:
-        if event.num_bytes > 0:
-            alive[event.block] = event
-        else:
-            alive.pop(event.block, None)
-    lines: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for event in alive.values():
-        part = (event.part or "–").replace("_", " ")
-        lines[event.where or event.op or "not recorded", part].append(event.num_bytes)
-    ranked = sorted(lines.items(), key=lambda item: -sum(item[1]))[:NUM_LINES]
-    header = ("at the peak, by line", "part", "blocks", "bytes")
-    return header, *((*key, str(len(sizes)), format_bytes(sum(sizes))) for key, sizes in ranked)
+    lines = lines_of(live_at(timeline.events, totals.index(max(totals))))
+    return ("at the peak, by line", "part", "blocks", "bytes"), *(line.row for line in lines[:NUM_LINES])

@@ -1,4 +1,4 @@
-"""The planner's answers against traces: 200 recorded cases, of which 20 are judged again here."""
+"""The planner's answers against traces: of 200 recorded cases ten are judged again here, ten more by make exhaustive."""
 
 import json
 import random
@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 JUDGE = runpy.run_path(str(ROOT / "scripts" / "judge_planner.py"))
 RECORDED = json.loads((ROOT / "chapters" / "recordings" / "planner_judged_cpu.json").read_text(encoding="utf-8"))
 ANSWERS = ("chosen", "fits", "fits_by_default", "cheaper_that_fit", "cheaper_in_the_slack")
+EXHAUSTIVE = pytest.mark.exhaustive
 SETUP = TrainingSetup(
     model=LLAMA_3_8B, precision=PURE_BF16, seq_len=4096, micro_batch_size=2,
     optimizer=OptimizerConfig(implementation="fused"),
@@ -45,7 +46,9 @@ def test_the_recording_names_the_seeds_that_drew_its_cases():
         assert cards[0] == pytest.approx(cards[1], rel=0.1), "the card's size hangs on that day's prediction"
 
 
-@pytest.mark.parametrize("number", range(0, 200, 10))
+@pytest.mark.parametrize(
+    "number", [number if number % 20 else pytest.param(number, marks=EXHAUSTIVE) for number in range(0, 200, 10)]
+)
 def test_a_case_judged_again(number):
     recorded = RECORDED["cases"][number]
     case = {key: value for key, value in recorded.items() if key not in ANSWERS}
@@ -54,17 +57,20 @@ def test_a_case_judged_again(number):
     assert (again["chosen"], again["cheaper_that_fit"]) == (recorded["chosen"], recorded["cheaper_that_fit"])
 
 
-def test_the_cheapest_first_and_the_last_fits():
+@pytest.mark.parametrize("is_traced", [False, pytest.param(True, marks=EXHAUSTIVE)])
+def test_the_cheapest_first_and_the_last_fits(is_traced):
     for card in (76, 84, 120, 200):
-        plan = plan_recomputation(SETUP, card * GIB)
+        plan = plan_recomputation(SETUP, card * GIB, is_traced=is_traced)
         totals = [option.flops.total for option in plan.options]
         assert totals == sorted(totals)
         assert [option.fits for option in plan.options[:-1]] == [False] * (len(totals) - 1)
     assert plan.chosen.strategy is NONE
 
 
-def test_more_memory_never_costs_more_flops():
-    chosen = [plan_recomputation(SETUP, card * GIB).chosen for card in range(66, 110, 6)]
+@pytest.mark.parametrize("is_traced", [False, pytest.param(True, marks=EXHAUSTIVE)])
+def test_more_memory_never_costs_more_flops(is_traced):
+    cards = range(66, 110, 6)
+    chosen = [plan_recomputation(SETUP, card * GIB, is_traced=is_traced).chosen for card in cards]
     costs = [option.flops.total for option in chosen if option]
     assert costs == sorted(costs, reverse=True)
     assert len(set(costs)) > 2
