@@ -41,6 +41,7 @@ from memkit.low_precision.casts import (
     scaled_product,
 )
 from memkit.low_precision.scaling import DelayedScale, get_scaling
+from memkit.units import as_one_of
 
 OPERANDS = ("input", "weight", "gradient")
 
@@ -141,8 +142,7 @@ class Fp8Linear(nn.Linear):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, recipe: Fp8Recipe, kernel: str = "auto", seed: int = 0) -> "Fp8Linear":
-        if kernel not in ("auto", "emulated"):
-            raise ValueError(f"kernel={kernel!r} is not one of auto, emulated")
+        as_one_of("kernel", kernel, ("auto", "emulated"))
         with torch.device("meta"):
             layer = cls(linear.in_features, linear.out_features, bias=linear.bias is not None)
         layer.weight, layer.bias, layer.recipe, layer.kernel = linear.weight, linear.bias, recipe, kernel
@@ -211,8 +211,7 @@ def convert_to_fp8(model: nn.Module, recipe: str | Fp8Recipe, *, keep: tuple[str
     Raises: ValueError: an unknown recipe.
     """
     if isinstance(recipe, str):
-        if recipe not in FP8_RECIPES:
-            raise ValueError(f"recipe={recipe!r} is not one of {', '.join(FP8_RECIPES)}")
+        as_one_of("recipe", recipe, FP8_RECIPES)
         recipe = FP8_RECIPES[recipe]
     for name, module in list(model.named_modules()):
         if type(module) is nn.Linear and not any(text in name for text in keep):

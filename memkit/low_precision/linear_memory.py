@@ -22,6 +22,7 @@ from types import MappingProxyType
 from memkit.formats.dtypes import tensor_bytes
 from memkit.low_precision.scaling import SCALINGS
 from memkit.setup.models import ModelConfig
+from memkit.units import as_one_of
 
 E4M3, E2M1 = "float8_e4m3fn", "float4_e2m1fn"
 PLAIN = "bfloat16"
@@ -78,8 +79,7 @@ def linear_keeps(recipe: str | LinearKeeps, tokens: int, inputs: int, outputs: i
     Raises: ValueError: an unknown recipe, or sizes that its blocks do not tile.
     """
     if isinstance(recipe, str):
-        if recipe not in LINEAR_KEEPS:
-            raise ValueError(f"recipe={recipe!r} is not one of {', '.join(LINEAR_KEEPS)}")
+        as_one_of("recipe", recipe, LINEAR_KEEPS)
         recipe = LINEAR_KEEPS[recipe]
     casts = [
         cast_bytes((outputs, inputs) if i == 0 else (inputs, outputs), *cast)

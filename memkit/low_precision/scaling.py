@@ -36,7 +36,7 @@ from memkit.formats.blocks import BLOCK_FORMATS, encode_scales
 from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS, get_format
 from memkit.formats.rounding import encode
-from memkit.units import as_whole_number, bytes_of
+from memkit.units import as_one_of, as_whole_number, bytes_of
 
 RULES = ("exact", "power_of_two", "ocp_floor", "nvidia_round_up", "two_level", "unit")
 FLOAT32_MAX = np.finfo(np.float32).max
@@ -55,8 +55,7 @@ class Scaling:
     rule: str
 
     def __post_init__(self):
-        if self.rule not in RULES:
-            raise ValueError(f"rule={self.rule!r} is not one of {', '.join(RULES)}")
+        as_one_of("rule", self.rule, RULES)
 
     @property
     def is_square(self) -> bool:
@@ -159,8 +158,7 @@ def get_scaling(scaling: str | Scaling) -> Scaling:
     """
     if isinstance(scaling, Scaling):
         return scaling
-    if not isinstance(scaling, str) or scaling not in SCALINGS:
-        raise ValueError(f"scaling={scaling!r} is not one of {', '.join(SCALINGS)}")
+    as_one_of("scaling", scaling, SCALINGS)
     return SCALINGS[scaling]
 
 
@@ -257,8 +255,7 @@ class DelayedScale:
     def __post_init__(self):
         as_whole_number("history_len", self.history_len, 1)
         as_whole_number("margin", self.margin)
-        if self.algo not in ("max", "most_recent"):
-            raise ValueError(f"algo={self.algo!r} is not one of max, most_recent")
+        as_one_of("algo", self.algo, ("max", "most_recent"))
 
     def after(self, amax: float) -> "DelayedScale":
         """The state after a cast that saw ``amax``; where that is 0, infinite or NaN the factor stays."""

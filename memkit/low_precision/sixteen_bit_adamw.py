@@ -12,6 +12,8 @@ Sources: Micikevicius et al. 2018 (arXiv:1710.03740) for the master copy; Zamira
 import torch
 from torch import Tensor
 
+from memkit.units import as_one_of
+
 WRITES = ("nearest", "stochastic", "kahan", "master")
 
 
@@ -47,8 +49,7 @@ class SixteenBitAdamW(torch.optim.Optimizer):
 
     def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, *,
                  write: str = "nearest", copies_gradients: bool = False, seed: int = 0):  # fmt: skip
-        if write not in WRITES:
-            raise ValueError(f"write={write!r} is not one of {', '.join(WRITES)}")
+        as_one_of("write", write, WRITES)
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
         self.write, self.copies_gradients, self.seed, self.generator = write, copies_gradients, seed, None
 

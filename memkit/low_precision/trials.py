@@ -10,6 +10,7 @@ import numpy as np
 
 from memkit.formats.records import get_format
 from memkit.low_precision.scaling import DelayedScale, Scaled, relative_error, scale_to
+from memkit.units import as_one_of
 
 SHAPE = (128, 256)
 OUTLIER_FACTORS = tuple(10.0 ** (power / 2) for power in range(13))
@@ -46,8 +47,7 @@ def drawn(kind: str) -> np.ndarray:
 
     Raises: ValueError: an unknown kind.
     """
-    if kind not in DRAWS:
-        raise ValueError(f"kind={kind!r} is not one of {', '.join(DRAWS)}")
+    as_one_of("kind", kind, DRAWS)
     return DRAWS[kind](np.random.default_rng(0)).astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""The planner's answers against traces: of 200 recorded cases ten are judged again here, ten more by make exhaustive."""
+"""The planner's answers against traces: of 200 recorded cases ten are judged again here, ten more exhaustively."""
 
 import json
 import random

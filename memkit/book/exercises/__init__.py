@@ -29,7 +29,6 @@ from importlib import import_module
 from itertools import combinations
 from numbers import Real
 from types import CodeType, FunctionType
-from typing import NamedTuple
 
 from memkit.units import as_kind
 
@@ -44,13 +43,6 @@ class Feedback:
 
     def __repr__(self) -> str:
         return f"Exercise {self.exercise_id}: {self.status}" + (f". {self.text}" if self.text else "")
-
-
-class Mistake(NamedTuple):
-    """A wrong answer that readers give, and the sentence that says what went wrong in it; a plain pair does too."""
-
-    answer: object
-    diagnosis: str
 
 
 @dataclass(frozen=True, kw_only=True)
