@@ -8,8 +8,8 @@ Reading order:
 - ``stamped_text``: text that changes at every move of a slider
 - ``timeline``: bars by instant and part, for any timeline
 - ``comparison``: columns side by side
-- ``over_time``: every allocation of a step in order, stacked by part
 - ``breakdown``: a block with what it keeps, curves over batch or length, the memory hierarchy
+- ``over_time``: every allocation of a step in order, stacked by part
 - ``streams``: kernels and copies as bars on their streams
 - ``batch_plan``: one global batch in micro-batches of 1, 2, 4, ... sequences
 - ``bits``: one code, bit by bit

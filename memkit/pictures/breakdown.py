@@ -15,8 +15,8 @@ from memkit.units import format_bytes
 BLOCK = (
     ("norm 1", ("norm 1 input",)),
     ("query, key,\nvalue", ("norm 1 output",)),
-    ("scores,\nsoftmax", ("query", "key")),
-    ("dropout", ("softmax output", "softmax dropout mask")),
+    ("scores,\nsoftmax", ("query", "key", "softmax output")),
+    ("dropout", ("softmax dropout mask",)),
     ("weights\n× value", ("softmax dropout output", "value")),
     ("output\nmatrix", ("attention output",)),
     ("dropout", ("attention dropout mask",)),
@@ -88,7 +88,7 @@ def _hang(plot, x: float, top: float, kept: list, unit: float, colour: str) -> N
             short = short.removeprefix(prefix)
         plot.text(
             left + 0.17, number_y - 0.17, short.replace(" ", "\n"), fontsize=7.5, ha="center", va="top", color=GREY,
-            linespacing=0.9, rotation=0,
+            linespacing=1.15,
         )  # fmt: skip
 
 

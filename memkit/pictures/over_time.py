@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from itertools import groupby, pairwise
 
 from matplotlib.collections import PolyCollection
+from matplotlib.ticker import MultipleLocator
 
+from memkit.pictures.breakdown import round_step
 from memkit.pictures.picture import GREY, INK, Picture, hatched
-from memkit.pictures.timeline import LOOK, axis_top, memory_axis
+from memkit.pictures.timeline import LOOK, memory_axis
 from memkit.timeline import PARTS, Event, MemoryTimeline
 from memkit.units import format_bytes
 
@@ -41,7 +43,9 @@ def over_time_figure(panels: Mapping[str, MemoryTimeline], *, step: int = 2, tit
     if not panels:
         raise ValueError("over_time_figure needs at least one timeline")
     drawn = {name: steps_of(timeline, step) for name, timeline in panels.items()}
-    top = axis_top(max(sum(height[peak] for height in heights.values()) for heights, _, peak in drawn.values()))
+    highest = max(sum(height[peak] for height in heights.values()) for heights, _, peak in drawn.values())
+    tick = round_step(highest / 4)
+    top = tick * -(-highest * 16 // (15 * tick))  # a mark and its room above the highest moment
     picture = Picture(8.0, 1.0 + 1.75 * len(panels))
     told = []
     for number, (name, (heights, phases, peak)) in enumerate(drawn.items()):
@@ -49,6 +53,7 @@ def over_time_figure(panels: Mapping[str, MemoryTimeline], *, step: int = 2, tit
         bottom = 0.2 / (1.0 + 1.75 * len(panels)) + height * (len(panels) - 1 - number) + 0.06
         plot = picture.add_axes((0.1, bottom, 0.7, height - 0.1))
         _draw(plot, heights, phases, top)
+        plot.yaxis.set_major_locator(MultipleLocator(tick))
         total = sum(heights[part][peak] for part in PARTS)
         phase = next(phase for phase, start, end in phases if start <= peak < end)
         plot.plot([peak + 0.5], [total], "v", color=INK, markersize=6, clip_on=False)
@@ -97,6 +102,7 @@ def _draw(plot, heights: dict[str, list[int]], phases: list[tuple[str, int, int]
         outline += [(x + end, floor[x]) for x in range(width - 1, -1, -1) for end in (1, 0)]
         plot.add_collection(hatched(PolyCollection, [outline], facecolor=colour, hatch=hatch, linewidth=0))
         floor = ceiling
+    plot.stairs(floor, range(width + 1), color=INK, linewidth=0.7, baseline=None)  # so that a needle is seen
     for phase, start, end in phases:
         plot.axvline(end, color=GREY, linewidth=0.6, linestyle=(0, (2, 2)))
         if (end - start) / width > SHORTEST_NAMED:

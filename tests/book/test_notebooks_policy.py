@@ -16,11 +16,14 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from scripts import minutes
+
 CHAPTERS = Path(__file__).parents[2] / "chapters"
 NOTEBOOKS = sorted(CHAPTERS.glob("*.ipynb"))
 KERNELSPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)"}
 TAGS = {"setup", "nbval-ignore-output", "raises-exception"}
 MAX_BYTES = 2 * 1024 * 1024
+MOST_WORDS = 3450  # between blanks, with code, tables and fold-outs; chapter 06 is the longest
 RULES: list[Callable] = []
 
 
@@ -77,6 +80,11 @@ def word_count(notebook: dict) -> int:
     prose = " ".join(prose_of(cell) for cell in cells_of(notebook, "markdown") if not is_exercise(cell))
     without_markup = re.sub(r"<[^>]*>|\]\([^)]*\)|\$[^$]*\$|\|[-: |]+\|", " ", prose)
     return len(re.findall(r"[^\W\d_][\w'’-]*", without_markup))
+
+
+def words_in_all(notebook: dict) -> int:
+    """Everything between two blanks outside the exercises: code, tables and fold-outs too."""
+    return sum(len(source_of(cell).split()) for cell in cells_of(notebook, "markdown") if not is_exercise(cell))
 
 
 def is_short(notebook: dict) -> bool:
@@ -364,6 +372,21 @@ def size_of_a_chapter(notebook):
         yield f"{cells} cells besides the exercises; {least_cells} to 50"
     if not least_words <= words <= 3000:
         yield f"{words} words besides the exercises; {least_words} to 3000"
+    if (everything := words_in_all(notebook)) > MOST_WORDS:
+        yield f"{everything} words besides the exercises with code, tables and fold-outs; {MOST_WORDS} at most"
+
+
+@rule
+def minutes_are_computed(notebook):
+    if is_draft(notebook):
+        return
+    stated = [int(number) for number in minutes.TITLE.findall(source_of(notebook["cells"][0]))]
+    if stated != [minutes.chapter_minutes(notebook)]:
+        yield f"the title says {stated} minutes, not {minutes.chapter_minutes(notebook)}: run scripts/minutes.py"
+    said = {name: int(n) for cell in notebook["cells"] for name, n in minutes.SECTION.findall(source_of(cell))}
+    for name, wanted in minutes.section_minutes(notebook).items():
+        if said[name] != wanted:
+            yield f"{name} says {said[name]} minutes, not {wanted}: run scripts/minutes.py"
 
 
 @rule
@@ -422,7 +445,7 @@ def good_notebook() -> dict:
         "nbformat_minor": 5,
         "metadata": {"kernelspec": dict(KERNELSPEC), "language_info": {"name": "python"}},
         "cells": [
-            markdown_cell("title", "# 0 · Start here\n\n20 minutes · needs a laptop · no GPU memory"),
+            markdown_cell("title", "# 0 · Start here\n\n*5 minutes · needs a laptop · no GPU memory*"),
             code_cell("setup", "import math", 1, tags=["setup"]),
             markdown_cell("idea", "## Idea\n\nOne number at a time."),
             code_cell("number", "print(math.pi > 3)", 2, outputs=[printed("True\n")]),
@@ -526,6 +549,9 @@ BAD = [
     (size_of_a_chapter, as_chapter_one(cells=51, words=2500)),
     (size_of_a_chapter, as_chapter_one(cells=40, words=1999)),
     (size_of_a_chapter, as_chapter_one(cells=40, words=3001)),
+    (size_of_a_chapter, with_source(2, "## Idea\n\n" + "`code` " * MOST_WORDS)),
+    (minutes_are_computed, with_source(0, "# 0 · Start here\n\n*90 minutes · a laptop · no GPU memory*")),
+    (minutes_are_computed, with_source(2, "## Idea (90 minutes)\n\nOne number at a time.")),
     (one_setup, with_metadata(1, tags=[])),
 ]
 

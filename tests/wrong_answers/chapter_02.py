@@ -22,7 +22,8 @@ WRONG = {
         (lambda xs: moving_mean(xs) / 2, "in exact arithmetic it is 0.8648"),
     ),
     "2.8": (
-        (lambda x, gap, rng: np.rint(x / gap) * gap, "that is rounding to nearest"),
+        (lambda x, gap, rng: np.rint(x / gap) * gap, "Every 0.3 goes down, each time"),
+        (lambda x, gap, rng: np.ceil(x / gap) * gap, "Every 0.3 goes up, each time"),
         (
             lambda x, gap, rng: (np.floor(x / gap) + (rng.random() < x / gap - np.floor(x / gap))) * gap,
             "One coin decides for all values",

@@ -21,7 +21,9 @@ Reading order:
 - ``chapter_11``: cards, and what inference keeps
 """
 
+import dis
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -314,12 +316,13 @@ def _agree_times(given: Sequence, factor: float, wanted: Sequence, tolerance: fl
 
 
 def names_in(function: Callable) -> list[str]:
-    """Names of globals and attributes in a function's code, and in the functions inside it."""
-    found, todo = [], [getattr(function, "__code__", None)]
+    """Names of globals and attributes in a function's code, and in the functions inside it; "/" where it divides."""
+    found, todo = [], [getattr(inspect.unwrap(function), "__code__", None)]
     while todo:
         code = todo.pop()
         if isinstance(code, CodeType):
             found += code.co_names
+            found += [step.argrepr for step in dis.get_instructions(code) if step.opname == "BINARY_OP"]
             todo += code.co_consts
     return found
 

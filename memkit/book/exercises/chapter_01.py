@@ -69,15 +69,17 @@ def judge_batch(answer: object) -> str | None:
         "You took the label for 10**9 bytes. The card reports more: CARDS has them.": (
             CARD.label_gb * 10**9 - CONTEXT_BYTES, "full",
         ),
+        "You left 2·10⁹ bytes. 2 GiB are more.": (CARD.memory_bytes - 2 * 10**9, "full"),
     }  # fmt: skip
     if answer == largest_batch(ROOM_BYTES):
         return None
-    for diagnosis, (room_bytes, recomputation) in largest.items():
-        if answer == largest_batch(room_bytes, recomputation):
-            return diagnosis
+    ways = [words for words, slip in largest.items() if answer == largest_batch(*slip)]
+    if len(ways) == 1:
+        return ways[0]
     peak_bytes = estimate_memory(replace(ON_A100, micro_batch_size=answer)).peak_bytes
     fits = "fits: try one more" if peak_bytes <= ROOM_BYTES else "does not fit"
-    return f"With {answer} the peak is {format_bytes(peak_bytes)} of {format_bytes(ROOM_BYTES)}. It {fits}."
+    told = f"With {answer} the peak is {format_bytes(peak_bytes)} of {format_bytes(ROOM_BYTES)}. It {fits}."
+    return f"{told} If you did not just try one too many: {' Or: '.join(ways)}" if ways else told
 
 
 @cache
@@ -134,6 +136,7 @@ EXERCISES = (
                 ),
             ),
             (8 * 7 * 10**9, "7B is a name. The count is 6,738,415,616."),
+            (8 * 67 * 10**8, "You rounded the count to 6.7 billion. Three digits need three of the count."),
         ),
         accepted=(2 * 4 * 6.74e9, 53.9e9, 53_907_324_928),
     ),
@@ -178,6 +181,10 @@ EXERCISES = (
                 "Your answer is what one gets with the query or the output matrix, h times h missing.",
             ),
             (lambda h, L, v, k, f: llama_parameters(h, 1, v, k, f), "You counted one block. There are L."),
+            (
+                lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + L * h * (k - h),
+                "Three attention matrices of width k. Two are: query and output are h by h.",
+            ),
         ),
     ),
     FunctionExercise(
@@ -235,6 +242,18 @@ EXERCISES = (
             (
                 lambda b, s, h, a: 64 * s * b * h + 4 * a * b * s,
                 "These are float32 activations. The question has 16-bit values.",
+            ),
+            (
+                lambda b, s, h, a: 32 * s * b * h + 2 * a * b * s,
+                "The log-sum-exp is one float32 number per head and token: 4 bytes, not 2.",
+            ),
+            (
+                lambda b, s, h, a: 32 * s * b * h + 4 * a * b * s**2,
+                "One number per head and token, not per pair of tokens: 4abs.",
+            ),
+            (
+                lambda b, s, h, a: 16 * s * b * h + 4 * a * b * s,
+                "You counted the values of the 16-bit tensors. Each has 2 bytes.",
             ),
         ),
     ),

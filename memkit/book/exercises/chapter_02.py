@@ -22,10 +22,12 @@ def to_bfloat16(bits: int) -> int:
     return int(encode(value, "bfloat16", overflow="inf"))
 
 
-def share_moved(name: str) -> float:
+def share_moved(name: str, rounds_first: bool = True) -> float:
     """Share of the weights of exercise 2.6 that change when 1e-5 is taken off them in a format."""
-    weights = round_to(np.random.default_rng(0).normal(0, 0.02, 100_000), name, overflow="inf")
-    return float(np.mean(round_to(weights - 1e-5, name, overflow="inf") != weights))
+    drawn = np.random.default_rng(0).normal(0, 0.02, 100_000)
+    weights = round_to(drawn, name, overflow="inf")
+    moved = round_to((weights if rounds_first else drawn) - 1e-5, name, overflow="inf")
+    return float(np.mean(moved != weights))
 
 
 def moving_mean(xs: torch.Tensor) -> torch.Tensor:
@@ -118,7 +120,10 @@ def _judge_stochastic(answer) -> str | None:
             return (
                 "One coin decides for all values. Each value needs a chance of its own: rng.random(x.shape)."
             )
-        return "Every value goes the same way, each time: that is rounding to nearest, without any chance."
+        way = ("down", "up")[int(given[0] > 0.3)]
+        return f"Every 0.3 goes {way}, each time: nothing is left to chance."
+    if np.array_equal(given, answer(x, gap, np.random.default_rng(2))):
+        return "Another rng gives the same values. Draw from the one that is handed in."
     if abs(given.mean() - 0.3) > 0.005:  # ten standard deviations
         coin = ""
         if abs(given.mean() - 0.375) < 0.005:
@@ -126,6 +131,12 @@ def _judge_stochastic(answer) -> str | None:
         elif abs(given.mean() - 0.45) < 0.005:
             coin = " You go up where you should go down: the sign of the comparison is turned."
         return f"On average 0.3 became {given.mean():.3f}: the chance of going up is what is left over, 0.2.{coin}"
+    try:
+        shape = np.shape(answer(x.reshape(100, -1), gap, np.random.default_rng(1)))
+    except ValueError:
+        shape = None
+    if shape != (100, num // 100):
+        return "Right for a row, not for a matrix: x needs a chance for each of its values, rng.random(x.shape)."
     negative = np.asarray(answer(-x, gap, np.random.default_rng(1)))
     if abs(negative.mean() + 0.3) > 0.005:
         return f"Right for 0.3, but −0.3 became {negative.mean():.3f} on average: below is np.floor, also left of 0."
@@ -167,6 +178,8 @@ EXERCISES = (
             (-14.0, "The first bit is the sign, and 0 is plus."),
             (1.75, "That is the significand alone. Multiply by 2^(18 − 15)."),
             (28.0, "Twice too much: an exponent one too high. The field is 18 and the bias 15."),
+            (7.0, "Half of it: an exponent one too low. The field is 18 and the bias 15."),
+            (8.0, "That is the power alone. Multiply by the significand, 1 + 3/4."),
         ),
         accepted=(14, 14.0),
     ),
@@ -186,6 +199,8 @@ EXERCISES = (
             (_PARAMETERS * 6 // 8, "You gave each block a scale of 32 bits. NVFP4's has eight."),
             (_PARAMETERS * 20 // 8, "You added 16 bits a value. The 16 is the length of a block; it shares 8 bits."),
             (_PARAMETERS * 45 // 10, "That is the number of bits. The answer is in bytes."),
+            (_PARAMETERS * 5 // 8, "A scale of 16 bits a block, or of 8 bits for 8 values. It is 8 bits for 16."),
+            (39 * 10**8, "Rounded to two digits. Three are asked: 3.94."),
         ),
         accepted=(3.94e9, 7e9 * 4.5 / 8),
     ),
@@ -221,7 +236,7 @@ EXERCISES = (
         title="Round to BF16 with integers",
         right=to_bfloat16,
         probes=_PROBES,
-        forbidden=("torch", "np", "numpy", "struct", "float", "round_to", "encode", "decode"),
+        forbidden=("torch", "np", "numpy", "struct", "float", "round_to", "encode", "decode", "/"),
         shows=lambda value: f"{value:#x}",
         because="A carry out of the lower half is what rounding up is, also into the exponent and into infinity.",
         mistakes=(
@@ -259,6 +274,8 @@ EXERCISES = (
             (1 - share_moved("bfloat16"), "That is the share that stays. Asked is what moves."),
             (share_moved("float16"), "That is float16: its steps here are an eighth of BF16's."),
             (1.0, "In float64 every weight moves. Round the difference to BF16."),
+            (share_moved("bfloat16", rounds_first=False), "You took 1e-5 off before the weights were BF16."),
+            (round(share_moved("bfloat16"), 2), "Rounded to two digits. Three are asked."),
             (100 * share_moved("bfloat16"), "That is the number of percent. The answer is in share."),
             (100_000 * share_moved("bfloat16"), "That is how many of the 100,000 move. Divide by all of them."),
         ),

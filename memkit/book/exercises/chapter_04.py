@@ -214,6 +214,10 @@ EXERCISES = (
                 lambda L, g, block, inputs: L // g * inputs + g * block,
                 "You lost the last, shorter group: round the number of groups up.",
             ),
+            (
+                lambda L, g, block, inputs: ceil(L / g) * inputs + g * block + g * inputs,
+                "You added an input for every block of the live group. A block's bytes hold its input already.",
+            ),
         ),
     ),
     JudgedExercise(

@@ -11,7 +11,7 @@ import torch
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.snapshot_replay import replay_trace
 from memkit.allocator.snapshot_writer import predicted_snapshot
-from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
+from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise, unit_slip
 from memkit.measuring.small_card import SimulatedCard
 from memkit.program.small_programs import ragged_build
 from memkit.setup import models
@@ -64,8 +64,8 @@ def judge_validate(answer) -> str | None:
             card.reset_peak()
             given = answer(model, batches)
             peaks.append(card.peak_allocated_bytes - before)
-        if isinstance(given, torch.Tensor):
-            return "You returned a tensor: who logs it keeps a block on the card. Return a number, with .item()."
+        is_tensor = isinstance(given, torch.Tensor) and given.numel() == 1
+        given = given.item() if is_tensor else given
         if not isinstance(given, Real):
             return f"You returned a {type(given).__name__}. Return a number, the mean loss."
         if any(parameter.grad is not None for parameter in model.parameters()):
@@ -76,7 +76,11 @@ def judge_validate(answer) -> str | None:
             return f"The mean loss of these batches is {wanted:.4f}; yours is {given:.4f}."
         if max(seen, default=0) > ROWS:
             return f"You put {max(seen):,} rows through the model at once: all batches in one forward. Take one by one."
-    return _growth(peaks)
+    grows = _growth(peaks)
+    if is_tensor:
+        tensor = "You returned a tensor: who logs it keeps a block on the card. Return a number, with .item()."
+        return f"{grows} And: {tensor}" if grows else tensor
+    return grows
 
 
 def _growth(peaks: list[int]) -> str | None:
@@ -194,9 +198,11 @@ LEAK_BYTES = 256 * 4096 * 4
 
 
 def judge_mystery(answer) -> str | None:
-    if not (isinstance(answer, tuple) and len(answer) == 2):
+    if not (isinstance(answer, tuple | list) and len(answer) == 2):
         return "The answer is a pair: the name of the function, and the bytes it leaves behind per step."
     name, num_bytes = answer
+    if isinstance(name, Real) and isinstance(num_bytes, str):
+        return "The pair is turned round: the name of the function first, then the bytes."
     name = str(name).removesuffix("()").rpartition(".")[2]
     if name in ("encode", "features", "forward"):
         return f"Much is made in {name}, and freed again in each step. Which line's blocks are never freed?"
@@ -207,6 +213,8 @@ def judge_mystery(answer) -> str | None:
         return f"No line of the snapshot grows in {name!r}. growing_lines({events}) lists them."
     if num_bytes == 5 * LEAK_BYTES:
         return "The place is right. These are the bytes of all five steps; the question is about one."
+    if isinstance(num_bytes, Real) and (slip := unit_slip([num_bytes], [LEAK_BYTES], "bytes")):
+        return f"The place is right. {slip}"
     if num_bytes != LEAK_BYTES:
         return f"The place is right; {num_bytes!r} is not its bytes per step. A block of 256 by 4,096 float32 values."
     return None
@@ -275,6 +283,7 @@ EXERCISES = (
             (round((IN_USE - ALLOCATED - CACHED) * GIB), "That is bytes. Give GiB."),
             (round((IN_USE - ALLOCATED - CACHED) * GIB / 10**9, 3), "That is GB of 10⁹ bytes. Give GiB."),
             (IN_USE - ALLOCATED + CACHED, "You added the cache. It lies inside the allocator: take it away too."),
+            (CACHED, "That is the cache. It is reserved by PyTorch, so inside the allocator."),
             (0.8, "A little too small: the parts are given to a hundredth, keep two digits."),
             (ALLOCATED + CACHED, "That is what lies inside the allocator. What is the rest?"),
             (CAPACITY - ALLOCATED, "That is all that no tensor has: free, cached and outside. Which part is outside?"),
@@ -321,6 +330,15 @@ EXERCISES = (
                 "20 MiB are for requests below 10 MiB. One of 10 to 20 MiB gets no more than it needs.",
             ),
             (lambda n: segment_bytes(n) // MIB, "That is MiB. The driver is asked in bytes."),
+            (lambda n: n, "That is the request itself. The driver is asked for a segment, of 2 MiB at least."),
+            (
+                lambda n: segment_bytes(n) if n < 10 * MIB else (n // (2 * MIB) + 1) * 2 * MIB,
+                "You always add 2 MiB. A request that is a multiple of 2 MiB stays as it is.",
+            ),
+            (
+                lambda n: 2 * 10**6 if n <= 10**6 else 20 * 10**6 if n < 10**7 else -(-n // (2 * 10**6)) * 2 * 10**6,
+                "You took 1 MiB for 1,000,000 bytes. It is 1,048,576.",
+            ),
             (
                 lambda n: 2 * MIB if n < MIB else segment_bytes(n + (n == MIB)),
                 "One MiB itself still belongs to the small pool.",

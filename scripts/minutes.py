@@ -1,0 +1,75 @@
+"""The minutes of every chapter, computed and written: into titles, into headings of sections, into README's table.
+
+Text is read at 200 words a minute. Code is read, run and compared with what it prints at 5 lines a minute: that is
+what the 146 and 133 minutes leave for it in which chapters 02 and 04 were worked through. An experiment with a
+widget takes 2 minutes, an exercise what its header says. `tests/book/test_notebooks_policy.py` compares.
+"""
+
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+WORDS_A_MINUTE, LINES_A_MINUTE, MINUTES_AN_EXPERIMENT = 200, 5, 2
+SECTION = re.compile(r"^## (.+?) \((\d+) minutes?\)$", re.MULTILINE)
+TITLE = re.compile(r"^\*(\d+) minutes", re.MULTILINE)
+EXERCISE = re.compile(r"^\*\*Exercise .* · (\d+) min ·", re.MULTILINE)
+
+
+def minutes_of(text: str, is_code: bool) -> float:
+    """Minutes for a cell or a part of one, without what its exercise asks for."""
+    if is_code:
+        return sum(bool(line.strip()) for line in text.splitlines()) / LINES_A_MINUTE
+    shown = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
+    experiments = len(re.findall(r"^\d\. ", shown, re.MULTILINE)) if "xperiments" in shown else 0
+    return len(text.split()) / WORDS_A_MINUTE + MINUTES_AN_EXPERIMENT * experiments
+
+
+def parts_of(notebook: dict):
+    """(text, is code) of what a reader works through, cut at every heading of level 2; fold-outs of exercises aside."""
+    for cell in notebook["cells"]:
+        text, is_exercise = "".join(cell["source"]), cell["id"].startswith("ex-")
+        if cell["cell_type"] == "code":
+            yield ("" if is_exercise else text), True
+        elif not cell["id"].endswith(("-hints", "-solution")):
+            yield from ((part, False) for part in re.split(r"^(?=## )", text, flags=re.MULTILINE))
+
+
+def chapter_minutes(notebook: dict) -> int:
+    """A chapter with its exercises, to the nearest five minutes."""
+    minutes = sum(minutes_of(text, is_code) for text, is_code in parts_of(notebook))
+    minutes += sum(int(n) for text, is_code in parts_of(notebook) if not is_code for n in EXERCISE.findall(text))
+    return max(5, 5 * round(minutes / 5))
+
+
+def section_minutes(notebook: dict) -> dict[str, int]:
+    """Heading of a section that names minutes → minutes of what stands under it."""
+    found, heading = {}, None
+    for text, is_code in parts_of(notebook):
+        if not is_code and text.startswith("## "):
+            heading = SECTION.match(text)
+        if heading:
+            found[heading[1]] = found.get(heading[1], 0) + minutes_of(text, is_code)
+    return {name: max(2, round(minutes)) for name, minutes in found.items()}
+
+
+def with_minutes(notebook: dict) -> dict:
+    """The notebook with the minutes of its title and of its sections as computed."""
+    minutes, sections, cells = chapter_minutes(notebook), section_minutes(notebook), []
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            text = SECTION.sub(lambda m: f"## {m[1]} ({sections[m[1]]} minutes)", text)
+            text = TITLE.sub(f"*{minutes} minutes", text) if not cells else text
+        cells.append(cell | {"source": text.splitlines(keepends=True)})
+    return notebook | {"cells": cells}
+
+
+if __name__ == "__main__":
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for path in sorted((ROOT / "chapters").glob("*.ipynb")):
+        notebook = with_minutes(json.loads(path.read_text(encoding="utf-8")))
+        path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        row = re.compile(rf"(\(chapters/{path.name}\) \| .+ \| )\d+( \|)$", re.MULTILINE)
+        readme = row.sub(rf"\g<1>{chapter_minutes(notebook)}\2", readme)
+    (ROOT / "README.md").write_text(readme, encoding="utf-8")

@@ -1,0 +1,108 @@
+"""Answers to the exercises of chapters 00, 01, 02, 04, 07 and 11, written down before their judges were read.
+
+What was praised and is wrong, blamed and is right, or told the wrong mistake, stands here with the words it gets now.
+"""
+
+import struct
+from math import ceil
+
+import numpy as np
+import pytest
+import torch
+
+from memkit.book.exercises import check
+from memkit.book.exercises.chapter_07 import LEAK_BYTES
+from memkit.units import MIB
+
+P = 6_738_415_616
+
+
+def by_torch(bits):
+    narrow = torch.tensor([bits]).to(torch.int32).view(torch.float32).to(torch.bfloat16).view(torch.int16)
+    return int(narrow) & 0xFFFF
+
+
+def by_division(bits):
+    return round(bits / 65536)
+
+
+def by_struct(bits):
+    return struct.unpack("I", struct.pack("f", struct.unpack("f", struct.pack("I", bits))[0]))[0] >> 16
+
+
+def to_even(bits):
+    low, high = bits & 0xFFFF, bits >> 16
+    return high + (low > 0x8000 or (low == 0x8000 and high % 2 == 1))
+
+
+def own_generator(x, gap, rng):
+    below = np.floor(x / gap)
+    return (below + (np.random.default_rng(0).random(x.shape) < x / gap - below)) * gap
+
+
+def by_noise(x, gap, rng):
+    return np.floor(x / gap + rng.random(x.shape)) * gap
+
+
+def one_chance_a_row(x, gap, rng):
+    below = np.floor(x / gap)
+    return (below + (rng.random(len(x)) < x / gap - below)) * gap
+
+
+def returns_the_total(model, batches):
+    total = 0.0
+    for x in batches:
+        total += model(x).square().mean()
+    return total / len(batches)
+
+
+def returns_a_tensor(model, batches):
+    with torch.no_grad():
+        return sum(model(x).square().mean() for x in batches) / len(batches)
+
+
+TRIED = [
+    ("0.1", 7e8, "right", ""),
+    ("0.1", 667.6, "not yet", "the number of MiB"),
+    ("1.2", 6.7e9 * 8, "not yet", "rounded the count to 6.7 billion"),
+    ("1.2", 53.9, "not yet", "the number of GB"),
+    ("1.3", lambda h, L, v, k, f: 2 * v * h + L * (h * h + 3 * h * k + 3 * h * f + 2 * h) + h, "not yet", "of width k"),
+    ("1.4", lambda b, s, h, a: 32 * s * b * h + 2 * a * b * s, "not yet", "4 bytes, not 2"),
+    ("1.4", lambda b, s, h, a: 32 * s * b * h + 4 * a * b * s * s, "not yet", "not per pair"),
+    ("1.4", lambda b, s, h, a: 16 * s * b * h + 4 * a * b * s, "not yet", "Each has 2 bytes"),
+    ("1.6", 38, "not yet", "one too many: You took the label for GiB"),
+    ("1.6", 38, "not yet", "You left 2·10⁹ bytes"),
+    ("1.6", 36, "not yet", "try one more"),
+    ("2.1", 8, "not yet", "the power alone"),
+    ("2.1", 7, "not yet", "an exponent one too low"),
+    ("2.2", 7e9 * 5 / 8, "not yet", "16 bits a block, or of 8 bits for 8 values"),
+    ("2.2", 3.9e9, "not yet", "Three are asked"),
+    ("2.4", by_torch, "not yet", "uses torch"),
+    ("2.4", by_struct, "not yet", "uses struct"),
+    ("2.4", by_division, "not yet", "uses /"),
+    ("2.4", to_even, "right", ""),
+    ("2.6", 0.15, "not yet", "Three are asked"),
+    ("2.6", 0.24979, "not yet", "before the weights were BF16"),
+    ("2.8", lambda x, gap, rng: np.floor(x / gap) * gap, "not yet", "goes down, each time"),
+    ("2.8", own_generator, "not yet", "Another rng gives the same values"),
+    ("2.8", one_chance_a_row, "not yet", "not for a matrix"),
+    ("2.8", by_noise, "right", ""),
+    ("4.3", lambda L, g, block, inputs: ceil(L / g) * inputs + g * (block + inputs), "not yet", "its input already"),
+    ("7.2", 0.61, "not yet", "That is the cache"),
+    ("7.3", lambda n: n, "not yet", "the request itself"),
+    ("7.3", lambda n: 2 * MIB if n <= MIB else 20 * MIB if n < 10 * MIB else (n // (2 * MIB) + 1) * 2 * MIB, "not yet",
+     "You always add 2 MiB"),
+    ("7.4", returns_the_total, "not yet", "with it what its forward saved. And: You"),
+    ("7.4", returns_a_tensor, "not yet", "You returned a tensor"),
+    ("7.6", ["statistics", LEAK_BYTES], "right", ""),
+    ("7.6", (LEAK_BYTES, "statistics"), "not yet", "turned round"),
+    ("7.6", ("statistics", LEAK_BYTES / MIB), "not yet", "the number of MiB"),
+    ("11.1", 25_700, "right", ""),
+    ("11.2", 3.25, "not yet", "in GB/s"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("exercise_id, answer, status, words", TRIED)
+def test_an_answer_gets_its_words(exercise_id, answer, status, words):
+    feedback = check(exercise_id, answer)
+    assert feedback.status == status and words in feedback.text, feedback
