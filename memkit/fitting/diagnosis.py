@@ -8,6 +8,7 @@ they are inferred from its pattern the page says so, and where they cannot be it
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import fill
 
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.replays import Replay
@@ -110,7 +111,7 @@ def changes_in_words(changes: tuple[Effect, ...]) -> str:
         return "Nothing tried here saves a byte."
     rows = [["what would help most", "saves", "peak reserved then", "known by"]]
     rows += [[c.name, format_bytes(c.saved_bytes), format_bytes(c.after_bytes), c.how] for c in changes]
-    return "\n".join([aligned_table(rows), *(f"{c.name}: {c.why}" for c in changes)])
+    return "\n".join([aligned_table(rows), *(fill(f"{c.name}: {c.why}", 110) for c in changes)])
 
 
 def diagnose_memory(

@@ -126,7 +126,7 @@ def note_on(nearest: Nearest) -> str:
 
 def scaled_block_figure(values: Sequence[float], scales: Mapping[str, float], fmt: str, title: str) -> Picture:
     """Where the values of one block land for each scale: dots above, the format's values times the scale below."""
-    picture = Picture(height_inches=0.75 + 1.15 * len(scales))
+    picture = Picture(height_inches=0.75 + 1.4 * len(scales))
     height = picture.get_figheight()
     plot = picture.add_axes((0.03, 0.02, 0.94, 1 - 0.5 / height))
     held = {}
