@@ -1,13 +1,18 @@
 """Judge the formula: random setups estimated and traced on CUDA's rules, every instant compared to the byte.
 
-    python scripts/judge_estimate.py [--seed N] [--cases 300]
+    python scripts/judge_estimate.py [--seed N] [--cases 300] [--record FILE]
 
-Without ``--seed`` a new one is drawn; it is printed, so that a finding can be found again.
+Without ``--seed`` a new one is drawn; it is printed, so that a finding can be found again. With ``--record`` the
+judging goes on where the file ends.
 """
 
 import argparse
+import json
 import random
 import secrets
+from pathlib import Path
+
+import torch
 
 from memkit.formula.estimate import estimate_memory
 from memkit.program.transformer import training_build
@@ -23,7 +28,7 @@ OPTIMIZERS = ("SGD", "SGD momentum", "Adam", "AdamW", "AdamW amsgrad", "Adafacto
 
 
 def random_model(r: random.Random, seq_len: int) -> ModelConfig:
-    """GPT-2, Llama or a mixture of both, up to 4 layers."""
+    """GPT-2, Llama or a mixture of both, up to 3 layers."""
     heads, head_dim = r.choice((1, 2, 4, 8, 12, 16, 20)), r.choice((32, 36, 64, 64, 64, 80, 128, 264))
     family, choices = r.choice(("GPT-2", "Llama", "mixed")), {}
     if family == "GPT-2":
@@ -36,7 +41,7 @@ def random_model(r: random.Random, seq_len: int) -> ModelConfig:
         choices["num_kv_heads"] = r.choice([n for n in range(1, heads + 1) if heads % n == 0])
         choices["intermediate_size"] = r.choice((0, 8 * r.randint(1, 300), r.randint(1, 3000)))
     return ModelConfig(
-        name=family, num_layers=r.randint(1, 4), hidden_size=heads * head_dim, num_heads=heads, head_dim=head_dim,
+        name=family, num_layers=r.choice((1, 1, 1, 1, 1, 2, 2, 3)), hidden_size=heads * head_dim, num_heads=heads, head_dim=head_dim,
         vocab_size=r.choice((100, 8192, 32000, r.randint(2, 60000))), max_seq_len=seq_len + r.choice((0, 100)),
         **choices,
     )  # fmt: skip
@@ -53,37 +58,53 @@ def random_setup(r: random.Random) -> TrainingSetup:
     return TrainingSetup(
         model=random_model(r, seq_len), precision=PRECISIONS[r.choice(TORCH_PRECISIONS)],
         optimizer=OptimizerConfig(name=name, implementation=how), seq_len=seq_len,
-        micro_batch_size=r.choice((1, 1, 2, 3, 4, 8)), grad_accum_steps=r.choice((1, 1, 2, 3)),
+        micro_batch_size=r.choice((1, 1, 2, 3, 4, 8)), grad_accum_steps=r.choice((1, 1, 1, 2, 3)),
         attention=r.choice(ATTENTIONS), recomputation=r.choice(list(RECOMPUTATIONS)), dropout=r.choice((0.0, 0.1)),
         uses_fused_norm=r.random() < 0.7, uses_fused_gelu=r.random() < 0.7, upcasts_logits=r.random() < 0.3,
         sets_grads_to_none=r.random() < 0.8,
     )  # fmt: skip
 
 
+def judged(setup: TrainingSetup) -> dict:
+    """How many instants there are and are equal, both peaks and, where they differ, the widest difference."""
+    estimated, traced = estimate_memory(setup), trace_memory(training_build(setup))
+    pairs = [(e, traced.at(e.name, e.step, e.micro_batch)) for e in estimated.instants]
+    wrong = [(e, t) for e, t in pairs if e != t]
+    found = {"instants": len(pairs), "wrong": len(wrong), "peak": [estimated.peak_bytes, traced.peak_bytes]}
+    if wrong:
+        e, t = max(wrong, key=lambda pair: abs(pair[0].total_bytes - pair[1].total_bytes))
+        parts = {part: [e.parts[part], t.parts[part]] for part in e.parts if e.parts[part] != t.parts[part]}
+        found |= {"at": f"{e.name}, step {e.step}", "parts": parts, "setup": str(setup)}
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**9))
-    parser.add_argument("--cases", type=int, default=300)
+    parser.add_argument("--seed", type=int, help="a new one is drawn without it, or taken from the record")
+    parser.add_argument("--cases", type=int, default=300, help="how many more")
+    parser.add_argument("--record", type=Path, help="a file that is gone on with, and written")
     asked = parser.parse_args()
-    num_setups = num_peaks = num_instants = num_equal = 0
-    for number in range(asked.cases):
+    record = {"seed": asked.seed or secrets.randbelow(10**9), "torch": torch.__version__, "drawn": 0, "setups": 0}
+    record |= {"equal_peaks": 0, "instants": 0, "equal_instants": 0, "differ": {}}
+    if asked.record and asked.record.exists():
+        record = json.loads(asked.record.read_text(encoding="utf-8"))
+    for number in range(record["drawn"], record["drawn"] + asked.cases):
+        record["drawn"] = number + 1
         try:
-            setup = random_setup(random.Random(f"{asked.seed} {number}"))
+            setup = random_setup(random.Random(f"{record['seed']} {number}"))
         except ValueError:
             continue
-        estimated, traced = estimate_memory(setup), trace_memory(training_build(setup))
-        pairs = [(e, traced.at(e.name, e.step, e.micro_batch)) for e in estimated.instants]
-        wrong = [(e, t) for e, t in pairs if e != t]
-        num_setups, num_instants = num_setups + 1, num_instants + len(pairs)
-        num_equal += len(pairs) - len(wrong)
-        num_peaks += estimated.peak_bytes == traced.peak_bytes
-        if wrong:
-            e, t = max(wrong, key=lambda pair: abs(pair[0].total_bytes - pair[1].total_bytes))
-            parts = ", ".join(f"{p} {e.parts[p]:,} {t.parts[p]:,}" for p in e.parts if e.parts[p] != t.parts[p])
-            print(f"{asked.seed} {number}: {len(wrong)} instants; {e.name}, step {e.step}: {parts}", flush=True)
-            ratio = estimated.peak_bytes / traced.peak_bytes - 1
-            print(f"    peak {estimated.peak_bytes:,} {traced.peak_bytes:,} ({ratio:+.2%}) {setup}", flush=True)
-    print(f"seed {asked.seed}: {num_setups} setups, peak equal in {num_peaks}, {num_equal} of {num_instants} instants")
+        found = judged(setup)
+        record["setups"] += 1
+        record["equal_peaks"] += found["peak"][0] == found["peak"][1]
+        record["instants"] += found["instants"]
+        record["equal_instants"] += found["instants"] - found["wrong"]
+        if found["wrong"]:
+            record["differ"][str(number)] = found
+            print(number, found, flush=True)
+    if asked.record:
+        asked.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print({name: value for name, value in record.items() if name != "differ"})
 
 
 if __name__ == "__main__":

@@ -137,17 +137,18 @@ def rms_norm_in_steps(page: Page, weight: Value, x: Value, label: str) -> Value:
     tape, width = page.tape, page.model.hidden_size
     wide = tape.cast(x, "float32")
     square = power(page, wide)
-    mean = tape.run("mean", [square], "b s 1", "float32")
+    along = page.highest(sum_buffers([(width, 1)], [(page.num_tokens, width)]))
+    mean = tape.run("mean", [square], "b s 1", "float32", forward_scratch_bytes=along)
     tape.drop(square)
     inverse = tape.run("rsqrt", [mean], "b s 1", "float32", name=f"{label} 1/rms", keeps_out=True)
     tape.drop(mean)
-    along = page.highest(sum_buffers([(width, 1)], [(page.num_tokens, width)]))
     keeps, name = [wide, inverse], f"{label} normalised"
     y = tape.run("mul", keeps, x.axes, "float32", name=name, keeps=keeps, modes=(NEW, FULL), sum_scratch_bytes=along)
     tape.drop(inverse)
     if wide is not x:
         tape.drop(wide)
     casts_first = not page.setup.uses_fused_norm  # PythonRMSNorm; torch's own composite scales first
+    normalised = y
     for casts in (casts_first, not casts_first):
         before = y
         if casts:
@@ -158,8 +159,9 @@ def rms_norm_in_steps(page: Page, weight: Value, x: Value, label: str) -> Value:
                 "mul", [weight, y], x.axes, y.dtype, name=f"{label} output", by="mul by the weight", keeps=[weight, y],
                 modes=(FULL, NEW), sum_scratch_bytes=down,
             )  # fmt: skip
-        if y is not before:
+        if y is not before and not (casts_first and before is normalised):
             tape.drop(before)
+    tape.drop(normalised)  # Python's name for it lives until the function returns
     return y
 
 

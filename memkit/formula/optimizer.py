@@ -11,9 +11,11 @@ Source: ``_multi_tensor_adam`` and ``_single_tensor_adam`` of torch/optim/adam.p
 and _adafactor.py (2.13).
 """
 
+import math
 from collections.abc import Iterable
 
 from memkit.formats.dtypes import tensor_bytes
+from memkit.formula.kernels import sum_buffers
 from memkit.formula.parameters import Parameter
 from memkit.formula.shares import kept_parameters, stepped_parameters
 from memkit.formula.states import StateTensor, optimizer_tensors, weight_tensors
@@ -57,7 +59,7 @@ def write_step(setup: TrainingSetup, tape: Tape, layout: Layout | None = None) -
     is_on_host = layout is not None and layout.offloads and setup.device == "cuda"
     if is_on_host or implementation == "fused" or name in WITHOUT_TEMPORARIES:
         return
-    temporaries = Temporaries(tape, setup.precision.moment_dtype)
+    temporaries = Temporaries(tape, setup.precision.moment_dtype, setup.device == "cuda")
     parameters = stepped_parameters(setup.model, layout)
     if name == "Adafactor":
         write = _adafactor_lists if implementation == "foreach" else _adafactor_one_by_one
@@ -71,8 +73,8 @@ def write_step(setup: TrainingSetup, tape: Tape, layout: Layout | None = None) -
 class Temporaries:
     """Tensors of an update, computed in the dtype of the moments; a Python name holds one until it holds the next."""
 
-    def __init__(self, tape: Tape, dtype: str):
-        self.tape, self.dtype = tape, dtype
+    def __init__(self, tape: Tape, dtype: str, is_cuda: bool):
+        self.tape, self.dtype, self.is_cuda = tape, dtype, is_cuda
         self.names: dict[str, Storage] = {}
 
     def one(self, count: int) -> Storage:
@@ -83,52 +85,75 @@ class Temporaries:
         """A list of new tensors."""
         return [self.one(count) for count in counts]
 
+    def reduced(self, shape: tuple[int, ...], axis: int | None = None) -> Storage:
+        """A norm or a mean along one axis, or of the whole; its kernel's scratch comes and goes beside it."""
+        walks = [(size, math.prod(shape[i + 1 :])) for i, size in enumerate(shape)]
+        along = walks if axis is None else [walks.pop(axis)]
+        kept = [] if axis is None else walks
+        out = self.one(math.prod(size for size, _ in kept))
+        for sizes in sum_buffers(along, kept) if self.is_cuda else ():
+            self.free([self.tape.allocate(size) for size in sizes])
+        return out
+
+    def measure(self, shape: tuple[int, ...]) -> None:
+        """The norm of a whole tensor, which Python reads and lets go."""
+        self.free([self.reduced(shape)])
+
     def free(self, storages: Iterable[Storage]) -> None:
         """They go out of scope."""
         for storage in storages:
             self.tape.release(storage)
 
-    def assign(self, name: str, count: int) -> None:
+    def assign(self, name: str, new: Storage) -> None:
         """A new tensor under a name, whose old one is freed after it is made."""
-        before = self.names.get(name)
-        self.names[name] = self.one(count)
-        self.tape.release(before)
+        self.tape.release(self.names.get(name))
+        self.names[name] = new
 
 
 def _adam_one_by_one(temporaries: Temporaries, parameters: Iterable[Parameter]) -> None:
     """√v is born, then √v / √(1 - β₂ᵗ); the first is freed; the second stays until the next one replaces it."""
     for parameter in parameters:
         root = temporaries.one(parameter.count)
-        before = temporaries.names.get("denominator")
-        temporaries.names["denominator"] = temporaries.one(parameter.count)
-        temporaries.free([root, before])
+        denominator = temporaries.one(parameter.count)
+        temporaries.free([root])
+        temporaries.assign("denominator", denominator)
     temporaries.free(temporaries.names.values())
 
 
 def _adafactor_lists(temporaries: Temporaries, parameters: Iterable[Parameter]) -> None:
     """All matrices, then all vectors. The second moment of a matrix is multiplied out: row · column."""
     matrices = [p for p in parameters if len(p.shape) > 1]
-    vectors = [p.count for p in parameters if len(p.shape) == 1]
-    for axis in (0, 1):
-        temporaries.free(temporaries.all(p.shape[axis] for p in matrices))
+    vectors = [p for p in parameters if len(p.shape) == 1]
+    for p in matrices:
+        temporaries.measure(p.shape)
+    for axis in (-1, -2):
+        temporaries.free([temporaries.reduced(p.shape, axis) for p in matrices])
     estimates = temporaries.all(p.count for p in matrices)
-    temporaries.free(temporaries.all(1 for _ in matrices))  # means of the row factors
-    temporaries.free(temporaries.all(vectors))  # squared gradients; Python still holds the estimates
-    updates = temporaries.all(vectors)
-    temporaries.free([*estimates, *updates])
+    temporaries.free([temporaries.reduced((p.shape[0],)) for p in matrices])  # means of the row factors
+    for p in (*matrices, *vectors):  # updates of the matrices, and weights of the vectors
+        temporaries.measure(p.shape)
+    temporaries.free(temporaries.all(p.count for p in vectors))  # squared gradients; Python still holds the estimates
+    updates = temporaries.all(p.count for p in vectors)
+    temporaries.free(estimates)
+    for p in vectors:
+        temporaries.measure(p.shape)
+    temporaries.free(updates)
 
 
 def _adafactor_one_by_one(temporaries: Temporaries, parameters: Iterable[Parameter]) -> None:
     """One tensor at a time."""
-    for parameter in parameters:
-        if len(parameter.shape) > 1:
-            temporaries.assign("row mean", parameter.shape[0])
-            temporaries.assign("column mean", parameter.shape[1])
-            estimate, mean = temporaries.one(parameter.count), temporaries.one(1)
-            temporaries.free([mean, estimate])
+    for p in parameters:
+        temporaries.measure(p.shape)
+        if len(p.shape) > 1:
+            temporaries.assign("row mean", temporaries.reduced(p.shape, -1))
+            temporaries.assign("column mean", temporaries.reduced(p.shape, -2))
+            update = temporaries.one(p.count)
+            temporaries.free([temporaries.reduced(p.shape[:1])])
         else:
-            temporaries.assign("squared gradient", parameter.count)
-        temporaries.assign("update", parameter.count)
+            temporaries.assign("squared gradient", temporaries.one(p.count))
+            update = temporaries.one(p.count)
+        temporaries.assign("update", update)
+        temporaries.measure(p.shape)
     temporaries.free(temporaries.names.values())
 
 

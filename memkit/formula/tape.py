@@ -190,7 +190,7 @@ class Tape:
         self, op: str, inputs: Sequence[Value], axes: str | int | None, dtype: str = "", *, name: str = "",
         by: str = "", keeps: Sequence[Value] = (), keeps_out: bool = False, out_by: str | None = None,
         extra: Sequence[tuple[str, str | int, str]] = (), modes: Sequence[str] = (), scratch_bytes: int = 0,
-        sum_scratch_bytes: int = 0, sends_views: bool = False, flops: int = 0,
+        sum_scratch_bytes: int = 0, sends_views: bool = False, flops: int = 0, forward_scratch_bytes: int = 0,
     ) -> Value:  # fmt: skip
         """One operation. Returns its output, of these axes or so many values; ``None``: a view of its first input.
 
@@ -199,7 +199,8 @@ class Tape:
         further tensors that it makes and keeps, as (name, axes, dtype): a mask, statistics. ``modes``: how the
         gradient of each input is made (default ``NEW``). ``scratch_bytes``: further temporaries of the backward;
         ``sum_scratch_bytes``: those of a gradient that is summed down. ``sends_views``: its gradients are handed
-        on through a view. ``flops``: of its forward.
+        on through a view. ``flops``: of its forward;
+        ``forward_scratch_bytes``: what its kernel takes beside the output and gives back.
         """
         by, self.op = by or op, op
         is_saved = self.policy is not None and self.policy(op)
@@ -219,13 +220,18 @@ class Tape:
         else:
             out = self._value(axes, dtype, allocate, name)
             node.made.append(out.storage)
+        if forward_scratch_bytes and not is_saved:
+            self.release(self.allocate(forward_scratch_bytes))
+        extras = []
         for extra_name, extra_axes, extra_dtype in extra:
             value = self._value(extra_axes, extra_dtype, allocate, extra_name, is_named=False)
             node.made.append(value.storage)
             self._keep(node, value.storage, by)
-            self.release(value.storage)
+            extras.append(value.storage)
         if keeps_out:
             self._keep(node, out.storage, by if out_by is None else out_by)
+        for storage in extras:  # they all stand until the operation returns
+            self.release(storage)
         self._end(node, (out,))
         self._stop_if_complete()
         return out

@@ -1,12 +1,11 @@
 """The formula's timeline against the trace of the real PyTorch step, instant by instant and part by part.
 
-Between two phases the two agree to the byte. At a phase's peak they may differ by what kernels take for themselves
-(sums over many rows, sorts), which the formula counts for attention and embeddings only: less than 0.2 %.
+Parts and peaks agree to the byte, on CUDA's rules and, but for what oneDNN takes, on the CPU's.
+``scripts/judge_estimate.py`` holds thousands of random setups to the same.
 """
 
 import importlib.util
 import itertools
-import statistics
 import warnings
 from dataclasses import replace
 
@@ -34,6 +33,7 @@ from memkit.setup.recipes import (
 from memkit.setup.strategies import CORE, SAVE_PRODUCTS, every, groups
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import INSTANTS, PARTS
+from memkit.tracing.libraries import LIBRARIES
 from memkit.tracing.trace import trace_memory
 
 spec = importlib.util.spec_from_file_location("estimate_grid", ROOT / "scripts" / "estimate_grid.py")
@@ -90,6 +90,8 @@ UPDATES = [
     *((name, how) for name in ("AdamW", "AdamW amsgrad") for how in ("foreach", "for-loop", "fused")),
     *((name, how) for name in ("SGD", "SGD momentum", "Adam", "Adafactor") for how in ("foreach", "for-loop")),
 ]
+SPLIT = replace(GPT2, num_layers=1, hidden_size=1280, num_heads=20, num_kv_heads=20, vocab_size=8192,
+                intermediate_size=5120)  # fmt: skip
 
 
 def setup(**choices):
@@ -109,10 +111,7 @@ def check(setup):
     for ours in formula.instants:
         micro_batch = ours.micro_batch if ours.name.startswith(("forward", "backward")) else None
         theirs = trace.at(ours.name, ours.step, micro_batch)
-        if ours.name.endswith("peak"):
-            assert ours.total_bytes == pytest.approx(theirs.total_bytes, rel=0.002), ours
-        else:
-            assert ours.parts == theirs.parts, ours
+        assert ours.parts == theirs.parts, ours
 
 
 @pytest.mark.parametrize("choices", ON_CUDA, ids=range(len(ON_CUDA)))
@@ -121,7 +120,8 @@ def test_every_instant_is_the_traces_by_the_rules_of_cuda(choices):
 
 
 @pytest.mark.parametrize("choices", ON_CPU, ids=range(len(ON_CPU)))
-def test_every_instant_is_the_traces_by_the_rules_of_a_cpu(choices):
+def test_every_instant_is_the_traces_by_the_rules_of_a_cpu(monkeypatch, choices):
+    monkeypatch.setitem(LIBRARIES, "cpu", {})
     check(setup(**choices, device="cpu"))
 
 
@@ -152,17 +152,34 @@ def test_every_optimizer_steps_as_in_the_trace(name, implementation):
     check(setup(model=small, optimizer=optimizer, seq_len=8, micro_batch_size=1, precision=PURE_BF16))
 
 
+@pytest.mark.parametrize("implementation", ("foreach", "for-loop"))
+def test_norms_of_whole_tensors_are_split_over_blocks_of_threads(implementation):
+    """Adafactor's: the scratch of one norm along a column of 8,192 rows is larger than every temporary tensor."""
+    optimizer = OptimizerConfig(name="Adafactor", implementation=implementation)
+    check(setup(model=SPLIT, optimizer=optimizer, seq_len=8, micro_batch_size=1, precision=PURE_BF16))
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [{"model": replace(LLAMA, num_kv_heads=1), "attention": "stored", "recomputation": "selective", "seq_len": 7,
+      "uses_fused_norm": False, "dropout": 0.1},
+     {"model": ODD_HEADS, "attention": "flash", "recomputation": "full", "seq_len": 496}],
+    ids=("a name that lives until its function returns", "all results of a kernel stand together"),
+)  # fmt: skip
+def test_forwards_that_were_once_estimated_below_the_trace(choices):
+    check(setup(precision=PURE_BF16, micro_batch_size=4, **choices))
+
+
 @pytest.mark.parametrize("most_layers", [3, pytest.param(99, marks=pytest.mark.exhaustive)])
 def test_the_peaks_of_the_grid(most_layers):
-    """Median within 1 %, worst within 5 %. ``scripts/estimate_grid.py`` prints the whole grid, up to 70 B."""
+    """To the byte. ``scripts/estimate_grid.py`` prints the whole grid, up to 70 B."""
     large = [row for row in estimate_grid.LARGE if row.model.name == "Llama-2-7B"]
     grid = [
         replace(row, model=replace(row.model, num_layers=min(row.model.num_layers, most_layers)))
         for row in (*estimate_grid.SMALL, *large)
     ]
     rows = [estimate_grid.measure(row) for row in grid]
-    errors = [abs(row.ratio - 1) for row in rows]
-    assert len(errors) >= 20 and statistics.median(errors) < 0.01 and max(errors) < 0.05, estimate_grid.table(rows)
+    assert len(rows) >= 20 and {row.ratio for row in rows} == {1}, estimate_grid.table(rows)
 
 
 def test_the_grid_is_as_wide_as_promised():
