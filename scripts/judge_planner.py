@@ -4,7 +4,7 @@
 
 Without seeds two new ones are drawn, and the file names its own: chapters/recordings/planner_judged_cpu.json. A case
 is right if the strategy that the planner names fits the card by the trace, and none of its list with fewer FLOPs fits
-what it plans with (``planned_room``) of the same card.
+both the card and what it plans with (``planned_room``) of it.
 """
 
 import json
@@ -95,7 +95,7 @@ def judged(case: dict) -> dict:
     if chosen:
         answer["fits"] = fits_by_trace(setup, chosen.strategy, card, rooms[1])[0]
         answer["fits_by_default"] = fits_by_trace(setup, chosen.strategy, card, rooms[1], config=AllocatorConfig())[0]
-    answer["cheaper_that_fit"] = [name for name, (planned, _) in fits.items() if planned]
+    answer["cheaper_that_fit"] = [name for name, (planned, whole) in fits.items() if planned and whole]
     answer["cheaper_in_the_slack"] = [name for name, (planned, whole) in fits.items() if whole and not planned]
     return case | answer
 

@@ -3,8 +3,9 @@
 The formula (``memkit.recomputation.peak``) tries the strategies from the cheapest on: a strategy fits when the
 allocator, on the card less the stated context and a hundredth for fragments, finds a place for every tensor of
 two steps. The first that fits is then traced, where torch is there, and replayed on the same card with and
-without that hundredth; the answer is the first that both let pass. ``scripts/judge_planner.py`` holds it
-against traces of random cases.
+without that hundredth; the answer is the first that both let pass. Where the tensors would fit by formula and only
+find no place, the trace has the word too: holes hang on the order of requests. ``scripts/judge_planner.py`` holds
+it against traces of random cases.
 
 A plan is made for ``PYTORCH_ALLOC_CONF=expandable_segments:True``. With the default segments the reserved
 peak hangs on the order of every small request, and can lie many percent above what stands in tensors: nobody
@@ -20,6 +21,7 @@ from memkit.allocator.caching import OutOfMemory
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.trace_replay import replay_trace
 from memkit.fitting.room import CONTEXT_BYTES, planned_room
+from memkit.formula.estimate import estimate_memory
 from memkit.recomputation.costs import Flops, step_flops
 from memkit.recomputation.peak import PeakPrediction, predict_peak
 from memkit.setup.strategies import (
@@ -57,8 +59,8 @@ class Option:
 
     @property
     def fits(self) -> bool:
-        """Whether every tensor finds a place, by formula and, where it was traced, by the trace."""
-        return self.peak is not None and self.fits_traced is not False
+        """Whether every tensor finds a place: by the trace, or where there is none by formula."""
+        return self.peak is not None if self.fits_traced is None else self.fits_traced
 
     @property
     def reserved_bytes(self) -> int | None:
@@ -131,7 +133,7 @@ def plan_recomputation(
         except OutOfMemory:
             peak = None
         option = Option(strategy=strategy, flops=flops, peak=peak)
-        if peak and is_traced:
+        if is_traced and (peak or estimate_memory(setup.under(strategy)).peak_bytes <= room):
             option = _traced(setup, option, card_bytes, (card_bytes - room, context_bytes), how)
         options.append(option)
         if options[-1].fits:

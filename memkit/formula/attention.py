@@ -39,6 +39,11 @@ def copies_heads(page: Page) -> bool:
     return min(page.setup.micro_batch_size, page.model.num_heads) > 1
 
 
+def has_one_order(page: Page) -> bool:
+    """Whether [b, a, s, d] and [b, s, a, d] are the same order: a sequence of one token."""
+    return page.setup.seq_len == 1
+
+
 def pads_heads(page: Page) -> bool:
     """CUDA's flash kernel wants head sizes that are multiples of 8; PyTorch pads others, and cuts the output."""
     return page.is_cuda and attention_kernel(page.setup) == "flash" and page.model.head_dim % 8 != 0
@@ -81,13 +86,13 @@ def attend(page: Page, n: Value) -> Value:
 
 def as_heads(page: Page, x: Value, num_heads: int) -> Value:
     """A view [b, a, s, d]. A gradient that lies in memory in that order is copied back to [b, s, a·d]."""
-    is_copied = is_by_heads(page) and num_heads > 1
+    is_copied = is_by_heads(page) and num_heads > 1 and not has_one_order(page)
     return page.tape.run("transpose", [x], None, modes=(NEW if is_copied else SAME,))
 
 
 def merge_heads(page: Page, y: Value) -> Value:
     """[b, a, s, d] to [b, s, a·d]: a copy behind a bmm or padding, a view behind a fused kernel."""
-    if not is_by_heads(page) or page.model.num_heads == 1:
+    if not is_by_heads(page) or page.model.num_heads == 1 or (has_one_order(page) and not pads_heads(page)):
         return page.tape.run("view", [y], None, modes=(SAME,))
     # a gradient in the order of the bmm of the backward is copied
     is_copied_back = copies_heads(page) and attention_kernel(page.setup) in ("stored", "math")
@@ -214,7 +219,8 @@ def math_core(page: Page, q: Value, k: Value, v: Value, has_groups: bool) -> Val
 
 def for_bmm(page: Page, x: Value, name: str, is_together: bool = False) -> Value:
     """x as a bmm reads it: a copy, unless its heads lie together already."""
-    if not copies_heads(page) or is_together:
+    is_whole = x.num_bytes == x.storage.asked_bytes
+    if not copies_heads(page) or is_together or (has_one_order(page) and is_whole):
         return page.tape.run("view", [x], None, modes=(SAME,))
     copied = f"{name}, copied for bmm" if name in PROJECTIONS else name
     return page.tape.run("clone", [x], HEADS, x.dtype, name=copied, modes=(SAME,))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memkit.tracing.without_values import ShapesOnly, shapes_only
+from memkit.tracing.without_values import ShapesOnly, program_line, shapes_only
 
 
 @contextmanager
@@ -36,12 +36,21 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
         patch.object(torch, "get_rng_state", noted_rng_state),
         patch.object(torch.random, "get_rng_state", noted_rng_state),
         patch.object(torch.nn.Module, "_apply", apply_to_data),
+        patch.object(torch.nn.parallel.DistributedDataParallel, "__init__", refuse_reducer),
         # it looks at no mask that is fake, and then takes another road than a real run
         patch.object(transformers, "is_fake_tensor", lambda _: False) if transformers else nullcontext(),
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy
         yield mode
+
+
+def refuse_reducer(*_, **__) -> None:
+    """In place of a constructor whose C++ code would read what fake tensors do not have."""
+    raise NotImplementedError(
+        f"{program_line()}: the reducer of DistributedDataParallel reads memory, and a trace on the CPU's rules has "
+        'none; trace it with device="cuda", or measure it'
+    )
 
 
 def apply_to_data(

@@ -1,20 +1,30 @@
-"""What libraries take that a trace does not know: convolutions, recurrent layers, packed products, compiled steps.
+"""What libraries take beside an operation's results: convolutions, recurrent layers, products in 16 bits.
 
-How much is decided by the library's own choice among kernels. So it is told, once for each library, with a size
-where the shapes bound it.
+How much is decided by the library's own choice among kernels, processor and threads. On the CPU's rules the library
+is here and is asked: a small call is made once on zeros, and torch's profiler notes what it takes. What cannot be asked
+(cuDNN, a large call, a compiled step) is told, once for each library, with a size where the shapes bound it.
 """
 
+import os
 import warnings
+from dataclasses import dataclass
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.flop_counter import flop_registry
 
 from memkit.program.doors import tensors_in
-from memkit.units import format_bytes
+from memkit.units import MIB, format_bytes
 
 aten = torch.ops.aten
 TOLD_FROM = 0.01
 """A size that is known is told from this part of the peak on."""
+
+MAX_FLOPS, MAX_BYTES = 4 * 10**9, 64 * MIB
+"""A larger call is not made: it would cost more than a moment, or more memory than a trace should."""
 
 
 def own_layout(out: object, *tensors: object) -> int:
@@ -27,16 +37,85 @@ def packed(out: Tensor, *factors: Tensor) -> int:
     return factors[-1].nbytes if out.dtype in (torch.bfloat16, torch.float16) else 0
 
 
+def unknown(out: object, *_: object) -> None:
+    """No bound follows from the shapes."""
+
+
 CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
+RECURRENT, RECURRENT_BACKWARD = aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default
 LIBRARIES = {
-    "meta": dict.fromkeys(CONVOLUTIONS, ("cuDNN", None)),
+    "meta": dict.fromkeys(CONVOLUTIONS, ("cuDNN", unknown)),
     "cpu": {
         **dict.fromkeys(CONVOLUTIONS, ("oneDNN", own_layout)),
         **dict.fromkeys((aten.mm.default, aten.addmm.default, aten.bmm.default), ("oneDNN", packed)),
-        aten.mkldnn_rnn_layer.default: ("oneDNN", None),
+        **dict.fromkeys((RECURRENT, RECURRENT_BACKWARD), ("oneDNN", unknown)),
     },
 }
 """By device: operations whose library takes more than their fake kernels say, and the function that says how much."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one call took: bytes given back before it returned, and the bytes of each tensor that it returned."""
+
+    scratch_bytes: int
+    result_bytes: tuple[int, ...]
+
+
+CALLS: dict[tuple, Call | None] = {}
+"""What was asked already; None where it was too large."""
+
+
+def asked(func, args: tuple, out: object) -> Call | None:
+    """What the library takes for this call, found by making it; None where that would be too large."""
+    if torch.autograd._profiler_enabled():
+        return None  # there is one at a time
+    key = (func, torch.get_num_threads(), torch.is_grad_enabled(), *map(described, args))
+    if key not in CALLS:
+        num_bytes = sum(tensor.nbytes for tensor in tensors_in([out, *args]))
+        flops = flop_registry.get(func.overloadpacket, lambda *_, **__: 0)
+        is_small = num_bytes <= MAX_BYTES and flops(*args, out_val=out) <= MAX_FLOPS
+        CALLS[key] = made(func, args) if is_small else None
+    return CALLS[key]
+
+
+def described(value: object) -> object:
+    """What of an argument decides which kernel runs."""
+    if isinstance(value, Tensor):
+        return value.dtype, tuple(value.shape), value.stride()
+    return tuple(value) if isinstance(value, list) else value
+
+
+def made(func, args: tuple) -> Call:
+    """Make the call on zeros."""
+    quiet = {} if "KINETO_LOG_LEVEL" in os.environ else {"KINETO_LOG_LEVEL": "99"}  # it reports on stderr
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), patch.dict(os.environ, quiet):
+        real = [zeros_like(value) if isinstance(value, Tensor) else value for value in args]
+        if func is RECURRENT_BACKWARD:
+            real[-1] = workspace(*real)
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            results = func(*real)
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    results = results if isinstance(results, tuple) else (results,)
+    return Call(peak - now, tuple(0 if each is None else each.untyped_storage().nbytes() for each in results))
+
+
+def zeros_like(tensor: Tensor) -> Tensor:
+    """A real tensor of the same shape and strides."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu").zero_()
+
+
+def workspace(*backward: object) -> Tensor:
+    """What the forward of a recurrent layer hands to its backward; a fake one is empty."""
+    x, *weights, h, c = backward[:7]
+    is_reversed, mode, size, num_layers, has_biases, is_training, both_ways, batch_sizes, batch_first, _ = backward[13:]
+    settings = is_reversed, batch_sizes, mode, size, num_layers, has_biases, both_ways, batch_first, is_training
+    with torch.enable_grad():
+        return RECURRENT(x, *weights, h, c, *settings)[3]
 
 
 class Besides:

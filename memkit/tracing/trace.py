@@ -6,8 +6,8 @@ too, and notes each new storage; a weak reference to the storage tells when Pyth
 model of 70 billion parameters needs a laptop and seconds.
 
 Not seen is what a kernel takes and gives back inside one operation, but for the kernels of ``BUFFERS`` and
-``SCRATCH``. Convolutions (their workspace) and recurrent networks (their reserve) differ most; a program that
-runs one is warned.
+``SCRATCH`` on CUDA's rules and what ``libraries`` asks for on the CPU's. Of what is left, convolutions (cuDNN's
+workspace) and recurrent networks (its reserve) take most; a program that runs one is warned.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import fake_cpu
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, grouped_products
-from memkit.tracing.libraries import LIBRARIES, Besides
+from memkit.tracing.libraries import LIBRARIES, Besides, Call, asked
 from memkit.tracing.scratch import SCRATCH
 from memkit.tracing.without_values import NeedsValues, asks_quietly, program_line
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
@@ -167,8 +167,7 @@ class Tracer(TorchDispatchMode):
                 r.alias_info is None for r in func._schema.returns
             )
             op = self.names[func] = str(func) if makes_storage else ""
-        if func in self.with_library:
-            self.note_library(func, args, out)
+        call = self.ask_library(func, args, out) if func in self.with_library else None
         if op:
             in_host = self.host_outputs.get(func, ())
             for number, item in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
@@ -176,9 +175,11 @@ class Tracer(TorchDispatchMode):
                     if tensor.layout is not torch.strided:
                         refuse_unseen([tensor])
                     if number not in in_host:
-                        self.note(tensor, op)
+                        self.note(tensor, op, call.result_bytes[number] if call else None)
             if func is aten._to_copy.default and self.block_of(args[0]) in self.log.weights:
                 self.log.weight_casts.add(self.block_of(out))
+        if call and call.scratch_bytes:
+            self.note_scratch([[call.scratch_bytes]], func, self.place(sys._getframe(2)))
         return out
 
     def from_values(self, func, args, kwargs, error):
@@ -191,10 +192,14 @@ class Tracer(TorchDispatchMode):
             return torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=args[0].device)
         return real
 
-    def note_library(self, func, args, out) -> None:
-        """Remember the operation for which a library takes most besides."""
+    def ask_library(self, func, args, out) -> Call | None:
+        """What the library takes for the call; where it cannot be asked, the largest call is remembered."""
         library, size_of = self.with_library[func]
-        self.besides.note(library, size_of(out, *args) if size_of else None, str(func), self.place(sys._getframe(3)))
+        num_bytes = size_of(out, *args)
+        call = asked(func, args, out) if self.device_type == "cpu" and num_bytes != 0 else None
+        if call is None:
+            self.besides.note(library, num_bytes, str(func), self.place(sys._getframe(3)))
+        return call
 
     def compiled(self, model=None, **options):
         """``torch.compile`` for a trace: a function without gradients is one kernel, all else runs as it is."""
@@ -217,10 +222,13 @@ class Tracer(TorchDispatchMode):
         return run
 
     def note_buffers(self, func, args, kwargs) -> None:
-        """Record what a kernel takes and gives back before it returns."""
-        stages = self.buffers[func](*args, **(kwargs or {})) if func in self.buffers else ()
+        """Record what a kernel of CUDA takes and gives back before it returns."""
+        if func in self.buffers:
+            self.note_scratch(self.buffers[func](*args, **(kwargs or {})), func, self.place(sys._getframe(2)))
+
+    def note_scratch(self, stages, func, place: str) -> None:
+        """Blocks that stand together, stage by stage."""
         for sizes in stages:
-            place = self.place(sys._getframe(2))
             blocks = [self.log.allocate(size, str(func), place) for size in sizes]
             self.log.scratch.update(blocks)
             for block in blocks:
@@ -266,13 +274,13 @@ class Tracer(TorchDispatchMode):
         del self.ownership
         (self.sole_owner,) = seen
 
-    def note(self, tensor: Tensor, op: str) -> None:
-        """Record the tensor's storage, if it is new."""
+    def note(self, tensor: Tensor, op: str, num_bytes: int | None = None) -> None:
+        """Record the tensor's storage, if it is new. ``num_bytes``: its real size, where the fake one is smaller."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self.blocks or tensor.device.type != self.device_type:
             return
-        num_bytes = storage.nbytes()
+        num_bytes = storage.nbytes() if num_bytes is None else num_bytes
         if num_bytes == 0:
             return
         self.blocks[key] = self.log.allocate(num_bytes, op, self.place(sys._getframe(3)))

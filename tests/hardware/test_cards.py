@@ -22,6 +22,14 @@ PRINTED_BANDWIDTH = {
     "H200": 4800, "RTX 5090": 1792, "B200": 8000, "MI300X": 5300,
 }  # fmt: skip
 
+# GB as the product pages print them.
+PRINTED_LABELS = {
+    10: ("RTX 3080",), 16: ("V100 16 GB", "T4"), 24: ("RTX 3090", "A10", "RTX 4090", "L4"),
+    32: ("V100 32 GB", "RTX 5090"), 40: ("A100 PCIe 40 GB", "A100 SXM 40 GB"), 48: ("L40S",),
+    80: ("A100 PCIe 80 GB", "A100 SXM 80 GB", "H100 PCIe", "H100 SXM"), 94: ("H100 NVL",), 141: ("H200",),
+    180: ("B200",), 192: ("MI300X",),
+}  # fmt: skip
+
 # Both directions together, as the vendors print them.
 PRINTED_LINKS = {"V100 32 GB": 300, "A100 SXM 80 GB": 600, "H100 SXM": 900, "B200": 1800, "RTX 3090": 112.5}
 
@@ -68,6 +76,11 @@ def test_every_unit_of_a_report_is_read():
 def test_nvidia_smi_shows_more_than_a_process_gets(card):
     # https://github.com/modal-labs/modal-client/pull/2797 lists what nvidia-smi prints for eight cards.
     assert 0.94 * card.nvidia_smi_mib * MIB < card.memory_bytes < card.nvidia_smi_mib * MIB
+
+
+def test_every_label_is_the_product_pages():
+    printed = {name: label for label, names in PRINTED_LABELS.items() for name in names}
+    assert {card.name: card.label_gb for card in CARDS.values()} == printed
 
 
 def test_an_80_gb_card_has_85_billion_bytes():

@@ -36,11 +36,29 @@ PUBLISHED_COUNTS = {
 }
 """Counts of the checkpoints' own headers (safetensors), with where they are published."""
 
+PUBLISHED_LENGTHS = {
+    1024: "GPT-2 small, GPT-2 medium, GPT-2 large, GPT-2 XL", 4096: "Llama-2-7B, Llama-2-13B, Llama-2-70B",
+    8192: "Llama-3-8B, Llama-3-70B", 32768: "Mistral-7B", 131072: "Llama-3.1-405B, Llama-3.2-1B, Qwen2-0.5B",
+}  # fmt: skip
+"""``n_positions`` or ``max_position_embeddings`` of the same pages' config.json."""
+
 
 @pytest.mark.parametrize("name", PUBLISHED_MODELS)
 def test_the_count_is_the_published_one(name):
     count, source = PUBLISHED_COUNTS[name]
     assert count_parameters(PUBLISHED_MODELS[name]) == count, source
+
+
+def test_the_longest_sequence_is_the_published_one():
+    published = {name: length for length, names in PUBLISHED_LENGTHS.items() for name in names.split(", ")}
+    assert {name: config.max_seq_len for name, config in PUBLISHED_MODELS.items()} == published
+
+
+@pytest.mark.parametrize("size", ["num_layers", "hidden_size", "vocab_size", "max_seq_len", "intermediate_size"])
+def test_a_size_of_a_thousand_million_is_the_largest(size):
+    assert getattr(replace(TINY_LLAMA, **{size: 10**9}), size) == 10**9
+    with pytest.raises(ValueError, match=f"{size}=1000000001 is above 1000000000"):
+        replace(TINY_LLAMA, **{size: 10**9 + 1})
 
 
 def test_mistral_v3_has_768_tokens_more():

@@ -53,6 +53,13 @@ def test_rotary_positions_have_no_longest_sequence():
     assert TrainingSetup(model=TINY_LLAMA, seq_len=10 * TINY_LLAMA.max_seq_len).seq_len == 10_240
 
 
+@pytest.mark.parametrize("name, largest", [("micro_batch_size", 10**9), ("grad_accum_steps", 4096)])
+def test_the_largest_number_is_taken_and_the_next_is_not(name, largest):
+    assert getattr(TrainingSetup(model=TINY_LLAMA, **{name: largest}), name) == largest
+    with pytest.raises(ValueError, match=f"{name}={largest + 1} is above {largest}"):
+        TrainingSetup(model=TINY_LLAMA, **{name: largest + 1})
+
+
 def test_whole_numbers_of_numpy_become_python_ints():
     import numpy as np
 

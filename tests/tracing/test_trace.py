@@ -819,7 +819,7 @@ def test_functional_gradients_are_measured_and_not_traced():
 
 @pytest.mark.parametrize(
     "device, make, said",
-    [("cpu", lambda **to: nn.LSTM(8, 8, **to), "oneDNN"), ("cuda", lambda **to: nn.LSTM(8, 8, **to), "lstm"),
+    [("cuda", lambda **to: nn.LSTM(8, 8, **to), "lstm"),
      ("cuda", lambda **to: nn.Conv1d(5, 8, 3, **to), "aten.convolution.default")],
 )  # fmt: skip
 def test_what_a_real_kernel_takes_besides_is_said_once(device, make, said):

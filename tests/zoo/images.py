@@ -1,4 +1,4 @@
-"""Image models of Hugging Face and diffusers' UNet. Convolutions on a CPU are oneDNN's, which copies what it reads."""
+"""Image models of Hugging Face and diffusers' UNet. Their convolutions on a CPU are oneDNN's."""
 
 import diffusers
 import torch
@@ -69,11 +69,10 @@ def diffusion(device):
     return step
 
 
-TOLD = "workspace that oneDNN takes"
 PROGRAMS = [
-    Program(name="ViT", build=training(vit), warns=TOLD, off="−11.3 %"),
-    Program(name="ResNet", build=training(resnet), warns=TOLD, off="−5.1 %"),
-    Program(name="Swin", build=training(swin), warns=TOLD, off="+1.1 %"),
-    Program(name="ConvNeXt", build=training(convnext), warns=TOLD, off="−54.2 %"),
-    Program(name="diffusers' UNet", build=diffusion, warns=TOLD, off="−0.04 %"),
+    Program(name="ViT", build=training(vit)),
+    Program(name="ResNet", build=training(resnet)),
+    Program(name="Swin", build=training(swin)),
+    Program(name="ConvNeXt", build=training(convnext)),
+    Program(name="diffusers' UNet", build=diffusion),
 ]

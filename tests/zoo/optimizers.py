@@ -73,7 +73,7 @@ REFUSED = dict.fromkeys(("cuda", "cpu"), "needs the values of a tensor")
 
 PROGRAMS = [
     Program(name="nn.Transformer", build=translation),
-    Program(name="nn.LSTM", build=recurrent, warns="workspace that oneDNN takes", off="−15.3 %"),
+    Program(name="nn.LSTM", build=recurrent),
     *(
         Program(name=name, build=training(optimizer))
         for name, optimizer in (
@@ -93,7 +93,7 @@ PROGRAMS = [
             compiles=True),
     Program(name="torchao's AdamWFp8", build=training(torchao.optim.AdamWFp8), warns=ONE_KERNEL, off="0.00 %",
             compiles=True),
-    Program(name="Muon", build=training(optim.Muon, has_bias=False), warns="workspace that oneDNN takes", off="−5.6 %"),
+    Program(name="Muon", build=training(optim.Muon, has_bias=False)),
     Program(name="LBFGS", build=training(functools.partial(optim.LBFGS, max_iter=3), closure=True), refused=REFUSED),
     Program(name="GradScaler and clipping", build=training(optim.AdamW, clips=True, scales=True)),
     *(
