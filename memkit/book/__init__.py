@@ -1,10 +1,12 @@
 """The book's own: the ledger of printed claims, recorded GPU runs, exercises, and the check of a reader's machine.
 
-``claims`` and ``recordings`` read files of the repository's ``chapters/`` and say where they look.
+``claims``, ``questions`` and ``recordings`` read files of the repository's ``chapters/`` and say where they look.
 
 Reading order:
 
 - ``claims``: what is commonly printed, and what is so
+- ``questions``: questions as an interviewer asks them, with choices that say why
+- ``cheat_sheet``: what each technique does to the peak of two jobs, and its price
 - ``recordings``: a GPU run kept as a file, with its card, driver, torch and date
 - ``checkup``: ``doctor()``: is this machine ready for the book?
 - ``measurements``: what is measured on a card for the chapters
@@ -16,10 +18,12 @@ from memkit import loaded_when_used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.book.cheat_sheet import TECHNIQUES, apply_techniques
     from memkit.book.checkup import doctor
-    from memkit.book.claims import claim, count_verdicts, ids_of, load_claims
+    from memkit.book.claims import claim, count_verdicts, ids_of, load_claims, verdicts_by_subject
     from memkit.book.exercises import check
     from memkit.book.measurements import MEASUREMENTS
+    from memkit.book.questions import load_questions
     from memkit.book.recordings import (
         Recording,
         find_recording,

@@ -258,5 +258,21 @@ def count_verdicts(claims: Iterable[Claim]) -> dict[str, int]:
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
+def verdicts_by_subject(path: Path = LEDGER) -> dict[str, dict[str, int]]:
+    """Subject → verdict → how many of its claims have it, the verdicts that occur, wrong ones first.
+
+    >>> verdicts_by_subject()["number formats"]["wrong"]
+    2
+    """
+    claims = load_claims(path).values()
+    order = ("wrong", "outdated", "conditional", "opinion", "true")
+    found = {}
+    for letter, (subject, _, _) in GROUPS.items():
+        if mine := [claim for claim in claims if claim.group == letter]:
+            counts = count_verdicts(mine)
+            found[subject] = {verdict: counts[verdict] for verdict in order if counts[verdict]}
+    return found
+
+
 def _ids(first: int, last: int) -> list[str]:
     return [f"C{number:03d}" for number in range(first, last + 1)]

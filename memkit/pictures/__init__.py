@@ -26,6 +26,7 @@ Reading order:
 - ``gradients``: gradients by size on FP16's axis
 - ``recipes``: bytes per parameter, addend by addend
 - ``scaling``: chapter 06's figures
+- ``sheet``: techniques with what they leave of a peak, and their price in words
 """
 
 from memkit import loaded_when_used
@@ -49,6 +50,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.pictures.recipes import recipes_figure
     from memkit.pictures.saved import ledger_pieces, saved_figure
     from memkit.pictures.scaling import OutlierPicture, ScalingPicture, SpikePicture
+    from memkit.pictures.sheet import sheet_figure
     from memkit.pictures.streams import streams_figure
     from memkit.pictures.sums import RunningSumPicture
     from memkit.pictures.timeline import TimelinePicture

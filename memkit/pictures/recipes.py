@@ -14,12 +14,16 @@ LOOK = {
     "remainder": (OKABE_ITO[7], "\\\\\\"),
     "exp_avg": (OKABE_ITO[3], "---"),
     "exp_avg_sq": (OKABE_ITO[4], "|||"),
+    "wrong": (OKABE_ITO[1], "///"),
+    "outdated": (OKABE_ITO[7], "..."),
+    "conditional": (OKABE_ITO[2], ""),
+    "true": (OKABE_ITO[3], "---"),
 }
 OTHER = (OKABE_ITO[6], "++")
 
 
 def recipes_figure(recipes: Mapping[str, Mapping[str, float]], title: str = "Bytes per parameter") -> Picture:
-    """Addends by recipe, in bytes per parameter, as ``bytes_per_parameter`` gives them."""
+    """Addends by recipe, in bytes per parameter, as ``bytes_per_parameter`` gives them; or claims by verdict."""
     if not recipes:
         raise ValueError("no recipe to draw")
     picture = Picture(8.0, 1.35 + 0.36 * len(recipes))

@@ -18,6 +18,8 @@ Reading order:
 - ``loss_scaling_lab``: what FP16 makes of gradients at each scale
 - ``scaling_labs``: what a scaling, an outlier and a spike cost in eight bits
 - ``batch_planner``: a global batch in tokens, cut for a card
+- ``question_cards``: pick a choice and read why it is right or wrong
+- ``ledger_search``: the claims that hold a word, by subject and verdict
 """
 
 from memkit import loaded_when_used
@@ -28,10 +30,12 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.widgets.batch_planner import BatchPlanner
     from memkit.widgets.bit_explorer import BitExplorer
     from memkit.widgets.frontier_explorer import FrontierExplorer
+    from memkit.widgets.ledger_search import LedgerSearch
     from memkit.widgets.loss_scaling_lab import LossScalingLab
     from memkit.widgets.memory_explorer import MemoryExplorer
     from memkit.widgets.number_line import NumberLine
     from memkit.widgets.panel import Panel
+    from memkit.widgets.question_cards import QuestionCards
     from memkit.widgets.rounding_lab import RoundingLab
     from memkit.widgets.scaling_labs import OutlierLab, ScalingLab, SpikeFilm
     from memkit.widgets.snapshot_view import SnapshotView

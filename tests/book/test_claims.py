@@ -3,7 +3,6 @@
 import ast
 import importlib.util
 import json
-import re
 import tomllib
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from free_numbers import free_numbers
 
 from memkit.book.claims import (
     CHAPTERS,
@@ -31,27 +31,6 @@ from memkit.book.claims import (
 ROOT = Path(__file__).parents[2]
 TABLES = tomllib.loads(LEDGER.read_text(encoding="utf-8"), parse_float=Decimal) if LEDGER.exists() else {}
 PROVED = [claim_id for claim_id, table in TABLES.items() if "proof" in table]
-
-# A number that stands alone. Glued to letters it is a name (7B, H100, FP32, GPT-2, 5as^2b).
-FREE_NUMBER = re.compile(r"(?<![\w.^-])\d[\d.,]*+(?![\w-])")
-NAMED_NUMBER = re.compile(
-    r"\b(19|20)\d\d\b|(torch|CUDA|Python|Triton|chapter|section|equation|table|figure|version|ZeRO|stage|Llama)"
-    r" \d[\d.]*",
-    re.IGNORECASE,
-)
-
-
-def free_numbers(template: str) -> list[str]:
-    """Numbers written into a sentence by hand instead of being taken from ``figures``.
-
-    >>> free_numbers("{gb} GB for a 7B or 1.5B model on an H100 in FP32 with PyTorch 2.13, see chapter 3.")
-    []
-    >>> free_numbers("112 GB, 34 sbh")
-    ['112', '34']
-    """
-    without_figures = re.sub(r"\{[^}]*\}", "", template)
-    return FREE_NUMBER.findall(NAMED_NUMBER.sub("", without_figures))
-
 
 def neighbours(figure) -> list:
     """What a figure could be mistyped as: one unit up or down in its last written place.

@@ -1,0 +1,9 @@
+"""Appendix A's title figure: the claims of each subject by verdict."""
+
+from pathlib import Path
+
+from memkit.book.claims import verdicts_by_subject
+from memkit.pictures.recipes import recipes_figure
+
+title = "What is printed about GPU memory, claim by claim"
+recipes_figure(verdicts_by_subject(), title).write_files(Path(__file__).with_suffix(""))

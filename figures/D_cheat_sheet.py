@@ -1,0 +1,10 @@
+"""Appendix D's title figure, one page: what each technique leaves of the peak of two jobs, and what it costs."""
+
+from pathlib import Path
+
+from memkit.book.cheat_sheet import apply_techniques, words_of
+from memkit.pictures.sheet import sheet_figure
+
+rows = [(line.technique.name, line.shares, words_of(line)) for line in apply_techniques()]
+title = "What is left of the peak of a training step, and at which price"
+sheet_figure(rows, ("FLOPs", "price", "effort", "chapter"), title).write_files(Path(__file__).with_suffix(""))

@@ -1,0 +1,119 @@
+"""The cheat sheet: what each technique does to the peak of two jobs, what it costs, and how much work it is.
+
+Most printed sheets give one saving per technique. There is none: what falls is a part, and how much of the peak
+it was depends on the job. So every technique is applied to two of them, one with few tokens, whose states are
+most of the peak, and one with many, whose activations are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from memkit.formula.estimate import estimate_memory
+from memkit.recomputation.costs import step_flops
+from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
+from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup.strategies import FULL, every
+from memkit.setup.training import TrainingSetup
+
+JOBS = {
+    "7B, 1,024 tokens": TrainingSetup(model=LLAMA_2_7B, precision=AUTOCAST_BF16),
+    "1B, 16,384 tokens": TrainingSetup(
+        model=LLAMA_32_1B, precision=AUTOCAST_BF16, micro_batch_size=8, seq_len=2048
+    ),
+}
+"""Where a technique is applied: Llama-2-7B on one sequence, Llama-3.2-1B on eight of twice the length; both under
+autocast, with AdamW's foreach and flash attention."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Technique:
+    """One line of the sheet. ``changes`` are fields of a ``TrainingSetup``; a function of the setup gives those that
+    depend on it. ``price`` and ``effort`` are words; ``chapter`` is its number."""
+
+    name: str
+    changes: Mapping = field(default_factory=dict)
+    cuts_batch: bool = False
+    halves_sequence: bool = False
+    price: str
+    effort: str
+    chapter: str
+
+    def applied(self, setup: TrainingSetup) -> TrainingSetup:
+        """``setup`` with the technique."""
+        changes = dict(self.changes)
+        if self.cuts_batch:
+            changes |= {"micro_batch_size": 1, "grad_accum_steps": setup.micro_batch_size}
+        if self.halves_sequence:
+            changes |= {"seq_len": setup.seq_len // 2}
+        return replace(setup, **changes)
+
+
+TECHNIQUES = (
+    Technique(name="FP32 in place of autocast", changes={"precision": FP32}, price="slower products",
+              effort="none", chapter="03"),
+    Technique(name="pure BF16", changes={"precision": PURE_BF16}, price="updates rounded away", effort="a dtype",
+              chapter="03"),
+    Technique(name="stored attention scores", changes={"attention": "stored"}, price="more traffic", effort="none",
+              chapter="01"),
+    Technique(name="AdamW, fused", changes={"optimizer": OptimizerConfig(implementation="fused")}, price="none",
+              effort="an argument", chapter="01"),
+    Technique(name="8-bit AdamW", changes={"optimizer": OptimizerConfig(name="8-bit AdamW")},
+              price="states rounded to 8 bits", effort="a library", chapter="08"),
+    Technique(name="every block checkpointed", changes={"recomputation": FULL}, price="a second forward",
+              effort="a wrapper", chapter="04"),
+    Technique(name="every second block", changes={"recomputation": every(2)}, price="half a second forward",
+              effort="a wrapper", chapter="04"),
+    Technique(name="accumulation, one sequence a pass", cuts_batch=True, price="smaller products",
+              effort="five lines", chapter="05"),
+    Technique(name="half the sequence", halves_sequence=True, price="shorter context", effort="a number", chapter="01"),
+    Technique(name="checkpoints and fused AdamW", price="a second forward", effort="both", chapter="04",
+              changes={"recomputation": FULL, "optimizer": OptimizerConfig(implementation="fused")}),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """What a technique does: job → peak in bytes and as a share of the plain job's, FLOPs per token beside the plain
+    step's."""
+
+    technique: Technique
+    peaks: Mapping[str, int]
+    shares: Mapping[str, float]
+    flops: float
+
+
+def apply_techniques(jobs: Mapping[str, TrainingSetup] = JOBS) -> tuple[Line, ...]:
+    """Every technique applied to every job, by formula.
+
+    Raises: ValueError: no jobs.
+
+    >>> fused = next(line for line in apply_techniques() if line.technique.name == "AdamW, fused")
+    >>> sorted(round(share, 1) for share in fused.shares.values())
+    [0.8, 1.0]
+    """
+    if not jobs:
+        raise ValueError("jobs={} is empty: name at least one TrainingSetup")
+    plain = {name: peak_of(job) for name, job in jobs.items()}
+    lines = []
+    for technique in TECHNIQUES:
+        applied = {name: technique.applied(job) for name, job in jobs.items()}
+        peaks = {name: peak_of(job) for name, job in applied.items()}
+        flops = [flops_per_token(applied[name]) / flops_per_token(job) for name, job in jobs.items()]
+        shares = {name: peaks[name] / plain[name] for name in jobs}
+        lines.append(Line(technique=technique, peaks=peaks, shares=shares, flops=max(flops)))
+    return tuple(lines)
+
+
+def peak_of(setup: TrainingSetup) -> int:
+    """Peak of the second step in bytes, when the states are there."""
+    return estimate_memory(setup).for_step(2).peak_bytes
+
+
+def flops_per_token(setup: TrainingSetup) -> float:
+    """Operations of a step divided by its tokens."""
+    return step_flops(setup).total / (setup.micro_batch_size * setup.seq_len)
+
+
+def words_of(line: Line) -> tuple[str, str, str, str]:
+    """FLOPs per token, price, effort and chapter of a line, as text."""
+    return f"{line.flops:.2f}×", line.technique.price, line.technique.effort, line.technique.chapter

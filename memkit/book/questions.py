@@ -1,0 +1,93 @@
+"""Questions as an interviewer asks them, with choices that say why: the reader of ``chapters/questions.toml``.
+
+Their numbers are figures of the ledger of claims, named in the text as ``{C028.moments_gb}``, so that a test
+has proved each of them before it stands in an answer.
+"""
+
+import random
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+from memkit.book.claims import LEDGER, load_claims
+from memkit.units import as_kind
+
+QUESTIONS = LEDGER.with_name("questions.toml")
+
+_FIELDS = {"question", "answer", "because", "cell", "wrong"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One question, figures put in.
+
+    ``answer`` is the right choice and ``because`` explains it; ``wrong`` maps each other choice to the reason
+    why it is wrong; ``cell``, such as ``01_memory_breakdown.ipynb::timeline-table``, shows it.
+    """
+
+    id: str
+    question: str
+    answer: str
+    because: str
+    cell: str
+    wrong: dict[str, str]
+
+    def __post_init__(self):
+        if len(self.wrong) < 2 or self.answer in self.wrong:
+            raise ValueError(f"{self.id} has {len(self.wrong)} wrong choices; two at least, none of them the answer")
+
+    @property
+    def choices(self) -> list[str]:
+        """The answer among the wrong choices, in an order that is the same on every machine."""
+        choices = [self.answer, *self.wrong]
+        random.Random(self.id).shuffle(choices)
+        return choices
+
+    def reply(self, choice: str) -> str:
+        """What to say to one who picked ``choice``.
+
+        Raises: ValueError: no such choice.
+
+        >>> question = load_questions()["Q02"]
+        >>> question.reply(question.answer)[:6]
+        'Right.'
+        """
+        if choice == self.answer:
+            return f"Right. {self.because}"
+        if choice not in self.wrong:
+            raise ValueError(f"{self.id}: {choice!r} is not one of {', '.join(map(repr, self.choices))}")
+        return f"No. {self.wrong[choice]}"
+
+
+def load_questions(path: Path = QUESTIONS) -> dict[str, Question]:
+    """Every question by id, in the order of the file.
+
+    Raises: ValueError: an entry that is not complete, or a figure that the ledger does not have.
+
+    >>> load_questions()["Q10"].answer
+    'About half a GB'
+    """
+    path = Path(as_kind("path", path, str, Path))
+    if not path.is_file():
+        raise ValueError(f"no questions at {path}; they are the book's chapters/questions.toml, not the package's")
+    figures = {
+        claim_id: SimpleNamespace(**claim.figures) for claim_id, claim in load_claims().items()
+    }
+    return {
+        question_id: read_question(question_id, table, figures)
+        for question_id, table in tomllib.loads(path.read_text(encoding="utf-8")).items()
+    }
+
+
+def read_question(question_id: str, table: dict, figures: dict[str, SimpleNamespace]) -> Question:
+    """The question that one table holds, the figures of ``figures`` put into its sentences."""
+    if set(table) != _FIELDS:
+        odd = sorted(set(table) ^ _FIELDS)
+        raise ValueError(f"{question_id} has or lacks {', '.join(odd)}; its fields are {', '.join(sorted(_FIELDS))}")
+    try:
+        texts = {name: table[name].format(**figures) for name in ("question", "answer", "because")}
+        wrong = {choice.format(**figures): reason.format(**figures) for choice, reason in table["wrong"]}
+    except (KeyError, AttributeError) as error:
+        raise ValueError(f"{question_id} names a figure that the ledger does not have: {error}") from error
+    return Question(id=question_id, cell=table["cell"], wrong=wrong, **texts)

@@ -1,0 +1,83 @@
+"""Ledger search: the claims that hold a word, by subject and verdict."""
+
+from collections.abc import Iterable, Mapping
+from html import escape
+
+import ipywidgets as widgets
+
+from memkit.widgets.keys import key_helper
+from memkit.widgets.panel import LABEL, choice
+
+ALL = "all"
+
+
+class LedgerSearch(widgets.VBox):
+    """A box for words and two menus above the claims that match; the page without a kernel shows all claims.
+
+    ``claims`` are objects with ``id``, ``claim``, ``answer``, ``verdict``, ``group``, ``cell`` and ``printed``, as
+    ``memkit.load_claims().values()``; ``groups`` maps a group's letter to its subject.
+
+    Raises: ValueError: no claims.
+    """
+
+    def __init__(self, claims: Iterable, groups: Mapping[str, str]):
+        self.claims, self.groups = list(claims), dict(groups)
+        if not self.claims:
+            raise ValueError("no claims: pass one at least")
+        present = {claim.group for claim in self.claims}
+        subjects = [(ALL, ALL), *((words, letter) for letter, words in self.groups.items() if letter in present)]
+        verdicts = [ALL, *dict.fromkeys(claim.verdict for claim in self.claims)]
+        self.words = widgets.Text(description="Words", placeholder="checkpoint 33", style=LABEL)
+        self.subject = choice("Subject", subjects, ALL)
+        self.verdict = choice("Verdict", verdicts, ALL)
+        self.status, self.found = widgets.HTML(), widgets.HTML()
+        helper = key_helper()
+        super().__init__(
+            [self.words, self.subject, self.verdict, self.status, self.found, *([helper] if helper else [])]
+        )
+        self.add_class("memkit-panel")
+        for control in (self.words, self.subject, self.verdict):
+            control.observe(self._show, "value")
+        self._show()
+
+    def matches(self) -> list:
+        """The claims that hold every word, in the chosen subject and verdict, in the ledger's order."""
+        words = self.words.value.lower().split()
+        return [
+            claim
+            for claim in self.claims
+            if self.subject.value in (ALL, claim.group)
+            and self.verdict.value in (ALL, claim.verdict)
+            and all(word in f"{claim.id} {claim.claim} {claim.answer}".lower() for word in words)
+        ]
+
+    def _show(self, _change: object = None) -> None:
+        found = self.matches()
+        wrong = sum(claim.verdict == "wrong" for claim in found)
+        words = f"{len(found)} of {len(self.claims)} claims, {wrong} of them wrong."
+        self.status.value = f'<div role="status" aria-live="polite">{words}</div>'
+        entries = "".join(map(entry_of, found)) or "<p>Try fewer words, or other ones.</p>"
+        self.found.value = f'<div style="max-height:420px;overflow-y:auto" tabindex="0">{entries}</div>'
+
+    def _repr_mimebundle_(self, **kwargs) -> dict:
+        """The live search, and for a page without a kernel the whole ledger, folded by subject."""
+        bundle = super()._repr_mimebundle_(**kwargs)
+        bundle["text/plain"] = f"{len(self.claims)} claims on {len({claim.group for claim in self.claims})} subjects"
+        folds = []
+        for letter, subject in self.groups.items():
+            if entries := "".join(entry_of(claim) for claim in self.claims if claim.group == letter):
+                folds.append(f"<details><summary>{letter} · {escape(subject)}</summary>{entries}</details>")
+        bundle["text/html"] = "\n".join(folds)
+        return bundle
+
+
+def entry_of(claim: object) -> str:
+    """One claim as HTML: what is printed, the verdict in words, what is so, and where it is shown."""
+    places = [f'<a href="{url}">printed</a>' for url in claim.printed] or ["unsourced"]
+    if claim.cell:
+        chapter, _, cell = claim.cell.partition("::")
+        places.insert(0, f'shown in <a href="{chapter}">{chapter[:2]}</a>, cell <code>{cell}</code>')
+    return (
+        f"<p><strong>{claim.id}</strong> “{escape(claim.claim)}” <strong>{claim.verdict.capitalize()}.</strong> "
+        f"{escape(claim.answer)} <small>({'; '.join(places)})</small></p>"
+    )

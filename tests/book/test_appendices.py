@@ -1,0 +1,52 @@
+"""The appendices: every test that the formula sheet names is there, and every function can be imported."""
+
+import ast
+import importlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import memkit
+
+ROOT = Path(__file__).parents[2]
+SHEET = "".join(
+    "".join(cell["source"])
+    for cell in json.loads((ROOT / "chapters/C_formulas_and_names.ipynb").read_text(encoding="utf-8"))["cells"]
+    if cell["id"] == "sheet"
+)
+TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py::\w+)`", SHEET)))
+FUNCTIONS = sorted(set(re.findall(r"`(memkit(?:\.\w+)+)`", SHEET)))
+
+
+def has_test(node: str, root: Path = ROOT) -> bool:
+    """Whether a node id names a test function of a file of this repository."""
+    file, _, name = node.partition("::")
+    body = ast.parse((root / file).read_text(encoding="utf-8")).body if (root / file).is_file() else []
+    return any(isinstance(statement, ast.FunctionDef) and statement.name == name for statement in body)
+
+
+@pytest.mark.parametrize("node", TESTS)
+def test_a_formula_s_test_is_there(node):
+    assert has_test(node)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_formula_s_function_is_there(name):
+    module, _, attribute = name.rpartition(".")
+    place = memkit if module == "memkit" else importlib.import_module(module)
+    assert callable(getattr(place, attribute)) or attribute.isupper()
+
+
+def test_every_line_of_the_sheet_names_a_function_a_test_and_a_chapter():
+    lines = [line for line in SHEET.splitlines() if line.startswith("| ")][1:]
+    assert len(lines) >= 15
+    for line in lines:
+        formula, chapter, function, test, source = (part.strip() for part in line.strip("|").split(" | "))
+        assert formula and source and re.fullmatch(r"\d\d(, \d\d)*", chapter), line
+        assert function.startswith("`memkit") and test.startswith("`tests/"), line
+
+
+def test_a_test_that_is_gone_is_seen():
+    assert not has_test("tests/test_units.py::test_that_nobody_wrote") and not has_test("tests/none.py::test_x")

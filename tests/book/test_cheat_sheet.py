@@ -1,0 +1,61 @@
+"""The cheat sheet: its lines are the estimate's, and what it says in words follows from its numbers."""
+
+import pytest
+
+from memkit.book.cheat_sheet import JOBS, TECHNIQUES, apply_techniques, words_of
+from memkit.formula.estimate import estimate_memory
+from memkit.pictures import sheet_figure
+from memkit.setup.models import TINY_LLAMA
+from memkit.setup.training import TrainingSetup
+
+SMALL = {"small": TrainingSetup(model=TINY_LLAMA, micro_batch_size=2, seq_len=32, device="cpu")}
+
+
+@pytest.fixture(scope="module")
+def lines():
+    return apply_techniques()
+
+
+def test_a_job_by_hand(lines):
+    by_hand = (4 + 4 + 8) * 6_738_415_616
+    fused = next(line for line in lines if line.technique.name == "AdamW, fused")
+    assert fused.peaks["7B, 1,024 tokens"] == pytest.approx(by_hand, rel=1e-3)
+
+
+def test_what_shrinks_activations_leaves_a_peak_of_states_as_it_is(lines):
+    shares = {line.technique.name: line.shares["7B, 1,024 tokens"] for line in lines}
+    for name in ("every block checkpointed", "every second block", "accumulation, one sequence a pass"):
+        assert shares[name] == 1
+
+
+def test_a_technique_s_peak_is_what_the_trace_finds():
+    from memkit.program.transformer import training_build
+    from memkit.tracing.trace import trace_memory
+
+    for technique in TECHNIQUES:
+        setup = technique.applied(SMALL["small"])
+        if "8-bit" in technique.name:
+            continue
+        traced = trace_memory(training_build(setup), device="cpu").for_step(2).peak_bytes
+        assert estimate_memory(setup).for_step(2).peak_bytes == pytest.approx(traced, rel=1e-3), technique.name
+
+
+def test_every_technique_stands_in_the_picture(lines):
+    rows = [(line.technique.name, line.shares, words_of(line)) for line in lines]
+    picture = sheet_figure(rows, ("FLOPs", "price", "effort", "chapter"), "What is left")
+    assert all(technique.name in picture.alt for technique in TECHNIQUES)
+    assert all(job in picture.alt for job in JOBS)
+
+
+def test_accumulation_keeps_the_tokens_of_a_step():
+    accumulation = next(technique for technique in TECHNIQUES if technique.cuts_batch)
+    for job in JOBS.values():
+        after = accumulation.applied(job)
+        assert after.micro_batch_size * after.grad_accum_steps == job.micro_batch_size * job.grad_accum_steps
+
+
+def test_nothing_to_show_is_refused():
+    with pytest.raises(ValueError, match="jobs={} is empty"):
+        apply_techniques({})
+    with pytest.raises(ValueError, match="no rows"):
+        sheet_figure([], (), "")

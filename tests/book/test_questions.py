@@ -1,0 +1,105 @@
+"""The questions: whole, tied to a cell of the book, and no number in an answer that the ledger does not prove."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from free_numbers import free_numbers
+
+from memkit.book.claims import load_claims
+from memkit.book.questions import QUESTIONS, load_questions, read_question
+
+CHAPTERS = Path(__file__).parents[2] / "chapters"
+TABLES = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))
+LOADED = load_questions()
+
+GOOD = {
+    "question": "Why?",
+    "answer": "Because of {C028.moments_gb} GB",
+    "because": "So it is.",
+    "cell": "01_memory_breakdown.ipynb::convention-switch",
+    "wrong": [["Never", "Ever."], ["Always", "Not."]],
+}
+FIGURES = {"C028": type("Figures", (), {"moments_gb": 56})()}
+
+
+def unproved(table: dict) -> list[str]:
+    """Numbers written by hand where a figure should stand; what a wrong choice says may be any number."""
+    said = [table["answer"], table["because"], *(reason for _, reason in table["wrong"])]
+    return [number for text in said for number in free_numbers(text)]
+
+
+def test_there_are_forty_of_them():
+    assert len(LOADED) >= 36 and list(LOADED) == [f"Q{number:02d}" for number in range(1, len(LOADED) + 1)]
+
+
+@pytest.mark.parametrize("question_id", TABLES)
+def test_every_number_of_an_answer_is_a_figure_of_the_ledger(question_id):
+    assert not unproved(TABLES[question_id])
+
+
+@pytest.mark.parametrize("question_id", TABLES)
+def test_the_figures_of_an_answer_are_proved(question_id):
+    ledger = load_claims()
+    named = set(re.findall(r"\{(C\d{3})\.", json.dumps(TABLES[question_id])))
+    assert all(ledger[claim_id].proof for claim_id in named)
+
+
+@pytest.mark.parametrize("question_id", LOADED)
+def test_a_cell_of_the_book_shows_the_answer(question_id):
+    chapter, _, cell = LOADED[question_id].cell.partition("::")
+    cells = json.loads((CHAPTERS / chapter).read_text(encoding="utf-8"))["cells"]
+    assert cell in {one["id"] for one in cells}
+
+
+@pytest.mark.parametrize("question_id", LOADED)
+def test_every_choice_gets_its_own_reply(question_id):
+    question = LOADED[question_id]
+    replies = {choice: question.reply(choice) for choice in question.choices}
+    assert len(set(replies.values())) == len(replies) >= 3
+    assert [choice for choice, reply in replies.items() if reply.startswith("Right.")] == [question.answer]
+    assert all(len(choice) <= 130 for choice in replies)
+
+
+def test_the_answer_is_not_always_in_the_same_place():
+    places = {question.choices.index(question.answer) for question in LOADED.values()}
+    assert len(places) == 4
+
+
+def test_an_answer_does_not_stand_out_by_its_length():
+    longest = [max(question.choices, key=len) == question.answer for question in LOADED.values()]
+    assert sum(longest) < 0.4 * len(longest)
+
+
+@pytest.mark.parametrize(
+    "changes, sentence",
+    [
+        ({"because": None}, "has or lacks because"),
+        ({"colour": "red"}, "has or lacks colour"),
+        ({"answer": "{C028.no_such}"}, "does not have"),
+        ({"answer": "{C999.gb}"}, "does not have"),
+        ({"wrong": [["Never", "Ever."]]}, "1 wrong choices"),
+        ({"answer": "Never"}, "none of them the answer"),
+    ],
+)
+def test_an_entry_that_is_not_whole_is_refused(changes, sentence):
+    table = {name: value for name, value in (GOOD | changes).items() if value is not None}
+    with pytest.raises(ValueError, match=sentence):
+        read_question("Q99", table, FIGURES)
+
+
+def test_a_number_written_by_hand_is_seen():
+    assert unproved(GOOD | {"because": "It is 56 GB."}) == ["56"]
+    assert not unproved(GOOD)
+
+
+def test_a_choice_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="'Perhaps' is not one of"):
+        read_question("Q99", GOOD, FIGURES).reply("Perhaps")
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match="no questions at"):
+        load_questions("nowhere.toml")

@@ -1,0 +1,81 @@
+"""Question cards and ledger search: what they answer, and what a page without a kernel shows."""
+
+import re
+
+import pytest
+
+from memkit.book.claims import GROUPS, load_claims
+from memkit.book.questions import load_questions
+from memkit.widgets import LedgerSearch, QuestionCards
+
+SUBJECTS = {letter: subject for letter, (subject, _, _) in GROUPS.items()}
+
+
+@pytest.fixture
+def cards():
+    return QuestionCards(load_questions())
+
+
+@pytest.fixture
+def search():
+    return LedgerSearch(load_claims().values(), SUBJECTS)
+
+
+def test_a_picked_choice_is_answered_and_counted_once(cards):
+    question = cards.questions["Q07"]
+    cards.which.value = "Q07"
+    wrong = next(iter(question.wrong))
+    cards.picked.value = wrong
+    assert question.wrong[wrong] in cards.reply.value and "0 of" in cards.reply.value
+    for _ in range(2):
+        cards.picked.value = None
+        cards.picked.value = question.answer
+        assert "Right." in cards.reply.value and "1 of" in cards.reply.value
+
+
+def test_the_next_question_comes_unanswered_and_the_last_leads_to_the_first(cards):
+    cards.picked.value = cards.questions["Q01"].answer
+    cards.onward.click()
+    assert cards.which.value == "Q02" and cards.picked.value is None and "Pick one." in cards.reply.value
+    cards.which.value = list(cards.questions)[-1]
+    cards.onward.click()
+    assert cards.which.value == "Q01"
+
+
+def test_the_page_shows_every_question_with_its_answers_folded(cards):
+    page = cards._repr_mimebundle_()["text/html"]
+    choices = sum(len(question.choices) for question in cards.questions.values())
+    assert page.count("<details>") == page.count("</details>") == choices
+    assert page.count("<p>Right.") == len(cards.questions)
+
+
+def test_all_words_are_searched_for_in_any_order(search):
+    search.words.value = "GPT-3 Selective"
+    assert {"C184", "C185"} <= {claim.id for claim in search.matches()}
+    search.words.value = "c028"
+    assert [claim.id for claim in search.matches()] == ["C028"] and "1 of" in search.status.value
+
+
+def test_subject_and_verdict_narrow_the_list(search):
+    search.subject.value = "I"
+    search.verdict.value = "wrong"
+    found = search.matches()
+    assert found and {(claim.group, claim.verdict) for claim in found} == {("I", "wrong")}
+    search.words.value = "no such words anywhere"
+    assert search.matches() == [] and "Try fewer words" in search.found.value
+
+
+def test_the_page_shows_the_whole_ledger(search):
+    page = search._repr_mimebundle_()["text/html"]
+    assert re.findall(r"<p><strong>(C\d{3})</strong>", page) == list(load_claims())
+
+
+def test_what_is_searched_for_is_text(search):
+    search.words.value = "<script>"
+    assert "<script>" not in search.found.value + search.status.value
+
+
+@pytest.mark.parametrize("make", [lambda: QuestionCards({}), lambda: LedgerSearch([], SUBJECTS)])
+def test_nothing_to_show_is_refused(make):
+    with pytest.raises(ValueError, match="pass one at least"):
+        make()
