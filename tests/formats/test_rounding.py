@@ -1,8 +1,8 @@
 """``memkit.formats.rounding`` against ml_dtypes, numpy, torch and gfloat, bit for bit.
 
 Each format of up to 16 bits is encoded from 10^8 float32 inputs: every upper half (all signs and exponents,
-infinity and NaN) with 1,526 lower halves, among them 0, the ties and their neighbours.
-scripts/sweep_float32.py does all 2^32.
+infinity and NaN) with 1,526 lower halves, among them 0, the ties and their neighbours; ``make test`` takes one in
+twelve of them, ``make exhaustive`` all. scripts/sweep_float32.py does all 2^32.
 """
 
 from collections.abc import Iterator
@@ -33,10 +33,19 @@ def lower_halves() -> np.ndarray:
     return np.concatenate([edges, spread])[:1526].astype(np.uint32)
 
 
-def float32_inputs(halves_per_step: int = 218) -> Iterator[np.ndarray]:
-    upper = (np.arange(1 << 16, dtype=np.uint32) << 16)[:, None]
-    for lower in np.split(lower_halves(), range(halves_per_step, 1526, halves_per_step)):
-        yield (upper | lower).ravel().view(np.float32)
+CORNERS = (0, 1, 0x0FFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001, 0xFFFF)
+"""Lower halves of exact values, of ties and beside ties."""
+
+
+def float32_inputs(one_in: int = 1, halves_per_step: int = 218) -> Iterator[np.ndarray]:
+    """Every upper half with the corners and with one in so many of the other lower halves."""
+    lower, upper = lower_halves(), (np.arange(1 << 16, dtype=np.uint32) << 16)[:, None]
+    lower = lower[np.isin(lower, CORNERS) | (np.arange(lower.size) % one_in == 0)]
+    for some in np.split(lower, range(halves_per_step, lower.size, halves_per_step)):
+        yield (upper | some).ravel().view(np.float32)
+
+
+SOME_OR_ALL = pytest.mark.parametrize("one_in", [13, pytest.param(1, marks=pytest.mark.exhaustive)])
 
 
 def ml_dtypes_codes(x: np.ndarray, name: str) -> np.ndarray:
@@ -56,33 +65,26 @@ def ml_dtypes_overflow(name: str) -> str:
     return "inf" if fmt.has_infinity else "nan" if fmt.num_nans else "saturate"
 
 
-def test_the_inputs_are_what_they_are_said_to_be() -> None:
+@SOME_OR_ALL
+def test_the_inputs_are_what_they_are_said_to_be(one_in: int) -> None:
     count, patterns = 0, set()
-    for x in float32_inputs():
+    for x in float32_inputs(one_in):
         count += x.size
         bits = x.view(np.uint32)
         patterns |= set(np.unique(bits & 0xFFFF).tolist())
         assert (
             np.unique(bits >> 16).size == 1 << 16
         )  # every sign, exponent and upper mantissa bit; infinities; NaNs
-    assert count >= 10**8 and len(patterns) == 1526
-    assert patterns >= {
-        0,
-        1,
-        0x0FFF,
-        0x1000,
-        0x1001,
-        0x7FFF,
-        0x8000,
-        0x8001,
-        0xFFFF,
-    }  # exact, ties, beside ties
+    least = {1: (10**8, 1526), 13: (8 * 10**6, 125)}[one_in]
+    assert count >= least[0] and len(patterns) >= least[1] and patterns >= set(CORNERS)
 
 
+@SOME_OR_ALL
 @pytest.mark.parametrize("name", NARROW)
-def test_a_hundred_million_float32_encode_as_ml_dtypes_and_torch_do(name: str) -> None:
+def test_millions_of_float32_encode_as_ml_dtypes_and_torch_do(name: str, one_in: int) -> None:
+    """Eight million of each format here, a hundred million by make exhaustive."""
     fmt = FORMATS[name]
-    for x in float32_inputs():
+    for x in float32_inputs(one_in):
         is_nan = np.isnan(x)
         if not fmt.num_nans:  # ml_dtypes turns NaN into -0 here; memkit refuses (see below)
             x, is_nan = x[~is_nan], is_nan[~is_nan]
