@@ -1,9 +1,10 @@
 """Every plan that fits a card: a model and tokens per step in, precision, optimizer, recomputation, batch, ... out.
 
-A plan is a ``TrainingSetup``. Its peak is the formula's, whether it fits is decided by ``room``, its time is computed
-from the card's rates, and what it gives up is said in words, for memory can be bought with three coins: time,
-precision, and how much of the model is trained. ``PlansFound.chosen`` gives up least, then takes least time, and is
-traced before it is shown. ``scripts/judge_plans.py`` holds it against traces of random jobs.
+A plan is a ``TrainingSetup`` and, on several cards, a ``Layout``. Its peak is the formula's, whether it fits is
+decided by ``room``, its time is computed from the card's rates, and what it gives up is said in words, for memory can
+be bought with three coins: time, precision, and how much of the model is trained. ``PlansFound.chosen`` gives up
+least, then takes least time, and is traced before it is shown. ``scripts/judge_plans.py`` holds it against traces of
+random jobs.
 """
 
 from collections.abc import Iterator
@@ -13,12 +14,17 @@ from itertools import product
 
 from memkit.fitting.batch_plan import least_seconds, peak_of
 from memkit.fitting.room import Fit, fit_on
+from memkit.formats.dtypes import dtype_bits
+from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import Card
 from memkit.recomputation.costs import step_flops
+from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
+from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import FULL, NONE, SAVE_ATTENTION
 from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
+from memkit.sharding.step import estimate_sharded
+from memkit.sharding.traffic import step_traffic
 from memkit.units import aligned_table, as_kind, as_whole_number, format_bytes
 
 SMALL_STATES, ROUNDED = "states in 8 bits", "updates rounded to bf16"
@@ -39,6 +45,7 @@ class TrainingPlan:
     card: Card
     peak_bytes: int
     seconds: float
+    layout: Layout | None = None
     traced_bytes: int | None = None
 
     @property
@@ -69,7 +76,9 @@ class TrainingPlan:
         setup = self.setup
         again = {NONE: "", FULL: ", full recomputation"}.get(setup.recomputation, f", {setup.recomputation.name}")
         batch = f"{setup.micro_batch_size} × {setup.grad_accum_steps}"
-        return f"{setup.precision.name}, {setup.optimizer.name}{again}, {batch}"
+        kept = "fp32 shards, bf16 inside" if self.layout and self.layout.param_dtype else setup.precision.name
+        spread = f", {self.layout.name}" if self.layout else ""
+        return f"{kept}, {setup.optimizer.name}{again}, {batch}{spread}"
 
     def is_beaten_by(self, other: "TrainingPlan") -> bool:
         """Whether the other is no worse in bytes, in time and in what it gives up, and better in one."""
@@ -129,62 +138,99 @@ def chosen_in_words(plan: TrainingPlan | None) -> str:
     return f"Chosen: {plan.name}; {how}. {plan.fit}"
 
 
-def find_plans(model: ModelConfig, card: Card, *, tokens_per_step: int, seq_len: int) -> PlansFound:
-    """Every plan for a model on a card with so many tokens between two optimizer steps.
+def find_plans(model: ModelConfig, card: Card, *, tokens_per_step: int, seq_len: int, num_cards: int = 1) -> PlansFound:
+    """Every plan for a model on so many equal cards with so many tokens between two optimizer steps, over all cards.
 
-    Raises: ValueError: tokens that are no whole number of sequences, or what ``TrainingSetup`` refuses.
+    Raises: ValueError: tokens that are no whole number of sequences for every card, or what ``TrainingSetup`` refuses.
 
     >>> from memkit import CARDS, models
     >>> found = find_plans(models.GPT2_XL, CARDS["RTX 4090"], tokens_per_step=32768, seq_len=1024)
     >>> found.fitting[0].name
-    'pure bf16, 8-bit AdamW, 4 × 8'
+    'autocast bf16, 8-bit AdamW, 1 × 32'
     """
     as_kind("model", model, ModelConfig)
     as_kind("card", card, Card)
-    tokens, seq_len = as_whole_number("tokens_per_step", tokens_per_step, 1), as_whole_number("seq_len", seq_len, 1)
-    if tokens % seq_len:
-        below, above = tokens // seq_len * seq_len, -(-tokens // seq_len) * seq_len
-        raise ValueError(f"tokens_per_step={tokens} is no whole number of {seq_len} tokens: {below} or {above} are")
-    setups = setups_of(TrainingSetup(model=model, seq_len=seq_len), tokens // seq_len)
-    return PlansFound(plans=tuple(plan_of(setup, card) for setup in setups))
+    sizes = {"tokens_per_step": tokens_per_step, "seq_len": seq_len, "num_cards": num_cards}
+    tokens, seq_len, num_cards = (as_whole_number(name, value, 1) for name, value in sizes.items())
+    if tokens % (one_pass := seq_len * num_cards):
+        near = [count * one_pass for count in (tokens // one_pass, tokens // one_pass + 1) if count]
+        raise ValueError(
+            f"tokens_per_step={tokens} is no whole number of {seq_len} × {num_cards} tokens; "
+            f"{' or '.join(map(str, near))} would be"
+        )
+    setup = TrainingSetup(model=model, seq_len=seq_len)
+    ways = [way for layout in layouts_of(num_cards) for way in ways_of(setup, layout, tokens // one_pass)]
+    return PlansFound(plans=tuple(plan_of(way, card, layout) for way, layout in ways))
 
 
-def setups_of(setup: TrainingSetup, num_sequences: int) -> Iterator[TrainingSetup]:
-    """The combinations that are tried, for a window of so many sequences."""
+def layouts_of(num_cards: int) -> tuple[Layout | None, ...]:
+    """How a run is spread over the cards."""
+    if num_cards == 1:
+        return (None,)
+    stages = tuple(Layout(stage=stage, dp_size=num_cards) for stage in range(4))
+    return (*stages, replace(stages[3], offloads=True))
+
+
+def ways_of(setup: TrainingSetup, layout: Layout | None, num_sequences: int) -> Iterator[tuple]:
+    """The combinations that are tried for a window of so many sequences, as (setup, layout)."""
     sizes = [2**power for power in range(num_sequences.bit_length()) if num_sequences % 2**power == 0]
     cuts = [(size, num_sequences // size) for size in sizes if num_sequences // size <= MAX_GRAD_ACCUM_STEPS]
-    for precision, optimizer, strategy, (size, steps) in product(PRECISIONS, OPTIMIZERS, STRATEGIES, cuts):
+    optimizers = OPTIMIZERS if layout is None else OPTIMIZERS[:1]
+    for precision, optimizer, strategy, (size, steps) in product(PRECISIONS, optimizers, STRATEGIES, cuts):
+        spread = layout
+        if layout and layout.is_fully_sharded and precision.uses_autocast:  # FSDP2 casts what it gathers
+            precision, spread = FP32, replace(layout, param_dtype=precision.compute_dtype)
         yield replace(
             setup, precision=precision, optimizer=optimizer, recomputation=strategy, micro_batch_size=size,
             grad_accum_steps=steps,
-        )  # fmt: skip
+        ), spread  # fmt: skip
 
 
-def plan_of(setup: TrainingSetup, card: Card) -> TrainingPlan:
+def plan_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> TrainingPlan:
     """A plan with its peak by formula and its time on paper."""
-    return TrainingPlan(setup=setup, card=card, peak_bytes=peak_of(setup).total_bytes, seconds=seconds_of(setup, card))
+    peak = peak_of(setup) if layout is None else estimate_sharded(as_high(setup), layout).for_step(2).peak
+    seconds = seconds_of(setup, card, layout)
+    return TrainingPlan(setup=setup, card=card, layout=layout, peak_bytes=peak.total_bytes, seconds=seconds)
 
 
-def seconds_of(setup: TrainingSetup, card: Card) -> float:
-    """Seconds of a step on paper: the least of its passes, what runs again, and what an optimizer's step reads."""
-    return least_seconds(setup, card) * (1 + step_flops(setup).overhead)
+def as_high(setup: TrainingSetup) -> TrainingSetup:
+    """The setup with two micro-batches at most: a third is as high as the second."""
+    return replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))
+
+
+def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> float:
+    """Seconds of a step on paper, nothing hidden behind anything.
+
+    The passes and what runs again, by the card's rates; what is sent, by the rate of its links, or of PCIe where it
+    has none; what an offloaded rank brings from the host, for each forward and backward, and takes back.
+    """
+    computed = setup if layout is None or not layout.param_dtype else replace(setup, precision=PURE_BF16)
+    seconds = least_seconds(computed, card) * (1 + step_flops(computed).overhead)
+    if layout is None:
+        return seconds
+    seconds += step_traffic(setup, layout).seconds(card.link_bytes_per_s or card.pcie_bytes_per_s)
+    if layout.offloads:
+        share = count_parameters(setup.model) * dtype_bits(setup.precision.weight_dtype) // 8 // layout.dp_size
+        seconds += 3 * setup.grad_accum_steps * share / card.pcie_bytes_per_s
+    return seconds
 
 
 def traced(plan: TrainingPlan) -> TrainingPlan:
     """The plan with its traced peak; unchanged where plain torch has no such step. Loads torch."""
-    setup = plan.setup
-    few = replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))  # a third micro-batch is as high as a second
-    return replace(plan, traced_bytes=traced_bytes(few))
+    return replace(plan, traced_bytes=traced_bytes(as_high(plan.setup), plan.layout))
 
 
 @lru_cache(maxsize=64)
-def traced_bytes(setup: TrainingSetup) -> int | None:
-    """The highest bytes of a traced second step, or ``None`` where torch has no such step."""
+def traced_bytes(setup: TrainingSetup, layout: Layout | None) -> int | None:
+    """The highest bytes of a traced second step on one rank, or ``None`` where torch has no such step."""
+    from memkit.program.sharded import one_rank_of, sharded_build
     from memkit.program.transformer import training_build
     from memkit.tracing.trace import trace_memory
 
     try:
-        build = training_build(setup)
+        if layout is None:
+            return trace_memory(training_build(setup)).for_step(2).peak_bytes
+        with one_rank_of(layout.world_size):
+            return trace_memory(sharded_build(setup, layout)).for_step(2).peak_bytes
     except ValueError:
         return None
-    return trace_memory(build).for_step(2).peak_bytes
