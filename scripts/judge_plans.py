@@ -85,16 +85,21 @@ def main(num_jobs: int = 500, seed: int | None = None) -> None:
     for number in range(num_jobs):
         jobs.append(judged(random_job(chance)))
         print(number, jobs[-1]["chosen"], "right" if is_right(jobs[-1]) else f"WRONG {jobs[-1]}", flush=True)
+        if number % 20 == 19 or number == num_jobs - 1:
+            write(jobs, seed)
+
+
+def write(jobs: list[dict], seed: int) -> None:
+    """The recording of the jobs so far."""
     ratios = [job["formula_bytes"] / job["traced_bytes"] for job in jobs if job["traced_bytes"]]
     about = {
-        "what": "plans against traces", "seed": seed, "command": f"python scripts/judge_plans.py {num_jobs} {seed}",
+        "what": "plans against traces", "seed": seed, "command": f"python scripts/judge_plans.py {len(jobs)} {seed}",
         "torch": torch.__version__, "machine": platform.machine(), "date": date.today().isoformat(),
         "right": sum(map(is_right, jobs)), "jobs": len(jobs), "traced": len(ratios),
         "ratio_least": min(ratios), "ratio_most": max(ratios),
     }  # fmt: skip
     lines = ",\n".join(json.dumps(job) for job in jobs)
     FILE.write_text(f'{{"about": {json.dumps(about)},\n"jobs": [\n{lines}\n]}}\n', encoding="utf-8")
-    print(f"{about['right']} of {len(jobs)} right")
 
 
 if __name__ == "__main__":

@@ -85,10 +85,10 @@ def test_the_words_of_a_sacrifice_are_ordered():
 
 @pytest.mark.parametrize("plan", [p for p in TINY_PLANS if "8-bit" not in p.setup.optimizer.name], ids=lambda p: p.name)
 def test_the_plain_code_runs_and_peaks_where_the_plan_says(plan):
-    """The text, executed on a model that knows none of the plan's choices, is traced."""
+    """The text, executed on a model that recomputes nothing by itself, is traced."""
 
     def build():
-        bare = replace(plan.setup, recomputation="none", precision=TINY.precision)
+        bare = replace(plan.setup, recomputation="none")
         names = {"model": Blocks(Transformer(bare)), "batches": iter(random_batches(TINY_LLAMA, plan.setup), None)}
         exec(plain_code(plan), names)
         return names["step"]
