@@ -83,9 +83,12 @@ def loaded_build(target: str) -> Callable:
     return getattr(module, name)
 
 
-def progress(words: str) -> None:
-    """A line on stderr; on a terminal it replaces the one before."""
-    print(f"memkit: {words} ...", file=sys.stderr, flush=True)
+def progress(words: str = "") -> None:
+    """A line on stderr; on a terminal it replaces the one before, and without words it clears that."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[Kmemkit: {words} ..." if words else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+    elif words:
+        print(f"memkit: {words} ...", file=sys.stderr, flush=True)
 
 
 def report_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
@@ -245,13 +248,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             title = f"memkit {options.command} {getattr(options, 'target', '') or getattr(options, 'file', '')}".strip()
             write_page(options.html, title, text, timelines)
     except KeyboardInterrupt:
+        progress()
         print("memkit: stopped", file=sys.stderr)
         return STOPPED
     except Exception as error:  # noqa: BLE001 - the program under report may raise anything
         words = " ".join(str(error).split()) or type(error).__name__
         name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        progress()
         print(f"memkit: {name}{words}", file=sys.stderr)
         return UNUSABLE
+    progress()
     print(json.dumps(data, indent=1) if options.json else text)
     if found == sys.maxsize:  # no plan fits
         return ABOVE

@@ -60,7 +60,7 @@ def report_on(
     from memkit.tracing.trace import trace_memory
 
     say(f"tracing {steps} steps of {name}")
-    trace = trace_memory(build, steps=steps)
+    trace = trace_memory(build, steps=steps, say=say)
     say(f"replaying {len(trace.events):,} events with each change")
     page, left_out = diagnose_memory(trace), left_out_of(trace)
     return Report(
@@ -86,7 +86,7 @@ def verified(build: Callable, effects: tuple[Effect, ...], steps: int, say: Call
         if effect.change.program:
             say(f"tracing again: {effect.name}")
             try:
-                trace = trace_memory(changed_build(build, effect.change.program), steps=steps)
+                trace = trace_memory(changed_build(build, effect.change.program), steps=steps, say=say)
             except Exception as error:  # noqa: BLE001 - any program; the replay's figure stands
                 say(f"not traced ({type(error).__name__}: {error})")
             else:

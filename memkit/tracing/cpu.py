@@ -17,6 +17,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memkit.tracing.without_values import ShapesOnly, program_line, shapes_only
 
+aten = torch.ops.aten
+
+
+def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
+    """The result as the CPU's kernel lays it out in memory, and the bytes of copies it makes of what it reads.
+
+    LayerNorm's backward makes a contiguous gradient of contiguous inputs; its fake kernel follows their strides.
+    Source: ATen/native/layer_norm.cpp (``layer_norm_backward_cpu``) of torch 2.13.
+    """
+    if func is not aten.native_layer_norm_backward.default or out[0] is None:
+        return out, []
+    copies = [x.nbytes for x in args[:2] if not x.is_contiguous()]
+    return (torch.empty_like(out[0], memory_format=torch.contiguous_format), *out[1:]), copies
+
 
 @contextmanager
 def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:

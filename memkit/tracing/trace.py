@@ -5,14 +5,14 @@ dtype only. A ``TorchDispatchMode`` sees every operation that torch runs, in the
 too, and notes each new storage; a weak reference to the storage tells when Python or autograd let it go. A
 model of 70 billion parameters needs a laptop and seconds.
 
-Not seen is what a kernel takes and gives back inside one operation, but for the kernels of ``BUFFERS`` and
-``SCRATCH`` on CUDA's rules and what ``libraries`` asks for on the CPU's. Of what is left, convolutions (cuDNN's
-workspace) and recurrent networks (its reserve) take most; a program that runs one is warned.
+Not seen is what a kernel takes and gives back inside one operation, but for ``BUFFERS`` and ``SCRATCH`` on CUDA's
+rules and what ``libraries`` asks for on the CPU's. Convolutions and recurrent networks on CUDA are warned of.
 """
 
 import contextlib
 import functools
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
@@ -24,17 +24,18 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memkit.program.doors import PLAIN, OutsideBuild, is_wrapper, run_steps, tensors_in
+from memkit.formula.kernels import merged
+from memkit.program.doors import PLAIN, OutsideBuild, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
 from memkit.setup.training import DEVICES
 from memkit.timeline import MemoryTimeline
 from memkit.tracing.constants import KnownValues, Unknown
-from memkit.tracing.cpu import fake_cpu
+from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, grouped_products
 from memkit.tracing.libraries import LIBRARIES, Besides, Call, asked
 from memkit.tracing.scratch import SCRATCH
-from memkit.tracing.without_values import NeedsValues, asks_quietly, program_line
+from memkit.tracing.without_values import NeedsValues, asks_quietly, program_line, refuse_unseen
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 
 aten = torch.ops.aten
@@ -47,6 +48,7 @@ REUSES_FIRST_ARGUMENT = {
     aten.logical_and.default,
 }  # fmt: skip
 PRODUCTS = {"aten.mm.default", "aten.bmm.default"}
+OPERATIONS_BETWEEN_LOOKS, SECONDS_BETWEEN_WORDS = 1000, 2.0
 FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
 OWN_FILES = {
     str(Path(__file__).parents[1] / room / f"{name}.py")
@@ -56,14 +58,15 @@ OWN_FILES = {
 
 
 def trace_memory(
-    build: Callable[[], Callable[[], object]], *, device: str = "cuda", steps: int = 2
-) -> MemoryTimeline:
+    build: Callable[[], Callable[[], object]], *, device: str = "cuda", steps: int = 2,
+    say: Callable[[str], None] | None = None,
+) -> MemoryTimeline:  # fmt: skip
     """The memory of ``steps`` training steps as CUDA or the CPU would allocate it, from the program itself.
 
     ``build()`` makes model and optimizer and returns the step, a function without arguments. Both are called
     here. Bytes of ``device="cuda"`` are rounded up to the allocator's blocks of 512; an event's ``num_bytes``
     is as asked. There a tensor made without ``device=`` counts as the card's from its birth; what is in the
-    host's memory says ``device="cpu"``.
+    host's memory says ``device="cpu"``. ``say`` is told every two seconds how far a long trace has come.
 
     Raises: ValueError: an unknown device, steps that are not a positive number, no function as ``build``, or
     a model made outside it. NeedsValues: the program
@@ -84,6 +87,7 @@ def trace_memory(
     as_one_of("device", device, DEVICES)
     steps = as_whole_number("steps", steps, 1)
     with recording(device) as tracer:
+        tracer.say = say
         run_steps(build, steps, tracer)
         log = tracer.log
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
@@ -107,6 +111,8 @@ class Tracer(TorchDispatchMode):
         self.host_outputs = HOST_OUTPUTS if is_cuda else {}
         self.with_library = LIBRARIES[device_type]
         self.is_paused = False
+        self.say: Callable[[str], None] | None = None
+        self.num_operations, self.said_at = 0, time.monotonic()
         self.sole_owner = (0, 0, 0)
         self.foreign_files = set(OWN_FILES)
         self.forget()
@@ -133,6 +139,9 @@ class Tracer(TorchDispatchMode):
                 f"{program_line()}: a trace does not follow {func}; write it with operations of its own, attention as "
                 "F.scaled_dot_product_attention, or measure it"
             )
+        self.num_operations += 1
+        if self.say and self.num_operations % OPERATIONS_BETWEEN_LOOKS == 0:
+            self.say_how_far()
         with torch._C.DisableTorchFunction():  # in a backward CudaRules would see the lines below
             if func in REUSES_FIRST_ARGUMENT and self.runs_in_place(func, args, sys._getframe(1).f_code):
                 out = args[0]
@@ -140,6 +149,13 @@ class Tracer(TorchDispatchMode):
                 out = self.run(func, args, kwargs)
             self.note_buffers(func, args, kwargs)
             return out
+
+    def say_how_far(self) -> None:
+        """Which step and phase, and how many operations so far; nothing if that was said a moment ago."""
+        if time.monotonic() - self.said_at >= SECONDS_BETWEEN_WORDS:
+            where = "build" if self.log.phase == "init" else f"step {self.log.step}, {self.log.phase}"
+            self.say(f"{where}: {self.num_operations:,} operations so far")
+            self.said_at = time.monotonic()
 
     def run(self, func, args, kwargs):
         """Run one operation and record what it allocated; in inference mode a composite one comes whole."""
@@ -167,6 +183,7 @@ class Tracer(TorchDispatchMode):
                 r.alias_info is None for r in func._schema.returns
             )
             op = self.names[func] = str(func) if makes_storage else ""
+        out, copies = as_laid_out(func, args, out) if self.device_type == "cpu" else (out, [])
         call = self.ask_library(func, args, out) if func in self.with_library else None
         if op:
             in_host = self.host_outputs.get(func, ())
@@ -178,8 +195,9 @@ class Tracer(TorchDispatchMode):
                         self.note(tensor, op, call.result_bytes[number] if call else None)
             if func is aten._to_copy.default and self.block_of(args[0]) in self.log.weights:
                 self.log.weight_casts.add(self.block_of(out))
-        if call and call.scratch_bytes:
-            self.note_scratch([[call.scratch_bytes]], func, self.place(sys._getframe(2)))
+        scratch = [call.scratch_bytes] if call and call.scratch_bytes else copies
+        if scratch:
+            self.note_scratch([scratch], func, self.place(sys._getframe(2)))
         return out
 
     def from_values(self, func, args, kwargs, error):
@@ -349,26 +367,10 @@ def source_name(path: str) -> str:
     return "cell" if "ipykernel_" in path else Path(path).name
 
 
-def refuse_unseen(tensors: list[Tensor]) -> None:
-    """Raises: NotImplementedError: a sparse tensor or one inside ``torch.func``: storages are not seen."""
-    for tensor in tensors:
-        if is_wrapper(tensor):
-            continue
-        is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        if is_wrapped or tensor.layout is not torch.strided:
-            kind = "torch.func's transforms" if is_wrapped else "sparse tensors"
-            raise NotImplementedError(f"a trace does not follow {kind}; measure_memory does")
-
-
 def is_dense(tensor: Tensor) -> bool:
     """Whether the elements fill their storage without gaps or overlaps."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
+    walks = merged(list(zip(tensor.shape, tensor.stride(), strict=True)))
+    return [stride for _, stride in walks] in ([], [1])
 
 
 TRACE = trace_memory.__code__

@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memkit.program.doors import is_wrapper
 from memkit.tracing.constants import KnownValues
 from memkit.units import MIB
 
@@ -173,6 +174,17 @@ def refuse(mode: ShapesOnly, func, args, kwargs):
     if calling_frame().f_code.co_filename == INITIALISERS:
         return next(mode.rejects)
     raise NeedsValues(f"Tensor.{func.__name__}")
+
+
+def refuse_unseen(tensors: list[Tensor]) -> None:
+    """Raises: NotImplementedError: a sparse tensor or one inside ``torch.func``: storages are not seen."""
+    for tensor in tensors:
+        if is_wrapper(tensor):
+            continue
+        is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        if is_wrapped or tensor.layout is not torch.strided:
+            kind = "torch.func's transforms" if is_wrapped else "sparse tensors"
+            raise NotImplementedError(f"a trace does not follow {kind}; measure_memory does")
 
 
 @contextmanager

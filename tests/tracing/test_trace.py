@@ -2,8 +2,11 @@
 
 import functools
 import gc
+import importlib
+import itertools
 import math
 import random
+import re
 import signal
 import threading
 import warnings
@@ -834,6 +837,28 @@ def test_what_a_real_kernel_takes_besides_is_said_once(device, make, said):
     with pytest.warns(UserWarning, match=said) as caught:
         trace_memory(build, device=device)
     assert sum(said in str(warning.message) for warning in caught) == 1
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_long_trace_says_how_far_it_has_come(monkeypatch, device):
+    """Ten additions are ten operations: the number said last goes up by ten a step, and nothing is said in between
+    where less than two seconds have passed."""
+    module = importlib.import_module("memkit.tracing.trace")
+    monkeypatch.setattr(module, "OPERATIONS_BETWEEN_LOOKS", 1)
+    said = []
+
+    def build():
+        x = torch.ones(8, device=device)
+        return lambda: [x + 1 for _ in range(10)]
+
+    trace_memory(build, device=device, say=said.append)
+    assert said == []
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_WORDS", 0.0)
+    trace_memory(build, device=device, steps=3, say=said.append)
+    last = [[words for words in said if words.startswith(f"step {step}, ")][-1] for step in (1, 2, 3)]
+    numbers = [int(re.search(r"([\d,]+) operations so far", words)[1].replace(",", "")) for words in last]
+    assert [b - a for a, b in itertools.pairwise(numbers)] == [10, 10]
+    assert any(words.startswith("build: ") for words in said)
 
 
 def test_host_data_made_without_device_is_counted_and_told_and_with_cpu_is_not():
