@@ -1,8 +1,8 @@
-"""From key press to changed picture in a real browser: the memory explorer against ``ipywidgets.interact``.
+"""From key press to changed picture in a real browser: every widget, and the explorer against ``ipywidgets.interact``.
 
-Both notebooks draw the same picture from the same estimates and say the same words. ``interact`` does it as most
-notebooks do: a new pyplot figure at each move, shown inline. Both are open side by side in one JupyterLab and one
-Chromium; blocks of moves alternate in random order, so that a busy moment of the machine falls on both.
+``interact`` draws the explorer's picture from the same estimates and says the same words, as most notebooks do it: a
+new pyplot figure at each move, shown inline. All stand in one notebook of one JupyterLab and one Chromium; blocks of
+moves alternate in random order, so that a busy moment of the machine falls on all of them.
 
 The clock starts with the browser's own keydown event and stops after the first frame that has the new picture.
 """
@@ -19,21 +19,26 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from bench import Row
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the tests know how to start a JupyterLab
 
 from lab_server import QUIET_LAB, free_port, running_server
-from live_notebook import open_and_run, running_chromium, write_notebook
+from live_notebook import PANEL, open_and_run, running_chromium, write_notebook
 
-ROUNDS = 6
-MOVES = 6
+ROUNDS = 2
+MOVES = 12
 START = 12
-"""Micro-batch in the middle of a range in which the axis, with its line for the card, stands still."""
+"""The explorer's micro-batch: its axis, with the line for the card, rescales once in the moves after it."""
 
-EXPLORER = f"""
+SETUP = """
+import numpy as np
+from memkit import widgets
+from memkit.allocator.stories import step_story
 from memkit.fitting.advice import steady_step
+from memkit.timeline import Instant, MemoryTimeline
 from memkit.widgets.memory_explorer import MemoryExplorer
 
 class Uncached(MemoryExplorer):
@@ -41,8 +46,9 @@ class Uncached(MemoryExplorer):
         steady_step.cache_clear()
         return super().view(**state)
 
-panel = Uncached(micro_batch_size={START})
-panel
+end = Instant(name="end", total_bytes=0)
+run = MemoryTimeline(instants=(end,), source="traced", events=tuple(step_story()))
+gradients = {"drawn": np.exp(np.random.default_rng(0).normal(-14, 3, 8192))}
 """
 
 INTERACT = f"""
@@ -71,16 +77,37 @@ def show(micro_batch_size):
 interact(show, micro_batch_size=IntSlider({START}, 1, 64))
 """
 
+OURS = {
+    "memory explorer": (f'Uncached(model="GPT-2 small", micro_batch_size={START}, card="RTX 4090")', "Micro-batch"),
+    "step timeline": ("widgets.StepTimeline()", "Instant"),
+    "frontier": ("widgets.FrontierExplorer()", "Strategy"),
+    "frontier, length": ("widgets.FrontierExplorer()", "Sequence"),
+    "batch planner": ("widgets.BatchPlanner()", "Micro-batch"),
+    "batch planner, ranks": ("widgets.BatchPlanner()", "Ranks"),
+    "number line": ("widgets.NumberLine()", "Zoom"),
+    "bit explorer": ("widgets.BitExplorer()", "exponent bit 2"),
+    "rounding lab": ("widgets.RoundingLab()", "Additions"),
+    "allocator lab": ("widgets.AllocatorLab(step=0)", "Event"),
+    "snapshot view": ("widgets.SnapshotView(run)", "Allocation"),
+    "loss scaling lab": ("widgets.LossScalingLab(gradients)", "Scale 2^k, k ="),
+    "scaling lab": ("widgets.ScalingLab()", "Shared by"),
+    "outlier lab": ("widgets.OutlierLab()", "Size, √10 to the"),
+    "spike film": ("widgets.SpikeFilm()", "Step"),
+}
+"""Each widget and the control that is moved: a slider, a menu, or the title of a button."""
+INTERACTS = "interact"
+
 PROBE = """
-(slider) => {
-  const area = slider.closest('.jp-OutputArea-output'), channel = new MessageChannel(), waiting = [];
-  const probe = window.probe = { pressed: 0, shown: [], frames: 0, missing: 0 };
+(control) => {
+  const area = control.closest('.jp-OutputArea-output'), channel = new MessageChannel(), waiting = [];
+  const probe = window.probe = { pressed: 0, shown: [], frames: 0, missing: 0, area };
   const picture = () => [...area.querySelectorAll('img')].find((img) => img.getBoundingClientRect().height > 100);
   const source = () => { const img = picture(); return img && img.complete && img.naturalWidth ? img.src : null; };
   let last = source();
   channel.port1.onmessage = () => probe.shown.push(waiting.shift() && performance.now());
   document.addEventListener('keydown', (event) => { probe.pressed = event.timeStamp; }, true);
   const frame = () => {
+    if (window.probe !== probe) return;
     const now = source();
     probe.frames += 1;
     if (now === null) probe.missing += 1;
@@ -92,73 +119,86 @@ PROBE = """
 """
 """Looks at the picture in every animation frame; notes when a new one has been painted, and frames without any."""
 
-SLIDER = ".jp-OutputArea-output [role=slider]"
 
+class Book:
+    """A notebook with every widget and ``interact``, one in a cell, and the probe on one of them at a time."""
 
-class Page:
-    """One notebook, its micro-batch slider and the probe."""
-
-    def __init__(self, browser, lab: dict, name: str):
+    def __init__(self, browser, lab: dict, name: str, names: list[str]):
         self.page = browser.new_page(viewport={"width": 1400, "height": 1000})
-        open_and_run(self.page, lab, name, wait_for=SLIDER)
-        self.slider = self.page.locator(SLIDER).first
-        self.slider.evaluate(PROBE)
+        open_and_run(self.page, lab, name, wait_for=f"{PANEL} img")
+        cells = self.page.locator(".jp-Cell.jp-CodeCell")
+        self.cells = {name: cells.nth(number) for number, name in enumerate(names, start=1)}
+        last = self.cells[names[-1]].locator(".jp-OutputArea-output img").first
+        last.wait_for(state="attached", timeout=120_000)
 
-    def press(self, key: str) -> float:
-        """Milliseconds from the key press to the new picture."""
+    def control(self, name: str):
+        """The control that is moved."""
+        cell = self.cells[name]
+        if name == INTERACTS:
+            return cell.locator("[role=slider]").first
+        label = OURS[name][1]
+        kinds = [cell.get_by_role(role, name=label, exact=True) for role in ("slider", "combobox")]
+        return next((kind.first for kind in kinds if kind.count()), cell.get_by_title(label).first)
+
+    def press(self, key: str, name: str) -> float | None:
+        """Milliseconds from the key press to the new picture; ``None`` if none came."""
         number = self.page.evaluate("probe.shown.length")
         self.page.keyboard.press(key)
-        self.page.wait_for_function(f"probe.shown.length > {number}", timeout=15_000, polling=20)
+        try:
+            self.page.wait_for_function(f"probe.shown.length > {number}", timeout=3_000, polling=20)
+        except PlaywrightTimeoutError:
+            return None
         took = self.page.evaluate(f"probe.shown[{number}] - probe.pressed")
-        self.page.wait_for_timeout(300 + random.uniform(0, 100))  # late messages of this move
+        self.page.wait_for_timeout(250 + random.uniform(0, 100))  # late messages of this move
         return took
 
-    def moves(self, *keys: str) -> list[float]:
-        """The milliseconds of each key, from ``START`` on; one move there and back is not counted."""
+    def moves(self, name: str) -> list[float]:
+        """The milliseconds of each move, there and back; the first two are not counted."""
         self.page.bring_to_front()
-        self.slider.focus()
-        for key in ["Home"] + ["ArrowRight"] * (START - 1):
-            self.page.keyboard.press(key)
-            self.page.wait_for_timeout(30)
-        self.page.wait_for_timeout(1500)
-        for key in ("ArrowRight", "ArrowLeft"):
-            self.press(key)
-        return [self.press(key) for key in keys]
+        self.cells[name].scroll_into_view_if_needed()
+        control = self.control(name)
+        control.scroll_into_view_if_needed()
+        control.focus()
+        control.evaluate(PROBE)
+        self.page.wait_for_timeout(600)
+        there, back = KEYS[control.evaluate("e => e.tagName")]
+        keys = [there] * (MOVES // 2 + 2) + [back] * (MOVES // 2)
+        return [took for took in [self.press(key, name) for key in keys][2:] if took]
+
+    def blank_share(self, name: str) -> tuple[int, int]:
+        """Blank frames, and all, that the compositor showed while the slider moved: by pixels, not by the DOM."""
+        control, frames = self.control(name), []
+        control.focus()
+        control.evaluate(PROBE)
+        box = self.cells[name].locator(".jp-OutputArea-output img").first.bounding_box()
+        corners = (box["x"], box["y"], box["x"] + box["width"], min(box["y"] + box["height"], 1000))
+        session = self.page.context.new_cdp_session(self.page)
+
+        def keep(event):
+            frames.append(event["data"])
+            session.send("Page.screencastFrameAck", {"sessionId": event["sessionId"]})
+
+        session.on("Page.screencastFrame", keep)
+        session.send("Page.startScreencast", {"format": "png", "everyNthFrame": 1})
+        for key in ["ArrowRight"] * (MOVES // 2) + ["ArrowLeft"] * (MOVES // 2):
+            self.press(key, name)
+        session.send("Page.stopScreencast")
+        crops = [Image.open(io.BytesIO(base64.b64decode(data))).convert("L").crop(corners) for data in frames]
+        ink = [float((np.asarray(crop) < 200).mean()) for crop in crops]
+        return sum(share < statistics.median(ink) / 4 for share in ink), len(ink)
 
 
-def blank_share(page: Page) -> tuple[int, int]:
-    """Blank frames, and all frames, that the compositor showed while the slider moved: by pixels, not by the DOM."""
-    page.page.bring_to_front()
-    page.slider.focus()
-    box = page.page.locator(".jp-OutputArea-output img").first.bounding_box()
-    corners = (box["x"], box["y"], box["x"] + box["width"], min(box["y"] + box["height"], 1000))
-    session, frames = page.page.context.new_cdp_session(page.page), []
-
-    def keep(event):
-        frames.append(event["data"])
-        session.send("Page.screencastFrameAck", {"sessionId": event["sessionId"]})
-
-    session.on("Page.screencastFrame", keep)
-    session.send("Page.startScreencast", {"format": "png", "everyNthFrame": 1})
-    for key in ["ArrowRight"] * MOVES + ["ArrowLeft"] * MOVES:
-        page.press(key)
-    session.send("Page.stopScreencast")
-    crops = [Image.open(io.BytesIO(base64.b64decode(data))).convert("L").crop(corners) for data in frames]
-    ink = [float((np.asarray(crop) < 200).mean()) for crop in crops]
-    return sum(share < statistics.median(ink) / 4 for share in ink), len(ink)
+KEYS = {"DIV": ("ArrowRight", "ArrowLeft"), "SELECT": ("ArrowDown", "ArrowUp"), "BUTTON": ("Enter", "Enter")}
+"""There and back, by the element that takes the key: a slider, a menu, a button."""
 
 
-def latencies() -> tuple[dict[str, dict[str, list[float]]], tuple[int, int]]:
-    """Milliseconds by axis and by notebook, and the explorer's blank and all frames."""
-    took = {axis: {"explorer": [], "interact": []} for axis in ("fixed", "rescaled")}
-    keys = {
-        "fixed": ["ArrowRight"] * MOVES + ["ArrowLeft"] * MOVES,
-        "rescaled": ["End", "Home"] * (MOVES // 2),
-    }
+def latencies(names: list[str]) -> tuple[dict[str, list[float]], tuple[int, int]]:
+    """Milliseconds by widget, and the first one's blank and all frames."""
+    took = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
         root, port, token = Path(folder), free_port(), secrets.token_hex(16)
-        write_notebook(root / "explorer.ipynb", EXPLORER)
-        write_notebook(root / "interact.ipynb", INTERACT)
+        sources = [INTERACT if name == INTERACTS else OURS[name][0] for name in names]
+        write_notebook(root / "widgets.ipynb", SETUP, *sources)
         lab = {"url": f"http://127.0.0.1:{port}", "token": token}
         options = [f"--port={port}", f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={root}"]
         command = [sys.executable, "-m", "jupyterlab", *QUIET_LAB, *options]
@@ -167,27 +207,20 @@ def latencies() -> tuple[dict[str, dict[str, list[float]]], tuple[int, int]]:
             running_server(command, f"{lab['url']}/api?token={token}", folder=root),
             running_chromium(chromium) as browser,
         ):
-            pages = {name: Page(browser, lab, f"{name}.ipynb") for name in ("explorer", "interact")}
+            book = Book(browser, lab, "widgets.ipynb", names)
             for _ in range(ROUNDS):
-                for axis, name in random.sample([(a, n) for a in took for n in pages], 4):
-                    took[axis][name] += pages[name].moves(*keys[axis])
-            blank = blank_share(pages["explorer"])
+                for name in random.sample(names, len(names)):
+                    took[name] += book.moves(name)
+            blank = book.blank_share(names[0])
     return took, blank
 
 
 def run() -> list[Row]:
-    took, (blank, frames) = latencies()
-    rows = []
-    for axis, at_least in (("fixed", 5.0), ("rescaled", 2.5)):
-        ours, theirs = took[axis]["explorer"], took[axis]["interact"]
-        middle = [statistics.median(times) for times in (theirs, ours)]
-        rows.append(
-            Row(
-                name=f"slider, {axis} axis: interact / explorer",
-                ratio=middle[0] / middle[1],
-                at_least=at_least,
-                detail=f"medians {middle[0]:.0f} ms / {middle[1]:.0f} ms, {len(ours)} key presses each",
-            )
-        )
+    took, (blank, frames) = latencies([*OURS, INTERACTS])
+    theirs, rows = statistics.median(took.pop(INTERACTS)), []
+    for name, times in took.items():
+        middle, slow = statistics.median(times), sorted(times)[round(0.95 * (len(times) - 1))]
+        detail = f"interact {theirs:.0f} ms; p50 {middle:.0f}, p95 {slow:.0f} ms of {len(times)} key presses"
+        rows.append(Row(name=f"slider: interact / {name}", ratio=theirs / middle, at_least=4.0, detail=detail))
     detail = f"{blank} of {frames} frames on the screen while the explorer's slider moved"
     return [*rows, Row(name="slider: blank frames", ratio=blank / frames, at_most=0.0, detail=detail)]

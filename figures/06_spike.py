@@ -6,7 +6,4 @@ from memkit.low_precision.trials import SPIKE_STEP, spike_steps
 from memkit.pictures.scaling import SpikePicture
 
 title = "E4M3 with the factor of past steps: a spike of 16 ×"
-picture = SpikePicture().redraw(spike_steps(16.0), SPIKE_STEP, title)
-for artist in picture.moving:
-    artist.set_animated(False)
-picture.write_files(Path(__file__).with_suffix(""))
+SpikePicture().redraw(spike_steps(16.0), SPIKE_STEP, title).write_files(Path(__file__).with_suffix(""))

@@ -3,12 +3,12 @@
 import json
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 QUIET_CHROMIUM = (
     "--headless",
@@ -84,6 +84,33 @@ def open_and_run(
     if page.locator(ERROR).count():
         raise RuntimeError(f"a cell failed: {page.locator(ERROR).first.inner_text()[-500:]}")
     page.wait_for_timeout(1500)
+
+
+def words(panel: Locator) -> str:
+    """What the panel says of its picture."""
+    return panel.locator("[role=status]").inner_text()
+
+
+def changed_by(page: Page, panel: Locator, act: Callable[[], object]) -> str:
+    """Do something and wait until the panel's words differ; returns the new words."""
+    before = words(panel)
+    act()
+    page.wait_for_function(
+        "([panel, before]) => panel.querySelector('[role=status]').innerText !== before",
+        arg=[panel.element_handle(), before],
+        polling=50,
+    )
+    return words(panel)
+
+
+def press(page: Page, panel: Locator, control: Locator, key: str) -> str:
+    """Focus the control, press the key, wait until the words differ; returns the new words."""
+
+    def act():
+        control.focus()
+        page.keyboard.press(key)
+
+    return changed_by(page, panel, act)
 
 
 def _has_idle_kernel(lab: dict, name: str) -> bool:

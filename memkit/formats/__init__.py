@@ -31,6 +31,12 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     )
     from memkit.formats.records import FORMATS, FloatFormat, TableFormat, get_format
     from memkit.formats.rounding import ROUNDINGS, encode, neighbours, round_to, torch_overflow
-    from memkit.formats.running_sums import METHODS, num_moving_terms, running_sum, sticking_point
+    from memkit.formats.running_sums import (
+        METHODS,
+        num_moving_terms,
+        running_sum,
+        sticking_point,
+        sums_by_method,
+    )
 
 __getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

@@ -3,11 +3,14 @@
 import math
 import operator
 from dataclasses import dataclass
+from decimal import Decimal
 
 from memkit.formats.decoding import code_fields, decode
 from memkit.formats.records import FloatFormat, Format, get_format
 from memkit.formats.rounding import encode, neighbours
 from memkit.units import as_whole_number
+
+MOST_DIGITS = 17
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,20 @@ class CodeReading:
         return number_text(value, max(6, getattr(self.fmt, "round_trip_digits", 6)))
 
 
+    @property
+    def equals(self) -> str:
+        """The value with its sign of equality: all its decimals, or, beyond ``MOST_DIGITS``, about as much.
+
+        >>> read_code(0x1D, "float8_e4m3fn").equals, read_code(1, "float32").equals
+        ('= 0.1015625', '≈ 1.40129846e-45')
+        """
+        exact = Decimal(self.value).normalize()
+        if len(exact.as_tuple().digits) > MOST_DIGITS:
+            return f"≈ {self.text(self.value)}"
+        text = f"{abs(exact):f}" if 1e-6 <= abs(exact) < 1e15 or not exact else f"{abs(exact)}".replace("E", "e")
+        return f"= {'−' if math.copysign(1, self.value) < 0 else ''}{text}"
+
+
 def read_code(code: int, fmt: str | Format) -> CodeReading:
     """What ``code`` means in ``fmt``, and the values next to it.
 
@@ -105,6 +122,11 @@ class Nearest:
         if self.value == self.number:
             return 0.0
         return abs(self.value - self.number) / abs(self.number)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing is lost, not even the sign of zero."""
+        return self.value == self.number and math.copysign(1, self.value) == math.copysign(1, self.number)
 
 
 def nearest_in(number: float, fmt: str | Format, *, saturates: bool) -> Nearest:
@@ -152,17 +174,17 @@ def _kind(value: float, fmt: Format) -> str:
 
 
 def parse_number(text: object, name: str = "number") -> float:
-    """A number as a reader types it: 0.1, 1e-8, 1/3, 2^-24; ``name`` is what the caller calls it, for the error.
+    """A number as a reader types it: 0.1, 1e-8, 1/3, 2^-24, 2**-24; ``name`` is what it is called in the error.
 
     Raises: ValueError: it is not a finite number.
 
-    >>> parse_number("2^-24") == 2.0**-24, parse_number("-1/4"), parse_number(0.1)
+    >>> parse_number("2^-24") == parse_number("2**-24"), parse_number("-1/4"), parse_number(0.1)
     (True, -0.25, 0.1)
     """
     try:
         if isinstance(text, bool) or not isinstance(text, (str, int, float)):
             raise ValueError
-        words = str(text).replace("−", "-").strip()
+        words = str(text).replace("−", "-").replace("**", "^").strip()
         for sign, join in (("/", operator.truediv), ("^", operator.pow)):
             left, found, right = words.partition(sign)
             if found:
@@ -177,16 +199,29 @@ def parse_number(text: object, name: str = "number") -> float:
     return number
 
 
-def parse_code(text: object, fmt: str | Format) -> int:
-    """A code as a reader types it: bits with or without spaces, or 0x and hexadecimal digits.
+def is_special(text: object) -> bool:
+    """Whether a reader has typed infinity or NaN."""
+    return str(text).strip().lower().lstrip("+-−") in ("inf", "infinity", "nan")
 
-    Raises: ValueError: it is neither, or has more bits than the format.
+
+def parse_code(text: object, fmt: str | Format) -> int:
+    """A code as a reader types it: bits with or without spaces, 0x and hexadecimal digits, inf or nan.
+
+    Raises: ValueError: it is none of them, has more bits than the format, or the format has no such value.
 
     >>> parse_code("0 0111 100", "float8_e4m3fn"), parse_code("0x3C", "float8_e4m3fn"), parse_code(60, "int8")
     (60, 60, 60)
+    >>> parse_code("-inf", "float8_e5m2")
+    252
     """
     fmt, code = get_format(fmt), text
-    if isinstance(text, str):
+    if is_special(text):
+        value = float(str(text).replace("−", "-"))
+        kind = "NaN" if math.isnan(value) else "infinity"
+        if not (fmt.num_nans if kind == "NaN" else fmt.has_infinity):
+            raise ValueError(f"{text}: {fmt.name} has no {kind}; its largest value is {number_text(fmt.max)}")
+        code = int(encode(value, fmt, overflow="inf" if fmt.has_infinity else "nan"))
+    elif isinstance(text, str):
         digits = "".join(text.split()).lower()
         base, longest = (16, 2 - (-fmt.bits // 4)) if digits.startswith("0x") else (2, fmt.bits)
         if len(digits) > longest:

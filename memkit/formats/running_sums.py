@@ -10,7 +10,9 @@ float64 sum of two values gives the right value of a format with up to 25 signif
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 
@@ -54,21 +56,47 @@ def running_sum(
     if not isinstance(term, (int, float, np.floating)) or not math.isfinite(term):
         raise ValueError(f"term={term!r} is not a finite number")
     num_terms = as_whole_number("num_terms", num_terms)
+    return np.array(list(islice(_endless(float(term), fmt, method, rng), num_terms)))
+
+
+@lru_cache(maxsize=16)
+def _begun(term: float, fmt: FloatFormat, method: str, seed: int) -> tuple[list[float], Iterator[float]]:
+    """A sum's totals so far, and the iterator that goes on with it."""
+    return [], _endless(term, fmt, method, np.random.default_rng(seed) if method == "stochastic" else None)
+
+
+def sums_by_method(term: float, num_terms: int, fmt: str | FloatFormat, seed: int = 0) -> dict[str, np.ndarray]:
+    """``running_sum`` by every method; asked again for more or fewer terms it goes on where it was.
+
+    >>> totals = sums_by_method(0.5, 600, "bfloat16")
+    >>> float(totals["nearest"][-1]), float(totals["kahan"][-1])
+    (128.0, 300.0)
+    """
+    fmt, totals = get_format(fmt), {}
+    for method in METHODS:
+        rng = np.random.default_rng(seed) if method == "stochastic" else None
+        running_sum(term, 0, fmt, method=method, rng=rng)  # refuses what cannot be summed
+        known, later = _begun(float(term), fmt, method, seed)
+        known += islice(later, max(0, num_terms - len(known)))
+        totals[method] = np.array(known[:num_terms])
+    return totals
+
+
+def _endless(term: float, fmt: FloatFormat, method: str, rng: np.random.Generator | None) -> Iterator[float]:
+    """The totals of ``running_sum``, one after another."""
     nearest = _rounder(fmt)
-    t = nearest(float(term))
+    t, total = nearest(term), 0.0
     if method == "kahan":
-        totals = _kahan(t, num_terms, nearest)
+        yield from _kahan(t, nearest)
     elif method == "float32 accumulator":
+        exact, step = np.float32(0), np.float32(t)
         with np.errstate(over="ignore"):
-            exact = np.cumsum(np.full(num_terms, t, np.float32), dtype=np.float32)
-        totals = [nearest(total) for total in exact.tolist()]
-    else:
-        chances = rng.random(num_terms).tolist() if method == "stochastic" else [None] * num_terms
-        totals, total = [], 0.0
-        for chance in chances:
-            total = nearest(total + t, chance)
-            totals.append(total)
-    return np.array(totals)
+            while True:
+                exact = exact + step
+                yield nearest(float(exact))
+    while True:
+        total = nearest(total + t, rng.random() if rng else None)
+        yield total
 
 
 def num_moving_terms(totals: np.ndarray) -> int:
@@ -101,15 +129,14 @@ def sticking_point(term: float, fmt: str | FloatFormat) -> float:
     return math.ldexp(1.0, e) if e <= fmt.max_exponent else math.inf
 
 
-def _kahan(t: float, num_terms: int, nearest: Callable[[float], float]) -> list[float]:
-    totals, total, lost = [], 0.0, 0.0
-    for _ in range(num_terms):
+def _kahan(t: float, nearest: Callable[[float], float]) -> Iterator[float]:
+    total, lost = 0.0, 0.0
+    while True:
         y = nearest(t - lost)
         larger = nearest(total + y)
         lost = nearest(nearest(larger - total) - y)
         total = larger
-        totals.append(total)
-    return totals
+        yield total
 
 
 def _rounder(fmt: FloatFormat) -> Callable[..., float]:

@@ -4,8 +4,8 @@ A picture takes what the rooms above computed and holds no formula. Loads matplo
 
 Reading order:
 
-- ``picture``: a figure that redraws fast enough for a slider, and the book's colours
 - ``stamped_text``: text that changes at every move of a slider
+- ``picture``: a figure that redraws fast enough for a slider, and the book's colours
 - ``timeline``: bars by instant and part, for any timeline
 - ``comparison``: columns side by side
 - ``breakdown``: a block with what it keeps, curves over batch or length, the memory hierarchy

@@ -13,7 +13,6 @@ from matplotlib.path import Path
 from memkit.allocator.film import Film, Row, Still
 from memkit.pictures.bands import Band, stack_bands
 from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture, hatched, mix
-from memkit.pictures.stamped_text import StampedText
 from memkit.pictures.timeline import LOOK
 from memkit.timeline import Event, MemoryTimeline
 from memkit.units import MIB, format_bytes
@@ -54,10 +53,7 @@ class AllocatorPicture(Picture):
 
     def _line(self, inches_from_top: float, size: float, weight: str):
         y = 1 - inches_from_top / self.get_figheight()
-        style = {"fontsize": size, "fontweight": weight, "va": "center", "color": INK}
-        line = StampedText(0.012, y, "", transform=self.transFigure, **style)
-        line.set_figure(self)
-        return self.move(line)
+        return self.stamp(0.012, y, fontsize=size, fontweight=weight, va="center")
 
     def _axis(self, plot, widest: int) -> None:
         step = max(MIB, 1 << max(widest // 8 - 1, 1).bit_length())
@@ -78,8 +74,7 @@ class AllocatorPicture(Picture):
         return self.move(self.plot.add_patch(patch))
 
     def _text(self, plot, size: float, ha: str, has_box: bool = False):
-        style = {"fontsize": size, "ha": ha, "va": "center", "color": INK, "clip_on": False}
-        return self.move(plot.add_artist(StampedText(0, 0, "", has_box=has_box, **style)))
+        return self.stamp(0, 0, plot, has_box=has_box, fontsize=size, ha=ha, va="center")
 
     def _totals(self, capacity_bytes: int | None) -> None:
         """Two bars below the segments: what blocks use, what segments hold, and the card's line."""

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from memkit.pictures.over_time import name_parts_in_rows
 from memkit.pictures.picture import GREY, INK, Picture
-from memkit.pictures.stamped_text import StampedText
-from memkit.pictures.timeline import axis_top, memory_axis, short, stack, stacked_patches
+from memkit.pictures.timeline import MemoryAxis, axis_top, short, stack, stacked_patches
 from memkit.timeline import Instant
 from memkit.units import format_bytes
 
@@ -18,26 +17,22 @@ class BatchPlanPicture(Picture):
     def __init__(self):
         super().__init__(8.0, 3.9)
         self.plot = self.add_axes((0.11, 0.2, 0.69, 0.62))
-        memory_axis(self.plot)
+        self.memory = MemoryAxis(self, self.plot)
         self.plot.set_ylabel("peak", fontsize=9.5, color=INK)
         self.bars = stacked_patches(self.plot)
         for patch in self.bars.values():
             self.move(patch)
-        style = {"ha": "center", "fontsize": 8.5, "color": INK, "clip_on": False}
-        self.tops = [self._moving_text(0, va="bottom", **style) for _ in range(MAX_BARS)]
+        style = {"axes": self.plot, "ha": "center", "fontsize": 8.5}
+        self.tops = [self.stamp(0, 0, va="bottom", **style) for _ in range(MAX_BARS)]
         below = {**style, "va": "top", "transform": self.plot.get_xaxis_transform()}
-        self.feet = [self._moving_text(x, y=-0.02, **below) for x in range(MAX_BARS)]
+        self.feet = [self.stamp(x, -0.02, **below) for x in range(MAX_BARS)]
         self.card = self.move(self.plot.axhline(0, color=INK, linewidth=1.4, linestyle=(0, (5, 3))))
         self.chosen = self.move(self.plot.plot([], [], "v", color=INK, markersize=7, clip_on=False)[0])
-        self.title = self.text(0.012, 0.945, "", fontsize=11.5, fontweight="bold", va="center", color=INK)
-        self.subtitle = self.text(0.012, 0.885, "", fontsize=9, va="center", color=GREY)
+        self.title = self.heading(0.945)
+        self.subtitle = self.stamp(0.012, 0.885, fontsize=9, va="center", color=GREY)
         foot = "sequences in a micro-batch × micro-batches in a step; above the bars: peak, and time ÷ the shortest"
         self.text(0.11, 0.035, foot, fontsize=9, color=GREY)
         name_parts_in_rows(self, top_inches=1.0)
-        self.view = None
-
-    def _moving_text(self, x: float, y: float = 0, **style) -> StampedText:
-        return self.move(self.plot.add_artist(StampedText(x, y, **style)))
 
     def redraw(
         self, peaks: Sequence[Instant], sizes: Sequence[tuple[int, int]], times: Sequence[float], chosen: int,
@@ -45,11 +40,8 @@ class BatchPlanPicture(Picture):
     ) -> "BatchPlanPicture":  # fmt: skip
         """``sizes`` are (micro-batch, accumulation steps), ``times`` ÷ the shortest; ``chosen`` is an index."""
         top = axis_top(max(peak.total_bytes for peak in peaks), capacity_bytes)
-        if (view := (top, len(peaks))) != self.view:
-            self.view = view
-            self.plot.set_ylim(0, top)
-            self.plot.set_xlim(-0.65, len(peaks) - 0.35)
-            self.forget_background()
+        self.memory.end_at(top)
+        self.plot.set_xlim(-0.65, len(peaks) - 0.35)
         places = list(range(len(peaks)))
         stack(self.bars, list(peaks), places, 0.72, len(peaks))
         for number in range(MAX_BARS):
@@ -63,8 +55,8 @@ class BatchPlanPicture(Picture):
         self.card.set_ydata([capacity_bytes, capacity_bytes])
         self.card.set_visible(capacity_bytes < top)
         self.chosen.set_data([chosen], [peaks[chosen].total_bytes + 0.17 * top])
-        self.write(self.title, title)
-        self.write(self.subtitle, subtitle)
+        self.title.set_text(title)
+        self.subtitle.set_text(subtitle)
         told = (
             f"{size} × {steps}: {format_bytes(peak.total_bytes)}, {time:.2f} × time"
             for (size, steps), peak, time in zip(sizes, peaks, times, strict=True)

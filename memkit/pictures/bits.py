@@ -5,6 +5,7 @@ The three fields differ by colour, by hatch and by the name above them.
 
 from itertools import pairwise
 
+from matplotlib.colors import to_hex
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
@@ -19,69 +20,60 @@ FIELD_LOOK = {
 }
 """Colour and hatch of each field, everywhere in the book."""
 
-LEFT, RIGHT, BOTTOM, TOP = 0.03, 0.97, 0.56, 0.74
+
+def field_colour(field: str) -> str:
+    """A field's colour, pale enough to stand behind digits."""
+    return to_hex(mix(FIELD_LOOK[field][0], 0.375))
+
+
+LEFT, RIGHT, BOTTOM, TOP = 0.03, 0.97, 0.575, 0.765
+BITS_SHARE = 0.46
+"""The upper share of the picture, with the bits: where they can be clicked beside it, it is not shown."""
 WIDEST_BOX = 0.06
 MAX_BITS = 64
-STRIP = 0.16  # height of the line on which the value stands between its neighbours
-
-
-def box_edges(num_bits: int) -> tuple[float, float]:
-    """Left edge of the first box and width of each, in shares of the picture: centred, at most ``WIDEST_BOX``.
-
-    A click at x is on the box ``(x - left) // width``.
-    """
-    width = min(WIDEST_BOX, (RIGHT - LEFT) / num_bits)
-    return 0.5 - width * num_bits / 2, width
+STRIP = 0.2  # height of the line on which the value stands between its neighbours
 
 
 class BitPicture(Picture):
     """The bits of one code in boxes by field; below them what they spell, and the neighbours."""
 
     def __init__(self):
-        super().__init__(8.0, 3.2)
+        super().__init__(8.0, 2.6)
         self.plot = self.add_axes((0, 0, 1, 1), xlim=(0, 1), ylim=(0, 1))
         self.plot.axis("off")
-        words = {"ha": "center", "va": "center", "color": INK}
-        self.title = self.move(self.plot.text(0.5, 0.93, "", fontsize=11.5, fontweight="bold", **words))
+        words = {"ha": "center", "va": "center"}
+        self.title = self.stamp(0.5, 0.94, fontsize=11.5, fontweight="bold", **words)
         self.boxes, self.names = {}, {}
-        for field, (colour, hatch) in FIELD_LOOK.items():
-            patch = hatched(PathPatch, Path([(0, 0)]), facecolor=mix(colour, 0.375), hatch=hatch)
+        for field, (_, hatch) in FIELD_LOOK.items():
+            patch = hatched(PathPatch, Path([(0, 0)]), facecolor=field_colour(field), hatch=hatch)
             patch.set_edgecolor("white")
             self.boxes[field] = self.move(self.plot.add_patch(patch))
-            self.names[field] = self.move(self.plot.text(0, TOP + 0.055, "", fontsize=9.5, **words))
-        self.frames = self.move(
-            self.plot.add_patch(PathPatch(Path([(0, 0)]), facecolor="none", edgecolor=INK))
-        )
-        self.papers = self.move(
-            self.plot.add_patch(PathPatch(Path([(0, 0)]), facecolor="white", linewidth=0))
-        )
-        self.digits = [
-            self.move(self.plot.text(0, (BOTTOM + TOP) / 2 - 0.003, "", family="monospace", **words))
-            for _ in range(MAX_BITS)
-        ]
-        self.spelled = self.move(self.plot.text(0.5, 0.435, "", fontsize=12.5, **words))
+            self.names[field] = self.stamp(0, TOP + 0.055, fontsize=9.5, **words)
+        frames = PathPatch(Path([(0, 0)]), facecolor="none", edgecolor=INK)
+        self.frames = self.move(self.plot.add_patch(frames))
+        papers = PathPatch(Path([(0, 0)]), facecolor="white", linewidth=0)
+        self.papers = self.move(self.plot.add_patch(papers))
+        self.digits = [self.stamp(0, (BOTTOM + TOP) / 2 - 0.003, **words) for _ in range(MAX_BITS)]
+        self.spelled = self.stamp(0.5, 0.455, **words)
         self._draw_strip(words)
 
     def _draw_strip(self, words: dict) -> None:
         """The line with the value in the middle: only the places and words of the ticks will change."""
         self.plot.plot([LEFT + 0.05, RIGHT - 0.05], [STRIP, STRIP], color=GREY, linewidth=1.2)
-        self.plot.plot([0.5], [STRIP + 0.075], "v", color=INK, markersize=8)
+        self.plot.plot([0.5], [STRIP + 0.085], "v", color=INK, markersize=7)
         ticks = self.plot.plot([0.5] * 3, [STRIP] * 3, "|", color=INK, markersize=14, markeredgewidth=1.6)
         self.ticks = self.move(ticks[0])
         pale = {**words, "color": GREY}
-        self.values = [
-            self.move(self.plot.text(0, STRIP - 0.075, "", fontsize=10.5, **words)) for _ in range(3)
-        ]
+        self.values = [self.stamp(0, STRIP - 0.085, fontsize=10.5, **words) for _ in range(3)]
         names = ("next below", "this value", "next above")
-        self.sides = [
-            self.move(self.plot.text(0, STRIP - 0.128, name, fontsize=8.5, **pale)) for name in names
-        ]
-        self.gaps = [self.move(self.plot.text(0, STRIP + 0.045, "", fontsize=9, **pale)) for _ in range(2)]
+        self.sides = [self.stamp(0, STRIP - 0.155, fontsize=8.5, text=name, **pale) for name in names]
+        self.gaps = [self.stamp(0, STRIP + 0.055, fontsize=9, **pale) for _ in range(2)]
 
     def redraw(self, reading: CodeReading) -> "BitPicture":
         """Show the code that was read."""
         fmt, bits = reading.fmt, reading.bits
-        left, width = box_edges(len(bits))
+        width = min(WIDEST_BOX, (RIGHT - LEFT) / len(bits))
+        left = 0.5 - width * len(bits) / 2
         self.title.set_text(f"{fmt.name}   code {reading.code} = 0x{reading.code:0{-(-len(bits) // 4)}X}")
         for field in FIELD_LOOK:
             self.boxes[field].set_visible(False)
@@ -106,7 +98,7 @@ class BitPicture(Picture):
                 digit.set(x=left + (index + 0.5) * width, text=bits[index], fontsize=size)
         is_number = reading.kind not in ("infinity", "NaN", "table entry")
         kind = f"   ({reading.kind})" if is_number else ""
-        value = f" = {reading.text(reading.value)}" if reading.kind not in ("infinity", "NaN") else ""
+        value = f" {reading.equals}" if reading.kind not in ("infinity", "NaN") else ""
         spelled = reading.spelled + value + kind
         self.spelled.set(text=spelled, fontsize=12.5 if len(spelled) < 70 else 9)
         self._place_on_strip(reading)

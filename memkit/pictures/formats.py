@@ -53,7 +53,7 @@ def comparison_figure(number: float, *, saturates: bool = True) -> "ComparisonPi
 
 def stacked_png(upper: Picture, lower: Picture) -> bytes:
     """Two pictures of one width as one PNG, one below the other."""
-    images = [Image.open(BytesIO(picture.png())) for picture in (upper, lower)]
+    images = [picture.image() for picture in (upper, lower)]
     stack = Image.new("P", (images[0].width, images[0].height + images[1].height))
     stack.putpalette(images[0].getpalette())
     stack.paste(images[0], (0, 0))
@@ -67,9 +67,9 @@ class ComparisonPicture(Picture):
     """A row per format: what it makes of the number, and a bar for the relative error, one decade a step."""
 
     def __init__(self):
-        super().__init__(8.0, 4.2)
-        self.title = self.text(0.012, 0.945, "", fontsize=11.5, fontweight="bold", va="center", color=INK)
-        place = (0.4, 0.13, 0.43, 0.74)
+        super().__init__(8.0, 3.4)
+        self.title = self.heading(0.945)
+        place = (0.4, 0.155, 0.43, 0.735)
         self.plot = self.add_axes(
             place, xlim=(math.log10(SMALLEST_ERROR), 0), ylim=(len(COMPARED) - 0.4, -0.6)
         )
@@ -85,10 +85,10 @@ class ComparisonPicture(Picture):
         self.bars = self.move(self.plot.add_patch(bars))
         self.values, self.notes = [], []
         for row, name in enumerate(COMPARED):
-            at = {"va": "center", "color": INK, "transform": self.plot.get_yaxis_transform()}
-            self.plot.text(-0.9, row, name, fontsize=9.5, **at)
-            self.values.append(self.move(self.plot.text(-0.03, row, "", fontsize=9.5, ha="right", **at)))
-            self.notes.append(self.move(self.plot.text(1.03, row, "", fontsize=9.5, **at)))
+            at = {"fontsize": 9.5, "va": "center", "transform": self.plot.get_yaxis_transform()}
+            self.plot.text(-0.9, row, name, color=INK, **at)
+            self.values.append(self.stamp(-0.03, row, self.plot, ha="right", **at))
+            self.notes.append(self.stamp(1.03, row, self.plot, **at))
 
     def redraw(self, number: float, *, saturates: bool = True) -> "ComparisonPicture":
         """Show ``number``; beyond a format's range it saturates, or gives what the format has: infinity or NaN."""
@@ -106,7 +106,7 @@ class ComparisonPicture(Picture):
             value.set_text(number_text(nearest.value, 9))
             note.set_text(note_on(nearest))
         self.bars.set_path(Path.make_compound_path(*paths))
-        self.write(self.title, f"{number_text(float(number), 9)} in {len(rows)} formats")
+        self.title.set_text(f"{number_text(float(number), 9)} in {len(rows)} formats")
         words = (f"{n.fmt.name} {number_text(n.value, 9)}, {note_on(n)}" for n in rows)
         self.alt = f"{number_text(float(number), 9)} as each format holds it: {'; '.join(words)}."
         return self
@@ -118,7 +118,7 @@ def note_on(nearest: Nearest) -> str:
     if nearest.is_beyond:
         return "saturated" if math.isfinite(nearest.value) else "overflow"
     if error == 0:
-        return "exact"
+        return "exact" if nearest.is_exact else "sign lost"
     return (
         "underflow to 0" if nearest.value == 0 else f"{error:.2g}" if error < 1e-4 else f"{100 * error:.2g} %"
     )

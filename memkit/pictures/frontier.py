@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture, mix
-from memkit.pictures.stamped_text import StampedText
+from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture, Ticks, mix
+from memkit.pictures.timeline import axis_top, tick_words
 from memkit.recomputation.frontier import Point, pareto_front
 from memkit.units import format_bytes
 
@@ -12,6 +12,9 @@ MARKERS = "osD^vP*Xh<"
 COLOURS = (INK, *OKABE_ITO[:7], GREY, mix(OKABE_ITO[0], 0.5))
 OFFSETS = ((0, 12), (0, -12), (14, 0), (-14, 0), (13, 11), (-13, 11), (13, -11), (-13, -11), (0, 25), (0, -25))
 """Where a point's number may stand, in points from it; the first place that is free is taken."""
+LENGTHS = (512, 1024, 2048, 4096, 8192)
+WIDEST = 40
+"""End of the axis of FLOPs run again, in per cent: running all of the forward again is a third of a plain step."""
 CLICK_PIXELS = 24  # how far from a point a click still means it
 
 
@@ -23,14 +26,30 @@ class FrontierPicture(Picture):
 
     def __init__(self):
         super().__init__(9.2, 4.3)
-        self.plane = self.add_axes((0.065, 0.125, 0.36, 0.76))
-        self.curves = self.add_axes((0.48, 0.125, 0.23, 0.76))
+        self.title = self.heading(0.955)
+        self.plane = self.add_axes((0.075, 0.125, 0.35, 0.76), xlim=(-2.5, WIDEST))
+        self.plane.set_xticks(range(0, WIDEST, 10))
+        self.memory = Ticks(self, self.plane, "y", 5)
+        self.curves = self.add_axes((0.48, 0.125, 0.23, 0.76), xscale="log", yscale="log", xlim=(400, 10_500))
+        self.curves.set_xticks(LENGTHS, [f"{length:,}" for length in LENGTHS])
+        self.octaves = Ticks(self, self.curves, "y", 10)
+        _tidy(self.plane, "FLOPs run again, % of a plain step", "peak")
+        _tidy(self.curves, "tokens in a sequence", "")
+        self.plane.yaxis.set_label_coords(-0.165, 0.5)
         self.names = self.add_axes((0.735, 0.125, 0.26, 0.76), xlim=(0, 1), ylim=(0, 1))
         self.names.axis("off")
-        self.numbers = [self._number() for _ in MARKERS]
+        dashed = {"color": "#D55E00", "linewidth": 1.4, "linestyle": "--"}
+        self.cards = [self.move(axes.axhline(1, **dashed)) for axes in (self.plane, self.curves)]
+        self.length = self.move(self.curves.axvline(1, color=GREY, linewidth=0.8, linestyle=":"))
+        self.front = self.move(self.plane.plot([], [], drawstyle="steps-post", color=GREY, linewidth=1.2)[0])
+        look = [{"color": colour, "marker": marker} for colour, marker in zip(COLOURS, MARKERS, strict=True)]
+        self.lines = [self.move(self.curves.plot([], [], markersize=4, **each)[0]) for each in look]
+        dot = {"markersize": 8, "markeredgecolor": INK}
+        self.dots = [self.move(self.plane.plot([], [], **dot, **each)[0]) for each in look]
+        ring = {"markersize": 17, "markerfacecolor": "none", "markeredgecolor": INK}
+        self.ring = self.move(self.plane.plot([], [], "o", **ring)[0])
+        self.numbers = [self.stamp(0, 0, fontsize=9, ha="center", va="center") for _ in MARKERS]
         self.name_rows = [self._name_row(number) for number in range(len(MARKERS))]
-        self.drawn_curves = None
-        self.title = self.text(0.012, 0.955, "", fontsize=11.5, fontweight="bold", va="center", color=INK)
 
     def redraw(
         self,
@@ -43,12 +62,13 @@ class FrontierPicture(Picture):
         seq_len: int | None = None,
     ) -> "FrontierPicture":
         """Draw the points; ``chosen`` is the index of one. ``curves``: for each point (sequence, peak in bytes)."""
-        self.plane.clear()
         self.title.set_text(title)
+        for line in self.cards:
+            line.set_visible(bool(room_bytes))
+            line.set_ydata([room_bytes or 1] * 2)
         self._draw_plane(found, chosen, room_bytes)
-        self._draw_curves(curves, chosen, room_bytes, seq_len)
+        self._draw_curves(curves, chosen, seq_len)
         self._write_names(found, chosen, room_bytes)
-        self.forget_background()
         point = found[chosen]
         self.alt = (
             f"{title}: {len(found)} strategies by FLOPs run again and peak memory. Chosen: {point.strategy.name}, "
@@ -68,26 +88,15 @@ class FrontierPicture(Picture):
         return nearest if distances[nearest] <= CLICK_PIXELS else None
 
     def _draw_plane(self, found: Sequence[Point], chosen: int, room_bytes: int | None) -> None:
-        plane, front = self.plane, pareto_front(found)
-        self.places = [(100 * point.overhead, point.peak_bytes / 2**30) for point in found]
-        gib = [point.peak_bytes / 2**30 for point in found]
-        plane.step(
-            [100 * point.overhead for point in front], [point.peak_bytes / 2**30 for point in front], where="post",
-            color=GREY, linewidth=1.2, zorder=1,
-        )  # fmt: skip
-        for number, (point, y) in enumerate(zip(found, gib, strict=True)):
-            x = 100 * point.overhead
-            colour = COLOURS[number]
-            plane.plot([x], [y], MARKERS[number], color=colour, markersize=8, markeredgecolor=INK, zorder=3)
-            if number == chosen:
-                plane.plot([x], [y], "o", markersize=17, markerfacecolor="none", markeredgecolor=INK, zorder=4)
-        top = max(gib)
-        if room_bytes:
-            _card_line(plane, room_bytes)
-            top = max(top, room_bytes / 2**30) if room_bytes / 2**30 < 2.5 * top else top
-        widest = max(100 * point.overhead for point in found)
-        plane.set(xlim=(-0.07 * widest - 0.5, widest * 1.1 + 1), ylim=(0, top * 1.1))
-        _tidy(plane, "FLOPs run again, % of a plain step", "peak, GiB")
+        self.places = [(100 * point.overhead, point.peak_bytes) for point in found]
+        front = pareto_front(found)
+        self.front.set_data([100 * point.overhead for point in front], [point.peak_bytes for point in front])
+        top = axis_top(max(point.peak_bytes for point in found), room_bytes)
+        self.plane.set_ylim(0, top)
+        self.memory.show((top * quarter // 4, tick_words(top * quarter // 4)) for quarter in range(5))
+        for number, dot in enumerate(self.dots):
+            dot.set_data(*([x] for x in self.places[number])) if number < len(found) else dot.set_data([], [])
+        self.ring.set_data(*([x] for x in self.places[chosen]))
         self._number_points()
 
     def _number_points(self) -> None:
@@ -104,38 +113,17 @@ class FrontierPicture(Picture):
         for number, text in enumerate(self.numbers):
             text.set_text(str(number + 1) if number < len(points) else "")
 
-    def _number(self) -> StampedText:
-        text = StampedText(0, 0, "", transform=self.transFigure, fontsize=9, color=INK, ha="center", va="center")
-        text.set_figure(self)
-        return self.move(text)
-
-    def _draw_curves(self, curves, chosen: int, room_bytes: int | None, seq_len: int | None) -> None:
-        """The peaks against the length: axes and ticks stay while model, batch and card do."""
-        axes, drawn = self.curves, (tuple(map(tuple, curves)), room_bytes)
-        if drawn != self.drawn_curves:
-            axes.clear()
-            self.curve_lines = [self._curve(number, curve) for number, curve in enumerate(curves)]
-            self.length_line = axes.axvline(curves[0][0][0], color=GREY, linewidth=0.8, linestyle=":")
-            if room_bytes:
-                _card_line(axes, room_bytes)
-            lengths = [length for length, _ in curves[0]]
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log", base=2)
-            ticks = lengths[:: max(1, len(lengths) // 3)]
-            axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-            axes.minorticks_off()
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            _tidy(axes, "tokens in a sequence", "")
-            self.drawn_curves = drawn
-        for number, line in enumerate(self.curve_lines):
-            line.set(linewidth=2.4 if number == chosen else 0.9, zorder=3 if number == chosen else 2)
-        self.length_line.set_visible(bool(seq_len))
-        if seq_len:
-            self.length_line.set_xdata([seq_len, seq_len])
-
-    def _curve(self, number: int, curve: Sequence[tuple[int, int]]):
-        x, y = [length for length, _ in curve], [peak / 2**30 for _, peak in curve]
-        return self.curves.plot(x, y, color=COLOURS[number], marker=MARKERS[number], markersize=4)[0]
+    def _draw_curves(self, curves, chosen: int, seq_len: int | None) -> None:
+        peaks = [peak for curve in curves for _, peak in curve]
+        low, high = min(peaks).bit_length() - 1, max(peaks).bit_length()
+        self.curves.set_ylim(2**low, 2**high)
+        self.octaves.show((2**power, tick_words(2**power)) for power in range(low, high + 1))
+        for number, line in enumerate(self.lines):
+            curve = curves[number] if number < len(curves) else ()
+            line.set_data([length for length, _ in curve], [peak for _, peak in curve])
+            line.set_linewidth(2.4 if number == chosen else 0.9)
+        self.length.set_visible(bool(seq_len))
+        self.length.set_xdata([seq_len or 1] * 2)
 
     def _name_row(self, number: int) -> tuple:
         """A strategy's mark, name and standing in the list; the two texts move."""
@@ -144,7 +132,7 @@ class FrontierPicture(Picture):
             [0.03], [y - 0.005], MARKERS[number], color=COLOURS[number], markeredgecolor=INK, markersize=7
         )[0]
         texts = [
-            self.move(self.names.add_artist(StampedText(x, y - down, "", fontsize=size, va="center", color=colour)))
+            self.stamp(x, y - down, self.names, fontsize=size, va="center", color=colour)
             for x, down, size, colour in ((0.1, 0, 8.5, INK), (0.155, 0.038, 7.5, GREY))
         ]
         return mark, *texts
@@ -153,7 +141,6 @@ class FrontierPicture(Picture):
         front = pareto_front(found)
         for number, (mark, name, standing) in enumerate(self.name_rows):
             point = found[number] if number < len(found) else None
-            mark.set_visible(point is not None)
             if point is None:
                 name.set_text("")
                 standing.set_text("")
@@ -166,15 +153,12 @@ class FrontierPicture(Picture):
             standing.set_text(", ".join(words))
 
 
-def _card_line(axes, room_bytes: int) -> None:
-    axes.axhline(room_bytes / 2**30, color="#D55E00", linewidth=1.4, linestyle="--", zorder=1)
-
-
 def _tidy(axes, x_label: str, y_label: str) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.grid(color=FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
+    axes.minorticks_off()
     axes.tick_params(labelsize=8.5, colors=GREY, length=0)
     axes.set_xlabel(x_label, fontsize=9, color=INK)
     axes.set_ylabel(y_label, fontsize=9, color=INK)

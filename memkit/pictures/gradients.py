@@ -6,7 +6,6 @@ from matplotlib.path import Path
 
 from memkit.low_precision.loss_scaling import FLUSHED_BELOW, FP16, ScaledGradients, scale_gradients
 from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, hatched
-from memkit.pictures.stamped_text import StampedText
 
 LOW, HIGH, PER_POWER = -56, 24, 2
 """The axis in powers of two, and bars per power."""
@@ -32,23 +31,20 @@ class GradientPicture(Picture):
         self.plot.set_xticks(list(powers), [f"$2^{{{power}}}$" for power in powers])
         self.plot.tick_params(colors=GREY, labelsize=9)
         self.plot.set_xlabel("|gradient| · scale, as FP16 has to hold it", fontsize=9.5, color=INK)
-        self.title = self.text(0.012, 0.945, "", fontsize=11.5, fontweight="bold", va="center", color=INK)
+        self.title = self.heading(0.945)
         self.bars, self.shares = {}, {}
         for (name, (left, right, colour)), hatch in zip(EDGES.items(), HATCHES, strict=True):
             bars = hatched(PathPatch, Path([(0, 0)]), facecolor=colour, hatch=hatch, linewidth=0)
             self.bars[name] = self.move(self.plot.add_patch(bars))
             middle = (max(left, LOW + 3) + min(right, HIGH)) / 2
             self.plot.text(middle, 1.33, name, fontsize=9.5, ha="center", color=INK)
-            share = StampedText(middle, 1.23, "", fontsize=9.5, ha="center", va="center", color=GREY)
-            self.shares[name] = self.move(self.plot.add_artist(share))
-            share.set_clip_on(False)
+            look = {"fontsize": 9.5, "ha": "center", "va": "center", "color": GREY}
+            self.shares[name] = self.stamp(middle, 1.23, self.plot, **look)
             if right < HIGH:
                 self.plot.axvline(right, color=INK, linewidth=1)
         self.outline = self.move(self.plot.plot([], [], color=INK, linewidth=1, linestyle=(0, (3, 2)))[0])
-        scale = StampedText(0.5, 1.43, "", fontsize=11, ha="center", va="center", color=INK)
-        scale.set_transform(self.plot.transAxes)
-        self.scale = self.move(self.plot.add_artist(scale))
-        scale.set_clip_on(False)
+        at = {"transform": self.plot.transAxes, "ha": "center", "va": "center"}
+        self.scale = self.stamp(0.5, 1.43, self.plot, fontsize=11, **at)
         note = "dashed: the same gradients at scale 1"
         self.text(0.985, 0.945, note, fontsize=9, va="center", ha="right", color=GREY)
         self.found: ScaledGradients | None = None
@@ -68,7 +64,7 @@ class GradientPicture(Picture):
             inside = (borders[:-1] >= left) & (borders[:-1] < right)
             self.bars[zone].set_path(_steps(borders[:-1][inside], heights[inside]))
             self.shares[zone].set_text(f"{share:.2%}")
-        self.write(self.title, name)
+        self.title.set_text(name)
         self.scale.set_text(f"loss scale 2^{power} = {2**power:,}")
         self.alt = (
             f"{name} at loss scale 2^{power}: {found.flushed:.2%} flushed to zero, {found.subnormal:.2%} "

@@ -48,7 +48,7 @@ class ScalingPicture(Picture):
 
     def __init__(self):
         super().__init__(8.0, 3.9)
-        self.title = self.move(self.text(0.012, 0.945, "", fontsize=11.5, fontweight="bold", va="center", color=INK))
+        self.title = self.heading(0.945)
         self.plot = self.add_axes((0.075, 0.15, 0.475, 0.65), xlim=SHOWN_POWERS, ylim=(0, 1.16))
         _bare(self.plot)
         self.plot.set_xlabel("value × factor, as a power of two", fontsize=9.5, color=INK)
@@ -56,20 +56,19 @@ class ScalingPicture(Picture):
         self.plot.set_yticks([])
         zone_colours = [mix(OKABE_ITO[index], 0.25) for index in (1, 2, 3, 1)]
         self.zones = [self.move(self.plot.axvspan(0, 1, color=colour, lw=0)) for colour in zone_colours]
-        look = {"fontsize": 8.5, "ha": "center", "va": "top", "color": INK}
-        self.words = [self.move(self.plot.text(0, 1.12, "", **look)) for _ in self.zones]
+        self.words = [self.stamp(0, 1.12, self.plot, fontsize=8.5, ha="center", va="top") for _ in self.zones]
         self.outline = self.move(self.plot.stairs(np.zeros(len(BINS) - 1), BINS, color=INK, linewidth=1.5))
         self.side = self.add_axes((0.73, 0.15, 0.15, 0.65), xlim=(-2, 0.05), ylim=(6.6, -0.6))
         self.side.spines[["top", "right"]].set_visible(False)
         self.side.set_xticks([-2, -1, 0], ["1 %", "10 %", "100 %"], fontsize=9, color=GREY)
         self.side.set_yticks([])
         self.side.set_xlabel("relative error", fontsize=9.5, color=INK)
-        at = {"transform": self.side.get_yaxis_transform(), "va": "center", "fontsize": 9.5, "color": INK}
+        at = {"transform": self.side.get_yaxis_transform(), "va": "center", "fontsize": 9.5}
         rows = range(len(COMPARED))
         bars = [hatched(Rectangle, (-2, r - 0.32), 0, 0.64, facecolor=OKABE_ITO[0], hatch="///") for r in rows]
         self.bars = [self.move(self.side.add_patch(bar)) for bar in bars]
-        self.names = [self.move(self.side.text(-0.05, r, "", ha="right", **at)) for r in rows]
-        self.values = [self.move(self.side.text(1.05, r, "", **at)) for r in rows]
+        self.names = [self.stamp(-0.05, r, self.side, ha="right", **at) for r in rows]
+        self.values = [self.stamp(1.05, r, self.side, **at) for r in rows]
 
     def redraw(self, kind: str, element: str, scaling: str) -> "ScalingPicture":
         """Values of a kind (``trials.DRAWS``) in an element, under a scaling."""
@@ -115,7 +114,7 @@ class OutlierPicture(Picture):
 
     def __init__(self):
         super().__init__(8.0, 4.0)
-        self.title = self.move(self.text(0.012, 0.945, "", fontsize=11.5, fontweight="bold", va="center", color=INK))
+        self.title = self.heading(0.945)
         self.plot = self.add_axes((0.1, 0.14, 0.585, 0.7), xscale="log", yscale="log", ylim=(0.005, 1.3))
         _bare(self.plot)
         self.plot.set_xlim(0.9, OUTLIER_FACTORS[-1] * 1.1)
@@ -132,7 +131,7 @@ class OutlierPicture(Picture):
             self.drawn_lines[name] = self.move(self.plot.plot([], [], linewidth=1.6, **style)[0])
             side.plot([0, 0.06, 0.12], [y] * 3, markevery=[1], linewidth=1.6, **style)
             side.text(0.16, y, name, fontsize=9.5, va="center", color=INK)
-            self.values[name] = self.move(side.text(0.98, y, "", fontsize=9.5, ha="right", va="center", color=INK))
+            self.values[name] = self.stamp(0.98, y, side, fontsize=9.5, ha="right", va="center")
 
     def redraw(self, errors: Mapping[str, Sequence[float]], index: int, num_outliers: int) -> "OutlierPicture":
         """``errors``: for each of ``LINES`` one error a factor of ``OUTLIER_FACTORS``; ``index``: the chosen factor."""
@@ -153,7 +152,7 @@ class SpikePicture(Picture):
 
     def __init__(self):
         super().__init__(8.0, 4.3)
-        self.title = self.move(self.text(0.012, 0.95, "", fontsize=11.5, fontweight="bold", va="center", color=INK))
+        self.title = self.heading(0.95)
         steps = (-1, NUM_STEPS)
         self.top = self.add_axes((0.1, 0.47, 0.635, 0.4), yscale="log", xlim=steps, ylim=(1, 10**4))
         self.bottom = self.add_axes((0.1, 0.125, 0.635, 0.27), yscale="log", xlim=steps, ylim=(0.015, 1.3))
@@ -180,7 +179,7 @@ class SpikePicture(Picture):
             side.text(0.17, y, name, fontsize=9.5, va="center", color=INK)
         dashed = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (4, 3))}
         self.now = [self.move(axes.axvline(0, **dashed)) for axes in (self.top, self.bottom)]
-        self.note = self.move(side.text(0, 0.62, "", fontsize=9.5, va="top", color=INK, linespacing=1.5))
+        self.note = self.stamp(0, 0.62, side, fontsize=9.5, va="top", linespacing=1.5)
 
     def redraw(self, steps: Sequence[SpikeStep], step: int, title: str) -> "SpikePicture":
         """The film up to its end, and ``step`` marked."""

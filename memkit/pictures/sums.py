@@ -5,8 +5,8 @@ import numpy as np
 from memkit.formats.reading import number_text
 from memkit.formats.records import get_format
 from memkit.formats.rounding import round_to
-from memkit.formats.running_sums import METHODS, num_moving_terms, running_sum
-from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture
+from memkit.formats.running_sums import num_moving_terms, sums_by_method
+from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, Ticks, round_ticks
 
 LINE_LOOK = {
     "exact": (INK, (0, (1, 2)), ""),
@@ -26,15 +26,13 @@ class RunningSumPicture(Picture):
         super().__init__(8.0, 4.0)
         self.plot = self.add_axes((0.085, 0.14, 0.575, 0.7))
         self.plot.spines[["top", "right"]].set_visible(False)
-        self.plot.grid(color=FAINT, linewidth=0.8)
-        self.plot.set_axisbelow(True)
-        self.plot.tick_params(colors=GREY, labelsize=9)
-        self.plot.set_xlabel("additions", fontsize=9.5, color=INK)
-        self.plot.set_ylabel("total", fontsize=9.5, color=INK)
-        self.title = self.text(0.012, 0.94, "", fontsize=11.5, fontweight="bold", va="center", color=INK)
+        self.ticks = {along: Ticks(self, self.plot, along, 8) for along in "xy"}
+        self.plot.set_xlabel("additions", fontsize=9.5, color=INK, labelpad=18)
+        self.plot.set_ylabel("total", fontsize=9.5, color=INK, labelpad=36)
+        self.title = self.heading(0.94)
         side = self.add_axes((0.685, 0, 0.315, 1), xlim=(0, 1), ylim=(0, 1))
         side.axis("off")
-        self.curves, self.ends, self.totals, self.view = {}, {}, {}, None
+        self.curves, self.ends, self.totals = {}, {}, {}
         for row, (name, (colour, dashes, marker)) in enumerate(LINE_LOOK.items()):
             y = 0.8 - 0.15 * row
             style = {
@@ -47,21 +45,12 @@ class RunningSumPicture(Picture):
             self.curves[name] = self.move(self.plot.plot([], [], **style)[0])
             side.plot([0, 0.07, 0.14], [y, y, y], **style, markevery=[1])
             side.text(0.19, y, name, fontsize=9.5, va="center", color=INK)
-            self.ends[name] = self.move(side.text(0.19, y - 0.045, "", fontsize=9, va="center", color=GREY))
+            self.ends[name] = self.stamp(0.19, y - 0.045, side, fontsize=9, va="center", color=GREY)
 
     def redraw(self, term: float, num_terms: int, fmt: str, seed: int = 0) -> "RunningSumPicture":
         """Add ``term`` to itself ``num_terms`` times in ``fmt``; ``seed`` starts the chances of the stochastic sum."""
         fmt = get_format(fmt)
-        totals = {
-            method: running_sum(
-                term,
-                num_terms,
-                fmt,
-                method=method,
-                rng=np.random.default_rng(seed) if method == "stochastic" else None,
-            )
-            for method in METHODS
-        }
+        totals = sums_by_method(term, num_terms, fmt, seed)
         if num_terms < 1:
             raise ValueError(f"num_terms={num_terms} leaves nothing to draw; allowed are 1 and more")
         held = float(round_to(float(term), fmt, overflow="saturate"))
@@ -78,7 +67,7 @@ class RunningSumPicture(Picture):
             stops = f", stuck after {moving}" if is_stuck else ""
             self.ends[name].set_text(number_text(float(total[-1])) + stops)
             ends.append(f"{name} {number_text(float(total[-1]))}{stops}")
-        self.write(self.title, f"{num_terms} × {number_text(held)} in {fmt.name}")
+        self.title.set_text(f"{num_terms} × {number_text(held)} in {fmt.name}")
         self.alt = f"The sum of {num_terms} terms of {number_text(held)} in {fmt.name}: {'; '.join(ends)}."
         return self
 
@@ -86,9 +75,6 @@ class RunningSumPicture(Picture):
         low = min(0.0, *(float(total.min()) for total in totals.values()))
         high = max(0.0, *(float(total.max()) for total in totals.values()))
         margin = 0.05 * (high - low) or 1.0
-        view = (num_terms, low, high)
-        if view != self.view:
-            self.view = view
-            self.plot.set_xlim(0, num_terms * 1.03)
-            self.plot.set_ylim(low - margin * (low < 0), high + margin)
-            self.forget_background()
+        self.plot.set(xlim=(0, num_terms * 1.03), ylim=(low - margin * (low < 0), high + margin))
+        self.ticks["x"].show((x, f"{x:,.0f}") for x in round_ticks(0, num_terms) if x == int(x))
+        self.ticks["y"].show((y, number_text(y, 4)) for y in round_ticks(low, high + margin))

@@ -8,8 +8,7 @@ from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.ticker import LinearLocator
 
-from memkit.pictures.picture import FAINT, GREY, INK, Picture, hatched, mix
-from memkit.pictures.stamped_text import StampedText
+from memkit.pictures.picture import FAINT, GREY, INK, Picture, Ticks, hatched, mix
 from memkit.timeline import PARTS, Instant, MemoryTimeline, provenance_line, where
 from memkit.units import format_bytes
 
@@ -27,10 +26,11 @@ def describe(timeline: MemoryTimeline, title: str) -> str:
 def tick_words(num_bytes: int) -> str:
     """A tick's bytes with no more digits than it needs.
 
-    >>> tick_words(2**30), tick_words(3 * 2**39)
-    ('1 GiB', '1.5 TiB')
+    >>> tick_words(2**30), tick_words(3 * 2**39), tick_words(21 * 2**26)
+    ('1 GiB', '1.5 TiB', '1.3125 GiB')
     """
-    return format_bytes(num_bytes, 1).replace(".0 ", " ")
+    number, unit = format_bytes(num_bytes, 4).split()
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
 def short(num_bytes: int) -> str:
@@ -68,17 +68,18 @@ def drawn_instants(timeline: MemoryTimeline) -> list[Instant]:
 
 
 def axis_top(peak_bytes: int, capacity_bytes: int | None = None) -> int:
-    """Top of the memory axis: a power of two with room above the peak, and above the card if that is near.
+    """Top of the memory axis: 4, 5, 6 or 7 times a power of two, with an eighth of room above the peak.
 
-    So the axis stands still while a slider moves, but for the moves that cross a power of two.
+    There is room above the card too, if that is near. So quarters of the axis are round in bytes.
 
     >>> axis_top(100), axis_top(100, 240), axis_top(100, 100_000)
-    (128, 512, 128)
+    (128, 320, 128)
     """
-    needed = max(peak_bytes, 1) * 9 // 8 + 1
+    needed = max(peak_bytes, 4) * 9 // 8 + 1
     if capacity_bytes and capacity_bytes <= 2.5 * needed:
         needed = max(needed, capacity_bytes * 9 // 8)
-    return 1 << (needed - 1).bit_length()
+    unit = 1 << max((needed - 1).bit_length() - 3, 2)
+    return -(-needed // unit) * unit
 
 
 def stacked_patches(axes) -> dict[tuple[str, bool], PathPatch]:
@@ -124,6 +125,20 @@ def memory_axis(axes) -> None:
     axes.set_xticks([])
 
 
+class MemoryAxis:
+    """A memory axis whose end moves; its four quarters stay where they are."""
+
+    def __init__(self, picture: Picture, axes):
+        memory_axis(axes)
+        axes.yaxis.set_label_coords(-0.13, 0.5)
+        self.axes, self.ticks = axes, Ticks(picture, axes, "y", 5)
+
+    def end_at(self, top: int) -> None:
+        """Let the axis end at ``top`` bytes."""
+        self.axes.set_ylim(0, top)
+        self.ticks.show((top * quarter // 4, tick_words(top * quarter // 4)) for quarter in range(5))
+
+
 def name_parts(side, top: float, row: float) -> dict[str, tuple]:
     """Swatch, name and height of every part, in the order of the stack; below them what no part accounts for."""
     made = {}
@@ -141,11 +156,7 @@ class TimelinePicture(Picture):
     def __init__(self):
         super().__init__()
         self.plot = self.add_axes((0.11, 0.2, 0.645, 0.635))
-        self.plot.yaxis.set_label_coords(-0.13, 0.5)
-        memory_axis(self.plot)
-        self.plot.tick_params(labelleft=False)  # stamped: an axis that rescales keeps its background
-        tick = {"fontsize": 9, "ha": "right", "va": "center", "color": GREY, "transform": self.plot.transAxes}
-        self.ticks = [self._moving_text(self.plot, -0.01, quarter / 4, **tick) for quarter in range(5)]
+        self.memory = MemoryAxis(self, self.plot)
         self.side = self.add_axes((0.78, 0, 0.22, 1), xlim=(0, 1), ylim=(0, 1))
         self.side.axis("off")
         self.layout, self.names, self.totals = None, [], []
@@ -154,30 +165,25 @@ class TimelinePicture(Picture):
             self.move(patch)
         outline = {"facecolor": "none", "edgecolor": GREY, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 3}
         self.ghost = self.move(self.plot.add_patch(PathPatch(Path([(0, 0)]), visible=False, **outline)))
-        self.pointer = self._moving_text(self.plot, 0, 0, fontsize=9, ha="center", va="bottom", text="▼")
-        self.card_name = self._moving_text(self.plot, 0, 0, fontsize=9, va="bottom", has_box=True)
+        self.pointer = self.stamp(0, 0, self.plot, fontsize=9, ha="center", va="bottom", text="▼")
+        self.card_name = self.stamp(0, 0, self.plot, fontsize=9, va="bottom", has_box=True)
         self.card_name.set_transform(self.plot.get_yaxis_transform())
         self.card = self.move(self.plot.axhline(0, color=INK, linewidth=1.4, linestyle=(0, (5, 3))))
-        title = {"fontsize": 11.5, "fontweight": "bold", "va": "center", "color": INK}
-        self.title = self.text(0.012, 0.955, "", **title)
-        self.subtitle = self.text(0.012, 0.898, "", fontsize=9, va="center", color=GREY)
+        self.title = self.heading(0.955)
+        self.subtitle = self.stamp(0.012, 0.898, fontsize=9, va="center", color=GREY)
         self._write_side()
-
-    def _moving_text(self, axes, x: float, y: float, **style) -> StampedText:
-        """A moving text."""
-        return self.move(axes.add_artist(StampedText(x, y, **{"color": INK, "clip_on": False, **style})))
 
     def _write_side(self) -> None:
         """The legend in words, with room for the bytes of the selected instant."""
         text = {"fontsize": 9.5, "va": "top", "color": INK, "linespacing": 1.3}
-        self.side_title = self._moving_text(self.side, 0, 0.97, fontweight="bold", **text)
+        self.side_title = self.stamp(0, 0.97, self.side, fontweight="bold", **text)
         self.side_names = name_parts(self.side, top=0.85, row=0.108)
         self.side_values = {
-            part: self._moving_text(self.side, 0.18, y - 0.032, **{**text, "color": GREY})
+            part: self.stamp(0.18, y - 0.032, self.side, **{**text, "color": GREY})
             for part, (*_, y) in self.side_names.items()
         }
-        self.side_total = self._moving_text(self.side, 0, 0.185, **text)
-        self.side_card = self.side.text(0, 0.135, "", **{**text, "color": GREY})
+        self.side_total = self.stamp(0, 0.185, self.side, **text)
+        self.side_card = self.stamp(0, 0.135, self.side, **{**text, "color": GREY})
 
     def redraw(
         self, timeline: MemoryTimeline, selected: Instant | None = None, capacity_bytes: int | None = None,
@@ -202,9 +208,7 @@ class TimelinePicture(Picture):
                 artist.set_visible(has_rest)
             self.side_total.set_y(0.185 if has_rest else 0.275)
             self.side_card.set_y(self.side_total.get_position()[1] - 0.05)
-        self.plot.set_ylim(0, top)
-        for quarter, text in enumerate(self.ticks):
-            text.set_text(tick_words(top * quarter // 4))
+        self.memory.end_at(top)
         self._draw_card(instants, capacity_bytes, top)
         stack(self.bars, instants, self.places, 0.88, index if fades_later else len(instants))
         self._outline(instants, before, top // 250)
@@ -266,7 +270,7 @@ class TimelinePicture(Picture):
                 self.names += self.plot.plot(ends, [y, y], **line)
                 self._name(places, y - 0.015, f"step {step}", INK, 9)
         style = {"fontsize": 8.5, "ha": "center", "va": "bottom", "color": INK, "linespacing": 0.95}
-        self.totals = [self._moving_text(self.plot, 0, 0, **style) for _ in instants]
+        self.totals = [self.stamp(0, 0, self.plot, **style) for _ in instants]
         self.plot.set_xlim(-0.65, x - 0.35)
 
     def _name(self, places: list[float], y: float, text: str, colour: str, size: float) -> None:
@@ -290,10 +294,10 @@ class TimelinePicture(Picture):
 
     def _write_words(self, timeline, selected: Instant, capacity_bytes, card_name: str, title: str) -> None:
         card = "" if capacity_bytes is None else f"{card_name}: {format_bytes(capacity_bytes, 1)}"
-        self.write(self.title, title)
-        self.write(self.subtitle, provenance_line(timeline))
+        self.title.set_text(title)
+        self.subtitle.set_text(provenance_line(timeline))
         self.card_name.set_text(card)
-        self.write(self.side_card, card)
+        self.side_card.set_text(card)
         is_peak = selected.total_bytes == timeline.peak_bytes
         self.side_title.set_text(f"{'Peak of the step' if is_peak else 'This instant'}:\n{where(selected)}")
         for part, text in self.side_values.items():

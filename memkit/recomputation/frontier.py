@@ -87,13 +87,19 @@ def peak_at(model: ModelConfig, strategy: Strategy, tokens: int) -> int:
     return round(known[left] + share * (known[right] - known[left]))
 
 
+@cache
+def overhead_of(model: ModelConfig, strategy: Strategy, seq_len: int) -> float:
+    """FLOPs run again ÷ those of a plain step: the same for any number of sequences."""
+    setup = TrainingSetup(model=model, precision=PURE_BF16, seq_len=seq_len)
+    return step_flops(setup, strategy).overhead
+
+
 def points(model: ModelConfig, micro_batch_size: int, seq_len: int) -> tuple[Point, ...]:
     """Every shown strategy on the plane, in the order of ``shown_strategies``."""
-    setup = TrainingSetup(model=model, precision=PURE_BF16, micro_batch_size=micro_batch_size, seq_len=seq_len)
     return tuple(
         Point(
             strategy=strategy,
-            overhead=step_flops(setup, strategy).overhead,
+            overhead=overhead_of(model, strategy, seq_len),
             peak_bytes=peak_at(model, strategy, micro_batch_size * seq_len),
         )
         for strategy in shown_strategies(model)

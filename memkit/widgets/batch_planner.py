@@ -37,6 +37,10 @@ class BatchPlanner(Panel):
         }
         super().__init__(controls, **values)
 
+    def offered(self, state: dict) -> dict[str, tuple]:
+        """Only sequences that the model takes."""
+        return {"seq_len": tuple(n for n in LENGTHS if n <= PUBLISHED_MODELS[state["model"]].max_seq_len)}
+
     def view(
         self, model: str, precision: str, global_batch_tokens: int, seq_len: int, micro_batch_size: int, dp_size: int,
         card: str,

@@ -8,6 +8,7 @@ import traitlets
 from memkit.formats.reading import (
     CodeReading,
     Nearest,
+    is_special,
     nearest_in,
     number_text,
     parse_code,
@@ -15,67 +16,82 @@ from memkit.formats.reading import (
     read_code,
 )
 from memkit.formats.records import FORMATS, FloatFormat, get_format
-from memkit.pictures.bits import BOTTOM, TOP, BitPicture, box_edges
+from memkit.formats.rounding import encode
+from memkit.pictures.bits import BITS_SHARE, BitPicture, field_colour
 from memkit.pictures.formats import COMPARED, ComparisonPicture, note_on, stacked_png
 from memkit.units import as_one_of
-from memkit.widgets.clicks import click_helper
 from memkit.widgets.panel import LABEL, WIDE, Panel, View, choice, switch
 
 
-class Bits(widgets.VBox):
-    """A code: a button for each bit, and a box to type all of them. ``value`` is the code, or the text as typed."""
+class Bits(widgets.HBox):
+    """A code: a coloured button for each bit, and one for the next value on each side. ``value`` is the code."""
 
     value = traitlets.Any(0)
 
-    def __init__(self, label: str):
-        self.text = widgets.Text(description=label, continuous_update=False, style=LABEL, layout=WIDE)
-        self.row = widgets.HBox(layout=widgets.Layout(flex_flow="row wrap", align_items="center"))
-        self.buttons, self.code, self._is_showing = [], 0, False
-        self.cell = widgets.Layout(width="34px", height="30px", margin="1px", padding="0")
-        super().__init__([self.text, self.row], layout=widgets.Layout(width="100%"))
-        self.text.observe(self._typed, "value")
+    def __init__(self):
+        super().__init__(layout=widgets.Layout(flex_flow="row wrap", align_items="center", width="100%"))
+        self.buttons, self.reading, self.shown_as = [], None, None
+        sides = (("◂", "next value below", -1), ("▸", "next value above", 1))
+        self.sides = [widgets.Button(description=sign, tooltip=tip, layout=_cell(34)) for sign, tip, _ in sides]
+        for button, (*_, way) in zip(self.sides, sides, strict=True):
+            button.on_click(lambda _, way=way: self.step(way))
+        self.code = widgets.Label(layout=widgets.Layout(margin="0 4px"))
 
     def show(self, reading: CodeReading) -> None:
-        """One button per bit, from the left, with its field's name before each field."""
-        self._is_showing = True
-        self.code = reading.code
-        while len(self.buttons) < len(reading.bits):
-            button = widgets.Button(layout=self.cell)
-            button.on_click(self._flip)
-            self.buttons.append(button)
-        children, at = [], 0
-        for field, digits in reading.fields:
-            children.append(widgets.Label(field, layout=widgets.Layout(margin="0 4px 0 10px")))
-            for place, digit in enumerate(digits):
-                button = self.buttons[at]
-                button.description = digit
-                button.tooltip = f"{field} bit {len(digits) - 1 - place}"
+        """One button per bit, from the left, with its field's name and number before each field."""
+        self.reading = reading
+        fields, num_bits = reading.fields, len(reading.bits)
+        while len(self.buttons) < num_bits:
+            self.buttons.append(widgets.Button(style=widgets.ButtonStyle(font_weight="bold")))
+            self.buttons[-1].on_click(lambda button: self.flip(self.buttons.index(button)))
+        if self.shown_as != (shape := tuple((name, len(digits)) for name, digits in fields)):
+            self._arrange(shape)
+            self.shown_as = shape
+        for button, digit in zip(self.buttons, reading.bits, strict=False):
+            button.description = digit
+        for label, (name, digits) in zip(self.labels, fields, strict=True):
+            label.value = f"{name} {int(digits, 2)}"
+        self.code.value = f"0x{reading.code:0{-(-num_bits // 4)}X}"
+        for button, side in zip(self.sides, (reading.below, reading.above), strict=True):
+            button.disabled = side is None
+
+    def _arrange(self, shape: tuple[tuple[str, int], ...]) -> None:
+        """Fields from the left: the names, sizes and colours of labels and buttons."""
+        num_bits = sum(width for _, width in shape)
+        cell = _cell(34 if num_bits <= 16 else 17)
+        self.labels = [widgets.Label(layout=widgets.Layout(margin="0 3px 0 8px")) for _ in shape]
+        children, bits = [self.sides[0]], iter(self.buttons)
+        for label, (name, width) in zip(self.labels, shape, strict=True):
+            children.append(label)
+            for place in reversed(range(width)):
+                button = next(bits)
+                button.layout, button.tooltip = cell, f"{name} bit {place}"
+                button.style.button_color = field_colour(name)
                 children.append(button)
-                at += 1
-        names = [child.value for child in self.row.children if isinstance(child, widgets.Label)]
-        if len(self.row.children) != len(children) or names != [field for field, _ in reading.fields]:
-            self.row.children = children
-        self.text.value = " ".join(digits for _, digits in reading.fields)
-        self._is_showing = False
+        self.children = [*children, self.code, self.sides[1]]
 
     def flip(self, index: int) -> None:
         """Flip a bit, counted from the left."""
-        num_bits = sum(isinstance(child, widgets.Button) for child in self.row.children)
-        self.value = self.code ^ (1 << (num_bits - 1 - index))
+        self.value = self.reading.code ^ (1 << (len(self.reading.bits) - 1 - index))
 
-    def _flip(self, button: widgets.Button) -> None:
-        self.flip(self.buttons.index(button))
+    def step(self, way: int) -> None:
+        """Go to the next value below (-1) or above (+1); at the end nothing happens."""
+        side = self.reading.above if way > 0 else self.reading.below
+        if side is not None:
+            overflow = "inf" if math.isinf(side) else "saturate"
+            self.value = int(encode(side, self.reading.fmt, overflow=overflow))
 
-    def _typed(self, change) -> None:
-        if not self._is_showing:
-            self.value = change["new"]
+
+def _cell(width: int) -> widgets.Layout:
+    return widgets.Layout(width=f"{width}px", height="30px", margin="1px", padding="0")
 
 
 class BitExplorer(Panel):
-    """Format, bits and number → what the bits say, the neighbours, and the number in eleven formats.
+    """Format, number and bits → what the bits say, the neighbours, and the number in eleven formats.
 
     Bits and number follow each other: a new code sets the number to its value, a new number or format sets
-    the code to the nearest one. A code of infinity or NaN leaves the number as it was.
+    the code to the nearest one. A code of infinity or NaN leaves the number as it was. As a number one may type
+    0.1, 1/3 or 2**-9; and also a code, 0x3C or 0 0111 100, or inf or nan.
     """
 
     def __init__(self, **values):
@@ -83,35 +99,27 @@ class BitExplorer(Panel):
         controls = {
             "format": choice("Format", list(FORMATS), "float8_e4m3fn"),
             "number": widgets.Text(
-                "1.5", description="Number", continuous_update=False, style=LABEL, layout=WIDE
+                "1.5", description="Number or code", continuous_update=False, style=LABEL, layout=WIDE
             ),
             "saturates": switch("too large: saturate, not infinity or NaN", True),
-            "code": Bits("Bits"),
+            "code": Bits(),
         }
         controls["code"].value = nearest_in(1.5, "float8_e4m3fn", saturates=True).code
         super().__init__(controls, **values)
-        if helper := click_helper(self.click):
-            self.children = [*self.children, helper]
-
-    def set(self, **changes) -> None:
-        """Move controls; bits and number follow each other."""
-        try:
-            changes = self.followed(changes)
-        except (ValueError, TypeError):
-            pass  # view refuses the same value, and says why inside the panel
-        super().set(**changes)
 
     def followed(self, changes: dict) -> dict:
         """``changes`` with what follows from them: a code for a new number, a number for a new code."""
-        state = {**self._read(), **changes}
-        fmt = get_format(state["format"])
-        if "code" in changes:
-            code = parse_code(state["code"], fmt)
-            value = read_code(code, fmt).value
-            number = repr(value).removesuffix(".0") if math.isfinite(value) else state["number"]
-            return {"number": number, **changes, "code": code}
-        if not {"format", "number", "saturates"} & set(changes):
+        if not {"format", "number", "saturates", "code"} & set(changes):
             return changes
+        state = {**self._read(), **changes}
+        fmt, typed = get_format(state["format"]), changes.get("number")
+        if "code" not in changes and "number" in changes and is_code(typed):
+            changes = {**{name: new for name, new in changes.items() if name != "number"}, "code": typed}
+        if "code" in changes:
+            code = parse_code(changes["code"], fmt)
+            value = read_code(code, fmt).value
+            number = repr(value).removesuffix(".0") if math.isfinite(value) else self.state["number"]
+            return {"number": number, **changes, "code": code}
         nearest = nearest_in(parse_number(state["number"]), fmt, saturates=state["saturates"])
         return {**changes, "number": str(state["number"]), "code": nearest.code}
 
@@ -129,27 +137,24 @@ class BitExplorer(Panel):
         self.controls["code"].show(reading)
         table = [("format", f"holds {number_text(asked, 9)} as", "off by", "bits")]
         table += [(n.fmt.name, number_text(n.value, 9), note_on(n), f"{n.code:0{n.fmt.bits}b}") for n in rows]
+        heights = [picture.get_figheight() for picture in (upper, lower)]
         return View(
             png=stacked_png(upper, lower),
             alt=f"{upper.alt} {lower.alt}",
             words=(said(reading), gaps(reading), held(reading, nearest), compared(rows)),
             table=tuple(table),
+            hidden=BITS_SHARE * heights[0] / sum(heights),
         )
 
-    def click(self, x: float, y: float) -> None:
-        """Flip the bit under a point, given in shares of the picture's width and height; none changes nothing."""
-        heights = [picture.get_figheight() for picture in (self.bits, self.comparison)]
-        up = 1 - y * sum(heights) / heights[0]  # in the upper picture, counted from its bottom
-        num_bits = FORMATS[self.value["format"]].bits
-        left, width = box_edges(num_bits)
-        index = math.floor((x - left) / width)
-        if BOTTOM <= up <= TOP and 0 <= index < num_bits:
-            self.controls["code"].flip(index)
 
-    def _moved(self, change) -> None:
-        if not self._is_setting:
-            [name] = (name for name, control in self.controls.items() if control is change["owner"])
-            self.set(**{name: change["new"]})
+def is_code(typed: object) -> bool:
+    """Whether a reader has typed a code, not a number.
+
+    >>> [is_code(text) for text in ("0x3C", "0 0111 100", "nan", "10", 1.5)]
+    [True, True, True, False, False]
+    """
+    text = str(typed).strip().lower()
+    return is_special(text) or text.startswith("0x") or " " in text and set(text) <= set("01 ")
 
 
 def said(reading: CodeReading) -> str:
@@ -160,7 +165,7 @@ def said(reading: CodeReading) -> str:
     kind = {"zero": "zero", "table entry": "an entry of its table"}.get(
         reading.kind, f"a {reading.kind} number"
     )
-    return f"{code} = {reading.text(reading.value)}, {kind}."
+    return f"{code} {reading.equals}, {kind}."
 
 
 def gaps(reading: CodeReading) -> str:
@@ -190,17 +195,18 @@ def held(reading: CodeReading, nearest: Nearest) -> str:
     if nearest.fmt.name == "float64":
         return "What you type is read as float64, so it is one of its values."
     if nearest.relative_error == 0:
-        return f"{number} is one of its values: no error."
-    lost = " All of it is lost." if nearest.value == 0 else ""
+        return f"{number} is one of its values: no error." if nearest.is_exact else "It has no −0: the sign is lost."
+    if nearest.value == 0:
+        return f"{number} is too small and becomes 0: all of it is lost."
     subnormal = reading.kind == "subnormal" and isinstance(nearest.fmt, FloatFormat)
     why = " It is subnormal: fewer significant bits than elsewhere." if subnormal else ""
-    return f"{number} is held as {reading.text(nearest.value)}, {note_on(nearest)} off.{lost}{why}"
+    return f"{number} is held as {reading.equals.removeprefix('= ')}, {note_on(nearest)} off.{why}"
 
 
 def compared(rows: list[Nearest]) -> str:
     """Which formats hold the number exactly, and the narrowest of them."""
     number = number_text(rows[0].number, 9)
-    exact = [n.fmt for n in rows if n.relative_error == 0]
+    exact = [n.fmt for n in rows if n.is_exact]
     if not exact:
         best = min(rows, key=lambda n: n.relative_error)
         return f"None of the {len(rows)} formats compared holds {number} exactly; {best.fmt.name} is nearest."

@@ -2,11 +2,12 @@
 
 from memkit.fitting.room import planned_room
 from memkit.hardware.cards import CARDS
-from memkit.pictures.frontier import FrontierPicture
+from memkit.pictures.frontier import LENGTHS, FrontierPicture
 from memkit.recomputation.frontier import (
     MODELS,
     TOKENS,
     Point,
+    overhead_of,
     pareto_front,
     peak_at,
     points,
@@ -18,7 +19,6 @@ from memkit.widgets.panel import Panel, View, choice
 
 NO_CARD = "no card"
 BATCHES = (1, 2, 4, 8, 16)
-LENGTHS = (512, 1024, 2048, 4096, 8192)
 CHEAPEST = "cheapest that fits"
 
 
@@ -38,6 +38,11 @@ class FrontierExplorer(Panel):
 
     def __init__(self, **values):
         self.picture_of_plane = FrontierPicture()
+        for config in MODELS.values():  # a move then finds its FLOPs counted
+            for length in LENGTHS:
+                for strategy in shown_strategies(config):
+                    if length <= config.max_seq_len:
+                        overhead_of(config, strategy, length)
         names = [strategy.name for strategy in shown_strategies(next(iter(MODELS.values())))]
         controls = {
             "model": choice("Model", list(MODELS), "Llama-3.2-1B"),
@@ -55,34 +60,9 @@ class FrontierExplorer(Panel):
         if (chosen := self.picture_of_plane.at(x, y)) is not None:
             self.set(strategy=self.controls["strategy"].options[1 + chosen])
 
-    def lengths(self) -> tuple[int, ...]:
-        """Sequences that the chosen model takes, at the chosen micro-batch, and whose peaks were traced."""
-        config, batch = MODELS[self.controls["model"].value], self.controls["micro_batch_size"].value
-        return tuple(n for n in LENGTHS if n <= config.max_seq_len and n * batch <= TOKENS[-1])
-
-    def _offer_lengths(self) -> None:
-        """Only lengths that can be shown stand in the menu; one that cannot gives way to the longest."""
-        menu, lengths = self.controls["seq_len"], self.lengths()
-        if tuple(menu.options) == lengths:
-            return
-        before, self._is_setting = menu.value, True
-        menu.options = lengths
-        menu.value = before if before in lengths else lengths[-1]
-        self._is_setting = False
-
-    def _moved(self, change) -> None:
-        if not self._is_setting:
-            self._offer_lengths()
-        super()._moved(change)
-
-    def set(self, **changes) -> None:
-        """Move controls; every length stands in the menu until the others are set."""
-        before, self._is_setting = self.controls["seq_len"].value, True
-        self.controls["seq_len"].options = LENGTHS
-        self.controls["seq_len"].value = before
-        self._is_setting = False
-        super().set(**changes)
-        self._offer_lengths()
+    def offered(self, state: dict) -> dict[str, tuple]:
+        """Only sequences that can be shown."""
+        return {"seq_len": lengths(state["model"], state["micro_batch_size"])}
 
     def view(self, model: str, micro_batch_size: int, seq_len: int, card: str, strategy: str) -> View:
         """The plane for these values."""
@@ -94,13 +74,19 @@ class FrontierExplorer(Panel):
         names = [point.strategy.name for point in found]
         as_one_of("strategy", strategy, (CHEAPEST, *names))
         chosen = cheapest_that_fits(found, room) if strategy == CHEAPEST else names.index(strategy)
-        lengths = [n for n in LENGTHS if n <= config.max_seq_len and n * micro_batch_size <= TOKENS[-1]]
-        curves = [[(n, peak_at(config, p.strategy, n * micro_batch_size)) for n in lengths] for p in found]
+        taken = lengths(model, micro_batch_size)
+        curves = [[(n, peak_at(config, p.strategy, n * micro_batch_size)) for n in taken] for p in found]
         title = f"{model}, micro-batch {micro_batch_size} × {seq_len:,} tokens"
         title += f", {card} with {format_bytes(room)} of room" if room else ""
         picture = self.picture_of_plane.redraw(found, chosen, curves, title=title, room_bytes=room, seq_len=seq_len)
         said, code = words(found, chosen, room, card), found[chosen].strategy.code
         return View(png=picture.png(), alt=picture.alt, words=said, table=table(found, room), code=code)
+
+
+def lengths(model: str, micro_batch_size: int) -> tuple[int, ...]:
+    """Sequences that a model takes, at a micro-batch, and whose peaks were traced."""
+    most = min(MODELS[model].max_seq_len, TOKENS[-1] // micro_batch_size)
+    return tuple(n for n in LENGTHS if n <= most)
 
 
 def words(found: tuple[Point, ...], chosen: int, room_bytes: int | None, card: str) -> tuple[str, ...]:

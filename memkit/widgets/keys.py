@@ -10,16 +10,22 @@ into the box beside its slider, which has a name and keeps its keys.
 MEND_JS = """
 function render({ el }) {
   const controls = "[role=slider], select, input, button";
-  const mend = () => el.closest(".memkit-panel")?.querySelectorAll(controls).forEach((control) => {
+  const mend = () => panel.querySelectorAll(controls).forEach((control) => {
     control.setAttribute("data-lm-suppress-shortcuts", "true");
     const label = control.closest(".memkit-number")?.querySelector("label")?.textContent;
     const icon = control.querySelector("i")?.className.match(/fa-(\\w+)/)?.[1];
     if (label && control.getAttribute("role") === "slider") control.setAttribute("aria-label", label);
     if (icon && !control.textContent.trim()) control.setAttribute("aria-label", icon);
   });
+  const watch = () => {
+    panel = el.closest(".memkit-panel");
+    if (!panel) return void requestAnimationFrame(watch);
+    observer.observe(panel, { childList: true, subtree: true });
+    mend();
+  };
   const observer = new MutationObserver(mend);
-  observer.observe(document.body, { childList: true, subtree: true });
-  mend();
+  let panel;
+  watch();
   return () => observer.disconnect();
 }
 export default { render };

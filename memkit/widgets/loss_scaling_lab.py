@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 
-import ipywidgets as widgets
 import numpy as np
 
 from memkit.low_precision.loss_scaling import SCALERS, ScaledGradients
 from memkit.pictures.gradients import GradientPicture
 from memkit.units import as_one_of, as_whole_number
-from memkit.widgets.panel import LABEL, WIDE, Panel, View, choice
+from memkit.widgets.panel import Number, Panel, View, choice
 
 MAX_POWER = 32
 MAX_VALUES = 8_192
@@ -24,9 +23,7 @@ class LossScalingLab(Panel):
         self.gradients = {name: thinned(array) for name, array in gradients.items()}
         self.histogram = GradientPicture()
         names = list(self.gradients)
-        power = widgets.IntSlider(
-            0, min=0, max=MAX_POWER, description="Scale 2^k, k =", style=LABEL, layout=WIDE
-        )
+        power = Number("Scale 2^k, k =", 0, low=0, high=MAX_POWER)
         super().__init__({"gradients": choice("Gradients", names, names[0]), "power": power}, **values)
 
     def view(self, gradients: str, power: int) -> View:

@@ -51,17 +51,16 @@ class MemoryExplorer(Panel):
         config = self.models[model]
         return min(LONGEST, config.max_seq_len) if config.position == "learned" else LONGEST
 
+    def followed(self, changes: dict) -> dict:
+        """A model with fewer positions takes the sequence with it, unless one is given."""
+        if "model" in changes and "seq_len" not in changes:
+            return {**changes, "seq_len": min(self.controls["seq_len"].value, self.longest(changes["model"]))}
+        return changes
+
     def set(self, **changes) -> None:
-        """Move controls; a model with fewer positions takes the sequence with it, unless one is given."""
-        if isinstance(model := changes.get("model"), str) and model in self.models and "seq_len" not in changes:
-            changes["seq_len"] = min(self.controls["seq_len"].value, self.longest(model))
+        """Move controls; the sequence's slider then ends where the model's positions do."""
         super().set(**changes)
         self.controls["seq_len"].slider.max = self.longest(self.controls["model"].value)
-
-    def _moved(self, change) -> None:
-        if not self._is_setting and change["owner"] is self.controls["model"]:
-            return self.set(model=change["new"])
-        return super()._moved(change)
 
     def setup(self, model, precision, optimizer, implementation, **shape) -> TrainingSetup:
         """The ``TrainingSetup`` of a state.

@@ -9,21 +9,22 @@ from memkit.formats.decoding import all_values
 from memkit.formats.reading import number_text
 from memkit.formats.records import FORMATS, FloatFormat, Format
 from memkit.formats.rounding import neighbours
-from memkit.pictures.number_line import MAX_BITS, NumberLinePicture
+from memkit.pictures.number_line import MAX_BITS, NumberLinePicture, default_range, line_values
 from memkit.units import as_one_of, as_whole_number
 from memkit.widgets.panel import LABEL, WIDE, Number, Panel, View, choice, switch
 
 NAMES = tuple(name for name, fmt in FORMATS.items() if fmt.bits <= MAX_BITS)
 NONE = "no second format"
 MAX_ZOOM = 280
-"""Halvings: enough to come down from bfloat16's largest value to below its smallest."""
+"""Halvings: more than bfloat16 needs to come from its largest value down to steps of its smallest."""
+BLOCK_TABLE = "nf4"
 
 
 class NumberLine(Panel):
     """One or two formats, logarithmic or linear, and a zoom → their values as ticks, subnormal ones apart.
 
-    ``zoom`` halves so many times what is shown: of the linear line the length, with ``around`` in its middle;
-    of the logarithmic one the largest value, the smallest positive one staying at its left end.
+    ``zoom`` halves the line so many times, with ``around`` in its middle. ``is_scaled`` shows each format as shares
+    of its largest value; a table of shares, ``nf4``, beside another format turns it on.
     """
 
     def __init__(self, **values):
@@ -32,56 +33,85 @@ class NumberLine(Panel):
             "format": choice("Format", list(NAMES), "float8_e4m3fn"),
             "second": choice("Second", [NONE, *NAMES], "float8_e5m2"),
             "is_log": switch("logarithmic", True),
-            "zoom": Number("Zoom", 0, low=0, high=20),
-            "around": ipywidgets.FloatText(0.0, description="Around (linear)", style=LABEL, layout=WIDE),
+            "is_scaled": switch("as shares of the largest value", False),
+            "zoom": Number("Zoom", 0, low=0, high=8),
+            "around": ipywidgets.FloatText(1.0, description="Around", style=LABEL, layout=WIDE),
         }
         super().__init__(controls, **values)
 
-    def view(self, format: str, second: str, is_log: bool, zoom: int, around: float) -> View:
+    def followed(self, changes: dict) -> dict:
+        """Shares for a table of shares beside another format."""
+        pair = [{**self._read(), **changes}[name] for name in ("format", "second")]
+        if "is_scaled" not in changes and {"format", "second"} & set(changes):
+            changes = {**changes, "is_scaled": BLOCK_TABLE in pair and NONE not in pair and pair[0] != pair[1]}
+        return changes
+
+    def set(self, **changes) -> None:
+        """Move controls; the zoom's slider then ends where a few values fill the line."""
+        super().set(**changes)
+        state = self.value
+        formats, deepest = chosen(state["format"], state["second"]), 8
+        if not state["is_log"]:
+            first, last = default_range(formats, False, state["is_scaled"])
+            gap = min(gap_below(line_values(fmt, state["is_scaled"]), state["around"]) for fmt in formats)
+            deepest = max(2, round(math.log2((last / 2 - first / 2) / gap)))
+        self.controls["zoom"].slider.max = deepest
+
+    def view(self, format: str, second: str, is_log: bool, is_scaled: bool, zoom: int, around: float) -> View:
         """The ticks between the ends that the zoom leaves."""
         for name, value, allowed in (("format", format, NAMES), ("second", second, (NONE, *NAMES))):
             as_one_of(name, value, allowed)
-        if not isinstance(is_log, bool):
-            raise ValueError(f"is_log={is_log!r} is neither True nor False")
+        for name, value in (("is_log", is_log), ("is_scaled", is_scaled)):
+            if not isinstance(value, bool):
+                raise ValueError(f"{name}={value!r} is neither True nor False")
         zoom = as_whole_number("zoom", zoom)
         if zoom > MAX_ZOOM:
-            raise ValueError(f"zoom={zoom} is above {MAX_ZOOM}: no format here reaches so far down")
-        formats = [FORMATS[name] for name in (format, second) if name != NONE]
-        low, high = window(formats, is_log, zoom, around)
-        if is_log and not low < high:
-            raise ValueError(f"zoom={zoom} leaves nothing: the smallest positive value is {number_text(low)}")
-        self.line.redraw(*formats, is_log=is_log, low=low, high=high)
+            raise ValueError(f"zoom={zoom} is above {MAX_ZOOM}: no format here has steps so small")
+        formats = chosen(format, second)
+        low, high = window(formats, is_log, zoom, around, is_scaled)
+        self.line.redraw(*formats, is_log=is_log, low=low, high=high, is_scaled=is_scaled)
         return View(
             png=self.line.png(),
             alt=self.line.alt,
             words=(*map(summary, formats), *([contrast(*formats)] if len(formats) == 2 else [])),
-            table=rows(formats, low, high),
+            table=rows(formats, low, high, is_scaled),
         )
 
 
-def window(formats: list[Format], is_log: bool, zoom: int, around: float) -> tuple[float, float]:
-    """The ends of what is shown.
+def chosen(*names: str) -> list[Format]:
+    """The formats of the menus."""
+    return [FORMATS[name] for name in names if name != NONE]
 
-    >>> window([FORMATS["int4"]], False, 0, 0.0), window([FORMATS["bfloat16"]], False, 125, 256.0)
+
+def window(
+    formats: list[Format], is_log: bool, zoom: int, around: float, is_scaled: bool = False
+) -> tuple[float, float]:
+    """The ends of what is shown: the whole line halved ``zoom`` times, with ``around`` in the middle.
+
+    >>> window([FORMATS["int4"]], False, 0, 1.0), window([FORMATS["bfloat16"]], False, 125, 256.0)
     ((-8.0, 7.0), (248.03125, 263.96875))
+    >>> window([FORMATS["float8_e4m3fn"]], True, 3, 1.0)
+    (0.46..., 2.1...)
     """
     if isinstance(around, bool) or not isinstance(around, (int, float)) or not math.isfinite(around):
         raise ValueError(f"around={around!r} is not a finite number")
-    first, last = min(fmt.min for fmt in formats), max(fmt.max for fmt in formats)
-    if not first <= around <= last:
-        raise ValueError(f"around={around!r} is outside the values, {number_text(first)} to {number_text(last)}")
-    if is_log:
-        return min(least(fmt) for fmt in formats), last / 2**zoom
+    first, last = default_range(formats, is_log, is_scaled)
     if not zoom:
-        return float(first), float(last)
+        return first, last
+    if not first <= around <= last:
+        ends = f"{number_text(first)} to {number_text(last)}"
+        raise ValueError(f"around={around!r} is outside the values shown, {ends}")
+    if is_log:
+        share = (last / first) ** (0.5 / 2**zoom)
+        return around / share, around * share
     half = (last / 2 - first / 2) / 2**zoom
     return around - half, around + half
 
 
-def least(fmt: Format) -> float:
-    """The smallest positive value."""
-    values = all_values(fmt)
-    return float(values[values > 0][0])
+def gap_below(line: np.ndarray, place: float) -> float:
+    """Distance of the two values between which ``place`` lies, or of the last two at that end."""
+    above = min(max(np.searchsorted(line, place), 1), line.size - 1)
+    return float(line[above] - line[above - 1])
 
 
 def gap_at(fmt: Format, value: float) -> float:
@@ -117,12 +147,18 @@ def contrast(first: Format, second: Format) -> str:
     return f"{reach}; at 1 {fine.name} is the finer, a step of {sizes}."
 
 
-def rows(formats: list[Format], low: float, high: float) -> tuple[tuple[str, ...], ...]:
+def least(fmt: Format) -> float:
+    """The smallest positive value."""
+    return default_range([fmt], True)[0]
+
+
+def rows(formats: list[Format], low: float, high: float, is_scaled: bool) -> tuple[tuple[str, ...], ...]:
     """The facts of each format and what is in view."""
     table = [("format", "values", "in view", "subnormal", "smallest positive", "largest", "step at 1")]
     for fmt in formats:
         values = all_values(fmt)
-        shown = np.count_nonzero((values >= low) & (values <= high))
+        line = line_values(fmt, is_scaled)
+        shown = np.count_nonzero((line >= low) & (line <= high))
         has_subnormals = isinstance(fmt, FloatFormat) and fmt.has_subnormals
         small = (
             np.count_nonzero((np.abs(values) < fmt.smallest_normal) & (values != 0)) if has_subnormals else 0

@@ -27,7 +27,8 @@ class View:
     ``alt`` describes the picture to who does not see it. ``words`` are the sentences of the status line, the
     first of which is the one-line summary. ``table`` has rows of text, the header first. ``more`` gives
     sentences that take longer to find; it is called when the picture is on its way. ``code`` stands below the
-    words, indented as it is.
+    words, indented as it is. ``hidden`` is the upper share of the picture that the live panel leaves out, because its
+    controls show it; the static twin has all of it.
     """
 
     png: bytes
@@ -36,6 +37,7 @@ class View:
     table: tuple[tuple[str, ...], ...] = ()
     more: Callable[[], tuple[str, ...]] = tuple
     code: str = ""
+    hidden: float = 0.0
 
 
 class Number(widgets.HBox):
@@ -85,6 +87,11 @@ def choice(label: str, options, value) -> widgets.Dropdown:
     return widgets.Dropdown(options=options, value=value, description=label, style=LABEL, layout=WIDE)
 
 
+def values_of(options: tuple) -> tuple:
+    """The values of a menu's options, which are values or (text, value) pairs."""
+    return tuple(option[1] if isinstance(option, tuple) else option for option in options)
+
+
 def switch(label: str, value: bool) -> widgets.Checkbox:
     """A box to tick, with a name."""
     return widgets.Checkbox(value=value, description=label, indent=False, layout=WIDE)
@@ -126,6 +133,7 @@ class Panel(widgets.VBox):
         for control in self.controls.values():
             control.observe(self._moved, "value")
         self._try(self._read())
+        self._offer()
         if values:
             self.set(**values)
 
@@ -141,24 +149,65 @@ class Panel(widgets.VBox):
         """The values that the picture shows, by the names of the controls."""
         return dict(self.state)
 
+    def followed(self, changes: dict) -> dict:
+        """``changes`` of controls, with those that follow from them.
+
+        Raises: ValueError: a value that no control takes; the message says why.
+        """
+        return changes
+
+    def offered(self, state: dict) -> dict[str, tuple]:
+        """Options of the menus that offer only what goes with the rest of the state.
+
+        A value that is not among them any more gives way to the last one.
+        """
+        return {}
+
+    def _fitted(self, changes: dict) -> dict:
+        """``changes`` with those that follow, and each menu of ``offered`` at a value that it offers."""
+        changes = self.followed(changes)
+        state = {**self._read(), **changes}
+        for name, options in self.offered(state).items():
+            if name not in changes and state[name] not in values_of(options):
+                changes = {**changes, name: values_of(options)[-1]}
+        return changes
+
+    def _offer(self) -> None:
+        """Let the menus of ``offered`` offer what goes with the state that is shown."""
+        was_setting, self._is_setting = self._is_setting, True
+        for name, options in (self.offered(self.state) if self.state else {}).items():
+            if tuple(self.controls[name].options) != tuple(options):
+                self.controls[name].options = options
+                self.controls[name].value = self.state[name]
+        self._is_setting = was_setting
+
     def set(self, **changes) -> None:
         """Move controls; a bad name or value is explained inside the panel and changes nothing."""
         unknown = [name for name in changes if name not in self.controls]
         if unknown:
             self._complain(f"{unknown[0]!r} is not a control; there are: {', '.join(self.controls)}")
             return
+        try:
+            changes = self._fitted(changes)
+        except ValueError as error:
+            self._complain(str(error))
+            return
+        except (TypeError, KeyError):
+            pass  # view refuses the same value in words
         if not self._try({**self._read(), **changes}):
             return
         before = self._read()
         self._is_setting = True
         try:
+            self._offer()
             for name, new in changes.items():
                 self.controls[name].value = new
         except Exception as error:  # noqa: BLE001 - whatever a control says, the reader sees it and goes on
             reason = f"{name}={new!r}: {error}"
+            self._try(before)
+            self._offer()
             for name, old in before.items():
                 self.controls[name].value = old
-            self._try(before)
             self._complain(reason)
         finally:
             self._is_setting = False
@@ -166,9 +215,12 @@ class Panel(widgets.VBox):
     def _read(self) -> dict:
         return {name: control.value for name, control in self.controls.items()}
 
-    def _moved(self, _change) -> None:
-        if not self._is_setting and not self._try(self._read()):
-            self._put_back()
+    def _moved(self, change) -> None:
+        if not self._is_setting:
+            [name] = (name for name, control in self.controls.items() if control is change["owner"])
+            self.set(**{name: change["new"]})
+            if self.error:
+                self._put_back()
 
     def _put_back(self) -> None:
         """A refused value leaves its box again: the controls say what the picture shows."""
@@ -196,9 +248,11 @@ class Panel(widgets.VBox):
         """Send the picture first: it is on its way while the words are still thought out."""
         width, height = unpack(">II", shown.png[16:24])
         data = base64.b64encode(shown.png).decode()
+        cut = f";margin-top:-{100 * shown.hidden * height / width:.2f}%" if shown.hidden else ""
         self.picture.value = (
-            f'<img alt="{escape(shown.alt)}" width="{width}" height="{height}" decoding="sync" '
-            f'style="max-width:100%;height:auto" src="data:image/png;base64,{data}">'
+            f'<div style="overflow:hidden;max-width:{width}px"><img alt="{escape(shown.alt)}" width="{width}" '
+            f'height="{height}" decoding="sync" style="max-width:100%;height:auto{cut}" '
+            f'src="data:image/png;base64,{data}"></div>'
         )
         self.shown, self.state = shown, state
         words = "<br>".join(map(escape, (*shown.words, *shown.more())))

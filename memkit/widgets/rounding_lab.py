@@ -34,11 +34,10 @@ class RoundingLab(Panel):
         }
         super().__init__(controls, **values)
 
-    def set(self, **changes) -> None:
-        """Move controls; a term may be given as a number or as text."""
-        if isinstance(changes.get("term"), (int, float)) and not isinstance(changes["term"], bool):
-            changes["term"] = repr(changes["term"])
-        super().set(**changes)
+    def followed(self, changes: dict) -> dict:
+        """A term may be given as a number or as text."""
+        is_number = isinstance(changes.get("term"), (int, float)) and not isinstance(changes["term"], bool)
+        return {**changes, "term": repr(changes["term"])} if is_number else changes
 
     def view(self, format: str, term: str, num_terms: int, seed: int) -> View:
         """The sums as lines, and what became of them."""

@@ -45,6 +45,10 @@ class ScalingLab(Panel):
         }
         super().__init__(controls, **values)
 
+    def offered(self, state: dict) -> dict[str, tuple]:
+        """Only scalings that go with the element."""
+        return {"scaling": tuple((NAMES[name], name) for name in scalings_for(state["element"]))}
+
     def view(self, kind: str, element: str, scaling: str) -> View:
         """The distribution under the format, and what was lost."""
         as_one_of("kind", kind, tuple(DRAWS))

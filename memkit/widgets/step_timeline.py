@@ -58,7 +58,7 @@ class StepTimeline(Panel):
         instant = Number("Instant", 0, low=0, high=last)
         super().__init__({"instant": instant}, **values)
         play = widgets.Play(
-            min=0, max=last, interval=1200, show_repeat=False, layout=widgets.Layout(width="auto")
+            value=instant.slider.value, max=last, interval=1200, show_repeat=False, layout=widgets.Layout(width="auto")
         )
         widgets.link((play, "value"), (instant.slider, "value"))
         self.children[0].children = [*self.children[0].children, play]

@@ -1,7 +1,7 @@
 """The allocator lab and the snapshot view as a reader meets them: JupyterLab, Notebook 7, keyboard and mouse."""
 
 import pytest
-from live_notebook import PANEL, end_kernels, open_and_run, running_chromium, write_notebook
+from live_notebook import PANEL, changed_by, open_and_run, press, words, write_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
@@ -20,54 +20,11 @@ SnapshotView(MemoryTimeline(instants=(end,), source="traced", events=tuple(step_
 """
 
 
-@pytest.fixture(scope="module")
-def browser(chromium_path):
-    with running_chromium(chromium_path) as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(browser, lab):
-    context = browser.new_context(viewport={"width": 1400, "height": 1400})
-    page = context.new_page()
-    page.set_default_timeout(20_000)
-    page.broken, page.strangers = [], []
-    page.on("pageerror", lambda error: page.broken.append(str(error)))
-    page.on("request", lambda request: page.strangers.append(request.url))
-    yield page
-    context.close()
-    end_kernels(lab)
-
-
 def open_panels(page, lab, front="lab"):
     write_notebook(lab["folder"] / "allocator.ipynb", LAB, VIEW)
     open_and_run(page, lab, "allocator.ipynb", front)
     page.locator(PANEL).nth(1).locator("img").wait_for()
     return page.locator(PANEL).nth(0), page.locator(PANEL).nth(1)
-
-
-def words(panel) -> str:
-    return panel.locator("[role=status]").inner_text()
-
-
-def changed_by(page, panel, act) -> str:
-    """Do something and wait until the panel's words differ; returns the new words."""
-    before = words(panel)
-    act()
-    page.wait_for_function(
-        "([panel, before]) => panel.querySelector('[role=status]').innerText !== before",
-        arg=[panel.element_handle(), before],
-        polling=50,
-    )
-    return words(panel)
-
-
-def press(page, panel, control, key: str) -> str:
-    def act():
-        control.focus()
-        page.keyboard.press(key)
-
-    return changed_by(page, panel, act)
 
 
 @pytest.mark.parametrize("front", ["lab", "notebook"])

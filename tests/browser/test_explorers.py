@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 from lab_server import ROOT
-from live_notebook import PANEL, end_kernels, open_and_run, running_chromium, write_notebook
+from live_notebook import PANEL, open_and_run, press, words, write_notebook
 from PIL import Image
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
@@ -15,26 +15,6 @@ EXPLORER = "from memkit.widgets.memory_explorer import MemoryExplorer\nMemoryExp
 TIMELINE = "from memkit.widgets.step_timeline import StepTimeline\nStepTimeline()"
 
 
-@pytest.fixture(scope="module")
-def browser(chromium_path):
-    with running_chromium(chromium_path) as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(browser, lab):
-    """A page that notes what went wrong in it and what it asked of other machines."""
-    context = browser.new_context(viewport={"width": 1400, "height": 1100})
-    page = context.new_page()
-    page.set_default_timeout(20_000)
-    page.broken, page.strangers = [], []
-    page.on("pageerror", lambda error: page.broken.append(str(error)))
-    page.on("request", lambda request: page.strangers.append(request.url))
-    yield page
-    context.close()
-    end_kernels(lab)
-
-
 def open_panels(page, lab, front):
     """The two explorers of chapter 01 in a notebook of their own; returns them."""
     write_notebook(lab["folder"] / "panels.ipynb", EXPLORER, TIMELINE)
@@ -42,27 +22,10 @@ def open_panels(page, lab, front):
     return page.locator(PANEL).nth(0), page.locator(PANEL).nth(1)
 
 
-def words(panel) -> str:
-    return panel.locator("[role=status]").inner_text()
-
-
 def pixels(page, panel) -> np.ndarray:
     """The panel's picture as the screen shows it."""
     box = panel.locator("img").bounding_box()
     return np.asarray(Image.open(io.BytesIO(page.screenshot(clip=box))).convert("RGB")).astype(int)
-
-
-def press(page, panel, control, key: str) -> str:
-    """Focus the control, press the key, wait until the words differ; returns the new words."""
-    before = words(panel)
-    control.focus()
-    page.keyboard.press(key)
-    page.wait_for_function(
-        "([panel, before]) => panel.querySelector('[role=status]').innerText !== before",
-        arg=[panel.element_handle(), before],
-        polling=50,
-    )
-    return words(panel)
 
 
 def chapter_or_stand_in(lab) -> str:

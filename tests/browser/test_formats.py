@@ -1,7 +1,7 @@
 """The bit explorer in a real JupyterLab: a bit is clicked, or reached by keyboard alone, and the value changes."""
 
 import pytest
-from live_notebook import PANEL, end_kernels, open_and_run, running_chromium, write_notebook
+from live_notebook import PANEL, open_and_run, words, write_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
@@ -10,31 +10,11 @@ LAB = "from memkit.widgets.rounding_lab import RoundingLab\nRoundingLab()"
 LINE = "from memkit.widgets.number_line import NumberLine\nNumberLine()"
 
 
-@pytest.fixture(scope="module")
-def browser(chromium_path):
-    with running_chromium(chromium_path) as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(browser, lab):
-    context = browser.new_context(viewport={"width": 1400, "height": 1400})
-    page = context.new_page()
-    page.set_default_timeout(20_000)
-    yield page
-    context.close()
-    end_kernels(lab)
-
-
 def panels(page, lab, front="lab"):
     """The three panels of chapter 02, in a notebook of their own."""
     write_notebook(lab["folder"] / "formats.ipynb", EXPLORER, LINE, LAB)
     open_and_run(page, lab, "formats.ipynb", front)
     return [page.locator(PANEL).nth(number) for number in range(3)]
-
-
-def words(panel) -> str:
-    return panel.locator("[role=status]").inner_text()
 
 
 def wait_for_words(page, panel, wanted: str) -> None:
@@ -57,23 +37,24 @@ def test_a_clicked_bit_changes_the_value(page, lab, artefacts):
     page.screenshot(path=artefacts / "bit_explorer_clicked.png")
 
 
-def test_a_click_on_the_picture_flips_the_bit_there(page, lab):
+def test_the_explorer_fits_one_screen_with_its_bits_once(page, lab, artefacts):
+    page.set_viewport_size({"width": 1200, "height": 900})
     explorer, _, _ = panels(page, lab)
-    picture = explorer.locator("img")
-    picture.scroll_into_view_if_needed()
-    box = picture.bounding_box()
-    boxes_height = (
-        box["width"] * 0.4 * (1 - 0.65)
-    )  # the upper picture is 8 by 3.2; its boxes lie at 65 % of it
-    picture.click(position={"x": box["width"] * 0.71, "y": boxes_height})  # the last of eight boxes
-    wait_for_words(page, explorer, "bits 0 0111 101")
+    explorer.scroll_into_view_if_needed()
+    page.screenshot(path=artefacts / "bit_explorer.png")
+    assert explorer.bounding_box()["height"] <= 792
+    frame, picture = explorer.locator("img").locator("..").bounding_box(), explorer.locator("img").bounding_box()
+    hidden = (frame["y"] - picture["y"]) / picture["height"]
+    assert hidden == pytest.approx(0.46 * 260 / 600, abs=0.01), "the bits of the picture stand there as buttons"
+    assert len({bit.evaluate("e => getComputedStyle(e).backgroundColor") for bit in
+                explorer.get_by_role("button", name="0").all()}) >= 2  # fmt: skip
 
 
 @pytest.mark.parametrize("front", ["lab", "notebook"])
 def test_the_keyboard_alone_flips_a_bit(page, lab, front):
     explorer, _, _ = panels(page, lab, front)
-    explorer.get_by_label("Number", exact=True).focus()
-    for key in ("Tab", "Tab", "Tab", "Space"):  # past the tick box and the typed bits, to the sign
+    explorer.get_by_label("Number or code", exact=True).focus()
+    for key in ("Tab", "Tab", "Tab", "Space"):  # past the tick box and the value below, to the sign
         page.keyboard.press(key)
     wait_for_words(page, explorer, "= −1.5, a normal number")
     page.keyboard.press("Tab")
@@ -82,20 +63,21 @@ def test_the_keyboard_alone_flips_a_bit(page, lab, front):
     assert page.evaluate("document.activeElement.title") == "exponent bit 3", "the focus was lost"
 
 
-def test_bits_and_numbers_are_typed(page, lab):
+def test_codes_and_numbers_are_typed(page, lab):
     explorer, _, _ = panels(page, lab)
-    bits = explorer.get_by_label("Bits", exact=True)
-    bits.fill("0 1111 110")
-    bits.press("Enter")
+    number = explorer.get_by_label("Number or code", exact=True)
+    number.fill("0 1111 110")
+    number.press("Enter")
     wait_for_words(page, explorer, "= 448, a normal number")
-    number = explorer.get_by_label("Number", exact=True)
     assert number.input_value() == "448"
+    explorer.get_by_title("next value below").click()
+    wait_for_words(page, explorer, "= 416, a normal number")
     number.fill("two")
     number.press("Enter")
     explorer.get_by_role("alert").wait_for()
     number.fill("0.1")
     number.press("Enter")
-    wait_for_words(page, explorer, "0.1 is held as 0.101562, 1.6 % off")
+    wait_for_words(page, explorer, "0.1 is held as 0.1015625, 1.6 % off")
     explorer.get_by_role("combobox", name="Format").focus()
     page.keyboard.press("ArrowUp")
     wait_for_words(page, explorer, "float8_e5m2fnuz")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memkit.formats.records import FORMATS, FloatFormat
 from memkit.formats.rounding import round_to
-from memkit.formats.running_sums import METHODS, _rounder, num_moving_terms, running_sum
+from memkit.formats.running_sums import METHODS, _rounder, num_moving_terms, running_sum, sums_by_method
 
 SUMMABLE = [
     n for n, f in FORMATS.items() if isinstance(f, FloatFormat) and f.has_zero and f.mantissa_bits <= 24
@@ -107,3 +107,12 @@ def test_bad_input_is_refused(change: dict, message: str) -> None:
     good = {"term": 1.0, "num_terms": 3, "fmt": "bfloat16", "method": "nearest"}
     with pytest.raises(ValueError, match=message):
         running_sum(**good | change)
+
+
+@pytest.mark.parametrize("lengths", [(10, 400, 50), (300, 7)])
+def test_a_sum_that_goes_on_is_the_sum_from_the_start(lengths):
+    for num_terms in lengths:
+        for method, totals in sums_by_method(0.3, num_terms, "float16", seed=5).items():
+            rng = np.random.default_rng(5) if method == "stochastic" else None
+            whole = running_sum(0.3, num_terms, "float16", method=method, rng=rng)
+            np.testing.assert_array_equal(totals, whole)

@@ -10,7 +10,7 @@ import torch
 
 from memkit.formats.reading import nearest_in, read_code
 from memkit.formats.records import FORMATS
-from memkit.pictures.bits import BOTTOM, FIELD_LOOK, MAX_BITS, BitPicture, box_edges
+from memkit.pictures.bits import BITS_SHARE, BOTTOM, FIELD_LOOK, MAX_BITS, BitPicture
 from memkit.pictures.formats import (
     COMPARED,
     SMALLEST_ERROR,
@@ -74,7 +74,7 @@ def test_a_notebook_gets_a_png_with_words() -> None:
     bundle, metadata = bit_figure(0x3C, "float8_e4m3fn")._repr_mimebundle_()
     assert bundle["text/plain"] == metadata["image/png"]["alt"]
     assert "00111100" in bundle["text/plain"] and "= 1.5" in bundle["text/plain"]
-    assert size_of(bit_figure(0, "float16").png()) == (800, 320)
+    assert size_of(bit_figure(0, "float16").png()) == (800, 260)
 
 
 # Bits.
@@ -86,21 +86,19 @@ def test_the_boxes_hold_the_bits_in_order(name: str) -> None:
     code = 0x5A5A5A5A5A5A5A5A % 2**bits
     picture = bit_figure(code, name)
     assert shown(picture.digits) == list(f"{code:0{bits}b}")
-    left, width = box_edges(bits)
-    assert 0 <= left and left + bits * width <= 1
+    edges = np.unique(picture.frames.get_path().vertices[:, 0].round(9))
+    assert 0 <= edges[0] and edges[-1] <= 1 and edges.size == bits + 1
     places = [digit.get_position()[0] for digit in picture.digits if digit.get_visible()]
-    assert [int((x - left) // width) for x in places] == list(range(bits))
+    np.testing.assert_allclose(places, (edges[1:] + edges[:-1]) / 2)
 
 
 def test_the_fields_are_as_wide_as_their_bits_and_side_by_side() -> None:
     picture = bit_figure(0x3C, "float8_e5m2")
-    left, width = box_edges(8)
+    edges = np.unique(picture.frames.get_path().vertices[:, 0].round(9))
     extents = [picture.boxes[field].get_path().get_extents() for field in ("sign", "exponent", "mantissa")]
-    np.testing.assert_allclose([box.x0 for box in extents], [left, left + width, left + 6 * width])
-    np.testing.assert_allclose(
-        [box.x1 for box in extents], [left + width, left + 6 * width, left + 8 * width]
-    )
-    assert all(box.y0 == BOTTOM for box in extents)
+    np.testing.assert_allclose([box.x0 for box in extents], edges[[0, 1, 6]])
+    np.testing.assert_allclose([box.x1 for box in extents], edges[[1, 6, 8]])
+    assert all(box.y0 == BOTTOM > 1 - BITS_SHARE for box in extents), "cut where the panel has buttons"
     assert not picture.boxes["table index"].get_visible()
     assert shown(list(picture.names.values())) == ["sign", "exponent = 15", "mantissa"]
 
@@ -128,7 +126,7 @@ def test_every_short_code_can_be_drawn() -> None:
     for name, fmt in FORMATS.items():
         assert fmt.bits <= MAX_BITS
         for code in {0, 1, 2 ** (fmt.bits - 1), 2**fmt.bits - 1}:
-            assert size_of(picture.redraw(read_code(code, name)).png()) == (800, 320)
+            assert size_of(picture.redraw(read_code(code, name)).png()) == (800, 260)
 
 
 def test_no_field_is_told_by_colour_alone() -> None:
