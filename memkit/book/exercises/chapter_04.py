@@ -236,6 +236,7 @@ EXERCISES = (
             ("b", "That is the answer for 16 GiB. With 2 GiB less it runs out of memory."),
             ("d", "Full recomputation fits, but something cheaper does too."),
         ),
+        accepted=("C", "c)", " c. "),
     ),
     PolicyExercise(
         id="4.6",
@@ -253,5 +254,6 @@ EXERCISES = (
             ("c", "Query, key and value stay: they are the inputs of the checkpoint."),
             ("d", "It costs FLOPs: the whole kernel runs once more."),
         ),
+        accepted=("B", "b)", " b. "),
     ),
 )

@@ -269,6 +269,7 @@ EXERCISES = (
             ("c", "The context takes a few hundred MiB, not 26.5 GiB."),
             ("d", "Fragmentation is free memory of no use to a request. None has failed."),
         ),
+        accepted=("B", "b)", " b. "),
     ),
     NumberExercise(
         id="7.2",
@@ -379,5 +380,6 @@ EXERCISES = (
             ("b", "The states appear in step 1 and stay; they would show in step 2."),
             ("d", "Retries would have risen before the end, and here there were none."),
         ),
+        accepted=("C", "c)", " c. "),
     ),
 )
