@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from memkit.fitting.room import fit_on
 from memkit.formula.activations import block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
@@ -32,10 +33,14 @@ def second_step_peak(setup: TrainingSetup):
     return estimate_memory(setup).for_step(2).peak
 
 
+def peak_bytes(setup: TrainingSetup) -> int:
+    return second_step_peak(setup).total_bytes
+
+
 def largest_that_fits(setup: TrainingSetup) -> int:
+    """By the explorer's own rule: context, workspaces and fragments counted."""
     batch = 0
-    room = CARDS["H100 SXM"].memory_bytes
-    while second_step_peak(replace(setup, micro_batch_size=batch + 1)).total_bytes <= room:
+    while fit_on(CARDS["H100 SXM"], peak_bytes(replace(setup, micro_batch_size=batch + 1))).expected_bytes >= 0:
         batch += 1
     return batch
 
