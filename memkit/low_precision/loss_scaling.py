@@ -84,12 +84,12 @@ SCALERS = (
     ScalerDefaults(library="torch.amp.GradScaler", initial=2**16, growth_interval=2000,
                    source="torch/amp/grad_scaler.py, 2.13"),
     ScalerDefaults(library="NVIDIA Apex", initial=2**16, growth_interval=2000, most=2**24,
-                   source="NVIDIA/apex@03b0eeb805, apex/amp/scaler.py, LossScaler"),
+                   source="apex@03b0eeb, apex/amp/scaler.py"),
     ScalerDefaults(library="Megatron-LM", initial=2**32, growth_interval=1000, hysteresis=2, least=1,
-                   source="NVIDIA/Megatron-LM@e914fb787a, megatron/core/optimizer/optimizer_config.py"),
+                   source="Megatron-LM@e914fb7, core/optimizer/optimizer_config.py"),
     ScalerDefaults(library="DeepSpeed", initial=2**16, growth_interval=1000, hysteresis=2, least=1,
-                   source="deepspeedai/DeepSpeed@0ac4684532, deepspeed/runtime/precision_config.py"),
+                   source="DeepSpeed@0ac4684, runtime/precision_config.py"),
     ScalerDefaults(library="TensorFlow", initial=2**15, growth_interval=2000,
-                   source="keras-team/keras@054e29526c, keras/src/optimizers/loss_scale_optimizer.py"),
+                   source="keras@054e295, src/optimizers/loss_scale_optimizer.py"),
 )  # fmt: skip
-"""Every one of them doubles and halves."""
+"""Every one of them doubles and halves; read at the commits named, of NVIDIA, deepspeedai and keras-team on GitHub."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from memkit.formats.records import get_format
-from memkit.low_precision.scaling import DelayedScale, Scaled, relative_error, scale_to
+from memkit.low_precision.scaling import ONE_AND_A_BIT, DelayedScale, Scaled, relative_error, scale_to
 from memkit.units import as_one_of
 
 SHAPE = (128, 256)
@@ -92,25 +92,35 @@ class SpikeStep:
     current_error: float
 
 
+@functools.cache
+def _wavering(num_steps: int, num_values: int) -> tuple[np.ndarray, tuple[float, ...]]:
+    """Each step's values before any spike, and their errors under current scaling, which no spike changes."""
+    rng = np.random.default_rng(0)
+    drawn = [rng.normal(size=num_values) * np.exp(0.1 * rng.normal()) for _ in range(num_steps)]
+    x = np.array(drawn).astype(np.float32)
+    held = scale_to(x, DelayedScale().element, "row").dequantize()
+    return x, tuple(map(relative_error, x, held))
+
+
 @functools.lru_cache(maxsize=64)
 def spike_steps(
     spike: float, history_len: int = 1024, margin: int = 0, num_steps: int = NUM_STEPS, num_values: int = 2048
 ) -> tuple[SpikeStep, ...]:
     """Delayed scaling on a tensor whose size wavers by a tenth and is ``spike`` times larger in step 20."""
-    rng, scale = np.random.default_rng(0), DelayedScale(history_len=history_len, margin=margin)
-    largest, steps = get_format(scale.element).max, []
-    scale = scale.after(4.0)  # a first step has been
-    for step in range(num_steps):
-        x = (rng.normal(size=(1, num_values)) * np.exp(0.1 * rng.normal())).astype(np.float32)
-        x *= np.float32(spike if step == SPIKE_STEP else 1)
-        held = scale_to(x, scale.element, "tensor", multiplier=scale.multiplier)
-        now = scale_to(x, scale.element, "tensor")
-        amax = float(np.abs(x).max())
-        steps.append(
-            SpikeStep(
-                amax=amax, fits=largest / scale.multiplier, clipped_share=held.clipped_share,
-                error=relative_error(x, held.dequantize()), current_error=relative_error(x, now.dequantize()),
-            )
-        )  # fmt: skip
-        scale = scale.after(amax)
-    return tuple(steps)
+    x, current_errors = _wavering(num_steps, num_values)
+    x = x * np.where(np.arange(num_steps) == SPIKE_STEP, np.float32(spike), np.float32(1))[:, None]
+    amaxes, multipliers = np.abs(x).max(1), np.empty((num_steps, 1), np.float32)
+    scale = DelayedScale(history_len=history_len, margin=margin).after(4.0)  # a first step has been
+    for step, amax in enumerate(amaxes):
+        multipliers[step] = scale.multiplier
+        scale = scale.after(float(amax))
+    moved, largest = x * multipliers, get_format(scale.element).max
+    held = scale_to(moved, scale.element, "none").dequantize() * (1 / multipliers)
+    clipped = (np.abs(moved) > largest * ONE_AND_A_BIT).mean(1)
+    return tuple(
+        SpikeStep(
+            amax=float(amaxes[i]), fits=largest / float(multipliers[i, 0]), clipped_share=float(clipped[i]),
+            error=relative_error(x[i], held[i]), current_error=current_errors[i],
+        )
+        for i in range(num_steps)
+    )  # fmt: skip

@@ -34,7 +34,7 @@ class LossScalingLab(Panel):
         found = self.histogram.redraw(self.gradients[gradients], power, gradients).found
         table = [("share of the values", ""), ("flushed to zero", f"{found.flushed:.3%}"),
                  ("subnormal", f"{found.subnormal:.3%}"), ("overflow", f"{found.overflowing:.3%}"),
-                 ("mean error of a value", f"{found.value_error:.3%}")]  # fmt: skip
+                 ("mean error of a value, and of its SGD update", f"{found.value_error:.3%}")]  # fmt: skip
         return View(
             png=self.histogram.png(),
             alt=self.histogram.alt,

@@ -6,7 +6,7 @@ import torch
 from memkit.formula.states import bytes_per_parameter, state_bytes
 from memkit.measuring.measure import measure_memory
 from memkit.program.small_gpt import SMALL_GPT
-from memkit.program.transformer import training_build
+from memkit.program.transformer import Transformer, training_build
 from memkit.setup.recipes import ADAMW, KAHAN_BF16, PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.trace import trace_memory
@@ -73,3 +73,27 @@ def test_eight_bit_states_are_the_formula_and_torchaos_table():
         PRECISIONS["fp32"], OptimizerConfig(name="8-bit AdamW"), shape=(128, 64)
     )
     assert held / weight.numel() == sum(size for name, size in addends.items() if name.startswith("exp_avg"))
+
+
+def test_eight_bit_states_agree_in_three_columns():
+    """What torchao's optimizer keeps besides the formula's codes and scales: a table a state, a step count a tensor."""
+    low_bit = pytest.importorskip("torchao.optim")
+
+    def build():
+        model = Transformer(TrainingSetup(model=SMALL_GPT, seq_len=16, device="cpu"))
+        optimizer = low_bit.AdamW8bit(model.parameters())
+        ids = torch.zeros(1, 16, dtype=torch.long)
+
+        def step():
+            model(ids, ids).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    with torch.compiler.set_stance("force_eager"):
+        traced, measured = (tell(build, device="cpu", steps=1) for tell in (trace_memory, measure_memory))
+    formula = state_bytes(SMALL_GPT, PRECISIONS["fp32"], OptimizerConfig(name="8-bit AdamW"))["optimizer_states"]
+    num_tensors, num_in_eight_bits, table = 28, 10, 256 * 4
+    wanted = formula + 2 * num_in_eight_bits * table + 4 * num_tensors
+    assert traced.at("zero_grad").optimizer_states == measured.at("zero_grad").optimizer_states == wanted
