@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
+from memkit.low_precision.casts import cast_to
 from memkit.low_precision.fp8_linear import FP8_RECIPES, convert_to_fp8
 from memkit.low_precision.linear_memory import LINEAR_KEEPS, linear_inputs, linear_keeps, saved_inputs_bytes
 from memkit.measuring.measure import measure_memory
@@ -83,6 +84,29 @@ def test_formula_trace_and_measurement_save_the_same_bytes(ours, name, tell, dev
     kept = [tell(forward_of(recipe), device=device, steps=1).at("forward").activations for recipe in ("bf16", ours)]
     formula = [linear_keeps(recipe, TOKENS, INPUTS, OUTPUTS)["saved input"] for recipe in ("bf16", name)]
     assert abs((kept[0] - kept[1]) - (formula[0] - formula[1])) <= (2 * 512 if device == "cuda" else 0)
+
+
+@pytest.mark.parametrize("name", [name for name, keeps in LINEAR_KEEPS.items() if keeps.weight_casts])
+@pytest.mark.parametrize("tell", [trace_memory, measure_memory])
+def test_a_weights_casts_take_what_the_formula_says(name, tell):
+    """The cast as it stands and the one of the transpose, held from forward to backward as the libraries do."""
+
+    def build():
+        weight = nn.Parameter(torch.ones(OUTPUTS, INPUTS, dtype=torch.bfloat16))
+        held = []
+
+        def step():
+            casts = LINEAR_KEEPS[name].weight_casts
+            held[:] = [cast_to(w, *cast).tensors for w, cast in zip((weight, weight.t()), casts, strict=False)]
+            weight.sum().backward()
+
+        return step
+
+    parts = linear_keeps(name, TOKENS, INPUTS, OUTPUTS)
+    wanted = parts["weight, cast"] + parts["weight, cast and transposed"]
+    timeline = tell(build, device="cpu", steps=1)
+    after = timeline.at("forward").total_bytes - 2 * OUTPUTS * INPUTS
+    assert after == wanted + 4  # the loss, and the 1 that its backward starts from
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
