@@ -77,7 +77,7 @@ class Cast:
 
     def wide(self) -> Tensor:
         """element * scale in float32. Shapes: [rows, columns]."""
-        if not self.element.startswith("float8"):
+        if not self.element.startswith(("float8", "int8")):
             is_packed = get_format(self.element).bits == 4
             pairs = torch.stack([self.elements & 15, self.elements >> 4], -1).flatten(1)
             codes = pairs if is_packed else self.elements
@@ -113,9 +113,11 @@ def cast_to(
         multipliers = multiplier.to(amax.device).expand_as(amax)
         block_scales = 1 / multipliers
     moved = by_block(x, multipliers, scaling)
-    if not element.startswith("float8") or seed is not None:
+    if element == "int8" and seed is None:
+        elements = moved.round().clamp(-128, 127).to(torch.int8)
+    elif not element.startswith("float8") or seed is not None:
         elements = encode(moved, element, seed)
-        elements = elements.view(getattr(torch, element)) if element.startswith("float8") else elements
+        elements = elements if element.startswith("float4") else elements.view(getattr(torch, element))
     else:
         largest = get_format(element).max
         elements = moved.clamp(-largest, largest).to(getattr(torch, element))
