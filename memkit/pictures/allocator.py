@@ -79,9 +79,8 @@ class AllocatorPicture(Picture):
     def _totals(self, capacity_bytes: int | None) -> None:
         """Two bars below the segments: what blocks use, what segments hold, and the card's line."""
         height = self.get_figheight()
-        self.totals = self.add_axes((0.12, 0.35 / height, 0.52, 0.36 / height))
-        self.totals.set(xlim=(0, self.scale_bytes), ylim=(1.5, -0.5))
-        self.totals.axis("off")
+        place = (0.12, 0.35 / height, 0.52, 0.36 / height)
+        self.totals = self.surface(place, xlim=(0, self.scale_bytes), ylim=(1.5, -0.5))
         self.bars, self.sums = [], []
         looks = (("allocated", OKABE_ITO[5], ""), ("reserved", OKABE_ITO[7], "///"))
         for row, (name, colour, hatch) in enumerate(looks):
@@ -174,9 +173,7 @@ def _row_name(row: Row) -> str:
 
 def _swatches(picture: Picture, entries: Sequence[tuple[str, object, str]]) -> None:
     """A line of named swatches at the bottom of a picture."""
-    side = picture.add_axes((0.0, 0.0, 1.0, 0.3 / picture.get_figheight()))
-    side.set(xlim=(0, 100), ylim=(0, 1))
-    side.axis("off")
+    side = picture.surface((0.0, 0.0, 1.0, 0.3 / picture.get_figheight()), xlim=(0, 100))
     x = 1.2
     for name, colour, hatch in entries:
         swatch = hatched(PathPatch, _boxes([(x, 0.3, 2, 0.45)]), facecolor=colour, hatch=hatch, linewidth=0.7)

@@ -39,8 +39,7 @@ class BitPicture(Picture):
 
     def __init__(self):
         super().__init__(8.0, 2.6)
-        self.plot = self.add_axes((0, 0, 1, 1), xlim=(0, 1), ylim=(0, 1))
-        self.plot.axis("off")
+        self.plot = self.surface((0, 0, 1, 1))
         words = {"ha": "center", "va": "center"}
         self.title = self.stamp(0.5, 0.94, fontsize=11.5, fontweight="bold", **words)
         self.boxes, self.names = {}, {}

@@ -35,8 +35,7 @@ TALLEST_INCHES = 1.15  # of a bar on an edge
 def block_figure(ledger: Ledger, title: str = "One GPT-2 block, and what it keeps for the backward") -> Picture:
     """The operations of a GPT-2 block in order; below each hang the tensors that it keeps, as high as their bytes."""
     picture = Picture(height_inches=4.9)
-    plot = picture.add_axes((0, 0, 1, 1), xlim=(0, 8), ylim=(0.7, 5.6))
-    plot.axis("off")
+    plot = picture.surface((0, 0, 1, 1), xlim=(0, 8), ylim=(0.7, 5.6))
     sizes = {line.name: line.num_bytes / ledger.sbh for line in ledger.lines}
     unit = TALLEST_INCHES / max(sizes.values())
     plot.text(0.1, 5.38, title, fontsize=11.5, fontweight="bold", va="center", color=INK)

@@ -74,8 +74,7 @@ def _write_sides(picture: Picture, timelines, bars: list[Instant], title: str) -
     first, last = timelines[0].source, timelines[-1].source
     picture.text(0.012, 0.955, title, fontsize=11.5, fontweight="bold", va="center", color=INK)
     picture.text(0.012, 0.898, f"above the bars: {first} ÷ {last}", fontsize=9, va="center", color=GREY)
-    side = picture.add_axes((0.8, 0, 0.2, 1), xlim=(0, 1), ylim=(0, 1))
-    side.axis("off")
+    side = picture.surface((0.8, 0, 0.2, 1))
     has_rest = any(bar.unattributed_bytes for bar in bars)
     for part, (swatch, name, _) in name_parts(side, top=0.85, row=0.085).items():
         swatch.set_visible(has_rest or part != "not attributed")

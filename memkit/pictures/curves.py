@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture
+from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, bare
 
 DASHES = ("-", (0, (5, 2)), "-.", (0, (1, 1.5)), (0, (8, 2)), (0, (3, 1, 1, 1)))
 COLOURS = (INK, OKABE_ITO[1], OKABE_ITO[0], OKABE_ITO[3], OKABE_ITO[4], OKABE_ITO[2])
@@ -28,12 +28,7 @@ def curves_figure(
         raise ValueError(f"{len(curves)} curves; 1 to {len(COLOURS)} can be told apart")
     picture = Picture(8.0, 3.9)
     plot = picture.add_axes((0.085, 0.145, 0.6, 0.7))
-    plot.spines[["top", "right"]].set_visible(False)
-    plot.grid(color=FAINT, linewidth=0.8)
-    plot.set_axisbelow(True)
-    plot.tick_params(colors=GREY, labelsize=9)
-    plot.set_xlabel(x_label, fontsize=9.5, color=INK)
-    plot.set_ylabel(y_label, fontsize=9.5, color=INK)
+    bare(plot, x_label, y_label)
     if log_x:
         plot.set_xscale("log", base=10)
     if level is not None:
@@ -58,8 +53,7 @@ def _draw(picture: Picture, plot, row: int, name: str, values: Sequence[float], 
     if alive < len(values):
         end = f"no number after {places[alive - 1] if alive else 0:g}"
         plot.plot(places[alive - 1 : alive], values[alive - 1 : alive], "X", color=COLOURS[row], markersize=9)
-    side = picture.add_axes((0.705, 0.72 - 0.125 * row, 0.295, 0.11), xlim=(0, 1), ylim=(0, 1))
-    side.axis("off")
+    side = picture.surface((0.705, 0.72 - 0.125 * row, 0.295, 0.11))
     side.plot([0, 0.14], [0.62, 0.62], **style)
     side.text(0.18, 0.62, name, fontsize=9.5, va="center", color=INK)
     side.text(0.18, 0.12, end, fontsize=9, va="center", color=GREY)

@@ -19,7 +19,7 @@ from memkit.formats.records import Format
 from memkit.formats.rounding import round_to
 from memkit.pictures.bits import BitPicture
 from memkit.pictures.number_line import NumberLinePicture
-from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture, hatched
+from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, bare, hatched
 from memkit.pictures.sums import RunningSumPicture
 
 COMPARED = (
@@ -76,11 +76,7 @@ class ComparisonPicture(Picture):
         self.plot.set_yticks([])
         powers = range(-9, 1, 3)
         self.plot.set_xticks(list(powers), [f"$10^{{{power}}}$" for power in powers])
-        self.plot.tick_params(axis="x", colors=GREY, labelsize=9)
-        self.plot.set_xlabel("relative error", fontsize=9.5, color=INK)
-        self.plot.grid(axis="x", color=FAINT, linewidth=0.8)
-        self.plot.set_axisbelow(True)
-        self.plot.spines[["top", "right"]].set_visible(False)
+        bare(self.plot, "relative error", grid="x", axis="x")
         bars = hatched(PathPatch, Path([(0, 0)]), facecolor=OKABE_ITO[1], hatch="///", linewidth=0)
         self.bars = self.move(self.plot.add_patch(bars))
         self.values, self.notes = [], []

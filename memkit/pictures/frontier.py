@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture, Ticks, mix
+from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, Ticks, bare, mix
 from memkit.pictures.timeline import axis_top, tick_words
 from memkit.recomputation.frontier import Point, pareto_front
 from memkit.units import format_bytes
@@ -36,8 +36,7 @@ class FrontierPicture(Picture):
         _tidy(self.plane, "FLOPs run again, % of a plain step", "peak")
         _tidy(self.curves, "tokens in a sequence", "")
         self.plane.yaxis.set_label_coords(-0.165, 0.5)
-        self.names = self.add_axes((0.735, 0.125, 0.26, 0.76), xlim=(0, 1), ylim=(0, 1))
-        self.names.axis("off")
+        self.names = self.surface((0.735, 0.125, 0.26, 0.76))
         dashed = {"color": "#D55E00", "linewidth": 1.4, "linestyle": "--"}
         self.cards = [self.move(axes.axhline(1, **dashed)) for axes in (self.plane, self.curves)]
         self.length = self.move(self.curves.axvline(1, color=GREY, linewidth=0.8, linestyle=":"))
@@ -154,11 +153,5 @@ class FrontierPicture(Picture):
 
 
 def _tidy(axes, x_label: str, y_label: str) -> None:
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.grid(color=FAINT, linewidth=0.7)
-    axes.set_axisbelow(True)
+    bare(axes, x_label, y_label, labelsize=8.5, length=0)
     axes.minorticks_off()
-    axes.tick_params(labelsize=8.5, colors=GREY, length=0)
-    axes.set_xlabel(x_label, fontsize=9, color=INK)
-    axes.set_ylabel(y_label, fontsize=9, color=INK)

@@ -112,8 +112,7 @@ def _draw(plot, heights: dict[str, list[int]], phases: list[tuple[str, int, int]
 
 def name_parts_in_rows(picture: Picture, top_inches: float) -> None:
     """Swatch and name of every part, one row each, in the right fifth of a picture."""
-    side = picture.add_axes((0.82, 0, 0.18, 1), xlim=(0, 1), ylim=(0, picture.get_figheight()))
-    side.axis("off")
+    side = picture.surface((0.82, 0, 0.18, 1), xlim=(0, 1), ylim=(0, picture.get_figheight()))
     for row, part in enumerate(reversed(PARTS)):
         y = picture.get_figheight() - top_inches - 0.27 * row
         colour, hatch = LOOK[part]

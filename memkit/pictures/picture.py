@@ -69,6 +69,12 @@ class Picture(Figure):
         text = StampedText(x, y, **{"color": INK, "clip_on": False, **style})
         return self.move((axes or self).add_artist(text))
 
+    def surface(self, place: tuple[float, ...], xlim=(0, 1), ylim=(0, 1)):
+        """A part of the picture to draw on, without frame or ticks."""
+        axes = self.add_axes(place, xlim=xlim, ylim=ylim)
+        axes.set_axis_off()
+        return axes
+
     def heading(self, y: float) -> StampedText:
         """The title's line, at a share of the picture's height."""
         return self.stamp(0.012, y, fontsize=11.5, fontweight="bold", va="center")
@@ -147,6 +153,16 @@ def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
     """
     values = MaxNLocator(most - 1, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high).tolist()
     return [value for value in values if low <= value <= high]
+
+
+def bare(axes, x_label: str = "", y_label: str = "", *, grid: str = "both", hides=("top", "right"), **ticks) -> None:
+    """Axes as the book draws them: a pale grid behind, small grey numbers, no frame above and beside."""
+    axes.spines[list(hides)].set_visible(False)
+    axes.grid(axis=grid, color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(**{"colors": GREY, "labelsize": 9, **ticks})
+    axes.set_xlabel(x_label, fontsize=9.5, color=INK)
+    axes.set_ylabel(y_label, fontsize=9.5, color=INK)
 
 
 def hatched(cls, *args, **kwargs):

@@ -29,8 +29,7 @@ def recipes_figure(recipes: Mapping[str, Mapping[str, float]], title: str = "Byt
     picture = Picture(8.0, 1.35 + 0.36 * len(recipes))
     height = picture.get_figheight()
     largest = max(sum(addends.values()) for addends in recipes.values())
-    plot = picture.add_axes((0.29, 0.1 / height, 0.68, 1 - 1.15 / height))
-    plot.axis("off")
+    plot = picture.surface((0.29, 0.1 / height, 0.68, 1 - 1.15 / height))
     plot.set(xlim=(0, largest * 1.09), ylim=(len(recipes) - 0.4, -0.6))
     drawn = {}
     for row, (recipe, addends) in enumerate(recipes.items()):
@@ -48,8 +47,7 @@ def recipes_figure(recipes: Mapping[str, Mapping[str, float]], title: str = "Byt
         plot.text(left + largest * 0.012, row, f"{left:.4g}", ha="left", va="center", fontsize=9.5, color=INK,
                   fontweight="bold")  # fmt: skip
     picture.text(0.012, 1 - 0.22 / height, title, fontsize=11.5, fontweight="bold", va="center", color=INK)
-    legend = picture.add_axes((0.012, 1 - 0.82 / height, 0.98, 0.4 / height), xlim=(0, 98), ylim=(0, 1))
-    legend.axis("off")
+    legend = picture.surface((0.012, 1 - 0.82 / height, 0.98, 0.4 / height), xlim=(0, 98), ylim=(0, 1))
     place = 0.0
     for name, (colour, hatch) in drawn.items():
         legend.add_patch(hatched(Rectangle, (place, 0.2), 2.4, 0.6, facecolor=colour, hatch=hatch, linewidth=0))

@@ -32,10 +32,9 @@ def saved_figure(
         raise ValueError("saved_figure needs at least one bar")
     picture = Picture(height_inches=0.62 + 0.72 * len(bars))
     height = picture.get_figheight()
-    plot = picture.add_axes((0.012, 0.02, 0.976, 1 - 0.55 / height))
+    plot = picture.surface((0.012, 0.02, 0.976, 1 - 0.55 / height))
     longest = max(sum(pieces.values()) for pieces in bars.values())
     plot.set(xlim=(0, longest * 1.005), ylim=(len(bars) - 0.55, -0.5))
-    plot.axis("off")
     names = list(dict.fromkeys(name for pieces in bars.values() for name in pieces))
     for row, (label, pieces) in enumerate(bars.items()):
         total, left, small = sum(pieces.values()), 0.0, []

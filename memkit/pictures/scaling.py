@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 from memkit.formats.records import get_format
 from memkit.low_precision.scaling import SCALINGS, block_amax, factors_from
 from memkit.low_precision.trials import NUM_STEPS, OUTLIER_FACTORS, SPIKE_STEP, SpikeStep, drawn, scaled
-from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture, hatched, mix
+from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, bare, hatched, mix
 
 COMPARED = ("none", "tensor", "row", "1x128", "mx_floor", "mx", "nvfp4")
 NAMES = {
@@ -30,13 +30,6 @@ SHOWN_POWERS = (-32.0, 19.0)
 BINS = np.arange(*SHOWN_POWERS, 0.5)
 
 
-def _bare(axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=GREY, labelsize=9)
-
-
 def scalings_for(element: str) -> tuple[str, ...]:
     """The scalings that the picture compares for an element; MX has no INT8 here, two levels are FP4's."""
     wrong = {"int8": {"mx", "mx_floor", "nvfp4"}, "float4_e2m1fn": set()}.get(element, {"nvfp4"})
@@ -50,9 +43,7 @@ class ScalingPicture(Picture):
         super().__init__(8.0, 3.9)
         self.title = self.heading(0.945)
         self.plot = self.add_axes((0.075, 0.15, 0.475, 0.65), xlim=SHOWN_POWERS, ylim=(0, 1.16))
-        _bare(self.plot)
-        self.plot.set_xlabel("value × factor, as a power of two", fontsize=9.5, color=INK)
-        self.plot.set_ylabel("share of the values", fontsize=9.5, color=INK)
+        bare(self.plot, "value × factor, as a power of two", "share of the values")
         self.plot.set_yticks([])
         zone_colours = [mix(OKABE_ITO[index], 0.25) for index in (1, 2, 3, 1)]
         self.zones = [self.move(self.plot.axvspan(0, 1, color=colour, lw=0)) for colour in zone_colours]
@@ -116,14 +107,11 @@ class OutlierPicture(Picture):
         super().__init__(8.0, 4.0)
         self.title = self.heading(0.945)
         self.plot = self.add_axes((0.1, 0.14, 0.585, 0.7), xscale="log", yscale="log", ylim=(0.005, 1.3))
-        _bare(self.plot)
+        bare(self.plot, "outlier channels are this many times larger", "relative error of the others")
         self.plot.set_xlim(0.9, OUTLIER_FACTORS[-1] * 1.1)
-        self.plot.set_xlabel("outlier channels are this many times larger", fontsize=9.5, color=INK)
-        self.plot.set_ylabel("relative error of the others", fontsize=9.5, color=INK)
         self.plot.set_yticks([0.01, 0.1, 1], ["1 %", "10 %", "100 %"])
         self.plot.minorticks_off()
-        side = self.add_axes((0.71, 0, 0.29, 1), xlim=(0, 1), ylim=(0, 1))
-        side.axis("off")
+        side = self.surface((0.71, 0, 0.29, 1))
         self.rule = self.move(self.plot.axvline(1, color=GREY, linewidth=1.2, linestyle=(0, (4, 3))))
         self.drawn_lines, self.values = {}, {}
         for row, (name, (_, _, colour, dashes, marker)) in enumerate(LINES.items()):
@@ -156,13 +144,10 @@ class SpikePicture(Picture):
         steps = (-1, NUM_STEPS)
         self.top = self.add_axes((0.1, 0.47, 0.635, 0.4), yscale="log", xlim=steps, ylim=(1, 10**4))
         self.bottom = self.add_axes((0.1, 0.125, 0.635, 0.27), yscale="log", xlim=steps, ylim=(0.015, 1.3))
-        for axes in (self.top, self.bottom):
-            _bare(axes)
+        for axes, x_label, y_label in ((self.top, "", "value"), (self.bottom, "step", "relative error")):
+            bare(axes, x_label, y_label)
             axes.minorticks_off()
         self.top.tick_params(labelbottom=False)
-        self.top.set_ylabel("value", fontsize=9.5, color=INK)
-        self.bottom.set_ylabel("relative error", fontsize=9.5, color=INK)
-        self.bottom.set_xlabel("step", fontsize=9.5, color=INK)
         self.bottom.set_yticks([0.03, 0.1, 0.3, 1], ["3 %", "10 %", "30 %", "100 %"])
         looks = {
             "largest in the tensor": (self.top, {"color": OKABE_ITO[0], "marker": "o", "markersize": 3.5}),
@@ -171,8 +156,7 @@ class SpikePicture(Picture):
             "current": (self.bottom, {"color": OKABE_ITO[3], "linestyle": "--", "linewidth": 2}),
         }
         self.curves = {name: self.move(axes.plot([], [], **look)[0]) for name, (axes, look) in looks.items()}
-        side = self.add_axes((0.755, 0, 0.245, 1), xlim=(0, 1), ylim=(0, 1))
-        side.axis("off")
+        side = self.surface((0.755, 0, 0.245, 1))
         for y, (name, (_, look)) in zip((0.83, 0.76, 0.35, 0.28), looks.items()):
             look = {key: value for key, value in look.items() if key != "drawstyle"}
             side.plot([0, 0.06, 0.12], [y] * 3, markevery=[1], **look)

@@ -25,8 +25,7 @@ def sheet_figure(rows: Sequence[tuple[str, Mapping[str, float], Sequence[str]]],
         raise ValueError(f"{len(jobs)} jobs; {len(LOOKS)} at most can be told apart")
     picture = Picture(10.5, 1.25 + 0.44 * len(rows))
     height = picture.get_figheight()
-    plot = picture.add_axes((0.012, 0.015, 0.976, 1 - 1.15 / height), xlim=(0, 100), ylim=(len(rows) - 0.4, -0.65))
-    plot.axis("off")
+    plot = picture.surface((0.012, 0.015, 0.976, 1 - 1.15 / height), xlim=(0, 100), ylim=(len(rows) - 0.4, -0.65))
     left, width = 25, 28
     plot.plot([left + width / LONGEST] * 2, [-0.55, len(rows) - 0.45], color=GREY, linewidth=0.8, linestyle=":")
     longest = [max(len(row[2][number]) for row in rows) for number in range(len(columns))]
@@ -46,8 +45,7 @@ def sheet_figure(rows: Sequence[tuple[str, Mapping[str, float], Sequence[str]]],
         for place, text in zip(places, words, strict=True):
             picture_text(plot, place, row, text)
     picture.text(0.012, 1 - 0.2 / height, title, fontsize=12, fontweight="bold", va="center", color=INK)
-    legend = picture.add_axes((0.012, 1 - 0.62 / height, 0.976, 0.3 / height), xlim=(0, 100), ylim=(0, 1))
-    legend.axis("off")
+    legend = picture.surface((0.012, 1 - 0.62 / height, 0.976, 0.3 / height), xlim=(0, 100), ylim=(0, 1))
     for number, job in enumerate(jobs):
         colour, hatch = LOOKS[number]
         legend.add_patch(hatched(Rectangle, (left + 22 * number, 0.2), 2, 0.6, facecolor=colour, hatch=hatch,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.patches import Rectangle
 
-from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture, hatched, mix
+from memkit.pictures.picture import INK, OKABE_ITO, Picture, bare, hatched, mix
 
 
 def streams_figure(events: Sequence[dict], title: str = "Kernels and copies on their streams") -> Picture:
@@ -32,12 +32,7 @@ def streams_figure(events: Sequence[dict], title: str = "Kernels and copies on t
     first, last = min(e["ts"] for e in ran), max(e["ts"] + e["dur"] for e in ran)
     plot.set(xlim=(first - 1, last + 1), ylim=(len(rows) - 0.5, -0.5))
     plot.set_yticks(range(len(rows)), [f"stream {row}" for row in rows])
-    for side in ("top", "right", "left"):
-        plot.spines[side].set_visible(False)
-    plot.grid(axis="x", color=FAINT, linewidth=0.7)
-    plot.set_axisbelow(True)
-    plot.tick_params(labelsize=9, colors=GREY, length=0)
-    plot.set_xlabel("µs", fontsize=9, color=INK)
+    bare(plot, "µs", grid="x", hides=("top", "right", "left"), length=0)
     picture.text(0.012, 1 - 0.22 / height, title, fontsize=11.5, fontweight="bold", va="center", color=INK)
     spans = "; ".join(
         f"stream {e['args']['stream']}, {e['name']} from {e['ts']:g} to {e['ts'] + e['dur']:g} µs" for e in ran

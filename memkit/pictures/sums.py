@@ -30,8 +30,7 @@ class RunningSumPicture(Picture):
         self.plot.set_xlabel("additions", fontsize=9.5, color=INK, labelpad=18)
         self.plot.set_ylabel("total", fontsize=9.5, color=INK, labelpad=36)
         self.title = self.heading(0.94)
-        side = self.add_axes((0.685, 0, 0.315, 1), xlim=(0, 1), ylim=(0, 1))
-        side.axis("off")
+        side = self.surface((0.685, 0, 0.315, 1))
         self.curves, self.ends, self.totals = {}, {}, {}
         for row, (name, (colour, dashes, marker)) in enumerate(LINE_LOOK.items()):
             y = 0.8 - 0.15 * row

@@ -8,7 +8,7 @@ from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.ticker import LinearLocator
 
-from memkit.pictures.picture import FAINT, GREY, INK, Picture, Ticks, hatched, mix
+from memkit.pictures.picture import GREY, INK, Picture, Ticks, bare, hatched, mix
 from memkit.timeline import PARTS, Instant, MemoryTimeline, provenance_line, where
 from memkit.units import format_bytes
 
@@ -115,13 +115,8 @@ def memory_axis(axes) -> None:
     """Ticks at quarters of the axis, written in bytes with their unit, and a light grid."""
     axes.yaxis.set_major_locator(LinearLocator(5))
     axes.yaxis.set_major_formatter(lambda num_bytes, _: tick_words(round(num_bytes)))
-    axes.tick_params(axis="y", length=0, colors=GREY, labelsize=9)
-    axes.grid(axis="y", color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    bare(axes, "", "memory allocated", grid="y", hides=("top", "right", "left"), axis="y", length=0)
     axes.spines["bottom"].set_color(GREY)
-    axes.set_ylabel("memory allocated", fontsize=9.5, color=INK)
     axes.set_xticks([])
 
 
@@ -157,8 +152,7 @@ class TimelinePicture(Picture):
         super().__init__()
         self.plot = self.add_axes((0.11, 0.2, 0.645, 0.635))
         self.memory = MemoryAxis(self, self.plot)
-        self.side = self.add_axes((0.78, 0, 0.22, 1), xlim=(0, 1), ylim=(0, 1))
-        self.side.axis("off")
+        self.side = self.surface((0.78, 0, 0.22, 1))
         self.layout, self.names, self.totals = None, [], []
         self.bars = stacked_patches(self.plot)
         for patch in self.bars.values():

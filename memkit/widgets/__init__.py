@@ -5,8 +5,8 @@ What the memory explorer says of a setup is ``memkit.fitting.advice``'s. Loads m
 Reading order:
 
 - ``keys``: keyboard and names for controls
-- ``panel``: controls above, a picture below, and what it means in words
 - ``clicks``: where a reader clicks on a picture
+- ``panel``: controls above, a picture below, and what it means in words
 - ``memory_explorer``: a model, a recipe, the shape of a step: where the bytes are
 - ``step_timeline``: walk through the instants of a step
 - ``frontier_explorer``: strategies on the memory-compute plane, the plan and its code

@@ -14,7 +14,6 @@ from memkit.recomputation.frontier import (
     shown_strategies,
 )
 from memkit.units import as_one_of, format_bytes
-from memkit.widgets.clicks import click_helper
 from memkit.widgets.panel import Panel, View, choice
 
 NO_CARD = "no card"
@@ -52,8 +51,6 @@ class FrontierExplorer(Panel):
             "strategy": choice("Strategy", [CHEAPEST, *names], CHEAPEST),
         }
         super().__init__(controls, **values)
-        if helper := click_helper(self.click):
-            self.children = [*self.children, helper]
 
     def click(self, x: float, y: float) -> None:
         """Choose the strategy whose point lies at (x, y), shares of the picture from its upper left corner."""

@@ -14,6 +14,7 @@ from struct import unpack
 import ipywidgets as widgets
 import traitlets
 
+from memkit.widgets.clicks import click_helper
 from memkit.widgets.keys import key_helper
 
 WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
@@ -110,7 +111,7 @@ class Panel(widgets.VBox):
 
     ``value`` is the state that the picture shows. ``set(**changes)`` moves controls from code; a value that
     cannot be shown leaves everything as it was and is explained inside the panel, in the same way as a
-    mistyped number.
+    mistyped number. A panel with a method ``click(x, y)`` is told where its picture is clicked.
     """
 
     def __init__(self, controls: Mapping[str, widgets.Widget], **values):
@@ -126,8 +127,8 @@ class Panel(widgets.VBox):
             self.picture,
             self.status,
         ]
-        helper = key_helper()
-        super().__init__([*children, self.fold, self.table, *([helper] if helper else [])])
+        helpers = key_helper(), click_helper(self.click) if hasattr(self, "click") else None
+        super().__init__([*children, self.fold, self.table, *filter(None, helpers)])
         self.add_class("memkit-panel")
         self._is_setting = False
         for control in self.controls.values():

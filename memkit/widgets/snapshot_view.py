@@ -14,7 +14,6 @@ from memkit.pictures.bands import Band, stack_bands
 from memkit.pictures.picture import INK
 from memkit.timeline import MemoryTimeline
 from memkit.units import as_one_of, as_whole_number, format_bytes
-from memkit.widgets.clicks import click_helper
 from memkit.widgets.panel import Number, Panel, View, choice
 
 ORDERS = ("largest first", "in order of birth")
@@ -57,8 +56,6 @@ class SnapshotView(Panel):
             "order": choice("Order", list(ORDERS), ORDERS[0]),
         }
         super().__init__(controls, **values)
-        if helper := click_helper(self.click):
-            self.children = [*self.children, helper]
 
     def view(self, allocation: int, order: str) -> View:
         """The picture with one allocation framed, and what is known of it."""
