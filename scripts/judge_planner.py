@@ -112,9 +112,15 @@ def main(num_cases: int = 200, *seeds: int) -> None:
     for number in range(num_cases):
         cases.append(judged(random_case(chances[number % len(seeds)])))
         print(number, cases[-1]["chosen"], "right" if is_right(cases[-1]) else f"WRONG {cases[-1]}", flush=True)
+        if number % 20 == 19 or number == num_cases - 1:
+            write(cases, seeds)
+
+
+def write(cases: list[dict], seeds: tuple[int, ...]) -> None:
+    """The recording of the cases so far."""
     about = {
         "what": "planner against trace", "seeds": seeds,
-        "command": " ".join(map(str, ("python scripts/judge_planner.py", num_cases, *seeds))),
+        "command": " ".join(map(str, ("python scripts/judge_planner.py", len(cases), *seeds))),
         "torch": torch.__version__, "machine": platform.machine(), "date": date.today().isoformat(),
         "right": sum(map(is_right, cases)), "cases": len(cases),
         "fit_with_default_segments": sum(case["fits_by_default"] is True for case in cases),
@@ -122,10 +128,8 @@ def main(num_cases: int = 200, *seeds: int) -> None:
         "fit": sum(case["fits"] is True for case in cases),
         "cheaper_in_the_slack": sum(bool(case["cheaper_in_the_slack"]) for case in cases),
     }  # fmt: skip
-    FILE.parent.mkdir(exist_ok=True)
     lines = ",\n".join(json.dumps(case) for case in cases)
     FILE.write_text(f'{{"about": {json.dumps(about)},\n"cases": [\n{lines}\n]}}\n', encoding="utf-8")
-    print(f"{about['right']} of {len(cases)} right")
 
 
 if __name__ == "__main__":

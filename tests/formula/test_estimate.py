@@ -6,6 +6,8 @@ Parts and peaks agree to the byte, on CUDA's rules and, but for what oneDNN take
 
 import importlib.util
 import itertools
+import random
+import runpy
 import warnings
 from dataclasses import replace
 
@@ -39,6 +41,7 @@ from memkit.tracing.trace import trace_memory
 spec = importlib.util.spec_from_file_location("estimate_grid", ROOT / "scripts" / "estimate_grid.py")
 estimate_grid = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(estimate_grid)
+JUDGE = runpy.run_path(str(ROOT / "scripts" / "judge_estimate.py"))
 
 # A small vocabulary, so that the peaks lie in the blocks and not in the loss.
 GPT2 = replace(TINY_GPT2, num_layers=3, vocab_size=300)
@@ -180,6 +183,16 @@ def test_the_peaks_of_the_grid(most_layers):
     ]
     rows = [estimate_grid.measure(row) for row in grid]
     assert len(rows) >= 20 and {row.ratio for row in rows} == {1}, estimate_grid.table(rows)
+
+
+@pytest.mark.parametrize("numbers", [range(12), pytest.param(range(12, 400), marks=pytest.mark.exhaustive)])
+def test_random_setups_are_estimated_to_the_byte(numbers):
+    for number in numbers:
+        try:
+            chosen = JUDGE["random_setup"](random.Random(f"987523115 {number}"))
+        except ValueError:
+            continue  # heads that no kernel takes
+        assert JUDGE["judged"](chosen)["wrong"] == 0, chosen
 
 
 def test_the_grid_is_as_wide_as_promised():
