@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from struct import unpack
+from time import sleep
 
 import ipywidgets as widgets
 import traitlets
@@ -19,6 +20,8 @@ from memkit.widgets.keys import key_helper
 
 WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
 LABEL = {"description_width": "118px"}
+HANDOVER_SECONDS = 0.001
+"""After a picture, for the kernel's thread that sends it: else it waits for the words to be thought out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +258,7 @@ class Panel(widgets.VBox):
             f'height="{height}" decoding="sync" style="max-width:100%;height:auto{cut}" '
             f'src="data:image/png;base64,{data}"></div>'
         )
+        sleep(HANDOVER_SECONDS)
         self.shown, self.state = shown, state
         words = "<br>".join(map(escape, (*shown.words, *shown.more())))
         code = f'<pre style="line-height:1.3;margin:4px 0">{escape(shown.code)}</pre>' if shown.code else ""
