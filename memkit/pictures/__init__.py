@@ -5,6 +5,7 @@ A picture takes what the rooms above computed and holds no formula. Loads matplo
 Reading order:
 
 - ``stamped_text``: text that changes at every move of a slider
+- ``stamped_bars``: hatched bars that change at every move
 - ``picture``: a figure that redraws fast enough for a slider, and the book's colours
 - ``timeline``: bars by instant and part, for any timeline
 - ``comparison``: columns side by side

@@ -13,6 +13,7 @@ from matplotlib.path import Path
 from memkit.allocator.film import Film, Row, Still
 from memkit.pictures.bands import Band, stack_bands
 from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture, hatched, mix
+from memkit.pictures.stamped_bars import StampedBars
 from memkit.pictures.timeline import LOOK
 from memkit.timeline import Event, MemoryTimeline
 from memkit.units import MIB, format_bytes
@@ -67,7 +68,7 @@ class AllocatorPicture(Picture):
 
     def _patch(self, colour, hatch: str, edgecolor: object = None, linewidth: float = 0.7):
         patch = hatched(
-            PathPatch, Path([(0, 0)]), facecolor=colour, hatch=hatch, linewidth=linewidth, clip_on=False
+            StampedBars, Path([(0, 0)]), facecolor=colour, hatch=hatch, linewidth=linewidth, clip_on=False
         )
         if edgecolor is not None:
             patch.set_edgecolor(edgecolor)
@@ -87,7 +88,7 @@ class AllocatorPicture(Picture):
             self.totals.text(
                 -0.015 * self.scale_bytes, row, name, fontsize=9, ha="right", va="center", color=INK
             )
-            patch = hatched(PathPatch, Path([(0, 0)]), facecolor=colour, hatch=hatch, linewidth=0)
+            patch = hatched(StampedBars, Path([(0, 0)]), facecolor=colour, hatch=hatch, linewidth=0)
             self.bars.append(self.move(self.totals.add_patch(patch)))
             self.sums.append(self._text(self.totals, 9, "left"))
             self.sums[row].set_position((self.scale_bytes * 1.03, row))

@@ -11,6 +11,7 @@ from matplotlib.path import Path
 
 from memkit.formats.reading import CodeReading, number_text
 from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, hatched, mix
+from memkit.pictures.stamped_bars import StampedBars
 
 FIELD_LOOK = {
     "sign": (OKABE_ITO[1], "////"),
@@ -44,7 +45,7 @@ class BitPicture(Picture):
         self.title = self.stamp(0.5, 0.94, fontsize=11.5, fontweight="bold", **words)
         self.boxes, self.names = {}, {}
         for field, (_, hatch) in FIELD_LOOK.items():
-            patch = hatched(PathPatch, Path([(0, 0)]), facecolor=field_colour(field), hatch=hatch)
+            patch = hatched(StampedBars, Path([(0, 0)]), facecolor=field_colour(field), hatch=hatch)
             patch.set_edgecolor("white")
             self.boxes[field] = self.move(self.plot.add_patch(patch))
             self.names[field] = self.stamp(0, TOP + 0.055, fontsize=9.5, **words)

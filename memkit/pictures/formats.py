@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 
 import numpy as np
-from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from PIL import Image
 
@@ -20,6 +19,7 @@ from memkit.formats.rounding import round_to
 from memkit.pictures.bits import BitPicture
 from memkit.pictures.number_line import NumberLinePicture
 from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, bare, hatched
+from memkit.pictures.stamped_bars import StampedBars
 from memkit.pictures.sums import RunningSumPicture
 
 COMPARED = (
@@ -77,7 +77,7 @@ class ComparisonPicture(Picture):
         powers = range(-9, 1, 3)
         self.plot.set_xticks(list(powers), [f"$10^{{{power}}}$" for power in powers])
         bare(self.plot, "relative error", grid="x", axis="x")
-        bars = hatched(PathPatch, Path([(0, 0)]), facecolor=OKABE_ITO[1], hatch="///", linewidth=0)
+        bars = hatched(StampedBars, Path([(0, 0)]), facecolor=OKABE_ITO[1], hatch="///", linewidth=0)
         self.bars = self.move(self.plot.add_patch(bars))
         self.values, self.notes = [], []
         for row, name in enumerate(COMPARED):

@@ -1,11 +1,11 @@
 """Gradients by size on the axis of FP16: what is flushed, what is subnormal, what overflows at a scale."""
 
 import numpy as np
-from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from memkit.low_precision.loss_scaling import FLUSHED_BELOW, FP16, ScaledGradients, scale_gradients
 from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, hatched
+from memkit.pictures.stamped_bars import StampedBars
 
 LOW, HIGH, PER_POWER = -56, 24, 2
 """The axis in powers of two, and bars per power."""
@@ -34,7 +34,7 @@ class GradientPicture(Picture):
         self.title = self.heading(0.945)
         self.bars, self.shares = {}, {}
         for (name, (left, right, colour)), hatch in zip(EDGES.items(), HATCHES, strict=True):
-            bars = hatched(PathPatch, Path([(0, 0)]), facecolor=colour, hatch=hatch, linewidth=0)
+            bars = hatched(StampedBars, Path([(0, 0)]), facecolor=colour, hatch=hatch, linewidth=0)
             self.bars[name] = self.move(self.plot.add_patch(bars))
             middle = (max(left, LOW + 3) + min(right, HIGH)) / 2
             self.plot.text(middle, 1.33, name, fontsize=9.5, ha="center", color=INK)

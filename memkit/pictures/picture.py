@@ -21,6 +21,7 @@ from matplotlib.path import Path as Outline
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from memkit.pictures.stamped_bars import HATCH_WIDTH
 from memkit.pictures.stamped_text import StampedText
 
 INK, GREY, FAINT = "#1a1a1a", "#595959", "#d9d9d9"
@@ -167,5 +168,5 @@ def bare(axes, x_label: str = "", y_label: str = "", *, grid: str = "both", hide
 
 def hatched(cls, *args, **kwargs):
     """A patch whose hatch is drawn in white lines of the book's width."""
-    with matplotlib.rc_context({"hatch.linewidth": 1.1}):
+    with matplotlib.rc_context({"hatch.linewidth": HATCH_WIDTH}):
         return cls(*args, edgecolor="white", **kwargs)

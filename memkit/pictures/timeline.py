@@ -9,6 +9,7 @@ from matplotlib.path import Path
 from matplotlib.ticker import LinearLocator
 
 from memkit.pictures.picture import GREY, INK, Picture, Ticks, bare, hatched, mix
+from memkit.pictures.stamped_bars import StampedBars
 from memkit.timeline import PARTS, Instant, MemoryTimeline, provenance_line, where
 from memkit.units import format_bytes
 
@@ -88,7 +89,7 @@ def stacked_patches(axes) -> dict[tuple[str, bool], PathPatch]:
     for part, (_, hatch) in LOOK.items():
         for is_pale in (False, True):
             colour = mix(LOOK[part][0], PALE if is_pale else 1)
-            patch = hatched(PathPatch, Path([(0, 0)]), facecolor=colour, linewidth=0.8, hatch=hatch, zorder=2)
+            patch = hatched(StampedBars, Path([(0, 0)]), facecolor=colour, linewidth=0.8, hatch=hatch, zorder=2)
             made[part, is_pale] = axes.add_patch(patch)
     return made
 

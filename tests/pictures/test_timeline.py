@@ -6,12 +6,17 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import to_rgb
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 from matplotlib.text import Text
+from matplotlib.transforms import IdentityTransform
 from PIL import Image
 
 from memkit.pictures.comparison import compare_figure, timeline_figure
-from memkit.pictures.picture import OKABE_ITO, Picture, mix
+from memkit.pictures.picture import OKABE_ITO, Picture, hatched, mix
+from memkit.pictures.stamped_bars import StampedBars
 from memkit.pictures.stamped_text import StampedText
 from memkit.pictures.timeline import LOOK, TimelinePicture, axis_top, drawn_instants
 from memkit.timeline import PARTS, Instant, MemoryTimeline
@@ -269,3 +274,18 @@ def test_drawing_needs_neither_pyplot_nor_torch():
     program = "import memkit.pictures.comparison, sys; print({'torch', 'matplotlib.pyplot'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("hatch", ["///", "...", "xxx"])
+@pytest.mark.parametrize("height", [300, 437])
+def test_stamped_bars_are_filled_as_matplotlib_fills_them(hatch, height):
+    drawn = []
+    corners = [(20, 30), (20, 250), (180, 250), (180, 30), (20, 30)]
+    for kind in (PathPatch, StampedBars):
+        renderer, figure = RendererAgg(200, height, 100), Picture(2.0, height / 100)
+        patch = hatched(kind, Path(corners, closed=True), facecolor="#0072B2", hatch=hatch, linewidth=0, clip_on=False)
+        figure.add_artist(patch).set_transform(IdentityTransform())
+        patch.draw(renderer)
+        drawn.append(np.asarray(renderer.buffer_rgba()).copy())
+    np.testing.assert_array_equal(*drawn)
+    assert len(np.unique(drawn[0].reshape(-1, 4), axis=0)) > 3, "paper, colour, hatch and what lies between"
