@@ -10,7 +10,7 @@ from memkit.units import format_bytes
 
 MARKERS = "osD^vP*Xh<"
 COLOURS = (INK, *OKABE_ITO[:7], GREY, mix(OKABE_ITO[0], 0.5))
-OFFSETS = ((0, 12), (0, -12), (14, 0), (-14, 0), (13, 11), (-13, 11), (13, -11), (-13, -11), (0, 25), (0, -25))
+OFFSETS = ((0, 14), (0, -14), (15, 0), (-15, 0), (14, 12), (-14, 12), (14, -12), (-14, -12), (0, 26), (0, -26))
 """Where a point's number may stand, in points from it; the first place that is free is taken."""
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 WIDEST = 40
@@ -30,7 +30,7 @@ class FrontierPicture(Picture):
         self.plane = self.add_axes((0.075, 0.125, 0.35, 0.76), xlim=(-2.5, WIDEST))
         self.plane.set_xticks(range(0, WIDEST, 10))
         self.memory = Ticks(self, self.plane, "y", 5)
-        self.curves = self.add_axes((0.48, 0.125, 0.23, 0.76), xscale="log", yscale="log", xlim=(400, 10_500))
+        self.curves = self.add_axes((0.495, 0.125, 0.22, 0.76), xscale="log", yscale="log", xlim=(400, 10_500))
         self.curves.set_xticks(LENGTHS, [f"{length:,}" for length in LENGTHS])
         self.octaves = Ticks(self, self.curves, "y", 10)
         _tidy(self.plane, "FLOPs run again, % of a plain step", "peak")
