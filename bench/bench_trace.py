@@ -10,7 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from bench import Row
-from memkit.program.transformer import Transformer, make_optimizer, random_batches, training_build
+from memkit.program.optimizers import make_optimizer
+from memkit.program.transformer import Transformer, random_batches, training_build
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup

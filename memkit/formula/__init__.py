@@ -8,6 +8,7 @@ Reading order:
 
 - ``parameters``: how many parameters a model has, tensor by tensor
 - ``shares``: which parameters a rank keeps and updates, all or a share of each
+- ``adapters``: which tensors LoRA trains, and which QLoRA keeps in 4 bits
 - ``states``: what stays between steps: weights, gradients, optimizer states
 - ``ledger``: a ledger of kept tensors, one named line each
 - ``kernels``: buffers that a CUDA kernel takes for its own work
@@ -21,6 +22,7 @@ Reading order:
 - ``forward``: the whole forward, from token ids to the loss
 - ``activations``: what a forward keeps for the backward, tensor by tensor, read off the tape
 - ``optimizer``: what a step of the optimizer allocates: states once, temporaries each time
+- ``offload``: what an optimizer on the host moves over the link in a step
 - ``estimate``: bytes at each instant of a step: ``estimate_memory``
 """
 
@@ -34,12 +36,14 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
         autocast_cast_bytes,
         block_ledger,
     )
+    from memkit.formula.adapters import count_adapter_parameters, trained_parameters
     from memkit.formula.backward import Backward
     from memkit.formula.estimate import estimate_memory
     from memkit.formula.forward import Forward, write_forward
     from memkit.formula.inference import inference_bytes, kv_cache_bytes, kv_cache_bytes_per_token
     from memkit.formula.kernels import embedding_backward_buffers
     from memkit.formula.ledger import Kept, Ledger
+    from memkit.formula.offload import host_bytes, link_bytes
     from memkit.formula.parameters import Parameter, count_by_kind, count_parameters, parameter_ledger
     from memkit.formula.shares import kept_parameters, stepped_parameters
     from memkit.formula.states import bytes_per_parameter, state_bytes, state_ledger

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from memkit.formula.backward import Backward
-from memkit.formula.forward import Forward, write_forward
+from memkit.formula.forward import Forward, Part, write_forward
 from memkit.formula.ledger import Kept, Ledger, axis_sizes
 from memkit.formula.tape import Storage
 from memkit.setup.training import TrainingSetup
@@ -25,7 +25,9 @@ from memkit.units import as_kind, as_one_of
 
 
 def block_ledger(setup: TrainingSetup) -> Ledger:
-    """What one transformer block, the first, keeps from forward to backward, its recomputation taken into account.
+    """What one transformer block keeps from forward to backward, its recomputation taken into account.
+
+    It is the first; with an adapter the second of three, for what enters the first needs no gradient there.
 
     >>> from memkit.setup.models import GPT2_LARGE
     >>> from memkit.setup.recipes import PURE_BF16
@@ -36,7 +38,9 @@ def block_ledger(setup: TrainingSetup) -> Ledger:
     114
     """
     as_kind("setup", setup, TrainingSetup)
-    return replace(blocks_ledger(replace(setup, model=replace(setup.model, num_layers=1))), title="one block")
+    num_layers = 1 if setup.adapter is None else 3
+    forward = write_forward(replace(setup, model=replace(setup.model, num_layers=num_layers)), is_whole=True)
+    return _ledger(setup, "one block", _of_blocks(forward, forward.units[num_layers // 2 :][:1]))
 
 
 def blocks_ledger(setup: TrainingSetup) -> Ledger:
@@ -111,10 +115,10 @@ def line_of(setup: TrainingSetup, storage: Storage, count: int = 1) -> Kept:
     )  # fmt: skip
 
 
-def _of_blocks(forward: Forward) -> list[tuple[Storage, int]]:
+def _of_blocks(forward: Forward, units: Iterable[Part] | None = None) -> list[tuple[Storage, int]]:
     if forward.page.setup.recomputation.scope == "host":
         return []
-    return [(storage, part.times) for part in forward.units for storage in forward.kept(part)]
+    return [(storage, part.times) for part in units or forward.units for storage in forward.kept(part)]
 
 
 def _of_outside(forward: Forward) -> list[tuple[Storage, int]]:

@@ -11,10 +11,13 @@ Source: torch/csrc/autograd/engine.cpp (``evaluate_function``), input_buffer.cpp
 torch/utils/checkpoint.py, torch 2.13.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.tape import FULL, SAME, SUM, Operation, Storage, Tape, Value
+
+MAKES_ALL = ("attention",)
+"""Operations whose kernel makes the gradients of all inputs, wanted or not."""
 
 GRADIENT_OPS = {"mm": "mm", "addmm": "mm", "bmm": "bmm"}
 """The backward of a matrix product is two of them."""
@@ -25,10 +28,14 @@ class Backward:
 
     ``accumulates``: the parameters have gradients already, from an earlier micro-batch; new ones are added to
     them. ``gradient_dtypes``: those that each parameter's gradient is kept in; empty: the parameter's own.
+    ``use``: called with a parameter whose gradient is complete; says whether the gradient is freed then.
     """
 
-    def __init__(self, tape: Tape, loss: Value, accumulates: bool, gradient_dtypes: Sequence[str] = ()):
-        self.tape, self.accumulates, self.gradient_dtypes = tape, accumulates, gradient_dtypes
+    def __init__(
+        self, tape: Tape, loss: Value, accumulates: bool, gradient_dtypes: Sequence[str] = (),
+        use: Callable[[Value], bool] | None = None,
+    ):  # fmt: skip
+        self.tape, self.accumulates, self.gradient_dtypes, self.use = tape, accumulates, gradient_dtypes, use
         tape.where, tape.op = "", "ones_like"
         self.first_gradient = tape.allocate(loss.num_bytes)
         self.first_gradient.name, self.first_gradient.dtype = "gradient of the loss, 1", loss.dtype
@@ -49,12 +56,17 @@ class Backward:
     def _read(self, node: Operation) -> None:
         tape, region = self.tape, node.region
         tape.where, tape.op = node.where, GRADIENT_OPS.get(node.op, f"{node.op}_backward")
+        if not any(out.needs_grad for out in node.outs):
+            self._leave(node)
+            return
         arrived = [self.gradients.pop(out) for out in node.outs]
         if region is not None and node.kept and not region.is_recomputed:
             tape.run_again(region)
         sent: list[tuple[Value, Storage]] = []
         to_be_summed: list[tuple[Value, Storage]] = []
         for value, mode in zip(node.inputs, node.modes, strict=True):
+            if not value.needs_grad and node.op not in MAKES_ALL:
+                continue
             if mode == SAME and value.dtype == node.outs[0].dtype:
                 sent.append((value, tape.hold(arrived[0])))
             elif mode == SUM:
@@ -77,11 +89,19 @@ class Backward:
         for storage in arrived:
             tape.release(storage)
         self._release_kept(node)
-        for value, storage in sent:
-            self._receive(value, storage)
+        for value, storage in sent if self.use is None else reversed(sent):  # a bias is complete before its weight
+            if value.needs_grad:
+                self._receive(value, storage)
+            else:
+                tape.release(storage)
+        self._leave(node)
+
+    def _leave(self, node: Operation) -> None:
+        """The first operation of a checkpointed region lets go of what the region held."""
+        region = node.region
         if region is not None and node is region.operations[0]:
             for storage in (*(value.storage for value in region.arguments), region.random_state):
-                tape.release(storage)
+                self.tape.release(storage)
 
     def _release_kept(self, node: Operation) -> None:
         for storage in node.kept:
@@ -110,7 +130,10 @@ class Backward:
             if self.accumulates:
                 continue
             if dtype == parameter.dtype:
-                self.tape.hold(gradient).part = "gradients"
+                kept = self.tape.hold(gradient)
             else:
-                self.tape.allocate(tensor_bytes(parameter.count, dtype)).part = "gradients"
+                kept = self.tape.allocate(tensor_bytes(parameter.count, dtype))
+            kept.part = "gradients"
+            if self.use is not None and self.use(parameter):
+                self.tape.release(kept)
         self.tape.release(gradient)

@@ -13,13 +13,14 @@ from functools import lru_cache, partial
 from itertools import pairwise
 
 from memkit.formula.backward import Backward
-from memkit.formula.forward import write_forward
-from memkit.formula.optimizer import write_init, write_states, write_step
+from memkit.formula.forward import Forward, write_forward
+from memkit.formula.optimizer import write_init, write_states, write_states_of, write_step, write_update
 from memkit.formula.ranks import ALONE, Alone
 from memkit.formula.states import held_bytes
-from memkit.formula.tape import Storage, Tape
+from memkit.formula.tape import Storage, Tape, Value
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
+from memkit.setup.recipes import MIN_OFFLOADED
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, Event, EventsWhenAsked, Instant, MemoryTimeline
 from memkit.units import as_whole_number
@@ -97,7 +98,10 @@ class MicroBatch:
     @property
     def free_gradients(self) -> tuple[Stretch, ...]:
         """What ``zero_grad`` does to the gradients that it left."""
-        born = [([s for s, sign in x.events if sign > 0 and s.part == "gradients"], x.times) for x in self.backward]
+        born = [
+            ([s for s, sign in x.events if sign > 0 and s.part == "gradients" and s.holders], x.times)
+            for x in self.backward
+        ]
         return tuple(Stretch([(storage, -1) for storage in storages], times) for storages, times in born if storages)
 
 
@@ -107,8 +111,8 @@ def estimate_memory(setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
     A recipe that torch does not run (a master copy, 8-bit states) is taken to update in fused kernels or in
     torch's ``foreach`` way, as its ``implementation`` says, and to cast gradients without a copy.
 
-    Raises: ValueError: ``setup`` is no ``TrainingSetup``, its strategy has no formula (offload, reentrant), or
-    ``steps`` is not a whole number above 0.
+    Raises: ValueError: ``setup`` is no ``TrainingSetup``, its strategy has no formula (offload, reentrant), nor
+    Adafactor in the backward, or ``steps`` is not a whole number above 0.
 
     >>> from memkit import TrainingSetup, models, recipes
     >>> setup = TrainingSetup(model=models.LLAMA_2_7B, precision=recipes.PURE_BF16, seq_len=512)
@@ -128,6 +132,10 @@ def estimate_on(rank: Alone, setup: TrainingSetup, steps: int = 2) -> MemoryTime
     strategy = setup.recomputation
     if strategy.is_reentrant or strategy.scope == "host":
         raise ValueError(f"strategy {strategy.name!r} has no formula for its peak; trace it")
+    if rank.layout is not None and (setup.adapter is not None or setup.optimizer.place != "after backward"):
+        raise ValueError(f"a layout with {setup.adapter or setup.optimizer.place} has no formula; trace it")
+    if setup.optimizer.place == "in backward" and setup.optimizer.name == "Adafactor":
+        raise ValueError("Adafactor with place='in backward' has no formula for its peak; trace it")
     steps = as_whole_number("steps", steps, 1)
     memory = Memory()
     instants = tuple(instant for phase in phases(setup, steps, rank=rank) for instant in memory.instants(phase))
@@ -139,8 +147,10 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
     """The phases of the steps in order. What is freed after a backward goes to the phase after it."""
     bare = TrainingSetup(  # what no batch changes is written once and remembered
         model=setup.model, precision=setup.precision, optimizer=setup.optimizer, device=setup.device, seq_len=1,
-        attention="stored",
+        attention="stored", adapter=setup.adapter,
     )  # fmt: skip
+    steps_in_backward = setup.optimizer.place == "in backward"
+    makes_states = write_micro_batch(setup, False, is_whole, rank, True) if steps_in_backward else None
     first = write_micro_batch(setup, False, is_whole, rank)
     does_accumulate = setup.grad_accum_steps > 1 or not setup.sets_grads_to_none
     later = write_micro_batch(setup, True, is_whole, rank) if does_accumulate else None
@@ -149,15 +159,18 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
     for step in range(1, steps + 1):
         loss = ()
         for number in range(1, setup.grad_accum_steps + 1):
-            batch = later if accumulates else first
+            batch = later if accumulates else (step == 1 and makes_states) or first
             yield Phase("forward", freed + batch.forward + loss, step, number)  # the name ``loss`` moves on
             yield Phase("backward", batch.backward, step, number)
             freed, loss, accumulates = batch.first_gradient, batch.loss, True
-        states = written_once(write_states, bare, rank.layout) if step == 1 else ()
-        yield Phase("optimizer", freed + states + temporaries, step)
+        if not steps_in_backward:
+            states = written_once(write_states, bare, rank.layout) if step == 1 else ()
+            yield Phase("optimizer", freed + states + temporaries, step)
+            freed = ()
         zeroed = first.free_gradients if setup.sets_grads_to_none else ()
-        freed, accumulates = (), not setup.sets_grads_to_none
-        yield Phase("zero_grad", zeroed + loss, step, has_peak=False)
+        accumulates = not setup.sets_grads_to_none
+        yield Phase("zero_grad", freed + zeroed + loss, step, has_peak=False)
+        freed = ()
 
 
 @lru_cache(maxsize=64)
@@ -184,12 +197,31 @@ def written_events(setup: TrainingSetup, steps: int, rank: Alone = ALONE) -> Ite
             )  # fmt: skip
 
 
+def step_at_once(setup: TrainingSetup, forward: Forward, makes_states: bool) -> Callable[[Value], bool] | None:
+    """What an optimizer that frees gradients does with each as it is complete, and whether it frees this one."""
+    optimizer, tape = setup.optimizer, forward.tape
+    if not optimizer.frees_gradients:
+        return None
+
+    def use(parameter: Value) -> bool:
+        record = forward.page.records[parameter.name]
+        if optimizer.is_on_host:
+            return record.count >= MIN_OFFLOADED
+        if makes_states:
+            write_states_of(setup, tape, record)
+        write_update(setup, tape, [record])
+        return True
+
+    return use
+
+
 def write_micro_batch(
-    setup: TrainingSetup, accumulates: bool, is_whole: bool = False, rank: Alone = ALONE
+    setup: TrainingSetup, accumulates: bool, is_whole: bool = False, rank: Alone = ALONE, makes_states: bool = False
 ) -> MicroBatch:
     """Forward and backward of a micro-batch.
 
     ``accumulates``: earlier micro-batches left gradients, which stay through this forward and are added to.
+    ``makes_states``: an optimizer that steps in the backward makes its states in this one.
     """
     setup = rank.computes(setup)
     forward = write_forward(setup, is_whole, rank)
@@ -206,7 +238,9 @@ def write_micro_batch(
     forward.end()
     precision = setup.precision
     kept = [dtype for dtype in (precision.gradient_dtype, precision.main_gradient_dtype) if dtype]
-    backward = Backward(tape, forward.loss, rank.adds_gradients(accumulates), kept)
+    use = step_at_once(setup, forward, makes_states)
+    kept = kept if setup.adapter is None else ()
+    backward = Backward(tape, forward.loss, rank.adds_gradients(accumulates), kept, use)
     end_of_forward, gradients = cut(), []
     rank.enter_backward(accumulates)
     for part in reversed(forward.parts):

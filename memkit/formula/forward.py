@@ -13,7 +13,7 @@ from memkit.formats.dtypes import dtype_bits
 from memkit.formula.attention import attend
 from memkit.formula.kernels import embedding_backward_buffers
 from memkit.formula.layers import Page, add, dropout, linear, mlp, norm, softmax
-from memkit.formula.parameters import block_parameters, embedding_parameters, output_parameters
+from memkit.formula.parameters import embedding_parameters, output_parameters
 from memkit.formula.ranks import ALONE, Alone
 from memkit.formula.tape import Operation, Storage, Tape, Value
 from memkit.setup.strategies import Strategy
@@ -86,7 +86,8 @@ def write_forward(setup: TrainingSetup, is_whole: bool = False, rank: Alone = AL
 
     page.add_parameters(embedding_parameters(setup.model) + output_parameters(setup.model))
     x, number = part(partial(embed, page)), 0
-    for times, unit in units_of(strategy, setup.model.num_layers, is_whole):
+    num_first = 1 if setup.adapter is None else 2  # frozen, the first may need no table for its backward
+    for times, unit in units_of(strategy, setup.model.num_layers, is_whole, num_first):
         x = part(partial(write_unit, page, unit, number, x), times, number)
         number += times * sum(num_blocks for num_blocks, _ in unit)
     page.prefix = ""
@@ -95,7 +96,9 @@ def write_forward(setup: TrainingSetup, is_whole: bool = False, rank: Alone = AL
     return Forward(page, before, tuple(units), after, loss)
 
 
-def units_of(strategy: Strategy, num_layers: int, is_whole: bool = False) -> list[tuple[int, Unit]]:
+def units_of(
+    strategy: Strategy, num_layers: int, is_whole: bool = False, num_first: int = 1
+) -> list[tuple[int, Unit]]:  # fmt: skip
     """How often each unit of blocks happens: the first, the last, and those between, of which equal ones are one.
 
     The first is the last to need the tables that all share; the last one's output goes to the final norm and
@@ -110,10 +113,10 @@ def units_of(strategy: Strategy, num_layers: int, is_whole: bool = False) -> lis
     regions = [(len(blocks), again) for blocks, again in strategy.regions(num_layers)]
     period = strategy.period if strategy.scope == "blocks" else 1
     units = [tuple(regions[start : start + period]) for start in range(0, len(regions), period)]
-    if is_whole or len(units) < 4:
+    if is_whole or len(units) < num_first + 3:
         return [(1, unit) for unit in units]
-    between = [(len(list(equal)), unit) for unit, equal in groupby(units[1:-1])]
-    return [(1, units[0]), *between, (1, units[-1])]
+    between = [(len(list(equal)), unit) for unit, equal in groupby(units[num_first:-1])]
+    return [*((1, unit) for unit in units[:num_first]), *between, (1, units[-1])]
 
 
 def write_unit(page: Page, unit: Unit, number: int, x: Value) -> Value:
@@ -157,7 +160,7 @@ def in_turn(page: Page, num_blocks: int, number: int, x: Value, *_: Value) -> Va
     given = x
     for i in range(number, number + num_blocks):
         page.prefix = f"blocks.{i}."
-        page.new_parameters += page.add_parameters(block_parameters(page.model))
+        page.new_parameters += page.add_block()
         y = two_branches(page, x)
         if x is not given:
             page.tape.drop(x)

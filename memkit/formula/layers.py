@@ -9,10 +9,11 @@ they say otherwise.
 
 from collections.abc import Iterable
 
+from memkit.formula.adapters import adapters_of_block, is_in_4_bits
 from memkit.formula.kernels import Stages, row_sum_buffers, sum_buffers
 from memkit.formula.ledger import axis_sizes
-from memkit.formula.parameters import Parameter
-from memkit.formula.states import held_bytes
+from memkit.formula.parameters import Parameter, block_parameters
+from memkit.formula.states import NF4_BLOCK, held_bytes
 from memkit.formula.tape import FULL, NEW, SAME, SUM, Tape, Value
 from memkit.setup.training import TrainingSetup
 from memkit.units import as_one_of
@@ -44,12 +45,27 @@ class Page:
         self.names: list[Value] = []  # what the program holds until its forward returns
         self.new_parameters: list[Value] = []  # of the blocks that are written
         self.prefix = ""
+        self.in_4_bits: set[str] = set()
+        self.records: dict[str, Parameter] = {}
 
     def add_parameters(self, parameters: Iterable[Parameter]) -> list[Value]:
-        """New tensors under these names; a block's replace those of the block before."""
-        added = {p.name: Value(p.count, self.weight_dtype, axes=p.axes) for p in parameters}
+        """New tensors under these names; a block's replace those of the block before. All but adapters are frozen."""
+        adapter, added = self.setup.adapter, {}
+        for p in parameters:
+            is_adapter = p.kind == "adapter"
+            dtype = adapter.dtype if is_adapter else self.weight_dtype
+            added[p.name] = Value(p.count, dtype, needs_grad=is_adapter or adapter is None, axes=p.axes, name=p.name)
+            if is_in_4_bits(p, adapter):
+                self.in_4_bits.add(p.name)
+            self.records[p.name] = p
         self.parameters |= added
         return list(added.values())
+
+    def add_block(self) -> list[Value]:
+        """The parameters of a block, its adapters among them."""
+        adapter = self.setup.adapter
+        adapters = adapters_of_block(self.model, adapter) if adapter else ()
+        return self.add_parameters((*block_parameters(self.model), *adapters))
 
     def parameters_of(self, name: str) -> list[Value]:
         """Weight and, where there is one, bias of a layer."""
@@ -67,23 +83,86 @@ class Page:
 
 
 def linear(page: Page, x: Value, name: str, label: str = "") -> Value:
-    """x Wᵀ + b; kept: the input and the weight, under autocast their casts. ``label``: what comes out."""
-    tape, dtype, label = page.tape, page.dtype, label or name.rpartition(".")[2]
+    """x Wᵀ + b, and what an adapter adds. ``label``: what comes out."""
+    out = product(page, x, name, label)
+    return with_adapter(page, x, out, name) if f"{name}.lora_a.weight" in page.parameters else out
+
+
+def product(page: Page, x: Value, name: str, label: str = "") -> Value:
+    """x Wᵀ + b; kept: the input and the weight, under autocast their casts.
+
+    A frozen weight's gradient is not wanted, so the input is not kept. A weight in 4 bits is made 16 bits wide for the
+    product, in the backward once more.
+    """
+    tape, label = page.tape, label or name.rpartition(".")[2]
     weight, *bias = page.parameters_of(name)
+    is_in_4_bits = f"{name}.weight" in page.in_4_bits
+    dtype = page.dtype if page.setup.precision.uses_autocast or is_in_4_bits else weight.dtype
     width = tape.count(weight.axes.split()[0])
     short = "head" if weight.axes == "v h" else name.rpartition(".")[2]
     biases = [tape.cast_weight(value, dtype, f"{short} bias") for value in bias]
-    weight = tape.cast_weight(weight, dtype, f"{short} weight")
+    made = four_bits_to(page, weight, dtype) if is_in_4_bits else [tape.cast_weight(weight, dtype, f"{short} weight")]
     x_cast = tape.cast(x, dtype)  # last: C++ evaluates arguments from the right
+    scratch = 0
+    if is_in_4_bits:  # the 16-bit weight beside the gradient, or with its scales before the gradient is there
+        wide, scales = made[0].num_bytes, sum(value.num_bytes for value in made[1:])
+        scratch = max(wide, wide + scales - x_cast.num_bytes)
     out = tape.run(
-        "addmm" if bias else "mm", [x_cast, weight, *biases], f"b s {weight.axes.split()[0]}", dtype, name=label,
-        by="linear", keeps=[x_cast, weight], modes=(NEW, NEW, SUM)[: 2 + len(bias)], sends_views=True,
+        "addmm" if bias else "mm", [x_cast, made[0], *biases], f"b s {weight.axes.split()[0]}", dtype, name=label,
+        by="linear", keeps=[x_cast] if is_in_4_bits else [x_cast, made[0]], modes=(NEW, NEW, SUM)[: 2 + len(bias)],
+        sends_views=True, scratch_bytes=scratch,
         sum_scratch_bytes=page.highest(row_sum_buffers(page.num_tokens, width)) if bias else 0,
         flops=2 * page.num_tokens * weight.count,
     )  # fmt: skip
     if x_cast is not x:
         tape.drop(x_cast)
+    frozen = [(cast, value) for cast, value in zip((*biases, *made[:1]), (*bias, weight), strict=True)]
+    tape.drop(*(cast for cast, value in frozen if cast is not value and not value.needs_grad), *made[1:])
     return out
+
+
+def four_bits_to(page: Page, weight: Value, dtype: str) -> list[Value]:
+    """The weight in ``dtype`` and, where the scales are in 8 bits themselves, the scales in float32.
+
+    Source: ``_gemm_4bit_default_impl`` of bitsandbytes 0.50, which its CUDA backend takes for long inputs.
+    """
+    tape, num_scales = page.tape, -(-weight.count // NF4_BLOCK)
+    scales = []
+    if page.setup.adapter.double_quantises:
+        without_mean = tape.make(num_scales, "float32", op="dequantize_blockwise")
+        scales = [tape.make(num_scales, "float32", op="add")]
+        tape.drop(without_mean)
+    return [tape.make(weight.axes, dtype, op="dequantize_4bit"), *scales]
+
+
+def with_adapter(page: Page, x: Value, y: Value, name: str) -> Value:
+    """y + (α / r) B A x, in the adapter's dtype; drops y. Kept: A x, and x in that dtype, cast anew for each adapter.
+
+    Source: ``lora.Linear.forward`` of peft 0.21.
+    """
+    tape, adapter = page.tape, page.setup.adapter
+    wide = tape.cast(x, adapter.dtype)
+    dropped = dropout(page, tape.run("view", [wide], None, modes=(SAME,)), f"{name} adapter", adapter.dropout)
+    thin = product(page, dropped, f"{name}.lora_a", "A x")
+    tape.drop(dropped)
+    up = product(page, thin, f"{name}.lora_b")
+    tape.drop(thin)
+    scaled = tape.run("mul", [up], up.axes, up.dtype)
+    tape.drop(up)
+    out = tape.run("add", [y, scaled], y.axes, wider(y.dtype, scaled.dtype), modes=(SAME, SAME), name=y.storage.name)
+    tape.drop(y, scaled)
+    narrow = tape.cast(out, y.dtype)
+    if narrow is not out:
+        tape.drop(out)
+        tape.rename(narrow, y.storage.name)
+    if wide is not x:
+        tape.drop(wide)
+    return narrow
+
+
+def wider(first: str, second: str) -> str:
+    """The dtype of a sum of two: float32 wherever the two differ."""
+    return first if first == second else "float32"
 
 
 def add(page: Page, x: Value, y: Value) -> Value:
@@ -95,10 +174,10 @@ def add(page: Page, x: Value, y: Value) -> Value:
     return out
 
 
-def dropout(page: Page, x: Value, name: str) -> Value:
+def dropout(page: Page, x: Value, name: str, rate: float | None = None) -> Value:
     """Drops x where there is dropout; without, the result is x. The mask is one byte a value on CUDA, a factor in
     x's dtype on the CPU."""
-    if not page.setup.dropout:
+    if not (page.setup.dropout if rate is None else rate):
         return x
     mask = (f"{name} dropout mask", x.axes, "bool" if page.is_cuda else x.dtype)
     out = page.tape.run("dropout", [x], x.axes, x.dtype, name=f"{name} dropout output", extra=[mask])

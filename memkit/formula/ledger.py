@@ -2,8 +2,8 @@
 
 No formula here, only the record that formulas and real runs share, and its printing. Axes are written in
 letters: b micro-batch, s sequence, h hidden size, a heads, k key/value heads, d head size, f intermediate
-size, v vocabulary; ``s↑32`` is s rounded up to a multiple of 32. A line counts one storage: two operations
-that keep the same storage share one line.
+size, v vocabulary, r rank of an adapter; ``s↑32`` is s rounded up to a multiple of 32. A line counts one storage:
+two operations that keep the same storage share one line.
 """
 
 import math
@@ -20,6 +20,7 @@ def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
     return model_axes(setup.model) | {
         "b": setup.micro_batch_size, "s": setup.seq_len, "s↑32": round_up(setup.seq_len, 32),
         "d↑8": round_up(setup.model.head_dim, 8), "1": 1, "2": 2, "5056": 5056,
+        "r": setup.adapter.rank if setup.adapter else 0,
     }  # fmt: skip
 
 

@@ -7,35 +7,56 @@ The update of AdamW needs √v + ε for every parameter. PyTorch's implementatio
   tensor before;
 - ``fused`` computes it in registers: nothing.
 
-Source: ``_multi_tensor_adam`` and ``_single_tensor_adam`` of torch/optim/adam.py, and their like in sgd.py
-and _adafactor.py (2.13).
+Muon has no such choice: five rounds of three products in bfloat16 for each matrix of the blocks, then AdamW's step
+on the rest. An optimizer that steps in the backward does all this for one tensor at a time.
+
+Source: ``_multi_tensor_adam`` and ``_single_tensor_adam`` of torch/optim/adam.py, and their like in sgd.py,
+_adafactor.py and _muon.py (2.13).
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from memkit.formats.dtypes import tensor_bytes
+from memkit.formula.adapters import trained_parameters
 from memkit.formula.kernels import sum_buffers
-from memkit.formula.parameters import Parameter
+from memkit.formula.parameters import Parameter, parameter_ledger
 from memkit.formula.shares import kept_parameters, stepped_parameters
-from memkit.formula.states import StateTensor, optimizer_tensors, weight_tensors
+from memkit.formula.states import (
+    QUANTIZED,
+    WIDE,
+    StateTensor,
+    is_hidden_matrix,
+    optimizer_tensors,
+    precision_of,
+    shared_tensors,
+    weight_tensors,
+)
 from memkit.formula.tape import Storage, Tape
 from memkit.setup.layouts import Layout
+from memkit.setup.recipes import MIN_OFFLOADED, Precision
 from memkit.setup.training import TrainingSetup
 
-WITHOUT_TEMPORARIES = ("SGD", "SGD momentum", "8-bit AdamW")
-"""SGD updates in place; bitsandbytes' 8-bit AdamW is one kernel a tensor, whatever the implementation is called."""
+WITHOUT_TEMPORARIES = ("SGD", "SGD momentum", *WIDE, *QUANTIZED)
+"""SGD updates in place; bitsandbytes' and torchao's steps are one kernel a tensor, whatever the implementation is
+called."""
+
+NEWTON_SCHULZ_ROUNDS = 5
 
 
 def write_init(setup: TrainingSetup, tape: Tape, layout: Layout | None = None) -> None:
-    """What exists before the first step: the weights, the master copy of recipes that have one, DDP's buckets."""
-    precision = setup.precision
+    """What exists before the first step: weights, adapters, the master copy of recipes that have one, DDP's buckets."""
     if layout is not None and layout.offloads and setup.device == "cuda":
         return
-    for parameter in kept_parameters(setup.model, layout):
+    precision, trained = trained_precision(setup), kept_parameters(setup.model, layout)
+    if setup.adapter is not None:
+        trained = trained_parameters(setup.model, setup.adapter)
+        for parameter in parameter_ledger(setup.model):
+            _write(tape, "empty", weight_tensors(parameter, setup.precision, setup.adapter))
+    for parameter in trained:
         states = optimizer_tensors(parameter, precision, setup.optimizer) if precision.master_dtype else ()
         masters = [tensor for tensor in states if tensor.role == "master weight"]
-        _write(tape, "empty", [*weight_tensors(parameter, precision), *masters])
+        _write(tape, "empty", [*weight_tensors(parameter, precision, setup.adapter), *masters])
     if layout is not None and not layout.is_fully_sharded:
         tape.where, tape.op = "DistributedDataParallel", "buckets"
         num_values = sum(parameter.count for parameter in kept_parameters(setup.model))
@@ -46,26 +67,60 @@ def write_states(setup: TrainingSetup, tape: Tape, layout: Layout | None = None)
     """The states that the first step makes. What torch keeps on the host counts only where the host is the device."""
     if layout is not None and layout.offloads and setup.device == "cuda":
         return
-    for parameter in stepped_parameters(setup.model, layout):
-        states = optimizer_tensors(parameter, setup.precision, setup.optimizer)
-        made = [tensor for tensor in states if tensor.role != "master weight"]
-        _write(tape, "zeros_like", [t for t in made if not (t.is_on_host and setup.device == "cuda")])
+    parameters = updated_parameters(setup, layout)
+    for parameter in parameters:
+        write_states_of(setup, tape, parameter)
+    _write(tape, "create_dynamic_map", shared_tensors(parameters, setup.optimizer))
+
+
+def write_states_of(setup: TrainingSetup, tape: Tape, parameter: Parameter) -> None:
+    """The states of one parameter, but for a master copy, which was there before."""
+    states = optimizer_tensors(parameter, trained_precision(setup), setup.optimizer)
+    made = [tensor for tensor in states if tensor.role != "master weight"]
+    _write(tape, "zeros_like", [t for t in made if not (t.is_on_host and setup.device == "cuda")])
 
 
 def write_step(setup: TrainingSetup, tape: Tape, layout: Layout | None = None) -> None:
     """The temporaries of one step, in the order in which they come and go."""
-    name, implementation = setup.optimizer.name, setup.optimizer.implementation
-    tape.where, tape.op = "optimizer", implementation
-    is_on_host = layout is not None and layout.offloads and setup.device == "cuda"
-    if is_on_host or implementation == "fused" or name in WITHOUT_TEMPORARIES:
+    if layout is not None and layout.offloads and setup.device == "cuda":
         return
-    temporaries = Temporaries(tape, setup.precision.moment_dtype, setup.device == "cuda")
-    parameters = stepped_parameters(setup.model, layout)
-    if name == "Adafactor":
+    parameters = updated_parameters(setup, layout)
+    if setup.optimizer.is_on_host:
+        parameters = tuple(parameter for parameter in parameters if parameter.count < MIN_OFFLOADED)
+    tape.where = "optimizer"
+    write_update(setup, tape, parameters)
+
+
+def updated_parameters(setup: TrainingSetup, layout: Layout | None = None) -> tuple[Parameter, ...]:
+    """What a rank's optimizer updates: its share of the model's parameters, or the adapters."""
+    if setup.adapter is None:
+        return stepped_parameters(setup.model, layout)
+    return trained_parameters(setup.model, setup.adapter)
+
+
+def trained_precision(setup: TrainingSetup) -> Precision:
+    """The dtypes of what is trained: the setup's, or the adapter's own."""
+    return setup.precision if setup.adapter is None else precision_of(setup.adapter)
+
+
+def write_update(setup: TrainingSetup, tape: Tape, parameters: Sequence[Parameter], name: str = "") -> None:
+    """The temporaries of an update of these parameters; ``name``: of another optimizer than the setup's."""
+    name, implementation = name or setup.optimizer.name, setup.optimizer.implementation
+    tape.op = implementation
+    temporaries = Temporaries(tape, trained_precision(setup).moment_dtype, setup.device == "cuda")
+    if name == "Muon":
+        _muon(temporaries, [parameter for parameter in parameters if is_hidden_matrix(parameter)])
+        write_update(setup, tape, [p for p in parameters if not is_hidden_matrix(p)], "AdamW")
+    elif implementation == "fused" or name in WITHOUT_TEMPORARIES:
+        return
+    elif name == "Adafactor":
         write = _adafactor_lists if implementation == "foreach" else _adafactor_one_by_one
         write(temporaries, parameters)
     elif implementation == "foreach":
         temporaries.free(temporaries.all(parameter.count for parameter in parameters))
+    elif name == "Lion":
+        for parameter in parameters:
+            temporaries.free([temporaries.one(parameter.count)])
     else:
         _adam_one_by_one(temporaries, parameters)
 
@@ -155,6 +210,25 @@ def _adafactor_one_by_one(temporaries: Temporaries, parameters: Iterable[Paramet
         temporaries.assign("update", update)
         temporaries.measure(p.shape)
     temporaries.free(temporaries.names.values())
+
+
+def _muon(temporaries: Temporaries, parameters: Iterable[Parameter]) -> None:
+    """The update, its copy in bfloat16, and Newton-Schulz: two square matrices and one like the parameter a round."""
+    tape, names, narrow = temporaries.tape, temporaries.names, "bfloat16"
+    for parameter in parameters:
+        temporaries.assign("update", temporaries.one(parameter.count))
+        is_narrow = temporaries.dtype == narrow
+        copy_bytes = tensor_bytes(parameter.count, narrow)
+        names["ortho"] = tape.hold(names["update"]) if is_narrow else tape.allocate(copy_bytes)
+        norm = [tape.allocate(tensor_bytes(1, narrow)) for _ in range(2)]  # the norm, and not less than ε
+        temporaries.free(norm)
+        for _ in range(NEWTON_SCHULZ_ROUNDS):
+            square = min(parameter.shape) ** 2
+            for name, count in (("gram", square), ("polynomial", square), ("ortho", parameter.count)):
+                temporaries.assign(name, tape.allocate(tensor_bytes(count, narrow)))
+        temporaries.free([names.pop("gram"), names.pop("polynomial"), names["update"]])
+        names["update"] = names.pop("ortho")
+    temporaries.free(names.values())
 
 
 def _write(tape: Tape, op: str, tensors: Iterable[StateTensor]) -> None:

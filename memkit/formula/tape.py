@@ -22,6 +22,9 @@ NEW, SAME, SUM, FULL = "new", "same", "sum", "full"
 view); that one summed down (a bias); a tensor as large as the output, then summed down (a factor that was broadcast).
 """
 
+FACTORS = ("mm", "addmm", "bmm", "mul")
+"""Operations whose backward wants each of the first two inputs for the gradient of the other."""
+
 
 @dataclass(slots=True, eq=False)
 class Storage:
@@ -53,6 +56,7 @@ class Value:
     num_uses: int = 0  # operations that will send a gradient
     is_dropped: bool = False
     axes: str = ""
+    name: str = ""  # of a parameter
 
     @property
     def num_bytes(self) -> int:
@@ -203,10 +207,13 @@ class Tape:
         ``forward_scratch_bytes``: what its kernel takes beside the output and gives back.
         """
         by, self.op = by or op, op
+        needs_grad = any(value.needs_grad for value in inputs)
+        if op in FACTORS and len(inputs) > 1:
+            keeps = [x for x, other in zip(inputs, inputs[1::-1], strict=False) if x in keeps and other.needs_grad]
         is_saved = self.policy is not None and self.policy(op)
         node = self._begin(op, inputs, modes, scratch_bytes, sum_scratch_bytes, sends_views)
         node.name, node.flops = name, flops
-        for value in keeps:
+        for value in keeps if needs_grad else ():
             self._keep(node, value.storage, by)
         self._stop_if_complete()
         allocate = self.allocate
@@ -226,9 +233,11 @@ class Tape:
         for extra_name, extra_axes, extra_dtype in extra:
             value = self._value(extra_axes, extra_dtype, allocate, extra_name, is_named=False)
             node.made.append(value.storage)
-            self._keep(node, value.storage, by)
+            if needs_grad:
+                self._keep(node, value.storage, by)
             extras.append(value.storage)
-        if keeps_out:
+        out.needs_grad = needs_grad
+        if keeps_out and needs_grad:
             self._keep(node, out.storage, by if out_by is None else out_by)
         for storage in extras:  # they all stand until the operation returns
             self.release(storage)
@@ -239,8 +248,12 @@ class Tape:
     def split(self, op: str, value: Value, axes: Sequence[str | int]) -> tuple[Value, ...]:
         """Views of parts of one tensor. The backward joins their gradients in a new tensor."""
         node = self._begin(op, (value,))
-        outs = (Value(self.count(part), value.dtype, self.hold(value.storage), axes=str(part)) for part in axes)
-        outs = tuple(self._named(out) for out in outs)
+        outs = tuple(
+            self._named(
+                Value(self.count(part), value.dtype, self.hold(value.storage), value.needs_grad, axes=str(part))
+            )
+            for part in axes
+        )
         self._end(node, outs)
         return outs
 
@@ -252,12 +265,17 @@ class Tape:
         return self.run("_to_copy", [value], value.axes or value.count, dtype, name=name)
 
     def cast_weight(self, parameter: Value, dtype: str, name: str = "") -> Value:
-        """Autocast's cast of a parameter, remembered until ``forget_casts``."""
+        """Autocast's cast of a parameter, remembered until ``forget_casts``; that of a frozen one is not remembered.
+
+        Source: ``cached_cast`` in aten/src/ATen/autocast_mode.cpp, which asks for ``requires_grad``.
+        """
         if parameter.dtype == dtype:
             return parameter
         if parameter not in self.weight_casts:
             cast = self.run("_to_copy", [parameter], parameter.axes or parameter.count, dtype, name=name)
             cast.storage.is_cast = True
+            if not parameter.needs_grad:
+                return cast
             self.weight_casts[parameter] = cast
         return self.weight_casts[parameter]
 
@@ -273,6 +291,7 @@ class Tape:
     ) -> Value:  # fmt: skip
         """``run(*arguments)``, keeping the arguments and what a policy saves; the backward will run it again."""
         self.op = "checkpoint"
+        num_kept = len(self.kept)
         region = Region(run, arguments, make_policy, stops_early, self._random_state())
         for value in arguments:
             self.note(self.hold(value.storage), "checkpoint")
@@ -283,7 +302,18 @@ class Tape:
         self._enter(region)
         out = run(*arguments)
         self._enter(None)
+        if not any(node.kept for node in region.operations):  # nothing in it is trained: it is not run again
+            self._let_go(region, num_kept)
         return out
+
+    def _let_go(self, region: Region, num_kept: int) -> None:
+        """Forget what a region has held, and that it was listed as kept."""
+        for storage in self.kept[num_kept:]:
+            storage.kept_by = storage.section = ""
+        del self.kept[num_kept:]
+        for storage in (*(value.storage for value in region.arguments), region.random_state):
+            self.release(storage)
+        region.arguments, region.random_state = (), None
 
     def run_again(self, region: Region) -> None:
         """Run a checkpointed region once more; this time its operations keep what they keep.
@@ -349,7 +379,7 @@ class Tape:
     ) -> Operation:  # fmt: skip
         if self.replay is None:
             for value in inputs:
-                value.num_uses += 1
+                value.num_uses += value.needs_grad
         modes = tuple(modes) or (NEW,) * len(inputs)
         return Operation(
             op, tuple(inputs), modes, scratch_bytes, sum_scratch_bytes, sends_views, self.region, self.where

@@ -12,6 +12,7 @@ Reading order:
 - ``breakdown``: a block with what it keeps, curves over batch or length, the memory hierarchy
 - ``over_time``: every allocation of a step in order, stacked by part
 - ``streams``: kernels and copies as bars on their streams
+- ``choices``: the peaks of several choices side by side
 - ``batch_plan``: one global batch in micro-batches of 1, 2, 4, ... sequences
 - ``bits``: one code, bit by bit
 - ``number_line``: all values of a format on a line
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.pictures.batch_plan import BatchPlanPicture
     from memkit.pictures.bits import BitPicture
     from memkit.pictures.breakdown import block_figure, hierarchy_figure, memory_curves_figure
+    from memkit.pictures.choices import ChoicesPicture, choices_figure
     from memkit.pictures.comparison import compare_figure, timeline_figure
     from memkit.pictures.curves import curves_figure
     from memkit.pictures.formats import bit_figure, comparison_figure, number_line_figure, running_sum_figure

@@ -7,6 +7,8 @@ Reading order:
 - ``log``: from a log of allocations to the parts and instants of a step
 - ``doors``: following a program from outside: its phase, its weights, its states
 - ``strategies``: blocks that run twice, by any strategy
+- ``adapters``: LoRA, and weights in 4 bits under it
+- ``optimizers``: the optimizer of a setup: torch's, Lion, those of libraries, and steps in the backward
 - ``transformer``: GPT-2 and Llama in one small module, and their training step
 - ``sharded``: the step on one rank of many: DDP, ZeRO-1, ``fully_shard``
 - ``hugging_face``: a real module and its training step from a config.json alone
@@ -21,10 +23,12 @@ from memkit import loaded_when_used
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
     from memkit.program.accumulation import train_window, windows
+    from memkit.program.adapters import LoRALinear, add_adapters, in_4_bits
     from memkit.program.changed import PROGRAM_CHANGES, changed_build
     from memkit.program.doors import run_steps
     from memkit.program.hugging_face import hugging_face_build, hugging_face_model
     from memkit.program.log import Log, timeline_of
+    from memkit.program.optimizers import Lion, make_optimizer, make_step_optimizer, step_in_backward
     from memkit.program.sharded import one_rank_of, sharded_build, wrap_model
     from memkit.program.small_gpt import (
         SMALL_GPT,

@@ -17,7 +17,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from memkit.program.transformer import Transformer, make_step_optimizer, training_build
+from memkit.program.optimizers import make_step_optimizer
+from memkit.program.transformer import Transformer, training_build
 from memkit.setup.layouts import Layout
 from memkit.setup.training import TrainingSetup
 
@@ -62,13 +63,13 @@ def sharded_build(setup: TrainingSetup, layout: Layout, next_batch=None) -> Call
     dtype = layout.param_dtype or setup.precision.compute_dtype
     in_dtype = replace(setup, precision=replace(setup.precision, compute_dtype=dtype))
 
-    def make_optimizer(setup: TrainingSetup, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    def make_optimizer(setup: TrainingSetup, named: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
         if layout.stage != 1:
-            return make_step_optimizer(setup, parameters)
-        plain = make_step_optimizer(setup, parameters)
+            return make_step_optimizer(setup, named)
+        plain = make_step_optimizer(setup, named)
         known = signature(type(plain)).parameters
         choices = {name: value for name, value in plain.defaults.items() if name in known}
-        return ZeroRedundancyOptimizer(parameters, type(plain), **choices)
+        return ZeroRedundancyOptimizer(list(named.values()), type(plain), **choices)
 
     return training_build(
         setup, next_batch, lambda _: wrap_model(Transformer(in_dtype), layout, setup.device), make_optimizer

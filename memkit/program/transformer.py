@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
+from memkit.program.adapters import add_adapters, bitsandbytes_layers
+from memkit.program.optimizers import make_step_optimizer
 from memkit.program.strategies import run_again, stages_of
 from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.strategies import Strategy
 from memkit.setup.training import TrainingSetup
 from memkit.units import as_kind
@@ -129,6 +129,20 @@ class Block(nn.Module):
         return x_BSD + F.dropout(self.mlp(self.norm_2(x_BSD)), self.dropout, self.training)
 
 
+def initialise(module: nn.Module) -> nn.Module:
+    """Normal values of deviation 0.02 in every matrix."""
+    for parameter in module.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.02)
+    return module
+
+
+def make_block(setup: TrainingSetup, **where) -> Block:
+    """A block; with an adapter its weights are frozen and, in QLoRA, in 4 bits before the next block is made."""
+    block = Block(setup, **where)
+    return block if setup.adapter is None else add_adapters(initialise(block), setup.adapter)
+
+
 class Transformer(nn.Module):
     """A decoder-only language model; ``forward`` returns the mean cross-entropy of the next tokens.
 
@@ -151,14 +165,16 @@ class Transformer(nn.Module):
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size, **where)
         if config.position == "learned":
             self.position_embedding = nn.Embedding(config.max_seq_len, config.hidden_size, **where)
-        self.blocks = nn.ModuleList(Block(setup, **where) for _ in range(config.num_layers))
+        self.blocks = nn.ModuleList(make_block(setup, **where) for _ in range(config.num_layers))
         self.norm = make_norm(setup, **where)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, **where)
         if config.ties_embeddings:
             self.head.weight = self.token_embedding.weight
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.02)
+        if setup.adapter is None:
+            initialise(self)
+        else:
+            for module in set(self.children()) - {self.blocks}:
+                initialise(module.requires_grad_(False))
 
     def forward(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
         setup = self.setup
@@ -194,49 +210,6 @@ class Transformer(nn.Module):
         return shared
 
 
-def make_optimizer(config: OptimizerConfig, parameters, lr: float = 3e-4) -> torch.optim.Optimizer:
-    """torch's optimizer for an ``OptimizerConfig``.
-
-    Raises: ValueError: torch has no such optimizer (8-bit AdamW).
-    """
-    how = {"foreach": config.implementation == "foreach"}
-    if config.implementation == "fused":
-        how = {"fused": True}
-    match config.name:
-        case "SGD":
-            return torch.optim.SGD(parameters, lr=lr, **how)
-        case "SGD momentum":
-            return torch.optim.SGD(parameters, lr=lr, momentum=0.9, **how)
-        case "Adam":
-            return torch.optim.Adam(parameters, lr=lr, **how)
-        case "AdamW":
-            return torch.optim.AdamW(parameters, lr=lr, **how)
-        case "AdamW amsgrad":
-            return torch.optim.AdamW(parameters, lr=lr, amsgrad=True, **how)
-        case "Adafactor":
-            return torch.optim.Adafactor(parameters, lr=lr, foreach=config.implementation == "foreach")
-    raise ValueError(f"optimizer {config.name!r} is not part of torch; its memory is a formula only")
-
-
-def make_step_optimizer(setup: TrainingSetup, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """torch's optimizer where the setup's precision needs nothing else, ``SixteenBitAdamW`` where it does.
-
-    Gradients wider than the weights are asked of autograd by ``grad_dtype``.
-
-    Raises: ValueError: no optimizer here keeps the copies that the precision wants.
-    """
-    precision, optimizer = setup.precision, setup.optimizer
-    copies = (precision.master_dtype, precision.remainder_dtype, precision.main_gradient_dtype)
-    if precision.weight_dtype == precision.gradient_dtype and not any((*copies, precision.state_dtype)):
-        return make_optimizer(optimizer, parameters)
-    write = {(True, False): "master", (False, True): "kahan"}.get((bool(copies[0]), bool(copies[1])))
-    if write is None or optimizer.name != "AdamW" or precision.state_dtype or precision.weight_dtype != "bfloat16":
-        raise ValueError(f"precision {precision.name!r} with {optimizer.name} is a formula only")
-    for parameter in parameters:
-        parameter.grad_dtype = getattr(torch, precision.gradient_dtype)
-    return SixteenBitAdamW(parameters, write=write, copies_gradients=bool(precision.main_gradient_dtype))
-
-
 def random_batches(config: ModelConfig, setup: TrainingSetup) -> Callable[[], tuple[Tensor, Tensor]]:
     """A source of (inputs, targets), each [B, S] random token ids: for memory, any tokens will do."""
     shape = (setup.micro_batch_size, setup.seq_len)
@@ -264,11 +237,13 @@ def training_build(
     torch.Size([])
     """
     precision = as_kind("setup", setup, TrainingSetup).precision
-    make_step_optimizer(setup, [nn.Parameter(torch.empty(0))])  # refuses here, before a model is made
+    make_step_optimizer(setup, {})  # refuses here, before a model is made
+    if setup.adapter is not None and setup.adapter.base == "nf4":
+        bitsandbytes_layers()  # loaded here: a trace pretends that there is a card
 
     def build():
         model = make_model(setup)
-        optimizer = make_optimizer(setup, list(model.parameters()))
+        optimizer = make_optimizer(setup, dict(model.named_parameters()))
         batches = next_batch or random_batches(setup.model, setup)
         compute_dtype = getattr(torch, precision.compute_dtype)
 

@@ -11,6 +11,7 @@ Reading order:
 - ``recipes``: precisions and optimizers: which dtype each number of the step has
 - ``strategies``: activation recomputation: which parts of the forward run twice, and the code that asks for it
 - ``layouts``: one run on many ranks: what each keeps whole, and what it keeps a share of
+- ``adapters``: LoRA and QLoRA: what is trained beside frozen weights, and in how many bits those are kept
 - ``training``: model, recipe and shape of a step in one record
 """
 
@@ -18,6 +19,7 @@ from memkit import loaded_when_used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.setup.adapters import AdapterConfig
     from memkit.setup.hugging_face import model_of_config, read_config
     from memkit.setup.layouts import Layout
     from memkit.setup.models import ModelConfig, gpt2_config, llama_config

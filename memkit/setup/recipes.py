@@ -84,17 +84,34 @@ PRECISIONS = {
 TORCH_PRECISIONS = ("fp32", "autocast bf16", "autocast fp16", "pure bf16")
 """The precisions that plain torch runs with one of its own optimizers, so that they can be traced and measured."""
 
-OPTIMIZERS = ("SGD", "SGD momentum", "Adam", "AdamW", "AdamW amsgrad", "Adafactor", "8-bit AdamW")
+OPTIMIZERS = (
+    "SGD", "SGD momentum", "Adam", "AdamW", "AdamW amsgrad", "Adafactor", "Lion", "Muon", "8-bit AdamW", "paged AdamW",
+    "paged 8-bit AdamW", "torchao 8-bit AdamW", "torchao 4-bit AdamW", "torchao FP8 AdamW",
+)  # fmt: skip
+"""torch's, Lion, and those of two libraries: 8-bit and paged ones are bitsandbytes', torchao's say so. Muon takes the
+matrices of the blocks and leaves the rest to AdamW."""
+
 IMPLEMENTATIONS = ("foreach", "for-loop", "fused")
+UNFUSED = ("Adafactor", "Lion", "Muon")
+"""Optimizers that no library offers as one kernel."""
+
+PLACES = ("after backward", "in backward", "on the host", "on the host, gradients too")
+"""Where an optimizer steps: once all gradients are there; on each as soon as it is there, which frees it; on the host,
+for tensors of ``MIN_OFFLOADED`` values and more (torchao's ``CPUOffloadOptimizer``), without and with
+``offload_gradients=True``, which frees each gradient once it is copied."""
+
+MIN_OFFLOADED = 4096
+"""``CPUOffloadOptimizer`` keeps smaller tensors on the card (``minimal_size``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Which states an optimizer keeps per parameter, and how its step is implemented.
+    """Which states an optimizer keeps per parameter, and how and where its step is done.
 
     ``implementation``: torch's ``foreach`` (default on CUDA) works on lists of tensors and holds temporaries
     as large as the parameters; ``for-loop`` (default on the CPU) on one tensor at a time; ``fused`` in one
-    kernel without any. ``block_size`` is the group that shares one float32 scale in an 8-bit state.
+    kernel without any. ``place`` is one of ``PLACES``. ``block_size`` is the group that shares one float32
+    scale in a quantized state; ``None`` is the library's own: 128 in 4-bit states, 256 in others.
 
     Raises: ValueError: an unknown name; an implementation the optimizer lacks.
 
@@ -109,14 +126,28 @@ class OptimizerConfig:
 
     name: str = "AdamW"
     implementation: str = "foreach"
-    block_size: int = 256
+    place: str = "after backward"
+    block_size: int | None = None
 
     def __post_init__(self):
         as_one_of("optimizer name", self.name, OPTIMIZERS)
         as_one_of("implementation", self.implementation, IMPLEMENTATIONS)
-        if self.name == "Adafactor" and self.implementation == "fused":
-            raise ValueError("implementation='fused' is not offered by Adafactor; use 'foreach' or 'for-loop'")
+        as_one_of("place", self.place, PLACES)
+        if self.name in UNFUSED and self.implementation == "fused":
+            raise ValueError(f"implementation='fused' is not offered by {self.name}; use 'foreach' or 'for-loop'")
+        if self.block_size is None:
+            object.__setattr__(self, "block_size", 128 if "4-bit" in self.name else 256)
         as_whole_number("block_size", self.block_size, 1)
+
+    @property
+    def frees_gradients(self) -> bool:
+        """Whether a gradient is freed as soon as it is complete, so that none can be accumulated."""
+        return self.place in ("in backward", "on the host, gradients too")
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the states of all but small tensors are in the host's memory, and the step is done there."""
+        return self.place.startswith("on the host")
 
 
 ADAMW = OptimizerConfig()

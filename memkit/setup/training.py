@@ -6,6 +6,7 @@ same setup, for ``trace_memory`` and ``measure_memory``.
 
 from dataclasses import dataclass, field, replace
 
+from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import ADAMW, FP32, OptimizerConfig, Precision
 from memkit.setup.strategies import NONE, RECOMPUTATIONS, Strategy
@@ -32,9 +33,10 @@ class TrainingSetup:
     ``device`` says whose rules decide what autograd saves. ``uses_fused_norm`` and ``uses_fused_gelu`` choose
     torch's kernels over the same formula written in Python; ``upcasts_logits`` makes a float32 copy of the
     logits before the loss, as many training scripts do. ``sets_grads_to_none``: what ``zero_grad`` does
-    (torch's default is True).
+    (torch's default is True). ``adapter``: LoRA is trained, and nothing else.
 
-    Raises: ValueError: an unknown name, a size out of range, or heads that no CUDA kernel takes.
+    Raises: ValueError: an unknown name, a size out of range, heads that no CUDA kernel takes, a target that the
+    model lacks, or accumulation where the optimizer frees each gradient at once.
 
     >>> from dataclasses import replace
     >>> from memkit import activation_bytes, models
@@ -46,6 +48,7 @@ class TrainingSetup:
     model: ModelConfig
     precision: Precision = FP32
     optimizer: OptimizerConfig = ADAMW
+    adapter: AdapterConfig | None = None
     micro_batch_size: int = 1
     seq_len: int = 1024
     grad_accum_steps: int = 1
@@ -86,8 +89,22 @@ class TrainingSetup:
             raise ValueError(
                 f"seq_len={self.seq_len} is above max_seq_len={self.model.max_seq_len}, the learned positions"
             )
-
+        self._check_optimizer_and_adapter()
         self._check_kernel()
+
+    def _check_optimizer_and_adapter(self) -> None:
+        accumulates = self.grad_accum_steps > 1 or not self.sets_grads_to_none
+        if self.optimizer.frees_gradients and accumulates:
+            raise ValueError(
+                f"optimizer place={self.optimizer.place!r} frees each gradient at once: grad_accum_steps="
+                f"{self.grad_accum_steps}, sets_grads_to_none={self.sets_grads_to_none} keep them; use 1 and True"
+            )
+        if self.adapter is None:
+            return
+        as_kind("adapter", self.adapter, AdapterConfig)
+        layers = linear_layers(self.model)
+        if not set(self.adapter.targets) <= set(layers):
+            raise ValueError(f"adapter targets={self.adapter.targets} are not layers of {self.model.name}: {layers}")
 
     def _check_kernel(self) -> None:
         """CUDA's memory-efficient kernel refuses some heads, and PyTorch has no other one to run then."""

@@ -34,7 +34,7 @@ from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, grouped_products
 from memkit.tracing.libraries import LIBRARIES, Besides, Call, asked
-from memkit.tracing.scratch import SCRATCH
+from memkit.tracing.scratch import BY_NAME, SCRATCH
 from memkit.tracing.without_values import NeedsValues, asks_quietly, program_line, refuse_unseen
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 
@@ -240,9 +240,9 @@ class Tracer(TorchDispatchMode):
         return run
 
     def note_buffers(self, func, args, kwargs) -> None:
-        """Record what a kernel of CUDA takes and gives back before it returns."""
-        if func in self.buffers:
-            self.note_scratch(self.buffers[func](*args, **(kwargs or {})), func, self.place(sys._getframe(2)))
+        """Record what a kernel takes and gives back before it returns."""
+        if size_of := self.buffers.get(func) or BY_NAME.get(self.names.get(func)):
+            self.note_scratch(size_of(*args, **(kwargs or {})), func, self.place(sys._getframe(2)))
 
     def note_scratch(self, stages, func, place: str) -> None:
         """Blocks that stand together, stage by stage."""

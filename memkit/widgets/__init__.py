@@ -20,12 +20,15 @@ Reading order:
 - ``batch_planner``: a global batch in tokens, cut for a card
 - ``question_cards``: pick a choice and read why it is right or wrong
 - ``ledger_search``: the claims that hold a word, by subject and verdict
+- ``state_explorer``: the peak of a step under each optimizer
+- ``adapter_explorer``: LoRA and QLoRA: parameters, bytes, what is kept
 """
 
 from memkit import loaded_when_used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.widgets.adapter_explorer import AdapterExplorer
     from memkit.widgets.allocator_lab import AllocatorLab
     from memkit.widgets.batch_planner import BatchPlanner
     from memkit.widgets.bit_explorer import BitExplorer
@@ -39,6 +42,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.widgets.rounding_lab import RoundingLab
     from memkit.widgets.scaling_labs import OutlierLab, ScalingLab, SpikeFilm
     from memkit.widgets.snapshot_view import SnapshotView
+    from memkit.widgets.state_explorer import StateExplorer
     from memkit.widgets.step_timeline import StepTimeline
 
 __getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

@@ -9,7 +9,8 @@ import torch
 
 from memkit.formula.parameters import Parameter, count_parameters
 from memkit.formula.states import bytes_per_parameter, optimizer_tensors, state_bytes, state_ledger
-from memkit.program.transformer import Transformer, make_optimizer
+from memkit.program.optimizers import FROM_LIBRARIES, make_optimizer
+from memkit.program.transformer import Transformer
 from memkit.setup.models import GPT2_SMALL, TINY_GPT2, TINY_LLAMA
 from memkit.setup.recipes import (
     ADAMW,
@@ -22,6 +23,7 @@ from memkit.setup.recipes import (
     OPTIMIZERS,
     PRECISIONS,
     PURE_BF16,
+    UNFUSED,
     OptimizerConfig,
     Precision,
 )
@@ -31,7 +33,7 @@ OFFERED = [
     (name, implementation)
     for name in OPTIMIZERS
     for implementation in IMPLEMENTATIONS
-    if name != "8-bit AdamW" and (name, implementation) != ("Adafactor", "fused")
+    if name not in (*FROM_LIBRARIES, "Muon") and not (name in UNFUSED and implementation == "fused")
 ]
 SMALL = {
     "GPT-2": replace(TINY_GPT2, num_layers=1, vocab_size=100, max_seq_len=16),

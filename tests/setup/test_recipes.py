@@ -47,12 +47,12 @@ def test_every_recipe_names_its_source():
 def test_an_implementation_is_refused_exactly_where_torch_lacks_it(name, implementation):
     in_torch = {"SGD momentum": "SGD", "AdamW amsgrad": "AdamW"}.get(name, name)
     if not hasattr(torch.optim, in_torch):
-        assert name == "8-bit AdamW"
+        assert name == "Lion" or "8-bit" in name or "torchao" in name or "paged" in name
         return
     parameters = getattr(torch.optim, in_torch).__init__.__annotations__
     torch_has_it = implementation != "fused" or "fused" in parameters
     if torch_has_it:
         assert OptimizerConfig(name=name, implementation=implementation).implementation == implementation
     else:
-        with pytest.raises(ValueError, match="not offered by Adafactor"):
+        with pytest.raises(ValueError, match="not offered by"):
             OptimizerConfig(name=name, implementation=implementation)

@@ -1,0 +1,54 @@
+"""What offloading moves over the link between card and host in one step, and what stays on the host.
+
+A step with the optimizer's states on the host sends every gradient there and every new weight back: 4 B a parameter
+in bf16, whatever the batch is. Offloaded activations go there and back in every micro-batch and grow with it.
+Seconds are bytes divided by the link's rate; what of them hides behind the arithmetic is a measurement.
+"""
+
+from dataclasses import replace
+
+from memkit.formula.activations import blocks_ledger
+from memkit.formula.adapters import trained_parameters
+from memkit.formula.optimizer import trained_precision
+from memkit.formula.parameters import Parameter
+from memkit.formula.states import gradient_tensors, optimizer_tensors, weight_tensors
+from memkit.setup.recipes import MIN_OFFLOADED
+from memkit.setup.strategies import NONE
+from memkit.setup.training import TrainingSetup
+from memkit.units import as_kind
+
+
+def offloaded_parameters(setup: TrainingSetup) -> tuple[Parameter, ...]:
+    """The trained tensors whose states are on the host."""
+    trained = trained_parameters(setup.model, setup.adapter)
+    return tuple(p for p in trained if setup.optimizer.is_on_host and p.count >= MIN_OFFLOADED)
+
+
+def link_bytes(setup: TrainingSetup) -> dict[str, int]:
+    """Bytes that cross the link in one step, by what moves and where to.
+
+    >>> from memkit.setup.models import LLAMA_2_7B
+    >>> from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+    >>> on_host = OptimizerConfig(place="on the host")
+    >>> link_bytes(TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, optimizer=on_host))
+    {'gradients to the host': 13476831232, 'weights to the card': 13476831232}
+    """
+    moved, precision = {}, trained_precision(as_kind("setup", setup, TrainingSetup))
+    parameters = offloaded_parameters(setup)
+    if parameters:
+        gradients = (t for p in parameters for t in gradient_tensors(p, precision))
+        weights = (t for p in parameters for t in weight_tensors(p, precision, setup.adapter))
+        moved["gradients to the host"] = sum(t.num_bytes for t in gradients)
+        moved["weights to the card"] = sum(t.num_bytes for t in weights)
+    if setup.recomputation.scope == "host":
+        kept = setup.grad_accum_steps * blocks_ledger(replace(setup, recomputation=NONE)).num_bytes
+        moved |= {"activations to the host": kept, "activations to the card": kept}
+    return moved
+
+
+def host_bytes(setup: TrainingSetup) -> dict[str, int]:
+    """Bytes that an optimizer on the host keeps there: a copy of weights and gradients, both pinned, and the states."""
+    parameters, precision = offloaded_parameters(setup), trained_precision(setup)
+    states = (t for p in parameters for t in optimizer_tensors(p, precision, setup.optimizer))
+    moved = list(link_bytes(replace(setup, recomputation=NONE)).values()) or [0, 0]
+    return {"weights": moved[1], "gradients": moved[0], "optimizer_states": sum(t.num_bytes for t in states)}

@@ -1,0 +1,151 @@
+"""The optimizer of a setup: torch's own, Lion in fifteen lines, torchao's and bitsandbytes' where they are installed.
+
+What each keeps is ``memkit.formula.states``; what its step allocates, ``memkit.formula.optimizer``.
+"""
+
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+
+import torch
+from torch import Tensor, nn
+
+from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
+from memkit.setup.recipes import OptimizerConfig
+from memkit.setup.training import TrainingSetup
+
+FROM_LIBRARIES = {
+    "8-bit AdamW": ("bitsandbytes.optim", "AdamW8bit"),
+    "paged AdamW": ("bitsandbytes.optim", "PagedAdamW32bit"),
+    "paged 8-bit AdamW": ("bitsandbytes.optim", "PagedAdamW8bit"),
+    "torchao 8-bit AdamW": ("torchao.optim", "AdamW8bit"),
+    "torchao 4-bit AdamW": ("torchao.optim", "AdamW4bit"),
+    "torchao FP8 AdamW": ("torchao.optim", "AdamWFp8"),
+}
+
+
+class Lion(torch.optim.Optimizer):
+    """The sign of a mean of gradients, and one state (Chen et al. 2023, arXiv:2302.06675, program 1)."""
+
+    def __init__(self, parameters: Iterable, lr: float = 1e-4, betas=(0.9, 0.99), weight_decay=0.0, foreach=True):
+        super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "foreach": foreach})
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for group in self.param_groups:
+            weights = [p for p in group["params"] if p.grad is not None]
+            for p in weights:
+                if not self.state[p]:
+                    self.state[p]["exp_avg"] = torch.zeros_like(p)
+            lists = [weights] if group["foreach"] else [[p] for p in weights]
+            for some in lists:
+                self.update(some, group["lr"], *group["betas"], group["weight_decay"])
+
+    def update(self, weights: list[Tensor], lr: float, beta1: float, beta2: float, weight_decay: float) -> None:
+        """All of these at once, with one temporary like each."""
+        means, gradients = [self.state[p]["exp_avg"] for p in weights], [p.grad for p in weights]
+        torch._foreach_mul_(weights, 1 - lr * weight_decay)
+        directions = torch._foreach_lerp(means, gradients, 1 - beta1)
+        torch._foreach_sign_(directions)
+        torch._foreach_add_(weights, directions, alpha=-lr)
+        torch._foreach_lerp_(means, gradients, 1 - beta2)
+
+
+class Steps:
+    """Optimizers that step one after another; with none, the steps were done in the backward."""
+
+    def __init__(self, *optimizers: torch.optim.Optimizer):
+        self.optimizers = optimizers
+
+    def step(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none)
+
+
+def make_optimizer(config: OptimizerConfig, parameters: Iterable, lr: float = 3e-4) -> torch.optim.Optimizer | Steps:
+    """The optimizer of an ``OptimizerConfig``. Muon wants parameters by name: it takes the matrices of ``blocks``.
+
+    Raises: ValueError: Muon without names. ImportError: the optimizer's library is not there.
+    """
+    how = {"fused": True} if config.implementation == "fused" else {"foreach": config.implementation == "foreach"}
+    if config.name in FROM_LIBRARIES:
+        return from_library(config.name)(parameters, lr=lr)
+    match config.name:
+        case "SGD":
+            return torch.optim.SGD(parameters, lr=lr, **how)
+        case "SGD momentum":
+            return torch.optim.SGD(parameters, lr=lr, momentum=0.9, **how)
+        case "AdamW amsgrad":
+            return torch.optim.AdamW(parameters, lr=lr, amsgrad=True, **how)
+        case "Lion":
+            return Lion(parameters, lr=lr, **how)
+        case "Muon":
+            return muon_and_adamw(parameters, lr, how)
+    return getattr(torch.optim, config.name)(parameters, lr=lr, **how)
+
+
+def from_library(name: str) -> type[torch.optim.Optimizer]:
+    """An optimizer's class from the library that has it. Raises: ImportError: the library is not there."""
+    module, kind = FROM_LIBRARIES[name]
+    try:
+        return getattr(import_module(module), kind)
+    except ImportError as error:
+        raise ImportError(f"optimizer {name!r} is {module}.{kind}: pip install {module.partition('.')[0]}") from error
+
+
+def muon_and_adamw(named: Iterable[tuple[str, nn.Parameter]], lr: float, how: dict) -> Steps:
+    """Muon for the matrices of the blocks, AdamW for tables, head, norms and biases."""
+    named = list(named)
+    if not all(isinstance(item, tuple) for item in named):
+        raise ValueError("Muon takes model.named_parameters(): which matrix is a hidden layer's is in its name")
+    hidden = [p for name, p in named if p.ndim == 2 and name.startswith("blocks.")]
+    rest = [p for name, p in named if p.ndim != 2 or not name.startswith("blocks.")]
+    optimizers = [torch.optim.Muon(hidden, lr=lr)] if hidden else []
+    return Steps(*optimizers, *([torch.optim.AdamW(rest, lr=lr, **how)] if rest else []))
+
+
+def step_in_backward(config: OptimizerConfig, named: Iterable[tuple[str, nn.Parameter]]) -> Steps:
+    """An optimizer for each parameter, which steps as soon as the gradient is there and frees it."""
+    optimizers = {p: make_optimizer(config, [(name, p)] if config.name == "Muon" else [p]) for name, p in named}
+
+    def step_and_free(parameter: nn.Parameter) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in optimizers:
+        parameter.register_post_accumulate_grad_hook(step_and_free)
+    return Steps()
+
+
+def make_step_optimizer(setup: TrainingSetup, named: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer | Steps:
+    """The setup's optimizer for the parameters that are trained, ``SixteenBitAdamW`` where the precision needs it.
+
+    Gradients wider than the weights are asked of autograd by ``grad_dtype``. Without parameters nothing is made, but
+    what no program here runs is refused.
+
+    Raises: ValueError: no optimizer here keeps the copies that the precision wants, or steps on the host.
+    """
+    precision, optimizer = setup.precision, setup.optimizer
+    trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
+    copies = (precision.master_dtype, precision.remainder_dtype, precision.main_gradient_dtype)
+    if optimizer.is_on_host:
+        raise ValueError(f"optimizer place={optimizer.place!r} is a formula only: torchao's needs a CUDA card")
+    is_plain = precision.weight_dtype == precision.gradient_dtype and not any((*copies, precision.state_dtype))
+    if is_plain or setup.adapter is not None:
+        if not trained:
+            return Steps()
+        if optimizer.place == "in backward":
+            return step_in_backward(optimizer, trained.items())
+        return make_optimizer(optimizer, trained.items() if optimizer.name == "Muon" else trained.values())
+    write = {(True, False): "master", (False, True): "kahan"}.get((bool(copies[0]), bool(copies[1])))
+    is_known = write is not None and optimizer.name == "AdamW" and optimizer.place == "after backward"
+    if not is_known or precision.state_dtype or precision.weight_dtype != "bfloat16":
+        raise ValueError(f"precision {precision.name!r} with {optimizer.name} is a formula only")
+    for parameter in trained.values():
+        parameter.grad_dtype = getattr(torch, precision.gradient_dtype)
+    if not trained:
+        return Steps()
+    return SixteenBitAdamW(trained.values(), write=write, copies_gradients=bool(precision.main_gradient_dtype))

@@ -1,0 +1,113 @@
+"""The adapter explorer: rank and targets of LoRA → parameters, bytes, kept activations, and the peak beside others."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+from memkit.formula.activations import block_ledger
+from memkit.formula.adapters import count_adapter_parameters
+from memkit.formula.estimate import estimate_memory
+from memkit.formula.parameters import count_parameters
+from memkit.formula.states import state_bytes
+from memkit.hardware.cards import CARDS
+from memkit.pictures.choices import ChoicesPicture
+from memkit.setup.adapters import AdapterConfig
+from memkit.setup.models import PUBLISHED_MODELS
+from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.timeline import Instant
+from memkit.units import format_bytes, format_count
+from memkit.widgets.panel import Number, Panel, View, choice
+
+TARGETS = {
+    "query, value": ("query", "value"),
+    "attention": ("query", "key", "value", "output"),
+    "all linear layers": ("query", "key", "value", "output", "gate", "up", "down"),
+}
+WAYS = {
+    "all\nweights": (None, "none"), "LoRA": ("as loaded", "none"), "QLoRA": ("nf4", "none"),
+    "all,\nrecomputed": (None, "full"), "LoRA,\nrecomputed": ("as loaded", "full"),
+    "QLoRA,\nrecomputed": ("nf4", "full"),
+}  # fmt: skip
+"""What the bars show: how the frozen weights are kept (None: nothing is frozen), and the recomputation."""
+
+
+class AdapterExplorer(Panel):
+    """Model, rank, targets, the adapters' dtype, batch, sequence and card → six ways to fine-tune."""
+
+    def __init__(self, **values):
+        self.bars = ChoicesPicture(len(WAYS))
+        models = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qkv]
+        controls = {
+            "model": choice("Model", models, "Llama-2-7B"),
+            "targets": choice("Beside", list(TARGETS), "attention"),
+            "rank": Number("Rank", 16, low=1, high=256),
+            "dtype": choice("Adapters in", ["float32", "bfloat16"], "float32"),
+            "micro_batch_size": Number("Micro-batch", 4, low=1, high=32),
+            "seq_len": choice("Sequence", [512, 1024, 2048, 4096], 2048),
+            "card": choice("Card", list(CARDS), "RTX 4090"),
+        }
+        super().__init__(controls, **values)
+
+    def view(
+        self, model: str, targets: str, rank: int, dtype: str, micro_batch_size: int, seq_len: int, card: str
+    ) -> View:  # fmt: skip
+        """The peak of each way as a bar; the words are about the adapters and what they leave to be kept."""
+        for name, value, allowed in (
+            ("model", model, PUBLISHED_MODELS), ("targets", targets, TARGETS), ("card", card, CARDS),
+        ):  # fmt: skip
+            if not isinstance(value, str) or value not in allowed:
+                raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+        config, capacity = PUBLISHED_MODELS[model], CARDS[card].memory_bytes
+        full = TrainingSetup(
+            model=config, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=seq_len,
+            micro_batch_size=micro_batch_size,
+        )  # fmt: skip
+        adapter = AdapterConfig(rank=rank, targets=TARGETS[targets], dtype=dtype)
+        peaks = {name: peak_of(in_this_way(full, adapter, *way)) for name, way in WAYS.items()}
+        count = count_adapter_parameters(config, adapter)
+        title = f"{model}, LoRA of rank {rank} beside {targets}: {format_count(count)} trained parameters"
+        subtitle = f"{micro_batch_size} × {seq_len} tokens, weights and arithmetic in bfloat16; dashed: {card}"
+        self.bars.redraw(list(peaks.values()), list(WAYS), -1, capacity, title, subtitle)
+        states = state_bytes(config, PURE_BF16, full.optimizer, adapter)
+        trained = states["gradients"] + states["optimizer_states"]
+        share = f"{count / count_parameters(config):.2%}"
+        trains = (
+            f"{count:,} parameters are trained, {share} of {format_count(count_parameters(config))}: their gradients "
+            f"and states take {format_bytes(trained)}."
+        )
+        keeps = (
+            f"A block keeps {kept(full, adapter):.1f} bytes per token and hidden unit, {kept(full):.1f} with all "
+            f"weights trained: frozen weights want no input kept, but the gradient passes through them, and float32 "
+            "adapters keep a cast of their input each."
+        )
+        words = (trains, keeps, fitting(peaks, capacity, card))
+        table = [("way", "peak", "weights", "activations")]
+        for name, peak in peaks.items():
+            sizes = (peak.total_bytes, peak.weights, peak.activations)
+            table.append((name.replace("\n", " "), *map(format_bytes, sizes)))
+        return View(png=self.bars.png(), alt=self.bars.alt, words=words, table=tuple(table))
+
+
+def in_this_way(full: TrainingSetup, adapter: AdapterConfig, base: str | None, recomputation: str) -> TrainingSetup:
+    """The setup with the adapter on such a base, or with all weights trained."""
+    chosen = None if base is None else replace(adapter, base=base)
+    return replace(full, adapter=chosen, recomputation=recomputation)
+
+
+def kept(setup: TrainingSetup, adapter: AdapterConfig | None = None) -> float:
+    """Bytes per token and hidden unit that a block keeps."""
+    return block_ledger(replace(setup, adapter=adapter)).per_sbh
+
+
+@lru_cache(maxsize=256)
+def peak_of(setup: TrainingSetup) -> Instant:
+    """The peak of a step whose states exist."""
+    return estimate_memory(setup).for_step(2).peak
+
+
+def fitting(peaks: dict[str, Instant], capacity: int, card: str) -> str:
+    """Which ways fit the card."""
+    fit = [name.replace("\n", " ") for name, peak in peaks.items() if peak.total_bytes <= capacity]
+    if not fit:
+        return f"None of the six fits the {card} ({format_bytes(capacity)})."
+    return f"On the {card} ({format_bytes(capacity)}, context apart) fit: {'; '.join(fit)}."

@@ -1,0 +1,112 @@
+"""The state explorer: the peak of one step under each optimizer, by where it steps and what is trained."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+from memkit.formula.estimate import estimate_memory
+from memkit.formula.offload import host_bytes, link_bytes
+from memkit.formula.states import state_bytes
+from memkit.hardware.cards import CARDS
+from memkit.pictures.choices import ChoicesPicture
+from memkit.setup.adapters import AdapterConfig
+from memkit.setup.models import PUBLISHED_MODELS
+from memkit.setup.recipes import IMPLEMENTATIONS, PLACES, PRECISIONS, UNFUSED, OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.timeline import Instant, where
+from memkit.units import format_bytes
+from memkit.widgets.panel import Number, Panel, View, choice
+
+SHOWN = {
+    "SGD": "SGD", "SGD momentum": "SGD\nmomentum", "AdamW": "AdamW", "Adafactor": "Adafactor", "Lion": "Lion",
+    "Muon": "Muon", "8-bit AdamW": "8-bit\nAdamW", "torchao 4-bit AdamW": "4-bit\nAdamW", "paged AdamW": "paged\nAdamW",
+}  # fmt: skip
+TRAINED = {"all weights": None, "LoRA, rank 16, attention": 16, "LoRA, rank 64, attention": 64}
+
+
+class StateExplorer(Panel):
+    """Model, precision, optimizer, its implementation and place, trained share, batch and card → peaks."""
+
+    def __init__(self, **values):
+        self.bars = ChoicesPicture(len(SHOWN))
+        models = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qkv]
+        controls = {
+            "model": choice("Model", models, "Llama-2-7B"),
+            "precision": choice("Precision", list(PRECISIONS), "pure bf16"),
+            "optimizer": choice("Optimizer", list(SHOWN), "AdamW"),
+            "implementation": choice("Its step", list(IMPLEMENTATIONS), "foreach"),
+            "place": choice("It steps", list(PLACES), PLACES[0]),
+            "trained": choice("Trained", list(TRAINED), "all weights"),
+            "micro_batch_size": Number("Micro-batch", 1, low=1, high=32),
+            "seq_len": choice("Sequence", [512, 1024, 2048, 4096], 512),
+            "card": choice("Card", list(CARDS), "A100 SXM 80 GB"),
+        }
+        super().__init__(controls, **values)
+
+    def view(
+        self, model: str, precision: str, optimizer: str, implementation: str, place: str, trained: str,
+        micro_batch_size: int, seq_len: int, card: str,
+    ) -> View:  # fmt: skip
+        """Each optimizer's peak as a bar; the words are about the chosen one."""
+        for name, value, allowed in (
+            ("model", model, PUBLISHED_MODELS), ("precision", precision, PRECISIONS), ("optimizer", optimizer, SHOWN),
+            ("trained", trained, TRAINED), ("card", card, CARDS),
+        ):  # fmt: skip
+            if not isinstance(value, str) or value not in allowed:
+                raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+        rank = TRAINED[trained]
+        setup = TrainingSetup(
+            model=PUBLISHED_MODELS[model], precision=PRECISIONS[precision], micro_batch_size=micro_batch_size,
+            seq_len=seq_len, recomputation="full", adapter=AdapterConfig(rank=rank) if rank else None,
+            optimizer=OptimizerConfig(name=optimizer, implementation=implementation, place=place),
+        )  # fmt: skip
+        setups = {name: with_optimizer(setup, name) for name in SHOWN}
+        peaks = {name: peak_of(one) for name, one in setups.items()}
+        capacity = CARDS[card].memory_bytes
+        title = f"{model}, {precision}, {trained}: the peak under each optimizer"
+        subtitle = f"{micro_batch_size} × {seq_len} tokens, full recomputation; steps {place}; dashed: {card}"
+        names = list(SHOWN)
+        self.bars.redraw(
+            list(peaks.values()), list(SHOWN.values()), names.index(optimizer), capacity, title, subtitle
+        )
+        table = [("optimizer", "peak", "at", "states on the card")]
+        for name, peak in peaks.items():
+            states = format_bytes(peak.optimizer_states)
+            table.append((name, format_bytes(peak.total_bytes), where(peak), states))
+        words = in_words(setups[optimizer], peaks[optimizer], CARDS[card])
+        return View(png=self.bars.png(), alt=self.bars.alt, words=words, table=tuple(table))
+
+
+def with_optimizer(setup: TrainingSetup, name: str) -> TrainingSetup:
+    """The setup with another optimizer; one that has no fused kernel steps in torch's ``foreach`` way."""
+    implementation, place = setup.optimizer.implementation, setup.optimizer.place
+    if name in UNFUSED and implementation == "fused":
+        implementation = "foreach"
+    if name == "Adafactor" and place == "in backward":
+        place = "after backward"
+    return replace(setup, optimizer=OptimizerConfig(name=name, implementation=implementation, place=place))
+
+
+@lru_cache(maxsize=256)
+def peak_of(setup: TrainingSetup) -> Instant:
+    """The peak of a step whose states exist."""
+    return estimate_memory(setup).for_step(2).peak
+
+
+def in_words(setup: TrainingSetup, peak: Instant, card) -> tuple[str, ...]:
+    """Which part is the largest, what the states cost a parameter, and what an optimizer on the host moves."""
+    optimizer = setup.optimizer
+    parts = {part.replace("_", " "): size for part, size in peak.parts.items()}
+    largest = max(parts, key=parts.get)
+    states = state_bytes(setup.model, setup.precision, optimizer, setup.adapter)
+    fits = "fits on" if peak.total_bytes <= card.memory_bytes else "does not fit on"
+    own = f"{optimizer.name}: peak {format_bytes(peak.total_bytes)} at the {where(peak)}, which {fits} the {card.name}"
+    own = f"{own}; the largest part is {largest}, {format_bytes(parts[largest])}."
+    words = [own, f"Its states on the card: {format_bytes(states['optimizer_states'])}."]
+    moved = link_bytes(setup)
+    if optimizer.is_on_host and moved:
+        each = max(moved.values())
+        words.append(
+            f"A step moves {format_bytes(each)} each way over the link, {each / card.pcie_bytes_per_s:.2f} s by its "
+            f"data sheet; the host holds {format_bytes(sum(host_bytes(setup).values()))}."
+        )
+    return tuple(words)
