@@ -22,10 +22,11 @@ from memkit.measuring.card_formats import cast_overflows, product_errors
 from memkit.measuring.eight_bit_products import time_products
 from memkit.measuring.gpu import give_back, usable_bytes
 from memkit.measuring.measure import measure_memory
+from memkit.program.optimizers import FROM_LIBRARIES
 from memkit.program.small_programs import KERNELS, attention_build, autocast_build
 from memkit.program.transformer import training_build
 from memkit.setup.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2, TINY_LLAMA
-from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16
+from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline
 from memkit.tracing.trace import trace_memory
@@ -242,6 +243,29 @@ def record_fp8_products(device: str) -> Measured:
     return Measured(numbers=numbers)
 
 
+def record_optimizer_steps(device: str) -> Measured:
+    """Peak bytes and least seconds of a step under each optimizer; on a CPU of torch's own, at tiny sizes."""
+    names = ("AdamW", "Lion") if device == "cpu" else ("AdamW", "Lion", "Muon", *FROM_LIBRARIES)
+    model, seq_len = (TINY_LLAMA, 16) if device == "cpu" else (GPT2_SMALL, 512)
+    setup = TrainingSetup(model=model, precision=PURE_BF16, seq_len=seq_len, device=device)
+    numbers = {}
+    for name in names:
+        step = training_build(replace(setup, optimizer=OptimizerConfig(name=name)))()
+        slug = name.lower().replace(" ", "_").replace("-", "_")
+        step()  # makes states, compiles kernels
+        seconds = []
+        for _ in range(3):
+            start = perf_counter()
+            step().item()
+            seconds.append(perf_counter() - start)
+        numbers[f"{slug}_step_seconds"] = min(seconds)
+        if device == "cuda":
+            numbers[f"{slug}_peak_bytes"] = torch.cuda.max_memory_allocated()
+        del step
+        give_back()
+    return Measured(numbers=numbers)
+
+
 MEASUREMENTS: dict[tuple[str, str], Callable[[str], Measured]] = {
     ("01", "card"): record_card,
     ("01", "bandwidth"): record_bandwidth,
@@ -253,6 +277,7 @@ MEASUREMENTS: dict[tuple[str, str], Callable[[str], Measured]] = {
     ("06", "fp8_products"): record_fp8_products,
     ("07", "context"): record_context,
     ("07", "cublas_workspace"): record_cublas_workspace,
+    ("08", "optimizer_steps"): record_optimizer_steps,
 }
 
 

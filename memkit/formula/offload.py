@@ -25,7 +25,7 @@ def offloaded_parameters(setup: TrainingSetup) -> tuple[Parameter, ...]:
 
 
 def link_bytes(setup: TrainingSetup) -> dict[str, int]:
-    """Bytes that cross the link in one step, by what moves and where to.
+    """Bytes that cross the link in one step, by what moves and where to; gradients leave in every micro-batch.
 
     >>> from memkit.setup.models import LLAMA_2_7B
     >>> from memkit.setup.recipes import PURE_BF16, OptimizerConfig
@@ -38,7 +38,7 @@ def link_bytes(setup: TrainingSetup) -> dict[str, int]:
     if parameters:
         gradients = (t for p in parameters for t in gradient_tensors(p, precision))
         weights = (t for p in parameters for t in weight_tensors(p, precision, setup.adapter))
-        moved["gradients to the host"] = sum(t.num_bytes for t in gradients)
+        moved["gradients to the host"] = setup.grad_accum_steps * sum(t.num_bytes for t in gradients)
         moved["weights to the card"] = sum(t.num_bytes for t in weights)
     if setup.recomputation.scope == "host":
         kept = setup.grad_accum_steps * blocks_ledger(replace(setup, recomputation=NONE)).num_bytes
@@ -50,5 +50,5 @@ def host_bytes(setup: TrainingSetup) -> dict[str, int]:
     """Bytes that an optimizer on the host keeps there: a copy of weights and gradients, both pinned, and the states."""
     parameters, precision = offloaded_parameters(setup), trained_precision(setup)
     states = (t for p in parameters for t in optimizer_tensors(p, precision, setup.optimizer))
-    moved = list(link_bytes(replace(setup, recomputation=NONE)).values()) or [0, 0]
+    moved = list(link_bytes(replace(setup, recomputation=NONE, grad_accum_steps=1)).values()) or [0, 0]
     return {"weights": moved[1], "gradients": moved[0], "optimizer_states": sum(t.num_bytes for t in states)}

@@ -70,9 +70,8 @@ def steps_of(timeline: MemoryTimeline, step: int) -> tuple[dict[str, list[int]],
     if not timeline.events:
         raise ValueError(f"this {timeline.source} timeline carries no events to draw")
     runs, start, number = [], 0, 0
-    for phase, events in groupby(timeline.events, key=lambda event: event.phase):
+    for (number, phase), events in groupby(timeline.events, key=lambda event: (event.step, event.phase)):
         end = start + len(list(events))
-        number += phase == "forward" and (not runs or runs[-1][0] not in ("forward", "backward"))
         runs.append((phase, start, end, number))
         start = end
     chosen = [(phase, start, end) for phase, start, end, number in runs if number == step and phase != "init"]

@@ -18,6 +18,7 @@ Reading order:
 - ``chapter_05``: gradient accumulation, equal to the big batch, and its price
 - ``chapter_06``: what eight bits hold, and what they save
 - ``chapter_07``: reading memory and running out of it
+- ``chapter_08``: states in few bits, adapters, offload
 - ``chapter_11``: cards, and what inference keeps
 """
 

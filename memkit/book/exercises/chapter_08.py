@@ -1,0 +1,116 @@
+"""The exercises of chapter 08: states in few bits, adapters, offload."""
+
+from memkit.book.exercises import ChoiceExercise, FunctionExercise, NumberExercise
+from memkit.formula.adapters import count_adapter_parameters
+from memkit.formula.states import ADAM_MOMENTS
+from memkit.setup.adapters import AdapterConfig
+from memkit.setup.models import LLAMA_3_8B
+
+VALUES = 4096 * 11008
+LLAMA_2_7B_PARAMETERS = 6_738_415_616
+BLOCK = 256
+
+
+def lora_bytes(base, adapters, width):
+    """Weights of the base in bf16; of the adapters weights, gradients and Adam's two states, all of one width."""
+    return 2 * base + 4 * width * adapters
+
+
+EXERCISES = (
+    NumberExercise(
+        id="8.1",
+        title="A matrix under 8-bit AdamW",
+        right=len(ADAM_MOMENTS) * (VALUES + 4 * VALUES // BLOCK),
+        unit="B",
+        because="Two codes of one byte, and a float32 scale for each 256 of them: 2.03 B a parameter.",
+        mistakes=(
+            (VALUES, "That is one byte a parameter. Adam keeps two states."),
+            (2 * VALUES, "The codes are right. Each block of 256 has a float32 scale as well."),
+            (VALUES + 4 * VALUES // BLOCK, "That is one state with its scales; Adam keeps two."),
+            (
+                2 * VALUES + 4 * VALUES // BLOCK,
+                "Each of the two states has scales of its own, or a scale is a float32: 4 bytes, not two.",
+            ),
+            (8 * VALUES, "That is AdamW in float32: 4 bytes, twice."),
+            (4 * VALUES, "That is AdamW in bfloat16: 2 bytes, twice."),
+            (2 * (VALUES + VALUES // BLOCK), "A scale is a float32: 4 bytes, not one."),
+        ),
+    ),
+    NumberExercise(
+        id="8.2",
+        title="Adapters beside grouped heads",
+        right=count_adapter_parameters(LLAMA_3_8B, AdapterConfig(rank=16, targets=("query", "value"))),
+        unit="parameters",
+        because="32 · 16 · ((4,096 + 4,096) + (4,096 + 1,024)): the value projection has 8 heads of 128, not 32.",
+        mistakes=(
+            (8_388_608, "You gave the value projection 4,096 outputs. Grouped heads: 8 · 128 = 1,024."),
+            (212_992, "That is one layer. There are 32."),
+            (
+                4_194_304,
+                "That is the query's projection alone; or A alone, r · in, beside both, where B has out · r as well.",
+            ),
+            (2_621_440, "You counted only one of the two projections, the value's."),
+            (13_631_488, "That is rank 32, or each matrix twice: A has r · in values, B has out · r."),
+            (3_407_872, "That is rank 8."),
+            (671_088_640, "That is W itself, query and value: in · out. An adapter has r · (in + out)."),
+        ),
+    ),
+    ChoiceExercise(
+        id="8.3",
+        title="What a frozen layer keeps",
+        right="c",
+        accepted=("C", "(c)", "c."),
+        because="The weight's gradient was the only one to want the input; the input's gradient wants the weight.",
+        mistakes=(
+            ("a", "The loss must still reach the adapters of all blocks below: the gradient goes through."),
+            ("b", "The weight is needed: the gradient of the input is the gradient of the output times W."),
+            ("d", "A gradient that nobody applies is not computed: requires_grad is False."),
+        ),
+    ),
+    FunctionExercise(
+        id="8.4",
+        title="Repair: an estimator of LoRA",
+        right=lora_bytes,
+        accepted=(lambda base, adapters, width: base * 2 + adapters * (width + width + 2 * width),),
+        probes=((6_738_415_616, 16_777_216, 4), (8_030_261_248, 6_815_744, 2), (10, 1, 4)),
+        tolerance=1e-9,
+        because="Frozen weights cost their own bytes and nothing else; there is no master copy.",
+        mistakes=(
+            (lambda base, adapters, width: 2 * base + 16 * adapters, "16 bytes are float32; width says which it is."),
+            (lambda base, adapters, width: 2 * base + 12 * adapters, "The broken version: 12 whatever the width."),
+            (lambda base, adapters, width: 4 * base + 4 * width * adapters, "The base is bfloat16, 2 bytes, and has no gradient."),
+            (lambda base, adapters, width: 2 * base + 3 * width * adapters, "Weight, gradient and two states are four, not three."),
+            (lambda base, adapters, width: 2 * base + 2 * width * adapters, "Adam's two states are missing, or the weight and gradient."),
+            (lambda base, adapters, width: 4 * width * adapters, "The frozen weights are still in memory."),
+            (lambda base, adapters, width: 2 * base, "The adapters' own tensors are missing."),
+        ),
+    ),
+    NumberExercise(
+        id="8.5",
+        title="Over the link",
+        right=4 * LLAMA_2_7B_PARAMETERS,
+        tolerance=0.005,
+        because="2 B a parameter to the host as gradients, 2 B back as weights, whatever the batch is.",
+        mistakes=(
+            (2 * LLAMA_2_7B_PARAMETERS, "That is one direction. Gradients go there, new weights come back."),
+            (8 * LLAMA_2_7B_PARAMETERS, "4 B a value is float32. Here weights and gradients are bfloat16."),
+            (LLAMA_2_7B_PARAMETERS, "That is a count of values; each has 2 bytes, and both directions count."),
+            (0, "The step is done on the host: it needs the gradients, and the card needs the new weights."),
+            (12 * LLAMA_2_7B_PARAMETERS, "The states stay on the host and never cross the link."),
+            (6 * LLAMA_2_7B_PARAMETERS, "Weights need not go to the host: their copy is there already."),
+            (16 * LLAMA_2_7B_PARAMETERS, "That is what stands on card and host in float32, not what moves."),
+        ),
+    ),
+    ChoiceExercise(
+        id="8.6",
+        title="Which rows go together",
+        right="b",
+        accepted=("B", "(b)", "b."),
+        because="With the optimizer in the backward no two gradients stand together; nothing can be added to them.",
+        mistakes=(
+            ("a", "The states are there in any case. What is freed at once?"),
+            ("c", "Recomputation is about activations and goes with every optimizer."),
+            ("d", "bfloat16 is a matter of dtype; a hook does not mind it."),
+        ),
+    ),
+)
