@@ -100,8 +100,7 @@ class Backward:
         """The first operation of a checkpointed region lets go of what the region held."""
         region = node.region
         if region is not None and node is region.operations[0]:
-            for storage in (*(value.storage for value in region.arguments), region.random_state):
-                self.tape.release(storage)
+            region.let_go(self.tape)
 
     def _release_kept(self, node: Operation) -> None:
         for storage in node.kept:

@@ -22,8 +22,7 @@ NEW, SAME, SUM, FULL = "new", "same", "sum", "full"
 view); that one summed down (a bias); a tensor as large as the output, then summed down (a factor that was broadcast).
 """
 
-FACTORS = ("mm", "addmm", "bmm", "mul")
-"""Operations whose backward wants each of the first two inputs for the gradient of the other."""
+FACTORS = ("mm", "addmm", "bmm", "mul")  # the backward wants each of two inputs for the gradient of the other
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +97,12 @@ class Region:
     operations: list[Operation] = field(default_factory=list)
     saved: list[Storage] = field(default_factory=list)
     is_recomputed: bool = False
+
+    def let_go(self, tape: "Tape") -> None:
+        """Release what it holds."""
+        for storage in (*(value.storage for value in self.arguments), self.random_state):
+            tape.release(storage)
+        self.arguments, self.random_state = (), None
 
 
 class EarlyStop(Exception):
@@ -248,12 +253,9 @@ class Tape:
     def split(self, op: str, value: Value, axes: Sequence[str | int]) -> tuple[Value, ...]:
         """Views of parts of one tensor. The backward joins their gradients in a new tensor."""
         node = self._begin(op, (value,))
-        outs = tuple(
-            self._named(
-                Value(self.count(part), value.dtype, self.hold(value.storage), value.needs_grad, axes=str(part))
-            )
-            for part in axes
-        )
+        like = {"dtype": value.dtype, "needs_grad": value.needs_grad}
+        outs = (Value(self.count(part), storage=self.hold(value.storage), axes=str(part), **like) for part in axes)
+        outs = tuple(self._named(out) for out in outs)
         self._end(node, outs)
         return outs
 
@@ -265,19 +267,16 @@ class Tape:
         return self.run("_to_copy", [value], value.axes or value.count, dtype, name=name)
 
     def cast_weight(self, parameter: Value, dtype: str, name: str = "") -> Value:
-        """Autocast's cast of a parameter, remembered until ``forget_casts``; that of a frozen one is not remembered.
-
-        Source: ``cached_cast`` in aten/src/ATen/autocast_mode.cpp, which asks for ``requires_grad``.
-        """
+        """Autocast's cast of a parameter, remembered until ``forget_casts`` if it is trained (``cached_cast``, C++)."""
         if parameter.dtype == dtype:
             return parameter
-        if parameter not in self.weight_casts:
+        cast = self.weight_casts.get(parameter)
+        if cast is None:
             cast = self.run("_to_copy", [parameter], parameter.axes or parameter.count, dtype, name=name)
             cast.storage.is_cast = True
-            if not parameter.needs_grad:
-                return cast
-            self.weight_casts[parameter] = cast
-        return self.weight_casts[parameter]
+            if parameter.needs_grad:
+                self.weight_casts[parameter] = cast
+        return cast
 
     def forget_casts(self, parameters: Iterable[Value]) -> None:
         """Autocast is left. The casts of these parameters that an operation keeps stay all the same."""
@@ -291,8 +290,7 @@ class Tape:
     ) -> Value:  # fmt: skip
         """``run(*arguments)``, keeping the arguments and what a policy saves; the backward will run it again."""
         self.op = "checkpoint"
-        num_kept = len(self.kept)
-        region = Region(run, arguments, make_policy, stops_early, self._random_state())
+        region, num_kept = Region(run, arguments, make_policy, stops_early, self._random_state()), len(self.kept)
         for value in arguments:
             self.note(self.hold(value.storage), "checkpoint")
         if region.random_state is not None:
@@ -303,17 +301,11 @@ class Tape:
         out = run(*arguments)
         self._enter(None)
         if not any(node.kept for node in region.operations):  # nothing in it is trained: it is not run again
-            self._let_go(region, num_kept)
+            for storage in self.kept[num_kept:]:
+                storage.kept_by = storage.section = ""
+            del self.kept[num_kept:]
+            region.let_go(self)
         return out
-
-    def _let_go(self, region: Region, num_kept: int) -> None:
-        """Forget what a region has held, and that it was listed as kept."""
-        for storage in self.kept[num_kept:]:
-            storage.kept_by = storage.section = ""
-        del self.kept[num_kept:]
-        for storage in (*(value.storage for value in region.arguments), region.random_state):
-            self.release(storage)
-        region.arguments, region.random_state = (), None
 
     def run_again(self, region: Region) -> None:
         """Run a checkpointed region once more; this time its operations keep what they keep.

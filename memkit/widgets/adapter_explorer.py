@@ -80,7 +80,7 @@ class AdapterExplorer(Panel):
             f"weights trained: frozen weights want no input kept, but the gradient passes through them, and float32 "
             "adapters keep a cast of their input each."
         )
-        words = (trains, keeps, fitting(peaks, capacity, card))
+        words = (trains, keeps, ways_that_fit(peaks, capacity, card))
         table = [("way", "peak", "weights", "activations")]
         for name, peak in peaks.items():
             sizes = (peak.total_bytes, peak.weights, peak.activations)
@@ -105,7 +105,7 @@ def peak_of(setup: TrainingSetup) -> Instant:
     return estimate_memory(setup).for_step(2).peak
 
 
-def fitting(peaks: dict[str, Instant], capacity: int, card: str) -> str:
+def ways_that_fit(peaks: dict[str, Instant], capacity: int, card: str) -> str:
     """Which ways fit the card."""
     fit = [name.replace("\n", " ") for name, peak in peaks.items() if peak.total_bytes <= capacity]
     if not fit:

@@ -78,9 +78,18 @@ EXERCISES = (
         mistakes=(
             (lambda base, adapters, width: 2 * base + 16 * adapters, "16 bytes are float32; width says which it is."),
             (lambda base, adapters, width: 2 * base + 12 * adapters, "The broken version: 12 whatever the width."),
-            (lambda base, adapters, width: 4 * base + 4 * width * adapters, "The base is bfloat16, 2 bytes, and has no gradient."),
-            (lambda base, adapters, width: 2 * base + 3 * width * adapters, "Weight, gradient and two states are four, not three."),
-            (lambda base, adapters, width: 2 * base + 2 * width * adapters, "Adam's two states are missing, or the weight and gradient."),
+            (
+                lambda base, adapters, width: 4 * base + 4 * width * adapters,
+                "The base is bfloat16, 2 bytes, and has no gradient.",
+            ),
+            (
+                lambda base, adapters, width: 2 * base + 3 * width * adapters,
+                "Weight, gradient and two states are four, not three.",
+            ),
+            (
+                lambda base, adapters, width: 2 * base + 2 * width * adapters,
+                "Adam's two states are missing, or the weight and gradient.",
+            ),
             (lambda base, adapters, width: 4 * width * adapters, "The frozen weights are still in memory."),
             (lambda base, adapters, width: 2 * base, "The adapters' own tensors are missing."),
         ),
