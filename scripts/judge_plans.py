@@ -60,7 +60,7 @@ def judged(job: dict) -> dict:
     chosen = found.chosen
     order = lambda plan: (plan.sacrifice, plan.seconds, plan.peak_bytes)
     preferred = [plan for plan in found.missed if chosen is None or order(plan) < order(chosen)]
-    refused = [plan for plan in preferred if "8-bit" not in plan.setup.optimizer.name][:NUM_REFUSED]
+    refused = [plan for plan in preferred if not plan.setup.optimizer.is_on_host][:NUM_REFUSED]
     return job | {
         "chosen": chosen and chosen.name, "formula_bytes": chosen and chosen.peak_bytes,
         "traced_bytes": chosen and chosen.traced_bytes, "fits": chosen is None or chosen.fits,

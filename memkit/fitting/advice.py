@@ -27,7 +27,7 @@ from memkit.fitting.edits import (
 )
 from memkit.fitting.room import fit_on
 from memkit.formula.estimate import estimate_memory
-from memkit.formula.states import MIN_8BIT_VALUES, MOMENTS
+from memkit.formula.states import MIN_8BIT_VALUES, MOMENTS, QUANTIZED
 from memkit.hardware.cards import CARDS
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import FULL, NONE
@@ -138,8 +138,9 @@ def _pure_bf16(setup: TrainingSetup) -> TrainingSetup | None:
 
 def _8_bit(setup: TrainingSetup) -> TrainingSetup | None:
     optimizer = replace(setup.optimizer, name="8-bit AdamW")
-    is_adam = "exp_avg_sq" in MOMENTS.get(setup.optimizer.name, ())
-    return replace(setup, optimizer=optimizer) if is_adam and optimizer != setup.optimizer else None
+    name = setup.optimizer.name
+    is_wide_adam = "exp_avg_sq" in MOMENTS.get(name, ()) and name not in QUANTIZED
+    return replace(setup, optimizer=optimizer) if is_wide_adam else None
 
 
 def _implementation(name: str, instead_of: tuple[str, ...]) -> Callable[[TrainingSetup], TrainingSetup | None]:

@@ -10,7 +10,7 @@ from memkit.fitting.plans import TrainingPlan
 from memkit.setup.strategies import FULL, NONE
 from memkit.units import as_one_of
 
-OPTIM = {"AdamW": "adamw_torch_fused", "8-bit AdamW": "adamw_bnb_8bit", "Adafactor": "adafactor"}
+OPTIM = {"AdamW": "adamw_torch_fused", "torchao 8-bit AdamW": "adamw_torch_8bit"}
 """What the trainer's ``optim`` calls an optimizer."""
 
 
@@ -18,12 +18,10 @@ def plain_code(plan: TrainingPlan, lr: float = 3e-4) -> str:
     """One optimizer step in plain PyTorch."""
     setup, steps = plan.setup, plan.setup.grad_accum_steps
     lines = ["import torch"]
-    lines += ["import bitsandbytes as bnb"] if "8-bit" in setup.optimizer.name else []
     lines += [*checkpoint_lines(plan), ""]
     lines += ["model = model.to(torch.bfloat16)"] if setup.precision.weight_dtype == "bfloat16" else []
-    made = f"torch.optim.AdamW(model.parameters(), lr={lr}, fused=True)"
-    if "8-bit" in setup.optimizer.name:
-        made = f"bnb.optim.AdamW8bit(model.parameters(), lr={lr})"
+    imported, made = optimizer_lines(plan, lr)
+    lines += imported
     loss = f"model(inputs, targets) / {steps}" if steps > 1 else "model(inputs, targets)"
     forward = [f"    loss = {loss}"]
     if setup.precision.uses_autocast:
@@ -31,12 +29,51 @@ def plain_code(plan: TrainingPlan, lr: float = 3e-4) -> str:
         forward = [f"    with {where}:", f"        loss = {loss}"]
     batch = f"micro-batches of {setup.micro_batch_size} × {setup.seq_len}"
     return "\n".join([
-        *lines, f"optimizer = {made}", "", "def step():", f"    for _ in range({steps}):  # {batch}",
+        *lines, *adapter_lines(plan), *made, "", "def step():", f"    for _ in range({steps}):  # {batch}",
         "        inputs, targets = next(batches)",
-        *(f"    {line}" for line in forward), "        loss.backward()", "    optimizer.step()",
-        "    optimizer.zero_grad()",
+        *(f"    {line}" for line in forward), "        loss.backward()",
+        *([] if setup.optimizer.frees_gradients else ["    optimizer.step()", "    optimizer.zero_grad()"]),
         f"    return loss.detach() * {steps}" if steps > 1 else "    return loss.detach()",
     ])  # fmt: skip
+
+
+def optimizer_lines(plan: TrainingPlan, lr: float) -> tuple[list[str], list[str]]:
+    """What is imported for the optimizer, and how it is made."""
+    optimizer = plan.setup.optimizer
+    trained = "[p for p in model.parameters() if p.requires_grad]" if plan.setup.adapter else "model.parameters()"
+    if optimizer.name == "torchao 8-bit AdamW":
+        return ["from torchao.optim import AdamW8bit"], [f"optimizer = AdamW8bit({trained}, lr={lr})"]
+    if optimizer.is_on_host:
+        made = f"optimizer = CPUOffloadOptimizer({trained}, torch.optim.AdamW, fused=True, lr={lr})"
+        return ["from torchao.optim import CPUOffloadOptimizer"], [made]
+    if optimizer.frees_gradients:
+        return [], [
+            f"optimizers = {{p: torch.optim.AdamW([p], lr={lr}, fused=True) for p in {trained}}}", "",
+            "def step_and_free(p):", "    optimizers[p].step()", "    optimizers[p].zero_grad()", "",
+            "for p in optimizers:", "    p.register_post_accumulate_grad_hook(step_and_free)",
+        ]  # fmt: skip
+    return [], [f"optimizer = torch.optim.AdamW({trained}, lr={lr}, fused=True)"]
+
+
+def adapter_lines(plan: TrainingPlan) -> list[str]:
+    """LoRA by peft; QLoRA wants the model loaded in 4 bits."""
+    adapter = plan.setup.adapter
+    if adapter is None:
+        return []
+    lines = ["from peft import LoraConfig, get_peft_model", ""]
+    if adapter.base == "nf4":
+        lines += ["# load the model with quantization_config=BitsAndBytesConfig(load_in_4bit=True,",
+                  '#     bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)']  # fmt: skip
+    targets = tuple(PEFT_NAMES.get(name, name) for name in adapter.targets)
+    config = f"LoraConfig(r={adapter.rank}, lora_alpha={2 * adapter.rank}, target_modules=targets)"
+    return [*lines, f"targets = {list(targets)}", f"model = get_peft_model(model, {config})"]
+
+
+PEFT_NAMES = {
+    "query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj", "gate": "gate_proj", "up": "up_proj",
+    "down": "down_proj", "qkv": "c_attn",
+}  # fmt: skip
+"""What Hugging Face's Llama calls the layers, and GPT-2 its fused one."""
 
 
 def checkpoint_lines(plan: TrainingPlan) -> list[str]:
@@ -59,12 +96,15 @@ def trainer_code(plan: TrainingPlan, name: str = "MODEL") -> str:
     rows = [f"    {key}={value!r}," for key, value in trainer_arguments(plan).items()]
     dtype = plan.setup.precision.weight_dtype
     strategy, notes = plan.setup.recomputation, []
+    if plan.setup.optimizer.place != "after backward":
+        notes += [f"# an optimizer {plan.setup.optimizer.place} has no argument"]
     if strategy not in (NONE, FULL):
-        notes = [f"# gradient_checkpointing runs whole blocks again; {strategy.name!r} has no argument"]
+        notes += [f"# gradient_checkpointing runs whole blocks again; {strategy.name!r} has no argument"]
     return "\n".join([
         "import torch", "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "from trl import SFTConfig, SFTTrainer", "",
-        f'model = AutoModelForCausalLM.from_pretrained("{name}", dtype=torch.{dtype})', *notes, "args = SFTConfig(",
+        f'model = AutoModelForCausalLM.from_pretrained("{name}", dtype=torch.{dtype})', *notes, *adapter_lines(plan),
+        "args = SFTConfig(",
         *rows, ")", f'tokenizer = AutoTokenizer.from_pretrained("{name}")',
         "trainer = SFTTrainer(model, args=args, processing_class=tokenizer, train_dataset=dataset)",
         "trainer.train()",

@@ -15,9 +15,11 @@ from itertools import product
 from memkit.fitting.batch_plan import least_seconds, peak_of
 from memkit.fitting.room import Fit, fit_on
 from memkit.formats.dtypes import dtype_bits
+from memkit.formula.offload import link_bytes
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import Card
 from memkit.recomputation.costs import step_flops
+from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
@@ -28,12 +30,16 @@ from memkit.sharding.traffic import step_traffic
 from memkit.units import aligned_table, as_kind, as_whole_number, format_bytes
 
 SMALL_STATES, ROUNDED = "states in 8 bits", "updates rounded to bf16"
-GIVES_UP = (SMALL_STATES, ROUNDED)
+ADAPTERS_ONLY, FOUR_BITS = "only adapters are trained", "frozen weights in 4 bits"
+GIVES_UP = (SMALL_STATES, ROUNDED, ADAPTERS_ONLY, FOUR_BITS)
 """What a plan may give up besides time, the dearest last."""
 
+ADAMW = OptimizerConfig(implementation="fused")
+IN_BACKWARD, ON_HOST = replace(ADAMW, place="in backward"), OptimizerConfig(place="on the host")
 PRECISIONS = (AUTOCAST_BF16, PURE_BF16)
-OPTIMIZERS = (OptimizerConfig(implementation="fused"), OptimizerConfig(name="8-bit AdamW", implementation="fused"))
+OPTIMIZERS = (ADAMW, OptimizerConfig(name="torchao 8-bit AdamW", implementation="fused"), IN_BACKWARD, ON_HOST)
 STRATEGIES = (NONE, SAVE_ATTENTION, FULL)
+RANK = 16
 NUM_MISSED = 3
 
 
@@ -62,7 +68,11 @@ class TrainingPlan:
     def gives_up(self) -> tuple[str, ...]:
         """Which of ``GIVES_UP``."""
         setup = self.setup
-        given = {SMALL_STATES: "8-bit" in setup.optimizer.name, ROUNDED: setup.precision == PURE_BF16}
+        adapter = setup.adapter
+        given = {
+            SMALL_STATES: "8-bit" in setup.optimizer.name, ROUNDED: setup.precision == PURE_BF16 and adapter is None,
+            ADAPTERS_ONLY: adapter is not None, FOUR_BITS: adapter is not None and adapter.base == "nf4",
+        }  # fmt: skip
         return tuple(words for words in GIVES_UP if given[words])
 
     @property
@@ -78,7 +88,10 @@ class TrainingPlan:
         batch = f"{setup.micro_batch_size} × {setup.grad_accum_steps}"
         kept = "fp32 shards, bf16 inside" if self.layout and self.layout.param_dtype else setup.precision.name
         spread = f", {self.layout.name}" if self.layout else ""
-        return f"{kept}, {setup.optimizer.name}{again}, {batch}{spread}"
+        place = "" if setup.optimizer.place == "after backward" else f" {setup.optimizer.place}"
+        if setup.adapter:
+            kept = f"{'QLoRA' if setup.adapter.base == 'nf4' else 'LoRA'} of rank {setup.adapter.rank}"
+        return f"{kept}, {setup.optimizer.name}{place}{again}, {batch}{spread}"
 
     def is_beaten_by(self, other: "TrainingPlan") -> bool:
         """Whether the other is no worse in bytes, in time and in what it gives up, and better in one."""
@@ -175,14 +188,18 @@ def ways_of(setup: TrainingSetup, layout: Layout | None, num_sequences: int) -> 
     """The combinations that are tried for a window of so many sequences, as (setup, layout)."""
     sizes = [2**power for power in range(num_sequences.bit_length()) if num_sequences % 2**power == 0]
     cuts = [(size, num_sequences // size) for size in sizes if num_sequences // size <= MAX_GRAD_ACCUM_STEPS]
-    optimizers = OPTIMIZERS if layout is None else OPTIMIZERS[:1]
-    for precision, optimizer, strategy, (size, steps) in product(PRECISIONS, optimizers, STRATEGIES, cuts):
+    trained = product(PRECISIONS, OPTIMIZERS if layout is None else OPTIMIZERS[:1], (None,))
+    lora = AdapterConfig(rank=RANK, targets=linear_layers(setup.model))
+    adapters = product((PURE_BF16,), (ADAMW,), (lora, replace(lora, base="nf4")) if layout is None else ())
+    for (precision, optimizer, adapter), strategy, (size, steps) in product((*trained, *adapters), STRATEGIES, cuts):
+        if optimizer.frees_gradients and steps > 1:
+            continue
         spread = layout
         if layout and layout.is_fully_sharded and precision.uses_autocast:  # FSDP2 casts what it gathers
             precision, spread = FP32, replace(layout, param_dtype=precision.compute_dtype)
         yield replace(
-            setup, precision=precision, optimizer=optimizer, recomputation=strategy, micro_batch_size=size,
-            grad_accum_steps=steps,
+            setup, precision=precision, optimizer=optimizer, adapter=adapter, recomputation=strategy,
+            micro_batch_size=size, grad_accum_steps=steps,
         ), spread  # fmt: skip
 
 
@@ -201,16 +218,23 @@ def as_high(setup: TrainingSetup) -> TrainingSetup:
 def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> float:
     """Seconds of a step on paper, nothing hidden behind anything.
 
-    The passes and what runs again, by the card's rates; what is sent, by the rate of its links, or of PCIe where it
-    has none; what an offloaded rank brings from the host, for each forward and backward, and takes back.
+    The passes and what runs again, by the card's rates; a frozen weight has no gradient, so two passes and not three;
+    4-bit weights are made 16-bit ones for each pass. Then what is sent, by the rate of the links, or of PCIe where
+    there are none, and what goes to the host and back.
     """
     computed = setup if layout is None or not layout.param_dtype else replace(setup, precision=PURE_BF16)
-    seconds = least_seconds(computed, card) * (1 + step_flops(computed).overhead)
+    passes = 3 * (1 + step_flops(computed).overhead) - (setup.adapter is not None)
+    seconds = least_seconds(computed, card) * passes / 3
+    num_parameters, weight_bits = count_parameters(setup.model), dtype_bits(setup.precision.weight_dtype)
+    if setup.adapter and setup.adapter.base == "nf4":
+        unpacked = num_parameters * (4 + weight_bits) // 8  # read, and written
+        seconds += setup.grad_accum_steps * passes * unpacked / card.memory_bandwidth
+    seconds += sum(link_bytes(setup).values()) / card.pcie_bytes_per_s
     if layout is None:
         return seconds
     seconds += step_traffic(setup, layout).seconds(card.link_bytes_per_s or card.pcie_bytes_per_s)
     if layout.offloads:
-        share = count_parameters(setup.model) * dtype_bits(setup.precision.weight_dtype) // 8 // layout.dp_size
+        share = num_parameters * weight_bits // 8 // layout.dp_size
         seconds += 3 * setup.grad_accum_steps * share / card.pcie_bytes_per_s
     return seconds
 
@@ -232,5 +256,5 @@ def traced_bytes(setup: TrainingSetup, layout: Layout | None) -> int | None:
             return trace_memory(training_build(setup)).for_step(2).peak_bytes
         with one_rank_of(layout.world_size):
             return trace_memory(sharded_build(setup, layout)).for_step(2).peak_bytes
-    except ValueError:
+    except (ValueError, ImportError):
         return None

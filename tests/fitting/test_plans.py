@@ -24,7 +24,7 @@ JUDGE = runpy.run_path(str(ROOT / "scripts" / "judge_plans.py"))
 CARD = CARDS["RTX 4090"]
 FOUND = find_plans(LLAMA_32_1B, CARD, tokens_per_step=16384, seq_len=2048)
 TINY = TrainingSetup(model=TINY_LLAMA, seq_len=128)
-TINY_PLANS = [plan_of(setup, CARD) for setup, _ in ways_of(TINY, None, 4)]
+TINY_PLANS = [plan_of(setup, CARD) for setup, _ in ways_of(TINY, None, 2)]
 
 
 def test_a_plan_fits_by_the_one_rule():
@@ -55,7 +55,7 @@ def test_what_does_not_fit_is_told_by_how_much():
 @pytest.mark.parametrize("plan", TINY_PLANS, ids=lambda plan: plan.name)
 def test_the_formula_is_the_trace(plan):
     again = traced(plan)
-    if "8-bit" in plan.setup.optimizer.name:
+    if plan.setup.optimizer.is_on_host:  # torchao's needs a card
         assert again.traced_bytes is None
     else:
         assert again.traced_bytes == pytest.approx(plan.peak_bytes, rel=0.01)
@@ -70,20 +70,25 @@ def test_a_rank_is_traced_too(stage):
 
 def test_sharding_lets_a_model_fit_that_no_card_holds():
     one, eight = (find_plans(LLAMA_2_7B, CARD, tokens_per_step=16384, seq_len=2048, num_cards=n) for n in (1, 8))
-    assert all("8-bit" in p.setup.optimizer.name or not p.fits for p in one.plans)
+    assert all(plan.gives_up for plan in one.fitting)
     assert eight.fitting[0].layout.stage == 3 and eight.fitting[0].gives_up == ()
 
 
 def test_the_words_of_a_sacrifice_are_ordered():
     costs = {plan.gives_up: plan.sacrifice for plan in TINY_PLANS}
-    assert sorted(costs.values()) == list(range(2 ** len(GIVES_UP)))[: len(costs)]
+    small, rounded, adapters, four_bits = GIVES_UP
+    assert costs[()] < costs[small,] < costs[rounded,] < costs[small, rounded] < costs[adapters,]
+    assert costs[adapters,] < costs[adapters, four_bits]
     assert [plan.sacrifice for plan in FOUND.fitting] == sorted(plan.sacrifice for plan in FOUND.fitting)
+
+
+RUN_BY_TORCH = [p for p in TINY_PLANS if not p.setup.optimizer.is_on_host and p.setup.adapter is None]
 
 
 # --- its code -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plan", [p for p in TINY_PLANS if "8-bit" not in p.setup.optimizer.name], ids=lambda p: p.name)
+@pytest.mark.parametrize("plan", RUN_BY_TORCH, ids=lambda p: p.name)
 def test_the_plain_code_runs_and_peaks_where_the_plan_says(plan):
     """The text, executed on a model that recomputes nothing by itself, is traced."""
 
