@@ -49,6 +49,7 @@ CHAPTERS = {
     "05_gradient_accumulation": ("G",),
     "06_fp8_training": ("H",),
     "07_measuring_and_oom": ("I",),
+    "09_many_gpus": ("J",),
     "11_cards_and_inference": ("C", "C343-C347"),
 }
 """The groups (or ranges of ids) that a chapter settles."""

@@ -2,7 +2,7 @@
 
 ``fully_shard`` cuts every tensor along its first axis into as many equal chunks as there are ranks; the last ranks may
 have less, and room for the same. ``ZeroRedundancyOptimizer`` gives whole tensors to ranks, the largest first, each to
-the rank that has least. All that is said here is said of rank 0, which has most.
+the rank that has least. All that is said here is said of rank 0.
 
 Source: torch/distributed/fsdp/_fully_shard/_fsdp_param.py, torch/distributed/optim/zero_redundancy_optimizer.py, 2.13.
 """

@@ -19,6 +19,7 @@ Reading order:
 - ``timed_steps``: seconds of a forward and backward under a strategy
 - ``ranks``: several processes for real, and what they send
 - ``accumulating_ranks``: gradient accumulation on several ranks, six ways
+- ``sharded_ranks``: DDP, ZeRO's stages and FSDP2 on several ranks
 """
 
 from memkit import loaded_when_used

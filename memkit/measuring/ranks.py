@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def report(result: dict) -> None:
 
 
 class Collectives(TorchDispatchMode):
-    """Counts the collectives that run inside: ``counts`` and ``num_bytes`` by name, ``allreduce`` for example.
+    """Counts the collectives that run inside: ``counts``, ``num_bytes`` and ``sizes`` by name, such as ``allreduce``.
 
     Bytes are those of the largest tensor that a call is given: the whole gradient of a reduce-scatter, not the shard.
     """
@@ -97,13 +97,16 @@ class Collectives(TorchDispatchMode):
         super().__init__()
         self.counts: Counter = Counter()
         self.num_bytes: Counter = Counter()
+        self.sizes: dict[str, set[int]] = defaultdict(set)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace in ("c10d", "_c10d_functional"):
             name = func.__name__.partition(".")[0].removesuffix("_base_").strip("_")
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            size = max((tensor.nbytes for tensor in tensors), default=0)
             self.counts[name] += 1
-            self.num_bytes[name] += max((tensor.nbytes for tensor in tensors), default=0)
+            self.num_bytes[name] += size
+            self.sizes[name].add(size)
         return func(*args, **(kwargs or {}))
 
 

@@ -13,7 +13,7 @@ Reading order:
 - ``over_time``: every allocation of a step in order, stacked by part
 - ``streams``: kernels and copies as bars on their streams
 - ``choices``: the peaks of several choices side by side
-- ``batch_plan``: one global batch in micro-batches of 1, 2, 4, ... sequences
+- ``batch_plan``: peaks as bars with a card's line: one global batch cut in several ways, one run on so many ranks
 - ``bits``: one code, bit by bit
 - ``number_line``: all values of a format on a line
 - ``sums``: a sum that grows, or sticks
@@ -37,7 +37,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
     from memkit.pictures.allocator import allocations_figure, allocator_picture
     from memkit.pictures.bands import stack_bands
-    from memkit.pictures.batch_plan import BatchPlanPicture
+    from memkit.pictures.batch_plan import PeaksPicture
     from memkit.pictures.bits import BitPicture
     from memkit.pictures.breakdown import block_figure, hierarchy_figure, memory_curves_figure
     from memkit.pictures.choices import ChoicesPicture, choices_figure

@@ -1,4 +1,4 @@
-"""The same global batch in micro-batches of 1, 2, 4, ... sequences: the peak of each, part by part, and its time."""
+"""Bars of peaks, part by part, and a card's line: a batch cut in several ways, or a run on 1, 2, 4, ... ranks."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,15 @@ from memkit.units import format_bytes
 MAX_BARS = 12
 
 
-class BatchPlanPicture(Picture):
-    """A bar for each micro-batch size; below it the accumulation steps, above it peak and relative time."""
+PLAN_FOOT = "sequences in a micro-batch × micro-batches in a step; above the bars: peak, and time ÷ the shortest"
 
-    def __init__(self):
+
+class PeaksPicture(Picture):
+    """A bar for each peak, with two lines of text above it and below it; ``foot`` says what they are."""
+
+    def __init__(self, foot: str):
         super().__init__(8.0, 3.9)
+        self.foot = foot
         self.plot = self.add_axes((0.11, 0.2, 0.69, 0.62))
         self.memory = MemoryAxis(self, self.plot)
         self.plot.set_ylabel("peak", fontsize=9.5, color=INK)
@@ -30,15 +34,14 @@ class BatchPlanPicture(Picture):
         self.chosen = self.move(self.plot.plot([], [], "v", color=INK, markersize=7, clip_on=False)[0])
         self.title = self.heading(0.945)
         self.subtitle = self.stamp(0.012, 0.885, fontsize=9, va="center", color=GREY)
-        foot = "sequences in a micro-batch × micro-batches in a step; above the bars: peak, and time ÷ the shortest"
         self.text(0.11, 0.035, foot, fontsize=9, color=GREY)
         name_parts_in_rows(self, top_inches=1.0)
 
     def redraw(
-        self, peaks: Sequence[Instant], sizes: Sequence[tuple[int, int]], times: Sequence[float], chosen: int,
+        self, peaks: Sequence[Instant], above: Sequence[str], below: Sequence[str], chosen: int,
         capacity_bytes: int, title: str, subtitle: str,
-    ) -> "BatchPlanPicture":  # fmt: skip
-        """``sizes`` are (micro-batch, accumulation steps), ``times`` ÷ the shortest; ``chosen`` is an index."""
+    ) -> "PeaksPicture":  # fmt: skip
+        """Above each bar its size and a second line, ``above``; ``chosen`` is an index."""
         top = axis_top(max(peak.total_bytes for peak in peaks), capacity_bytes)
         self.memory.end_at(top)
         self.plot.set_xlim(-0.65, len(peaks) - 0.35)
@@ -50,16 +53,16 @@ class BatchPlanPicture(Picture):
             self.feet[number].set_visible(is_there)
             if is_there:
                 self.tops[number].set_position((number, peaks[number].total_bytes + 0.01 * top))
-                self.tops[number].set_text(f"{short(peaks[number].total_bytes)}\n{times[number]:.2f} ×")
-                self.feet[number].set_text(f"{sizes[number][0]}\n× {sizes[number][1]}")
+                self.tops[number].set_text(f"{short(peaks[number].total_bytes)}\n{above[number]}")
+                self.feet[number].set_text(below[number])
         self.card.set_ydata([capacity_bytes, capacity_bytes])
         self.card.set_visible(capacity_bytes < top)
         self.chosen.set_data([chosen], [peaks[chosen].total_bytes + 0.17 * top])
         self.title.set_text(title)
         self.subtitle.set_text(subtitle)
         told = (
-            f"{size} × {steps}: {format_bytes(peak.total_bytes)}, {time:.2f} × time"
-            for (size, steps), peak, time in zip(sizes, peaks, times, strict=True)
+            f"{name.replace(chr(10), ' ')}: {format_bytes(peak.total_bytes)}, {text}"
+            for name, peak, text in zip(below, peaks, above, strict=True)
         )
-        self.alt = f"{title}. {subtitle}. Bars by sequences a micro-batch × steps: {'; '.join(told)}."
+        self.alt = f"{title}. {subtitle}. {self.foot}: {'; '.join(told)}."
         return self

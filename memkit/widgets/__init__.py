@@ -22,6 +22,7 @@ Reading order:
 - ``ledger_search``: the claims that hold a word, by subject and verdict
 - ``state_explorer``: the peak of a step under each optimizer
 - ``adapter_explorer``: LoRA and QLoRA: parameters, bytes, what is kept
+- ``sharding_explorer``: a model on 1 to 512 ranks, one stage after another
 """
 
 from memkit import loaded_when_used
@@ -41,6 +42,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.widgets.question_cards import QuestionCards
     from memkit.widgets.rounding_lab import RoundingLab
     from memkit.widgets.scaling_labs import OutlierLab, ScalingLab, SpikeFilm
+    from memkit.widgets.sharding_explorer import ShardingExplorer
     from memkit.widgets.snapshot_view import SnapshotView
     from memkit.widgets.state_explorer import StateExplorer
     from memkit.widgets.step_timeline import StepTimeline

@@ -10,7 +10,7 @@ from memkit.fitting.batch_plan import (
     planned_setup,
 )
 from memkit.hardware.cards import CARDS
-from memkit.pictures.batch_plan import MAX_BARS, BatchPlanPicture
+from memkit.pictures.batch_plan import MAX_BARS, PLAN_FOOT, PeaksPicture
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
@@ -24,7 +24,7 @@ class BatchPlanner(Panel):
     """Model, global batch, sequence, micro-batch, ranks and card → accumulation steps, peak and relative time."""
 
     def __init__(self, **values):
-        self.bars = BatchPlanPicture()
+        self.bars = PeaksPicture(PLAN_FOOT)
         models = [name for name, model in PUBLISHED_MODELS.items() if model.max_seq_len >= LENGTHS[0]]
         controls = {
             "model": choice("Model", models, "Llama-3.2-1B"),
@@ -61,8 +61,9 @@ class BatchPlanner(Panel):
         times = [second / min(seconds) for second in seconds]
         chosen = shown.index(own)
         sizes = [(choice.micro_batch_size, choice.grad_accum_steps) for choice in shown]
+        above, below = [f"{time:.2f} ×" for time in times], [f"{size}\n× {steps}" for size, steps in sizes]
         self.bars.redraw(
-            peaks, sizes, times, chosen, capacity, f"{plan.global_batch_tokens:,} tokens a step, {model}",
+            peaks, above, below, chosen, capacity, f"{plan.global_batch_tokens:,} tokens a step, {model}",
             f"{seq_len} tokens a sequence, {dp_size} ranks, {precision}; dashed: {card}",
         )  # fmt: skip
         rows = zip(sizes, peaks, times, strict=True)

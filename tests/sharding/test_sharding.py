@@ -149,3 +149,20 @@ def test_what_the_formula_cannot_say_is_refused():
         estimate_sharded(LLAMA.model, Layout())
     with pytest.raises(ValueError, match="bytes_per_second"):
         step_traffic(LLAMA, Layout()).seconds(0)
+
+
+@pytest.mark.parametrize(
+    "model, size",
+    [(models.LLAMA_2_7B, 512)]
+    + [
+        pytest.param(model, size, marks=pytest.mark.exhaustive)
+        for model in (models.LLAMA_2_7B, models.LLAMA_3_70B)
+        for size in (2, 8, 64, 512)
+        if (model, size) != (models.LLAMA_2_7B, 512)
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_one_rank_of_many_of_a_large_model(model, size):
+    setup, layout = TrainingSetup(model=model, seq_len=512), Layout(stage=3, dp_size=size, **IN_BF16)
+    peaks = [timeline.for_step(2).peak_bytes for timeline in (estimate_sharded(setup, layout), traced(setup, layout))]
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.01)

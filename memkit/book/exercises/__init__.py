@@ -19,6 +19,7 @@ Reading order:
 - ``chapter_06``: what eight bits hold, and what they save
 - ``chapter_07``: reading memory and running out of it
 - ``chapter_08``: states in few bits, adapters, offload
+- ``chapter_09``: what a rank keeps, gathers and sends
 - ``chapter_11``: cards, and what inference keeps
 """
 

@@ -1,0 +1,7 @@
+"""Chapter 09's title figure: the peak of one rank under ZeRO-3, for 1 to 512 ranks."""
+
+from pathlib import Path
+
+from memkit.widgets.sharding_explorer import ShardingExplorer
+
+ShardingExplorer().bars.write_files(Path(__file__).with_suffix(""))

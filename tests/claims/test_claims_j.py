@@ -1,0 +1,260 @@
+"""Proofs of group J, many GPUs: what a rank keeps, from PyTorch's own step; what it sends, from real ranks."""
+
+import inspect
+import warnings
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+from memkit.book.claims import rounds_to
+from memkit.measuring.ranks import run_on_ranks
+from memkit.program.sharded import one_rank_of, sharded_build
+from memkit.program.transformer import Transformer
+from memkit.setup.layouts import Layout
+from memkit.setup.models import LLAMA_2_7B, TINY_LLAMA
+from memkit.setup.training import TrainingSetup
+from memkit.sharding import estimate_sharded
+from memkit.tracing.trace import trace_memory
+
+SETUP = TrainingSetup(model=replace(TINY_LLAMA, num_layers=3), seq_len=64)
+WEIGHT, GRADIENT, STATES = 2, 2, 12
+"""Bytes a parameter in the recipe of the ZeRO paper."""
+
+
+def at_rest(stage: int, ranks: int) -> float:
+    """Bytes a parameter on one of so many ranks, from the paper's three terms."""
+    shares = (WEIGHT, 3), (GRADIENT, 2), (STATES, 1)
+    return sum(size / ranks if stage >= first else size for size, first in shares)
+
+
+@cache
+def kept(stage: int, ranks: int) -> dict[str, float]:
+    """Bytes a parameter of weights, gradients and states after PyTorch's own step, on one traced rank in fp32."""
+    with one_rank_of(ranks):
+        timeline = trace_memory(sharded_build(SETUP, Layout(stage=stage, dp_size=ranks)))
+    num_parameters = sum(p.numel() for p in Transformer(SETUP, device="meta").parameters())
+    parts = timeline.at("optimizer", step=2).parts
+    return {name: parts[name] / num_parameters for name in ("weights", "gradients", "optimizer_states")}
+
+
+@cache
+def two_ranks() -> dict:
+    """Real processes: P bytes of float32 parameters, and what each way sends a step in units of P."""
+    told = run_on_ranks("memkit.measuring.sharded_ranks", 2)
+    whole = 4 * sum(p.numel() for p in Transformer(SETUP, device="meta").parameters())
+    return {
+        name: {kind: count / whole for kind, count in row["sent"].items()} | {"losses": row["losses"]}
+        for name, row in told["ways"].items()
+    }
+
+
+def moved(way: str) -> float:
+    """As the paper counts: an all-reduce moves its bytes twice."""
+    sent = two_ranks()[way]
+    return sum((2 if kind == "allreduce" else 1) * size for kind, size in sent.items() if kind != "losses")
+
+
+def test_C309(figures):
+    one, three = kept(1, figures["ranks"]), kept(3, figures["ranks"])
+    assert rounds_to(three["weights"], figures["weights"]) and rounds_to(one["weights"], figures["whole"])
+    figures.settle(
+        optimizer_states=three["optimizer_states"] < 8 / 2, nothing_else=three["weights"] > 4 / 2,
+    )  # fmt: skip
+
+
+def test_C310(figures):
+    share = kept(3, figures["ranks"])["optimizer_states"] / kept(0, 8)["optimizer_states"]
+    assert rounds_to(100 * share, figures["percent"])
+    figures.settle(one_nth=share == pytest.approx(1 / figures["ranks"], rel=0.01))
+
+
+def test_C311(figures):
+    assert rounds_to(at_rest(0, 1) / at_rest(1, figures["ranks"]), figures["all"])
+    assert rounds_to(at_rest(0, 1) / at_rest(1, 10**9), figures["times"])
+    states = [STATES / (at_rest(1, ranks) - WEIGHT - GRADIENT) for ranks in (figures["ranks"], 64)]
+    assert states[0] == figures["states"]
+    figures.settle(eight=states[0] == figures["times"], many=states[1] == figures["times"])
+
+
+def test_C312(figures):
+    savings = {ranks: at_rest(0, 1) / at_rest(2, ranks) for ranks in (figures["ranks"], 10**9)}
+    assert rounds_to(savings[figures["ranks"]], figures["at_ranks"])
+    assert rounds_to(savings[10**9], figures["times"])
+    figures.settle(few=savings[figures["ranks"]] > 7.9, limit=savings[10**9] > 7.9)
+
+
+def test_C313(figures):
+    one, eight = kept(0, figures["ranks"]), kept(3, figures["ranks"])
+    times = sum(one.values()) / sum(eight.values())
+    assert rounds_to(sum(eight.values()), figures["left"]) and rounds_to(sum(one.values()), figures["whole"])
+    figures.settle(linear=times == pytest.approx(figures["ranks"], rel=0.01))
+
+
+def test_C314(figures):
+    gathered = two_ranks()["ZeRO-3"]["allgather"]
+    assert rounds_to(moved("ZeRO-3"), figures["moved"]) and rounds_to(moved("DDP"), figures["ddp"])
+    blocks = gathered - 1  # the root's group is gathered once
+    figures.settle(in_the_forward=gathered > 1, there_alone=blocks <= 0)
+
+
+def test_C315(figures):
+    assert fully_shard.__module__.startswith("torch.distributed.fsdp") and figures["name"] == fully_shard.__name__
+    is_zero_3 = kept(3, 8)["weights"] == pytest.approx(4 / 8, rel=0.01)
+    figures.settle(sharded=is_zero_3, kept_gathered=two_ranks()["ZeRO-2"]["allgather"] > 1.2)
+
+
+def test_C316(figures):
+    policy = Layout(stage=3, param_dtype="bfloat16", reduce_dtype="bfloat16")
+    with one_rank_of(8):
+        trained = trace_memory(sharded_build(SETUP, policy)).at("optimizer", step=2)
+    assert trained.weights and hasattr(ShardedGradScaler, "step")
+    gradients = torch.full((figures["ranks"],), 1.0, dtype=torch.bfloat16)
+    gradients[0] = 256.0
+    total = gradients[0]
+    for gradient in gradients[1:]:
+        total = total + gradient
+    assert int(total) == figures["sum"] and int(gradients.double().sum()) == figures["exact"]
+    figures.settle(it_runs=trained.gradients > 0, sums_are_right=int(total) == figures["exact"])
+
+
+def test_C317(figures):
+    few, many = (
+        estimate_sharded(replace(SETUP, model=replace(SETUP.model, num_layers=layers)), Layout(dp_size=512)).peak
+        for layers in (4, 8)
+    )
+    with one_rank_of(8):
+        model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+        for layer in model:
+            fully_shard(layer, mesh=dist.device_mesh.init_device_mesh("cpu", (8,)))
+        groups = [layer._get_fsdp_state()._fsdp_param_group for layer in model]
+    block = sum(p.numel() for p in Transformer(SETUP, device="meta").blocks[0].parameters()) * 4
+    figures.settle(
+        one_group_each=len({id(group) for group in groups}) == 4,
+        one_whole_at_a_time=many.temporary - few.temporary < block,
+    )
+
+
+def test_C318(figures):
+    words = " ".join(inspect.getdoc(ShardingStrategy).split())
+    assert figures["name"] in words
+    figures.settle(says="Parameters, gradients, and optimizer states are sharded" in words)
+
+
+def test_C319(figures):
+    words = " ".join(inspect.getdoc(ShardingStrategy).split())
+    assert figures["name"] in words
+    outside = "unshards before the forward, does not reshard them after the forward" in words
+    kept_whole = kept(2, 8)["weights"] > 4 / 2
+    figures.settle(gathered_through_the_step=outside, weights_whole_between_steps=kept_whole)
+
+
+def test_C320(figures):
+    assert figures["name"] in ShardingStrategy.__members__
+    with one_rank_of(2), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        FullyShardedDataParallel(
+            nn.Linear(2, 2), sharding_strategy=ShardingStrategy[figures["name"]], device_id=torch.device("cpu")
+        )
+    deprecated = any(figures["name"] in str(w.message) and "deprecated" in str(w.message) for w in told)
+    figures.settle(once=True, now=not deprecated)
+
+
+def test_C321(figures):
+    assert rounds_to(at_rest(0, 8) * 7, figures["gb"])
+    is_whole = sum(kept(0, 8).values()) == pytest.approx(16, rel=0.01)
+    figures.settle(whole=is_whole, all_reduce="allreduce" in two_ranks()["DDP"])
+
+
+def test_C322(figures):
+    gb = at_rest(1, 8) * 7
+    assert figures["gb"] == gb and figures["printed_gb"] == 98
+    figures.settle(as_printed=rounds_to(gb, figures["printed_gb"]))
+
+
+def test_C323(figures):
+    gb = at_rest(2, 8) * 7
+    assert figures["gb"] == gb and figures["printed_gb"] == 56
+    figures.settle(as_printed=rounds_to(gb, figures["printed_gb"]))
+
+
+def test_C324(figures):
+    assert figures["gb"] == at_rest(3, 8) * 7
+    figures.settle(every_part=sum(kept(3, 8).values()) == pytest.approx(16 / 8, rel=0.01))
+
+
+def test_C325(figures):
+    sent = two_ranks()["ZeRO-1"]
+    assert rounds_to(moved("ZeRO-1"), figures["torch"]) and figures["paper"] == 1 + 1
+    figures.settle(torch="allreduce" in sent, paper=moved("DDP") + 1 <= figures["paper"])
+
+
+def test_C326(figures):
+    sent = two_ranks()["ZeRO-2"]
+    assert rounds_to(moved("ZeRO-2"), figures["moved"])
+    figures.settle(gradients="reduce_scatter" in sent, nothing_gathered="allgather" not in sent)
+
+
+def test_C327(figures):
+    sent = two_ranks()["ZeRO-3"]
+    assert rounds_to(sent["allgather"], figures["gathered"]) and rounds_to(sent["reduce_scatter"], figures["scattered"])
+    figures.settle(gathers=sent["allgather"] > 1, scatters="reduce_scatter" in sent)
+
+
+def test_C328(figures):
+    saving = at_rest(0, 1) / at_rest(1, figures["ranks"])
+    assert rounds_to(saving, figures["saving"]) and rounds_to(at_rest(0, 1) / at_rest(1, 10**9), figures["times"])
+    figures.settle(at_eight=saving >= figures["times"] - 0.1, in_the_limit=at_rest(0, 1) / at_rest(1, 10**9) > 3.9)
+
+
+def test_C329(figures):
+    assert rounds_to(moved("DDP"), figures["moved"])
+    assert rounds_to(at_rest(0, 1) / at_rest(2, 10**9), figures["times"])
+    figures.settle(more_is_sent=moved("ZeRO-2") > moved("DDP") * 1.01)
+
+
+def test_C330(figures):
+    gb = at_rest(2, figures["ranks"]) * figures["billions"]
+    assert rounds_to(gb, figures["gb"])
+    assert figures["card_gb"] == 40 and figures["billions"] == 10
+    figures.settle(on_eight=gb <= figures["card_gb"], on_two=at_rest(2, 2) * 10 <= figures["card_gb"])
+
+
+def test_C331(figures):
+    gathered = two_ranks()["ZeRO-3"]["allgather"]
+    once = two_ranks()["ZeRO-2"]["allgather"]
+    assert rounds_to(gathered, figures["both"]) and rounds_to(once, figures["forward"])
+    figures.settle(forward=once > 0.99, forward_alone=gathered < once * 1.01)
+
+
+@cache
+def peak_gb(ranks: int, recomputation: str) -> float:
+    """GB on a rank of ZeRO-3, 7B in bf16 on fp32 weights, four sequences of 2,048 tokens."""
+    setup = TrainingSetup(model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4, recomputation=recomputation)
+    layout = Layout(stage=3, dp_size=ranks, param_dtype="bfloat16", reduce_dtype="float32")
+    return estimate_sharded(setup, layout).for_step(2).peak_bytes / 1e9
+
+
+def test_C332(figures):
+    rest = [at_rest(2, 3) * 7, at_rest(3, 2) * 7]
+    assert rounds_to(rest[0], figures["stage_2_gb"]) and rounds_to(rest[1], figures["stage_3_gb"])
+    assert rounds_to(peak_gb(2, "none"), figures["peak_gb"])
+    room = figures["card_gb"] - figures["least_gb"]
+    assert (figures["card_gb"], figures["least_gb"], figures["most_gb"]) == (80, 30, 50)
+    figures.settle(
+        stage_2=rest[0] + figures["most_gb"] <= figures["card_gb"] and rest[0] <= room,
+        stage_3=rest[1] + figures["least_gb"] <= figures["card_gb"],
+    )
+
+
+def test_C333(figures):
+    assert rounds_to(moved("ZeRO-2"), figures["moved"]) and rounds_to(moved("ZeRO-1"), figures["torch"])
+    figures.settle(
+        almost_fits=at_rest(1, 8) < at_rest(0, 8), more_is_needed=at_rest(2, 8) < at_rest(1, 8),
+        one_is_cheaper=moved("ZeRO-1") < moved("ZeRO-2"),
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""The sharding explorer: its bars are the estimate's, every control moves it, nothing that is typed kills it."""
+
+import pytest
+
+from memkit.setup.layouts import Layout
+from memkit.setup.models import LLAMA_2_7B
+from memkit.setup.recipes import OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.sharding import estimate_sharded, step_traffic
+from memkit.units import format_bytes
+from memkit.widgets.sharding_explorer import RANKS, ShardingExplorer
+
+
+@pytest.fixture(scope="module")
+def explorer():
+    return ShardingExplorer()
+
+
+def test_it_opens_on_the_chapter_s_question(explorer):
+    fused = OptimizerConfig(implementation="fused")
+    setup = TrainingSetup(model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4, optimizer=fused)
+    layout = Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32")
+    rows = {row[0]: row for row in explorer.shown.table[1:]}
+    assert rows["8"][1] == format_bytes(estimate_sharded(setup, layout).for_step(2).peak_bytes)
+    assert rows["8"][3] == format_bytes(step_traffic(setup, layout).sent_bytes)
+    assert "ZeRO-3 on 8" in explorer.shown.words[0] and "2 ranks are the first that fit" in explorer.shown.words[0]
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_every_stage_shrinks_with_ranks_or_stays(explorer, stage):
+    explorer.set(stage=stage, offloads=False)
+    assert explorer.error == ""
+    peaks = [row[1] for row in explorer.shown.table[1:]]
+    assert len(peaks) == len(RANKS) and (len(set(peaks[1:])) == 1) == (stage == 0)
+
+
+def test_offload_needs_fsdp(explorer):
+    explorer.set(stage=0, offloads=True)
+    assert "needs fully_shard" in explorer.error
+    explorer.set(stage=3, offloads=True)
+    assert explorer.error == ""
+    explorer.set(offloads=False)
+
+
+CONTROLS = {
+    "model": "Llama-2-13B", "dp_size": 64, "precision": "fp32", "seq_len": 512, "micro_batch_size": 2,
+    "recomputes": True, "card": "B200",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_each_control_changes_what_is_shown(explorer, name):
+    before, value = explorer.shown.words + explorer.shown.table, explorer.value[name]
+    explorer.set(**{name: CONTROLS[name]})
+    assert explorer.error == "" and explorer.shown.words + explorer.shown.table != before
+    explorer.set(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["model", "stage", "dp_size", "seq_len", "micro_batch_size", "precision", "card"])
+@pytest.mark.parametrize("bad", [-1, 1.5, None, "many", []])
+def test_a_bad_value_is_told_inside_and_changes_nothing(explorer, name, bad):
+    before = explorer.value, explorer.picture.value
+    explorer.set(**{name: bad})
+    assert explorer.error and (explorer.value, explorer.picture.value) == before
+    explorer.set(micro_batch_size=explorer.value["micro_batch_size"] % 4 + 1)
+    assert explorer.error == ""
