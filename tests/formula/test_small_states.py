@@ -46,6 +46,8 @@ def make(name: str, parameters: dict[str, nn.Parameter]) -> list[torch.optim.Opt
         hidden = [p for n, p in parameters.items() if p.ndim == 2 and n.startswith("blocks.")]
         rest = [p for n, p in parameters.items() if not (p.ndim == 2 and n.startswith("blocks."))]
         return [torch.optim.Muon(hidden), torch.optim.AdamW(rest)]
+    if name == "Lion" and all(p.dtype == torch.float32 for p in parameters.values()):  # its state is always float32
+        return [pytest.importorskip("bitsandbytes.optim").Lion32bit(parameters.values())]
     if name == "Lion":
         return [pytest.importorskip("timm.optim").Lion(parameters.values())]
     if name.startswith("torchao"):
