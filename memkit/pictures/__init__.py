@@ -13,6 +13,7 @@ Reading order:
 - ``over_time``: every allocation of a step in order, stacked by part
 - ``streams``: kernels and copies as bars on their streams
 - ``choices``: the peaks of several choices side by side
+- ``plans``: plans by bytes and time
 - ``batch_plan``: peaks as bars with a card's line: one global batch cut in several ways, one run on so many ranks
 - ``bits``: one code, bit by bit
 - ``number_line``: all values of a format on a line
@@ -50,6 +51,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.pictures.over_time import over_time_figure
     from memkit.pictures.page import html_page
     from memkit.pictures.picture import Picture
+    from memkit.pictures.plans import plans_figure
     from memkit.pictures.recipes import recipes_figure
     from memkit.pictures.saved import ledger_pieces, saved_figure
     from memkit.pictures.scaling import OutlierPicture, ScalingPicture, SpikePicture

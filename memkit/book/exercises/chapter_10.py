@@ -1,0 +1,175 @@
+"""The exercises of chapter 10: from "it does not fit" to a run."""
+
+from dataclasses import replace
+
+from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
+from memkit.fitting.batch_plan import peak_of
+from memkit.fitting.room import fit_on
+from memkit.hardware.cards import CARDS
+from memkit.setup.adapters import AdapterConfig, linear_layers
+from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B, TINY_LLAMA
+from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.units import GIB, format_bytes
+
+FUSED = OptimizerConfig(implementation="fused")
+SMALL = OptimizerConfig(name="torchao 8-bit AdamW", implementation="fused")
+START = TrainingSetup(model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4)
+_autocast = replace(START, precision=AUTOCAST_BF16)
+_accumulated = replace(_autocast, micro_batch_size=1, grad_accum_steps=4)
+_again = replace(_accumulated, recomputation="full")
+_fused = replace(_again, optimizer=FUSED)
+_small = replace(_fused, optimizer=SMALL)
+_pure = replace(_small, precision=PURE_BF16)
+_lora = replace(_pure, optimizer=FUSED, adapter=AdapterConfig(rank=16, targets=linear_layers(LLAMA_2_7B)))
+_qlora = replace(_lora, adapter=replace(_lora.adapter, base="nf4"))
+STAIR = {
+    "fp32": START, "autocast\nbf16": _autocast, "4 × 1,\nnot 1 × 4": _accumulated, "blocks\nrun again": _again,
+    "fused\nAdamW": _fused, "8-bit\nstates": _small, "pure\nbf16": _pure, "LoRA\nr = 16": _lora, "QLoRA\nr = 16": _qlora,
+}  # fmt: skip
+"""The chapter's stair: each setup is the one before it with one change."""
+
+LLAMA_3_8B_PARAMETERS = 8_030_261_248
+CARD_80 = CARDS["A100 SXM 80 GB"].memory_bytes
+MATRICES, REST = 6_476_005_376, 262_410_240
+"""Llama-2-7B: parameters in the linear layers of the blocks, and in the embedding, the head and the norms."""
+
+PRICES = {"T4": 1, "RTX 3090": 2, "RTX 4090": 3, "A100 SXM 40 GB": 5, "A100 SXM 80 GB": 9}
+BUDGET = 20
+JOBS = {
+    "a": (GPT2_XL, 1024), "b": (LLAMA_32_1B, 4096), "c": (LLAMA_2_7B, 2048), "d": (LLAMA_3_8B, 2048),
+    "e": (LLAMA_2_13B, 1024),
+}  # fmt: skip
+"""The design game: what a card costs, what there is to spend, and five jobs as (model, tokens of a sequence)."""
+
+
+def seconds_order(plans):
+    """The cheapest plan that fits, as (name, bytes, seconds) with the bytes of the room."""
+    return lambda room: min((p for p in plans if p[1] <= room), key=lambda p: p[2], default=None)
+
+
+def cheapest(plans, room_bytes):
+    """The plan of least seconds among those that fit; ``None`` where none does."""
+    fitting = [plan for plan in plans if plan[1] <= room_bytes]
+    return min(fitting, key=lambda plan: plan[2])[0] if fitting else None
+
+
+def spare_bytes(peak_bytes, card_bytes, context_bytes):
+    """What is left on a card; a hundredth of the room is kept for fragments."""
+    room = card_bytes - context_bytes
+    return room - room // 100 - peak_bytes
+
+
+def judge_game(answer: object) -> str | None:
+    """Whether a card and a setup are named for each job, all fit, and the cards are paid for."""
+    if not isinstance(answer, dict) or set(answer) != set(JOBS):
+        return f"Give a dictionary with the jobs {', '.join(JOBS)}, each with (card, setup)."
+    spent = 0
+    for job, pair in answer.items():
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[1], TrainingSetup)):
+            return f"Job {job}: {pair!r} is not a pair of a card's name and a TrainingSetup."
+        card, setup = pair
+        if card not in PRICES:
+            return f"Job {job}: {card!r} is not for sale; {', '.join(PRICES)} are."
+        if problem := judge_job(job, card, setup):
+            return f"Job {job}: {problem}"
+        spent += PRICES[card]
+    if spent > BUDGET:
+        return f"All five fit, but the cards cost {spent}, and there are {BUDGET} to spend."
+    return None
+
+
+def judge_job(job: str, card: str, setup: TrainingSetup) -> str | None:
+    """Whether the setup is the job's, runs on such a card, and fits it."""
+    model, seq_len = JOBS[job]
+    if setup.model != model or setup.seq_len != seq_len:
+        return f"the job is {model.name} with {seq_len} tokens a sequence."
+    if setup.micro_batch_size * setup.grad_accum_steps != 8:
+        return f"a step has 8 sequences, and {setup.micro_batch_size} × {setup.grad_accum_steps} are others."
+    dtype = setup.precision.compute_dtype
+    if dtype not in CARDS[card].peak_tflops:
+        return f"a {card} does not multiply {dtype}."
+    fit = fit_on(CARDS[card], peak_of(setup).total_bytes)
+    if fit.expected_bytes < 0:
+        return f"its peak is {format_bytes(peak_of(setup).total_bytes)}. {fit}"
+    return None
+
+
+EXERCISES = (
+    NumberExercise(
+        id="10.1", title="How much too much", right=16 * LLAMA_3_8B_PARAMETERS - CARD_80, tolerance=0.01,
+        because="16 × 8,030,261,248 = 128,484,179,968 B of states; the card reports 84,987,740,160 to 85 · 10⁹.",
+        mistakes=(
+            (16 * LLAMA_3_8B_PARAMETERS, "Those are the states. How much more is that than the card has?"),
+            (8 * LLAMA_3_8B_PARAMETERS - CARD_80, "8 bytes a parameter is pure bf16. Autocast with AdamW has 16."),
+            (18 * LLAMA_3_8B_PARAMETERS - CARD_80, "18 is Megatron's recipe; torch's autocast has 16 bytes."),
+            (2 * LLAMA_3_8B_PARAMETERS - CARD_80, "You counted bf16 weights alone: gradients and states come too."),
+            (12 * LLAMA_3_8B_PARAMETERS - CARD_80, "You left 4 bytes out: weights 4, gradients 4, states 8."),
+            (16 * 8 * 10**9 - 80 * 10**9, "A card of 80 GB reports about 85 · 10⁹ bytes, and 8B has 8.03 · 10⁹."),
+        ),
+    ),
+    NumberExercise(
+        id="10.2", title="What QLoRA's base takes", right=round(MATRICES * 4.127 / 8) + 2 * REST, tolerance=0.01,
+        because="6,476,005,376 values of 4.127 bits are 3.34 GB; the other 262,410,240 stay in bf16: 0.52 GB.",
+        mistakes=(
+            (MATRICES // 2 + REST // 2, "Embedding, head and norms are not made 4-bit ones; and scales take bits too."),
+            (round((MATRICES + REST) * 4.127 / 8), "Embedding, head and norms are not made 4-bit ones: 2 bytes each."),
+            (MATRICES // 2 + 2 * REST, "You left the scales out: 0.127 bits a value with double quantisation."),
+            (round(MATRICES * 4.127 / 8), "You left out what stays in bf16."),
+            (2 * (MATRICES + REST), "Those are bf16 weights: LoRA's base, not QLoRA's."),
+            (round(MATRICES * 4.5 / 8) + 2 * REST, "4.5 bits is one float32 scale a block. Double quantised: 4.127."),
+            (round(MATRICES * 4.127 / 8) + 4 * REST, "What is not in 4 bits is in bf16: 2 bytes, not 4."),
+        ),
+    ),
+    FunctionExercise(
+        id="10.3", title="A planner in two lines", right=cheapest,
+        accepted=(lambda plans, room: (sorted((p[2], p[0]) for p in plans if p[1] <= room) or [(0, None)])[0][1],),
+        probes=(
+            ([("a", 30, 1.0), ("b", 20, 1.2), ("c", 10, 2.0)], 24), ([("a", 30, 1.0), ("c", 10, 2.0), ("b", 20, 1.2)], 20),
+            ([("a", 30, 1.0)], 24), ([("c", 10, 2.0), ("d", 12, 1.5), ("a", 24, 3.0)], 24),
+        ),
+        because="of those that fit, the one of least seconds; none is None.",
+        mistakes=(
+            (lambda plans, room: min(plans, key=lambda p: p[2])[0], "You do not look at the room."),
+            (lambda plans, room: min((p for p in plans if p[1] < room), key=lambda p: p[2], default=[None])[0],
+             "A plan that fills the room to the byte fits."),
+            (lambda plans, room: min((p for p in plans if p[1] <= room), key=lambda p: p[1], default=[None])[0],
+             "That is the smallest. Memory that is not used buys nothing: take the fastest."),
+            (lambda plans, room: max((p for p in plans if p[1] <= room), key=lambda p: p[1], default=[None])[0],
+             "That is the largest that fits, which is often the fastest and need not be."),
+            (lambda plans, room: max((p for p in plans if p[1] <= room), key=lambda p: p[2], default=[None])[0],
+             "That is the slowest."),
+            (lambda plans, room: next((p[0] for p in plans if p[1] <= room), None),
+             "That is the first of the list; nobody said that it is sorted."),
+        ),
+    ),
+    FunctionExercise(
+        id="10.4", title="Repair: it said that it fits", right=spare_bytes,
+        probes=((20 * GIB, 25_294_995_456, GIB // 2), (25 * GIB, 25_294_995_456, GIB // 2), (0, 1000, 100)),
+        accepted=(lambda p, c, k: (c - k) - (c - k) // 100 - p,), tolerance=1e-7,
+        because="the context goes off first, a hundredth of the rest is kept free, and then comes the step.",
+        mistakes=(
+            (lambda p, c, k: c - p, "That is the broken version: the context is not in it."),
+            (lambda p, c, k: c - k - p, "You left no room for fragments: a hundredth."),
+            (lambda p, c, k: c - c // 100 - p, "You left the context out."),
+            (lambda p, c, k: c - k - (c - k - p) // 100 - p, "The hundredth is of the room, not of what is left over."),
+            (lambda p, c, k: c - k - p // 100 - p, "The hundredth is of the room, not of the step."),
+            (lambda p, c, k: p - (c - k) + (c - k) // 100, "Upside down: what is left is above 0 where it fits."),
+            (lambda p, c, k: c - c // 100 - k - p, "The hundredth is of what the context leaves, not of the card."),
+        ),
+    ),
+    ChoiceExercise(
+        id="10.5", title="Which change helps", right="c",
+        because="Weights, gradients and states of all parameters stand there; a smaller batch changes none of them.",
+        mistakes=(
+            ("a", "The activations are gone at that moment, whatever the batch was."),
+            ("b", "It shrinks activations, and none stand at that moment."),
+            ("d", "Selective recomputation shrinks activations, and none stand at that moment."),
+            ("e", "It lowers fragments, a few percent; here states are 50 GiB too many."),
+        ),
+    ),
+    JudgedExercise(
+        id="10.6", title="The design game", judge=judge_game,
+        because="many purchases are right: it is the constraint that is checked.",
+    ),
+)  # fmt: skip
