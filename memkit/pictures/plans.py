@@ -1,6 +1,6 @@
 """Plans by bytes and time, the front filled."""
 
-from memkit.fitting.plans import GIVES_UP, PlansFound
+from memkit.fitting.plans import PlansFound
 from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture
 from memkit.units import GIB, format_bytes
 
@@ -19,7 +19,7 @@ def plans_figure(found: PlansFound, title: str) -> Picture:
     plot.set_xlabel("peak in GiB", fontsize=9.5, color=INK)
     plot.set_ylabel("time of a step ÷ least", fontsize=9.5, color=INK)
     least = min(plan.seconds for plan in found.plans)
-    kinds = sorted({plan.gives_up for plan in found.plans}, key=lambda words: sum(2 ** GIVES_UP.index(w) for w in words))
+    kinds = list(dict.fromkeys(plan.gives_up for plan in sorted(found.plans, key=lambda plan: plan.sacrifice)))
     front = set(found.front)
     for number, kind in enumerate(kinds):
         colour, mark = COLOURS[number % len(COLOURS)], list(MARKS)[number % len(MARKS)]

@@ -20,6 +20,7 @@ Reading order:
 - ``chapter_07``: reading memory and running out of it
 - ``chapter_08``: states in few bits, adapters, offload
 - ``chapter_09``: what a rank keeps, gathers and sends
+- ``chapter_10``: from "it does not fit" to a run
 - ``chapter_11``: cards, and what inference keeps
 """
 

@@ -7,7 +7,7 @@ from memkit.fitting.batch_plan import peak_of
 from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS
 from memkit.setup.adapters import AdapterConfig, linear_layers
-from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B, TINY_LLAMA
+from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, format_bytes
@@ -24,8 +24,9 @@ _pure = replace(_small, precision=PURE_BF16)
 _lora = replace(_pure, optimizer=FUSED, adapter=AdapterConfig(rank=16, targets=linear_layers(LLAMA_2_7B)))
 _qlora = replace(_lora, adapter=replace(_lora.adapter, base="nf4"))
 STAIR = {
-    "fp32": START, "autocast\nbf16": _autocast, "4 × 1,\nnot 1 × 4": _accumulated, "blocks\nrun again": _again,
-    "fused\nAdamW": _fused, "8-bit\nstates": _small, "pure\nbf16": _pure, "LoRA\nr = 16": _lora, "QLoRA\nr = 16": _qlora,
+    "fp32": START, "autocast\nbf16": _autocast, "in four\npieces": _accumulated, "blocks\ntwice": _again,
+    "fused\nAdamW": _fused, "8-bit\nstates": _small, "pure\nbf16": _pure,
+    "LoRA\nr = 16": _lora, "QLoRA\nr = 16": _qlora,
 }  # fmt: skip
 """The chapter's stair: each setup is the one before it with one change."""
 
@@ -41,11 +42,6 @@ JOBS = {
     "e": (LLAMA_2_13B, 1024),
 }  # fmt: skip
 """The design game: what a card costs, what there is to spend, and five jobs as (model, tokens of a sequence)."""
-
-
-def seconds_order(plans):
-    """The cheapest plan that fits, as (name, bytes, seconds) with the bytes of the room."""
-    return lambda room: min((p for p in plans if p[1] <= room), key=lambda p: p[2], default=None)
 
 
 def cheapest(plans, room_bytes):
@@ -112,10 +108,9 @@ EXERCISES = (
         id="10.2", title="What QLoRA's base takes", right=round(MATRICES * 4.127 / 8) + 2 * REST, tolerance=0.01,
         because="6,476,005,376 values of 4.127 bits are 3.34 GB; the other 262,410,240 stay in bf16: 0.52 GB.",
         mistakes=(
-            (MATRICES // 2 + REST // 2, "Embedding, head and norms are not made 4-bit ones; and scales take bits too."),
             (round((MATRICES + REST) * 4.127 / 8), "Embedding, head and norms are not made 4-bit ones: 2 bytes each."),
             (MATRICES // 2 + 2 * REST, "You left the scales out: 0.127 bits a value with double quantisation."),
-            (round(MATRICES * 4.127 / 8), "You left out what stays in bf16."),
+            (round(MATRICES * 4.127 / 8), "You left out what stays in bf16: embedding, head and norms."),
             (2 * (MATRICES + REST), "Those are bf16 weights: LoRA's base, not QLoRA's."),
             (round(MATRICES * 4.5 / 8) + 2 * REST, "4.5 bits is one float32 scale a block. Double quantised: 4.127."),
             (round(MATRICES * 4.127 / 8) + 4 * REST, "What is not in 4 bits is in bf16: 2 bytes, not 4."),
@@ -125,7 +120,8 @@ EXERCISES = (
         id="10.3", title="A planner in two lines", right=cheapest,
         accepted=(lambda plans, room: (sorted((p[2], p[0]) for p in plans if p[1] <= room) or [(0, None)])[0][1],),
         probes=(
-            ([("a", 30, 1.0), ("b", 20, 1.2), ("c", 10, 2.0)], 24), ([("a", 30, 1.0), ("c", 10, 2.0), ("b", 20, 1.2)], 20),
+            ([("a", 30, 1.0), ("b", 20, 1.2), ("c", 10, 2.0)], 24),
+            ([("a", 30, 1.0), ("c", 10, 2.0), ("b", 20, 1.2)], 20),
             ([("a", 30, 1.0)], 24), ([("c", 10, 2.0), ("d", 12, 1.5), ("a", 24, 3.0)], 24),
         ),
         because="of those that fit, the one of least seconds; none is None.",
@@ -159,7 +155,7 @@ EXERCISES = (
         ),
     ),
     ChoiceExercise(
-        id="10.5", title="Which change helps", right="c",
+        id="10.5", title="Which change helps", right="c", accepted=("(c)", "C"),
         because="Weights, gradients and states of all parameters stand there; a smaller batch changes none of them.",
         mistakes=(
             ("a", "The activations are gone at that moment, whatever the batch was."),

@@ -1,0 +1,39 @@
+"""Wrong answers to the judged exercises of chapter 10, each with a part of what its judge has to say."""
+
+from dataclasses import replace
+
+from memkit.book.exercises.chapter_10 import JOBS
+from memkit.setup.adapters import AdapterConfig
+from memkit.setup.recipes import AUTOCAST_FP16, PURE_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
+
+QLORA = AdapterConfig(rank=16, base="nf4")
+RIGHT = {
+    job: ("RTX 3090", TrainingSetup(
+        model=model, seq_len=seq_len, precision=PURE_BF16, adapter=QLORA if not model.fuses_qkv else replace(
+            QLORA, targets=("qkv", "output")
+        ), recomputation="full", grad_accum_steps=8, optimizer=OptimizerConfig(implementation="fused"),
+    ))
+    for job, (model, seq_len) in JOBS.items()
+}  # fmt: skip
+"""Five cards for 10 coins."""
+
+
+def changed(job: str, card: str, **choices):
+    """The right purchase with one job bought otherwise."""
+    return RIGHT | {job: (card, replace(RIGHT[job][1], **choices))}
+
+
+WRONG = {
+    "10.6": (
+        ({}, "Give a dictionary with the jobs a, b, c, d, e"),
+        (RIGHT | {"a": "RTX 3090"}, "Job a: 'RTX 3090' is not a pair"),
+        (changed("b", "H100 SXM"), "Job b: 'H100 SXM' is not for sale"),
+        (changed("c", "RTX 4090", adapter=None), "Job c: its peak is"),
+        (changed("d", "T4"), "Job d: a T4 does not multiply bfloat16"),
+        (changed("e", "RTX 3090", grad_accum_steps=4), "Job e: a step has 8 sequences, and 1 × 4 are others"),
+        (changed("e", "RTX 3090", seq_len=512), "Job e: the job is Llama-2-13B with 1024 tokens"),
+        ({job: ("A100 SXM 80 GB", setup) for job, (_, setup) in RIGHT.items()}, "the cards cost 45, and there are 20"),
+        (changed("a", "T4", precision=AUTOCAST_FP16, adapter=None), "Job a: its peak is"),
+    ),
+}
