@@ -50,6 +50,7 @@ CHAPTERS = {
     "06_fp8_training": ("H",),
     "07_measuring_and_oom": ("I",),
     "09_many_gpus": ("J",),
+    "10_make_it_fit": ("C392-C396", "C414-C418"),
     "11_cards_and_inference": ("C", "C343-C347"),
 }
 """The groups (or ranges of ids) that a chapter settles."""

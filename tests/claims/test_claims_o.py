@@ -1,0 +1,127 @@
+"""Proofs of group O, rules of thumb and tables of what fits where: each row with the words that it leaves out."""
+
+from dataclasses import replace
+
+import torch
+
+from memkit.book.claims import rounds_to
+from memkit.fitting.plans import TrainingPlan, plan_of
+from memkit.hardware.cards import CARDS
+from memkit.program.transformer import Transformer
+from memkit.setup.adapters import AdapterConfig
+from memkit.setup.layouts import Layout
+from memkit.setup.models import LLAMA_2_7B, LLAMA_2_13B, LLAMA_2_70B, ModelConfig
+from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.units import GIB
+
+A100_40, A100_80, RTX = "A100 SXM 40 GB", "A100 SXM 80 GB", "RTX 4090"
+LORA = AdapterConfig(rank=16)
+QLORA = replace(LORA, base="nf4")
+
+
+def planned(model: ModelConfig, card: str, layout: Layout | None = None, **choices) -> TrainingPlan:
+    """Fused AdamW in pure bf16, every block run again, one sequence of 512 tokens, unless told otherwise."""
+    usual = {"precision": PURE_BF16, "recomputation": "full", "seq_len": 512}
+    setup = TrainingSetup(model=model, optimizer=OptimizerConfig(implementation="fused"), **{**usual, **choices})
+    return plan_of(setup, CARDS[card], layout)
+
+
+def parameters_of(model: ModelConfig) -> int:
+    """Parameters of the module, counted by torch."""
+    module = Transformer(TrainingSetup(model=model), device="meta")
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_C392(figures):
+    choices = {"adapter": replace(LORA, rank=figures["rank"]), "seq_len": figures["tokens"]}
+    again = planned(LLAMA_2_7B, RTX, **choices)
+    kept = planned(LLAMA_2_7B, RTX, **choices, recomputation="none")
+    assert (figures["rank"], figures["tokens"]) == (16, 2048) and CARDS[RTX].label_gb == figures["card_gb"]
+    assert rounds_to(again.peak_bytes / GIB, figures["again_gib"])
+    assert rounds_to(kept.peak_bytes / GIB, figures["kept_gib"])
+    figures.settle(recomputed=again.fits, kept=kept.fits)
+
+
+def test_C393(figures):
+    plan = planned(LLAMA_2_13B, A100_40, adapter=replace(LORA, rank=figures["rank"]), seq_len=figures["tokens"])
+    assert CARDS[A100_40].label_gb == figures["card_gb"] and (figures["rank"], figures["tokens"]) == (32, 2048)
+    assert rounds_to(2 * parameters_of(LLAMA_2_13B) / 1e9, figures["weights_gb"])
+    assert rounds_to(plan.peak_bytes / GIB, figures["gib"])
+    figures.settle(fits=plan.fits)
+
+
+def test_C394(figures):
+    autocast, pure = (planned(LLAMA_2_7B, A100_80, precision=precision) for precision in (AUTOCAST_BF16, PURE_BF16))
+    assert CARDS[A100_80].label_gb == figures["card_gb"]
+    assert rounds_to(16 * parameters_of(LLAMA_2_7B) / 1e9, figures["states_gb"])
+    assert rounds_to(autocast.peak_bytes / GIB, figures["autocast_gib"])
+    assert rounds_to(pure.peak_bytes / GIB, figures["pure_gib"])
+    figures.settle(autocast=autocast.fits, pure_bf16=pure.fits)
+
+
+def test_C395(figures):
+    layout = Layout(stage=3, dp_size=figures["ranks"])
+    mixed = planned(LLAMA_2_70B, A100_80, replace(layout, param_dtype="bfloat16"), precision=FP32)
+    pure = planned(LLAMA_2_70B, A100_80, layout)
+    assert CARDS[A100_80].label_gb == figures["card_gb"] and figures["ranks"] == 8
+    assert rounds_to(16 * parameters_of(LLAMA_2_70B) / 8 / 1e9, figures["share_gb"])
+    assert rounds_to(mixed.peak_bytes / GIB, figures["mixed_gib"])
+    assert rounds_to(pure.peak_bytes / GIB, figures["pure_gib"])
+    figures.settle(master_weights=mixed.fits, pure_bf16=pure.fits)
+
+
+def test_C396(figures):
+    wide, autocast, pure = (
+        planned(LLAMA_2_7B, A100_80, precision=precision, recomputation="none").peak_bytes
+        for precision in (FP32, AUTOCAST_BF16, PURE_BF16)
+    )
+    assert rounds_to(100 * autocast / wide, figures["autocast_percent"])
+    assert rounds_to(100 * pure / wide, figures["pure_percent"])
+    assert figures["tokens"] == 512
+    figures.settle(autocast=autocast < 0.6 * wide, pure_bf16=pure < 0.6 * wide)
+
+
+def test_C414(figures):
+    plans = [planned(model, RTX, adapter=QLORA, seq_len=figures["tokens"]) for model in (LLAMA_2_7B, LLAMA_2_13B)]
+    assert figures["tokens"] == 2048 and CARDS[RTX].label_gb == figures["card_gb"]
+    small, large = (plan.peak_bytes / GIB for plan in plans)
+    assert rounds_to(small, figures["small_gib"]) and rounds_to(large, figures["large_gib"])
+    figures.settle(small=plans[0].fits, large=plans[1].fits)
+
+
+def test_C415(figures):
+    lora = planned(LLAMA_2_13B, A100_40, adapter=LORA)
+    one, many = (planned(LLAMA_2_70B, A100_40, adapter=QLORA, micro_batch_size=n) for n in (1, figures["batch"]))
+    assert CARDS[A100_40].label_gb == figures["card_gb"] and figures["tokens"] == 512
+    assert rounds_to(lora.peak_bytes / GIB, figures["lora_gib"])
+    assert rounds_to(one.peak_bytes / GIB, figures["one_gib"])
+    assert rounds_to(many.peak_bytes / GIB, figures["many_gib"])
+    figures.settle(lora=lora.fits, one_sequence=one.fits, many=many.fits)
+
+
+def test_C416(figures):
+    autocast = planned(LLAMA_2_7B, A100_80, precision=AUTOCAST_BF16)
+    pure = planned(LLAMA_2_7B, A100_80)
+    assert CARDS[A100_80].label_gb == figures["card_gb"]
+    assert rounds_to(16 * parameters_of(LLAMA_2_7B) / 1e9, figures["states_gb"])
+    assert rounds_to(pure.peak_bytes / 1e9, figures["pure_gb"])
+    figures.settle(autocast=autocast.fits, pure_bf16=pure.fits)
+
+
+def test_C417(figures):
+    plan = planned(LLAMA_2_70B, A100_80, adapter=LORA)
+    qlora = planned(LLAMA_2_70B, A100_80, adapter=QLORA)
+    assert CARDS[A100_80].label_gb == figures["card_gb"]
+    assert rounds_to(2 * parameters_of(LLAMA_2_70B) / 1e9, figures["weights_gb"])
+    assert rounds_to(qlora.peak_bytes / GIB, figures["qlora_gib"]) and qlora.fits
+    figures.settle(fits=plan.fits)
+
+
+def test_C418(figures):
+    cards = CARDS["H100 SXM"], CARDS[A100_80]
+    assert [card.label_gb for card in cards] == [figures["card_gb"]] * 2
+    assert rounds_to(cards[0].peak_tflops["bfloat16"] / cards[1].peak_tflops["bfloat16"], figures["faster"])
+    plan = planned(LLAMA_2_7B, "H100 SXM", precision=AUTOCAST_BF16)
+    assert rounds_to(plan.peak_bytes / GIB, figures["gib"]) and torch.bfloat16.itemsize == 2
+    figures.settle(full_fine_tuning_of_7b=plan.fits)
