@@ -4,8 +4,8 @@ from memkit.fitting.plans import PlansFound
 from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture
 from memkit.units import GIB, format_bytes
 
-MARKS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼"}
-COLOURS = (INK, OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[2], OKABE_ITO[5])
+MARKS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "P": "✚"}
+COLOURS = (INK, OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[2], OKABE_ITO[5], OKABE_ITO[3])
 
 
 def plans_figure(found: PlansFound, title: str) -> Picture:
@@ -20,7 +20,7 @@ def plans_figure(found: PlansFound, title: str) -> Picture:
     plot.set_ylabel("time of a step ÷ least", fontsize=9.5, color=INK)
     least = min(plan.seconds for plan in found.plans)
     kinds = list(dict.fromkeys(plan.gives_up for plan in sorted(found.plans, key=lambda plan: plan.sacrifice)))
-    front = set(found.front)
+    front = found.front
     for number, kind in enumerate(kinds):
         colour, mark = COLOURS[number % len(COLOURS)], list(MARKS)[number % len(MARKS)]
         for plan in (plan for plan in found.plans if plan.gives_up == kind):
