@@ -77,7 +77,7 @@ def fit_on(card: Card, allocated_bytes: int, holes: tuple[int, int, int] | None 
     without one none, the planner's slack, and the worst recorded share.
 
     >>> print(fit_on(CARDS["RTX 4090"], 20 * GIB))
-    It fits on one RTX 4090: 2.76 GiB to spare, context, workspaces and fragments counted.
+    It fits on one RTX 4090: 2.89 GiB to spare, context, workspaces and fragments counted.
     """
     low, expected, high = holes or (
         0, (card.memory_bytes - CONTEXT_BYTES) // SLACK_SHARE, allocated_bytes // RECORDED_CACHE_SHARE
