@@ -31,7 +31,7 @@ NUM_STEPS = 3
 SENT = ("allgather", "reduce_scatter", "allreduce", "broadcast")
 
 
-def measured_layouts(world: int) -> dict[str, Layout]:
+def all_layouts(world: int) -> dict[str, Layout]:
     """The ways to spread a run over so many ranks; HSDP takes an even number of four or more."""
     ways = {
         "DDP": Layout(stage=0, dp_size=world),
@@ -99,8 +99,8 @@ def main() -> None:
     setup, rows = replace(SETUP, device=device), {}
     whole = replace(setup, micro_batch_size=world * setup.micro_batch_size)
     oracle, _ = trained(training_build(whole, batches(setup, range(world))))
-    for name in sys.argv[1:] or measured_layouts(world):
-        layout = measured_layouts(world)[name]
+    for name in sys.argv[1:] or all_layouts(world):
+        layout = all_layouts(world)[name]
 
         def build(layout: Layout = layout) -> Callable:
             return sharded_build(setup, layout, batches(setup, range(rank, rank + 1)))()

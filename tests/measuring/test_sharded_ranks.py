@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from memkit.measuring.ranks import run_on_ranks
-from memkit.measuring.sharded_ranks import SENT, SETUP, measured_layouts
+from memkit.measuring.sharded_ranks import SENT, SETUP, all_layouts
 from memkit.sharding import estimate_sharded, step_traffic
 
 MODULE = "memkit.measuring.sharded_ranks"
@@ -33,7 +33,7 @@ def gone(seconds: float = 60) -> bool:
 @pytest.mark.serial
 @pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_formula_traffic_and_loss_are_those_of_real_ranks(num_ranks):
-    told, ways = run_on_ranks(MODULE, num_ranks), measured_layouts(num_ranks)
+    told, ways = run_on_ranks(MODULE, num_ranks), all_layouts(num_ranks)
     assert set(told["ways"]) == set(ways)
     for name, row in told["ways"].items():
         peak = estimate_sharded(SETUP, ways[name]).for_step(2).peak_bytes
