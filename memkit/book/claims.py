@@ -49,6 +49,7 @@ CHAPTERS = {
     "05_gradient_accumulation": ("G",),
     "06_fp8_training": ("H",),
     "07_measuring_and_oom": ("I",),
+    "08_smaller_states": ("K", "C348-C366", "M"),
     "09_many_gpus": ("J",),
     "10_make_it_fit": ("C392-C396", "C414-C418"),
     "11_cards_and_inference": ("C", "C343-C347"),

@@ -1,0 +1,121 @@
+"""Proofs of group K, offload: what leaves the card, what crosses the link, and what the libraries call it."""
+
+import inspect
+from dataclasses import replace
+
+import pytest
+import torch
+
+from memkit.book.claims import rounds_to
+from memkit.formula.estimate import estimate_memory
+from memkit.formula.offload import link_bytes
+from memkit.hardware.cards import CARDS
+from memkit.program.sharded import one_rank_of, sharded_build
+from memkit.program.transformer import Transformer
+from memkit.setup.layouts import Layout
+from memkit.setup.models import LLAMA_2_7B, TINY_LLAMA
+from memkit.setup.recipes import FP32, PURE_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.sharding import estimate_sharded
+from memkit.tracing.trace import trace_memory
+from memkit.units import GIB
+
+BILLION = 10**9
+TOKENS = 2048
+LLAMA = TrainingSetup(
+    model=LLAMA_2_7B, precision=PURE_BF16, seq_len=TOKENS, recomputation="full",
+    optimizer=OptimizerConfig(implementation="fused"),
+)  # fmt: skip
+CARD, LINK_CARD = "RTX 4090", "A100 SXM 80 GB"
+PUBLISHED = {"card_s": 1.27, "host_s": 1.52}
+"""Seconds a step in the table of torchao/optim/README.md: no offload, and its own CPUOffloadOptimizer."""
+
+
+def test_C334(figures):
+    layout = Layout(
+        stage=3, dp_size=figures["ranks"], param_dtype="bfloat16", reduce_dtype="float32", offloads=True
+    )
+    setup = replace(LLAMA, precision=FP32)
+    short = estimate_sharded(replace(setup, seq_len=figures["short"]), layout).for_step(2).peak
+    long = estimate_sharded(replace(setup, recomputation="none"), layout).for_step(2).peak
+    assert (figures["ranks"], figures["short"], figures["long"]) == (8, 512, TOKENS)
+    assert rounds_to(short.total_bytes / BILLION, figures["short_gb"])
+    assert rounds_to(long.total_bytes / BILLION, figures["long_gb"])
+    assert rounds_to((short.total_bytes - short.activations) / BILLION, figures["moving_gb"])
+    figures.settle(
+        few_activations=rounds_to(short.total_bytes / BILLION, figures["printed_gb"]),
+        nothing_run_again=rounds_to(long.total_bytes / BILLION, figures["printed_gb"]),
+    )
+
+
+def test_C335(figures):
+    """On the card after a traced step of FSDP2 with ``CPUOffloadPolicy``."""
+    setup = TrainingSetup(model=replace(TINY_LLAMA, num_layers=2), seq_len=64)
+    on_card = {}
+    for offloads in (False, True):
+        with one_rank_of(2):
+            timeline = trace_memory(sharded_build(setup, Layout(stage=3, dp_size=2, offloads=offloads)))
+        on_card[offloads] = timeline.at("optimizer", step=2).parts
+    assert on_card[False]["weights"] and on_card[False]["optimizer_states"]
+    figures.settle(parameters=not on_card[True]["weights"], states=not on_card[True]["optimizer_states"])
+
+
+def test_C336(figures):
+    rates = {}  # PCI-SIG: gigatransfers a second and lane, 128 of 130 bits are data, 16 lanes, 8 bits a byte
+    for name, generation, transfers in (("T4", 3, 8), ("RTX 4090", 4, 16), ("H100 SXM", 5, 32)):
+        rates[generation] = transfers * 16 * 128 / 130 / 8
+        assert CARDS[name].pcie_bytes_per_s == pytest.approx(rates[generation] * BILLION)
+        assert rounds_to(rates[generation], figures[f"gen_{generation}"])
+    assert rounds_to(100 * figures["printed"] / rates[4], figures["percent"]) and figures["printed"] == 20
+    figures.settle(gen_3=rates[3] >= figures["printed"], gen_4=rates[4] >= figures["printed"])
+
+
+def test_C337(figures):
+    on_host = replace(LLAMA.optimizer, place="on the host, gradients too")
+    card, host = (
+        estimate_memory(replace(LLAMA, optimizer=optimizer)).for_step(2).peak_bytes
+        for optimizer in (LLAMA.optimizer, on_host)
+    )
+    assert figures["tokens"] == LLAMA.tokens_per_micro_batch and figures["card"] == CARD
+    assert rounds_to(card / GIB, figures["card_gib"]) and rounds_to(host / GIB, figures["host_gib"])
+    fits = CARDS[CARD].memory_bytes
+    assert rounds_to(fits / GIB, figures["fits_gib"])
+    is_the_only_way = host < fits < card
+    figures.settle(same_batch=not is_the_only_way)
+
+
+def test_C340(figures):
+    accelerate = pytest.importorskip("accelerate")
+    assert figures["argument"] == accelerate.cpu_offload.__name__
+    assert figures["field"] in inspect.signature(accelerate.DeepSpeedPlugin).parameters
+    plugin = accelerate.DeepSpeedPlugin(**{"zero_stage": 2, figures["field"]: "cpu"})
+    assert plugin.deepspeed_config["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
+    try:
+        inspect.signature(accelerate.Accelerator).bind(**{figures["argument"]: True})
+    except TypeError:
+        is_taken = False
+    else:
+        is_taken = True
+    figures.settle(argument=is_taken)
+
+
+def test_C341(figures):
+    accelerate = pytest.importorskip("accelerate")
+    plugin = accelerate.DeepSpeedPlugin(zero_stage=3, offload_optimizer_device="cpu", offload_param_device="cpu")
+    written = plugin.deepspeed_config["zero_optimization"]
+    names = {name for name, entry in written.items() if isinstance(entry, dict) and entry.get("device") == "cpu"}
+    assert names == {figures["optimizer"], figures["parameters"]}
+    figures.settle(optimizer=figures["optimizer"] in names, parameters=figures["parameters"] in names)
+
+
+def test_C342(figures):
+    card = CARDS[LINK_CARD]
+    on_host = replace(LLAMA, optimizer=replace(LLAMA.optimizer, place="on the host"))
+    num_parameters = sum(p.numel() for p in Transformer(LLAMA, device="meta").parameters())
+    moved = 2 * torch.bfloat16.itemsize * num_parameters
+    assert moved == sum(link_bytes(on_host).values()) and figures["tokens"] == TOKENS
+    link_s = moved / card.pcie_bytes_per_s
+    compute_s = 8 * num_parameters * TOKENS / (card.peak_tflops["bfloat16"] * 10**12)
+    assert rounds_to(link_s, figures["link_s"]) and rounds_to(compute_s, figures["compute_s"])
+    assert all(figures[name] == seconds for name, seconds in PUBLISHED.items())
+    figures.settle(measured=figures["host_s"] > figures["card_s"], link=link_s > compute_s)

@@ -1,0 +1,79 @@
+"""Proofs of group M: what bitsandbytes' and torch's own Adam keep after a real step."""
+
+import warnings
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+from memkit.book.claims import rounds_to
+from memkit.formula.states import state_bytes
+from memkit.hardware.cards import CARDS
+from memkit.setup.models import LLAMA_2_7B, LLAMA_2_13B
+from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+
+BILLION = 10**9
+SEVEN = 7
+
+
+@cache
+def states_after_a_step(name: str, count: int = 2**16, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    """torch's or bitsandbytes' own states of one tensor; the maps of codes, shared by all tensors, are left out."""
+    library = torch.optim if name == "AdamW" else pytest.importorskip("bitsandbytes.optim")
+    weight = nn.Parameter(torch.zeros(count, dtype=dtype))
+    weight.grad = torch.ones_like(weight)
+    optimizer = getattr(library, name)([weight])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Paged optimizers are not supported on CPU")
+        optimizer.step()
+    kept = optimizer.state[weight].items()
+    return {key: t for key, t in kept if torch.is_tensor(t) and key not in ("step", "qmap1", "qmap2")}
+
+
+def bytes_each(name: str, count: int = 2**16, dtype: torch.dtype = torch.float32) -> float:
+    """Bytes of states a parameter."""
+    return sum(t.nbytes for t in states_after_a_step(name, count, dtype).values()) / count
+
+
+def test_C367(figures):
+    assert bytes_each("AdamW", dtype=torch.bfloat16) == figures["bf16"]
+    figures.settle(in_fp32=bytes_each("AdamW") == figures["printed"])
+
+
+def test_C368(figures):
+    states = states_after_a_step("AdamW8bit")
+    assert states["state1"].numel() // states["absmax1"].numel() == figures["block"]
+    assert bytes_each("AdamW8bit") == figures["bytes"]
+    smallest = figures["smallest"]
+    widths = [states_after_a_step("AdamW8bit", count)["state1"].element_size() for count in (smallest - 1, smallest)]
+    assert widths == [4, 1] and bytes_each("AdamW8bit", smallest - 1) == figures["small"]
+    assert figures["printed"] == states["state1"].element_size()
+    figures.settle(both_states=figures["printed"] == round(bytes_each("AdamW8bit")))
+
+
+def test_C369(figures):
+    eight, whole = bytes_each("AdamW8bit"), bytes_each("AdamW")
+    percent = 100 * (1 - eight / whole)
+    assert rounds_to(percent, figures["percent"]) and rounds_to(SEVEN * eight, figures["gb"])
+    assert figures["adam_gb"] == SEVEN * whole
+    assert rounds_to(100 * (1 - eight / bytes_each("AdamW", dtype=torch.bfloat16)), figures["half"])
+    figures.settle(in_fp32=rounds_to(percent, figures["printed"]))
+
+
+def test_C370(figures):
+    """What cannot leave decides: weights and gradients of the two models beside one card."""
+    assert bytes_each("PagedAdamW32bit") == figures["bytes"]
+    kept, large = (
+        state_bytes(model, PURE_BF16, OptimizerConfig(name="paged AdamW")) for model in (LLAMA_2_7B, LLAMA_2_13B)
+    )
+    seven, thirteen = (parts["weights"] + parts["gradients"] for parts in (kept, large))
+    states = figures["bytes"] * kept["weights"] // torch.bfloat16.itemsize
+    assert kept["optimizer_states"] < states // 1000  # small tensors' states, which stay on the card
+    assert rounds_to(seven / BILLION, figures["kept_gb"]) and rounds_to(thirteen / BILLION, figures["large_gb"])
+    assert rounds_to(states / BILLION, figures["states_gb"])
+    card = CARDS["A100 SXM 40 GB"]
+    assert card.label_gb == figures["label_gb"]
+    figures.settle(
+        states_do_not_fit=seven < card.memory_bytes < seven + states, nothing_fits=thirteen < card.memory_bytes,
+    )  # fmt: skip
