@@ -38,7 +38,8 @@ def dry_run(tmp_path_factory):
         [sys.executable, "-c", DRY_RUN, str(folder)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    found = [recording for chapter in ("01", "02", "03", "06", "07") for recording in load_recordings(chapter, folder)]
+    chapters = {chapter for chapter, _ in MEASUREMENTS}
+    found = [recording for chapter in chapters for recording in load_recordings(chapter, folder)]
     return {recording.name: recording for recording in found}
 
 
