@@ -10,10 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from memkit.formula.estimate import estimate_memory
 from memkit.recomputation.costs import step_flops
+from memkit.setup.adapters import AdapterConfig
+from memkit.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import FULL, every
 from memkit.setup.training import TrainingSetup
+from memkit.sharding.step import estimate_sharded
 
 JOBS = {
     "7B, 1,024 tokens": TrainingSetup(model=LLAMA_2_7B, precision=AUTOCAST_BF16),
@@ -27,11 +30,15 @@ autocast, with AdamW's foreach and flash attention."""
 
 @dataclass(frozen=True, kw_only=True)
 class Technique:
-    """One line of the sheet. ``changes`` are fields of a ``TrainingSetup``; a function of the setup gives those that
-    depend on it. ``price`` and ``effort`` are words; ``chapter`` is its number."""
+    """One line of the sheet. ``changes`` are fields of a ``TrainingSetup``; ``layout`` spreads the step over ranks.
+
+    ``cuts_batch`` and ``halves_sequence`` change what a field of the job is. ``price`` and ``effort`` are words;
+    ``chapter`` is its number.
+    """
 
     name: str
     changes: Mapping = field(default_factory=dict)
+    layout: Layout | None = None
     cuts_batch: bool = False
     halves_sequence: bool = False
     price: str
@@ -65,6 +72,12 @@ TECHNIQUES = (
               effort="a wrapper", chapter="04"),
     Technique(name="accumulation, one sequence a pass", cuts_batch=True, price="smaller products",
               effort="five lines", chapter="05"),
+    Technique(name="LoRA of rank 16, BF16 base", changes={"precision": PURE_BF16, "adapter": AdapterConfig()},
+              price="few weights train", effort="a library", chapter="08"),
+    Technique(name="QLoRA of rank 16", changes={"precision": PURE_BF16, "adapter": AdapterConfig(base="nf4")},
+              price="few train, base in 4 bits", effort="a library", chapter="08"),
+    Technique(name="fully_shard on 8 cards, a rank", layout=Layout(stage=3, dp_size=8), price="3 P sent a step",
+              effort="a launcher, two lines", chapter="09"),
     Technique(name="half the sequence", halves_sequence=True, price="shorter context", effort="a number", chapter="01"),
     Technique(name="checkpoints and fused AdamW", price="a second forward", effort="both", chapter="04",
               changes={"recomputation": FULL, "optimizer": OptimizerConfig(implementation="fused")}),
@@ -74,12 +87,12 @@ TECHNIQUES = (
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """What a technique does: job → peak in bytes and as a share of the plain job's, FLOPs per token beside the plain
-    step's."""
+    step's; ``None`` under LoRA, whose frozen weights get no gradient, which ``step_flops`` does not count."""
 
     technique: Technique
     peaks: Mapping[str, int]
     shares: Mapping[str, float]
-    flops: float
+    flops: float | None
 
 
 def apply_techniques(jobs: Mapping[str, TrainingSetup] = JOBS) -> tuple[Line, ...]:
@@ -97,16 +110,18 @@ def apply_techniques(jobs: Mapping[str, TrainingSetup] = JOBS) -> tuple[Line, ..
     lines = []
     for technique in TECHNIQUES:
         applied = {name: technique.applied(job) for name, job in jobs.items()}
-        peaks = {name: peak_of(job) for name, job in applied.items()}
-        flops = [flops_per_token(applied[name]) / flops_per_token(job) for name, job in jobs.items()]
+        peaks = {name: peak_of(job, technique.layout) for name, job in applied.items()}
+        flops = max(flops_per_token(applied[name]) / flops_per_token(job) for name, job in jobs.items())
         shares = {name: peaks[name] / plain[name] for name in jobs}
-        lines.append(Line(technique=technique, peaks=peaks, shares=shares, flops=max(flops)))
+        is_counted = "adapter" not in technique.changes
+        lines.append(Line(technique=technique, peaks=peaks, shares=shares, flops=flops if is_counted else None))
     return tuple(lines)
 
 
-def peak_of(setup: TrainingSetup) -> int:
-    """Peak of the second step in bytes, when the states are there."""
-    return estimate_memory(setup).for_step(2).peak_bytes
+def peak_of(setup: TrainingSetup, layout: Layout | None = None) -> int:
+    """Peak of the second step in bytes, when the states are there; of one rank of ``layout``, if given."""
+    timeline = estimate_sharded(setup, layout) if layout else estimate_memory(setup)
+    return timeline.for_step(2).peak_bytes
 
 
 def flops_per_token(setup: TrainingSetup) -> float:
@@ -116,4 +131,5 @@ def flops_per_token(setup: TrainingSetup) -> float:
 
 def words_of(line: Line) -> tuple[str, str, str, str]:
     """FLOPs per token, price, effort and chapter of a line, as text."""
-    return f"{line.flops:.2f}×", line.technique.price, line.technique.effort, line.technique.chapter
+    flops = "–" if line.flops is None else f"{line.flops:.2f}×"
+    return flops, line.technique.price, line.technique.effort, line.technique.chapter
