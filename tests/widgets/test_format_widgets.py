@@ -38,8 +38,8 @@ BAD = [
     for panel, moves in MOVES.items()
     for name in moves
     for value in (None, "nonsense", -1, 1.5, math.nan, math.inf, [], object, 10**30, 1j)
-    if not (name in ("number", "term") and value in (-1, 1.5, 10**30) or name == "around" and value in (-1, 1.5))
-    and not (name == "number" and value in (math.inf, math.nan))  # codes of their own
+    if not (name in ("number", "term", "around") and value in (-1, 1.5, 10**30))
+    and not (name in ("number", "code") and value in (math.inf, math.nan))  # codes of their own
 ]  # fmt: skip
 
 
