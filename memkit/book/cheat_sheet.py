@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from memkit.formula.estimate import estimate_memory
 from memkit.recomputation.costs import step_flops
-from memkit.setup.adapters import AdapterConfig
+from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
@@ -48,6 +48,9 @@ class Technique:
     def applied(self, setup: TrainingSetup) -> TrainingSetup:
         """``setup`` with the technique."""
         changes = dict(self.changes)
+        if adapter := changes.get("adapter"):
+            attention = [name for name in linear_layers(setup.model) if name not in ("gate", "up", "down")]
+            changes["adapter"] = replace(adapter, targets=tuple(attention))
         if self.cuts_batch:
             changes |= {"micro_batch_size": 1, "grad_accum_steps": setup.micro_batch_size}
         if self.halves_sequence:

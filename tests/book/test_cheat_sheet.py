@@ -5,7 +5,7 @@ import pytest
 from memkit.book.cheat_sheet import JOBS, TECHNIQUES, apply_techniques, words_of
 from memkit.formula.estimate import estimate_memory
 from memkit.pictures import sheet_figure
-from memkit.setup.models import TINY_LLAMA
+from memkit.setup.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup.training import TrainingSetup
 
 SMALL = {"small": TrainingSetup(model=TINY_LLAMA, micro_batch_size=2, seq_len=32, device="cpu")}
@@ -52,6 +52,12 @@ def test_accumulation_keeps_the_tokens_of_a_step():
     for job in JOBS.values():
         after = accumulation.applied(job)
         assert after.micro_batch_size * after.grad_accum_steps == job.micro_batch_size * job.grad_accum_steps
+
+
+@pytest.mark.parametrize("model", [TINY_GPT2, TINY_LLAMA], ids=lambda model: model.name)
+def test_a_job_of_one_s_own_gets_every_line(model):
+    lines = apply_techniques({"mine": TrainingSetup(model=model, micro_batch_size=2, seq_len=64)})
+    assert len(lines) == len(TECHNIQUES) and all(0 < line.shares["mine"] < 3 for line in lines)
 
 
 def test_nothing_to_show_is_refused():
