@@ -60,7 +60,7 @@ def hugging_face_build(
     config: str | Path | Mapping,
     *,
     micro_batch_size: int = 1,
-    seq_len: int = 1024,
+    seq_len: int | None = None,
     dtype: str = "bfloat16",
     is_checkpointed: bool = False,
     num_layers: int | None = None,
@@ -68,12 +68,14 @@ def hugging_face_build(
 ) -> Callable[[], Callable[[], torch.Tensor]]:
     """The ``build`` of a model known by its config.json, for ``trace_memory``, ``measure_memory`` and ``report_on``.
 
-    The step is a forward, a backward and fused AdamW on all parameters.
+    The step is a forward, a backward and fused AdamW on all parameters. ``seq_len=None`` means 1,024 tokens, or as
+    many as the model has positions for.
 
     Raises: ValueError: as ``hugging_face_model``; a length that the model has no positions for.
     """
     config = read_config(config)
-    longest = config.get("max_position_embeddings") or config.get("n_positions") or seq_len
+    longest = config.get("max_position_embeddings") or config.get("n_positions") or seq_len or 1024
+    seq_len = seq_len or min(1024, longest)
     if seq_len > longest:
         raise ValueError(f"seq_len={seq_len} is above the configuration's {longest} positions")
 

@@ -112,3 +112,10 @@ def test_a_sequence_longer_than_the_positions_is_refused():
         hugging_face_build(LLAMA, seq_len=1024)
     with pytest.raises(ValueError, match="no 'hidden_size'"):
         model_of_config({key: value for key, value in LLAMA.items() if key != "hidden_size"})
+
+
+def test_a_model_of_few_positions_gets_as_many_tokens():
+    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_layer": 1, "n_head": 4,
+              "n_positions": 128, "vocab_size": 256}  # fmt: skip
+    peaks = [trace_memory(hugging_face_build(config, seq_len=tokens)).peak_bytes for tokens in (None, 128)]
+    assert peaks[0] == peaks[1]
