@@ -238,6 +238,20 @@ def asks_quietly(tracer):
 
 
 @contextmanager
+def maps_of_bitsandbytes():
+    """bitsandbytes keeps its maps of codes from call to call: those of a trace have no values, and are forgotten."""
+    maps = getattr(sys.modules.get("bitsandbytes.functional"), "name2qmap", {})
+    before = dict(maps)
+    maps.clear()
+    try:
+        yield
+    finally:
+        maps = getattr(sys.modules.get("bitsandbytes.functional"), "name2qmap", maps)
+        maps.clear()
+        maps.update(before)
+
+
+@contextmanager
 def shapes_only(mode: ShapesOnly):
     """Run under ``mode``, in the callbacks of autograd too; a gradient scaler finds every gradient finite."""
     make_hooks = torch.autograd.graph.saved_tensors_hooks.__init__
@@ -256,6 +270,7 @@ def shapes_only(mode: ShapesOnly):
     from_stance = torch._dynamo.eval_frame._callback_from_stance
     with (
         interrupts_between_calls(mode),
+        maps_of_bitsandbytes(),
         patch.object(torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", refuse_workers),
         patch.object(torch.nn.parallel.distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),
         torch.compiler.set_stance("force_eager"),

@@ -96,6 +96,14 @@ def test_a_step_on_weights_in_4_bits(double_quantises):
         assert 0 <= sum(parts.values()) - sum(traced[key].values()) <= maps, key
 
 
+def test_bitsandbytes_works_after_a_trace_of_it():
+    """Its maps of codes are kept from call to call; one of a trace would have no values."""
+    layers = pytest.importorskip("bitsandbytes.nn")
+    trace_memory(training_build(replace(LLAMA, adapter=AdapterConfig(base="nf4"))))
+    layer = layers.Linear4bit(256, 256, bias=False, quant_type="nf4").to("cpu")
+    assert layer.weight.quant_state.nested and layer.weight.nbytes * 2 == 256 * 256
+
+
 def test_lora_keeps_four_fifths_of_a_layers_activations():
     """30.2 of 37.5 bytes per token and hidden unit: the products' inputs go, what the nonlinear parts keep stays."""
     setup = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, micro_batch_size=4)
