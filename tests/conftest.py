@@ -5,6 +5,7 @@ import os
 # Before torch is loaded anywhere: two test processes share two cores, and sums do not depend on their number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import contextlib
 import importlib.util
 import secrets
 import shutil
@@ -23,6 +24,21 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NO_BROWSER = "no Chromium found; get one with `apt install chromium` or `playwright install chromium`"
+
+
+def _load_torchvision_without_cuda():
+    """A wheel built for CUDA lacks its compiled operators here. transformers imports it; no test calls them."""
+    import torch
+
+    with contextlib.suppress(RuntimeError):
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            if not hasattr(torch.ops.torchvision, name):
+                library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        return library
+
+
+TORCHVISION = _load_torchvision_without_cuda() if importlib.util.find_spec("torchvision") else None
 
 
 def pytest_collection_modifyitems(items):

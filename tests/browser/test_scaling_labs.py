@@ -1,27 +1,11 @@
 """The labs of chapters 03 and 06 in a real JupyterLab: a slider moves by keyboard, and words and picture follow."""
 
 import pytest
-from live_notebook import PANEL, end_kernels, open_and_run, running_chromium, write_notebook
+from live_notebook import PANEL, open_and_run, write_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 LABS = "from memkit.widgets import OutlierLab, ScalingLab, SpikeFilm\n{}()"
-
-
-@pytest.fixture(scope="module")
-def browser(chromium_path):
-    with running_chromium(chromium_path) as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(browser, lab):
-    context = browser.new_context(viewport={"width": 1400, "height": 1600})
-    page = context.new_page()
-    page.set_default_timeout(20_000)
-    yield page
-    context.close()
-    end_kernels(lab)
 
 
 def test_the_three_labs_follow_the_keyboard(page, lab, artefacts):
