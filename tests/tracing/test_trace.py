@@ -15,6 +15,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from state_of_torch import state_of_torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -495,38 +496,6 @@ def test_the_programs_own_error_comes_through_with_its_own_line(device):
         )
 
 
-def state_of_torch() -> dict:
-    """Everything that a trace touches."""
-    modules = (torch, torch.cuda, torch.autograd, torch.nn.functional, torch.functional, torch._tensor,
-               torch.random, torch.utils._foreach_utils, torch.amp.grad_scaler, torch.cuda.amp.common)  # fmt: skip
-    classes = (
-        torch.enable_grad,
-        nn.Module,
-        torch.amp.grad_scaler.GradScaler,
-        torch.autograd.graph.saved_tensors_hooks,
-    )
-    state = {
-        (home.__name__, name): value for home in (*modules, *classes) for name, value in vars(home).items()
-    }
-    hooks = torch.nn.modules.module
-    state["hooks"] = (
-        len(hooks._global_parameter_registration_hooks),
-        len(hooks._global_buffer_registration_hooks),
-    )
-    state["optimizer hooks"] = (
-        len(torch.optim.Optimizer.step.__globals__["_global_optimizer_pre_hooks"]),
-        len(torch.optim.Optimizer.step.__globals__["_global_optimizer_post_hooks"]),
-    )
-    state["modes"] = (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack())
-    state["rms norm"] = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_rms_norm", "Meta")
-    state["autocast"] = (
-        torch.is_autocast_enabled("cuda"),
-        torch.is_autocast_enabled("cpu"),
-        torch.is_grad_enabled(),
-    )
-    return state
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("fails_in", [None, "build", "forward", "backward", "optimizer"])
 def test_torch_is_as_it_was_afterwards(device, fails_in):
@@ -723,7 +692,9 @@ def test_a_loader_with_workers_is_refused_with_the_programs_line(device):
     def step():
         next(iter(torch.utils.data.DataLoader(data, batch_size=8, num_workers=2)))
 
-    with pytest.raises(ValueError, match=r"test_trace.py:\d+ .*step: DataLoader\(num_workers=2\).*num_workers=0"):
+    with pytest.raises(
+        ValueError, match=r"test_trace.py:\d+ .*step: DataLoader\(num_workers=2\).*num_workers=0"
+    ):
         trace_memory(lambda: step, device=device)
 
 
@@ -814,7 +785,9 @@ def test_functional_gradients_are_measured_and_not_traced():
 
     measured = measure_memory(build, device="cpu")
     count = 4 * (64 * 64 + 64)
-    assert measured.at("init").weights == count and measured.peak_bytes >= 3 * count  # gradients, and old ones
+    assert (
+        measured.at("init").weights == count and measured.peak_bytes >= 3 * count
+    )  # gradients, and old ones
     for device in ("cpu", "cuda"):
         with pytest.raises(NotImplementedError, match="torch.func's transforms; measure_memory"):
             trace_memory(build, device=device)
