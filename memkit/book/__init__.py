@@ -9,6 +9,7 @@ Reading order:
 - ``cheat_sheet``: what each technique does to the peak of two jobs, and its price
 - ``recordings``: a GPU run kept as a file, with its card, driver, torch and date
 - ``checkup``: ``doctor()``: is this machine ready for the book?
+- ``classroom``: how many students a card serves in each chapter, and what keeps them apart
 - ``measurements``: what is measured on a card for the chapters
 - ``gpu_run``: ``make record``: run the measurements and write ``chapters/recordings``
 - ``exercises``: exercises that say which mistake this is
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.book.cheat_sheet import TECHNIQUES, apply_techniques
     from memkit.book.checkup import doctor
     from memkit.book.claims import claim, count_verdicts, ids_of, load_claims, verdicts_by_subject
+    from memkit.book.classroom import chapter_budgets, plan_classroom
     from memkit.book.exercises import check
     from memkit.book.measurements import MEASUREMENTS
     from memkit.book.questions import load_questions
