@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from memkit.program.doors import OutsideBuild, run_steps, tensors_in
+from memkit.program.interrupts import interrupts_held_back
 from memkit.program.log import Log, timeline_of
 from memkit.setup.training import DEVICES
 from memkit.timeline import MemoryTimeline
@@ -63,8 +64,11 @@ def measure_memory(
         )
     steps = as_whole_number("steps", steps, 1)
     recorder = Recorder(device)
-    with cpu_record() if device == "cpu" else cuda_record(recorder.mark_sizes) as record:
-        run_steps(build, steps, recorder)
+    with (
+        interrupts_held_back() as interrupts,
+        cpu_record() if device == "cpu" else cuda_record(recorder.mark_sizes) as record,
+    ):
+        run_steps(build, steps, recorder, interrupts.let_through())
     log = replayed(record.entries, recorder.marks)
     return timeline_of(
         log,

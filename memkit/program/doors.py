@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Protocol
 from unittest.mock import patch
@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 TORCH_HOME = str(Path(torch.__file__).parent)
 SWAP, RUN_THREAD = torch.utils.swap_tensors, threading.Thread._bootstrap_inner
+NOTHING_AROUND = nullcontext()
 PLAIN = {Tensor, torch.nn.Parameter, FakeTensor}
 
 
@@ -50,13 +51,20 @@ class OutsideBuild(ValueError):
         )
 
 
-def run_steps(build: Callable[[], Callable[[], object]], steps: int, recorder: Recorder) -> None:
+def run_steps(
+    build: Callable[[], Callable[[], object]],
+    steps: int,
+    recorder: Recorder,
+    inside: AbstractContextManager = NOTHING_AROUND,
+) -> None:
     """Call ``build()`` and then its step ``steps`` times, and tell the recorder everything on the way.
+
+    ``inside`` is entered once the doors are watched, and left before they are free again.
 
     Raises: ValueError: ``build``, or what it returns, is no function without arguments. OutsideBuild: the
     model was not made inside ``build()``.
     """
-    with watching(recorder) as program:
+    with watching(recorder) as program, inside:
         step = called_as_build(build)
         program.report_weights()
         recorder.now("mark", "init")

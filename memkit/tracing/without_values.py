@@ -7,9 +7,7 @@ depends on values, has no answer: ``NeedsValues`` names the call and says what t
 import functools
 import itertools
 import math
-import signal
 import sys
-import threading
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memkit.program.doors import is_wrapper
+from memkit.program.interrupts import HeldBack, interrupts_held_back
 from memkit.tracing.constants import KnownValues
 from memkit.units import MIB
 
@@ -73,7 +72,7 @@ class ShapesOnly(TorchFunctionMode):
         self.known = KnownValues()
         self.rejects = itertools.cycle((True, True, False))
         self.warned: set[str] = set()
-        self.interrupted = False
+        self.interrupts = HeldBack()
         self.rules = {}
         self.rules.update(dict.fromkeys((Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy), answer))
         self.rules.update(dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), refuse))
@@ -85,7 +84,7 @@ class ShapesOnly(TorchFunctionMode):
             out = rule(self, func, args, kwargs or {})
         else:
             out = func(*args, **kwargs) if kwargs else func(*args)
-        if self.interrupted:
+        if self.interrupts.is_waiting:  # between two calls: inside one it could abort the process
             raise KeyboardInterrupt
         return out
 
@@ -187,28 +186,6 @@ def refuse_unseen(tensors: list[Tensor]) -> None:
             raise NotImplementedError(f"a trace does not follow {kind}; measure_memory does")
 
 
-@contextmanager
-def interrupts_between_calls(mode: ShapesOnly):
-    """A Ctrl-C waits for the end of torch's call, in which it could abort the process; a second one does not."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-
-    def wait(*signal_and_frame):
-        if mode.interrupted:
-            before(*signal_and_frame)
-        mode.interrupted = True
-
-    signal.signal(signal.SIGINT, wait)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if mode.interrupted:
-        raise KeyboardInterrupt
-
-
 def refuse_workers(loader, *_):
     """In place of an iterator whose worker processes would inherit the trace."""
     raise ValueError(
@@ -269,7 +246,7 @@ def shapes_only(mode: ShapesOnly):
 
     from_stance = torch._dynamo.eval_frame._callback_from_stance
     with (
-        interrupts_between_calls(mode),
+        interrupts_held_back() as mode.interrupts,
         maps_of_bitsandbytes(),
         patch.object(torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", refuse_workers),
         patch.object(torch.nn.parallel.distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),

@@ -43,13 +43,12 @@ def program(device: str):
 
 def interrupted_at(moment: float, run) -> bool:
     """Whether ``run`` ended in KeyboardInterrupt, with a signal after ``moment`` seconds."""
-    signal.setitimer(signal.ITIMER_REAL, moment)
     try:
+        signal.setitimer(signal.ITIMER_REAL, moment)
         run()
+        signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
         return True
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
     return False
 
 
