@@ -17,17 +17,20 @@ from memkit.allocator.workspaces import workspace_bytes
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import card_by_driver_name
 from memkit.hardware.driver import ask_driver
+from memkit.measuring import sharded_ranks
 from memkit.measuring.bandwidth import measure_bandwidth
 from memkit.measuring.card_formats import cast_overflows, product_errors
 from memkit.measuring.eight_bit_products import time_products
 from memkit.measuring.gpu import give_back, usable_bytes
 from memkit.measuring.measure import measure_memory
+from memkit.measuring.ranks import MAX_RANKS, run_on_ranks
 from memkit.program.optimizers import FROM_LIBRARIES
 from memkit.program.small_programs import KERNELS, attention_build, autocast_build
 from memkit.program.transformer import training_build
 from memkit.setup.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2, TINY_LLAMA
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
+from memkit.sharding.step import estimate_sharded
 from memkit.timeline import MemoryTimeline
 from memkit.tracing.trace import trace_memory
 from memkit.units import KIB, MIB
@@ -266,6 +269,27 @@ def record_optimizer_steps(device: str) -> Measured:
     return Measured(numbers=numbers)
 
 
+def record_ranks(device: str) -> Measured:
+    """One rank of each way to spread a run over this machine's cards, or two processes: peak, bytes sent, losses."""
+    num_cards = torch.cuda.device_count() if device == "cuda" else 0
+    if num_cards == 1:
+        return Measured(numbers={"ranks": "none: this machine has one card, and nccl wants one for each rank"})
+    num_ranks, names = (2, ("DDP", "ZeRO-3")) if device == "cpu" else (min(num_cards, MAX_RANKS), ())
+    ways = names or (*sharded_ranks.all_layouts(num_ranks), *sharded_ranks.windows(num_ranks))
+    told = run_on_ranks(sharded_ranks.__name__, num_ranks, ways)
+    setup, numbers = replace(sharded_ranks.SETUP, device=told["device"]), {"ranks": num_ranks, "device": told["device"]}
+    for name, row in told["ways"].items():
+        layout = sharded_ranks.all_layouts(num_ranks)[name]
+        numbers[f"{name}, formula_peak_bytes"] = estimate_sharded(setup, layout).for_step(2).peak_bytes
+        numbers[f"{name}, measured_peak_bytes"] = row["peak_bytes"]
+    for name, row in (told["ways"] | told["windows"]).items():
+        oracle = told["oracle" if name in told["ways"] else "window_oracle"]
+        worst = max(abs(loss / alone - 1) for loss, alone in zip(row["losses"], oracle, strict=True))
+        numbers[f"{name}, losses off one process's by"] = worst
+        numbers |= {f"{name}, {kind}_bytes": num_bytes for kind, num_bytes in row["sent"].items()}
+    return Measured(numbers=numbers)
+
+
 MEASUREMENTS: dict[tuple[str, str], Callable[[str], Measured]] = {
     ("01", "card"): record_card,
     ("01", "bandwidth"): record_bandwidth,
@@ -278,6 +302,7 @@ MEASUREMENTS: dict[tuple[str, str], Callable[[str], Measured]] = {
     ("07", "context"): record_context,
     ("07", "cublas_workspace"): record_cublas_workspace,
     ("08", "optimizer_steps"): record_optimizer_steps,
+    ("09", "ranks"): record_ranks,
 }
 
 

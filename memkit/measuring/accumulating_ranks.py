@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from memkit.measuring.ranks import Collectives, report
+from memkit.measuring.ranks import Collectives, join_group, report
 from memkit.program.small_gpt import make_small_gpt, text_batches
 
 NUM_MICRO_BATCHES = 4
@@ -109,11 +109,7 @@ def whole_gradient(model: nn.Module) -> Tensor:
 
 def main() -> None:
     """Run every way on the ranks that ``torchrun`` started; rank 0 reports."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    if device == "cuda":
-        torch.cuda.set_device(rank % torch.cuda.device_count())
+    device, rank, world = join_group(), dist.get_rank(), dist.get_world_size()
     windows = [window_of(number, device) for number in range(world)]
     num_tokens = sum(targets.numel() for window in windows for _, targets in window)
     alone = make_small_gpt(dtype=torch.float64, device=device)

@@ -19,10 +19,13 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from memkit.measuring.gpu import cap_gpu
 from memkit.units import as_whole_number
 
 MARK = "result of rank 0: "
@@ -67,7 +70,8 @@ def environments(num_ranks: int) -> list[dict[str, str]]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     shared = os.environ | {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks), "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks),
+        "LOCAL_WORLD_SIZE": str(num_ranks), "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }  # fmt: skip
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
@@ -80,6 +84,19 @@ def end(processes: Sequence[subprocess.Popen]) -> None:
             process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdin.close()
+
+
+def join_group() -> str:
+    """Become one of the ranks that were started: by nccl with a card each where the machine has so many, else by gloo.
+
+    The device, ``"cuda"`` or ``"cpu"``. Two ranks on one card are what nccl refuses.
+    """
+    has_cards = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    if has_cards:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        cap_gpu()
+    dist.init_process_group("nccl" if has_cards else "gloo")
+    return "cuda" if has_cards else "cpu"
 
 
 def report(result: dict) -> None:

@@ -9,7 +9,7 @@ Each rank trains on sequences of its own; one process that trains on all of them
 """
 
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -18,16 +18,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from memkit.measuring.measure import measure_memory
-from memkit.measuring.ranks import Collectives, report
+from memkit.measuring.ranks import Collectives, join_group, report
 from memkit.program.sharded import sharded_build
 from memkit.program.transformer import training_build
 from memkit.setup.layouts import Layout
 from memkit.setup.models import TINY_LLAMA
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import Event
+from memkit.timeline import Event, MemoryTimeline
 
 SETUP = TrainingSetup(model=replace(TINY_LLAMA, num_layers=3), seq_len=64, device="cpu")
-NUM_STEPS = 3
+NUM_STEPS, MICRO_BATCHES = 3, 2
 SENT = ("allgather", "reduce_scatter", "allreduce", "broadcast")
 
 
@@ -43,6 +43,15 @@ def all_layouts(world: int) -> dict[str, Layout]:
     if world > 2 and world % 2 == 0:
         ways["HSDP"] = Layout(stage=3, dp_size=world // 2, num_replicas=2)
     return ways
+
+
+def windows(world: int) -> dict[str, tuple[Layout, bool]]:
+    """Windows of several micro-batches: the layout, and whether gradients are sent after each or after the last."""
+    return {
+        f"{name}, sent after {when}": (layout, when == "each")
+        for name, layout in all_layouts(world).items() if name in ("DDP", "ZeRO-2", "ZeRO-3", "HSDP")
+        for when in ("each", "the last")
+    }  # fmt: skip
 
 
 def batches(setup: TrainingSetup, ranks: range) -> Callable[[], tuple[Tensor, Tensor]]:
@@ -74,45 +83,84 @@ def trained(build: Callable) -> tuple[list[float], Collectives]:
     return losses, collectives
 
 
-def peaks(events: Sequence[Event], copied: set[int]) -> dict[str, int]:
-    """The highest bytes of each phase of the last step, without gloo's own copies of what it reduces.
-
-    nccl makes none. Gloo frees them in a thread of its own, which the profiler does not see.
-    """
-    copies = {event.block for event in events if event.op == "aten.clone" and event.num_bytes in copied}
-    now, highest = 0, Counter()
-    for event in events:
+def step_peak(timeline: MemoryTimeline, collectives: Collectives) -> int:
+    """The highest bytes of the last step, without what gloo makes for itself; nccl makes nothing."""
+    if timeline.device == "cuda":
+        return timeline.for_step(timeline.events[-1].step).peak_bytes
+    copies, now, highest = gloos_own(timeline.events, collectives), 0, 0
+    for event in timeline.events:
         if event.block not in copies:
             now += event.num_bytes
-        if event.step == events[-1].step:
-            highest[event.phase] = max(highest[event.phase], now)
-    return dict(highest)
+        if event.step == timeline.events[-1].step:
+            highest = max(highest, now)
+    return highest
+
+
+def gloos_own(events: Sequence[Event], collectives: Collectives) -> set[int]:
+    """The blocks that gloo made: a clone of what it reduces, flat tensors in which it gathers.
+
+    It frees a clone in a thread of its own, which the profiler may not see. A flat tensor is born after the buffer of
+    that size which it fills, and dies before it; a buffer of the program dies before the next one does.
+    """
+    found, empty = set(), defaultdict(list)
+    for event in events:
+        if event.op == "aten.clone" and event.num_bytes in collectives.sizes["reduce_scatter"]:
+            found.add(event.block)
+        elif event.op == "aten.empty" and abs(event.num_bytes) in collectives.sizes["allgather"]:
+            buffers = empty[abs(event.num_bytes)]
+            if event.num_bytes > 0:
+                buffers.append(event.block)
+            else:
+                if buffers[-1] == event.block and len(buffers) > 1:
+                    found.add(event.block)
+                buffers.remove(event.block)
+    return found
+
+
+def of_a_step(setup: TrainingSetup, layout: Layout) -> dict:
+    """Peak of the last step, losses and collectives of a layout on this rank."""
+    build = build_of(setup, layout)
+    timeline, (losses, collectives) = measure_memory(build, device=setup.device), trained(build)
+    return {"peak_bytes": step_peak(timeline, collectives), "losses": losses, "sent": sent(collectives)}
+
+
+def of_a_window(setup: TrainingSetup, layout: Layout, syncs_each: bool) -> dict:
+    """Losses and collectives of a step of several micro-batches."""
+    losses, collectives = trained(build_of(window_of(setup), layout, syncs_each))
+    return {"losses": losses, "sent": sent(collectives)}
+
+
+def window_of(setup: TrainingSetup) -> TrainingSetup:
+    """A step of several micro-batches."""
+    return replace(setup, grad_accum_steps=MICRO_BATCHES)
+
+
+def build_of(setup: TrainingSetup, layout: Layout, syncs_each: bool = True) -> Callable:
+    """The program of this rank, on its own sequences; made anew each time, so that all see the same."""
+    mine = range(dist.get_rank(), dist.get_rank() + 1)
+    return lambda: sharded_build(setup, layout, batches(setup, mine), syncs_each=syncs_each)()
+
+
+def sent(collectives: Collectives) -> dict[str, int]:
+    """Bytes by kind."""
+    return {name: collectives.num_bytes[name] for name in SENT if collectives.counts[name]}
 
 
 def main() -> None:
     """Run every layout, or those named, on the ranks that ``torchrun`` started; rank 0 reports."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    if device == "cuda":
-        torch.cuda.set_device(rank % torch.cuda.device_count())
-    setup, rows = replace(SETUP, device=device), {}
-    whole = replace(setup, micro_batch_size=world * setup.micro_batch_size)
-    oracle, _ = trained(training_build(whole, batches(setup, range(world))))
+    setup, world = replace(SETUP, device=join_group()), dist.get_world_size()
+    told = {"world": world, "device": setup.device, "ways": {}, "windows": {}}
     for name in sys.argv[1:] or all_layouts(world):
-        layout = all_layouts(world)[name]
-
-        def build(layout: Layout = layout) -> Callable:
-            return sharded_build(setup, layout, batches(setup, range(rank, rank + 1)))()
-
-        timeline, (losses, collectives) = measure_memory(build, device=device), trained(build)
-        rows[name] = {
-            "peak_bytes": timeline.peak_bytes, "losses": losses,
-            "peaks": peaks(timeline.events, collectives.sizes["reduce_scatter"]),
-            "sent": {name: collectives.num_bytes[name] for name in SENT if collectives.counts[name]},
-        }  # fmt: skip
-    if rank == 0:
-        report({"world": world, "oracle": oracle, "ways": rows})
+        if name in windows(world):
+            told["windows"][name] = of_a_window(setup, *windows(world)[name])
+        else:
+            told["ways"][name] = of_a_step(setup, all_layouts(world)[name])
+    for kind, one in (("oracle", setup), ("window_oracle", window_of(setup))):
+        if told["ways" if kind == "oracle" else "windows"]:
+            whole = replace(one, micro_batch_size=world * one.micro_batch_size)
+            told[kind], _ = trained(training_build(whole, batches(one, range(world))))
+    if dist.get_rank() == 0:
+        report(told)
     dist.destroy_process_group()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
+from itertools import cycle
 
 import torch
 import torch.distributed as dist
@@ -55,8 +56,25 @@ def sent_at_once(_, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tenso
     return future
 
 
-def sharded_build(setup: TrainingSetup, layout: Layout, next_batch=None) -> Callable:
+def send_after_the_last(model: nn.Module, num_micro_batches: int) -> nn.Module:
+    """Gradients of a window are sent after its last micro-batch alone: DDP's ``no_sync()``, and FSDP2's like."""
+    numbers = cycle(range(1, num_micro_batches + 1))
+
+    def before_forward(*_) -> None:
+        is_last = next(numbers) == num_micro_batches
+        if isinstance(model, DistributedDataParallel):
+            model.require_backward_grad_sync = is_last
+        else:
+            model.set_requires_gradient_sync(is_last)
+
+    model.register_forward_pre_hook(before_forward)
+    return model
+
+
+def sharded_build(setup: TrainingSetup, layout: Layout, next_batch=None, *, syncs_each: bool = True) -> Callable:
     """``training_build`` on a rank of a layout; a process group is there already.
+
+    ``syncs_each``: gradients of a window are sent after each micro-batch, and not after the last alone.
 
     Raises: ValueError: plain torch cannot run the setup's precision or optimizer.
     """
@@ -71,9 +89,11 @@ def sharded_build(setup: TrainingSetup, layout: Layout, next_batch=None) -> Call
         choices = {name: value for name, value in plain.defaults.items() if name in known}
         return ZeroRedundancyOptimizer(list(named.values()), type(plain), **choices)
 
-    return training_build(
-        setup, next_batch, lambda _: wrap_model(Transformer(in_dtype), layout, setup.device), make_optimizer
-    )
+    def make_model(_) -> nn.Module:
+        model = wrap_model(Transformer(in_dtype), layout, setup.device)
+        return model if syncs_each else send_after_the_last(model, setup.grad_accum_steps)
+
+    return training_build(setup, next_batch, make_model, make_optimizer)
 
 
 @contextmanager

@@ -78,6 +78,30 @@ def test_autocasts_cache_keeps_every_cast_in_inference(dry_run):
     assert numbers["weights_bytes"] == 4 * 64 * 64 * 4
 
 
+def test_ranks_keep_and_send_what_the_formula_says(dry_run):
+    numbers = dry_run["ranks"].numbers
+    assert (numbers["ranks"], numbers["device"]) == (2, "cpu")
+    for way in ("DDP", "ZeRO-3"):
+        assert numbers[f"{way}, formula_peak_bytes"] == pytest.approx(numbers[f"{way}, measured_peak_bytes"], rel=0.005)
+        assert numbers[f"{way}, losses off one process's by"] < 1e-5
+    assert numbers["ZeRO-3, reduce_scatter_bytes"] == numbers["DDP, allreduce_bytes"]  # the gradient, once
+
+
+def test_one_card_makes_no_ranks(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    (words,) = measurements.record_ranks("cuda").numbers.values()
+    assert "one card" in words
+
+
+@pytest.mark.gpu
+def test_gpu_ranks_keep_what_the_formula_says():
+    numbers = measurements.record_ranks("cuda").numbers
+    if torch.cuda.device_count() == 1:
+        pytest.skip("one card")
+    for way in ("DDP", "ZeRO-3"):
+        assert numbers[f"{way}, formula_peak_bytes"] == pytest.approx(numbers[f"{way}, measured_peak_bytes"], rel=0.01)
+
+
 def test_what_a_cpu_does_not_have_is_said_in_words(dry_run):
     for name in ("card", "context", "cublas_workspace"):
         (words,) = dry_run[name].numbers.values()

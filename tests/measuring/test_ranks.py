@@ -9,8 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
-from memkit.measuring.ranks import run_on_ranks
+from memkit.measuring.ranks import environments, join_group, run_on_ranks
 
 MODULE = "memkit.measuring.accumulating_ranks"
 ROOT = Path(__file__).parents[2]
@@ -85,6 +86,19 @@ def test_a_rank_that_fails_is_told_in_its_own_words(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RuntimeError, match=r"falls: rank [01] of 2 ended with code 1: ValueError: no such way"):
         run_on_ranks("falls", 2)
+
+
+@pytest.mark.parametrize("num_cards, backend", [(0, "gloo"), (1, "gloo"), (2, "nccl")])
+def test_two_ranks_do_not_share_a_card(num_cards, backend, monkeypatch):
+    """nccl refuses two ranks on one device."""
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_cards)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.distributed, "init_process_group", chosen.append)
+    for name, value in environments(2)[1].items():
+        monkeypatch.setenv(name, value)
+    assert join_group() == ("cuda" if backend == "nccl" else "cpu")
+    assert chosen == ([1, "nccl"] if backend == "nccl" else ["gloo"])
 
 
 @pytest.mark.parametrize("bad", [0, -1, 9, 1.5, "2"])

@@ -5,14 +5,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import psutil
 import pytest
 
 from memkit.measuring.ranks import run_on_ranks
-from memkit.measuring.sharded_ranks import SENT, SETUP, all_layouts
+from memkit.measuring.sharded_ranks import SENT, SETUP, all_layouts, window_of, windows
+from memkit.program.sharded import one_rank_of, sharded_build
 from memkit.sharding import estimate_sharded, step_traffic
+from memkit.tracing.trace import trace_memory
 
 MODULE = "memkit.measuring.sharded_ranks"
 ROOT = Path(__file__).parents[2]
@@ -30,19 +34,42 @@ def gone(seconds: float = 60) -> bool:
     return not ranks_alive()
 
 
+@cache
+def told_by(num_ranks: int) -> dict:
+    return run_on_ranks(MODULE, num_ranks, [*all_layouts(num_ranks), *windows(num_ranks)])
+
+
+MANY = pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
+
+
 @pytest.mark.serial
-@pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
-def test_formula_traffic_and_loss_are_those_of_real_ranks(num_ranks):
-    told, ways = run_on_ranks(MODULE, num_ranks), all_layouts(num_ranks)
-    assert set(told["ways"]) == set(ways)
-    for name, row in told["ways"].items():
-        peak = estimate_sharded(SETUP, ways[name]).for_step(2).peak_bytes
-        assert max(row["peaks"].values()) == pytest.approx(peak, rel=0.005), name
-        assert row["losses"] == pytest.approx(told["oracle"], rel=1e-5), name
-        traffic = step_traffic(SETUP, ways[name])
-        formula = (traffic.all_gathered, traffic.reduce_scattered, traffic.all_reduced, traffic.broadcast)
-        assert tuple(row["sent"].get(kind, 0) for kind in SENT) == formula, name
+@MANY
+def test_memory_is_that_of_real_ranks(num_ranks):
+    """The trace is of rank 0 in a group that sends nothing; the CPU's rules know neither DDP nor a mesh of two axes."""
+    ways = all_layouts(num_ranks)
+    assert set(told_by(num_ranks)["ways"]) == set(ways)
+    for name, row in told_by(num_ranks)["ways"].items():
+        layout, measured = ways[name], row["peak_bytes"]
+        device = "cpu" if layout.is_fully_sharded and layout.num_replicas == 1 else "cuda"
+        with one_rank_of(num_ranks):
+            trace = trace_memory(sharded_build(replace(SETUP, device=device), layout), device=device)
+        assert trace.for_step(2).peak_bytes == pytest.approx(measured, rel=0.005), name
+        assert estimate_sharded(SETUP, layout).for_step(2).peak_bytes == pytest.approx(measured, rel=0.005), name
     assert gone()
+
+
+@pytest.mark.serial
+@MANY
+def test_losses_are_those_of_one_process_and_collectives_those_of_the_formula(num_ranks):
+    told, ways = told_by(num_ranks), windows(num_ranks)
+    assert set(told["windows"]) == set(ways)
+    cases = [(row, SETUP, all_layouts(num_ranks)[name], True, told["oracle"]) for name, row in told["ways"].items()]
+    cases += [(row, window_of(SETUP), *ways[name], told["window_oracle"]) for name, row in told["windows"].items()]
+    for row, setup, layout, syncs_each, oracle in cases:
+        assert row["losses"] == pytest.approx(oracle, rel=1e-5), layout.name
+        traffic = step_traffic(setup, layout, syncs_each)
+        formula = (traffic.all_gathered, traffic.reduce_scattered, traffic.all_reduced, traffic.broadcast)
+        assert tuple(row["sent"].get(kind, 0) for kind in SENT) == formula, (layout.name, syncs_each)
 
 
 @pytest.mark.serial
