@@ -9,12 +9,14 @@ Reading order:
 - ``gathered``: tensors that are gathered and reduced together, and their sizes
 - ``step``: bytes at each instant of a step on one rank: ``estimate_sharded``
 - ``traffic``: bytes that a step sends, and their time on paper
+- ``deepspeed``: what the keys of a DeepSpeed configuration cost
 """
 
 from memkit import loaded_when_used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
+    from memkit.sharding.deepspeed import auto_sizes, key_bytes
     from memkit.sharding.gathered import Group, groups_of
     from memkit.sharding.step import estimate_sharded
     from memkit.sharding.traffic import Traffic, step_traffic
