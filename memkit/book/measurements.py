@@ -275,8 +275,7 @@ def record_ranks(device: str) -> Measured:
     if num_cards == 1:
         return Measured(numbers={"ranks": "none: this machine has one card, and nccl wants one for each rank"})
     num_ranks, names = (2, ("DDP", "ZeRO-3")) if device == "cpu" else (min(num_cards, MAX_RANKS), ())
-    ways = names or (*sharded_ranks.all_layouts(num_ranks), *sharded_ranks.windows(num_ranks))
-    told = run_on_ranks(sharded_ranks.__name__, num_ranks, ways)
+    told = run_on_ranks(sharded_ranks.__name__, num_ranks, names)
     setup, numbers = replace(sharded_ranks.SETUP, device=told["device"]), {"ranks": num_ranks, "device": told["device"]}
     for name, row in told["ways"].items():
         layout = sharded_ranks.all_layouts(num_ranks)[name]

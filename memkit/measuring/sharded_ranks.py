@@ -150,7 +150,7 @@ def main() -> None:
     """Run every layout, or those named, on the ranks that ``torchrun`` started; rank 0 reports."""
     setup, world = replace(SETUP, device=join_group()), dist.get_world_size()
     told = {"world": world, "device": setup.device, "ways": {}, "windows": {}}
-    for name in sys.argv[1:] or all_layouts(world):
+    for name in sys.argv[1:] or [*all_layouts(world), *windows(world)]:
         if name in windows(world):
             told["windows"][name] = of_a_window(setup, *windows(world)[name])
         else:

@@ -36,7 +36,7 @@ def gone(seconds: float = 60) -> bool:
 
 @cache
 def told_by(num_ranks: int) -> dict:
-    return run_on_ranks(MODULE, num_ranks, [*all_layouts(num_ranks), *windows(num_ranks)])
+    return run_on_ranks(MODULE, num_ranks)
 
 
 MANY = pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
