@@ -78,6 +78,8 @@ EXERCISES = (
             (6.125, "That is the shared part. The weights stand whole beside it."),
             (98.0, "You divided nothing of the 14 bytes, or took what is often printed for stage 1."),
             (14.0, "That is the whole weights alone, or stage 3 on 8 ranks. Add the shared part."),
+            (26.25, "That is stage 2 on 8 ranks. Here are 16."),
+            (98.875, "You divided the gradients alone. Stage 2 keeps what stage 1 shares out: the states too."),
         ),
     ),
     NumberExercise(
@@ -94,6 +96,8 @@ EXERCISES = (
             (BLOCK_PARAMETERS // 4, "That is the rank's share in bfloat16. The block is gathered."),
             (2 * LLAMA_2_7B_PARAMETERS, "That is the whole model. Blocks are gathered one at a time."),
             (6 * BLOCK_PARAMETERS, "Three copies stand for an instant only, until the last block's buffer goes."),
+            (2 * BLOCK_PARAMETERS + BLOCK_PARAMETERS // 4, "The buffer is whole too: an all-gather fills all of it."),
+            (16 * BLOCK_PARAMETERS, "16 bytes a parameter are the states at rest. What is gathered are weights."),
         ),
     ),
     FunctionExercise(
@@ -130,6 +134,28 @@ EXERCISES = (
                 lambda num_parameters, stage, num_ranks: num_parameters
                 * (2 / (num_ranks if stage >= 2 else 1) + 2 / (num_ranks if stage >= 3 else 1) + 12),
                 "Stage 1 divides nothing, and the optimizer's states stay whole in all stages.",
+            ),
+            (
+                lambda num_parameters, stage, num_ranks: 16 * num_parameters / num_ranks,
+                "Only stage 3 divides all 16 bytes; DDP, stage 0, divides none.",
+            ),
+            (
+                lambda num_parameters, stage, num_ranks: sum(
+                    size * num_parameters / (num_ranks if stage > first else 1)
+                    for size, first in zip((2, 2, 12), (3, 2, 1), strict=True)
+                ),
+                "Each part is shared out one stage too late: the states from stage 1 on, not after it.",
+            ),
+            (
+                lambda num_parameters, stage, num_ranks: sum(
+                    size * num_parameters / (num_ranks if stage >= first else 1)
+                    for size, first in zip((4, 4, 8), (3, 2, 1), strict=True)
+                ),
+                "That is the recipe 4 + 4 + 8, all in float32. The one asked for is 2 + 2 + 12.",
+            ),
+            (
+                lambda num_parameters, stage, num_ranks: rank_bytes(num_parameters, stage, num_ranks) / GB,
+                "Right in GB. The answer is in bytes.",
             ),
         ),
     ),
@@ -176,6 +202,24 @@ EXERCISES = (
                 ),
                 "Stage 3 is right. Under DDP an all-reduce moves its bytes twice.",
             ),
+            (
+                lambda stage, micro_batches, syncs_each: 2 if stage == 0 else 3 * micro_batches,
+                "With syncs_each DDP sends its gradients after every micro-batch; without, stage 3 reduces once.",
+            ),
+            (
+                lambda stage, micro_batches, syncs_each: 2 * micro_batches if stage == 0 else 2 * micro_batches + 1,
+                "syncs_each changes nothing in yours: it says how often the gradients go.",
+            ),
+            (
+                lambda stage, micro_batches, syncs_each: 2 * (micro_batches if syncs_each else 1),
+                "Stage 3 moves weights too: gathered in the forward and in the backward of each micro-batch.",
+            ),
+            (
+                lambda stage, micro_batches, syncs_each: (
+                    (2 if stage == 0 else 3) * micro_batches if syncs_each else 2 if stage == 0 else 2 * micro_batches
+                ),
+                "Held back is not left out: under stage 3 too the gradients are reduced once, after the last.",
+            ),
         ),
     ),
     ChoiceExercise(
@@ -213,6 +257,12 @@ EXERCISES = (
             (2 * LLAMA_2_7B_PARAMETERS // 32, "Two slips: an eighth and not a 32nd, and 4 bytes a gradient."),
             (12 * LLAMA_2_7B_PARAMETERS, "3 P is what moves inside a node under stage 3."),
             (2 * LLAMA_2_7B_PARAMETERS, "The whole gradient, in bfloat16: it is an eighth, in float32."),
+            (4 * LLAMA_2_7B_PARAMETERS * 7 // 8, "What is sent inside a node. Asked is what goes between the nodes."),
+            (
+                2 * 4 * LLAMA_2_7B_PARAMETERS // 8 * 3 // 4,
+                "What a ring of four sends for it: twice three quarters. Asked is the tensor that is all-reduced.",
+            ),
+            (4 * LLAMA_2_7B_PARAMETERS // 8 * 3 // 4, "Three quarters of what is all-reduced. Asked is all of it."),
         ),
     ),
 )
