@@ -7,7 +7,6 @@ Each is text that runs as it is: the plain loop on a ``model`` whose blocks are 
 import json
 
 from memkit.fitting.plans import TrainingPlan
-from memkit.formula.parameters import block_parameters
 from memkit.setup.strategies import FULL, NONE
 from memkit.units import as_one_of
 
@@ -126,17 +125,12 @@ def trainer_arguments(plan: TrainingPlan) -> dict:
     return found
 
 
-def deepspeed_config(plan: TrainingPlan) -> dict:
-    """The plan as DeepSpeed's JSON. Its bf16 keeps a float32 master copy, whatever the plan's weights are.
-
-    Buckets are a block's size, not DeepSpeed's 500 million values, which ``sharding.key_bytes`` tells in bytes.
-    """
+def deepspeed_config(plan: TrainingPlan, stage: int = 0, offloads: bool = False) -> dict:
+    """The plan as DeepSpeed's JSON. Its bf16 keeps a float32 master copy, whatever the plan's weights are."""
     setup = plan.setup
-    zero: dict = {"stage": plan.layout.stage if plan.layout else 0}
-    if zero["stage"]:
-        zero["reduce_bucket_size"] = sum(parameter.count for parameter in block_parameters(setup.model))
-    if plan.layout and plan.layout.offloads:
-        zero |= {key: {"device": "cpu", "pin_memory": True} for key in ("offload_optimizer", "offload_param")}
+    zero: dict = {"stage": stage}
+    if offloads:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     return {
         "train_micro_batch_size_per_gpu": setup.micro_batch_size,
         "gradient_accumulation_steps": setup.grad_accum_steps, "gradient_clipping": 1.0,

@@ -135,15 +135,6 @@ def test_every_kind_of_code_is_given():
         code_of(plan, "jax")
 
 
-def test_deepspeed_gets_the_plan_s_layout():
-    """DeepSpeed's own keys; on one card there is no stage."""
-    assert deepspeed_config(TINY_PLANS[0])["zero_optimization"] == {"stage": 0}
-    setup = TrainingSetup(model=TINY_LLAMA, seq_len=64)
-    for layout in (Layout(stage=1), Layout(stage=3, offloads=True)):
-        zero = json.loads(code_of(plan_of(setup, CARD, layout), "deepspeed"))["zero_optimization"]
-        assert zero["stage"] == layout.stage and ("offload_param" in zero) == layout.offloads
-
-
 # --- judged ---------------------------------------------------------------------------------------------------------
 
 
