@@ -27,10 +27,10 @@ class PeaksPicture(Picture):
         for patch in self.bars.values():
             self.move(patch)
         style = {"axes": self.plot, "ha": "center", "fontsize": 8.5}
-        self.tops = [self.stamp(0, 0, va="bottom", **style) for _ in range(MAX_BARS)]
+        self.card = self.move(self.plot.axhline(0, color=INK, linewidth=1.4, linestyle=(0, (5, 3))))
+        self.tops = [self.stamp(0, 0, va="bottom", has_box=True, **style) for _ in range(MAX_BARS)]
         below = {**style, "va": "top", "transform": self.plot.get_xaxis_transform()}
         self.feet = [self.stamp(x, -0.02, **below) for x in range(MAX_BARS)]
-        self.card = self.move(self.plot.axhline(0, color=INK, linewidth=1.4, linestyle=(0, (5, 3))))
         self.chosen = self.move(self.plot.plot([], [], "v", color=INK, markersize=7, clip_on=False)[0])
         self.title = self.heading(0.945)
         self.subtitle = self.stamp(0.012, 0.885, fontsize=9, va="center", color=GREY)

@@ -31,6 +31,9 @@ def curves_figure(
     bare(plot, x_label, y_label)
     if log_x:
         plot.set_xscale("log", base=10)
+    if log_x and x is not None and all(isinstance(n, int) and n.bit_count() == 1 for n in x):  # 2, 4, 8, ...
+        plot.set_xticks(list(x), [f"{n:,}" for n in x], minor=False)
+        plot.set_xticks([], minor=True)
     if level is not None:
         plot.axhline(level, color=GREY, linewidth=1)
     picture.text(0.012, 0.94, title, fontsize=11.5, fontweight="bold", va="center", color=INK)

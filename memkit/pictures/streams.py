@@ -20,6 +20,7 @@ def streams_figure(events: Sequence[dict], title: str = "Kernels and copies on t
     height = picture.get_figheight()
     plot = picture.add_axes((0.11, 0.42 / height, 0.86, 1 - 0.86 / height))
     kinds = list(dict.fromkeys(event["cat"] for event in ran))
+    first, last = min(e["ts"] for e in ran), max(e["ts"] + e["dur"] for e in ran)
     for event in ran:
         look, row = kinds.index(event["cat"]), rows.index(event["args"]["stream"])
         colour = mix(OKABE_ITO[look % len(OKABE_ITO)], 0.375)
@@ -27,9 +28,9 @@ def streams_figure(events: Sequence[dict], title: str = "Kernels and copies on t
         plot.add_patch(
             hatched(Rectangle, place, event["dur"], 0.66, facecolor=colour, hatch=("", "///")[look % 2], linewidth=1)
         )
-        words = f"{event['name']}, {event['dur']:g}"
+        has_room = event["dur"] >= (last - first) / 10
+        words = f"{event['name']}, {event['dur']:g}" if has_room else event["name"]
         plot.text(event["ts"] + event["dur"] / 2, row, words, fontsize=8.5, ha="center", va="center", color=INK)
-    first, last = min(e["ts"] for e in ran), max(e["ts"] + e["dur"] for e in ran)
     plot.set(xlim=(first - 1, last + 1), ylim=(len(rows) - 0.5, -0.5))
     plot.set_yticks(range(len(rows)), [f"stream {row}" for row in rows])
     bare(plot, "µs", grid="x", hides=("top", "right", "left"), length=0)
