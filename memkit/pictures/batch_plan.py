@@ -60,9 +60,10 @@ class PeaksPicture(Picture):
         self.chosen.set_data([chosen], [peaks[chosen].total_bytes + 0.17 * top])
         self.title.set_text(title)
         self.subtitle.set_text(subtitle)
-        told = (
-            f"{name.replace(chr(10), ' ')}: {format_bytes(peak.total_bytes)}, {text}"
-            for name, peak, text in zip(below, peaks, above, strict=True)
-        )
+        told = [
+            f"{name.replace(chr(10), ' ')}{', chosen' if number == chosen else ''}: "
+            f"{format_bytes(peak.total_bytes)}, {text}"
+            for number, (name, peak, text) in enumerate(zip(below, peaks, above, strict=True))
+        ]
         self.alt = f"{title}. {subtitle}. {self.foot}: {'; '.join(told)}."
         return self
