@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the tests kno
 from lab_server import QUIET_LAB, free_port, running_server
 from live_notebook import PANEL, open_and_run, running_chromium, write_notebook
 
-ROUNDS = 2
+ROUNDS = 3
 MOVES = 12
 START = 12
 """The explorer's micro-batch: its axis, with the line for the card, rescales once in the moves after it."""
@@ -93,6 +93,9 @@ OURS = {
     "scaling lab": ("widgets.ScalingLab()", "Shared by"),
     "outlier lab": ("widgets.OutlierLab()", "Size, √10 to the"),
     "spike film": ("widgets.SpikeFilm()", "Step"),
+    "state explorer": ("widgets.StateExplorer()", "Micro-batch"),
+    "adapter explorer": ("widgets.AdapterExplorer()", "Rank"),
+    "sharding explorer": ("widgets.ShardingExplorer()", "Micro-batch"),
 }
 """Each widget and the control that is moved: a slider, a menu, or the title of a button."""
 INTERACTS = "interact"
@@ -221,7 +224,6 @@ def run() -> list[Row]:
     for name, times in took.items():
         middle, slow = statistics.median(times), sorted(times)[round(0.95 * (len(times) - 1))]
         detail = f"interact {theirs:.0f} ms; p50 {middle:.0f}, p95 {slow:.0f} ms of {len(times)} key presses"
-        at_least = 5.0 if name == "memory explorer" else 4.0
-        rows.append(Row(name=f"slider: interact / {name}", ratio=theirs / middle, at_least=at_least, detail=detail))
+        rows.append(Row(name=f"slider: interact / {name}", ratio=theirs / middle, at_least=5.0, detail=detail))
     detail = f"{blank} of {frames} frames on the screen while the explorer's slider moved"
     return [*rows, Row(name="slider: blank frames", ratio=blank / frames, at_most=0.0, detail=detail)]

@@ -70,6 +70,10 @@ class AllocatorLab(Panel):
             self.films[key] = film, allocator_picture(film, 0)
         return self.films[key]
 
+    def settle(self, state: dict) -> None:
+        """The slider ends where the story does."""
+        self.controls["step"].slider.max = self.shown.kept
+
     def view(self, story: str, step: int, expandable: bool, limited: bool, card_mib: int) -> View:
         """The allocator after ``step`` events; beyond the story's end, its end."""
         step = as_whole_number("step", step)
@@ -78,7 +82,6 @@ class AllocatorLab(Panel):
         if limited and not card_mib:
             raise ValueError("card_mib=0: a card has at least 1 MiB; untick “limited card” for one without end")
         film, picture = self.film(story, expandable, card_mib if limited else None)
-        self.controls["step"].slider.max = len(film)
         still = film.still(min(step, len(film)))
         picture.redraw(still, len(film))
         rows = [("segment", "size", "in use", "blocks", "largest hole")]
@@ -89,7 +92,8 @@ class AllocatorLab(Panel):
             rows.append(
                 (str(number), *map(format_bytes, sizes), str(len(used)), format_bytes(hole) if hole else "–")
             )
-        return View(png=picture.png(), alt=picture.alt, words=words(still, len(film)), table=tuple(rows))
+        said = words(still, len(film))
+        return View(png=picture.png(), alt=picture.alt, words=said, table=tuple(rows), kept=len(film))
 
 
 def words(still: Still, num_events: int) -> tuple[str, ...]:

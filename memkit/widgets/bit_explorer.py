@@ -31,10 +31,10 @@ class Bits(widgets.HBox):
     def __init__(self):
         super().__init__(layout=widgets.Layout(flex_flow="row wrap", align_items="center", width="100%"))
         self.buttons, self.reading, self.shown_as = [], None, None
-        sides = (("◂", "next value below", -1), ("▸", "next value above", 1))
-        self.sides = [widgets.Button(description=sign, tooltip=tip, layout=_cell(34)) for sign, tip, _ in sides]
-        for button, (*_, way) in zip(self.sides, sides, strict=True):
-            button.on_click(lambda _, way=way: self.step(way))
+        sides = (("◂", "next value below"), ("▸", "next value above"))
+        self.sides = [widgets.Button(description=sign, tooltip=tip, layout=_cell(34)) for sign, tip in sides]
+        for button in self.sides:
+            button.on_click(self.press)
         self.code = widgets.Label(layout=widgets.Layout(margin="0 4px"))
 
     def show(self, reading: CodeReading) -> None:
@@ -43,7 +43,7 @@ class Bits(widgets.HBox):
         fields, num_bits = reading.fields, len(reading.bits)
         while len(self.buttons) < num_bits:
             self.buttons.append(widgets.Button(style=widgets.ButtonStyle(font_weight="bold")))
-            self.buttons[-1].on_click(lambda button: self.flip(self.buttons.index(button)))
+            self.buttons[-1].on_click(self.press)
         if self.shown_as != (shape := tuple((name, len(digits)) for name, digits in fields)):
             self._arrange(shape)
             self.shown_as = shape
@@ -70,16 +70,32 @@ class Bits(widgets.HBox):
                 children.append(button)
         self.children = [*children, self.code, self.sides[1]]
 
-    def flip(self, index: int) -> None:
-        """Flip a bit, counted from the left."""
-        self.value = self.reading.code ^ (1 << (len(self.reading.bits) - 1 - index))
+    @property
+    def parts(self) -> tuple:
+        """What the page moves: a button for each side and for each bit."""
+        return (*self.sides, *self.buttons[: len(self.reading.bits) if self.reading else 0])
 
-    def step(self, way: int) -> None:
-        """Go to the next value below (-1) or above (+1); at the end nothing happens."""
+    def after(self, part, _) -> int:
+        """The code once a button has been pressed."""
+        if part in self.sides:
+            return self.stepped(2 * self.sides.index(part) - 1)
+        return self.flipped(self.buttons.index(part))
+
+    def flipped(self, index: int) -> int:
+        """The code with a bit flipped, counted from the left."""
+        return self.reading.code ^ (1 << (len(self.reading.bits) - 1 - index))
+
+    def stepped(self, way: int) -> int:
+        """The code of the next value below (-1) or above (+1); at the end the same."""
         side = self.reading.above if way > 0 else self.reading.below
-        if side is not None:
-            overflow = "inf" if math.isinf(side) else "saturate"
-            self.value = int(encode(side, self.reading.fmt, overflow=overflow))
+        if side is None:
+            return self.value
+        overflow = "inf" if math.isinf(side) else "saturate"
+        return int(encode(side, self.reading.fmt, overflow=overflow))
+
+    def press(self, button) -> None:
+        """Do what a button says."""
+        self.value = self.after(button, None)
 
 
 def _cell(width: int) -> widgets.Layout:
@@ -123,6 +139,10 @@ class BitExplorer(Panel):
         nearest = nearest_in(parse_number(state["number"]), fmt, saturates=state["saturates"])
         return {**changes, "number": str(state["number"]), "code": nearest.code}
 
+    def settle(self, state: dict) -> None:
+        """The buttons show the bits."""
+        self.controls["code"].show(read_code(parse_code(state["code"], state["format"]), state["format"]))
+
     def view(self, format: str, number: str, saturates: bool, code: int | str) -> View:
         """The bits and their neighbours; below them the number in every format of the book's comparison."""
         as_one_of("format", format, FORMATS)
@@ -134,7 +154,6 @@ class BitExplorer(Panel):
         rows = [nearest_in(asked, name, saturates=saturates) for name in COMPARED]
         upper = self.bits.redraw(reading)
         lower = self.comparison.redraw(asked, saturates=saturates)
-        self.controls["code"].show(reading)
         table = [("format", f"holds {number_text(asked, 9)} as", "off by", "bits")]
         table += [(n.fmt.name, number_text(n.value, 9), note_on(n), f"{n.code:0{n.fmt.bits}b}") for n in rows]
         heights = [picture.get_figheight() for picture in (upper, lower)]

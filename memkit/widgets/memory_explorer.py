@@ -43,7 +43,6 @@ class MemoryExplorer(Panel):
             "recomputation": choice("Recomputation", list(RECOMPUTATIONS), "none"),
             "card": choice("Card", [NO_CARD, *CARDS], "H100 SXM"),
         }
-        self.before = self.now = None
         super().__init__(setup, **({} if model == OPENING else {"model": model}), **values)
 
     def longest(self, model: str) -> int:
@@ -85,13 +84,15 @@ class MemoryExplorer(Panel):
         title = (
             f"{setup.model.name}, {format_count(count_parameters(setup.model))} parameters: one training step"
         )
-        if timeline is not self.now:
-            self.before, self.now = self.now, timeline
-        self.bars.redraw(timeline, capacity_bytes=capacity, card_name=card, title=title, before=self.before)
+        now, before = self.shown.kept if self.shown else (None, None)
+        if timeline is not now:
+            now, before = timeline, now
+        self.bars.redraw(timeline, capacity_bytes=capacity, card_name=card, title=title, before=before)
         return View(
             png=self.bars.png(),
             alt=f"{self.bars.alt} The forward ends at {format_bytes(timeline.at('forward').total_bytes)}.",
             words=(verdict(setup, card),),
             more=lambda: advice_in_words(setup),
             table=replace(timeline, instants=tuple(drawn_instants(timeline))).rows(),
+            kept=(now, before),
         )

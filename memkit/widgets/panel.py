@@ -5,6 +5,7 @@ values? The panel does the rest. It asks again whenever a control moves, shows a
 lives on, and carries a static twin, so that a page without a kernel still shows a picture and a sentence.
 """
 
+import asyncio
 import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from time import sleep
 import ipywidgets as widgets
 import traitlets
 
+from memkit.widgets.ahead import MOST, ahead_helper, part_ids
 from memkit.widgets.clicks import click_helper
 from memkit.widgets.keys import key_helper
 
@@ -22,6 +24,9 @@ WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
 LABEL = {"description_width": "118px"}
 HANDOVER_SECONDS = 0.001
 """After a picture, for the kernel's thread that sends it: else it waits for the words to be thought out."""
+
+PAUSE_SECONDS = 0.06
+"""A slider that has not moved for so long rests: a page sends the next move within 20 ms of an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +37,7 @@ class View:
     first of which is the one-line summary. ``table`` has rows of text, the header first. ``more`` gives
     sentences that take longer to find; it is called when the picture is on its way. ``code`` stands below the
     words, indented as it is. ``hidden`` is the upper share of the picture that the live panel leaves out, because its
-    controls show it; the static twin has all of it.
+    controls show it; the static twin has all of it. ``kept`` is what the next view may want of this one.
     """
 
     png: bytes
@@ -42,6 +47,7 @@ class View:
     more: Callable[[], tuple[str, ...]] = tuple
     code: str = ""
     hidden: float = 0.0
+    kept: object = None
 
 
 class Number(widgets.HBox):
@@ -64,13 +70,27 @@ class Number(widgets.HBox):
             readout=False,
             layout=widgets.Layout(width="180px"),
         )
+        self._is_following = False
         super().__init__([self.box, self.slider], layout=WIDE)
         self.add_class("memkit-number")
         self.value = value
         self.box.observe(self._type, "value")
-        self._is_following = False
         self.slider.observe(self._slide, "value")
-        self.observe(self._follow, "value")
+
+    @property
+    def parts(self) -> tuple:
+        """What the page moves: the slider and the box."""
+        return self.slider, self.box
+
+    def after(self, part, new: int) -> int:
+        """The value once a part shows ``new``."""
+        return new
+
+    def notify_change(self, change) -> None:
+        """Tell who watches, a panel that draws; then let box and slider follow, which can wait."""
+        super().notify_change(change)
+        if change["name"] == "value":
+            self._follow()
 
     def _type(self, change) -> None:
         self.value = change["new"]
@@ -79,10 +99,10 @@ class Number(widgets.HBox):
         if not self._is_following:
             self.value = change["new"]
 
-    def _follow(self, change) -> None:
+    def _follow(self) -> None:
         self._is_following = True
-        self.box.value = change["new"]
-        self.slider.value = min(max(change["new"], self.slider.min), self.slider.max)
+        self.box.value = self.value
+        self.slider.value = min(max(self.value, self.slider.min), self.slider.max)
         self._is_following = False
 
 
@@ -120,6 +140,7 @@ class Panel(widgets.VBox):
     def __init__(self, controls: Mapping[str, widgets.Widget], **values):
         self.controls = dict(controls)
         self.shown, self.state, self.error = None, {}, ""
+        self._ahead, self._last_drawn, self._pause = {}, {}, None
         self.picture, self.status, self.alert = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self.table, self.fold = widgets.HTML(), widgets.HTML(FOLD)
         self.table.add_class("memkit-table")
@@ -130,7 +151,8 @@ class Panel(widgets.VBox):
             self.picture,
             self.status,
         ]
-        helpers = key_helper(), click_helper(self.click) if hasattr(self, "click") else None
+        self._helper = ahead_helper(self.controls, [self.picture, self.status, self.table], self._draw_ahead)
+        helpers = key_helper(), click_helper(self._clicked) if hasattr(self, "click") else None, self._helper
         super().__init__([*children, self.fold, self.table, *filter(None, helpers)])
         self.add_class("memkit-panel")
         self._is_setting = False
@@ -166,6 +188,9 @@ class Panel(widgets.VBox):
         A value that is not among them any more gives way to the last one.
         """
         return {}
+
+    def settle(self, state: dict) -> None:
+        """Let the controls show what they do of a state whose picture is on its way."""
 
     def _fitted(self, changes: dict) -> dict:
         """``changes`` with those that follow, and each menu of ``offered`` at a value that it offers."""
@@ -239,7 +264,7 @@ class Panel(widgets.VBox):
     def _try(self, state: dict) -> bool:
         """Show the state, or the reason why it cannot be shown."""
         try:
-            self._show(self.view(**state), state)
+            self._show(self._ahead.get(repr((self.state, state))) or self._draw(state), state)
         except ValueError as error:
             self._complain(str(error))
         except Exception as error:  # noqa: BLE001 - a panel never dies of one state
@@ -248,22 +273,66 @@ class Panel(widgets.VBox):
             self.error = self.alert.value = ""
         return not self.error
 
+    def _draw(self, state: dict) -> View:
+        self._last_drawn = state
+        return self.view(**state)
+
+    def _draw_ahead(self, name: str, value) -> dict[widgets.Widget, str] | None:
+        """What the panel will show after one move; kept, so that the move itself draws nothing."""
+        try:
+            state = {**self._read(), **self._fitted({name: value})}
+            shown = self._draw(state)
+        except Exception:  # noqa: BLE001 - nobody has made this move; when somebody does, the reason is shown
+            return None
+        self._ahead = {**dict(list(self._ahead.items())[1 - MOST :]), repr((self.state, state)): shown}
+        return self._faces(shown)
+
+    def _clicked(self, x: float, y: float) -> None:
+        """A click means the picture that is shown, whatever was drawn ahead since."""
+        if self._last_drawn != self.state:
+            self._draw(self.state)
+        self.click(x, y)
+
+    def _faces(self, shown: View) -> dict[widgets.Widget, str]:
+        """What picture, words and table say of a view, as HTML; the picture first."""
+        return {
+            self.picture: html_picture(shown),
+            self.status: html_words(shown.words, shown.code),
+            self.table: html_table(shown.table),
+        }
+
     def _show(self, shown: View, state: dict) -> None:
         """Send the picture first: it is on its way while the words are still thought out."""
-        width, height = unpack(">II", shown.png[16:24])
-        data = base64.b64encode(shown.png).decode()
-        cut = f";margin-top:-{100 * shown.hidden * height / width:.2f}%" if shown.hidden else ""
-        self.picture.value = (
-            f'<div style="overflow:hidden;max-width:{width}px"><img alt="{escape(shown.alt)}" width="{width}" '
-            f'height="{height}" decoding="sync" style="max-width:100%;height:auto{cut}" '
-            f'src="data:image/png;base64,{data}"></div>'
-        )
+        if self._pause:
+            self._pause.cancel()
+        faces = self._faces(shown)
+        self.picture.value = faces[self.picture]
         sleep(HANDOVER_SECONDS)
         self.shown, self.state = shown, state
-        words = "<br>".join(map(escape, (*shown.words, *shown.more())))
-        code = f'<pre style="line-height:1.3;margin:4px 0">{escape(shown.code)}</pre>' if shown.code else ""
-        self.status.value = f'<div role="status" aria-live="polite" style="line-height:1.45">{words}{code}</div>'
-        self.table.value = html_table(shown.table)
+        self.status.value, self.table.value = faces[self.status], faces[self.table]
+        self.settle(state)
+        if self._helper and (ids := part_ids(self.controls)) != self._helper.parts:
+            self._helper.parts = ids
+        if shown.more is not tuple:
+            self._say_more_in_a_pause(shown)
+
+    def _say_more_in_a_pause(self, shown: View) -> None:
+        """What takes longer to find must not hold up a slider that is being moved: it waits until that rests."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # nobody moves anything: no notebook
+            self._say_more(shown)
+        else:
+            self._pause = loop.call_later(PAUSE_SECONDS, self._say_later, shown)
+
+    def _say_more(self, shown: View) -> None:
+        self.status.value = html_words((*shown.words, *shown.more()), shown.code)
+
+    def _say_later(self, shown: View) -> None:
+        try:
+            self._say_more(shown)
+        except Exception as error:  # noqa: BLE001 - a panel never dies of one state
+            self._complain(f"{type(error).__name__}: {error}")
 
     def _complain(self, message: str) -> None:
         self.error = message
@@ -285,6 +354,25 @@ class Panel(widgets.VBox):
         if self.shown:
             bundle["image/png"] = base64.b64encode(self.shown.png).decode()
         return bundle, {"image/png": {"alt": self.shown.alt}} if self.shown else {}
+
+
+def html_picture(shown: View) -> str:
+    """The picture with its text; of a picture partly ``hidden`` the rest."""
+    width, height = unpack(">II", shown.png[16:24])
+    cut = f";margin-top:-{100 * shown.hidden * height / width:.2f}%" if shown.hidden else ""
+    data = base64.b64encode(shown.png).decode()
+    return (
+        f'<div style="overflow:hidden;max-width:{width}px"><img alt="{escape(shown.alt)}" width="{width}" '
+        f'height="{height}" decoding="sync" style="max-width:100%;height:auto{cut}" '
+        f'src="data:image/png;base64,{data}"></div>'
+    )
+
+
+def html_words(words: tuple[str, ...], code: str) -> str:
+    """The status line, which a screen reader reads out when it changes."""
+    block = f'<pre style="line-height:1.3;margin:4px 0">{escape(code)}</pre>' if code else ""
+    said = "<br>".join(map(escape, words))
+    return f'<div role="status" aria-live="polite" style="line-height:1.45">{said}{block}</div>'
 
 
 def html_table(rows: tuple[tuple[str, ...], ...]) -> str:

@@ -170,7 +170,7 @@ def test_the_same_buttons_stay_while_bits_flip():
     """A button that were replaced would lose the focus of who works by keyboard."""
     panel = BitExplorer()
     row = panel.controls["code"].children
-    panel.controls["code"].flip(0)
+    panel.controls["code"].press(panel.controls["code"].buttons[0])
     panel.set(code=0x7F)
     assert panel.controls["code"].children == row
 
@@ -189,7 +189,7 @@ def test_typed_codes_and_mistyped_ones():
     assert "code='0xG' is neither bits nor" in panel.error
     text.value = "two"
     assert "number='two' is not a finite number" in panel.error and text.value == "1"
-    panel.controls["code"].flip(0)
+    panel.controls["code"].press(panel.controls["code"].buttons[0])
     assert panel.value["number"] == "-1" and panel.error == ""
     text.value = "2**-9"
     assert panel.value["code"] == 1 and "= 0.001953125, a subnormal number" in panel.summary
