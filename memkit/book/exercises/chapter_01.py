@@ -1,23 +1,20 @@
 """The exercises of chapter 01: where the bytes of a training step go."""
 
-from dataclasses import replace
-from functools import cache
+from bisect import bisect_left
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
-from memkit.hardware.cards import CARDS
+from memkit.hardware.cards import CARDS, Card
 from memkit.setup.models import LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, format_bytes
 
 CONTEXT_BYTES = 2 * GIB
-CARD = CARDS["A100 SXM 40 GB"]
-ROOM_BYTES = CARD.memory_bytes - CONTEXT_BYTES
 ON_A100 = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, seq_len=1024, recomputation="full")
-_P = count_parameters(LLAMA_2_7B)
 
 
 def llama_parameters(h: int, L: int, v: int, k: int, f: int) -> int:
@@ -54,42 +51,109 @@ def judge_seq_len(answer: object) -> str | None:
     return None
 
 
-def judge_batch(answer: object) -> str | None:
-    """1.6: the largest micro-batch whose peak leaves 2 GiB of the card."""
-    answer = int(answer) if isinstance(answer, float) and answer.is_integer() else answer
-    if isinstance(answer, bool) or not isinstance(answer, Integral) or answer < 1 or answer > 10**6:
-        return f"{answer!r} is not a number of sequences."
-    answer = int(answer)
-    largest = {
-        "This is the answer without recomputation. Set recomputation='full'.": (ROOM_BYTES, "none"),
-        "You used the whole card. Leave 2 GiB for the context and the allocator.": (CARD.memory_bytes, "full"),
-        "You took the label for GiB. The card reports fewer bytes: CARDS has them.": (
-            CARD.label_gb * GIB - CONTEXT_BYTES, "full",
+@dataclass(frozen=True, kw_only=True)
+class CardToFill:
+    """Exercise 1.6: the largest micro-batch of a run that leaves ``CONTEXT_BYTES`` of a card."""
+
+    setup: TrainingSetup
+    card: Card
+
+    @property
+    def room_bytes(self) -> int:
+        return self.card.memory_bytes - CONTEXT_BYTES
+
+    def largest_batch(self, room_bytes: int, recomputation: str = "full") -> int:
+        """Largest micro-batch whose peak is at most ``room_bytes``."""
+        setup = replace(self.setup, recomputation=recomputation)
+
+        def too_large(batch: int) -> bool:
+            return estimate_memory(replace(setup, micro_batch_size=batch)).peak_bytes > room_bytes
+
+        return bisect_left(range(1, 1024), True, key=too_large)
+
+    def judge(self, answer: object) -> str | None:
+        """What is wrong with a micro-batch, or ``None``."""
+        answer = int(answer) if isinstance(answer, float) and answer.is_integer() else answer
+        if isinstance(answer, bool) or not isinstance(answer, Integral) or answer < 1 or answer > 10**6:
+            return f"{answer!r} is not a number of sequences."
+        answer, label_gb = int(answer), self.card.label_gb
+        slips = {
+            "This is the answer without recomputation. Set recomputation='full'.": (self.room_bytes, "none"),
+            "You used the whole card. Leave 2 GiB for the context and the allocator.": (self.card.memory_bytes, "full"),
+            "You took the label for GiB. The card reports fewer bytes: CARDS has them.": (
+                label_gb * GIB - CONTEXT_BYTES, "full",
+            ),
+            "You took the label for 10**9 bytes. The card reports more: CARDS has them.": (
+                label_gb * 10**9 - CONTEXT_BYTES, "full",
+            ),
+            "You left 2·10⁹ bytes. 2 GiB are more.": (self.card.memory_bytes - 2 * 10**9, "full"),
+        }  # fmt: skip
+        if answer == self.largest_batch(self.room_bytes):
+            return None
+        ways = [words for words, slip in slips.items() if answer == self.largest_batch(*slip)]
+        if len(ways) == 1:
+            return ways[0]
+        peak_bytes = estimate_memory(replace(self.setup, micro_batch_size=answer)).peak_bytes
+        fits = "fits: try one more" if peak_bytes <= self.room_bytes else "does not fit"
+        told = f"With {answer} the peak is {format_bytes(peak_bytes)} of {format_bytes(self.room_bytes)}. It {fits}."
+        return f"{told} If you did not just try one too many: {' Or: '.join(ways)}" if ways else told
+
+    def exercise(self) -> JudgedExercise:
+        """The exercise with this run and this card."""
+        return JudgedExercise(
+            id="1.6",
+            title="Fill a card",
+            judge=self.judge,
+            because="One more and the logits and their gradient no longer fit beside weights and states.",
+            accepted=(float(self.largest_batch(self.room_bytes)),),
+        )
+
+
+def states_exercise(num_parameters: int, num_billions: int) -> NumberExercise:
+    """Exercise 1.2 for a model that is named by ``num_billions``."""
+    P, rounded = num_parameters, round(num_parameters, -8)
+    return NumberExercise(
+        id="1.2",
+        title=f"States of a {num_billions}B model",
+        right=8 * P,
+        tolerance=0.005,
+        because=f"Two float32 means for each parameter, 4 bytes each: {8 * P:,}.",
+        mistakes=(
+            (P, "That is the number of parameters. Two means stand for each, and a mean has 4 bytes."),
+            (2 * P, "You counted the two means, not their bytes: each has 4."),
+            (
+                4 * P,
+                (
+                    "4 bytes a parameter: one float32 mean where AdamW keeps two, or two means in bfloat16 where "
+                    "the run is float32."
+                ),
+            ),
+            (
+                12 * P,
+                (
+                    "Several ways lead to 12 bytes: a master copy counted with the states, or the weights, or the "
+                    "gradients. In float32 the weights are the master, and the states alone are the two means."
+                ),
+            ),
+            (16 * P, "You counted weights and gradients too. The states alone are half."),
+            (
+                16 * num_billions * 10**9,
+                (
+                    f"{16 * num_billions} GB is what is often printed: 16 bytes for each of {num_billions} billion, "
+                    "which is weights, gradients and states together."
+                ),
+            ),
+            (8 * num_billions * 10**9, f"{num_billions}B is a name. The count is {P:,}."),
+            (
+                8 * rounded,
+                f"You rounded the count to {rounded / 10**9:.1f} billion. Three digits need three of the count.",
+            ),
         ),
-        "You took the label for 10**9 bytes. The card reports more: CARDS has them.": (
-            CARD.label_gb * 10**9 - CONTEXT_BYTES, "full",
-        ),
-        "You left 2·10⁹ bytes. 2 GiB are more.": (CARD.memory_bytes - 2 * 10**9, "full"),
-    }  # fmt: skip
-    if answer == largest_batch(ROOM_BYTES):
-        return None
-    ways = [words for words, slip in largest.items() if answer == largest_batch(*slip)]
-    if len(ways) == 1:
-        return ways[0]
-    peak_bytes = estimate_memory(replace(ON_A100, micro_batch_size=answer)).peak_bytes
-    fits = "fits: try one more" if peak_bytes <= ROOM_BYTES else "does not fit"
-    told = f"With {answer} the peak is {format_bytes(peak_bytes)} of {format_bytes(ROOM_BYTES)}. It {fits}."
-    return f"{told} If you did not just try one too many: {' Or: '.join(ways)}" if ways else told
+        accepted=(2 * 4 * float(f"{P:.3g}"), float(f"{8 * P:.3g}"), 8 * P),
+    )
 
 
-@cache
-def largest_batch(room_bytes: int, recomputation: str = "full") -> int:
-    """Largest micro-batch of exercise 1.6's run whose peak is at most ``room_bytes``."""
-    batch, setup = 0, replace(ON_A100, recomputation=recomputation)
-    while estimate_memory(replace(setup, micro_batch_size=batch + 1)).peak_bytes <= room_bytes:
-        batch += 1
-    return batch
-
+FILL_A100 = CardToFill(setup=ON_A100, card=CARDS["A100 SXM 40 GB"])
 
 EXERCISES = (
     ChoiceExercise(
@@ -104,42 +168,7 @@ EXERCISES = (
         ),
         accepted=("C", "(c)", "c."),
     ),
-    NumberExercise(
-        id="1.2",
-        title="States of a 7B model",
-        right=8 * _P,
-        tolerance=0.005,
-        because="Two float32 means for each parameter, 4 bytes each: 53,907,324,928.",
-        mistakes=(
-            (_P, "That is the number of parameters. Two means stand for each, and a mean has 4 bytes."),
-            (2 * _P, "You counted the two means, not their bytes: each has 4."),
-            (
-                4 * _P,
-                (
-                    "4 bytes a parameter: one float32 mean where AdamW keeps two, or two means in bfloat16 where "
-                    "the run is float32."
-                ),
-            ),
-            (
-                12 * _P,
-                (
-                    "Several ways lead to 12 bytes: a master copy counted with the states, or the weights, or the "
-                    "gradients. In float32 the weights are the master, and the states alone are the two means."
-                ),
-            ),
-            (16 * _P, "You counted weights and gradients too. The states alone are half."),
-            (
-                16 * 7 * 10**9,
-                (
-                    "112 GB is what is often printed: 16 bytes for each of seven billion, which is weights, gradients "
-                    "and states together."
-                ),
-            ),
-            (8 * 7 * 10**9, "7B is a name. The count is 6,738,415,616."),
-            (8 * 67 * 10**8, "You rounded the count to 6.7 billion. Three digits need three of the count."),
-        ),
-        accepted=(2 * 4 * 6.74e9, 53.9e9, 53_907_324_928),
-    ),
+    states_exercise(count_parameters(LLAMA_2_7B), 7),
     FunctionExercise(
         id="1.3",
         title="Count a Llama",
@@ -263,13 +292,7 @@ EXERCISES = (
         judge=judge_seq_len,
         because="From here on the activations at the start of the backward outweigh the optimizer's temporaries.",
     ),
-    JudgedExercise(
-        id="1.6",
-        title="Fill a card",
-        judge=judge_batch,
-        because="One more and the logits and their gradient no longer fit beside weights and states.",
-        accepted=(float(largest_batch(ROOM_BYTES)),),
-    ),
+    FILL_A100.exercise(),
     ChoiceExercise(
         id="1.7",
         title="Dead in the second step",

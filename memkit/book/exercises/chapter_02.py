@@ -1,6 +1,7 @@
 """The exercises of chapter 02: what a number of 16, 8 or 4 bits holds."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -20,6 +21,11 @@ def to_bfloat16(bits: int) -> int:
     """The BF16 code nearest to the float32 with these bits."""
     value = decode(bits, "float32")
     return int(encode(value, "bfloat16", overflow="inf"))
+
+
+def upper_bits(num_cut: int) -> Callable[[int], int]:
+    """Rounds a float32's bits to nearest, ties to even, and cuts ``num_cut`` of them off: 16 leave BF16."""
+    return lambda bits: (bits + (1 << num_cut - 1) - 1 + (bits >> num_cut & 1)) >> num_cut
 
 
 def share_moved(name: str, rounds_first: bool = True) -> float:
@@ -143,77 +149,93 @@ def _judge_stochastic(answer) -> str | None:
     return None
 
 
-def _shift_first(bits: int) -> int:
-    return bits >> 16
-
-
-_FP16_SUM = float(running_sum(0.1, _NUM_TERMS, "float16", method="nearest")[-1])
 _E5M2_CODE = 0b0_10010_11
-_PROBES = tuple(
-    (int(bits),)
-    for bits in (
-        0x3F800000,
-        0x3F808000,
-        0x3F818000,
-        0x3F80FFFF,
-        0x3F808001,
-        0xC0490FDB,
-        0x7F7FFFFF,
-        0x00007FFF,
-    )
-)
 
-EXERCISES = (
-    NumberExercise(
+
+def _probes(num_cut: int) -> tuple[int, ...]:
+    """float32 codes around one, with ties to both sides, a carry, a negative number, the largest and a subnormal."""
+    one, half = 0x3F800000, 1 << num_cut - 1
+    near_one = (one, one + half, one + 3 * half, one + 2 * half * 0x7F + half + 1, one + half + 1)
+    return (*near_one, 0xC0490FDB, 0x7F7FFFFF, half - 1)
+
+
+def code_exercise(code: int) -> NumberExercise:
+    """Exercise 2.1 for a positive E5M2 code without subnormals."""
+    field, mantissa = code >> 2 & 31, code & 3
+    power, significand = 2.0 ** (field - 15), 1 + mantissa / 4
+    return NumberExercise(
         id="2.1",
         title="Read a code",
-        right=float(decode(_E5M2_CODE, "float8_e5m2")),
+        right=power * significand,
         unit="the format",
-        because="2^(18 − 15) is 8, and 8 · (1 + 3/4) is 14.",
+        because=f"2^({field} − 15) is {power:g}, and {power:g} · (1 + {mantissa}/4) is {power * significand:g}.",
         mistakes=(
-            (8 * 3 / 4, "You left out the 1 that is not stored: the significand is 1 + 3/4."),
-            (8 * (1 + 3 / 8), "Two mantissa bits count quarters, not eighths."),
-            (2.0 ** (18 - 7) * 1.75, "You took E4M3's bias of 7. E5M2's is 15."),
-            (2.0**18 * 1.75, "You did not take off the bias: the exponent is 18 − 15."),
-            (-14.0, "The first bit is the sign, and 0 is plus."),
-            (1.75, "That is the significand alone. Multiply by 2^(18 − 15)."),
-            (28.0, "Twice too much: an exponent one too high. The field is 18 and the bias 15."),
-            (7.0, "Half of it: an exponent one too low. The field is 18 and the bias 15."),
-            (8.0, "That is the power alone. Multiply by the significand, 1 + 3/4."),
+            (power * mantissa / 4, f"You left out the 1 that is not stored: the significand is 1 + {mantissa}/4."),
+            (power * (1 + mantissa / 8), "Two mantissa bits count quarters, not eighths."),
+            (2.0 ** (field - 7) * significand, "You took E4M3's bias of 7. E5M2's is 15."),
+            (2.0**field * significand, f"You did not take off the bias: the exponent is {field} − 15."),
+            (-power * significand, "The first bit is the sign, and 0 is plus."),
+            (significand, f"That is the significand alone. Multiply by 2^({field} − 15)."),
+            (
+                2 * power * significand,
+                f"Twice too much: an exponent one too high. The field is {field} and the bias 15.",
+            ),
+            (
+                power * significand / 2,
+                f"Half of it: an exponent one too low. The field is {field} and the bias 15.",
+            ),
+            (power, f"That is the power alone. Multiply by the significand, 1 + {mantissa}/4."),
         ),
-        accepted=(14, 14.0),
-    ),
-    NumberExercise(
+        accepted=(float(decode(code, "float8_e5m2")),),
+    )
+
+
+def nvfp4_exercise(num_parameters: int) -> NumberExercise:
+    """Exercise 2.2 for a model of another size."""
+    P = num_parameters
+    return NumberExercise(
         id="2.2",
         title="Bytes of a 4-bit model",
-        right=int(_PARAMETERS * BLOCK_FORMATS["nvfp4"].bits_per_value / 8),
+        right=int(P * BLOCK_FORMATS["nvfp4"].bits_per_value / 8),
         tolerance=0.005,
         because="4.5 bits per value: an eighth more than 4.",
         mistakes=(
-            (_PARAMETERS * 4 // 8, "The scales are missing: half a bit for each value."),
+            (P * 4 // 8, "The scales are missing: half a bit for each value."),
             (
-                int(_PARAMETERS * BLOCK_FORMATS["mxfp4"].bits_per_value / 8),
+                int(P * BLOCK_FORMATS["mxfp4"].bits_per_value / 8),
                 "That is MXFP4, with blocks of 32. NVFP4's blocks are half as long.",
             ),
-            (_PARAMETERS * 12 // 8, "You gave every value its own scale. Sixteen share one."),
-            (_PARAMETERS * 6 // 8, "You gave each block a scale of 32 bits. NVFP4's has eight."),
-            (_PARAMETERS * 20 // 8, "You added 16 bits a value. The 16 is the length of a block; it shares 8 bits."),
-            (_PARAMETERS * 45 // 10, "That is the number of bits. The answer is in bytes."),
-            (_PARAMETERS * 5 // 8, "A scale of 16 bits a block, or of 8 bits for 8 values. It is 8 bits for 16."),
-            (39 * 10**8, "Rounded to two digits. Three are asked: 3.94."),
+            (P * 12 // 8, "You gave every value its own scale. Sixteen share one."),
+            (P * 6 // 8, "You gave each block a scale of 32 bits. NVFP4's has eight."),
+            (P * 20 // 8, "You added 16 bits a value. The 16 is the length of a block; it shares 8 bits."),
+            (P * 45 // 10, "That is the number of bits. The answer is in bytes."),
+            (P * 5 // 8, "A scale of 16 bits a block, or of 8 bits for 8 values. It is 8 bits for 16."),
+            (
+                float(f"{4.5 * P / 8:.1e}"),
+                f"Rounded to two digits. Three are asked: {float(f'{4.5 * P / 8:.2e}'):,.0f}.",
+            ),
         ),
-        accepted=(3.94e9, 7e9 * 4.5 / 8),
-    ),
-    NumberExercise(
+        accepted=(float(f"{4.5 * P / 8:.2e}"), P * 4.5 / 8),
+    )
+
+
+def sticking_exercise(term: float) -> NumberExercise:
+    """Exercise 2.3 for another term, no power of two."""
+    sticks = {
+        name: float(running_sum(term, _NUM_TERMS, name, method="nearest")[-1]) for name in ("float16", "bfloat16")
+    }
+    total = sticks["float16"]
+    step = total / 2**10
+    return NumberExercise(
         id="2.3",
         title="Where it sticks",
-        right=_FP16_SUM,
+        right=total,
         unit="the total",
-        because="From 256 on float16's step is 1/4, and 0.1 is less than half of it.",
+        because=f"From {total:g} on float16's step is {step:g}, and {term} is less than half of it.",
         mistakes=(
-            (_FP16_SUM / 2, "You compared the term with the whole step. Rounding to nearest loses it at half a step."),
+            (total / 2, "You compared the term with the whole step. Rounding to nearest loses it at half a step."),
             (
-                float(running_sum(0.1, _NUM_TERMS, "bfloat16", method="nearest")[-1]),
+                sticks["bfloat16"],
                 "That is where BF16 sticks, with seven mantissa bits. float16 has ten.",
             ),
             (
@@ -221,42 +243,66 @@ EXERCISES = (
                 "That is where a sum of ones sticks. A smaller term sticks earlier.",
             ),
             (FORMATS["float16"].max, "That is where float16 ends. The sum stops long before."),
-            (204.8, "Where half a step would equal the term. Steps change only at powers of two: take the next."),
-            (_FP16_SUM * 2, "There the step is 1/2 already. Half of 1/4 is more than 0.1."),
             (
-                255.9,
-                "255.9 is no float16 number: below 256 the step is 1/8, and the last term carries the sum to 256.",
+                term * 2**11,
+                "Where half a step would equal the term. Steps change only at powers of two: take the next.",
             ),
-            (8, "That is the exponent. The total is 2 to that power."),
+            (total * 2, f"There the step is {2 * step:g} already. Half of {step:g} is more than {term}."),
+            (
+                total - term,
+                (
+                    f"{total - term:g} is no float16 number: below {total:g} the step is {step / 2:g}, and the last "
+                    f"term carries the sum to {total:g}."
+                ),
+            ),
+            (math.log2(total), "That is the exponent. The total is 2 to that power."),
         ),
-        accepted=(256, 256.0),
-    ),
-    FunctionExercise(
+        accepted=(int(total), total),
+    )
+
+
+def upper_bits_exercise(num_cut: int, right: Callable[[int], int]) -> FunctionExercise:
+    """Exercise 2.4 for another number of bits that are cut off; BF16 cuts 16 of a float32."""
+    half = 1 << num_cut - 1
+    return FunctionExercise(
         id="2.4",
         title="Round to BF16 with integers",
-        right=to_bfloat16,
-        probes=_PROBES,
+        right=right,
+        probes=tuple((bits,) for bits in _probes(num_cut)),
         forbidden=("torch", "np", "numpy", "struct", "float", "round_to", "encode", "decode", "/"),
         shows=lambda value: f"{value:#x}",
-        because="A carry out of the lower half is what rounding up is, also into the exponent and into infinity.",
+        because="A carry out of the lower bits is what rounding up is, also into the exponent and into infinity.",
         mistakes=(
-            (_shift_first, "You cut the lower half off: that rounds toward zero."),
+            (lambda bits: bits >> num_cut, "You cut the lower bits off: that rounds toward zero."),
             (
-                lambda bits: (bits + 0x8000) >> 16,
+                lambda bits: (bits + half) >> num_cut,
                 "Your ties always go up. They go to the even code: down where the last kept bit is 0.",
             ),
-            (lambda bits: (bits + 0x7FFF) >> 16, "Your ties always go down. Where the last kept bit is 1 they go up."),
-            (lambda bits: bits & 0xFFFF, "These are the lower 16 bits. BF16 is the upper half of a float32."),
+            (
+                lambda bits: (bits + half - 1) >> num_cut,
+                "Your ties always go down. Where the last kept bit is 1 they go up.",
+            ),
+            (
+                lambda bits: bits & 2 * half - 1,
+                f"These are the lower {num_cut} bits. Asked are the upper ones of a float32.",
+            ),
             (
                 lambda bits: torch.tensor(decode(bits, "float32")).bfloat16().view(torch.int16).item(),
                 "Your function uses torch, and the exercise asks to do without it.",
             ),
             (
-                lambda bits: bits >> 16 << 16,
-                "You cleared the lower half and left 32 bits. The result has 16: shift once more.",
+                lambda bits: bits >> num_cut << num_cut,
+                f"You cleared the lower bits and left 32. The result has {32 - num_cut}: shift once more.",
             ),
         ),
-    ),
+    )
+
+
+EXERCISES = (
+    code_exercise(_E5M2_CODE),
+    nvfp4_exercise(_PARAMETERS),
+    sticking_exercise(0.1),
+    upper_bits_exercise(16, to_bfloat16),
     JudgedExercise(
         id="2.5",
         title="A mean that does not move",

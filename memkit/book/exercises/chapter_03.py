@@ -2,6 +2,7 @@
 
 import math
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -21,17 +22,17 @@ _LR, _SCALE = 0.1, 1024.0
 # 3.3: a master update
 
 
-def _master_case():
+def _master_case(scale: float, lr: float):
     chance = torch.Generator().manual_seed(0)
     master = 1 + torch.rand(64, generator=chance)
-    gradient = (torch.randn(64, generator=chance) * 1e-3 * _SCALE).bfloat16()
-    return master, gradient, master - _LR * gradient.float() / _SCALE
+    gradient = (torch.randn(64, generator=chance) * 1e-3 * scale).bfloat16()
+    return master, gradient, master - lr * gradient.float() / scale
 
 
-def _judge_master_step(answer) -> str | None:
-    master, gradient, wanted = _master_case()
+def _judge_master_step(answer, scale: float, lr: float) -> str | None:
+    master, gradient, wanted = _master_case(scale, lr)
     start = master.clone()
-    given = answer(master, gradient, _SCALE, _LR)
+    given = answer(master, gradient, scale, lr)
     if not isinstance(given, torch.Tensor) or given.shape != start.shape:
         return "The function returns the new BF16 weights, a tensor of the shape of master."
     moved, right = master - start, wanted - start
@@ -40,16 +41,16 @@ def _judge_master_step(answer) -> str | None:
     for found, words in (
         (-right, "Still uphill: the update has the wrong sign. A step goes against the gradient."),
         (
-            right * _SCALE,
-            "The step is 1,024 times too large here: the gradient is still multiplied by the scale.",
+            right * scale,
+            f"The step is {scale:,.0f} times too large here: the gradient is still multiplied by the scale.",
         ),
         (
-            right * _SCALE**2,
+            right * scale**2,
             "The step is too large by the scale twice: you multiplied where you should divide.",
         ),
-        (right / _LR, "The learning rate is missing."),
-        (-right * _SCALE, "Still uphill, and the gradient is still multiplied by the scale."),
-        (right * _SCALE / _LR, "Scale and learning rate are both missing."),
+        (right / lr, "The learning rate is missing."),
+        (-right * scale, "Still uphill, and the gradient is still multiplied by the scale."),
+        (right * scale / lr, "Scale and learning rate are both missing."),
     ):
         if _near(moved, found):
             return words
@@ -331,51 +332,68 @@ def _judge_by_chance(answer) -> str | None:
     return None
 
 
-EXERCISES = (
-    NumberExercise(
+def autocast_exercise(num_parameters: int) -> NumberExercise:
+    """Exercise 3.1 for a model of another size."""
+    P = num_parameters
+    return NumberExercise(
         id="3.1",
         title="States under autocast",
-        right=16 * _PARAMETERS,
+        right=16 * P,
         tolerance=1e-3,
         because="Weights 4, gradients 4, two moments of 4: autocast changes none of them.",
         mistakes=(
-            (8 * _PARAMETERS, "That is pure bf16. Autocast leaves weights and states in float32."),
-            (12 * _PARAMETERS, "12 bytes: the gradients are missing, or weights and gradients were halved."),
-            (14 * _PARAMETERS, "You halved one of the copies. Weights and gradients both stay float32."),
-            (18 * _PARAMETERS, "You added the casts. They stand between forward and backward; they are no state."),
-            (20 * _PARAMETERS, "That is bf16 with a master copy and a second gradient, another recipe."),
-            (4 * _PARAMETERS, "That is the weights alone."),
-            (24, "That is the number of GB. The answer is in bytes."),
-            (16, "Those are the bytes of one parameter. There are 1.5 billion of them."),
-            (22.4, "That is the number of GiB. The answer is in bytes."),
+            (8 * P, "That is pure bf16. Autocast leaves weights and states in float32."),
+            (12 * P, "12 bytes: the gradients are missing, or weights and gradients were halved."),
+            (14 * P, "You halved one of the copies. Weights and gradients both stay float32."),
+            (18 * P, "You added the casts. They stand between forward and backward; they are no state."),
+            (20 * P, "That is bf16 with a master copy and a second gradient, another recipe."),
+            (4 * P, "That is the weights alone."),
+            (16 * P / 10**9, "That is the number of GB. The answer is in bytes."),
+            (16, f"Those are the bytes of one parameter. There are {P:,} of them."),
+            (float(f"{16 * P / 2**30:.3g}"), "That is the number of GiB. The answer is in bytes."),
         ),
-    ),
-    NumberExercise(
+    )
+
+
+def skipped_exercise(limit: int) -> NumberExercise:
+    """Exercise 3.2 where scales above ``limit`` overflow, between 2^9 and 2^14."""
+    exact = math.log2(65_536 / limit)
+    steps = math.ceil(exact)
+    last, settled = 16 - steps + 1, 2 ** (16 - steps)
+    whole = f"log2(65,536 / {limit:,}) is about {exact:.1f}; a step is skipped whole, so round up."
+    return NumberExercise(
         id="3.2",
         title="How many steps are skipped",
-        right=4,
+        right=steps,
         unit="skipped steps",
-        because="Scales of 2^16, 2^15, 2^14 and 2^13 are above 6,000; at 2^12 the step counts.",
+        because=f"Scales from 2^16 down to 2^{last} are above {limit:,}; at {settled:,} the step counts.",
         mistakes=(
-            (3, "2^13 is 8,192, still above 6,000: that step is skipped too."),
-            (5, "That counts the step that succeeds, at 4,096."),
-            (12, "That is the exponent at which it settles. Asked is how many steps it took."),
-            (13, "That is the last exponent that overflows. Asked is how many steps were skipped."),
-            (4096, "That is the scale at which it settles."),
+            (steps - 1, f"2^{last} is {2**last:,}, still above {limit:,}: that step is skipped too."),
+            (steps + 1, f"That counts the step that succeeds, at {settled:,}."),
+            (16 - steps, "That is the exponent at which it settles. Asked is how many steps it took."),
+            (last, "That is the last exponent that overflows. Asked is how many steps were skipped."),
+            (settled, "That is the scale at which it settles."),
             (2000, "That is the growth interval; it says when the scale doubles."),
-            (3.4, "log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up."),
-            (3.449, "log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up."),
-            (math.log2(65_536 / 6_000), "log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up."),
-            (16, "That is the exponent of the first scale. Count the halvings down to 6,000."),
-            (3.45, "log2(65,536 / 6,000) is about 3.4; a step is skipped whole, so round up."),
+            *((value, whole) for value in (round(exact, 1), round(exact, 2), round(exact, 3), exact)),
+            (16, f"That is the exponent of the first scale. Count the halvings down to {limit:,}."),
         ),
-    ),
-    JudgedExercise(
+    )
+
+
+def master_exercise(scale: float, lr: float) -> JudgedExercise:
+    """Exercise 3.3 with another loss scale and learning rate."""
+    return JudgedExercise(
         id="3.3",
         title="A step that goes uphill",
-        judge=_judge_master_step,
+        judge=partial(_judge_master_step, scale=scale, lr=lr),
         because="Against the gradient, unscaled, in float32; the weights are its rounding.",
-    ),
+    )
+
+
+EXERCISES = (
+    autocast_exercise(_PARAMETERS),
+    skipped_exercise(6_000),
+    master_exercise(_SCALE, _LR),
     JudgedExercise(
         id="3.4",
         title="The loop that learns from stale weights",

@@ -7,8 +7,9 @@ from math import ceil
 
 from memkit.book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.fitting.planner import plan_recomputation
+from memkit.formula.activations import block_ledger
 from memkit.recomputation.costs import block_products, saved_products, step_flops
-from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B, llama_config
+from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B, ModelConfig, llama_config
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import FULL, policy, sequential
 from memkit.setup.training import TrainingSetup
@@ -122,51 +123,64 @@ class PolicyExercise(JudgedExercise):
         return replace(feedback, text=f"Yours {bill_of(answer)}. {self.because}")
 
 
-EXERCISES = (
-    NumberExercise(
+def spared_exercise(num_layers: int, num_segments: int) -> NumberExercise:
+    """Exercise 4.1 for segments of equal length."""
+    L, S = num_layers, num_segments
+    return NumberExercise(
         id="4.1",
         title="The segment that is spared",
-        right=sum(len(blocks) for blocks, again in sequential(4).regions(24) if again),
+        right=sum(len(blocks) for blocks, again in sequential(S).regions(L) if again),
         unit="layers",
-        because="The last of the four segments keeps everything, as its backward comes at once.",
+        because=f"The last of the {S} segments keeps everything, as its backward comes at once.",
         mistakes=(
-            (24, "You ran all segments again. The last one is never checkpointed."),
-            (6, "That is one segment, the one that runs once."),
-            (3, "Three segments run again. How many layers are in them?"),
-            (4, "Four is the number of segments; the question asks for layers."),
-            (12, "That is two of the four segments. Only one is spared."),
-            (23, "You spared the last layer. What is spared is the last segment, of six."),
-            (20, "You took segments of four layers. There are four segments of six."),
+            (L, "You ran all segments again. The last one is never checkpointed."),
+            (L // S, "That is one segment, the one that runs once."),
+            (S - 1, f"{S - 1} segments run again. How many layers are in them?"),
+            (S, f"{S} is the number of segments; the question asks for layers."),
+            (L - 2 * (L // S), f"That is {S - 2} of the {S} segments. Only one is spared."),
+            (L - 1, f"You spared the last layer. What is spared is the last segment, of {L // S}."),
+            (L - S, f"You took segments of {S} layers. There are {S} segments of {L // S}."),
         ),
-    ),
-    NumberExercise(
+    )
+
+
+def inputs_exercise(model: ModelConfig, num_tokens: int) -> NumberExercise:
+    """Exercise 4.2 for another Llama and sequence."""
+    L, h, s = model.num_layers, model.hidden_size, num_tokens
+    kept = round(block_ledger(TrainingSetup(model=model, precision=PURE_BF16, seq_len=s)).per_sbh)
+    return NumberExercise(
         id="4.2",
         title="What full recomputation keeps",
-        right=LLAMA_3_8B.num_layers * 2 * 8192 * LLAMA_3_8B.hidden_size,
+        right=L * 2 * s * h,
         tolerance=0.03,
-        because="One block input of 2 bytes a value in each of 32 layers: 2,147,483,648 B, exactly 2 GiB.",
+        because=f"One block input of 2 bytes a value in each of {L} layers: {L * 2 * s * h:,} B.",
         mistakes=(
             (
-                LLAMA_3_8B.num_layers * 8192 * LLAMA_3_8B.hidden_size,
+                L * s * h,
                 "That is the number of values kept. In bfloat16 each has 2 bytes.",
             ),
             (
-                LLAMA_3_8B.num_layers * 41 * 8192 * LLAMA_3_8B.hidden_size,
-                "41 sbh is what this block keeps without recomputation. Full recomputation keeps 2.",
+                L * kept * s * h,
+                f"{kept} sbh is what this block keeps without recomputation. Full recomputation keeps 2.",
             ),
-            (LLAMA_3_8B.num_layers * 2 * 8192, "You left out the hidden size: a token has 4,096 values."),
-            (LLAMA_3_8B.num_layers * 2 * LLAMA_3_8B.hidden_size, "That is one token. There are 8,192."),
+            (L * 2 * s, f"You left out the hidden size: a token has {h:,} values."),
+            (L * 2 * h, f"That is one token. There are {s:,}."),
             (
-                LLAMA_3_8B.num_layers * 4 * 8192 * LLAMA_3_8B.hidden_size,
+                L * 4 * s * h,
                 "You took 4 bytes a value. In bfloat16 the block's input has 2.",
             ),
-            (2 * 8192 * LLAMA_3_8B.hidden_size, "That is one layer. Every layer keeps its input."),
+            (2 * s * h, "That is one layer. Every layer keeps its input."),
             (
-                LLAMA_3_8B.num_layers * 34 * 8192 * LLAMA_3_8B.hidden_size,
+                L * 34 * s * h,
                 "34 sbh is the paper's block without recomputation. Full recomputation keeps 2.",
             ),
         ),
-    ),
+    )
+
+
+EXERCISES = (
+    spared_exercise(24, 4),
+    inputs_exercise(LLAMA_3_8B, 8192),
     FunctionExercise(
         id="4.3",
         title="The peak of groups",

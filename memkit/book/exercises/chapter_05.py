@@ -40,69 +40,97 @@ def peak_bytes(micro_batch_size: int, grad_accum_steps: int) -> int:
     ).total_bytes  # fmt: skip
 
 
-def judge_cut(cut: object) -> str | None:
-    """Whether a window of 64 sequences fits the card in the fewest forwards."""
+def judge_cut(cut: object, num_sequences: int = NUM_SEQUENCES, card_bytes: int = CARD_BYTES) -> str | None:
+    """Whether a window of sequences of 1,024 tokens fits the card in the fewest forwards."""
     if not (isinstance(cut, (tuple, list)) and len(cut) == 2 and all(type(n) is int and n > 0 for n in cut)):
         return f"{cut!r} is not a pair of whole numbers above 0: (micro_batch_size, grad_accum_steps)."
     size, steps = cut
-    if size * steps != NUM_SEQUENCES:
-        if size * steps == NUM_SEQUENCES * 1024:
-            return f"{size} × {steps} are tokens. A sequence has 1,024 of them: the window has 64 sequences."
-        return f"{size} × {steps} = {size * steps} sequences; 65,536 tokens are 64 sequences of 1,024."
-    room = CARD_BYTES - CONTEXT_BYTES
+    if size * steps != num_sequences:
+        if size * steps == num_sequences * 1024:
+            told = f"the window has {num_sequences} sequences."
+            return f"{size} × {steps} are tokens. A sequence has 1,024 of them: {told}"
+        wanted = f"{num_sequences * 1024:,} tokens are {num_sequences} sequences of 1,024."
+        return f"{size} × {steps} = {size * steps} sequences; {wanted}"
+    room = card_bytes - CONTEXT_BYTES
     if (peak := peak_bytes(size, steps)) > room:
         alone = peak_bytes(size, 1)
         text = f"It peaks at {format_bytes(peak)}; the room is {format_bytes(room)}."
         if alone <= room and steps > 1:
             return f"{text} The first micro-batch fits, at {format_bytes(alone)}; the second finds the gradients there."
         return text
-    if NUM_SEQUENCES % (2 * size) == 0 and peak_bytes(2 * size, NUM_SEQUENCES // (2 * size)) <= room:
+    if num_sequences % (2 * size) == 0 and peak_bytes(2 * size, num_sequences // (2 * size)) <= room:
         return f"It fits, at {format_bytes(peak)}. So do {2 * size} sequences at a time, in half as many forwards."
     return None
 
 
-EXERCISES = (
-    NumberExercise(
+def window_exercise(tokens: int, seq_len: int, micro_batch_size: int, ranks: int) -> NumberExercise:
+    """Exercise 5.1 with other numbers."""
+    plan = plan_batch(tokens, seq_len=seq_len, micro_batch_size=micro_batch_size, dp_size=ranks)
+    steps, forward = plan.grad_accum_steps, seq_len * micro_batch_size * ranks
+    return NumberExercise(
         id="5.1",
         title="Steps of a window",
-        right=plan_batch(2_097_152, seq_len=4096, micro_batch_size=4, dp_size=16).grad_accum_steps,
+        right=steps,
         unit="accumulation steps",
-        because="4,096 × 4 × 16 = 262,144 tokens in one forward of all ranks; 8 of them make 2,097,152.",
+        because=f"{seq_len:,} × {micro_batch_size} × {ranks} = {forward:,} tokens in one forward of all ranks; "
+        f"{steps} of them make {tokens:,}.",
         mistakes=(
-            (128, "You left the ranks out: 16 of them see other tokens at the same time."),
-            (32, "You left the micro-batch out: a rank holds 4 sequences at a time."),
-            (512, "That is the number of sequences. They come 4 × 16 at a time."),
-            (2048, "Of micro-batch and ranks you multiplied by one where you should divide."),
-            (64, "That is the sequences of one forward, 4 × 16, and not the number of forwards."),
-            (131_072, "That is the tokens that one rank sees in the step."),
-            (32_768, "You left the sequence's 4,096 tokens out."),
-            (262_144, "Those are the tokens of one forward. How many of them make a step?"),
+            (steps * ranks, f"You left the ranks out: {ranks} of them see other tokens at the same time."),
+            (
+                steps * micro_batch_size,
+                f"You left the micro-batch out: a rank holds {micro_batch_size} sequences at a time.",
+            ),
+            (
+                tokens // seq_len,
+                f"That is the number of sequences. They come {micro_batch_size} × {ranks} at a time.",
+            ),
+            (
+                tokens // seq_len * ranks // micro_batch_size,
+                "Of micro-batch and ranks you multiplied by one where you should divide.",
+            ),
+            (
+                micro_batch_size * ranks,
+                f"That is the sequences of one forward, {micro_batch_size} × {ranks}, and not the number of forwards.",
+            ),
+            (tokens // ranks, "That is the tokens that one rank sees in the step."),
+            (tokens // (micro_batch_size * ranks), f"You left the sequence's {seq_len:,} tokens out."),
+            (forward, "Those are the tokens of one forward. How many of them make a step?"),
         ),
-    ),
-    NumberExercise(
+    )
+
+
+def gradients_exercise(num_parameters: int, steps: int) -> NumberExercise:
+    """Exercise 5.2 for another model and window."""
+    P = num_parameters
+    return NumberExercise(
         id="5.2",
         title="What it adds to the peak",
-        right=2 * LLAMA_2_7B_PARAMETERS,
+        right=2 * P,
         tolerance=0.005,
-        because="The gradients, 2 bytes a parameter, stand in every forward but the first: 13,476,831,232 B.",
+        because=f"The gradients, 2 bytes a parameter, stand in every forward but the first: {2 * P:,} B.",
         mistakes=(
             (0, "It is not free. What did the first micro-batch leave behind?"),
-            (LLAMA_2_7B_PARAMETERS, "That is the number of gradients; each has 2 bytes."),
-            (4 * LLAMA_2_7B_PARAMETERS, "4 bytes a gradient is float32. Here they are bfloat16."),
+            (P, "That is the number of gradients; each has 2 bytes."),
+            (4 * P, "4 bytes a gradient is float32. Here they are bfloat16."),
             (
-                64 * 2 * LLAMA_2_7B_PARAMETERS,
-                "The micro-batches add into one gradient. 64 of them need no more room than 2.",
+                steps * 2 * P,
+                f"The micro-batches add into one gradient. {steps} of them need no more room than 2.",
             ),
             (
-                63 * 2 * LLAMA_2_7B_PARAMETERS,
-                "The micro-batches add into one gradient. 64 of them need no more room than 2.",
+                (steps - 1) * 2 * P,
+                f"The micro-batches add into one gradient. {steps} of them need no more room than 2.",
             ),
             (
-                8 * LLAMA_2_7B_PARAMETERS,
+                8 * P,
                 "8 bytes a parameter are Adam's two float32 states; they stand with or without accumulation.",
             ),
         ),
-    ),
+    )
+
+
+EXERCISES = (
+    window_exercise(2_097_152, 4096, 4, 16),
+    gradients_exercise(LLAMA_2_7B_PARAMETERS, 64),
     FunctionExercise(
         id="5.3",
         title="The weights of a window",

@@ -37,8 +37,8 @@ def _cast(x: torch.Tensor) -> torch.Tensor:
     return x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
 
 
-def _judge_product(answer) -> str | None:
-    chance = torch.Generator().manual_seed(0)
+def _judge_product(answer, seed: int = 0) -> str | None:
+    chance = torch.Generator().manual_seed(seed)
     a, b = torch.randn(32, 64, generator=chance), 50 * torch.randn(48, 64, generator=chance)
     given = answer(a, b)
     if not isinstance(given, torch.Tensor) or given.shape != (32, 48):
@@ -69,37 +69,66 @@ def _judge_product(answer) -> str | None:
     return None
 
 
-EXERCISES = (
-    NumberExercise(
+def factor_exercise(amax: float) -> NumberExercise:
+    """Exercise 6.1 for another largest magnitude."""
+    return NumberExercise(
         id="6.1",
         title="A factor",
-        right=64.0,
+        right=448 / amax,
         unit="the multiplier",
-        because="448 / 7 = 64: the largest magnitude lands on the largest value.",
+        because=f"448 / {amax:g} = {448 / amax:g}: the largest magnitude lands on the largest value.",
         mistakes=(
-            (7 / 448, "That is the reciprocal: the scale that is stored, not the multiplier."),
-            (57344 / 7, "You took E5M2, which ends at 57,344. E4M3 ends at 448."),
+            (amax / 448, "That is the reciprocal: the scale that is stored, not the multiplier."),
+            (57344 / amax, "You took E5M2, which ends at 57,344. E4M3 ends at 448."),
             (448.0, "That is where the format ends. Divide it by what is to land there."),
-            (240 / 7, "240 is the end of IEEE's E4M3 and of AMD's first one. E4M3FN has 448."),
-            (448.0 * 7, "Multiplied, the largest value would be 21,952: divide by amax."),
-            (127 / 7, "127 is the end of INT8."),
+            (240 / amax, "240 is the end of IEEE's E4M3 and of AMD's first one. E4M3FN has 448."),
+            (448.0 * amax, f"Multiplied, the largest value would be {448 * amax**2:,.0f}: divide by amax."),
+            (127 / amax, "127 is the end of INT8."),
         ),
-    ),
-    NumberExercise(
+    )
+
+
+def saved_input_exercise(tokens: int, inputs: int) -> NumberExercise:
+    """Exercise 6.2 for another linear layer."""
+    return NumberExercise(
         id="6.2",
         title="A saved input",
-        right=cast_bytes((_INPUTS, _TOKENS), "float8_e4m3fn", "mx"),
-        because="33,554,432 elements and 1,048,576 scales.",
+        right=cast_bytes((inputs, tokens), "float8_e4m3fn", "mx"),
+        because=f"{tokens * inputs:,} elements and {tokens * inputs // 32:,} scales.",
         mistakes=(
-            (_TOKENS * _INPUTS, "The scales are missing: one byte for every 32 values."),
-            (2 * _TOKENS * _INPUTS, "That is bf16, two bytes a value."),
-            (_TOKENS * _INPUTS // 32, "Those are the scales alone. The elements are missing."),
-            (_TOKENS * _INPUTS * 36 // 32, "You gave each scale four bytes. E8M0 has eight bits."),
-            (_TOKENS * _INPUTS * 17 // 16, "You gave 16 values a scale, as NVFP4 does. MX has blocks of 32."),
-            (_TOKENS * _INPUTS * 9 // 16, "That is NVFP4, with 4.5 bits a value."),
-            (2 * _TOKENS * _INPUTS * 33 // 32, "You counted two casts. One is saved."),
+            (tokens * inputs, "The scales are missing: one byte for every 32 values."),
+            (2 * tokens * inputs, "That is bf16, two bytes a value."),
+            (tokens * inputs // 32, "Those are the scales alone. The elements are missing."),
+            (tokens * inputs * 36 // 32, "You gave each scale four bytes. E8M0 has eight bits."),
+            (tokens * inputs * 17 // 16, "You gave 16 values a scale, as NVFP4 does. MX has blocks of 32."),
+            (tokens * inputs * 9 // 16, "That is NVFP4, with 4.5 bits a value."),
+            (2 * tokens * inputs * 33 // 32, "You counted two casts. One is saved."),
         ),
-    ),
+    )
+
+
+def pays_exercise(inputs: int, outputs: int) -> NumberExercise:
+    """Exercise 6.6 for another linear layer."""
+    return NumberExercise(
+        id="6.6",
+        title="When it pays",
+        right=2 * outputs,
+        unit="tokens",
+        because=f"{2 * outputs:,} tokens: 2 bytes a weight against 1 byte a value of the input; the inputs cancel.",
+        mistakes=(
+            (outputs, "Half of it: with one cast of the weight, as on Blackwell, or an input of no bytes at all."),
+            (2 * inputs, "The inputs cancel: both the weight and the saved input have them."),
+            (inputs, "The inputs cancel. What does a weight cost for each of its outputs?"),
+            (4 * outputs, "The bf16 weight is there in both. Only its casts are paid for."),
+            (2 * inputs * outputs, "Those are bytes: how many tokens save as much?"),
+            (2 * (inputs + outputs), "The output is bf16 in both: it saves nothing."),
+        ),
+    )
+
+
+EXERCISES = (
+    factor_exercise(7.0),
+    saved_input_exercise(_TOKENS, _INPUTS),
     FunctionExercise(
         id="6.3",
         title="A power of two",
@@ -171,21 +200,7 @@ EXERCISES = (
         ),
         accepted=(0.804, 0.8043),
     ),
-    NumberExercise(
-        id="6.6",
-        title="When it pays",
-        right=2 * _OUTPUTS,
-        unit="tokens",
-        because="28,672 tokens: 2 bytes a weight against 1 byte a value of the input; the inputs cancel.",
-        mistakes=(
-            (_OUTPUTS, "Half of it: with one cast of the weight, as on Blackwell, or an input of no bytes at all."),
-            (2 * _INPUTS, "The inputs cancel: both the weight and the saved input have them."),
-            (_INPUTS, "The inputs cancel. What does a weight cost for each of its outputs?"),
-            (4 * _OUTPUTS, "The bf16 weight is there in both. Only its casts are paid for."),
-            (2 * _INPUTS * _OUTPUTS, "Those are bytes: how many tokens save as much?"),
-            (2 * (_INPUTS + _OUTPUTS), "The output is bf16 in both: it saves nothing."),
-        ),
-    ),
+    pays_exercise(_INPUTS, _OUTPUTS),
     ChoiceExercise(
         id="6.7",
         title="Why nothing was saved",

@@ -1,0 +1,131 @@
+"""What the outside sees of a student's notebook: values, and functions that run on the other side."""
+
+import ast
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+from course.labs.passing import LONGEST_LINE, NotPassed, from_line, to_line
+
+SECONDS_FOR_CELLS, SECONDS_FOR_A_CALL = 60, 20
+ROOT = Path(__file__).parents[2]
+
+
+class Answers:
+    """The answers of one notebook. Its cells run once, in a process of their own that ends with the ``with``."""
+
+    def __init__(self, cells: list[str], folder: Path, student: str):
+        self.cells, self.folder, self.student = cells, Path(folder), student
+
+    def __enter__(self) -> Self:
+        kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS")
+        environment = {name: os.environ[name] for name in kept if name in os.environ}
+        paths = [str(Path(__file__).parent), str(ROOT), str(self.folder)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("child.py"))],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=self.folder,
+            env=environment | {"MEMKIT_STUDENT": self.student, "PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,
+        )  # fmt: skip
+        self.buffer = b""
+        self.problem = None
+        try:
+            self._ask(json.dumps(self.cells), SECONDS_FOR_CELLS)
+        except (TimeoutError, ChildProcessError) as error:
+            self.problem = error
+        return self
+
+    def __exit__(self, *_) -> None:
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+    def answer(self, name: str) -> object:
+        """The value that ``name`` has after the last cell; a function is one that runs in the other process."""
+        value = self.ask({"name": name}).get("value", ...)
+        return Remote(self, name) if isinstance(value, NotPassed) and value.shown == "a function" else value
+
+    def ask(self, request: dict) -> dict:
+        """The reply to one request. Raises: TimeoutError, ChildProcessError: the notebook is stuck or gone."""
+        if self.problem:
+            raise self.problem
+        try:
+            line = self._ask(json.dumps(request), SECONDS_FOR_A_CALL)
+        except (TimeoutError, ChildProcessError) as error:
+            self.problem = error
+            raise
+        try:
+            return dict(from_line(line))
+        except Exception as error:  # a line that a student's code wrote in our place
+            raise ChildProcessError("the notebook's process answered out of turn") from error
+
+    def _ask(self, line: str, seconds: float) -> str:
+        try:
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            raise ChildProcessError("the notebook ended its own process") from None
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self.buffer:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError(f"no end within {seconds} seconds")
+            more = os.read(self.process.stdout.fileno(), 2**20)
+            if not more or len(self.buffer) > LONGEST_LINE:
+                raise ChildProcessError("the notebook ended its own process")
+            self.buffer += more
+        reply, _, self.buffer = self.buffer.partition(b"\n")
+        return reply.decode(errors="replace")
+
+
+class Remote:
+    """A student's function: called here, run there. Its code is that of the cells, for checks that read names."""
+
+    def __init__(self, answers: Answers, name: str):
+        self.answers, self.__name__ = answers, name
+        self.__code__ = code_of(answers.cells, name)
+
+    def __call__(self, *arguments: object, **named: object) -> object:
+        reply = self.answers.ask({"name": self.__name__, "arguments": to_line(list(arguments))})
+        if "raised" in reply:
+            raise type(str(reply["raised"]), (Exception,), {})(reply["words"])
+        copy_into(arguments, reply.get("arguments", ()))
+        result = reply.get("value")
+        if result is ... or result is None:
+            raise NotImplementedError
+        return result
+
+
+def code_of(cells: list[str], name: str) -> object:
+    """The compiled cell that defines ``name``, unrun; ``None`` if no cell does."""
+    for source in reversed(cells):
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError):
+            continue
+        if name in bound_in(tree):
+            return compile(tree, "cell", "exec")
+    return None
+
+
+def bound_in(tree: ast.Module) -> set[str]:
+    """Names that the cell's own statements bind."""
+    stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return stored | {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def copy_into(arguments: tuple, changed: list) -> None:
+    """What a function did to its tensors in place, done to ours."""
+    for mine, theirs in zip(arguments, changed, strict=True):
+        if hasattr(mine, "copy_") and getattr(theirs, "shape", None) == mine.shape and theirs.dtype == mine.dtype:
+            mine.copy_(theirs)

@@ -1,0 +1,79 @@
+"""Two steps for nbgrader's autograder: run the notebook for show, then make the marks outside of its kernel."""
+
+import os
+from pathlib import Path
+
+from nbclient.exceptions import DeadKernelError
+from nbformat.v4 import new_output
+from nbgrader.preprocessors import Execute, NbGraderPreprocessor
+from nbgrader.utils import is_grade, is_solution
+
+from course.labs import load_lab
+from course.labs.answers import Answers
+from course.labs.tasks import Lab, Mark, Task
+
+
+class RunForStudent(Execute):
+    """nbgrader's own step, with the numbers of who handed in; a kernel that a student kills is not the end."""
+
+    def preprocess(self, nb, resources):
+        os.environ["MEMKIT_STUDENT"] = resources["nbgrader"]["student"]
+        try:
+            return super().preprocess(nb, resources)
+        except DeadKernelError:
+            self.log.warning("The kernel of %s died; its cells have no outputs.", resources["nbgrader"]["student"])
+            return nb, resources
+        finally:
+            del os.environ["MEMKIT_STUDENT"]
+
+
+class MarkOutside(NbGraderPreprocessor):
+    """Replaces what stands under every test cell by the points and words of the judge."""
+
+    def preprocess(self, nb, resources):
+        lab, student = load_lab(resources["nbgrader"]["notebook"]), resources["nbgrader"]["student"]
+        folder = Path((resources.get("metadata") or {}).get("path") or ".").resolve()
+        cells = [cell.source for cell in nb.cells if cell.cell_type == "code" and not is_test(cell)]
+        marks = marks_of(lab, cells, folder, student)
+        for cell in nb.cells:
+            if is_test(cell):
+                mark = marks[cell.metadata.nbgrader["grade_id"].removesuffix("-test")]
+                cell.outputs = [
+                    new_output("stream", name="stdout", text=f"{mark}\n"),
+                    new_output("execute_result", {"text/plain": f"{mark.points:g}"}, execution_count=None),
+                ]
+                cell.execution_count = None
+        return nb, resources
+
+
+def is_test(cell) -> bool:
+    """Whether nbgrader gives this cell's points by its outputs."""
+    return cell.cell_type == "code" and is_grade(cell) and not is_solution(cell)
+
+
+def marks_of(lab: Lab, cells: list[str], folder: Path, student: str) -> dict[str, Mark]:
+    """Marks by grade id."""
+    numbers = lab.numbers(student)
+    with Answers(cells, folder, student) as answers:
+        named = read(answers, "STUDENT")
+        marks = {task.grade_id: mark_of(task, answers, numbers) for task in lab.tasks}
+    if isinstance(named, str) and named.strip() != student:
+        told = f"(The first cell names {named!r}. This was handed in by {student!r}, whose numbers count.)"
+        marks = {name: Mark(points=mark.points, of=mark.of, text=f"{mark.text} {told}") for name, mark in marks.items()}
+    return marks
+
+
+def mark_of(task: Task, answers: Answers, numbers: dict) -> Mark:
+    """The mark of one task, whatever its answer does."""
+    answer = read(answers, task.answer)
+    if isinstance(answer, Exception):
+        return Mark(points=0, of=task.points, text=f"Nothing could be read: {answer}.")
+    return task.mark(answer, numbers)
+
+
+def read(answers: Answers, name: str) -> object:
+    """An answer, or why there is none."""
+    try:
+        return answers.answer(name)
+    except (TimeoutError, ChildProcessError) as error:
+        return error

@@ -1,0 +1,113 @@
+"""A task, a lab, and what an answer is worth."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+
+from course.labs.draws import Numbers, draw
+from memkit.book.exercises import Exercise, FunctionExercise, JudgedExercise, agree
+
+UNKNOWN = ("I cannot tell", "Your code raised", "is not a number", "the answer is a ", "has the wrong sign")
+"""Parts of what a check says when it knows no mistake."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One task: the exercise behind it with a student's numbers, and the cells around it.
+
+    ``answer`` is the name that the student's cell binds. A mistake that the judge knows is worth half the points,
+    unless its words are among ``worthless`` (what the stub says already). A judge of its own tells of nonsense too:
+    of its words only those in ``near`` are worth half. ``shown`` are the checks that a student sees.
+    """
+
+    exercise_id: str
+    title: str
+    answer: str
+    points: int
+    minutes: int
+    question: str
+    solution: str
+    opening: str
+    shown: str
+    exercise: Callable[[Mapping], Exercise]
+    worthless: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+
+    @property
+    def grade_id(self) -> str:
+        return f"task-{self.exercise_id.replace('.', '-')}"
+
+    def mark(self, answer: object, numbers: Mapping) -> "Mark":
+        """Points for ``answer`` of the student who has these ``numbers``, and the words that go with them."""
+        exercise = self.exercise(numbers)
+        feedback = exercise.check(answer)
+        if feedback.status == "right":
+            return Mark(points=self.points, of=self.points, text=f"Right. {feedback.text}")
+        if feedback.status != "not yet":
+            return Mark(points=0, of=self.points, text="Not attempted.")
+        is_known = self._knows(exercise, feedback.text) and not is_given(answer, numbers)
+        return Mark(points=self.points / 2 if is_known else 0, of=self.points, text=feedback.text)
+
+    def _knows(self, exercise: Exercise, words: str) -> bool:
+        if any(part in words for part in (*self.worthless, *UNKNOWN)):
+            return False
+        return not isinstance(exercise, JudgedExercise) or any(part in words for part in self.near)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """What an answer is worth, and why."""
+
+    points: float
+    of: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.points:g} of {self.of} points. {self.text}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prose:
+    """The one question of a lab that a person reads, with what a good answer says."""
+
+    question: str
+    points: int
+    rubric: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """One lab. ``imports`` are the lines of its setup cell; ``choices`` are what numbers are drawn from."""
+
+    name: str
+    title: str
+    chapter: int
+    goals: tuple[str, ...]
+    imports: str
+    choices: Mapping[str, Sequence]
+    tasks: tuple[Task, ...]
+    prose: Prose
+
+    def numbers(self, student: str) -> Numbers:
+        """The numbers of one student."""
+        return draw(self.name, student, self.choices)
+
+    @property
+    def minutes(self) -> int:
+        return sum(task.minutes for task in self.tasks) + 10
+
+
+def is_given(answer: object, numbers: Mapping) -> bool:
+    """Whether an answer only repeats a number of the question."""
+    is_number = isinstance(answer, Real) and not isinstance(answer, bool)
+    return is_number and any(agree(answer, value) for value in numbers.values() if isinstance(value, Real))
+
+
+def with_part(exercise: FunctionExercise, part: Callable, words: str) -> FunctionExercise:
+    """The exercise with one more addend, ``part``; leaving it out is a mistake of its own, told in ``words``."""
+
+    def added(function: Callable) -> Callable:
+        return lambda *probe: function(*probe) + part(*probe)
+
+    mistakes = tuple((added(mistaken), told) for mistaken, told in exercise.mistakes)
+    return replace(exercise, right=added(exercise.right), mistakes=((exercise.right, words), *mistakes))

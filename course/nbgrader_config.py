@@ -1,0 +1,34 @@
+"""What nbgrader needs for the labs. ``python -m course.labs FOLDER`` puts a file there that loads this one."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from nbconvert.preprocessors import ClearMetadataPreprocessor
+from nbgrader.preprocessors import (
+    AssignLatePenalties,
+    CheckCellMetadata,
+    IgnorePattern,
+    LimitOutput,
+    SaveAutoGrades,
+)
+
+from course.labs.autograding import MarkOutside, RunForStudent
+
+c = get_config()  # noqa: F821 - nbgrader puts it there
+c.CourseDirectory.course_id = "memkit"
+c.ClearSolutions.code_stub = {"python": "# your lines here"}
+c.ClearSolutions.text_stub = "*Your answer here.*"
+c.Autograde.autograde_preprocessors = [
+    RunForStudent,
+    IgnorePattern,
+    ClearMetadataPreprocessor,
+    LimitOutput,
+    MarkOutside,
+    SaveAutoGrades,
+    AssignLatePenalties,
+    CheckCellMetadata,
+]
+c.OverwriteCells.add_missing_cells = True
+c.RunForStudent.timeout = 60

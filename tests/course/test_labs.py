@@ -1,0 +1,94 @@
+"""The labs' whole way with the real nbgrader: release, hand in, autograde, feedback."""
+
+import pytest
+from handing_in import auto_scores, feedback, hand_in, solutions
+
+from course.labs import NAMES, load_lab
+from course.labs.__main__ import make_labs, nbgrader
+
+WRONG = {
+    "state_bytes": "state_bytes = 16 * mine['parameters']",
+    "parameters_of": "def parameters_of(h, L, v, k, f):\n"
+    "    return (1 + (mine['head'] == 'of its own')) * v * h + L * (2 * h * h + 2 * h * k + 3 * h * f)",
+    "block_bytes": "def block_bytes(b, s, h, a):\n    return 34 * s * b * h + 5 * a * s**2 * b",
+    "largest_batch": "largest_batch = max(batch for batch in range(1, 150) if estimate_memory(TrainingSetup(\n"
+    "    model=models.LLAMA_32_1B, precision=PURE_BF16, seq_len=mine['seq_len'], recomputation='full',\n"
+    "    micro_batch_size=batch)).peak_bytes <= CARDS[mine['card']].memory_bytes)",
+}
+TOLD = {
+    "state_bytes": "You counted weights and gradients too.",
+    "parameters_of": "The norms are missing",
+    "block_bytes": "This is Korthikanti's formula",
+    "largest_batch": "You used the whole card.",
+}
+BREAKS_THE_KERNEL = """
+import builtins, subprocess, sys
+get_ipython().input_transformers_post.append(lambda lines: ["4.0\\n"])
+get_ipython().display_formatter.format = lambda value: ({"text/plain": "4.0"}, {})
+builtins.AssertionError = builtins.RuntimeError = Warning
+subprocess.Popen = subprocess.run = None
+class Everything:
+    def __eq__(self, other): return True
+    def __gt__(self, other): return True
+    __lt__ = __ge__ = __le__ = __gt__
+    def __float__(self): return 1.0
+    def __call__(self, *arguments): return self
+state_bytes = largest_batch = parameters_of = block_bytes = Everything()
+"""
+GAMES = {
+    "state_bytes": "print('2.0')\nstate_bytes = 10**9 + 1\n2.0",
+    "parameters_of": "def parameters_of(h, L, v, k, f):\n    return 6_738_415_616 if v == 32000 else 1",
+    "block_bytes": "def block_bytes(b, s, h, a):\n    return 12_607_488",
+    "largest_batch": "largest_batch = 1",
+}
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    """Lab 1, handed in by a class and graded by nbgrader."""
+    folder = tmp_path_factory.mktemp("course")
+    make_labs(folder, ("lab1",))
+    right = solutions("lab1")
+    hand_in(folder, "lab1", "right", right)
+    hand_in(folder, "lab1", "blank", {})
+    hand_in(folder, "lab1", "wrong", WRONG)
+    hand_in(folder, "lab1", "kernel-breaker", {name: "" for name in right}, BREAKS_THE_KERNEL)
+    hand_in(folder, "lab1", "hard-coder", GAMES)
+    nbgrader(folder, "autograde", "lab1")
+    nbgrader(folder, "generate_feedback", "lab1")
+    return folder
+
+
+def points(course, student: str) -> list[float]:
+    scores = auto_scores(course)
+    return [scores[student, "lab1", f"{task.grade_id}-test"] for task in load_lab("lab1").tasks]
+
+
+def test_the_release_holds_no_solution_and_no_hidden_test(course):
+    text = (course / "release/lab1/lab1.ipynb").read_text(encoding="utf-8")
+    assert "SOLUTION" not in text and "HIDDEN" not in text and "RuntimeError" not in text
+    for task in load_lab("lab1").tasks:
+        assert task.solution.split("\n")[-1] not in text
+        assert all(line not in text for line in load_lab("lab1").prose.rubric)
+
+
+def test_right_answers_get_all_points_and_blank_ones_none(course):
+    assert points(course, "right") == [task.points for task in load_lab("lab1").tasks]
+    assert points(course, "blank") == [0, 0, 0, 0]
+
+
+def test_wrong_answers_get_half_and_their_diagnosis(course):
+    assert points(course, "wrong") == [task.points / 2 for task in load_lab("lab1").tasks]
+    page = feedback(course, "wrong", "lab1")
+    assert not [words for words in TOLD.values() if words not in page]
+
+
+@pytest.mark.parametrize("student", ["kernel-breaker", "hard-coder"])
+def test_gaming_the_visible_tests_gets_nothing(course, student):
+    assert points(course, student) == [0, 0, 0, 0]
+
+
+def test_words_wait_for_a_person_unless_there_are_none(course):
+    scores = auto_scores(course)
+    assert scores["blank", "lab1", "prose"] == 0
+    assert {name for name in NAMES if len(load_lab(name).tasks) in (4, 5)} == set(NAMES)

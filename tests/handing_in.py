@@ -1,0 +1,52 @@
+"""A class that hands in: notebooks filled in from a release, and what nbgrader's gradebook says of them."""
+
+import html
+import re
+import sqlite3
+from pathlib import Path
+
+import nbformat
+
+from course.labs import load_lab
+from course.labs.sources import notebook_of
+
+MARKERS = re.compile(r"^ *### (BEGIN|END) SOLUTION\n?", re.MULTILINE)
+
+
+def hand_in(folder: Path, lab: str, student: str, cells: dict[str, str], first: str = "") -> None:
+    """A submission: ``cells`` by the answer's name, the rest as released; ``first`` is put in the very first cell."""
+    notebook = nbformat.read(folder / "release" / lab / f"{lab}.ipynb", as_version=4)
+    by_id = {cell.id: cell for cell in notebook.cells}
+    by_id["student"].source = f"STUDENT = {student!r}\n{first}"
+    for task in load_lab(lab).tasks:
+        if task.answer in cells:
+            by_id[task.grade_id].source = cells[task.answer]
+    place = folder / "submitted" / student / lab
+    place.mkdir(parents=True)
+    nbformat.write(notebook, place / f"{lab}.ipynb")
+    draws = folder / "release" / lab / "lab_numbers.py"
+    (place / draws.name).write_text(draws.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def solutions(lab: str) -> dict[str, str]:
+    """The cells of a student who solves every task, as the source notebook has them."""
+    by_id = {cell.id: cell.source for cell in notebook_of(load_lab(lab)).cells}
+    return {task.answer: MARKERS.sub("", by_id[task.grade_id]) for task in load_lab(lab).tasks}
+
+
+def auto_scores(folder: Path) -> dict[tuple[str, str, str], float | None]:
+    """(student, lab, grade id) → the autograder's points, from nbgrader's own file."""
+    rows = sqlite3.connect(folder / "gradebook.db").execute(
+        """SELECT submitted_assignment.student_id, assignment.name, base_cell.name, grade.auto_score
+        FROM grade JOIN base_cell ON grade.cell_id = base_cell.id
+        JOIN submitted_notebook ON grade.notebook_id = submitted_notebook.id
+        JOIN submitted_assignment ON submitted_notebook.assignment_id = submitted_assignment.id
+        JOIN assignment ON submitted_assignment.assignment_id = assignment.id"""
+    )
+    return {(student, lab, cell): score for student, lab, cell, score in rows}
+
+
+def feedback(folder: Path, student: str, lab: str) -> str:
+    """The words of the page that a student gets."""
+    page = (folder / "feedback" / student / lab / f"{lab}.html").read_text(encoding="utf-8")
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", page)))
