@@ -18,7 +18,7 @@ CHAPTERS := $(sort $(wildcard chapters/*.ipynb))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help lab hub load test test-unit test-browser exhaustive check-notebooks run-notebooks bench record figures clean
+.PHONY: help lab hub load labs test test-unit test-browser exhaustive check-notebooks run-notebooks bench record figures clean
 
 help:                   ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
@@ -31,6 +31,9 @@ hub: $(VENV)/.hub       ## a JupyterHub for a class on this machine (course/hub)
 
 load: $(VENV)/.hub      ## a class of forty on that hub (LOAD_ARGS="--students 3")
 	$(BIN)/python course/load.py $(LOAD_ARGS)
+
+labs: $(VENV)/.course   ## the graded labs for nbgrader: sources and release in build/labs
+	$(BIN)/python -m course.labs build/labs
 
 test: test-unit test-browser check-notebooks   ## everything that has to pass
 
@@ -86,7 +89,11 @@ $(VENV)/.hub: pyproject.toml constraints.txt | $(BIN)/python
 	$(install-proxy)
 	@touch $(VENV)/.book $@
 
+$(VENV)/.course: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --quiet --editable ".[course]"
+	@touch $(VENV)/.book $@
+
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --quiet --editable ".[test,zoo,hub]"
+	$(PIP) --quiet --editable ".[test,zoo,hub,course]"
 	$(install-proxy)
-	@touch $(VENV)/.book $(VENV)/.hub $@
+	@touch $(VENV)/.book $(VENV)/.hub $(VENV)/.course $@

@@ -14,7 +14,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 READER = [Requirement(line) for line in PROJECT["dependencies"]]
-TESTER = [Requirement(line) for extra in ("test", "hub") for line in PROJECT["optional-dependencies"][extra]]
+TESTER = [Requirement(line) for extra in ("test", "hub", "course") for line in PROJECT["optional-dependencies"][extra]]
 CONSTRAINTS = [
     Requirement(line)
     for line in (ROOT / "constraints.txt").read_text().splitlines()
