@@ -11,6 +11,11 @@ Reading order:
 - ``draws``: the student's numbers; this file goes into every lab's folder
 - ``tasks``: a task, a lab, and what an answer is worth
 - ``lab_1``: memory breakdown
+- ``lab_2``: number formats
+- ``lab_3``: mixed precision
+- ``lab_4``: recomputation
+- ``lab_5``: accumulation
+- ``lab_6``: FP8
 - ``sources``: nbgrader's notebooks, written from the tasks
 - ``passing``: values as text, from one process into the other
 - ``child``: the process in which a student's cells run
@@ -20,7 +25,7 @@ Reading order:
 
 from importlib import import_module
 
-NAMES = ("lab1",)
+NAMES = ("lab1", "lab2", "lab3", "lab4", "lab5", "lab6")
 
 
 def load_lab(name: str):

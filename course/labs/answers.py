@@ -18,9 +18,12 @@ ROOT = Path(__file__).parents[2]
 
 
 class Answers:
-    """The answers of one notebook. Its cells run once, in a process of their own that ends with the ``with``."""
+    """The answers of one notebook. Its cells run once, in a process of their own that ends with the ``with``.
 
-    def __init__(self, cells: list[str], folder: Path, student: str):
+    A cell is its source, or a list of one name, which is read there.
+    """
+
+    def __init__(self, cells: list[str | list[str]], folder: Path, student: str):
         self.cells, self.folder, self.student = cells, Path(folder), student
 
     def __enter__(self) -> Self:
@@ -51,7 +54,7 @@ class Answers:
         self.process.stdout.close()
 
     def answer(self, name: str) -> object:
-        """The value that ``name`` has after the last cell; a function is one that runs in the other process."""
+        """The value of ``name`` where it was read; a function is one that runs in the other process."""
         value = self.ask({"name": name}).get("value", ...)
         return Remote(self, name) if isinstance(value, NotPassed) and value.shown == "a function" else value
 
@@ -106,9 +109,9 @@ class Remote:
         return result
 
 
-def code_of(cells: list[str], name: str) -> object:
+def code_of(cells: list, name: str) -> object:
     """The compiled cell that defines ``name``, unrun; ``None`` if no cell does."""
-    for source in reversed(cells):
+    for source in (cell for cell in reversed(cells) if isinstance(cell, str)):
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError):

@@ -33,8 +33,7 @@ class MarkOutside(NbGraderPreprocessor):
     def preprocess(self, nb, resources):
         lab, student = load_lab(resources["nbgrader"]["notebook"]), resources["nbgrader"]["student"]
         folder = Path((resources.get("metadata") or {}).get("path") or ".").resolve()
-        cells = [cell.source for cell in nb.cells if cell.cell_type == "code" and not is_test(cell)]
-        marks = marks_of(lab, cells, folder, student)
+        marks = marks_of(lab, cells_of(nb, lab), folder, student)
         for cell in nb.cells:
             if is_test(cell):
                 mark = marks[cell.metadata.nbgrader["grade_id"].removesuffix("-test")]
@@ -51,7 +50,15 @@ def is_test(cell) -> bool:
     return cell.cell_type == "code" and is_grade(cell) and not is_solution(cell)
 
 
-def marks_of(lab: Lab, cells: list[str], folder: Path, student: str) -> dict[str, Mark]:
+def cells_of(nb, lab: Lab) -> list:
+    """What runs in the other process: the code, with the name of an answer where its test stood."""
+    names = {f"{task.grade_id}-test": [task.answer] for task in lab.tasks}
+    code = [cell for cell in nb.cells if cell.cell_type == "code"]
+    cells = [names.get(cell.metadata.nbgrader["grade_id"], "") if is_test(cell) else cell.source for cell in code]
+    return [*cells, ["STUDENT"]]
+
+
+def marks_of(lab: Lab, cells: list, folder: Path, student: str) -> dict[str, Mark]:
     """Marks by grade id."""
     numbers = lab.numbers(student)
     with Answers(cells, folder, student) as answers:

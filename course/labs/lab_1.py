@@ -81,9 +81,8 @@ from memkit.units import GIB""",
             answer="state_bytes",
             points=2,
             minutes=5,
-            question="""A model of `mine["parameters"]` parameters trains in float32 with AdamW. How many bytes are the
-**optimizer states** alone, to three digits?""",
-            opening="state_bytes = ...",
+            question="""A model of `mine["parameters"]` parameters trains in float32 with AdamW. How many bytes are
+the **optimizer states** alone, to three digits?""",
             solution='state_bytes = mine["parameters"] * (4 + 4)',
             shown="""assert state_bytes is not ..., "not attempted yet"
 assert state_bytes > 10**9, "a number of bytes"
@@ -137,7 +136,6 @@ assert block_bytes(1, 512, 768, 12) == known, f"512 tokens of GPT-2 small keep {
             question="""Llama-3.2-1B in pure bfloat16, AdamW, `mine["seq_len"]` tokens, flash attention, full
 recomputation (`recomputation="full"`), on `mine["card"]`. Leave 2 GiB for the context and the allocator. What is the
 largest micro-batch that fits by formula?""",
-            opening="largest_batch = ...",
             solution=FILL,
             shown="""assert largest_batch is not ..., "not attempted yet"
 assert 0 < largest_batch < 200, "a number of sequences"

@@ -89,7 +89,7 @@ def task_cells(number: int, task: Task) -> list:
         new_code_cell(
             f"{task.opening}\n{solution}", id=task.grade_id, metadata=cell_settings(task.grade_id, solution=True)
         ),
-        new_code_cell(f"{task.shown.strip()}\n{HIDDEN}", id=f"{task.grade_id}-test", metadata=test),
+        new_code_cell(f"{task.shown}\n{HIDDEN}", id=f"{task.grade_id}-test", metadata=test),
     ]
 
 

@@ -15,7 +15,8 @@ UNKNOWN = ("I cannot tell", "Your code raised", "is not a number", "the answer i
 class Task:
     """One task: the exercise behind it with a student's numbers, and the cells around it.
 
-    ``answer`` is the name that the student's cell binds. A mistake that the judge knows is worth half the points,
+    ``answer`` is the name that the student's cell binds; ``opening`` are the lines of it that stand there (the name
+    with ``...``, if none are given). A mistake that the judge knows is worth half the points,
     unless its words are among ``worthless`` (what the stub says already). A judge of its own tells of nonsense too:
     of its words only those in ``near`` are worth half. ``shown`` are the checks that a student sees.
     """
@@ -27,11 +28,17 @@ class Task:
     minutes: int
     question: str
     solution: str
-    opening: str
-    shown: str
     exercise: Callable[[Mapping], Exercise]
+    opening: str = ""
+    shown: str = ""
     worthless: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if not self.opening:
+            object.__setattr__(self, "opening", f"{self.answer} = ...")
+        attempted = f'assert {self.answer} is not ..., "not attempted yet"'
+        object.__setattr__(self, "shown", self.shown.strip() or attempted)
 
     @property
     def grade_id(self) -> str:

@@ -37,7 +37,7 @@ def _cast(x: torch.Tensor) -> torch.Tensor:
     return x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
 
 
-def _judge_product(answer, seed: int = 0) -> str | None:
+def judge_product(answer, seed: int = 0) -> str | None:
     chance = torch.Generator().manual_seed(seed)
     a, b = torch.randn(32, 64, generator=chance), 50 * torch.randn(48, 64, generator=chance)
     given = answer(a, b)
@@ -178,7 +178,7 @@ EXERCISES = (
     JudgedExercise(
         id="6.4",
         title="A product that is far too large",
-        judge=_judge_product,
+        judge=judge_product,
         because="Each operand has its own factor, and both leave the sum by division.",
     ),
     NumberExercise(
