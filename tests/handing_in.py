@@ -13,14 +13,19 @@ from course.labs.sources import notebook_of
 MARKERS = re.compile(r"^ *### (BEGIN|END) SOLUTION\n?", re.MULTILINE)
 
 
-def hand_in(folder: Path, lab: str, student: str, cells: dict[str, str], first: str = "") -> None:
-    """A submission: ``cells`` by the answer's name, the rest as released; ``first`` is put in the very first cell."""
+def hand_in(folder: Path, lab: str, student: str, cells: dict, first: str = "", *, copied_from: str = "") -> None:
+    """A submission: ``cells`` by the answer's name, the rest as released; ``first`` is put in the very first cell.
+
+    ``copied_from`` is a student whose numbers stand in the cells, written out.
+    """
     notebook = nbformat.read(folder / "release" / lab / f"{lab}.ipynb", as_version=4)
     by_id = {cell.id: cell for cell in notebook.cells}
-    by_id["student"].source = f"STUDENT = {student!r}\n{first}"
+    by_id["student"].source = f"STUDENT = {(copied_from or student)!r}\n{first}"
+    theirs = f"mine = {dict(load_lab(lab).numbers(copied_from))!r}\n" if copied_from else ""
     for task in load_lab(lab).tasks:
         if task.answer in cells:
-            by_id[task.grade_id].source = cells[task.answer]
+            by_id[task.grade_id].source = theirs + cells[task.answer]
+    by_id["prose"].source += "\nSome words." if cells else ""
     place = folder / "submitted" / student / lab
     place.mkdir(parents=True)
     nbformat.write(notebook, place / f"{lab}.ipynb")

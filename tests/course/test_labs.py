@@ -1,5 +1,6 @@
 """The labs' whole way with the real nbgrader: release, hand in, autograde, feedback."""
 
+import nbformat
 import pytest
 from handing_in import auto_scores, feedback, hand_in, solutions
 
@@ -45,42 +46,54 @@ GAMES = {
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """Lab 1, handed in by a class and graded by nbgrader."""
+    """All labs, solved by one student and left blank by another; lab 1 by four more. Graded by nbgrader."""
     folder = tmp_path_factory.mktemp("course")
-    make_labs(folder, ("lab1",))
-    right = solutions("lab1")
-    hand_in(folder, "lab1", "right", right)
-    hand_in(folder, "lab1", "blank", {})
+    make_labs(folder)
+    for lab in NAMES:
+        hand_in(folder, lab, "right", solutions(lab))
+        hand_in(folder, lab, "blank", {})
     hand_in(folder, "lab1", "wrong", WRONG)
-    hand_in(folder, "lab1", "kernel-breaker", {name: "" for name in right}, BREAKS_THE_KERNEL)
+    hand_in(folder, "lab1", "neighbour", solutions("lab1"), copied_from="right")
+    hand_in(folder, "lab1", "kernel-breaker", dict.fromkeys(solutions("lab1"), ""), BREAKS_THE_KERNEL)
     hand_in(folder, "lab1", "hard-coder", GAMES)
-    nbgrader(folder, "autograde", "lab1")
+    nbgrader(folder, "autograde", "--assignment=*")
     nbgrader(folder, "generate_feedback", "lab1")
     return folder
 
 
-def points(course, student: str) -> list[float]:
+def points(course, student: str, lab: str = "lab1") -> list[float]:
     scores = auto_scores(course)
-    return [scores[student, "lab1", f"{task.grade_id}-test"] for task in load_lab("lab1").tasks]
+    return [scores[student, lab, f"{task.grade_id}-test"] for task in load_lab(lab).tasks]
 
 
-def test_the_release_holds_no_solution_and_no_hidden_test(course):
-    text = (course / "release/lab1/lab1.ipynb").read_text(encoding="utf-8")
-    assert "SOLUTION" not in text and "HIDDEN" not in text and "RuntimeError" not in text
-    for task in load_lab("lab1").tasks:
-        assert task.solution.split("\n")[-1] not in text
-        assert all(line not in text for line in load_lab("lab1").prose.rubric)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_release_holds_no_solution_and_no_hidden_test(course, name):
+    lab, text = load_lab(name), (course / f"release/{name}/{name}.ipynb").read_text(encoding="utf-8")
+    cells = [cell.source for cell in nbformat.reads(text, as_version=4).cells]
+    assert not [word for word in ("SOLUTION", "HIDDEN", "RuntimeError") if word in text]
+    assert not [task.answer for task in lab.tasks if any(task.solution in cell for cell in cells)]
+    assert not [line for line in lab.prose.rubric if any(line in cell for cell in cells)]
 
 
-def test_right_answers_get_all_points_and_blank_ones_none(course):
-    assert points(course, "right") == [task.points for task in load_lab("lab1").tasks]
-    assert points(course, "blank") == [0, 0, 0, 0]
+@pytest.mark.parametrize("name", NAMES)
+def test_right_answers_get_all_points_and_blank_ones_none(course, name):
+    assert points(course, "right", name) == [task.points for task in load_lab(name).tasks]
+    assert points(course, "blank", name) == [0] * len(load_lab(name).tasks)
 
 
 def test_wrong_answers_get_half_and_their_diagnosis(course):
     assert points(course, "wrong") == [task.points / 2 for task in load_lab("lab1").tasks]
     page = feedback(course, "wrong", "lab1")
     assert not [words for words in TOLD.values() if words not in page]
+
+
+def test_a_neighbour_s_numbers_are_worth_nothing(course):
+    """Both drew other numbers; what does not depend on them is the same for both."""
+    right, neighbour = load_lab("lab1").numbers("right"), load_lab("lab1").numbers("neighbour")
+    assert right["parameters"] != neighbour["parameters"] and right["seq_len"] != neighbour["seq_len"]
+    states, *_, largest = points(course, "neighbour")
+    assert states == largest == 0
+    assert "whose numbers count" in feedback(course, "neighbour", "lab1")
 
 
 @pytest.mark.parametrize("student", ["kernel-breaker", "hard-coder"])
@@ -90,5 +103,5 @@ def test_gaming_the_visible_tests_gets_nothing(course, student):
 
 def test_words_wait_for_a_person_unless_there_are_none(course):
     scores = auto_scores(course)
-    assert scores["blank", "lab1", "prose"] == 0
-    assert {name for name in NAMES if len(load_lab(name).tasks) in (4, 5)} == set(NAMES)
+    assert {scores["blank", name, "prose"] for name in NAMES} == {0}
+    assert {scores["right", name, "prose"] for name in NAMES} == {None}
