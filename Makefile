@@ -18,7 +18,7 @@ CHAPTERS := $(sort $(wildcard chapters/*.ipynb))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help lab hub load labs test test-unit test-browser exhaustive check-notebooks run-notebooks bench record figures clean
+.PHONY: help lab hub load labs guide handouts test test-unit test-browser exhaustive check-notebooks run-notebooks bench record figures clean
 
 help:                   ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
@@ -34,6 +34,12 @@ load: $(VENV)/.hub      ## a class of forty on that hub (LOAD_ARGS="--students 3
 
 labs: $(VENV)/.course   ## the graded labs for nbgrader: sources and release in build/labs
 	$(BIN)/python -m course.labs build/labs
+
+guide: $(VENV)/.test    ## write the tables of course/GUIDE.md anew, and the list of wrong answers
+	$(BIN)/python course/guide.py
+
+handouts: $(VENV)/.book ## a printable page a chapter, in build/handouts
+	$(BIN)/python course/handouts.py build/handouts
 
 test: test-unit test-browser check-notebooks   ## everything that has to pass
 

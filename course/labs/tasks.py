@@ -7,8 +7,11 @@ from numbers import Real
 from course.labs.draws import Numbers, draw
 from memkit.book.exercises import Exercise, FunctionExercise, JudgedExercise, agree
 
-UNKNOWN = ("I cannot tell", "Your code raised", "is not a number", "the answer is a ", "has the wrong sign")
-"""Parts of what a check says when it knows no mistake."""
+UNKNOWN = (
+    "I cannot tell", "Your code raised", "is not a number", "the answer is a ", "has the wrong sign",
+    "asks to do without it",
+)  # fmt: skip
+"""Parts of what a check says when it knows no mistake, or did not look further."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,142 @@
+"""What the instructor's guide says that the book knows better: minutes, goals, figures, wrong answers.
+
+``python course/guide.py`` writes the tables of ``course/GUIDE.md`` and ``course/WRONG_ANSWERS.md`` anew.
+"""
+
+import json
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests")]
+
+from minutes import EXERCISE, section_minutes
+
+from course.labs import NAMES, load_lab
+from memkit.book.exercises import Exercise, JudgedExercise, exercises_of
+
+GUIDE, ANSWERS = ROOT / "course" / "GUIDE.md", ROOT / "course" / "WRONG_ANSWERS.md"
+CHAPTERS = {int(path.name[:2]): path for path in sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb"))}
+BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+SYLLABI = {
+    "workshop": ("0 One number", "1.2", "1.3", "1.4", "1.5", "ex 1.2", "4.2", "4.4", "ex 4.2", "7.4", "ex 7.2"),
+    "halfday": (
+        "0 One number", "1.1", "1.2", "1.3", "1.4", "1.5", "ex 1.2", "ex 1.6", "2.1", "2.2", "ex 2.1", "3.2", "3.4",
+        "3.5", "ex 3.1", "4.2", "4.4", "ex 4.2", "5.1", "5.4", "ex 5.2", "7.2", "7.4", "ex 7.2",
+    ),
+}  # fmt: skip
+"""What two syllabi go through, in order: sections by the first words of their headings, and exercises."""
+
+
+def notebook(chapter: int) -> dict:
+    return json.loads(CHAPTERS[chapter].read_text(encoding="utf-8"))
+
+
+def item(words: str) -> tuple[str, int]:
+    """A section or an exercise by its first words: its name as the book has it, and its minutes."""
+    if words.startswith("ex "):
+        number = words[3:]
+        text = "\n".join("".join(cell["source"]) for cell in notebook(int(number.split(".")[0]))["cells"])
+        title = exercises_of(int(number.split(".")[0]))[number].title
+        [minutes] = [int(m[1]) for m in EXERCISE.finditer(text) if m[0].startswith(f"**Exercise {number} ")]
+        return f"exercise {number}, {title}", minutes
+    chapter = int(re.match(r"\d+", words)[0])
+    start = words.partition(" ")[2] or f"{words} "
+    [found] = [name for name in section_minutes(notebook(chapter)).items() if name[0].startswith(start)]
+    return f"{found[0]}" if found[0][0].isdigit() else f"0 {found[0]}", found[1]
+
+
+def syllabus(name: str) -> str:
+    """A table of what is gone through, with the minutes that the book computes for it."""
+    rows = [item(words) for words in SYLLABI[name]]
+    lines = [f"| {what} | {minutes} |" for what, minutes in rows]
+    return "\n".join(["| part | minutes |", "|---|---|", *lines, f"| **together** | **{total(name)}** |"])
+
+
+def total(name: str) -> int:
+    """Minutes of a syllabus."""
+    return sum(item(words)[1] for words in SYLLABI[name])
+
+
+def labs() -> str:
+    """A table of the labs: time, points, what each measures."""
+    rows = ["| lab | after chapter | minutes | points | it measures whether a student can |", "|---|---|---|---|---|"]
+    for name in NAMES:
+        lab = load_lab(name)
+        points = sum(task.points for task in lab.tasks) + lab.prose.points
+        goals = "; ".join(lab.goals)
+        rows.append(f"| {lab.title} | {lab.chapter:02d} | {lab.minutes} | {points} | {goals} |")
+    return "\n".join(rows)
+
+
+def rubrics() -> str:
+    """The question of each lab that a person reads, and what it is marked by."""
+    parts = []
+    for name in NAMES:
+        lab = load_lab(name)
+        question = " ".join(lab.prose.question.split())
+        parts.append(f"**{lab.title}.** {question}\n\n" + "\n".join(f"- {line}" for line in lab.prose.rubric))
+    return "\n\n".join(parts)
+
+
+def figures() -> str:
+    """A table of the stored pictures, one a chapter, with what each shows."""
+    rows = ["| chapter | picture | what it shows |", "|---|---|---|"]
+    for number in CHAPTERS:
+        title = "".join(notebook(number)["cells"][0]["source"])
+        alt, picture = re.search(r"!\[(.*?)\]\(\.\./(.+?)\)", title, re.DOTALL).groups()
+        rows.append(f"| {number:02d} | [{Path(picture).name}](../{picture}) | {alt} |")
+    return "\n".join(rows)
+
+
+TABLES = {
+    "workshop": lambda: syllabus("workshop"),
+    "halfday": lambda: syllabus("halfday"),
+    "labs": labs,
+    "rubrics": rubrics,
+    "figures": figures,
+}
+
+
+def guide(text: str) -> str:
+    """The guide with its tables as the book has them now."""
+    return BLOCK.sub(lambda m: f"{m[1]}{TABLES[m[2]]()}\n{m[3]}", text)
+
+
+def wrong_answers() -> str:
+    """Every wrong answer that a check of the book knows, with what it means, chapter by chapter."""
+    how = "Generated from the checks by `python course/guide.py`; a test keeps it true."
+    what = "A function that is wrong is told by what it returns, so here only its diagnosis stands."
+    parts = [f"# Known wrong answers, and what they mean\n\n{how} {what}"]
+    for number, path in CHAPTERS.items():
+        parts.append(f"## {number:02d} {path.stem[3:].replace('_', ' ').capitalize()}")
+        for exercise in exercises_of(number).values():
+            told = dict.fromkeys(f"- {line}" for line in mistakes_in_words(exercise))
+            parts.append(f"**{exercise.id} {exercise.title}**\n\n" + "\n".join(told))
+    return "\n\n".join(parts) + "\n"
+
+
+def mistakes_in_words(exercise: Exercise) -> list[str]:
+    """One line a mistake: the answer, where it can be written down, and its diagnosis."""
+    listed = list(exercise.mistakes)
+    if isinstance(exercise, JudgedExercise):
+        chapter = int(exercise.id.partition(".")[0])
+        judged = import_module(f"wrong_answers.chapter_{chapter:02d}").WRONG[exercise.id]
+        listed = [(answer, f"… {part} …") for answer, part in judged]
+    return [f"{written(answer)}{words}" for answer, words in listed]
+
+
+def written(answer: object) -> str:
+    """A wrong answer as it is typed; nothing for a function."""
+    if callable(answer):
+        return ""
+    if isinstance(answer, float):
+        return f"`{answer:.6g}`: "
+    return f"`{answer:,}`: " if isinstance(answer, int) else f"`{answer!r}`: "
+
+
+if __name__ == "__main__":
+    GUIDE.write_text(guide(GUIDE.read_text(encoding="utf-8")), encoding="utf-8")
+    ANSWERS.write_text(wrong_answers(), encoding="utf-8")

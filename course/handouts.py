@@ -1,0 +1,103 @@
+"""One printable page a chapter, from the chapter's own goals, summary and mistakes.
+
+``python course/handouts.py build/handouts`` writes ``01.html`` and, where a Chromium is found, ``01.pdf``.
+"""
+
+import base64
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import mistune
+from matplotlib.mathtext import math_to_image
+
+ROOT = Path(__file__).resolve().parents[1]
+CHAPTERS = sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb"))
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SECTIONS = ("You will be able to", "Common mistakes", "Summary")
+STYLE = """@page { size: A4; margin: 12mm } body { font: 10.2pt/1.32 Georgia, serif; margin: 0; color: #111 }
+h1 { font-size: 17pt; margin: 0 0 1mm } h2 { font-size: 11.5pt; margin: 3mm 0 1mm } p, ul { margin: 0 0 1.5mm }
+figure { margin: 0; text-align: center } figure img { max-width: 100%; max-height: 88mm } code { font-size: 8.6pt }
+table { border-collapse: collapse; width: 100% } th, td { border-top: 0.3pt solid #888; padding: 0.6mm 1.5mm;
+text-align: left; vertical-align: top } th { border-top: none }
+footer { margin-top: 2mm; font-size: 8pt; color: #555 }"""
+
+
+def cells_of(path: Path) -> list[str]:
+    """The sources of a chapter's markdown cells."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+
+
+def section(cells: list[str], title: str) -> str:
+    """What stands under a heading of level 2, fold-outs aside; empty where the chapter has no such heading."""
+    for cell in cells:
+        for part in re.split(r"^## ", cell, flags=re.MULTILINE)[1:]:
+            heading, _, text = part.partition("\n")
+            if heading.strip() == title:
+                return re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL).strip()
+    return ""
+
+
+def drawn(formula: str) -> str:
+    """A formula as an image that needs no network."""
+    image = io.BytesIO()
+    plain = re.sub(r"\\le(?![a-z])", r"\\leq", formula).replace(r"\text{", r"\mathrm{")
+    depth = math_to_image(f"${plain}$", image, dpi=72, format="svg")
+    data = base64.b64encode(image.getvalue()).decode()
+    text = formula.replace('"', "'").replace("\\", "&#92;")
+    return f'<img alt="{text}" style="vertical-align:-{depth:.1f}px" src="data:image/svg+xml;base64,{data}">'
+
+
+def page_of(path: Path) -> str:
+    """The page of one chapter, as HTML that holds its picture and its formulas."""
+    cells = cells_of(path)
+    title = re.match(r"# (.+)", cells[0])[1]
+    alt, picture = re.search(r"!\[(.*?)\]\((.+?)\)", cells[0], re.DOTALL).groups()
+    image = (path.parent / picture).resolve().read_bytes()
+    figure = f'<figure><img alt="{alt}" src="data:image/png;base64,{base64.b64encode(image).decode()}"></figure>'
+    parts = []
+    for name in SECTIONS:
+        if text := section(cells, name):
+            text = re.sub(r"\]\([^)#]*\)", "]()", text)
+            formulas = {}
+            text = re.sub(r"\$([^$\n]+)\$", lambda m, f=formulas: f.setdefault(m[1], f"FORMULA{len(f)}E"), text)
+            html = mistune.create_markdown(plugins=["table"], escape=False)(text)
+            for formula, mark in formulas.items():
+                html = html.replace(mark, drawn(formula))
+            parts.append(f"<h2>{name}</h2>{re.sub(r'</?a[^>]*>', '', html)}")
+    foot = f"Chapter {path.stem[:2]} of the book in <code>chapters/{path.name}</code>. Text: CC BY 4.0."
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
+    return f"{head}<h1>{title}</h1>{figure}{''.join(parts)}<footer>{foot}</footer></html>"
+
+
+def write_handouts(folder: Path) -> list[Path]:
+    """All pages, as HTML and where possible as PDF."""
+    folder.mkdir(parents=True, exist_ok=True)
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    written = []
+    for chapter in CHAPTERS:
+        page = folder / f"{chapter.stem[:2]}.html"
+        page.write_text(page_of(chapter), encoding="utf-8")
+        written.append(page)
+        if browser:
+            written.append(print_page(browser, page))
+    return written
+
+
+def print_page(browser: str, page: Path) -> Path:
+    """The PDF of a page, beside it."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
+    pdf = page.with_suffix(".pdf").resolve()
+    command = [browser, *flags, f"--print-to-pdf={pdf}", page.resolve().as_uri()]
+    subprocess.run(command, check=True, capture_output=True)
+    return pdf
+
+
+if __name__ == "__main__":
+    for path in write_handouts(Path(sys.argv[1])):
+        print(path)

@@ -1,0 +1,126 @@
+"""What an answer is worth, and that a student's code cannot change it."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from handing_in import solutions
+
+from course.labs import NAMES, answers, load_lab
+from course.labs.autograding import marks_of
+from course.labs.passing import from_line, to_line
+from course.labs.sources import write_sources
+from memkit.book.exercises.chapter_02 import upper_bits
+
+LAB = load_lab("lab2")
+IMPORTS = "import math\nfrom lab_numbers import draw\nSTUDENT = 'eve'\nmine = draw('lab2', STUDENT)"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("labs")
+    write_sources(place)
+    return place / "source" / "lab2"
+
+
+def marks(folder, cells: dict[str, str], *, first: str = "", student: str = "eve") -> dict[str, float]:
+    """Points by the answer's name, for lab 2."""
+    listed = [IMPORTS, first]
+    for task in LAB.tasks:
+        listed += [cells.get(task.answer, ""), [task.answer]]
+    found = marks_of(LAB, [*listed, ["STUDENT"]], folder, student)
+    return {task.answer: found[task.grade_id].points for task in LAB.tasks}
+
+
+NOTHING = dict.fromkeys((task.answer for task in LAB.tasks), 0)
+SPEAKS_FOR_ITSELF = """
+import json, os
+for descriptor in range(3, 40):
+    try:
+        os.write(descriptor, b'ready\\n' + 9 * b'{"dict": [["value", 1]]}\\n{"dict": [["points", 9]]}\\nnonsense\\n')
+    except OSError:
+        pass
+"""
+LOOKS_AROUND = """
+import gc, sys
+from memkit.book.exercises import exercises_of
+from course.labs import load_lab
+value = weight_bytes = total = upper_bits = load_lab("lab2").tasks[0].exercise(mine).right
+"""
+EQUALS_EVERYTHING = """
+class Same(float):
+    def __eq__(self, other): return True
+    def __truediv__(self, other): return 1.0
+value = weight_bytes = total = Same(0)
+def upper_bits(bits): return Same(0)
+"""
+ENDS = "import os; os._exit(0)"
+PATCHES = """
+import builtins, json
+from memkit import units
+builtins.isinstance = lambda *_: True
+json.dumps = lambda *_, **__: '{"value": true}'
+builtins.abs = builtins.float = builtins.all = lambda *_: 0
+"""
+
+
+@pytest.mark.parametrize("first", [SPEAKS_FOR_ITSELF, LOOKS_AROUND, EQUALS_EVERYTHING, PATCHES, ENDS])
+def test_a_game_gets_nothing(folder, first):
+    assert marks(folder, {}, first=first) == NOTHING
+
+
+def test_right_answers_in_the_same_place_get_all(folder):
+    assert marks(folder, solutions("lab2")) == {task.answer: task.points for task in LAB.tasks}
+
+
+def test_a_number_that_repeats_the_question_gets_nothing(folder):
+    assert marks(folder, {"weight_bytes": "weight_bytes = mine['parameters']"})["weight_bytes"] == 0
+    assert marks(folder, {"weight_bytes": "weight_bytes = mine['parameters'] // 2"})["weight_bytes"] == 1
+
+
+def test_what_never_ends_is_ended(folder, monkeypatch):
+    monkeypatch.setattr(answers, "SECONDS_FOR_A_CALL", 3)
+    cells = solutions("lab2") | {"upper_bits": "def upper_bits(bits):\n    while True: pass"}
+    assert marks(folder, cells) == {task.answer: task.points for task in LAB.tasks} | {"upper_bits": 0}
+
+
+def test_an_answer_is_read_where_its_test_stands(folder):
+    cells = solutions("lab2")
+    cells["upper_bits"] += "\nvalue = total = None"
+    assert marks(folder, cells)["value"] == LAB.tasks[0].points
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, ..., True, 3, 10**40, 2.5, "a", [1, (2.0, "b")], {"a": [1]}, torch.tensor([1.5, -2]).bfloat16(),
+     torch.zeros(0, 3), torch.tensor(7), np.arange(6.0).reshape(2, 3)],
+    ids=repr,
+)  # fmt: skip
+def test_a_value_passes_as_it_is(value):
+    passed = from_line(to_line(value))
+    if isinstance(value, torch.Tensor):
+        assert passed.dtype == value.dtype and passed.shape == value.shape and torch.equal(passed, value)
+    else:
+        assert type(passed) is type(value) and np.all(passed == value)
+
+
+def test_cutting_sixteen_bits_is_torch_s_bfloat16():
+    draw = random.Random(0)
+    codes = [draw.getrandbits(31) for _ in range(20_000)]
+    codes = [code for code in codes if code < 0x7F800000]
+    wanted = torch.tensor(codes, dtype=torch.int32).view(torch.float32).bfloat16().view(torch.int16)
+    assert [upper_bits(16)(code) for code in codes] == wanted.tolist()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "lab1"])
+def test_whatever_numbers_are_drawn_the_solutions_are_right(name):
+    lab, cells = load_lab(name), solutions(name)
+    for number in range(3 if name == "lab5" else 12):
+        mine = lab.numbers(f"student {number}")
+        names = {"mine": mine}
+        exec(lab.imports, names)
+        for task in lab.tasks:
+            exec(cells[task.answer], names)
+            mark = task.mark(names[task.answer], mine)
+            assert mark.points == mark.of, f"{task.grade_id} with {dict(mine)}: {mark}"
