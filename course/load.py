@@ -37,7 +37,7 @@ from jupyter_server.services.kernels.connection.base import deserialize_msg_from
 ROOT = Path(__file__).resolve().parents[1]
 CHAPTER = "chapters/01_memory_breakdown.ipynb"
 PROTOCOL = "v1.kernel.websocket.jupyter.org"
-PANEL = "from memkit.widgets import MemoryExplorer\npage = MemoryExplorer()\nmine = {name!r}\npage"
+PANEL = "from memkit.widgets import MemoryExplorer\npage = MemoryExplorer()\nowner_of_this_kernel = {name!r}\npage"
 KILLS = "import os\nos._exit(1)"
 FILLS = "hoard = []\nwhile True:\n    hoard.append(b'1' * 2**27)"
 OVERFLOWS = """
@@ -187,16 +187,17 @@ class Student:
 
     def still_there(self) -> bool:
         """Whether what the first cell left in the kernel is still in it."""
-        return self.run(f"assert mine == {self.name!r}")[0] == ""
+        self.connect()
+        return self.run(f"assert owner_of_this_kernel == {self.name!r}")[0] == ""
 
 
 def move_slider(student: Student, seconds: int, started: float, mishaps: Sequence[str]) -> None:
     """Move once a second, each student at a moment of her own; a third of the way on, her mishaps."""
-    offset = sum(student.name.encode()) * 0.618 % 1
-
     def clock() -> float:
         return time.monotonic() - started
 
+    offset = sum(student.name.encode()) * 0.618 % 1
+    student.connect()  # who waited for the others has answered no ping
     for second, value in zip(range(seconds), itertools.cycle(range(2, 64))):
         time.sleep(max(0, offset + second - clock()))
         if second == seconds // 3:
@@ -286,7 +287,7 @@ def bytes_by_student(hub: psutil.Process | None) -> dict[str, int]:
         try:
             if name := process.environ().get("JUPYTERHUB_USER"):
                 found[name] += process.memory_full_info().pss
-        except (psutil.NoSuchProcess, AttributeError):  # it has just ended; macOS has no such figure
+        except (psutil.NoSuchProcess, AttributeError):  # ended meanwhile; macOS has no such figure
             continue
     return dict(found)
 
@@ -307,22 +308,24 @@ class Class:
 
     students: list[Student]
     hub: psutil.Process | None
-    say: Callable[[str], None] = print
+    say: Callable = print
     figures: dict = field(default_factory=dict)
 
     def all_at_once(self, what: str, act: Callable[[Student], object]) -> list:
         """Everybody does it; returns the results, and says how long the last one took and what a student takes."""
-        started = time.monotonic()
-        with ThreadPoolExecutor(len(self.students)) as pool:
+        started, pool = time.monotonic(), ThreadPoolExecutor(len(self.students))
+        try:
             results = list(pool.map(act, self.students))
+        finally:  # after Ctrl-C the hub ends first, and with it what the students wait for
+            pool.shutdown(wait=False, cancel_futures=True)
         seconds, held = time.monotonic() - started, list(bytes_by_student(self.hub).values())
         self.figures[what] = {"seconds": round(seconds, 1), "bytes_each": spread(held) if held else None}
         words = f"; {statistics.mean(held) / 1e6:.0f} MB each, {sum(held) / 1e9:.1f} GB together" if held else ""
-        self.say(f"{what}: {seconds:.1f} s{words}")
+        self.say(f"{what}: {seconds:.1f} s{words}", flush=True)
         return results
 
     def lost(self) -> list[str]:
-        """What went wrong: unanswered moves, troubles, and kernels that are not what they were."""
+        """Unanswered moves, troubles, and kernels that are not what they were."""
         lost = [f"{s.name}: a move at {m.sent:.0f} s" for s in self.students for m in s.moves if m.seconds is None]
         lost += [f"{s.name}: {trouble}" for s in self.students for trouble in s.troubles]
         there = self.all_at_once("the first cell's name asked for again", Student.still_there)
@@ -344,8 +347,9 @@ def run_class(options: argparse.Namespace, url: str, password: str, hub: psutil.
     others = [move for s in room.students if s.name not in breakers for move in s.moves if move.seconds]
     shaken = [move for move in others if during and min(during) <= move.sent <= max(during)]
     room.figures |= {
-        "students": options.students, "breakers": breakers, "moves": len(others), "move_ms": in_ms(others),
-        "moves_in_mishaps": len(shaken), "move_ms_in_mishaps": in_ms(shaken),
+        "students": options.students, "breakers": breakers,
+        "moves": len(others), "move_ms": spread([1000 * move.seconds for move in others]),
+        "moves_in_mishaps": len(shaken), "move_ms_in_mishaps": spread([1000 * move.seconds for move in shaken]),
         "failed_cells": sorted({cell for cells in failed for cell in cells}), "lost": room.lost(),
     }  # fmt: skip
     return room.figures
@@ -355,11 +359,6 @@ def breakers_of(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Who breaks what: the last three of the class; in a smaller one the first only watches."""
     last = names[1:][-len(MISHAPS) :]
     return {name: tuple(MISHAPS)[i :: len(last)] for i, name in enumerate(last)}
-
-
-def in_ms(moves: Sequence[Move]) -> dict[str, float]:
-    """Spread of the moves' milliseconds."""
-    return spread([1000 * move.seconds for move in moves])
 
 
 def verdicts(figures: dict) -> list[tuple[bool, str]]:

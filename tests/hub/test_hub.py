@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import psutil
 import pytest
@@ -19,6 +21,7 @@ from course import load
 pytestmark = pytest.mark.serial
 PASSWORD = "three of us"
 CONFIG = ROOT / "course/hub/jupyterhub_config.py"
+README = (ROOT / "course/hub/README.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +132,23 @@ def test_what_a_student_wrote_stays(tmp_path, monkeypatch):
     bring_the_book(student)
     assert written.read_text() == "mine"
     assert lost.read_bytes() == (ROOT / "chapters/claims.toml").read_bytes()
+
+
+def test_the_readme_s_link_brings_a_repository(ann, hub, tmp_path):
+    course = tmp_path / "course"
+    course.mkdir()
+    (course / "lesson.txt").write_text("bytes")
+    author = ["-c", "user.name=teacher", "-c", "user.email=teacher@example.org"]
+    for words in (["init", "-q", "-b", "2027-spring"], ["add", "."], [*author, "commit", "-qm", "lesson"]):
+        subprocess.run(["git", "-C", str(course), *words], check=True)
+    [link] = re.findall(r"^https://HUB(/hub/user-redirect/git-pull.+)$", README, re.MULTILINE)
+    link = link.replace(quote("https://example.org/course", safe=""), quote(str(course), safe=""))
+    page = ann.web.get(hub["url"] + link, timeout=60)
+    assert page.url.startswith(f"{ann.server}/git-pull?")
+    query = page.url.partition("?")[2]
+    said = ann.ask(f"../git-pull/api?{query}&targetpath=course").text
+    assert '"phase": "finished"' in said
+    assert (hub["folder"] / "homes/student00/course/lesson.txt").read_text() == "bytes"
 
 
 def test_one_cannot_ask_another_s_server(ann, hub):
