@@ -10,6 +10,7 @@ from nbgrader.utils import is_grade, is_solution
 
 from course.labs import load_lab
 from course.labs.answers import Answers
+from course.labs.draws import same_name
 from course.labs.tasks import Lab, Mark, Task
 
 
@@ -64,7 +65,7 @@ def marks_of(lab: Lab, cells: list, folder: Path, student: str) -> dict[str, Mar
     with Answers(cells, folder, student) as answers:
         named = read(answers, "STUDENT")
         marks = {task.grade_id: mark_of(task, answers, numbers) for task in lab.tasks}
-    if isinstance(named, str) and named.strip() != student:
+    if isinstance(named, str) and same_name(named) != same_name(student):
         told = f"(The first cell names {named!r}. This was handed in by {student!r}, whose numbers count.)"
         marks = {name: Mark(points=mark.points, of=mark.of, text=f"{mark.text} {told}") for name, mark in marks.items()}
     return marks

@@ -32,9 +32,18 @@ def draw(lab: str, student: str, choices: dict | None = None) -> Numbers:
     if not isinstance(student, str) or not student.strip():
         raise ValueError(f"STUDENT is {student!r}; write the name under which you hand in, in quotes.")
     return Numbers(
-        (name, options[_index(f"{TERM}/{lab}/{name}/{student.strip()}", len(options))])
+        (name, options[_index(f"{TERM}/{lab}/{name}/{same_name(student)}", len(options))])
         for name, options in (CHOICES if choices is None else choices).items()
     )
+
+
+def same_name(student: str) -> str:
+    """One spelling of a name: a login, the account that a hub makes for it, and a mail address draw alike.
+
+    >>> same_name("jupyter-ada"), same_name("Ada@example.org")
+    ('ada', 'ada')
+    """
+    return student.strip().lower().removeprefix("jupyter-").partition("@")[0]
 
 
 def _index(text: str, size: int) -> int:

@@ -79,6 +79,12 @@ def test_a_number_that_repeats_the_question_gets_nothing(folder):
     assert marks(folder, {"weight_bytes": "weight_bytes = mine['parameters'] // 2"})["weight_bytes"] == 1
 
 
+def test_a_hub_s_account_draws_what_its_login_drew(folder):
+    whole = {task.answer: task.points for task in LAB.tasks}
+    assert marks(folder, solutions("lab2"), student="jupyter-Eve") == whole
+    assert LAB.numbers("eve") == LAB.numbers("jupyter-eve") == LAB.numbers(" Eve@example.org") != LAB.numbers("eva")
+
+
 def test_what_never_ends_is_ended(folder, monkeypatch):
     monkeypatch.setattr(answers, "SECONDS_FOR_A_CALL", 3)
     cells = solutions("lab2") | {"upper_bits": "def upper_bits(bits):\n    while True: pass"}
