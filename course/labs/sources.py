@@ -82,6 +82,7 @@ def task_cells(number: int, task: Task) -> list:
         f"{indent}{line}".rstrip() for line in ("### BEGIN SOLUTION", *task.solution.split("\n"), "### END SOLUTION")
     )
     test = cell_settings(f"{task.grade_id}-test", grade=True, locked=True, points=task.points)
+    test["tags"] = ["raises-exception"]  # "Run All" goes on to the tasks that are solved
     return [
         new_markdown_cell(
             question, id=f"{task.grade_id}-question", metadata=cell_settings(f"{task.grade_id}-question", locked=True)
