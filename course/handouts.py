@@ -1,6 +1,7 @@
 """One printable page a chapter, from the chapter's own goals, summary and mistakes.
 
-``python course/handouts.py build/handouts`` writes ``01.html`` and, where a Chromium is found, ``01.pdf``.
+``python course/handouts.py build/handouts`` writes ``01.html``, and ``all.html`` with a page for each; where a Chromium
+is found, ``all.pdf`` too.
 """
 
 import base64
@@ -19,11 +20,12 @@ ROOT = Path(__file__).resolve().parents[1]
 CHAPTERS = sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb"))
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SECTIONS = ("You will be able to", "Common mistakes", "Summary")
-STYLE = """@page { size: A4; margin: 12mm } body { font: 10.2pt/1.32 Georgia, serif; margin: 0; color: #111 }
+STYLE = """@page { size: A4; margin: 12mm } body { font: 9.8pt/1.3 Georgia, serif; margin: 0; color: #111 }
 h1 { font-size: 17pt; margin: 0 0 1mm } h2 { font-size: 11.5pt; margin: 3mm 0 1mm } p, ul { margin: 0 0 1.5mm }
-figure { margin: 0; text-align: center } figure img { max-width: 100%; max-height: 88mm } code { font-size: 8.6pt }
+figure { margin: 0; text-align: center } figure img { max-width: 100%; max-height: 72mm } code { font-size: 8.6pt }
 table { border-collapse: collapse; width: 100% } th, td { border-top: 0.3pt solid #888; padding: 0.6mm 1.5mm;
 text-align: left; vertical-align: top } th { border-top: none }
+section { break-after: page } section:last-child { break-after: auto }
 footer { margin-top: 2mm; font-size: 8pt; color: #555 }"""
 
 
@@ -53,8 +55,8 @@ def drawn(formula: str) -> str:
     return f'<img alt="{text}" style="vertical-align:-{depth:.1f}px" src="data:image/svg+xml;base64,{data}">'
 
 
-def page_of(path: Path) -> str:
-    """The page of one chapter, as HTML that holds its picture and its formulas."""
+def part_of(path: Path) -> str:
+    """What stands on the page of one chapter: its picture and its formulas are in it."""
     cells = cells_of(path)
     title = re.match(r"# (.+)", cells[0])[1]
     alt, picture = re.search(r"!\[(.*?)\]\((.+?)\)", cells[0], re.DOTALL).groups()
@@ -71,22 +73,24 @@ def page_of(path: Path) -> str:
                 html = html.replace(mark, drawn(formula))
             parts.append(f"<h2>{name}</h2>{re.sub(r'</?a[^>]*>', '', html)}")
     foot = f"Chapter {path.stem[:2]} of the book in <code>chapters/{path.name}</code>. Text: CC BY 4.0."
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-    return f"{head}<h1>{title}</h1>{figure}{''.join(parts)}<footer>{foot}</footer></html>"
+    return f"<section><h1>{title}</h1>{figure}{''.join(parts)}<footer>{foot}</footer></section>"
+
+
+def pages(chapters: list[Path]) -> str:
+    """A document with a page for each of these chapters."""
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Handouts</title><style>{STYLE}</style>'
+    return f"{head}{''.join(map(part_of, chapters))}</html>"
 
 
 def write_handouts(folder: Path) -> list[Path]:
-    """All pages, as HTML and where possible as PDF."""
+    """A page for each chapter, and all of them in one file, that also as PDF where a Chromium is found."""
     folder.mkdir(parents=True, exist_ok=True)
+    documents = {chapter.stem[:2]: [chapter] for chapter in CHAPTERS} | {"all": CHAPTERS}
+    written = [folder / f"{name}.html" for name in documents]
+    for page, chapters in zip(written, documents.values(), strict=True):
+        page.write_text(pages(chapters), encoding="utf-8")
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    written = []
-    for chapter in CHAPTERS:
-        page = folder / f"{chapter.stem[:2]}.html"
-        page.write_text(page_of(chapter), encoding="utf-8")
-        written.append(page)
-        if browser:
-            written.append(print_page(browser, page))
-    return written
+    return [*written, print_page(browser, written[-1])] if browser else written
 
 
 def print_page(browser: str, page: Path) -> Path:
