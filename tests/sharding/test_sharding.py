@@ -52,6 +52,21 @@ def test_the_formula_is_the_trace_at_every_instant(setup, layout):
     assert formula.peak_bytes == pytest.approx(trace.peak_bytes, rel=0.002)
 
 
+@pytest.mark.parametrize("layout", [Layout(dp_size=4), Layout(dp_size=2, num_replicas=2)], ids=["ZeRO-3", "HSDP"])
+def test_gradients_held_back_stay_whole(layout):
+    """PyTorch's own: without a sync FSDP2 keeps each whole gradient until the last micro-batch."""
+    window = replace(LLAMA, grad_accum_steps=2)
+    kept, peaks = [], []
+    for syncs_each in (True, False):
+        with one_rank_of(layout.world_size):
+            step = trace_memory(sharded_build(window, layout, syncs_each=syncs_each)).for_step(2)
+        kept.append([i.gradients for i in step.instants if i.name == "backward"])
+        peaks.append(step.peak_bytes)
+    whole = 4 * count_parameters(LLAMA.model)
+    assert kept[0] == pytest.approx([whole / layout.dp_size] * 2, rel=0.01)
+    assert kept[1] == pytest.approx([whole, whole / layout.dp_size], rel=0.01) and peaks[1] > peaks[0]
+
+
 @pytest.mark.parametrize("layout", [Layout(stage=stage) for stage in range(4)], ids=lambda layout: layout.name)
 def test_the_events_are_the_instants(layout):
     """Every block that is born dies once, and written out whole the step is the one with layers multiplied."""
