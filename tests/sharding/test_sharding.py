@@ -28,6 +28,8 @@ CASES = [
     (replace(LLAMA, recomputation="full"), Layout(stage=3)),
     (replace(LLAMA, precision=recipes.PURE_BF16), Layout(stage=3)),
     (replace(LLAMA, grad_accum_steps=2), Layout(stage=3)),
+    (replace(LLAMA, grad_accum_steps=2), Layout(stage=3, dp_size=3, num_replicas=2, **IN_BF16)),
+    (replace(LLAMA, precision=recipes.PURE_BF16), Layout(stage=3, num_replicas=4, offloads=True)),
     (replace(GPT, grad_accum_steps=2), Layout(stage=0, gradient_as_bucket_view=True)),
 ]
 
