@@ -131,11 +131,13 @@ def _judge_scale(answer) -> str | None:
     if not 0 < answer < math.inf:
         return f"{answer!r} is no scale. It is a power of two, above 0."
     largest, right = FORMATS["float16"].max, 2 ** math.floor(math.log2(FORMATS["float16"].max / 3.0))
-    if answer in (math.log2(right), largest, 2**16):
-        return {
-            math.log2(right): "That is the exponent. The scale is 2 to that power.",
-            largest: "That is FP16's largest value. Three times the scale has to stay below it.",
-        }.get(answer, "That is where PyTorch's GradScaler starts. Here it overflows at once.")
+    known = {
+        math.log2(right): "That is the exponent. The scale is 2 to that power.",
+        largest: "That is FP16's largest value. Three times the scale has to stay below it.",
+        2**16: "That is where PyTorch's GradScaler starts. Here it overflows at once.",
+    }
+    if answer in known:
+        return known[answer]
     if 3 * answer > largest + 16:  # half a step beyond the largest value
         return f"3 · {answer:,.7g} is {3 * answer:,.7g}: beyond FP16's largest value of 65,504."
     if math.frexp(answer)[0] != 0.5:
@@ -344,21 +346,10 @@ def upper_bits_exercise(num_cut: int, right: Callable[[int], int]) -> FunctionEx
                 f"You cleared the lower bits and left 32. The result has {32 - num_cut}: shift once more.",
             ),
             (
-                lambda bits: right(bits) << num_cut,
-                f"Rounded right, but these are 32 bits. The result has {32 - num_cut}: leave the last shift out.",
-            ),
-            (
                 lambda bits: bits + half - 1 + (bits >> num_cut & 1),
                 f"You added the right number and did not cut: the result is the upper bits, >> {num_cut}.",
             ),
-            (
-                lambda bits: (bits + 2 * half - 1) >> num_cut,
-                "You round everything up that does not end in zeros already.",
-            ),
-            (
-                lambda bits: (bits >> num_cut) + 1,
-                "You add 1 to every value, also to those that can be held exactly.",
-            ),
+            (lambda bits: (bits + 2 * half - 1) >> num_cut, "You round everything up that does not end in zeros."),
         ),
     )
 
