@@ -1,6 +1,7 @@
 """Two steps for nbgrader's autograder: run the notebook for show, then make the marks outside of its kernel."""
 
 import os
+import textwrap
 from pathlib import Path
 
 from nbclient.exceptions import DeadKernelError
@@ -12,6 +13,9 @@ from course.labs import load_lab
 from course.labs.answers import Answers
 from course.labs.draws import same_name
 from course.labs.tasks import Lab, Mark, Task
+
+COLUMNS = 90
+"""Of a line in nbgrader's page for students, which cuts off what is longer."""
 
 
 class RunForStudent(Execute):
@@ -39,7 +43,7 @@ class MarkOutside(NbGraderPreprocessor):
             if is_test(cell):
                 mark = marks[cell.metadata.nbgrader["grade_id"].removesuffix("-test")]
                 cell.outputs = [
-                    new_output("stream", name="stdout", text=f"{mark}\n"),
+                    new_output("stream", name="stdout", text=f"{textwrap.fill(str(mark), COLUMNS)}\n"),
                     new_output("execute_result", {"text/plain": f"{mark.points:g}"}, execution_count=None),
                 ]
                 cell.execution_count = None
