@@ -1,10 +1,11 @@
 """A CPU without memory: fake tensors on which torch runs the CPU's own operations, and what they miss.
 
 ``FakeTensorMode`` gives each tensor the device "cpu" and no bytes, so that torch takes the same road as on a
-real CPU: the CPU's autocast lists, its attention kernel, its optimizers one tensor at a time. Three things
-differ from a real run and are mended here: values, ``Module.to``, and random states.
+real CPU: the CPU's autocast lists, its attention kernel, its optimizers one tensor at a time. Four things
+differ from a real run and are mended here: values, ``Module.to``, random states, and a library's own kind of tensor.
 """
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from memkit.tracing.without_values import ShapesOnly, program_line, shapes_only
 
@@ -50,6 +51,7 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
         patch.object(torch, "get_rng_state", noted_rng_state),
         patch.object(torch.random, "get_rng_state", noted_rng_state),
         patch.object(torch.nn.Module, "_apply", apply_to_data),
+        patch.object(Tensor, "_make_subclass", staticmethod(make_subclass)),
         patch.object(torch.nn.parallel.DistributedDataParallel, "__init__", refuse_reducer),
         # it looks at no mask that is fake, and then takes another road than a real run
         patch.object(transformers, "is_fake_tensor", lambda _: False) if transformers else nullcontext(),
@@ -57,6 +59,24 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
     ):
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy
         yield mode
+
+
+MAKE_SUBCLASS = Tensor._make_subclass
+
+
+@functools.cache
+def fake_kind(kind: type) -> type:
+    """A library's kind of tensor (bitsandbytes' ``Params4bit``) that is a fake one too."""
+    return type(kind.__name__, (kind, FakeTensor), {})
+
+
+def make_subclass(kind: type, data: Tensor, requires_grad: bool = False, **options) -> Tensor:
+    """``Tensor._make_subclass``, which refuses fake data: a view of them that is of this kind."""
+    if not isinstance(data, FakeTensor):
+        return MAKE_SUBCLASS(kind, data, requires_grad, **options)
+    view = data.detach().requires_grad_(requires_grad)
+    view.__class__ = fake_kind(kind)
+    return view
 
 
 def refuse_reducer(*_, **__) -> None:

@@ -106,6 +106,8 @@ def _rules() -> dict:
         Tensor.to: _to,
         Tensor.copy_: _copy,
         Tensor.cpu: lambda mode, func, args, kwargs: _to_host(mode, args[0]),
+        torch.empty_like: _unpinned,
+        torch.zeros_like: _unpinned,
         torch.dropout: _dropout,
     }
     rules |= dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), recurrent)
@@ -146,6 +148,12 @@ def _factory(mode, func, args, kwargs):
     if is_unplaced and storage_key(out):
         mode.unplaced.add(storage_key(out))
     return out
+
+
+def _unpinned(mode, func, args, kwargs):
+    """Pinned memory is the host's; without a card there is none to pin."""
+    kwargs.pop("pin_memory", None)
+    return func(*args, **kwargs)
 
 
 def _from_data(mode, func, args, kwargs):
@@ -298,6 +306,7 @@ def pretend_cuda():
             (torch.cuda, "current_device", lambda: 0),
             (torch.cuda, "device_count", lambda: 1),
             (torch.cuda, "reset_peak_memory_stats", lambda *_: None),
+            (Tensor, "record_stream", lambda *_: None),
             (torch._tensor_str, "_str", written),
             (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
             (torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "meta"]),

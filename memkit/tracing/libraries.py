@@ -1,4 +1,4 @@
-"""What libraries take beside an operation's results: convolutions, recurrent layers, products in 16 bits.
+"""What libraries take beside an operation's results: convolutions, recurrent layers, products in 16 bits, codes.
 
 How much is decided by the library's own choice among kernels, processor and threads. On the CPU's rules the library
 is here and is asked: a small call is made once on zeros, and torch's profiler notes what it takes. What cannot be asked
@@ -6,8 +6,10 @@ is here and is asked: a small call is made once on zeros, and torch's profiler n
 """
 
 import os
+import sys
 import warnings
 from dataclasses import dataclass
+from operator import attrgetter
 from unittest.mock import patch
 
 import torch
@@ -54,6 +56,26 @@ LIBRARIES = {
 """By device: operations whose library takes more than their fake kernels say, and the function that says how much."""
 
 
+def float32_copies(_: object, values: Tensor, *__: object) -> int:
+    """A bound of what quantizing takes: the values in float32, scaled ones, and their codes in 32 bits."""
+    return 12 * values.numel()
+
+
+NAMED = {
+    "bitsandbytes.quantize_4bit.default": ("bitsandbytes", float32_copies),
+    "bitsandbytes.optimizer_update_8bit_blockwise.default": ("bitsandbytes", unknown),
+    "bitsandbytes.optimizer_update_32bit.default": ("bitsandbytes", unknown),
+}
+"""The same for operations of a library that may not be there, on the CPU's rules: its kernels there are Python."""
+
+
+def of_loaded(device_type: str) -> dict:
+    """What of ``NAMED`` is here, by operation."""
+    if device_type != "cpu" or "bitsandbytes" not in sys.modules:
+        return {}
+    return {attrgetter(name)(torch.ops): how for name, how in NAMED.items()}
+
+
 @dataclass(frozen=True)
 class Call:
     """What one call took: bytes given back before it returned, and the bytes of each tensor that it returned."""
@@ -70,7 +92,8 @@ def asked(func, args: tuple, out: object) -> Call | None:
     """What the library takes for this call, found by making it; None where that would be too large."""
     if torch.autograd._profiler_enabled():
         return None  # there is one at a time
-    key = (func, torch.get_num_threads(), torch.is_grad_enabled(), *map(described, args))
+    described_args = (described(arg) for arg in args if func.namespace == "aten" or isinstance(arg, Tensor))
+    key = (func, torch.get_num_threads(), torch.is_grad_enabled(), *described_args)
     if key not in CALLS:
         num_bytes = sum(tensor.nbytes for tensor in tensors_in([out, *args]))
         flops = flop_registry.get(func.overloadpacket, lambda *_, **__: 0)

@@ -33,7 +33,7 @@ from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, grouped_products
-from memkit.tracing.libraries import LIBRARIES, Besides, Call, asked
+from memkit.tracing.libraries import LIBRARIES, Besides, Call, asked, of_loaded
 from memkit.tracing.scratch import BY_NAME, SCRATCH
 from memkit.tracing.without_values import NeedsValues, asks_quietly, program_line, refuse_unseen
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
@@ -109,7 +109,7 @@ class Tracer(TorchDispatchMode):
         is_cuda = device_type == "meta"
         self.buffers = BUFFERS | SCRATCH if is_cuda else {}
         self.host_outputs = HOST_OUTPUTS if is_cuda else {}
-        self.with_library = LIBRARIES[device_type]
+        self.with_library = LIBRARIES[device_type] | of_loaded(device_type)
         self.is_paused = False
         self.say: Callable[[str], None] | None = None
         self.num_operations, self.said_at = 0, time.monotonic()
