@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -46,12 +45,13 @@ class Answers:
         return self
 
     def __exit__(self, *_) -> None:
-        with suppress(ProcessLookupError):
+        try:
             os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
         self.process.wait()
-        for end in (self.process.stdin, self.process.stdout):
-            with suppress(OSError):  # a line that nobody read is still in it
-                end.close()
+        self.process.stdin.close()
+        self.process.stdout.close()
 
     def answer(self, name: str) -> object:
         """The value of ``name`` where it was read; a function is one that runs in the other process."""

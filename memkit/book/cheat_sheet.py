@@ -90,12 +90,12 @@ TECHNIQUES = (
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """What a technique does: job → peak in bytes and as a share of the plain job's, FLOPs per token beside the plain
-    step's; ``None`` under LoRA, whose frozen weights get no gradient, which ``step_flops`` does not count."""
+    step's."""
 
     technique: Technique
     peaks: Mapping[str, int]
     shares: Mapping[str, float]
-    flops: float | None
+    flops: float
 
 
 def apply_techniques(jobs: Mapping[str, TrainingSetup] = JOBS) -> tuple[Line, ...]:
@@ -116,8 +116,7 @@ def apply_techniques(jobs: Mapping[str, TrainingSetup] = JOBS) -> tuple[Line, ..
         peaks = {name: peak_of(job, technique.layout) for name, job in applied.items()}
         flops = max(flops_per_token(applied[name]) / flops_per_token(job) for name, job in jobs.items())
         shares = {name: peaks[name] / plain[name] for name in jobs}
-        is_counted = "adapter" not in technique.changes
-        lines.append(Line(technique=technique, peaks=peaks, shares=shares, flops=flops if is_counted else None))
+        lines.append(Line(technique=technique, peaks=peaks, shares=shares, flops=flops))
     return tuple(lines)
 
 
@@ -134,5 +133,4 @@ def flops_per_token(setup: TrainingSetup) -> float:
 
 def words_of(line: Line) -> tuple[str, str, str, str]:
     """FLOPs per token, price, effort and chapter of a line, as text."""
-    flops = "–" if line.flops is None else f"{line.flops:.2f}×"
-    return flops, line.technique.price, line.technique.effort, line.technique.chapter
+    return f"{line.flops:.2f}×", line.technique.price, line.technique.effort, line.technique.chapter

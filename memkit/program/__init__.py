@@ -11,6 +11,7 @@ Reading order:
 - ``adapters``: LoRA, and weights in 4 bits under it
 - ``optimizers``: the optimizer of a setup: torch's, Lion, those of libraries, and steps in the backward
 - ``transformer``: GPT-2 and Llama in one small module, and their training step
+- ``pieces_of_logits``: torchtune's head and loss, eight pieces one after another
 - ``sharded``: the step on one rank of many: DDP, ZeRO-1, ``fully_shard``
 - ``hugging_face``: a real module and its training step from a config.json alone
 - ``changed``: any program with one change made to it from outside
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.program.hugging_face import hugging_face_build, hugging_face_model
     from memkit.program.log import Log, timeline_of
     from memkit.program.optimizers import Lion, make_optimizer, make_step_optimizer, step_in_backward
+    from memkit.program.pieces_of_logits import PiecesOfLogits
     from memkit.program.sharded import one_rank_of, sharded_build, wrap_model
     from memkit.program.small_gpt import (
         SMALL_GPT,

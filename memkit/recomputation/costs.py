@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from memkit.formula import activations
 from memkit.formula.forward import saving_policy, write_forward
 from memkit.formula.ledger import Kept, Ledger
+from memkit.formula.tape import Operation
 from memkit.setup.strategies import NONE, OPS, Strategy
 from memkit.setup.training import TrainingSetup
 
@@ -91,16 +92,32 @@ def stored_bytes(setup: TrainingSetup, strategy: Strategy) -> int:
 def step_flops(setup: TrainingSetup, strategy: Strategy | None = None) -> Flops:
     """FLOPs of one micro-batch's forward and backward, and of what the strategy (the setup's own) runs again.
 
-    A product costs 2 FLOPs a multiplication in the forward and twice that in the backward.
+    A product costs 2 FLOPs a multiplication in the forward, and as many in the backward for each factor whose gradient
+    is wanted: a frozen weight's is not.
+
+    >>> from memkit.setup.adapters import AdapterConfig
+    >>> from memkit.setup.models import LLAMA_2_7B
+    >>> setup = TrainingSetup(model=LLAMA_2_7B)
+    >>> all_weights, lora = (step_flops(replace(setup, adapter=adapter)) for adapter in (None, AdapterConfig()))
+    >>> round(all_weights.backward / all_weights.forward, 2), round(lora.backward / lora.forward, 2)
+    (2.0, 1.03)
     """
     forward = write_forward(setup.under(strategy))
-    tape, total, fused, again = forward.tape, 0, 0, 0
+    tape, total, back, fused, again = forward.tape, 0, 0, 0, 0
     for part in forward.parts:
         operations = forward.operations(part)
         total += part.times * sum(operation.flops for operation in operations)
-        fused += part.times * sum(operation.flops for operation in operations if operation.op == "attention")
+        back += part.times * sum(operation.flops * factors_with_gradient(operation) for operation in operations)
+        kernels = (op for op in operations if op.op == "attention" and factors_with_gradient(op))
+        fused += part.times * sum(kernel.flops for kernel in kernels)
         tape.flops_again = 0
         for region in dict.fromkeys(operation.region for operation in operations if operation.region):
             tape.run_again(region)
         again += part.times * tape.flops_again
-    return Flops(forward=total, backward=2 * total, recomputed=again, in_kernel=fused // 2)
+    return Flops(forward=total, backward=back, recomputed=again, in_kernel=fused // 2)
+
+
+def factors_with_gradient(operation: Operation) -> int:
+    """How many of a product's two factors get a gradient; a fused attention computes them all, or none."""
+    wanted = [value.needs_grad for value in operation.inputs[:2]]
+    return 2 * any(wanted) if operation.op == "attention" else sum(wanted)

@@ -174,21 +174,15 @@ class FullySharded(Alone):
             storage.part = "temporary"
         for storage in gradients[1:]:
             tape.release(storage)
-        reduced = share = tape.allocate(group.reduced_bytes)
+        share = tape.allocate(group.reduced_bytes)
         if group.reduce_dtype != group.weight_dtype:
-            share = tape.allocate(group.gradient_bytes)
-            self._done_with(reduced, times)
+            reduced, share = share, tape.allocate(group.gradient_bytes)
+            if self.layout.num_replicas > 1:
+                self.until_the_end.append((reduced, times))  # all-reduced over the replicas, and held
+            else:
+                tape.release(reduced)
         tape.release(gradients[0])  # a name still holds the last parameter's, which was made first
-        if not (self.is_on_host or self.accumulates):
-            share.part = "gradients"
-        elif share is reduced:
-            self._done_with(reduced, times)
-        else:
+        if self.is_on_host or self.accumulates:
             tape.release(share)
-
-    def _done_with(self, reduced: Storage, times: int) -> None:
-        """What was reduced goes; where it was all-reduced over the replicas too, at the end of the backward."""
-        if self.layout.num_replicas > 1:
-            self.until_the_end.append((reduced, times))
         else:
-            self.tape.release(reduced)
+            share.part = "gradients"

@@ -7,15 +7,10 @@ as always, with the same. A picture is used for the one move it was drawn for: f
 and from the picture that stands there. Without ``anywidget``, or a kernel, a panel works all the same.
 """
 
-import os
-
 import ipywidgets as widgets
 
 MOST = 6
 """Steps that the kernel keeps, and the page."""
-
-SWITCH = "MEMKIT_AHEAD"
-"""Where it is 0 nothing is drawn ahead: each step drawn costs a kernel as much as a move, and a hub's share cores."""
 
 AHEAD_JS = """
 const PAUSE_MS = 80, MOST = 6;
@@ -127,13 +122,11 @@ def after(control: widgets.Widget, part: widgets.Widget, new):
 
 
 def ahead_helper(controls: dict[str, widgets.Widget], faces: list[widgets.Widget], draw):
-    """The helper, a widget without a face; ``None`` where ``anywidget`` is missing or ``MEMKIT_AHEAD`` is 0.
+    """The helper, a widget without a face; ``None`` where ``anywidget`` is missing.
 
     ``draw(name, value)`` gives what ``faces``, the picture first, would show after a move of a control; ``None``
     where that cannot be shown.
     """
-    if os.environ.get(SWITCH) == "0":
-        return None
     try:
         import traitlets
         from anywidget import AnyWidget

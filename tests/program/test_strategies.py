@@ -10,6 +10,7 @@ from memkit.measuring.saved_tensors import saved_bytes
 from memkit.program.doors import tensors_in
 from memkit.program.transformer import Transformer, random_batches, strategy_build
 from memkit.recomputation.costs import blocks_ledger, step_flops, stored_bytes
+from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import gpt2_config, llama_config
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
 from memkit.setup.strategies import (
@@ -114,6 +115,16 @@ def test_autograds_hooks_see_the_blocks_ledger(recipe, strategy):
 @pytest.mark.parametrize("strategy", [*all_strategies(5), OWN_LIST], ids=lambda strategy: strategy.name)
 def test_flops_are_what_torch_counts(recipe, strategy):
     setup = replace(RECIPES[recipe], device="cuda")
+    formula, counted = step_flops(setup, strategy), counted_flops(setup, strategy)
+    assert (counted.forward, counted.in_kernel) == (formula.forward, formula.in_kernel)
+    assert counted.total == formula.total
+
+
+@pytest.mark.parametrize("targets", [("query", "key", "value", "output"), ("up", "down"), ("query",)], ids=len)
+@pytest.mark.parametrize("strategy", [NONE, FULL], ids=lambda s: s.name)
+def test_flops_with_adapters_leave_out_the_frozen_weights_gradients(strategy, targets):
+    """With adapters beside the MLP alone the first block's attention has no backward at all."""
+    setup = replace(RECIPES["llama"], adapter=AdapterConfig(rank=4, targets=targets))
     formula, counted = step_flops(setup, strategy), counted_flops(setup, strategy)
     assert (counted.forward, counted.in_kernel) == (formula.forward, formula.in_kernel)
     assert counted.total == formula.total
