@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from struct import unpack
+from threading import RLock
 from time import sleep
 
 import ipywidgets as widgets
@@ -141,6 +142,7 @@ class Panel(widgets.VBox):
         self.controls = dict(controls)
         self.shown, self.state, self.error = None, {}, ""
         self._ahead, self._last_drawn, self._pause = {}, {}, None
+        self._one_at_a_time = RLock()
         self.picture, self.status, self.alert = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self.table, self.fold = widgets.HTML(), widgets.HTML(FOLD)
         self.table.add_class("memkit-table")
@@ -274,8 +276,9 @@ class Panel(widgets.VBox):
         return not self.error
 
     def _draw(self, state: dict) -> View:
-        self._last_drawn = state
-        return self.view(**state)
+        with self._one_at_a_time:  # JupyterLab hands widgets' messages to threads; there is one picture
+            self._last_drawn = state
+            return self.view(**state)
 
     def _draw_ahead(self, name: str, value) -> dict[widgets.Widget, str] | None:
         """What the panel will show after one move; kept, so that the move itself draws nothing."""

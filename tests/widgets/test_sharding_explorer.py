@@ -1,5 +1,7 @@
 """The sharding explorer: its bars are the estimate's, every control moves it, nothing that is typed kills it."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from memkit.setup.layouts import Layout
@@ -64,3 +66,11 @@ def test_a_bad_value_is_told_inside_and_changes_nothing(explorer, name, bad):
     assert explorer.error and (explorer.value, explorer.picture.value) == before
     explorer.set(micro_batch_size=explorer.value["micro_batch_size"] % 4 + 1)
     assert explorer.error == ""
+
+
+def test_two_threads_draw_whole_pictures(explorer):
+    """JupyterLab hands the messages of several widgets to threads of the kernel: a picture is drawn ahead meanwhile."""
+    states = [{**explorer.state, "recomputes": recomputes} for recomputes in (False, True)] * 12
+    alone = [explorer._draw(state).png for state in states]
+    with ThreadPoolExecutor(2) as threads:
+        assert [shown.png for shown in threads.map(explorer._draw, states)] == alone
