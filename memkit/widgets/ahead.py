@@ -2,9 +2,10 @@
 
 However little is drawn, a move's way to the kernel and back takes a notebook some 40 ms. A reader who moves a control
 mostly moves it one step on, or back. So when a control has the focus and nothing has moved for a moment, the page asks
-the kernel for what those steps will show. At the key press it shows what it has, while the kernel answers
-as always, with the same. A picture is used for the one move it was drawn for: from these values of every control,
-and from the picture that stands there. Without ``anywidget``, or a kernel, a panel works all the same.
+the kernel for what those steps will show. At the key press it shows what it has, while the kernel answers as always,
+with the same. One question is open at a time, and what takes long to draw is asked for after a longer rest, so that
+no queue of drawings stands before a move. A picture is used for the one move it was drawn for: from these values of
+every control, and from the picture that stands there. Without ``anywidget``, or a kernel, a panel works all the same.
 """
 
 import ipywidgets as widgets
@@ -19,7 +20,7 @@ const trait = (part) => ({ DropdownModel: "index", ButtonModel: "description" })
 
 async function initialize({ model }) {
   const manager = model.widget_manager, drawn = new Map(), known = new Set(), faces = {};
-  let parts = [], before = [], focus = {}, way = 1, timer;
+  let parts = [], before = [], focus = {}, way = 1, timer, asked = 0, took = 0;
   const picture = await manager.get_model(model.get("faces")[0]);
   for (const id of model.get("faces")) faces[id] = await manager.get_model(id);
 
@@ -41,14 +42,19 @@ async function initialize({ model }) {
   };
   const ask = () => {
     const part = parts[focus.index];
-    if (!part || !focus.place.contains(document.activeElement)) return;
+    if (asked || !part || !focus.place.contains(document.activeElement)) return;
     const next = nexts(part).find((next) => !ready(focus.index, next));
-    if (next !== undefined) model.send({ values: before, part: focus.index, next });
+    if (next === undefined) return;
+    asked = performance.now();
+    model.send({ values: before, part: focus.index, next });
+  };
+  const wait = (rest) => {  // as long as the last answer took: who moves faster than that waits for no drawing
+    clearTimeout(timer);
+    timer = setTimeout(ask, Math.max(rest, took > PAUSE_MS ? 2 * took : 0));
   };
   const pause = () => {
     before = parts.map((part) => part.get(trait(part)));
-    clearTimeout(timer);
-    timer = setTimeout(ask, PAUSE_MS);
+    wait(PAUSE_MS);
   };
   const listen = async () => {
     parts = await Promise.all(model.get("parts").map((id) => manager.get_model(id)));
@@ -84,7 +90,9 @@ async function initialize({ model }) {
     drawn.delete(place);
     drawn.set(place, { from: picture.get("value"), shown });
     if (drawn.size > MOST) drawn.delete(drawn.keys().next().value);
-    ask();
+    took = performance.now() - asked;
+    asked = 0;
+    wait(0);
   });
   model.on("change:parts", listen);
   picture.on("change:value", pause);
