@@ -265,7 +265,7 @@ def running_hub(folder: Path, password: str, port: int = 8123) -> Iterator[psuti
         raise RuntimeError(f"the hub left behind: {left}")
 
 
-def wait_for(url: str, process: subprocess.Popen, log: Path, seconds: float = 120) -> None:
+def wait_for(url: str, process: subprocess.Popen, log: Path, seconds: float = 300) -> None:
     """Wait until the address answers.
 
     Raises: RuntimeError: the process ended, or it does not answer in time.

@@ -116,7 +116,7 @@ c.JupyterHub.spawner_class = LimitedSpawner
 c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser", "--allow-root"]
 c.Spawner.default_url = "/lab/tree/chapters/00_start_here.ipynb"
 c.Spawner.mem_limit = MEMORY
-c.Spawner.http_timeout = c.Spawner.start_timeout = 120  # forty servers start at once on two cores
+c.Spawner.http_timeout = c.Spawner.start_timeout = 300  # forty servers start at once on two cores
 c.Spawner.pre_spawn_hook = lambda spawner: asyncio.to_thread(bring_the_book, spawner)
 c.SimpleLocalProcessSpawner.home_dir_template = f"{FOLDER}/homes/{{username}}"
 c.Spawner.environment = {
