@@ -184,6 +184,18 @@ def keeps_hidden(model, batches):
     return sum(output.square().mean().item() for output, _ in kept) / len(kept)
 
 
+def freezes(model, batches):
+    model.requires_grad_(False)
+    return sum(model(x).square().mean().item() for x in batches) / len(batches)
+
+
+@torch.no_grad()
+def of_the_last_batch(model, batches):
+    for x in batches:
+        loss = model(x).square().mean().item()
+    return loss
+
+
 @torch.no_grad()
 def as_a_list(model, batches):
     return [model(x).square().mean().item() for x in batches]
@@ -200,6 +212,8 @@ def as_a_list(model, batches):
         (keeps_losses, "not yet", "every loss as a tensor"),
         (keeps_hidden, "not yet", "I cannot tell what"),
         (as_a_list, "not yet", "You returned a list"),
+        (freezes, "not yet", "You froze the parameters"),
+        (of_the_last_batch, "not yet", "the last batch alone"),
         (lambda model, batches: 0.0, "not yet", "The mean loss"),
     ],
 )

@@ -72,8 +72,12 @@ def judge_validate(answer) -> str | None:
             return "You ran a backward: now the gradients stand on the card too. Validation needs no gradient."
         if math.isclose(given, wanted * count, rel_tol=1e-4):
             return f"That is the sum of the losses, {given:.4f}. The mean is asked for: divide by how many there are."
+        if not all(parameter.requires_grad for parameter in model.parameters()):
+            return "You froze the parameters: after this validation nothing trains any more. Use torch.no_grad()."
         if not math.isclose(given, wanted, rel_tol=1e-4):
-            return f"The mean loss of these batches is {wanted:.4f}; yours is {given:.4f}."
+            if math.isclose(given, validate(model, batches[-1:]), rel_tol=1e-4):
+                return "That is the loss of the last batch alone. The mean of all is asked for."
+            return f"The mean loss of these batches is {wanted:.4g}; yours is {given:.4g}."
         if max(seen, default=0) > ROWS:
             return f"You put {max(seen):,} rows through the model at once: all batches in one forward. Take one by one."
     grows = _growth(peaks)
