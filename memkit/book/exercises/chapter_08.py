@@ -16,6 +16,11 @@ def lora_bytes(base, adapters, width):
     return 2 * base + 4 * width * adapters
 
 
+def kept_values(tokens, layers):
+    """Input values that autograd keeps for linear layers, each (inputs, outputs, whether its weight is trained)."""
+    return sum(tokens * num_inputs for num_inputs, _, is_trained in layers if is_trained)
+
+
 EXERCISES = (
     NumberExercise(
         id="8.1",
@@ -55,16 +60,40 @@ EXERCISES = (
             (671_088_640, "That is W itself, query and value: in · out. An adapter has r · (in + out)."),
         ),
     ),
-    ChoiceExercise(
+    FunctionExercise(
         id="8.3",
-        title="What a frozen layer keeps",
-        right="c",
-        accepted=("C", "(c)", "c."),
-        because="The weight's gradient was the only one to want the input; the input's gradient wants the weight.",
+        title="What frozen layers keep",
+        right=kept_values,
+        accepted=(lambda tokens, layers: sum(tokens * rows * trained for rows, _, trained in layers),),
+        probes=(
+            (8, ((64, 256, True), (256, 32, False))),
+            (100, ((3, 5, False), (5, 7, True), (7, 11, True))),
+            (2048, ((4096, 11008, False), (11008, 4096, False))),
+        ),
+        because="The weight's gradient alone wants the input. The gradient of the input wants the weight, which stays.",
         mistakes=(
-            ("a", "The loss must still reach the adapters of all blocks below: the gradient goes through."),
-            ("b", "The weight is needed: the gradient of the input is the gradient of the output times W."),
-            ("d", "A gradient that nobody applies is not computed: requires_grad is False."),
+            (
+                lambda tokens, layers: sum(tokens * rows for rows, _, _ in layers),
+                "That is every layer's input, as if all were trained.",
+            ),
+            (
+                lambda tokens, layers: sum(tokens * rows for rows, _, trained in layers if not trained),
+                "Turned round: these are the inputs of the frozen layers.",
+            ),
+            (
+                lambda tokens, layers: sum(tokens * out for _, out, trained in layers if trained),
+                "These are the outputs. A product's gradients want its factors, not its result.",
+            ),
+            (
+                lambda tokens, layers: sum(rows * out for rows, out, trained in layers if trained),
+                "These are weights, which stand there anyway. What does the forward have to keep?",
+            ),
+            (lambda tokens, layers: sum(rows for rows, _, trained in layers if trained), "That is one token's."),
+            (lambda tokens, layers: 0, "A trained weight's gradient is made of the input: that is kept."),
+            (
+                lambda tokens, layers: sum(2 * tokens * rows for rows, _, trained in layers if trained),
+                "Values were asked for, not bytes in bfloat16.",
+            ),
         ),
     ),
     FunctionExercise(
