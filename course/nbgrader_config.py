@@ -32,3 +32,4 @@ c.Autograde.autograde_preprocessors = [
 ]
 c.OverwriteCells.add_missing_cells = True
 c.RunForStudent.timeout = 60
+c.RunForStudent.iopub_timeout = c.RunForStudent.startup_timeout = 300  # on a busy machine

@@ -86,7 +86,7 @@ def test_a_hub_s_account_draws_what_its_login_drew(folder):
 
 
 def test_what_never_ends_is_ended(folder, monkeypatch):
-    monkeypatch.setattr(answers, "SECONDS_FOR_A_CALL", 3)
+    monkeypatch.setattr(answers, "CPU_SECONDS", 4)
     cells = solutions("lab2") | {"upper_bits": "def upper_bits(bits):\n    while True: pass"}
     assert marks(folder, cells) == {task.answer: task.points for task in LAB.tasks} | {"upper_bits": 0}
 
