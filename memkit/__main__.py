@@ -2,9 +2,10 @@
 
     memkit report my_module.py:build        the step that build() returns, traced without a GPU
     memkit report config.json               a Hugging Face model, bf16, 1 sequence of 1,024 tokens, fused AdamW
-    memkit fit MODEL --card CARD --tokens N --seq-len N
+    memkit fit MODEL --card CARD --tokens N --seq-len N [--cards N]
                                             every plan that fits, and the code of the best one; MODEL is a name
-                                            such as Llama-2-7B, or a config.json
+                                            such as Llama-2-7B, or a config.json; on N equal cards by ZeRO's
+                                            stages, the tokens shared out over them
     memkit snapshot FILE [--device N]       a recording of torch.cuda.memory._dump_snapshot
     memkit compare A B                      two recordings or traces (.pickle, .json, .json.gz): what grew
     memkit classroom --card CARD --students N
@@ -120,9 +121,8 @@ def changes_as_data(changes: Sequence) -> list[dict]:
 
 def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     """``memkit fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
-    from memkit.fitting.advice import steady_step
     from memkit.fitting.plan_code import code_of
-    from memkit.fitting.plans import find_plans
+    from memkit.fitting.plans import find_plans, step_of
     from memkit.hardware.cards import CARDS
     from memkit.setup.hugging_face import model_of_config
     from memkit.setup.models import PUBLISHED_MODELS
@@ -132,23 +132,28 @@ def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     model = model_of_config(options.model) if is_file else PUBLISHED_MODELS.get(options.model)
     as_one_of("model", options.model, (*PUBLISHED_MODELS, *[options.model] * is_file))
     card = CARDS[as_one_of("card", options.card, CARDS)]
-    progress(f"trying plans for {model.name} on one {card.name}")
-    found = find_plans(model, card, tokens_per_step=options.tokens, seq_len=options.seq_len)
+    num_cards = options.cards
+    progress(f"trying plans for {model.name} on {num_cards} × {card.name}")
+    found = find_plans(
+        model, card, tokens_per_step=options.tokens, seq_len=options.seq_len, num_cards=num_cards
+    )  # fmt: skip
     progress("tracing the best" if found.fitting else "done")
     plan = found.chosen
     code = code_of(plan, options.code) if plan else ""
     data = {
-        "model": model.name, "card": card.name, "chosen": plan and plan_as_data(plan), "code": code,
+        "model": model.name, "card": card.name, "num_cards": num_cards, "chosen": plan and plan_as_data(plan),
+        "code": code,
         "front": [plan_as_data(p) for p in found.front], "missed": [plan_as_data(p) for p in found.missed],
     }  # fmt: skip
     needed = max(plan.peak_bytes, plan.traced_bytes or 0) if plan else sys.maxsize
-    return needed, f"{found}\n\n{code}".strip(), data, (steady_step(plan.setup),) if plan else ()
+    return needed, f"{found}\n\n{code}".strip(), data, (step_of(plan),) if plan else ()
 
 
 def plan_as_data(plan) -> dict:
     """A plan as plain data."""
     return {
-        "name": plan.name, "peak_bytes": plan.peak_bytes, "traced_bytes": plan.traced_bytes, "seconds": plan.seconds,
+        "name": plan.name, "layout": plan.layout and plan.layout.name, "peak_bytes": plan.peak_bytes,
+        "traced_bytes": plan.traced_bytes, "seconds": plan.seconds,
         "to_spare_bytes": plan.fit.expected_bytes, "verdict": plan.fit.verdict, "gives_up": plan.gives_up,
     }  # fmt: skip
 
@@ -227,7 +232,10 @@ def parser() -> argparse.ArgumentParser:
     fit.add_argument("--card", required=True, help="a name such as 'RTX 4090'")
     fit.add_argument("--tokens", type=device_in, required=True, help="tokens between two optimizer steps")
     fit.add_argument("--seq-len", type=device_in, required=True, help="tokens in a sequence")
-    fit.add_argument("--code", default="plain", help="plain (PyTorch), trainer (Hugging Face) or deepspeed")
+    fit.add_argument("--cards", type=device_in, default=1, metavar="N", help="so many equal cards (1)")
+    fit.add_argument(
+        "--code", default="plain", help="plain (PyTorch), trainer (Hugging Face), deepspeed or accelerate"
+    )
     two = commands.add_parser("snapshot", help="a recording of a GPU's memory", **kind)
     two.add_argument("file", help="what torch.cuda.memory._dump_snapshot wrote")
     three = commands.add_parser("compare", help="two recordings: what grew", **kind)

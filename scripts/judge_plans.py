@@ -1,10 +1,11 @@
-"""Hold the plans for random jobs against traces: a model, a batch and a card of a drawn size.
+"""Hold the plans for random jobs against traces: a model, a window, cards of a drawn size and number.
 
     python scripts/judge_plans.py [number of jobs [seed]]
 
-Without a seed a new one is drawn, and the file names it: chapters/recordings/plans_judged_cpu.json. A job is right
-if the plan that is named fits by its trace, and none of those that are preferred to it and that were refused does:
-of these the nearest few that plain torch runs are traced.
+Without a seed a new one is drawn, and the file names it: chapters/recordings/plans_judged_cpu.json. What it holds of
+the same seed is kept, so a run that was stopped goes on. Of each job the plans that say most are traced: the first
+choice, the nearest to the edge of the card on either side, and one of each side drawn. A job is right if every plan
+said to fit fits by its trace alone, and none said not to fit does.
 """
 
 import json
@@ -12,36 +13,36 @@ import platform
 import random
 import secrets
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
+from itertools import groupby
 from pathlib import Path
 
 import torch
 
 from memkit.fitting.plans import PlansFound, TrainingPlan, find_plans, traced
-from memkit.hardware.cards import CARDS
+from memkit.hardware.cards import CARDS, Card
 from memkit.setup.models import gpt2_config, llama_config
 from memkit.units import GIB, MIB
 
 FILE = Path(__file__).parent.parent / "chapters" / "recordings" / "plans_judged_cpu.json"
-CARD, NUM_REFUSED = CARDS["A100 SXM 40 GB"], 2
+CARD, NUM_NEAR = CARDS["A100 SXM 40 GB"], 1
+CARDS_IN_A_JOB = (1, 1, 1, 2, 4)
 
 
 def random_job(chance: random.Random) -> dict:
-    """A model, a window and a card, which holds between the least and the most that a plan takes."""
-    job = {
-        "family": chance.choice(("GPT-2", "Llama")), "num_layers": chance.randint(2, 6),
+    """A model, a window and a number of cards; ``share`` is where the card lies between the least and the most."""
+    return {
+        "family": chance.choice(("GPT-2", "Llama")), "num_layers": chance.randint(1, 4),
         "num_heads": 4 * chance.randint(2, 8), "vocab_size": chance.choice((8192, 32000, 50257)),
         "seq_len": 128 * chance.randint(2, 8), "num_sequences": 2 ** chance.randint(0, 3),
+        "num_cards": chance.choice(CARDS_IN_A_JOB), "share": round(chance.uniform(-0.05, 1.0), 4),
     }  # fmt: skip
-    plans = found_for(job | {"card_bytes": CARD.memory_bytes}).plans
-    peaks = sorted(plan.peak_bytes for plan in plans)
-    wanted = peaks[0] + chance.uniform(-0.05, 1.0) * (peaks[-1] - peaks[0])
-    return job | {"card_bytes": int(wanted * 1.01 + GIB // 2) // MIB * MIB}
 
 
 def found_for(job: dict) -> PlansFound:
-    """The plans of a job."""
+    """The plans of a job, on a card that holds between the least and the most that they take."""
     sizes = {"num_layers": job["num_layers"], "num_heads": job["num_heads"], "hidden_size": 64 * job["num_heads"]}
     if job["family"] == "GPT-2":
         model = replace(gpt2_config("random", **sizes), vocab_size=job["vocab_size"])
@@ -50,56 +51,87 @@ def found_for(job: dict) -> PlansFound:
             "random", **sizes, num_kv_heads=job["num_heads"] // 4, intermediate_size=176 * job["num_heads"],
             vocab_size=job["vocab_size"], max_seq_len=4096,
         )  # fmt: skip
-    card = replace(CARD, memory_report=f"{job['card_bytes']} bytes")
-    return find_plans(model, card, tokens_per_step=job["seq_len"] * job["num_sequences"], seq_len=job["seq_len"])
+    tokens = job["seq_len"] * job["num_sequences"] * job["num_cards"]
+    plans = find_plans(model, CARD, tokens_per_step=tokens, seq_len=job["seq_len"], num_cards=job["num_cards"]).plans
+    peaks = [plan.peak_bytes for plan in plans]
+    wanted = min(peaks) + job["share"] * (max(peaks) - min(peaks))
+    card = card_of(int(wanted * 1.01 + GIB // 2) // MIB * MIB)
+    return PlansFound(plans=tuple(replace(plan, card=card) for plan in plans))
 
 
-def judged(job: dict) -> dict:
-    """The job with the plan named, its peaks, and the refused plans that would have fitted by their trace."""
+def card_of(size: int) -> Card:
+    """An A100 of so many bytes."""
+    return replace(CARD, memory_report=f"{size} bytes")
+
+
+def worth_tracing(found: PlansFound, chance: random.Random) -> dict[str, list[TrainingPlan]]:
+    """By what is said of them: the first choice, the nearest to the edge, and one drawn of the others."""
+    sides = {}
+    for said, plans in (("fits", found.fitting), ("does not fit", found.missed)):
+        torch_has = [plan for plan in plans if not plan.setup.optimizer.is_on_host]
+        edge = sorted(torch_has, key=lambda plan: abs(plan.fit.expected_bytes))[:NUM_NEAR]
+        first = torch_has[:1] if said == "fits" else []
+        others = [plan for plan in torch_has if plan not in (*edge, *first)]
+        drawn = [chance.choice(others)] if others else []
+        sides[said] = list({plan.name: plan for plan in (*first, *edge, *drawn)}.values())
+    return sides
+
+
+def judged(job: dict, chance: random.Random) -> dict:
+    """The job with each traced plan: its name, what was said, the bytes by formula and by trace."""
     found = found_for(job)
-    chosen = found.chosen
-    order = lambda plan: (plan.sacrifice, plan.seconds, plan.peak_bytes)
-    preferred = [plan for plan in found.missed if chosen is None or order(plan) < order(chosen)]
-    refused = [plan for plan in preferred if not plan.setup.optimizer.is_on_host][:NUM_REFUSED]
-    return job | {
-        "chosen": chosen and chosen.name, "formula_bytes": chosen and chosen.peak_bytes,
-        "traced_bytes": chosen and chosen.traced_bytes, "fits": chosen is None or chosen.fits,
-        "wrongly_refused": [plan.name for plan in map(traced, refused) if fits_by_trace(plan)],
-    }  # fmt: skip
+    rows = []
+    for said, plans in worth_tracing(found, chance).items():
+        rows += [[plan.name, said, plan.peak_bytes, traced(plan).traced_bytes] for plan in plans]
+    card_bytes = found.plans[0].card.memory_bytes
+    counts = {"plans": len(found.plans), "fitting": len(found.fitting), "card_bytes": card_bytes}
+    return job | counts | {"traced": rows, "wrong": wrong_of(found.plans[0], rows)}
 
 
-def fits_by_trace(plan: TrainingPlan) -> bool:
-    """Whether it fits by the trace alone."""
-    return replace(plan, peak_bytes=plan.traced_bytes).fits
-
-
-def is_right(job: dict) -> bool:
-    """What is named fits, and nothing better was refused."""
-    return job["fits"] and not job["wrongly_refused"]
+def wrong_of(plan: TrainingPlan, rows: Sequence) -> list[str]:
+    """Names of the plans of which the trace says otherwise; one that is offloaded may be too large to trace."""
+    fits = lambda size: replace(plan, peak_bytes=size).fits
+    return [name for name, said, _, size in rows if size is not None and fits(size) != (said == "fits")]
 
 
 def main(num_jobs: int = 500, seed: int | None = None) -> None:
     torch.set_num_threads(1)
     seed = secrets.randbelow(10**9) if seed is None else seed
-    chance, jobs = random.Random(seed), []
-    for number in range(num_jobs):
-        jobs.append(judged(random_job(chance)))
-        print(number, jobs[-1]["chosen"], "right" if is_right(jobs[-1]) else f"WRONG {jobs[-1]}", flush=True)
-        if number % 20 == 19 or number == num_jobs - 1:
+    jobs = recorded(seed)[:num_jobs]
+    for number in range(len(jobs), num_jobs):
+        chance = random.Random(f"{seed} {number}")
+        jobs.append(judged(random_job(chance), chance))
+        print(number, "right" if not jobs[-1]["wrong"] else f"WRONG {jobs[-1]}", flush=True)
+        if number % 5 == 4 or number == num_jobs - 1:
             write(jobs, seed)
 
 
-def write(jobs: list[dict], seed: int) -> None:
-    """The recording of the jobs so far."""
-    ratios = [job["formula_bytes"] / job["traced_bytes"] for job in jobs if job["traced_bytes"]]
-    about = {
+def recorded(seed: int) -> list[dict]:
+    """The jobs of this seed that the file holds."""
+    data = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {"about": {"seed": None}}
+    return data["jobs"] if data["about"]["seed"] == seed else []
+
+
+def about(jobs: Sequence[dict], seed: int) -> dict:
+    """What the jobs come to."""
+    rows = [row for job in jobs for row in job["traced"]]
+    ratios = [formula / by_trace for _, _, formula, by_trace in rows if by_trace]
+    said = {words: len(list(found)) for words, found in groupby(sorted(row[1] for row in rows))}
+    return {
         "what": "plans against traces", "seed": seed, "command": f"python scripts/judge_plans.py {len(jobs)} {seed}",
         "torch": torch.__version__, "machine": platform.machine(), "date": date.today().isoformat(),
-        "right": sum(map(is_right, jobs)), "jobs": len(jobs), "traced": len(ratios),
+        "jobs": len(jobs), "right": sum(not job["wrong"] for job in jobs), "traced": len(ratios), "said": said,
         "ratio_least": min(ratios), "ratio_most": max(ratios),
     }  # fmt: skip
-    lines = ",\n".join(json.dumps(job) for job in jobs)
-    FILE.write_text(f'{{"about": {json.dumps(about)},\n"jobs": [\n{lines}\n]}}\n', encoding="utf-8")
+
+
+def write(jobs: Sequence[dict], seed: int) -> None:
+    """The recording of the jobs so far."""
+    lines = ",\n".join(json.dumps(job, ensure_ascii=False) for job in jobs)
+    text = f'{{"about": {json.dumps(about(jobs, seed))},\n"jobs": [\n{lines}\n]}}\n'
+    aside = FILE.with_suffix(".part")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(FILE)
 
 
 if __name__ == "__main__":

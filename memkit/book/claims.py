@@ -51,7 +51,7 @@ CHAPTERS = {
     "07_measuring_and_oom": ("I",),
     "08_smaller_states": ("K", "C348-C366", "M"),
     "09_many_gpus": ("J",),
-    "10_make_it_fit": ("C392-C396", "C414-C418"),
+    "10_make_it_fit": ("O", "P"),
     "11_cards_and_inference": ("C", "C343-C347"),
 }
 """The groups (or ranges of ids) that a chapter settles."""

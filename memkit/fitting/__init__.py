@@ -13,6 +13,7 @@ Reading order:
 - ``planner``: the cheapest recomputation that fits, traced before it is shown
 - ``batch_plan``: from a global batch in tokens to micro-batches, steps and ranks
 - ``plans``: every plan that fits a job, what it costs and gives up, and the one to take
+- ``launch_config``: a plan as Accelerate's configuration, and what each key is worth
 - ``plan_code``: a plan in plain PyTorch, for Hugging Face's trainer, for DeepSpeed
 - ``program_report``: a program nobody has run: its peak, its lines, its cards, and changes traced a second time
 """
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.fitting.diagnosis import diagnose_memory
     from memkit.fitting.edits import growing_lines
     from memkit.fitting.growth import TwoRuns, compare_runs
+    from memkit.fitting.launch_config import accelerate_config, accelerate_yaml
     from memkit.fitting.plan_code import (
         code_of,
         deepspeed_config,

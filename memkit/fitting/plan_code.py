@@ -1,4 +1,4 @@
-"""A plan as code: in plain PyTorch, as arguments of Hugging Face's trainer, as a configuration of DeepSpeed.
+"""A plan as code: in plain PyTorch, as arguments of Hugging Face's trainer, as DeepSpeed's or Accelerate's file.
 
 Each is text that runs as it is: the plain loop on a ``model`` whose blocks are ``model.blocks`` and a source
 ``batches`` of (inputs, targets); the trainer's with today's names. What a library has no key for is said in a comment.
@@ -6,6 +6,7 @@ Each is text that runs as it is: the plain loop on a ``model`` whose blocks are 
 
 import json
 
+from memkit.fitting.launch_config import accelerate_yaml, casts_to_bf16
 from memkit.fitting.plans import TrainingPlan
 from memkit.setup.strategies import FULL, NONE
 from memkit.units import as_one_of
@@ -29,7 +30,8 @@ def plain_code(plan: TrainingPlan, lr: float = 3e-4) -> str:
         forward = [f"    with {where}:", f"        loss = {loss}"]
     batch = f"micro-batches of {setup.micro_batch_size} × {setup.seq_len}"
     return "\n".join([
-        *lines, *adapter_lines(plan), *made, "", "def step():", f"    for _ in range({steps}):  # {batch}",
+        *lines, *adapter_lines(plan), *spread_lines(plan), *made, "", "def step():",
+        f"    for _ in range({steps}):  # {batch}",
         "        inputs, targets = next(batches)",
         *(f"    {line}" for line in forward), "        loss.backward()",
         *([] if setup.optimizer.frees_gradients else ["    optimizer.step()", "    optimizer.zero_grad()"]),
@@ -41,6 +43,9 @@ def optimizer_lines(plan: TrainingPlan, lr: float) -> tuple[list[str], list[str]
     """What is imported for the optimizer, and how it is made."""
     optimizer = plan.setup.optimizer
     trained = "[p for p in model.parameters() if p.requires_grad]" if plan.setup.adapter else "model.parameters()"
+    if plan.layout and plan.layout.stage == 1:
+        made = f"optimizer = ZeroRedundancyOptimizer({trained}, torch.optim.AdamW, lr={lr}, fused=True)"
+        return ["from torch.distributed.optim import ZeroRedundancyOptimizer"], [made]
     if optimizer.name == "torchao 8-bit AdamW":
         return ["from torchao.optim import AdamW8bit"], [f"optimizer = AdamW8bit({trained}, lr={lr})"]
     if optimizer.is_on_host:
@@ -53,6 +58,29 @@ def optimizer_lines(plan: TrainingPlan, lr: float) -> tuple[list[str], list[str]
             "for p in optimizers:", "    p.register_post_accumulate_grad_hook(step_and_free)",
         ]  # fmt: skip
     return [], [f"optimizer = torch.optim.AdamW({trained}, lr={lr}, fused=True)"]
+
+
+def spread_lines(plan: TrainingPlan) -> list[str]:
+    """The model over the ranks: DDP, or each block a group of ``fully_shard``."""
+    layout = plan.layout
+    if layout is None:
+        return []
+    head = [f"# torchrun --nproc-per-node {layout.world_size}, after torch.distributed.init_process_group()"]
+    if not layout.is_fully_sharded:
+        return [*head, "from torch.nn.parallel import DistributedDataParallel", "",
+                "model = DistributedDataParallel(model)"]  # fmt: skip
+    names, choices = ["fully_shard"], [f"reshard_after_forward={layout.stage == 3}"]
+    if layout.param_dtype:
+        names.append("MixedPrecisionPolicy")
+        choices.append(f"mp_policy=MixedPrecisionPolicy(param_dtype=torch.{layout.param_dtype})")
+    if layout.offloads:
+        names.append("CPUOffloadPolicy")
+        choices.append("offload_policy=CPUOffloadPolicy()")
+    return [
+        *head, f"from torch.distributed.fsdp import {', '.join(sorted(names))}", "",
+        f"choices = dict({', '.join(choices)})", "for block in model.blocks:", "    fully_shard(block, **choices)",
+        "fully_shard(model, **choices)",
+    ]  # fmt: skip
 
 
 def adapter_lines(plan: TrainingPlan) -> list[str]:
@@ -98,8 +126,10 @@ def trainer_code(plan: TrainingPlan, name: str = "MODEL") -> str:
     strategy, notes = plan.setup.recomputation, []
     if plan.setup.optimizer.place != "after backward":
         notes += [f"# an optimizer {plan.setup.optimizer.place} has no argument"]
+    if plan.layout:
+        notes += ["# start it by: accelerate launch --config_file accelerate.yaml train.py"]
     if strategy not in (NONE, FULL):
-        notes += [f"# gradient_checkpointing runs whole blocks again; {strategy.name!r} has no argument"]
+        notes += [f"# activation_checkpointing runs whole blocks again; {strategy.name!r} has no argument"]
     return "\n".join([
         "import torch", "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "from trl import SFTConfig, SFTTrainer", "",
@@ -112,16 +142,21 @@ def trainer_code(plan: TrainingPlan, name: str = "MODEL") -> str:
 
 
 def trainer_arguments(plan: TrainingPlan) -> dict:
-    """Arguments of ``SFTConfig``; but for ``max_length`` they are ``TrainingArguments``' too."""
+    """Arguments of ``SFTConfig``; but for ``max_length`` and ``packing`` they are ``TrainingArguments``' too.
+
+    FSDP recomputes by a key of Accelerate's file, and the trainer refuses its own beside it.
+    """
     setup = plan.setup
+    in_file = plan.layout is not None and plan.layout.is_fully_sharded
     found = {
         "output_dir": "out", "per_device_train_batch_size": setup.micro_batch_size,
         "gradient_accumulation_steps": setup.grad_accum_steps, "max_length": setup.seq_len, "packing": True,
-        "bf16": setup.precision.uses_autocast, "optim": OPTIM[setup.optimizer.name],
-        "gradient_checkpointing": setup.recomputation != NONE, "learning_rate": 3e-4, "warmup_steps": 100,
+        "bf16": casts_to_bf16(plan), "optim": OPTIM[setup.optimizer.name],
+        "activation_checkpointing": setup.recomputation != NONE and not in_file,
+        "learning_rate": 3e-4, "warmup_steps": 100,
     }  # fmt: skip
-    if found["gradient_checkpointing"]:
-        found["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    if found["activation_checkpointing"]:
+        found["activation_checkpointing_kwargs"] = {"use_reentrant": False}
     return found
 
 
@@ -144,9 +179,12 @@ def code_of(plan: TrainingPlan, kind: str = "plain") -> str:
     Raises: ValueError: no such kind.
     """
     as_one_of("kind", kind, KINDS)
+    if kind == "accelerate":
+        return accelerate_yaml(plan)
     if kind == "deepspeed":
-        return json.dumps(deepspeed_config(plan), indent=2)
+        stage, offloads = (plan.layout.stage, plan.layout.offloads) if plan.layout else (0, False)
+        return json.dumps(deepspeed_config(plan, stage, offloads), indent=2)
     return plain_code(plan) if kind == "plain" else trainer_code(plan)
 
 
-KINDS = ("plain", "trainer", "deepspeed")
+KINDS = ("plain", "trainer", "deepspeed", "accelerate")

@@ -15,6 +15,7 @@ from itertools import product
 from memkit.fitting.batch_plan import least_seconds, peak_of
 from memkit.fitting.room import Fit, fit_on
 from memkit.formats.dtypes import dtype_bits
+from memkit.formula.estimate import estimate_memory
 from memkit.formula.offload import link_bytes
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import Card
@@ -27,6 +28,7 @@ from memkit.setup.strategies import FULL, NONE, SAVE_ATTENTION
 from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
 from memkit.sharding.step import estimate_sharded
 from memkit.sharding.traffic import step_traffic
+from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, as_kind, as_whole_number, format_bytes
 
 SMALL_STATES, ROUNDED = "states in 8 bits", "updates rounded to bf16"
@@ -210,6 +212,13 @@ def plan_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> T
     return TrainingPlan(setup=setup, card=card, layout=layout, peak_bytes=peak.total_bytes, seconds=seconds)
 
 
+def step_of(plan: TrainingPlan) -> MemoryTimeline:
+    """The plan's second step by formula; on several cards one rank's."""
+    setup = as_high(plan.setup)
+    whole = estimate_memory(setup) if plan.layout is None else estimate_sharded(setup, plan.layout)
+    return whole.for_step(2)
+
+
 def as_high(setup: TrainingSetup) -> TrainingSetup:
     """The setup with two micro-batches at most: a third is as high as the second."""
     return replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))
@@ -223,7 +232,7 @@ def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -
     there are none, and what goes to the host and back.
     """
     computed = setup if layout is None or not layout.param_dtype else replace(setup, precision=PURE_BF16)
-    passes = 3 * (1 + step_flops(computed).overhead) - (setup.adapter is not None)
+    passes = 3 * (1 + again_of(replace(computed, grad_accum_steps=1, optimizer=ADAMW))) - (setup.adapter is not None)
     seconds = least_seconds(computed, card) * passes / 3
     num_parameters, weight_bits = count_parameters(setup.model), dtype_bits(setup.precision.weight_dtype)
     if setup.adapter and setup.adapter.base == "nf4":
@@ -239,18 +248,37 @@ def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -
     return seconds
 
 
+@lru_cache(maxsize=1024)
+def again_of(setup: TrainingSetup) -> float:
+    """What is run again, as a share of the passes' FLOPs: the same for every optimizer and number of micro-batches."""
+    return step_flops(setup).overhead
+
+
 def traced(plan: TrainingPlan) -> TrainingPlan:
     """The plan with its traced peak; unchanged where plain torch has no such step. Loads torch."""
     return replace(plan, traced_bytes=traced_bytes(as_high(plan.setup), plan.layout))
 
 
+def largest_shard_bytes(setup: TrainingSetup, layout: Layout) -> int:
+    """A rank's share of the longest weight, the embedding or one of an MLP's."""
+    model = setup.model
+    rows = max(model.vocab_size, model.intermediate_size)
+    return -(-rows // layout.dp_size) * model.hidden_size * dtype_bits(setup.precision.weight_dtype) // 8
+
+
 @lru_cache(maxsize=64)
 def traced_bytes(setup: TrainingSetup, layout: Layout | None) -> int | None:
-    """The highest bytes of a traced second step on one rank, or ``None`` where torch has no such step."""
+    """The highest bytes of a traced second step on one rank; ``None``: torch has no such step, or no room on the host.
+
+    What FSDP offloads stands on the host of a trace as real tensors.
+    """
     from memkit.program.sharded import one_rank_of, sharded_build
     from memkit.program.transformer import training_build
     from memkit.tracing.trace import trace_memory
+    from memkit.tracing.without_values import MAX_STAND_IN_BYTES
 
+    if layout and layout.offloads and largest_shard_bytes(setup, layout) > MAX_STAND_IN_BYTES:
+        return None
     try:
         if layout is None:
             return trace_memory(training_build(setup)).for_step(2).peak_bytes

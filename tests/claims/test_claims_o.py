@@ -6,11 +6,12 @@ import torch
 
 from memkit.book.claims import rounds_to
 from memkit.fitting.plans import TrainingPlan, plan_of
+from memkit.fitting.room import planned_room
 from memkit.hardware.cards import CARDS
 from memkit.program.transformer import Transformer
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.layouts import Layout
-from memkit.setup.models import LLAMA_2_7B, LLAMA_2_13B, LLAMA_2_70B, ModelConfig
+from memkit.setup.models import LLAMA_2_7B, LLAMA_2_13B, LLAMA_2_70B, LLAMA_32_1B, ModelConfig, llama_config
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB
@@ -31,6 +32,34 @@ def parameters_of(model: ModelConfig) -> int:
     """Parameters of the module, counted by torch."""
     module = Transformer(TrainingSetup(model=model), device="meta")
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def room_of(figures) -> int:
+    """What a plan may use of a card of so many GB."""
+    return planned_room(figures["card_gb"] * 10**9)
+
+
+def test_C390(figures):
+    choices = {"adapter": replace(LORA, rank=figures["rank"]), "seq_len": figures["tokens"]}
+    plans = [planned(LLAMA_32_1B, A100_40, **choices, recomputation=way) for way in ("none", "full")]
+    assert (figures["rank"], figures["tokens"], figures["card_gb"]) == (8, 2048, 8)
+    assert parameters_of(LLAMA_32_1B) == figures["parameters"]
+    kept, again = (plan.peak_bytes / GIB for plan in plans)
+    assert rounds_to(kept, figures["kept"]) and rounds_to(again, figures["again"])
+    assert rounds_to(room_of(figures) / GIB, figures["room"])
+    figures.settle(kept=plans[0].peak_bytes < room_of(figures), again=plans[1].peak_bytes < room_of(figures))
+
+
+def test_C391(figures):
+    model = llama_config("Llama-3.2-3B", 28, 3072, 24, 8, 8192, 128256, 131072, ties_embeddings=True)
+    choices = {"adapter": replace(LORA, rank=figures["rank"]), "seq_len": figures["tokens"]}
+    plans = [planned(model, A100_40, **choices, recomputation=way) for way in ("none", "full")]
+    assert (figures["rank"], figures["tokens"], figures["card_gb"]) == (16, 2048, 16)
+    assert parameters_of(model) == figures["parameters"]
+    kept, again = (plan.peak_bytes / GIB for plan in plans)
+    assert rounds_to(kept, figures["kept"]) and rounds_to(again, figures["again"])
+    assert rounds_to(room_of(figures) / GIB, figures["room"])
+    figures.settle(kept=plans[0].peak_bytes < room_of(figures), again=plans[1].peak_bytes < room_of(figures))
 
 
 def test_C392(figures):

@@ -7,10 +7,13 @@ import pytest
 import torch
 from card_recordings import recording
 
+from memkit import OptimizerConfig, TrainingSetup, models
 from memkit.__main__ import bytes_in, main
 from memkit.allocator.snapshot_replay import replay_trace
 from memkit.allocator.snapshot_writer import predicted_snapshot, write_snapshot
 from memkit.program.changed import PROGRAM_CHANGES, changed_build
+from memkit.program.sharded import one_rank_of, sharded_build
+from memkit.setup.layouts import Layout
 from memkit.tracing.trace import trace_memory
 from memkit.units import GIB
 
@@ -186,6 +189,39 @@ def test_help_names_every_exit_code(capsys):
 
 def test_sizes():
     assert (bytes_in("22GiB"), bytes_in("24 GB"), bytes_in("512")) == (22 * GIB, 24 * 10**9, 512)
+
+
+FIT = ["fit", "Llama-2-7B", "--card", "RTX 4090", "--tokens", "16384", "--seq-len", "2048"]
+
+
+def test_a_fit_over_cards(capsys, tmp_path):
+    """One card trains adapters; eight train all, at the bytes that the sharded step has on a rank."""
+    one, eight = (json.loads(_json_of([*FIT, *cards], capsys)) for cards in ([], ["--cards", "8"]))
+    assert one["chosen"]["gives_up"] and not eight["chosen"]["gives_up"]
+    assert (one["num_cards"], one["chosen"]["layout"]) == (1, None)
+    assert (eight["num_cards"], eight["chosen"]["layout"]) == (8, "ZeRO-3 on 8")
+    setup = TrainingSetup(model=models.LLAMA_2_7B, seq_len=2048, optimizer=OptimizerConfig(implementation="fused"))
+    layout = Layout(stage=3, dp_size=8, param_dtype="bfloat16")
+    with one_rank_of(8):
+        rank = trace_memory(sharded_build(setup, layout)).for_step(2).peak_bytes
+    assert eight["chosen"]["traced_bytes"] == rank == pytest.approx(eight["chosen"]["peak_bytes"], rel=0.01)
+    page = tmp_path / "page.html"
+    assert main([*FIT, "--cards", "8", "--code", "accelerate", "--fail-above", "20GiB", "--html", str(page)]) == 1
+    assert "fsdp_version: 2" in capsys.readouterr().out and "<img alt=" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("more, words", [
+    (["--cards", "0"], "num_cards=0 is below 1"), (["--cards", "3"], "16384 is no whole number of 2048 × 3"),
+    (["--card", "RTX 9"], "card='RTX 9' is not one of"), (["--code", "jax"], "kind='jax' is not one of plain"),
+])  # fmt: skip
+def test_a_wrong_fit_is_refused(more, words, capsys):
+    assert main([*FIT, *more]) == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_where_nothing_fits_the_exit_code_says_so(capsys):
+    assert main([*FIT[:1], "Llama-2-70B", *FIT[2:4], "--tokens", "2048", "--seq-len", "2048"]) == 1
+    assert "Nothing fits." in capsys.readouterr().out
 
 
 def test_a_recorded_run(tmp_path, capsys):

@@ -1,0 +1,418 @@
+"""Proofs of group O, cheat sheets: each line held against a traced step of a small model, torch's own counters, tables.
+
+The step is PyTorch's, run on shapes by ``trace_memory``; a rule that a sheet prints for every job must hold for it.
+"""
+
+import inspect
+from dataclasses import replace
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from claims.test_claims_g import SETUP as MEASURED
+from claims.test_claims_g import measured_peak, weights_of
+from claims.test_claims_k import PUBLISHED
+from claims.test_claims_m import SEVEN, bytes_each
+from claims.test_claims_n import per_score, saved_by_sdpa
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from memkit.allocator.caching import CachingAllocator
+from memkit.book.claims import rounds_to
+from memkit.fitting.plans import plan_of
+from memkit.formula.estimate import estimate_memory
+from memkit.formula.korthikanti import MODEL_175B, layer_bytes, model_flops, recomputed_flops
+from memkit.hardware.cards import CARDS
+from memkit.measuring.saved_tensors import saved_bytes
+from memkit.program.sharded import one_rank_of, sharded_build
+from memkit.program.transformer import Transformer, training_build
+from memkit.recomputation.costs import step_flops
+from memkit.setup.adapters import AdapterConfig
+from memkit.setup.layouts import Layout
+from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_2_70B, TINY_LLAMA, ModelConfig, gpt2_config
+from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup.strategies import every
+from memkit.setup.training import TrainingSetup
+from memkit.sharding.traffic import step_traffic
+from memkit.timeline import MemoryTimeline
+from memkit.tracing.trace import trace_memory
+from memkit.units import GIB, MIB
+
+SMALL = TrainingSetup(
+    model=replace(gpt2_config("small", num_layers=4, num_heads=4, hidden_size=256), vocab_size=512),
+    seq_len=256, micro_batch_size=8, dropout=0.1, optimizer=OptimizerConfig(implementation="fused"),
+)  # fmt: skip
+BILLION = 10**9
+PAPER_VOLUMES = {0: 2, 2: 2, 3: 3}
+"""Models sent a step and rank under plain data parallelism, ZeRO-2 and ZeRO-3: Rajbhandari et al. 2020, section 7."""
+
+
+@cache
+def step(**changes) -> MemoryTimeline:
+    """The traced second step of the small model, or of one with changes."""
+    return trace_memory(training_build(replace(SMALL, **changes))).for_step(2)
+
+
+def peak(**changes) -> int:
+    return step(**changes).peak_bytes
+
+
+def kept(**changes) -> int:
+    """Bytes of activations when the forward ends."""
+    return step(**changes).at("forward", step=2).parts["activations"]
+
+
+def gradients() -> int:
+    return step().at("backward", step=2).parts["gradients"]
+
+
+def less(after: int, before: int) -> float:
+    """How much less, in percent."""
+    return 100 * (1 - after / before)
+
+
+@cache
+def flops(model: ModelConfig, **changes) -> int:
+    """FLOPs of a forward and backward as torch counts them on its meta device, without dropout."""
+    setup = replace(SMALL, model=model, dropout=0.0, attention="stored", precision=PURE_BF16, **changes)
+    module = Transformer(setup, device="meta")
+    tokens = torch.zeros(1, setup.seq_len, dtype=torch.long, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        module(tokens, tokens).backward()
+    return counter.get_total_flops()
+
+
+@cache
+def again_on(model: ModelConfig, seq_len: int = 1024) -> float:
+    """What full recomputation adds to the FLOPs, in percent; on a small model torch counts as many."""
+    setup = replace(SMALL, dropout=0.0, recomputation="full", attention="stored", precision=PURE_BF16)
+    counted = flops(SMALL.model, recomputation="full") / flops(SMALL.model) - 1
+    assert is_about(counted, step_flops(setup).overhead, 0.02)
+    return 100 * step_flops(replace(setup, model=model, seq_len=seq_len)).overhead
+
+
+def is_about(value: float, printed: float, share: float = 0.1) -> bool:
+    """Whether a printed round figure is near enough."""
+    return abs(value - printed) <= share * printed
+
+
+def as_printed(figures, **numbers) -> None:
+    """What a sheet prints, and the setup that the answer names."""
+    assert {name: figures[name] for name in numbers} == numbers
+
+
+def test_C378(figures):
+    found = {p.name: less(kept(precision=p), kept()) for p in (AUTOCAST_BF16, PURE_BF16)}
+    assert rounds_to(found["autocast bf16"], figures["autocast"]) and rounds_to(found["pure bf16"], figures["pure"])
+    rates = CARDS["H100 SXM"].peak_tflops
+    assert rounds_to(rates["bfloat16"] / rates["tf32"], figures["tf32"])
+    assert rounds_to(rates["bfloat16"] / rates["float32"], figures["fp32"])
+    figures.settle(
+        pure=is_about(found["pure bf16"], 50) and is_about(rates["bfloat16"] / rates["tf32"], 2),
+        autocast=is_about(found["autocast bf16"], 50),
+    )
+
+
+def bytes_of(*tensors: torch.Tensor) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+@cache
+def parameter_bytes(weight: torch.dtype, master: bool, dtype: torch.dtype = torch.float32, count: int = 4096) -> float:
+    """Bytes a parameter after a real step: weight, its gradient, AdamW's pair, and the FP32 copy that is stepped."""
+    parameter = nn.Parameter(torch.zeros(count, dtype=weight))
+    parameter.grad = torch.ones_like(parameter)
+    stepped = nn.Parameter(parameter.detach().to(dtype)) if master else parameter
+    optimizer = torch.optim.AdamW([stepped])
+    stepped.grad = parameter.grad.to(stepped.dtype)
+    optimizer.step()
+    states = [s for s in optimizer.state[stepped].values() if s.numel() == count]
+    copies = (stepped,) if master else ()
+    return bytes_of(parameter, parameter.grad, *copies, *states) / count
+
+
+def test_C379(figures):
+    with_copy, wide = parameter_bytes(torch.bfloat16, True), parameter_bytes(torch.float32, False)
+    assert (with_copy, wide) == (figures["with_copy"], figures["wide"])
+    assert parameter_bytes(torch.bfloat16, False) == figures["pure"]
+    no_copy = with_copy - torch.float32.itemsize
+    assert no_copy == figures["no_copy"] and figures["printed"] == torch.float32.itemsize
+    figures.settle(
+        beside_fp32_states_alone=with_copy - no_copy == figures["printed"], beside_fp32=with_copy > wide
+    )
+
+
+def test_C380(figures):
+    """The first three figures are the paper's own model; what runs again is counted by torch, too, on the small one."""
+    as_printed(figures, part=70, extra=2.7, most=90, low=30, high=40)
+    stored = less(layer_bytes(MODEL_175B, recomputation="selective"), layer_bytes(MODEL_175B))
+    flash = less(kept(recomputation="selective"), kept())
+    assert rounds_to(stored, figures["stored"]) and rounds_to(flash, figures["flash"])
+    assert rounds_to(less(kept(recomputation="full"), kept()), figures["full"])
+    core = 100 * recomputed_flops(MODEL_175B) / model_flops(MODEL_175B)
+    assert rounds_to(core, figures["core"]) and rounds_to(again_on(GPT2_LARGE), figures["large"])
+    figures.settle(stored=is_about(stored, figures["part"], 0.05), flash=is_about(flash, figures["part"], 0.05))
+
+
+def test_C381(figures):
+    one, two, eight = (peak(micro_batch_size=1, grad_accum_steps=n) for n in (1, 2, figures["steps"]))
+    assert figures["steps"] == 8 and rounds_to((two - one) / gradients(), figures["gradients"])
+    figures.settle(beside_two=eight == two, beside_one=eight == one)
+
+
+def test_C383(figures):
+    """By the data sheet: n tokens are 2 n FLOPs a weight, and the weight's 2 bytes are read once."""
+    card = CARDS["A100 SXM 80 GB"]
+    busy = lambda tokens: min(1.0, tokens * card.memory_bandwidth / (card.peak_tflops["bfloat16"] * 10**12))
+    assert rounds_to(1 / busy(1), figures["tokens"])
+    figures.settle(below=busy(64) > busy(32), above=busy(4096) == busy(2048) == 1)
+
+
+def test_C384(figures):
+    found = {p.name: less(kept(precision=p), kept()) for p in (AUTOCAST_BF16, PURE_BF16)}
+    assert rounds_to(found["autocast bf16"], figures["autocast"]) and rounds_to(found["pure bf16"], figures["pure"])
+    figures.settle(pure=is_about(found["pure bf16"], 50), autocast=is_about(found["autocast bf16"], 50))
+
+
+def test_C385(figures):
+    every_block, second = (less(kept(recomputation=way), kept()) for way in ("full", every(2)))
+    assert rounds_to(every_block, figures["every_block"]) and rounds_to(second, figures["second"])
+    assert rounds_to(again_on(GPT2_LARGE), figures["flops"])
+    half = again_on(GPT2_LARGE) / 2
+    assert rounds_to(half, figures["half"]) and figures["printed"] == 33
+    figures.settle(
+        every_block=is_about(every_block, 50), every_second_block=is_about(second, 50) and is_about(half, 33)
+    )
+
+
+def test_C386(figures):
+    whole, pieces = peak(), peak(micro_batch_size=1, grad_accum_steps=8)
+    assert rounds_to(whole / MIB, figures["whole"]) and rounds_to(pieces / MIB, figures["pieces"])
+    more = peak(micro_batch_size=4, grad_accum_steps=2) - peak(micro_batch_size=4)
+    assert rounds_to(more / MIB, figures["more"]) and figures["sequences"] == SMALL.micro_batch_size
+    figures.settle(same_window=pieces >= whole)
+
+
+def test_C387(figures):
+    is_default = inspect.signature(torch.optim.Optimizer.zero_grad).parameters["set_to_none"].default
+    model = nn.Linear(2, 2)
+    model(torch.ones(2)).sum().backward()
+    torch.optim.AdamW(model.parameters()).zero_grad()
+    assert is_default == figures["is_default"]
+    figures.settle(once=True, beside_the_default=any(p.grad is not None for p in model.parameters()))
+
+
+def test_C388(figures):
+    """What stands on one of four traced ranks after a step, beside what one card has."""
+    setup, found = TrainingSetup(model=replace(TINY_LLAMA, num_layers=2), seq_len=64), {}
+    for stage in (0, 1, 3):
+        with one_rank_of(figures["ranks"]):
+            built = sharded_build(setup, Layout(stage=stage, dp_size=figures["ranks"]))
+            found[stage] = trace_memory(built).at("optimizer", step=2).parts
+    share = lambda stage, part: found[stage][part] / found[0][part]
+    assert figures["ranks"] == 4 and all(is_about(share(stage, "optimizer_states"), 1 / 4) for stage in (1, 3))
+    figures.settle(zero_1=share(1, "weights") == 1, fully_shard=share(3, "weights") == 1)
+
+
+def test_C397(figures):
+    ampere = [card for card in CARDS.values() if card.vendor == "NVIDIA" and card.compute_capability >= (8, 0)]
+    older = [card for card in CARDS.values() if card.vendor == "NVIDIA" and card.compute_capability < (8, 0)]
+    assert {"bfloat16" in card.peak_tflops for card in older} == {False}
+    largest = {dtype: torch.finfo(dtype).max for dtype in (torch.float16, torch.bfloat16, torch.float32)}
+    assert largest[torch.float16] == figures["fp16"]
+    figures.settle(
+        as_fast=all(card.peak_tflops["bfloat16"] == card.peak_tflops["float16"] for card in ampere),
+        no_scaler=largest[torch.bfloat16] > 0.99 * largest[torch.float32],
+    )
+
+
+def test_C398(figures):
+    as_printed(figures, printed=33, tokens=2048)
+    card, adapter = CARDS["RTX 4090"], AdapterConfig(rank=16)
+    setup = TrainingSetup(
+        model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, adapter=adapter, optimizer=SMALL.optimizer
+    )
+    assert rounds_to(again_on(LLAMA_2_7B, 2048), figures["seven"]) and rounds_to(again_on(GPT2_LARGE), figures["large"])
+    plans = [plan_of(replace(setup, recomputation=way), card) for way in ("none", "full")]
+    kept, again = (plan.peak_bytes / GIB for plan in plans)
+    assert rounds_to(kept, figures["kept"]) and rounds_to(again, figures["again"])
+    assert card.label_gb == figures["card_gb"]
+    figures.settle(seven=plans[1].fits and not plans[0].fits, small=not plan_of(SMALL, card).fits)
+
+
+def test_C399(figures):
+    """By torch's profiler, on the CPU."""
+    one, two, four = (measured_peak(replace(MEASURED, grad_accum_steps=n)).total_bytes for n in (1, 2, 4))
+    assert rounds_to((two - one) / weights_of(MEASURED), figures["gradients"])
+    figures.settle(from_two_on=is_about(four, two, 0.001), beside_one=is_about(four, one, 0.001))
+
+
+def test_C403(figures):
+    as_printed(figures, tokens=512)
+    plans = [
+        plan_of(TrainingSetup(model=LLAMA_2_7B, precision=precision, seq_len=512), CARDS["RTX 4090"])
+        for precision in (FP32, AUTOCAST_BF16)
+    ]
+    assert rounds_to(plans[0].peak_bytes / GIB, figures["gib"]) and CARDS["RTX 4090"].label_gb == figures["card_gb"]
+    assert rounds_to(parameter_bytes(torch.float32, False) * SEVEN, figures["states_gb"])
+    figures.settle(fp32=not plans[0].fits, autocast=not plans[1].fits)
+
+
+def test_C404(figures):
+    activations, whole = kept(micro_batch_size=4) / kept(), peak(micro_batch_size=4) / peak()
+    assert rounds_to(100 * activations, figures["activations"]) and rounds_to(100 * whole, figures["peak"])
+    figures.settle(activations=is_about(activations, 0.5, 0.01), peak=is_about(whole, 0.5, 0.01))
+
+
+def test_C405(figures):
+    """A sequence of twice the length: torch's own kernels, then whole forwards."""
+    as_printed(figures, short=512, long=1024)
+    scores = per_score(saved_by_sdpa(SDPBackend.MATH, torch.float32), 64)
+    assert scores == per_score(saved_by_sdpa(SDPBackend.MATH, torch.float32, seq=128), 128) > 0  # so 4 times the bytes
+    flash, stored = (
+        kept(attention=way, micro_batch_size=2, seq_len=1024) / kept(attention=way, micro_batch_size=2, seq_len=512)
+        for way in ("flash", "stored")
+    )
+    assert rounds_to(flash, figures["flash"]) and rounds_to(stored, figures["stored"]) and figures["scores"] == 2**2
+    figures.settle(scores=scores > 0, flash=is_about(flash, 4), stored=is_about(stored, 4))
+
+
+def test_C406(figures):
+    as_printed(figures, printed=50)
+    autocast = less(peak(precision=AUTOCAST_BF16), peak())
+    model, x = nn.Linear(8, 8), torch.ones(1, 8)
+    assert rounds_to(autocast, figures["autocast"])
+    assert rounds_to(less(peak(precision=PURE_BF16), peak()), figures["pure"])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(x).dtype == torch.bfloat16 and model.weight.dtype == torch.float32
+    figures.settle(autocast=is_about(autocast, 50), no_line_changed=model(x).dtype != torch.float32)
+
+
+def test_C407(figures):
+    """On CUDA's allocator, which ``tests/allocator`` holds to recordings of cards."""
+    plain, emptied = CachingAllocator(), CachingAllocator()
+    for allocator in (plain, emptied):
+        allocator.free(allocator.malloc(figures["mib"] * MIB))
+        if allocator is emptied:
+            before = allocator.allocated_bytes
+            allocator.empty_cache()
+            assert allocator.allocated_bytes == before
+        allocator.malloc(figures["mib"] * MIB)
+    asked = [allocator.memory_stats()["num_device_alloc"] for allocator in (plain, emptied)]
+    assert asked == [figures["kept"], figures["emptied"]] and plain.reserved_bytes == emptied.reserved_bytes
+    assert figures["mib"] == 64
+    figures.settle(saves=plain.reserved_bytes > emptied.reserved_bytes, costs_nothing=asked[0] == asked[1])
+
+
+def test_C408(figures):
+    as_printed(figures, low=60, high=70, slower=30, sequences=8)
+    large = TrainingSetup(
+        model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, attention="flash", dropout=0.1
+    )
+    ways = [replace(large, recomputation=way) for way in ("none", "full")]
+    wide, again = (estimate_memory(way).for_step(2).peak_bytes for way in ways)
+    found = {
+        "large": less(again, wide), "small": less(peak(recomputation="full"), peak()),
+        "activations": less(kept(recomputation="full"), kept()),
+    }  # fmt: skip
+    assert all(rounds_to(found[name], figures[name]) for name in found)
+    assert rounds_to(again_on(GPT2_LARGE), figures["flops"])
+    figures.settle(**{name: 59.5 < percent <= 70 for name, percent in found.items()})
+
+
+def test_C409(figures):
+    split = {"micro_batch_size": 2, "grad_accum_steps": figures["steps"]}
+    activations, whole = kept() / kept(**split), peak() / peak(**split)
+    assert rounds_to(activations, figures["activations"]) and rounds_to(whole, figures["peak"])
+    assert SMALL.micro_batch_size == 2 * figures["steps"]
+    figures.settle(activations=is_about(activations, 4, 0.01), peak=is_about(whole, 4, 0.01))
+
+
+def test_C410(figures):
+    """By the data sheet: in each pass 4 bits are read and 2 bytes written a weight, beside 2 FLOPs for each token."""
+    card = CARDS["A100 SXM 80 GB"]
+    rate = card.peak_tflops["bfloat16"] * 10**12
+    more = lambda tokens: 100 * (0.5 + 2) / card.memory_bandwidth / (2 * tokens / rate)
+    assert rounds_to(more(figures["few"]), figures["few_percent"])
+    assert rounds_to(more(figures["many"]), figures["many_percent"])
+    assert (figures["few"], figures["many"]) == (512, 8192)
+    figures.settle(many=more(figures["many"]) < 5, few=more(figures["few"]) < 5)
+
+
+def test_C411(figures):
+    as_printed(figures, least=2, most=5, tokens=2048)
+    on_host = parameter_bytes(torch.bfloat16, True) - 2 * torch.bfloat16.itemsize
+    assert rounds_to(SEVEN * on_host, figures["host_gb"])
+    setup = TrainingSetup(
+        model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, recomputation="full",
+        optimizer=OptimizerConfig(place="on the host, gradients too"),
+    )  # fmt: skip
+    left = estimate_memory(setup).for_step(2).peak_bytes
+    slower = PUBLISHED["host_s"] / PUBLISHED["card_s"]
+    assert rounds_to(left / GIB, figures["card_gib"]) and rounds_to(slower, figures["slower"])
+    figures.settle(no_limit=left == 0, slowdown=2 <= slower <= 5)
+
+
+def test_C412(figures):
+    labels = {name: card.label_gb for name, card in CARDS.items() if name.startswith("RTX")}
+    assert max(labels, key=labels.get) == figures["newer"] and labels[figures["newer"]] == figures["label_gb"]
+    assert figures["older"] == "RTX 4090" and labels[figures["older"]] == figures["card_gb"]
+    figures.settle(once=labels["RTX 4090"] == 24, now=max(labels.values()) <= figures["card_gb"])
+
+
+def test_C413(figures):
+    as_printed(figures, rank=16, tokens=2048)
+    lora = TrainingSetup(
+        model=LLAMA_2_7B, precision=PURE_BF16, adapter=AdapterConfig(rank=16), seq_len=2048, recomputation="full",
+        optimizer=SMALL.optimizer,
+    )  # fmt: skip
+    seven = plan_of(lora, CARDS["A100 SXM 40 GB"])
+    seventy = plan_of(replace(lora, model=LLAMA_2_70B), CARDS["A100 SXM 80 GB"])
+    assert rounds_to(seven.peak_bytes / GIB, figures["seven"])
+    assert rounds_to(seventy.peak_bytes / GIB, figures["seventy"])
+    assert (figures["small_gb"], figures["large_gb"]) == (40, 80)
+    figures.settle(seven=seven.fits, seventy=not seventy.fits)
+
+
+@cache
+def core_times(seq: int) -> float:
+    """What torch's kernel that stores scores saves for its backward, by what the flash kernel saves; heads of 64."""
+    q, k, v = (torch.randn(1, 1, seq, 64, requires_grad=True) for _ in range(3))
+    with sdpa_kernel(SDPBackend.MATH):
+        stored = saved_bytes(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return stored / saved_bytes(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
+def test_C419(figures):
+    as_printed(figures, low=5, high=20, slow=2, fast=4, saved=75)
+    lengths = figures["short"], figures["long"]
+    times = [core_times(length) for length in lengths]
+    assert lengths == (256, 4096) and rounds_to(times[0], figures["short_times"])
+    assert rounds_to(times[1], figures["long_times"])
+    eight = less(bytes_each("AdamW8bit"), bytes_each("AdamW"))
+    assert rounds_to(eight, figures["eight"])
+    figures.settle(long=5 <= times[1] <= 20 and is_about(eight, 75), short=5 <= times[0] <= 20)
+
+
+def test_C420(figures):
+    """Traffic counted in whole models a step, as the paper's section 7 has it."""
+    setup = TrainingSetup(model=LLAMA_2_7B)
+    whole = torch.float32.itemsize * sum(p.numel() for p in Transformer(setup, device="meta").parameters())
+    sent = {stage: step_traffic(setup, Layout(stage=stage, dp_size=8)).moved_bytes / whole for stage in (0, 2, 3)}
+    assert all(is_about(sent[stage], volume, 0.02) for stage, volume in PAPER_VOLUMES.items())
+    assert (PAPER_VOLUMES[2], PAPER_VOLUMES[3]) == (figures["stage_2"], figures["stage_3"])
+    figures.settle(stage_2=sent[2] > 1.01 * sent[0], stage_3=sent[3] > 1.01 * sent[0])
+
+
+def test_C421(figures):
+    """Bytes of one layer's scores, by what torch's own kernel keeps for each."""
+    each = per_score(saved_by_sdpa(SDPBackend.MATH, torch.bfloat16))
+    scores = lambda tokens: each * LLAMA_2_7B.num_heads * tokens**2
+    largest = max(card.memory_bytes for card in CARDS.values())
+    assert each == figures["each"] and rounds_to(largest / BILLION, figures["card_gb"])
+    assert rounds_to(scores(figures["long"]) / BILLION, figures["long_gb"])
+    assert rounds_to(scores(figures["short"]) / BILLION, figures["short_gb"])
+    assert (figures["short"], figures["long"]) == (1024, 65536)
+    figures.settle(long=scores(figures["long"]) > largest, short=scores(figures["short"]) > largest)
