@@ -38,7 +38,7 @@ def open_panel(page, lab, source):
     """A panel alone in a notebook of a page that notes messages, keys and pictures in their order."""
     page.add_init_script(LISTEN)
     write_notebook(lab["folder"] / "ahead.ipynb", source)
-    open_and_run(page, lab, "ahead.ipynb")
+    open_and_run(page, lab, "ahead.ipynb", wait_for=f"{PANEL} img")
     panel = page.locator(PANEL).first
     panel.evaluate(WATCH)
     return panel
