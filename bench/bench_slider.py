@@ -29,7 +29,10 @@ from lab_server import QUIET_LAB, free_port, running_server
 from live_notebook import PANEL, open_and_run, running_chromium, write_notebook
 
 ROUNDS = 3
-MOVES = 12
+MOVES = 16
+RUN = 4
+"""Moves in one direction, and then back: no control ends before."""
+
 START = 12
 """The explorer's micro-batch: its axis, with the line for the card, rescales once in the moves after it."""
 
@@ -165,7 +168,7 @@ class Book:
         control.evaluate(PROBE)
         self.page.wait_for_timeout(600)
         there, back = KEYS[control.evaluate("e => e.tagName")]
-        keys = [there] * (MOVES // 2 + 2) + [back] * (MOVES // 2)
+        keys = ([there] * RUN + [back] * RUN) * (MOVES // (2 * RUN))
         return [took for took in [self.press(key, name) for key in keys][2:] if took]
 
     def blank_share(self, name: str) -> tuple[int, int]:

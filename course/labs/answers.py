@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -47,13 +48,12 @@ class Answers:
         return self
 
     def __exit__(self, *_) -> None:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
+        for end in (self.process.stdin, self.process.stdout):
+            with suppress(OSError):  # a line that nobody read is still in it
+                end.close()
 
     def answer(self, name: str) -> object:
         """The value of ``name`` where it was read; a function is one that runs in the other process."""

@@ -9,6 +9,7 @@ from memkit.book.exercises.chapter_03 import autocast_exercise, master_exercise,
 CHOICES = {
     "parameters": range(1_100_000_000, 14_000_000_000, 67_000_000),
     "limit": range(530, 30_000, 331),
+    "first": [15, 16, 17, 18, 19, 20, 21, 22],
     "interval": range(400, 3000, 100),
     "scale": [64.0, 128.0, 256.0, 512.0, 2048.0, 4096.0],
     "lr": [0.05, 0.2, 0.25, 0.4],
@@ -55,12 +56,12 @@ bfloat16. How many bytes do its weights, gradients and optimizer states take?"""
             answer="num_skipped",
             points=2,
             minutes=5,
-            question="""A `GradScaler` starts at 2¹⁶. This model's gradients overflow as soon as the scale is above
-`mine["limit"]`. How many steps are skipped before the first one that counts?""",
-            solution="""scale, num_skipped = 2**16, 0
+            question="""A `GradScaler` starts at 2 to the power of `mine["first"]`. This model's gradients overflow
+as soon as the scale is above `mine["limit"]`. How many steps are skipped before the first one that counts?""",
+            solution="""scale, num_skipped = 2 ** mine["first"], 0
 while scale > mine["limit"]:
     scale, num_skipped = scale / 2, num_skipped + 1""",
-            exercise=lambda mine: skipped_exercise(mine["limit"]),
+            exercise=lambda mine: skipped_exercise(mine["limit"], mine["first"]),
             worthless=("the growth interval", "the exponent of the first scale"),
         ),
         Task(

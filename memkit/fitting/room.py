@@ -45,6 +45,11 @@ class Fit:
     most_bytes: int
 
     @property
+    def is_expected(self) -> bool:
+        """Whether it fits beside what is expected on the card: what a plan goes by."""
+        return self.expected_bytes >= 0
+
+    @property
     def verdict(self) -> str:
         """``fits``, ``should fit``, ``may just fit`` or ``does not fit``."""
         rooms = (("fits", self.least_bytes), ("should fit", self.expected_bytes), ("may just fit", self.most_bytes))
@@ -52,7 +57,7 @@ class Fit:
 
     def __str__(self) -> str:
         left = format_bytes(abs(self.expected_bytes))
-        end = f"{left} to spare" if self.expected_bytes >= 0 else f"{left} too much"
+        end = f"{left} to spare" if self.is_expected else f"{left} too much"
         return f"It {self.verdict} on one {self.card}: {end}, context, workspaces and fragments counted."
 
 

@@ -100,8 +100,8 @@ def round_step(num_bytes: float) -> int:
     >>> round_step(3.2 * 2**30) // 2**30, round_step(0.3 * 2**30) // 2**20, round_step(0.1 * 2**30) // 2**20
     (5, 512, 200)
     """
-    if 200 * 2**20 < num_bytes <= 2**29:  # a scale that reaches into GiB
-        return 2**28 if num_bytes <= 2**28 else 2**29
+    if 200 * 2**20 < num_bytes <= 2**30:  # a scale that reaches into GiB
+        return 1 << (math.ceil(num_bytes) - 1).bit_length()
     unit = 2**30 if num_bytes >= 2**30 else 2**20
     power = 10 ** max(0, math.floor(math.log10(max(num_bytes / unit, 1))))
     return next(factor * power * unit for factor in (1, 2, 5, 10) if factor * power * unit >= num_bytes)

@@ -174,15 +174,21 @@ class FullySharded(Alone):
             storage.part = "temporary"
         for storage in gradients[1:]:
             tape.release(storage)
-        share = tape.allocate(group.reduced_bytes)
+        reduced = share = tape.allocate(group.reduced_bytes)
         if group.reduce_dtype != group.weight_dtype:
-            reduced, share = share, tape.allocate(group.gradient_bytes)
-            if self.layout.num_replicas > 1:
-                self.until_the_end.append((reduced, times))  # all-reduced over the replicas, and held
-            else:
-                tape.release(reduced)
+            share = tape.allocate(group.gradient_bytes)
+            self._done_with(reduced, times)
         tape.release(gradients[0])  # a name still holds the last parameter's, which was made first
-        if self.is_on_host or self.accumulates:
-            tape.release(share)
-        else:
+        if not (self.is_on_host or self.accumulates):
             share.part = "gradients"
+        elif share is reduced:
+            self._done_with(reduced, times)
+        else:
+            tape.release(share)
+
+    def _done_with(self, reduced: Storage, times: int) -> None:
+        """What was reduced goes; where it was all-reduced over the replicas too, at the end of the backward."""
+        if self.layout.num_replicas > 1:
+            self.until_the_end.append((reduced, times))
+        else:
+            self.tape.release(reduced)

@@ -46,7 +46,9 @@ def resting_bytes(
     return totals
 
 
-def zero_saving(stage: int, num_ranks: int, precision: Precision = BF16_MASTER, optimizer: OptimizerConfig = ADAMW):
+def zero_saving(
+    stage: int, num_ranks: int, precision: Precision = BF16_MASTER, optimizer: OptimizerConfig = ADAMW
+) -> float:
     """How many times less stands at rest than under DDP; the printed "4×" and "8×" are limits for many ranks.
 
     >>> [round(zero_saving(stage, 8), 2) for stage in (1, 2, 3)]

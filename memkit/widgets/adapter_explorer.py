@@ -3,12 +3,13 @@
 from dataclasses import replace
 from functools import lru_cache
 
+from memkit.fitting.room import fit_on
 from memkit.formula.activations import block_ledger
 from memkit.formula.adapters import count_adapter_parameters
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
 from memkit.formula.states import state_bytes
-from memkit.hardware.cards import CARDS
+from memkit.hardware.cards import CARDS, Card
 from memkit.pictures.choices import ChoicesPicture
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
@@ -80,7 +81,7 @@ class AdapterExplorer(Panel):
             f"weights trained: frozen weights want no input kept, but the gradient passes through them, and float32 "
             "adapters keep a cast of their input each."
         )
-        words = (trains, keeps, ways_that_fit(peaks, capacity, card))
+        words = (trains, keeps, ways_that_fit(peaks, CARDS[card]))
         table = [("way", "peak", "weights", "activations")]
         for name, peak in peaks.items():
             sizes = (peak.total_bytes, peak.weights, peak.activations)
@@ -105,9 +106,9 @@ def peak_of(setup: TrainingSetup) -> Instant:
     return estimate_memory(setup).for_step(2).peak
 
 
-def ways_that_fit(peaks: dict[str, Instant], capacity: int, card: str) -> str:
-    """Which ways fit the card."""
-    fit = [name.replace("\n", " ") for name, peak in peaks.items() if peak.total_bytes <= capacity]
+def ways_that_fit(peaks: dict[str, Instant], card: Card) -> str:
+    """Which ways should fit the card."""
+    fit = [name.replace("\n", " ") for name, peak in peaks.items() if fit_on(card, peak.total_bytes).is_expected]
     if not fit:
-        return f"None of the six fits the {card} ({format_bytes(capacity)})."
-    return f"On the {card} ({format_bytes(capacity)}, context apart) fit: {'; '.join(fit)}."
+        return f"None of the six fits one {card.name} ({format_bytes(card.memory_bytes)})."
+    return f"On one {card.name}, context, workspaces and fragments counted, fit: {'; '.join(fit)}."

@@ -9,7 +9,8 @@ from memkit.fitting.batch_plan import (
     plan_batch,
     planned_setup,
 )
-from memkit.hardware.cards import CARDS
+from memkit.fitting.room import fit_on
+from memkit.hardware.cards import CARDS, Card
 from memkit.pictures.batch_plan import MAX_BARS, PLAN_FOOT, PeaksPicture
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import PRECISIONS, PURE_BF16, OptimizerConfig
@@ -68,7 +69,7 @@ class BatchPlanner(Panel):
         )  # fmt: skip
         rows = zip(sizes, peaks, times, strict=True)
         table = [("micro-batch", "steps", "peak", "relative time"), *(row_of(*row) for row in rows)]
-        words = (first, *verdict(peaks, sizes, times, chosen, capacity, card))
+        words = (first, *verdict(peaks, sizes, times, chosen, own_card))
         return View(png=self.bars.png(), alt=self.bars.alt, words=words, table=tuple(table))
 
 
@@ -97,17 +98,16 @@ def shown_choices(choices: list[TrainingSetup], own: TrainingSetup, capacity: in
     return shown if len(shown) <= MAX_BARS else sorted({*shown[: MAX_BARS - 1], own}, key=shown.index)
 
 
-def verdict(peaks, sizes, times, chosen: int, capacity: int, card: str) -> tuple[str, ...]:
-    """Whether it fits, and which micro-batch is the largest that does."""
-    fitting = [number for number, peak in enumerate(peaks) if peak.total_bytes <= capacity]
-    own = format_bytes(peaks[chosen].total_bytes)
+def verdict(peaks, sizes, times, chosen: int, card: Card) -> tuple[str, ...]:
+    """Whether it fits, and which micro-batch takes least time of those that should."""
+    fits = [fit_on(card, peak.total_bytes) for peak in peaks]
+    fitting = [number for number, fit in enumerate(fits) if fit.is_expected]
     if not fitting:
-        return (f"Not even one sequence at a time fits on the {card}: accumulation divides activations only.",)
+        return (f"Not even one sequence at a time fits on one {card.name}: accumulation divides activations only.",)
     best = min(fitting, key=lambda number: (round(times[number], 2), -number))
-    fits = "fits on" if chosen in fitting else "does not fit on"
     size, steps = sizes[best]
     least = (
         f"Of those that fit, {size} × {steps} takes least time by the card's rates: all do the same arithmetic, and a "
         "micro-batch of few tokens waits for the weights."
     )
-    return f"Its peak, {own}, {fits} the {card} ({format_bytes(capacity)}), context and fragmentation apart.", least
+    return f"Its peak is {format_bytes(peaks[chosen].total_bytes)}. {fits[chosen]}", least

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import lru_cache
 
+from memkit.fitting.room import fit_on
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.offload import host_bytes, link_bytes
 from memkit.formula.states import state_bytes
@@ -98,8 +99,8 @@ def in_words(setup: TrainingSetup, peak: Instant, card) -> tuple[str, ...]:
     parts = {part.replace("_", " "): size for part, size in peak.parts.items()}
     largest = max(parts, key=parts.get)
     states = state_bytes(setup.model, setup.precision, optimizer, setup.adapter)
-    fits = "fits on" if peak.total_bytes <= card.memory_bytes else "does not fit on"
-    own = f"{optimizer.name}: peak {format_bytes(peak.total_bytes)} at the {where(peak)}, which {fits} the {card.name}"
+    fits = f"{fit_on(card, peak.total_bytes).verdict} on the {card.name}"
+    own = f"{optimizer.name}: peak {format_bytes(peak.total_bytes)} at the {where(peak)}, which {fits}"
     own = f"{own}; the largest part is {largest}, {format_bytes(parts[largest])}."
     words = [own, f"Its states on the card: {format_bytes(states['optimizer_states'])}."]
     moved = link_bytes(setup)

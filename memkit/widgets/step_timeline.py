@@ -38,6 +38,8 @@ def changes(before: Instant, after: Instant) -> str:
 class StepTimeline(Panel):
     """Walk through a timeline: one you give, or the formula's for a ``TrainingSetup`` (GPT-2 small, if none).
 
+    It opens on the peak.
+
     Raises: ValueError: ``what`` is neither a ``MemoryTimeline`` nor a ``TrainingSetup``.
     """
 
@@ -55,7 +57,8 @@ class StepTimeline(Panel):
         self.instants = drawn_instants(what)
         self.bars = TimelinePicture()
         last = len(self.instants) - 1
-        instant = Number("Instant", 0, low=0, high=last)
+        peak = max(range(last + 1), key=lambda number: self.instants[number].total_bytes)
+        instant = Number("Instant", peak, low=0, high=last)
         super().__init__({"instant": instant}, **values)
         play = widgets.Play(
             value=instant.slider.value, max=last, interval=1200, show_repeat=False, layout=widgets.Layout(width="auto")

@@ -61,8 +61,51 @@ def returns_a_tensor(model, batches):
         return sum(model(x).square().mean() for x in batches) / len(batches)
 
 
+def kahan(xs):
+    mean, lost = torch.zeros(2, dtype=torch.bfloat16)
+    for x in xs:
+        change = 0.001 * (x - mean) - lost
+        total = mean + change
+        lost, mean = (total - mean) - change, total
+    return mean
+
+
 TRIED = [
     ("0.1", 7e8, "right", ""),
+    ("0.1", 667.57 * 2**20, "right", ""),
+    ("0.1", 175e6, "not yet", "You divided by 2"),
+    ("0.1", 350e6 / 8, "not yet", "one bit for a number"),
+    ("1.2", 8, "not yet", "right for one parameter"),
+    ("1.2", 20 * P, "not yet", "a whole recipe"),
+    ("1.3", 6, "not yet", "6 is an int; the answer is a function"),
+    ("1.3", lambda h, L, v, k, f: 2 * v * h + L * (3 * h * h + h * k + 3 * h * f + 2 * h) + h,
+     "not yet", "of width k. Two"),
+    ("1.3", lambda h, L, v, k, f: 2 * v * h + L * (2 * h * h + 2 * k * k + 3 * h * f + 2 * h) + h, "not yet", "h by k"),
+    ("1.3", lambda h, L, v, k, f: 2 * v * h + L * (2 * h * h + 2 * h * k + 3 * h * f + 3 * h),
+     "not yet", "after the blocks"),
+    ("1.3", lambda h, L, v, k, f: v * h + L * (12 * h * h + 13 * h) + 2 * h, "not yet", "GPT-2's count"),
+    ("1.3", lambda h, L, v, k, f: 4 * v * h + 2 * L * (2 * h * h + 2 * h * k + 3 * h * f + 2 * h) + 2 * h,
+     "not yet", "Twice"),
+    ("1.4", lambda b, s, h, a: 16 * s * b * h + a * b * s, "not yet", "You counted values"),
+    ("1.4", lambda b, s, h, a: 32 * s * b * h + 4 * b * s, "not yet", "not 4bs"),
+    ("1.4", lambda b, s, h, a: 32 * s * b * h + 4 * a * s, "not yet", "not 4as"),
+    ("1.4", lambda b, s, h, a: 28 * s * b * h + 4 * a * b * s, "not yet", "inputs of the two norms"),
+    ("1.4", lambda b, s, h, a: 32 * s * b * h + 4 * a * b * s + 16 * b * s, "not yet", "statistics"),
+    ("2.1", "14", "not yet", "'14' is a str; the answer is a number."),
+    ("2.1", 8 * 3, "not yet", "three quarters"),
+    ("2.1", 0b01001011, "not yet", "read as a whole number"),
+    ("2.2", 7e9 / 16, "not yet", "the scales alone"),
+    ("2.3", 102.4, "not yet", "a whole step"),
+    ("2.4", lambda bits: bits + 0x7FFF + (bits >> 16 & 1), "not yet", "did not cut"),
+    ("2.4", lambda bits: (bits + 0xFFFF) >> 16, "not yet", "round everything up"),
+    ("2.5", 0.8648, "not yet", "0.8648 is a float; the answer is a function"),
+    ("2.5", lambda xs: xs, "not yet", "The result has"),
+    ("2.5", kahan, "right", "Kahan"),
+    ("2.6", 15.3, "not yet", "a share, from 0 to 1"),
+    ("2.7", 21834.67, "not yet", "no power of two"),
+    ("2.7", 21845, "not yet", "beyond FP16"),
+    ("2.8", 0.5, "not yet", "the answer is a function"),
+    ("2.8", lambda x, gap, rng: np.floor(x / gap + np.random.random(x.shape)) * gap, "not yet", "The same rng"),
     ("0.1", 667.6, "not yet", "the number of MiB"),
     ("1.2", 6.7e9 * 8, "not yet", "rounded the count to 6.7 billion"),
     ("1.2", 53.9, "not yet", "the number of GB"),

@@ -9,7 +9,12 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
 from memkit.book.exercises import check
+from memkit.fitting.planner import plan_recomputation
+from memkit.setup.models import GPT2_LARGE
+from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, MIB
+from memkit.widgets import FrontierExplorer
 
 ALL_MM = torch.ops.aten.mm.default
 
@@ -36,9 +41,9 @@ def policy_itself(ctx, op, *args, **kwargs):
 
 
 NUMBERS_AND_LETTERS = [
-    ("4.1", 18, "right", "the four segments"),
+    ("4.1", 18, "right", "the 4 segments"),
     ("4.1", 18.0, "right", ""),
-    ("4.1", 3, "not yet", "Three segments run again"),
+    ("4.1", 3, "not yet", "3 segments run again"),
     ("4.1", 24, "not yet", "never checkpointed"),
     ("4.1", 4, "not yet", "number of segments"),
     ("4.1", 6, "not yet", "one segment"),
@@ -89,10 +94,52 @@ NUMBERS_AND_LETTERS = [
 ]
 
 
+NUMBERS_AND_LETTERS += [
+    ("4.2", 2.147, "not yet", "number of GB"),
+    ("4.2", 32 * 32 * 8192 * 4096, "not yet", "GPT-2's block"),
+    ("4.2", 2**31 / 8, "not yet", "1,024 tokens for 8,192"),
+    ("7.2", 820, "not yet", "at 1,000 a GiB"),
+    ("11.1", 25_000, "not yet", "rounds up"),
+    ("11.1", 102_820, "not yet", "as Llama-3-8B keeps"),
+    ("11.1", 205_640, "not yet", "counted bits"),
+    ("11.1", "26k", "not yet", "is a str"),
+    ("11.2", 56, "not yet", "there and back"),
+    ("11.2", 0.0035, "not yet", "thousands of seconds"),
+]
+
+
 @pytest.mark.parametrize("exercise_id, answer, status, words", NUMBERS_AND_LETTERS)
 def test_a_number_or_a_letter(exercise_id, answer, status, words):
     feedback = check(exercise_id, answer)
     assert (feedback.status, words in feedback.text) == (status, True), feedback
+
+
+def test_the_planner_answers_what_4_5_says():
+    fused = OptimizerConfig(implementation="fused")
+    setup = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, optimizer=fused)
+    said = check("4.5", "c").text
+    names = [plan_recomputation(setup, gib * GIB).chosen.strategy.name for gib in (14, 16)]
+    assert said == f"On 14 GiB it answers {names[0]!r}, on 16 GiB {names[1]!r}."
+
+
+def said_of(explorer, **settings) -> str:
+    for name, value in settings.items():
+        explorer.controls[name].value = value
+    return explorer.status.value
+
+
+def test_the_frontier_explorer_shows_what_the_experiments_of_4_6_should_find():
+    explorer = FrontierExplorer()
+    for tokens, chosen in ((512, "none"), (1024, "save attention and products"), (2048, "save attention")):
+        said = said_of(explorer, seq_len=tokens)
+        assert f"{chosen}: peak" in said and "It fits" in said, said
+    for tokens in (4096, 8192):
+        assert "It does not fit" in said_of(explorer, seq_len=tokens)
+    said_of(explorer, seq_len=1024)
+    for loser, winner in (("attention core", "save attention and products"), ("full, reentrant", "full")):
+        assert f"It is not on the front: {winner} costs" in said_of(explorer, strategy=loser)
+    said_of(explorer, model="Llama-3-8B", micro_batch_size=1, seq_len=8192)
+    assert "It is not on the front: save attention costs" in said_of(explorer, strategy="√L groups")
 
 
 FUNCTIONS = [

@@ -79,6 +79,7 @@ def test_every_control_obeys_the_keyboard_and_has_a_name(page, lab, artefacts, f
         press(page, explorer, control, key)
         assert control.evaluate("e => e === document.activeElement"), f"{name} lost the focus"
     instant = timeline.get_by_role("slider", name="Instant")
+    press(page, timeline, instant, "Home")
     assert "Instant 1, " in press(page, timeline, instant, "ArrowRight")
     assert "Instant 14, " in press(page, timeline, instant, "End")
     page.screenshot(path=artefacts / f"panels_{front}.png")
@@ -112,10 +113,10 @@ def test_the_table_folds_out_by_keyboard_and_stays_open(page, lab):
 
 def test_play_walks_through_the_step(page, lab):
     _, timeline = open_panels(page, lab, "lab")
-    assert "Instant 0, " in words(timeline)
+    before = words(timeline)
     timeline.get_by_role("button", name="Play").click()
     page.wait_for_timeout(3000)
-    assert "Instant 0, " not in words(timeline)
+    assert words(timeline) != before
 
 
 def test_panels_need_no_other_machine_and_break_nothing(page, lab):

@@ -91,6 +91,11 @@ def test_what_never_ends_is_ended(folder, monkeypatch):
     assert marks(folder, cells) == {task.answer: task.points for task in LAB.tasks} | {"upper_bits": 0}
 
 
+def test_a_function_that_ends_its_process_costs_its_own_points(folder):
+    cells = solutions("lab2") | {"upper_bits": "import os\ndef upper_bits(bits):\n    os._exit(0)"}
+    assert marks(folder, cells) == {task.answer: task.points for task in LAB.tasks} | {"upper_bits": 0}
+
+
 def test_an_answer_is_read_where_its_test_stands(folder):
     cells = solutions("lab2")
     cells["upper_bits"] += "\nvalue = total = None"

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from memkit.fitting.room import fit_on
 from memkit.formula.estimate import estimate_memory
+from memkit.hardware.cards import CARDS
 from memkit.setup.models import LLAMA_32_1B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
@@ -33,6 +35,18 @@ def test_tokens_stay_and_the_peak_grows(planner, size):
     assert planner.error == "" and f"× {size} sequences × {64 // size} accumulation" in planner.shown.words[0]
     rows = {row[0]: row[1] for row in planner.shown.table[1:]}
     assert rows[str(size)] == str(64 // size)
+
+
+@pytest.mark.parametrize("size, fits", [(2, True), (4, False), (8, False)])
+def test_what_fits_is_told_by_the_one_rule(size, fits):
+    planner = BatchPlanner(micro_batch_size=size)  # on a card of 80 GB; 4 take 78 GiB, and a context is not in it
+    setup = TrainingSetup(
+        model=LLAMA_32_1B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=8192,
+        micro_batch_size=size, grad_accum_steps=2,
+    )  # fmt: skip
+    fit = fit_on(CARDS["H100 SXM"], estimate_memory(setup).for_step(2).peak_bytes)
+    assert fit.is_expected is fits and str(fit) in planner.shown.words[1]
+    assert "2 × 32 takes least time" in planner.shown.words[2]
 
 
 def test_tokens_that_are_not_whole_show_the_nearest_plan(planner):

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from memkit.fitting.room import fit_on
 from memkit.formula.activations import block_ledger
 from memkit.formula.estimate import estimate_memory
+from memkit.hardware.cards import CARDS
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
@@ -41,6 +43,17 @@ def test_the_place_of_the_step_is_the_estimate_s(states, place):
     assert states.error == "" and rows["AdamW"] == format_bytes(estimate_memory(setup).for_step(2).peak_bytes)
     assert ("link" in states.shown.words[-1]) == place.startswith("on the host")
     states.set(place="after backward")
+
+
+def test_what_fits_is_told_by_the_one_rule(states, adapters):
+    for card in CARDS.values():
+        if card.vendor == "NVIDIA":
+            states.set(card=card.name)
+            peak = estimate_memory(SEVEN_B).for_step(2).peak_bytes
+            assert f"which {fit_on(card, peak).verdict} on the {card.name}" in states.shown.words[0]
+            adapters.set(card=card.name, micro_batch_size=4, seq_len=2048, dtype="float32")
+            whole = estimate_memory(replace(SEVEN_B, micro_batch_size=4, seq_len=2048)).for_step(2).peak_bytes
+            assert ("all, recomputed" in adapters.shown.words[2]) == (fit_on(card, whole).expected_bytes >= 0)
 
 
 def test_the_adapter_explorer_tells_what_is_kept(adapters):

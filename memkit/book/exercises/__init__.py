@@ -80,6 +80,8 @@ class Exercise:
             if _is_stub_error(error):
                 return Feedback(exercise_id=self.id, status="not attempted yet")
             diagnosis = f"Your code raised {type(error).__name__}: {error}"
+            if not callable(answer) and "object is not callable" in str(error):
+                diagnosis = f"{_kind(answer)}; the answer is a function."
         if diagnosis is None:
             return Feedback(exercise_id=self.id, status="right", text=self.because)
         return Feedback(exercise_id=self.id, status="not yet", text=diagnosis)
@@ -102,7 +104,8 @@ class NumberExercise(Exercise):
     def diagnose(self, answer: object) -> str | None:
         answer = answer.item() if getattr(answer, "shape", None) == () else answer
         if isinstance(answer, bool) or not isinstance(answer, Real):
-            return f"{answer!r} is a {type(answer).__name__}; the answer is a number of {self.unit}."
+            counted = self.unit and self.unit.split()[0] not in ("the", "share")
+            return f"{_kind(answer)}; the answer is a number{f' of {self.unit}' if counted else ''}."
         if agree(answer, self.right, self.tolerance):
             return None
         close = max(self.tolerance, 1e-9)
@@ -149,7 +152,7 @@ class FunctionExercise(Exercise):
 
     def diagnose(self, answer: object) -> str | None:
         if not callable(answer):
-            return f"{answer!r} is a {type(answer).__name__}; the answer is a function."
+            return f"{_kind(answer)}; the answer is a function."
         if used := [name for name in names_in(answer) if name in self.forbidden]:
             return f"Your function uses {used[0]}, and the exercise asks to do without it."
         given = [answer(*probe) for probe in self.probes]
@@ -268,7 +271,8 @@ def unit_slip(given: Sequence, wanted: Sequence, unit: str, tolerance: float = 0
         factor = UNITS[other] / UNITS[unit]
         if other != unit and _agree_times(given, factor, wanted, close):
             bits = " A byte has 8." if other == "bits" else ""
-            return f"That is the number of {other}. The answer is in {unit}.{bits}"
+            asked = "a share, from 0 to 1" if unit == "share" else f"in {unit}"
+            return f"That is the number of {other}. The answer is {asked}.{bits}"
     for binary, decimal in (("GiB", "GB"), ("MiB", "MB"), ("KiB", "kB")) if "GiB" in family else ():
         factor = UNITS[binary] / UNITS[decimal]
         if _agree_times(given, factor, wanted, min(close, 0.005)):
@@ -357,6 +361,11 @@ def _is_stub_error(error: Exception) -> bool:
     if isinstance(error, TypeError) and "ellipsis" in str(error).lower():
         return True
     return isinstance(error, _NotAttempted | NotImplementedError)
+
+
+def _kind(answer: object) -> str:
+    name = type(answer).__name__
+    return f"{answer!r} is a{'n' * (name[0].lower() in 'aeiou')} {name}"
 
 
 def _shown(value: object, shows: Callable[[object], str]) -> str:

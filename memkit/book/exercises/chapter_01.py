@@ -119,6 +119,7 @@ def states_exercise(num_parameters: int, num_billions: int) -> NumberExercise:
         tolerance=0.005,
         because=f"Two float32 means for each parameter, 4 bytes each: {8 * P:,}.",
         mistakes=(
+            (8, f"That is right for one parameter. There are {P:,}."),
             (P, "That is the number of parameters. Two means stand for each, and a mean has 4 bytes."),
             (2 * P, "You counted the two means, not their bytes: each has 4."),
             (
@@ -134,6 +135,10 @@ def states_exercise(num_parameters: int, num_billions: int) -> NumberExercise:
                     "Several ways lead to 12 bytes: a master copy counted with the states, or the weights, or the "
                     "gradients. In float32 the weights are the master, and the states alone are the two means."
                 ),
+            ),
+            (
+                20 * P,
+                "20 bytes are a whole recipe, with a master copy and a second gradient. Asked are two float32 means.",
             ),
             (16 * P, "You counted weights and gradients too. The states alone are half."),
             (
@@ -214,6 +219,26 @@ EXERCISES = (
                 lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + L * h * (k - h),
                 "Three attention matrices of width k. Two are: query and output are h by h.",
             ),
+            (
+                lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + L * h * (h - k),
+                "One attention matrix of width k. Two are: the keys' and the values'.",
+            ),
+            (
+                lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + L * 2 * k * (k - h),
+                "Keys and values from k to k. Their matrices take the hidden state: h by k.",
+            ),
+            (
+                lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + (L - 1) * h,
+                "The last norm in each block: it stands once, after the blocks.",
+            ),
+            (
+                lambda h, L, v, k, f: v * h + L * (12 * h * h + 13 * h) + 2 * h,
+                "That is GPT-2's count. A Llama has no biases, a gated MLP, keys of width k and a head of its own.",
+            ),
+            (
+                lambda h, L, v, k, f: 2 * llama_parameters(h, L, v, k, f),
+                "Twice the count. These are the bytes in 16 bit, if you multiplied by 2; asked are parameters.",
+            ),
         ),
     ),
     FunctionExercise(
@@ -234,6 +259,7 @@ EXERCISES = (
             "a dropout mask of sbh": lambda b, s, h, a: s * b * h,
             "the softmax, 2as²b,": lambda b, s, h, a: 2 * a * s**2 * b,
             "dropout's mask of the scores, as²b,": lambda b, s, h, a: a * s**2 * b,
+            "the two norms' statistics, 16bs,": lambda b, s, h, a: 16 * b * s,
         },
         mistakes=(
             (
@@ -283,6 +309,26 @@ EXERCISES = (
             (
                 lambda b, s, h, a: 16 * s * b * h + 4 * a * b * s,
                 "You counted the values of the 16-bit tensors. Each has 2 bytes.",
+            ),
+            (
+                lambda b, s, h, a: 16 * s * b * h + a * b * s,
+                "You counted values: 2 bytes for one of 16 bits, 4 for the log-sum-exp's.",
+            ),
+            (
+                lambda b, s, h, a: 32 * s * b * h + 4 * b * s,
+                "The log-sum-exp is one number for each head and token: 4abs, not 4bs.",
+            ),
+            (
+                lambda b, s, h, a: 32 * s * b * h + 4 * a * s,
+                "The log-sum-exp is one number for each head and token of every sequence: 4abs, not 4as.",
+            ),
+            (
+                lambda b, s, h, a: 28 * s * b * h + 4 * a * b * s,
+                "Two tensors of 2sbh are missing. The inputs of the two norms are often forgotten.",
+            ),
+            (
+                lambda b, s, h, a: 26 * s * b * h + 4 * a * b * s,
+                "Three tensors of 2sbh are missing: query, key and value, if you kept the norms' inputs.",
             ),
         ),
     ),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from numbers import Real
 
 import numpy as np
 import torch
@@ -73,6 +74,20 @@ def _starts_at_first(xs: torch.Tensor) -> torch.Tensor:
     return torch.tensor(mean, dtype=torch.bfloat16)
 
 
+def _turned_betas(xs: torch.Tensor) -> torch.Tensor:
+    mean = 0.0
+    for x in xs.tolist():
+        mean = 0.001 * mean + 0.999 * x
+    return torch.tensor(mean, dtype=torch.bfloat16)
+
+
+def _half_mean(xs: torch.Tensor) -> torch.Tensor:
+    mean = torch.tensor(0.0, dtype=torch.float16)
+    for x in xs.half():
+        mean = 0.999 * mean + 0.001 * x
+    return mean.bfloat16()
+
+
 _ONES = torch.ones(2000, dtype=torch.bfloat16)
 _STEPS = torch.cat([torch.ones(1500), torch.zeros(500)]).bfloat16()
 _MEANS = (
@@ -80,6 +95,8 @@ _MEANS = (
     (_wide_mean_only, "mean is wide now, but beta went through BF16, where 0.999 is 1: nothing is forgotten."),
     (_plain_mean, "That is the plain mean of all values. A moving average starts at 0 and forgets."),
     (_corrected_mean, "That is the moving average with Adam's bias correction. Asked is the average as it stands."),
+    (_turned_betas, "The weights are turned round: 0.999 belongs to mean, 0.001 to x."),
+    (_half_mean, "float16 has three bits more than BF16 and sticks too, only later. Use a wide number."),
     (_starts_at_first, "You started at the first value. The average starts at 0."),
 )
 """Wrong averages with their diagnoses; on ``_STEPS`` no two of them agree."""
@@ -89,6 +106,8 @@ def _judge_moving_mean(answer) -> str | None:
     given = [answer(_STEPS), answer(_ONES)]
     if not all(isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 for value in given):
         return "The result is to be a BF16 tensor: round once, at the end."
+    if any(value.numel() != 1 for value in given):
+        return f"The result has {given[0].numel():,} values. Asked is the mean after the last one: one number."
     if given == [moving_mean(_STEPS), moving_mean(_ONES)]:
         return None
     for mean, diagnosis in _MEANS:
@@ -96,11 +115,34 @@ def _judge_moving_mean(answer) -> str | None:
             return diagnosis
     if given[1] == moving_mean(_ONES):
         return "Right for ones, not for ones followed by zeros: an average has to forget."
+    if given[1] in (0.25, 0.5):
+        return f"It stops at {given[1].item():g}: mean is still BF16, and an update is less than half its step there."
     exact = 1 - 0.999 ** len(_ONES)
     return (
         f"2,000 ones give {given[1].item():.4g}; in exact arithmetic it is {exact:.4g}, which BF16 holds as "
         f"{moving_mean(_ONES).item():.4g}. I cannot tell which mistake this is."
     )
+
+
+def _judge_scale(answer) -> str | None:
+    answer = answer.item() if getattr(answer, "shape", None) == () else answer
+    if isinstance(answer, bool) or not isinstance(answer, Real):
+        return f"{answer!r} is not a number."
+    if not 0 < answer < math.inf:
+        return f"{answer!r} is no scale. It is a power of two, above 0."
+    largest, right = FORMATS["float16"].max, 2 ** math.floor(math.log2(FORMATS["float16"].max / 3.0))
+    known = {
+        math.log2(right): "That is the exponent. The scale is 2 to that power.",
+        largest: "That is FP16's largest value. Three times the scale has to stay below it.",
+        2**16: "That is where PyTorch's GradScaler starts. Here it overflows at once.",
+    }
+    if answer in known:
+        return known[answer]
+    if 3 * answer > largest + 16:  # half a step beyond the largest value
+        return f"3 · {answer:,.7g} is {3 * answer:,.7g}: beyond FP16's largest value of 65,504."
+    if math.frexp(answer)[0] != 0.5:
+        return "Nothing overflows, but this is no power of two: scaling would round."
+    return None if answer == right else "Safe, but not the largest: twice as much still fits."
 
 
 def round_by_chance(x: np.ndarray, gap: float, rng: np.random.Generator) -> np.ndarray:
@@ -130,6 +172,8 @@ def _judge_stochastic(answer) -> str | None:
         return f"Every 0.3 goes {way}, each time: nothing is left to chance."
     if np.array_equal(given, answer(x, gap, np.random.default_rng(2))):
         return "Another rng gives the same values. Draw from the one that is handed in."
+    if not np.array_equal(given, answer(x, gap, np.random.default_rng(1))):
+        return "The same rng gives other values the second time. Draw from the one that is handed in, and only from it."
     if abs(given.mean() - 0.3) > 0.005:  # ten standard deviations
         coin = ""
         if abs(given.mean() - 0.375) < 0.005:
@@ -167,7 +211,7 @@ def code_exercise(code: int) -> NumberExercise:
         id="2.1",
         title="Read a code",
         right=power * significand,
-        unit="the format",
+        unit="",
         because=f"2^({field} − 15) is {power:g}, and {power:g} · (1 + {mantissa}/4) is {power * significand:g}.",
         mistakes=(
             (power * mantissa / 4, f"You left out the 1 that is not stored: the significand is 1 + {mantissa}/4."),
@@ -185,6 +229,8 @@ def code_exercise(code: int) -> NumberExercise:
                 f"Half of it: an exponent one too low. The field is {field} and the bias 15.",
             ),
             (power, f"That is the power alone. Multiply by the significand, 1 + {mantissa}/4."),
+            (float(code), "That is the code, read as a whole number. Cut it into its three fields."),
+            *(((n * power, "The mantissa field 3 is three quarters, not 3.") for n in (3, 4)) if mantissa == 3 else ()),
         ),
         accepted=(float(decode(code, "float8_e5m2")),),
     )
@@ -208,6 +254,7 @@ def nvfp4_exercise(num_parameters: int) -> NumberExercise:
             (P * 12 // 8, "You gave every value its own scale. Sixteen share one."),
             (P * 6 // 8, "You gave each block a scale of 32 bits. NVFP4's has eight."),
             (P * 20 // 8, "You added 16 bits a value. The 16 is the length of a block; it shares 8 bits."),
+            (P // 16, "That is the scales alone."),
             (P * 45 // 10, "That is the number of bits. The answer is in bytes."),
             (P * 5 // 8, "A scale of 16 bits a block, or of 8 bits for 8 values. It is 8 bits for 16."),
             (
@@ -230,7 +277,7 @@ def sticking_exercise(term: float) -> NumberExercise:
         id="2.3",
         title="Where it sticks",
         right=total,
-        unit="the total",
+        unit="",
         because=f"From {total:g} on float16's step is {step:g}, and {term} is less than half of it.",
         mistakes=(
             (total / 2, "You compared the term with the whole step. Rounding to nearest loses it at half a step."),
@@ -254,6 +301,10 @@ def sticking_exercise(term: float) -> NumberExercise:
                     f"{total - term:g} is no float16 number: below {total:g} the step is {step / 2:g}, and the last "
                     f"term carries the sum to {total:g}."
                 ),
+            ),
+            (
+                term * 2**10,
+                "Where a whole step would equal the term. Half a step counts, and steps change at powers of two.",
             ),
             (math.log2(total), "That is the exponent. The total is 2 to that power."),
         ),
@@ -294,6 +345,11 @@ def upper_bits_exercise(num_cut: int, right: Callable[[int], int]) -> FunctionEx
                 lambda bits: bits >> num_cut << num_cut,
                 f"You cleared the lower bits and left 32. The result has {32 - num_cut}: shift once more.",
             ),
+            (
+                lambda bits: bits + half - 1 + (bits >> num_cut & 1),
+                f"You added the right number and did not cut: the result is the upper bits, >> {num_cut}.",
+            ),
+            (lambda bits: (bits + 2 * half - 1) >> num_cut, "You round everything up that does not end in zeros."),
         ),
     )
 
@@ -307,7 +363,7 @@ EXERCISES = (
         id="2.5",
         title="A mean that does not move",
         judge=_judge_moving_mean,
-        because="A long recursion belongs in a wide format, and its constants too.",
+        because="A long recursion needs a wide number, or two narrow ones as Kahan has; its constants are wide too.",
     ),
     NumberExercise(
         id="2.6",
@@ -322,28 +378,17 @@ EXERCISES = (
             (1.0, "In float64 every weight moves. Round the difference to BF16."),
             (share_moved("bfloat16", rounds_first=False), "You took 1e-5 off before the weights were BF16."),
             (round(share_moved("bfloat16"), 2), "Rounded to two digits. Three are asked."),
-            (100 * share_moved("bfloat16"), "That is the number of percent. The answer is in share."),
+            (100 * share_moved("bfloat16"), "That is the number of percent. The answer is a share, from 0 to 1."),
             (100_000 * share_moved("bfloat16"), "That is how many of the 100,000 move. Divide by all of them."),
         ),
         accepted=(round(share_moved("bfloat16"), 3),),
     ),
-    NumberExercise(
+    JudgedExercise(
         id="2.7",
         title="Choose a loss scale",
-        right=2 ** math.floor(math.log2(FORMATS["float16"].max / 3.0)),
-        unit="the scale",
+        judge=_judge_scale,
         because="3 · 16,384 is 49,152; twice that is beyond 65,504.",
-        mistakes=(
-            (2**15, "3 · 32,768 is 98,304: beyond FP16's largest value of 65,504."),
-            (2**16, "That is where PyTorch's GradScaler starts. Here it overflows at once."),
-            (
-                math.floor(FORMATS["float16"].max / 3.0),
-                "Nothing overflows, but this is no power of two: scaling would round.",
-            ),
-            (2**13, "Safe, but not the largest: twice as much still fits."),
-            (14, "That is the exponent. The scale is 2 to that power."),
-            (FORMATS["float16"].max / 3.0, "Nothing overflows, but this is no power of two: scaling would round."),
-        ),
+        accepted=(2**14, 2.0**14, np.float64(16384)),
     ),
     JudgedExercise(
         id="2.8",

@@ -355,27 +355,27 @@ def autocast_exercise(num_parameters: int) -> NumberExercise:
     )
 
 
-def skipped_exercise(limit: int) -> NumberExercise:
-    """Exercise 3.2 where scales above ``limit`` overflow, between 2^9 and 2^14."""
-    exact = math.log2(65_536 / limit)
+def skipped_exercise(limit: int, first: int = 16) -> NumberExercise:
+    """Exercise 3.2 where the scale starts at 2 to the power of ``first`` and overflows above ``limit``."""
+    exact = first - math.log2(limit)
     steps = math.ceil(exact)
-    last, settled = 16 - steps + 1, 2 ** (16 - steps)
-    whole = f"log2(65,536 / {limit:,}) is about {exact:.1f}; a step is skipped whole, so round up."
+    last, settled = first - steps + 1, 2 ** (first - steps)
+    whole = f"log2({2**first:,} / {limit:,}) is about {exact:.1f}; a step is skipped whole, so round up."
     return NumberExercise(
         id="3.2",
         title="How many steps are skipped",
         right=steps,
         unit="skipped steps",
-        because=f"Scales from 2^16 down to 2^{last} are above {limit:,}; at {settled:,} the step counts.",
+        because=f"Scales from 2^{first} down to 2^{last} are above {limit:,}; at {settled:,} the step counts.",
         mistakes=(
             (steps - 1, f"2^{last} is {2**last:,}, still above {limit:,}: that step is skipped too."),
             (steps + 1, f"That counts the step that succeeds, at {settled:,}."),
-            (16 - steps, "That is the exponent at which it settles. Asked is how many steps it took."),
+            (first - steps, "That is the exponent at which it settles. Asked is how many steps it took."),
             (last, "That is the last exponent that overflows. Asked is how many steps were skipped."),
             (settled, "That is the scale at which it settles."),
             (2000, "That is the growth interval; it says when the scale doubles."),
             *((value, whole) for value in (round(exact, 1), round(exact, 2), round(exact, 3), exact)),
-            (16, f"That is the exponent of the first scale. Count the halvings down to {limit:,}."),
+            (first, f"That is the exponent of the first scale. Count the halvings down to {limit:,}."),
         ),
     )
 

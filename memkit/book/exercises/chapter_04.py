@@ -6,14 +6,12 @@ from functools import lru_cache
 from math import ceil
 
 from memkit.book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
-from memkit.fitting.planner import plan_recomputation
 from memkit.formula.activations import block_ledger
 from memkit.recomputation.costs import block_products, saved_products, step_flops
 from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B, ModelConfig, llama_config
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import FULL, policy, sequential
 from memkit.setup.training import TrainingSetup
-from memkit.units import GIB
 
 BUDGET_SBH = 18
 SMALL_LLAMA = TrainingSetup(
@@ -24,15 +22,6 @@ SMALL_LLAMA = TrainingSetup(
 def peak_of_groups(num_layers: int, group_size: int, block_bytes: int, input_bytes: int) -> int:
     """One input a group, and one group's blocks alive at a time."""
     return ceil(num_layers / group_size) * input_bytes + group_size * block_bytes
-
-
-def chosen_for(card_gib: int, micro_batch_size: int = 8) -> str:
-    """The planner's answer for GPT-2 large in exercise 4.5."""
-    setup = TrainingSetup(
-        model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=micro_batch_size,
-        optimizer=OptimizerConfig(implementation="fused"),
-    )  # fmt: skip
-    return plan_recomputation(setup, card_gib * GIB).chosen.strategy.name
 
 
 def judge_list(ops: object) -> str | None:
@@ -174,6 +163,15 @@ def inputs_exercise(model: ModelConfig, num_tokens: int) -> NumberExercise:
                 L * 34 * s * h,
                 "34 sbh is the paper's block without recomputation. Full recomputation keeps 2.",
             ),
+            (L * 32 * s * h, "32 sbh is GPT-2's block without recomputation. Full recomputation keeps 2."),
+            (
+                L * 2 * s * h // 8,
+                f"An eighth: you took {s // 8:,} tokens for {s:,}, or divided bytes by 8 as if they were bits.",
+            ),
+            (
+                L * 2 * s * model.intermediate_size,
+                "You took the width inside the MLP. A block's input is as wide as the hidden size.",
+            ),
         ),
     )
 
@@ -225,6 +223,10 @@ EXERCISES = (
                 "You left out the live group's own input. The question counts one for every group.",
             ),
             (
+                lambda L, g, block, inputs: ceil(L / g) * inputs + (g - 1) * block,
+                "You left out one block. A group of g is rebuilt whole before its backward.",
+            ),
+            (
                 lambda L, g, block, inputs: L // g * inputs + g * block,
                 "You lost the last, shorter group: round the number of groups up.",
             ),
@@ -244,7 +246,7 @@ EXERCISES = (
         id="4.5",
         title="Ask the planner",
         right="c",
-        because=f"On 14 GiB it answers {chosen_for(14)!r}, on 16 GiB {chosen_for(16)!r}.",
+        because="On 14 GiB it answers 'save every second product', on 16 GiB 'save attention and products'.",
         mistakes=(
             ("a", "Without recomputation it runs out of memory on 14 GiB. Print the plan."),
             ("b", "That is the answer for 16 GiB. With 2 GiB less it runs out of memory."),

@@ -285,6 +285,7 @@ EXERCISES = (
         mistakes=(
             (IN_USE - ALLOCATED, "You left the cache in. It is reserved by PyTorch, so inside the allocator."),
             (round(1024 * (IN_USE - ALLOCATED - CACHED), 2), "That is MiB. Give GiB."),
+            (round(1000 * (IN_USE - ALLOCATED - CACHED), 2), "That is MiB, at 1,000 a GiB. Give GiB."),
             (round((IN_USE - ALLOCATED - CACHED) * GIB), "That is bytes. Give GiB."),
             (round((IN_USE - ALLOCATED - CACHED) * GIB / 10**9, 3), "That is GB of 10⁹ bytes. Give GiB."),
             (IN_USE - ALLOCATED + CACHED, "You added the cache. It lies inside the allocator: take it away too."),
@@ -335,6 +336,22 @@ EXERCISES = (
                 "20 MiB are for requests below 10 MiB. One of 10 to 20 MiB gets no more than it needs.",
             ),
             (lambda n: segment_bytes(n) // MIB, "That is MiB. The driver is asked in bytes."),
+            (
+                lambda n: segment_bytes(n * MIB) // MIB,
+                "You read the request as MiB. num_bytes is in bytes, and so is the answer.",
+            ),
+            (
+                lambda n: max(20 * MIB, segment_bytes(n)) if n < 10 * MIB else segment_bytes(n),
+                "Requests up to 1 MiB have a pool of their own, with segments of 2 MiB.",
+            ),
+            (
+                lambda n: segment_bytes(n) if n < 10 * MIB else -(-n // MIB) * MIB,
+                "Large requests are rounded up to a multiple of 2 MiB, not of 1.",
+            ),
+            (
+                lambda n: 2 * MIB if n <= MIB else -(-n // (20 * MIB)) * 20 * MIB,
+                "From 10 MiB on a segment is a multiple of 2 MiB, not of 20.",
+            ),
             (lambda n: n, "That is the request itself. The driver is asked for a segment, of 2 MiB at least."),
             (
                 lambda n: segment_bytes(n) if n < 10 * MIB else (n // (2 * MIB) + 1) * 2 * MIB,
