@@ -32,10 +32,7 @@ TINY = TrainingSetup(model=TINY_LLAMA, seq_len=128)
 TINY_PLANS = [plan_of(setup, CARD) for setup, _ in ways_of(TINY, None, 2)]
 LAYOUTS = [Layout(stage=stage, dp_size=4) for stage in range(4)]
 SPREAD = [plan_of(setup, CARD, spread) for layout in LAYOUTS for setup, spread in ways_of(TINY, layout, 2)]
-<<<<<<< ours
 SPREAD_RUN = [p for p in SPREAD[::3] if p.layout.stage < 3 or p.setup.grad_accum_steps == 1]
-=======
->>>>>>> theirs
 OFFLOADED = [plan_of(p.setup, CARD, replace(p.layout, offloads=True)) for p in SPREAD if p.layout.stage == 3]
 
 
@@ -100,11 +97,7 @@ RUN_BY_TORCH = [p for p in TINY_PLANS if not p.setup.optimizer.is_on_host and p.
 # --- its code -------------------------------------------------------------------------------------------------------
 
 
-<<<<<<< ours
 @pytest.mark.parametrize("plan", [*RUN_BY_TORCH, *SPREAD_RUN], ids=lambda p: p.name)
-=======
-@pytest.mark.parametrize("plan", [*RUN_BY_TORCH, *SPREAD[::3]], ids=lambda p: p.name)
->>>>>>> theirs
 def test_the_plain_code_runs_and_peaks_where_the_plan_says(plan):
     """The text, executed on a model that recomputes nothing by itself, is traced."""
 
