@@ -336,10 +336,7 @@ EXERCISES = (
                 "20 MiB are for requests below 10 MiB. One of 10 to 20 MiB gets no more than it needs.",
             ),
             (lambda n: segment_bytes(n) // MIB, "That is MiB. The driver is asked in bytes."),
-            (
-                lambda n: segment_bytes(n * MIB) // MIB,
-                "You read the request as MiB. num_bytes is in bytes, and so is the answer.",
-            ),
+            (lambda n: segment_bytes(n * MIB) // MIB, "You read the request as MiB. num_bytes is in bytes."),
             (
                 lambda n: max(20 * MIB, segment_bytes(n)) if n < 10 * MIB else segment_bytes(n),
                 "Requests up to 1 MiB have a pool of their own, with segments of 2 MiB.",
@@ -361,10 +358,7 @@ EXERCISES = (
                 lambda n: 2 * 10**6 if n <= 10**6 else 20 * 10**6 if n < 10**7 else -(-n // (2 * 10**6)) * 2 * 10**6,
                 "You took 1 MiB for 1,000,000 bytes. It is 1,048,576.",
             ),
-            (
-                lambda n: 2 * MIB if n < MIB else segment_bytes(n + (n == MIB)),
-                "One MiB itself still belongs to the small pool.",
-            ),
+            (lambda n: segment_bytes(n + (n == MIB)), "One MiB itself still belongs to the small pool."),
         ),
     ),
     JudgedExercise(
