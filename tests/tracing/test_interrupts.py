@@ -1,6 +1,7 @@
 """Ctrl-C at random moments of a trace and of a measurement: each ends, and torch is as it was before."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -77,7 +78,8 @@ def tries(way: str, device: str, times: int, seed: int) -> dict[str, int]:
 def test_ctrl_c_at_any_moment(way, device, times):
     """In a process of its own, since what could go wrong is an abort."""
     command = [sys.executable, __file__, way, device, str(times)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=1200)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=1200, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["interrupted"] > times / 3 and found["changed"] == 0
