@@ -72,6 +72,7 @@ def open_and_run(
         f"{lab['url']}/{PAGES[front]}/{name}?token={lab['token']}{reset}", wait_until="domcontentloaded"
     )
     page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
+    page.add_style_tag(content=".Toastify {display: none}")  # Jupyter's own notices lie over what is clicked
     deadline = time.monotonic() + 60
     while not _has_idle_kernel(lab, name):
         if time.monotonic() > deadline:

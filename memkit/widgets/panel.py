@@ -233,6 +233,7 @@ class Panel(widgets.VBox):
             self._offer()
             for name, new in changes.items():
                 self.controls[name].value = new
+            self.state = self._read()
         except Exception as error:  # noqa: BLE001 - whatever a control says, the reader sees it and goes on
             reason = f"{name}={new!r}: {error}"
             self._try(before)
@@ -313,7 +314,9 @@ class Panel(widgets.VBox):
         sleep(HANDOVER_SECONDS)
         self.shown, self.state = shown, state
         self.status.value, self.table.value = faces[self.status], faces[self.table]
+        was_setting, self._is_setting = self._is_setting, True  # what settles moves nothing
         self.settle(state)
+        self._is_setting = was_setting
         if self._helper and (ids := part_ids(self.controls)) != self._helper.parts:
             self._helper.parts = ids
         if shown.more is not tuple:

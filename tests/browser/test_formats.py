@@ -64,12 +64,14 @@ def test_the_keyboard_alone_flips_a_bit(page, lab, front):
 
 
 def test_codes_and_numbers_are_typed(page, lab):
+    from playwright.sync_api import expect
+
     explorer, _, _ = panels(page, lab)
     number = explorer.get_by_label("Number or code", exact=True)
     number.fill("0 1111 110")
     number.press("Enter")
     wait_for_words(page, explorer, "= 448, a normal number")
-    assert number.input_value() == "448"
+    expect(number).to_have_value("448")
     explorer.get_by_title("next value below").click()
     wait_for_words(page, explorer, "= 416, a normal number")
     number.fill("two")

@@ -339,3 +339,12 @@ def test_the_small_blocks_are_told_apart_by_part():
     assert {part for part, heights in bands.rest_by_part.items() if any(heights)} == {"activations"}
     for rest, *heights in zip(bands.rest, *bands.rest_by_part.values(), strict=True):
         assert rest == sum(heights)
+
+
+def test_controls_and_picture_of_a_lab_agree_from_the_start():
+    lab = AllocatorLab(limited=False, story="rounding and pools", step=0)
+    assert (lab.value["story"], lab.value["step"], lab.value["limited"]) == ("rounding and pools", 0, False)
+    assert lab.shown.words[0].startswith("Event 0 of 9")
+    lab.controls["step"].value = 9
+    lab.controls["story"].value = "a training step"
+    assert lab.shown.words[0].startswith(f"Event {lab.controls['step'].value} of 56")
