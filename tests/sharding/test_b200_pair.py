@@ -47,20 +47,19 @@ class Half:
         sent.copy_(gradient.flatten()).div_(2)
         return torch.empty(gradient.numel() // 2, device="cuda"), sent
 
-    def after_forward(self) -> None:
-        self.whole = None
+    def used(self, ctx, output: Tensor, *saved: Tensor) -> Tensor:
+        """The output; what its backward wants is kept, this matrix goes and the one after the next comes."""
+        ctx.save_for_backward(*saved)
+        ctx.half, self.whole = self, None
         if self.next is not None and self.next.next is not None:
             self.next.next.gather()
+        return output
 
 
 class HalvedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, half):
-        output = x @ half.gather().T
-        ctx.save_for_backward(x, weight)
-        ctx.half = half
-        half.after_forward()
-        return output
+        return half.used(ctx, x @ half.gather().T, x, weight)
 
     @staticmethod
     def backward(ctx, grad):
@@ -75,11 +74,7 @@ class HalvedLinear(torch.autograd.Function):
 class HalvedEmbedding(torch.autograd.Function):
     @staticmethod
     def forward(ctx, ids, weight, half):
-        output = nn.functional.embedding(ids, half.gather())
-        ctx.save_for_backward(ids, weight)
-        ctx.half = half
-        half.after_forward()
-        return output
+        return half.used(ctx, nn.functional.embedding(ids, half.gather()), ids, weight)
 
     @staticmethod
     def backward(ctx, grad):
