@@ -97,8 +97,11 @@ class Backward:
         self._leave(node)
 
     def _leave(self, node: Operation) -> None:
-        """The first operation of a checkpointed region lets go of what the region held."""
-        region = node.region
+        """The first operation of a checkpointed region lets go of what the region held.
+
+        None points to its region any more: without a circle of references a tape is freed at once.
+        """
+        region, node.region = node.region, None
         if region is not None and node is region.operations[0]:
             region.let_go(self.tape)
 

@@ -8,13 +8,14 @@ and multiplied. The timeline's events, one block after another, are written out 
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
 
 from memkit.formula.backward import Backward
 from memkit.formula.forward import Forward, write_forward
 from memkit.formula.optimizer import write_init, write_states, write_states_of, write_step, write_update
+from memkit.formula.parameters import alike
 from memkit.formula.ranks import ALONE, Alone
 from memkit.formula.states import held_bytes
 from memkit.formula.tape import Storage, Tape, Value
@@ -155,7 +156,7 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
     does_accumulate = setup.grad_accum_steps > 1 or not setup.sets_grads_to_none
     later = write_micro_batch(setup, True, is_whole, rank) if does_accumulate else None
     temporaries, freed, accumulates = written_once(write_step, bare, rank.layout), (), False
-    yield Phase("init", written_once(write_init, bare, rank.layout), has_peak=False)
+    yield Phase("init", born(write_init, bare, rank.layout, is_whole), has_peak=False)
     for step in range(1, steps + 1):
         loss = ()
         for number in range(1, setup.grad_accum_steps + 1):
@@ -164,7 +165,7 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
             yield Phase("backward", batch.backward, step, number)
             freed, loss, accumulates = batch.first_gradient, batch.loss, True
         if not steps_in_backward:
-            states = written_once(write_states, bare, rank.layout) if step == 1 else ()
+            states = born(write_states, bare, rank.layout, is_whole) if step == 1 else ()
             yield Phase("optimizer", freed + states + temporaries, step)
             freed = ()
         zeroed = first.free_gradients if setup.sets_grads_to_none else ()
@@ -179,6 +180,17 @@ def written_once(write: Callable, setup: TrainingSetup, layout: Layout | None = 
     tape = Tape(partial(held_bytes, device=setup.device))
     write(setup, tape, layout)
     return (Stretch(tape.events),)
+
+
+@lru_cache(maxsize=64)
+def born(write: Callable, setup: TrainingSetup, layout: Layout | None, is_whole: bool) -> tuple[Stretch, ...]:
+    """What ``write`` only gives birth to: in any order, so a block's tensors are written once and multiplied."""
+    if is_whole or layout is not None:  # some layouts share out whole tensors, whichever block they are of
+        return written_once(write, setup, layout)
+    [one] = written_once(write, replace(setup, model=replace(setup.model, num_layers=1)))
+    model = setup.model
+    of = {n: [event for event in one.events if alike(model, event[0].where) == n] for n in {1, model.num_layers}}
+    return tuple(Stretch(events, times) for times, events in of.items())
 
 
 def written_events(setup: TrainingSetup, steps: int, rank: Alone = ALONE) -> Iterator[Event]:

@@ -90,6 +90,11 @@ def parameter_ledger(config: ModelConfig) -> tuple[Parameter, ...]:
     return (*embedding_parameters(config), *blocks, *output_parameters(config))
 
 
+def alike(config: ModelConfig, name: str) -> int:
+    """How many tensors of the model are like this one, itself counted: a block's stands for those of all blocks."""
+    return config.num_layers if name.startswith("blocks.") else 1
+
+
 def count_parameters(config: ModelConfig) -> int:
     """Parameters of the model, every tensor counted once.
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.adapters import is_in_4_bits, trained_parameters
-from memkit.formula.parameters import Parameter, parameter_ledger
+from memkit.formula.parameters import Parameter, alike, parameter_ledger
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import MIN_OFFLOADED, OPTIMIZERS, OptimizerConfig, Precision
@@ -252,9 +252,9 @@ def state_bytes(
     {'weights': 497759232, 'gradients': 497759232, 'optimizer_states': 995518464}
     """
     totals = {"weights": 0, "gradients": 0, "optimizer_states": 0}
-    for tensor in state_ledger(config, precision, optimizer, adapter):
+    for tensor in state_ledger(replace(config, num_layers=1), precision, optimizer, adapter):
         if not tensor.is_on_host:
-            totals[tensor.part] += tensor.num_bytes
+            totals[tensor.part] += alike(config, tensor.parameter) * tensor.num_bytes
     return totals
 
 

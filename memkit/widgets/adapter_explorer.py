@@ -95,6 +95,7 @@ def in_this_way(full: TrainingSetup, adapter: AdapterConfig, base: str | None, r
     return replace(full, adapter=chosen, recomputation=recomputation)
 
 
+@lru_cache(maxsize=256)
 def kept(setup: TrainingSetup, adapter: AdapterConfig | None = None) -> float:
     """Bytes per token and hidden unit that a block keeps."""
     return block_ledger(replace(setup, adapter=adapter)).per_sbh

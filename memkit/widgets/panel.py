@@ -7,7 +7,9 @@ lives on, and carries a static twin, so that a page without a kernel still shows
 
 import asyncio
 import base64
+import gc
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from struct import unpack
@@ -277,7 +279,7 @@ class Panel(widgets.VBox):
         return not self.error
 
     def _draw(self, state: dict) -> View:
-        with self._one_at_a_time:  # JupyterLab hands widgets' messages to threads; there is one picture
+        with self._one_at_a_time, collected_later():  # JupyterLab hands messages to threads; there is one picture
             self._last_drawn = state
             return self.view(**state)
 
@@ -360,6 +362,18 @@ class Panel(widgets.VBox):
         if self.shown:
             bundle["image/png"] = base64.b64encode(self.shown.png).decode()
         return bundle, {"image/png": {"alt": self.shown.alt}} if self.shown else {}
+
+
+@contextmanager
+def collected_later():
+    """No search for garbage meanwhile: one through all that a kernel holds takes longer than to draw a picture."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
 
 
 def html_picture(shown: View) -> str:

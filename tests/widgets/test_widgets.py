@@ -1,6 +1,7 @@
 """The explorers without a browser: build, move every control, feed them nonsense. A panel never dies."""
 
 import base64
+import gc
 import io
 import math
 import re
@@ -189,6 +190,29 @@ def test_an_error_of_any_kind_stays_inside():
     assert panel.error == "ZeroDivisionError: <b>oops</b>"
     assert "&lt;b&gt;oops" in panel.alert.value
     assert panel._repr_mimebundle_()[0]["text/plain"] == "Error: ZeroDivisionError: <b>oops</b>."
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_no_garbage_is_searched_for_while_a_picture_is_drawn(was_on):
+    searches = []
+
+    class Littering(Panel):
+        def view(self, number):
+            gc.callbacks.append(note)
+            _kept = [[] for _ in range(50 * gc.get_threshold()[0])]
+            gc.callbacks.remove(note)
+            return View(png=TINY_PNG, alt="a dot", words=(f"{number}.",))
+
+    def note(phase, _):
+        searches.append(phase)
+
+    before = gc.isenabled()
+    (gc.enable if was_on else gc.disable)()
+    try:
+        Littering({"number": Number("Number", 1, 0, 9)}).set(number=2)
+        assert searches == [] and gc.isenabled() == was_on
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 def test_a_value_that_a_control_refuses_is_taken_back():
