@@ -17,6 +17,9 @@ TIB = 1024**4
 
 MAX_PRINTED = 1e300
 
+PAGE_COLUMNS = 95
+"""Columns of text that stand in one line of JupyterLab in a window 1,280 pixels wide."""
+
 ALLOCATOR_BLOCK_BYTES = 512
 """CUDA's caching allocator hands out memory in multiples of this many bytes (``kMinBlockSize``)."""
 

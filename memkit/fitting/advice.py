@@ -81,7 +81,7 @@ class Effect:
     change: Change
     before_bytes: int
     after_bytes: int
-    how: str  # "formula", "replay of changed events", "replay", "trace"
+    how: str  # "formula", "events changed" (and replayed), "replay", "second trace"
 
     @property
     def name(self) -> str:
@@ -330,7 +330,7 @@ def effects_on_run(timeline: MemoryTimeline, run: Run, before_bytes: int, replay
         changed = timeline if events is None else replace(timeline, events=tuple(events))
         saved = replayed_bytes - replay_trace(changed, config or run.config).peak_reserved_bytes
         after = before_bytes - saved
-        how = "replay" if events is None else "replay of changed events"
+        how = "replay" if events is None else "events changed"
         effects.append(Effect(change=change, before_bytes=before_bytes, after_bytes=after, how=how))
     found: dict[int, Effect] = {}
     for effect in helpful(effects):  # two changes that come to the same are one piece of advice: what mends a fault

@@ -17,7 +17,7 @@ from memkit.fitting.advice import Effect, Run, best_of_each_kind, effects_on_run
 from memkit.fitting.edits import line_of, live_at
 from memkit.fitting.recorded_parts import with_inferred_parts
 from memkit.timeline import PARTS, Event, MemoryTimeline
-from memkit.units import aligned_table, format_bytes
+from memkit.units import PAGE_COLUMNS, aligned_table, format_bytes
 
 NUM_LINES = 8
 NUM_CHANGES = 3
@@ -71,10 +71,9 @@ class Diagnosis:
         pages = [self._headline(), self._parts(), self._lines()]
         total, result = sum(self.parts.values()), self.result
         cached = result.peak_reserved_bytes - result.peak_allocated_bytes
-        pages.append(
-            f"In no tensor: {format_bytes(max(result.peak_allocated_bytes - total, 0))} in the allocator's rounding "
-            f"and workspaces, {format_bytes(cached)} reserved but not allocated."
-        )
+        unseen = format_bytes(max(result.peak_allocated_bytes - total, 0))
+        rounded, idle = f"{unseen} in the allocator's rounding and workspaces", f"{format_bytes(cached)} reserved"
+        pages.append(fill(f"In no tensor: {rounded}, {idle} but not allocated.", PAGE_COLUMNS))
         return "\n\n".join([*filter(None, pages), changes_in_words(self.changes)])
 
     def _headline(self) -> str:
@@ -109,9 +108,9 @@ def changes_in_words(changes: tuple[Effect, ...]) -> str:
     """A table of changes with what each saves, and a line with its reason."""
     if not changes:
         return "Nothing tried here saves a byte."
-    rows = [["what would help most", "saves", "peak reserved then", "known by"]]
+    rows = [["what would help most", "saves", "reserved then", "known by"]]
     rows += [[c.name, format_bytes(c.saved_bytes), format_bytes(c.after_bytes), c.how] for c in changes]
-    return "\n".join([aligned_table(rows), *(fill(f"{c.name}: {c.why}", 110) for c in changes)])
+    return "\n".join([aligned_table(rows), *(fill(f"{c.name}: {c.why}", PAGE_COLUMNS) for c in changes)])
 
 
 def diagnose_memory(
