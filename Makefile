@@ -18,7 +18,7 @@ CHAPTERS := $(sort $(wildcard chapters/*.ipynb))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help lab hub load labs guide handouts test test-unit test-browser exhaustive check-notebooks run-notebooks bench record figures clean
+.PHONY: help lab hub load labs guide handouts pages test test-unit test-browser exhaustive check-notebooks run-notebooks bench record figures clean
 
 help:                   ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
@@ -40,6 +40,9 @@ guide: $(VENV)/.test    ## write the tables of course/GUIDE.md anew, and the lis
 
 handouts: $(VENV)/.book ## a printable page a chapter, in build/handouts
 	$(BIN)/python course/handouts.py build/handouts
+
+pages: $(VENV)/.book    ## every chapter as a page that needs no Jupyter, in build/pages
+	$(BIN)/jupyter nbconvert --to html --embed-images --template-file course/pages.html.j2 --output-dir build/pages $(CHAPTERS)
 
 test: test-unit test-browser check-notebooks   ## everything that has to pass
 

@@ -3,7 +3,10 @@
 import re
 import shutil
 
+import nbformat
 import pytest
+from bs4 import BeautifulSoup
+from nbconvert import HTMLExporter
 
 from course import guide, handouts
 from course.labs import NAMES, load_lab
@@ -46,3 +49,13 @@ def test_every_printed_handout_is_one_page(tmp_path):
     (tmp_path / "all.html").write_text(handouts.pages(handouts.CHAPTERS), encoding="utf-8")
     printed = handouts.print_page(browser, tmp_path / "all.html").read_bytes()
     assert len(re.findall(rb"/Type\s*/Page[^s]", printed)) == len(handouts.CHAPTERS)
+
+
+def test_a_page_has_the_alt_text_of_every_stored_picture():
+    chapter = handouts.ROOT / "chapters/02_number_formats.ipynb"
+    exporter = HTMLExporter(template_file=str(handouts.ROOT / "course/pages.html.j2"))
+    page, _ = exporter.from_filename(str(chapter))
+    cells = nbformat.read(chapter, as_version=4).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", ()) if "image/png" in output.get("data", ())]
+    shown = [image["alt"] for image in BeautifulSoup(page, "html.parser").select(".jp-OutputArea img")]
+    assert shown == [output.metadata["image/png"]["alt"] for output in outputs] and shown
