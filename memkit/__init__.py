@@ -56,7 +56,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.allocator.snapshot_replay import replay_snapshot
     from memkit.allocator.trace_replay import replay_trace
     from memkit.book.checkup import doctor
-    from memkit.book.claims import count_verdicts, ids_of, load_claims
+    from memkit.book.claims import count_verdicts, load_claims, printed_and_so
     from memkit.book.exercises import check
     from memkit.book.recordings import recorded_or_words
     from memkit.fitting.diagnosis import diagnose_memory

@@ -20,8 +20,15 @@ from memkit import loaded_when_used
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
     from memkit.book.cheat_sheet import TECHNIQUES, apply_techniques
-    from memkit.book.checkup import doctor
-    from memkit.book.claims import claim, count_verdicts, ids_of, load_claims, verdicts_by_subject
+    from memkit.book.checkup import doctor, quietly
+    from memkit.book.claims import (
+        claim,
+        count_verdicts,
+        ids_of,
+        load_claims,
+        printed_and_so,
+        verdicts_by_subject,
+    )
     from memkit.book.classroom import chapter_budgets, plan_classroom
     from memkit.book.exercises import check
     from memkit.book.measurements import MEASUREMENTS

@@ -5,11 +5,13 @@ kernel that only moves a slider stays small. It writes no path and no name: a pa
 """
 
 import importlib.util
+import logging
 import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -93,6 +95,16 @@ def doctor(environment: Mapping[str, str] = os.environ) -> Diagnosis:
     ]  # fmt: skip
     mode = "GPU" if gpu is not None and runs_cuda else "CPU"
     return Diagnosis(mode=mode, gpu=gpu, cap_bytes=cap_bytes, findings=tuple(findings))
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """No logged warnings inside: while it is imported, torchao tells of kernels that this machine has no use for."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def installed_version(package: str) -> str | None:

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from textwrap import fill
 
-from memkit.units import as_kind
+from memkit.units import PAGE_COLUMNS, as_kind
 
 Figure = int | float | bool | str
 
@@ -259,6 +260,25 @@ def count_verdicts(claims: Iterable[Claim]) -> dict[str, int]:
     as_kind("claims", claims, Iterable)
     counts = Counter(as_kind("claim", claim, Claim).verdict for claim in claims)
     return {verdict: counts[verdict] for verdict in VERDICTS}
+
+
+def printed_and_so(chapter: str, *claim_ids: str) -> str:
+    """How many of a chapter's claims have each verdict, and some of them: as printed, and as it is.
+
+    >>> print(printed_and_so("11_cards_and_inference", "C085"))
+    5 true, 14 conditional, 3 wrong, 1 outdated
+    <BLANKLINE>
+    Printed: The registers of a card move about 20 TB/s.
+    So it is: On an A100 they move 117 TB/s, 5.8× as much: each multiply-add reads three. The
+    printed figure is close to the 19.5 TB/s of its shared memory.
+    """
+    ledger = load_claims()
+    counts = count_verdicts(ledger[claim_id] for claim_id in ids_of(chapter))
+    lines = [", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)]
+    for shown in (ledger[claim_id] for claim_id in claim_ids):
+        said = f"Printed: {shown.claim}", f"So it is: {shown.answer}"
+        lines += ["", *(fill(sentence, PAGE_COLUMNS) for sentence in said)]
+    return "\n".join(lines)
 
 
 def verdicts_by_subject(path: Path = LEDGER) -> dict[str, dict[str, int]]:

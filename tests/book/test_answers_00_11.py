@@ -12,6 +12,10 @@ import torch
 
 from memkit.book.exercises import check
 from memkit.book.exercises.chapter_07 import LEAK_BYTES
+from memkit.measuring.measure import measure_memory
+from memkit.program.transformer import training_build
+from memkit.setup.models import TINY_GPT2
+from memkit.setup.training import TrainingSetup
 from memkit.units import MIB
 
 P = 6_738_415_616
@@ -143,6 +147,13 @@ TRIED = [
     ("11.1", 25_700, "right", ""),
     ("11.2", 3.25, "not yet", "in GB/s"),
 ]  # fmt: skip
+
+
+def test_twice_the_batch_is_what_the_step_takes():
+    """Exercise 0.2 adds rounded MiB; here the real step is measured."""
+    setup = TrainingSetup(model=TINY_GPT2, micro_batch_size=4, seq_len=128, device="cpu")
+    measured = measure_memory(training_build(setup), device="cpu").peak_bytes / MIB
+    assert check("0.2", measured).status == "right"
 
 
 @pytest.mark.parametrize("exercise_id, answer, status, words", TRIED)

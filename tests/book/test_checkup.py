@@ -1,5 +1,6 @@
 """``doctor()`` on machines that are played: other packages, other drivers, little memory."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from importlib import metadata
 import pytest
 
 from memkit.book import checkup as doctor_module
-from memkit.book.checkup import doctor, installed_version, torch_backend
+from memkit.book.checkup import doctor, installed_version, quietly, torch_backend
 from memkit.hardware.driver import DriverAnswer, Gpu
 from memkit.hardware.ram import available_ram_bytes
 from memkit.units import GIB, MIB
@@ -166,3 +167,11 @@ def test_the_real_machine_is_read_without_torch_paths_or_names():
     assert metadata.version("torch").split("+")[0] in done.stdout
     for private in ("/", "\\", os.path.expanduser("~"), sys.prefix):
         assert private not in done.stdout
+
+
+def test_what_is_imported_quietly_logs_no_warning_and_what_follows_does():
+    log = logging.getLogger("torchao")
+    with pytest.raises(ImportError), quietly():
+        assert not log.isEnabledFor(logging.WARNING) and log.isEnabledFor(logging.ERROR)
+        raise ImportError
+    assert log.isEnabledFor(logging.WARNING)

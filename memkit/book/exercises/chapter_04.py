@@ -211,6 +211,10 @@ EXERCISES = (
                 "You took the larger of the two. The inputs stay while a group's blocks live: add them.",
             ),
             (
+                lambda L, g, block, inputs: ceil(L / g) * inputs,
+                "You left out the group that lives: its g blocks stand when its backward comes.",
+            ),
+            (
                 lambda L, g, block, inputs: g * block,
                 "You left out the inputs. One for each group stays until its turn comes.",
             ),
