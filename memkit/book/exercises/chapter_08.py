@@ -1,6 +1,6 @@
 """The exercises of chapter 08: states in few bits, adapters, offload."""
 
-from memkit.book.exercises import ChoiceExercise, FunctionExercise, NumberExercise
+from memkit.book.exercises import FunctionExercise, NumberExercise
 from memkit.formula.adapters import count_adapter_parameters
 from memkit.formula.states import ADAM_MOMENTS
 from memkit.setup.adapters import AdapterConfig
@@ -21,12 +21,25 @@ def kept_values(tokens, layers):
     return sum(tokens * num_inputs for num_inputs, _, is_trained in layers if is_trained)
 
 
+def standing(sizes, num_micro_batches):
+    """Gradient values that stand together where the optimizer steps in the backward, if it may."""
+    return sum(sizes) if num_micro_batches > 1 else max(sizes)
+
+
+def model_bytes(gradients=standing, *, weight=2, gradient=2):
+    """A function for the bytes of weights, states and gradients at their highest."""
+    return lambda sizes, states, num_micro_batches: (
+        (weight + states) * sum(sizes) + gradient * gradients(sizes, num_micro_batches)
+    )
+
+
 EXERCISES = (
     NumberExercise(
         id="8.1",
         title="A matrix under 8-bit AdamW",
         right=len(ADAM_MOMENTS) * (VALUES + 4 * VALUES // BLOCK),
         unit="B",
+        tolerance=0.002,
         because="Two codes of one byte, and a float32 scale for each 256 of them: 2.03 B a parameter.",
         mistakes=(
             (VALUES, "That is one byte a parameter. Adam keeps two states."),
@@ -46,6 +59,7 @@ EXERCISES = (
         title="Adapters beside grouped heads",
         right=count_adapter_parameters(LLAMA_3_8B, AdapterConfig(rank=16, targets=("query", "value"))),
         unit="parameters",
+        tolerance=0.003,
         because="32 · 16 · ((4,096 + 4,096) + (4,096 + 1,024)): the value projection has 8 heads of 128, not 32.",
         mistakes=(
             (8_388_608, "You gave the value projection 4,096 outputs. Grouped heads: 8 · 128 = 1,024."),
@@ -121,6 +135,14 @@ EXERCISES = (
             ),
             (lambda base, adapters, width: 4 * width * adapters, "The frozen weights are still in memory."),
             (lambda base, adapters, width: 2 * base, "The adapters' own tensors are missing."),
+            (
+                lambda base, adapters, width: 2 * base + width * adapters,
+                "That is one tensor of the adapters: which three stand beside their weights?",
+            ),
+            (
+                lambda base, adapters, width: 2 * base + (2 * width + 8) * adapters,
+                "The states have the adapters' width too: torch makes them in the dtype of the weights.",
+            ),
         ),
     ),
     NumberExercise(
@@ -139,16 +161,77 @@ EXERCISES = (
             (16 * LLAMA_2_7B_PARAMETERS, "That is what stands on card and host in float32, not what moves."),
         ),
     ),
-    ChoiceExercise(
+    FunctionExercise(
         id="8.6",
-        title="Which rows go together",
-        right="b",
-        accepted=("B", "(b)", "b."),
-        because="With the optimizer in the backward no two gradients stand together; nothing can be added to them.",
+        title="Two savings that exclude each other",
+        right=model_bytes(),
+        accepted=(
+            lambda sizes, states, n: (2 + states) * sum(sizes) + 2 * (max if n == 1 else sum)(sizes),
+            lambda sizes, states, n: max((2 + states) * sum(sizes) + 2 * (sum(sizes) if n > 1 else g) for g in sizes),
+        ),
+        probes=(((50, 400, 30), 2, 1), ((50, 400, 30), 4, 8), ((7, 3, 9, 5), 8, 1), ((7, 3, 9, 5), 2, 2)),
+        tolerance=1e-9,
+        because="In one pass a gradient is used and freed before the next, so the largest decides. A sum over several "
+        "passes needs a place for each: accumulation takes back what the step in the backward saves.",
         mistakes=(
-            ("a", "The states are there in any case. What is freed at once?"),
-            ("c", "Recomputation is about activations and goes with every optimizer."),
-            ("d", "bfloat16 is a matter of dtype; a hook does not mind it."),
+            (
+                model_bytes(lambda sizes, n: sum(sizes)),
+                "With one micro-batch the optimizer may step in the backward: not all gradients stand together.",
+            ),
+            (
+                model_bytes(lambda sizes, n: max(sizes)),
+                "Accumulated gradients wait for the last micro-batch, all of them. What can then be freed early?",
+            ),
+            (
+                model_bytes(lambda sizes, n: sum(sizes) if n > 1 else 0),
+                "A gradient that is used at once still stands while it is used: the largest one counts.",
+            ),
+            (
+                model_bytes(lambda sizes, n: max(sizes) if n > 1 else sum(sizes)),
+                "Turned round: it is accumulation that needs all gradients together.",
+            ),
+            (
+                model_bytes(lambda sizes, n: n * sum(sizes) if n > 1 else max(sizes)),
+                "Micro-batches add to the same gradients: one set, however many there are.",
+            ),
+            (model_bytes(gradient=4), "4 bytes a gradient are float32. Here gradients are bfloat16."),
+            (model_bytes(gradient=0), "Gradients are missing: at least one stands while it is used."),
+            (model_bytes(weight=0), "The weights themselves are missing, 2 bytes a value."),
+            *(
+                (
+                    lambda sizes, states, n, weight=weight: weight * sum(sizes)
+                    + (4 - weight + states) * standing(sizes, n),
+                    "Weights and states of every tensor stay from step to step. Only gradients come and go.",
+                )
+                for weight in (0, 2)
+            ),
+            *(
+                (
+                    model_bytes(lambda sizes, n, end=end: sum(sizes) if n > 1 else sizes[end]),
+                    "The highest moment is the largest tensor's, wherever it stands in the order.",
+                )
+                for end in (0, -1)
+            ),
+            (
+                model_bytes(lambda sizes, n: sum(sizes) / n),
+                "A gradient is as large as its weight, however small the micro-batch is.",
+            ),
+            (
+                model_bytes(lambda sizes, n: sum(sizes) - max(sizes) * (n == 1)),
+                "You took the largest gradient off; it is the one that stands.",
+            ),
+            (
+                lambda sizes, states, n: model_bytes()(sizes, 2 * states, n),
+                "Twice the states: `states` counts all that an optimizer keeps for a value, both of Adam's too.",
+            ),
+            (
+                lambda sizes, states, n: 8 * sum(sizes),
+                "8 bytes a value are AdamW in bfloat16 with every gradient standing; `states` says what is kept here.",
+            ),
+            (
+                lambda sizes, states, n: None if n > 1 else model_bytes()(sizes, states, n),
+                "Accumulation is allowed; the step in the backward is not. Then the gradients wait, all of them.",
+            ),
         ),
     ),
 )
