@@ -42,7 +42,8 @@ handouts: $(VENV)/.book ## a printable page a chapter, in build/handouts
 	$(BIN)/python course/handouts.py build/handouts
 
 pages: $(VENV)/.book    ## every chapter as a page that needs no Jupyter, in build/pages
-	$(BIN)/jupyter nbconvert --to html --embed-images --template-file course/pages.html.j2 --output-dir build/pages $(CHAPTERS)
+	$(BIN)/jupyter nbconvert --to html --template-file course/pages.html.j2 --output-dir build/pages/chapters $(CHAPTERS)
+	cp -r figures build/pages/
 
 test: test-unit test-browser check-notebooks   ## everything that has to pass
 

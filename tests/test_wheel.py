@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-BOOKS_OWN = ("load_claims", "count_verdicts")
+BOOKS_OWN = ("load_claims", "count_verdicts", "printed_and_so")
 """They read the book's ledger, which is not the package's."""
 
 PROGRAM = f"""

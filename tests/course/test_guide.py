@@ -51,11 +51,15 @@ def test_every_printed_handout_is_one_page(tmp_path):
     assert len(re.findall(rb"/Type\s*/Page[^s]", printed)) == len(handouts.CHAPTERS)
 
 
-def test_a_page_has_the_alt_text_of_every_stored_picture():
+def test_a_page_has_every_picture_s_alt_text_its_folds_and_links_to_pages():
     chapter = handouts.ROOT / "chapters/02_number_formats.ipynb"
     exporter = HTMLExporter(template_file=str(handouts.ROOT / "course/pages.html.j2"))
     page, _ = exporter.from_filename(str(chapter))
     cells = nbformat.read(chapter, as_version=4).cells
     outputs = [output for cell in cells for output in cell.get("outputs", ()) if "image/png" in output.get("data", ())]
-    shown = [image["alt"] for image in BeautifulSoup(page, "html.parser").select(".jp-OutputArea img")]
+    soup = BeautifulSoup(page, "html.parser")
+    shown = [image["alt"] for image in soup.select(".jp-OutputArea img")]
+    linked = {a["href"] for a in soup.select("a[href]") if not a["href"].startswith(("#", "https:"))}
+    assert linked and linked <= {f"{path.stem}.html" for path in chapter.parent.glob("*.ipynb")}
+    assert all(fold.find_all(recursive=False)[1:] for fold in soup.select("details")), "--embed-images empties them"
     assert shown == [output.metadata["image/png"]["alt"] for output in outputs] and shown
