@@ -1,22 +1,21 @@
 """Hold the planner's answers against traces: random cases, each replayed on a card of the case's size.
 
-    python scripts/judge_planner.py [number of cases [seed ...]]
+    python scripts/judge_planner.py [number of cases [seed ...]] [--record FILE]
 
-Without seeds two new ones are drawn, and the file names its own: chapters/recordings/planner_judged_cpu.json. A case
-is right if the strategy that the planner names fits the card by the trace, and none of its list with fewer FLOPs fits
-both the card and what it plans with (``planned_room``) of it.
+Without seeds two new ones are drawn, and the file names its own: chapters/recordings/planner_judged_cpu.json, unless
+another is named. What it holds of the same seeds is kept, so a run that was stopped goes on. A case is right if the
+strategy that the planner names fits the card by the trace, and none of its list with fewer FLOPs fits both the card
+and what it plans with (``planned_room``) of it.
 """
 
-import json
-import platform
+import argparse
 import random
 import secrets
-import sys
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import torch
+from judging import recorded, write
 
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.trace_replay import replay_trace
@@ -105,32 +104,37 @@ def is_right(case: dict) -> bool:
     return case["fits"] is not False and not case["cheaper_that_fit"]
 
 
-def main(num_cases: int = 200, *seeds: int) -> None:
+def main() -> None:
     torch.set_num_threads(1)
-    seeds = seeds or tuple(secrets.randbelow(10**9) for _ in range(NUM_SEEDS))
-    chances, cases = [random.Random(seed) for seed in seeds], []
-    for number in range(num_cases):
-        cases.append(judged(random_case(chances[number % len(seeds)])))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("num_cases", type=int, nargs="?", default=200)
+    parser.add_argument("seeds", type=int, nargs="*", help="two new ones are drawn without any")
+    parser.add_argument("--record", type=Path, default=FILE, help="a file that is gone on with, and written")
+    asked = parser.parse_args()
+    seeds = asked.seeds or [secrets.randbelow(10**9) for _ in range(NUM_SEEDS)]
+    chances, cases = [random.Random(seed) for seed in seeds], recorded(asked.record, "cases", seeds=seeds)
+    for number in range(asked.num_cases):
+        case = random_case(chances[number % len(seeds)])
+        if number < len(cases):
+            continue  # drawn for what is drawn after it
+        cases.append(judged(case))
         print(number, cases[-1]["chosen"], "right" if is_right(cases[-1]) else f"WRONG {cases[-1]}", flush=True)
-        if number % 20 == 19 or number == num_cases - 1:
-            write(cases, seeds)
+        if number % 5 == 4 or number == asked.num_cases - 1:
+            write(asked.record, about(cases, seeds), cases=cases)
 
 
-def write(cases: list[dict], seeds: tuple[int, ...]) -> None:
-    """The recording of the cases so far."""
-    about = {
+def about(cases: list[dict], seeds: list[int]) -> dict:
+    """What the cases come to."""
+    return {
         "what": "planner against trace", "seeds": seeds,
         "command": " ".join(map(str, ("python scripts/judge_planner.py", len(cases), *seeds))),
-        "torch": torch.__version__, "machine": platform.machine(), "date": date.today().isoformat(),
         "right": sum(map(is_right, cases)), "cases": len(cases),
         "fit_with_default_segments": sum(case["fits_by_default"] is True for case in cases),
         "plans": sum(case["chosen"] is not None for case in cases),
         "fit": sum(case["fits"] is True for case in cases),
         "cheaper_in_the_slack": sum(bool(case["cheaper_in_the_slack"]) for case in cases),
     }  # fmt: skip
-    lines = ",\n".join(json.dumps(case) for case in cases)
-    FILE.write_text(f'{{"about": {json.dumps(about)},\n"cases": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main()

@@ -8,18 +8,16 @@ choice, the nearest to the edge of the card on either side, and one of each side
 said to fit fits by its trace alone, and none said not to fit does.
 """
 
-import json
-import platform
 import random
 import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
 from itertools import groupby
 from pathlib import Path
 
 import torch
+from judging import recorded, write
 
 from memkit.fitting.plans import PlansFound, TrainingPlan, find_plans, traced
 from memkit.hardware.cards import CARDS, Card
@@ -97,19 +95,13 @@ def wrong_of(plan: TrainingPlan, rows: Sequence) -> list[str]:
 def main(num_jobs: int = 500, seed: int | None = None) -> None:
     torch.set_num_threads(1)
     seed = secrets.randbelow(10**9) if seed is None else seed
-    jobs = recorded(seed)[:num_jobs]
+    jobs = recorded(FILE, "jobs", seed=seed)[:num_jobs]
     for number in range(len(jobs), num_jobs):
         chance = random.Random(f"{seed} {number}")
         jobs.append(judged(random_job(chance), chance))
         print(number, "right" if not jobs[-1]["wrong"] else f"WRONG {jobs[-1]}", flush=True)
         if number % 5 == 4 or number == num_jobs - 1:
-            write(jobs, seed)
-
-
-def recorded(seed: int) -> list[dict]:
-    """The jobs of this seed that the file holds."""
-    data = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {"about": {"seed": None}}
-    return data["jobs"] if data["about"]["seed"] == seed else []
+            write(FILE, about(jobs, seed), jobs=jobs)
 
 
 def about(jobs: Sequence[dict], seed: int) -> dict:
@@ -119,19 +111,9 @@ def about(jobs: Sequence[dict], seed: int) -> dict:
     said = {words: len(list(found)) for words, found in groupby(sorted(row[1] for row in rows))}
     return {
         "what": "plans against traces", "seed": seed, "command": f"python scripts/judge_plans.py {len(jobs)} {seed}",
-        "torch": torch.__version__, "machine": platform.machine(), "date": date.today().isoformat(),
         "jobs": len(jobs), "right": sum(not job["wrong"] for job in jobs), "traced": len(ratios), "said": said,
         "ratio_least": min(ratios), "ratio_most": max(ratios),
     }  # fmt: skip
-
-
-def write(jobs: Sequence[dict], seed: int) -> None:
-    """The recording of the jobs so far."""
-    lines = ",\n".join(json.dumps(job, ensure_ascii=False) for job in jobs)
-    text = f'{{"about": {json.dumps(about(jobs, seed))},\n"jobs": [\n{lines}\n]}}\n'
-    aside = FILE.with_suffix(".part")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(FILE)
 
 
 if __name__ == "__main__":
