@@ -117,8 +117,8 @@ class MemoryTimeline:
     """Bytes at the instants of a training step, from one of ``SOURCES``.
 
     ``device`` is ``"cuda"`` or ``"cpu"`` (whose rules apply); ``provenance`` says which machine, versions,
-    date and command a measurement came from. ``reserved_peak_bytes`` is what the allocator held from the
-    driver, if known.
+    date and command a measurement came from, and what is ``"left out"`` of a number. ``reserved_peak_bytes`` is
+    what the allocator held from the driver, if known.
 
     >>> from memkit import TrainingSetup, estimate_memory, models
     >>> timeline = estimate_memory(TrainingSetup(model=models.GPT2_SMALL, seq_len=1024))
@@ -185,7 +185,8 @@ class MemoryTimeline:
 
     def __str__(self) -> str:
         peak = f"peak {format_bytes(self.peak_bytes)} at {_label(self.peak, self)}"
-        return f"{self.source}, {self.device} rules: {peak}\n{self.table()}"
+        left_out = f"\nleft out: {self.provenance['left out']}" if "left out" in self.provenance else ""
+        return f"{self.source}, {self.device} rules: {peak}\n{self.table()}{left_out}"
 
     def to_json(self) -> str:
         """JSON text that ``from_json`` reads back to an equal timeline."""

@@ -49,14 +49,6 @@ class ViTGiant(nn.Module):
         return self.head(self.norm(x)[:, 0])
 
 
-class IdleOnHost(torch.optim.AdamW):
-    """AdamW that does not step on what is in the host's memory: nine GB of it tell a trace of the card nothing."""
-
-    def step(self, closure=None):
-        if self.param_groups[0]["params"][0].is_cuda:
-            super().step(closure)
-
-
 def fine_tuning(make_optimizer):
     """The ``build`` of the run with this optimizer."""
 

@@ -1,8 +1,9 @@
 """Whether a step fits on a card: the one rule, and what stands on a card beside the tensors.
 
 Beside the tensors stand CUDA's context, the libraries' workspaces and the allocator's holes. Each is a range with
-its reason: low, expected, high. A step fits where all of it finds room at the highest, should fit at the expected,
-may just fit at the lowest. A planner plans with the expected: ``planned_room``.
+its reason: low, expected, high. A step fits where all of it finds room at the highest (fragments of a ninth of the
+tensors, the most that was recorded), should fit at the expected (a hundredth of the card), may just fit at the lowest
+(none). A planner plans with the expected: ``planned_room``.
 """
 
 from dataclasses import dataclass
@@ -56,13 +57,20 @@ class Fit:
         return next((words for words, room in rooms if room >= 0), "does not fit")
 
     def __str__(self) -> str:
-        left = format_bytes(abs(self.expected_bytes))
-        end = f"{left} to spare" if self.is_expected else f"{left} too much"
-        return f"It {self.verdict} on one {self.card}: {end}, context, workspaces and fragments counted."
+        decides, when = (self.least_bytes, "worst") if self.is_expected else (self.most_bytes, "best")
+        ends = f"{_left(self.expected_bytes)} as expected, {_left(decides)} at {when}"
+        return f"It {self.verdict} on one {self.card}: {ends}; context, workspaces and fragments counted."
+
+
+def _left(num_bytes: int) -> str:
+    return f"{format_bytes(abs(num_bytes))} {'to spare' if num_bytes >= 0 else 'too much'}"
 
 
 def planned_room(card_bytes: int, context_bytes: int = CONTEXT_BYTES) -> int:
     """Bytes that a plan uses: the card's less the context's, less one part in ``SLACK_SHARE`` of the rest.
+
+    For tensors and workspaces, which a replay with a ``compute_capability`` allocates among them; ``fit_on`` is told
+    of the tensors alone, and takes the workspaces off.
 
     >>> planned_room(80 * GIB) // 2**20  # MiB
     80593
@@ -82,11 +90,11 @@ def fit_on(card: Card, allocated_bytes: int, holes: tuple[int, int, int] | None 
     without one none, the planner's slack, and the worst recorded share.
 
     >>> print(fit_on(CARDS["RTX 4090"], 20 * GIB))
-    It fits on one RTX 4090: 2.89 GiB to spare, context, workspaces and fragments counted.
+    It fits on one RTX 4090: 2.89 GiB to spare as expected, 411.55 MiB to spare at worst; context, workspaces and
+    fragments counted.
     """
-    low, expected, high = holes or (
-        0, (card.memory_bytes - CONTEXT_BYTES) // SLACK_SHARE, allocated_bytes // RECORDED_CACHE_SHARE
-    )  # fmt: skip
+    slack = card.memory_bytes - CONTEXT_BYTES - planned_room(card.memory_bytes)
+    low, expected, high = holes or (0, slack, allocated_bytes // RECORDED_CACHE_SHARE)
     room = card.memory_bytes - allocated_bytes - training_workspace_bytes(card.compute_capability)
     return Fit(
         card=card.name, least_bytes=room - 2 * CONTEXT_BYTES - max(high, expected),

@@ -10,6 +10,7 @@ Reading order:
 - ``cpu``: the CPU's rules
 - ``cuda_kernels``: CUDA's attention kernels, and kernels that ``meta`` lacks
 - ``scratch``: scratch of reductions, sorts and scatters
+- ``host``: the host's memory beside a card
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout
 - ``libraries``: what libraries take that a trace does not know
 - ``trace``: ``trace_memory``: every allocation of a step

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -20,6 +21,7 @@ from memkit.low_precision.autocast import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISI
 from memkit.program.doors import tensors_in
 from memkit.tracing.constants import MAX_BYTES
 from memkit.tracing.cuda_kernels import fused_attention, meta_kernels, recurrent
+from memkit.tracing.host import HostMemory
 from memkit.tracing.without_values import ShapesOnly, has_values, shapes_only, storage_key
 
 aten = torch.ops.aten
@@ -40,6 +42,11 @@ def on_card(device: object) -> object:
     if isinstance(device, str) and device.startswith("cuda") or getattr(device, "type", "") == "cuda":
         return META
     return device
+
+
+def is_host(device: object) -> bool:
+    """Whether this names the host's memory."""
+    return isinstance(device, (str, torch.device)) and torch.device(device).type == "cpu"
 
 
 def autocast_cast(value: object, dtype: torch.dtype, cache: dict | None) -> object:
@@ -72,6 +79,7 @@ class CudaRules(ShapesOnly):
         self.rules |= _rules()
         self.weight_casts: dict[int, tuple[Tensor, Tensor]] = {}
         self.unplaced: set[int] = set()
+        self.host = HostMemory()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if kwargs and "device" in kwargs:
@@ -106,8 +114,8 @@ def _rules() -> dict:
         Tensor.to: _to,
         Tensor.copy_: _copy,
         Tensor.cpu: lambda mode, func, args, kwargs: _to_host(mode, args[0]),
-        torch.empty_like: _unpinned,
-        torch.zeros_like: _unpinned,
+        torch.empty_like: _like,
+        torch.zeros_like: _like,
         torch.dropout: _dropout,
     }
     rules |= dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), recurrent)
@@ -150,9 +158,11 @@ def _factory(mode, func, args, kwargs):
     return out
 
 
-def _unpinned(mode, func, args, kwargs):
+def _like(mode, func, args, kwargs):
     """Pinned memory is the host's; without a card there is none to pin."""
     kwargs.pop("pin_memory", None)
+    if is_host(kwargs.get("device")) and args[0].is_meta and args[0].nbytes > MAX_BYTES:
+        args = (mode.host.copy_of(args[0]), *args[1:])
     return func(*args, **kwargs)
 
 
@@ -176,7 +186,7 @@ def _to(mode, func, args, kwargs):
     if rest and not isinstance(rest[0], Tensor):
         rest[0] = on_card(rest[0])
     target = kwargs.get("device", rest[0] if rest else None)
-    if isinstance(target, (str, torch.device)) and torch.device(target).type == "cpu":
+    if is_host(target):
         return _to_host(mode, tensor)
     if target == META and tensor.is_meta and storage_key(tensor) in mode.unplaced:
         mode.warn_once("unplaced", COUNTED_ON_CARD)
@@ -184,7 +194,10 @@ def _to(mode, func, args, kwargs):
 
 
 def _to_host(mode, tensor):
-    return tensor if has_values(tensor) else mode.without_values(tensor, "cpu")
+    if has_values(tensor) or isinstance(tensor, FakeTensor):
+        return tensor
+    mode.tell_no_values("cpu")
+    return mode.host.copy_of(tensor)
 
 
 def _dropout(mode, func, args, kwargs):

@@ -35,7 +35,7 @@ from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, grouped_products
 from memkit.tracing.libraries import LIBRARIES, Besides, Call, asked, of_loaded
 from memkit.tracing.scratch import BY_NAME, SCRATCH
-from memkit.tracing.without_values import NeedsValues, asks_quietly, program_line, refuse_unseen
+from memkit.tracing.without_values import NeedsValues, asks_quietly, has_values, program_line, refuse_unseen
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 
 aten = torch.ops.aten
@@ -52,7 +52,7 @@ OPERATIONS_BETWEEN_LOOKS, SECONDS_BETWEEN_WORDS = 1000, 2.0
 FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
 OWN_FILES = {
     str(Path(__file__).parents[1] / room / f"{name}.py")
-    for room, names in (("program", "doors"), ("tracing", "trace cuda cuda_kernels cpu constants without_values"))
+    for room, names in (("program", "doors"), ("tracing", "trace cuda cuda_kernels cpu constants host without_values"))
     for name in names.split()
 }
 
@@ -69,8 +69,7 @@ def trace_memory(
     host's memory says ``device="cpu"``. ``say`` is told every two seconds how far a long trace has come.
 
     Raises: ValueError: an unknown device, steps that are not a positive number, no function as ``build``, or
-    a model made outside it. NeedsValues: the program
-    looks at a tensor's values. Whatever the program itself raises.
+    a model made outside it. NeedsValues: the program looks at a tensor's values. Whatever the program itself raises.
 
     >>> import torch
     >>> def build():
@@ -179,9 +178,7 @@ class Tracer(TorchDispatchMode):
         self.known.follow(func, args, kwargs, out)
         op = self.names.get(func)
         if op is None:
-            makes_storage = func is aten.lift_fresh.default or any(
-                r.alias_info is None for r in func._schema.returns
-            )
+            makes_storage = func is aten.lift_fresh.default or any(not r.alias_info for r in func._schema.returns)
             op = self.names[func] = str(func) if makes_storage else ""
         out, copies = as_laid_out(func, args, out) if self.device_type == "cpu" else (out, [])
         call = self.ask_library(func, args, out) if func in self.with_library else None
@@ -206,9 +203,10 @@ class Tracer(TorchDispatchMode):
             real = self.known.result_of(func, args, kwargs)
         except Unknown:
             raise NeedsValues(str(func)) from error
-        if isinstance(real, Tensor):
-            return torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=args[0].device)
-        return real
+        if not isinstance(real, Tensor):
+            return real
+        out = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=args[0].device)
+        return real if has_values(out) else out  # torch's DeviceMesh puts the fake tensors' mode aside
 
     def ask_library(self, func, args, out) -> Call | None:
         """What the library takes for the call; where it cannot be asked, the largest call is remembered."""
@@ -241,7 +239,8 @@ class Tracer(TorchDispatchMode):
 
     def note_buffers(self, func, args, kwargs) -> None:
         """Record what a kernel takes and gives back before it returns."""
-        if size_of := self.buffers.get(func) or BY_NAME.get(self.names.get(func)):
+        size_of = self.buffers.get(func) or BY_NAME.get(self.names.get(func))
+        if size_of and any(tensor.device.type == self.device_type for tensor in tensors_in(args)):
             self.note_scratch(size_of(*args, **(kwargs or {})), func, self.place(sys._getframe(2)))
 
     def note_scratch(self, stages, func, place: str) -> None:

@@ -57,6 +57,11 @@ def has_values(tensor: Tensor) -> bool:
     return not tensor.is_meta
 
 
+def no_value(tensor: Tensor) -> float:
+    """What stands for a value that nobody knows."""
+    return math.nan if tensor.is_floating_point() or tensor.is_complex() else 0
+
+
 def storage_key(tensor: Tensor) -> int:
     """Names the storage; 0 where the tensor has none of its own (sparse, inside torch.func)."""
     if tensor.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -100,15 +105,19 @@ class ShapesOnly(TorchFunctionMode):
 
         return with_rules
 
-    def without_values(self, tensor: Tensor, call: str) -> Tensor:
-        """A tensor of this shape in host memory, all NaN (0 for whole numbers)."""
+    def tell_no_values(self, call: str) -> None:
+        """Warn, once, that a program asks for values."""
         text = (
             f"Tensor.{call}: a trace has no values; the result is NaN, 0 for whole numbers. A step that "
             "returns early on it is traced only as far as it goes"
         )
         self.warn_once("values", text)
+
+    def without_values(self, tensor: Tensor, call: str) -> Tensor:
+        """A tensor of this shape in host memory, all NaN (0 for whole numbers)."""
+        self.tell_no_values(call)
         with _disable_current_modes():
-            value = math.nan if tensor.is_floating_point() else 0
+            value = no_value(tensor)
             shape, size = tensor.shape, tensor.numel() * tensor.element_size()
             if size > MAX_STAND_IN_BYTES:  # one value, seen everywhere
                 return torch.full((), value, dtype=tensor.dtype, device="cpu").expand(shape)
@@ -157,8 +166,7 @@ def answer(mode: ShapesOnly, func, args, kwargs):
     with _disable_current_modes():
         if func in (Tensor.tolist, Tensor.numpy):
             return func(stand_in)
-        value = 0 if func is Tensor.item else 0.0
-        value = math.nan if tensor.is_floating_point() or tensor.is_complex() else value
+        value = no_value(tensor) or (0 if func is Tensor.item else 0.0)
         return format(value, *args[1:]) if func is Tensor.__format__ else value
 
 

@@ -112,4 +112,4 @@ def ways_that_fit(peaks: dict[str, Instant], card: Card) -> str:
     fit = [name.replace("\n", " ") for name, peak in peaks.items() if fit_on(card, peak.total_bytes).is_expected]
     if not fit:
         return f"None of the six fits one {card.name} ({format_bytes(card.memory_bytes)})."
-    return f"On one {card.name}, context, workspaces and fragments counted, fit: {'; '.join(fit)}."
+    return f"On one {card.name}, context, workspaces and fragments as expected, fit: {'; '.join(fit)}."

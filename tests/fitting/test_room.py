@@ -13,6 +13,7 @@ from memkit.setup.models import GPT2_LARGE
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.strategies import NONE
 from memkit.setup.training import TrainingSetup
+from memkit.units import GIB
 
 CARD = CARDS["RTX 3090"]
 SETUP = TrainingSetup(model=GPT2_LARGE, optimizer=OptimizerConfig(implementation="fused"))
@@ -43,3 +44,17 @@ def test_the_verdicts_are_ordered_and_the_cards_too():
     for fit in fits.values():
         assert fit.least_bytes <= fit.expected_bytes <= fit.most_bytes
     assert fits["H200"].verdict == "fits" and fits["T4"].verdict == "does not fit"
+
+
+def test_the_words_are_the_rule():
+    """The second figure is the one that the verdict hangs on."""
+    ends = {
+        "fits": "to spare at worst", "should fit": "too much at worst", "may just fit": "to spare at best",
+        "does not fit": "too much at best",
+    }  # fmt: skip
+    seen = set()
+    for tenths in range(150, 250):
+        fit = fit_on(CARD, tenths * GIB // 10)
+        assert str(fit).startswith(f"It {fit.verdict} on one RTX 3090: ") and ends[fit.verdict] in str(fit)
+        seen.add(fit.verdict)
+    assert seen == set(ends)

@@ -129,6 +129,17 @@ def test_every_instant_is_the_traces_by_the_rules_of_a_cpu(monkeypatch, choices)
     check(setup(**choices, device="cpu"))
 
 
+@pytest.mark.parametrize("precision", [FP32, AUTOCAST_BF16, PURE_BF16], ids=lambda precision: precision.name)
+def test_what_onednn_packs_is_said_wherever_a_trace_finds_it(precision):
+    """Whether it packs hangs on the processor; that it does so for 16 bits alone does not."""
+    chosen = setup(model=GPT2, precision=precision, device="cpu")
+    events = trace_memory(training_build(chosen), device="cpu", steps=1).events
+    packs = any(event.is_scratch and event.op.split(".")[1] in ("mm", "addmm", "bmm") for event in events)
+    said = "left out: what oneDNN packs" in str(estimate_memory(chosen).for_step(2))
+    assert said == (precision is not FP32) and said >= packs
+    assert "left out" not in str(estimate_memory(replace(chosen, device="cuda")))
+
+
 @pytest.mark.parametrize("head_dim", [34, 36, 40, 256, 260, 264])
 @pytest.mark.parametrize("attention", ["flash", "efficient"])
 def test_heads_are_refused_where_no_kernel_of_cuda_takes_them(monkeypatch, attention, head_dim):

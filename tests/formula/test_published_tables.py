@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torchtune_3b import ADAPTERS, IN_BACKWARD, MODEL, RECOMPUTED, OffloadsInputs
-from vit_giant import IdleOnHost, ViTGiant, fine_tuning
+from vit_giant import ViTGiant, fine_tuning
 
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.states import state_bytes
@@ -104,7 +104,7 @@ def test_torchaos_table_of_optimizers_on_the_host(printed_gb, options):
     offload = pytest.importorskip("torchao.optim").CPUOffloadOptimizer
     own = {"fused": True, "lr": 1e-4}
     build = fine_tuning(
-        lambda p: torch.optim.AdamW(p, **own) if options is None else offload(p, IdleOnHost, **own, **options)
+        lambda p: torch.optim.AdamW(p, **own) if options is None else offload(p, torch.optim.AdamW, **own, **options)
     )
     assert trace_memory(build).for_step(2).peak_bytes / 1e9 == pytest.approx(printed_gb, rel=0.02)
 
