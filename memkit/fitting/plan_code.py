@@ -69,17 +69,19 @@ def spread_lines(plan: TrainingPlan) -> list[str]:
     if not layout.is_fully_sharded:
         return [*head, "from torch.nn.parallel import DistributedDataParallel", "",
                 "model = DistributedDataParallel(model)"]  # fmt: skip
-    names, choices = ["fully_shard"], [f"reshard_after_forward={layout.stage == 3}"]
+    names, choices = ["fully_shard"], []
     if layout.param_dtype:
         names.append("MixedPrecisionPolicy")
         choices.append(f"mp_policy=MixedPrecisionPolicy(param_dtype=torch.{layout.param_dtype})")
     if layout.offloads:
         names.append("CPUOffloadPolicy")
         choices.append("offload_policy=CPUOffloadPolicy()")
+    more = ", **choices" if choices else ""
     return [
         *head, f"from torch.distributed.fsdp import {', '.join(sorted(names))}", "",
-        f"choices = dict({', '.join(choices)})", "for block in model.blocks:", "    fully_shard(block, **choices)",
-        "fully_shard(model, **choices)",
+        *([f"choices = dict({', '.join(choices)})"] if choices else []), "for block in model.blocks:",
+        f"    fully_shard(block, reshard_after_forward={layout.stage == 3}{more})",
+        f"fully_shard(model{more})  # the rest stays whole from the forward's start to the backward's end",
     ]  # fmt: skip
 
 
