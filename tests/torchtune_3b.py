@@ -10,15 +10,14 @@ import torch
 
 from memkit.program.pieces_of_logits import PiecesOfLogits
 from memkit.setup.adapters import AdapterConfig
-from memkit.setup.models import llama_config
+from memkit.setup.models import LLAMA_32_3B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 
-MODEL = llama_config("Llama-3.2-3B", 28, 3072, 24, 8, 8192, 128256, 131072, ties_embeddings=True)
 FUSED = OptimizerConfig(implementation="fused")
 IN_BACKWARD = replace(FUSED, place="in backward")
 RECOMPUTED = TrainingSetup(
-    model=MODEL, precision=PURE_BF16, optimizer=FUSED, micro_batch_size=2, seq_len=4096, attention="flash",
+    model=LLAMA_32_3B, precision=PURE_BF16, optimizer=FUSED, micro_batch_size=2, seq_len=4096, attention="flash",
     uses_fused_norm=True, recomputation="full",
 )  # fmt: skip
 ADAPTERS = AdapterConfig(

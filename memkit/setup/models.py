@@ -126,6 +126,7 @@ LLAMA_3_8B = llama_config("Llama-3-8B", 32, 4096, 32, 8, 14336, 128256, 8192)
 LLAMA_3_70B = llama_config("Llama-3-70B", 80, 8192, 64, 8, 28672, 128256, 8192)
 LLAMA_3_405B = llama_config("Llama-3.1-405B", 126, 16384, 128, 8, 53248, 128256, 131072)
 LLAMA_32_1B = llama_config("Llama-3.2-1B", 16, 2048, 32, 8, 8192, 128256, 131072, ties_embeddings=True)
+LLAMA_32_3B = llama_config("Llama-3.2-3B", 28, 3072, 24, 8, 8192, 128256, 131072, ties_embeddings=True)
 MISTRAL_7B = llama_config("Mistral-7B", 32, 4096, 32, 8, 14336, 32000, 32768)
 QWEN_2_05B = llama_config(
     "Qwen2-0.5B", 24, 896, 14, 2, 4864, 151936, 131072, ties_embeddings=True, has_qkv_bias=True
@@ -136,8 +137,8 @@ TINY_LLAMA = llama_config("tiny Llama", 4, 256, 4, 2, 688, 8192, 1024)
 PUBLISHED_MODELS = {
     config.name: config
     for config in (
-        GPT2_SMALL, GPT2_MEDIUM, GPT2_LARGE, GPT2_XL, LLAMA_32_1B, QWEN_2_05B, LLAMA_2_7B, LLAMA_2_13B, LLAMA_2_70B,
-        MISTRAL_7B, LLAMA_3_8B, LLAMA_3_70B, LLAMA_3_405B,
+        GPT2_SMALL, GPT2_MEDIUM, GPT2_LARGE, GPT2_XL, LLAMA_32_1B, QWEN_2_05B, LLAMA_32_3B, LLAMA_2_7B, LLAMA_2_13B,
+        LLAMA_2_70B, MISTRAL_7B, LLAMA_3_8B, LLAMA_3_70B, LLAMA_3_405B,
     )
 }  # fmt: skip
 """The published models by name, in rough order of size within a family."""

@@ -1,6 +1,7 @@
 """Models known by config.json alone: transformers' modules and published counts are the oracle."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from memkit.formula.parameters import count_parameters
 from memkit.measuring.measure import measure_memory
 from memkit.program.hugging_face import hugging_face_build, hugging_face_model
 from memkit.setup.hugging_face import FAMILIES, model_of_config, read_config
+from memkit.setup.models import PUBLISHED_MODELS
 from memkit.tracing.trace import trace_memory
 from memkit.units import round_up
 
@@ -78,7 +80,11 @@ def test_checkpointing_lowers_the_activations():
 def test_a_model_config_has_as_many_parameters_or_is_refused_in_words(name):
     config, published = CONFIGS[name]
     if config["model_type"] in FAMILIES:
-        assert count_parameters(model_of_config(config)) == published
+        model = model_of_config(config)
+        assert count_parameters(model) == published
+        for ours in PUBLISHED_MODELS.values():  # a shape of ours that a config.json publishes is this one
+            if count_parameters(ours) == published:
+                assert replace(model, name=ours.name, max_seq_len=ours.max_seq_len) == ours
     else:
         with pytest.raises(ValueError, match=f"model_type='{config['model_type']}' is no ModelConfig: "):
             model_of_config(config)

@@ -31,6 +31,7 @@ PUBLISHED_COUNTS = {
         1_235_814_400,
         f"{HUB}/meta-llama/Llama-3.2-1B; GPTQModel tests, LLAMA_3_2_1B_PARAMETER_COUNT",
     ),
+    "Llama-3.2-3B": (3_212_749_824, f"{HUB}/meta-llama/Llama-3.2-3B"),
     "Mistral-7B": (7_241_732_096, f"{HUB}/mistralai/Mistral-7B-v0.1 and v0.2, vocabulary of 32,000"),
     "Qwen2-0.5B": (494_032_768, f"{HUB}/Qwen/Qwen2-0.5B"),
 }
@@ -38,7 +39,7 @@ PUBLISHED_COUNTS = {
 
 PUBLISHED_LENGTHS = {
     1024: "GPT-2 small, GPT-2 medium, GPT-2 large, GPT-2 XL", 4096: "Llama-2-7B, Llama-2-13B, Llama-2-70B",
-    8192: "Llama-3-8B, Llama-3-70B", 32768: "Mistral-7B", 131072: "Llama-3.1-405B, Llama-3.2-1B, Qwen2-0.5B",
+    8192: "Llama-3-8B, Llama-3-70B", 32768: "Mistral-7B", 131072: "Llama-3.1-405B, Llama-3.2-1B, Llama-3.2-3B, Qwen2-0.5B",
 }  # fmt: skip
 """``n_positions`` or ``max_position_embeddings`` of the same pages' config.json."""
 
