@@ -231,7 +231,7 @@ def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -
     links, or of PCIe where there are none, and what goes to the host and back.
     """
     computed = setup if layout is None or not layout.param_dtype else replace(setup, precision=PURE_BF16)
-    passes = passes_of(replace(computed, grad_accum_steps=1, optimizer=ADAMW))
+    passes = passes_of(replace(computed, micro_batch_size=1, grad_accum_steps=1, optimizer=ADAMW))
     seconds = least_seconds(computed, card) * passes / 3
     num_parameters, weight_bits = count_parameters(setup.model), dtype_bits(setup.precision.weight_dtype)
     if setup.adapter and setup.adapter.base == "nf4":
@@ -251,7 +251,7 @@ def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -
 def passes_of(setup: TrainingSetup) -> float:
     """Passes through the model by their FLOPs, three where all is trained and nothing runs again.
 
-    The same for every optimizer and number of micro-batches. A frozen weight has no gradient to compute.
+    The same for every optimizer, size and number of micro-batches. A frozen weight has no gradient to compute.
 
     >>> from memkit.setup.models import LLAMA_2_7B
     >>> setup = TrainingSetup(model=LLAMA_2_7B, seq_len=2048, precision=PURE_BF16, adapter=AdapterConfig(rank=RANK))
