@@ -5,20 +5,20 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from torchtune_3b import ADAPTERS, IN_BACKWARD, MODEL, RECOMPUTED, OffloadsInputs
+from torchtune_3b import ADAPTERS, IN_BACKWARD, RECOMPUTED, OffloadsInputs
 from vit_giant import ViTGiant, fine_tuning
 
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.states import state_bytes
 from memkit.program.pieces_of_logits import CompiledLoss, PiecesOfLogits
 from memkit.program.transformer import training_build
-from memkit.setup.models import TINY_LLAMA
+from memkit.setup.models import LLAMA_32_3B, TINY_LLAMA
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.trace import trace_memory
 from memkit.units import GIB
 
-ANGLES_GIB = MODEL.max_seq_len * MODEL.head_dim * 4 / GIB
+ANGLES_GIB = LLAMA_32_3B.max_seq_len * LLAMA_32_3B.head_dim * 4 / GIB
 """torchtune's sines and cosines for every position that the model allows, in float32; ours has the batch's."""
 
 IN_NF4 = replace(ADAPTERS, base="nf4")
@@ -84,9 +84,9 @@ def test_torchtunes_8_bit_rung_is_the_step_of_the_embedding():
     rungs are 0.4 to 0.8 GiB higher and this one is not, 17.57. Known are the gradient, 2 bytes, and two moments in
     float32, what torchao's compiled step holds (8.03 by the profiler of a CPU, torchao 0.7 and 0.18).
     """
-    kept = state_bytes(MODEL, PURE_BF16, IN_8_BITS)
+    kept = state_bytes(LLAMA_32_3B, PURE_BF16, IN_8_BITS)
     left = (17.6 - ANGLES_GIB) * GIB - kept["weights"] - kept["optimizer_states"]
-    values = MODEL.vocab_size * MODEL.hidden_size
+    values = LLAMA_32_3B.vocab_size * LLAMA_32_3B.hidden_size
     assert round(left / values) == 15 and round((left - (2 + 2 * 4) * values) / GIB, 1) == 1.8
 
 
