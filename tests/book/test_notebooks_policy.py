@@ -24,8 +24,6 @@ KERNELSPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)"}
 TAGS = {"setup", "nbval-ignore-output", "raises-exception"}
 MAX_BYTES = 2 * 1024 * 1024
 MOST_WORDS = 3000  # between blanks, with code, tables and fold-outs
-STILL_LONGER = {"6": 3300}
-"""Chapters above ``MOST_WORDS``, each with its own limit for the time being."""
 RULES: list[Callable] = []
 
 
@@ -87,11 +85,6 @@ def word_count(notebook: dict) -> int:
 def words_in_all(notebook: dict) -> int:
     """Everything between two blanks outside the exercises: code, tables and fold-outs too."""
     return sum(len(source_of(cell).split()) for cell in cells_of(notebook, "markdown") if not is_exercise(cell))
-
-
-def number_of(notebook: dict) -> str:
-    """Of a chapter: what its title begins with."""
-    return source_of(notebook["cells"][0]).removeprefix("# ").split()[0]
 
 
 def is_short(notebook: dict) -> bool:
@@ -379,9 +372,8 @@ def size_of_a_chapter(notebook):
         yield f"{cells} cells besides the exercises; {least_cells} to 50"
     if not least_words <= words <= 3000:
         yield f"{words} words besides the exercises; {least_words} to 3000"
-    most = STILL_LONGER.get(number_of(notebook), MOST_WORDS)
-    if (everything := words_in_all(notebook)) > most:
-        yield f"{everything} words besides the exercises with code, tables and fold-outs; {most} at most"
+    if (everything := words_in_all(notebook)) > MOST_WORDS:
+        yield f"{everything} words besides the exercises with code, tables and fold-outs; {MOST_WORDS} at most"
 
 
 @rule
