@@ -67,7 +67,7 @@ def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess:
 def test_every_example_of_the_front_door_runs_from_the_wheel(installed):
     done = run(installed, "-c", PROGRAM)
     assert done.returncode == 0, done.stderr
-    no_ledger, no_recording, count = done.stdout.splitlines()[-3:]
+    no_ledger, no_recording, _, count = done.stdout.splitlines()[-4:]
     assert no_ledger.startswith("no ledger of claims at ") and no_ledger.endswith("not the package's")
     assert "Nobody has recorded 'nothing' yet." in no_recording
     assert int(count.split()[0]) > 50 and count.endswith(" 0 failed"), done.stdout

@@ -149,8 +149,9 @@ def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: 
     """The recording as text, or a sentence that says that there is none and how to make one.
 
     >>> from memkit import recorded_or_words
-    >>> recorded_or_words("99", "moon_phase")
-    "Nobody has recorded 'moon phase' yet. On a machine with a CUDA card, `make record` ..."
+    >>> print(recorded_or_words("99", "moon_phase"))
+    Nobody has recorded 'moon phase' yet.
+    On a machine with a CUDA card, `make record` measures it and writes chapters/recordings.
     """
     for key, value in (("chapter", chapter), ("name", name)):
         as_kind(key, value, str)
@@ -158,7 +159,7 @@ def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: 
     if recording is not None:
         return str(recording)
     return (
-        f"Nobody has recorded {_words(name)!r}{f' on {card}' if card else ''} yet. "
+        f"Nobody has recorded {_words(name)!r}{f' on {card}' if card else ''} yet.\n"
         "On a machine with a CUDA card, `make record` measures it and writes chapters/recordings."
     )
 
