@@ -267,26 +267,13 @@ def traced(plan: TrainingPlan) -> TrainingPlan:
     return replace(plan, traced_bytes=traced_bytes(as_high(plan.setup), plan.layout))
 
 
-def largest_shard_bytes(setup: TrainingSetup, layout: Layout) -> int:
-    """A rank's share of the longest weight, the embedding or one of an MLP's."""
-    model = setup.model
-    rows = max(model.vocab_size, model.intermediate_size)
-    return -(-rows // layout.dp_size) * model.hidden_size * dtype_bits(setup.precision.weight_dtype) // 8
-
-
 @lru_cache(maxsize=64)
 def traced_bytes(setup: TrainingSetup, layout: Layout | None) -> int | None:
-    """The highest bytes of a traced second step on one rank; ``None``: torch has no such step, or no room on the host.
-
-    What FSDP offloads stands on the host of a trace as real tensors.
-    """
+    """The highest bytes of a traced second step on one rank, or ``None`` where torch has no such step."""
     from memkit.program.sharded import one_rank_of, sharded_build
     from memkit.program.transformer import training_build
     from memkit.tracing.trace import trace_memory
-    from memkit.tracing.without_values import MAX_STAND_IN_BYTES
 
-    if layout and layout.offloads and largest_shard_bytes(setup, layout) > MAX_STAND_IN_BYTES:
-        return None
     try:
         if layout is None:
             return trace_memory(training_build(setup)).for_step(2).peak_bytes
