@@ -47,7 +47,7 @@ REUSES_FIRST_ARGUMENT = {
     aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
     aten.logical_and.default,
 }  # fmt: skip
-PRODUCTS = {"aten.mm.default", "aten.bmm.default"}
+PRODUCTS, ASKS_DEVICE = {"aten.mm.default", "aten.bmm.default"}, torch.ops.prim.device.default
 OPERATIONS_BETWEEN_LOOKS, SECONDS_BETWEEN_WORDS = 1000, 2.0
 FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
 OWN_FILES = {
@@ -131,7 +131,7 @@ class Tracer(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(kind not in PLAIN and hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a tensor made of tensors: it calls again, with the inner ones
-        if self.is_paused:
+        if self.is_paused or func is ASKS_DEVICE:
             return func(*args, **(kwargs or {}))
         if isinstance(func, torch._ops.HigherOrderOperator):
             raise NotImplementedError(
@@ -361,6 +361,7 @@ class Tracer(TorchDispatchMode):
         getattr(self.log, part).update(blocks - {None})
 
 
+@functools.cache
 def source_name(path: str) -> str:
     """A file's name; ``cell`` for a notebook's cell, whose file is named by a hash."""
     return "cell" if "ipykernel_" in path else Path(path).name
