@@ -17,6 +17,8 @@ from course.labs.passing import LONGEST_LINE, NotPassed, from_line, to_line
 CPU_SECONDS = 60
 """What a notebook's cells and the calls of its functions may compute together, whatever else the machine does."""
 SECONDS_FOR_CELLS, SECONDS_FOR_A_CALL = 600, 300
+MEMORY_BYTES = 3 * 2**30
+"""What a process that runs a student's cells may take, as on the hub; macOS does not enforce it."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -34,7 +36,7 @@ class Answers:
         environment = {name: os.environ[name] for name in kept if name in os.environ}
         paths = [str(Path(__file__).parent), str(ROOT), str(self.folder)]
         self.process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("child.py")), str(CPU_SECONDS)],
+            [sys.executable, "-P", Path(__file__).with_name("child.py"), str(CPU_SECONDS), str(MEMORY_BYTES)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=self.folder,
             env=environment | {"MEMKIT_STUDENT": self.student, "PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,
@@ -57,7 +59,10 @@ class Answers:
 
     def answer(self, name: str) -> object:
         """The value of ``name`` where it was read; a function is one that runs in the other process."""
-        value = self.ask({"name": name}).get("value", ...)
+        reply = self.ask({"name": name})
+        if "raised" in reply:
+            raise ChildProcessError(f"its cell raised {reply['raised']} {reply['words']}".strip())
+        value = reply.get("value", ...)
         return Remote(self, name) if isinstance(value, NotPassed) and value.shown == "a function" else value
 
     def ask(self, request: dict) -> dict:

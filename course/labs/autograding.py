@@ -1,7 +1,9 @@
 """Two steps for nbgrader's autograder: run the notebook for show, then make the marks outside of its kernel."""
 
 import os
+import resource
 import textwrap
+from functools import partial
 from pathlib import Path
 
 from nbclient.exceptions import DeadKernelError
@@ -10,7 +12,7 @@ from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
 
 from course.labs import load_lab
-from course.labs.answers import Answers
+from course.labs.answers import MEMORY_BYTES, Answers
 from course.labs.draws import same_name
 from course.labs.tasks import Lab, Mark, Task
 
@@ -19,7 +21,11 @@ COLUMNS = 90
 
 
 class RunForStudent(Execute):
-    """nbgrader's own step, with the numbers of who handed in; a kernel that a student kills is not the end."""
+    """nbgrader's own step, with the numbers of who handed in; a kernel that a student kills or fills is not the end."""
+
+    def start_new_kernel(self, **options):
+        limits = partial(resource.setrlimit, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+        return super().start_new_kernel(preexec_fn=limits, **options)
 
     def preprocess(self, nb, resources):
         os.environ["MEMKIT_STUDENT"] = resources["nbgrader"]["student"]

@@ -26,32 +26,39 @@ class Barrier:
 def run_cells(cells: list, names: dict) -> dict:
     """All cells in order; what fails in one leaves the next ones alone. Where a test stood, its name is read.
 
-    A cell is its source, or a list of one name: what that name stands for there is the answer.
+    A cell is its source, or a list of one name: what that name stands for there is the answer, and beside it stands
+    what the cells since the last test raised.
     """
-    found = {}
+    found, raised = {}, None
     for number, source in enumerate(cells):
         if isinstance(source, list):
-            found[source[0]] = names.get(source[0], ...)
+            found[source[0]], raised = (names.get(source[0], ...), raised), None
             continue
         lines = ["" if line.startswith(("%", "!")) else line for line in source.split("\n")]
         try:
             exec(compile("\n".join(lines), f"cell {number}", "exec"), names)  # noqa: S102
         except BaseException as error:  # noqa: BLE001 - whatever a student's cell raises
-            names["_last_error"] = error
+            raised = error.with_traceback(None)
     return found
 
 
 def answer_to(request: dict, found: dict) -> str:
     """One line for one request: the value of a name, or what a call returns and leaves in its arguments."""
-    value = found.get(request["name"], ...)
+    value, raised = found.get(request["name"], (..., None))
+    if value is ... and raised is not None:
+        return in_words(raised)
     if "arguments" not in request:
         return to_line({"value": value})
     arguments = from_line(request["arguments"])
     try:
         result = value(*arguments)
     except BaseException as error:  # noqa: BLE001
-        return to_line({"raised": type(error).__name__, "words": str(error)[:500]})
+        return in_words(error)
     return to_line({"value": result, "arguments": list(arguments)})
+
+
+def in_words(error: BaseException) -> str:
+    return to_line({"raised": type(error).__name__, "words": str(error)[:500]})
 
 
 def serve() -> None:
@@ -60,7 +67,8 @@ def serve() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[1]), int(sys.argv[1])))
+    for kind, most in zip((resource.RLIMIT_CPU, resource.RLIMIT_DATA), map(int, sys.argv[1:]), strict=True):
+        resource.setrlimit(kind, (most, most))
     sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
     sys.meta_path.insert(0, Barrier())
     builtins.display = lambda *shown, **choices: None

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from course.labs.tasks import Lab, Prose, Task, with_part
+from course.labs.tasks import Lab, Prose, Task, needs_three_digits, with_part
 from memkit.book.exercises import exercises_of
 from memkit.book.exercises.chapter_01 import CardToFill, states_exercise
 from memkit.hardware.cards import CARDS
@@ -11,7 +11,10 @@ from memkit.setup.recipes import PURE_BF16
 from memkit.setup.training import TrainingSetup
 
 CHOICES = {
-    "parameters": range(1_213_456_384, 8_800_000_000, 37_904_384),
+    "parameters": [
+        number for number in range(1_387_456_384, 6_000_000_000, 7_904_384)
+        if needs_three_digits(number) and abs(number - round(number, -9)) > 10**8
+    ],
     "head": ["of its own", "tied to the embedding"],
     "dropout": ["none", "on both outputs"],
     "seq_len": range(768, 3840, 128),

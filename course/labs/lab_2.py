@@ -1,6 +1,6 @@
 """Lab 2: what a number of few bits holds."""
 
-from course.labs.tasks import Lab, Prose, Task
+from course.labs.tasks import Lab, Prose, Task, needs_three_digits
 from memkit.book.exercises.chapter_02 import (
     code_exercise,
     nvfp4_exercise,
@@ -10,9 +10,9 @@ from memkit.book.exercises.chapter_02 import (
 )
 
 CHOICES = {
-    "code": [f"0 {field:05b} {mantissa:02b}" for field in range(10, 24) for mantissa in (1, 2, 3)],
-    "parameters": range(1_300_000_000, 13_000_000_000, 59_000_000),
-    "term": [0.003, 0.007, 0.013, 0.03, 0.05, 0.11, 0.23, 0.37, 0.9, 1.7, 3.3],
+    "code": [f"0 {field:05b} {mantissa:02b}" for field in (*range(9, 14), *range(17, 25)) for mantissa in (1, 2, 3)],
+    "parameters": [n for n in range(1_300_000_000, 13_000_000_000, 17_000_000) if needs_three_digits(n * 4.5 / 8)],
+    "term": [0.003, 0.007, 0.013, 0.03, 0.05, 0.11, 0.17, 0.23, 2.3, 2.7, 3.3],
     "cut": [11, 12, 13, 14, 15, 17, 18, 19, 20],
 }
 

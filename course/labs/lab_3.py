@@ -1,5 +1,6 @@
 """Lab 3: what mixed precision keeps."""
 
+import math
 from dataclasses import replace
 
 from course.labs.tasks import Lab, Prose, Task
@@ -8,8 +9,8 @@ from memkit.book.exercises.chapter_03 import autocast_exercise, master_exercise,
 
 CHOICES = {
     "parameters": range(1_100_000_000, 14_000_000_000, 67_000_000),
-    "limit": range(530, 30_000, 331),
-    "first": [15, 16, 17, 18, 19, 20, 21, 22],
+    "limit": [limit for limit in range(4310, 30_000, 151) if 0.06 < math.log2(limit) % 1 < 0.94],
+    "first": [16, 17, 18, 19, 20, 21, 22],
     "interval": range(400, 3000, 100),
     "scale": [64.0, 128.0, 256.0, 512.0, 2048.0, 4096.0],
     "lr": [0.05, 0.2, 0.25, 0.4],

@@ -8,10 +8,10 @@ from memkit.book.exercises.chapter_04 import inputs_exercise, spared_exercise
 from memkit.setup import models
 
 CHOICES = {
-    "layers": [24, 36, 48, 60, 72, 84, 96, 108, 120],
-    "segments": [3, 4, 6],
+    "layers": [24, 48, 72, 96, 120, 168],
+    "segments": [4, 6, 8],
     "model": ["LLAMA_2_7B", "LLAMA_2_13B", "LLAMA_3_8B", "LLAMA_3_70B", "MISTRAL_7B"],
-    "tokens": range(1536, 16384, 512),
+    "tokens": range(1792, 16384, 512),
 }
 
 

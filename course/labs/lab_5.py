@@ -9,10 +9,10 @@ from memkit.book.exercises.chapter_05 import gradients_exercise, judge_cut, wind
 from memkit.units import GIB
 
 CHOICES = {
-    "tokens": range(2_359_296, 23_592_960, 2_359_296),
+    "tokens": [1_966_080 * prime for prime in (7, 11, 13, 17)],
     "seq_len": [2048, 4096],
-    "micro_batch": [2, 4, 6],
-    "ranks": [8, 16, 24],
+    "micro_batch": [3, 5],
+    "ranks": [8, 16, 32],
     "parameters": range(1_204_000_000, 13_000_000_000, 61_000_000),
     "window": range(6, 60, 2),
     "sequences": [32, 64, 128],

@@ -87,7 +87,10 @@ class Prose:
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """One lab. ``imports`` are the lines of its setup cell; ``choices`` are what numbers are drawn from."""
+    """One lab. ``imports`` are the lines of its setup cell; ``choices`` are what numbers are drawn from.
+
+    Whatever is drawn, two mistakes lead to two answers, and none to one that is accepted: a test draws everything.
+    """
 
     name: str
     title: str
@@ -105,6 +108,15 @@ class Lab:
     @property
     def minutes(self) -> int:
         return sum(task.minutes for task in self.tasks) + 10
+
+
+def needs_three_digits(number: float) -> bool:
+    """Whether two digits miss the number by more than a check tolerates, half a percent.
+
+    >>> needs_three_digits(1_447_000_000), needs_three_digits(1_403_000_000)
+    (True, False)
+    """
+    return abs(float(f"{number:.1e}") - number) > 0.006 * number
 
 
 def is_given(answer: object, numbers: Mapping) -> bool:

@@ -1,6 +1,8 @@
 """What an answer is worth, and that a student's code cannot change it."""
 
+import itertools
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from course.labs import NAMES, answers, load_lab
 from course.labs.autograding import marks_of
 from course.labs.passing import from_line, to_line
 from course.labs.sources import write_sources
+from course.labs.tasks import Mark
+from memkit.book.exercises import JudgedExercise
 from memkit.book.exercises.chapter_02 import upper_bits
 
 LAB = load_lab("lab2")
@@ -24,13 +28,18 @@ def folder(tmp_path_factory):
     return place / "source" / "lab2"
 
 
-def marks(folder, cells: dict[str, str], *, first: str = "", student: str = "eve") -> dict[str, float]:
-    """Points by the answer's name, for lab 2."""
+def marked(folder, cells: dict[str, str], *, first: str = "", student: str = "eve") -> dict[str, Mark]:
+    """Marks by the answer's name, for lab 2."""
     listed = [IMPORTS, first]
     for task in LAB.tasks:
         listed += [cells.get(task.answer, ""), [task.answer]]
     found = marks_of(LAB, [*listed, ["STUDENT"]], folder, student)
-    return {task.answer: found[task.grade_id].points for task in LAB.tasks}
+    return {task.answer: found[task.grade_id] for task in LAB.tasks}
+
+
+def marks(*handed_in, **choices) -> dict[str, float]:
+    """Points by the answer's name."""
+    return {answer: mark.points for answer, mark in marked(*handed_in, **choices).items()}
 
 
 NOTHING = dict.fromkeys((task.answer for task in LAB.tasks), 0)
@@ -96,6 +105,17 @@ def test_a_function_that_ends_its_process_costs_its_own_points(folder):
     assert marks(folder, cells) == {task.answer: task.points for task in LAB.tasks} | {"upper_bits": 0}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS enforces no limit")
+def test_who_fills_the_memory_is_told_and_the_rest_counts(folder):
+    cells = solutions("lab2") | {
+        "value": "hoard = []\nwhile True:\n    hoard.append(b'1' * 2**30)\nvalue = 1",
+        "upper_bits": "def upper_bits(bits):\n    return len(b'1' * 4 * 2**30)",
+    }
+    found = marked(folder, cells)
+    assert {answer: mark.points for answer, mark in found.items() if mark.points} == {"weight_bytes": 2, "total": 3}
+    assert "its cell raised MemoryError" in found["value"].text and "MemoryError" in found["upper_bits"].text
+
+
 def test_an_answer_is_read_where_its_test_stands(folder):
     cells = solutions("lab2")
     cells["upper_bits"] += "\nvalue = total = None"
@@ -139,6 +159,34 @@ def test_whatever_numbers_are_drawn_the_solutions_are_right(name, num_students):
             exec(task.shown, names)
             mark = task.mark(names[task.answer], mine)
             assert mark.points == mark.of, f"{task.grade_id} with {dict(mine)}: {mark}"
+
+
+class Looked(dict):
+    """Numbers that remember which of them were asked for."""
+
+    def __init__(self, numbers):
+        super().__init__(numbers)
+        self.asked = {}
+
+    def __getitem__(self, name):
+        return self.asked.setdefault(name, super().__getitem__(name))
+
+
+TASKS = [(name, task) for name in NAMES for task in load_lab(name).tasks]
+
+
+@pytest.mark.parametrize(("name", "task"), [pytest.param(*each, id=each[1].grade_id) for each in TASKS])
+def test_whatever_numbers_are_drawn_each_mistake_has_one_answer_of_its_own(name, task):
+    """None is accepted, and each is told in its own words. Mistakes of judged tasks are no list; they are left out."""
+    lab, looked = load_lab(name), Looked(load_lab(name).numbers("eve"))
+    if isinstance(task.exercise(looked), JudgedExercise):
+        pytest.skip("a judge has no list of mistakes")
+    for drawn in itertools.product(*(lab.choices[number] for number in looked.asked)):
+        exercise = task.exercise(looked | dict(zip(looked.asked, drawn)))
+        for answer in (exercise.right, *exercise.accepted):
+            assert exercise.check(answer).status == "right", (drawn, answer)
+        told = [(words, exercise.check(answer)) for answer, words in exercise.mistakes]
+        assert [(words, "not yet") for words, _ in told] == [(said.text, said.status) for _, said in told], drawn
 
 
 def test_a_blank_task_does_not_pass_what_a_student_sees():
