@@ -192,11 +192,11 @@ class Student:
 
 
 def move_slider(student: Student, seconds: int, started: float, mishaps: Sequence[str]) -> None:
-    """Move once a second, each student at a moment of her own; a third of the way on, her mishaps."""
+    """Move once a second, the students spread over the second; a third of the way on, her mishaps."""
     def clock() -> float:
         return time.monotonic() - started
 
-    offset = sum(student.name.encode()) * 0.618 % 1
+    offset = int(student.name.removeprefix("student")) * 0.618 % 1
     student.connect()  # who waited for the others has answered no ping
     for second, value in zip(range(seconds), itertools.cycle(range(2, 64))):
         time.sleep(max(0, offset + second - clock()))

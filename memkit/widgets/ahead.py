@@ -15,6 +15,12 @@ import ipywidgets as widgets
 SWITCH = "MEMKIT_AHEAD"
 """Where it is 0 nothing is drawn ahead: each step drawn costs a kernel as much as a move, and a hub's share cores."""
 
+
+def shares_cores() -> bool:
+    """Whether ``MEMKIT_AHEAD=0`` says that others wait for what this kernel computes unasked."""
+    return os.environ.get(SWITCH) == "0"
+
+
 MOST = 6
 """Steps that the kernel keeps, and the page."""
 
@@ -140,7 +146,7 @@ def ahead_helper(controls: dict[str, widgets.Widget], faces: list[widgets.Widget
     ``draw(name, value)`` gives what ``faces``, the picture first, would show after a move of a control; ``None``
     where that cannot be shown.
     """
-    if os.environ.get(SWITCH) == "0":
+    if shares_cores():
         return None
     try:
         import traitlets

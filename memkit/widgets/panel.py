@@ -19,7 +19,7 @@ from time import sleep
 import ipywidgets as widgets
 import traitlets
 
-from memkit.widgets.ahead import MOST, ahead_helper, part_ids
+from memkit.widgets.ahead import MOST, ahead_helper, part_ids, shares_cores
 from memkit.widgets.clicks import click_helper
 from memkit.widgets.keys import key_helper
 
@@ -28,8 +28,9 @@ LABEL = {"description_width": "118px"}
 HANDOVER_SECONDS = 0.001
 """After a picture, for the kernel's thread that sends it: else it waits for the words to be thought out."""
 
-PAUSE_SECONDS = 0.06
-"""A slider that has not moved for so long rests: a page sends the next move within 20 ms of an answer."""
+PAUSE_SECONDS, LONG_PAUSE_SECONDS = 0.06, 1.0
+"""A slider that has not moved for so long rests: a page sends the next move within 20 ms of an answer. On cores that a
+class shares it rests later: the advice costs a kernel more than the move before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,7 +332,8 @@ class Panel(widgets.VBox):
         except RuntimeError:  # nobody moves anything: no notebook
             self._say_more(shown)
         else:
-            self._pause = loop.call_later(PAUSE_SECONDS, self._say_later, shown)
+            rest = LONG_PAUSE_SECONDS if shares_cores() else PAUSE_SECONDS
+            self._pause = loop.call_later(rest, self._say_later, shown)
 
     def _say_more(self, shown: View) -> None:
         self.status.value = html_words((*shown.words, *shown.more()), shown.code)
