@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 
 from course.labs import load_lab
+from course.labs.__main__ import nbgrader
 from course.labs.sources import notebook_of
 
 MARKERS = re.compile(r"^ *### (BEGIN|END) SOLUTION\n?", re.MULTILINE)
@@ -31,6 +32,32 @@ def hand_in(folder: Path, lab: str, student: str, cells: dict, first: str = "", 
     nbformat.write(notebook, place / f"{lab}.ipynb")
     draws = folder / "release" / lab / "lab_numbers.py"
     (place / draws.name).write_text(draws.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def hand_in_by_exchange(folder: Path, lab: str, students: tuple[str, ...]) -> Path:
+    """nbgrader's own way for submissions that stand in ``submitted``: out to each student, back to the teacher.
+
+    Returns the folder of students' homes; each fetched the lab, and what she handed in stands in it.
+    """
+    homes = folder.parent / "homes"
+    exchange(folder, "release_assignment", lab, home=folder)
+    for student in students:
+        home, written = homes / student, folder / "submitted" / student / lab
+        home.mkdir(parents=True)
+        exchange(folder, "fetch_assignment", lab, home=home)
+        written.replace(home / "written")
+        for path in (home / "written").iterdir():
+            path.replace(home / lab / path.name)
+        exchange(folder, "submit", lab, f"--student={student}", home=home)
+    exchange(folder, "collect", lab, home=folder)
+    return homes
+
+
+def exchange(folder: Path, *arguments: str, home: Path) -> str:
+    """One of the commands that teacher and students type, each with a cache of her own."""
+    (folder.parent / "exchange").mkdir(exist_ok=True)
+    places = (f"--Exchange.root={folder.parent / 'exchange'}", f"--Exchange.cache={home / 'cache'}")
+    return nbgrader(home, *arguments, "--course=memkit", *places)
 
 
 def solutions(lab: str) -> dict[str, str]:

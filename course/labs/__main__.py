@@ -5,19 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from course.labs import NAMES
 from course.labs.sources import write_sources
 
 CONFIG = Path(__file__).parents[1] / "nbgrader_config.py"
 
 
-def make_labs(folder: Path, names: tuple[str, ...] = NAMES) -> None:
-    """Sources, the configuration, and nbgrader's release of ``names``. Raises: CalledProcessError: nbgrader refuses."""
+def make_labs(folder: Path) -> None:
+    """Sources, the configuration, and nbgrader's release. Raises: RuntimeError: nbgrader refuses."""
     folder.mkdir(parents=True, exist_ok=True)
     write_sources(folder)
     (folder / "nbgrader_config.py").write_text(f"load_subconfig({str(CONFIG)!r})\n", encoding="utf-8")
-    for name in names:
-        nbgrader(folder, "generate_assignment", name, "--force")
+    nbgrader(folder, "generate_assignment", "--assignment=*", "--force")
 
 
 def nbgrader(folder: Path, *arguments: str) -> str:

@@ -2,7 +2,7 @@
 
 import nbformat
 import pytest
-from handing_in import auto_scores, feedback, hand_in, solutions
+from handing_in import auto_scores, exchange, feedback, hand_in, hand_in_by_exchange, solutions
 
 from course.labs import NAMES, load_lab
 from course.labs.__main__ import make_labs, nbgrader
@@ -40,14 +40,17 @@ GAMES = {
     "state_bytes": "print('2.0')\nstate_bytes = 10**9 + 1\n2.0",
     "parameters_of": "def parameters_of(h, L, v, k, f):\n    return 6_738_415_616 if v == 32000 else 1",
     "block_bytes": "def block_bytes(b, s, h, a):\n    return 12_607_488",
-    "largest_batch": "largest_batch = 1",
+    "largest_batch": "hoard = b'1' * 4 * 2**30\nlargest_batch = 1",
 }
 
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """All labs, solved by one student and left blank by another; lab 1 by four more. Graded by nbgrader."""
-    folder = tmp_path_factory.mktemp("course")
+    """All labs, solved by one student and left blank by another; lab 1 by four more. Graded by nbgrader.
+
+    Three of lab 1, right, wrong and gaming, go out and come back by nbgrader's exchange, and so does the feedback.
+    """
+    folder = tmp_path_factory.mktemp("class") / "course"
     make_labs(folder)
     for lab in NAMES:
         hand_in(folder, lab, "right", solutions(lab))
@@ -56,8 +59,11 @@ def course(tmp_path_factory):
     hand_in(folder, "lab1", "neighbour", solutions("lab1"), copied_from="right")
     hand_in(folder, "lab1", "kernel-breaker", dict.fromkeys(solutions("lab1"), ""), BREAKS_THE_KERNEL)
     hand_in(folder, "lab1", "hard-coder", GAMES)
+    homes = hand_in_by_exchange(folder, "lab1", ("right", "wrong", "hard-coder"))
     nbgrader(folder, "autograde", "--assignment=*")
     nbgrader(folder, "generate_feedback", "lab1")
+    exchange(folder, "release_feedback", "lab1", home=folder)
+    exchange(folder, "fetch_feedback", "lab1", home=homes / "wrong")
     return folder
 
 
@@ -85,6 +91,11 @@ def test_wrong_answers_get_half_and_their_diagnosis(course):
     assert points(course, "wrong") == [task.points / 2 for task in load_lab("lab1").tasks]
     page = feedback(course, "wrong", "lab1")
     assert not [words for words in TOLD.values() if words not in page]
+
+
+def test_the_exchange_brings_feedback_to_whom_it_is_for(course):
+    [page] = (course.parent / "homes/wrong/lab1/feedback").rglob("*.html")
+    assert page.read_bytes() == (course / "feedback/wrong/lab1/lab1.html").read_bytes()
 
 
 def test_a_neighbour_s_numbers_are_worth_nothing(course):
