@@ -16,9 +16,19 @@ SWITCH = "MEMKIT_AHEAD"
 """Where it is 0 nothing is drawn ahead: each step drawn costs a kernel as much as a move, and a hub's share cores."""
 
 
+PAUSE_SECONDS, LONG_PAUSE_SECONDS = 0.06, 1.0
+"""A slider that has not moved for so long rests: a page sends the next move within 20 ms of an answer. On cores that a
+class shares it rests later: the advice costs a kernel more than the move before it."""
+
+
 def shares_cores() -> bool:
     """Whether ``MEMKIT_AHEAD=0`` says that others wait for what this kernel computes unasked."""
     return os.environ.get(SWITCH) == "0"
+
+
+def rest_seconds() -> float:
+    """After how long a slider that is not moved rests."""
+    return LONG_PAUSE_SECONDS if shares_cores() else PAUSE_SECONDS
 
 
 MOST = 6

@@ -19,7 +19,7 @@ from time import sleep
 import ipywidgets as widgets
 import traitlets
 
-from memkit.widgets.ahead import MOST, ahead_helper, part_ids, shares_cores
+from memkit.widgets.ahead import MOST, ahead_helper, part_ids, rest_seconds
 from memkit.widgets.clicks import click_helper
 from memkit.widgets.keys import key_helper
 
@@ -27,10 +27,6 @@ WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
 LABEL = {"description_width": "118px"}
 HANDOVER_SECONDS = 0.001
 """After a picture, for the kernel's thread that sends it: else it waits for the words to be thought out."""
-
-PAUSE_SECONDS, LONG_PAUSE_SECONDS = 0.06, 1.0
-"""A slider that has not moved for so long rests: a page sends the next move within 20 ms of an answer. On cores that a
-class shares it rests later: the advice costs a kernel more than the move before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,8 +328,7 @@ class Panel(widgets.VBox):
         except RuntimeError:  # nobody moves anything: no notebook
             self._say_more(shown)
         else:
-            rest = LONG_PAUSE_SECONDS if shares_cores() else PAUSE_SECONDS
-            self._pause = loop.call_later(rest, self._say_later, shown)
+            self._pause = loop.call_later(rest_seconds(), self._say_later, shown)
 
     def _say_more(self, shown: View) -> None:
         self.status.value = html_words((*shown.words, *shown.more()), shown.code)

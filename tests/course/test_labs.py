@@ -62,7 +62,7 @@ def course(tmp_path_factory):
     homes = hand_in_by_exchange(folder, "lab1", ("right", "wrong", "hard-coder"))
     nbgrader(folder, "autograde", "--assignment=*")
     nbgrader(folder, "generate_feedback", "lab1")
-    exchange(folder, "release_feedback", "lab1", home=folder)
+    exchange(folder, "release_feedback", "lab1", "--student=wrong", home=folder)
     exchange(folder, "fetch_feedback", "lab1", home=homes / "wrong")
     return folder
 

@@ -58,8 +58,10 @@ def test_another_key_or_type_is_seen(wrong):
 
 
 def test_a_file_for_the_servers_has_a_place_and_one_content():
+    """The schema's inner keys: a path, and one of three contents; ``data`` is written as the path's ending says."""
     for entry in VALUES["singleuser"]["extraFiles"].values():
-        assert set(entry) == {"mountPath", "data"}
+        assert {key: type(value) for key, value in entry.items()} == {"mountPath": str, "data": dict}
+        assert re.fullmatch(r"/etc/jupyter/.+\.json", entry["mountPath"])
 
 
 def test_what_a_student_s_server_is_told_is_the_same_on_both_hubs():

@@ -10,7 +10,7 @@ import pytest
 from memkit import widgets
 from memkit.allocator.stories import step_story
 from memkit.timeline import Instant, MemoryTimeline
-from memkit.widgets import ahead, memory_explorer, panel
+from memkit.widgets import ahead, memory_explorer
 from memkit.widgets.panel import Number, Panel, View, switch
 
 GRADIENTS = {"drawn": np.exp(np.random.default_rng(0).normal(-14, 3, 500))}
@@ -196,16 +196,16 @@ def test_a_panel_works_without_anywidget(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("ahead", "pause", "other"),
+    ("drawn_ahead", "pause", "other"),
     [("1", "PAUSE_SECONDS", "LONG_PAUSE_SECONDS"), ("0", "LONG_PAUSE_SECONDS", "PAUSE_SECONDS")],
 )
-def test_advice_is_never_thought_out_while_a_slider_moves(monkeypatch, ahead, pause, other):
+def test_advice_is_never_thought_out_while_a_slider_moves(monkeypatch, drawn_ahead, pause, other):
     """It waits for a pause; on cores that a class shares, which ``MEMKIT_AHEAD=0`` says, for the longer one."""
     thought = []
-    monkeypatch.setenv("MEMKIT_AHEAD", ahead)
+    monkeypatch.setenv("MEMKIT_AHEAD", drawn_ahead)
     monkeypatch.setattr(memory_explorer, "advice_in_words", lambda setup: thought.append(setup) or ("Halve it.",))
-    monkeypatch.setattr(panel, pause, 0.05)
-    monkeypatch.setattr(panel, other, 10**6)
+    monkeypatch.setattr(ahead, pause, 0.05)
+    monkeypatch.setattr(ahead, other, 10**6)
 
     async def drag() -> tuple[int, str]:
         explorer = widgets.MemoryExplorer()
