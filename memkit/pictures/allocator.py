@@ -271,8 +271,6 @@ def _mark_phases(plot, events: Sequence[Event], top: int) -> None:
             plot.axvline(start, color=FAINT, linewidth=0.8, zorder=0)
             name = events[start].phase
             is_wide = (end - start) / len(events) > 0.012 * len(name)
-            rotation = 0 if is_wide else 35
-            middle = (start + end) / 2
-            plot.text(
-                middle, -top * 0.02, name, fontsize=8, ha="center", va="top", color=INK, rotation=rotation
-            )
+            slanted = {} if is_wide else {"rotation": 20, "ha": "right"}
+            look = {"fontsize": 8, "ha": "center", "va": "top", "color": INK, **slanted}
+            plot.text((start + end) / 2, -top * 0.02, name, **look)

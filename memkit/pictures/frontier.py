@@ -2,6 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
 
 from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, Ticks, bare, mix
 from memkit.pictures.timeline import axis_top, tick_words
@@ -99,9 +102,9 @@ class FrontierPicture(Picture):
         self._number_points()
 
     def _number_points(self) -> None:
-        """Each point's number where it covers neither a point nor another number."""
+        """Each point's number where it covers neither a point nor another number nor the front."""
         points = [tuple(pixel) for pixel in self.plane.transData.transform(self.places)]
-        taken, scale = list(points), self.dpi / 72
+        taken, scale = points + self._along_the_front(), self.dpi / 72
         for number, (x, y) in enumerate(points):
             spots = [(x + dx * scale, y + dy * scale) for dx, dy in OFFSETS]
             others = [spot for spot in taken if spot != (x, y)]
@@ -111,6 +114,12 @@ class FrontierPicture(Picture):
             self.numbers[number].set_position(self.transFigure.inverted().transform(spots[best]))
         for number, text in enumerate(self.numbers):
             text.set_text(str(number + 1) if number < len(points) else "")
+
+    def _along_the_front(self) -> list[tuple[float, float]]:
+        """Places on the front's steps, in pixels, so near that no number fits between them."""
+        corners = self.plane.transData.transform(self.front.get_xydata())
+        turns = [turn for (x, y), (new_x, new_y) in pairwise(corners) for turn in ((x, y), (new_x, y), (new_x, new_y))]
+        return [tuple(place) for ends in pairwise(turns) for place in np.linspace(*ends, 9)]
 
     def _draw_curves(self, curves, chosen: int, seq_len: int | None) -> None:
         peaks = [peak for curve in curves for _, peak in curve]

@@ -7,6 +7,7 @@ Reading order:
 - ``keys``: keyboard and names for controls
 - ``clicks``: where a reader clicks on a picture
 - ``ahead``: the next pictures, drawn while nobody waits
+- ``faces``: a view as HTML: picture, words, table
 - ``panel``: controls above, a picture below, and what it means in words
 - ``memory_explorer``: a model, a recipe, the shape of a step: where the bytes are
 - ``step_timeline``: walk through the instants of a step

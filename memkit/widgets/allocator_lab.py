@@ -40,14 +40,15 @@ class AllocatorLab(Panel):
                     f"what={type(what).__name__} has {len(events)} events; 1 to {MAX_EVENTS} fit"
                 )
             self.stories = {OWN: events, **self.stories}
-        self.films: dict[tuple, tuple[Film, AllocatorPicture]] = {}
-        first = OPENING if what is None else OWN
-        step = Number("Event", len(self.stories[first]), low=0, high=len(self.stories[first]))
+        self.films: dict[tuple, tuple[Film, AllocatorPicture, int]] = {}
+        first, is_limited = (OPENING, True) if what is None else (OWN, False)
+        end = self.film(first, False, is_limited, CARD_MIB)[2]
+        step = Number("Event", end, low=0, high=end)
         controls = {
             "story": choice("Story", list(self.stories), first),
             "step": step,
             "expandable": switch("expandable segments", False),
-            "limited": switch("limited card", what is None),
+            "limited": switch("limited card", is_limited),
             "card_mib": Number("Card, MiB", CARD_MIB, low=8, high=256, step=8),
         }
         super().__init__(controls, **values)
@@ -59,16 +60,31 @@ class AllocatorLab(Panel):
         widgets.link((play, "value"), (step.slider, "value"))
         self.children[0].children = [*self.children[0].children, play]
 
-    def film(self, story: str, expandable: bool, card_mib: int | None = None) -> tuple[Film, AllocatorPicture]:
-        """The film of a story under these options, with its picture; the last ``MAX_FILMS`` are kept."""
-        key = story, bool(expandable), card_mib
+    def film(
+        self, story: str, expandable: bool, limited: bool, card_mib: int
+    ) -> tuple[Film, AllocatorPicture, int]:  # fmt: skip
+        """The film of a story, its picture, and the last event that happens; the last ``MAX_FILMS`` films are kept.
+
+        Raises: ValueError: no such story, or no such card.
+        """
+        as_one_of("story", story, self.stories)
+        card_mib = as_whole_number("card_mib", card_mib)
+        if limited and not card_mib:
+            raise ValueError("card_mib=0: a card has at least 1 MiB; untick “limited card” for one without end")
+        key = story, bool(expandable), card_mib if limited else None
         if key not in self.films:
             while len(self.films) >= MAX_FILMS:
                 del self.films[next(iter(self.films))]
-            capacity = None if card_mib is None else card_mib * MIB
+            capacity = card_mib * MIB if limited else None
             film = Film(self.stories[story], AllocatorConfig(expandable_segments=key[1]), capacity)
-            self.films[key] = film, allocator_picture(film, 0)
+            self.films[key] = film, allocator_picture(film, 0), film.still(len(film)).index
         return self.films[key]
+
+    def followed(self, changes: dict) -> dict:
+        """Beyond the last event that happens, that event."""
+        state = {**self._read(), **changes}
+        step = as_whole_number("step", state.pop("step"))
+        return {**changes, "step": min(step, self.film(**state)[2])}
 
     def settle(self, state: dict) -> None:
         """The slider ends where the story does."""
@@ -76,13 +92,8 @@ class AllocatorLab(Panel):
 
     def view(self, story: str, step: int, expandable: bool, limited: bool, card_mib: int) -> View:
         """The allocator after ``step`` events; beyond the story's end, its end."""
-        step = as_whole_number("step", step)
-        as_one_of("story", story, self.stories)
-        card_mib = as_whole_number("card_mib", card_mib)
-        if limited and not card_mib:
-            raise ValueError("card_mib=0: a card has at least 1 MiB; untick “limited card” for one without end")
-        film, picture = self.film(story, expandable, card_mib if limited else None)
-        still = film.still(min(step, len(film)))
+        film, picture, end = self.film(story, expandable, limited, card_mib)
+        still = film.still(min(as_whole_number("step", step), end))
         picture.redraw(still, len(film))
         rows = [("segment", "size", "in use", "blocks", "largest hole")]
         for number, row in enumerate(still.rows, start=1):
@@ -93,7 +104,7 @@ class AllocatorLab(Panel):
                 (str(number), *map(format_bytes, sizes), str(len(used)), format_bytes(hole) if hole else "–")
             )
         said = words(still, len(film))
-        return View(png=picture.png(), alt=picture.alt, words=said, table=tuple(rows), kept=len(film))
+        return View(png=picture.png(), alt=picture.alt, words=said, table=tuple(rows), kept=end)
 
 
 def words(still: Still, num_events: int) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
-"""Keyboard and names for the controls of a panel: ten lines of JavaScript that core ipywidgets lacks.
+"""Keyboard, names and focus for the controls of a panel: what core ipywidgets lacks, in a few lines of the page.
 
-Two facts make it necessary (JupyterLab 4, Notebook 7, ipywidgets 8.1). A notebook in command mode takes the
+Four facts make it necessary (JupyterLab 4, Notebook 7, ipywidgets 8.1). A notebook in command mode takes the
 arrow keys away from sliders and menus, unless the focused element itself carries
-``data-lm-suppress-shortcuts``. And a slider has no accessible name (its description is not linked to it), nor
-has a button that shows an icon only. Without ``anywidget`` a panel works all the same; then a number is typed
-into the box beside its slider, which has a name and keeps its keys.
+``data-lm-suppress-shortcuts``. From there no key leads back to the cells: Escape does. A slider has no accessible
+name (its description is not linked to it), nor has a button that shows an icon only. And what has the focus is told
+by the colour of a border of one pixel. Without ``anywidget`` a panel works all the same; then a number is typed into
+the box beside its slider, which has a name and keeps its keys.
 """
 
 MEND_JS = """
@@ -17,10 +18,12 @@ function render({ el }) {
     if (label && control.getAttribute("role") === "slider") control.setAttribute("aria-label", label);
     if (icon && !control.textContent.trim()) control.setAttribute("aria-label", icon);
   });
+  const leave = (event) => event.key === "Escape" && panel.closest(".jp-Cell")?.focus();
   const watch = () => {
     panel = el.closest(".memkit-panel");
     if (!panel) return void requestAnimationFrame(watch);
     observer.observe(panel, { childList: true, subtree: true });
+    panel.addEventListener("keydown", leave, true);  // before a text box stops it
     mend();
   };
   const observer = new MutationObserver(mend);
@@ -31,6 +34,13 @@ function render({ el }) {
 export default { render };
 """
 
+FOCUS_CSS = """
+.memkit-panel :is(select, input, button, summary, [tabindex]):focus-visible {
+  outline: 3px solid #0072B2 !important; outline-offset: -2px;
+}
+.memkit-panel [role=slider]:focus-visible { outline-offset: 1px; }
+"""
+
 
 def key_helper():
     """The helper, a widget without a face, for a panel; ``None`` where ``anywidget`` is missing."""
@@ -38,4 +48,4 @@ def key_helper():
         from anywidget import AnyWidget
     except ImportError:
         return None
-    return type("KeyHelper", (AnyWidget,), {"_esm": MEND_JS})()
+    return type("KeyHelper", (AnyWidget,), {"_esm": MEND_JS, "_css": FOCUS_CSS})()

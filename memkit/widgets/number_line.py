@@ -73,7 +73,11 @@ class NumberLine(Panel):
         return View(
             png=self.line.png(),
             alt=self.line.alt,
-            words=(*map(summary, formats), *([contrast(*formats)] if len(formats) == 2 else [])),
+            words=(
+                *map(summary, formats),
+                *(beside(fmt, around, is_scaled) for fmt in formats if zoom),
+                *([contrast(*formats)] if len(formats) == 2 else []),
+            ),
             table=rows(formats, low, high, is_scaled),
         )
 
@@ -117,6 +121,18 @@ def gap_below(line: np.ndarray, place: float) -> float:
 def gap_at(fmt: Format, value: float) -> float:
     """Distance from ``value`` to the next larger value of the format; infinite where there is none."""
     return float(neighbours(value, fmt)[1]) - value
+
+
+def beside(fmt: Format, around: float, is_scaled: bool = False) -> str:
+    """The next values on each side of a place, and how far they are.
+
+    >>> beside(FORMATS["bfloat16"], 256.0)
+    'Next to 256 in bfloat16: 255 below, 1 away; 258 above, 2 away.'
+    """
+    unit = fmt.max if is_scaled else 1.0
+    sides = zip(("below", "above"), (float(side) / unit for side in neighbours(around * unit, fmt)), strict=True)
+    told = (f"{number_text(v)} {way}, {number_text(abs(v - around))} away" for way, v in sides if math.isfinite(v))
+    return f"Next to {number_text(around)} in {fmt.name}: {'; '.join(told)}."
 
 
 def summary(fmt: Format) -> str:

@@ -8,11 +8,9 @@ lives on, and carries a static twin, so that a page without a kernel still shows
 import asyncio
 import base64
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from html import escape
-from struct import unpack
 from threading import RLock
 from time import sleep
 
@@ -21,33 +19,13 @@ import traitlets
 
 from memkit.widgets.ahead import MOST, ahead_helper, part_ids, rest_seconds
 from memkit.widgets.clicks import click_helper
+from memkit.widgets.faces import FOLD, View, html_picture, html_table, html_words
 from memkit.widgets.keys import key_helper
 
 WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
 LABEL = {"description_width": "118px"}
 HANDOVER_SECONDS = 0.001
 """After a picture, for the kernel's thread that sends it: else it waits for the words to be thought out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """What a panel shows for one state: a picture, what it shows, what it means, and its numbers.
-
-    ``alt`` describes the picture to who does not see it. ``words`` are the sentences of the status line, the
-    first of which is the one-line summary. ``table`` has rows of text, the header first. ``more`` gives
-    sentences that take longer to find; it is called when the picture is on its way. ``code`` stands below the
-    words, indented as it is. ``hidden`` is the upper share of the picture that the live panel leaves out, because its
-    controls show it; the static twin has all of it. ``kept`` is what the next view may want of this one.
-    """
-
-    png: bytes
-    alt: str
-    words: tuple[str, ...]
-    table: tuple[tuple[str, ...], ...] = ()
-    more: Callable[[], tuple[str, ...]] = tuple
-    code: str = ""
-    hidden: float = 0.0
-    kept: object = None
 
 
 class Number(widgets.HBox):
@@ -119,14 +97,6 @@ def values_of(options: tuple) -> tuple:
 def switch(label: str, value: bool) -> widgets.Checkbox:
     """A box to tick, with a name."""
     return widgets.Checkbox(value=value, description=label, indent=False, layout=WIDE)
-
-
-FOLD = """<details class="memkit-fold"><summary>The numbers as a table</summary></details>
-<style>@supports selector(:has(*)) {
-.memkit-table {display: none} .memkit-panel:has(details.memkit-fold[open]) .memkit-table {display: block}}
-.memkit-table td, .memkit-table th {text-align: right; padding: 1px 10px}
-.memkit-table td:first-child, .memkit-table th:first-child {text-align: left}</style>"""
-"""The fold stays one element while the table beside it changes; else each move would close it."""
 
 
 class Panel(widgets.VBox):
@@ -371,36 +341,3 @@ def collected_later():
     finally:
         if is_on:
             gc.enable()
-
-
-def html_picture(shown: View) -> str:
-    """The picture with its text; of a picture partly ``hidden`` the rest."""
-    width, height = unpack(">II", shown.png[16:24])
-    cut = f";margin-top:-{100 * shown.hidden * height / width:.2f}%" if shown.hidden else ""
-    data = base64.b64encode(shown.png).decode()
-    return (
-        f'<div style="overflow:hidden;max-width:{width}px"><img alt="{escape(shown.alt)}" width="{width}" '
-        f'height="{height}" decoding="sync" style="max-width:100%;height:auto{cut}" '
-        f'src="data:image/png;base64,{data}"></div>'
-    )
-
-
-def html_words(words: tuple[str, ...], code: str) -> str:
-    """The status line, which a screen reader reads out when it changes."""
-    block = f'<pre style="line-height:1.3;margin:4px 0">{escape(code)}</pre>' if code else ""
-    said = "<br>".join(map(escape, words))
-    return f'<div role="status" aria-live="polite" style="line-height:1.45">{said}{block}</div>'
-
-
-def html_table(rows: tuple[tuple[str, ...], ...]) -> str:
-    """Rows of text as an HTML table with row and column headers; the first row is the header."""
-    if not rows:
-        return ""
-    header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in rows[0])
-    body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        + "</tr>"
-        for first, *rest in rows[1:]
-    )
-    return f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"

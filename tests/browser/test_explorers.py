@@ -113,12 +113,43 @@ def test_the_table_folds_out_by_keyboard_and_stays_open(page, lab):
     assert table.get_by_role("columnheader", name="activations").count() == 1
 
 
+INSTANTS_SEEN = """
+(panel) => {
+  const status = panel.querySelector("[role=status]").parentElement, seen = window.instantsSeen = [];
+  const look = () => seen.push(+status.innerText.match(/Instant (\\d+)/)[1]);
+  new MutationObserver(look).observe(status, { childList: true, subtree: true, characterData: true });
+}
+"""
+
+
 def test_play_walks_through_the_step(page, lab):
     _, timeline = open_panels(page, lab, "lab")
-    before = words(timeline)
+    press(page, timeline, timeline.get_by_role("slider", name="Instant"), "Home")
+    assert "Instant 0, " in words(timeline)
+    timeline.evaluate(INSTANTS_SEEN)
     timeline.get_by_role("button", name="Play").click()
-    page.wait_for_timeout(3000)
-    assert words(timeline) != before
+    page.wait_for_function("instantsSeen.at(-1) >= 3")
+    seen = page.evaluate("instantsSeen")
+    assert seen == sorted(seen) and seen[0] > 0, seen
+
+
+@pytest.mark.parametrize("front", ["lab", "notebook"])
+def test_what_has_the_focus_is_ringed_and_escape_leads_back_to_the_cells(page, lab, artefacts, front):
+    explorer, _ = open_panels(page, lab, front)
+    cell = page.locator(".jp-Notebook .jp-Cell").first
+    for role, name in (("slider", "Micro-batch"), ("spinbutton", "Micro-batch"), ("combobox", "Model")):
+        control = explorer.get_by_role(role, name=name, exact=True)
+        page.keyboard.press("Shift")  # the keyboard is in use
+        control.focus()
+        outline = "e => [getComputedStyle(e).outlineStyle, parseFloat(getComputedStyle(e).outlineWidth)]"
+        assert control.evaluate(outline) == ["solid", 3], (role, name)
+        page.screenshot(path=artefacts / f"focus_{role}_{front}.png")
+        before = words(explorer)
+        page.keyboard.press("Escape")
+        assert cell.evaluate("e => e === document.activeElement"), (role, name)
+        page.keyboard.press("ArrowDown")
+        page.wait_for_function("document.querySelectorAll('.jp-Notebook .jp-Cell')[1].matches('.jp-mod-active')")
+        assert words(explorer) == before
 
 
 def test_panels_need_no_other_machine_and_break_nothing(page, lab):

@@ -70,7 +70,7 @@ def test_the_lab_has_the_controls_the_book_promises(lab):
 @pytest.mark.parametrize("expandable", [False, True])
 def test_every_step_shows_what_the_film_shows(lab, story, expandable):
     lab.set(story=story, step=0, expandable=expandable)
-    film, _ = lab.film(story, expandable)
+    film = lab.film(story, expandable, False, 96)[0]
     assert lab.controls["step"].slider.max == len(STORIES[story]()) == len(film)
     for step in range(len(film) + 1):
         lab.controls["step"].value = step
@@ -104,7 +104,7 @@ def test_expandable_segments_reserve_less_for_a_growing_sequence(lab):
     reserved = {}
     for expandable in (False, True):
         lab.set(story="a growing sequence", step=99, expandable=expandable)
-        reserved[expandable] = lab.film("a growing sequence", expandable)[0].still(13).reserved_bytes
+        reserved[expandable] = lab.film("a growing sequence", expandable, False, 96)[0].still(13).reserved_bytes
         assert format_bytes(reserved[expandable]) in lab.shown.words[1]
     assert reserved[True] < reserved[False] / 2
 
@@ -129,9 +129,28 @@ def test_nonsense_is_explained_and_changes_nothing(lab, name, value):
 
 def test_the_lab_opens_on_a_full_card_that_fails():
     lab = AllocatorLab()
-    last = len(STORIES["a training step"]())
-    assert lab.value == {"story": "a training step", "step": last, "expandable": False, "limited": True, "card_mib": 96}
+    dies = Film(STORIES["a training step"](), capacity_bytes=96 * MIB).still(56).index
+    assert lab.value == {"story": "a training step", "step": dies, "expandable": False, "limited": True, "card_mib": 96}
+    assert dies == 34 and f"Event {dies} of 56" in lab.summary
     assert "out of memory" in lab.summary and len(lab.shown.table) > 4
+
+
+def test_slider_box_and_picture_end_where_the_story_does():
+    lab = AllocatorLab()
+    step = lab.controls["step"]
+
+    def ends():
+        return step.slider.max, step.slider.value, step.box.value, lab.value["step"], lab.shown.alt.split()[2]
+
+    assert ends() == (34, 34, 34, 34, "34")
+    step.box.value = 50
+    assert lab.error == "" and ends() == (34, 34, 34, 34, "34")
+    lab.controls["limited"].value = False
+    assert ends() == (56, 34, 34, 34, "34")
+    step.slider.value = 56
+    assert ends() == (56, 56, 56, 56, "56")
+    lab.controls["limited"].value = True
+    assert ends() == (34, 34, 34, 34, "34")
 
 
 def test_a_card_of_nothing_is_refused_in_words_and_the_box_goes_back(lab):

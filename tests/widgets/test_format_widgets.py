@@ -328,7 +328,15 @@ def test_the_line_can_be_looked_at_anywhere():
     near = np.arange(248.03125, 264, 2**-10, dtype=np.float32).astype(ml_dtypes.bfloat16).astype(float)
     inside = np.unique(near[(near >= 248.03125) & (near <= 263.96875)])
     assert panel.shown.table[1][2] == str(inside.size)
+    sides = [float(np.nextafter(ml_dtypes.bfloat16(256), ml_dtypes.bfloat16(end))) for end in (-math.inf, math.inf)]
+    assert f"{sides[0]:g} below, {256 - sides[0]:g} away; {sides[1]:g} above, {sides[1] - 256:g} away" in panel.shown.words[1]
     assert NumberLine(format="int4", second=NONE, is_log=False).shown.table[1][2] == "16"  # −8 too
+
+
+def test_beside_a_place_of_shares_the_words_speak_of_shares():
+    below, above = "0.091", "0.0795"  # the entries beside 0 in appendix E of Dettmers et al. 2023
+    panel = NumberLine(format="nf4", second="int4", is_log=False, zoom=2, around=0.0)
+    assert panel.error == "" and below in panel.shown.words[2] and above in panel.shown.words[2]
 
 
 def test_a_place_beside_the_values_is_explained():
