@@ -1,9 +1,11 @@
 """A move sends its picture first, words wait for a pause, and what is drawn ahead is what the move then shows."""
 
 import asyncio
+import math
 import re
 import sys
 
+import ipywidgets
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from memkit import widgets
 from memkit.allocator.stories import step_story
 from memkit.timeline import Instant, MemoryTimeline
 from memkit.widgets import ahead, memory_explorer
+from memkit.widgets.bit_explorer import Bits
 from memkit.widgets.panel import Number, Panel, View, switch
 
 GRADIENTS = {"drawn": np.exp(np.random.default_rng(0).normal(-14, 3, 500))}
@@ -239,3 +242,48 @@ def test_words_that_fail_in_a_pause_are_explained():
         return forgetful.error
 
     assert re.match("ZeroDivisionError", asyncio.run(wait()))
+
+
+TYPED = {
+    ipywidgets.IntText: (-7, -(10**9)), ipywidgets.Text: ("nonsense", ""), ipywidgets.FloatText: (math.nan, -math.inf),
+}  # fmt: skip
+
+
+@every_panel
+def test_what_cannot_be_typed_is_one_sentence_and_the_box_goes_back(make, name, value):
+    shown = make()
+    for control in shown.controls.values():
+        box = control.box if isinstance(control, Number) else control
+        for nonsense in TYPED.get(type(box), ()):
+            before = box.value, control.value, shown.value, shown.picture.value
+            box.value = nonsense
+            assert shown.error and str(nonsense) in shown.error
+            assert "\n" not in shown.error and "Error" not in shown.error
+            assert shown.alert.value.count('role="alert"') == 1
+            assert (box.value, control.value, shown.value, shown.picture.value) == before
+    move(shown, name, value)
+    assert shown.error == shown.alert.value == ""
+
+
+def test_every_control_that_is_typed_in_is_tried():
+    kinds = {type(control) for make, _, _ in PANELS.values() for control in make().controls.values()}
+    chosen = {ipywidgets.Dropdown, ipywidgets.Checkbox, Bits}  # of what is there
+    assert kinds - chosen - set(TYPED) == {Number}
+
+
+@every_panel
+def test_use_makes_no_widget_and_no_handler(make, name, value):
+    shown = make()
+    first = shown.value[name]
+
+    def counted():
+        alive = ipywidgets.widgets.widget._instances.values()  # every widget that a page knows
+        kinds = [kind for one in alive for kind in one._trait_notifiers.values()]
+        return len(alive), sum(len(handlers) for kind in kinds for handlers in kind.values())
+
+    for step in range(12):
+        move(shown, name, (value, first)[step % 2])
+        shown._draw_ahead(name, value)
+        if step == 1:
+            before = counted()
+    assert shown.error == "" and counted() == before

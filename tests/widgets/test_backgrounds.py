@@ -33,7 +33,7 @@ def pixels(panel) -> np.ndarray:
 
 
 def pictures(panel) -> list[Picture]:
-    films = [picture for _, picture in getattr(panel, "films", {}).values()]
+    films = [picture for _, picture, _ in getattr(panel, "films", {}).values()]
     return [*films, *(each for each in vars(panel).values() if isinstance(each, Picture))]
 
 

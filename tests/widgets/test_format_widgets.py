@@ -329,7 +329,8 @@ def test_the_line_can_be_looked_at_anywhere():
     inside = np.unique(near[(near >= 248.03125) & (near <= 263.96875)])
     assert panel.shown.table[1][2] == str(inside.size)
     sides = [float(np.nextafter(ml_dtypes.bfloat16(256), ml_dtypes.bfloat16(end))) for end in (-math.inf, math.inf)]
-    assert f"{sides[0]:g} below, {256 - sides[0]:g} away; {sides[1]:g} above, {sides[1] - 256:g} away" in panel.shown.words[1]
+    told = f"{sides[0]:g} below, {256 - sides[0]:g} away; {sides[1]:g} above, {sides[1] - 256:g} away"
+    assert told in panel.shown.words[1]
     assert NumberLine(format="int4", second=NONE, is_log=False).shown.table[1][2] == "16"  # −8 too
 
 
