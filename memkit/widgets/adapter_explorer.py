@@ -3,10 +3,10 @@
 from dataclasses import replace
 from functools import lru_cache
 
+from memkit.fitting.advice import steady_step
 from memkit.fitting.room import fit_on
 from memkit.formula.activations import block_ledger
 from memkit.formula.adapters import count_adapter_parameters
-from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS, Card
@@ -16,7 +16,7 @@ from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
-from memkit.units import format_bytes, format_count
+from memkit.units import as_one_of, format_bytes, format_count
 from memkit.widgets.panel import Number, Panel, View, choice
 
 TARGETS = {
@@ -53,35 +53,20 @@ class AdapterExplorer(Panel):
         self, model: str, targets: str, rank: int, dtype: str, micro_batch_size: int, seq_len: int, card: str
     ) -> View:  # fmt: skip
         """The peak of each way as a bar; the words are about the adapters and what they leave to be kept."""
-        for name, value, allowed in (
-            ("model", model, PUBLISHED_MODELS), ("targets", targets, TARGETS), ("card", card, CARDS),
-        ):  # fmt: skip
-            if not isinstance(value, str) or value not in allowed:
-                raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
-        config, capacity = PUBLISHED_MODELS[model], CARDS[card].memory_bytes
+        config = PUBLISHED_MODELS[as_one_of("model", model, PUBLISHED_MODELS)]
+        as_one_of("targets", targets, TARGETS)
+        own_card = CARDS[as_one_of("card", card, CARDS)]
         full = TrainingSetup(
             model=config, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=seq_len,
             micro_batch_size=micro_batch_size,
         )  # fmt: skip
         adapter = AdapterConfig(rank=rank, targets=TARGETS[targets], dtype=dtype)
-        peaks = {name: peak_of(in_this_way(full, adapter, *way)) for name, way in WAYS.items()}
+        peaks = {name: steady_step(in_this_way(full, adapter, *way)).peak for name, way in WAYS.items()}
         count = count_adapter_parameters(config, adapter)
         title = f"{model}, LoRA of rank {rank} beside {targets}: {format_count(count)} trained parameters"
         subtitle = f"{micro_batch_size} × {seq_len} tokens, weights and arithmetic in bfloat16; dashed: {card}"
-        self.bars.redraw(list(peaks.values()), list(WAYS), -1, capacity, title, subtitle)
-        states = state_bytes(config, PURE_BF16, full.optimizer, adapter)
-        trained = states["gradients"] + states["optimizer_states"]
-        share = f"{count / count_parameters(config):.2%}"
-        trains = (
-            f"{count:,} parameters are trained, {share} of {format_count(count_parameters(config))}: their gradients "
-            f"and states take {format_bytes(trained)}."
-        )
-        keeps = (
-            f"A block keeps {kept(full, adapter):.1f} bytes per token and hidden unit, {kept(full):.1f} with all "
-            f"weights trained: frozen weights want no input kept, but the gradient passes through them, and float32 "
-            "adapters keep a cast of their input each."
-        )
-        words = (trains, keeps, ways_that_fit(peaks, CARDS[card]))
+        self.bars.redraw(list(peaks.values()), list(WAYS), -1, own_card.memory_bytes, title, subtitle)
+        words = (*trained_and_kept(full, adapter), ways_that_fit(peaks, own_card))
         table = [("way", "peak", "weights", "activations")]
         for name, peak in peaks.items():
             sizes = (peak.total_bytes, peak.weights, peak.activations)
@@ -101,10 +86,21 @@ def kept(setup: TrainingSetup, adapter: AdapterConfig | None = None) -> float:
     return block_ledger(replace(setup, adapter=adapter)).per_sbh
 
 
-@lru_cache(maxsize=256)
-def peak_of(setup: TrainingSetup) -> Instant:
-    """The peak of a step whose states exist."""
-    return estimate_memory(setup).for_step(2).peak
+def trained_and_kept(full: TrainingSetup, adapter: AdapterConfig) -> tuple[str, str]:
+    """What the adapters' gradients and states take, and what a block keeps for its backward."""
+    count, whole = count_adapter_parameters(full.model, adapter), count_parameters(full.model)
+    states = state_bytes(full.model, full.precision, full.optimizer, adapter)
+    trained = states["gradients"] + states["optimizer_states"]
+    trains = (
+        f"{count:,} parameters are trained, {count / whole:.2%} of {format_count(whole)}: their gradients "
+        f"and states take {format_bytes(trained)}."
+    )
+    keeps = (
+        f"A block keeps {kept(full, adapter):.1f} bytes per token and hidden unit, {kept(full):.1f} with all "
+        f"weights trained: frozen weights want no input kept, but the gradient passes through them, and float32 "
+        "adapters keep a cast of their input each."
+    )
+    return trains, keeps
 
 
 def ways_that_fit(peaks: dict[str, Instant], card: Card) -> str:

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import ipywidgets as widgets
-
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.film import Film, Still
 from memkit.allocator.stories import STORIES
@@ -52,13 +50,7 @@ class AllocatorLab(Panel):
             "card_mib": Number("Card, MiB", CARD_MIB, low=8, high=256, step=8),
         }
         super().__init__(controls, **values)
-        play = widgets.Play(
-            value=step.slider.value, max=step.slider.max, interval=700, show_repeat=False,
-            layout=widgets.Layout(width="auto"),
-        )  # fmt: skip
-        widgets.jslink((step.slider, "max"), (play, "max"))
-        widgets.link((play, "value"), (step.slider, "value"))
-        self.children[0].children = [*self.children[0].children, play]
+        self.plays(step, interval=700)
 
     def film(
         self, story: str, expandable: bool, limited: bool, card_mib: int

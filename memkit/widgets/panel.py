@@ -160,6 +160,14 @@ class Panel(widgets.VBox):
         """
         return {}
 
+    def plays(self, control: Number, interval: int) -> None:
+        """A button that moves a number's slider to its end by itself, a step each ``interval`` ms."""
+        slider, auto = control.slider, widgets.Layout(width="auto")
+        play = widgets.Play(value=slider.value, max=slider.max, interval=interval, show_repeat=False, layout=auto)
+        widgets.jslink((slider, "max"), (play, "max"))
+        widgets.link((play, "value"), (slider, "value"))
+        self.children[0].children = [*self.children[0].children, play]
+
     def settle(self, state: dict) -> None:
         """Let the controls show what they do of a state whose picture is on its way."""
 

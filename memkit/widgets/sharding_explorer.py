@@ -1,7 +1,7 @@
 """The sharding explorer: a model, a stage, 1 to 512 ranks → the peak of each rank, what it sends, a card's line."""
 
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 
 from memkit.fitting.room import planned_room
 from memkit.formula.parameters import count_parameters
@@ -91,7 +91,7 @@ def way_of(
     return replace(setup, precision=AUTOCAST_BF16), layout
 
 
-@cache
+@lru_cache(maxsize=1024)
 def peak_of(setup: TrainingSetup, layout: Layout) -> Instant:
     """The highest moment of a second step."""
     return estimate_sharded(setup, layout).for_step(2).peak

@@ -1,10 +1,9 @@
 """The state explorer: the peak of one step under each optimizer, by where it steps and what is trained."""
 
 from dataclasses import replace
-from functools import lru_cache
 
+from memkit.fitting.advice import steady_step
 from memkit.fitting.room import fit_on
-from memkit.formula.estimate import estimate_memory
 from memkit.formula.offload import host_bytes, link_bytes
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS
@@ -14,7 +13,7 @@ from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import IMPLEMENTATIONS, PLACES, PRECISIONS, UNFUSED, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant, where
-from memkit.units import format_bytes
+from memkit.units import as_one_of, format_bytes
 from memkit.widgets.panel import Number, Panel, View, choice
 
 SHOWN = {
@@ -52,8 +51,7 @@ class StateExplorer(Panel):
             ("model", model, PUBLISHED_MODELS), ("precision", precision, PRECISIONS), ("optimizer", optimizer, SHOWN),
             ("trained", trained, TRAINED), ("card", card, CARDS),
         ):  # fmt: skip
-            if not isinstance(value, str) or value not in allowed:
-                raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+            as_one_of(name, value, allowed)
         rank = TRAINED[trained]
         setup = TrainingSetup(
             model=PUBLISHED_MODELS[model], precision=PRECISIONS[precision], micro_batch_size=micro_batch_size,
@@ -61,7 +59,7 @@ class StateExplorer(Panel):
             optimizer=OptimizerConfig(name=optimizer, implementation=implementation, place=place),
         )  # fmt: skip
         setups = {name: with_optimizer(setup, name) for name in SHOWN}
-        peaks = {name: peak_of(one) for name, one in setups.items()}
+        peaks = {name: steady_step(one).peak for name, one in setups.items()}
         capacity = CARDS[card].memory_bytes
         title = f"{model}, {precision}, {trained}: the peak under each optimizer"
         subtitle = f"{micro_batch_size} × {seq_len} tokens, full recomputation; steps {place}; dashed: {card}"
@@ -85,12 +83,6 @@ def with_optimizer(setup: TrainingSetup, name: str) -> TrainingSetup:
     if name == "Adafactor" and place == "in backward":
         place = "after backward"
     return replace(setup, optimizer=OptimizerConfig(name=name, implementation=implementation, place=place))
-
-
-@lru_cache(maxsize=256)
-def peak_of(setup: TrainingSetup) -> Instant:
-    """The peak of a step whose states exist."""
-    return estimate_memory(setup).for_step(2).peak
 
 
 def in_words(setup: TrainingSetup, peak: Instant, card) -> tuple[str, ...]:

@@ -1,7 +1,5 @@
 """The step timeline: walk through the instants of a training step and see which bytes come and which go."""
 
-import ipywidgets as widgets
-
 from memkit.formula.estimate import estimate_memory
 from memkit.pictures.timeline import TimelinePicture, drawn_instants
 from memkit.setup.models import GPT2_SMALL
@@ -60,11 +58,7 @@ class StepTimeline(Panel):
         peak = max(range(last + 1), key=lambda number: self.instants[number].total_bytes)
         instant = Number("Instant", peak, low=0, high=last)
         super().__init__({"instant": instant}, **values)
-        play = widgets.Play(
-            value=instant.slider.value, max=last, interval=1200, show_repeat=False, layout=widgets.Layout(width="auto")
-        )
-        widgets.link((play, "value"), (instant.slider, "value"))
-        self.children[0].children = [*self.children[0].children, play]
+        self.plays(instant, interval=1200)
 
     def view(self, instant: int) -> View:
         """The bars up to this instant in full colour, the later ones pale."""
