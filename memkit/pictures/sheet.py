@@ -29,7 +29,7 @@ def sheet_figure(rows: Sequence[tuple[str, Mapping[str, float], Sequence[str]]],
     left, width = 25, 28
     plot.plot([left + width / LONGEST] * 2, [-0.55, len(rows) - 0.45], color=GREY, linewidth=0.8, linestyle=":")
     longest = [max(len(row[2][number]) for row in rows) for number in range(len(columns))]
-    wide = [max(each, len(head)) + 2 for each, head in zip(longest, columns, strict=True)]
+    wide = [max(each, len(head)) + 4 for each, head in zip(longest, columns, strict=True)]
     places = [59 + 41 * sum(wide[:number]) / sum(wide) for number in range(len(columns))]
     for place, words in zip(places, columns, strict=True):
         picture_text(plot, place, -0.85, words, color=GREY)

@@ -1,5 +1,9 @@
 """The cheat sheet: its lines are the estimate's, and what it says in words follows from its numbers."""
 
+import re
+from collections import Counter
+from pathlib import Path
+
 import pytest
 
 from memkit.book.cheat_sheet import JOBS, TECHNIQUES, apply_techniques, words_of
@@ -14,6 +18,16 @@ SMALL = {"small": TrainingSetup(model=TINY_LLAMA, micro_batch_size=2, seq_len=32
 @pytest.fixture(scope="module")
 def lines():
     return apply_techniques()
+
+
+def test_the_page_to_print_says_what_is_computed(lines):
+    """matplotlib writes each text of a page beside its outline."""
+    svg = (Path(__file__).parents[2] / "figures" / "D_cheat_sheet.svg").read_text(encoding="utf-8")
+    printed = Counter(re.findall("<!-- (.*?) -->", svg))
+    shares = [f"{share:.0%}" for line in lines for share in line.shares.values()]
+    words = [word for line in lines for word in (line.technique.name, *words_of(line))]
+    assert Counter((*shares, *words)) <= printed
+    assert sum(n for text, n in printed.items() if text.endswith(("%", "×"))) == len(shares) + len(lines)
 
 
 def test_a_job_by_hand(lines):

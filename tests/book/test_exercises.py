@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from wrong_answers.chapter_10 import ALSO_RIGHT, RIGHT
 
 from memkit.book.exercises import (
     ChoiceExercise,
@@ -154,6 +155,11 @@ def chapter_of(number: int) -> Chapter:
 @pytest.mark.parametrize("number, exercise_id", ALL)
 def test_the_cells_of_an_exercise(number, exercise_id):
     assert not cell_problems(chapter_of(number), exercises_of(number)[exercise_id])
+
+
+def test_several_purchases_are_right():
+    game = exercises_of(10)["10.6"]
+    assert [game.check(answer).status for answer in (RIGHT, *ALSO_RIGHT)] == ["right"] * 5
 
 
 @pytest.mark.parametrize("number, exercise_id", ALL)

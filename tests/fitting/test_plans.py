@@ -27,6 +27,7 @@ from memkit.tracing.trace import trace_memory
 
 ROOT = Path(__file__).parents[2]
 JUDGE = runpy.run_path(str(ROOT / "scripts" / "judge_plans.py"))
+RECORDED = json.loads(JUDGE["FILE"].read_text(encoding="utf-8"))
 CARD = CARDS["RTX 4090"]
 FOUND = find_plans(LLAMA_32_1B, CARD, tokens_per_step=16384, seq_len=2048)
 TINY = TrainingSetup(model=TINY_LLAMA, seq_len=128)
@@ -215,11 +216,21 @@ def test_every_kind_of_code_is_given():
 # --- judged ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_few_random_jobs_are_judged_right():
-    for number in range(3):
-        chance = random.Random(f"1 {number}")
-        answer = JUDGE["judged"](JUDGE["random_job"](chance), chance)
-        assert answer["traced"] and not answer["wrong"], answer
+def test_the_recorded_jobs_were_judged_right():
+    jobs, about = RECORDED["jobs"], RECORDED["about"]
+    found = JUDGE["about"](jobs, about["seed"])
+    assert all(found[key] == about[key] for key in ("jobs", "right", "traced", "said", "ratio_least", "ratio_most"))
+    assert about["right"] == about["jobs"] == len(jobs) == sum(bool(job["traced"]) for job in jobs)
+
+
+@pytest.mark.parametrize("number", [0, 200, -1])
+def test_a_recorded_job_is_judged_right_again(number):
+    recorded = RECORDED["jobs"][number]
+    chance = random.Random(f"{RECORDED['about']['seed']} {number % len(RECORDED['jobs'])}")
+    again = JUDGE["judged"](JUDGE["random_job"](chance), chance)
+    assert all(again[key] == recorded[key] for key in recorded if key != "traced") and not again["wrong"]
+    traced_again = {name: by_trace for name, _, _, by_trace in again["traced"]}
+    assert {name: size for name, _, _, size in recorded["traced"] if size}.items() <= traced_again.items()
 
 
 @pytest.mark.parametrize("tokens, words", [(1000, "no whole number of 2048 × 1 tokens; 2048 would be"), (0, "below 1"),

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from memkit.book.exercises.chapter_10 import JOBS
+from memkit.hardware.cards import CARDS
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.recipes import AUTOCAST_FP16, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
@@ -27,7 +28,11 @@ def changed(job: str, card: str, **choices):
 WRONG = {
     "10.6": (
         ({}, "Give a dictionary with the jobs a, b, c, d, e"),
-        (RIGHT | {"a": "RTX 3090"}, "Job a: 'RTX 3090' is not a pair"),
+        (RIGHT | {"a": "RTX 3090"}, "Job a: give a pair, first a card's name"),
+        (RIGHT | {"a": RIGHT["a"][::-1]}, "Job a: give a pair, first a card's name"),
+        (changed("b", CARDS["RTX 3090"]), "Job b: a Card is not for sale; the names T4, RTX 3090"),
+        (changed("b", ["RTX 3090"]), "Job b: a list is not for sale"),
+        (changed("b", "RTX 3090", micro_batch_size=8, grad_accum_steps=1), "Job b: its peak is"),
         (changed("b", "H100 SXM"), "Job b: 'H100 SXM' is not for sale"),
         (changed("c", "RTX 4090", adapter=None), "Job c: its peak is"),
         (changed("d", "T4"), "Job d: a T4 does not multiply bfloat16"),
@@ -37,3 +42,11 @@ WRONG = {
         (changed("a", "T4", precision=AUTOCAST_FP16, adapter=None), "Job a: its peak is"),
     ),
 }
+
+ALSO_RIGHT = (
+    {job: (card, replace(setup, micro_batch_size=2, grad_accum_steps=4)) for job, (card, setup) in RIGHT.items()},
+    changed("e", "A100 SXM 40 GB", adapter=replace(QLORA, base="as loaded")),
+    changed("c", "A100 SXM 80 GB", adapter=None),
+    changed("a", "T4", precision=AUTOCAST_FP16, adapter=replace(RIGHT["a"][1].adapter, base="as loaded")),
+)
+"""Other purchases: another cut of the window, LoRA on a larger card, all of 7B trained, float16 on the cheapest."""

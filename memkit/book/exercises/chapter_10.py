@@ -63,10 +63,11 @@ def judge_game(answer: object) -> str | None:
     spent = 0
     for job, pair in answer.items():
         if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[1], TrainingSetup)):
-            return f"Job {job}: {pair!r} is not a pair of a card's name and a TrainingSetup."
+            return f"Job {job}: give a pair, first a card's name, then a TrainingSetup."
         card, setup = pair
-        if card not in PRICES:
-            return f"Job {job}: {card!r} is not for sale; {', '.join(PRICES)} are."
+        if card not in tuple(PRICES):
+            said = repr(card) if isinstance(card, str) else f"a {type(card).__name__}"
+            return f"Job {job}: {said} is not for sale; the names {', '.join(PRICES)} are."
         if problem := judge_job(job, card, setup):
             return f"Job {job}: {problem}"
         spent += PRICES[card]
@@ -97,6 +98,7 @@ EXERCISES = (
         because="16 × 8,030,261,248 = 128,484,179,968 B of states; the card reports 84,987,740,160 to 85 · 10⁹.",
         mistakes=(
             (16 * LLAMA_3_8B_PARAMETERS, "Those are the states. How much more is that than the card has?"),
+            (CARD_80 - 16 * LLAMA_3_8B_PARAMETERS, "Upside down: it is the states that are larger."),
             (8 * LLAMA_3_8B_PARAMETERS - CARD_80, "8 bytes a parameter is pure bf16. Autocast with AdamW has 16."),
             (18 * LLAMA_3_8B_PARAMETERS - CARD_80, "18 is Megatron's recipe; torch's autocast has 16 bytes."),
             (2 * LLAMA_3_8B_PARAMETERS - CARD_80, "You counted bf16 weights alone: gradients and states come too."),
@@ -135,6 +137,8 @@ EXERCISES = (
              "That is the largest that fits, which is often the fastest and need not be."),
             (lambda plans, room: max((p for p in plans if p[1] <= room), key=lambda p: p[2], default=[None])[0],
              "That is the slowest."),
+            (lambda plans, room: min((p for p in plans if p[1] <= room), key=lambda p: p[2], default=None),
+             "That is the whole plan. Its name is asked for."),
             (lambda plans, room: next((p[0] for p in plans if p[1] <= room), None),
              "That is the first of the list; nobody said that it is sorted."),
         ),
@@ -151,6 +155,7 @@ EXERCISES = (
             (lambda p, c, k: c - k - (c - k - p) // 100 - p, "The hundredth is of the room, not of what is left over."),
             (lambda p, c, k: c - k - p // 100 - p, "The hundredth is of the room, not of the step."),
             (lambda p, c, k: p - (c - k) + (c - k) // 100, "Upside down: what is left is above 0 where it fits."),
+            (lambda p, c, k: max(0, c - k - (c - k) // 100 - p), "Below 0 says by how much it does not fit; keep it."),
             (lambda p, c, k: c - c // 100 - k - p, "The hundredth is of what the context leaves, not of the card."),
         ),
     ),
