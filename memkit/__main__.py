@@ -121,7 +121,7 @@ def changes_as_data(changes: Sequence) -> list[dict]:
 
 def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     """``memkit fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
-    from memkit.fitting.plan_code import code_of
+    from memkit.fitting.plan_code import code_of, deepspeed_worth
     from memkit.fitting.plans import find_plans, step_of
     from memkit.hardware.cards import CARDS
     from memkit.setup.hugging_face import model_of_config
@@ -140,13 +140,14 @@ def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     progress("tracing the best" if found.fitting else "done")
     plan = found.chosen
     code = code_of(plan, options.code) if plan else ""
+    worth = deepspeed_worth(plan) if plan and options.code == "deepspeed" else ""
     data = {
         "model": model.name, "card": card.name, "num_cards": num_cards, "chosen": plan and plan_as_data(plan),
         "code": code,
         "front": [plan_as_data(p) for p in found.front], "missed": [plan_as_data(p) for p in found.missed],
     }  # fmt: skip
     needed = max(plan.peak_bytes, plan.traced_bytes or 0) if plan else sys.maxsize
-    return needed, f"{found}\n\n{code}".strip(), data, (step_of(plan),) if plan else ()
+    return needed, f"{found}\n\n{code}\n\n{worth}".strip(), data, (step_of(plan),) if plan else ()
 
 
 def plan_as_data(plan) -> dict:

@@ -9,7 +9,8 @@ import json
 from memkit.fitting.launch_config import accelerate_yaml, casts_to_bf16
 from memkit.fitting.plans import TrainingPlan
 from memkit.setup.strategies import FULL, NONE
-from memkit.units import as_one_of
+from memkit.sharding.deepspeed import key_bytes
+from memkit.units import aligned_table, as_one_of, format_bytes
 
 OPTIM = {"AdamW": "adamw_torch_fused", "torchao 8-bit AdamW": "adamw_torch_8bit"}
 """What the trainer's ``optim`` calls an optimizer."""
@@ -162,17 +163,27 @@ def trainer_arguments(plan: TrainingPlan) -> dict:
     return found
 
 
-def deepspeed_config(plan: TrainingPlan, stage: int = 0, offloads: bool = False) -> dict:
+def deepspeed_config(plan: TrainingPlan) -> dict:
     """The plan as DeepSpeed's JSON. Its bf16 keeps a float32 master copy, whatever the plan's weights are."""
-    setup = plan.setup
-    zero: dict = {"stage": stage}
-    if offloads:
+    setup, layout = plan.setup, plan.layout
+    zero: dict = {"stage": layout.stage if layout else 0}
+    if layout and layout.offloads:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     return {
         "train_micro_batch_size_per_gpu": setup.micro_batch_size,
         "gradient_accumulation_steps": setup.grad_accum_steps, "gradient_clipping": 1.0,
         "bf16": {"enabled": True}, "zero_optimization": zero,
     }  # fmt: skip
+
+
+def deepspeed_worth(plan: TrainingPlan) -> str:
+    """What DeepSpeed's keys take on each card, those that the file leaves at their defaults too, a line each.
+
+    Not in the file: JSON has no comments. The plan's peak is torch's, with its own buckets in it, not these.
+    """
+    found = key_bytes(deepspeed_config(plan), plan.setup.model, plan.layout.dp_size if plan.layout else 1)
+    rows = [[key, f"{format_bytes(abs(size))}{' moved to the host' * (size < 0)}"] for key, size in found.items()]
+    return aligned_table([["DeepSpeed's key", "bytes on each card, at most"], *rows]) if rows else ""
 
 
 def code_of(plan: TrainingPlan, kind: str = "plain") -> str:
@@ -184,8 +195,7 @@ def code_of(plan: TrainingPlan, kind: str = "plain") -> str:
     if kind == "accelerate":
         return accelerate_yaml(plan)
     if kind == "deepspeed":
-        stage, offloads = (plan.layout.stage, plan.layout.offloads) if plan.layout else (0, False)
-        return json.dumps(deepspeed_config(plan, stage, offloads), indent=2)
+        return json.dumps(deepspeed_config(plan), indent=2)
     return plain_code(plan) if kind == "plain" else trainer_code(plan)
 
 

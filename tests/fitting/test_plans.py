@@ -14,7 +14,14 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from memkit.fitting.launch_config import accelerate_yaml, opposites
-from memkit.fitting.plan_code import KINDS, code_of, deepspeed_config, plain_code, trainer_arguments
+from memkit.fitting.plan_code import (
+    KINDS,
+    code_of,
+    deepspeed_config,
+    deepspeed_worth,
+    plain_code,
+    trainer_arguments,
+)
 from memkit.fitting.plans import GIVES_UP, find_plans, plan_of, traced, ways_of
 from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS
@@ -69,6 +76,23 @@ def test_the_formula_is_the_trace(plan):
         assert again.traced_bytes is None
     else:
         assert again.traced_bytes == pytest.approx(plan.peak_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize("stage, offloads, taken", [
+    (0, False, {}),
+    (2, False, {"reduce_bucket_size": "953.67 MiB"}),
+    (3, False, {"reduce_bucket_size": "953.67 MiB", "stage3_prefetch_bucket_size": "95.37 MiB"}),
+    (3, True, {"reduce_bucket_size": "953.67 MiB", "offload_optimizer": "moved to the host"}),
+])  # fmt: skip
+def test_deepspeeds_keys_stand_with_what_they_take(stage, offloads, taken):
+    """By default a bucket is 5e8 values, a prefetch 5e7 (zero/config.py, 0.19.8): two bytes each, for any model."""
+    layout = Layout(stage=stage, dp_size=4, offloads=offloads)
+    plan = plan_of(next(ways_of(TINY, layout, 2))[0], CARD, layout)
+    text = deepspeed_worth(plan)
+    lines = {line.split()[0]: line for line in text.splitlines()}
+    assert bool(text) == bool(taken) and all(lines[key].endswith(size) for key, size in taken.items())
+    assert json.loads(code_of(plan, "deepspeed"))["zero_optimization"].get("offload_optimizer", {}) == (
+        {"device": "cpu", "pin_memory": True} if offloads else {})  # fmt: skip
 
 
 @pytest.mark.parametrize("stage", range(4))
