@@ -113,8 +113,8 @@ def test_zero_offload_in_the_same_table_peaks_where_its_new_weights_arrive():
     """DeepSpeed's step sends them in float32, all at once, beside the 16-bit ones: 6 bytes a parameter.
 
     Beside them stands its buffer for the largest gradient. Source: DeepSpeed 0.14.4, runtime/zero/stage_1_and_2.py,
-    ``step`` (0.14.0 casts on the host) and ``temp_grad_buffer_for_gpu_offload``; the configuration is that of torchao's
-    benchmark, stage 2 with offload_optimizer, whose two buckets of 1 GB in the backward stay below.
+    ``step`` (0.14.0 and 0.19.8 cast on the host) and ``temp_grad_buffer_for_gpu_offload``; the configuration is that
+    of torchao's benchmark, stage 2 with offload_optimizer, whose two buckets of 1 GB in the backward stay below.
     """
     with torch.device("meta"):
         sizes = [p.numel() for p in ViTGiant().parameters()]
