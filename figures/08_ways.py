@@ -2,17 +2,18 @@
 
 from pathlib import Path
 
+from memkit.fitting.advice import steady_step
 from memkit.hardware.cards import CARDS
 from memkit.pictures.choices import choices_figure
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.widgets.adapter_explorer import WAYS, in_this_way, peak_of
+from memkit.widgets.adapter_explorer import WAYS, in_this_way
 
 fused = OptimizerConfig(implementation="fused")
 full = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, optimizer=fused, micro_batch_size=4, seq_len=2048)
-peaks = {name: peak_of(in_this_way(full, AdapterConfig(), *way)) for name, way in WAYS.items()}
+peaks = {name: steady_step(in_this_way(full, AdapterConfig(), *way)).peak for name, way in WAYS.items()}
 picture = choices_figure(
     peaks, "Six ways to fine-tune Llama-2-7B: LoRA and QLoRA save no activations",
     "4 × 2,048 tokens, bfloat16, LoRA of rank 16 beside attention; dashed: RTX 4090",

@@ -29,7 +29,8 @@ def recipes_figure(recipes: Mapping[str, Mapping[str, float]], title: str = "Byt
     picture = Picture(8.0, 1.35 + 0.36 * len(recipes))
     height = picture.get_figheight()
     largest = max(sum(addends.values()) for addends in recipes.values())
-    plot = picture.surface((0.29, 0.1 / height, 0.68, 1 - 1.15 / height))
+    left_edge = max(0.29, 0.0065 + 0.00885 * max(map(len, recipes)))
+    plot = picture.surface((left_edge, 0.1 / height, 0.97 - left_edge, 1 - 1.15 / height))
     plot.set(xlim=(0, largest * 1.09), ylim=(len(recipes) - 0.4, -0.6))
     drawn = {}
     for row, (recipe, addends) in enumerate(recipes.items()):
@@ -39,7 +40,7 @@ def recipes_figure(recipes: Mapping[str, Mapping[str, float]], title: str = "Byt
             bar = hatched(Rectangle, (left, row - 0.36), size, 0.72, facecolor=colour, hatch=hatch, linewidth=1)
             drawn.setdefault(name, (colour, hatch))
             plot.add_patch(bar)
-            if size >= 1:
+            if size >= max(1, 0.02 * largest):  # room for a number
                 box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
                 plot.text(left + size / 2, row, f"{size:g}", ha="center", va="center", fontsize=9, color=INK, bbox=box)
             left += size
