@@ -43,15 +43,10 @@ def test_chapter_01_runs_and_a_slider_moves_by_keyboard(page, lab, artefacts):
     panel = page.locator(PANEL, has=page.get_by_role("slider", name="Micro-batch")).first
     panel.scroll_into_view_if_needed()
     panel.locator("img").scroll_into_view_if_needed()
-    old_words, old_alt, old_pixels = (
-        words(panel),
-        panel.locator("img").get_attribute("alt"),
-        pixels(page, panel),
-    )
-    new_words = press(page, panel, panel.get_by_role("slider", name="Micro-batch"), "ArrowRight")
+    old_alt, old_pixels = panel.locator("img").get_attribute("alt"), pixels(page, panel)
+    press(page, panel, panel.get_by_role("slider", name="Micro-batch"), "ArrowRight")
     expect(panel.locator("img")).not_to_have_attribute("alt", old_alt)
     page.screenshot(path=artefacts / "chapter_01_slider_moved.png")
-    assert new_words != old_words
     panel.locator("img").scroll_into_view_if_needed()
     new_pixels = pixels(page, panel)
     assert new_pixels.shape == old_pixels.shape, "the picture changed its size"
