@@ -38,13 +38,23 @@ WRONG = {
         (changed("d", "T4"), "Job d: a T4 does not multiply bfloat16"),
         (changed("e", "RTX 3090", grad_accum_steps=4), "Job e: a step has 8 sequences, and 1 × 4 are others"),
         (changed("e", "RTX 3090", seq_len=512), "Job e: the job is Llama-2-13B with 1024 tokens"),
-        ({job: ("A100 SXM 80 GB", setup) for job, (_, setup) in RIGHT.items()}, "the cards cost 45, and there are 20"),
+        (
+            {job: ("A100 SXM 80 GB", setup) for job, (_, setup) in RIGHT.items()},
+            "the cards cost 45, and there are 20",
+        ),
         (changed("a", "T4", precision=AUTOCAST_FP16, adapter=None), "Job a: its peak is"),
+        (
+            changed("a", "RTX 3090", device="cpu"),
+            "Job a: device='cpu' counts by the rules of another machine",
+        ),
     ),
 }
 
 ALSO_RIGHT = (
-    {job: (card, replace(setup, micro_batch_size=2, grad_accum_steps=4)) for job, (card, setup) in RIGHT.items()},
+    {
+        job: (card, replace(setup, micro_batch_size=2, grad_accum_steps=4))
+        for job, (card, setup) in RIGHT.items()
+    },
     changed("e", "A100 SXM 40 GB", adapter=replace(QLORA, base="as loaded")),
     changed("c", "A100 SXM 80 GB", adapter=None),
     changed("a", "T4", precision=AUTOCAST_FP16, adapter=replace(RIGHT["a"][1].adapter, base="as loaded")),

@@ -83,6 +83,8 @@ def judge_job(job: str, card: str, setup: TrainingSetup) -> str | None:
         return f"the job is {model.name} with {seq_len} tokens a sequence."
     if setup.micro_batch_size * setup.grad_accum_steps != 8:
         return f"a step has 8 sequences, and {setup.micro_batch_size} × {setup.grad_accum_steps} are others."
+    if setup.device != "cuda":
+        return f"device={setup.device!r} counts by the rules of another machine; a card is 'cuda'."
     dtype = setup.precision.compute_dtype
     if dtype not in CARDS[card].peak_tflops:
         return f"a {card} does not multiply {dtype}."
@@ -95,15 +97,19 @@ def judge_job(job: str, card: str, setup: TrainingSetup) -> str | None:
 EXERCISES = (
     NumberExercise(
         id="10.1", title="How much too much", right=16 * LLAMA_3_8B_PARAMETERS - CARD_80, tolerance=0.01,
-        because="16 × 8,030,261,248 = 128,484,179,968 B of states; the card reports 84,987,740,160 to 85 · 10⁹.",
+        because=f"16 × 8,030,261,248 = 128,484,179,968 B are needed; the card reports {CARD_80:,}.",
         mistakes=(
-            (16 * LLAMA_3_8B_PARAMETERS, "Those are the states. How much more is that than the card has?"),
-            (CARD_80 - 16 * LLAMA_3_8B_PARAMETERS, "Upside down: it is the states that are larger."),
+            (16 * LLAMA_3_8B_PARAMETERS, "That is what they take. By how much does it pass the card?"),
+            (CARD_80 - 16 * LLAMA_3_8B_PARAMETERS, "Upside down: it is the card that is smaller."),
             (8 * LLAMA_3_8B_PARAMETERS - CARD_80, "8 bytes a parameter is pure bf16. Autocast with AdamW has 16."),
             (18 * LLAMA_3_8B_PARAMETERS - CARD_80, "18 is Megatron's recipe; torch's autocast has 16 bytes."),
             (2 * LLAMA_3_8B_PARAMETERS - CARD_80, "You counted bf16 weights alone: gradients and states come too."),
             (12 * LLAMA_3_8B_PARAMETERS - CARD_80, "You left 4 bytes out: weights 4, gradients 4, states 8."),
             (16 * 8 * 10**9 - 80 * 10**9, "A card of 80 GB reports about 85 · 10⁹ bytes, and 8B has 8.03 · 10⁹."),
+            (16 * LLAMA_3_8B_PARAMETERS - 80 * GIB,
+             "You took 80 GiB for a card that reports 79.25, or 8 · 10⁹ parameters for 8.03 · 10⁹."),
+            (16 * 8 * 10**9 - 80 * GIB, "The card reports 79.25 GiB, not 80, and 8B has 8.03 · 10⁹ parameters."),
+            (20 * LLAMA_3_8B_PARAMETERS - CARD_80, "20 has a second gradient, or the optimizer's scratch; 16 stay."),
         ),
     ),
     NumberExercise(
@@ -112,9 +118,12 @@ EXERCISES = (
         mistakes=(
             (round((MATRICES + REST) * 4.127 / 8), "Embedding, head and norms are not made 4-bit ones: 2 bytes each."),
             (MATRICES // 2 + 2 * REST, "You left the scales out: 0.127 bits a value with double quantisation."),
-            (round(MATRICES * 4.127 / 8), "You left out what stays in bf16: embedding, head and norms."),
+            (round(MATRICES * 4.127 / 8),
+             "Embedding, head and norms stay in bf16: you left them out, or took half a byte for all parameters."),
             (2 * (MATRICES + REST), "Those are bf16 weights: LoRA's base, not QLoRA's."),
             (round(MATRICES * 4.5 / 8) + 2 * REST, "4.5 bits is one float32 scale a block. Double quantised: 4.127."),
+            (round(MATRICES * 4.127) + 2 * REST, "4.127 is in bits, and a byte has 8 of them."),
+            (round(MATRICES * 4.127 / 8) + REST, "What is not in 4 bits is in bf16: 2 bytes, not 1."),
             (round(MATRICES * 4.127 / 8) + 4 * REST, "What is not in 4 bits is in bf16: 2 bytes, not 4."),
         ),
     ),
@@ -134,11 +143,16 @@ EXERCISES = (
             (lambda plans, room: min((p for p in plans if p[1] <= room), key=lambda p: p[1], default=[None])[0],
              "That is the smallest. Memory that is not used buys nothing: take the fastest."),
             (lambda plans, room: max((p for p in plans if p[1] <= room), key=lambda p: p[1], default=[None])[0],
-             "That is the largest that fits, which is often the fastest and need not be."),
+             "That is the largest that fits (or the first by name): often the fastest, and need not be."),
             (lambda plans, room: max((p for p in plans if p[1] <= room), key=lambda p: p[2], default=[None])[0],
              "That is the slowest."),
             (lambda plans, room: min((p for p in plans if p[1] <= room), key=lambda p: p[2], default=None),
              "That is the whole plan. Its name is asked for."),
+            (lambda plans, room: min((p[2] for p in plans if p[1] <= room), default=None),
+             "Those are its seconds. Its name is asked for."),
+            (lambda plans, room: min(plans, key=lambda p: p[1])[0], "That is the smallest of all, fitting or not."),
+            (lambda plans, room: min((p for p in plans if p[1] >= room), key=lambda p: p[2], default=[None])[0],
+             "The other way round: a plan fits whose bytes are no more than the room."),
             (lambda plans, room: next((p[0] for p in plans if p[1] <= room), None),
              "That is the first of the list; nobody said that it is sorted."),
         ),
@@ -146,7 +160,7 @@ EXERCISES = (
     FunctionExercise(
         id="10.4", title="Repair: it said that it fits", right=spare_bytes,
         probes=((20 * GIB, 25_294_995_456, GIB // 2), (25 * GIB, 25_294_995_456, GIB // 2), (0, 1000, 100)),
-        accepted=(lambda p, c, k: (c - k) - (c - k) // 100 - p,), tolerance=1e-7,
+        accepted=(lambda p, c, k: (c - k) - (c - k) // 100 - p,), tolerance=1e-7, unit="bytes",
         because="the context goes off first, a hundredth of the rest is kept free, and then comes the step.",
         mistakes=(
             (lambda p, c, k: c - p, "That is the broken version: the context is not in it."),
@@ -155,6 +169,8 @@ EXERCISES = (
             (lambda p, c, k: c - k - (c - k - p) // 100 - p, "The hundredth is of the room, not of what is left over."),
             (lambda p, c, k: c - k - p // 100 - p, "The hundredth is of the room, not of the step."),
             (lambda p, c, k: p - (c - k) + (c - k) // 100, "Upside down: what is left is above 0 where it fits."),
+            (lambda p, c, k: c - k - (c - k) // 100 >= p, "That says whether it fits. How many bytes are left?"),
+            (lambda p, c, k: c - k - (c - k) // 100, "That is the room. The step itself is still to come off."),
             (lambda p, c, k: max(0, c - k - (c - k) // 100 - p), "Below 0 says by how much it does not fit; keep it."),
             (lambda p, c, k: c - c // 100 - k - p, "The hundredth is of what the context leaves, not of the card."),
         ),
