@@ -23,7 +23,7 @@ class ChoicesPicture(Picture):
         for patch in self.bars.values():
             self.move(patch)
         style = {"axes": self.plot, "ha": "center", "fontsize": 8.5}
-        self.tops = [self.stamp(x, 0, va="bottom", **style) for x in range(num_choices)]
+        self.tops = [self.stamp(x, 0, va="bottom", has_box=True, **style) for x in range(num_choices)]
         below = {**style, "va": "top", "transform": self.plot.get_xaxis_transform()}
         self.feet = [self.stamp(x, -0.02, **below) for x in range(num_choices)]
         self.card = self.move(self.plot.axhline(0, color=INK, linewidth=1.4, linestyle=(0, (5, 3))))
