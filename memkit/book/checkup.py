@@ -100,11 +100,12 @@ def doctor(environment: Mapping[str, str] = os.environ) -> Diagnosis:
 @contextmanager
 def quietly() -> Iterator[None]:
     """No logged warnings inside: while it is imported, torchao tells of kernels that this machine has no use for."""
+    before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)
 
 
 def installed_version(package: str) -> str | None:

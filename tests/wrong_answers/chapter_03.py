@@ -5,7 +5,7 @@ import copy
 import torch
 import torch.nn.functional as F
 
-from memkit.book.exercises.chapter_03 import _around_all, _bf16, _no_zero_grad, _step_of, per_step
+from memkit.book.exercises.training_loops import around_all, bf16_region, no_zero_grad, per_step, step_of
 from memkit.low_precision.sixteen_bit_adamw import round_by_chance
 
 
@@ -26,7 +26,7 @@ def _out_of_place(master, gradient, scale, lr):
 
 
 def _around_disabled(model, optimizer, batches):
-    with _bf16(enabled=False):
+    with bf16_region(enabled=False):
         return per_step(model, optimizer, batches)
 
 
@@ -37,7 +37,7 @@ def _in_fp16(model, optimizer, batches):
 def _zeroed_before_the_step(model, optimizer, batches):
     losses = []
     for inputs, targets in batches:
-        with _bf16():
+        with bf16_region():
             loss = F.mse_loss(model(inputs).float(), targets)
         loss.backward()
         optimizer.zero_grad()
@@ -47,7 +47,7 @@ def _zeroed_before_the_step(model, optimizer, batches):
 
 
 def _without_autocast(model, optimizer, batches):
-    return per_step(model, optimizer, batches, lambda: _bf16(enabled=False))
+    return per_step(model, optimizer, batches, lambda: bf16_region(enabled=False))
 
 
 def _sixteen_bit_weights(model, optimizer, batches):
@@ -56,7 +56,7 @@ def _sixteen_bit_weights(model, optimizer, batches):
 
 
 def _losses_of_nothing(model, optimizer, batches):
-    with _bf16(), torch.no_grad():
+    with bf16_region(), torch.no_grad():
         return [F.mse_loss(model(inputs).float(), targets).item() for inputs, targets in batches]
 
 
@@ -129,11 +129,11 @@ WRONG = {
         (lambda m, g, s, lr: 1.0, "returns the new BF16 weights"),
     ),
     "3.4": (
-        (_around_all, "Still stale"),
+        (around_all, "Still stale"),
         (_around_disabled, "be it a disabled one"),
         (_without_autocast, "autocast is gone"),
         (_sixteen_bit_weights, "You made the weights BF16"),
-        (_no_zero_grad, "optimizer.zero_grad() is missing"),
+        (no_zero_grad, "optimizer.zero_grad() is missing"),
         (_losses_of_nothing, "nothing learns"),
         (_zeroed_before_the_step, "zero_grad there, in this order?"),
         (_in_fp16, "That is FP16"),
@@ -142,17 +142,17 @@ WRONG = {
         (lambda m, o, b: per_step(m, o, b[:1]) * len(b), "I cannot tell which mistake"),
     ),
     "3.5": (
-        (_step_of(), "unscale_ is missing before it"),
-        (_step_of(unscales="after"), "unscale_ is missing before it"),
-        (_step_of(unscales="before", clips=False), "Nothing is clipped"),
-        (_step_of(steps="plain", clips=False, updates=False), "scaled gradients as they are"),
-        (_step_of(steps="plain"), "No inf checks were recorded"),
-        (_step_of(unscales="before", steps="plain"), "An infinite gradient went into the weights"),
-        (_step_of(unscales="before", updates=False), "scaler.update() is missing"),
-        (_step_of(unscales="before", zeroes=False), "optimizer.zero_grad() is missing"),
+        (step_of(), "unscale_ is missing before it"),
+        (step_of(unscales="after"), "unscale_ is missing before it"),
+        (step_of(unscales="before", clips=False), "Nothing is clipped"),
+        (step_of(steps="plain", clips=False, updates=False), "scaled gradients as they are"),
+        (step_of(steps="plain"), "No inf checks were recorded"),
+        (step_of(unscales="before", steps="plain"), "An infinite gradient went into the weights"),
+        (step_of(unscales="before", updates=False), "scaler.update() is missing"),
+        (step_of(unscales="before", zeroes=False), "optimizer.zero_grad() is missing"),
         (_updated_first, "divided by the scale twice"),
         (_divided_by_hand, "divided by the scale twice"),
-        (_step_of(unscales="before", times=-1.0), "I cannot tell which mistake"),
+        (step_of(unscales="before", times=-1.0), "I cannot tell which mistake"),
     ),
     "3.8": (
         (torch.Tensor.bfloat16, "rounding without any chance"),

@@ -13,6 +13,7 @@ Reading order:
 - ``chapter_00``: what a check does
 - ``chapter_01``: where the bytes of a training step go
 - ``chapter_02``: what a number of 16, 8 or 4 bits holds
+- ``training_loops``: a reader's loop, run and judged
 - ``chapter_03``: what mixed precision keeps, and how its loops go wrong
 - ``chapter_04``: what recomputation keeps and what it costs
 - ``chapter_05``: gradient accumulation, equal to the big batch, and its price
