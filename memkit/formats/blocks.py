@@ -73,8 +73,7 @@ class BlockFormat:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BlockQuantized:
-    """A quantised tensor: element codes, one scale code per block, and the tensor's scale (1.0 without
-    one)."""
+    """A quantised tensor: element codes, one scale code per block, and the tensor's scale (1.0 without one)."""
 
     fmt: BlockFormat
     element_codes: np.ndarray
@@ -181,21 +180,13 @@ def _spread(per_block: np.ndarray, fmt: BlockFormat) -> np.ndarray:
     return per_block
 
 
-def _block_format(name: str, element: str, shape: tuple[int, ...], scale: str, rule: str) -> BlockFormat:
-    return BlockFormat(
-        name=name,
-        element=FORMATS[element],
-        block_shape=shape,
-        scale=FORMATS[scale],
-        scale_rule=rule,
-        has_tensor_scale=name.startswith("nvfp4"),
-    )
-
-
 BLOCK_FORMATS: MappingProxyType[str, BlockFormat] = MappingProxyType(
     {
-        row[0]: _block_format(*row)
-        for row in (
+        name: BlockFormat(
+            name=name, element=FORMATS[element], block_shape=shape, scale=FORMATS[scale], scale_rule=rule,
+            has_tensor_scale=name.startswith("nvfp4"),
+        )
+        for name, element, shape, scale, rule in (
             ("mxfp8_e4m3", "float8_e4m3fn", (32,), "float8_e8m0fnu", "ocp_floor"),
             ("mxfp8_e5m2", "float8_e5m2", (32,), "float8_e8m0fnu", "ocp_floor"),
             ("mxfp6_e3m2", "float6_e3m2fn", (32,), "float8_e8m0fnu", "ocp_floor"),
@@ -210,7 +201,7 @@ BLOCK_FORMATS: MappingProxyType[str, BlockFormat] = MappingProxyType(
             ("nf4_block64", "nf4", (64,), "float32", "nearest"),
         )
     }
-)
+)  # fmt: skip
 """The block formats of the book by name; integers are symmetric (no zero point), NF4 without double
 quantisation."""
 

@@ -62,9 +62,10 @@ def encode(
     fmt = get_format(fmt)
     _check_choices(fmt, rounding, overflow, rng)
     values = as_real(values)
-    _check_encodable(values, fmt)
+    if not fmt.num_nans and np.isnan(values).any():
+        raise ValueError(f"values holds NaN, and {fmt.name} has no code for it")
     flat = np.ascontiguousarray(values).reshape(-1)
-    codes = np.empty(flat.shape, _code_dtype(fmt))
+    codes = np.empty(flat.shape, np.min_scalar_type(2**fmt.bits - 1))
     if flat.dtype == np.float32 and rounding != "stochastic" and _upper_half_decides(fmt):
         _encode_by_table(flat, _code_table(fmt, rounding, overflow), codes)
     else:
@@ -164,17 +165,6 @@ def _check_choices(fmt: Format, rounding: str, overflow: str, rng: np.random.Gen
         )
 
 
-def _check_encodable(values: np.ndarray, fmt: Format) -> None:
-    if not fmt.num_nans and np.isnan(values).any():
-        raise ValueError(f"values holds NaN, and {fmt.name} has no code for it")
-
-
-def _code_dtype(fmt: Format) -> type:
-    return next(
-        t for t in (np.uint8, np.uint16, np.uint32, np.uint64) if fmt.bits <= 8 * np.dtype(t).itemsize
-    )
-
-
 def _encode(
     x: np.ndarray, fmt: Format, rounding: str, overflow: str, rng: np.random.Generator | None
 ) -> np.ndarray:
@@ -267,7 +257,7 @@ def _code_table(fmt: FloatFormat, rounding: str, overflow: str) -> np.ndarray:
     upper = np.arange(1 << 16, dtype=np.uint32)
     with np.errstate(invalid="ignore"):  # signalling NaNs are among them
         values = (upper << 16).view(np.float32).astype(np.float64)
-    return _encode(values, fmt, rounding, overflow, None).astype(_code_dtype(fmt))
+    return _encode(values, fmt, rounding, overflow, None).astype(np.min_scalar_type(2**fmt.bits - 1))
 
 
 def _encode_by_table(x: np.ndarray, table: np.ndarray, codes: np.ndarray) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from memkit.formats import decoding, rounding
 from memkit.formats.records import get_format
-from memkit.low_precision.scaling import FLOAT32_MAX, DelayedScale, factors_from, get_scaling
+from memkit.low_precision.scaling import FLOAT32_MAX, DelayedScale, by_block, factors_from, get_scaling
 
 FLOAT32_MANTISSA_BITS = 23
 
@@ -92,12 +92,6 @@ class Cast:
         return self.over(self.elements.t(), self.scales.t(), self.tensor_scale)
 
 
-def by_block(x: Tensor, factors: Tensor, scaling: str) -> Tensor:
-    """Each block of ``x`` times its factor. Shapes: x [rows, columns]; factors [row blocks, column blocks]."""
-    blocks = x.reshape(get_scaling(scaling).grid(x.shape))
-    return (blocks * factors[:, None, :, None]).reshape(x.shape)
-
-
 def cast_to(
     x: Tensor, element: str, scaling: str, *, multiplier: Tensor | None = None, seed: int | None = None
 ) -> Cast:
@@ -164,9 +158,7 @@ def scaled_mm_takes(a: Cast, b: Cast) -> bool:
 def scaled_product(a: Cast, b: Cast) -> Tensor:
     """a b' by ``torch._scaled_mm``, float32. One factor for all is given as the same factor for each row: a CPU's
     kernel for single factors takes a thousand times as long."""
-    scale_a, scale_b = (
-        cast.scales.float().expand(cast.elements.shape[0], 1).contiguous() for cast in (a, b)
-    )
+    scale_a, scale_b = (cast.scales.float().expand(cast.elements.shape[0], 1).contiguous() for cast in (a, b))
     is_wide = not a.elements.is_cuda  # CUDA's kernel with factors by row writes bfloat16
     product = torch._scaled_mm(
         a.elements.contiguous(), b.elements.contiguous().t(), scale_a=scale_a, scale_b=scale_b.t(),

@@ -148,7 +148,7 @@ class Scaled:
     def dequantize(self) -> np.ndarray:
         """element * scale, as float32."""
         elements = decode(self.codes, self.element, dtype=np.float32)
-        return _by_block(elements, self.factors.scales, self.scaling)
+        return by_block(elements, self.factors.scales, self.scaling)
 
 
 def get_scaling(scaling: str | Scaling) -> Scaling:
@@ -214,7 +214,7 @@ def scale_to(
     else:
         given = np.full(block_amax(x, scaling).shape, multiplier, dtype=np.float32)
         factors = Factors(multipliers=given, block_scales=1 / given)
-    moved = _by_block(x, factors.multipliers, scaling)
+    moved = by_block(x, factors.multipliers, scaling)
     codes = encode(moved, element, overflow="saturate", rounding=rounding, rng=rng)
     is_zero = decode(codes, element, dtype=np.float32) == 0
     return Scaled(
@@ -295,6 +295,7 @@ def _mx_of(element: str):
     raise ValueError(f"element={element!r} has no MX format")
 
 
-def _by_block(x: np.ndarray, factors: np.ndarray, scaling: Scaling) -> np.ndarray:
-    spread = factors.reshape(factors.shape[0], 1, factors.shape[1], 1)
-    return (x.reshape(scaling.grid(x.shape)) * spread).reshape(x.shape)
+def by_block(x, factors, scaling: str | Scaling):
+    """Each block of an array or a tensor times its factor. Shapes: [rows, columns]; [row blocks, column blocks]."""
+    blocks = x.reshape(get_scaling(scaling).grid(x.shape))
+    return (blocks * factors[:, None, :, None]).reshape(x.shape)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 
 from memkit.formats.records import get_format
-from memkit.low_precision.scaling import SCALINGS, block_amax, factors_from
+from memkit.low_precision.scaling import SCALINGS, block_amax, by_block, factors_from
 from memkit.low_precision.trials import NUM_STEPS, OUTLIER_FACTORS, SPIKE_STEP, SpikeStep, drawn, scaled
 from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, bare, hatched, mix
 
@@ -65,8 +65,7 @@ class ScalingPicture(Picture):
         """Values of a kind (``trials.DRAWS``) in an element, under a scaling."""
         held, _ = scaled(kind, element, scaling)
         x, fmt, record = drawn(kind), get_format(element), SCALINGS[scaling]
-        spread = factors_from(block_amax(x, record), record, element).multipliers
-        moved = x.reshape(record.grid(x.shape)) * spread[:, None, :, None]
+        moved = by_block(x, factors_from(block_amax(x, record), record, element).multipliers, record)
         powers = np.log2(np.abs(moved[moved != 0]))
         heights = np.histogram(powers, BINS)[0].astype(float)
         self.outline.set_data(heights / max(heights.max(), 1), BINS)
