@@ -5,7 +5,7 @@ from pathlib import Path
 from memkit.book.exercises.chapter_10 import STAIR
 from memkit.fitting.batch_plan import peak_of
 from memkit.hardware.cards import CARDS
-from memkit.pictures.choices import choices_figure
+from memkit.pictures.peaks import choices_figure
 
 peaks = {name: peak_of(setup) for name, setup in STAIR.items()}
 choices_figure(

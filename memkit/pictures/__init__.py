@@ -12,9 +12,8 @@ Reading order:
 - ``breakdown``: a block with what it keeps, curves over batch or length, the memory hierarchy
 - ``over_time``: every allocation of a step in order, stacked by part
 - ``streams``: kernels and copies as bars on their streams
-- ``choices``: the peaks of several choices side by side
+- ``peaks``: peaks side by side and a card's line: choices, one global batch cut in several ways, ranks
 - ``plans``: plans by bytes and time
-- ``batch_plan``: peaks as bars with a card's line: one global batch cut in several ways, one run on so many ranks
 - ``bits``: one code, bit by bit
 - ``number_line``: all values of a format on a line
 - ``sums``: a sum that grows, or sticks
@@ -38,10 +37,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
     from memkit.pictures.allocator import allocations_figure, allocator_picture
     from memkit.pictures.bands import stack_bands
-    from memkit.pictures.batch_plan import PeaksPicture
     from memkit.pictures.bits import BitPicture
     from memkit.pictures.breakdown import block_figure, hierarchy_figure, memory_curves_figure
-    from memkit.pictures.choices import ChoicesPicture, choices_figure
     from memkit.pictures.comparison import compare_figure, timeline_figure
     from memkit.pictures.curves import curves_figure
     from memkit.pictures.formats import bit_figure, comparison_figure, number_line_figure, running_sum_figure
@@ -50,6 +47,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.pictures.number_line import NumberLinePicture
     from memkit.pictures.over_time import over_time_figure
     from memkit.pictures.page import html_page
+    from memkit.pictures.peaks import PeaksPicture, choices_figure
     from memkit.pictures.picture import Picture
     from memkit.pictures.plans import plans_figure
     from memkit.pictures.recipes import recipes_figure

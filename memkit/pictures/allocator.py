@@ -7,13 +7,13 @@ dark frame.
 
 from collections.abc import Sequence
 
-from matplotlib.patches import PathPatch
+from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
 from memkit.allocator.film import Film, Row, Still
 from memkit.pictures.bands import Band, stack_bands
 from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture, hatched, mix
-from memkit.pictures.stamped_bars import StampedBars
+from memkit.pictures.stamped_bars import rectangles
 from memkit.pictures.timeline import LOOK
 from memkit.timeline import Event, MemoryTimeline
 from memkit.units import MIB, format_bytes
@@ -62,17 +62,13 @@ class AllocatorPicture(Picture):
         plot.set_xticks(list(ticks), [format_bytes(t, 0) for t in ticks], fontsize=7.5, color=GREY)
         plot.set_yticks([])
         plot.tick_params(length=0, pad=2)
-        for side, spine in plot.spines.items():
-            spine.set_visible(side == "bottom")
-            spine.set_color(FAINT)
+        plot.spines[["top", "right", "left"]].set_visible(False)
+        plot.spines["bottom"].set_color(FAINT)
 
-    def _patch(self, colour, hatch: str, edgecolor: object = None, linewidth: float = 0.7):
-        patch = hatched(
-            StampedBars, Path([(0, 0)]), facecolor=colour, hatch=hatch, linewidth=linewidth, clip_on=False
-        )
-        if edgecolor is not None:
-            patch.set_edgecolor(edgecolor)
-        return self.move(self.plot.add_patch(patch))
+    def _patch(self, colour, hatch: str, edgecolor: object = "white", linewidth: float = 0.7):
+        patch = self.moving_bars(self.plot, colour, hatch, linewidth=linewidth, clip_on=False)
+        patch.set_edgecolor(edgecolor)
+        return patch
 
     def _text(self, plot, size: float, ha: str, has_box: bool = False):
         return self.stamp(0, 0, plot, has_box=has_box, fontsize=size, ha=ha, va="center")
@@ -88,15 +84,12 @@ class AllocatorPicture(Picture):
             self.totals.text(
                 -0.015 * self.scale_bytes, row, name, fontsize=9, ha="right", va="center", color=INK
             )
-            patch = hatched(StampedBars, Path([(0, 0)]), facecolor=colour, hatch=hatch, linewidth=0)
-            self.bars.append(self.move(self.totals.add_patch(patch)))
+            self.bars.append(self.moving_bars(self.totals, colour, hatch, linewidth=0))
             self.sums.append(self._text(self.totals, 9, "left"))
             self.sums[row].set_position((self.scale_bytes * 1.03, row))
         if capacity_bytes is not None:
-            line = self.totals.axvline(
-                capacity_bytes, color=OKABE_ITO[1], linewidth=2, linestyle=(0, (3, 1.5))
-            )
-            line.set_clip_on(False)
+            look = {"color": OKABE_ITO[1], "linewidth": 2, "linestyle": (0, (3, 1.5)), "clip_on": False}
+            self.totals.axvline(capacity_bytes, **look)
 
     def redraw(self, still: Still, num_events: int) -> "AllocatorPicture":
         """Move every artist to another still."""
@@ -107,22 +100,23 @@ class AllocatorPicture(Picture):
         rest, holes, frames, labels = [], [], [], []
         for y, row in enumerate(rows):
             for piece in row.pieces:
-                box = (piece.offset, y - BAR_HEIGHT / 2, piece.size, BAR_HEIGHT)
+                end, high, low = piece.offset + piece.size, y - BAR_HEIGHT / 2, y + BAR_HEIGHT / 2
+                box = (piece.offset, high, end, low)
                 if piece.is_free:
                     holes.append(box)
                     continue
                 boxes[piece.part if piece.part in boxes else UNKNOWN].append(box)
                 if piece.rest_bytes > self.widest_bytes / 400:
-                    rest.append((box[0] + piece.size - piece.rest_bytes, box[1], piece.rest_bytes, box[3]))
+                    rest.append((end - piece.rest_bytes, high, end, low))
                 if piece.is_new:
                     frames.append(box)
                 if piece.size > self.widest_bytes * (0.011 * len(piece.label) + 0.006):
                     labels.append((piece.offset + (piece.size - piece.rest_bytes) / 2, y, piece.label))
         for part, patch in self.part_patches.items():
-            patch.set_path(_boxes(boxes[part]))
-        self.rest_patch.set_path(_boxes(rest))
-        self.hole_patch.set_path(_boxes(holes))
-        self.new_patch.set_path(_boxes(frames))
+            patch.set_path(rectangles(boxes[part]))
+        self.rest_patch.set_path(rectangles(rest))
+        self.hole_patch.set_path(rectangles(holes))
+        self.new_patch.set_path(rectangles(frames))
         self._place(
             self.row_names, [(-self.widest_bytes * 0.012, y, _row_name(row)) for y, row in enumerate(rows)]
         )
@@ -130,10 +124,8 @@ class AllocatorPicture(Picture):
             self.row_names[-1].set_position((-self.widest_bytes * 0.012, self.num_rows - 1))
             self.row_names[-1].set_text(f"{len(still.rows) - len(rows)} more")
         self._place(self.block_names, labels)
-        for row, (bar, value) in enumerate(
-            zip(self.bars, (still.allocated_bytes, still.reserved_bytes), strict=True)
-        ):
-            bar.set_path(_boxes([(0, row - 0.36, value, 0.72)]))
+        for row, (bar, value) in enumerate(zip(self.bars, (still.allocated_bytes, still.reserved_bytes), strict=True)):
+            bar.set_path(rectangles([(0, row - 0.36, value, row + 0.36)]))
         card = f" of the card's {format_bytes(self.capacity_bytes)}" if self.capacity_bytes else ""
         hole = f", largest hole {format_bytes(still.largest_hole_bytes)}" if still.hole_bytes else ""
         self.sums[0].set_text(format_bytes(still.allocated_bytes) + hole)
@@ -177,20 +169,11 @@ def _swatches(picture: Picture, entries: Sequence[tuple[str, object, str]]) -> N
     side = picture.surface((0.0, 0.0, 1.0, 0.3 / picture.get_figheight()), xlim=(0, 100))
     x = 1.2
     for name, colour, hatch in entries:
-        swatch = hatched(PathPatch, _boxes([(x, 0.3, 2, 0.45)]), facecolor=colour, hatch=hatch, linewidth=0.7)
+        swatch = hatched(Rectangle, (x, 0.3), 2, 0.45, facecolor=colour, hatch=hatch, linewidth=0.7)
         swatch.set_edgecolor(GREY if colour == "white" else "white")
         side.add_patch(swatch)
         side.text(x + 2.5, 0.52, name, fontsize=8, va="center", color=INK)
         x += 4.0 + 0.97 * len(name)
-
-
-def _boxes(boxes: Sequence[tuple[float, float, float, float]]) -> Path:
-    """Rectangles (x, y, width, height) as one path."""
-    vertices, codes = [(0.0, 0.0)], [Path.MOVETO]
-    for x, y, width, height in boxes:
-        vertices += [(x, y), (x + width, y), (x + width, y + height), (x, y + height), (x, y)]
-        codes += [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
-    return Path(vertices, codes)
 
 
 def allocations_figure(
@@ -208,15 +191,11 @@ def allocations_figure(
     plot = picture.add_axes((0.11, 0.155, 0.87, 0.745))
     plot.set(xlim=(0, num_events), ylim=(0, top * 1.04))
     unit = 1 << max(top // 4, 1).bit_length() - 1
-    plot.set_yticks(
-        range(0, top + 1, unit),
-        [format_bytes(t, 1).replace(".0 ", " ") for t in range(0, top + 1, unit)],
-        fontsize=8,
-    )
+    ticks = range(0, top + 1, unit)
+    plot.set_yticks(ticks, [format_bytes(tick, 1).replace(".0 ", " ") for tick in ticks], fontsize=8)
     plot.tick_params(length=0, colors=GREY, labelsize=8)
-    for side, spine in plot.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(FAINT)
+    plot.spines[["top", "right", "left"]].set_visible(False)
+    plot.spines["bottom"].set_color(FAINT)
     for part, (colour, hatch) in LOOK.items():
         own = [b for b in stacked.bands if (b.event.part if b.event.part in LOOK else UNKNOWN) == part]
         if own:
@@ -234,11 +213,8 @@ def allocations_figure(
     plot.step(steps, stacked.totals, where="post", color=INK, linewidth=0.9)
     _mark_phases(plot, timeline.events, top)
     picture.text(0.012, 0.965, title, fontsize=11, fontweight="bold", va="center", color=INK)
-    names = {
-        (b.event.part or UNKNOWN).replace("_", " "): LOOK.get(b.event.part, LOOK[UNKNOWN])
-        for b in stacked.bands
-    }
-    named = [(part.replace("_", " "), *LOOK[part]) for part in LOOK if part.replace("_", " ") in names]
+    there = {band.event.part or UNKNOWN for band in stacked.bands}
+    named = [(part.replace("_", " "), *look) for part, look in LOOK.items() if part in there]
     _swatches(picture, [*named, ("pale: smaller blocks of a part", REST_COLOUR, "")])
     peak = stacked.totals.index(top)
     where = timeline.events[peak]

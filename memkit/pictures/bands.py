@@ -7,7 +7,7 @@ bottom are what never goes away.
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memkit.timeline import Event
 
@@ -19,8 +19,8 @@ class Band:
     event: Event
     start: int
     end: int
-    xs: tuple[int, ...]
-    ys: tuple[int, ...]
+    xs: Sequence[int]
+    ys: Sequence[int]
 
     @property
     def num_bytes(self) -> int:
@@ -62,49 +62,37 @@ class Bands:
         return None
 
 
-@dataclass
-class _Live:
-    event: Event
-    start: int
-    xs: list[int] = field(default_factory=list)
-    ys: list[int] = field(default_factory=list)
-
-
 def stack_bands(events: Sequence[Event], max_bands: int = 500) -> Bands:
     """Stack ``max_bands`` blocks in the order of birth, and sum the others.
 
     Three of four are those of the largest area, bytes by life; the rest are the largest of those that live
     shortly, for they make the needles of the picture, and often its peak.
     """
-    areas = {
-        event.block: event.num_bytes * (len(events) - i)
-        for i, event in enumerate(events)
-        if event.num_bytes > 0
-    }
+    births = {event.block: event for event in events if event.num_bytes > 0}
+    areas = dict.fromkeys(births, 0)
     for index, event in enumerate(events):
-        if event.num_bytes < 0 and event.block in areas:
+        if event.block in areas:
             areas[event.block] += event.num_bytes * (len(events) - index)
     chosen = set(sorted(areas, key=areas.get, reverse=True)[: max_bands - max_bands // 4])
-    sizes = {event.block: event.num_bytes for event in events if event.num_bytes > 0}
-    brief = [block for block in sorted(sizes, key=sizes.get, reverse=True) if block not in chosen]
+    brief = [block for block in sorted(births, key=lambda b: -births[b].num_bytes) if block not in chosen]
     chosen |= set(brief[: max_bands - len(chosen)])
-    live: list[_Live] = []
+    live: list[Band] = []
     done: list[Band] = []
     totals, rest, total, height = [], [], 0, 0
-    parts = {event.block: event.part for event in events if event.num_bytes > 0}
-    rest_now = dict.fromkeys(dict.fromkeys(parts.values()), 0)
+    parts = {block: event.part for block, event in births.items()}
+    rest_now = dict.fromkeys(parts.values(), 0)
     rest_by_part = {part: [] for part in rest_now}
     for index, event in enumerate(events):
         total += event.num_bytes
         if event.block in chosen and event.num_bytes > 0:
-            live.append(_Live(event, index, [index], [height]))
+            live.append(Band(event=event, start=index, end=len(events), xs=[index], ys=[height]))
             height += event.num_bytes
         elif event.block in chosen:
             place = next((i for i, band in enumerate(live) if band.event.block == event.block), None)
             if place is not None:
                 gone = live.pop(place)
                 height -= gone.event.num_bytes
-                done.append(_finished(gone, index))
+                done.append(replace(gone, end=index))
                 for above in live[place:]:
                     above.xs.append(index)
                     above.ys.append(above.ys[-1] - gone.event.num_bytes)
@@ -115,12 +103,9 @@ def stack_bands(events: Sequence[Event], max_bands: int = 500) -> Bands:
             heights.append(rest_now[part])
         totals.append(total)
         rest.append(total - height)
-    done += [_finished(band, len(events)) for band in live]
     return Bands(
-        bands=tuple(sorted(done, key=lambda band: band.start)), totals=tuple(totals), rest=tuple(rest),
+        bands=tuple(sorted(done + live, key=lambda band: band.start)), totals=tuple(totals), rest=tuple(rest),
         rest_by_part={part: tuple(heights) for part, heights in rest_by_part.items()},
     )  # fmt: skip
 
 
-def _finished(band: _Live, end: int) -> Band:
-    return Band(event=band.event, start=band.start, end=end, xs=tuple(band.xs), ys=tuple(band.ys))

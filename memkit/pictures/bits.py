@@ -7,11 +7,10 @@ from itertools import pairwise
 
 from matplotlib.colors import to_hex
 from matplotlib.patches import PathPatch
-from matplotlib.path import Path
 
 from memkit.formats.reading import CodeReading, number_text
-from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, hatched, mix
-from memkit.pictures.stamped_bars import StampedBars
+from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, mix
+from memkit.pictures.stamped_bars import rectangles
 
 FIELD_LOOK = {
     "sign": (OKABE_ITO[1], "////"),
@@ -45,14 +44,10 @@ class BitPicture(Picture):
         self.title = self.stamp(0.5, 0.94, fontsize=11.5, fontweight="bold", **words)
         self.boxes, self.names = {}, {}
         for field, (_, hatch) in FIELD_LOOK.items():
-            patch = hatched(StampedBars, Path([(0, 0)]), facecolor=field_colour(field), hatch=hatch)
-            patch.set_edgecolor("white")
-            self.boxes[field] = self.move(self.plot.add_patch(patch))
+            self.boxes[field] = self.moving_bars(self.plot, field_colour(field), hatch)
             self.names[field] = self.stamp(0, TOP + 0.055, fontsize=9.5, **words)
-        frames = PathPatch(Path([(0, 0)]), facecolor="none", edgecolor=INK)
-        self.frames = self.move(self.plot.add_patch(frames))
-        papers = PathPatch(Path([(0, 0)]), facecolor="white", linewidth=0)
-        self.papers = self.move(self.plot.add_patch(papers))
+        self.frames = self.move(self.plot.add_patch(PathPatch(rectangles(), facecolor="none", edgecolor=INK)))
+        self.papers = self.move(self.plot.add_patch(PathPatch(rectangles(), facecolor="white", linewidth=0)))
         self.digits = [self.stamp(0, (BOTTOM + TOP) / 2 - 0.003, **words) for _ in range(MAX_BITS)]
         self.spelled = self.stamp(0.5, 0.455, **words)
         self._draw_strip(words)
@@ -81,16 +76,13 @@ class BitPicture(Picture):
         at = 0
         for field, digits in reading.fields:
             start, end = left + at * width, left + (at + len(digits)) * width
-            self.boxes[field].set(path=_rectangle(start, end, BOTTOM, TOP), visible=True)
+            self.boxes[field].set(path=rectangles([(start, BOTTOM, end, TOP)]), visible=True)
             self.names[field].set(x=(start + end) / 2, text=_name(field, digits, width), visible=True)
             at += len(digits)
         edges = [left + i * width for i in range(len(bits) + 1)]
-        frames = [_rectangle(*pair, BOTTOM, TOP) for pair in pairwise(edges)]
-        papers = [
-            _rectangle(x + 0.22 * width, x + 0.78 * width, BOTTOM + 0.035, TOP - 0.035) for x in edges[:-1]
-        ]
-        self.frames.set_path(Path.make_compound_path(*frames))
-        self.papers.set_path(Path.make_compound_path(*papers))
+        papers = [(x + 0.22 * width, BOTTOM + 0.035, x + 0.78 * width, TOP - 0.035) for x in edges[:-1]]
+        self.frames.set_path(rectangles([(x, BOTTOM, end, TOP) for x, end in pairwise(edges)]))
+        self.papers.set_path(rectangles(papers))
         size = 14 if width > 0.04 else 10 if width > 0.025 else 6.5
         for index, digit in enumerate(self.digits):
             digit.set_visible(index < len(bits))
@@ -134,5 +126,3 @@ def _name(field: str, digits: str, width: float) -> str:
     return field if len(digits) * width > 0.011 * len(field) else field[0]
 
 
-def _rectangle(left: float, right: float, bottom: float, top: float) -> Path:
-    return Path([(left, bottom), (left, top), (right, top), (right, bottom), (left, bottom)], closed=True)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 
 import numpy as np
-from matplotlib.path import Path
 from PIL import Image
 
 from memkit.formats.decoding import all_values
@@ -18,8 +17,8 @@ from memkit.formats.records import Format
 from memkit.formats.rounding import round_to
 from memkit.pictures.bits import BitPicture
 from memkit.pictures.number_line import NumberLinePicture
-from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, bare, hatched
-from memkit.pictures.stamped_bars import StampedBars
+from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, bare
+from memkit.pictures.stamped_bars import rectangles
 from memkit.pictures.sums import RunningSumPicture
 
 COMPARED = (
@@ -77,8 +76,7 @@ class ComparisonPicture(Picture):
         powers = range(-9, 1, 3)
         self.plot.set_xticks(list(powers), [f"$10^{{{power}}}$" for power in powers])
         bare(self.plot, "relative error", grid="x", axis="x")
-        bars = hatched(StampedBars, Path([(0, 0)]), facecolor=OKABE_ITO[1], hatch="///", linewidth=0)
-        self.bars = self.move(self.plot.add_patch(bars))
+        self.bars = self.moving_bars(self.plot, OKABE_ITO[1], "///", linewidth=0)
         self.values, self.notes = [], []
         for row, name in enumerate(COMPARED):
             at = {"fontsize": 9.5, "va": "center", "transform": self.plot.get_yaxis_transform()}
@@ -90,18 +88,16 @@ class ComparisonPicture(Picture):
         """Show ``number``; beyond a format's range it saturates, or gives what the format has: infinity or NaN."""
         rows = [nearest_in(number, name, saturates=saturates) for name in COMPARED]
         left = math.log10(SMALLEST_ERROR)
-        paths = []
+        bars = []
         for row, (nearest, value, note) in enumerate(zip(rows, self.values, self.notes, strict=True)):
             error = nearest.relative_error
             length = 0.0 if error == 0 else 0 - left
             if 0 < error < 1:
                 length = max(math.log10(error) - left, 0.05)
-            top, bottom, right = row - 0.3, row + 0.3, left + length
-            corners = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
-            paths.append(Path(corners, closed=True))
+            bars.append((left, row - 0.3, left + length, row + 0.3))
             value.set_text(number_text(nearest.value, 9))
             note.set_text(note_on(nearest))
-        self.bars.set_path(Path.make_compound_path(*paths))
+        self.bars.set_path(rectangles(bars))
         self.title.set_text(f"{number_text(float(number), 9)} in {len(rows)} formats")
         words = (f"{n.fmt.name} {number_text(n.value, 9)}, {note_on(n)}" for n in rows)
         self.alt = f"{number_text(float(number), 9)} as each format holds it: {'; '.join(words)}."

@@ -1,11 +1,10 @@
 """Gradients by size on the axis of FP16: what is flushed, what is subnormal, what overflows at a scale."""
 
 import numpy as np
-from matplotlib.path import Path
 
 from memkit.low_precision.loss_scaling import FLUSHED_BELOW, FP16, ScaledGradients, scale_gradients
-from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, hatched
-from memkit.pictures.stamped_bars import StampedBars
+from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture
+from memkit.pictures.stamped_bars import rectangles
 
 LOW, HIGH, PER_POWER = -56, 24, 2
 """The axis in powers of two, and bars per power."""
@@ -34,8 +33,7 @@ class GradientPicture(Picture):
         self.title = self.heading(0.945)
         self.bars, self.shares = {}, {}
         for (name, (left, right, colour)), hatch in zip(EDGES.items(), HATCHES, strict=True):
-            bars = hatched(StampedBars, Path([(0, 0)]), facecolor=colour, hatch=hatch, linewidth=0)
-            self.bars[name] = self.move(self.plot.add_patch(bars))
+            self.bars[name] = self.moving_bars(self.plot, colour, hatch, linewidth=0)
             middle = (max(left, LOW + 3) + min(right, HIGH)) / 2
             self.plot.text(middle, 1.33, name, fontsize=9.5, ha="center", color=INK)
             look = {"fontsize": 9.5, "ha": "center", "va": "center", "color": GREY}
@@ -61,8 +59,9 @@ class GradientPicture(Picture):
         normal = max(0.0, 1 - found.flushed - found.subnormal - found.overflowing)
         shares = (found.flushed, found.subnormal, normal, found.overflowing)
         for (zone, (left, right, _)), share in zip(EDGES.items(), shares, strict=True):
-            inside = (borders[:-1] >= left) & (borders[:-1] < right)
-            self.bars[zone].set_path(_steps(borders[:-1][inside], heights[inside]))
+            inside = (borders[:-1] >= left) & (borders[:-1] < right) & (heights > 0)
+            x, y = borders[:-1][inside], heights[inside]
+            self.bars[zone].set_path(rectangles(np.column_stack([x, 0 * y, x + 1 / PER_POWER, y])))
             self.shares[zone].set_text(f"{share:.2%}")
         self.title.set_text(name)
         self.scale.set_text(f"loss scale 2^{power} = {2**power:,}")
@@ -78,13 +77,3 @@ class GradientPicture(Picture):
         return counts / max(counts.max(), 1)
 
 
-def _steps(lefts: np.ndarray, heights: np.ndarray) -> Path:
-    """Bars of width 1 / PER_POWER as one path."""
-    tall = heights > 0
-    x, y = lefts[tall], heights[tall]
-    if not x.size:
-        return Path(np.zeros((1, 2)))
-    right, floor = x + 1 / PER_POWER, 0 * y
-    corners = [np.column_stack(c) for c in ((x, floor), (x, y), (right, y), (right, floor), (x, floor))]
-    codes = np.tile([Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY], x.size)
-    return Path(np.stack(corners, axis=1).reshape(-1, 2), codes)

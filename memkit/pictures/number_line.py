@@ -40,8 +40,7 @@ class NumberLinePicture(Picture):
         super().__init__(8.0, 3.4)
         self.plot = self.add_axes((0.03, 0.17, 0.94, 0.7), ylim=(0, 1))
         self.plot.set_yticks([])
-        for side in ("top", "right", "left"):
-            self.plot.spines[side].set_visible(False)
+        self.plot.spines[["top", "right", "left"]].set_visible(False)
         self.plot.spines["bottom"].set_color(GREY)
         self.ticks = Ticks(self, self.plot, "x", 16)
         self.title = self.heading(0.945)

@@ -21,7 +21,7 @@ from matplotlib.path import Path as Outline
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from memkit.pictures.stamped_bars import HATCH_WIDTH
+from memkit.pictures.stamped_bars import HATCH_WIDTH, StampedBars, rectangles
 from memkit.pictures.stamped_text import StampedText
 
 INK, GREY, FAINT = "#1a1a1a", "#595959", "#d9d9d9"
@@ -45,10 +45,10 @@ def _palette() -> Image.Image:
 class Picture(Figure):
     """A ``Figure`` whose moving artists are drawn over a background that is kept; ``alt`` describes it in words.
 
-    ``move(artist)`` registers an artist as moving; ``stamp`` and ``heading`` make moving texts, ``Ticks`` an axis that
-    rescales; ``forget_background()`` follows a change to what stays. A subclass sets its artists in one method,
-    ``redraw``, and makes no new ones there. ``is_flat`` pictures hold only the colours of ``OKABE_ITO``, their mixes
-    with white, and greys.
+    ``move(artist)`` registers an artist as moving; ``stamp`` and ``heading`` make moving texts, ``moving_bars``
+    rectangles, ``Ticks`` an axis that rescales; ``forget_background()`` follows a change to what stays. A subclass
+    sets its artists in one method, ``redraw``, and makes no new ones there. ``is_flat`` pictures hold only the
+    colours of ``OKABE_ITO``, their mixes with white, and greys.
     """
 
     def __init__(self, width_inches: float = 8.0, height_inches: float = 4.3, is_flat: bool = True):
@@ -69,6 +69,10 @@ class Picture(Figure):
         """A moving text at a point of ``axes``, or, without one, at shares of the picture's width and height."""
         text = StampedText(x, y, **{"color": INK, "clip_on": False, **style})
         return self.move((axes or self).add_artist(text))
+
+    def moving_bars(self, axes, colour, hatch: str = "", **style) -> StampedBars:
+        """Hatched bars that move: ``set_path(rectangles(...))`` places them."""
+        return self.move(axes.add_patch(hatched(StampedBars, rectangles(), facecolor=colour, hatch=hatch, **style)))
 
     def surface(self, place: tuple[float, ...], xlim=(0, 1), ylim=(0, 1)):
         """A part of the picture to draw on, without frame or ticks."""

@@ -1,7 +1,7 @@
 """Plans by bytes and time, the front filled."""
 
 from memkit.fitting.plans import PlansFound
-from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture
+from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, bare
 from memkit.units import GIB, format_bytes
 
 MARKS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "P": "✚"}
@@ -12,12 +12,7 @@ def plans_figure(found: PlansFound, title: str) -> Picture:
     """Every plan by its peak and its time on paper; the front's are filled, and what is given up has a mark."""
     picture = Picture(8.0, 4.1)
     plot = picture.add_axes((0.09, 0.13, 0.55, 0.72))
-    plot.spines[["top", "right"]].set_visible(False)
-    plot.grid(color=FAINT, linewidth=0.8)
-    plot.set_axisbelow(True)
-    plot.tick_params(colors=GREY, labelsize=9)
-    plot.set_xlabel("peak in GiB", fontsize=9.5, color=INK)
-    plot.set_ylabel("time of a step ÷ least", fontsize=9.5, color=INK)
+    bare(plot, "peak in GiB", "time of a step ÷ least")
     least = min(plan.seconds for plan in found.plans)
     kinds = list(dict.fromkeys(plan.gives_up for plan in sorted(found.plans, key=lambda plan: plan.sacrifice)))
     front = found.front

@@ -3,6 +3,7 @@
 A hatch is a pattern that repeats. So it is drawn once, by matplotlib, as a tile, and rectangles are cut out of it.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -26,6 +27,16 @@ def _tile(colour: tuple[float, ...], hatch: str, edge: tuple[float, ...], dpi: f
     patch.set_transform(IdentityTransform())
     patch.draw(renderer)
     return np.asarray(renderer.buffer_rgba()).copy()
+
+
+def rectangles(boxes: Sequence[tuple[float, float, float, float]] = ()) -> Path:
+    """Upright rectangles (left, bottom, right, top) as one path, as ``StampedBars`` wants it."""
+    if not len(boxes):
+        return Path([(0, 0)])
+    left, bottom, right, top = np.asarray(boxes, float).T
+    corners = np.stack([left, bottom, left, top, right, top, right, bottom, left, bottom], axis=1)
+    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
+    return Path(corners.reshape(-1, 2), np.tile(codes, len(corners)))
 
 
 class StampedBars(PathPatch):

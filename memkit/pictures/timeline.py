@@ -9,7 +9,7 @@ from matplotlib.path import Path
 from matplotlib.ticker import LinearLocator
 
 from memkit.pictures.picture import GREY, INK, Picture, Ticks, bare, hatched, mix
-from memkit.pictures.stamped_bars import StampedBars
+from memkit.pictures.stamped_bars import StampedBars, rectangles
 from memkit.timeline import PARTS, Instant, MemoryTimeline, provenance_line, where
 from memkit.units import format_bytes
 
@@ -89,27 +89,24 @@ def stacked_patches(axes) -> dict[tuple[str, bool], PathPatch]:
     for part, (_, hatch) in LOOK.items():
         for is_pale in (False, True):
             colour = mix(LOOK[part][0], PALE if is_pale else 1)
-            patch = hatched(StampedBars, Path([(0, 0)]), facecolor=colour, linewidth=0.8, hatch=hatch, zorder=2)
+            patch = hatched(StampedBars, rectangles(), facecolor=colour, linewidth=0.8, hatch=hatch, zorder=2)
             made[part, is_pale] = axes.add_patch(patch)
     return made
 
 
 def stack(patches: dict, instants: list[Instant], places: list[float], width: float, pale_after: int) -> None:
     """Lay the parts of every instant on top of one another; bars after index ``pale_after`` are pale."""
-    rectangles = {key: [] for key in patches}
+    boxes = {key: [] for key in patches}
     for index, (instant, x) in enumerate(zip(instants, places, strict=True)):
         left, right, bottom = x - width / 2, x + width / 2, 0
         for part in LOOK:
             value = getattr(instant, part) or 0 if part in PARTS else instant.unattributed_bytes
             top = bottom + value
             if value:
-                corners = [(left, bottom), (left, top), (right, top), (right, bottom), (left, bottom)]
-                rectangles[part, index > pale_after].append(Path(corners, closed=True))
+                boxes[part, index > pale_after].append((left, bottom, right, top))
             bottom = top
-    for key, paths in rectangles.items():
-        patches[key].set_visible(bool(paths))
-        if paths:
-            patches[key].set_path(Path.make_compound_path(*paths))
+    for key, placed in boxes.items():
+        patches[key].set(path=rectangles(placed), visible=bool(placed))
 
 
 def memory_axis(axes) -> None:

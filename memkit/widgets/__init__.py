@@ -4,8 +4,7 @@ What the memory explorer says of a setup is ``memkit.fitting.advice``'s. Loads m
 
 Reading order:
 
-- ``keys``: keyboard and names for controls
-- ``clicks``: where a reader clicks on a picture
+- ``in_page``: keyboard and names for controls, and where a reader clicks on a picture
 - ``ahead``: the next pictures, drawn while nobody waits
 - ``faces``: a view as HTML: picture, words, table
 - ``panel``: controls above, a picture below, and what it means in words

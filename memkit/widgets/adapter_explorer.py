@@ -10,13 +10,13 @@ from memkit.formula.adapters import count_adapter_parameters
 from memkit.formula.parameters import count_parameters
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS, Card
-from memkit.pictures.choices import ChoicesPicture
+from memkit.pictures.peaks import PeaksPicture
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
-from memkit.units import as_one_of, format_bytes, format_count
+from memkit.units import format_bytes, format_count
 from memkit.widgets.panel import Number, Panel, View, choice
 
 TARGETS = {
@@ -36,7 +36,7 @@ class AdapterExplorer(Panel):
     """Model, rank, targets, the adapters' dtype, batch, sequence and card → six ways to fine-tune."""
 
     def __init__(self, **values):
-        self.bars = ChoicesPicture(len(WAYS))
+        self.bars = PeaksPicture(len(WAYS))
         models = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qkv]
         controls = {
             "model": choice("Model", models, "Llama-2-7B"),
@@ -53,9 +53,7 @@ class AdapterExplorer(Panel):
         self, model: str, targets: str, rank: int, dtype: str, micro_batch_size: int, seq_len: int, card: str
     ) -> View:  # fmt: skip
         """The peak of each way as a bar; the words are about the adapters and what they leave to be kept."""
-        config = PUBLISHED_MODELS[as_one_of("model", model, PUBLISHED_MODELS)]
-        as_one_of("targets", targets, TARGETS)
-        own_card = CARDS[as_one_of("card", card, CARDS)]
+        config, own_card = PUBLISHED_MODELS[model], CARDS[card]
         full = TrainingSetup(
             model=config, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=seq_len,
             micro_batch_size=micro_batch_size,

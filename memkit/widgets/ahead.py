@@ -11,6 +11,9 @@ every control, and from the picture that stands there. Without ``anywidget``, or
 import os
 
 import ipywidgets as widgets
+import traitlets
+
+from memkit.widgets.in_page import faceless
 
 SWITCH = "MEMKIT_AHEAD"
 """Where it is 0 nothing is drawn ahead: each step drawn costs a kernel as much as a move, and a hub's share cores."""
@@ -158,11 +161,6 @@ def ahead_helper(controls: dict[str, widgets.Widget], faces: list[widgets.Widget
     """
     if shares_cores():
         return None
-    try:
-        import traitlets
-        from anywidget import AnyWidget
-    except ImportError:
-        return None
 
     def asked(_, content, __):
         parts = [(name, part) for name, control in controls.items() for part in parts_of(control)]
@@ -171,12 +169,11 @@ def ahead_helper(controls: dict[str, widgets.Widget], faces: list[widgets.Widget
         shown = draw(name, after(controls[name], part, content["next"])) if is_here else None
         helper.send({**content, "shown": shown and {face.model_id: html for face, html in shown.items()}})
 
-    names = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    fields = {"_esm": AHEAD_JS, "faces": names, "parts": traitlets.List(traitlets.Unicode()).tag(sync=True)}
-    helper = type("AheadHelper", (AnyWidget,), fields)(
-        faces=[face.model_id for face in faces], parts=part_ids(controls)
-    )
-    helper.on_msg(asked)
+    ids = {"faces": [face.model_id for face in faces], "parts": part_ids(controls)}
+    lists = {name: traitlets.List(traitlets.Unicode(), each).tag(sync=True) for name, each in ids.items()}
+    helper = faceless("AheadHelper", _esm=AHEAD_JS, **lists)
+    if helper is not None:
+        helper.on_msg(asked)
     return helper
 
 

@@ -7,7 +7,7 @@ from memkit.allocator.film import Film, Still
 from memkit.allocator.stories import STORIES
 from memkit.pictures.allocator import AllocatorPicture, allocator_picture
 from memkit.timeline import Event, MemoryTimeline
-from memkit.units import MIB, as_one_of, as_whole_number, format_bytes
+from memkit.units import MIB, format_bytes
 from memkit.widgets.panel import Number, Panel, View, choice, switch
 
 OWN = "your trace"
@@ -55,28 +55,20 @@ class AllocatorLab(Panel):
     def film(
         self, story: str, expandable: bool, limited: bool, card_mib: int
     ) -> tuple[Film, AllocatorPicture, int]:  # fmt: skip
-        """The film of a story, its picture, and the last event that happens; the last ``MAX_FILMS`` films are kept.
-
-        Raises: ValueError: no such story, or no such card.
-        """
-        as_one_of("story", story, self.stories)
-        card_mib = as_whole_number("card_mib", card_mib)
-        if limited and not card_mib:
-            raise ValueError("card_mib=0: a card has at least 1 MiB; untick “limited card” for one without end")
-        key = story, bool(expandable), card_mib if limited else None
+        """The film of a story, its picture, and the last event that happens; the last ``MAX_FILMS`` films are kept."""
+        key = story, expandable, card_mib if limited else None
         if key not in self.films:
             while len(self.films) >= MAX_FILMS:
                 del self.films[next(iter(self.films))]
             capacity = card_mib * MIB if limited else None
-            film = Film(self.stories[story], AllocatorConfig(expandable_segments=key[1]), capacity)
+            film = Film(self.stories[story], AllocatorConfig(expandable_segments=expandable), capacity)
             self.films[key] = film, allocator_picture(film, 0), film.still(len(film)).index
         return self.films[key]
 
     def followed(self, changes: dict) -> dict:
         """Beyond the last event that happens, that event."""
         state = {**self._read(), **changes}
-        step = as_whole_number("step", state.pop("step"))
-        return {**changes, "step": min(step, self.film(**state)[2])}
+        return {**changes, "step": min(state.pop("step"), self.film(**state)[2])}
 
     def settle(self, state: dict) -> None:
         """The slider ends where the story does."""
@@ -85,7 +77,7 @@ class AllocatorLab(Panel):
     def view(self, story: str, step: int, expandable: bool, limited: bool, card_mib: int) -> View:
         """The allocator after ``step`` events; beyond the story's end, its end."""
         film, picture, end = self.film(story, expandable, limited, card_mib)
-        still = film.still(min(as_whole_number("step", step), end))
+        still = film.still(min(step, end))
         picture.redraw(still, len(film))
         rows = [("segment", "size", "in use", "blocks", "largest hole")]
         for number, row in enumerate(still.rows, start=1):

@@ -11,21 +11,22 @@ from memkit.fitting.batch_plan import (
 )
 from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS, Card
-from memkit.pictures.batch_plan import MAX_BARS, PLAN_FOOT, PeaksPicture
+from memkit.pictures.peaks import PeaksPicture
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets.panel import Number, Panel, View, choice
 
-LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+LENGTHS, MAX_BARS = (512, 1024, 2048, 4096, 8192, 16384), 12
+FOOT = "sequences in a micro-batch × micro-batches in a step; above the bars: peak, and time ÷ the shortest"
 
 
 class BatchPlanner(Panel):
     """Model, global batch, sequence, micro-batch, ranks and card → accumulation steps, peak and relative time."""
 
     def __init__(self, **values):
-        self.bars = PeaksPicture(PLAN_FOOT)
+        self.bars = PeaksPicture(MAX_BARS, FOOT)
         models = [name for name, model in PUBLISHED_MODELS.items() if model.max_seq_len >= LENGTHS[0]]
         controls = {
             "model": choice("Model", models, "Llama-3.2-1B"),
@@ -64,8 +65,8 @@ class BatchPlanner(Panel):
         sizes = [(choice.micro_batch_size, choice.grad_accum_steps) for choice in shown]
         above, below = [f"{time:.2f} ×" for time in times], [f"{size}\n× {steps}" for size, steps in sizes]
         self.bars.redraw(
-            peaks, above, below, chosen, capacity, f"{plan.global_batch_tokens:,} tokens a step, {model}",
-            f"{seq_len} tokens a sequence, {dp_size} ranks, {precision}; dashed: {card}",
+            peaks, below, chosen, capacity, f"{plan.global_batch_tokens:,} tokens a step, {model}",
+            f"{seq_len} tokens a sequence, {dp_size} ranks, {precision}; dashed: {card}", above,
         )  # fmt: skip
         rows = zip(sizes, peaks, times, strict=True)
         table = [("micro-batch", "steps", "peak", "relative time"), *(row_of(*row) for row in rows)]

@@ -19,7 +19,6 @@ from memkit.formats.records import FORMATS, FloatFormat, get_format
 from memkit.formats.rounding import encode
 from memkit.pictures.bits import BITS_SHARE, BitPicture, field_colour
 from memkit.pictures.formats import COMPARED, ComparisonPicture, note_on, stacked_png
-from memkit.units import as_one_of
 from memkit.widgets.panel import LABEL, WIDE, Panel, View, choice, switch
 
 
@@ -145,9 +144,6 @@ class BitExplorer(Panel):
 
     def view(self, format: str, number: str, saturates: bool, code: int | str) -> View:
         """The bits and their neighbours; below them the number in every format of the book's comparison."""
-        as_one_of("format", format, FORMATS)
-        if not isinstance(saturates, bool):
-            raise ValueError(f"saturates={saturates!r} is neither True nor False")
         reading = read_code(parse_code(code, format), format)
         asked = parse_number(number)
         nearest = nearest_in(asked, format, saturates=saturates)

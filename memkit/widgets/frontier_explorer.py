@@ -13,7 +13,7 @@ from memkit.recomputation.frontier import (
     points,
     shown_strategies,
 )
-from memkit.units import as_one_of, format_bytes
+from memkit.units import format_bytes
 from memkit.widgets.panel import Panel, View, choice
 
 NO_CARD = "no card"
@@ -69,7 +69,6 @@ class FrontierExplorer(Panel):
         found = points(config, micro_batch_size, seq_len)
         room = planned_room(CARDS[card].memory_bytes) if card != NO_CARD else None
         names = [point.strategy.name for point in found]
-        as_one_of("strategy", strategy, (CHEAPEST, *names))
         chosen = cheapest_that_fits(found, room) if strategy == CHEAPEST else names.index(strategy)
         taken = lengths(model, micro_batch_size)
         curves = [[(n, peak_at(config, p.strategy, n * micro_batch_size)) for n in taken] for p in found]

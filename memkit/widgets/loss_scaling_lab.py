@@ -6,7 +6,6 @@ import numpy as np
 
 from memkit.low_precision.loss_scaling import SCALERS, ScaledGradients
 from memkit.pictures.gradients import GradientPicture
-from memkit.units import as_one_of, as_whole_number
 from memkit.widgets.panel import Number, Panel, View, choice
 
 MAX_POWER = 32
@@ -28,8 +27,7 @@ class LossScalingLab(Panel):
 
     def view(self, gradients: str, power: int) -> View:
         """The histogram at this scale, and what a scaler would do."""
-        as_one_of("gradients", gradients, self.gradients)
-        if as_whole_number("power", power) > MAX_POWER:
+        if power > MAX_POWER:
             raise ValueError(f"power={power} is above {MAX_POWER}")
         found = self.histogram.redraw(self.gradients[gradients], power, gradients).found
         table = [("share of the values", ""), ("flushed to zero", f"{found.flushed:.3%}"),

@@ -10,7 +10,7 @@ from memkit.setup.models import PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA, ModelCo
 from memkit.setup.recipes import IMPLEMENTATIONS, OPTIMIZERS, PRECISIONS, OptimizerConfig
 from memkit.setup.strategies import RECOMPUTATIONS
 from memkit.setup.training import ATTENTIONS, TrainingSetup
-from memkit.units import as_one_of, format_bytes, format_count
+from memkit.units import format_bytes, format_count
 from memkit.widgets.panel import Number, Panel, View, choice
 
 OPENING, LONGEST = "Llama-2-7B", 8192
@@ -62,12 +62,7 @@ class MemoryExplorer(Panel):
         self.controls["seq_len"].slider.max = self.longest(self.controls["model"].value)
 
     def setup(self, model, precision, optimizer, implementation, **shape) -> TrainingSetup:
-        """The ``TrainingSetup`` of a state.
-
-        Raises: ValueError: a name that no menu has, or a shape that no setup takes.
-        """
-        for name, value, allowed in (("model", model, self.models), ("precision", precision, PRECISIONS)):
-            as_one_of(name, value, allowed)
+        """The ``TrainingSetup`` of a state. Raises: ValueError: a shape that no setup takes."""
         return TrainingSetup(
             model=self.models[model],
             precision=PRECISIONS[precision],
@@ -77,7 +72,6 @@ class MemoryExplorer(Panel):
 
     def view(self, card, **state) -> View:
         """The step's timeline as bars, with the card as a line."""
-        as_one_of("card", card, (NO_CARD, *CARDS))
         setup = self.setup(**state)
         timeline = steady_step(setup)
         capacity = None if card == NO_CARD else CARDS[card].memory_bytes

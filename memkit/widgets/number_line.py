@@ -10,7 +10,6 @@ from memkit.formats.reading import number_text
 from memkit.formats.records import FORMATS, FloatFormat, Format
 from memkit.formats.rounding import neighbours
 from memkit.pictures.number_line import MAX_BITS, NumberLinePicture, default_range, line_values
-from memkit.units import as_one_of, as_whole_number
 from memkit.widgets.panel import LABEL, WIDE, Number, Panel, View, choice, switch
 
 NAMES = tuple(name for name, fmt in FORMATS.items() if fmt.bits <= MAX_BITS)
@@ -59,12 +58,6 @@ class NumberLine(Panel):
 
     def view(self, format: str, second: str, is_log: bool, is_scaled: bool, zoom: int, around: float) -> View:
         """The ticks between the ends that the zoom leaves."""
-        for name, value, allowed in (("format", format, NAMES), ("second", second, (NONE, *NAMES))):
-            as_one_of(name, value, allowed)
-        for name, value in (("is_log", is_log), ("is_scaled", is_scaled)):
-            if not isinstance(value, bool):
-                raise ValueError(f"{name}={value!r} is neither True nor False")
-        zoom = as_whole_number("zoom", zoom)
         if zoom > MAX_ZOOM:
             raise ValueError(f"zoom={zoom} is above {MAX_ZOOM}: no format here has steps so small")
         formats = chosen(format, second)

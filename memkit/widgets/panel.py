@@ -17,10 +17,10 @@ from time import sleep
 import ipywidgets as widgets
 import traitlets
 
+from memkit.units import as_kind, as_one_of, as_whole_number
 from memkit.widgets.ahead import MOST, ahead_helper, part_ids, rest_seconds
-from memkit.widgets.clicks import click_helper
 from memkit.widgets.faces import FOLD, View, html_picture, html_table, html_words
-from memkit.widgets.keys import key_helper
+from memkit.widgets.in_page import click_helper, key_helper
 
 WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
 LABEL = {"description_width": "118px"}
@@ -196,6 +196,7 @@ class Panel(widgets.VBox):
             self._complain(f"{unknown[0]!r} is not a control; there are: {', '.join(self.controls)}")
             return
         try:
+            self._refuse(changes)
             changes = self._fitted(changes)
         except ValueError as error:
             self._complain(str(error))
@@ -220,6 +221,20 @@ class Panel(widgets.VBox):
             self._complain(reason)
         finally:
             self._is_setting = False
+
+    def _refuse(self, changes: dict) -> None:
+        """Raises: ValueError: what a menu that always offers the same lacks; no whole number, no truth value."""
+        offered = self.offered(self.state) if self.state else {}
+        for name, new in changes.items():
+            control = self.controls[name]
+            if isinstance(control, Number):
+                as_whole_number(name, new, min(control.slider.min, 1))
+            elif isinstance(control, widgets.Checkbox):
+                as_kind(name, new, bool)
+            elif isinstance(control, widgets.Dropdown) and name not in offered:
+                allowed = values_of(control.options)
+                if not isinstance(new, float) or new not in allowed:
+                    as_one_of(name, new, allowed)
 
     def _read(self) -> dict:
         return {name: control.value for name, control in self.controls.items()}

@@ -5,7 +5,7 @@ from html import escape
 
 import ipywidgets as widgets
 
-from memkit.widgets.keys import key_helper
+from memkit.widgets.in_page import key_helper
 
 FULL = widgets.Layout(width="auto", max_width="790px")
 

@@ -8,7 +8,6 @@ from memkit.formats.records import FORMATS, FloatFormat
 from memkit.formats.rounding import neighbours
 from memkit.formats.running_sums import MAX_MANTISSA_BITS, num_moving_terms, sticking_point
 from memkit.pictures.sums import RunningSumPicture
-from memkit.units import as_one_of, as_whole_number
 from memkit.widgets.panel import LABEL, WIDE, Number, Panel, View, choice
 
 NAMES = tuple(
@@ -41,9 +40,7 @@ class RoundingLab(Panel):
 
     def view(self, format: str, term: str, num_terms: int, seed: int) -> View:
         """The sums as lines, and what became of them."""
-        as_one_of("format", format, NAMES)
         number = parse_number(term, "term")
-        num_terms, seed = as_whole_number("num_terms", num_terms, 1), as_whole_number("seed", seed)
         if num_terms > MAX_TERMS:
             raise ValueError(f"num_terms={num_terms} is above {MAX_TERMS}, the most that is drawn at once")
         if seed > MAX_SEED:

@@ -21,7 +21,6 @@ from memkit.pictures.scaling import (
     SpikePicture,
     scalings_for,
 )
-from memkit.units import as_one_of, as_whole_number
 from memkit.widgets.panel import Number, Panel, View, choice
 
 NUM_OUTLIERS = (1, 4, 16)
@@ -51,9 +50,6 @@ class ScalingLab(Panel):
 
     def view(self, kind: str, element: str, scaling: str) -> View:
         """The distribution under the format, and what was lost."""
-        as_one_of("kind", kind, tuple(DRAWS))
-        as_one_of("element", element, ELEMENTS)
-        as_one_of("scaling", scaling, tuple(NAMES))
         if scaling not in scalings_for(element):
             allowed = ", ".join(NAMES[name] for name in scalings_for(element))
             raise ValueError(f"scaling={scaling!r} does not go with element={element!r}; it takes {allowed}")
@@ -88,10 +84,9 @@ class OutlierLab(Panel):
 
     def view(self, half_decades: int, num_outliers: int) -> View:
         """The curves, and which format has died."""
-        index = as_whole_number("half_decades", half_decades)
+        index = half_decades
         if index >= len(OUTLIER_FACTORS):
             raise ValueError(f"half_decades={index} is above {len(OUTLIER_FACTORS) - 1}, where the picture ends")
-        as_one_of("num_outliers", num_outliers, NUM_OUTLIERS)
         errors = self.errors[num_outliers]
         self.curves.redraw(errors, index, num_outliers)
         now = {name: row[index] for name, row in errors.items()}
@@ -122,13 +117,10 @@ class SpikeFilm(Panel):
 
     def view(self, step: int, spike: int, history_len: int, margin: int) -> View:
         """The film with one step marked, and what happens there."""
-        step, margin = as_whole_number("step", step), as_whole_number("margin", margin)
         if step >= NUM_STEPS:
             raise ValueError(f"step={step} is above {NUM_STEPS - 1}, the film's last step")
         if margin > 16:
             raise ValueError(f"margin={margin} is above 16, beyond which E4M3 has nothing left")
-        as_one_of("spike", spike, SPIKES)
-        as_one_of("history_len", history_len, HISTORIES)
         steps = spike_steps(float(spike), history_len, margin)
         title = f"A spike of {spike} ×, history {history_len:,}, margin {margin}"
         self.film.redraw(steps, step, title)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from memkit.fitting.room import planned_room
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
-from memkit.pictures.batch_plan import PeaksPicture
+from memkit.pictures.peaks import PeaksPicture
 from memkit.pictures.timeline import short
 from memkit.setup.layouts import STAGES, Layout
 from memkit.setup.models import PUBLISHED_MODELS
@@ -28,7 +28,7 @@ class ShardingExplorer(Panel):
     """Model, stage, ranks, precision, offload, shape of a step, card → bytes a rank and traffic, for 1 to 512 ranks."""
 
     def __init__(self, **values):
-        self.bars = PeaksPicture(FOOT)
+        self.bars = PeaksPicture(len(RANKS), FOOT)
         controls = {
             "model": choice("Model", [n for n, m in PUBLISHED_MODELS.items() if m.max_seq_len > 1024], "Llama-2-7B"),
             "stage": choice("Stage", [(name, number) for number, name in enumerate(STAGES)], 3),
@@ -64,7 +64,7 @@ class ShardingExplorer(Panel):
         title = f"{model}, {STAGES[stage]}: the peak of one rank"
         subtitle = f"{micro_batch_size} × {seq_len} tokens a rank, {precision}; dashed: {card}"
         above, below = [f"↑ {short(bytes_)}" for bytes_ in sent], [str(ranks) for ranks in RANKS]
-        self.bars.redraw(peaks, above, below, RANKS.index(dp_size), capacity, title, subtitle)
+        self.bars.redraw(peaks, below, RANKS.index(dp_size), capacity, title, subtitle, above)
         rows = [
             (str(ranks), format_bytes(peak.total_bytes), peak.name, format_bytes(bytes_))
             for ranks, peak, bytes_ in zip(RANKS, peaks, sent, strict=True)
@@ -79,10 +79,8 @@ def way_of(
 ) -> tuple[TrainingSetup, Layout]:
     """The setup and the layout: in bf16 autocast's casts under DDP, a policy under FSDP2.
 
-    Raises: ValueError: offload without FSDP2, an unknown precision.
+    Raises: ValueError: offload without FSDP2.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} is not one of {', '.join(PRECISIONS)}")
     layout = Layout(stage=stage, dp_size=ranks, offloads=offloads)
     if precision == PRECISIONS[0]:
         return setup, layout

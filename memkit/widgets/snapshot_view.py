@@ -13,7 +13,7 @@ from memkit.pictures.allocator import allocations_figure, band_path
 from memkit.pictures.bands import Band, stack_bands
 from memkit.pictures.picture import INK
 from memkit.timeline import MemoryTimeline
-from memkit.units import as_one_of, as_whole_number, format_bytes
+from memkit.units import format_bytes
 from memkit.widgets.panel import Number, Panel, View, choice
 
 ORDERS = ("largest first", "in order of birth")
@@ -59,8 +59,7 @@ class SnapshotView(Panel):
 
     def view(self, allocation: int, order: str) -> View:
         """The picture with one allocation framed, and what is known of it."""
-        number = as_whole_number("allocation", allocation, 1)
-        bands = self.ranked[as_one_of("order", order, ORDERS)]
+        number, bands = allocation, self.ranked[order]
         if number > len(bands):
             raise ValueError(f"allocation={number} is past the last of {len(bands)} bands")
         band = bands[number - 1]

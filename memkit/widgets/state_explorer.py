@@ -7,13 +7,13 @@ from memkit.fitting.room import fit_on
 from memkit.formula.offload import host_bytes, link_bytes
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS
-from memkit.pictures.choices import ChoicesPicture
+from memkit.pictures.peaks import PeaksPicture
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import IMPLEMENTATIONS, PLACES, PRECISIONS, UNFUSED, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant, where
-from memkit.units import as_one_of, format_bytes
+from memkit.units import format_bytes
 from memkit.widgets.panel import Number, Panel, View, choice
 
 SHOWN = {
@@ -27,7 +27,7 @@ class StateExplorer(Panel):
     """Model, precision, optimizer, its implementation and place, trained share, batch and card → peaks."""
 
     def __init__(self, **values):
-        self.bars = ChoicesPicture(len(SHOWN))
+        self.bars = PeaksPicture(len(SHOWN))
         models = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qkv]
         controls = {
             "model": choice("Model", models, "Llama-2-7B"),
@@ -47,11 +47,6 @@ class StateExplorer(Panel):
         micro_batch_size: int, seq_len: int, card: str,
     ) -> View:  # fmt: skip
         """Each optimizer's peak as a bar; the words are about the chosen one."""
-        for name, value, allowed in (
-            ("model", model, PUBLISHED_MODELS), ("precision", precision, PRECISIONS), ("optimizer", optimizer, SHOWN),
-            ("trained", trained, TRAINED), ("card", card, CARDS),
-        ):  # fmt: skip
-            as_one_of(name, value, allowed)
         rank = TRAINED[trained]
         setup = TrainingSetup(
             model=PUBLISHED_MODELS[model], precision=PRECISIONS[precision], micro_batch_size=micro_batch_size,

@@ -5,7 +5,7 @@ from memkit.pictures.timeline import TimelinePicture, drawn_instants
 from memkit.setup.models import GPT2_SMALL
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, Instant, MemoryTimeline, where
-from memkit.units import as_whole_number, format_bytes
+from memkit.units import format_bytes
 from memkit.widgets.panel import Number, Panel, View
 
 MEANING = {
@@ -62,7 +62,7 @@ class StepTimeline(Panel):
 
     def view(self, instant: int) -> View:
         """The bars up to this instant in full colour, the later ones pale."""
-        number = as_whole_number("instant", instant)
+        number = instant
         if number >= len(self.instants):
             raise ValueError(f"instant={number} is past the last instant, {len(self.instants) - 1}")
         now = self.instants[number]

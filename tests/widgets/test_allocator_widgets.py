@@ -20,7 +20,7 @@ from memkit.pictures.bands import stack_bands
 from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
 from memkit.units import MIB, format_bytes
-from memkit.widgets import clicks
+from memkit.widgets import in_page
 from memkit.widgets.allocator_lab import MAX_EVENTS, MAX_FILMS, OWN, AllocatorLab
 from memkit.widgets.snapshot_view import ORDERS, SnapshotView, lines_at_peak
 
@@ -156,7 +156,7 @@ def test_slider_box_and_picture_end_where_the_story_does():
 def test_a_card_of_nothing_is_refused_in_words_and_the_box_goes_back(lab):
     lab.set(limited=True, card_mib=64)
     lab.controls["card_mib"].value = 0
-    assert "at least 1 MiB" in lab.error and lab.controls["card_mib"].value == lab.value["card_mib"] == 64
+    assert "card_mib=0 is below 1" in lab.error and lab.controls["card_mib"].value == lab.value["card_mib"] == 64
     lab.controls["card_mib"].value = -5
     assert "-5" in lab.error and lab.controls["card_mib"].value == 64
     lab.controls["card_mib"].value = 72
@@ -316,7 +316,7 @@ def test_a_page_without_a_kernel_shows_a_picture_and_one_line(make):
 
 def test_without_anywidget_the_view_works_by_its_slider(trace, monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    assert clicks.click_helper(print) is None
+    assert in_page.click_helper(print) is None
     view = SnapshotView(trace)
     view.set(allocation=3)
     assert view.error == "" and view.value["allocation"] == 3
@@ -324,7 +324,7 @@ def test_without_anywidget_the_view_works_by_its_slider(trace, monkeypatch):
 
 def test_the_click_helper_passes_a_point_on():
     seen = []
-    helper = clicks.click_helper(lambda x, y: seen.append((x, y)))
+    helper = in_page.click_helper(lambda x, y: seen.append((x, y)))
     helper.point = [0.25, 0.75]
     assert seen == [(0.25, 0.75)]
 

@@ -15,7 +15,7 @@ import pytest
 from bad_values import BAD_VALUES
 from PIL import Image
 
-from memkit.fitting.advice import NO_CARD, advice_in_words, effects_on_setup, verdict, what_ifs
+from memkit.fitting.advice import CHANGES, NO_CARD, advice_in_words, effects_on_setup, verdict
 from memkit.fitting.room import fit_on
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
@@ -23,7 +23,7 @@ from memkit.setup.models import GPT2_SMALL, LLAMA_2_7B, TINY_LLAMA
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.units import format_bytes
-from memkit.widgets import keys
+from memkit.widgets import in_page
 from memkit.widgets.memory_explorer import MemoryExplorer
 from memkit.widgets.panel import Number, Panel, View, choice, html_table, switch
 from memkit.widgets.step_timeline import MEANING, StepTimeline, changes
@@ -277,18 +277,23 @@ def test_words_that_fail_are_explained_and_the_picture_stays():
     assert panel.error == "" and panel.alert.value == ""
 
 
-def test_a_what_if_keeps_model_and_tokens_of_the_step():
+def changed_setups(setup):
+    found = {change.name: change.to_setup(setup) for change in CHANGES}
+    return {name: changed for name, changed in found.items() if changed is not None}
+
+
+def test_a_change_keeps_model_and_tokens_of_the_step():
     for setup in (SETUP, replace(SETUP, attention="stored", micro_batch_size=6, grad_accum_steps=3)):
-        assert what_ifs(setup)
-        for changed in what_ifs(setup).values():
+        assert changed_setups(setup)
+        for changed in changed_setups(setup).values():
             assert changed != setup and changed.model == setup.model
             tokens = [s.tokens_per_micro_batch * s.grad_accum_steps for s in (setup, changed)]
             assert tokens[0] == tokens[1]
 
 
 def test_no_advice_is_given_twice():
-    for name, changed in what_ifs(SETUP).items():
-        assert name not in what_ifs(changed) or "half" in name
+    for name, changed in changed_setups(SETUP).items():
+        assert name not in changed_setups(changed) or "half" in name
 
 
 # --- the step timeline ----------------------------------------------------------------------------------------------
@@ -387,9 +392,9 @@ def test_one_move_sends_one_picture():
 
 
 def test_a_panel_works_without_the_helper_for_keys(monkeypatch):
-    assert keys.key_helper() is not None
+    assert in_page.key_helper() is not None
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    assert keys.key_helper() is None
+    assert in_page.key_helper() is None
     assert MemoryExplorer().error == ""
 
 
