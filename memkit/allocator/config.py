@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from memkit.units import ALLOCATOR_BLOCK_BYTES, MIB, as_whole_number, round_up
+from memkit.units import ALLOCATOR_BLOCK_BYTES, MIB, as_kind, as_whole_number, round_up
 
 SMALL_REQUEST_BYTES = 1 * MIB  # kSmallSize: a rounded request up to this goes to the small pool
 SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer: a segment (or page) of the small pool
@@ -80,15 +80,11 @@ class AllocatorConfig:
         for key in ("max_split_bytes", "max_non_split_rounding_bytes", "large_segment_bytes"):
             if getattr(self, key) is not None or key == "large_segment_bytes":
                 as_whole_number(key, getattr(self, key))
-        if type(self.expandable_segments) is not bool:
-            raise ValueError(f"expandable_segments={self.expandable_segments!r} is neither True nor False")
-        if type(self.roundup_power2_divisions) is not tuple:
-            raise ValueError(f"roundup_power2_divisions={self.roundup_power2_divisions!r} is not a tuple")
-        for divisions in self.roundup_power2_divisions:
+        as_kind("expandable_segments", self.expandable_segments, bool)
+        for divisions in as_kind("roundup_power2_divisions", self.roundup_power2_divisions, tuple):
             as_whole_number("roundup_power2_divisions", divisions)
         for key in ("garbage_collection_threshold", "per_process_memory_fraction"):
-            if type(getattr(self, key)) not in (int, float):
-                raise ValueError(f"{key}={getattr(self, key)!r} is not a number")
+            as_kind(key, getattr(self, key), int, float)
 
     @property
     def non_split_rounding_bytes(self) -> int:

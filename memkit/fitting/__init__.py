@@ -22,15 +22,7 @@ from memkit import loaded_when_used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.fitting.advice import (
-        CHANGES,
-        Change,
-        Effect,
-        advice_in_words,
-        effects_on_setup,
-        verdict,
-        what_ifs,
-    )
+    from memkit.fitting.advice import CHANGES, Change, Effect, advice_in_words, effects_on_setup, verdict
     from memkit.fitting.batch_plan import BatchPlan, nearest_plans, plan_batch, planned_setup
     from memkit.fitting.diagnosis import diagnose_memory
     from memkit.fitting.edits import growing_lines

@@ -13,18 +13,7 @@ from functools import lru_cache
 
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.trace_replay import replay_trace
-from memkit.fitting.edits import (
-    BEFORE_THE_STEPS,
-    freed_at_once,
-    gradients_set_to_none,
-    growing_lines,
-    held_for_no_backward,
-    line_of,
-    recomputed,
-    scaled,
-    unfreed,
-    without,
-)
+from memkit.fitting import edits
 from memkit.fitting.room import fit_on
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.states import MIN_8BIT_VALUES, MOMENTS, QUANTIZED
@@ -113,27 +102,15 @@ def best_of_each_kind(effects: Iterable[Effect], num_effects: int) -> list[Effec
 # --- what a change does to a setup ------------------------------------------------------------------------------
 
 
-def _flash(setup: TrainingSetup) -> TrainingSetup | None:
-    return replace(setup, attention="flash") if setup.attention == "stored" else None
-
-
-def _full(setup: TrainingSetup) -> TrainingSetup | None:
-    return replace(setup, recomputation="full") if setup.recomputation != FULL else None
-
-
-def _selective(setup: TrainingSetup) -> TrainingSetup | None:
-    applies = setup.recomputation == NONE and setup.attention == "stored"
-    return replace(setup, recomputation="selective") if applies else None
+def _with(applies: Callable[[TrainingSetup], bool], **fields) -> Callable[[TrainingSetup], TrainingSetup | None]:
+    """The setup with other ``fields``, where that ``applies``."""
+    return lambda setup: replace(setup, **fields) if applies(setup) else None
 
 
 def _half_batch(setup: TrainingSetup) -> TrainingSetup | None:
     size, count = setup.micro_batch_size, 2 * setup.grad_accum_steps
     can = size % 2 == 0 and count <= MAX_GRAD_ACCUM_STEPS
     return replace(setup, micro_batch_size=size // 2, grad_accum_steps=count) if can else None
-
-
-def _pure_bf16(setup: TrainingSetup) -> TrainingSetup | None:
-    return replace(setup, precision=PURE_BF16) if setup.precision.name != PURE_BF16.name else None
 
 
 def _8_bit(setup: TrainingSetup) -> TrainingSetup | None:
@@ -155,22 +132,19 @@ def _implementation(name: str, instead_of: tuple[str, ...]) -> Callable[[Trainin
     return changed
 
 
-def _set_to_none(setup: TrainingSetup) -> TrainingSetup | None:
-    return None if setup.sets_grads_to_none else replace(setup, sets_grads_to_none=True)
-
-
 # --- what a change does to the events of a run ------------------------------------------------------------------
 
 
 def _half_activations(run: Run) -> Sequence[Event] | None:
-    return scaled(run.events, "activations", 2) if run.holds("activations") and run.has_phase("backward") else None
+    can = run.holds("activations") and run.has_phase("backward")
+    return edits.scaled(run.events, "activations", 2) if can else None
 
 
 def _all_activations(run: Run) -> Sequence[Event] | None:
     if not run.holds("activations") or not run.has_phase("backward"):
         return None
-    kept = unfreed(run.events)
-    return recomputed(run.events, lambda e: e.part == "activations" and _is_made_by_a_step(e, kept))
+    kept = edits.unfreed(run.events)
+    return edits.recomputed(run.events, lambda e: e.part == "activations" and _is_made_by_a_step(e, kept))
 
 
 def _8_bit_states(run: Run) -> Sequence[Event] | None:
@@ -179,34 +153,28 @@ def _8_bit_states(run: Run) -> Sequence[Event] | None:
     moments = {size: n for size, n in sizes["optimizer_states"].items() if size >= 4 * MIN_8BIT_VALUES}
     if not moments or any(n % 2 or n == sizes["weights"][size] for size, n in moments.items()):
         return None
-    return scaled(run.events, "optimizer_states", 4, min(moments))
+    return edits.scaled(run.events, "optimizer_states", 4, min(moments))
 
 
-def _one_at_a_time(run: Run) -> Sequence[Event] | None:
-    if not run.holds("temporary", "optimizer"):
-        return None
-    return recomputed(run.events, lambda e: e.part == "temporary" and e.phase == "optimizer")
-
-
-def _no_temporaries(run: Run) -> Sequence[Event] | None:
-    if not run.holds("temporary", "optimizer"):
-        return None
-    return without(run.events, lambda e: e.part == "temporary" and e.phase == "optimizer")
+def _optimizers_scratch(edit: Callable) -> Callable[[Run], Sequence[Event] | None]:
+    """An edit of what is the optimizer's scratch, where that stands at the peak."""
+    is_scratch = lambda e: e.part == "temporary" and e.phase == "optimizer"
+    return lambda run: edit(run.events, is_scratch) if run.holds("temporary", "optimizer") else None
 
 
 def _no_grad(run: Run) -> Sequence[Event] | None:
     trains = run.has_phase("backward") or run.has_phase("optimizer")
-    held = set() if trains else held_for_no_backward(run.events)
-    return freed_at_once(run.events, lambda e: e.block in held) if held else None
+    held = set() if trains else edits.held_for_no_backward(run.events)
+    return edits.recomputed(run.events, lambda e: e.block in held, is_wanted=False) if held else None
 
 
 def _gradients_to_none(run: Run) -> Sequence[Event] | None:
-    changed = gradients_set_to_none(run.events)
+    changed = edits.gradients_set_to_none(run.events)
     return changed if len(changed) != len(run.events) else None
 
 
 def _is_made_by_a_step(event: Event, kept: set[int]) -> bool:
-    return event.block not in kept and event.phase not in BEFORE_THE_STEPS
+    return event.block not in kept and event.phase not in edits.BEFORE_THE_STEPS
 
 
 def _growing_segments(config: AllocatorConfig) -> AllocatorConfig | None:
@@ -214,8 +182,8 @@ def _growing_segments(config: AllocatorConfig) -> AllocatorConfig | None:
 
 
 FULL_RECOMPUTATION = Change(
-    name="full recomputation, which runs each forward twice", to_setup=_full, to_events=_all_activations,
-    kind="recomputation",
+    name="full recomputation, which runs each forward twice", kind="recomputation", to_events=_all_activations,
+    to_setup=_with(lambda setup: setup.recomputation != FULL, recomputation="full"),
     why="a block keeps its input alone and is run again; at least this much stays, for it then holds all of its own",
     program="checkpointed",
 )  # fmt: skip
@@ -230,17 +198,18 @@ EIGHT_BIT = Change(
 FOR_LOOP = Change(
     name="optimizer step for-loop, one tensor at a time (foreach=False)", program="for_loop",
     kind="optimizer step",
-    to_setup=_implementation("for-loop", ("foreach",)), to_events=_one_at_a_time,
+    to_setup=_implementation("for-loop", ("foreach",)), to_events=_optimizers_scratch(edits.recomputed),
     why="the optimizer's scratch for one parameter at a time, not for all at once",
 )  # fmt: skip
 FUSED = Change(
     name="optimizer step fused, in one kernel (fused=True)", program="fused",
     kind="optimizer step",
-    to_setup=_implementation("fused", ("foreach", "for-loop")), to_events=_no_temporaries,
+    to_setup=_implementation("fused", ("foreach", "for-loop")), to_events=_optimizers_scratch(edits.without),
     why="one kernel updates a parameter without any scratch",
 )  # fmt: skip
 SET_TO_NONE = Change(
-    name="zero_grad(set_to_none=True)", to_setup=_set_to_none, to_events=_gradients_to_none, program="set_to_none",
+    name="zero_grad(set_to_none=True)", to_events=_gradients_to_none, program="set_to_none",
+    to_setup=_with(lambda setup: not setup.sets_grads_to_none, sets_grads_to_none=True),
     why="gradients go after the optimizer's step instead of standing through the next forward", comes_first=True,
 )  # fmt: skip
 NO_GRAD = Change(
@@ -255,12 +224,15 @@ CHANGES = (
     EXPANDABLE_SEGMENTS,
     SET_TO_NONE,
     NO_GRAD,
-    Change(name="flash attention", to_setup=_flash, why="the scores of all heads are never stored"),
+    Change(name="flash attention", why="the scores of all heads are never stored",
+           to_setup=_with(lambda setup: setup.attention == "stored", attention="flash")),
     FULL_RECOMPUTATION,
-    Change(name="selective recomputation", to_setup=_selective, kind="recomputation",
-           why="only the attention core is run again"),
+    Change(name="selective recomputation", kind="recomputation", why="only the attention core is run again",
+           to_setup=_with(lambda setup: setup.recomputation == NONE and setup.attention == "stored",
+                          recomputation="selective")),
     HALF_BATCH,
-    Change(name="pure bf16, which rounds every update", to_setup=_pure_bf16, why="two bytes for each number"),
+    Change(name="pure bf16, which rounds every update", why="two bytes for each number",
+           to_setup=_with(lambda setup: setup.precision.name != PURE_BF16.name, precision=PURE_BF16)),
     EIGHT_BIT,
     FOR_LOOP,
     FUSED,
@@ -270,13 +242,13 @@ CHANGES = (
 
 def changes_of(run: Run) -> tuple[Change, ...]:
     """``CHANGES`` and those that only this run suggests: its leak, and its line with most activations."""
-    grown, kept, found = growing_lines(run.events), unfreed(run.events), []
+    grown, kept, found = edits.growing_lines(run.events), edits.unfreed(run.events), []
     if grown:
         leak = max(grown, key=grown.get)
         found.append(Change(
             name=f"let go of what {leak} leaves behind", comes_first=True,
             why=f"what it makes in each step is never freed; {format_bytes(grown[leak])} stand at the end",
-            to_events=lambda run: without(run.events, lambda e: line_of(e) == leak and e.block in kept),
+            to_events=lambda run: edits.without(run.events, lambda e: edits.line_of(e) == leak and e.block in kept),
         ))  # fmt: skip
     found += CHANGES
     held: dict[str, int] = {}
@@ -288,7 +260,7 @@ def changes_of(run: Run) -> tuple[Change, ...]:
         found.append(Change(
             name=f"recompute {line}", kind="recomputation",
             why="keep nothing of it; each block is made again just before its last use",
-            to_events=lambda run: recomputed(
+            to_events=lambda run: edits.recomputed(
                 run.events, lambda e: e.where == line and e.part == "activations" and _is_made_by_a_step(e, kept)
             ),
         ))  # fmt: skip
@@ -339,12 +311,6 @@ def effects_on_run(timeline: MemoryTimeline, run: Run, before_bytes: int, replay
 
 
 # --- in words ---------------------------------------------------------------------------------------------------
-
-
-def what_ifs(setup: TrainingSetup) -> dict[str, TrainingSetup]:
-    """Single changes that keep the batch and the model, each named by what one would do."""
-    changed = {change.name: change.to_setup(setup) for change in CHANGES}
-    return {name: new for name, new in changed.items() if new is not None}
 
 
 def verdict(setup: TrainingSetup, card: str = NO_CARD) -> str:

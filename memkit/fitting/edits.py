@@ -72,8 +72,11 @@ def scaled(events: Sequence[Event], part: str, divisor: int, least_bytes: int = 
     return out
 
 
-def recomputed(events: Sequence[Event], chosen: Callable[[Event], bool]) -> list[Event]:
-    """The events with the chosen blocks freed once the next block is born, and made again before their free."""
+def recomputed(events: Sequence[Event], chosen: Callable[[Event], bool], is_wanted: bool = True) -> list[Event]:
+    """The events with the chosen blocks freed once the next block is born, and made again before their free.
+
+    ``is_wanted=False``: nobody wants them later, so none is made again.
+    """
     chosen_blocks = {event.block for event in events if event.num_bytes > 0 and chosen(event)}
     out: list[Event] = []
     waiting: list[Event] = []
@@ -84,6 +87,8 @@ def recomputed(events: Sequence[Event], chosen: Callable[[Event], bool]) -> list
             waiting = [event] if event.block in chosen_blocks else []
             continue
         if event.block in chosen_blocks and event.block not in [born.block for born in waiting]:
+            if not is_wanted:
+                continue
             out.append(replace(event, num_bytes=-event.num_bytes))
         waiting = [born for born in waiting if born.block != event.block]
         out.append(event)
@@ -110,24 +115,6 @@ def held_for_no_backward(events: Sequence[Event]) -> set[int]:
     held = [[event for event in burst if event.block in born] for burst in bursts]
     largest = max((-sum(event.num_bytes for event in burst) for burst in held), default=0)
     return {event.block for burst in held for event in burst} if 2 * largest > most else set()
-
-
-def freed_at_once(events: Sequence[Event], chosen: Callable[[Event], bool]) -> list[Event]:
-    """The events with the chosen blocks freed once the next block is born, and never made again."""
-    chosen_blocks = {event.block for event in events if event.num_bytes > 0 and chosen(event)}
-    out: list[Event] = []
-    waiting: list[Event] = []
-    for event in events:
-        if event.block in chosen_blocks and event.num_bytes < 0:
-            if any(born.block == event.block for born in waiting):
-                waiting = [born for born in waiting if born.block != event.block]
-                out.append(event)
-            continue
-        out.append(event)
-        if event.num_bytes > 0:
-            out += [replace(born, num_bytes=-born.num_bytes) for born in waiting]
-            waiting = [event] if event.block in chosen_blocks else []
-    return out
 
 
 def gradients_set_to_none(events: Sequence[Event]) -> list[Event]:

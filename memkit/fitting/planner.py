@@ -36,7 +36,7 @@ from memkit.setup.strategies import (
 )
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline
-from memkit.units import aligned_table, format_bytes
+from memkit.units import aligned_table, as_kind, format_bytes
 
 EXPANDABLE = AllocatorConfig(expandable_segments=True)
 CANDIDATES = (NONE, CORE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, every(4), every(3), every(2), FULL)
@@ -117,8 +117,7 @@ def plan_recomputation(
     >>> plan_recomputation(setup, 24 * GIB).chosen.strategy.name
     'save attention and products'
     """
-    if not isinstance(setup, TrainingSetup):
-        raise ValueError(f"setup={setup!r} is not a TrainingSetup")
+    as_kind("setup", setup, TrainingSetup)
     room = planned_room(card_bytes, context_bytes)
     if not candidates or not all(isinstance(strategy, Strategy) for strategy in candidates):
         raise ValueError(f"candidates={candidates!r} holds no strategies, or something else; see memkit.strategies")

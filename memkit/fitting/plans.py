@@ -64,7 +64,7 @@ class TrainingPlan:
     @property
     def fits(self) -> bool:
         """Whether it fits by what is expected beside the tensors."""
-        return self.fit.expected_bytes >= 0
+        return self.fit.is_expected
 
     @property
     def gives_up(self) -> tuple[str, ...]:

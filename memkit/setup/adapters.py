@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from memkit.formats.dtypes import dtype_bits
 from memkit.setup.models import ModelConfig
-from memkit.units import as_kind, as_whole_number
+from memkit.units import as_kind, as_one_of, as_whole_number
 
 TARGETS = ("qkv", "query", "key", "value", "output", "gate", "up", "down")
 """The linear layers of a block that an adapter may stand beside; ``qkv`` where a model has the three in one."""
@@ -56,8 +56,7 @@ class AdapterConfig:
         object.__setattr__(self, "rank", as_whole_number("rank", self.rank, 1))
         dtype_bits(self.dtype)
         as_kind("double_quantises", self.double_quantises, bool)
-        if self.base not in BASES:
-            raise ValueError(f"base={self.base!r} is not one of {', '.join(BASES)}")
+        as_one_of("base", self.base, BASES)
         if isinstance(self.targets, str) or not self.targets or not set(self.targets) <= set(TARGETS):
             raise ValueError(f"targets={self.targets!r} are not some of {', '.join(TARGETS)}")
         object.__setattr__(self, "targets", tuple(self.targets))

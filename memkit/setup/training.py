@@ -7,7 +7,7 @@ same setup, for ``trace_memory`` and ``measure_memory``.
 from dataclasses import dataclass, field, replace
 
 from memkit.setup.adapters import AdapterConfig, linear_layers
-from memkit.setup.models import ModelConfig
+from memkit.setup.models import MAX_SIZE, ModelConfig
 from memkit.setup.recipes import ADAMW, FP32, OptimizerConfig, Precision
 from memkit.setup.strategies import NONE, RECOMPUTATIONS, Strategy
 from memkit.units import as_kind, as_one_of, as_whole_number
@@ -20,7 +20,6 @@ DEVICES = ("cuda", "cpu")
 MAX_FLASH_HEAD_DIM = 256
 """CUDA's flash kernel takes no larger head."""
 
-MAX_SIZE = 10**9
 MAX_GRAD_ACCUM_STEPS = 4096
 """Every micro-batch has instants of its own; more of them than this is a typing error."""
 
@@ -63,9 +62,7 @@ class TrainingSetup:
 
     def __post_init__(self):
         for name, kind in (("model", ModelConfig), ("precision", Precision), ("optimizer", OptimizerConfig)):
-            value = getattr(self, name)
-            if not isinstance(value, kind):
-                raise ValueError(f"{name}={value!r} is not a {kind.__name__}")
+            as_kind(name, getattr(self, name), kind)
         for name in ("micro_batch_size", "seq_len", "grad_accum_steps"):
             value = as_whole_number(name, getattr(self, name), 1)
             largest = MAX_GRAD_ACCUM_STEPS if name == "grad_accum_steps" else MAX_SIZE

@@ -15,13 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from memkit.formula.kernels import (
-    INDEX_BYTES,
-    Stages,
-    embedding_backward_buffers,
-    sort_bytes,
-    sum_buffers,
-)
+from memkit.formula.kernels import INDEX_BYTES, Stages, embedding_backward_buffers, sort_bytes, sum_buffers
 
 aten = torch.ops.aten
 
