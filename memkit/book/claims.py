@@ -9,7 +9,7 @@ without its proof failing.
 import string
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -62,23 +62,15 @@ LEDGER = Path(__file__).resolve().parents[2] / "chapters" / "claims.toml"
 _FIELDS = {"claim", "answer", "verdict", "proof", "reason", "cell", "no_cell", "printed", "figures"}
 
 
-class Figures(Mapping):
+class Figures(dict):
     """What a proof reads: the figures of an entry by name, and its verdict, which ``settle`` proves.
 
     >>> Figures({"gb": 112}, "conditional").settle(in_fp32=True, in_bf16=False)
     """
 
     def __init__(self, figures: Mapping[str, Figure], verdict: str):
-        self._figures, self.verdict = dict(figures), verdict
-
-    def __getitem__(self, name: str) -> Figure:
-        return self._figures[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._figures)
-
-    def __len__(self) -> int:
-        return len(self._figures)
+        super().__init__(figures)
+        self.verdict = verdict
 
     def settle(self, *, once: bool | None = None, **cases: bool) -> None:
         """Prove the verdict: each case says whether the printed sentence holds there.
@@ -107,7 +99,6 @@ def verdict_of(cases: Iterable[bool], once: bool | None = None) -> str:
     if once:
         return "outdated"
     return "conditional" if any(cases) else "wrong"
-
 
 
 @dataclass(frozen=True, kw_only=True)

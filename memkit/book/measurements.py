@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from time import perf_counter
 
 import torch
 
@@ -19,9 +18,8 @@ from memkit.hardware.cards import card_by_driver_name
 from memkit.hardware.driver import ask_driver
 from memkit.measuring import sharded_ranks
 from memkit.measuring.bandwidth import measure_bandwidth
-from memkit.measuring.card_formats import cast_overflows, product_errors
-from memkit.measuring.eight_bit_products import time_products
-from memkit.measuring.gpu import give_back, usable_bytes
+from memkit.measuring.card_formats import cast_overflows, product_errors, time_products
+from memkit.measuring.gpu import give_back, seconds_of, usable_bytes
 from memkit.measuring.measure import measure_memory
 from memkit.measuring.ranks import MAX_RANKS, run_on_ranks
 from memkit.program.optimizers import FROM_LIBRARIES
@@ -219,20 +217,11 @@ def record_matmul_rates(device: str) -> Measured:
         ):  # fmt: skip
             torch.set_float32_matmul_precision(precision)
             x = torch.ones(size, size, device=device, dtype=dtype)
-            seconds = min(_seconds_of(lambda x=x: x @ x, device) for _ in range(num_runs))
+            seconds = min(seconds_of(lambda x=x: x @ x, num_runs, device))
             numbers[f"{name}_tflops"] = 2 * size**3 / seconds / 1e12
     finally:
         torch.set_float32_matmul_precision(before)
     return Measured(numbers=numbers)
-
-
-def _seconds_of(run: Callable[[], object], device: str) -> float:
-    """Seconds of one call, the card's work waited for."""
-    start = perf_counter()
-    run()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return perf_counter() - start
 
 
 def record_fp8_products(device: str) -> Measured:
@@ -255,13 +244,7 @@ def record_optimizer_steps(device: str) -> Measured:
     for name in names:
         step = training_build(replace(setup, optimizer=OptimizerConfig(name=name)))()
         slug = name.lower().replace(" ", "_").replace("-", "_")
-        step()  # makes states, compiles kernels
-        seconds = []
-        for _ in range(3):
-            start = perf_counter()
-            step().item()
-            seconds.append(perf_counter() - start)
-        numbers[f"{slug}_step_seconds"] = min(seconds)
+        numbers[f"{slug}_step_seconds"] = min(seconds_of(step, 3, device))  # after one that makes states
         if device == "cuda":
             numbers[f"{slug}_peak_bytes"] = torch.cuda.max_memory_allocated()
         del step

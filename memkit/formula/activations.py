@@ -49,14 +49,6 @@ def blocks_ledger(setup: TrainingSetup) -> Ledger:
     return _ledger(setup, title, _of_blocks(write_forward(setup)))
 
 
-def outside_ledger(setup: TrainingSetup) -> Ledger:
-    """What stays outside the blocks: token ids, shared tables, final norm, head and loss.
-
-    Offloaded blocks take the tables that all of them share along.
-    """
-    return _ledger(setup, "outside the blocks", _of_outside(write_forward(setup)))
-
-
 def activation_ledger(setup: TrainingSetup) -> Ledger:
     """All that one micro-batch's forward has left when the backward starts: every block and the outside."""
     forward = write_forward(setup)

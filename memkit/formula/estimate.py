@@ -24,7 +24,7 @@ from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import MIN_OFFLOADED
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, Event, EventsWhenAsked, Instant, MemoryTimeline
-from memkit.units import as_whole_number
+from memkit.units import as_kind, as_whole_number
 
 
 class Stretch:
@@ -123,9 +123,7 @@ def estimate_memory(setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
     """
     if isinstance(setup, ModelConfig):
         raise ValueError(f"setup={setup.name!r} is a ModelConfig; wrap it: TrainingSetup(model=...)")
-    if not isinstance(setup, TrainingSetup):
-        raise ValueError(f"setup={setup!r} is not a TrainingSetup")
-    return estimate_on(ALONE, setup, steps)
+    return estimate_on(ALONE, as_kind("setup", setup, TrainingSetup), steps)
 
 
 def estimate_on(rank: Alone, setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:

@@ -18,7 +18,6 @@ own expression (``outside_bytes``) gives 0.6 % of the activations that are kept 
 
 from dataclasses import dataclass
 
-from memkit.formula.ledger import Ledger
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import RECOMPUTATIONS
@@ -27,8 +26,6 @@ from memkit.units import as_one_of
 
 VALUE_BYTES, MASK_BYTES, LOGIT_BYTES = 2, 1, 4
 PARALLELISMS = ("none", "tensor", "tensor and sequence")
-A100_FLOPS_PER_SECOND = 312 * 10**12
-"""Peak of the paper's cards in 16-bit matrix products."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,11 +203,6 @@ def printed_hardware_flops(model: PaperModel) -> int:
     return model_flops(model) + 3 * recomputed_flops(model)
 
 
-def utilization(flops: int, seconds: float, num_gpus: int) -> float:
-    """Share of the cards' peak rate: model FLOPs give the paper's MFU, hardware FLOPs its HFU."""
-    return flops / seconds / num_gpus / A100_FLOPS_PER_SECOND
-
-
 def paper_setup(model: PaperModel, recomputation: str = "none") -> TrainingSetup:
     """The same model for ``memkit.formula.activations``: GPT-2 style, 16-bit, dropout, stored attention weights.
 
@@ -226,19 +218,6 @@ def paper_setup(model: PaperModel, recomputation: str = "none") -> TrainingSetup
         model=config, precision=PURE_BF16, micro_batch_size=model.micro_batch_size, seq_len=model.seq_len,
         attention="stored", dropout=0.1, recomputation=recomputation,
     )  # fmt: skip
-
-
-def tensor_parallel_bytes(ledger: Ledger, tp_size: int, *, is_sequence_parallel: bool = False) -> int:
-    """Bytes of a block's ledger on one of ``tp_size`` devices.
-
-    What has a heads or an intermediate axis is split over the devices. The rest is split only by sequence
-    parallelism.
-    """
-    total = 0
-    for line in ledger.lines:
-        is_inside = bool(set(line.axes.split()) & {"a", "k", "ad", "kd", "(a+2k)d", "f"})
-        total += _divided(line.num_bytes, tp_size if is_inside or is_sequence_parallel else 1)
-    return total
 
 
 def _divided(num_bytes: int, size: int) -> int:

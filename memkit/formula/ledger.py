@@ -97,9 +97,6 @@ class Ledger:
         lines = tuple(line for line in self.lines if line.section == name)
         return replace(self, title=f"{self.title}: {name}", lines=lines)
 
-    def times(self, count: int) -> "Ledger":
-        """The same lines ``count`` times over, as for so many equal blocks."""
-        return replace(self, lines=tuple(replace(line, count=count * line.count) for line in self.lines))
 
     def table(self) -> str:
         """Lines as aligned text: name, operation, shape in letters, dtype, bytes, multiple of sbh."""

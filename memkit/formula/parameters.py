@@ -120,15 +120,6 @@ def count_by_kind(config: ModelConfig) -> dict[str, int]:
     return dict(counts)
 
 
-def matrix_product_parameters(config: ModelConfig) -> int:
-    """Parameters that enter a matrix product for every token: 2 FLOPs each in the forward, 4 in the backward.
-
-    The head is one of them, tied or not; embeddings, norms and biases are not.
-    """
-    blocks = sum(p.count for p in block_parameters(config) if p.is_matrix_product)
-    return config.num_layers * blocks + config.vocab_size * config.hidden_size
-
-
 def _parameter(config: ModelConfig, name: str, axes: str, kind: str) -> Parameter:
     sizes = model_axes(config)
     return Parameter(name=name, shape=tuple(sizes[axis] for axis in axes.split()), kind=kind, axes=axes)

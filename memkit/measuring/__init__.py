@@ -9,12 +9,11 @@ Reading order:
 - ``saved_tensors``: what autograd keeps, for any code of the reader's own
 - ``live_objects``: the tensors that Python can see
 - ``profiler``: one step under torch's profiler, and what its trace tells
-- ``monitor``: one line a step, and a warning in time
 - ``stages``: what readings after each stage of a step are taken for, and what they are
 - ``small_card``: a card small enough to run out of memory on purpose
+- ``monitor``: one line a step, and a warning in time
 - ``bandwidth``: how fast bytes move on this machine
-- ``card_formats``: what a device's own casts and products do
-- ``eight_bit_products``: seconds of a product in bf16 and FP8
+- ``card_formats``: what a device's own casts and products do, and the seconds of a product in bf16 and FP8
 - ``compiled``: what torch.compile keeps under a memory budget
 - ``timed_steps``: seconds of a forward and backward under a strategy
 - ``ranks``: several processes for real, and what they send
@@ -27,9 +26,8 @@ from memkit import loaded_when_used
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
     from memkit.measuring.bandwidth import Bandwidths, measure_bandwidth
-    from memkit.measuring.card_formats import cast_overflows, product_errors
+    from memkit.measuring.card_formats import cast_overflows, product_errors, time_products
     from memkit.measuring.compiled import compiled_step
-    from memkit.measuring.eight_bit_products import time_products
     from memkit.measuring.gpu import cap_gpu, give_back, usable_bytes
     from memkit.measuring.live_objects import LiveTensor, live_tensors
     from memkit.measuring.measure import measure_memory

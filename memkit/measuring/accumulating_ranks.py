@@ -14,14 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
 
 from memkit.measuring.ranks import Collectives, join_group, report
+from memkit.program.sharded import wrap_model
 from memkit.program.small_gpt import make_small_gpt, text_batches
+from memkit.setup.layouts import Layout
 
-NUM_MICRO_BATCHES = 4
 LENGTHS = (24, 64, 16, 48)
 """Tokens of each micro-batch's sequences: uneven, so that only a weighting by tokens is right."""
 
@@ -43,16 +41,15 @@ def window_of(rank: int, device: str) -> list[tuple[Tensor, Tensor]]:
 def wrapped(way: str, model: nn.Module, device: str) -> nn.Module:
     """The model as this way of accumulating wants it: replicated (DDP), sharded (FSDP2), or both (HSDP)."""
     world = dist.get_world_size()
+    layout = Layout(stage=0, dp_size=world, gradient_as_bucket_view="bucket view" in way)
+    if not way.startswith("DDP"):
+        replicas = 2 if way.startswith("HSDP") else 1
+        layout = Layout(stage=3, dp_size=world // replicas, num_replicas=replicas)
+    model = wrap_model(model, layout, device)
     if way.startswith("DDP"):
-        model = DistributedDataParallel(model, gradient_as_bucket_view="bucket view" in way)
         model.buckets = {}
         model.register_comm_hook(model.buckets, noting_buckets)
-        return model
-    shape, names = ((2, world // 2), ("replicate", "shard")) if way.startswith("HSDP") else ((world,), ("shard",))
-    mesh = init_device_mesh(device, shape, mesh_dim_names=names)
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    return model
 
 
 def noting_buckets(buckets: dict, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

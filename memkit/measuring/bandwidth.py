@@ -5,14 +5,13 @@ bytes. Pinned host memory cannot be paged out, so the card fetches it by itself;
 driver first copies every piece into a pinned buffer of its own.
 """
 
-import time
 from dataclasses import dataclass
 
 import torch
 
 from memkit.hardware.cards import Card, card_by_driver_name
 from memkit.hardware.ram import available_ram_bytes
-from memkit.measuring.gpu import cuda_seconds, usable_bytes
+from memkit.measuring.gpu import seconds_of, usable_bytes
 from memkit.units import MIB, aligned_table, as_whole_number, format_bytes, format_gb
 
 LARGEST_COPY_BYTES = 512 * MIB
@@ -102,12 +101,8 @@ def copy_size() -> int:
 def time_cpu_copy(num_bytes: int, repeats: int = REPEATS) -> Copy:
     """A copy from RAM to RAM, on as many threads as torch uses."""
     source, target = (torch.ones(num_bytes, dtype=torch.uint8) for _ in range(2))
-    seconds = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter_ns()
-        target.copy_(source)
-        seconds.append((time.perf_counter_ns() - start) / 1e9)
-    return Copy(name="RAM to RAM", num_bytes=num_bytes, seconds=min(seconds[1:]), crossings=2)
+    seconds = min(seconds_of(lambda: target.copy_(source), repeats, "cpu"))
+    return Copy(name="RAM to RAM", num_bytes=num_bytes, seconds=seconds, crossings=2)
 
 
 def time_cuda_copies(num_bytes: int, repeats: int = REPEATS, card: Card | None = None) -> list[Copy]:
@@ -124,7 +119,7 @@ def time_cuda_copies(num_bytes: int, repeats: int = REPEATS, card: Card | None =
         ("card to pageable RAM", lambda: pageable.copy_(on_card), 1, slot),
     )
     return [
-        Copy(name=name, num_bytes=num_bytes, seconds=min(cuda_seconds(copy, repeats)), crossings=crossings,
+        Copy(name=name, num_bytes=num_bytes, seconds=min(seconds_of(copy, repeats)), crossings=crossings,
              peak_bytes_per_s=peak)
         for name, copy, crossings, peak in kinds
     ]  # fmt: skip

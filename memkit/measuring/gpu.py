@@ -8,6 +8,7 @@ CUDA context beside it, and it is manners, not a wall: another program is not st
 import gc
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 
 import torch
@@ -44,11 +45,16 @@ def usable_bytes(environment: Mapping[str, str] = os.environ) -> int:
     return within_card if cap_bytes is None else max(0, min(within_card, cap_bytes - allocated))
 
 
-def cuda_seconds(run: Callable[[], object], repeats: int) -> list[float]:
-    """Seconds of each of ``repeats`` calls on the card by its own clock, after one that is not counted."""
+def seconds_of(run: Callable[[], object], repeats: int, device: str = "cuda") -> list[float]:
+    """Seconds of each of ``repeats`` calls, after one that is not counted; on a card by its own clock."""
     run()
     seconds = []
     for _ in range(repeats):
+        if device == "cpu":
+            begun = time.perf_counter_ns()
+            run()
+            seconds.append((time.perf_counter_ns() - begun) / 1e9)
+            continue
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         start.record()

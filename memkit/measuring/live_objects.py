@@ -36,7 +36,8 @@ def live_tensors(device: str = "cuda", besides: Iterable[LiveTensor] = ()) -> tu
     found: dict[int, LiveTensor] = {}
     tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
     gradients = [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
-    for tensor, kind in [*((t, _kind(t)) for t in tensors), *((g, "gradient") for g in gradients)]:
+    kinds = ["parameter" if isinstance(tensor, torch.nn.Parameter) else "tensor" for tensor in tensors]
+    for tensor, kind in [*zip(tensors, kinds, strict=True), *((gradient, "gradient") for gradient in gradients)]:
         if tensor.device.type != device:
             continue
         try:
@@ -55,5 +56,3 @@ def live_tensors(device: str = "cuda", besides: Iterable[LiveTensor] = ()) -> tu
     return tuple(sorted(found.values(), key=lambda tensor: (-tensor.num_bytes, tensor.kind, tensor.shape)))
 
 
-def _kind(tensor: Tensor) -> str:
-    return "parameter" if isinstance(tensor, torch.nn.Parameter) else "tensor"

@@ -6,21 +6,9 @@ whether the job lives is the peak of ``memory_reserved``. A floor that rises ste
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
+from memkit.measuring.small_card import CudaCard, SimulatedCard
 from memkit.units import aligned_table, as_whole_number, format_bytes
-
-
-class Card(Protocol):
-    """What the monitor reads; ``capped_card`` gives one, for a GPU and for a played card."""
-
-    capacity_bytes: int
-    allocated_bytes: int
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    num_alloc_retries: int
-
-    def reset_peak(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +24,11 @@ class StepMemory:
 class MemoryMonitor:
     """Call ``after_step()`` at the end of every step; it returns the warnings of this step, most often none.
 
-    ``reserved_share`` of the card is where a warning begins; ``patience`` is how many steps in a row the
-    floor has to rise to count as a leak (the first step does not count: optimizer states are born in it).
+    ``card`` is what ``capped_card`` gives; ``reserved_share`` of it is where a warning begins; ``patience`` is how
+    many steps in a row the floor has to rise to count as a leak (not the first: optimizer states are born in it).
     """
 
-    def __init__(self, card: Card, reserved_share: float = 0.9, patience: int = 3):
+    def __init__(self, card: CudaCard | SimulatedCard, reserved_share: float = 0.9, patience: int = 3):
         if not 0.0 < reserved_share <= 1.0:
             raise ValueError(f"reserved_share={reserved_share} is outside (0, 1]")
         self.card, self.reserved_share = card, reserved_share

@@ -22,7 +22,6 @@ from memkit.formula.activations import (
     autocast_cast_bytes,
     autocast_casts,
     block_ledger,
-    outside_ledger,
 )
 from memkit.program.transformer import training_build
 from memkit.setup.models import (
@@ -316,5 +315,5 @@ def test_the_loss_keeps_four_bytes_a_logit_where_anything_is_float32():
         (PURE_BF16, False, 2), (PURE_BF16, True, 4), (FP32, False, 4), (AUTOCAST_BF16, False, 4),
         (AUTOCAST_BF16, True, 4),
     ):  # fmt: skip
-        lines = outside_ledger(cuda(GPT2_SMALL, precision, upcasts_logits=upcasts)).section("loss").lines
+        lines = activation_ledger(cuda(GPT2_SMALL, precision, upcasts_logits=upcasts)).section("loss").lines
         assert lines[0].num_bytes == width * logits

@@ -28,13 +28,13 @@ from memkit.formula.korthikanti import (
     paper_setup,
     printed_hardware_flops,
     recomputed_flops,
-    tensor_parallel_bytes,
-    utilization,
 )
+from memkit.hardware.cards import CARDS
 from memkit.program.transformer import Transformer
 from memkit.setup.recipes import FP32
 
 BOTH = "tensor and sequence"
+A100_FLOPS_PER_SECOND = CARDS["A100 SXM 80 GB"].peak_tflops["bfloat16"] * 10**12
 each_model = pytest.mark.parametrize("model", PAPER_MODELS, ids=lambda model: model.name)
 
 
@@ -91,22 +91,16 @@ def test_outside_the_layers(model):
 # The same from our own ledger.
 
 
-def statistics(model: PaperModel, num_devices: int = 1) -> int:
+def statistics(model: PaperModel) -> int:
     """Two float32 numbers per norm and token, which the paper leaves out."""
-    return 2 * 2 * 4 * model.seq_len * model.micro_batch_size // num_devices
+    return 2 * 2 * 4 * model.seq_len * model.micro_batch_size
 
 
 @each_model
 def test_our_ledger_gives_table_2(model):
     none, selective, full = (block_ledger(paper_setup(model, kind)) for kind in ("none", "selective", "full"))
-    t = model.tp_size
     assert none.num_bytes == layer_bytes(model) + statistics(model)
-    assert tensor_parallel_bytes(none, t) == layer_bytes(model, "tensor") + statistics(model)
-    in_both = tensor_parallel_bytes(none, t, is_sequence_parallel=True)
-    assert in_both == layer_bytes(model, BOTH) + statistics(model, t)
-    assert tensor_parallel_bytes(selective, t) == layer_bytes(model, "tensor", "selective") + statistics(model)
-    in_both = tensor_parallel_bytes(selective, t, is_sequence_parallel=True)
-    assert in_both == layer_bytes(model, BOTH, "selective") + statistics(model, t)
+    assert selective.num_bytes == layer_bytes(model, recomputation="selective") + statistics(model)
     assert full.num_bytes == layer_bytes(model, recomputation="full")
 
 
@@ -275,10 +269,9 @@ def test_table_5_throughput(model, printed):
 def test_table_5_utilization(model, mfu, hfu):
     """Within what the rounding of the printed seconds allows: 0.5 % of the 22B model's 1.10 s."""
     rounding = 0.005 / model.seconds + 0.05 / mfu
-    found = 100 * utilization(model_flops(model), model.seconds, model.num_gpus)
-    assert found == pytest.approx(mfu, rel=rounding)
-    found = 100 * utilization(printed_hardware_flops(model), model.seconds, model.num_gpus)
-    assert found == pytest.approx(hfu, rel=rounding + 0.05 / hfu)
+    most = model.seconds * model.num_gpus * A100_FLOPS_PER_SECOND
+    assert 100 * model_flops(model) / most == pytest.approx(mfu, rel=rounding)
+    assert 100 * printed_hardware_flops(model) / most == pytest.approx(hfu, rel=rounding + 0.05 / hfu)
 
 
 def test_abstract_54_percent_is_29_percent_more_than_42():
@@ -289,7 +282,7 @@ def test_abstract_54_percent_is_29_percent_more_than_42():
 def test_the_counted_operations_would_lower_hfu():
     """22B: printed 43.7 % of the peak; by the operations that run, 42.4 %."""
     flops = model_flops(MODEL_22B) + recomputed_flops(MODEL_22B)
-    assert round(100 * utilization(flops, MODEL_22B.seconds, MODEL_22B.num_gpus), 1) == 42.4
+    assert round(100 * flops / (MODEL_22B.seconds * MODEL_22B.num_gpus * A100_FLOPS_PER_SECOND), 1) == 42.4
 
 
 def test_refusals():

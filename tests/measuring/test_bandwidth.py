@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from memkit.hardware.cards import CARDS, card_by_driver_name
-from memkit.measuring import bandwidth
+from memkit.measuring import bandwidth, gpu
 from memkit.measuring.bandwidth import (
     Bandwidths,
     Copy,
@@ -22,7 +22,7 @@ from memkit.units import GIB, MIB
 def clock(monkeypatch):
     """A clock on which every look is one millisecond later."""
     looks = itertools.count(0, 1_000_000)
-    monkeypatch.setattr(bandwidth.time, "perf_counter_ns", lambda: next(looks))
+    monkeypatch.setattr(gpu.time, "perf_counter_ns", lambda: next(looks))
 
 
 @pytest.fixture
