@@ -4,4 +4,4 @@ from pathlib import Path
 
 from memkit.widgets.sharding_explorer import ShardingExplorer
 
-ShardingExplorer().bars.write_files(Path(__file__).with_suffix(""))
+ShardingExplorer(model="Llama-2-13B", micro_batch_size=2).bars.write_files(Path(__file__).with_suffix(""))

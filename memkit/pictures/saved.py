@@ -59,5 +59,5 @@ def saved_figure(
             plot.text(longest, row - 0.27, note, fontsize=8, va="center", ha="right", color=GREY)
     picture.text(0.012, 1 - 0.3 / height, title, fontsize=11.5, fontweight="bold", va="center", color=INK)
     sums = "; ".join(f"{label} {sum(pieces.values()):.1f} {unit}" for label, pieces in bars.items())
-    picture.alt = f"{title}, one bar a block: {sums}."
+    picture.alt = f"{title}, one bar each: {sums}."
     return picture

@@ -77,8 +77,8 @@ class ScalingPicture(Picture):
         names = ("becomes 0", "subnormal", "held", "clipped")
         for zone, text, word, left, right in zip(self.zones, self.words, names, edges, edges[1:]):
             zone.set_bounds(left, 0, right - left, 1.16)
-            text.set_text(word if right - left > 0.7 * len(word) else "")
-            text.set_x((left + right) / 2)
+            text.set_text(word if right - left > 1.5 else "")
+            text.set_position(((left + right) / 2, 1.12 if right - left > 0.7 * len(word) else 1.06))
         self._draw_errors(kind, element, scaling)
         self.title.set_text(f"{kind}: {element}, {NAMES[scaling]}")
         self.alt = (

@@ -55,6 +55,10 @@ def _sixteen_bit_weights(model, optimizer, batches):
     return _without_autocast(model, optimizer, [(x.bfloat16(), y.float()) for x, y in batches])
 
 
+def _losses_with_graphs(model, optimizer, batches):
+    return [torch.tensor(loss, requires_grad=True) for loss in per_step(model, optimizer, batches)]
+
+
 def _losses_of_nothing(model, optimizer, batches):
     with bf16_region(), torch.no_grad():
         return [F.mse_loss(model(inputs).float(), targets).item() for inputs, targets in batches]
@@ -107,6 +111,12 @@ def _upside_down(x):
     return ((bits & -(1 << 16)) + (up.int() << 16)).view(torch.float32).bfloat16()
 
 
+def _by_floats(x):
+    bits = x.view(torch.int32)
+    up = torch.rand(x.shape) < (bits & 0xFFFF) / 65_536
+    return ((bits & -(1 << 16)) + (up.int() << 16)).view(torch.float32).bfloat16()
+
+
 def _in_place(x):
     bits = x.view(torch.int32)
     bits += torch.randint(0, 1 << 16, x.shape, dtype=torch.int32)
@@ -135,6 +145,7 @@ WRONG = {
         (_sixteen_bit_weights, "You made the weights BF16"),
         (no_zero_grad, "optimizer.zero_grad() is missing"),
         (_losses_of_nothing, "nothing learns"),
+        (_losses_with_graphs, "append loss.item()"),
         (_zeroed_before_the_step, "zero_grad there, in this order?"),
         (_in_fp16, "That is FP16"),
         (_deep_copy_loop, "nothing learns"),
@@ -166,6 +177,7 @@ WRONG = {
         (_upside_down, "Upside down"),
         (_chance_below(1 << 17), "neither of the two neighbours"),
         (_in_place, "You changed x itself"),
+        (_by_floats, "Right, but by floating point"),
         (lambda x: round_by_chance(x).float(), "to be a BF16 tensor"),
         (lambda x: round_by_chance(x)[:1], "the shape"),
     ),

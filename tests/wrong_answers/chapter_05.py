@@ -1,12 +1,5 @@
 """Wrong answers to the judged exercises of chapter 05, each with a part of what its judge has to say."""
 
-
-
-
-
-
-
-
 WRONG = {
     "5.7": (
         ((1, 64), "So do 2 sequences at a time, in half as many forwards."),

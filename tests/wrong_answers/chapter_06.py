@@ -39,6 +39,15 @@ def _without_magnitude(a, b):
     return (_cast(a * m_a) @ _cast(b * m_b).t()) / (m_a * m_b)
 
 
+def _product_of_elements(a, b):
+    return a.to(torch.float8_e4m3fn) @ b.to(torch.float8_e4m3fn).t()
+
+
+def _cast_only_a(a, b):
+    m = 448 / a.abs().max()
+    return _cast(a * m) @ b.t() / m
+
+
 WRONG = {
     "6.4": (
         (_as_printed, "times too large"),
@@ -50,6 +59,8 @@ WRONG = {
         (_without_magnitude, "without its sign"),
         (lambda a, b: a @ b.t(), "nothing was cast"),
         (lambda a, b: (a.bfloat16() @ b.bfloat16().t()).float(), "nothing was cast"),
+        (_product_of_elements, "Your code raised NotImplementedError"),
+        (_cast_only_a, "only one of the two was cast"),
         (lambda a, b: 1.0, "is to be a tensor"),
     ),
 }

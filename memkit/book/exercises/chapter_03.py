@@ -10,6 +10,7 @@ from memkit.book.exercises import (
     FunctionExercise,
     JudgedExercise,
     NumberExercise,
+    names_in,
 )
 from memkit.book.exercises.training_loops import judge_clipping, judge_loop, near, without_cache, zeroed_first
 
@@ -139,6 +140,8 @@ def _judge_by_chance(answer) -> str | None:
     down = (answer(-kept).float() == -high).float().mean().item()
     if abs(down - 0.25) > 0.02:
         return "Right for positive numbers, wrong for negative ones."
+    if floats := {"rand", "rand_like", "bernoulli", "/"}.intersection(names_in(answer)):
+        return f"Right, but by floating point ({min(floats)}): add a random integer below 2^16 to the bits."
     return None
 
 
@@ -158,6 +161,7 @@ def autocast_exercise(num_parameters: int) -> NumberExercise:
             (18 * P, "You added the casts. They stand between forward and backward; they are no state."),
             (20 * P, "That is bf16 with a master copy and a second gradient, another recipe."),
             (4 * P, "That is the weights alone."),
+            (P, "That is the number of parameters. How many bytes has each, with its gradient and its states?"),
             (16 * P / 10**9, "That is the number of GB. The answer is in bytes."),
             (16, f"Those are the bytes of one parameter. There are {P:,} of them."),
             (float(f"{16 * P / 2**30:.3g}"), "That is the number of GiB. The answer is in bytes."),
@@ -241,7 +245,7 @@ EXERCISES = (
                 lambda scale, clean, overflowed, interval: (scale / 2, 0) if overflowed else (scale * 2, 0),
                 "Your scale doubles after every clean step. It waits for the interval.",
             ),
-            (_scaled(grows_at=-1), "Your scale doubles one step late: this step counts too."),
+            (_scaled(grows_at=-1), "Your scale doubles late or never: this step counts too."),
             (_scaled(grows_at=1), "Your scale doubles one step early."),
             (_scaled(halves=1), "An overflow must halve the scale, or the next step overflows again."),
             (_scaled(resets=False), "After an overflow counting starts again at 0."),

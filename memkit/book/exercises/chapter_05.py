@@ -202,6 +202,10 @@ EXERCISES = (
                 "That is one factor a micro-batch; the question asks for one per optimizer step.",
             ),
             (
+                lambda num_batches, N: [1 / N] * num_batches,
+                "One factor a micro-batch, and each 1 / N. Asked is one per optimizer step; the last window is short.",
+            ),
+            (
                 lambda num_batches, N: [N] * (num_batches // N) + ([num_batches % N] if num_batches % N else []),
                 "Those are the lengths of the windows. The loss is multiplied by 1 ÷ length.",
             ),

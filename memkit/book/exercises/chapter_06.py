@@ -17,13 +17,25 @@ def power_of_two(amax: float, largest: float = 448.0) -> float:
     return 2.0 ** math.floor(math.log2(largest / amax))
 
 
+_IS_LARGE = np.arange(1024) % 256 == 0
+
+
+def _outliers(size: float = 100.0) -> np.ndarray:
+    x = np.random.default_rng(0).normal(size=(64, 1024))
+    x[:, _IS_LARGE] *= size
+    return x
+
+
 def share_lost(element: str, counts_all: bool = False, scaling: str = "tensor", size: float = 100.0) -> float:
     """Share of the ordinary values of exercise 6.5 that become 0."""
-    x = np.random.default_rng(0).normal(size=(64, 1024))
-    is_large = np.arange(1024) % 256 == 0
-    x[:, is_large] *= size
-    held = scale_to(x, element, scaling).dequantize()
-    return float(np.mean((held if counts_all else held[:, ~is_large]) == 0))
+    held = scale_to(_outliers(size), element, scaling).dequantize()
+    return float(np.mean((held if counts_all else held[:, ~_IS_LARGE]) == 0))
+
+
+def share_cut_off() -> float:
+    """The same where a value is cut off and not rounded."""
+    x = np.abs(_outliers())
+    return float(np.mean(x[:, ~_IS_LARGE] < x.max() / 127))
 
 
 def fp8_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -55,13 +67,14 @@ def judge_product(answer, seed: int = 0) -> str | None:
     if error(given / size, a, b) < 0.1 and not 0.9 < size < 1.1:
         return f"Right but for a factor of {size:.3g}: after the product both factors are divided out, each of them."
     if error(given, a, b) > 0.3:
-        return "The size is about right, and the values are not: b's largest value lands beyond 448 and is clipped."
+        return "The size is about right, the values are not: b's largest value, or the product, is beyond 448 and is clipped."
     small = 1e-3 * b
     tiny = answer(1e-3 * a, 1e-2 * small)
     if error(tiny, 1e-3 * a, 1e-2 * small) > 0.1:
         return "Right for these a and b. A thousand times smaller they are lost: each needs a factor from itself."
-    if error(given, a, b) < 0.01:
-        return "This is better than FP8 can be: nothing was cast to eight bits."
+    if (found := error(given, a, b)) < 0.032:
+        left = "nothing" if found < 0.01 else "only one of the two"
+        return f"This is better than FP8 can be: {left} was cast to eight bits."
     if error(answer(a - 3, b), a - 3, b) > 0.1:
         return "Right for these. A large negative value is clipped: amax is the largest magnitude, without its sign."
     if error(answer(1000 * a, small), 1000 * a, small) > 0.1:
@@ -94,13 +107,17 @@ def saved_input_exercise(tokens: int, inputs: int) -> NumberExercise:
         id="6.2",
         title="A saved input",
         right=cast_bytes((inputs, tokens), "float8_e4m3fn", "mx"),
+        tolerance=0.002,
         because=f"{tokens * inputs:,} elements and {tokens * inputs // 32:,} scales.",
         mistakes=(
             (tokens * inputs, "The scales are missing: one byte for every 32 values."),
             (2 * tokens * inputs, "That is bf16, two bytes a value."),
             (tokens * inputs // 32, "Those are the scales alone. The elements are missing."),
             (tokens * inputs * 36 // 32, "You gave each scale four bytes. E8M0 has eight bits."),
-            (tokens * inputs * 17 // 16, "You gave 16 values a scale, as NVFP4 does. MX has blocks of 32."),
+            (
+                tokens * inputs * 17 // 16,
+                "Two ways lead there: 16 values a scale, as NVFP4 has them, not 32; or two bytes a scale, not one.",
+            ),
             (tokens * inputs * 9 // 16, "That is NVFP4, with 4.5 bits a value."),
             (2 * tokens * inputs * 33 // 32, "You counted two casts. One is saved."),
         ),
@@ -122,6 +139,7 @@ def pays_exercise(inputs: int, outputs: int) -> NumberExercise:
             (4 * outputs, "The bf16 weight is there in both. Only its casts are paid for."),
             (2 * inputs * outputs, "Those are bytes: how many tokens save as much?"),
             (2 * (inputs + outputs), "The output is bf16 in both: it saves nothing."),
+            (2 * outputs + 1, "From there on it keeps less. Asked is the number at which both are even."),
         ),
     )
 
@@ -166,6 +184,10 @@ EXERCISES = (
                 "You divided the other way round: amax / largest is the scale that is stored.",
             ),
             (
+                lambda amax, largest=448.0: 2.0 ** math.floor(math.log(largest / amax)),
+                "math.log is the natural logarithm. The exponent of two is math.log2's.",
+            ),
+            (
                 lambda amax, largest=448.0: math.floor(math.log2(largest / amax)),
                 "That is the exponent. The factor is two to that power.",
             ),
@@ -190,13 +212,17 @@ EXERCISES = (
         because="The step is 2.58, so everything within 1.29 standard deviations is gone.",
         mistakes=(
             (share_lost("float8_e4m3fn"), "That is E4M3, whose steps shrink with the value."),
-            (share_lost("int8", counts_all=True), "You counted the four large columns too."),
+            (
+                share_lost("int8", counts_all=True),
+                "Two ways lead there: the four large columns counted too; or a step of amax / 128. INT8 ends at 127.",
+            ),
             (0.8, "Near. Two digits do not tell whether the four columns were counted."),
             (1 - share_lost("int8"), "That is the share that survives."),
             (100 * share_lost("int8"), "That is in percent. The answer is a share of 1."),
             (share_lost("int8", scaling="row"), "You gave each row its own factor."),
             (share_lost("int8", size=1.0), "You forgot to make the four columns larger."),
             (share_lost("int8", size=10.0), "You made the columns 10 times larger, not 100."),
+            (share_cut_off(), "You cut off where you should round, as astype(np.int8) does: np.round comes first."),
         ),
         accepted=(0.804, 0.8043),
     ),

@@ -71,6 +71,8 @@ def judge_loop(answer) -> str | None:
     wanted, _, reference = _trained(per_step)
     if not isinstance(given, list | tuple) or len(given) != len(wanted):
         return f"Return the list of losses, one for each of the {len(wanted)} batches."
+    if any(getattr(loss, "requires_grad", False) for loss in given):
+        return "Each loss that you return holds its graph: append loss.item()."
     if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
         return "You made the weights BF16. Under autocast they stay float32; only the products are 16-bit."
     if torch.float16 in seen:
