@@ -18,7 +18,7 @@ from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets.panel import Number, Panel, View, choice
 
-LENGTHS, MAX_BARS = (512, 1024, 2048, 4096, 8192, 16384), 12
+LENGTHS, MAX_BARS = (128, 512, 1024, 2048, 4096, 8192, 16384), 12
 FOOT = "sequences in a micro-batch × micro-batches in a step; above the bars: peak, and time ÷ the shortest"
 
 
@@ -111,4 +111,6 @@ def verdict(peaks, sizes, times, chosen: int, card: Card) -> tuple[str, ...]:
         f"Of those that fit, {size} × {steps} takes least time by the card's rates: all do the same arithmetic, and a "
         "micro-batch of few tokens waits for the weights."
     )
+    if len({round(times[number], 2) for number in fitting}) == 1:
+        least = f"By the card's rates those that fit take the same time; {size} × {steps} has the fewest passes."
     return f"Its peak is {format_bytes(peaks[chosen].total_bytes)}. {fits[chosen]}", least
