@@ -67,7 +67,7 @@ def judge_product(answer, seed: int = 0) -> str | None:
     if error(given / size, a, b) < 0.1 and not 0.9 < size < 1.1:
         return f"Right but for a factor of {size:.3g}: after the product both factors are divided out, each of them."
     if error(given, a, b) > 0.3:
-        return "The size is about right, the values are not: b's largest value, or the product, is beyond 448 and is clipped."
+        return "The size is about right, the values are not: b's largest, or the product, is beyond 448 and is clipped."
     small = 1e-3 * b
     tiny = answer(1e-3 * a, 1e-2 * small)
     if error(tiny, 1e-3 * a, 1e-2 * small) > 0.1:
