@@ -16,7 +16,7 @@ full = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, optimizer=fused, mic
 peaks = {name: steady_step(in_this_way(full, AdapterConfig(), *way)).peak for name, way in WAYS.items()}
 picture = choices_figure(
     peaks, "Six ways to fine-tune Llama-2-7B: LoRA and QLoRA save no activations",
-    "4 × 2,048 tokens, bfloat16, LoRA of rank 16 beside attention; dashed: RTX 4090",
+    "4 × 2,048 tokens, bfloat16; LoRA of rank 16 beside attention, in float32; dashed: RTX 4090",
     capacity_bytes=CARDS["RTX 4090"].memory_bytes,
 )  # fmt: skip
 picture.write_files(Path(__file__).with_suffix(""))

@@ -12,6 +12,7 @@ LOOK = {
     "main gradient": (OKABE_ITO[1], "xxx"),
     "master weight": (OKABE_ITO[5], "..."),
     "remainder": (OKABE_ITO[7], "\\\\\\"),
+    "momentum_buffer": (OKABE_ITO[5], "///"),
     "exp_avg": (OKABE_ITO[3], "---"),
     "exp_avg_sq": (OKABE_ITO[4], "|||"),
     "wrong": (OKABE_ITO[1], "///"),

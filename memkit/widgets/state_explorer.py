@@ -66,7 +66,7 @@ class StateExplorer(Panel):
         for name, peak in peaks.items():
             states = format_bytes(peak.optimizer_states)
             table.append((name, format_bytes(peak.total_bytes), where(peak), states))
-        words = in_words(setups[optimizer], peaks[optimizer], CARDS[card])
+        words = in_words(setups[optimizer], peaks[optimizer], CARDS[card]) + otherwise(setup, setups)
         return View(png=self.bars.png(), alt=self.bars.alt, words=words, table=tuple(table))
 
 
@@ -80,6 +80,19 @@ def with_optimizer(setup: TrainingSetup, name: str) -> TrainingSetup:
     return replace(setup, optimizer=OptimizerConfig(name=name, implementation=implementation, place=place))
 
 
+def otherwise(asked: TrainingSetup, setups: dict[str, TrainingSetup]) -> tuple[str, ...]:
+    """Which bars step otherwise than asked for, in words."""
+    why = {
+        "implementation": "no fused kernel, shown with foreach",
+        "place": "no formula for a step in the backward, shown after it",
+    }
+    return tuple(
+        f"{', '.join(names)}: {words}."
+        for what, words in why.items()
+        if (names := [n for n, one in setups.items() if getattr(one.optimizer, what) != getattr(asked.optimizer, what)])
+    )
+
+
 def in_words(setup: TrainingSetup, peak: Instant, card) -> tuple[str, ...]:
     """Which part is the largest, what the states cost a parameter, and what an optimizer on the host moves."""
     optimizer = setup.optimizer
@@ -89,7 +102,8 @@ def in_words(setup: TrainingSetup, peak: Instant, card) -> tuple[str, ...]:
     fits = f"{fit_on(card, peak.total_bytes).verdict} on the {card.name}"
     own = f"{optimizer.name}: peak {format_bytes(peak.total_bytes)} at the {where(peak)}, which {fits}"
     own = f"{own}; the largest part is {largest}, {format_bytes(parts[largest])}."
-    words = [own, f"Its states on the card: {format_bytes(states['optimizer_states'])}."]
+    paged = "; torch does not count the paged ones, there or on the host" * optimizer.name.startswith("paged")
+    words = [own, f"Its states on the card: {format_bytes(states['optimizer_states'])}{paged}."]
     moved = link_bytes(setup)
     if optimizer.is_on_host and moved:
         each = max(moved.values())

@@ -113,6 +113,8 @@ class NumberExercise(Exercise):
         for mistaken, diagnosis in self.mistakes:
             if agree(answer, mistaken, close):
                 return diagnosis
+        if self.tolerance and agree(answer, float(f"{self.right:.2g}")):
+            return "Right as far as it goes, but rounded: give one digit more."
         slip = unit_slip([answer], [self.right], self.unit, self.tolerance) or part_slip(
             [answer], [self.right], *(_columns(named) for named in (self.parts, self.extras)), close
         )

@@ -38,8 +38,8 @@ EXERCISES = (
         id="8.1",
         title="A matrix under 8-bit AdamW",
         right=len(ADAM_MOMENTS) * (VALUES + 4 * VALUES // BLOCK),
-        unit="B",
-        tolerance=0.002,
+        tolerance=0.001,
+        accepted=(91_600_000, 91_500_000, 2.03 * VALUES, 2.03 * 45.1e6),
         because="Two codes of one byte, and a float32 scale for each 256 of them: 2.03 B a parameter.",
         mistakes=(
             (VALUES, "That is one byte a parameter. Adam keeps two states."),
@@ -52,6 +52,9 @@ EXERCISES = (
             (8 * VALUES, "That is AdamW in float32: 4 bytes, twice."),
             (4 * VALUES, "That is AdamW in bfloat16: 2 bytes, twice."),
             (2 * (VALUES + VALUES // BLOCK), "A scale is a float32: 4 bytes, not one."),
+            (2 * (VALUES + 4 * VALUES // 64), "Blocks of 64 are NF4's, of weights; these are of 256."),
+            (8 * VALUES // BLOCK, "Those are the scales alone; each value has a code of one byte, twice."),
+            (4 * VALUES + 8 * VALUES // BLOCK, "A code has one byte, not two; and the weight is no state."),
         ),
     ),
     NumberExercise(
@@ -59,7 +62,8 @@ EXERCISES = (
         title="Adapters beside grouped heads",
         right=count_adapter_parameters(LLAMA_3_8B, AdapterConfig(rank=16, targets=("query", "value"))),
         unit="parameters",
-        tolerance=0.003,
+        tolerance=0.001,
+        accepted=(6_820_000, 6_810_000),
         because="32 · 16 · ((4,096 + 4,096) + (4,096 + 1,024)): the value projection has 8 heads of 128, not 32.",
         mistakes=(
             (8_388_608, "You gave the value projection 4,096 outputs. Grouped heads: 8 · 128 = 1,024."),
@@ -68,8 +72,16 @@ EXERCISES = (
                 4_194_304,
                 "That is the query's projection alone; or A alone, r · in, beside both, where B has out · r as well.",
             ),
-            (2_621_440, "You counted only one of the two projections, the value's."),
-            (13_631_488, "That is rank 32, or each matrix twice: A has r · in values, B has out · r."),
+            (2_621_440, "That is the value's projection alone; or B alone, out · r, where A has r · in as well."),
+            (
+                13_631_488,
+                "That is rank 32, or each matrix twice: A has r · in values, B has out · r. Or key and output too.",
+            ),
+            (
+                5_242_880,
+                "That is key and value; or the value projection with 1,024 inputs. Each reads the hidden state, 4,096.",
+            ),
+            (6_356_992, "You gave the value projection one head, 128 outputs. There are 8 of them."),
             (3_407_872, "That is rank 8."),
             (671_088_640, "That is W itself, query and value: in · out. An adapter has r · (in + out)."),
         ),
@@ -108,6 +120,24 @@ EXERCISES = (
                 lambda tokens, layers: sum(2 * tokens * rows for rows, _, trained in layers if trained),
                 "Values were asked for, not bytes in bfloat16.",
             ),
+            (
+                lambda tokens, layers: sum(4 * tokens * rows for rows, _, trained in layers if trained),
+                "Values were asked for, not bytes in float32.",
+            ),
+            (
+                lambda tokens, layers: sum(tokens * (rows + out) for rows, out, trained in layers if trained),
+                "Inputs and outputs: a product's gradients want its factors, not its result.",
+            ),
+            (
+                lambda tokens, layers: sum(
+                    tokens * rows for i, (rows, _, _) in enumerate(layers) if any(t for *_, t in layers[: i + 1])
+                ),
+                "That is every input from the first trained layer on. A frozen one needs its weight, not its input.",
+            ),
+            (
+                lambda tokens, layers: sum(tokens * rows for i, (rows, _, t) in enumerate(layers) if t or not i),
+                "The first layer's input is no exception: its gradient is made of the weight, not of the input.",
+            ),
         ),
     ),
     FunctionExercise(
@@ -115,6 +145,7 @@ EXERCISES = (
         title="Repair: an estimator of LoRA",
         right=lora_bytes,
         accepted=(lambda base, adapters, width: base * 2 + adapters * (width + width + 2 * width),),
+        unit="bytes",
         probes=((6_738_415_616, 16_777_216, 4), (8_030_261_248, 6_815_744, 2), (10, 1, 4)),
         tolerance=1e-9,
         because="Frozen weights cost their own bytes and nothing else; there is no master copy.",
@@ -140,6 +171,18 @@ EXERCISES = (
                 "That is one tensor of the adapters: which three stand beside their weights?",
             ),
             (
+                lambda base, adapters, width: width * base + 4 * width * adapters,
+                "The base stays bfloat16, 2 bytes, whatever width the adapters have.",
+            ),
+            (
+                lambda base, adapters, width: 2 * base + (4 * width + 4) * adapters,
+                "There is no master copy: weight, gradient and two states are all.",
+            ),
+            (
+                lambda base, adapters, width: 2 * base + (2 + 3 * width) * adapters,
+                "The adapters' weights have `width` bytes too; it is the base that has 2.",
+            ),
+            (
                 lambda base, adapters, width: 2 * base + (2 * width + 8) * adapters,
                 "The states have the adapters' width too: torch makes them in the dtype of the weights.",
             ),
@@ -149,7 +192,8 @@ EXERCISES = (
         id="8.5",
         title="Over the link",
         right=4 * LLAMA_2_7B_PARAMETERS,
-        tolerance=0.005,
+        tolerance=0.002,
+        accepted=(2.7e10, 26_950_000_000),
         because="2 B a parameter to the host as gradients, 2 B back as weights, whatever the batch is.",
         mistakes=(
             (2 * LLAMA_2_7B_PARAMETERS, "That is one direction. Gradients go there, new weights come back."),
@@ -157,7 +201,11 @@ EXERCISES = (
             (LLAMA_2_7B_PARAMETERS, "That is a count of values; each has 2 bytes, and both directions count."),
             (0, "The step is done on the host: it needs the gradients, and the card needs the new weights."),
             (12 * LLAMA_2_7B_PARAMETERS, "The states stay on the host and never cross the link."),
-            (6 * LLAMA_2_7B_PARAMETERS, "Weights need not go to the host: their copy is there already."),
+            (
+                6 * LLAMA_2_7B_PARAMETERS,
+                "Weights need not go to the host: their copy is there already. Nor is one of the two ways in float32.",
+            ),
+            (4 * 7_000_000_000, "7 billion is 4 % too many: count the model's parameters as they are."),
             (16 * LLAMA_2_7B_PARAMETERS, "That is what stands on card and host in float32, not what moves."),
         ),
     ),
@@ -169,6 +217,7 @@ EXERCISES = (
             lambda sizes, states, n: (2 + states) * sum(sizes) + 2 * (max if n == 1 else sum)(sizes),
             lambda sizes, states, n: max((2 + states) * sum(sizes) + 2 * (sum(sizes) if n > 1 else g) for g in sizes),
         ),
+        unit="bytes",
         probes=(((50, 400, 30), 2, 1), ((50, 400, 30), 4, 8), ((7, 3, 9, 5), 8, 1), ((7, 3, 9, 5), 2, 2)),
         tolerance=1e-9,
         because="In one pass a gradient is used and freed before the next, so the largest decides. A sum over several "
@@ -211,6 +260,10 @@ EXERCISES = (
                     "The highest moment is the largest tensor's, wherever it stands in the order.",
                 )
                 for end in (0, -1)
+            ),
+            (
+                model_bytes(lambda sizes, n: sum(sizes) if n > 1 else sum(sizes) / len(sizes)),
+                "That is an average gradient; the highest moment has the largest.",
             ),
             (
                 model_bytes(lambda sizes, n: sum(sizes) / n),
