@@ -42,7 +42,7 @@ class BatchPlan:
 
     def __str__(self) -> str:
         return (
-            f"{self.seq_len} tokens × {self.micro_batch_size} sequences × {self.grad_accum_steps} accumulation steps "
+            f"{self.seq_len:,} tokens × {self.micro_batch_size} sequences × {self.grad_accum_steps} accumulation steps "
             f"× {self.dp_size} ranks = {format_count(self.global_batch_tokens)} tokens"
         )
 
@@ -56,7 +56,7 @@ def plan_batch(global_batch_tokens: int, *, seq_len: int, micro_batch_size: int,
     512
     >>> plan_batch(4_000_000, seq_len=8192, micro_batch_size=1)
     Traceback (most recent call last):
-    ValueError: 4000000 tokens are 488.28 passes of 8192; nearest whole plans: 3997696 (488), 4005888 (489 steps)
+    ValueError: 4,000,000 tokens are 488.28 passes of 8,192; nearest whole plans: 3,997,696 (488), 4,005,888 (489 steps)
     """
     given = {"seq_len": seq_len, "micro_batch_size": micro_batch_size, "dp_size": dp_size}
     sizes = {name: as_whole_number(name, value, 1) for name, value in given.items()}
@@ -64,10 +64,10 @@ def plan_batch(global_batch_tokens: int, *, seq_len: int, micro_batch_size: int,
     one_pass = sizes["seq_len"] * sizes["micro_batch_size"] * sizes["dp_size"]
     if tokens % one_pass:
         below, above = nearest_plans(tokens, **sizes)
-        known = f"{below.global_batch_tokens} ({below.grad_accum_steps}), " if below else ""
+        known = f"{below.global_batch_tokens:,} ({below.grad_accum_steps}), " if below else ""
         raise ValueError(
-            f"{tokens} tokens are {tokens / one_pass:.2f} passes of {one_pass}; nearest whole plans: "
-            f"{known}{above.global_batch_tokens} ({above.grad_accum_steps} steps)"
+            f"{tokens:,} tokens are {tokens / one_pass:.2f} passes of {one_pass:,}; nearest whole plans: "
+            f"{known}{above.global_batch_tokens:,} ({above.grad_accum_steps} steps)"
         )
     if tokens // one_pass > MAX_GRAD_ACCUM_STEPS:
         raise ValueError(f"{tokens // one_pass} accumulation steps are more than {MAX_GRAD_ACCUM_STEPS}")

@@ -215,6 +215,7 @@ EXERCISES = (
                 "Your answer is what one gets with the query or the output matrix, h times h missing.",
             ),
             (lambda h, L, v, k, f: llama_parameters(h, 1, v, k, f), "You counted one block. There are L."),
+            (lambda h, L, v, k, f: llama_parameters(h, L, 0, k, f), "Both tables of v times h are missing."),
             (
                 lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + L * h * (k - h),
                 "Three attention matrices of width k. Two are: query and output are h by h.",
@@ -308,7 +309,11 @@ EXERCISES = (
             ),
             (
                 lambda b, s, h, a: 16 * s * b * h + 4 * a * b * s,
-                "You counted the values of the 16-bit tensors. Each has 2 bytes.",
+                "Two ways lead there: the MLP's two wide tensors alone; or all tensors, without their 2 bytes a value.",
+            ),
+            (
+                lambda b, s, h, a: 16 * s * b * h,
+                "The MLP's two wide tensors and nothing else: half of 32sbh is missing, and the log-sum-exp.",
             ),
             (
                 lambda b, s, h, a: 16 * s * b * h + a * b * s,
