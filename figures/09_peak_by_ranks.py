@@ -4,4 +4,6 @@ from pathlib import Path
 
 from memkit.widgets.sharding_explorer import ShardingExplorer
 
-ShardingExplorer(model="Llama-2-13B", micro_batch_size=2).bars.write_files(Path(__file__).with_suffix(""))
+bars = ShardingExplorer(model="Llama-2-13B").bars
+bars.chosen.set_visible(False)
+bars.write_files(Path(__file__).with_suffix(""))
