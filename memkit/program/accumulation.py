@@ -29,20 +29,21 @@ def windows(batches: Iterable, size: int) -> Iterator[list]:
 
 
 def train_window(
-    model: nn.Module, optimizer: torch.optim.Optimizer, window: Sequence[tuple[Tensor, Tensor]], *,
-    autocast_dtype: torch.dtype | None = None, scaler: torch.amp.GradScaler | None = None, max_norm: float = 1.0,
+    model: nn.Module, optimizer: torch.optim.Optimizer, window: Sequence[tuple[Tensor, Tensor]],
+    *, autocast_dtype: torch.dtype | None = None, scaler: torch.amp.GradScaler | None = None,
+    max_norm: float = 1.0,
 ) -> float:  # fmt: skip
-    """One optimizer step on the micro-batches of a window; returns the mean loss over all its target tokens.
+    """One optimizer step on a window of micro-batches; the mean loss over all its target tokens.
 
-    ``model(inputs, targets)`` returns the mean loss of a micro-batch over its targets other than ``IGNORED``.
+    ``model(inputs, targets)`` is a micro-batch's mean loss over its targets other than ``IGNORED``.
 
-    Shapes: inputs and targets [batch, sequence] token ids; both may differ from micro-batch to micro-batch.
+    Shapes: inputs and targets [batch, sequence] token ids, of any size in each micro-batch.
     """
     device = window[0][0].device
     scaler = scaler or torch.amp.GradScaler(enabled=False)
     counts = [(targets != IGNORED).sum() for _, targets in window]
     num_tokens, num_ranks, total = sum(counts), 1, 0.0
-    if dist.is_initialized():  # DDP averages over ranks: ranks × loss · own tokens ÷ all tokens is the right mean
+    if dist.is_initialized():  # DDP averages: ranks × loss · own ÷ all tokens is the right mean
         dist.all_reduce(num_tokens)
         num_ranks = dist.get_world_size()
     for number, ((inputs, targets), count) in enumerate(zip(window, counts, strict=True), start=1):

@@ -25,7 +25,7 @@ from memkit.setup.training import TrainingSetup
 
 
 def wrap_model(model: nn.Module, layout: Layout, device: str) -> nn.Module:
-    """The model as a rank of ``layout`` keeps it: each of ``model.blocks`` a group of its own, then the rest."""
+    """The model as a rank of ``layout`` keeps it: each of its blocks a group, then the rest."""
     if not layout.is_fully_sharded:
         model = DistributedDataParallel(model, gradient_as_bucket_view=layout.gradient_as_bucket_view)
         if dist.get_backend() == "fake":
@@ -34,13 +34,14 @@ def wrap_model(model: nn.Module, layout: Layout, device: str) -> nn.Module:
     shape, names = (layout.dp_size,), ("shard",)
     if layout.num_replicas > 1:
         shape, names = (layout.num_replicas, layout.dp_size), ("replicate", "shard")
+    offload = CPUOffloadPolicy(pin_memory=False) if layout.offloads else OffloadPolicy()
     choices = {
         "mesh": init_device_mesh(device, shape, mesh_dim_names=names),
         "mp_policy": MixedPrecisionPolicy(
             param_dtype=layout.param_dtype and getattr(torch, layout.param_dtype),
             reduce_dtype=layout.reduce_dtype and getattr(torch, layout.reduce_dtype),
         ),
-        "offload_policy": CPUOffloadPolicy(pin_memory=False) if layout.offloads else OffloadPolicy(),
+        "offload_policy": offload,
     }
     for block in model.blocks:
         fully_shard(block, reshard_after_forward=layout.stage == 3, **choices)
