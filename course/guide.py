@@ -6,6 +6,8 @@
 import json
 import re
 import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from memkit.book.exercises import Exercise, JudgedExercise, exercises_of
 GUIDE, ANSWERS = ROOT / "course" / "GUIDE.md", ROOT / "course" / "WRONG_ANSWERS.md"
 CHAPTERS = {int(path.name[:2]): path for path in sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb"))}
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+LONG = 200  # characters of a wrong answer, above which it is shown by what differs from a right one
 SYLLABI = {
     "workshop": ("0 One number", "1.2", "1.3", "1.4", "1.5", "ex 1.2", "4.2", "4.4", "ex 4.2", "7.4", "ex 7.2"),
     "halfday": (
@@ -120,21 +123,44 @@ def wrong_answers() -> str:
 
 def mistakes_in_words(exercise: Exercise) -> list[str]:
     """One line a mistake: the answer, where it can be written down, and its diagnosis."""
-    listed = list(exercise.mistakes)
+    listed, right = list(exercise.mistakes), None
     if isinstance(exercise, JudgedExercise):
-        chapter = int(exercise.id.partition(".")[0])
-        judged = import_module(f"wrong_answers.chapter_{chapter:02d}").WRONG[exercise.id]
-        listed = [(answer, f"… {part} …") for answer, part in judged]
-    return [f"{written(answer)}{words}" for answer, words in listed]
+        answers = import_module(f"wrong_answers.chapter_{int(exercise.id.partition('.')[0]):02d}")
+        listed = [(answer, f"… {part} …") for answer, part in answers.WRONG[exercise.id]]
+        right = getattr(answers, "RIGHT", None)
+    return [f"{written(answer, right)}{words}" for answer, words in listed]
 
 
-def written(answer: object) -> str:
-    """A wrong answer as it is typed; nothing for a function."""
+def written(answer: object, right: object = None) -> str:
+    """A wrong answer as it is typed, a long one by what differs from a right one; nothing for a function."""
     if callable(answer):
         return ""
     if isinstance(answer, float):
         return f"`{answer:.6g}`: "
-    return f"`{answer:,}`: " if isinstance(answer, int) else f"`{answer!r}`: "
+    if isinstance(answer, int):
+        return f"`{answer:,}`: "
+    typed = repr(answer)
+    return f"a right answer but `{changes(answer, right)}`: " if len(typed) > LONG else f"`{typed}`: "
+
+
+def changes(answer: object, right: object) -> str:
+    """What of an answer differs from a right one; a record that is not expected there by its kind.
+
+    >>> changes({"a": ("T4", 8), "b": ("T4", 2)}, {"a": ("T4", 8), "b": ("A100", 1)})
+    "b: 'T4', 2"
+    """
+    if isinstance(answer, Mapping) and isinstance(right, Mapping):
+        differ = [key for key in answer if answer[key] != right.get(key)]
+        return "; ".join(f"{key}: {changes(answer[key], right.get(key))}" for key in differ)
+    if isinstance(answer, tuple) and isinstance(right, tuple) and len(answer) == len(right):
+        return ", ".join(changes(mine, theirs) for mine, theirs in zip(answer, right, strict=True) if mine != theirs)
+    if not is_dataclass(answer):
+        return repr(answer)
+    if type(answer) is not type(right):
+        return f"{type(answer).__name__}(…)"
+    values = {field.name: getattr(answer, field.name) for field in fields(answer)}
+    differ = {name: value for name, value in values.items() if value != getattr(right, name)}
+    return ", ".join(f"{name}={getattr(value, 'name', value)!r}" for name, value in differ.items())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from matplotlib.patches import Rectangle
 from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, hatched
 
 LONGEST = 1.3
-"""A bar longer than this share of the plain job's peak is cut; its number says how long it is."""
+"""A bar longer than this share of the plain job's peak is cut, with a break in it; its number says how long it is."""
 
 LOOKS = ((OKABE_ITO[0], ""), (OKABE_ITO[2], "///"), (OKABE_ITO[3], "..."))
 
@@ -41,6 +41,9 @@ def sheet_figure(rows: Sequence[tuple[str, Mapping[str, float], Sequence[str]]],
             top = row - 0.37 + number * tall
             bar = width * min(shares[job], LONGEST) / LONGEST
             plot.add_patch(hatched(Rectangle, (left, top), bar, tall, facecolor=colour, hatch=hatch, linewidth=0))
+            if shares[job] > LONGEST:
+                for style in ({"color": INK, "linewidth": 6}, {"color": "white", "linewidth": 3.6}):
+                    plot.plot((left + bar - 2.1, left + bar - 1.3), (top, top + tall), solid_capstyle="butt", **style)
             picture_text(plot, left + bar + 0.7, top + tall / 2, f"{shares[job]:.0%}", size=8.5)
         for place, text in zip(places, words, strict=True):
             picture_text(plot, place, row, text)

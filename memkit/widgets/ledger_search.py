@@ -76,7 +76,7 @@ def entry_of(claim: object) -> str:
     places = [f'<a href="{url}">printed</a>' for url in claim.printed] or ["unsourced"]
     if claim.cell:
         chapter, _, cell = claim.cell.partition("::")
-        places.insert(0, f'shown in <a href="{chapter}">{chapter[:2]}</a>, cell <code>{cell}</code>')
+        places.insert(0, f'shown in <a href="{chapter}#cell-id={cell}">{chapter[:2]}, cell <code>{cell}</code></a>')
     return (
         f"<p><strong>{claim.id}</strong> “{escape(claim.claim)}” <strong>{claim.verdict.capitalize()}.</strong> "
         f"{escape(claim.answer)} <small>({'; '.join(places)})</small></p>"

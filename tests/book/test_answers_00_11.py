@@ -1,4 +1,4 @@
-"""Answers to the exercises of chapters 00, 01, 02, 04, 07 and 11, written down before their judges were read.
+"""Answers to the exercises of chapters 00, 01, 02, 04, 07, 10 and 11, written down before their judges were read.
 
 What was praised and is wrong, blamed and is right, or told the wrong mistake, stands here with the words it gets now.
 """
@@ -100,6 +100,8 @@ TRIED = [
     ("2.1", 0b01001011, "not yet", "read as a whole number"),
     ("2.2", 7e9 / 16, "not yet", "the scales alone"),
     ("2.3", 102.4, "not yet", "a whole step"),
+    ("2.3", 1024, "not yet", "that is no total"),
+    ("2.3", 256, "right", ""),
     ("2.4", lambda bits: bits + 0x7FFF + (bits >> 16 & 1), "not yet", "did not cut"),
     ("2.4", lambda bits: (bits + 0xFFFF) >> 16, "not yet", "round everything up"),
     ("2.5", 0.8648, "not yet", "0.8648 is a float; the answer is a function"),
@@ -136,6 +138,12 @@ TRIED = [
     ("2.8", by_noise, "right", ""),
     ("4.3", lambda L, g, block, inputs: ceil(L / g) * inputs + g * (block + inputs), "not yet", "its input already"),
     ("7.2", 0.61, "not yet", "That is the cache"),
+    ("10.4", lambda p, c, k: (c - k) - ceil((c - k) / 100) - p, "not yet", "rounds the hundredth up"),
+    ("10.4", lambda p, c, k: int((c - k) * 0.99) - p, "not yet", "rounds the hundredth up"),
+    ("10.4", lambda p, c, k: c - k - round((c - k) / 100) - p, "not yet", "rounds the hundredth up"),
+    ("10.4", lambda p, c, k: c - k - (c - k) / 100 - p, "not yet", "A byte has no parts"),
+    ("10.4", lambda p, c, k: c - k - int((c - k) / 100) - p, "right", ""),
+    ("10.4", lambda p, c, k: c - k - (c - k) // 100 - p + 1000, "not yet", ""),
     ("7.3", lambda n: n, "not yet", "the request itself"),
     ("7.3", lambda n: 2 * MIB if n <= MIB else 20 * MIB if n < 10 * MIB else (n // (2 * MIB) + 1) * 2 * MIB, "not yet",
      "You always add 2 MiB"),

@@ -9,6 +9,7 @@ import pytest
 from memkit.book.cheat_sheet import JOBS, TECHNIQUES, apply_techniques, words_of
 from memkit.formula.estimate import estimate_memory
 from memkit.pictures import sheet_figure
+from memkit.pictures.sheet import LONGEST
 from memkit.setup.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup.training import TrainingSetup
 
@@ -59,6 +60,13 @@ def test_every_technique_stands_in_the_picture(lines):
     picture = sheet_figure(rows, ("FLOPs", "price", "effort", "chapter"), "What is left")
     assert all(technique.name in picture.alt for technique in TECHNIQUES)
     assert all(job in picture.alt for job in JOBS)
+
+
+def test_a_bar_that_is_cut_has_a_break():
+    def strokes(share):
+        return sum(len(axes.lines) for axes in sheet_figure([("it", {"job": share}, ())], (), "").axes)
+
+    assert strokes(LONGEST + 0.01) > strokes(LONGEST)
 
 
 def test_accumulation_keeps_the_tokens_of_a_step():

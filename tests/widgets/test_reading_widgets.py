@@ -1,10 +1,11 @@
 """Question cards and ledger search: what they answer, and what a page without a kernel shows."""
 
+import json
 import re
 
 import pytest
 
-from memkit.book.claims import GROUPS, load_claims
+from memkit.book.claims import GROUPS, LEDGER, load_claims
 from memkit.book.questions import load_questions
 from memkit.widgets import LedgerSearch, QuestionCards
 
@@ -68,6 +69,16 @@ def test_subject_and_verdict_narrow_the_list(search):
 def test_the_page_shows_the_whole_ledger(search):
     page = search._repr_mimebundle_()["text/html"]
     assert re.findall(r"<p><strong>(C\d{3})</strong>", page) == list(load_claims())
+
+
+def test_every_link_of_an_entry_leads_to_a_cell_that_is_there(search):
+    linked = re.findall(r'<a href="([^"#]+)#cell-id=([^"]+)"', search._repr_mimebundle_()["text/html"])
+    ids = {
+        chapter: {cell["id"] for cell in json.loads(LEDGER.with_name(chapter).read_text(encoding="utf-8"))["cells"]}
+        for chapter in dict(linked)
+    }
+    assert len(linked) == sum(claim.cell is not None for claim in search.claims) > 300
+    assert [link for link in linked if link[1] not in ids[link[0]]] == []
 
 
 def test_what_is_searched_for_is_text(search):

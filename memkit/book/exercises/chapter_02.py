@@ -307,6 +307,11 @@ def sticking_exercise(term: float) -> NumberExercise:
                 "Where a whole step would equal the term. Half a step counts, and steps change at powers of two.",
             ),
             (math.log2(total), "That is the exponent. The total is 2 to that power."),
+            *(
+                ((2.0**10, "float16 has 1,024 steps between two powers of two; that is no total. There a step is 1."),)
+                if total < 2**9
+                else ()
+            ),
         ),
         accepted=(int(total), total),
     )

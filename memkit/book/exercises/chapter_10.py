@@ -159,11 +159,13 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="10.4", title="Repair: it said that it fits", right=spare_bytes,
-        probes=((20 * GIB, 25_294_995_456, GIB // 2), (25 * GIB, 25_294_995_456, GIB // 2), (0, 1000, 100)),
-        accepted=(lambda p, c, k: (c - k) - (c - k) // 100 - p,), tolerance=1e-7, unit="bytes",
+        probes=((20 * GIB, 25_294_995_456, GIB // 2), (25 * GIB, 25_294_995_456, GIB // 2), (0, 1060, 100)),
+        accepted=(lambda p, c, k: c - k - int((c - k) / 100) - p,), unit="bytes",
         because="the context goes off first, a hundredth of the rest is kept free, and then comes the step.",
         mistakes=(
             (lambda p, c, k: c - p, "That is the broken version: the context is not in it."),
+            (lambda p, c, k: (c - k) * 99 // 100 - p, "A byte short: that rounds the hundredth up, not down."),
+            (lambda p, c, k: (c - k) * 0.99 - p, "A byte has no parts: the hundredth is rounded down, room // 100."),
             (lambda p, c, k: c - k - p, "You left no room for fragments: a hundredth."),
             (lambda p, c, k: c - c // 100 - p, "You left the context out."),
             (lambda p, c, k: c - k - (c - k - p) // 100 - p, "The hundredth is of the room, not of what is left over."),
