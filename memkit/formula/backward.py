@@ -135,7 +135,7 @@ class Backward:
                 kept = self.tape.hold(gradient)
             else:
                 kept = self.tape.allocate(tensor_bytes(parameter.count, dtype))
-            kept.part = "gradients"
+            kept.part, kept.name = "gradients", parameter.name
             if self.use is not None and self.use(parameter):
                 self.tape.release(kept)
         self.tape.release(gradient)

@@ -2,9 +2,10 @@
 
 ``fully_shard`` gathers a block's weights before its forward and frees them after it (``reshard_after_forward``), then
 again before its backward, while the buffer of the block before that one is already being filled (prefetch). After the
-backward the whole gradient is copied into one buffer, reduced to this rank's share, and freed. Two things stay longer
+backward the whole gradient is copied into one buffer, reduced to this rank's share, and freed. Three things stay longer
 than one would think: the buffer of an all-gather until the next block has copied its own, that of a reduce-scatter
-until the next block's is made. The root's group stays whole from the forward's start to the backward's end.
+until the next block's is made, and the whole gradient of a group's last parameter until the share is there. The root's
+group stays whole from the forward's start to the backward's end.
 
 Source: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, torch/nn/parallel/distributed.py, torch 2.13.
 """
@@ -170,15 +171,18 @@ class FullySharded(Alone):
         self._reshard(key)
         tape.release(self.unreduced)
         self.unreduced = tape.allocate(group.unreduced_bytes)
+        last = group.parameters[-1].name if group.num_ranks > 1 else ""
+        held = [storage for storage in gradients if storage.name == last]  # by the name of a loop over all
         for storage in gradients:
             storage.part = "temporary"
-        for storage in gradients[1:]:
-            tape.release(storage)
+            if storage not in held:
+                tape.release(storage)
         reduced = share = tape.allocate(group.reduced_bytes)
         if group.reduce_dtype != group.weight_dtype:
             share = tape.allocate(group.gradient_bytes)
             self._done_with(reduced, times)
-        tape.release(gradients[0])  # a name still holds the last parameter's, which was made first
+        for storage in held:
+            tape.release(storage)
         if not (self.is_on_host or self.accumulates):
             share.part = "gradients"
         elif share is reduced:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import gpt2_ranks
 import psutil
 import pytest
 
@@ -56,6 +57,14 @@ def test_memory_is_that_of_real_ranks(num_ranks):
         assert trace.for_step(2).peak_bytes == pytest.approx(measured, rel=0.005), name
         assert estimate_sharded(SETUP, layout).for_step(2).peak_bytes == pytest.approx(measured, rel=0.005), name
     assert gone()
+
+
+@pytest.mark.serial
+def test_a_block_that_ends_in_a_bias_is_reduced_as_on_real_ranks():
+    """Of a whole gradient FSDP2 still names one the last parameter's, a GPT-2's bias, while the share is made."""
+    setup, layout = gpt2_ranks.SETUP, gpt2_ranks.LAYOUT
+    measured = run_on_ranks(gpt2_ranks.__name__, layout.dp_size)["peak_bytes"]
+    assert estimate_sharded(setup, layout).for_step(2).peak_bytes == pytest.approx(measured, rel=1e-4)
 
 
 @pytest.mark.serial
