@@ -23,10 +23,14 @@ import argparse
 import importlib
 import importlib.util
 import json
+import os
 import re
 import sys
+import sysconfig
 import time
+import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
@@ -49,11 +53,16 @@ def bytes_in(text: str) -> int:
     return int(Fraction(found[1]) * UNITS[found[2]])
 
 
-def device_in(text: str) -> int:
-    """A device's number."""
+def number_in(text: str) -> int:
+    """A whole number."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no device number such as 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number such as 2")
     return int(text)
+
+
+def is_config(text: str) -> bool:
+    """Whether this names a config.json or the folder of one."""
+    return text.endswith(".json") or Path(text).is_dir()
 
 
 def loaded_build(target: str) -> Callable:
@@ -61,13 +70,13 @@ def loaded_build(target: str) -> Callable:
 
     Raises: ValueError: there is no such file, module or function.
     """
-    if target.endswith(".json"):
+    if is_config(target):
         from memkit.program.hugging_face import hugging_face_build
 
         return hugging_face_build(target)
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
-        raise ValueError(f"{target!r} is not of the form my_module.py:build or package.module:build")
+        raise ValueError(f"{target!r} is not of the form my_module.py:build or package.module:build nor a config.json")
     if place.endswith(".py"):
         path = Path(place)
         if not path.is_file():
@@ -128,9 +137,10 @@ def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     from memkit.setup.models import PUBLISHED_MODELS
     from memkit.units import as_one_of
 
-    is_file = options.model.endswith(".json") or Path(options.model).is_dir()
-    model = model_of_config(options.model) if is_file else PUBLISHED_MODELS.get(options.model)
-    as_one_of("model", options.model, (*PUBLISHED_MODELS, *[options.model] * is_file))
+    if is_config(options.model):
+        model = model_of_config(options.model)
+    else:
+        model = PUBLISHED_MODELS[as_one_of("model", options.model, PUBLISHED_MODELS)]
     card = CARDS[as_one_of("card", options.card, CARDS)]
     num_cards = options.cards
     progress(f"trying plans for {model.name} on {num_cards} × {card.name}")
@@ -214,7 +224,7 @@ def classroom_command(options: argparse.Namespace) -> tuple[int, str, dict, tupl
 
 def parser() -> argparse.ArgumentParser:
     """The arguments."""
-    doc, _, codes = __doc__.partition("Exit codes:")
+    doc, _, codes = __doc__.replace("``", "").partition("Exit codes:")
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--json", action="store_true", help="print the result as JSON")
     shared.add_argument("--html", metavar="FILE", help="write one self-contained page with the picture")
@@ -226,27 +236,30 @@ def parser() -> argparse.ArgumentParser:
     commands = main.add_subparsers(dest="command", required=True)
     kind = {"parents": [shared], "epilog": f"Exit codes:{codes}"}
     one = commands.add_parser("report", help="a program, traced without a GPU", **kind)
-    one.add_argument("target", metavar="my_module.py:build", help="build() makes model and optimizer, returns the step")
-    one.add_argument("--steps", type=device_in, default=2, help="training steps to trace (2)")
+    one.add_argument(
+        "target", metavar="my_module.py:build",
+        help="build() makes model and optimizer and returns the step; or a Hugging Face config.json",
+    )  # fmt: skip
+    one.add_argument("--steps", type=number_in, default=2, help="training steps to trace (2)")
     fit = commands.add_parser("fit", help="every plan that fits a card, and its code", **kind)
     fit.add_argument("model", help="a name such as Llama-2-7B, or a config.json")
     fit.add_argument("--card", required=True, help="a name such as 'RTX 4090'")
-    fit.add_argument("--tokens", type=device_in, required=True, help="tokens between two optimizer steps")
-    fit.add_argument("--seq-len", type=device_in, required=True, help="tokens in a sequence")
-    fit.add_argument("--cards", type=device_in, default=1, metavar="N", help="so many equal cards (1)")
+    fit.add_argument("--tokens", type=number_in, required=True, help="tokens between two optimizer steps")
+    fit.add_argument("--seq-len", type=number_in, required=True, help="tokens in a sequence")
+    fit.add_argument("--cards", type=number_in, default=1, metavar="N", help="so many equal cards (1)")
     fit.add_argument(
         "--code", default="plain", help="plain (PyTorch), trainer (Hugging Face), deepspeed or accelerate"
     )
     two = commands.add_parser("snapshot", help="a recording of a GPU's memory", **kind)
     two.add_argument("file", help="what torch.cuda.memory._dump_snapshot wrote")
     three = commands.add_parser("compare", help="two recordings: what grew", **kind)
-    three.add_argument("first")
-    three.add_argument("second")
+    three.add_argument("first", help="a recording or trace: .pickle, .json, .json.gz")
+    three.add_argument("second", help="another one")
     class_ = commands.add_parser("classroom", help="one card for many students", **kind)
     class_.add_argument("--card", required=True, help="a name such as 'A100 SXM 80 GB'")
-    class_.add_argument("--students", type=int, required=True, help="students at once")
+    class_.add_argument("--students", type=number_in, required=True, help="students at once")
     for command in (two, three):
-        command.add_argument("--device", type=device_in, help="the card, where the file has several")
+        command.add_argument("--device", type=number_in, help="the card, where the file has several")
     return main
 
 
@@ -261,32 +274,57 @@ def write_page(path: str, title: str, text: str, timelines: Sequence) -> None:
     Path(path).write_text(html_page(title, pictures, [("Result", head), ("In detail", rest)]), encoding="utf-8")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    options = parser().parse_args(arguments)
-    try:
+def answer(options: argparse.Namespace) -> int:
+    """Run the command that was asked for, print what it found, and return the exit code."""
+    if options.html and not Path(options.html).resolve().parent.is_dir():
+        raise ValueError(f"--html {options.html!r} is in no folder that exists")
+    with redirect_stdout(sys.stderr):  # what a program prints is none of the result
         found, text, data, timelines = COMMANDS[options.command](options)
-        if options.html:
-            title = f"memkit {options.command} {getattr(options, 'target', '') or getattr(options, 'file', '')}".strip()
-            write_page(options.html, title, text, timelines)
-    except KeyboardInterrupt:
-        progress()
-        print("memkit: stopped", file=sys.stderr)
-        return STOPPED
-    except Exception as error:  # noqa: BLE001 - the program under report may raise anything
-        words = " ".join(str(error).split()) or type(error).__name__
-        name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        progress()
-        print(f"memkit: {name}{words}", file=sys.stderr)
-        return UNUSABLE
+    if options.html:
+        asked = (getattr(options, key, "") for key in ("target", "model", "file", "first", "second", "card"))
+        write_page(options.html, " ".join(filter(None, ("memkit", options.command, *asked))), text, timelines)
     progress()
-    print(json.dumps(data, indent=1) if options.json else text)
+    tell(json.dumps(data, indent=1) if options.json else text)
     if found == sys.maxsize:  # no plan fits
         return ABOVE
     if options.fail_above is not None and found > options.fail_above:
         print(f"memkit: {format_bytes(found)} is above {format_bytes(options.fail_above)}", file=sys.stderr)
         return ABOVE
     return 0
+
+
+def tell(text: str) -> None:
+    """Print on stdout: a letter that a terminal lacks as ``?``, and to a reader such as ``head`` what it takes."""
+    letters = sys.stdout.encoding or "utf-8"
+    try:
+        print(text.encode(letters, "replace").decode(letters), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def in_words(error: BaseException) -> str:
+    """What happened in one line, with the program's own line at which it did, where there is one."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    words = words if isinstance(error, ValueError) else f"{type(error).__name__}: {words}"
+    others = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]
+    places = [f"{Path(f.filename).name}:{f.lineno}" for f in frames if "site-packages" not in f.filename]
+    return words if not places or places[-1] in words else f"{words} ({places[-1]})"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        return answer(options)
+    except KeyboardInterrupt:
+        progress()
+        print("memkit: stopped", file=sys.stderr)
+        return STOPPED
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the program under report may raise anything
+        progress()
+        print(f"memkit: {in_words(error)}", file=sys.stderr)
+        return UNUSABLE
 
 
 COMMANDS = {

@@ -1,7 +1,10 @@
 """The command line as a user calls it: exit codes, JSON, a page, and its figures against the trace's own."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -44,6 +47,7 @@ def build(rows=4096, foreach=True, zeros=False):
     x = torch.randn(rows, 256, device="cuda")
 
     def step():
+        print("a step begins")
         model(x).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=not zeros)
@@ -52,6 +56,12 @@ def build(rows=4096, foreach=True, zeros=False):
 
 def broken():
     raise RuntimeError("two\\nlines")
+
+def leaves():
+    raise SystemExit(0)
+
+def refuses():
+    torch.nn.Linear("wide", 2, device="cuda")
 
 number = 3
 """
@@ -77,7 +87,8 @@ def test_a_report_agrees_with_the_trace(program, capsys, tmp_path):
     data = json.loads(out)
     trace = replay_trace(trace_memory(namespace()["build"]))
     assert (data["allocated_bytes"], data["reserved_bytes"]) == (trace.peak_allocated_bytes, trace.peak_reserved_bytes)
-    assert "tracing 2 steps" in err and all(line.startswith("memkit: ") for line in err.splitlines())
+    told = set(err.splitlines()) - {"a step begins"}  # the program's own words are none of the result
+    assert "tracing 2 steps" in err and "a step begins" in err and all(line.startswith("memkit: ") for line in told)
     assert all("my_program.py:" in line["where"] for line in data["lines"])
     assert {card["card"] for card in data["cards"]} >= {"T4", "H100 SXM"}
     for item in data["left_out"]:
@@ -155,11 +166,15 @@ def _json_of(arguments, capsys) -> str:
 
 
 @pytest.mark.parametrize("arguments, words", [
-    (["report", "nowhere.py:build"], "'nowhere.py' is no file"), (["report", "build"], "'build' is not of the form"),
+    (["report", "nowhere.py:build"], "'nowhere.py' is no file"),
+    (["report", "my_build"], "'my_build' is not of the form"),
     (["report", "no_such_module:build"], "no_such_module"),
     (["report", "PROGRAM:nothing"], "has no function 'nothing'"),
     (["report", "PROGRAM:number"], "has no function 'number'"),
-    (["report", "PROGRAM:broken"], "RuntimeError: two lines"),
+    (["report", "PROGRAM:broken"], "RuntimeError: two lines (my_program.py:36)"),
+    (["report", "PROGRAM:leaves"], "SystemExit: 0 (my_program.py:39)"),
+    (["report", "PROGRAM:refuses"], "(my_program.py:42)"),
+    (["snapshot", "PROGRAM", "--html", "nowhere/page.html"], "'nowhere/page.html' is in no folder"),
     (["snapshot", "nowhere.pickle"], "'nowhere.pickle' is no file"),
     (["snapshot", "PROGRAM"], "is not read as a snapshot"),
     (["compare", "nowhere", "PROGRAM"], "'nowhere' is no file"),
@@ -178,6 +193,18 @@ def test_wrong_usage_exits_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 2 and "usage: memkit" in capsys.readouterr().err
+
+
+def test_the_words_come_out_on_any_terminal_and_into_any_pipe():
+    """A terminal without the letters of a table, and a reader that is gone before the first line."""
+    command = [sys.executable, "-m", "memkit", "classroom", "--card", "A100 SXM 80 GB", "--students", "8"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    for stdout, encoding in ((subprocess.PIPE, "ascii"), (writer, "utf-8")):
+        environment = os.environ | {"PYTHONIOENCODING": encoding}
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env=environment, check=False)
+        assert (done.returncode, done.stderr) == (0, b""), done.stderr
+    os.close(writer)
 
 
 def test_help_names_every_exit_code(capsys):
