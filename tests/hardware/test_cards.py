@@ -31,7 +31,28 @@ PRINTED_LABELS = {
 }  # fmt: skip
 
 # Both directions together, as the vendors print them.
-PRINTED_LINKS = {"V100 32 GB": 300, "A100 SXM 80 GB": 600, "H100 SXM": 900, "B200": 1800, "RTX 3090": 112.5}
+PRINTED_LINKS = {
+    "V100 32 GB": 300, "A100 SXM 80 GB": 600, "H100 SXM": 900, "B200": 1800, "RTX 3090": 112.5, "H100 PCIe": 600,
+    "H100 NVL": 600, "H200": 900, "MI300X": 896,
+}  # fmt: skip
+
+# 10**12 operations per second with sparsity, twice the dense rate, as the data sheets print them in their other column:
+# TF32, BF16, FP8, FP4. An L40S's 733 in BF16 are left out: they are not twice the 362.05 beside them.
+PRINTED_SPARSE = {
+    "RTX 3080": (59.5, 119), "RTX 3090": (71, 142), "A10": (125, 250), "A100 SXM 80 GB": (312, 624),
+    "RTX 4090": (165.2, 330.4, 660.6), "L4": (120, 242, 485), "L40S": (366, None, 1466), "H100 PCIe": (756, 1513, 3026),
+    "H100 SXM": (989, 1979, 3958), "H100 NVL": (835, 1671, 3341), "H200": (989, 1979, 3958),
+    "RTX 5090": (209.5, 419, 838, 3352), "B200": (2250, 4500, 9000, 18000), "MI300X": (1307.4, 2614.9, 5229.8),
+}  # fmt: skip
+
+# What torch's get_device_properties printed elsewhere: total_memory and L2_cache_size in MiB, and the number of SMs.
+PROPERTIES = [
+    ("H200", 143_156, 132, 60, "ai-bot-pro/achatbot, deploy/modal/src/llm/vllm/vlm/skywork_r1v.py"),
+    ("B200", 182_642, 148, 126, "ai-bot-pro/achatbot, deploy/modal/src/llm/vllm/vlm/skywork_r1v.py"),
+    ("H100 SXM", 81_090, 132, 50, "lecture notes of Stanford's CS336 on kernels: 8 devices"),
+    ("H100 PCIe", 81_008, 114, None, "a log of torch without kernels for it"),
+    ("RTX 4090", None, 128, 72, "a log of two cards"),
+]
 
 # Totals that CUDA told other processes, in other logs than the ones the records cite.
 OTHER_LOGS = [
@@ -124,6 +145,22 @@ def test_bfloat16_is_twice_tf32_and_far_more_than_float32():
 @pytest.mark.parametrize("name, printed", PRINTED_LINKS.items())
 def test_a_link_is_half_of_what_both_directions_carry(name, printed):
     assert CARDS[name].link_bytes_per_s * 2 == printed * 10**9
+
+
+@pytest.mark.parametrize("name, printed", PRINTED_SPARSE.items())
+def test_a_rate_is_half_of_what_is_printed_with_sparsity(name, printed):
+    tensor = [rate for dtype, rate in CARDS[name].peak_tflops.items() if dtype not in ("float32", "float16")]
+    for rate, sparse in zip(tensor, printed, strict=True):
+        assert sparse is None or 2 * rate == pytest.approx(sparse, abs=1.01)
+    assert CARDS[name].peak_tflops["float16"] == CARDS[name].peak_tflops["bfloat16"]
+
+
+@pytest.mark.parametrize("name, total_mib, num_sms, l2_mib, source", PROPERTIES)
+def test_torch_prints_the_same_properties_elsewhere(name, total_mib, num_sms, l2_mib, source):
+    card = CARDS[name]
+    assert card.num_sms == num_sms
+    assert l2_mib is None or card.l2_bytes // MIB == l2_mib
+    assert total_mib is None or card.memory_bytes / MIB == pytest.approx(total_mib, rel=1e-4)
 
 
 @pytest.mark.parametrize("card", NVIDIA, ids=lambda card: card.name)
