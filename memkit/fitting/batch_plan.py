@@ -6,7 +6,7 @@ micro-batch is then bounded by memory, and the accumulation steps follow, if the
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 
 from memkit.formats.dtypes import dtype_bits
 from memkit.formula.estimate import estimate_memory
@@ -89,11 +89,15 @@ def planned_setup(setup: TrainingSetup, plan: BatchPlan) -> TrainingSetup:
     )
 
 
-@cache
+def as_high(setup: TrainingSetup) -> TrainingSetup:
+    """The setup with two micro-batches at most: a third is as high as the second."""
+    return replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))
+
+
+@lru_cache(maxsize=1024)
 def peak_of(setup: TrainingSetup) -> Instant:
-    """The highest moment of a second step. The third micro-batch and those after it are as high as the second."""
-    few = replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))
-    return estimate_memory(few).for_step(2).peak
+    """The highest moment of a second step; remembered for more setups than one job has plans or a slider places."""
+    return estimate_memory(as_high(setup)).for_step(2).peak
 
 
 def least_seconds(setup: TrainingSetup, card: Card) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 
-from memkit.fitting.batch_plan import least_seconds, peak_of
+from memkit.fitting.batch_plan import as_high, least_seconds, peak_of
 from memkit.fitting.room import Fit, fit_on
 from memkit.formats.dtypes import dtype_bits
 from memkit.formula.estimate import estimate_memory
@@ -217,11 +217,6 @@ def step_of(plan: TrainingPlan) -> MemoryTimeline:
     setup = as_high(plan.setup)
     whole = estimate_memory(setup) if plan.layout is None else estimate_sharded(setup, plan.layout)
     return whole.for_step(2)
-
-
-def as_high(setup: TrainingSetup) -> TrainingSetup:
-    """The setup with two micro-batches at most: a third is as high as the second."""
-    return replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))
 
 
 def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> float:
