@@ -14,6 +14,7 @@ import argparse
 import itertools
 import json
 import os
+import random
 import secrets
 import signal
 import statistics
@@ -192,14 +193,14 @@ class Student:
 
 
 def move_slider(student: Student, seconds: int, started: float, mishaps: Sequence[str]) -> None:
-    """Move once a second, the students spread over the second; a third of the way on, her mishaps."""
+    """Move once a second, at a moment of it drawn by lot; a third of the way on, her mishaps."""
     def clock() -> float:
         return time.monotonic() - started
 
-    offset = int(student.name.removeprefix("student")) * 0.618 % 1
+    lot = random.Random(student.name)
     student.connect()  # who waited for the others has answered no ping
     for second, value in zip(range(seconds), itertools.cycle(range(2, 64))):
-        time.sleep(max(0, offset + second - clock()))
+        time.sleep(max(0, second + lot.random() - clock()))
         if second == seconds // 3:
             for mishap in mishaps:
                 student.mishaps.append((clock(), MISHAPS[mishap](student) or clock()))

@@ -94,8 +94,9 @@ class Picture(Figure):
             self.canvas.draw()
             self.background = self.canvas.copy_from_bbox(self.bbox)
         self.canvas.restore_region(self.background)
+        renderer = self.canvas.get_renderer()
         for artist in self.moving:
-            self.draw_artist(artist)
+            artist.draw(renderer)
         rgba = self.canvas.buffer_rgba()
         image = Image.frombuffer("RGBA", rgba.shape[1::-1], rgba, "raw", "RGBA", 0, 1).convert("RGB")
         if self.palette:

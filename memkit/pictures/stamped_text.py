@@ -37,7 +37,6 @@ def _glyph(char: str, size: float, weight: str, dpi: float) -> tuple[np.ndarray,
     return opacity.copy(), spread - bars
 
 
-@lru_cache(maxsize=256)
 def _stamp(line: str, size: float, weight: str, dpi: float) -> tuple[np.ndarray, float]:
     """A line's opacity, and its width without the edges; every character at its nearest pixel."""
     glyphs = [_glyph(char, size, weight, dpi) for char in line]
@@ -49,6 +48,24 @@ def _stamp(line: str, size: float, weight: str, dpi: float) -> tuple[np.ndarray,
         np.maximum(place, glyph[:, : place.shape[1]], out=place)
         at += advance
     return opacity[:, : int(width) + 2 * EDGE + 2], width
+
+
+@lru_cache(maxsize=256)
+def _painted(
+    line: str, size: float, weight: str, dpi: float, colour, has_box: bool
+) -> tuple[np.ndarray, float]:
+    """A line's pixels from the bottom: ink where its stamp is opaque, and the box around it; and its width."""
+    opacity, width = _stamp(line, size, weight, dpi)
+    pixels = np.empty((*opacity.shape, 4), np.uint8)
+    ink = np.multiply(to_rgb(colour), 255)
+    if has_box:
+        share = opacity[..., None] / 255
+        pixels[..., :3] = share * ink + (1 - share) * 255
+        pixels[..., 3] = np.maximum(opacity, BOX_OPACITY)
+    else:
+        pixels[..., :3] = ink
+        pixels[..., 3] = opacity
+    return pixels[::-1].copy(), width
 
 
 class StampedText(Text):
@@ -79,21 +96,8 @@ class StampedText(Text):
         top += share_above * (height + step * (len(lines) - 1))
         gc = renderer.new_gc()
         for number, line in enumerate(lines):
-            opacity, width = _stamp(line, *style)
+            pixels, width = _painted(line, *style, self.get_color(), self.has_box)
             shift = {"left": 0, "center": width / 2, "right": width}[self.get_horizontalalignment()]
             bottom = round(top - step * number - height)
-            renderer.draw_image(gc, round(x - shift) - EDGE, bottom - EDGE, self._paint(opacity)[::-1])
+            renderer.draw_image(gc, round(x - shift) - EDGE, bottom - EDGE, pixels)
         gc.restore()
-
-    def _paint(self, opacity: np.ndarray) -> np.ndarray:
-        """The pixels of a stamp: ink where it is opaque, and the box around it."""
-        pixels = np.empty((*opacity.shape, 4), np.uint8)
-        ink = np.multiply(to_rgb(self.get_color()), 255)
-        if self.has_box:
-            share = opacity[..., None] / 255
-            pixels[..., :3] = share * ink + (1 - share) * 255
-            pixels[..., 3] = np.maximum(opacity, BOX_OPACITY)
-        else:
-            pixels[..., :3] = ink
-            pixels[..., 3] = opacity
-        return pixels

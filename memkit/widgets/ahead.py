@@ -19,7 +19,7 @@ SWITCH = "MEMKIT_AHEAD"
 """Where it is 0 nothing is drawn ahead: each step drawn costs a kernel as much as a move, and a hub's share cores."""
 
 
-PAUSE_SECONDS, LONG_PAUSE_SECONDS = 0.06, 1.0
+PAUSE_SECONDS, LONG_PAUSE_SECONDS = 0.06, 2.0
 """A slider that has not moved for so long rests: a page sends the next move within 20 ms of an answer. On cores that a
 class shares it rests later: the advice costs a kernel more than the move before it."""
 
