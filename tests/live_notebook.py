@@ -84,7 +84,20 @@ def open_and_run(
     page.wait_for_selector(f"{wait_for}, {ERROR}", timeout=seconds * 1000, state="attached")
     if page.locator(ERROR).count():
         raise RuntimeError(f"a cell failed: {page.locator(ERROR).first.inner_text()[-500:]}")
-    page.wait_for_timeout(1500)
+    wait_until_idle(page, lab, name, seconds)
+
+
+def wait_until_idle(page: Page, lab: dict, name: str, seconds: int = 180) -> None:
+    """Wait until the notebook's kernel has had nothing to do for a second and a half: its last cell has run.
+
+    Raises: RuntimeError: it is still busy after ``seconds``.
+    """
+    deadline, idle = time.monotonic() + seconds, 0
+    while idle < 15:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the kernel of {name} was still busy after {seconds} s")
+        page.wait_for_timeout(100)
+        idle = idle + 1 if _has_idle_kernel(lab, name) else 0
 
 
 def words(panel: Locator) -> str:

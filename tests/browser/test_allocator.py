@@ -82,9 +82,8 @@ def test_a_click_in_one_panel_leaves_the_other_alone(page, lab):
 
 def test_play_walks_through_the_story(page, lab):
     allocator, _ = open_panels(page, lab)
-    allocator.locator("button").first.click()
-    page.wait_for_timeout(2500)
-    assert "Event 0 of" not in words(allocator)
+    assert "Event 0 of" in words(allocator)
+    changed_by(page, allocator, allocator.locator("button").first.click)
 
 
 def test_nothing_is_asked_of_other_machines_and_nothing_breaks(page, lab):

@@ -83,13 +83,17 @@ def test_every_control_obeys_the_keyboard_and_has_a_name(page, lab, artefacts, f
 
 
 def test_a_mistyped_number_is_explained_and_the_panel_lives(page, lab):
+    from playwright.sync_api import expect
+
     explorer, _ = open_panels(page, lab, "lab")
     box = explorer.get_by_role("spinbutton", name="Micro-batch")
+    before = box.input_value()
     box.fill("-4")
     box.press("Enter")
     alert = explorer.get_by_role("alert")
     alert.wait_for()
     assert "micro_batch_size=-4 is below 1" in alert.inner_text()
+    expect(box).to_have_value(before)
     box.fill("3")
     box.press("Enter")
     alert.wait_for(state="detached")
