@@ -56,7 +56,7 @@ def plan_batch(global_batch_tokens: int, *, seq_len: int, micro_batch_size: int,
     512
     >>> plan_batch(4_000_000, seq_len=8192, micro_batch_size=1)
     Traceback (most recent call last):
-    ValueError: 4,000,000 tokens are 488.28 passes of 8,192; nearest whole plans: 3,997,696 (488), 4,005,888 (489 steps)
+    ValueError: 4,000,000 tokens are 488.28 passes of 8,192; whole plans: 3,997,696 (488), 4,005,888 (489 steps)
     """
     given = {"seq_len": seq_len, "micro_batch_size": micro_batch_size, "dp_size": dp_size}
     sizes = {name: as_whole_number(name, value, 1) for name, value in given.items()}
@@ -66,7 +66,7 @@ def plan_batch(global_batch_tokens: int, *, seq_len: int, micro_batch_size: int,
         below, above = nearest_plans(tokens, **sizes)
         known = f"{below.global_batch_tokens:,} ({below.grad_accum_steps}), " if below else ""
         raise ValueError(
-            f"{tokens:,} tokens are {tokens / one_pass:.2f} passes of {one_pass:,}; nearest whole plans: "
+            f"{tokens:,} tokens are {tokens / one_pass:.2f} passes of {one_pass:,}; whole plans: "
             f"{known}{above.global_batch_tokens:,} ({above.grad_accum_steps} steps)"
         )
     if tokens // one_pass > MAX_GRAD_ACCUM_STEPS:

@@ -37,8 +37,8 @@ class ExecutionTrace:
 
     def __str__(self) -> str:
         counts = f"{self.num_operations} operations, {self.num_launches} launches, {self.num_kernels} kernels"
-        busy = "".join(f", stream {stream} busy {time:g} µs" for stream, time in self.busy_us.items())
-        return f"{counts}{busy}, overlap {self.overlap_us:g} µs, idle {self.idle_us:g} µs"
+        busy = "".join(f"stream {stream} busy {time:g} µs, " for stream, time in self.busy_us.items())
+        return f"{counts}\n{busy}overlap {self.overlap_us:g} µs, idle {self.idle_us:g} µs"
 
     @property
     def busy_us(self) -> dict[int, float]:

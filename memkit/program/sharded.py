@@ -27,7 +27,9 @@ from memkit.setup.training import TrainingSetup
 def wrap_model(model: nn.Module, layout: Layout, device: str) -> nn.Module:
     """The model as a rank of ``layout`` keeps it: each of its blocks a group, then the rest."""
     if not layout.is_fully_sharded:
-        model = DistributedDataParallel(model, gradient_as_bucket_view=layout.gradient_as_bucket_view)
+        model = DistributedDataParallel(
+            model, gradient_as_bucket_view=layout.gradient_as_bucket_view
+        )
         if dist.get_backend() == "fake":
             model.register_comm_hook(None, sent_at_once)
         return model

@@ -33,8 +33,8 @@ FAMILIES = {
 
 BEYOND = {
     "kv_lora_rank": "keys and values are made from a latent vector (MLA)",
-    "num_local_experts": "its MLPs are experts (MoE)", "n_routed_experts": "its MLPs are experts (MoE)",
-    "num_experts": "its MLPs are experts (MoE)", "is_encoder_decoder": "it has an encoder", "d_kv": "it has an encoder",
+    "num_local_experts": "it has experts (MoE)", "n_routed_experts": "it has experts (MoE)",
+    "num_experts": "it has experts (MoE)", "is_encoder_decoder": "it has an encoder", "d_kv": "it has an encoder",
     "image_size": "it reads images",
 }  # fmt: skip
 """Keys that tell a model of another kind, and what they tell."""

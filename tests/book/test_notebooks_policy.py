@@ -23,6 +23,7 @@ NOTEBOOKS = sorted(CHAPTERS.glob("*.ipynb"))
 KERNELSPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)"}
 TAGS = {"setup", "nbval-ignore-output", "raises-exception"}
 MAX_BYTES = 2 * 1024 * 1024
+MOST_COLUMNS = 100
 MOST_SETUP_LINES = 18
 MOST_WORDS = 3000  # between blanks, with code, tables and fold-outs
 RULES: list[Callable] = []
@@ -253,6 +254,18 @@ def no_stderr_and_no_unasked_error(notebook):
                 "tags", []
             ):
                 yield f"{cell['id']} ends with {output['ename']}"
+
+
+@rule
+def outputs_that_fit_the_page(notebook):
+    for cell in cells_of(notebook, "code"):
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if data.keys() & {"image/png", "text/html"}:
+                continue  # its text is a summary, which no page shows
+            lines = "".join(output.get("text") or data.get("text/plain", "")).splitlines()
+            if (widest := max(map(len, lines), default=0)) > MOST_COLUMNS:
+                yield f"{cell['id']} prints a line of {widest} columns; {MOST_COLUMNS} at most"
 
 
 @rule
@@ -529,6 +542,8 @@ BAD = [
         no_stderr_and_no_unasked_error,
         with_output({"output_type": "error", "ename": "ValueError", "evalue": "", "traceback": []}),
     ),
+    (outputs_that_fit_the_page, with_output(printed("short\n" + "x" * (MOST_COLUMNS + 1)))),
+    (outputs_that_fit_the_page, with_output(SHOWN | {"data": {"text/plain": "x" * (MOST_COLUMNS + 1)}})),
     (nothing_of_the_authors_machine, with_output(printed("saved in /home/ann/book"))),
     (nothing_of_the_authors_machine, with_output(SHOWN | {"data": {"text/plain": "<Line2D at 0x7f80aa10>"}})),
     (no_time_in_an_unchecked_output, with_output(printed("took 12.3 ms"), tags=["nbval-ignore-output"])),
