@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from memkit.low_precision.trials import OUTLIER_FACTORS, SPIKE_STEP, drawn, outlier_errors, spike_steps
+from memkit.pictures.scaling import ScalingPicture
 from memkit.widgets.panel import Number
 from memkit.widgets.scaling_labs import OutlierLab, ScalingLab, SpikeFilm
 
@@ -90,6 +91,18 @@ def test_the_lab_says_the_error_that_ml_dtypes_makes(old, kind):
     error = np.sqrt(np.mean((held - x) ** 2) / np.mean(np.float64(x) ** 2))
     assert f"relative error {error:.2%}" in panel.summary
     assert f"{np.mean((held == 0) & (x != 0)):.2%} of the values become 0" in panel.summary
+
+
+@pytest.mark.parametrize("element", ["float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"])
+def test_the_band_of_subnormals_has_its_name(element):
+    subnormal = ScalingPicture().redraw("gradients", element, "none").words[1]
+    info = ml_dtypes.finfo(element)
+    middle = (math.log2(info.smallest_subnormal) - 1 + math.log2(info.smallest_normal)) / 2
+    assert (subnormal.get_text(), subnormal.get_position()[0]) == ("subnormal", pytest.approx(middle))
+
+
+def test_int8_has_no_subnormals():
+    assert ScalingPicture().redraw("normal", "int8", "tensor").words[1].get_text() == ""
 
 
 def test_a_scaling_that_an_element_does_not_have_is_refused(old):
