@@ -34,13 +34,13 @@ class Player:
         self.causes: list[int] = []
         self.failure: Failure | None = None
 
-    def play(self, event: Event, stream: int = 0) -> None:
+    def play(self, event: Event) -> None:
         """One birth or free. A free of a block that is not there changes nothing."""
         if event.num_bytes <= 0:
             self.let_go(event)
         else:
             try:
-                self.hold(event, stream)
+                self.hold(event)
                 self._take_workspace(event)
             except OutOfMemory as error:
                 self.fail(error.requested_bytes, event.where or event.op, str(error))

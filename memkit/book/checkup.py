@@ -131,7 +131,8 @@ def torch_backend() -> str | None:
     return None
 
 
-def _numbers(version: str) -> tuple[int, int]:
+def version_numbers(version: str) -> tuple[int, int]:
+    """The first two numbers of a version."""
     major, minor = (re.findall(r"\d+", version) + ["0", "0"])[:2]
     return int(major), int(minor)
 
@@ -150,7 +151,7 @@ def _torch_finding(gpu: Gpu | None) -> tuple[Finding, bool]:
         return Finding(name="torch", found="not installed", verdict="missing", advice=advice), False
     found = f"{version.split('+')[0]}, {backend or 'CPU build'}"
     span = f"{OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} to {NEWEST_TORCH[0]}.{NEWEST_TORCH[1]}"
-    if not OLDEST_TORCH <= _numbers(version) <= NEWEST_TORCH:
+    if not OLDEST_TORCH <= version_numbers(version) <= NEWEST_TORCH:
         verdict, advice = "untested", f"This book's byte counts hold for torch {span}; install one of them."
     elif gpu is not None and backend is None:
         verdict, advice = "CPU only", "The card lies idle: this torch was built without CUDA; reinstall it."
@@ -166,7 +167,7 @@ def _package_finding(name: str, without: str) -> Finding:
     if version is None:
         advice = f"Without {name}: {without}. pip install {name}"
         return Finding(name=name, found="not installed", verdict="missing", advice=advice)
-    if name == "ipywidgets" and _numbers(version) < OLDEST_IPYWIDGETS:
+    if name == "ipywidgets" and version_numbers(version) < OLDEST_IPYWIDGETS:
         advice = f"ipywidgets {version} lacks what the explorers use: pip install 'ipywidgets>=8.1'"
         return Finding(name=name, found=version, verdict="old", advice=advice)
     return Finding(name=name, found=version)

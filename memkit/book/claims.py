@@ -272,13 +272,13 @@ def printed_and_so(chapter: str, *claim_ids: str) -> str:
     return "\n".join(lines)
 
 
-def verdicts_by_subject(path: Path = LEDGER) -> dict[str, dict[str, int]]:
+def verdicts_by_subject() -> dict[str, dict[str, int]]:
     """Subject → verdict → how many of its claims have it, the verdicts that occur, wrong ones first.
 
     >>> verdicts_by_subject()["number formats"]["wrong"]
     2
     """
-    claims = load_claims(path).values()
+    claims = load_claims().values()
     order = ("wrong", "outdated", "conditional", "opinion", "true")
     found = {}
     for letter, (subject, _, _) in GROUPS.items():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from memkit.book.checkup import OLDEST_TORCH
+from memkit.book.checkup import OLDEST_TORCH, version_numbers
 from memkit.book.measurements import MEASUREMENTS
 from memkit.book.recordings import FOLDER, Recording, save_recording
 from memkit.hardware.driver import ask_driver
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
+    if version_numbers(torch.__version__) < OLDEST_TORCH:
         print(
             f"{COMMAND} needs torch {'.'.join(map(str, OLDEST_TORCH))} or later, not {torch.__version__}.",
             file=sys.stderr,

@@ -164,14 +164,14 @@ def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: 
     )
 
 
-def load_runs(name: str, folder: Path = FOLDER) -> tuple[dict, dict]:
+def load_runs(name: str) -> tuple[dict, dict]:
     """What a script stored under ``name``: where the runs come from, and the runs by name and seed.
 
     Raises: ValueError: no such file.
     """
-    path = folder / f"{name}.json"
+    path = FOLDER / f"{name}.json"
     if not path.exists():
-        raise ValueError(f"name={name!r}: there is no {path.name} in {folder.name}")
+        raise ValueError(f"name={name!r}: there is no {path.name} in {FOLDER.name}")
     stored = json.loads(path.read_text(encoding="utf-8"))
     return stored["about"], stored["runs"]
 

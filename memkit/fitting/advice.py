@@ -325,11 +325,11 @@ def verdict(setup: TrainingSetup, card: str = NO_CARD) -> str:
     return f"{wins} {fit_on(CARDS[card], peak.total_bytes)}"
 
 
-def advice_in_words(setup: TrainingSetup, num_changes: int = 3) -> tuple[str, str]:
+def advice_in_words(setup: TrainingSetup) -> tuple[str, str]:
     """What would lower the peak most, and what one sequence more would add to it."""
     helps = [
         f"{effect.name} → {format_bytes(effect.after_bytes)} (−{effect.saved_bytes / effect.before_bytes:.0%})"
-        for effect in best_of_each_kind(effects_on_setup(setup), num_changes)
+        for effect in best_of_each_kind(effects_on_setup(setup), 3)
     ]
     larger = replace(setup, micro_batch_size=setup.micro_batch_size + 1)
     added = steady_step(larger).peak_bytes - steady_step(setup).peak_bytes

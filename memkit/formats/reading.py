@@ -72,7 +72,6 @@ class CodeReading:
         """``value`` with the digits that tell it from its neighbours in this format, at least six."""
         return number_text(value, max(6, getattr(self.fmt, "round_trip_digits", 6)))
 
-
     @property
     def equals(self) -> str:
         """The value with its sign of equality: all its decimals, or, beyond ``MOST_DIGITS``, about as much.

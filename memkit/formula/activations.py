@@ -98,12 +98,12 @@ def autocast_cast_bytes(setup: TrainingSetup) -> int:
     return autocast_casts(setup).held_bytes
 
 
-def line_of(setup: TrainingSetup, storage: Storage, count: int = 1) -> Kept:
+def line_of(setup: TrainingSetup, storage: Storage) -> Kept:
     """A storage of the tape as a line of a ledger."""
     sizes = axis_sizes(setup)
     return Kept(
         name=storage.name, op=storage.kept_by, axes=storage.axes, dtype=storage.dtype, section=storage.section,
-        shape=tuple(sizes[axis] for axis in storage.axes.split()), count=count,
+        shape=tuple(sizes[axis] for axis in storage.axes.split()),
     )  # fmt: skip
 
 

@@ -47,11 +47,6 @@ class PaperModel:
     vocab_size: int = 51200
 
     @property
-    def num_gpus(self) -> int:
-        """Cards of one copy of the model: tensor-parallel times pipeline-parallel size."""
-        return self.tp_size * self.pp_size
-
-    @property
     def sbh(self) -> int:
         """Values in one hidden state of one micro-batch."""
         return self.seq_len * self.micro_batch_size * self.hidden_size

@@ -97,7 +97,6 @@ class Ledger:
         lines = tuple(line for line in self.lines if line.section == name)
         return replace(self, title=f"{self.title}: {name}", lines=lines)
 
-
     def table(self) -> str:
         """Lines as aligned text: name, operation, shape in letters, dtype, bytes, multiple of sbh."""
         rows = [["kept tensor", "kept by", "shape", "dtype", "bytes", "sbh"]]

@@ -112,7 +112,7 @@ def weight_tensors(
     """
     if not is_in_4_bits(parameter, adapter):
         dtype = adapter.dtype if parameter.kind == "adapter" else precision.weight_dtype
-        return (_like(parameter, "weight", dtype, "weights"),)
+        return (_state(parameter, "weight", dtype, part="weights"),)
     num_scales = -(-parameter.count // NF4_BLOCK)
     scales = {"NF4 scales": ((num_scales,), "float32")}
     if adapter.double_quantises:
@@ -131,9 +131,9 @@ def weight_tensors(
 
 def gradient_tensors(parameter: Parameter, precision: Precision) -> tuple[StateTensor, ...]:
     """The gradient, and the second one that a recipe with main gradients accumulates in; an adapter has one."""
-    tensors = [_like(parameter, "gradient", precision.gradient_dtype, "gradients")]
+    tensors = [_state(parameter, "gradient", precision.gradient_dtype, part="gradients")]
     if precision.main_gradient_dtype:
-        tensors.append(_like(parameter, "main gradient", precision.main_gradient_dtype, "gradients"))
+        tensors.append(_state(parameter, "main gradient", precision.main_gradient_dtype, part="gradients"))
     return tuple(tensors)
 
 
@@ -149,12 +149,12 @@ def optimizer_tensors(
     is_offloaded = optimizer.is_on_host and parameter.count >= MIN_OFFLOADED
     tensors = []
     if precision.master_dtype:
-        tensors.append(_like(parameter, "master weight", precision.master_dtype, "optimizer_states"))
+        tensors.append(_state(parameter, "master weight", precision.master_dtype))
     if precision.remainder_dtype:
-        tensors.append(_like(parameter, "remainder", precision.remainder_dtype, "optimizer_states"))
+        tensors.append(_state(parameter, "remainder", precision.remainder_dtype))
     if optimizer.name in ("Adam", "AdamW", "AdamW amsgrad", "Adafactor") or optimizer.name.startswith("torchao"):
         is_on_host = optimizer.implementation != "fused" or optimizer.name.startswith("torchao")
-        tensors.append(_state(parameter, "step", (), "float32", is_on_host=is_on_host))
+        tensors.append(_state(parameter, "step", "float32", (), is_on_host=is_on_host))
     if optimizer.name == "Adafactor":
         tensors += _factored_variance(parameter, precision.moment_dtype)
     else:
@@ -176,15 +176,15 @@ def _moment(
     is_paged = optimizer.name.startswith("paged") and parameter.count >= MIN_PAGED_VALUES
     if how is None or not how.takes(parameter, block_size):
         dtype = "float32" if optimizer.name in WIDE else precision.moment_dtype
-        return [_state(parameter, role, parameter.shape, dtype, is_on_host=is_paged)]
+        return [_state(parameter, role, dtype, is_on_host=is_paged)]
     shape = parameter.shape if how.bits == 8 else (parameter.count * how.bits // 8,)
     scales = (-(-parameter.count // block_size),)
     tensors = [
-        _state(parameter, role, shape, how.dtype, is_on_host=is_paged),
-        _state(parameter, f"{role} {how.scale}", scales, "float32"),
+        _state(parameter, role, how.dtype, shape, is_on_host=is_paged),
+        _state(parameter, f"{role} {how.scale}", "float32", scales),
     ]
     if how.map_values and not how.shares_map:
-        tensors.append(_state(parameter, f"{role} map", (how.map_values,), "float32"))
+        tensors.append(_state(parameter, f"{role} map", "float32", (how.map_values,)))
     return tensors
 
 
@@ -204,11 +204,11 @@ def shared_tensors(parameters: Iterable[Parameter], optimizer: OptimizerConfig) 
 def _factored_variance(parameter: Parameter, dtype: str) -> list[StateTensor]:
     """Adafactor (Shazeer & Stern 2018): means of the squared gradient by row and by column, not all of it."""
     if len(parameter.shape) < 2:
-        return [_state(parameter, "variance", parameter.shape, dtype)]
+        return [_state(parameter, "variance", dtype)]
     *outer, num_rows, num_columns = parameter.shape
     return [
-        _state(parameter, "row_var", (*outer, num_rows, 1), dtype),
-        _state(parameter, "col_var", (*outer, 1, num_columns), dtype),
+        _state(parameter, "row_var", dtype, (*outer, num_rows, 1)),
+        _state(parameter, "col_var", dtype, (*outer, 1, num_columns)),
     ]
 
 
@@ -284,18 +284,10 @@ def bytes_per_parameter(
     return {t.role: t.num_bytes / parameter.count for t in tensors if t.role != "step"}
 
 
-def _like(parameter: Parameter, role: str, dtype: str, part: str) -> StateTensor:
-    return StateTensor(parameter=parameter.name, role=role, shape=parameter.shape, dtype=dtype, part=part)
-
-
 def _state(
-    parameter: Parameter, role: str, shape: tuple[int, ...], dtype: str, is_on_host: bool = False
+    parameter: Parameter, role: str, dtype: str, shape: tuple[int, ...] | None = None, part: str = "optimizer_states",
+    is_on_host: bool = False,
 ) -> StateTensor:  # fmt: skip
-    return StateTensor(
-        parameter=parameter.name,
-        role=role,
-        shape=shape,
-        dtype=dtype,
-        part="optimizer_states",
-        is_on_host=is_on_host,
-    )
+    """A tensor of one parameter, and of its shape if no other is given."""
+    shape = parameter.shape if shape is None else shape
+    return StateTensor(parameter=parameter.name, role=role, shape=shape, dtype=dtype, part=part, is_on_host=is_on_host)

@@ -180,11 +180,11 @@ class Tape:
             self.note(value.storage, kept_by, section)
         return value
 
-    def rename(self, value: Value, name: str, axes: str = "") -> Value:
+    def rename(self, value: Value, name: str) -> Value:
         """Call a storage by another name, unless a ledger has it already."""
         storage = value.storage
         if storage is not None and not storage.kept_by:
-            storage.name, storage.axes = name, axes or storage.axes
+            storage.name = name
         return value
 
     def note(self, storage: Storage, kept_by: str, section: str = "") -> None:

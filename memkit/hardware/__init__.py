@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
     from memkit.hardware.cards import CARDS, Card, card_by_driver_name, matrix_dtypes
     from memkit.hardware.driver import ask_driver, gpu_cap_bytes, visible_gpus
-    from memkit.hardware.hierarchy import MemoryLevel, hierarchy_table, memory_hierarchy
+    from memkit.hardware.hierarchy import MemoryLevel, memory_hierarchy
     from memkit.hardware.ram import available_ram_bytes
 
 __getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

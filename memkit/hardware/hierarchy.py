@@ -8,7 +8,6 @@ a reader can check it with a pocket calculator; only latencies are quoted, as so
 from dataclasses import dataclass
 
 from memkit.hardware.cards import PCIE_GIGATRANSFERS, PCIE_LANES, Card
-from memkit.units import aligned_table, format_bytes
 
 FMA_OPERANDS = 3
 """A multiply-add reads three float32 registers: a * b + c."""
@@ -96,18 +95,3 @@ def memory_hierarchy(card: Card) -> tuple[MemoryLevel, ...]:
         arithmetic=f"{PCIE_LANES} lanes × {PCIE_GIGATRANSFERS[generation]} GT/s × 128/130 ÷ 8",
     ))  # fmt: skip
     return tuple(levels)
-
-
-def hierarchy_table(card: Card) -> str:
-    """The levels of ``card`` as rows of aligned text; bandwidths in 10**9 bytes per second."""
-    rows = [["level", "holds", "GB/s", "latency, cycles", "shared by", "how the bandwidth comes about"]]
-    for level in memory_hierarchy(card):
-        rows.append([
-            level.name,
-            "–" if level.num_bytes is None else format_bytes(level.num_bytes),
-            "unknown" if level.bandwidth is None else f"{level.bandwidth / 1e9:,.0f}",
-            "–" if level.latency_cycles is None else str(level.latency_cycles),
-            level.shared_by,
-            level.arithmetic,
-        ])  # fmt: skip
-    return aligned_table(rows)

@@ -141,12 +141,12 @@ class Fp8Linear(nn.Linear):
     kernel: str = "auto"
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear, recipe: Fp8Recipe, kernel: str = "auto", seed: int = 0) -> "Fp8Linear":
+    def from_linear(cls, linear: nn.Linear, recipe: Fp8Recipe, kernel: str = "auto") -> "Fp8Linear":
         as_one_of("kernel", kernel, ("auto", "emulated"))
         with torch.device("meta"):
             layer = cls(linear.in_features, linear.out_features, bias=linear.bias is not None)
         layer.weight, layer.bias, layer.recipe, layer.kernel = linear.weight, linear.bias, recipe, kernel
-        layer.rng, layer.used = np.random.default_rng(seed), Counter()
+        layer.rng, layer.used = np.random.default_rng(0), Counter()
         layer.delayed, layer.seen = {}, {}
         if recipe.delayed:
             scales = {o: replace(recipe.delayed, element=recipe.element_of(o)) for o in OPERANDS}

@@ -192,15 +192,7 @@ def factors_from(amax: object, scaling: str | Scaling, element: str) -> Factors:
     return Factors(multipliers=multipliers, block_scales=1 / multipliers)
 
 
-def scale_to(
-    x: object,
-    element: str,
-    scaling: str | Scaling,
-    *,
-    multiplier: float | None = None,
-    rounding: str = "nearest_even",
-    rng: np.random.Generator | None = None,
-) -> Scaled:
+def scale_to(x: object, element: str, scaling: str | Scaling, *, multiplier: float | None = None) -> Scaled:
     """Quantise a matrix: multiply each block, saturate, round. The arithmetic is float32, as on a card.
 
     ``multiplier`` takes the place of what the matrix itself asks for: delayed scaling brings it along.
@@ -215,7 +207,7 @@ def scale_to(
         given = np.full(block_amax(x, scaling).shape, multiplier, dtype=np.float32)
         factors = Factors(multipliers=given, block_scales=1 / given)
     moved = by_block(x, factors.multipliers, scaling)
-    codes = encode(moved, element, overflow="saturate", rounding=rounding, rng=rng)
+    codes = encode(moved, element, overflow="saturate")
     is_zero = decode(codes, element, dtype=np.float32) == 0
     return Scaled(
         codes=codes,

@@ -14,7 +14,7 @@ from memkit.units import as_one_of
 
 SHAPE = (128, 256)
 OUTLIER_FACTORS = tuple(10.0 ** (power / 2) for power in range(13))
-SPIKE_STEP, NUM_STEPS = 20, 60
+SPIKE_STEP, NUM_STEPS, NUM_VALUES = 20, 60, 2048
 
 
 def _heavy(rng: np.random.Generator) -> np.ndarray:
@@ -93,23 +93,21 @@ class SpikeStep:
 
 
 @functools.cache
-def _wavering(num_steps: int, num_values: int) -> tuple[np.ndarray, tuple[float, ...]]:
+def _wavering() -> tuple[np.ndarray, tuple[float, ...]]:
     """Each step's values before any spike, and their errors under current scaling, which no spike changes."""
     rng = np.random.default_rng(0)
-    drawn = [rng.normal(size=num_values) * np.exp(0.1 * rng.normal()) for _ in range(num_steps)]
+    drawn = [rng.normal(size=NUM_VALUES) * np.exp(0.1 * rng.normal()) for _ in range(NUM_STEPS)]
     x = np.array(drawn).astype(np.float32)
     held = scale_to(x, DelayedScale().element, "row").dequantize()
     return x, tuple(map(relative_error, x, held))
 
 
 @functools.lru_cache(maxsize=64)
-def spike_steps(
-    spike: float, history_len: int = 1024, margin: int = 0, num_steps: int = NUM_STEPS, num_values: int = 2048
-) -> tuple[SpikeStep, ...]:
+def spike_steps(spike: float, history_len: int = 1024, margin: int = 0) -> tuple[SpikeStep, ...]:
     """Delayed scaling on a tensor whose size wavers by a tenth and is ``spike`` times larger in step 20."""
-    x, current_errors = _wavering(num_steps, num_values)
-    x = x * np.where(np.arange(num_steps) == SPIKE_STEP, np.float32(spike), np.float32(1))[:, None]
-    amaxes, multipliers = np.abs(x).max(1), np.empty((num_steps, 1), np.float32)
+    x, current_errors = _wavering()
+    x = x * np.where(np.arange(NUM_STEPS) == SPIKE_STEP, np.float32(spike), np.float32(1))[:, None]
+    amaxes, multipliers = np.abs(x).max(1), np.empty((NUM_STEPS, 1), np.float32)
     scale = DelayedScale(history_len=history_len, margin=margin).after(4.0)  # a first step has been
     for step, amax in enumerate(amaxes):
         multipliers[step] = scale.multiplier
@@ -122,5 +120,5 @@ def spike_steps(
             amax=float(amaxes[i]), fits=largest / float(multipliers[i, 0]), clipped_share=float(clipped[i]),
             error=relative_error(x[i], held[i]), current_error=current_errors[i],
         )
-        for i in range(num_steps)
+        for i in range(NUM_STEPS)
     )  # fmt: skip

@@ -28,6 +28,7 @@ class Jump:
     label: str
     parts: dict[str, int]  # only those that moved
 
+
 def stage_jumps(timeline: MemoryTimeline, step: int = 1) -> tuple[Jump, ...]:
     """The readings of one step, of its last micro-batch; parts must be known.
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.pictures.breakdown import block_figure, hierarchy_figure, memory_curves_figure
     from memkit.pictures.comparison import compare_figure, timeline_figure
     from memkit.pictures.curves import curves_figure
-    from memkit.pictures.formats import bit_figure, comparison_figure, number_line_figure, running_sum_figure
+    from memkit.pictures.formats import bit_figure, number_line_figure, running_sum_figure
     from memkit.pictures.frontier import FrontierPicture
     from memkit.pictures.gradients import GradientPicture
     from memkit.pictures.number_line import NumberLinePicture

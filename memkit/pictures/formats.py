@@ -45,11 +45,6 @@ def running_sum_figure(term: float, num_terms: int, fmt: str, seed: int = 0) -> 
     return RunningSumPicture().redraw(term, num_terms, fmt, seed)
 
 
-def comparison_figure(number: float, *, saturates: bool = True) -> "ComparisonPicture":
-    """One number in every format of ``COMPARED``, with its relative error."""
-    return ComparisonPicture().redraw(number, saturates=saturates)
-
-
 def stacked_png(upper: Picture, lower: Picture) -> bytes:
     """Two pictures of one width as one PNG, one below the other."""
     images = [picture.image() for picture in (upper, lower)]

@@ -43,6 +43,7 @@ def short(num_bytes: int) -> str:
     text = format_bytes(num_bytes, 1)
     return text if len(text.split()[0]) < 5 else format_bytes(num_bytes, 0)
 
+
 LOOK = {
     "weights": ("#0072B2", ""),
     "gradients": ("#D55E00", "///"),

@@ -63,6 +63,7 @@ def ragged_build(setup: TrainingSetup, lengths: Sequence[int]) -> Callable:
 
     return build
 
+
 KERNELS = {
     "math": SDPBackend.MATH,
     "flash": SDPBackend.FLASH_ATTENTION,

@@ -272,7 +272,7 @@ def training_build(
 
 
 def strategy_build(
-    setup: TrainingSetup, strategy: Strategy, next_batch=None, make_policy: Callable[[], Callable] | None = None
+    setup: TrainingSetup, strategy: Strategy, make_policy: Callable[[], Callable] | None = None
 ) -> Callable:
     """``training_build`` of a setup under a strategy, or under a policy of one's own in the strategy's regions."""
-    return training_build(setup.under(strategy), next_batch, partial(Transformer, make_policy=make_policy))
+    return training_build(setup.under(strategy), make_model=partial(Transformer, make_policy=make_policy))

@@ -46,9 +46,7 @@ def resting_bytes(
     return totals
 
 
-def zero_saving(
-    stage: int, num_ranks: int, precision: Precision = BF16_MASTER, optimizer: OptimizerConfig = ADAMW
-) -> float:
+def zero_saving(stage: int, num_ranks: int) -> float:
     """How many times less stands at rest than under DDP; the printed "4×" and "8×" are limits for many ranks.
 
     >>> [round(zero_saving(stage, 8), 2) for stage in (1, 2, 3)]
@@ -56,6 +54,5 @@ def zero_saving(
     >>> [round(zero_saving(stage, 10**6), 2) for stage in (1, 2)]
     [4.0, 8.0]
     """
-    many = 10**12
-    alone, shared = (sum(resting_bytes(many, s, num_ranks, precision, optimizer).values()) for s in (0, stage))
+    alone, shared = (sum(resting_bytes(10**12, each, num_ranks).values()) for each in (0, stage))
     return alone / shared

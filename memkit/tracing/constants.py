@@ -5,6 +5,7 @@ follows from its text. Beside a small tensor that was made without chance from k
 kept, by storage, so that views share it; where a value goes in that nobody knows, the copy is dropped.
 """
 
+import functools
 from collections.abc import Callable
 from math import prod
 
@@ -33,7 +34,6 @@ class KnownValues:
 
     def __init__(self):
         self.copies: dict[int, Tensor | Callable[[], Tensor]] = {}
-        self.traits: dict[object, tuple[str, tuple]] = {}
 
     def value_of(self, tensor: Tensor) -> Tensor | None:
         """A real tensor with the same values, None where they are not known or too many."""
@@ -69,7 +69,7 @@ class KnownValues:
 
     def result_of(self, func, args: tuple, kwargs: dict | None) -> object:
         """What the operation returns, computed. Raises: Unknown."""
-        if self.kind_of(func)[0] not in ("root", "operation"):
+        if kind_and_writes(func)[0] not in ("root", "operation"):
             raise Unknown
         args, kwargs = self.values_in(args), self.values_in(kwargs or {})
         with _disable_current_modes(), torch.no_grad():
@@ -77,7 +77,7 @@ class KnownValues:
 
     def follow(self, func, args: tuple, kwargs: dict | None, out: object) -> None:
         """Keep up with an operation that has just run: ``out`` is its result without values."""
-        kind, written = self.kind_of(func)
+        kind, written = kind_and_writes(func)
         if kind == "view":
             return
         if written:
@@ -144,16 +144,10 @@ class KnownValues:
 
         self.copies[storage._cdata] = copied
 
-    def kind_of(self, func) -> tuple[str, tuple]:
-        """What an operation is to us, and which arguments (place, name) it writes over."""
-        found = self.traits.get(func)
-        if found is None:
-            found = self.traits[func] = kind_and_writes(func)
-        return found
 
-
+@functools.cache
 def kind_and_writes(func) -> tuple[str, tuple]:
-    """``root``, ``filled``, ``operation``, ``view`` or, where values come from elsewhere, ``other``."""
+    """``root``, ``filled``, ``operation``, ``view`` or ``other`` (values from elsewhere); arguments written over."""
     schema, name = func._schema, func._opname
     written = tuple(
         (place, a.name) for place, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from memkit.low_precision.autocast import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
 from memkit.program.doors import tensors_in
 from memkit.tracing.constants import MAX_BYTES
-from memkit.tracing.cuda_kernels import fused_attention, meta_kernels, recurrent
+from memkit.tracing.cuda_kernels import fused_attention, kernels_on_meta, recurrent
 from memkit.tracing.host import HostMemory
 from memkit.tracing.without_values import ShapesOnly, has_values, shapes_only, storage_key
 
@@ -295,7 +295,7 @@ def pretend_cuda():
             return write(tensor, **kwargs).replace("device='meta'", f"device='{CARD}'")
 
     with ExitStack() as stack:
-        stack.enter_context(meta_kernels())
+        stack.enter_context(kernels_on_meta("cuda"))
         for module in torch_modules:
             for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
                 if hasattr(module, name):

@@ -141,25 +141,20 @@ def recurrent(mode, func, args, kwargs):
 
 
 @contextmanager
-def grouped_products():
-    """Inside, grouped products run on ``meta`` in float32 too, as they do on real devices."""
+def kernels_on_meta(device: str):
+    """Inside, grouped products run on ``meta`` in float32 too, as they do on real devices.
+
+    For ``cuda`` RMSNorm is one kernel, and the fused steps of SGD and Adagrad run at all.
+    """
     library = torch.library.Library("aten", "IMPL", "Meta")
     library.m.impl("_grouped_mm", "Meta", grouped_mm, False)
+    if device == "cuda":
+        library.m.impl("_fused_rms_norm", "Meta", rms_norm, False)
+        for name in FUSED_STEPS:
+            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
+                library.m.impl(name, "Meta", lambda *_, **__: None, False)
     try:
-        yield
-    finally:
-        library._destroy()
 
-
-@contextmanager
-def meta_kernels():
-    """Inside, RMSNorm runs as one kernel, as on CUDA, and the fused steps of SGD and Adagrad run at all."""
-    library = torch.library.Library("aten", "IMPL", "Meta")
-    library.m.impl("_fused_rms_norm", "Meta", rms_norm, False)
-    for name in FUSED_STEPS:
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
-            library.m.impl(name, "Meta", lambda *_, **__: None, False)
-    try:
         yield
     finally:
         library._destroy()

@@ -32,7 +32,7 @@ from memkit.timeline import MemoryTimeline
 from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
-from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, grouped_products
+from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, kernels_on_meta
 from memkit.tracing.libraries import LIBRARIES, Besides, Call, asked, of_loaded
 from memkit.tracing.scratch import BY_NAME, SCRATCH
 from memkit.tracing.without_values import NeedsValues, asks_quietly, has_values, program_line, refuse_unseen
@@ -386,13 +386,13 @@ def recording(device: str):
             mode = stack.enter_context(pretend_cuda())
         else:
             tracer = Tracer("cpu")
+            stack.enter_context(kernels_on_meta("cpu"))
             mode = stack.enter_context(fake_cpu(tracer.note))
         tracer.known = mode.known
         stack.enter_context(patch.object(torch, "compile", tracer.compiled))
         resize = patch.object(torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size))
         stack.enter_context(resize)
         stack.enter_context(asks_quietly(tracer))
-        stack.enter_context(grouped_products())
         stack.enter_context(tracer)
         tracer.calibrate()
         tracer.forget()

@@ -134,15 +134,15 @@ class ShapesOnly(TorchFunctionMode):
 
 
 def program_line() -> str:
-    """The program's own line that runs now, and the library's line that it has called, if it has."""
-    frame, places = calling_frame(), []
+    """The program's own line that runs now."""
+    frame = calling_frame()
     while frame is not None and frame.f_code.co_filename.startswith((TORCH_HOME, "<")):
         frame = frame.f_back
-    while frame is not None and not places:
-        if not frame.f_code.co_filename.startswith((TORCH_HOME, OWN_HOME)):
-            places.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_qualname}")
+    while frame is not None and frame.f_code.co_filename.startswith((TORCH_HOME, OWN_HOME)):
         frame = frame.f_back
-    return places[0] if places else "the step"
+    if frame is None:
+        return "the step"
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_qualname}"
 
 
 def calling_frame():

@@ -269,20 +269,21 @@ def test_table_5_throughput(model, printed):
 def test_table_5_utilization(model, mfu, hfu):
     """Within what the rounding of the printed seconds allows: 0.5 % of the 22B model's 1.10 s."""
     rounding = 0.005 / model.seconds + 0.05 / mfu
-    most = model.seconds * model.num_gpus * A100_FLOPS_PER_SECOND
+    most = model.seconds * model.tp_size * model.pp_size * A100_FLOPS_PER_SECOND
     assert 100 * model_flops(model) / most == pytest.approx(mfu, rel=rounding)
     assert 100 * printed_hardware_flops(model) / most == pytest.approx(hfu, rel=rounding + 0.05 / hfu)
 
 
 def test_abstract_54_percent_is_29_percent_more_than_42():
     assert round(percent(54.2, 42.1)) - 100 == 29
-    assert MODEL_530B.num_gpus * 8 == 2240
+    assert MODEL_530B.tp_size * MODEL_530B.pp_size * 8 == 2240
 
 
 def test_the_counted_operations_would_lower_hfu():
     """22B: printed 43.7 % of the peak; by the operations that run, 42.4 %."""
     flops = model_flops(MODEL_22B) + recomputed_flops(MODEL_22B)
-    assert round(100 * flops / (MODEL_22B.seconds * MODEL_22B.num_gpus * A100_FLOPS_PER_SECOND), 1) == 42.4
+    most = MODEL_22B.seconds * MODEL_22B.tp_size * MODEL_22B.pp_size * A100_FLOPS_PER_SECOND
+    assert round(100 * flops / most, 1) == 42.4
 
 
 def test_refusals():

@@ -16,7 +16,6 @@ from memkit.pictures.formats import (
     SMALLEST_ERROR,
     ComparisonPicture,
     bit_figure,
-    comparison_figure,
     number_line_figure,
     running_sum_figure,
 )
@@ -232,7 +231,7 @@ def test_no_terms_are_refused() -> None:
 
 @pytest.mark.parametrize("number", [0.1, -3.3, 1 / 3, 448.0])
 def test_the_bars_are_the_errors_of_ml_dtypes_and_torch(number: float) -> None:
-    picture = comparison_figure(number)
+    picture = ComparisonPicture().redraw(number)
     right_ends = [path.max() for path in picture.bars.get_path().vertices[:, 0].reshape(len(COMPARED), 5)]
     for name, right in zip(COMPARED, right_ends, strict=True):
         if hasattr(torch, name) and name.startswith(("float32", "bfloat16", "float16", "float8")):
@@ -248,10 +247,10 @@ def test_the_bars_are_the_errors_of_ml_dtypes_and_torch(number: float) -> None:
 
 
 def test_what_is_beyond_a_format_says_so() -> None:
-    words = dict(zip(COMPARED, shown(comparison_figure(70000, saturates=False).notes), strict=True))
+    words = dict(zip(COMPARED, shown(ComparisonPicture().redraw(70000, saturates=False).notes), strict=True))
     assert words["float32"] == "exact" and words["float4_e2m1fn"] == "saturated"
     assert words["float16"] == words["float8_e5m2"] == words["float8_e4m3fn"] == "overflow"
-    words = dict(zip(COMPARED, shown(comparison_figure(1e-9).notes), strict=True))
+    words = dict(zip(COMPARED, shown(ComparisonPicture().redraw(1e-9).notes), strict=True))
     assert words["float16"] == words["int8"] == "underflow to 0" and words["bfloat16"].endswith(" %")
 
 
@@ -276,4 +275,4 @@ def test_nearest_in_is_what_numpy_and_ml_dtypes_hold(number: float) -> None:
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_numbers_that_are_none_are_refused(number: float) -> None:
     with pytest.raises(ValueError, match="is not finite"):
-        comparison_figure(number)
+        ComparisonPicture().redraw(number)

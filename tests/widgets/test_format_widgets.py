@@ -19,7 +19,7 @@ from PIL import Image
 from memkit.formats.reading import parse_code, parse_number
 from memkit.formats.records import FORMATS
 from memkit.formats.running_sums import running_sum, sticking_point
-from memkit.pictures.formats import bit_figure, comparison_figure, stacked_png
+from memkit.pictures.formats import ComparisonPicture, bit_figure, stacked_png
 from memkit.widgets.bit_explorer import BitExplorer
 from memkit.widgets.number_line import NONE, NumberLine
 from memkit.widgets.panel import Number
@@ -260,7 +260,7 @@ def test_the_table_has_the_errors_of_torch():
 
 
 def test_two_pictures_in_one_are_the_two():
-    upper, lower = bit_figure(0x3C, "float8_e4m3fn"), comparison_figure(1.5)
+    upper, lower = bit_figure(0x3C, "float8_e4m3fn"), ComparisonPicture().redraw(1.5)
     image = np.asarray(Image.open(io.BytesIO(stacked_png(upper, lower))).convert("RGB"))
     parts = [np.asarray(Image.open(io.BytesIO(p.png())).convert("RGB")) for p in (upper, lower)]
     np.testing.assert_array_equal(image, np.concatenate(parts))
