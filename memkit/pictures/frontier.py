@@ -38,7 +38,7 @@ class FrontierPicture(Picture):
         self.octaves = Ticks(self, self.curves, "y", 10)
         _tidy(self.plane, "FLOPs run again, % of a plain step", "peak")
         _tidy(self.curves, "tokens in a sequence", "")
-        self.plane.yaxis.set_label_coords(-0.165, 0.5)
+        self.plane.yaxis.set_label_coords(-0.172, 0.5)
         self.names = self.surface((0.735, 0.125, 0.26, 0.76))
         dashed = {"color": "#D55E00", "linewidth": 1.4, "linestyle": "--"}
         self.cards = [self.move(axes.axhline(1, **dashed)) for axes in (self.plane, self.curves)]
@@ -102,14 +102,15 @@ class FrontierPicture(Picture):
         self._number_points()
 
     def _number_points(self) -> None:
-        """Each point's number where it covers neither a point nor another number nor the front."""
+        """Each point's number where it covers no point, no other number, no tick's words and not the front."""
         points = [tuple(pixel) for pixel in self.plane.transData.transform(self.places)]
-        taken, scale = points + self._along_the_front(), self.dpi / 72
+        ticks = [tuple(self.plane.transAxes.transform((-0.03, quarter / 4))) for quarter in range(5)]
+        taken, scale = points + ticks + self._along_the_front(), self.dpi / 72
         for number, (x, y) in enumerate(points):
             spots = [(x + dx * scale, y + dy * scale) for dx, dy in OFFSETS]
             others = [spot for spot in taken if spot != (x, y)]
             free = [min((math.dist(spot, other) for other in others), default=math.inf) for spot in spots]
-            best = next((i for i, distance in enumerate(free) if distance > 15), free.index(max(free)))
+            best = next((i for i, distance in enumerate(free) if distance > 17.5), free.index(max(free)))
             taken.append(spots[best])
             self.numbers[number].set_position(self.transFigure.inverted().transform(spots[best]))
         for number, text in enumerate(self.numbers):

@@ -2,12 +2,12 @@
 
 import itertools
 import json
-import math
 
 import pytest
+from matplotlib.text import Text
 
 from memkit.allocator.workspaces import workspace_bytes
-from memkit.pictures.frontier import COLOURS
+from memkit.pictures.frontier import COLOURS, FrontierPicture
 from memkit.program.transformer import strategy_build
 from memkit.recomputation.frontier import (
     FILE,
@@ -102,11 +102,43 @@ def test_only_lengths_that_the_model_takes_are_offered():
     assert panel.error == "" and panel.controls["seq_len"].options == (512, 1024, 2048, 4096)
 
 
-def test_numbers_beside_points_cover_neither_points_nor_each_other():
-    for model in MODELS:
-        plane = FrontierExplorer(model=model, micro_batch_size=4, seq_len=512).picture_of_plane
-        at = [plane.transFigure.transform(text.get_position()) for text in plane.numbers]
-        assert min(math.dist(one, other) for one, other in itertools.combinations(at, 2)) > 11, model
+def words_that_collide(plane: FrontierPicture, texts: list[Text]) -> list[str]:
+    """Texts that reach into another's box, less half a pixel above and below, and numbers on the middle of a point."""
+    shown = [text for text in texts if text.get_visible() and text.get_text()]
+    boxes = [text.get_window_extent().padded(0, -0.5) for text in shown]
+    points = plane.plane.transData.transform(plane.places)
+    return [
+        text.get_text()
+        for place, (text, box) in enumerate(zip(shown, boxes, strict=True))
+        if box.count_overlaps(boxes[place + 1 :])
+        or (text in plane.numbers and any(box.contains(*point) for point in points))
+    ]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_no_words_cover_others_in_any_setting_on_offer(model, monkeypatch):
+    image = FrontierPicture().png()
+    monkeypatch.setattr(FrontierPicture, "png", lambda picture: image)
+    panel = FrontierExplorer(model=model)
+    plane, collisions = panel.picture_of_plane, {}
+    texts = plane.findobj(Text)
+    for batch, card in itertools.product(*(panel.controls[name].options for name in ("micro_batch_size", "card"))):
+        panel.set(micro_batch_size=batch, card=card)
+        for length in panel.controls["seq_len"].options:
+            panel.set(seq_len=length)
+            assert panel.value["seq_len"] == length and panel.error == ""
+            if found := words_that_collide(plane, texts):
+                collisions[batch, card, length] = found
+    assert collisions == {}
+
+
+def test_words_that_collide_are_found():
+    plane = FrontierExplorer().picture_of_plane
+    plane.numbers[1].set_position(plane.numbers[0].get_position())
+    assert words_that_collide(plane, plane.findobj(Text)) == ["1"]
+
+
+def test_every_strategy_has_a_colour_of_its_own():
     assert len(set(COLOURS)) == len(COLOURS) == 10
 
 
