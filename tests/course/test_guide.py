@@ -10,6 +10,7 @@ from nbconvert import HTMLExporter
 
 from course import guide, handouts
 from course.labs import NAMES, load_lab
+from memkit.book.questions import load_questions
 
 
 def test_the_guide_s_tables_are_today_s():
@@ -49,6 +50,14 @@ def test_every_printed_handout_is_one_page(tmp_path):
     (tmp_path / "all.html").write_text(handouts.pages(handouts.CHAPTERS), encoding="utf-8")
     printed = handouts.print_page(browser, tmp_path / "all.html").read_bytes()
     assert len(re.findall(rb"/Type\s*/Page[^s]", printed)) == len(handouts.CHAPTERS)
+
+
+def test_the_questions_link_to_cells_of_pages():
+    exporter = HTMLExporter(template_file=str(handouts.ROOT / "course/pages.html.j2"))
+    page, _ = exporter.from_filename(str(handouts.ROOT / "chapters/B_questions_and_answers.ipynb"))
+    found = BeautifulSoup(page, "html.parser").select(".jp-OutputArea a[href*='#cell-id=']")
+    linked = [a["href"] for a in found]
+    assert linked == [question.cell.replace(".ipynb::", ".html#cell-id=") for question in load_questions().values()]
 
 
 def test_a_page_has_every_picture_s_alt_text_its_folds_and_links_to_pages():
