@@ -38,7 +38,7 @@ class FrontierPicture(Picture):
         self.octaves = Ticks(self, self.curves, "y", 10)
         _tidy(self.plane, "FLOPs run again, % of a plain step", "peak")
         _tidy(self.curves, "tokens in a sequence", "")
-        self.plane.yaxis.set_label_coords(-0.172, 0.5)
+        self.plane.yaxis.set_label_coords(-0.17, 0.5)
         self.names = self.surface((0.735, 0.125, 0.26, 0.76))
         dashed = {"color": "#D55E00", "linewidth": 1.4, "linestyle": "--"}
         self.cards = [self.move(axes.axhline(1, **dashed)) for axes in (self.plane, self.curves)]
