@@ -130,8 +130,9 @@ def changes_as_data(changes: Sequence) -> list[dict]:
 
 def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     """``memkit fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
+    from memkit.fitting.batch_plan import second_step
     from memkit.fitting.plan_code import code_of, deepspeed_worth
-    from memkit.fitting.plans import find_plans, step_of
+    from memkit.fitting.plans import find_plans
     from memkit.hardware.cards import CARDS
     from memkit.setup.hugging_face import model_of_config
     from memkit.setup.models import PUBLISHED_MODELS
@@ -157,7 +158,8 @@ def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
         "front": [plan_as_data(p) for p in found.front], "missed": [plan_as_data(p) for p in found.missed],
     }  # fmt: skip
     needed = max(plan.peak_bytes, plan.traced_bytes or 0) if plan else sys.maxsize
-    return needed, f"{found}\n\n{code}\n\n{worth}".strip(), data, (step_of(plan),) if plan else ()
+    timelines = (second_step(plan.setup, plan.layout),) if plan else ()
+    return needed, f"{found}\n\n{code}\n\n{worth}".strip(), data, timelines
 
 
 def plan_as_data(plan) -> dict:

@@ -8,7 +8,7 @@ most of the peak, and one with many, whose activations are.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from memkit.formula.estimate import estimate_memory
+from memkit.fitting.batch_plan import peak_of
 from memkit.recomputation.costs import step_flops
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout
@@ -16,7 +16,6 @@ from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import FULL, every
 from memkit.setup.training import TrainingSetup
-from memkit.sharding.step import estimate_sharded
 
 JOBS = {
     "7B, 1,024 tokens": TrainingSetup(model=LLAMA_2_7B, precision=AUTOCAST_BF16),
@@ -109,21 +108,15 @@ def apply_techniques(jobs: Mapping[str, TrainingSetup] = JOBS) -> tuple[Line, ..
     """
     if not jobs:
         raise ValueError("jobs={} is empty: name at least one TrainingSetup")
-    plain = {name: peak_of(job) for name, job in jobs.items()}
+    plain = {name: peak_of(job).total_bytes for name, job in jobs.items()}
     lines = []
     for technique in TECHNIQUES:
         applied = {name: technique.applied(job) for name, job in jobs.items()}
-        peaks = {name: peak_of(job, technique.layout) for name, job in applied.items()}
+        peaks = {name: peak_of(job, technique.layout).total_bytes for name, job in applied.items()}
         flops = max(flops_per_token(applied[name]) / flops_per_token(job) for name, job in jobs.items())
         shares = {name: peaks[name] / plain[name] for name in jobs}
         lines.append(Line(technique=technique, peaks=peaks, shares=shares, flops=flops))
     return tuple(lines)
-
-
-def peak_of(setup: TrainingSetup, layout: Layout | None = None) -> int:
-    """Peak of the second step in bytes, when the states are there; of one rank of ``layout``, if given."""
-    timeline = estimate_sharded(setup, layout) if layout else estimate_memory(setup)
-    return timeline.for_step(2).peak_bytes
 
 
 def flops_per_token(setup: TrainingSetup) -> float:

@@ -12,8 +12,10 @@ from memkit.formats.dtypes import dtype_bits
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import Card
+from memkit.setup.layouts import Layout
 from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
-from memkit.timeline import Instant
+from memkit.sharding.step import estimate_sharded
+from memkit.timeline import Instant, MemoryTimeline
 from memkit.units import as_whole_number, format_count
 
 
@@ -94,10 +96,16 @@ def as_high(setup: TrainingSetup) -> TrainingSetup:
     return replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))
 
 
+def second_step(setup: TrainingSetup, layout: Layout | None = None) -> MemoryTimeline:
+    """A second step by formula; of one rank of ``layout``, if given."""
+    setup = as_high(setup)
+    return (estimate_sharded(setup, layout) if layout else estimate_memory(setup)).for_step(2)
+
+
 @lru_cache(maxsize=1024)
-def peak_of(setup: TrainingSetup) -> Instant:
+def peak_of(setup: TrainingSetup, layout: Layout | None = None) -> Instant:
     """The highest moment of a second step; remembered for more setups than one job has plans or a slider places."""
-    return estimate_memory(as_high(setup)).for_step(2).peak
+    return second_step(setup, layout).peak
 
 
 def least_seconds(setup: TrainingSetup, card: Card) -> float:

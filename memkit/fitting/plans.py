@@ -15,7 +15,6 @@ from itertools import product
 from memkit.fitting.batch_plan import as_high, least_seconds, peak_of
 from memkit.fitting.room import Fit, fit_on
 from memkit.formats.dtypes import dtype_bits
-from memkit.formula.estimate import estimate_memory
 from memkit.formula.offload import link_bytes
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import Card
@@ -26,9 +25,7 @@ from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import FULL, NONE, SAVE_ATTENTION
 from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
-from memkit.sharding.step import estimate_sharded
 from memkit.sharding.traffic import step_traffic
-from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, as_kind, as_whole_number, format_bytes
 
 SMALL_STATES, ROUNDED = "states in 8 bits", "updates rounded to bf16"
@@ -207,16 +204,9 @@ def ways_of(setup: TrainingSetup, layout: Layout | None, num_sequences: int) -> 
 
 def plan_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> TrainingPlan:
     """A plan with its peak by formula and its time on paper."""
-    peak = peak_of(setup) if layout is None else estimate_sharded(as_high(setup), layout).for_step(2).peak
+    peak = peak_of(setup, layout)
     seconds = seconds_of(setup, card, layout)
     return TrainingPlan(setup=setup, card=card, layout=layout, peak_bytes=peak.total_bytes, seconds=seconds)
-
-
-def step_of(plan: TrainingPlan) -> MemoryTimeline:
-    """The plan's second step by formula; on several cards one rank's."""
-    setup = as_high(plan.setup)
-    whole = estimate_memory(setup) if plan.layout is None else estimate_sharded(setup, plan.layout)
-    return whole.for_step(2)
 
 
 def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> float:

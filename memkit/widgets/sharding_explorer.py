@@ -1,8 +1,8 @@
 """The sharding explorer: a model, a stage, 1 to 512 ranks → the peak of each rank, what it sends, a card's line."""
 
 from dataclasses import replace
-from functools import lru_cache
 
+from memkit.fitting.batch_plan import peak_of
 from memkit.fitting.room import planned_room
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
@@ -12,7 +12,6 @@ from memkit.setup.layouts import STAGES, Layout
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import AUTOCAST_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.sharding.step import estimate_sharded
 from memkit.sharding.traffic import step_traffic
 from memkit.timeline import Instant
 from memkit.units import format_bytes, format_count
@@ -87,12 +86,6 @@ def way_of(
     if layout.is_fully_sharded:
         return setup, replace(layout, param_dtype="bfloat16", reduce_dtype="float32")
     return replace(setup, precision=AUTOCAST_BF16), layout
-
-
-@lru_cache(maxsize=1024)
-def peak_of(setup: TrainingSetup, layout: Layout) -> Instant:
-    """The highest moment of a second step."""
-    return estimate_sharded(setup, layout).for_step(2).peak
 
 
 def verdict(
