@@ -8,13 +8,14 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import fill
 
 from memkit.allocator.replays import Replay
 from memkit.allocator.snapshot_replay import replay_snapshot
 from memkit.fitting.edits import line_of, live_at
 from memkit.fitting.recorded_parts import with_inferred_parts
 from memkit.timeline import Event, MemoryTimeline
-from memkit.units import aligned_table, format_bytes
+from memkit.units import PAGE_COLUMNS, aligned_table, format_bytes
 
 NUM_LINES = 8
 Key = tuple[str, str | None]
@@ -84,7 +85,7 @@ class TwoRuns:
         rows.append(["all other lines", "–", *map(format_bytes, sums), signed(sums[1] - sums[0])])
         rest = [peak - sum(line.bytes[i] for line in self.lines) for i, peak in enumerate(self.peaks)]
         rows.append(["rounding, workspaces", "–", *map(format_bytes, rest), signed(rest[1] - rest[0])])
-        return f"{self.words}\n\n{aligned_table([header, *rows])}"
+        return f"{fill(self.words, PAGE_COLUMNS)}\n\n{aligned_table([header, *rows])}"
 
 
 def compare_runs(

@@ -88,6 +88,7 @@ def test_a_file_that_cannot_run_is_a_problem(machine):
         ("MIG-1234", ["NVIDIA H200"]),
         ("", []),
         ("-1", []),
+        ("2", []),  # the first number above the last card
         ("-1,0", []),  # CUDA stops reading at the first number that is no card
         ("0,7,1", ["NVIDIA H200"]),
         ("GPU-ffff", []),
