@@ -426,6 +426,17 @@ def test_parse_says_what_is_wrong(text, words):
         AllocatorConfig.parse(text)
 
 
+def test_a_card_is_used_to_its_last_byte():
+    """The driver refuses what is more than free, and not what is as much."""
+    assert CachingAllocator(driver=Driver(capacity_bytes=2 * MIB)).malloc(512) is not None
+
+
+def test_a_threshold_of_all_is_refused_without_text_too():
+    """As torch refuses its text, in the list above."""
+    with pytest.raises(ValueError, match="garbage_collection_threshold:1.0 is outside"):
+        AllocatorConfig(garbage_collection_threshold=1.0)
+
+
 def test_ignored_options_change_no_size():
     text = ",".join(f"{key}:1" for key in IGNORED_OPTIONS)
     assert AllocatorConfig.parse(text) == AllocatorConfig()
