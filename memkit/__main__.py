@@ -54,10 +54,18 @@ def bytes_in(text: str) -> int:
 
 
 def number_in(text: str) -> int:
-    """A whole number."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number such as 2")
-    return int(text)
+    """A whole number; each command knows its own limits."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number such as 2") from None
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says in one line what it cannot use."""
+
+    def error(self, message: str) -> None:
+        self.exit(UNUSABLE, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def is_config(text: str) -> bool:
@@ -224,14 +232,14 @@ def classroom_command(options: argparse.Namespace) -> tuple[int, str, dict, tupl
     return room.ways[-1].each_bytes, str(room), asdict(room), ()
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> OneLineParser:
     """The arguments."""
     doc, _, codes = __doc__.replace("``", "").partition("Exit codes:")
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--json", action="store_true", help="print the result as JSON")
     shared.add_argument("--html", metavar="FILE", help="write one self-contained page with the picture")
     shared.add_argument("--fail-above", metavar="SIZE", type=bytes_in, help="exit 1 above this, such as 22GiB")
-    main = argparse.ArgumentParser(
+    main = OneLineParser(
         prog="memkit", description=doc, epilog=f"Exit codes:{codes}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip

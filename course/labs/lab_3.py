@@ -13,7 +13,7 @@ CHOICES = {
     "first": [16, 17, 18, 19, 20, 21, 22],
     "interval": range(400, 3000, 100),
     "scale": [64.0, 128.0, 256.0, 512.0, 2048.0, 4096.0],
-    "lr": [0.05, 0.2, 0.25, 0.4],
+    "lr": [0.05, 0.2, 0.3, 0.4],
 }
 
 
@@ -86,6 +86,7 @@ assert one.item() == 0.75 and weights.item() == 0.75, "1 - 0.5 * 8 / 16"
             exercise=lambda mine: master_exercise(mine["scale"], mine["lr"]),
             near=(
                 "multiplied by the scale",
+                "by the scale twice",
                 "learning rate is missing",
                 "lost there",
                 "Make the gradient float32 first",

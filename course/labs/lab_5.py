@@ -127,6 +127,7 @@ assert len(cut) == 2 and cut[0] * cut[1] == mine["sequences"], "a pair whose pro
 """,
             exercise=_cut,
             near=("the second finds the gradients there", "in half as many forwards"),
+            worthless=("So do 2 sequences",),
         ),
     ),
     prose=Prose(

@@ -3,18 +3,19 @@
 import itertools
 import random
 import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
 import torch
 from handing_in import solutions
+from wrong_answers.labs import WAYS, WORTHLESS
 
 from course.labs import NAMES, answers, load_lab
 from course.labs.autograding import marks_of
 from course.labs.passing import from_line, to_line
 from course.labs.sources import write_sources
 from course.labs.tasks import Mark
-from memkit.book.exercises import JudgedExercise
 from memkit.book.exercises.chapter_02 import upper_bits
 
 LAB = load_lab("lab2")
@@ -172,21 +173,52 @@ class Looked(dict):
         return self.asked.setdefault(name, super().__getitem__(name))
 
 
-TASKS = [(name, task) for name in NAMES for task in load_lab(name).tasks]
+def drawn(lab, task) -> list[dict]:
+    """What a task's exercise asks for, in every way that it is drawn."""
+    looked = Looked(lab.numbers("eve"))
+    task.exercise(looked)
+    return [looked | dict(zip(looked.asked, each)) for each in itertools.product(*map(lab.choices.get, looked.asked))]
 
 
-@pytest.mark.parametrize(("name", "task"), [pytest.param(*each, id=each[1].grade_id) for each in TASKS])
-def test_whatever_numbers_are_drawn_each_mistake_has_one_answer_of_its_own(name, task):
-    """None is accepted, and each is told in its own words. Mistakes of judged tasks are no list; they are left out."""
-    lab, looked = load_lab(name), Looked(load_lab(name).numbers("eve"))
-    if isinstance(task.exercise(looked), JudgedExercise):
-        pytest.skip("a judge has no list of mistakes")
-    for drawn in itertools.product(*(lab.choices[number] for number in looked.asked)):
-        exercise = task.exercise(looked | dict(zip(looked.asked, drawn)))
+TASKS = [pytest.param(load_lab(name), task, id=task.grade_id) for name in NAMES for task in load_lab(name).tasks]
+JUDGED = [each for each in TASKS if each.values[1].exercise_id in WORTHLESS]
+
+
+@pytest.mark.parametrize(("lab", "task"), [each for each in TASKS if each not in JUDGED])
+def test_whatever_numbers_are_drawn_each_mistake_has_one_answer_of_its_own(lab, task):
+    """None is accepted, and each is told in its own words."""
+    for mine in drawn(lab, task):
+        exercise = task.exercise(mine)
         for answer in (exercise.right, *exercise.accepted):
-            assert exercise.check(answer).status == "right", (drawn, answer)
+            assert exercise.check(answer).status == "right", (mine, answer)
         told = [(words, exercise.check(answer)) for answer, words in exercise.mistakes]
-        assert [(words, "not yet") for words, _ in told] == [(said.text, said.status) for _, said in told], drawn
+        assert [(words, "not yet") for words, _ in told] == [(said.text, said.status) for _, said in told], mine
+
+
+def led_to(lab, task, mine: dict, old: str = "", new: str = "") -> object:
+    """The answer of a student who solves a task with one thing of the solution changed."""
+    names, cell = {"mine": mine}, solutions(lab.name)[task.answer]
+    assert old in cell
+    exec(f"{lab.imports}\n{cell.replace(old, new)}", names)
+    return names[task.answer]
+
+
+@pytest.mark.parametrize(("lab", "task"), JUDGED)
+def test_a_wrong_answer_to_a_judged_task_gets_its_words_and_its_points(lab, task):
+    """In some of the ways that numbers are drawn; a wrong way may lead to the right answer in one of them."""
+    book = import_module(f"wrong_answers.chapter_{lab.chapter:02d}").WRONG[task.exercise_id]
+    ways, told, draws = WAYS.get(task.exercise_id, ()), set(), drawn(lab, task)
+    for mine in random.Random(1).sample(draws, min(3, len(draws))):
+        right = led_to(lab, task, mine)
+        wrong = [(led_to(lab, task, mine, old, new), words) for old, new, words in ways] or book
+        for answer, words in ((answer, words) for answer, words in wrong if answer != right):
+            is_worthless = any(part in words for part in WORTHLESS[task.exercise_id])
+            mark = task.mark(answer, mine)
+            is_worthless = is_worthless or any(part in mark.text for part in task.worthless)
+            worth = 0 if is_worthless else task.points / 2
+            assert words in mark.text and mark.points == worth, (mine, answer, words, mark)
+            told.add(words)
+    assert len(told) == len({words for *_, words in ways or book})
 
 
 def test_a_blank_task_does_not_pass_what_a_student_sees():
