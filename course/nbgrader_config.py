@@ -14,7 +14,7 @@ from nbgrader.preprocessors import (
     SaveAutoGrades,
 )
 
-from course.labs.autograding import MarkOutside, RunForStudent
+from course.labs.autograding import MarkOutside, RunForStudent, WithoutScripts
 
 c = get_config()  # noqa: F821 - nbgrader puts it there
 c.CourseDirectory.course_id = "memkit"
@@ -29,7 +29,9 @@ c.Autograde.autograde_preprocessors = [
     SaveAutoGrades,
     AssignLatePenalties,
     CheckCellMetadata,
+    WithoutScripts,
 ]
+c.WithoutScripts.enabled = True
 c.OverwriteCells.add_missing_cells = True
 c.RunForStudent.timeout = 60
 c.RunForStudent.iopub_timeout = c.RunForStudent.startup_timeout = 300  # on a busy machine

@@ -11,6 +11,7 @@ from course.labs import load_lab
 from course.labs.__main__ import nbgrader
 from course.labs.sources import notebook_of
 
+SCRIPT = "<script>document.title = 'hers'</script>"
 MARKERS = re.compile(r"^ *### (BEGIN|END) SOLUTION\n?", re.MULTILINE)
 
 
@@ -26,7 +27,7 @@ def hand_in(folder: Path, lab: str, student: str, cells: dict, first: str = "", 
     for task in load_lab(lab).tasks:
         if task.answer in cells:
             by_id[task.grade_id].source = theirs + cells[task.answer]
-    by_id["prose"].source += "\nSome words." if cells else ""
+    by_id["prose"].source += f"\nSome words. {SCRIPT}" if cells else ""
     place = folder / "submitted" / student / lab
     place.mkdir(parents=True)
     nbformat.write(notebook, place / f"{lab}.ipynb")

@@ -1,4 +1,4 @@
-"""Two steps for nbgrader's autograder: run the notebook for show, then make the marks outside of its kernel."""
+"""Steps for nbgrader's autograder: run the notebook for show, make the marks outside of its kernel, drop scripts."""
 
 import os
 import resource
@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from nbclient.exceptions import DeadKernelError
+from nbconvert.preprocessors.sanitize import SanitizeHTML
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
-from nbgrader.utils import is_grade, is_solution
+from nbgrader.utils import is_grade, is_locked, is_solution
 
 from course.labs import load_lab
 from course.labs.answers import MEMORY_BYTES, Answers
@@ -95,3 +96,15 @@ def read(answers: Answers, name: str) -> object:
         return answers.answer(name)
     except (TimeoutError, ChildProcessError) as error:
         return error
+
+
+class WithoutScripts(SanitizeHTML):
+    """What a student wrote and what her cells show, without anything that runs in the browser of who reads it.
+
+    nbgrader's pages show text cells and HTML outputs as they are. Locked cells are the lab's own.
+    """
+
+    def preprocess_cell(self, cell, resources, cell_index):
+        if cell.cell_type == "markdown" and is_locked(cell):
+            return cell, resources
+        return super().preprocess_cell(cell, resources, cell_index)

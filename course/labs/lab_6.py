@@ -93,6 +93,7 @@ assert ones.shape == (2, 3) and bool(((ones - 4).abs() < 0.3).all()), "four time
                 exercises_of(6)["6.4"], judge=partial(judge_product, seed=mine["seed"])
             ),
             near=(
+                "only one of the two was cast",
                 "times too large",
                 "Right but for a factor",
                 "each needs a factor",

@@ -1,5 +1,7 @@
 """The batch planner: a global batch in tokens → micro-batches, accumulation steps and ranks that a card holds."""
 
+from math import prod
+
 from memkit.fitting.batch_plan import (
     BatchPlan,
     least_seconds,
@@ -82,12 +84,9 @@ def row_of(size: tuple[int, int], peak, time: float) -> tuple[str, ...]:
 def plan_or_nearest(tokens: int, seq_len: int, micro_batch_size: int, dp_size: int) -> tuple[BatchPlan, str]:
     """The plan and its sentence; where none is whole, the nearest one, named as such."""
     sizes = {"seq_len": seq_len, "micro_batch_size": micro_batch_size, "dp_size": dp_size}
-    try:
+    if tokens % prod(sizes.values()) == 0:
         plan = plan_batch(tokens, **sizes)
         return plan, f"{plan}."
-    except ValueError as error:
-        if "nearest" not in str(error):
-            raise
     below, above = nearest_plans(tokens, **sizes)
     nearest = min((p for p in (below, above) if p), key=lambda p: abs(p.global_batch_tokens - tokens))
     return nearest, f"{tokens:,} tokens are no whole number of passes; shown is the nearest: {nearest}."

@@ -118,7 +118,7 @@ TRIED = [
     ("1.3", lambda h, L, v, k, f: 2 * v * h + L * (h * h + 3 * h * k + 3 * h * f + 2 * h) + h, "not yet", "of width k"),
     ("1.4", lambda b, s, h, a: 32 * s * b * h + 2 * a * b * s, "not yet", "4 bytes, not 2"),
     ("1.4", lambda b, s, h, a: 32 * s * b * h + 4 * a * b * s * s, "not yet", "not per pair"),
-    ("1.4", lambda b, s, h, a: 16 * s * b * h + 4 * a * b * s, "not yet", "Each has 2 bytes"),
+    ("1.4", lambda b, s, h, a: 16 * s * b * h + 4 * a * b * s, "not yet", "all tensors, without their 2 bytes a value"),
     ("1.6", 38, "not yet", "one too many: You took the label for GiB"),
     ("1.6", 38, "not yet", "You left 2·10⁹ bytes"),
     ("1.6", 36, "not yet", "try one more"),

@@ -2,7 +2,7 @@
 
 import nbformat
 import pytest
-from handing_in import auto_scores, exchange, feedback, hand_in, hand_in_by_exchange, solutions
+from handing_in import SCRIPT, auto_scores, exchange, feedback, hand_in, hand_in_by_exchange, solutions
 
 from course.labs import NAMES, load_lab
 from course.labs.__main__ import make_labs, nbgrader
@@ -55,7 +55,7 @@ def course(tmp_path_factory):
     for lab in NAMES:
         hand_in(folder, lab, "right", solutions(lab))
         hand_in(folder, lab, "blank", {})
-    hand_in(folder, "lab1", "wrong", WRONG)
+    hand_in(folder, "lab1", "wrong", WRONG, f"from IPython.display import HTML, display\ndisplay(HTML({SCRIPT!r}))")
     hand_in(folder, "lab1", "neighbour", solutions("lab1"), copied_from="right")
     hand_in(folder, "lab1", "kernel-breaker", dict.fromkeys(solutions("lab1"), ""), BREAKS_THE_KERNEL)
     hand_in(folder, "lab1", "hard-coder", GAMES)
@@ -91,6 +91,12 @@ def test_wrong_answers_get_half_and_their_diagnosis(course):
     assert points(course, "wrong") == [task.points / 2 for task in load_lab("lab1").tasks]
     page = feedback(course, "wrong", "lab1")
     assert not [words for words in TOLD.values() if words not in page]
+
+
+def test_a_student_s_scripts_are_shown_and_do_not_run(course):
+    page = (course / "feedback/wrong/lab1/lab1.html").read_text(encoding="utf-8")
+    assert SCRIPT not in page
+    assert page.count("&lt;script&gt;document.title") == 3, "in her code, in what it shows, in her words"
 
 
 def test_the_exchange_brings_feedback_to_whom_it_is_for(course):

@@ -28,6 +28,6 @@ WORTHLESS = {
     "3.3": ("wrong sign", "Still uphill, and", "both missing", "I cannot tell", "returns the new BF16 weights"),
     "4.4": ("You still save mm", "is one name", "An empty list", "is not one of mm"),
     "5.7": ("So do 2 sequences", "It peaks at", "are tokens", "tokens are", "is not a pair"),
-    "6.4": ("nothing was cast", "is to be a tensor"),
+    "6.4": ("nothing was cast", "is to be a tensor", "itself is in eight bits"),
 }
 """By task the words that are worth no points: no known mistake, several at once, or what needs no thought."""

@@ -55,6 +55,8 @@ def judge_product(answer, seed: int = 0) -> str | None:
     given = answer(a, b)
     if not isinstance(given, torch.Tensor) or given.shape != (32, 48):
         return "The result is to be a tensor with a row for each row of a and a column for each row of b."
+    if given.element_size() == 1:
+        return "The product itself is in eight bits: torch made it of two FP8 tensors. Cast them to float32 first."
     if not torch.isfinite(given).all():
         return "There is a NaN or an infinity in the result: a value beyond 448 was cast, and this torch has no mercy."
 
