@@ -33,4 +33,5 @@ def state_of_torch() -> dict:
         torch.is_autocast_enabled("cpu"),
         torch.is_grad_enabled(),
     )
+    state["saved tensors hooks"] = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return state
