@@ -22,7 +22,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 SECTIONS = ("You will be able to", "Common mistakes", "Summary")
 STYLE = """@page { size: A4; margin: 12mm } body { font: 9.8pt/1.3 Georgia, serif; margin: 0; color: #111 }
 h1 { font-size: 17pt; margin: 0 0 1mm } h2 { font-size: 11.5pt; margin: 3mm 0 1mm } p, ul { margin: 0 0 1.5mm }
-figure { margin: 0; text-align: center } figure img { max-width: 100%; max-height: 72mm } code { font-size: 8.6pt }
+figure { margin: 0; text-align: center } figure img { max-width: 100%; max-height: 95mm } code { font-size: 8.6pt }
 table { border-collapse: collapse; width: 100% } th, td { border-top: 0.3pt solid #888; padding: 0.6mm 1.5mm;
 text-align: left; vertical-align: top } th { border-top: none }
 section { break-after: page } section:last-child { break-after: auto }
@@ -48,7 +48,7 @@ def section(cells: list[str], title: str) -> str:
 def drawn(formula: str) -> str:
     """A formula as an image that needs no network."""
     image = io.BytesIO()
-    plain = re.sub(r"\\le(?![a-z])", r"\\leq", formula).replace(r"\text{", r"\mathrm{")
+    plain = re.sub(r"\\le(?![a-z])", r"\\leq", formula)
     depth = math_to_image(f"${plain}$", image, dpi=72, format="svg")
     data = base64.b64encode(image.getvalue()).decode()
     text = formula.replace('"', "'").replace("\\", "&#92;")

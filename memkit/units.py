@@ -5,6 +5,7 @@ eye. Memory is printed in KiB, MiB and GiB (powers of 1024). Bandwidth and a ven
 GB (powers of 1000), parameter counts in decimal millions and billions.
 """
 
+import difflib
 import math
 import numbers
 import operator
@@ -56,17 +57,29 @@ def as_kind(name: str, value: object, *kinds: type) -> object:
 
 
 def as_one_of(name: str, value: object, allowed: Iterable) -> object:
-    """Return ``value``, or refuse what is not among ``allowed`` with one sentence that shows it.
+    """Return ``value``, or refuse what is not among ``allowed`` with one sentence that shows it, and what is near.
 
     Raises: ValueError: another value.
 
     >>> as_one_of("device", "cpu", ("cuda", "cpu"))
     'cpu'
+    >>> as_one_of("card", "a100", ("A10", "A100 PCIe", "A100 SXM"))
+    Traceback (most recent call last):
+    ValueError: card='a100' is not one of A10, A100 PCIe, A100 SXM: did you mean A100 PCIe or A100 SXM?
     """
     allowed = tuple(allowed)
     if isinstance(value, (str, int)) and not isinstance(value, bool) and value in allowed:
         return value
-    raise ValueError(f"{name}={value!r} is not one of {', '.join(map(str, allowed))}")
+    asked = f": did you mean {' or '.join(near)}?" if (near := _near(str(value), allowed)) else ""
+    raise ValueError(f"{name}={value!r} is not one of {', '.join(map(str, allowed))}{asked}")
+
+
+def _near(word: str, allowed: Iterable) -> list[str]:
+    """Those that begin with ``word``, else the one that is spelt most like it, if any; the case is not looked at."""
+    names = {str(name).casefold(): str(name) for name in allowed}
+    word = word.casefold()
+    begun = [name for name in names if word and name.startswith(word)]
+    return [names[name] for name in begun or difflib.get_close_matches(word, names, n=1)]
 
 
 def _as_finite(name: str, value: object) -> int | float:

@@ -134,6 +134,8 @@ c.JupyterHub.authenticator_class = "shared-password"
 c.SharedPasswordAuthenticator.user_password = PASSWORD
 c.Authenticator.allow_all = True
 c.Authenticator.username_pattern = r"[a-z0-9][a-z0-9_-]{0,30}$"
+NAMED = "any name of letters from a to z, digits, - and _"
+c.JupyterHub.template_vars = {"announcement_login": f"{NAMED.capitalize()}; the password is the class's."}
 
 c.JupyterHub.spawner_class = LimitedSpawner
 c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser", "--allow-root"]
@@ -167,7 +169,7 @@ c.JupyterHub.load_roles = [
 ]
 
 print(f"""
-  The class's hub: {ADDRESS}    password: {PASSWORD}    (any name; Ctrl-C ends it)
+  The class's hub: {ADDRESS}    password: {PASSWORD}    ({NAMED}; Ctrl-C ends it)
   Files and logs: {FOLDER}    {MEMORY} of memory for each process of a student
 """, flush=True)
 if urlsplit(ADDRESS).hostname not in ("127.0.0.1", "localhost"):

@@ -132,8 +132,8 @@ def instances(card: Card, budget: int) -> list[tuple[str, int, int]]:
 
 def spread_over(students: int, most: int) -> tuple[int, int]:
     """Cards for the class, and students on the fullest of them."""
-    cards = math.ceil(students / most)
-    return cards, math.ceil(students / cards)
+    cards = -(-students // most)
+    return cards, -(-students // cards)
 
 
 def by_mig(card: Card, students: int, budgets: dict[str, int]) -> Way | None:

@@ -82,7 +82,7 @@ def test_one_share_more_would_be_too_small(card, budget):
 
 
 @pytest.mark.parametrize("card", CARDS)
-@pytest.mark.parametrize("students", [1, 7, 8, 20, 200])
+@pytest.mark.parametrize("students", [1, 7, 8, 20, 200, 10**20])
 def test_everybody_has_a_place_and_what_the_largest_chapter_needs(card, students):
     room = plan_classroom(card, students)
     largest = max(room.budgets.values())
@@ -114,6 +114,8 @@ def test_mps_takes_no_more_clients_than_it_can():
     ("arguments", "words"),
     [
         (["--card", "A101", "--students", "3"], "card='A101'"),
+        (["--card", "h100", "--students", "3"], "did you mean H100 PCIe or H100 SXM or H100 NVL?"),
+        (["--card", "A100 SXM 80GB", "--students", "3"], "did you mean A100 SXM 80 GB?"),
         (["--card", "T4", "--students", "0"], "students=0"),
         (["--card", "T4", "--students", "-2"], "students=-2"),
     ],

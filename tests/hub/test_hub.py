@@ -129,6 +129,15 @@ def test_jupyterlab_asks_for_no_news(ann):
     assert (defaults["fetchNews"]["default"], defaults["checkForUpdates"]["default"]) == ("false", False)
 
 
+def test_jupyterlab_shows_none_of_nbgrader_s_buttons(ann):
+    page = re.search(r'"jupyter-config-data"[^>]*>(.*?)</script>', ann.ask("../lab").text, re.DOTALL)[1]
+    assert "@jupyter/nbgrader" in json.loads(page)["disabledExtensions"]
+
+
+def test_the_login_page_says_which_names_it_takes(hub):
+    assert "letters from a to z, digits, - and _" in requests.get(f"{hub['url']}/hub/login", timeout=60).text
+
+
 def test_the_book_is_there(hub, figures):
     theirs = hub["folder"] / "homes/student00/chapters/02_number_formats.ipynb"
     assert theirs.read_bytes() == (ROOT / "chapters/02_number_formats.ipynb").read_bytes()
