@@ -25,29 +25,76 @@ from types import MappingProxyType
 import numpy as np
 
 from memkit.formats.decoding import decode
-from memkit.formats.records import FORMATS, FloatFormat, Format, record_of
+from memkit.formats.records import FORMATS, FloatFormat, Format, get_format, record_of
 from memkit.formats.rounding import as_real, encode
 from memkit.units import as_one_of, bytes_of
 
 SCALE_RULES = ("ocp_floor", "nvidia_round_up", "nearest")
+RULES = (*SCALE_RULES, "power_of_two", "unit")
+"""The last two are for tensors in training alone (``memkit.low_precision.scaling``)."""
 TENSOR_SCALE_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockFormat:
-    """Elements in blocks along the last dimensions, each block with one scale."""
+class Scaling:
+    """Who shares a scale, how it is stored and by which rule it follows from amax.
+
+    ``block_shape`` has the sizes of the last dimensions, 0 for all of one; ``scale=None`` stores no scales.
+    """
 
     name: str
-    element: Format
     block_shape: tuple[int, ...]
-    scale: FloatFormat
     scale_rule: str
+    scale: FloatFormat | None = FORMATS["float32"]
     has_tensor_scale: bool = False
 
     def __post_init__(self) -> None:
+        _check_rule(self.scale_rule, self.scale, RULES)
+
+    @property
+    def is_square(self) -> bool:
+        """Whether a matrix and its transpose have the same elements, so that one copy serves both."""
+        return self.block_shape[0] == self.block_shape[-1]
+
+    def grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape with each blocked dimension as two: how many blocks, and how many values in one.
+
+        Raises: ValueError: the blocks do not tile the shape.
+        """
+        shape, rank = tuple(shape), len(self.block_shape)
+        blocked = [(n, block or max(n, 1)) for n, block in zip(shape[-rank:], self.block_shape)]
+        is_whole = 0 in self.block_shape and len(shape) > rank
+        if len(blocked) < rank or is_whole or any(n % k for n, k in blocked):
+            raise ValueError(f"shape={shape} is not tiled by {self.name}'s blocks of {self.block_shape}")
+        return (*shape[:-rank], *(size for n, k in blocked for size in (n // k, k)))
+
+    def per_block(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """``grid`` with a single value in each block: the shape that a block's scale spreads from."""
+        grid, rank = list(self.grid(shape)), len(self.block_shape)
+        grid[1 - 2 * rank :: 2] = [1] * rank
+        return tuple(grid)
+
+    def stored_bytes(self, shape: tuple[int, ...], element: str | Format) -> int:
+        """Bytes of a quantised tensor: its elements, a scale for each block and the tensor's own.
+
+        >>> BLOCK_FORMATS["nvfp4"].stored_bytes((1, 1024), "float4_e2m1fn") - 512    # 64 of E4M3, one float32
+        68
+        """
+        elements = bytes_of(math.prod(shape), get_format(element).storage_bits)
+        scales = bytes_of(math.prod(self.per_block(shape)), self.scale.storage_bits) if self.scale else 0
+        return elements + scales + self.has_tensor_scale * TENSOR_SCALE_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockFormat(Scaling):
+    """Elements in blocks along the last dimensions, each block with one scale."""
+
+    element: Format
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.block_shape or any(not isinstance(k, int) or k < 1 for k in self.block_shape):
             raise ValueError(f"{self.name}: block_shape={self.block_shape!r} is not a tuple of sizes above 0")
-        _check_rule(self.scale_rule, self.scale)
 
     @property
     def block_size(self) -> int:
@@ -62,13 +109,6 @@ class BlockFormat:
         (4.25, 4.5)
         """
         return self.element.storage_bits + self.scale.storage_bits / self.block_size
-
-    def tensor_bytes(self, shape: tuple[int, ...]) -> int:
-        """Bytes of a tensor of ``shape``: elements, block scales and the tensor's own scale."""
-        num_blocks = math.prod(_grid(shape, self)) // self.block_size
-        elements = bytes_of(math.prod(shape), self.element.storage_bits)
-        scales = bytes_of(num_blocks, self.scale.storage_bits)
-        return elements + scales + self.has_tensor_scale * TENSOR_SCALE_BYTES
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,7 +127,7 @@ class BlockQuantized:
 
     def dequantize(self) -> np.ndarray:
         """scale * element, in float64. A block whose scale is NaN is NaN throughout."""
-        return decode(self.element_codes, self.fmt.element) * _spread(self.scales, self.fmt)
+        return by_block(decode(self.element_codes, self.fmt.element), self.scales, self.fmt)
 
 
 def quantize(
@@ -114,28 +154,27 @@ def quantize(
     >>> quantize(block, "mxfp4", scale_rule="nvidia_round_up").dequantize()[-2:]    # the scale is 2
     array([1., 8.])
     """
-    fmt = get_block_format(fmt)
+    fmt = record_of(fmt, BlockFormat, BLOCK_FORMATS, "a block format")
     rule = fmt.scale_rule if scale_rule is None else scale_rule
-    _check_rule(rule, fmt.scale)
+    _check_rule(rule, fmt.scale, SCALE_RULES)
     values = as_real(values).astype(np.float64)
-    amax = _block_amax(values, fmt)
+    amax = block_amax(values, fmt)
     tensor_scale = _tensor_scale(amax, fmt, tensor_scale)
-    scale_codes = encode_scales(amax / tensor_scale, fmt, rule)
-    scales = _spread(decode(scale_codes, fmt.scale) * tensor_scale, fmt)
+    scale_codes = encode_scales(amax / tensor_scale, fmt.element, fmt.scale, rule)
+    scales = by_block(np.ones_like(values), decode(scale_codes, fmt.scale) * tensor_scale, fmt)
     scaled = np.divide(values, scales, out=np.zeros_like(values), where=scales > 0)
     codes = encode(scaled, fmt.element, overflow="saturate", rounding=rounding, rng=rng)
     return BlockQuantized(fmt=fmt, element_codes=codes, scale_codes=scale_codes, tensor_scale=tensor_scale)
 
 
-def encode_scales(amax: np.ndarray, fmt: BlockFormat, rule: str) -> np.ndarray:
+def encode_scales(amax: np.ndarray, element: Format, scale: FloatFormat, rule: str) -> np.ndarray:
     """The code of each block's scale, for blocks whose largest magnitudes are ``amax``."""
-    scale = fmt.scale
     if rule == "nearest":
-        return encode(amax / fmt.element.max, scale, overflow="saturate")
+        return encode(amax / element.max, scale, overflow="saturate")
     if rule == "nvidia_round_up":
-        wanted = np.maximum(amax / fmt.element.max, scale.smallest_normal)  # amax = 0 too has a scale
+        wanted = np.maximum(amax / element.max, scale.smallest_normal)  # amax = 0 too has a scale
         return encode(wanted, scale, overflow="saturate", rounding="up")
-    e_max = math.frexp(fmt.element.max)[1] - 1
+    e_max = math.frexp(element.max)[1] - 1
     exponent = np.frexp(np.clip(amax, scale.smallest_normal, 2 * scale.max))[1] - 1
     wanted = np.ldexp(1.0, np.clip(exponent - e_max, scale.min_exponent, scale.max_exponent))
     return encode(np.where(np.isnan(amax), np.nan, wanted), scale, overflow="saturate")
@@ -154,30 +193,21 @@ def _tensor_scale(amax: np.ndarray, fmt: BlockFormat, given: float | None) -> fl
     return float(given)
 
 
-def _check_rule(rule: str, scale: FloatFormat) -> None:
-    as_one_of("scale_rule", rule, SCALE_RULES)
-    if rule != "nearest" and scale.mantissa_bits:
+def _check_rule(rule: str, scale: FloatFormat | None, known: tuple[str, ...]) -> None:
+    as_one_of("scale_rule", rule, known)
+    if rule in ("ocp_floor", "nvidia_round_up") and scale.mantissa_bits:
         raise ValueError(f"scale_rule={rule!r} makes powers of two; {scale.name} has a mantissa")
 
 
-def _grid(shape: tuple[int, ...], fmt: BlockFormat) -> tuple[int, ...]:
-    """Each blocked dimension as two: how many blocks, and how many values in one."""
-    blocked = tuple(shape)[-len(fmt.block_shape) :]
-    if len(blocked) < len(fmt.block_shape) or any(n % k for n, k in zip(blocked, fmt.block_shape)):
-        raise ValueError(f"shape={tuple(shape)} is not tiled by {fmt.name}'s blocks of {fmt.block_shape}")
-    pairs = (size for n, k in zip(blocked, fmt.block_shape) for size in (n // k, k))
-    return (*shape[: -len(fmt.block_shape)], *pairs)
+def block_amax(x: np.ndarray, scaling: Scaling) -> np.ndarray:
+    """The largest magnitude of each block. Shapes: (rows, columns) → (row blocks, column blocks)."""
+    within = tuple(range(-1, -2 * len(scaling.block_shape), -2))
+    return np.abs(x).reshape(scaling.grid(x.shape)).max(axis=within, initial=0)
 
 
-def _block_amax(values: np.ndarray, fmt: BlockFormat) -> np.ndarray:
-    within = tuple(range(-1, -2 * len(fmt.block_shape), -2))
-    return np.abs(values).reshape(_grid(values.shape, fmt)).max(axis=within, initial=0.0)
-
-
-def _spread(per_block: np.ndarray, fmt: BlockFormat) -> np.ndarray:
-    for axis, size in zip(range(-len(fmt.block_shape), 0), fmt.block_shape):
-        per_block = np.repeat(per_block, size, axis=axis)
-    return per_block
+def by_block(x, factors, scaling: Scaling):
+    """Each block of an array or a tensor times its factor. Shapes: [rows, columns]; [row blocks, column blocks]."""
+    return (x.reshape(scaling.grid(x.shape)) * factors.reshape(scaling.per_block(x.shape))).reshape(x.shape)
 
 
 BLOCK_FORMATS: MappingProxyType[str, BlockFormat] = MappingProxyType(
@@ -204,11 +234,3 @@ BLOCK_FORMATS: MappingProxyType[str, BlockFormat] = MappingProxyType(
 )  # fmt: skip
 """The block formats of the book by name; integers are symmetric (no zero point), NF4 without double
 quantisation."""
-
-
-def get_block_format(fmt: str | BlockFormat) -> BlockFormat:
-    """The record behind a name; a record passes through.
-
-    Raises: ValueError: the name is not in ``BLOCK_FORMATS``. TypeError: neither a name nor a record.
-    """
-    return record_of(fmt, BlockFormat, BLOCK_FORMATS, "a block format")

@@ -30,14 +30,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
         saved_inputs_bytes,
     )
     from memkit.low_precision.loss_scaling import SCALERS, ScaledGradients, ScalerDefaults, scale_gradients
-    from memkit.low_precision.scaling import (
-        SCALINGS,
-        DelayedScale,
-        block_amax,
-        factors_from,
-        relative_error,
-        scale_to,
-    )
+    from memkit.low_precision.scaling import SCALINGS, DelayedScale, factors_from, relative_error, scale_to
     from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW, add_with_memory, round_by_chance
 
 __getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

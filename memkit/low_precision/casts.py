@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from memkit.formats import decoding, rounding
+from memkit.formats.blocks import by_block
 from memkit.formats.records import get_format
-from memkit.low_precision.scaling import FLOAT32_MAX, DelayedScale, by_block, factors_from, get_scaling
+from memkit.low_precision.scaling import FLOAT32_MAX, DelayedScale, factors_from, get_scaling
 
 FLOAT32_MANTISSA_BITS = 23
 
@@ -84,8 +85,8 @@ class Cast:
             values = decode(codes.contiguous(), self.element)
         else:
             values = self.elements.float()
-        scales = self.scales.float()
-        return by_block(values, scales if self.tensor_scale is None else scales * self.tensor_scale, self.scaling)
+        scales = self.scales.float() if self.tensor_scale is None else self.scales.float() * self.tensor_scale
+        return by_block(values, scales, get_scaling(self.scaling))
 
     def t(self) -> "Cast":
         """The transpose, of a matrix with square blocks."""
@@ -106,7 +107,7 @@ def cast_to(
     if multiplier is not None:
         multipliers = multiplier.to(amax.device).expand_as(amax)
         block_scales = 1 / multipliers
-    moved = by_block(x, multipliers, scaling)
+    moved = by_block(x, multipliers, record)
     if element == "int8" and seed is None:
         elements = moved.round().clamp(-128, 127).to(torch.int8)
     elif not element.startswith("float8") or seed is not None:
@@ -117,11 +118,10 @@ def cast_to(
         elements = moved.clamp(-largest, largest).to(getattr(torch, element))
     if get_format(element).bits == 4:
         elements = elements[:, ::2] | elements[:, 1::2] << 4
-    is_two_level = record.rule == "two_level"
-    stored = torch.float8_e8m0fnu if record.is_e8m0 else torch.float8_e4m3fn if is_two_level else torch.float32
+    stored = getattr(torch, record.scale.name) if record.scale else torch.float32
     return Cast(
-        elements=elements, scales=block_scales.to(stored), tensor_scale=tensor_scale if is_two_level else None,
-        element=element, scaling=scaling,
+        elements=elements, scales=block_scales.to(stored), element=element, scaling=scaling,
+        tensor_scale=tensor_scale if record.has_tensor_scale else None,
     )  # fmt: skip
 
 

@@ -11,11 +11,10 @@ is what ``torch._scaled_mm`` and cuBLAS want and what is stored beside the eleme
 - **who shares a factor**: the whole tensor, a row, 128 neighbours, a square of 128 x 128, 32 or 16 neighbours;
 - **which numbers it may be**:
 
-    exact            m = max / amax, as a float32
+    nearest          m = max / amax, as a float32; NVFP4's 1/m is (E4M3 for the block) * (float32 for the tensor)
     power_of_two     that, cut down to a power of two: multiplying rounds nothing
     ocp_floor        1/m = 2^(floor(log2 amax) - e_max): the largest value may saturate
     nvidia_round_up  1/m = amax / max, up to a power of two: nothing saturates
-    two_level        1/m = (an E4M3 number for the block) * (a float32 for the tensor)
     unit             m = 1
 
 *Current* scaling takes amax from the tensor at hand, which reads it twice. *Delayed* scaling takes it from the
@@ -32,13 +31,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from memkit.formats.blocks import BLOCK_FORMATS, encode_scales
+from memkit.formats.blocks import BLOCK_FORMATS, Scaling, block_amax, by_block, encode_scales
 from memkit.formats.decoding import decode
-from memkit.formats.records import FORMATS, get_format
+from memkit.formats.records import FORMATS, FloatFormat, get_format
 from memkit.formats.rounding import encode
-from memkit.units import as_one_of, as_whole_number, bytes_of
+from memkit.units import as_one_of, as_whole_number
 
-RULES = ("exact", "power_of_two", "ocp_floor", "nvidia_round_up", "two_level", "unit")
 FLOAT32_MAX = np.finfo(np.float32).max
 ONE_AND_A_BIT = 1 + 2.0**-22
 """The product amax * m may end just above the largest element, by the rounding of m."""
@@ -46,72 +44,27 @@ WHOLE = 0
 """A block as long as its dimension."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scaling:
-    """Who shares a factor, and which numbers it may be. ``block_shape`` is rows x columns; 0 means all of them."""
-
-    name: str
-    block_shape: tuple[int, int]
-    rule: str
-
-    def __post_init__(self):
-        as_one_of("rule", self.rule, RULES)
-
-    @property
-    def is_square(self) -> bool:
-        """Whether a tensor and its transpose have the same elements, so that one copy serves both."""
-        return self.block_shape[0] == self.block_shape[1]
-
-    def grid(self, shape: tuple[int, int]) -> tuple[int, int, int, int]:
-        """Blocks and values in one, by dimension: (row blocks, rows, column blocks, columns).
-
-        Raises: ValueError: the shape is no matrix, or the blocks do not tile it.
-        """
-        if len(shape) != 2:
-            raise ValueError(f"shape={tuple(shape)} is not rows and columns")
-        sizes = [block or size for block, size in zip(self.block_shape, shape)]
-        if any(n % k for n, k in zip(shape, sizes)):
-            raise ValueError(f"shape={tuple(shape)} is not tiled by {self.name}'s blocks of {self.block_shape}")
-        (rows, columns), (r, c) = shape, sizes
-        return rows // max(r, 1), r, columns // max(c, 1), c
-
-    def stored_bytes(self, shape: tuple[int, int], element: str) -> int:
-        """Bytes of a quantised tensor: its elements and its scales.
-
-        >>> SCALINGS["nvfp4"].stored_bytes((1, 1024), "float4_e2m1fn") - 512    # 64 of E4M3, one float32
-        68
-        """
-        row_blocks, _, column_blocks, _ = self.grid(shape)
-        num_scales = row_blocks * column_blocks
-        scale_bytes = {"two_level": num_scales + 4, "unit": 0}.get(
-            self.rule, num_scales * (1 if self.is_e8m0 else 4)
-        )
-        return bytes_of(math.prod(shape), get_format(element).storage_bits) + scale_bytes
-
-    @property
-    def is_e8m0(self) -> bool:
-        """Whether the scale is stored as a bare exponent of 8 bits."""
-        return self.rule in ("ocp_floor", "nvidia_round_up")
-
-
 SCALINGS: MappingProxyType[str, Scaling] = MappingProxyType(
     {
-        name: Scaling(name=name, block_shape=shape, rule=rule)
-        for name, shape, rule in (
-            ("none", (WHOLE, WHOLE), "unit"),
-            ("tensor", (WHOLE, WHOLE), "exact"),
-            ("tensor_power_of_two", (WHOLE, WHOLE), "power_of_two"),
-            ("row", (1, WHOLE), "exact"),
-            ("row_power_of_two", (1, WHOLE), "power_of_two"),
-            ("1x128", (1, 128), "power_of_two"),
-            ("128x128", (128, 128), "power_of_two"),
-            ("mx", (1, 32), "nvidia_round_up"),
-            ("mx_floor", (1, 32), "ocp_floor"),
-            ("nvfp4", (1, 16), "two_level"),
-            ("nvfp4_16x16", (16, 16), "two_level"),
+        name: Scaling(
+            name=name, block_shape=shape, scale_rule=rule, scale=scale and FORMATS[scale],
+            has_tensor_scale=name.startswith("nvfp4"),
+        )
+        for name, shape, scale, rule in (
+            ("none", (WHOLE, WHOLE), None, "unit"),
+            ("tensor", (WHOLE, WHOLE), "float32", "nearest"),
+            ("tensor_power_of_two", (WHOLE, WHOLE), "float32", "power_of_two"),
+            ("row", (1, WHOLE), "float32", "nearest"),
+            ("row_power_of_two", (1, WHOLE), "float32", "power_of_two"),
+            ("1x128", (1, 128), "float32", "power_of_two"),
+            ("128x128", (128, 128), "float32", "power_of_two"),
+            ("mx", (1, 32), "float8_e8m0fnu", "nvidia_round_up"),
+            ("mx_floor", (1, 32), "float8_e8m0fnu", "ocp_floor"),
+            ("nvfp4", (1, 16), "float8_e4m3fn", "nearest"),
+            ("nvfp4_16x16", (16, 16), "float8_e4m3fn", "nearest"),
         )
     }
-)
+)  # fmt: skip
 """The scalings of the book by name. torchao's rowwise recipe is ``row_power_of_two``; Transformer Engine's block
 recipe takes powers of two too, DeepSeek's kernels the exact quotient."""
 
@@ -162,11 +115,6 @@ def get_scaling(scaling: str | Scaling) -> Scaling:
     return SCALINGS[scaling]
 
 
-def block_amax(x: np.ndarray, scaling: str | Scaling) -> np.ndarray:
-    """The largest magnitude of each block. Shapes: (rows, columns) → (row blocks, column blocks)."""
-    return np.abs(x).reshape(get_scaling(scaling).grid(x.shape)).max(axis=(1, 3), initial=0)
-
-
 def factors_from(amax: object, scaling: str | Scaling, element: str) -> Factors:
     """The factors of blocks whose largest magnitudes are ``amax``. A block of zeros has the factor 1.
 
@@ -177,17 +125,18 @@ def factors_from(amax: object, scaling: str | Scaling, element: str) -> Factors:
     """
     scaling, largest = get_scaling(scaling), get_format(element).max
     amax = np.asarray(amax, dtype=np.float32)
-    if scaling.rule == "unit":
+    if scaling.scale is None:
         return Factors(multipliers=np.ones_like(amax), block_scales=np.ones_like(amax))
-    if scaling.rule == "two_level":
-        return _two_levels(amax, largest)
-    if scaling.is_e8m0:
-        codes = encode_scales(np.float64(amax), _mx_of(element), scaling.rule)
-        scales = decode(codes, "float8_e8m0fnu", dtype=np.float32)
-        scales = np.where(amax == 0, np.float32(1), scales)
+    if scaling.has_tensor_scale:
+        return _two_levels(amax, largest, scaling.scale)
+    if scaling.scale.name == "float8_e8m0fnu":
+        if (element, scaling.scale) not in [(fmt.element.name, fmt.scale) for fmt in BLOCK_FORMATS.values()]:
+            raise ValueError(f"element={element!r} has no MX format")
+        codes = encode_scales(np.float64(amax), get_format(element), scaling.scale, scaling.scale_rule)
+        scales = np.where(amax == 0, np.float32(1), decode(codes, scaling.scale, dtype=np.float32))
         return Factors(multipliers=1 / scales, block_scales=scales)
     multipliers = _quotient(largest, amax)
-    if scaling.rule == "power_of_two":
+    if scaling.scale_rule == "power_of_two":
         multipliers = np.ldexp(np.float32(1), np.frexp(multipliers)[1] - 1).astype(np.float32)
     return Factors(multipliers=multipliers, block_scales=1 / multipliers)
 
@@ -267,27 +216,13 @@ def _quotient(largest: float, amax: np.ndarray) -> np.ndarray:
     return np.where((amax == 0) | np.isinf(amax), np.float32(1), np.minimum(m, FLOAT32_MAX)).astype(np.float32)
 
 
-def _two_levels(amax: np.ndarray, largest: float) -> Factors:
+def _two_levels(amax: np.ndarray, largest: float, scale: FloatFormat) -> Factors:
     """NVFP4: the float32 lifts the largest block's scale to 448, the end of E4M3; then each block's is rounded."""
-    scale_format = FORMATS["float8_e4m3fn"]
-    lift = _quotient(scale_format.max * largest, amax.max(initial=0))
+    lift = _quotient(scale.max * largest, amax.max(initial=0))
     wanted = amax * np.float32(lift * np.float32(1 / np.float32(largest)))
-    codes = encode(wanted, scale_format, overflow="saturate")
-    block_scales, tensor_scale = decode(codes, scale_format, dtype=np.float32), np.float32(1 / lift)
+    codes = encode(wanted, scale, overflow="saturate")
+    block_scales, tensor_scale = decode(codes, scale, dtype=np.float32), np.float32(1 / lift)
     with np.errstate(divide="ignore"):
         multipliers = np.minimum(1 / (block_scales * tensor_scale), FLOAT32_MAX)
     multipliers = np.where(block_scales == 0, np.float32(0), multipliers).astype(np.float32)
     return Factors(multipliers=multipliers, block_scales=block_scales, tensor_scale=float(tensor_scale))
-
-
-def _mx_of(element: str):
-    for fmt in BLOCK_FORMATS.values():
-        if fmt.scale.name == "float8_e8m0fnu" and fmt.element.name == element:
-            return fmt
-    raise ValueError(f"element={element!r} has no MX format")
-
-
-def by_block(x, factors, scaling: str | Scaling):
-    """Each block of an array or a tensor times its factor. Shapes: [rows, columns]; [row blocks, column blocks]."""
-    blocks = x.reshape(get_scaling(scaling).grid(x.shape))
-    return (blocks * factors[:, None, :, None]).reshape(x.shape)

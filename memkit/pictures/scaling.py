@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.patches import Rectangle
 
+from memkit.formats.blocks import block_amax, by_block
 from memkit.formats.records import get_format
-from memkit.low_precision.scaling import SCALINGS, block_amax, by_block, factors_from
+from memkit.low_precision.scaling import SCALINGS, factors_from
 from memkit.low_precision.trials import NUM_STEPS, OUTLIER_FACTORS, SPIKE_STEP, SpikeStep, drawn, scaled
 from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, bare, hatched, mix
 

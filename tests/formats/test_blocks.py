@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from memkit.formats.blocks import BLOCK_FORMATS, BlockFormat, get_block_format, quantize
+from memkit.formats.blocks import BLOCK_FORMATS, BlockFormat, quantize
 from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS
 
@@ -180,7 +180,7 @@ def test_published_bits_per_value(name: str, bits: float) -> None:
     assert fmt.bits_per_value == bits
     shape = (256, 512)
     tensor_scale_bytes = 4 if name.startswith("nvfp4") else 0
-    assert fmt.tensor_bytes(shape) == math.prod(shape) * bits / 8 + tensor_scale_bytes
+    assert fmt.stored_bytes(shape, fmt.element) == math.prod(shape) * bits / 8 + tensor_scale_bytes
 
 
 # Identities.
@@ -288,7 +288,7 @@ def test_bad_input_is_refused(values: object, name: object, choices: dict, error
 
 
 def test_impossible_block_formats_are_refused() -> None:
-    mxfp4 = get_block_format("mxfp4")
+    mxfp4 = BLOCK_FORMATS["mxfp4"]
     with pytest.raises(ValueError, match="block_shape=\\(0,\\) is not a tuple of sizes above 0"):
         dataclasses.replace(mxfp4, block_shape=(0,))
     with pytest.raises(ValueError, match="float16 has a mantissa"):
