@@ -53,6 +53,25 @@ class Event:
     micro_batch: int = 1
 
 
+def play(changes: Iterable[tuple[str, int]], now: dict[str, int]) -> dict[str, int]:
+    """Let bytes of parts come and go in ``now``; the parts at the highest moment, the first of equal ones.
+
+    >>> now = dict.fromkeys(PARTS, 0)
+    >>> play([("activations", 8), ("gradients", 3), ("activations", -8), ("gradients", 5)], now)["activations"]
+    8
+    >>> now["gradients"]
+    8
+    """
+    peak, total = dict(now), sum(now.values())
+    peak_total = total
+    for part, num_bytes in changes:
+        now[part] += num_bytes
+        total += num_bytes
+        if total > peak_total:
+            peak, peak_total = dict(now), total
+    return peak
+
+
 class EventsWhenAsked(Sequence):
     """Events that are made when the first of them is asked for, and then stay."""
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from memkit.fitting.edits import unfreed
+from memkit.fitting.edits import live_at, unfreed
 from memkit.timeline import Event
 
 MAX_COPIES = 5
@@ -71,7 +71,10 @@ def _steps(events: Sequence[Event], signature: Counter, kept: set[int]) -> Steps
         if found is None:
             break
         base, complete, misfit = found
-        before, after = (_copies_at(events, index, signature) for index in (base, complete))
+        before, after = (
+            {event.block for event in live_at(events, index) if event.num_bytes in signature}
+            for index in (base, complete)
+        )
         gradients = frozenset(after - before)
         born = [i for i, e in enumerate(events) if e.block in gradients and e.num_bytes > 0]
         copy_bytes = sum(size * count for size, count in signature.items())
@@ -138,15 +141,6 @@ def _let_go(events: Sequence[Event], gradients: frozenset[int], freed_at: dict[i
         if left < 0:
             return index
     return len(events)
-
-
-def _copies_at(events: Sequence[Event], index: int, signature: Counter) -> set[int]:
-    """The blocks of a parameter's size that are alive after event ``index``."""
-    live: set[int] = set()
-    for event in events[: index + 1]:
-        if abs(event.num_bytes) in signature:
-            (live.add if event.num_bytes > 0 else live.discard)(event.block)
-    return live
 
 
 def _first_roles(events: Iterable[Event], copies: set[int], signature: Counter, kept: set[int]) -> dict[int, str]:

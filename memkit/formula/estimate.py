@@ -23,7 +23,7 @@ from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import MIN_OFFLOADED
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import PARTS, Event, EventsWhenAsked, Instant, MemoryTimeline
+from memkit.timeline import PARTS, Event, EventsWhenAsked, Instant, MemoryTimeline, play
 from memkit.units import as_kind, as_whole_number
 
 
@@ -47,44 +47,32 @@ class Phase:
 
 
 class Memory:
-    """Bytes by part, now and at the highest moment of the phase."""
+    """Bytes by part."""
 
     def __init__(self):
         self.now = dict.fromkeys(PARTS, 0)
-        self.total = 0
         self.known: dict[tuple, tuple[dict, dict]] = {}
 
     def instants(self, phase: Phase) -> list[Instant]:
         """Let a phase happen: its peak, if it has one, and its end. A phase that starts alike ends alike."""
         key = (phase.stretches, *self.now.values())
         if key not in self.known:
-            self.peak, self.peak_total = dict(self.now), self.total
-            for stretch in phase.stretches:
-                self._play(stretch)
-            self.known[key] = self.peak, dict(self.now)
+            peaks = [dict(self.now), *(peak for stretch in phase.stretches for peak in self._peaks(stretch))]
+            self.known[key] = max(peaks, key=lambda parts: sum(parts.values())), dict(self.now)
         peak, now = self.known[key]
-        self.now, self.total = dict(now), sum(now.values())
+        self.now = dict(now)
         when = {"step": phase.step, "micro_batch": phase.micro_batch}
         end = Instant(name=phase.name, **now, **when)
         return [Instant(name=f"{phase.name} peak", **peak, **when), end] if phase.has_peak else [end]
 
-    def _play(self, stretch: Stretch) -> None:
+    def _peaks(self, stretch: Stretch) -> Iterator[dict[str, int]]:
         """A repeated stretch is highest in its first or in its last repetition."""
-        self._play_once(stretch.changes)
+        yield play(stretch.changes, self.now)
         if stretch.times > 2:
             for part, num_bytes in stretch.changes:
                 self.now[part] += (stretch.times - 2) * num_bytes
-                self.total += (stretch.times - 2) * num_bytes
         if stretch.times > 1:
-            self._play_once(stretch.changes)
-
-    def _play_once(self, changes: list[tuple[str, int]]) -> None:
-        now = self.now
-        for part, num_bytes in changes:
-            now[part] += num_bytes
-            self.total += num_bytes
-            if self.total > self.peak_total:
-                self.peak, self.peak_total = dict(now), self.total
+            yield play(stretch.changes, self.now)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from memkit.timeline import PARTS, Event, Instant, MemoryTimeline
+from memkit.timeline import PARTS, Event, Instant, MemoryTimeline, play
 from memkit.units import round_up
 
 ALWAYS_SHOWS_PEAK = ("forward", "backward", "optimizer")
@@ -160,26 +160,16 @@ def instants(log: Log, parts: list[str], granularity: int = 1) -> tuple[Instant,
     Init and zero_grad get a peak only where it is above both ends.
     """
     sizes = [round_up(size, granularity) for size in log.sizes] if granularity > 1 else log.sizes
-    now, total, found, position = dict.fromkeys(PARTS, 0), 0, [], 0
+    now, found, position = dict.fromkeys(PARTS, 0), [], 0
     for end, name, step, micro_batch in log.marks:
-        peak, peak_total, first_total = dict(now), total, total
-        for event in log.events[position:end]:
-            if event >= 0:
-                now[parts[event]] += sizes[event]
-                total += sizes[event]
-                if total > peak_total:
-                    peak, peak_total = dict(now), total
-            else:
-                now[parts[~event]] -= sizes[~event]
-                total -= sizes[~event]
-        position = end
-        if name in ALWAYS_SHOWS_PEAK or peak_total > max(first_total, total):
-            found.append((f"{name} peak", peak, peak_total, step, micro_batch))
-        found.append((name, dict(now), total, step, micro_batch))
-    return tuple(
-        Instant(name=name, step=step, micro_batch=micro_batch, total_bytes=total, **known)
-        for name, known, total, step, micro_batch in found
-    )
+        first_total = sum(now.values())
+        events = log.events[position:end]
+        peak = play(((parts[e], sizes[e]) if e >= 0 else (parts[~e], -sizes[~e]) for e in events), now)
+        position, when = end, {"step": step, "micro_batch": micro_batch}
+        if name in ALWAYS_SHOWS_PEAK or sum(peak.values()) > max(first_total, sum(now.values())):
+            found.append(Instant(name=f"{name} peak", **peak, **when))
+        found.append(Instant(name=name, **now, **when))
+    return tuple(found)
 
 
 def timeline_of(
