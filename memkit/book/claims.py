@@ -10,7 +10,7 @@ import string
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from pathlib import Path
 from textwrap import fill
@@ -58,8 +58,6 @@ CHAPTERS = {
 """The groups (or ranges of ids) that a chapter settles."""
 
 LEDGER = Path(__file__).resolve().parents[2] / "chapters" / "claims.toml"
-
-_FIELDS = {"claim", "answer", "verdict", "proof", "reason", "cell", "no_cell", "printed", "figures"}
 
 
 class Figures(dict):
@@ -189,10 +187,9 @@ def load_claims(path: Path = LEDGER) -> dict[str, Claim]:
 
 def read_claim(claim_id: str, table: Mapping) -> Claim:
     """The claim that one table of the ledger holds, its figures put into its sentences."""
-    if unknown := sorted(set(table) - _FIELDS):
-        raise ValueError(
-            f"{claim_id} has unknown fields {', '.join(unknown)}; known: {', '.join(sorted(_FIELDS))}"
-        )
+    known = sorted({field.name for field in fields(Claim)} - {"id"})
+    if unknown := sorted(set(table) - set(known)):
+        raise ValueError(f"{claim_id} has unknown fields {', '.join(unknown)}; known: {', '.join(known)}")
     if missing := [name for name in ("claim", "answer", "verdict") if not table.get(name)]:
         raise ValueError(f"{claim_id} lacks {', '.join(missing)}")
     if "printed" not in table:
@@ -203,14 +200,14 @@ def read_claim(claim_id: str, table: Mapping) -> Claim:
             raise ValueError(
                 f"{claim_id} names {{{name}}} and its figures are {', '.join(figures) or 'none'}"
             )
-    fields = dict(table) | {
+    filled = dict(table) | {
         "id": claim_id,
         "claim": table["claim"].format(**figures),
         "answer": table["answer"].format(**figures),
         "printed": () if table["printed"] == "unsourced" else tuple(table["printed"]),
         "figures": Figures(figures, table["verdict"]),
     }
-    return Claim(**fields)
+    return Claim(**filled)
 
 
 def claim(claim_id: str) -> Claim:

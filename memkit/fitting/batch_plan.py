@@ -33,14 +33,9 @@ class BatchPlan:
     dp_size: int
 
     @property
-    def tokens_per_forward(self) -> int:
-        """Tokens that one rank sees in one forward: what the activations grow with."""
-        return self.seq_len * self.micro_batch_size
-
-    @property
     def global_batch_tokens(self) -> int:
         """Tokens between two optimizer steps, over all ranks."""
-        return self.tokens_per_forward * self.grad_accum_steps * self.dp_size
+        return self.seq_len * self.micro_batch_size * self.grad_accum_steps * self.dp_size
 
     def __str__(self) -> str:
         return (

@@ -68,7 +68,8 @@ class Diagnosis:
         return tuple(best_of_each_kind(self.tried, NUM_CHANGES))
 
     def __str__(self) -> str:
-        pages = [self._headline(), self._parts(), self._lines()]
+        lines = [("by line", "part", "blocks", "bytes"), *(line.row for line in self.lines)]
+        pages = [self._headline(), self._parts(), aligned_table(lines)]
         total, result = sum(self.parts.values()), self.result
         cached = result.peak_reserved_bytes - result.peak_allocated_bytes
         unseen = format_bytes(max(result.peak_allocated_bytes - total, 0))
@@ -99,9 +100,6 @@ class Diagnosis:
                 name = (part or "not told apart").replace("_", " ")
                 rows.append([name, format_bytes(size), f"{size / total:.0%}"])
         return aligned_table(rows)
-
-    def _lines(self) -> str:
-        return aligned_table([("by line", "part", "blocks", "bytes"), *(line.row for line in self.lines)])
 
 
 def changes_in_words(changes: tuple[Effect, ...]) -> str:

@@ -7,6 +7,7 @@ is matched by its file and function where its number moved.
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from textwrap import fill
 
@@ -130,14 +131,11 @@ def with_parts(run: Replay) -> Replay:
 
 def at_peak(run: Replay) -> tuple[list[Event], str]:
     """The births of the blocks alive at the highest point of what was asked for, and its phase."""
-    total = peak = 0
-    last = -1
-    for index, event in enumerate(run.timeline.events):
-        total += event.num_bytes
-        if total > peak:
-            peak, last = total, index
-    phase = run.timeline.events[last].phase if last >= 0 else ""
-    return live_at(run.timeline.events, last), "" if phase == "before" else phase
+    events = run.timeline.events
+    totals = list(accumulate(event.num_bytes for event in events))
+    last = totals.index(max(totals))
+    phase = events[last].phase
+    return live_at(events, last), "" if phase == "before" else phase
 
 
 def by_line(events: list[Event]) -> dict[Key, Counter]:

@@ -191,12 +191,12 @@ def code_of(plan: TrainingPlan, kind: str = "plain") -> str:
 
     Raises: ValueError: no such kind.
     """
-    as_one_of("kind", kind, KINDS)
-    if kind == "accelerate":
-        return accelerate_yaml(plan)
-    if kind == "deepspeed":
-        return json.dumps(deepspeed_config(plan), indent=2)
-    return plain_code(plan) if kind == "plain" else trainer_code(plan)
+    return KINDS[as_one_of("kind", kind, KINDS)](plan)
 
 
-KINDS = ("plain", "trainer", "deepspeed", "accelerate")
+KINDS = {
+    "plain": plain_code,
+    "trainer": trainer_code,
+    "deepspeed": lambda plan: json.dumps(deepspeed_config(plan), indent=2),
+    "accelerate": accelerate_yaml,
+}

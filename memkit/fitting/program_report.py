@@ -38,16 +38,12 @@ class Report:
 
     def __str__(self) -> str:
         fits = [["card", "memory left, expected", "verdict"]]
-        fits += [[fit.card, _signed(fit.expected_bytes), fit.verdict] for fit in self.fits]
+        fits += [[fit.card, format_bytes(fit.expected_bytes).replace("-", "−"), fit.verdict] for fit in self.fits]
         lines = [("made at the peak by", "part", "blocks", "bytes"), *(line.row for line in self.lines)]
         total = f"{self.name}: {format_bytes(self.allocated_bytes)} in tensors at the peak, "
         total += f"{format_bytes(self.expected_bytes)} expected on the card."
         tables = (str(self.timeline), aligned_table(lines), left_out_in_words(self.left_out), aligned_table(fits))
         return "\n\n".join([total, *tables, changes_in_words(self.changes)])
-
-
-def _signed(num_bytes: int) -> str:
-    return format_bytes(num_bytes) if num_bytes >= 0 else f"−{format_bytes(-num_bytes)}"
 
 
 def report_on(

@@ -17,7 +17,7 @@ from memkit import loaded_when_used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.formats.blocks import BLOCK_FORMATS, BlockFormat, BlockQuantized, Scaling, block_amax, quantize
+    from memkit.formats.blocks import BLOCK_FORMATS, BlockFormat, BlockQuantized, block_amax, quantize
     from memkit.formats.decoding import all_values, code_fields, decode
     from memkit.formats.dtypes import dtype_bits, tensor_bytes
     from memkit.formats.reading import (

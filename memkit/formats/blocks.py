@@ -130,23 +130,13 @@ class BlockQuantized:
         return by_block(decode(self.element_codes, self.fmt.element), self.scales, self.fmt)
 
 
-def quantize(
-    values: object,
-    fmt: str | BlockFormat,
-    *,
-    scale_rule: str | None = None,
-    tensor_scale: float | None = None,
-    rounding: str = "nearest_even",
-    rng: np.random.Generator | None = None,
-) -> BlockQuantized:
+def quantize(values: object, fmt: str | BlockFormat, *, scale_rule: str | None = None) -> BlockQuantized:
     """Quantise in blocks: a scale for each by ``scale_rule`` (the format's own if None), then the elements.
 
     An element still too large after scaling saturates. A block that holds NaN gets a NaN scale. Where a scale
-    rounds to zero, so do its elements. ``tensor_scale`` defaults to amax / (largest element * largest scale),
-    as a float32.
+    rounds to zero, so do its elements. A tensor scale is amax / (largest element * largest scale), as a float32.
 
-    Raises: ValueError: blocks that do not tile the shape, a rule the scale's format cannot follow, a tensor
-        scale that is not positive or has no place in the format.
+    Raises: ValueError: blocks that do not tile the shape, a rule the scale's format cannot follow.
 
     >>> block = [1.0] * 31 + [7.0]
     >>> quantize(block, "mxfp4").dequantize()[-2:]    # floor: the scale is 1, so 7 saturates at 6
@@ -159,11 +149,14 @@ def quantize(
     _check_rule(rule, fmt.scale, SCALE_RULES)
     values = as_real(values).astype(np.float64)
     amax = block_amax(values, fmt)
-    tensor_scale = _tensor_scale(amax, fmt, tensor_scale)
+    tensor_scale = 1.0
+    if fmt.has_tensor_scale:
+        largest = amax[np.isfinite(amax)].max(initial=0.0)
+        tensor_scale = float(np.float32(largest / (fmt.element.max * fmt.scale.max))) or 1.0
     scale_codes = encode_scales(amax / tensor_scale, fmt.element, fmt.scale, rule)
     scales = by_block(np.ones_like(values), decode(scale_codes, fmt.scale) * tensor_scale, fmt)
     scaled = np.divide(values, scales, out=np.zeros_like(values), where=scales > 0)
-    codes = encode(scaled, fmt.element, overflow="saturate", rounding=rounding, rng=rng)
+    codes = encode(scaled, fmt.element, overflow="saturate")
     return BlockQuantized(fmt=fmt, element_codes=codes, scale_codes=scale_codes, tensor_scale=tensor_scale)
 
 
@@ -178,19 +171,6 @@ def encode_scales(amax: np.ndarray, element: Format, scale: FloatFormat, rule: s
     exponent = np.frexp(np.clip(amax, scale.smallest_normal, 2 * scale.max))[1] - 1
     wanted = np.ldexp(1.0, np.clip(exponent - e_max, scale.min_exponent, scale.max_exponent))
     return encode(np.where(np.isnan(amax), np.nan, wanted), scale, overflow="saturate")
-
-
-def _tensor_scale(amax: np.ndarray, fmt: BlockFormat, given: float | None) -> float:
-    if given is None:
-        if not fmt.has_tensor_scale:
-            return 1.0
-        largest = amax[np.isfinite(amax)].max(initial=0.0)
-        return float(np.float32(largest / (fmt.element.max * fmt.scale.max))) or 1.0
-    if not fmt.has_tensor_scale:
-        raise ValueError(f"tensor_scale={given!r}: {fmt.name} has no scale for the whole tensor")
-    if not 0 < given < math.inf:
-        raise ValueError(f"tensor_scale={given!r} is not a positive number")
-    return float(given)
 
 
 def _check_rule(rule: str, scale: FloatFormat | None, known: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ beside it; ATen/native/cuda/Reduce.cuh (setReduceConfig).
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from memkit.units import round_up
 
@@ -99,50 +99,6 @@ def embedding_backward_buffers(
     return [[all_indices] * 3 + [sort_bytes(num_indices, num_rows)], [all_indices] * 2 + tables]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reduction:
-    """How CUDA splits a reduction: dimensions as (size, stride) in elements, merged, the fastest first."""
-
-    reduced: tuple[tuple[int, int], ...]
-    kept: tuple[tuple[int, int], ...]
-    value_bytes: int  # of one running result
-
-    def buffers(self) -> Stages:
-        """A running result per thread and block, and a counter per group of results; none without a split."""
-        num_inputs, num_outputs = (
-            math.prod(size for size, _ in dims) for dims in (self.reduced, self.kept)
-        )
-        along_rows = not self.kept or self.reduced[0][1] < self.kept[0][1]
-        fast, slow = (num_inputs, num_outputs) if along_rows else (num_outputs, num_inputs)
-        vector = 1
-        if along_rows and self.reduced[0][1] == 1 and num_inputs >= 128 and len(self.reduced) == 1:
-            fast //= 4
-        elif not along_rows and self.kept[0][1] == 1:
-            vector = self.output_vector()
-            fast //= vector
-        width, height = block_shape(fast, slow, MAX_THREADS // vector)
-        step, outputs_per_block = (width, 1) if along_rows else (1, width)
-        if -(-num_inputs // step) < min(height * VALUES_PER_THREAD.start, VALUES_PER_THREAD.stop):
-            return []  # each row of threads has outputs of its own
-        step *= height
-        values = -(-num_inputs // step)
-        groups = -(-(num_outputs // vector) // outputs_per_block)
-        num_blocks = PROCESSORS * (THREADS_PER_PROCESSOR // (width * height))
-        if values < VALUES_PER_THREAD.stop or groups > num_blocks:
-            return []
-        by_values = -(-values // VALUES_PER_THREAD.start)
-        split = max(min(-(-num_blocks // groups), by_values), -(-values // VALUES_PER_THREAD.stop))
-        if split == 1:
-            return []
-        lanes = 1 if along_rows else width * vector
-        return [[self.value_bytes * num_outputs * split * lanes, SEMAPHORE_BYTES * groups]]
-
-    def output_vector(self) -> int:
-        """Neighbouring results that one thread makes: 4, 2 or 1, as sizes and strides allow."""
-        others = [stride for _, stride in (*self.reduced, *self.kept[1:])]
-        return math.gcd(4, self.kept[0][0], *others)
-
-
 def block_shape(fast: int, slow: int, max_threads: int) -> tuple[int, int]:
     """Threads of a block along the fast and the slow dimension, powers of two."""
     width, height = (min(1 << (max(size, 1).bit_length() - 1), max_threads) for size in (fast, slow))
@@ -150,7 +106,7 @@ def block_shape(fast: int, slow: int, max_threads: int) -> tuple[int, int]:
     return min(width, max_threads // rows), rows
 
 
-def merged(dims: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def merged(dims: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Sizes and strides from the fastest on, neighbours merged that are one walk."""
     out: list[tuple[int, int]] = []
     for stride, size in sorted((stride, size) for size, stride in dims if size > 1):
@@ -161,10 +117,39 @@ def merged(dims: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(out)
 
 
-def sum_buffers(reduced: list[tuple[int, int]], kept: list[tuple[int, int]], value_bytes: int = 4) -> Stages:
-    """Scratch of a reduction over dimensions given as (size, stride)."""
-    reduction = Reduction(reduced=merged(reduced), kept=merged(kept), value_bytes=value_bytes)
-    return reduction.buffers() if reduction.reduced else []
+def sum_buffers(reduced: Sequence[tuple[int, int]], kept: Sequence[tuple[int, int]], value_bytes: int = 4) -> Stages:
+    """Scratch of a reduction over dimensions given as (size, stride) in elements, ``value_bytes`` a running result.
+
+    A running result per thread and block, and a counter per group of results; none without a split.
+    """
+    reduced, kept = merged(reduced), merged(kept)
+    if not reduced:
+        return []
+    num_inputs, num_outputs = (math.prod(size for size, _ in dims) for dims in (reduced, kept))
+    along_rows = not kept or reduced[0][1] < kept[0][1]
+    fast, slow = (num_inputs, num_outputs) if along_rows else (num_outputs, num_inputs)
+    vector = 1  # neighbouring results that one thread makes: 4, 2 or 1, as sizes and strides allow
+    if along_rows and reduced[0][1] == 1 and num_inputs >= 128 and len(reduced) == 1:
+        fast //= 4
+    elif not along_rows and kept[0][1] == 1:
+        vector = math.gcd(4, kept[0][0], *(stride for _, stride in (*reduced, *kept[1:])))
+        fast //= vector
+    width, height = block_shape(fast, slow, MAX_THREADS // vector)
+    step, outputs_per_block = (width, 1) if along_rows else (1, width)
+    if -(-num_inputs // step) < min(height * VALUES_PER_THREAD.start, VALUES_PER_THREAD.stop):
+        return []  # each row of threads has outputs of its own
+    step *= height
+    values = -(-num_inputs // step)
+    groups = -(-(num_outputs // vector) // outputs_per_block)
+    num_blocks = PROCESSORS * (THREADS_PER_PROCESSOR // (width * height))
+    if values < VALUES_PER_THREAD.stop or groups > num_blocks:
+        return []
+    by_values = -(-values // VALUES_PER_THREAD.start)
+    split = max(min(-(-num_blocks // groups), by_values), -(-values // VALUES_PER_THREAD.stop))
+    if split == 1:
+        return []
+    lanes = 1 if along_rows else width * vector
+    return [[value_bytes * num_outputs * split * lanes, SEMAPHORE_BYTES * groups]]
 
 
 def row_sum_buffers(num_rows: int, width: int) -> Stages:

@@ -141,20 +141,14 @@ def factors_from(amax: object, scaling: str | Scaling, element: str) -> Factors:
     return Factors(multipliers=multipliers, block_scales=1 / multipliers)
 
 
-def scale_to(x: object, element: str, scaling: str | Scaling, *, multiplier: float | None = None) -> Scaled:
+def scale_to(x: object, element: str, scaling: str | Scaling) -> Scaled:
     """Quantise a matrix: multiply each block, saturate, round. The arithmetic is float32, as on a card.
-
-    ``multiplier`` takes the place of what the matrix itself asks for: delayed scaling brings it along.
 
     Raises: ValueError: the blocks do not tile the matrix.
     """
     scaling = get_scaling(scaling)
     x = np.asarray(x, dtype=np.float32)
-    if multiplier is None:
-        factors = factors_from(block_amax(x, scaling), scaling, element)
-    else:
-        given = np.full(block_amax(x, scaling).shape, multiplier, dtype=np.float32)
-        factors = Factors(multipliers=given, block_scales=1 / given)
+    factors = factors_from(block_amax(x, scaling), scaling, element)
     moved = by_block(x, factors.multipliers, scaling)
     codes = encode(moved, element, overflow="saturate")
     is_zero = decode(codes, element, dtype=np.float32) == 0

@@ -17,10 +17,6 @@ OUTLIER_FACTORS = tuple(10.0 ** (power / 2) for power in range(13))
 SPIKE_STEP, NUM_STEPS, NUM_VALUES = 20, 60, 2048
 
 
-def _heavy(rng: np.random.Generator) -> np.ndarray:
-    return rng.standard_t(2.5, SHAPE)
-
-
 def _gradients(rng: np.random.Generator) -> np.ndarray:
     sizes = np.exp(rng.normal(0, 2, (SHAPE[0], 1)))  # some tokens matter more than others
     return 1e-7 * sizes * rng.normal(size=SHAPE)
@@ -34,7 +30,7 @@ def _outliers(rng: np.random.Generator) -> np.ndarray:
 
 DRAWS = {
     "normal": lambda rng: rng.normal(size=SHAPE),
-    "heavy tail": _heavy,
+    "heavy tail": lambda rng: rng.standard_t(2.5, SHAPE),
     "gradients": _gradients,
     "outlier channels": _outliers,
 }

@@ -8,7 +8,7 @@ from matplotlib.ticker import MultipleLocator
 
 from memkit.formula.ledger import Ledger
 from memkit.hardware.hierarchy import MemoryLevel
-from memkit.pictures.picture import FAINT, GREY, INK, OKABE_ITO, Picture, hatched, mix
+from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, bare, hatched, mix
 from memkit.pictures.timeline import memory_axis
 from memkit.units import format_bytes
 
@@ -170,11 +170,7 @@ def hierarchy_figure(levels: Sequence[MemoryLevel], title: str) -> Picture:
         words = f"  {rate:,.0f} GB/s; {holds}{waits}"
         plot.text(level.bandwidth, row, words, fontsize=9, va="center", color=INK, clip_on=False)
     plot.set(xlim=(low, max(level.bandwidth for level in known)), ylim=(len(known) - 0.5, -0.5))
-    plot.grid(axis="x", color=FAINT, linewidth=0.8)
-    plot.set_axisbelow(True)
-    plot.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
-    for side in plot.spines.values():
-        side.set_visible(False)
+    bare(plot, grid="x", hides=plot.spines, which="both", length=0, labelbottom=False, labelleft=False)
     picture.text(0.012, 1 - 0.25 / height, title, fontsize=11.5, fontweight="bold", va="center", color=INK)
     picture.text(
         0.012, 1 - 0.48 / height, "a grid line is ten times the one before", fontsize=9, va="center", color=GREY

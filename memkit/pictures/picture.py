@@ -47,14 +47,14 @@ class Picture(Figure):
 
     ``move(artist)`` registers an artist as moving; ``stamp`` and ``heading`` make moving texts, ``moving_bars``
     rectangles, ``Ticks`` an axis that rescales; ``forget_background()`` follows a change to what stays. A subclass
-    sets its artists in one method, ``redraw``, and makes no new ones there. ``is_flat`` pictures hold only the
-    colours of ``OKABE_ITO``, their mixes with white, and greys.
+    sets its artists in one method, ``redraw``, and makes no new ones there. Its colours are those of ``OKABE_ITO``,
+    their mixes with white, and greys.
     """
 
-    def __init__(self, width_inches: float = 8.0, height_inches: float = 4.3, is_flat: bool = True):
+    def __init__(self, width_inches: float = 8.0, height_inches: float = 4.3):
         super().__init__(figsize=(width_inches, height_inches), dpi=100, facecolor="white")
         FigureCanvasAgg(self)
-        self.palette = _palette() if is_flat else None
+        self.palette = _palette()
         self.moving = []
         self.background = None
         self.alt = ""
@@ -99,9 +99,7 @@ class Picture(Figure):
             artist.draw(renderer)
         rgba = self.canvas.buffer_rgba()
         image = Image.frombuffer("RGBA", rgba.shape[1::-1], rgba, "raw", "RGBA", 0, 1).convert("RGB")
-        if self.palette:
-            image = image.quantize(palette=self.palette, dither=Image.Dither.NONE)
-        return image
+        return image.quantize(palette=self.palette, dither=Image.Dither.NONE)
 
     def png(self) -> bytes:
         """The picture as a PNG of compression level 1: quick to make, some 30 KiB."""

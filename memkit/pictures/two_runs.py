@@ -39,13 +39,10 @@ def two_runs_figure(found: TwoRuns, title: str = "Two runs, one axis") -> Pictur
         picture.text(0.19, y, signed(growth.grown_bytes), fontsize=9.5, ha="right", va="center", color=INK)
         part = f", {growth.part.replace('_', ' ')}" if growth.part else ""
         picture.text(0.21, y, f"{growth.where[:80]}{part}", fontsize=9.5, va="center", color=GREY)
-    picture.add_artist(_rule(picture))
+    rule = {"color": FAINT, "linewidth": 0.8, "transform": picture.transFigure}
+    picture.add_artist(Line2D([0.012, 0.988], [0.285, 0.285], **rule))
     picture.alt = f"{title}: allocated bytes over two runs. {found.words}"
     return picture
-
-
-def _rule(picture: Picture):
-    return Line2D([0.012, 0.988], [0.285, 0.285], color=FAINT, linewidth=0.8, transform=picture.transFigure)
 
 
 def outline(totals: tuple[int, ...]) -> tuple[list[float], list[int]]:

@@ -70,15 +70,13 @@ class BatchPlanner(Panel):
             peaks, below, chosen, capacity, f"{plan.global_batch_tokens:,} tokens a step, {model}",
             f"{seq_len} tokens a sequence, {dp_size} ranks, {precision}; dashed: {card}", above,
         )  # fmt: skip
-        rows = zip(sizes, peaks, times, strict=True)
-        table = [("micro-batch", "steps", "peak", "relative time"), *(row_of(*row) for row in rows)]
+        rows = [
+            (str(size), str(steps), format_bytes(peak.total_bytes), f"{time:.2f}")
+            for (size, steps), peak, time in zip(sizes, peaks, times, strict=True)
+        ]
         words = (first, *verdict(peaks, sizes, times, chosen, own_card))
-        return View(png=self.bars.png(), alt=self.bars.alt, words=words, table=tuple(table))
-
-
-def row_of(size: tuple[int, int], peak, time: float) -> tuple[str, ...]:
-    """One way to cut the window, as text."""
-    return str(size[0]), str(size[1]), format_bytes(peak.total_bytes), f"{time:.2f}"
+        table = (("micro-batch", "steps", "peak", "relative time"), *rows)
+        return View(png=self.bars.png(), alt=self.bars.alt, words=words, table=table)
 
 
 def plan_or_nearest(tokens: int, seq_len: int, micro_batch_size: int, dp_size: int) -> tuple[BatchPlan, str]:

@@ -1,5 +1,7 @@
 """Scaling against torchao's functions and Transformer Engine's published rules."""
 
+import dataclasses
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from torchao.prototype.mx_formats.config import ScaleCalculationMode
 from torchao.prototype.mx_formats.mx_tensor import to_mx
 from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor_amax_to_scale
 
-from memkit.formats.blocks import RULES, Scaling, block_amax, quantize
+from memkit.formats.blocks import BLOCK_FORMATS, RULES, Scaling, block_amax, quantize
 from memkit.low_precision.scaling import SCALINGS, DelayedScale, factors_from, relative_error, scale_to
 from memkit.low_precision.trials import outlier_errors
 
@@ -93,7 +95,7 @@ def test_nvfp4_is_transformer_engine_s_published_rule(x, name):
 def test_two_levels_reach_where_one_does_not():
     """One E4M3 scale a block spans 2^-9 to 448; the tensor's float32 moves that window to the values."""
     tiny = np.full((1, 16), 6e-6, np.float32)
-    assert not quantize(tiny, "nvfp4", tensor_scale=1.0).dequantize().any()
+    assert not quantize(tiny, dataclasses.replace(BLOCK_FORMATS["nvfp4"], has_tensor_scale=False)).dequantize().any()
     assert relative_error(tiny, scale_to(tiny, E2M1, "nvfp4").dequantize()) < 1e-6
 
 
@@ -140,11 +142,6 @@ def test_clipped_and_flushed_shares_are_counted():
     held = scale_to(x, E4M3, "none")
     assert (held.clipped_share, held.flushed_share) == (2 / 8, 1 / 8)
     assert scale_to(x, E4M3, "tensor").clipped_share == 0
-
-
-def test_a_given_multiplier_takes_the_tensor_s_place():
-    x = np.full((2, 2), 10.0, np.float32)
-    assert np.array_equal(scale_to(x, E4M3, "tensor", multiplier=64.0).dequantize(), np.full((2, 2), 7.0))
 
 
 @pytest.mark.parametrize("element, name, per_value", [(E4M3, "mx", 8.25), (E2M1, "nvfp4", 4.5), (E4M3, "1x128", 8.25)])
