@@ -70,7 +70,8 @@ does it stop growing?""",
             minutes=20,
             question="""The bits of a float32 come as a whole number of 32 bits (no NaN). Cut the lowest
 `mine["cut"]` of them off and round to the nearest value that is left, ties to the even code: cutting 16 would give
-BF16, cutting 13 the 19 bits of TF32. Return the bits that are left. No floating-point arithmetic.""",
+BF16, cutting 13 the 19 bits of TF32. Return the bits that are left. No floating-point arithmetic, no NumPy, no
+torch.""",
             opening='''def upper_bits(bits):
     """The nearest code that is left when the lowest mine["cut"] bits go."""''',
             solution="""cut = mine["cut"]

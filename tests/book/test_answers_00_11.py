@@ -4,7 +4,7 @@ What was praised and is wrong, blamed and is right, or told the wrong mistake, s
 """
 
 import struct
-from math import ceil
+from math import ceil, floor
 
 import numpy as np
 import pytest
@@ -51,6 +51,17 @@ def by_noise(x, gap, rng):
 def one_chance_a_row(x, gap, rng):
     below = np.floor(x / gap)
     return (below + (rng.random(len(x)) < x / gap - below)) * gap
+
+
+def one_chance_for_all(x, gap, rng):
+    below = np.floor(x / gap)
+    return (below + (rng.random(x.shape) < np.mean(x / gap - below))) * gap
+
+
+def one_by_one(x, gap, rng):
+    below = [floor(value / gap) for value in x]
+    up = [rng.random() < value / gap - low for value, low in zip(x, below, strict=True)]
+    return (np.array(below) + up) * gap
 
 
 def returns_the_total(model, batches):
@@ -136,6 +147,10 @@ TRIED = [
     ("2.8", own_generator, "not yet", "Another rng gives the same values"),
     ("2.8", one_chance_a_row, "not yet", "not for a matrix"),
     ("2.8", by_noise, "right", ""),
+    ("2.8", one_chance_for_all, "not yet", "a chance of its own"),
+    ("2.8", one_by_one, "not yet", "not for a matrix"),
+    ("2.4", lambda bits: to_even(bits) << 16, "not yet", "left 32"),
+    ("0.2", 500, "not yet", "Rounded to one digit"),
     ("4.3", lambda L, g, block, inputs: ceil(L / g) * inputs + g * (block + inputs), "not yet", "its input already"),
     ("7.2", 0.61, "not yet", "That is the cache"),
     ("10.4", lambda p, c, k: (c - k) - ceil((c - k) / 100) - p, "not yet", "rounds the hundredth up"),
@@ -153,6 +168,7 @@ TRIED = [
     ("7.6", (LEAK_BYTES, "statistics"), "not yet", "turned round"),
     ("7.6", ("statistics", LEAK_BYTES / MIB), "not yet", "the number of MiB"),
     ("11.1", 25_700, "right", ""),
+    ("11.1", 13, "not yet", "sequences of 2,048"),
     ("11.2", 3.25, "not yet", "in GB/s"),
 ]  # fmt: skip
 

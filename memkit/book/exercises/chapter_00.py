@@ -31,6 +31,7 @@ EXERCISES = (
         because="Weights and states belong to the model and stay; what belongs to the tokens doubles.",
         mistakes=(
             (2 * 350, "You doubled all of it. Weights and states belong to the model: no batch changes them."),
+            (500, "Rounded to one digit; or 1 GiB taken for 1,000 MiB. It is 1,024."),
             (350, "That is the peak with two sequences. Which addends grow with the tokens?"),
             (62 + 124 + 2 * 66 + 98, "The logits have a row for each token: their two tensors double too."),
             (62 + 124 + 66 + 2 * 98, "The activations are kept for each token: they double too."),

@@ -8,6 +8,7 @@ from memkit.setup.models import LLAMA_2_7B
 _WEIGHTS = 2 * count_parameters(LLAMA_2_7B)
 _TOKENS = _WEIGHTS / kv_cache_bytes_per_token(LLAMA_2_7B)
 _SECONDS = 2 * (4 + 4) * 7e9 / 32e9
+_SEQUENCES = "That is the number of sequences of 2,048. Asked are tokens."
 
 EXERCISES = (
     NumberExercise(
@@ -22,8 +23,9 @@ EXERCISES = (
             (_WEIGHTS / 512_000, "You took 1 KiB for 1,000 bytes. It is 1,024."),
             (_TOKENS / 2, "You counted 1 MiB a token. The 512 KiB hold keys and values."),
             (2 * _TOKENS, "You counted keys or values, 256 KiB. The 512 KiB hold both."),
-            (_TOKENS / 2048, "That is the number of sequences of 2,048. Asked are tokens."),
-            (12, "That is the number of sequences of 2,048. Asked are tokens."),
+            (_TOKENS / 2048, _SEQUENCES),
+            (12, _SEQUENCES),
+            (13, _SEQUENCES),
             (25_000, "A little too small: to two digits it rounds up."),
             (4 * _TOKENS, "You took 128 KiB, as Llama-3-8B keeps. Llama-2-7B keeps 512."),
             (8 * _TOKENS, "You counted bits, or an eighth of the 512 KiB. Both figures are in bytes."),
