@@ -39,13 +39,13 @@ TENSOR_SCALE_BYTES = 4
 class Scaling:
     """Who shares a scale, how it is stored and by which rule it follows from amax.
 
-    ``block_shape`` has the sizes of the last dimensions, 0 for all of one; ``scale=None`` stores no scales.
+    ``block_shape`` has the sizes of the last dimensions, 0 for all of one. The rule ``unit`` stores no scales.
     """
 
     name: str
     block_shape: tuple[int, ...]
     scale_rule: str
-    scale: FloatFormat | None = FORMATS["float32"]
+    scale: FloatFormat = FORMATS["float32"]
     has_tensor_scale: bool = False
 
     def __post_init__(self) -> None:
@@ -81,7 +81,8 @@ class Scaling:
         68
         """
         elements = bytes_of(math.prod(shape), get_format(element).storage_bits)
-        scales = bytes_of(math.prod(self.per_block(shape)), self.scale.storage_bits) if self.scale else 0
+        num_scales = 0 if self.scale_rule == "unit" else math.prod(self.per_block(shape))
+        scales = bytes_of(num_scales, self.scale.storage_bits)
         return elements + scales + self.has_tensor_scale * TENSOR_SCALE_BYTES
 
 
@@ -173,7 +174,7 @@ def encode_scales(amax: np.ndarray, element: Format, scale: FloatFormat, rule: s
     return encode(np.where(np.isnan(amax), np.nan, wanted), scale, overflow="saturate")
 
 
-def _check_rule(rule: str, scale: FloatFormat | None, known: tuple[str, ...]) -> None:
+def _check_rule(rule: str, scale: FloatFormat, known: tuple[str, ...]) -> None:
     as_one_of("scale_rule", rule, known)
     if rule in ("ocp_floor", "nvidia_round_up") and scale.mantissa_bits:
         raise ValueError(f"scale_rule={rule!r} makes powers of two; {scale.name} has a mantissa")

@@ -80,7 +80,7 @@ class Cast:
         """element * scale in float32. Shapes: [rows, columns]."""
         if not self.element.startswith(("float8", "int8")):
             is_packed = get_format(self.element).bits == 4
-            pairs = torch.stack([self.elements & 15, self.elements >> 4], -1).flatten(1)
+            pairs = torch.stack([self.elements & 15, self.elements >> 4], -1).flatten(-2)
             codes = pairs if is_packed else self.elements
             values = decode(codes.contiguous(), self.element)
         else:
@@ -102,7 +102,7 @@ def cast_to(
     Raises: ValueError: the blocks do not tile the matrix.
     """
     x, record = x.detach().float(), get_scaling(scaling)
-    amax = x.reshape(record.grid(x.shape)).abs().amax((1, 3))
+    amax = x.reshape(record.grid(x.shape)).abs().amax((-1, -3))
     multipliers, block_scales, tensor_scale = factors(amax, scaling, element)
     if multiplier is not None:
         multipliers = multiplier.to(amax.device).expand_as(amax)
@@ -117,10 +117,9 @@ def cast_to(
         largest = get_format(element).max
         elements = moved.clamp(-largest, largest).to(getattr(torch, element))
     if get_format(element).bits == 4:
-        elements = elements[:, ::2] | elements[:, 1::2] << 4
-    stored = getattr(torch, record.scale.name) if record.scale else torch.float32
+        elements = elements[..., ::2] | elements[..., 1::2] << 4
     return Cast(
-        elements=elements, scales=block_scales.to(stored), element=element, scaling=scaling,
+        elements=elements, scales=block_scales.to(getattr(torch, record.scale.name)), element=element, scaling=scaling,
         tensor_scale=tensor_scale if record.has_tensor_scale else None,
     )  # fmt: skip
 

@@ -47,11 +47,11 @@ WHOLE = 0
 SCALINGS: MappingProxyType[str, Scaling] = MappingProxyType(
     {
         name: Scaling(
-            name=name, block_shape=shape, scale_rule=rule, scale=scale and FORMATS[scale],
+            name=name, block_shape=shape, scale_rule=rule, scale=FORMATS[scale],
             has_tensor_scale=name.startswith("nvfp4"),
         )
         for name, shape, scale, rule in (
-            ("none", (WHOLE, WHOLE), None, "unit"),
+            ("none", (WHOLE, WHOLE), "float32", "unit"),
             ("tensor", (WHOLE, WHOLE), "float32", "nearest"),
             ("tensor_power_of_two", (WHOLE, WHOLE), "float32", "power_of_two"),
             ("row", (1, WHOLE), "float32", "nearest"),
@@ -125,7 +125,7 @@ def factors_from(amax: object, scaling: str | Scaling, element: str) -> Factors:
     """
     scaling, largest = get_scaling(scaling), get_format(element).max
     amax = np.asarray(amax, dtype=np.float32)
-    if scaling.scale is None:
+    if scaling.scale_rule == "unit":
         return Factors(multipliers=np.ones_like(amax), block_scales=np.ones_like(amax))
     if scaling.has_tensor_scale:
         return _two_levels(amax, largest, scaling.scale)
