@@ -78,7 +78,7 @@ TECHNIQUES = (
               price="few weights train", effort="a library", chapter="08"),
     Technique(name="QLoRA of rank 16", changes={"precision": PURE_BF16, "adapter": AdapterConfig(base="nf4")},
               price="few train, base in 4 bits", effort="a library", chapter="08"),
-    Technique(name="fully_shard on 8 cards, a rank", layout=Layout(stage=3, dp_size=8), price="3 P sent a step",
+    Technique(name="fully_shard on 8 cards, a rank", layout=Layout(stage=3, dp_size=8), price="3× the weights sent",
               effort="a launcher, two lines", chapter="09"),
     Technique(name="half the sequence", halves_sequence=True, price="shorter context", effort="a number", chapter="01"),
     Technique(name="checkpoints and fused AdamW", price="a second forward", effort="both", chapter="04",

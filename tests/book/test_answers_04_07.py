@@ -236,6 +236,11 @@ def freezes(model, batches):
     return sum(model(x).square().mean().item() for x in batches) / len(batches)
 
 
+def switches_gradients_off(model, batches):
+    torch.set_grad_enabled(False)
+    return sum(model(x).square().mean().item() for x in batches) / len(batches)
+
+
 @torch.no_grad()
 def of_the_last_batch(model, batches):
     for x in batches:
@@ -259,7 +264,8 @@ def as_a_list(model, batches):
         (keeps_losses, "not yet", "every loss as a tensor"),
         (keeps_hidden, "not yet", "I cannot tell what"),
         (as_a_list, "not yet", "You returned a list"),
-        (freezes, "not yet", "You froze the parameters"),
+        (freezes, "not yet", "You left gradients switched off"),
+        (switches_gradients_off, "not yet", "You left gradients switched off"),
         (of_the_last_batch, "not yet", "the last batch alone"),
         (lambda model, batches: 0.0, "not yet", "The mean loss"),
     ],
@@ -267,6 +273,7 @@ def as_a_list(model, batches):
 def test_a_validation_loop(answer, status, words):
     feedback = check("7.4", answer)
     assert (feedback.status, words in feedback.text) == (status, True), feedback
+    assert torch.is_grad_enabled()
 
 
 # 7.5: a guarded step

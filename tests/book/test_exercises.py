@@ -162,6 +162,24 @@ def test_several_purchases_are_right():
     assert [game.check(answer).status for answer in (RIGHT, *ALSO_RIGHT)] == ["right"] * 5
 
 
+def test_a_function_that_changes_its_arguments_changes_no_question():
+    """10.3: a list that is emptied or sorted in place stays whole for the right answer, and for the next reader."""
+
+    def empties(plans, room_bytes):
+        plans.clear()
+
+    def sorts_in_place(plans, room_bytes):
+        plans.sort(key=lambda plan: plan[2])
+        return takes_the_first(plans, room_bytes)
+
+    def takes_the_first(plans, room_bytes):
+        return next((plan[0] for plan in plans if plan[1] <= room_bytes), None)
+
+    told = [check("10.3", answer) for answer in (empties, sorts_in_place, takes_the_first)]
+    assert [feedback.status for feedback in told] == ["not yet", "right", "not yet"]
+    assert "the first of the list" in told[-1].text
+
+
 @pytest.mark.parametrize("number, exercise_id", ALL)
 def test_a_listed_wrong_answer_gets_its_diagnosis(number, exercise_id):
     assert not mistake_problems(exercises_of(number)[exercise_id])

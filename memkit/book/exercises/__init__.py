@@ -25,6 +25,7 @@ Reading order:
 - ``chapter_11``: cards, and what inference keeps
 """
 
+import copy
 import dis
 import functools
 import inspect
@@ -158,7 +159,7 @@ class FunctionExercise(Exercise):
             return f"{_kind(answer)}; the answer is a function."
         if used := [name for name in names_in(answer) if name in self.forbidden]:
             return f"Your function uses {used[0]}, and the exercise asks to do without it."
-        given = [answer(*probe) for probe in self.probes]
+        given = [answer(*probe) for probe in copy.deepcopy(self.probes)]  # a reader's function may change them
         wanted = [self.right(*probe) for probe in self.probes]
         if agree(given, wanted, self.tolerance):
             return None

@@ -57,12 +57,13 @@ def judge_validate(answer) -> str | None:
     model, peaks, seen = torch.nn.Sequential(*layers, torch.nn.Linear(512, 16)), [], []
     model.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
     for count in (2, 12):
-        with SimulatedCard(4 * GIB) as card:
+        with SimulatedCard(4 * GIB) as card, torch.enable_grad():
             batches = [torch.randn(ROWS, 512) for _ in range(count)]
             wanted = validate(model, batches)
             before, seen[:] = card.allocated_bytes, ()
             card.reset_peak()
             given = answer(model, batches)
+            can_train = torch.is_grad_enabled() and all(p.requires_grad for p in model.parameters())
             peaks.append(card.peak_allocated_bytes - before)
         is_tensor = isinstance(given, torch.Tensor) and given.numel() == 1
         given = given.item() if is_tensor else given
@@ -72,8 +73,8 @@ def judge_validate(answer) -> str | None:
             return "You ran a backward: now the gradients stand on the card too. Validation needs no gradient."
         if math.isclose(given, wanted * count, rel_tol=1e-4):
             return f"That is the sum of the losses, {given:.4f}. The mean is asked for: divide by how many there are."
-        if not all(parameter.requires_grad for parameter in model.parameters()):
-            return "You froze the parameters: after this validation nothing trains any more. Use torch.no_grad()."
+        if not can_train:
+            return "You left gradients switched off: after this loop nothing trains any more. Use with torch.no_grad()."
         if not math.isclose(given, wanted, rel_tol=1e-4):
             if math.isclose(given, validate(model, batches[-1:]), rel_tol=1e-4):
                 return "That is the loss of the last batch alone. The mean of all is asked for."
@@ -213,8 +214,7 @@ def judge_mystery(answer) -> str | None:
     if name == "step":
         return "Optimizer states are made there, in step 1 only. Look for blocks that are left in every step."
     if name != "statistics":
-        events = "replay_snapshot(snapshot).timeline.events"
-        return f"No line of the snapshot grows in {name!r}. growing_lines({events}) lists them."
+        return f"No line of the snapshot grows in {name!r}. Which blocks are born step after step, and never freed?"
     if num_bytes == 5 * LEAK_BYTES:
         return "The place is right. These are the bytes of all five steps; the question is about one."
     if isinstance(num_bytes, Real) and (slip := unit_slip([num_bytes], [LEAK_BYTES], "bytes")):

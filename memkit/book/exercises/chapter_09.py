@@ -118,6 +118,7 @@ EXERCISES = (
             (2 * LLAMA_2_7B_PARAMETERS, "That is the whole model. Blocks are gathered one at a time."),
             (6 * BLOCK_PARAMETERS, "Three copies stand for an instant only, until the last block's buffer goes."),
             (2 * BLOCK_PARAMETERS + BLOCK_PARAMETERS // 4, "The buffer is whole too: an all-gather fills all of it."),
+            (7 * BLOCK_PARAMETERS // 2, "Seven eighths come over the wire; the rank's own eighth stands here as well."),
             (16 * BLOCK_PARAMETERS, "16 bytes a parameter are the states at rest. What is gathered are weights."),
         ),
     ),

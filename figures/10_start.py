@@ -1,0 +1,15 @@
+"""Chapter 10's title figure: where its stair starts, three moments of a step of Llama-2-7B, and a card of 24 GB."""
+
+from pathlib import Path
+
+from memkit.book.exercises.chapter_10 import START
+from memkit.formula.estimate import estimate_memory
+from memkit.hardware.cards import CARDS
+from memkit.pictures.peaks import choices_figure
+
+step = estimate_memory(START).for_step(2)
+peaks = {name: step.at(name) for name in ("forward peak", "backward peak", "optimizer peak")}
+choices_figure(
+    peaks, "Llama-2-7B in float32, 8,192 tokens: one step", "dashed: RTX 4090; by formula",
+    CARDS["RTX 4090"].memory_bytes,
+).write_files(Path(__file__).with_suffix(""))  # fmt: skip
