@@ -9,22 +9,33 @@ from nbconvert.preprocessors import ClearMetadataPreprocessor
 from nbgrader.preprocessors import (
     AssignLatePenalties,
     CheckCellMetadata,
+    ClearOutput,
+    DeduplicateIds,
     IgnorePattern,
-    LimitOutput,
+    OverwriteCells,
+    OverwriteKernelspec,
     SaveAutoGrades,
 )
 
-from course.labs.autograding import MarkOutside, RunForStudent, WithoutScripts
+from course.labs.autograding import CutOutputs, MarkOutside, PutBackCells, RunForStudent, WithoutScripts
 
 c = get_config()  # noqa: F821 - nbgrader puts it there
 c.CourseDirectory.course_id = "memkit"
 c.ClearSolutions.code_stub = {"python": "# your lines here"}
 c.ClearSolutions.text_stub = "*Your answer here.*"
+c.Autograde.sanitize_preprocessors = [
+    ClearOutput,
+    DeduplicateIds,
+    PutBackCells,
+    OverwriteKernelspec,
+    OverwriteCells,
+    CheckCellMetadata,
+]
 c.Autograde.autograde_preprocessors = [
     RunForStudent,
     IgnorePattern,
     ClearMetadataPreprocessor,
-    LimitOutput,
+    CutOutputs,
     MarkOutside,
     SaveAutoGrades,
     AssignLatePenalties,
@@ -32,6 +43,5 @@ c.Autograde.autograde_preprocessors = [
     WithoutScripts,
 ]
 c.WithoutScripts.enabled = True
-c.OverwriteCells.add_missing_cells = True
 c.RunForStudent.timeout = 60
 c.RunForStudent.iopub_timeout = c.RunForStudent.startup_timeout = 300  # on a busy machine

@@ -84,7 +84,7 @@ class Answers:
             self.process.stdin.write(line.encode() + b"\n")
             self.process.stdin.flush()
         except OSError:
-            raise ChildProcessError("the notebook ended its own process") from None
+            raise self._end() from None
         deadline = time.monotonic() + seconds
         while b"\n" not in self.buffer:
             ready, _, _ = select.select([self.process.stdout], [], [], max(0, deadline - time.monotonic()))
@@ -92,10 +92,17 @@ class Answers:
                 raise TimeoutError(f"no end within {seconds} seconds")
             more = os.read(self.process.stdout.fileno(), 2**20)
             if not more or len(self.buffer) > LONGEST_LINE:
-                raise ChildProcessError("the notebook ended its own process")
+                raise self._end()
             self.buffer += more
         reply, _, self.buffer = self.buffer.partition(b"\n")
         return reply.decode(errors="replace")
+
+    def _end(self) -> Exception:
+        """Ends the process, and says why it gives no answers."""
+        self.process.kill()  # of no effect on one that has ended
+        if self.process.wait() == -signal.SIGXCPU:
+            return TimeoutError(f"after {CPU_SECONDS} seconds of computing the notebook was stopped")
+        return ChildProcessError("the notebook ended its own process")
 
 
 class Remote:

@@ -1,4 +1,4 @@
-"""Steps for nbgrader's autograder: run the notebook for show, make the marks outside of its kernel, drop scripts."""
+"""Steps for nbgrader's autograder: make it whole, run it for show, mark outside of its kernel, drop scripts."""
 
 import os
 import resource
@@ -9,16 +9,46 @@ from pathlib import Path
 from nbclient.exceptions import DeadKernelError
 from nbconvert.preprocessors.sanitize import SanitizeHTML
 from nbformat.v4 import new_output
-from nbgrader.preprocessors import Execute, NbGraderPreprocessor
+from nbgrader.preprocessors import Execute, LimitOutput, NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_locked, is_solution
 
 from course.labs import load_lab
 from course.labs.answers import MEMORY_BYTES, Answers
 from course.labs.draws import same_name
+from course.labs.sources import notebook_of
 from course.labs.tasks import Lab, Mark, Task
 
 COLUMNS = 90
 """Of a line in nbgrader's page for students, which cuts off what is longer."""
+LONGEST_OUTPUT = 20_000
+"""Letters of an output that are kept: a browser cannot open the page of who prints 100 MB."""
+
+
+class PutBackCells(NbGraderPreprocessor):
+    """Puts an empty cell where a student deleted one of the lab's; nbgrader's own step fails at the next one missing.
+
+    It fails, too, at a copy of a lab's cell, of which ``DeduplicateIds`` leaves a cell with empty settings.
+    """
+
+    def preprocess(self, nb, resources):
+        for cell in nb.cells:
+            if not cell.metadata.get("nbgrader"):
+                cell.metadata.pop("nbgrader", None)
+        there, place = [grade_id_of(cell) for cell in nb.cells], 0
+        for cell in notebook_of(load_lab(resources["nbgrader"]["notebook"])).cells:
+            if grade_id_of(cell) in there:
+                place = there.index(grade_id_of(cell))
+            elif is_grade(cell) or is_solution(cell):
+                place += 1
+                cell.source = ""
+                nb.cells.insert(place, cell)
+                there.insert(place, grade_id_of(cell))
+        return nb, resources
+
+
+def grade_id_of(cell) -> str | None:
+    """The name under which nbgrader knows a cell; ``None`` for a student's own, which are in no lab."""
+    return cell.metadata.get("nbgrader", {}).get("grade_id")
 
 
 class RunForStudent(Execute):
@@ -39,6 +69,16 @@ class RunForStudent(Execute):
             del os.environ["MEMKIT_STUDENT"]
 
 
+class CutOutputs(LimitOutput):
+    """nbgrader's own step counts lines; this one cuts what is printed in one."""
+
+    def preprocess_cell(self, cell, resources, cell_index):
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream":
+                output.text = output.text[:LONGEST_OUTPUT]
+        return super().preprocess_cell(cell, resources, cell_index)
+
+
 class MarkOutside(NbGraderPreprocessor):
     """Replaces what stands under every test cell by the points and words of the judge."""
 
@@ -48,7 +88,7 @@ class MarkOutside(NbGraderPreprocessor):
         marks = marks_of(lab, cells_of(nb, lab), folder, student)
         for cell in nb.cells:
             if is_test(cell):
-                mark = marks[cell.metadata.nbgrader["grade_id"].removesuffix("-test")]
+                mark = marks[grade_id_of(cell).removesuffix("-test")]
                 cell.outputs = [
                     new_output("stream", name="stdout", text=f"{textwrap.fill(str(mark), COLUMNS)}\n"),
                     new_output("execute_result", {"text/plain": f"{mark.points:g}"}, execution_count=None),
@@ -66,7 +106,7 @@ def cells_of(nb, lab: Lab) -> list:
     """What runs in the other process: the code, with the name of an answer where its test stood."""
     names = {f"{task.grade_id}-test": [task.answer] for task in lab.tasks}
     code = [cell for cell in nb.cells if cell.cell_type == "code"]
-    cells = [names.get(cell.metadata.nbgrader["grade_id"], "") if is_test(cell) else cell.source for cell in code]
+    cells = [names.get(grade_id_of(cell), "") if is_test(cell) else cell.source for cell in code]
     return [*cells, ["STUDENT"]]
 
 

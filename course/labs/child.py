@@ -67,8 +67,9 @@ def serve() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
-    for kind, most in zip((resource.RLIMIT_CPU, resource.RLIMIT_DATA), map(int, sys.argv[1:]), strict=True):
-        resource.setrlimit(kind, (most, most))
+    seconds, memory = map(int, sys.argv[1:])
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # first SIGXCPU, by which the end is known
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
     sys.meta_path.insert(0, Barrier())
     builtins.display = lambda *shown, **choices: None

@@ -6,6 +6,7 @@ from handing_in import SCRIPT, auto_scores, exchange, feedback, hand_in, hand_in
 
 from course.labs import NAMES, load_lab
 from course.labs.__main__ import make_labs, nbgrader
+from course.labs.autograding import LONGEST_OUTPUT
 
 WRONG = {
     "state_bytes": "state_bytes = 16 * mine['parameters']",
@@ -44,9 +45,20 @@ GAMES = {
 }
 
 
+def be_careless(path) -> None:
+    """Both cells of task 2 are deleted, that of task 1 stands there twice, a line of a million letters is printed."""
+    notebook = nbformat.read(path, as_version=4)
+    first, second = (task.grade_id for task in load_lab("lab2").tasks[:2])
+    cells = [cell for cell in notebook.cells if cell.id not in (second, f"{second}-test")]
+    place = next(number for number, cell in enumerate(cells) if cell.id == first)
+    copied = nbformat.from_dict(cells[place] | {"id": "copied", "source": "print('x' * 10**6)"})
+    notebook.cells = [*cells[:place], copied, *cells[place:]]
+    nbformat.write(notebook, path)
+
+
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """All labs, solved by one student and left blank by another; lab 1 by four more. Graded by nbgrader.
+    """All labs, solved by one student and left blank by another; lab 1 by four more, lab 2 by one. Graded by nbgrader.
 
     Three of lab 1, right, wrong and gaming, go out and come back by nbgrader's exchange, and so does the feedback.
     """
@@ -59,9 +71,12 @@ def course(tmp_path_factory):
     hand_in(folder, "lab1", "neighbour", solutions("lab1"), copied_from="right")
     hand_in(folder, "lab1", "kernel-breaker", dict.fromkeys(solutions("lab1"), ""), BREAKS_THE_KERNEL)
     hand_in(folder, "lab1", "hard-coder", GAMES)
+    hand_in(folder, "lab2", "careless", solutions("lab2"))
+    be_careless(folder / "submitted/careless/lab2/lab2.ipynb")
     homes = hand_in_by_exchange(folder, "lab1", ("right", "wrong", "hard-coder"))
     nbgrader(folder, "autograde", "--assignment=*")
     nbgrader(folder, "generate_feedback", "lab1")
+    nbgrader(folder, "generate_feedback", "lab2", "--student=careless")
     exchange(folder, "release_feedback", "lab1", "--student=wrong", home=folder)
     exchange(folder, "fetch_feedback", "lab1", home=homes / "wrong")
     return folder
@@ -97,6 +112,12 @@ def test_a_student_s_scripts_are_shown_and_do_not_run(course):
     page = (course / "feedback/wrong/lab1/lab1.html").read_text(encoding="utf-8")
     assert SCRIPT not in page
     assert page.count("&lt;script&gt;document.title") == 3, "in her code, in what it shows, in her words"
+
+
+def test_who_deletes_and_copies_cells_gets_the_other_points(course):
+    assert points(course, "careless", "lab2") == [2, 0, 3, 4]
+    page = feedback(course, "careless", "lab2")
+    assert "Not attempted" in page and max(map(len, page.split())) == LONGEST_OUTPUT
 
 
 def test_the_exchange_brings_feedback_to_whom_it_is_for(course):

@@ -98,7 +98,13 @@ def test_a_hub_s_account_draws_what_its_login_drew(folder):
 def test_what_never_ends_is_ended(folder, monkeypatch):
     monkeypatch.setattr(answers, "CPU_SECONDS", 4)
     cells = solutions("lab2") | {"upper_bits": "def upper_bits(bits):\n    while True: pass"}
-    assert marks(folder, cells) == {task.answer: task.points for task in LAB.tasks} | {"upper_bits": 0}
+    found = marked(folder, cells)
+    assert {answer: mark.points for answer, mark in found.items()} == {
+        task.answer: task.points for task in LAB.tasks
+    } | {"upper_bits": 0}
+    assert "after 4 seconds of computing" in found["upper_bits"].text
+    for mark in marked(folder, solutions("lab2") | {"total": "while True: pass"}).values():
+        assert mark.points == 0 and "after 4 seconds of computing" in mark.text
 
 
 def test_a_function_that_ends_its_process_costs_its_own_points(folder):
