@@ -106,7 +106,7 @@ def test_ctrl_c_at_any_moment(way, device, times):
     """In a process of its own, since what could go wrong is an abort."""
     command = [sys.executable, __file__, way, device, str(times)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=1200, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["changed"] == [] and found["switched"] > 20, found
