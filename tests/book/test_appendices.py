@@ -16,9 +16,9 @@ SHEET = "".join(
     for cell in json.loads((ROOT / "chapters/C_formulas_and_names.ipynb").read_text(encoding="utf-8"))["cells"]
     if cell["id"] == "sheet"
 )
-LINK = re.compile(r"\[([\w ]+)\]\(\.\./(tests/[\w/]+\.py)\)")
-"""A test as the sheet names it: its name in words, and the file where it stands."""
-TESTS = sorted({f"{file}::test_{words.replace(' ', '_')}" for words, file in LINK.findall(SHEET)})
+NAMED = re.compile(r"([\w ]+) \(`([\w/]+\.py)`\)")
+"""A test as the sheet names it: its name in words, and its file, below ``tests``."""
+TESTS = sorted({f"tests/{file}::test_{words.strip().replace(' ', '_')}" for words, file in NAMED.findall(SHEET)})
 FUNCTIONS = sorted(set(re.findall(r"`(memkit(?:\.\w+)+)`", SHEET)))
 
 
@@ -47,7 +47,7 @@ def test_every_line_of_the_sheet_names_a_function_a_test_and_a_chapter():
     for line in lines:
         formula, chapter, function, test, source = (part.strip() for part in line.strip("|").split(" | "))
         assert formula and source and re.fullmatch(r"\d\d(, \d\d)*", chapter), line
-        assert function.startswith("`memkit") and LINK.fullmatch(test), line
+        assert function.startswith("`memkit") and NAMED.fullmatch(test), line
 
 
 def test_a_test_that_is_gone_is_seen():
