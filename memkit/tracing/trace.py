@@ -33,7 +33,7 @@ from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, kernels_on_meta
-from memkit.tracing.libraries import LIBRARIES, Besides, Call, asked, of_loaded
+from memkit.tracing.libraries import COMPILED_STEP, LIBRARIES, Besides, Call, asked, of_loaded
 from memkit.tracing.scratch import BY_NAME, SCRATCH
 from memkit.tracing.without_values import NeedsValues, asks_quietly, has_values, program_line, refuse_unseen
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
@@ -233,7 +233,7 @@ class Tracer(TorchDispatchMode):
                 return model(*args, **kwargs)
             finally:
                 place = self.place(sys._getframe(1))
-                self.besides.note("a compiled step", self.log.leave_out(start), model.__name__, place)
+                self.besides.note(COMPILED_STEP, self.log.leave_out(start), model.__name__, place)
 
         return run
 
