@@ -312,12 +312,24 @@ def tell(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def root_of(error: BaseException) -> BaseException:
+    """The first of the errors from which this one was raised, as a traceback would print them."""
+    while cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
+        error = cause
+    return error
+
+
 def in_words(error: BaseException) -> str:
     """What happened in one line, with the program's own line at which it did, where there is one."""
     words = " ".join(str(error).split()) or type(error).__name__
     words = words if isinstance(error, ValueError) else f"{type(error).__name__}: {words}"
-    others = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<")
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]
+    own = str(Path(__file__).parent)
+    others = (own, sysconfig.get_path("stdlib"), "<")
+    frames = traceback.extract_tb(error.__traceback__)
+    root = error if frames[-1].filename.startswith(own) else root_of(error)
+    if root is not error:
+        words = f"{words} (from {type(root).__name__}: {' '.join(str(root).split())})"
+    frames = [f for f in frames if not f.filename.startswith(others)]
     places = [f"{Path(f.filename).name}:{f.lineno}" for f in frames if "site-packages" not in f.filename]
     return words if not places or places[-1] in words else f"{words} ({places[-1]})"
 

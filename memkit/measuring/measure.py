@@ -20,7 +20,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from memkit.program.doors import OutsideBuild, run_steps, tensors_in
+from memkit.program.doors import OutsideBuild, run_steps, settings_kept, tensors_in
 from memkit.program.interrupts import interrupts_held_back
 from memkit.program.log import Log, timeline_of
 from memkit.setup.training import DEVICES
@@ -65,17 +65,19 @@ def measure_memory(
     steps = as_whole_number("steps", steps, 1)
     recorder = Recorder(device)
     with (
+        settings_kept(),
         interrupts_held_back() as interrupts,
         cpu_record() if device == "cpu" else cuda_record(recorder.mark_sizes) as record,
     ):
         run_steps(build, steps, recorder, interrupts.let_through())
+        machine = provenance(device)
     log = replayed(record.entries, recorder.marks)
     return timeline_of(
         log,
         source="measured",
         device=device,
         granularity=ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1,
-        provenance=provenance(device) | record.notes,
+        provenance=machine | record.notes,
         reserved_peak_bytes=record.reserved_peak_bytes,
     )
 

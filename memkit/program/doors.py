@@ -6,6 +6,7 @@ doors while the program runs, tells a recorder what goes through, and leaves no 
 trace and the measurement use the same doors, so a part means the same in both.
 """
 
+import functools
 import inspect
 import sys
 import threading
@@ -76,6 +77,26 @@ def run_steps(
             recorder.now("end_step")
 
 
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """What the program inside sets for all of torch is afterwards as it was before."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    before = (
+        (torch.set_default_device, context and context.device),
+        (torch.set_default_dtype, torch.get_default_dtype()),
+        (torch.set_grad_enabled, torch.is_grad_enabled()),
+        (torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode()),
+        (torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()),
+        (torch.set_num_threads, torch.get_num_threads()),
+        (torch.set_anomaly_enabled, torch.is_anomaly_enabled()),
+    )
+    try:
+        yield
+    finally:
+        for put_back, value in before:
+            put_back(value)
+
+
 def called_as_build(build: object) -> Callable[[], object]:
     """The step that ``build()`` returns; a model is callable too, but is neither of the two."""
     wanted = "pass a function without arguments that makes model and optimizer and returns the step"
@@ -101,6 +122,12 @@ def refuse_unfinished(result: object) -> None:
         )
 
 
+@functools.cache
+def source_name(path: str) -> str:
+    """A file's name; ``cell`` for a notebook's cell, whose file is named by a hash."""
+    return "cell" if "ipykernel_" in path else Path(path).name
+
+
 class Thread(TorchFunctionMode):
     """Stands in another thread of the program and notes the line of its first call into torch."""
 
@@ -113,7 +140,7 @@ class Thread(TorchFunctionMode):
         while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH_HOME):
             frame = frame.f_back
         if not frame.f_code.co_filename.startswith(TORCH_HOME):
-            self.calls.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_qualname}")
+            self.calls.append(f"{source_name(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}")
         return func(*args, **(kwargs or {}))
 
 

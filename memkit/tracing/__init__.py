@@ -7,9 +7,9 @@ Reading order:
 
 - ``constants``: values that a trace can know
 - ``without_values``: what a program may ask of a tensor that has a shape and no values
+- ``scratch``: scratch of reductions, sorts and scatters, and copies of factors
 - ``cpu``: the CPU's rules
 - ``cuda_kernels``: CUDA's attention kernels, and kernels that ``meta`` lacks
-- ``scratch``: scratch of reductions, sorts and scatters
 - ``host``: the host's memory beside a card
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout
 - ``libraries``: what libraries take that a trace does not know

@@ -2,7 +2,8 @@
 
 A program may ask whether a mask of ones is all ones, or loop over ``linspace(0, 0.1, depth)``. The answer
 follows from its text. Beside a small tensor that was made without chance from known values a real copy is
-kept, by storage, so that views share it; where a value goes in that nobody knows, the copy is dropped.
+kept, by storage, so that views share it; where a value goes in that nobody knows, the copy is dropped. Small draws
+of ``randint`` and ``randperm``, and one number of ``rand``, are known too: a trace's own, the same in every trace.
 """
 
 import functools
@@ -22,6 +23,9 @@ MAX_BYTES = 256 * KIB
 FILLED = {"zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1, "full_like": None, "new_full": None}
 """Operations whose result is one value everywhere, whatever they are given; None: their own argument."""
 
+DRAWN = {"rand": torch.rand, "randint": torch.randint, "randperm": torch.randperm}
+"""Draws by which programs shuffle, index and skip layers: made anew, with a seed of the trace's own."""
+
 CHANGES_SIZE = ("resize_", "set_", "resize_as_")
 
 
@@ -34,6 +38,7 @@ class KnownValues:
 
     def __init__(self):
         self.copies: dict[int, Tensor | Callable[[], Tensor]] = {}
+        self.chance = torch.Generator("cpu").manual_seed(0)
 
     def value_of(self, tensor: Tensor) -> Tensor | None:
         """A real tensor with the same values, None where they are not known or too many."""
@@ -84,12 +89,15 @@ class KnownValues:
             self.write(func, args, kwargs, kind, written)
         elif kind == "root":
             self.keep(out, lambda: func(*args, **self.values_in(kwargs or {})))
+        elif kind == "drawn" and (func._opname != "rand" or out.numel() == 1):
+            given = {name: value for name, value in (kwargs or {}).items() if name != "generator"}
+            self.keep(out, lambda: DRAWN[func._opname](*args, **self.values_in(given), generator=self.chance))
         elif kind == "filled":
             value = FILLED[func._opname]
             value = args[-1] if value is None else value
             if not isinstance(value, Tensor):
                 self.keep(out, lambda shape=tuple(out.shape), dtype=out.dtype: torch.full(shape, value, dtype=dtype))
-        elif kind == "operation" and self.knows_first(args):
+        elif kind == "operation" and self.knows_first(args) and is_small(out):
             try:
                 real = self.result_of(func, args, kwargs)
             except Unknown:
@@ -145,9 +153,15 @@ class KnownValues:
         self.copies[storage._cdata] = copied
 
 
+def is_small(out: object) -> bool:
+    """Whether what an operation returns is small enough to be kept."""
+    results = out if isinstance(out, (tuple, list)) else (out,)
+    return all(t.numel() * t.element_size() <= MAX_BYTES for t in results if isinstance(t, Tensor))
+
+
 @functools.cache
 def kind_and_writes(func) -> tuple[str, tuple]:
-    """``root``, ``filled``, ``operation``, ``view`` or ``other`` (values from elsewhere); arguments written over."""
+    """``root``, ``drawn``, ``filled``, ``operation``, ``view`` or ``other`` (unknown); arguments written over."""
     schema, name = func._schema, func._opname
     written = tuple(
         (place, a.name) for place, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write
@@ -156,6 +170,8 @@ def kind_and_writes(func) -> tuple[str, tuple]:
     if is_view and name != "lift_fresh":
         return "view", ()
     is_seeded = torch.Tag.nondeterministic_seeded in func.tags
+    if func.namespace == "aten" and name in DRAWN:
+        return "drawn", ()
     if func.namespace != "aten" or is_seeded or "empty" in name or name in CHANGES_SIZE:
         return "other", written
     if name in FILLED:

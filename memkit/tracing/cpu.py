@@ -7,7 +7,6 @@ differ from a real run and are mended here: values, ``Module.to``, random states
 
 import functools
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from unittest.mock import patch
@@ -16,17 +15,28 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from memkit.tracing.scratch import copied_factors
 from memkit.tracing.without_values import ShapesOnly, program_line, shapes_only
 
 aten = torch.ops.aten
+RESIZES, MAX_VECTORIZED_SIDES = {aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default}, 128
+PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
 
 
 def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
     """The result as the CPU's kernel lays it out in memory, and the bytes of copies it makes of what it reads.
 
-    LayerNorm's backward makes a contiguous gradient of contiguous inputs; its fake kernel follows their strides.
-    Source: ATen/native/layer_norm.cpp (``layer_norm_backward_cpu``) of torch 2.13.
+    LayerNorm's backward makes a contiguous gradient of contiguous inputs; its fake kernel follows their strides. A
+    product copies what BLAS cannot read, matrix by matrix. A small image is resized with its channels last.
+    Source: ATen/native/layer_norm.cpp (``layer_norm_backward_cpu``), LinearAlgebra.cpp, cpu/UpSampleKernel.cpp
+    (``_use_vectorized_kernel_cond_2d``) of torch 2.13.
     """
+    if func in RESIZES:
+        has_channels_last = args[0].is_contiguous(memory_format=torch.channels_last)
+        is_small = sum(out.shape[-2:]) <= MAX_VECTORIZED_SIDES
+        return out, [args[0].nbytes, out.nbytes] if is_small and not has_channels_last else []
+    if func in PRODUCTS:
+        return out, [num_bytes // args[-1].shape[:-2].numel() for num_bytes in copied_factors(*args[-2:])]
     if func is not aten.native_layer_norm_backward.default or out[0] is None:
         return out, []
     copies = [x.nbytes for x in args[:2] if not x.is_contiguous()]
@@ -55,10 +65,21 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
         patch.object(torch.nn.parallel.DistributedDataParallel, "__init__", refuse_reducer),
         # it looks at no mask that is fake, and then takes another road than a real run
         patch.object(transformers, "is_fake_tensor", lambda _: False) if transformers else nullcontext(),
-        warnings.catch_warnings(),
     ):
-        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy
+        mode.rules[Tensor.__deepcopy__] = deepcopied
         yield mode
+
+
+def deepcopied(_, func, args, __):
+    """``copy.deepcopy`` of a tensor; torch's own copies what a fake one is made of as well, to a crash."""
+    tensor, memo = args
+    if not isinstance(tensor, FakeTensor) or not tensor.is_leaf:
+        return func(tensor, memo)
+    if id(tensor) not in memo:
+        memo[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        if tensor.grad is not None:
+            memo[id(tensor)].grad = deepcopied(_, func, (tensor.grad, memo), __)
+    return memo[id(tensor)]
 
 
 MAKE_SUBCLASS = Tensor._make_subclass
@@ -95,8 +116,14 @@ def apply_to_data(
         for child in module.children():
             child._apply(fn)
     with torch.no_grad():
-        for parameter in filter(lambda p: p is not None, module._parameters.values()):
-            parameter.data = fn(parameter)
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            data = fn(parameter)
+            if data.device != parameter.device:  # to or from "meta"
+                module._parameters[name] = torch.nn.Parameter(data, parameter.requires_grad)
+                continue
+            parameter.data = data
             if parameter.grad is not None:
                 parameter.grad.data = fn(parameter.grad)
         buffers = {name: fn(buffer) for name, buffer in module._buffers.items() if buffer is not None}

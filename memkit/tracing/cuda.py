@@ -8,6 +8,7 @@ the device is asked for, and calls the operation that CUDA would have called.
 """
 
 import functools
+import math
 from contextlib import ExitStack, contextmanager, nullcontext
 from unittest.mock import patch
 
@@ -272,6 +273,14 @@ class Stream:
     def record_event(self, *_) -> "Stream":
         """FSDP's replicas want one to wait for."""
         return Stream()
+
+    def query(self) -> bool:
+        """All is done: nothing waits."""
+        return True
+
+    def elapsed_time(self, _: object) -> float:
+        """Nothing takes time."""
+        return math.nan
 
     def __getattr__(self, name: str):
         if name.startswith("__"):

@@ -1,4 +1,4 @@
-"""Scratch of three kinds of CUDA kernels: sums over many rows, sorts, and gradients added row by row.
+"""Scratch of CUDA kernels: sums over many rows, sorts, gradients added row by row, factors copied for a product.
 
 A kernel that splits its work over thread blocks or in passes takes buffers of its own and gives them back
 before it returns. Their size follows from shapes and strides alone. Each function returns stages; the buffers
@@ -6,7 +6,7 @@ of one stage stand together.
 
 The arithmetic of sums and sorts is ``memkit.formula.kernels``'.
 
-Source: ATen/native/cuda/Indexing.cu (index_put_with_sort_kernel).
+Source: ATen/native/cuda/Indexing.cu (index_put_with_sort_kernel), Blas.cpp (prepare_matrix_for_cublas).
 """
 
 import math
@@ -41,6 +41,21 @@ def index_put_buffers(x: Tensor, indices, values: Tensor, accumulate: bool = Fal
     index_bytes = num_indices * INDEX_BYTES
     copied = [] if values.is_contiguous() else [values.numel() * values.element_size()]
     return [[index_bytes], [index_bytes, *copied, *[index_bytes] * 3, sort_bytes(num_indices, rows - 1)]]
+
+
+def copied_factors(*factors: Tensor) -> list[int]:
+    """Bytes of the factors that BLAS reads neither by rows nor by columns, and torch copies: an expanded gradient."""
+    return [x.nbytes for x in factors if not any(
+        x.stride(fast) == 1 and x.stride(slow) >= max(1, x.shape[fast]) for fast, slow in ((-1, -2), (-2, -1))
+    )]
+
+
+def _product(*factors: Tensor, **__) -> Stages:
+    return [copied_factors(*factors)]
+
+
+def _added_product(_: Tensor, *factors: Tensor, **__) -> Stages:
+    return [copied_factors(*factors)]
 
 
 def _embeddings(grad: Tensor, indices: Tensor, num_weights: int, *_, **__) -> Stages:
@@ -80,6 +95,8 @@ SCRATCH = {
     aten.index_put.default: index_put_buffers, aten.index_put_.default: index_put_buffers,
     aten._index_put_impl_.default: index_put_buffers,
     aten.embedding_dense_backward.default: _embeddings,
+    aten.mm.default: _product, aten.bmm.default: _product,
+    aten.addmm.default: _added_product, aten.baddbmm.default: _added_product,
 }  # fmt: skip
 """Which operation takes which scratch; each function is called with the operation's arguments."""
 

@@ -21,11 +21,11 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch._subclasses import fake_tensor as fake
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memkit.formula.kernels import merged
-from memkit.program.doors import PLAIN, OutsideBuild, run_steps, tensors_in
+from memkit.program.doors import PLAIN, OutsideBuild, run_steps, settings_kept, source_name, tensors_in
 from memkit.program.log import Log, timeline_of
 from memkit.setup.training import DEVICES
 from memkit.timeline import MemoryTimeline
@@ -35,11 +35,12 @@ from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, kernels_on_meta
 from memkit.tracing.libraries import COMPILED_STEP, LIBRARIES, Besides, Call, asked, of_loaded
 from memkit.tracing.scratch import BY_NAME, SCRATCH
-from memkit.tracing.without_values import NeedsValues, asks_quietly, has_values, program_line, refuse_unseen
+from memkit.tracing.without_values import NeedsValues, asks_quietly, has_values, not_followed, refuse_unseen
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 
 aten = torch.ops.aten
-VALUE_ERRORS = (NotImplementedError, DataDependentOutputException, DynamicOutputShapeException)
+NO_KERNEL = (NotImplementedError, fake.UnsupportedOperatorException)
+VALUE_ERRORS = (*NO_KERNEL, fake.DataDependentOutputException, fake.DynamicOutputShapeException)
 VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 ENGINE = torch.autograd.graph._engine_run_backward.__code__
 REUSES_FIRST_ARGUMENT = {
@@ -47,6 +48,7 @@ REUSES_FIRST_ARGUMENT = {
     aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
     aten.logical_and.default,
 }  # fmt: skip
+NESTED = {aten._nested_tensor_from_tensor_list.default, aten._nested_view_from_jagged.default}
 PRODUCTS, ASKS_DEVICE = {"aten.mm.default", "aten.bmm.default"}, torch.ops.prim.device.default
 OPERATIONS_BETWEEN_LOOKS, SECONDS_BETWEEN_WORDS = 1000, 2.0
 FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
@@ -67,6 +69,8 @@ def trace_memory(
     here. Bytes of ``device="cuda"`` are rounded up to the allocator's blocks of 512; an event's ``num_bytes``
     is as asked. There a tensor made without ``device=`` counts as the card's from its birth; what is in the
     host's memory says ``device="cpu"``. ``say`` is told every two seconds how far a long trace has come.
+    What ``randint`` and ``randperm`` draw is drawn from a seed of the trace's own. A thread that runs before ``build``
+    is called is not seen: start it in ``build``, where one that calls torch is refused.
 
     Raises: ValueError: an unknown device, steps that are not a positive number, no function as ``build``, or
     a model made outside it. NeedsValues: the program looks at a tensor's values. Whatever the program itself raises.
@@ -88,9 +92,8 @@ def trace_memory(
     with recording(device) as tracer:
         tracer.say = say
         run_steps(build, steps, tracer)
-        log = tracer.log
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
-    timeline = timeline_of(log, source="traced", device=device, granularity=granularity)
+    timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
     tracer.besides.tell(timeline.peak_bytes)
     return timeline
 
@@ -129,15 +132,14 @@ class Tracer(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in NESTED:
+            raise not_followed("nested tensors", "pad them to one length")
         if any(kind not in PLAIN and hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a tensor made of tensors: it calls again, with the inner ones
         if self.is_paused or func is ASKS_DEVICE:
             return func(*args, **(kwargs or {}))
         if isinstance(func, torch._ops.HigherOrderOperator):
-            raise NotImplementedError(
-                f"{program_line()}: a trace does not follow {func}; write it with operations of its own, attention as "
-                "F.scaled_dot_product_attention, or measure it"
-            )
+            raise not_followed(func, "write it out, attention as F.scaled_dot_product_attention")
         self.num_operations += 1
         if self.say and self.num_operations % OPERATIONS_BETWEEN_LOOKS == 0:
             self.say_how_far()
@@ -168,13 +170,16 @@ class Tracer(TorchDispatchMode):
         try:
             out = func(*args, **kwargs) if kwargs else func(*args)
         except VALUE_ERRORS as error:
-            if isinstance(error, NotImplementedError) and not VALUE_TAGS & set(func.tags):
-                raise  # torch's own words: no Meta kernel is registered
+            if isinstance(error, NO_KERNEL) and not VALUE_TAGS & set(func.tags):
+                raise not_followed(func, "give it a kernel without values by torch.library.register_fake") from error
             out = self.from_values(func, args, kwargs, error)
         except RuntimeError as error:
-            if "expected device meta" in str(error) and any(t.requires_grad for t in tensors_in(args)):
+            if func is aten._local_scalar_dense.default:  # a slice up to a tensor
+                out = self.from_values(func, args, kwargs, error)
+            elif "expected device meta" in str(error) and any(t.requires_grad for t in tensors_in(args)):
                 raise OutsideBuild from error
-            raise
+            else:
+                raise
         self.known.follow(func, args, kwargs, out)
         op = self.names.get(func)
         if op is None:
@@ -361,12 +366,6 @@ class Tracer(TorchDispatchMode):
         getattr(self.log, part).update(blocks - {None})
 
 
-@functools.cache
-def source_name(path: str) -> str:
-    """A file's name; ``cell`` for a notebook's cell, whose file is named by a hash."""
-    return "cell" if "ipykernel_" in path else Path(path).name
-
-
 def is_dense(tensor: Tensor) -> bool:
     """Whether the elements fill their storage without gaps or overlaps."""
     walks = merged(list(zip(tensor.shape, tensor.stride(), strict=True)))
@@ -381,6 +380,7 @@ COMPILE, RESIZE = torch.compile, torch.UntypedStorage.resize_
 def recording(device: str):
     """Run the code inside on tensors without bytes, by the rules of ``device``; yields the ``Tracer``."""
     with ExitStack() as stack:
+        stack.enter_context(settings_kept())
         if device == "cuda":
             tracer = Tracer("meta")
             mode = stack.enter_context(pretend_cuda())

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from memkit.program.doors import is_wrapper
+from memkit.program.doors import is_wrapper, source_name
 from memkit.program.interrupts import HeldBack, interrupts_held_back
 from memkit.tracing.constants import KnownValues
 from memkit.units import MIB
@@ -30,8 +30,10 @@ OWN_HOME, TORCH_HOME = str(Path(__file__).parents[1]), str(Path(torch.__file__).
 INITIALISERS = torch.nn.init.__file__
 """Its loops draw again while a value is out of bounds; they are told so twice, which shows all they hold."""
 
-MAX_STAND_IN_BYTES = 16 * MIB
+DISTRIBUTIONS = torch.distributions.distribution.__file__
+"""It asks whether arguments and samples are allowed; they are taken to be."""
 
+MAX_STAND_IN_BYTES = 16 * MIB
 
 COMPILED = (
     "a compiled function is traced as the code it was made of: compiled, it keeps other tensors for its "
@@ -82,6 +84,8 @@ class ShapesOnly(TorchFunctionMode):
         self.rules.update(dict.fromkeys((Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy), answer))
         self.rules.update(dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), refuse))
         self.rules[Tensor.__format__] = answer
+        for name in ("isnan", "isinf", "isfinite"):
+            self.rules |= dict.fromkeys((getattr(torch, name), getattr(Tensor, name)), as_finite)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         rule = self.rules.get(func)
@@ -142,7 +146,7 @@ def program_line() -> str:
         frame = frame.f_back
     if frame is None:
         return "the step"
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_qualname}"
+    return f"{source_name(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}"
 
 
 def calling_frame():
@@ -178,9 +182,26 @@ def refuse(mode: ShapesOnly, func, args, kwargs):
     if known is not None:
         with _disable_current_modes():
             return func(known)
-    if calling_frame().f_code.co_filename == INITIALISERS:
+    caller = calling_frame().f_code.co_filename
+    if caller == INITIALISERS:
         return next(mode.rejects)
+    if caller == DISTRIBUTIONS:
+        return True
     raise NeedsValues(f"Tensor.{func.__name__}")
+
+
+def as_finite(mode: ShapesOnly, func, args, kwargs):
+    """Values that nobody knows count as finite, as the gradients of a gradient scaler do."""
+    out = func(*args, **kwargs)
+    if mode.known.value_of(args[0]) is None:
+        shape, value = tuple(out.shape), func.__name__ == "isfinite"
+        mode.known.keep(out, lambda: torch.full(shape, value))
+    return out
+
+
+def not_followed(what: object, instead: str) -> NotImplementedError:
+    """The refusal of what a trace cannot follow, with the program's line and what to write in its place."""
+    return NotImplementedError(f"{program_line()}: a trace does not follow {what}; {instead}, or use measure_memory")
 
 
 def refuse_unseen(tensors: list[Tensor]) -> None:
@@ -190,8 +211,9 @@ def refuse_unseen(tensors: list[Tensor]) -> None:
             continue
         is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         if is_wrapped or tensor.layout is not torch.strided:
-            kind = "torch.func's transforms" if is_wrapped else "sparse tensors"
-            raise NotImplementedError(f"a trace does not follow {kind}; measure_memory does")
+            if is_wrapped:
+                raise not_followed("torch.func's transforms", "take gradients by torch.autograd.grad")
+            raise not_followed("sparse tensors", "write it with dense ones (scatter_add_, sparse=False)")
 
 
 def refuse_workers(loader, *_):
@@ -253,12 +275,14 @@ def shapes_only(mode: ShapesOnly):
         return from_stance(callback)
 
     from_stance = torch._dynamo.eval_frame._callback_from_stance
+    set_anomaly = torch.set_anomaly_enabled  # without the search for NaN: there are no values
     with (
         interrupts_held_back() as mode.interrupts,
         maps_of_bitsandbytes(),
         patch.object(torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", refuse_workers),
         patch.object(torch.nn.parallel.distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),
         torch.compiler.set_stance("force_eager"),
+        patch.object(torch, "set_anomaly_enabled", lambda mode, *_, **__: set_anomaly(mode, False)),
         patch.object(torch._dynamo.eval_frame, "_callback_from_stance", as_eager),
         patch.object(torch.autograd.graph.saved_tensors_hooks, "__init__", init_hooks),
         patch.object(torch.amp.grad_scaler.GradScaler, "_maybe_opt_step", step_always),

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from zoo.programs import WAYS, check
 
-FAMILIES = ("language", "images", "more_images", "optimizers", "loops")
-NEEDS = {"language": "transformers peft", "images": "transformers diffusers", "more_images": "torchvision timm",
-         "optimizers": "torchao", "loops": "transformers accelerate"}  # fmt: skip
+FAMILIES = ("plain", "language", "images", "more_images", "optimizers", "loops")
+NEEDS = {"plain": "", "language": "transformers peft", "images": "transformers diffusers",
+         "more_images": "torchvision timm", "optimizers": "torchao", "loops": "transformers accelerate"}  # fmt: skip
 
 
 def programs_of(family: str) -> list:

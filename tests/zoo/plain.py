@@ -1,0 +1,167 @@
+"""Plain torch as strangers write it: nanoGPT's batches, a shuffled loader, averaged weights, policies, streams."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributions import Categorical
+from torch.nn.utils.rnn import pad_sequence
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from zoo.programs import Program
+
+LENGTH, VOCAB, WIDTH = 32, 256, 128
+
+
+def training(net, loss):
+    """The loop around a network's loss."""
+    optimizer = torch.optim.AdamW(net.parameters())
+
+    def step():
+        loss().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def nanogpt(device):
+    net = nn.Sequential(nn.Embedding(VOCAB, WIDTH), nn.Linear(WIDTH, VOCAB)).to(device)
+    text = torch.arange(5000, device="cpu") % VOCAB
+
+    def loss():
+        starts = torch.randint(len(text) - LENGTH, (8,))
+        rows = torch.stack([text[i : i + LENGTH] for i in starts]).to(device)
+        value = F.cross_entropy(net(rows).flatten(0, 1), rows.flatten())
+        return value if torch.isfinite(value) else torch.zeros(())
+
+    return training(net, loss)
+
+
+def shuffled(device):
+    net = nn.Embedding(VOCAB, WIDTH).to(device)
+    texts = [torch.arange(10 * number, device="cpu") % VOCAB for number in range(1, 9)]
+    loader = torch.utils.data.DataLoader(
+        texts, batch_size=8, shuffle=True, collate_fn=lambda rows: pad_sequence(rows, True)
+    )
+    return training(net, lambda: sum(net(rows.to(device)).pow(2).mean() for rows in loader))
+
+
+def averaged(device):
+    net = nn.Sequential(nn.Linear(WIDTH, 256), nn.BatchNorm1d(256), nn.Linear(256, WIDTH)).to(device)
+    average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.99), use_buffers=True)
+    train = training(net, lambda: net(torch.randn(8, WIDTH, device=device)).pow(2).mean())
+
+    def step():
+        train()
+        average.update_parameters(net)
+
+    return step
+
+
+def policy(device):
+    net = nn.Linear(WIDTH, 16).to(device)
+
+    def loss():
+        choice = Categorical(logits=net(torch.randn(64, WIDTH, device=device)))
+        return -choice.log_prob(choice.sample()).mean()
+
+    return training(net, loss)
+
+
+def layers_left_out(device):
+    net = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4)).to(device)
+
+    def loss():
+        x = torch.randn(64, WIDTH, device=device)
+        for layer in net:
+            if torch.rand(1) >= 0.0:
+                x = layer(x)
+        return x.sum()  # its gradient is expanded: a product copies it
+
+    return training(net, loss)
+
+
+def image_net(device, mode):
+    net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Upsample(scale_factor=2, mode=mode), nn.Conv2d(64, 3, 1)).to(device)
+
+    def loss():
+        with torch.autograd.detect_anomaly():
+            return net(torch.randn(4, 3, 16, 16, device=device)).pow(2).mean()
+
+    return training(net, loss)
+
+
+def streamed(device):
+    net = nn.Linear(WIDTH, WIDTH).to(device)
+
+    def loss():
+        if device == "cpu":
+            return net(torch.randn(64, WIDTH)).pow(2).mean()
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x = torch.randn(64, WIDTH, device="cpu").pin_memory().to(device, non_blocking=True)
+        end.record()
+        while not end.query():
+            pass
+        print(f"{64 / start.elapsed_time(end):.1f} rows/ms")
+        return net(x).pow(2).mean()
+
+    return training(net, loss)
+
+
+def sparse(device):
+    net = nn.Embedding(VOCAB, WIDTH, sparse=True).to(device)
+    optimizer = torch.optim.SparseAdam(net.parameters())
+
+    def step():
+        net(torch.randint(VOCAB, (8,), device=device)).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def by_func(device):
+    net = nn.Linear(WIDTH, WIDTH).to(device)
+    weights = {name: value.detach() for name, value in net.named_parameters()}
+
+    def loss(weights):
+        return torch.func.functional_call(net, weights, torch.randn(8, WIDTH, device=device)).pow(2).mean()
+
+    return lambda: torch.func.grad(loss)(weights)
+
+
+def nested(device, layout):
+    net = nn.Linear(WIDTH, WIDTH).to(device)
+
+    def loss():
+        rows = [torch.randn(length, WIDTH) for length in (5, 9)]
+        return net(torch.nested.nested_tensor(rows, layout=layout, device=device)).values().pow(2).mean()
+
+    return training(net, loss)
+
+
+def compressed(device):
+    net = nn.Linear(WIDTH, WIDTH).to(device)
+    return training(net, lambda: (torch.eye(WIDTH, device=device).to_sparse_csr() @ net.weight).pow(2).mean())
+
+
+def refused(words: str) -> dict[str, str]:
+    return dict.fromkeys(("cuda", "cpu"), words)
+
+
+PROGRAMS = [
+    Program(name="nanoGPT's batches", build=nanogpt),
+    Program(name="a shuffled loader that pads", build=shuffled),
+    Program(name="averaged weights of a BatchNorm", build=averaged),
+    Program(name="a policy of torch.distributions", build=policy),
+    Program(name="layers left out by chance, a sum as loss", build=layers_left_out),
+    Program(name="nearest, looking for anomalies", build=lambda device: image_net(device, "nearest")),
+    Program(name="bilinear, looking for anomalies", build=lambda device: image_net(device, "bilinear")),
+    Program(name="streams and timed events", build=streamed),
+    Program(name="gradients that are sparse", build=sparse, refused=refused("does not follow sparse tensors")),
+    Program(name="torch.func.grad", build=by_func, refused=refused("does not follow torch.func's transforms")),
+    Program(name="nested rows, jagged", build=lambda device: nested(device, torch.jagged),
+            refused=refused("does not follow nested tensors")),
+    Program(name="a matrix in CSR", build=compressed, refused=refused("does not follow")),
+]  # fmt: skip
