@@ -20,8 +20,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from memkit.program.doors import OutsideBuild, run_steps, settings_kept, tensors_in
-from memkit.program.interrupts import interrupts_held_back
+from memkit.program.doors import OutsideBuild, run_steps, tensors_in
+from memkit.program.interrupts import torch_as_before
 from memkit.program.log import Log, timeline_of
 from memkit.setup.training import DEVICES
 from memkit.timeline import MemoryTimeline
@@ -65,8 +65,7 @@ def measure_memory(
     steps = as_whole_number("steps", steps, 1)
     recorder = Recorder(device)
     with (
-        settings_kept(),
-        interrupts_held_back() as interrupts,
+        torch_as_before() as interrupts,
         cpu_record() if device == "cpu" else cuda_record(recorder.mark_sizes) as record,
     ):
         run_steps(build, steps, recorder, interrupts.let_through())

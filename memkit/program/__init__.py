@@ -6,7 +6,7 @@ Reading order:
 
 - ``log``: from a log of allocations to the parts and instants of a step
 - ``doors``: following a program from outside: its phase, its weights, its states
-- ``interrupts``: a Ctrl-C that waits while torch is patched
+- ``interrupts``: torch as it was before a program, also after a Ctrl-C, which waits
 - ``strategies``: blocks that run twice, by any strategy
 - ``adapters``: LoRA, and weights in 4 bits under it
 - ``optimizers``: the optimizer of a setup: torch's, Lion, those of libraries, and steps in the backward

@@ -77,26 +77,6 @@ def run_steps(
             recorder.now("end_step")
 
 
-@contextmanager
-def settings_kept() -> Iterator[None]:
-    """What the program inside sets for all of torch is afterwards as it was before."""
-    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    before = (
-        (torch.set_default_device, context and context.device),
-        (torch.set_default_dtype, torch.get_default_dtype()),
-        (torch.set_grad_enabled, torch.is_grad_enabled()),
-        (torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode()),
-        (torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()),
-        (torch.set_num_threads, torch.get_num_threads()),
-        (torch.set_anomaly_enabled, torch.is_anomaly_enabled()),
-    )
-    try:
-        yield
-    finally:
-        for put_back, value in before:
-            put_back(value)
-
-
 def called_as_build(build: object) -> Callable[[], object]:
     """The step that ``build()`` returns; a model is callable too, but is neither of the two."""
     wanted = "pass a function without arguments that makes model and optimizer and returns the step"

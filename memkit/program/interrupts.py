@@ -1,12 +1,19 @@
-"""A Ctrl-C that waits while torch is being patched, or put back, and then comes through."""
+"""A program ends, or fails, or is stopped by Ctrl-C, and torch is as it was before it.
 
+A Ctrl-C waits while torch is being patched, or put back, and then comes through.
+"""
+
+import inspect
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import torch
+
+from memkit.setup.training import DEVICES
 
 
 class HeldBack:
@@ -27,48 +34,55 @@ class HeldBack:
             self.is_held = True
 
 
-def switches() -> tuple:
-    """What a program's ``with`` turns on and off: autocast and its dtype by device, gradients, hooks and modes."""
-    casts = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
-    modes = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
-    return casts, torch.is_grad_enabled(), top_hooks(), modes
+def settings() -> tuple[Callable[[], object], ...]:
+    """What a program may set for all of torch, as calls that put it back."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return (
+        partial(torch.set_default_device, context and context.device),
+        partial(torch.set_default_dtype, torch.get_default_dtype()),
+        partial(torch.set_grad_enabled, torch.is_grad_enabled()),
+        partial(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode()),
+        partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()),
+        partial(torch.set_num_threads, torch.get_num_threads()),
+        partial(torch.set_anomaly_enabled, torch.is_anomaly_enabled()),
+        *(partial(torch.set_autocast_enabled, each, torch.is_autocast_enabled(each)) for each in DEVICES),
+        *(partial(torch.set_autocast_dtype, each, torch.get_autocast_dtype(each)) for each in DEVICES),
+        torch.clear_autocast_cache,
+    )
 
 
-def top_hooks() -> tuple | None:
-    """The innermost ``saved_tensors_hooks``, as checkpointing sets them."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+def stacks() -> tuple[int, int, tuple | None]:
+    """How many modes stand, and the innermost ``saved_tensors_hooks``, as checkpointing sets them."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack(), hooks
 
 
-def put_back(before: tuple) -> None:
-    """Turn all of ``switches()`` as they were, and forget what autocast had cast."""
-    casts, has_grad, hooks, (num_function_modes, num_dispatch_modes) = before
-    while torch._C._len_torch_function_stack() > num_function_modes:
+def cut(before: tuple[int, int, tuple | None]) -> None:
+    """Take off what stands on the stacks since."""
+    num_function_modes, num_dispatch_modes, hooks = before
+    while stacks()[0] > num_function_modes:
         torch.overrides._pop_mode()
-    while torch._C._len_torch_dispatch_stack() > num_dispatch_modes:
+    while stacks()[1] > num_dispatch_modes:
         torch.utils._python_dispatch._pop_mode()
-    while top_hooks() not in (hooks, None):
+    while stacks()[2] not in (hooks, None):
         torch._C._autograd._pop_saved_tensors_default_hooks()
-    for device, is_on, dtype in casts:
-        torch.set_autocast_enabled(device, is_on)
-        torch.set_autocast_dtype(device, dtype)
-    torch.set_grad_enabled(has_grad)
-    torch.clear_autocast_cache()
 
 
 def unwind(error: BaseException | None) -> None:
-    """Let go of what the frames of an error hold: a generator waiting there, as checkpointing's, ends its ``with``."""
+    """Close the generators that wait in an error's frames, as checkpointing's: each ends its ``with``."""
     while error is not None:
-        traceback.clear_frames(error.__traceback__)
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            for value in (getattr(each, "gen", each) for each in list(frame.f_locals.values())):
+                if inspect.isgenerator(value) and not value.gi_running:
+                    with suppress(Exception):
+                        value.close()
         error = error.__context__
 
 
 @contextmanager
 def interrupts_held_back() -> Iterator[HeldBack]:
-    """A Ctrl-C waits for the end of the block, or for who asks ``is_waiting``; a second one does not.
-
-    One that comes inside an ``__enter__``, before its ``with``, leaves what that turned on: it is put back.
-    """
-    held, before, switched = HeldBack(), signal.getsignal(signal.SIGINT), switches()
+    """A Ctrl-C waits for the end of the block, or for who asks ``is_waiting``; a second one does not."""
+    held, before = HeldBack(), signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield held
         return
@@ -81,11 +95,26 @@ def interrupts_held_back() -> Iterator[HeldBack]:
     signal.signal(signal.SIGINT, wait)
     try:
         yield held
-    except KeyboardInterrupt as interrupt:
-        unwind(interrupt)
-        put_back(switched)
-        raise
     finally:
         signal.signal(signal.SIGINT, before)
     if held.is_waiting:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def torch_as_before() -> Iterator[HeldBack]:
+    """What a program sets for all of torch, or leaves on, is afterwards as it was; a Ctrl-C is held back meanwhile.
+
+    One that comes inside an ``__enter__``, before its ``with``, leaves on what that turned on.
+    """
+    to_put_back, stood = settings(), stacks()
+    with interrupts_held_back() as held:
+        try:
+            yield held
+        except BaseException as error:
+            unwind(error)
+            raise
+        finally:
+            for put_back in to_put_back:
+                put_back()
+            cut(stood)

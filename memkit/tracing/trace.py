@@ -25,7 +25,7 @@ from torch._subclasses import fake_tensor as fake
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memkit.formula.kernels import merged
-from memkit.program.doors import PLAIN, OutsideBuild, run_steps, settings_kept, source_name, tensors_in
+from memkit.program.doors import PLAIN, OutsideBuild, run_steps, source_name, tensors_in
 from memkit.program.log import Log, timeline_of
 from memkit.setup.training import DEVICES
 from memkit.timeline import MemoryTimeline
@@ -380,7 +380,6 @@ COMPILE, RESIZE = torch.compile, torch.UntypedStorage.resize_
 def recording(device: str):
     """Run the code inside on tensors without bytes, by the rules of ``device``; yields the ``Tracer``."""
     with ExitStack() as stack:
-        stack.enter_context(settings_kept())
         if device == "cuda":
             tracer = Tracer("meta")
             mode = stack.enter_context(pretend_cuda())

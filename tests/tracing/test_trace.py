@@ -483,11 +483,13 @@ def test_initialisers_that_draw_again_hold_what_they_hold():
 
 
 @pytest.mark.parametrize("watch", [trace_memory, measure_memory])
-@pytest.mark.parametrize("error", [None, KeyError])
+@pytest.mark.parametrize("error", [None, KeyError, KeyboardInterrupt])
 def test_what_a_program_sets_for_all_of_torch_is_put_back(watch, error):
+    """Also the hooks of a checkpoint whose function fails, which torch leaves on while the error is held."""
     def settings():
-        context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        context, state = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), state_of_torch()
         return (context and context.device, torch.get_default_dtype(), torch.is_grad_enabled(),
+                *(state[name] for name in ("autocast", "modes", "saved tensors hooks")),
                 torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled(),
                 torch.get_num_threads(), torch.is_anomaly_enabled(), torch.ones(1).dtype)  # fmt: skip
 
@@ -499,9 +501,13 @@ def test_what_a_program_sets_for_all_of_torch_is_put_back(watch, error):
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.set_num_threads(2)
         torch.autograd.set_detect_anomaly(True)
+        torch.set_autocast_enabled("cpu", True)
         if error:
-            raise error
+            checkpoint(fails, torch.ones(1), use_reentrant=False)
         return lambda: torch.ones(3)
+
+    def fails(_):
+        raise error
 
     before = settings()
     with pytest.raises(error) if error else contextlib.nullcontext():
@@ -817,7 +823,8 @@ def test_functional_gradients_are_measured_and_not_traced():
         measured.at("init").weights == count and measured.peak_bytes >= 3 * count
     )  # gradients, and old ones
     for device in ("cpu", "cuda"):
-        with pytest.raises(NotImplementedError, match="torch.func's transforms; measure_memory"):
+        words = r"test_trace.py:\d+ .*torch.func's transforms; take gradients by torch.autograd.grad, or use measure"
+        with pytest.raises(NotImplementedError, match=words):
             trace_memory(build, device=device)
 
 
