@@ -6,7 +6,8 @@ of one stage stand together.
 
 The arithmetic of sums and sorts is ``memkit.formula.kernels``'.
 
-Source: ATen/native/cuda/Indexing.cu (index_put_with_sort_kernel), Blas.cpp (prepare_matrix_for_cublas).
+Source: ATen/native/cuda/Indexing.cu (index_put_with_sort_kernel), Blas.cpp (prepare_matrix_for_cublas);
+ATen/native/PackedSequence.cpp.
 """
 
 import math
@@ -48,6 +49,14 @@ def copied_factors(*factors: Tensor) -> list[int]:
     return [x.nbytes for x in factors if not any(
         x.stride(fast) == 1 and x.stride(slow) >= max(1, x.shape[fast]) for fast, slow in ((-1, -2), (-2, -1))
     )]
+
+
+def padded_pieces(x: Tensor, lengths: Tensor, batch_first: bool) -> Stages:
+    """Copies of the pieces between two lengths, all there until they are joined; rows of full width need none."""
+    rows = x.transpose(0, 1) if batch_first else x
+    stops = sorted(set(lengths.tolist()))
+    pieces = [rows[start:stop, : int((lengths >= stop).sum())] for start, stop in zip([0, *stops], stops, strict=False)]
+    return [[piece.nbytes for piece in pieces if not piece.is_contiguous()]]
 
 
 def _product(*factors: Tensor, **__) -> Stages:
@@ -96,6 +105,7 @@ SCRATCH = {
     aten._index_put_impl_.default: index_put_buffers,
     aten.embedding_dense_backward.default: _embeddings,
     aten.mm.default: _product, aten.bmm.default: _product,
+    aten._pack_padded_sequence.default: padded_pieces,
     aten.addmm.default: _added_product, aten.baddbmm.default: _added_product,
 }  # fmt: skip
 """Which operation takes which scratch; each function is called with the operation's arguments."""

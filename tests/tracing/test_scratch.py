@@ -6,8 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from memkit.formula.kernels import block_shape, embedding_backward_buffers, merged, sort_bytes
+from memkit.measuring.measure import measure_memory
 from memkit.tracing.scratch import index_put_buffers, reduction_buffers
 from memkit.tracing.trace import trace_memory
 
@@ -135,3 +137,30 @@ def test_inference_mode_hides_no_operation_and_keeps_no_cast():
     assert not any("einsum" in op for op, _ in counts[torch.inference_mode])
     casts = {m: [op for op, _ in found].count("aten._to_copy.default") for m, found in counts.items()}
     assert casts == {torch.no_grad: 3, torch.inference_mode: 4}
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("lengths", [[20, 17, 9, 4], [4, 20, 4, 20], [20, 20, 20, 20]])
+def test_packed_rows_take_what_torchs_cpu_kernel_takes(lengths, batch_first):
+    """The kernel is one for all devices; rows of 512 B are not rounded. Lengths, sorted ones too, are the host's."""
+
+    def build(device):
+        def step():
+            x = torch.zeros((4, 20, 128) if batch_first else (20, 4, 128), device=device)
+            pack_padded_sequence(x, torch.tensor(lengths), batch_first=batch_first, enforce_sorted=False)
+
+        return step
+
+    runs = trace_memory(lambda: build("cuda"), steps=1), measure_memory(lambda: build("cpu"), steps=1, device="cpu")
+    traced, measured = (
+        [(e.num_bytes, e.is_scratch) for e in run.events if e.num_bytes > 256 and "pack_padded" in e.op] for run in runs
+    )
+    assert sorted(traced) == sorted(measured) and (sum(lengths) * 512, False) in traced
+
+
+def test_lengths_that_nobody_knows_are_refused_with_the_line():
+    def build():
+        return lambda: pack_padded_sequence(torch.ones(5, 4, 8, device="cuda"), torch.randn(4).long())
+
+    with pytest.raises(NotImplementedError, match=r"test_scratch.py:\d+ .*pack_padded_sequence.*device=\"cpu\""):
+        trace_memory(build)
