@@ -11,7 +11,7 @@ from memkit.formula.estimate import estimate_memory
 from memkit.formula.offload import link_bytes
 from memkit.hardware.cards import CARDS
 from memkit.program.sharded import one_rank_of, sharded_build
-from memkit.program.transformer import Transformer
+from memkit.program.transformer import Transformer, training_build
 from memkit.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, TINY_LLAMA
 from memkit.setup.recipes import FP32, PURE_BF16, OptimizerConfig
@@ -76,6 +76,7 @@ def test_C337(figures):
         estimate_memory(replace(LLAMA, optimizer=optimizer)).for_step(2).peak_bytes
         for optimizer in (LLAMA.optimizer, on_host)
     )
+    assert card == trace_memory(training_build(LLAMA)).for_step(2).peak_bytes
     assert figures["tokens"] == LLAMA.tokens_per_micro_batch and figures["card"] == CARD
     assert rounds_to(card / GIB, figures["card_gib"]) and rounds_to(host / GIB, figures["host_gib"])
     fits = CARDS[CARD].memory_bytes

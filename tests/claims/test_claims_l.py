@@ -21,12 +21,13 @@ from memkit.formula.estimate import estimate_memory
 from memkit.formula.inference import inference_bytes, kv_cache_bytes, kv_cache_bytes_per_token
 from memkit.formula.states import bytes_per_parameter, state_bytes
 from memkit.hardware.cards import CARDS
-from memkit.program.transformer import Transformer
+from memkit.program.transformer import Transformer, training_build
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B, LLAMA_3_8B
 from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
+from memkit.tracing.trace import trace_memory
 from memkit.units import GIB, KIB
 
 BILLION = 10**9
@@ -143,14 +144,18 @@ def llama_parameters() -> int:
     return sum(p.numel() for p in Transformer(TrainingSetup(model=LLAMA_2_7B), device="meta").parameters())
 
 
-@cache
-def peak_of_step(adapter: AdapterConfig | None, batch: int, tokens: int, **choices) -> Instant:
-    """The highest instant of Llama-2-7B's second step, pure bf16 and fused AdamW unless told otherwise."""
+def tuned(adapter: AdapterConfig | None, batch: int, tokens: int, **choices) -> TrainingSetup:
+    """Llama-2-7B, every block run again, in pure bf16 with fused AdamW unless told otherwise."""
     usual = {"precision": PURE_BF16, "optimizer": FUSED, "recomputation": "full"}
-    setup = TrainingSetup(
+    return TrainingSetup(
         model=LLAMA_2_7B, adapter=adapter, micro_batch_size=batch, seq_len=tokens, **{**usual, **choices}
     )
-    return estimate_memory(setup).for_step(2).peak
+
+
+@cache
+def peak_of_step(adapter: AdapterConfig | None, batch: int, tokens: int, **choices) -> Instant:
+    """The highest instant of the second step."""
+    return estimate_memory(tuned(adapter, batch, tokens, **choices)).for_step(2).peak
 
 
 @cache
@@ -309,6 +314,8 @@ def test_C358(figures):
         "high_gb": peak_of_step(replace(LORA, dtype="bfloat16"), batch, tokens, recomputation="none"),
         "float_gb": peak_of_step(LORA, batch, tokens, recomputation="none"),
     }
+    traced = trace_memory(training_build(tuned(LORA, 1, tokens))).for_step(2)
+    assert peaks["low_gb"].total_bytes == traced.peak_bytes
     assert (tokens, batch) == (2048, 4) and CARDS["A10"].label_gb == figures["label_gb"]
     assert all(rounds_to(peak.total_bytes / BILLION, figures[name]) for name, peak in peaks.items())
     figures.settle(**{name: peak.total_bytes < CARDS["A10"].memory_bytes for name, peak in peaks.items()})

@@ -85,7 +85,9 @@ def test_torchtunes_8_bit_rung_is_not_at_the_logits():
 
 
 def test_torchtunes_8_bit_rung_is_the_first_step_of_the_embedding():
-    """17.6, narrowed to 17.555 by the table's percentages: the kernel is timed on copies of all that it overwrites.
+    """17.6: the kernel is timed on copies of all that it overwrites.
+
+    17.55 at least, for it is rounded, and 17.56 at most: 19.63 % below a rung that is below 21.85.
 
     torch 2.5.1 writes torchao 0.6.1's step as one kernel for CUDA, with one buffer: the update in float32. Weights,
     codes and scales are arguments twice, read and written, and each is copied. Source: torch 2.5.1,
@@ -97,7 +99,8 @@ def test_torchtunes_8_bit_rung_is_the_first_step_of_the_embedding():
     a_value = 2 + 4 + 2 * overwritten
     step = a_value * LLAMA_32_3B.vocab_size * LLAMA_32_3B.hidden_size + 256e6
     found = (kept["weights"] + kept["optimizer_states"] + step) / GIB + ANGLES_GIB
-    assert found == pytest.approx(17.555, rel=0.003)
+    at_least, at_most = 17.55, 21.85 * (1 - 0.19625)
+    assert at_most == pytest.approx(17.56, abs=0.005) and found == pytest.approx((at_least + at_most) / 2, rel=0.003)
 
 
 @pytest.mark.parametrize(

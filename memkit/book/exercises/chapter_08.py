@@ -55,6 +55,9 @@ EXERCISES = (
             (2 * (VALUES + 4 * VALUES // 64), "Blocks of 64 are NF4's, of weights; these are of 256."),
             (8 * VALUES // BLOCK, "Those are the scales alone; each value has a code of one byte, twice."),
             (4 * VALUES + 8 * VALUES // BLOCK, "A code has one byte, not two; and the weight is no state."),
+            (2 * (VALUES + 4 * VALUES // 2048), "Blocks of 2,048 are the paper's; here a scale serves 256 values."),
+            (2 * (VALUES + 8 * VALUES // BLOCK), "A scale is a float32: 4 bytes, not eight."),
+            (VALUES + 8 * VALUES // BLOCK, "A code has 8 bits, one byte; those would be 4-bit codes."),
         ),
     ),
     NumberExercise(
@@ -83,6 +86,10 @@ EXERCISES = (
             ),
             (6_356_992, "You gave the value projection one head, 128 outputs. There are 8 of them."),
             (3_407_872, "That is rank 8."),
+            (9_437_184, "That is query, key and value; only two of them have an adapter here."),
+            (6_979_584, "A and B have no bias: r · (in + out) is all."),
+            (6_291_456, "You gave the value projection 8 outputs, or none. It has 8 heads of 128."),
+            (27_262_976, "Parameters were asked for. That is their bytes in float32; or rank 64."),
             (671_088_640, "That is W itself, query and value: in · out. An adapter has r · (in + out)."),
         ),
     ),
@@ -93,7 +100,7 @@ EXERCISES = (
         accepted=(lambda tokens, layers: sum(tokens * rows * trained for rows, _, trained in layers),),
         probes=(
             (8, ((64, 256, True), (256, 32, False))),
-            (100, ((3, 5, False), (5, 7, True), (7, 11, True))),
+            (100, ((3, 5, False), (5, 7, True), (7, 4, True))),
             (2048, ((4096, 11008, False), (11008, 4096, False))),
         ),
         because="The weight's gradient alone wants the input. The gradient of the input wants the weight, which stays.",
@@ -137,6 +144,18 @@ EXERCISES = (
             (
                 lambda tokens, layers: sum(tokens * rows for i, (rows, _, t) in enumerate(layers) if t or not i),
                 "The first layer's input is no exception: its gradient is made of the weight, not of the input.",
+            ),
+            (
+                lambda tokens, layers: sum(tokens * rows for i, (rows, _, t) in enumerate(layers) if t and i),
+                "The first layer's input is no exception: if its weight is trained, it is kept.",
+            ),
+            (
+                lambda tokens, layers: sum(tokens * min(rows, out) for rows, out, trained in layers if trained),
+                "It is the input that is kept, whether the output is smaller or not.",
+            ),
+            (
+                lambda tokens, layers: sum(tokens * rows * any(t for *_, t in layers) for rows, _, _ in layers),
+                "One trained layer does not make the frozen ones keep their inputs: each decides for itself.",
             ),
         ),
     ),
@@ -186,6 +205,18 @@ EXERCISES = (
                 lambda base, adapters, width: 2 * base + (2 * width + 8) * adapters,
                 "The states have the adapters' width too: torch makes them in the dtype of the weights.",
             ),
+            (
+                lambda base, adapters, width: 4 * width * (base + adapters),
+                "The base is frozen: 2 bytes a value, and neither gradient nor states.",
+            ),
+            (
+                lambda base, adapters, width: 8 * base + 4 * width * adapters,
+                "The base is frozen: it has its weights alone, no gradient and no states.",
+            ),
+            (
+                lambda base, adapters, width: 2 * base + (3 * width + 4) * adapters,
+                "Gradients have the adapters' width too: torch makes them in the dtype of the weights.",
+            ),
         ),
     ),
     NumberExercise(
@@ -200,12 +231,16 @@ EXERCISES = (
             (8 * LLAMA_2_7B_PARAMETERS, "4 B a value is float32. Here weights and gradients are bfloat16."),
             (LLAMA_2_7B_PARAMETERS, "That is a count of values; each has 2 bytes, and both directions count."),
             (0, "The step is done on the host: it needs the gradients, and the card needs the new weights."),
-            (12 * LLAMA_2_7B_PARAMETERS, "The states stay on the host and never cross the link."),
+            *(
+                (count * LLAMA_2_7B_PARAMETERS, "The states stay on the host and never cross the link.")
+                for count in (10, 12, 14)
+            ),
             (
                 6 * LLAMA_2_7B_PARAMETERS,
                 "Weights need not go to the host: their copy is there already. Nor is one of the two ways in float32.",
             ),
             (4 * 7_000_000_000, "7 billion is 4 % too many: count the model's parameters as they are."),
+            (4 * 6_700_000_000, "Two digits of the count give two of the answer: take 6.738 billion."),
             (16 * LLAMA_2_7B_PARAMETERS, "That is what stands on card and host in float32, not what moves."),
         ),
     ),
@@ -242,6 +277,19 @@ EXERCISES = (
             (
                 model_bytes(lambda sizes, n: n * sum(sizes) if n > 1 else max(sizes)),
                 "Micro-batches add to the same gradients: one set, however many there are.",
+            ),
+            (
+                model_bytes(lambda sizes, n: sum(sizes) + max(sizes) if n > 1 else max(sizes)),
+                "True for a moment: the newest gradient stands beside the sum until it is added. Leave it out here.",
+            ),
+            (
+                model_bytes(lambda sizes, n: 2 * sum(sizes) if n > 1 else max(sizes)),
+                "The sum stands in the gradients themselves: one set of them, in bfloat16.",
+            ),
+            (model_bytes(weight=4), "Weights are bfloat16, 2 bytes a value, and there is no copy of them in float32."),
+            (
+                lambda sizes, states, n: model_bytes()(sizes, 0, n),
+                "The states are missing: `states` bytes for each value, from step to step.",
             ),
             (model_bytes(gradient=4), "4 bytes a gradient are float32. Here gradients are bfloat16."),
             (model_bytes(gradient=0), "Gradients are missing: at least one stands while it is used."),
