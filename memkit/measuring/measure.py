@@ -13,12 +13,13 @@ import os
 import platform
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch._functorch import eager_transforms, vmap
 
 from memkit.program.doors import OutsideBuild, run_steps, tensors_in
 from memkit.program.interrupts import torch_as_before
@@ -30,6 +31,9 @@ from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 MARK = "memkit mark"
 NUM_MARK_SIZES, MAX_MARK_BYTES = 4, 8192
 """On a GPU a mark is this many allocations, each freed at once, of sizes drawn anew for each measurement."""
+
+KINDS = tuple(getattr(torch.profiler.ProfilerActivity, name) for name in ("CPU", "CUDA", "XPU"))
+"""What the profiler is told to look away from; of the first alone it says a warning at each call."""
 
 NUMBER = "python number"
 SECOND_PROFILER = (
@@ -179,10 +183,15 @@ def cpu_record() -> Iterator[Record]:
     def refuse(_):
         raise ValueError(SECOND_PROFILER)
 
+    def look(is_on: bool) -> None:
+        if torch._C._current_graph_task_id() == -1:
+            profiler.toggle_collection_dynamic(is_on, KINDS)
+
     with (
         patch.dict(os.environ, quiet),
         torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True) as profiler,
         patch.object(torch.autograd.profiler.profile, "_prepare_trace", refuse),
+        transforms_unseen(look),
     ):
         yield record
     found = []
@@ -190,6 +199,32 @@ def cpu_record() -> Iterator[Record]:
         read_events(root, (), found)
     found.sort(key=lambda item: item[0])
     record.entries = [entry for _, entry in found]
+
+
+@contextmanager
+def transforms_unseen(look: Callable[[bool], None]) -> Iterator[None]:
+    """``look(False)`` while torch.func transforms: the profiler would hold each such tensor that it sees to its end.
+
+    Their bytes are noted all the same; the operations that took them have no name. Not in a backward of the program's
+    own, where the engine puts the profiler back.
+    """
+
+    def entered(enter: Callable, *args) -> int:
+        level = enter(*args)
+        look(False)
+        return level
+
+    def left(leave: Callable) -> int:
+        level = leave()
+        look(torch._C._functorch.peek_interpreter_stack() is None)
+        return level
+
+    with ExitStack() as stack:
+        for kind in ("vmap", "grad", "jvp", "func"):
+            home = vmap if kind == "vmap" else eager_transforms
+            for name, seen in ((f"_{kind}_increment_nesting", entered), (f"_{kind}_decrement_nesting", left)):
+                stack.enter_context(patch.object(home, name, functools.partial(seen, getattr(home, name))))
+        yield
 
 
 def read_events(event, callers: tuple, found: list) -> None:

@@ -819,9 +819,7 @@ def test_functional_gradients_are_measured_and_not_traced():
 
     measured = measure_memory(build, device="cpu")
     count = 4 * (64 * 64 + 64)
-    assert (
-        measured.at("init").weights == count and measured.peak_bytes >= 3 * count
-    )  # gradients, and old ones
+    assert measured.at("init").weights == count and 2 * count <= measured.peak_bytes < 3 * count  # weights, gradients
     for device in ("cpu", "cuda"):
         words = r"test_trace.py:\d+ .*torch.func's transforms; take gradients by torch.autograd.grad, or use measure"
         with pytest.raises(NotImplementedError, match=words):
