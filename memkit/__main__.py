@@ -314,9 +314,12 @@ def tell(text: str) -> None:
 
 def root_of(error: BaseException) -> BaseException:
     """The first of the errors from which this one was raised, as a traceback would print them."""
-    while cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
-        error = cause
-    return error
+    chain = [error]
+    while cause := chain[-1].__cause__ or (None if chain[-1].__suppress_context__ else chain[-1].__context__):
+        if cause in chain:  # raised from itself
+            break
+        chain.append(cause)
+    return chain[-1]
 
 
 def in_words(error: BaseException) -> str:
@@ -328,7 +331,7 @@ def in_words(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     root = error if frames[-1].filename.startswith(own) else root_of(error)
     if root is not error:
-        words = f"{words} (from {type(root).__name__}: {' '.join(str(root).split())})"
+        words = f"{words} (from {' '.join(f'{type(root).__name__}: {root}'.split()).removesuffix(':')})"
     frames = [f for f in frames if not f.filename.startswith(others)]
     places = [f"{Path(f.filename).name}:{f.lineno}" for f in frames if "site-packages" not in f.filename]
     return words if not places or places[-1] in words else f"{words} ({places[-1]})"

@@ -16,6 +16,7 @@ MIB = 1024**2
 GIB = 1024**3
 TIB = 1024**4
 
+MAX_NEAR = 4
 MAX_PRINTED = 1e300
 
 PAGE_COLUMNS = 95
@@ -70,15 +71,17 @@ def as_one_of(name: str, value: object, allowed: Iterable) -> object:
     allowed = tuple(allowed)
     if isinstance(value, (str, int)) and not isinstance(value, bool) and value in allowed:
         return value
-    asked = f": did you mean {' or '.join(near)}?" if (near := _near(str(value), allowed)) else ""
+    asked = f": did you mean {' or '.join(near)}?" if (near := _near(value, allowed)) else ""
     raise ValueError(f"{name}={value!r} is not one of {', '.join(map(str, allowed))}{asked}")
 
 
-def _near(word: str, allowed: Iterable) -> list[str]:
-    """Those that begin with ``word``, else the one that is spelt most like it, if any; the case is not looked at."""
+def _near(value: object, allowed: Iterable) -> list[str]:
+    """Up to four that begin with a text, else the one that is spelt most like it; the case is not looked at."""
+    word = value.strip().casefold() if isinstance(value, str) else ""
     names = {str(name).casefold(): str(name) for name in allowed}
-    word = word.casefold()
     begun = [name for name in names if word and name.startswith(word)]
+    if len(begun) > MAX_NEAR:
+        return []
     return [names[name] for name in begun or difflib.get_close_matches(word, names, n=1)]
 
 

@@ -13,6 +13,7 @@ from memkit.units import (
     KIB,
     MIB,
     TIB,
+    as_one_of,
     as_whole_number,
     bytes_of,
     format_bytes,
@@ -120,6 +121,16 @@ def test_what_is_not_a_whole_number_is_refused_and_shown(value):
         as_whole_number("seq_len", value)
     assert str(caught.value).startswith(f"seq_len={value!r}")
     assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(("value", "hint"), [
+    (" SGD ", ": did you mean sgd?"), ("adamv", ": did you mean adamw?"), ("float", ""), ("", ""), (12, ""), (None, ""),
+])  # fmt: skip
+def test_a_hint_is_short_and_for_texts_alone(value, hint):
+    allowed = ("sgd", "adamw", "none", 128, *(f"float{bits}" for bits in (4, 6, 8, 16, 32)))
+    with pytest.raises(ValueError) as refused:
+        as_one_of("name", value, allowed)
+    assert str(refused.value) == f"name={value!r} is not one of {', '.join(map(str, allowed))}{hint}"
 
 
 def test_the_minimum_belongs_to_what_is_allowed():

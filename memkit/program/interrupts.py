@@ -72,7 +72,8 @@ def unwind(error: BaseException | None) -> None:
     """Close the generators that wait in an error's frames, as checkpointing's: each ends its ``with``."""
     while error is not None:
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            for value in (getattr(each, "gen", each) for each in list(frame.f_locals.values())):
+            for each in list(frame.f_locals.values()):
+                value = inspect.getattr_static(each, "gen", each)
                 if inspect.isgenerator(value) and not value.gi_running:
                     with suppress(Exception):
                         value.close()

@@ -170,7 +170,7 @@ def kind_and_writes(func) -> tuple[str, tuple]:
     if is_view and name != "lift_fresh":
         return "view", ()
     is_seeded = torch.Tag.nondeterministic_seeded in func.tags
-    if func.namespace == "aten" and name in DRAWN:
+    if func.namespace == "aten" and name in DRAWN and not written:
         return "drawn", ()
     if func.namespace != "aten" or is_seeded or "empty" in name or name in CHANGES_SIZE:
         return "other", written

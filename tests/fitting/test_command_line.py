@@ -69,6 +69,10 @@ def lacks():
     except RuntimeError as error:
         raise ImportError("no such model") from error
 
+def blames_itself():
+    error = RuntimeError("no reason")
+    raise error from error
+
 number = 3
 """
 
@@ -181,6 +185,7 @@ def _json_of(arguments, capsys) -> str:
     (["report", "PROGRAM:leaves"], "SystemExit: 0 (my_program.py:39)"),
     (["report", "PROGRAM:refuses"], "(my_program.py:42)"),
     (["report", "PROGRAM:lacks"], "no such model (from RuntimeError: no operator) (my_program.py:48)"),
+    (["report", "PROGRAM:blames_itself"], "memkit: RuntimeError: no reason (my_program.py:52)"),
     (["snapshot", "PROGRAM", "--html", "nowhere/page.html"], "'nowhere/page.html' is in no folder"),
     (["snapshot", "nowhere.pickle"], "'nowhere.pickle' is no file"),
     (["snapshot", "PROGRAM"], "is not read as a snapshot"),

@@ -517,7 +517,12 @@ def test_what_a_program_sets_for_all_of_torch_is_put_back(watch, error):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_programs_own_error_comes_through_with_its_own_line(device):
+    class Answers:
+        def __getattr__(self, name):
+            raise LookupError(f"no {name!r}: a box that is asked for anything fails in words of its own")
+
     def step():
+        _ = Answers()
         raise KeyError("the reader's own mistake")
 
     with pytest.raises(KeyError, match="own mistake") as caught:
@@ -639,6 +644,23 @@ def test_a_whole_number_is_zero_and_the_warning_names_an_early_return():
     with pytest.warns(UserWarning, match="returns early"):
         assert trace_memory(build, device="cpu").at("zero_grad").gradients == 0
     assert seen == [0, 0] and all(isinstance(value, int) for value in seen)
+
+
+def test_what_is_drawn_into_a_tensor_is_not_known():
+    seen = []
+
+    def build():
+        known = torch.arange(8)
+
+        def step():
+            seen.append(known.sum().item())
+            torch.randperm(8, out=known)
+            seen.append(known.sum().item())
+
+        return step
+
+    trace_memory(build, steps=1, device="cpu")
+    assert seen == [28, 0]
 
 
 @pytest.mark.parametrize(
