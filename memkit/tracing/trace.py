@@ -45,8 +45,7 @@ VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 ENGINE = torch.autograd.graph._engine_run_backward.__code__
 REUSES_FIRST_ARGUMENT = {
     aten.add.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.index_put.default,
-    aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
-    aten.logical_and.default,
+    aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.logical_and.default,
 }  # fmt: skip
 NESTED = {aten._nested_tensor_from_tensor_list.default, aten._nested_view_from_jagged.default}
 PRODUCTS, ASKS_DEVICE = {"aten.mm.default", "aten.bmm.default"}, torch.ops.prim.device.default
@@ -132,6 +131,8 @@ class Tracer(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is ASKS_DEVICE and type(args[0]) is fake.FakeTensor:
+            return fake.FakeTensor.__torch_dispatch__(func, types, args)  # torch's short way, past its own mode
         if func in NESTED:
             raise not_followed("nested tensors", "pad them to one length")
         if any(kind not in PLAIN and hasattr(kind, "__tensor_flatten__") for kind in types):
