@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from memkit.program.interrupts import torch_as_before
 from memkit.tracing.scratch import copied_factors
 from memkit.tracing.without_values import ShapesOnly, program_line, shapes_only
 
@@ -46,7 +47,7 @@ def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
 @contextmanager
 def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
     """Inside, every new tensor is fake. ``note`` is told of what is allocated below every dispatch mode."""
-    get_rng_state = torch.get_rng_state
+    mode, get_rng_state = ShapesOnly(), torch.get_rng_state
     transformers = sys.modules.get("transformers.utils.import_utils")
 
     def noted_rng_state() -> Tensor:
@@ -56,8 +57,9 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
         return state
 
     with (
+        torch_as_before() as mode.interrupts,
         FakeTensorMode(allow_non_fake_inputs=True),
-        shapes_only(ShapesOnly()) as mode,
+        shapes_only(mode),
         patch.object(torch, "get_rng_state", noted_rng_state),
         patch.object(torch.random, "get_rng_state", noted_rng_state),
         patch.object(torch.nn.Module, "_apply", apply_to_data),

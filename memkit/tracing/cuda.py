@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memkit.low_precision.autocast import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
 from memkit.program.doors import tensors_in
+from memkit.program.interrupts import torch_as_before
 from memkit.tracing.constants import MAX_BYTES
 from memkit.tracing.cuda_kernels import fused_attention, kernels_on_meta, recurrent
 from memkit.tracing.host import HostMemory
@@ -315,6 +316,7 @@ def pretend_cuda():
             return write(tensor, **kwargs).replace("device='meta'", f"device='{CARD}'")
 
     with ExitStack() as stack:
+        mode.interrupts = stack.enter_context(torch_as_before())
         stack.enter_context(kernels_on_meta("cuda"))
         for module in torch_modules:
             for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):

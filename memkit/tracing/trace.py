@@ -386,8 +386,8 @@ def recording(device: str):
             mode = stack.enter_context(pretend_cuda())
         else:
             tracer = Tracer("cpu")
-            stack.enter_context(kernels_on_meta("cpu"))
             mode = stack.enter_context(fake_cpu(tracer.note))
+            stack.enter_context(kernels_on_meta("cpu"))
         tracer.known = mode.known
         stack.enter_context(patch.object(torch, "compile", tracer.compiled))
         resize = patch.object(torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size))

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memkit.program.doors import is_wrapper, source_name
-from memkit.program.interrupts import HeldBack, torch_as_before
+from memkit.program.interrupts import HeldBack
 from memkit.tracing.constants import KnownValues
 from memkit.units import MIB
 
@@ -277,7 +277,6 @@ def shapes_only(mode: ShapesOnly):
     from_stance = torch._dynamo.eval_frame._callback_from_stance
     set_anomaly = torch.set_anomaly_enabled  # without the search for NaN: there are no values
     with (
-        torch_as_before() as mode.interrupts,
         maps_of_bitsandbytes(),
         patch.object(torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", refuse_workers),
         patch.object(torch.nn.parallel.distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),

@@ -1,5 +1,6 @@
 """Ctrl-C at counted moments of a trace and of a measurement: each ends, and torch is as it was before."""
 
+import contextlib
 import gc
 import json
 import os
@@ -17,6 +18,7 @@ from memkit.tracing.trace import trace_memory
 
 PUSH_HOOKS = torch._C._autograd._push_saved_tensors_default_hooks
 SWITCHES = (torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype, PUSH_HOOKS)
+ENTERED = contextlib.ExitStack._push_cm_exit.__code__
 
 
 def program(device: str):
@@ -48,7 +50,8 @@ class CtrlC:
     """A profile function that counts the moments at which Python looks for signals, and sends one at ``moment``.
 
     Python looks where a function of its own begins and where one of C ends; no clock is asked. A moment is its
-    number, or a place right after autocast, gradients or hooks were turned on or off, when it is first reached.
+    number, or a place right after autocast, gradients or hooks were turned on or off, or right after a stack of
+    patches has entered one and not yet noted it, when it is first reached.
     """
 
     def __init__(self, moment: object = None):
@@ -57,7 +60,7 @@ class CtrlC:
     def __call__(self, frame, event, function):
         if event in ("call", "c_return"):
             self.count += 1
-            if event == "c_return" and function in SWITCHES:
+            if frame.f_code is ENTERED or event == "c_return" and function in SWITCHES:
                 place = tuple((f.f_code, f.f_lineno) for f in (frame, frame.f_back, frame.f_back.f_back))
                 self.switched[place] = True
             else:
