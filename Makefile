@@ -68,7 +68,7 @@ bench: $(VENV)/.test    ## speed and memory, as ratios measured in one run
 	$(BIN)/python -m bench
 
 record: $(if $(WITH),,$(VENV)/.book)  ## on a CUDA machine: run the GPU measurements, write chapters/recordings (WITH=python3)
-	$(or $(WITH),$(BIN)/python) -m memkit.book.gpu_run
+	$(or $(WITH),$(BIN)/python) -m book.gpu_run
 
 figures: $(VENV)/.book  ## draw every figure again
 	set -e; for script in $(wildcard figures/*.py); do $(BIN)/python $$script; done

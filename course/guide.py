@@ -16,8 +16,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests")]
 
 from minutes import EXERCISE, section_minutes
 
+from book.exercises import Exercise, JudgedExercise, exercises_of
 from course.labs import NAMES, load_lab
-from memkit.book.exercises import Exercise, JudgedExercise, exercises_of
 
 GUIDE, ANSWERS = ROOT / "course" / "GUIDE.md", ROOT / "course" / "WRONG_ANSWERS.md"
 CHAPTERS = {int(path.name[:2]): path for path in sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb"))}

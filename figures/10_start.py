@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from memkit.book.exercises.chapter_10 import START
+from book.exercises.chapter_10 import START
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
 from memkit.pictures.peaks import choices_figure

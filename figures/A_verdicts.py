@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from memkit.book.claims import verdicts_by_subject
+from book.claims import verdicts_by_subject
 from memkit.pictures.recipes import recipes_figure
 
 title = "What is printed about GPU memory, claim by claim"

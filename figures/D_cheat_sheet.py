@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from memkit.book.cheat_sheet import apply_techniques, words_of
+from book.cheat_sheet import apply_techniques, words_of
 from memkit.pictures.sheet import sheet_figure
 
 rows = [(line.technique.name, line.shares, words_of(line)) for line in apply_techniques()]

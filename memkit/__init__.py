@@ -19,7 +19,6 @@ it holds and in which order to read it:
 - ``fitting``: advice, diagnosis and plans
 - ``pictures``: matplotlib
 - ``widgets``: ipywidgets
-- ``book``: exercises, claims, recordings, the check of the reader's machine
 
 The names below are the front door: what a reader imports, loaded when it is used. ``import memkit`` itself
 loads neither torch nor numpy nor matplotlib nor ipywidgets.
@@ -55,10 +54,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
     from memkit.allocator.snapshot_replay import replay_snapshot
     from memkit.allocator.trace_replay import replay_trace
-    from memkit.book.checkup import doctor
-    from memkit.book.claims import count_verdicts, load_claims, printed_and_so
-    from memkit.book.exercises import check
-    from memkit.book.recordings import recorded_or_words
     from memkit.fitting.diagnosis import diagnose_memory
     from memkit.fitting.planner import plan_recomputation
     from memkit.formats.records import FORMATS

@@ -1,4 +1,4 @@
-"""The command line: ``memkit report``, ``fit``, ``snapshot``, ``compare`` and ``classroom``.
+"""The command line: ``memkit report``, ``fit``, ``snapshot`` and ``compare``.
 
     memkit report my_module.py:build        the step that build() returns, traced without a GPU
     memkit report config.json               a Hugging Face model, bf16, 1 sequence of 1,024 tokens, fused AdamW
@@ -8,12 +8,10 @@
                                             stages, the tokens shared out over them
     memkit snapshot FILE [--device N]       a recording of torch.cuda.memory._dump_snapshot
     memkit compare A B                      two recordings or traces (.pickle, .json, .json.gz): what grew
-    memkit classroom --card CARD --students N
-                                            how many students a card serves in each chapter, and the settings
 
 Every command takes ``--json`` (the result as JSON), ``--html FILE`` (one self-contained page) and
 ``--fail-above 22GiB`` for a CI job. It is compared with the bytes expected on the card (report), the plan's peak
-(fit), the peak of reserved bytes (snapshot; the second file of compare), or what a student gets (classroom).
+(fit), or the peak of reserved bytes (snapshot; the second file of compare).
 
 Exit codes: 0 done; 1 above --fail-above, or no plan fits; 2 an argument, a file or a program that cannot be used, said
 in one line; 130 stopped by Ctrl-C.
@@ -224,14 +222,6 @@ def compare_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]
     return found.runs[1].peak_reserved_bytes, str(found), data, tuple(run.timeline for run in found.runs)
 
 
-def classroom_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
-    """``memkit classroom``: the bytes that the last way gives a student, the text, JSON."""
-    from memkit.book.classroom import plan_classroom
-
-    room = plan_classroom(options.card, options.students)
-    return room.ways[-1].each_bytes, str(room), asdict(room), ()
-
-
 def parser() -> OneLineParser:
     """The arguments."""
     doc, _, codes = __doc__.replace("``", "").partition("Exit codes:")
@@ -265,9 +255,6 @@ def parser() -> OneLineParser:
     three = commands.add_parser("compare", help="two recordings: what grew", **kind)
     three.add_argument("first", help="a recording or trace: .pickle, .json, .json.gz")
     three.add_argument("second", help="another one")
-    class_ = commands.add_parser("classroom", help="one card for many students", **kind)
-    class_.add_argument("--card", required=True, help="a name such as 'A100 SXM 80 GB'")
-    class_.add_argument("--students", type=number_in, required=True, help="students at once")
     for command in (two, three):
         command.add_argument("--device", type=number_in, help="the card, where the file has several")
     return main
@@ -354,7 +341,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 COMMANDS = {
     "report": report_command, "fit": fit_command, "snapshot": snapshot_command, "compare": compare_command,
-    "classroom": classroom_command,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from memkit.book.recordings import FOLDER, Recording, save_recording
+from book.recordings import FOLDER, Recording, save_recording
 from memkit.formats.records import FORMATS, FloatFormat
 from memkit.formats.rounding import encode, torch_overflow
 

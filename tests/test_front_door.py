@@ -36,7 +36,7 @@ def test_about_forty_names():
     [
         ("import memkit", set()),
         ("from memkit import TrainingSetup, models, recipes, estimate_memory", set()),
-        ("import memkit.allocator, memkit.tracing, memkit.widgets, memkit.book", set()),
+        ("import memkit.allocator, memkit.tracing, memkit.widgets, book, book.claims", set()),
         ("from memkit import trace_memory", {"torch"}),
         ("from memkit.widgets import MemoryExplorer", {"numpy", "matplotlib", "ipywidgets"}),
     ],

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "memkit"
+BOOK = PACKAGE.with_name("book")
 ROOMS = """formats setup hardware allocator formula low_precision program tracing measuring recomputation sharding
-           fitting pictures widgets book""".split()
+           fitting pictures widgets""".split()
 """The order of the folders. Inside a folder its own docstring gives the order of the modules."""
 
 TORCH = {"low_precision", "program", "tracing", "measuring"}
@@ -109,9 +110,7 @@ def heavy_libraries_loaded_by(modules: list[str], path: Path) -> set[str]:
 
 
 def may_load(room: str) -> set[str]:
-    """What a room's modules may load: a widget draws, a program runs, and only the book does both."""
-    if room == "book":
-        return set(HEAVY)
+    """What a room's modules may load: a widget draws, a program runs."""
     return {"torch"} if room in TORCH else {"matplotlib", "ipywidgets"} if room == "widgets" else (
         {"matplotlib"} if room in PICTURES else set()
     )
@@ -119,6 +118,28 @@ def may_load(room: str) -> set[str]:
 
 def test_every_import_points_down():
     assert not order_problems(PACKAGE, ORDER)
+
+
+def test_the_book_reads_upwards_too_and_the_package_never_imports_the_book():
+    order = order_of(BOOK.parent, ["book"])
+    assert not order_problems(BOOK, tuple(name.removeprefix("book.") for name in order))
+    assert not outside_imports(PACKAGE, "book") | outside_imports(PACKAGE, "course")
+
+
+def outside_imports(package: Path, other: str) -> set[str]:
+    """Modules of ``package`` that import the top-level package ``other`` anywhere."""
+    climbing = set()
+    for name, path in modules_of(package).items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = [a.name for a in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None)]
+            if any((target or "").split(".")[0] == other for target in named):
+                climbing.add(name)
+    return climbing
+
+
+def test_the_check_sees_an_import_of_the_book(tmp_path):
+    package = plant(tmp_path, low="import memkit", high="def later():\n    from book.claims import claim")
+    assert outside_imports(package, "book") == {"high"}
 
 
 def test_every_module_of_the_order_exists():
@@ -167,11 +188,12 @@ def long_functions(path: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("module, path", modules_of(PACKAGE).items())
+@pytest.mark.parametrize(
+    "module, path", [*modules_of(PACKAGE).items(), *((f"book.{name}", p) for name, p in modules_of(BOOK).items())]
+)
 def test_a_module_is_one_idea(module, path):
-    if not module.startswith("book.exercises.chapter_"):
-        lines = len(path.read_text(encoding="utf-8").splitlines())
-        assert lines <= MAX_LINES, f"{path.name} has {lines} lines: it holds two ideas"
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_LINES, f"{path.name} has {lines} lines: it holds two ideas"
     assert not long_functions(path)
     assert not VAGUE & set(module.split(".")), f"{module} says nothing about its content"
 
@@ -187,8 +209,9 @@ def public_functions(package: Path) -> set[str]:
 
 
 def test_no_file_or_folder_carries_the_name_of_a_public_function():
-    files = {part for name in modules_of(PACKAGE) for part in name.split(".")}
-    assert not files & public_functions(PACKAGE)
+    for package in (PACKAGE, BOOK):
+        files = {part for name in modules_of(package) for part in name.split(".")}
+        assert not files & public_functions(package)
 
 
 def plant(folder: Path, **sources: str) -> Path:

@@ -7,8 +7,8 @@ import re
 import pytest
 
 import memkit
-from memkit.book.claims import load_claims
-from memkit.book.recordings import load_recordings
+from book.claims import load_claims
+from book.recordings import load_recordings
 from memkit.hardware.driver import gpu_cap_bytes
 from memkit.setup.models import GPT2_SMALL, TINY_GPT2
 from memkit.setup.strategies import NONE, Strategy, all_strategies, every, sequential

@@ -12,7 +12,7 @@ import sys
 
 from passing import from_line, to_line
 
-BARRED = ("memkit.book.exercises", "course")
+BARRED = ("book.exercises", "course")
 
 
 class Barrier:

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from book.exercises import exercises_of
+from book.exercises.chapter_01 import CardToFill, states_exercise
 from course.labs.tasks import Lab, Prose, Task, needs_three_digits, with_part
-from memkit.book.exercises import exercises_of
-from memkit.book.exercises.chapter_01 import CardToFill, states_exercise
 from memkit.hardware.cards import CARDS
 from memkit.setup.models import LLAMA_32_1B
 from memkit.setup.recipes import PURE_BF16

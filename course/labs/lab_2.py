@@ -1,13 +1,13 @@
 """Lab 2: what a number of few bits holds."""
 
-from course.labs.tasks import Lab, Prose, Task, needs_three_digits
-from memkit.book.exercises.chapter_02 import (
+from book.exercises.chapter_02 import (
     code_exercise,
     nvfp4_exercise,
     sticking_exercise,
     upper_bits,
     upper_bits_exercise,
 )
+from course.labs.tasks import Lab, Prose, Task, needs_three_digits
 
 CHOICES = {
     "code": [f"0 {field:05b} {mantissa:02b}" for field in (*range(9, 14), *range(17, 25)) for mantissa in (1, 2, 3)],

@@ -3,9 +3,9 @@
 import math
 from dataclasses import replace
 
+from book.exercises import exercises_of
+from book.exercises.chapter_03 import autocast_exercise, master_exercise, skipped_exercise
 from course.labs.tasks import Lab, Prose, Task
-from memkit.book.exercises import exercises_of
-from memkit.book.exercises.chapter_03 import autocast_exercise, master_exercise, skipped_exercise
 
 CHOICES = {
     "parameters": range(1_100_000_000, 14_000_000_000, 67_000_000),

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from book.exercises import exercises_of
+from book.exercises.chapter_04 import inputs_exercise, spared_exercise
 from course.labs.tasks import Lab, Prose, Task
-from memkit.book.exercises import exercises_of
-from memkit.book.exercises.chapter_04 import inputs_exercise, spared_exercise
 from memkit.setup import models
 
 CHOICES = {

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from functools import partial
 
+from book.exercises import exercises_of
+from book.exercises.chapter_05 import gradients_exercise, judge_cut, window_exercise
 from course.labs.tasks import Lab, Prose, Task
-from memkit.book.exercises import exercises_of
-from memkit.book.exercises.chapter_05 import gradients_exercise, judge_cut, window_exercise
 from memkit.units import GIB
 
 CHOICES = {

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from functools import partial
 
-from course.labs.tasks import Lab, Prose, Task
-from memkit.book.exercises import exercises_of
-from memkit.book.exercises.chapter_06 import (
+from book.exercises import exercises_of
+from book.exercises.chapter_06 import (
     factor_exercise,
     judge_product,
     pays_exercise,
     saved_input_exercise,
 )
+from course.labs.tasks import Lab, Prose, Task
 
 CHOICES = {
     "amax": [0.35, 0.7, 1.4, 1.75, 2.8, 3.2, 5.6, 8.96, 11.2, 17.5, 22.4, 28.0, 35.0, 44.8],

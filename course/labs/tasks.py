@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 
+from book.exercises import Exercise, FunctionExercise, JudgedExercise, agree
 from course.labs.draws import Numbers, draw
-from memkit.book.exercises import Exercise, FunctionExercise, JudgedExercise, agree
 
 UNKNOWN = (
     "I cannot tell", "Your code raised", "is not a number", "the answer is a ", "has the wrong sign",

@@ -15,7 +15,7 @@ class LedgerSearch(widgets.VBox):
     """A box for words and two menus above the claims that match; the page without a kernel shows all claims.
 
     ``claims`` are objects with ``id``, ``claim``, ``answer``, ``verdict``, ``group``, ``cell`` and ``printed``, as
-    ``memkit.load_claims().values()``; ``groups`` maps a group's letter to its subject.
+    the book's ``load_claims().values()``; ``groups`` maps a group's letter to its subject.
 
     Raises: ValueError: no claims.
     """

@@ -14,7 +14,7 @@ class QuestionCards(widgets.VBox):
     """One question at a time with its choices; the page without a kernel shows all of them, answers folded.
 
     ``questions`` maps an id to an object with ``question``, ``choices`` (texts), ``answer`` and
-    ``reply(choice)``, as ``memkit.book.load_questions`` gives them.
+    ``reply(choice)``, as the book's ``load_questions`` gives them.
 
     Raises: ValueError: no questions.
     """

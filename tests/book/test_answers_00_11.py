@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from memkit.book.exercises import check
-from memkit.book.exercises.chapter_07 import LEAK_BYTES
+from book.exercises import check
+from book.exercises.chapter_07 import LEAK_BYTES
 from memkit.measuring.measure import measure_memory
 from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_GPT2

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
-from memkit.book.exercises import check
+from book.exercises import check
 from memkit.fitting.planner import plan_recomputation
 from memkit.setup.models import GPT2_LARGE
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig

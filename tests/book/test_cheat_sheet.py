@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memkit.book.cheat_sheet import JOBS, TECHNIQUES, apply_techniques, words_of
+from book.cheat_sheet import JOBS, TECHNIQUES, apply_techniques, words_of
 from memkit.formula.estimate import estimate_memory
 from memkit.pictures import sheet_figure
 from memkit.pictures.sheet import LONGEST

@@ -8,8 +8,8 @@ from importlib import metadata
 
 import pytest
 
-from memkit.book import checkup as doctor_module
-from memkit.book.checkup import doctor, installed_version, quietly, torch_backend
+from book import checkup as doctor_module
+from book.checkup import doctor, installed_version, quietly, torch_backend
 from memkit.hardware.driver import DriverAnswer, Gpu
 from memkit.hardware.ram import available_ram_bytes
 from memkit.units import GIB, MIB
@@ -162,7 +162,7 @@ def test_ram_is_the_containers_where_that_is_less(tmp_path):
 
 
 def test_the_real_machine_is_read_without_torch_paths_or_names():
-    program = "import sys, memkit.book.checkup as d; print(d.doctor()); sys.exit('torch' in sys.modules)"
+    program = "import sys, book.checkup as d; print(d.doctor()); sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert metadata.version("torch").split("+")[0] in done.stdout
     for private in ("/", "\\", os.path.expanduser("~"), sys.prefix):

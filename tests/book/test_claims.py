@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from free_numbers import free_numbers
 
-from memkit.book.claims import (
+from book.claims import (
     CHAPTERS,
     GROUPS,
     LEDGER,
@@ -300,7 +300,7 @@ def test_a_case_decides_the_verdict():
 def test_a_cell_is_a_proof(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     cells = [
-        ("setup", ["setup"], "from memkit.book.claims import claim, rounds_to"),
+        ("setup", ["setup"], "from book.claims import claim, rounds_to"),
         ("unrelated", [], "raise RuntimeError('only setup and the proof run')"),
         (
             "claim-C900",

@@ -13,7 +13,7 @@ import pytest
 import torch
 from wrong_answers.chapter_10 import ALSO_RIGHT, RIGHT
 
-from memkit.book.exercises import (
+from book.exercises import (
     ChoiceExercise,
     Exercise,
     FunctionExercise,

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from memkit.book import gpu_run as record
-from memkit.book import measurements
-from memkit.book.measurements import MEASUREMENTS, Measured
-from memkit.book.recordings import load_recordings
+from book import gpu_run as record
+from book import measurements
+from book.measurements import MEASUREMENTS, Measured
+from book.recordings import load_recordings
 from memkit.hardware.cards import card_by_driver_name
 from memkit.hardware.driver import DriverAnswer
 from memkit.program.small_programs import attention_build
@@ -25,7 +25,7 @@ import sys
 sys.modules["ipywidgets"] = None
 import torch
 torch.set_num_threads(1)
-from memkit.book.gpu_run import main
+from book.gpu_run import main
 sys.exit(main(["--dry-run", "--folder", sys.argv[1]]))
 """
 
@@ -120,7 +120,7 @@ def test_without_a_card_it_says_so_in_one_line(monkeypatch, capsys):
 def test_an_old_torch_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(torch, "__version__", "2.10.1+cu128")
     assert record.main(["--dry-run"]) == 2
-    assert capsys.readouterr().err == "python -m memkit.book.gpu_run needs torch 2.11 or later, not 2.10.1+cu128.\n"
+    assert capsys.readouterr().err == "python -m book.gpu_run needs torch 2.11 or later, not 2.10.1+cu128.\n"
 
 
 def test_an_unknown_measurement_is_refused(capsys):

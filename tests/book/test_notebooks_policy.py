@@ -24,7 +24,7 @@ KERNELSPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)"}
 TAGS = {"setup", "nbval-ignore-output", "raises-exception"}
 MAX_BYTES = 2 * 1024 * 1024
 MOST_COLUMNS = 100
-MOST_SETUP_LINES = 18
+MOST_SETUP_LINES = 25
 MOST_WORDS = 3000  # between blanks, with code, tables and fold-outs
 RULES: list[Callable] = []
 

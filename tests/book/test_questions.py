@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from free_numbers import free_numbers
 
-from memkit.book.claims import load_claims
-from memkit.book.questions import QUESTIONS, load_questions, read_question
+from book.claims import load_claims
+from book.questions import QUESTIONS, load_questions, read_question
 
 CHAPTERS = Path(__file__).parents[2] / "chapters"
 TABLES = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))

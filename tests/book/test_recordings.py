@@ -5,8 +5,8 @@ import json
 import pytest
 from mutations import mutated
 
-from memkit.book import recordings
-from memkit.book.recordings import (
+from book import recordings
+from book.recordings import (
     Recording,
     find_recording,
     load_recordings,
@@ -18,7 +18,7 @@ from memkit.units import GIB
 
 H200 = {
     "card": "NVIDIA H200", "driver": "580.82.07", "torch": "2.11.0", "cuda": "13.0", "date": "2026-11-20",
-    "command": "python -m memkit.book.gpu_run", "commit": "4891b1b",
+    "command": "python -m book.gpu_run", "commit": "4891b1b",
 }  # fmt: skip
 STEP = MemoryTimeline(
     instants=(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from memkit.book.claims import claim
+from book.claims import claim
 
 
 @pytest.fixture

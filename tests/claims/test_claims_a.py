@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from book.claims import rounds_to
 from memkit.allocator.workspaces import training_workspace_bytes
-from memkit.book.claims import rounds_to
 from memkit.formats.decoding import decode
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.activations import activation_bytes, autocast_cast_bytes

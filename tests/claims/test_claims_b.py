@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from memkit.book.claims import rounds_to
+from book.claims import rounds_to
 from memkit.formula.activations import activation_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.korthikanti import ADDENDS

@@ -1,6 +1,6 @@
 """Proofs of group C: cards and the memory hierarchy. Card records name their sources in memkit.hardware.cards."""
 
-from memkit.book.claims import rounds_to
+from book.claims import rounds_to
 from memkit.hardware.cards import CARDS, Card
 from memkit.hardware.hierarchy import FLOAT32_BYTES, LATENCY_CYCLES, MemoryLevel, memory_hierarchy
 from memkit.units import GIB, KIB, MIB

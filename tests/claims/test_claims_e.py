@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from memkit.book.claims import rounds_to
+from book.claims import rounds_to
 from memkit.formula.activations import block_ledger
 from memkit.formula.states import bytes_per_parameter
 from memkit.hardware.cards import CARDS, MIN_CAPABILITY

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 from math import sqrt
 
-from memkit.book.claims import rounds_to
+from book.claims import rounds_to
 from memkit.formula.activations import activation_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.korthikanti import (

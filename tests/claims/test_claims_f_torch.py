@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode
 
-from memkit.book.claims import rounds_to
+from book.claims import rounds_to
 from memkit.measuring.saved_tensors import SavedStorage, saved_bytes, saved_storages
 from memkit.program.transformer import Block, Transformer
 from memkit.recomputation.costs import block_products

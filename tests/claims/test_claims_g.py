@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from memkit.book.claims import rounds_to
+from book.claims import rounds_to
 from memkit.measuring.measure import measure_memory
 from memkit.measuring.ranks import run_on_ranks
 from memkit.program.accumulation import train_window, windows

@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from torchao.float8 import Float8LinearConfig
 
-from memkit.book.claims import rounds_to
+from book.claims import rounds_to
 from memkit.formats.blocks import BLOCK_FORMATS
 from memkit.hardware.cards import CARDS, MIN_CAPABILITY
 from memkit.low_precision.fp8_linear import FP8_RECIPES

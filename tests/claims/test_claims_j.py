@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
-from memkit.book.claims import rounds_to
+from book.claims import rounds_to
 from memkit.measuring.ranks import run_on_ranks
 from memkit.program.sharded import one_rank_of, sharded_build
 from memkit.program.transformer import Transformer

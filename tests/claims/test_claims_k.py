@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memkit.book.claims import rounds_to
+from book.claims import rounds_to
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.offload import link_bytes
 from memkit.hardware.cards import CARDS

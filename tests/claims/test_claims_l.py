@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from memkit.book.claims import claim, rounds_to
+from book.claims import claim, rounds_to
 from memkit.formula.activations import activation_bytes
 from memkit.formula.adapters import count_adapter_parameters
 from memkit.formula.estimate import estimate_memory

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from memkit.book.claims import rounds_to
+from book.claims import rounds_to
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS
 from memkit.setup.models import LLAMA_2_7B, LLAMA_2_13B

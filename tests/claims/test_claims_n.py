@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from memkit.book.claims import rounds_to
+from book.claims import rounds_to
 from memkit.formula.activations import block_ledger
 from memkit.formula.attention import attention_kernel
 from memkit.measuring.saved_tensors import SavedStorage, saved_bytes, saved_storages

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from memkit.book.claims import rounds_to
+from book.claims import rounds_to
 from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.fitting.room import planned_room
 from memkit.hardware.cards import CARDS

@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from book.claims import rounds_to
 from memkit.allocator.caching import CachingAllocator
-from memkit.book.claims import rounds_to
 from memkit.fitting.plans import plan_of
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.korthikanti import MODEL_175B, layer_bytes, model_flops, recomputed_flops

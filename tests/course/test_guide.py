@@ -8,9 +8,9 @@ import pytest
 from bs4 import BeautifulSoup
 from nbconvert import HTMLExporter
 
+from book.questions import load_questions
 from course import guide, handouts
 from course.labs import NAMES, load_lab
-from memkit.book.questions import load_questions
 
 
 def test_the_guide_s_tables_are_today_s():

@@ -11,12 +11,12 @@ import torch
 from handing_in import solutions
 from wrong_answers.labs import WAYS, WORTHLESS
 
+from book.exercises.chapter_02 import upper_bits
 from course.labs import NAMES, answers, load_lab
 from course.labs.autograding import marks_of
 from course.labs.passing import from_line, to_line
 from course.labs.sources import write_sources
 from course.labs.tasks import Mark
-from memkit.book.exercises.chapter_02 import upper_bits
 
 LAB = load_lab("lab2")
 IMPORTS = "import math\nfrom lab_numbers import draw\nSTUDENT = 'eve'\nmine = draw('lab2', STUDENT)"
@@ -54,7 +54,7 @@ for descriptor in range(3, 40):
 """
 LOOKS_AROUND = """
 import gc, sys
-from memkit.book.exercises import exercises_of
+from book.exercises import exercises_of
 from course.labs import load_lab
 value = weight_bytes = total = upper_bits = load_lab("lab2").tasks[0].exercise(mine).right
 """

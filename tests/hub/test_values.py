@@ -7,7 +7,7 @@ import pytest
 import yaml
 from lab_server import ROOT
 
-from memkit.book.classroom import PROFILES, plan_classroom
+from course.classroom import PROFILES, plan_classroom
 
 HUB = ROOT / "course/hub"
 VALUES = yaml.safe_load((HUB / "values.yaml").read_text())
@@ -75,7 +75,7 @@ def test_what_a_student_s_server_is_told_is_the_same_on_both_hubs():
     assert f'"MEMKIT_HUB_MEMORY", "{VALUES["singleuser"]["memory"]["limit"]}"' in config
 
 
-def test_the_profiles_are_what_memkit_classroom_says():
+def test_the_profiles_are_what_the_classroom_command_says():
     ways = {way.name: way for way in plan_classroom("A100 SXM 80 GB", 20).ways}
     without, mig, mps, fraction = (p.get("kubespawner_override") for p in VALUES["singleuser"]["profileList"])
     assert without is None

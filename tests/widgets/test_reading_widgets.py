@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from memkit.book.claims import GROUPS, LEDGER, load_claims
-from memkit.book.questions import load_questions
+from book.claims import GROUPS, LEDGER, load_claims
+from book.questions import load_questions
 from memkit.widgets import LedgerSearch, QuestionCards
 
 SUBJECTS = {letter: subject for letter, (subject, _, _) in GROUPS.items()}

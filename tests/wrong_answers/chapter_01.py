@@ -1,6 +1,6 @@
 """Wrong answers to the judged exercises of chapter 01, each with a part of what its judge has to say."""
 
-from memkit.book.exercises.chapter_01 import CONTEXT_BYTES, FILL_A100
+from book.exercises.chapter_01 import CONTEXT_BYTES, FILL_A100
 from memkit.units import GIB
 
 largest_batch, CARD, ROOM_BYTES = FILL_A100.largest_batch, FILL_A100.card, FILL_A100.room_bytes

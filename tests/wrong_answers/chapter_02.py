@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from memkit.book.exercises.chapter_02 import (
+from book.exercises.chapter_02 import (
     _as_printed,
     _corrected_mean,
     _half_mean,

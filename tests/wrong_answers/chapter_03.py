@@ -5,7 +5,7 @@ import copy
 import torch
 import torch.nn.functional as F
 
-from memkit.book.exercises.training_loops import around_all, bf16_region, no_zero_grad, per_step, step_of
+from book.exercises.training_loops import around_all, bf16_region, no_zero_grad, per_step, step_of
 from memkit.low_precision.sixteen_bit_adamw import round_by_chance
 
 

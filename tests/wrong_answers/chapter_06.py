@@ -2,7 +2,7 @@
 
 import torch
 
-from memkit.book.exercises.chapter_06 import _cast
+from book.exercises.chapter_06 import _cast
 
 
 def _as_printed(a, b):

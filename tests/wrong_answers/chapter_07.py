@@ -2,7 +2,7 @@
 
 import torch
 
-from memkit.book.exercises.chapter_07 import LEAK_BYTES, LENGTHS, validate
+from book.exercises.chapter_07 import LEAK_BYTES, LENGTHS, validate
 
 
 def _sums_losses(model, batches):

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from memkit.book.exercises.chapter_10 import JOBS
+from book.exercises.chapter_10 import JOBS
 from memkit.hardware.cards import CARDS
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.recipes import AUTOCAST_FP16, PURE_BF16, OptimizerConfig

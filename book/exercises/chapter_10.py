@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.fitting.batch_plan import peak_of
 from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS

@@ -5,14 +5,14 @@ from functools import partial
 
 import torch
 
-from memkit.book.exercises import (
+from book.exercises import (
     ChoiceExercise,
     FunctionExercise,
     JudgedExercise,
     NumberExercise,
     names_in,
 )
-from memkit.book.exercises.training_loops import judge_clipping, judge_loop, near, without_cache, zeroed_first
+from book.exercises.training_loops import judge_clipping, judge_loop, near, without_cache, zeroed_first
 
 _PARAMETERS = 1_500_000_000
 _LR, _SCALE = 0.1, 1024.0

@@ -2,7 +2,7 @@
 
 import torch
 
-from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.fitting.batch_plan import peak_of, plan_batch
 from memkit.setup.models import GPT2_MEDIUM
 from memkit.setup.recipes import OptimizerConfig

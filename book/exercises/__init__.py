@@ -5,7 +5,7 @@ help, or a judge that tells them apart. ``check("1.2", answer)`` compares the re
 raises: what goes wrong inside the reader's code is part of the feedback, and a stub that nobody filled in is "not
 attempted yet".
 
-The records of chapter N are the tuple ``EXERCISES`` in ``memkit/book/exercises/chapter_NN.py``. Everything a stub
+The records of chapter N are the tuple ``EXERCISES`` in ``book/exercises/chapter_NN.py``. Everything a stub
 leaves open is written ``...``, in a value or as what a function returns.
 
 Reading order:
@@ -202,7 +202,7 @@ class JudgedExercise(Exercise):
 def check(exercise_id: str, answer: object) -> Feedback:
     """Feedback on the reader's ``answer`` to exercise ``"chapter.number"``.
 
-    >>> from memkit import check
+    >>> from book import check
     >>> check("0.1", ...)
     Exercise 0.1: not attempted yet
     """

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from memkit.book.checkup import OLDEST_TORCH, version_numbers
-from memkit.book.measurements import MEASUREMENTS
-from memkit.book.recordings import FOLDER, Recording, save_recording
+from book.checkup import OLDEST_TORCH, version_numbers
+from book.measurements import MEASUREMENTS
+from book.recordings import FOLDER, Recording, save_recording
 from memkit.hardware.driver import ask_driver
 from memkit.measuring.gpu import cap_gpu, give_back
 
-COMMAND = "python -m memkit.book.gpu_run"
+COMMAND = "python -m book.gpu_run"
 
 
 def provenance(device: str) -> dict[str, str]:

@@ -8,13 +8,13 @@ import nbformat
 import pytest
 from lab_server import ROOT
 
-from memkit.__main__ import main
-from memkit.book.classroom import (
+from course.classroom import (
     CUTS,
     PROFILES,
     by_process,
     chapter_budgets,
     instances,
+    main,
     most_sharing,
     plan_classroom,
 )
@@ -121,7 +121,7 @@ def test_mps_takes_no_more_clients_than_it_can():
     ],
 )
 def test_the_command_refuses_in_one_line(capsys, arguments, words):
-    assert main(["classroom", *arguments]) == 2
+    assert main(arguments) == 2
     [line] = capsys.readouterr().err.strip().splitlines()
     assert words in line
 
@@ -132,7 +132,7 @@ def test_a_chapter_too_large_for_the_card_is_refused():
 
 
 def test_the_command_prints_the_plan_and_its_json(capsys):
-    arguments = ["classroom", "--card", "A100 SXM 80 GB", "--students", "20"]
+    arguments = ["--card", "A100 SXM 80 GB", "--students", "20"]
     assert main(arguments) == 0
     text = capsys.readouterr().out
     assert text.index("MIG: 20 students on 3 cards") < text.index("MPS: 20") < text.index("fraction: 20")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.low_precision.linear_memory import cast_bytes
 from memkit.low_precision.scaling import scale_to
 

@@ -7,7 +7,7 @@ from numbers import Real
 import numpy as np
 import torch
 
-from memkit.book.exercises import FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises import FunctionExercise, JudgedExercise, NumberExercise
 from memkit.formats.blocks import BLOCK_FORMATS
 from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS

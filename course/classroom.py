@@ -1,5 +1,7 @@
 """One card for many students: how many it serves in each chapter, and what keeps them apart.
 
+    python -m course.classroom --card "A100 SXM 80 GB" --students 20 [--json]
+
 Three ways, the safest first. MIG cuts the card in hardware. MPS runs all processes through one server that refuses
 what is above a limit. A fraction is a promise that each process makes to itself. What a chapter needs is what its
 title says; a share must hold that beside CUDA's context, by the rule of ``memkit.fitting.room``.
@@ -9,17 +11,20 @@ B200 as ``nvidia-smi mig -lgip`` lists them in NVIDIA/mig-parted pulls 101 and 1
 Service guide, "Memory protection", "Error containment", "Limitations".
 """
 
+import argparse
 import json
 import math
 import re
-from dataclasses import dataclass
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from memkit.fitting.room import CONTEXT_BYTES, planned_room
 from memkit.hardware.cards import CARDS, Card
 from memkit.units import GIB, MIB, aligned_table, as_one_of, as_whole_number, format_bytes
 
-FOLDER = Path(__file__).resolve().parents[2] / "chapters"
+FOLDER = Path(__file__).resolve().parents[1] / "chapters"
 DECLARED = re.compile(r"^\*\d+ min.*?(?:under (\d+) GiB|\(0 GiB\)|(no GPU memory))\*", re.MULTILINE)
 
 PROFILES = {
@@ -208,3 +213,23 @@ def plan_classroom(card_name: str, students: int, budgets: dict[str, int] | None
     found = tuple(way for way in ways if way)
     return Classroom(card=card.name, students=students, budgets=budgets, ways=found, missing=tuple(missing))
 
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the plan for a card and a class; what cannot be used is said in one line, with exit code 2."""
+    parser = argparse.ArgumentParser(prog="python -m course.classroom", description="one card for many students")
+    parser.add_argument("--card", required=True, help="a name such as 'A100 SXM 80 GB'")
+    parser.add_argument("--students", type=int, required=True, help="students at once")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    options = parser.parse_args(arguments)
+    try:
+        room = plan_classroom(options.card, options.students)
+    except ValueError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(asdict(room), indent=1) if options.json else room)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

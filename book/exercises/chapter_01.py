@@ -4,7 +4,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from numbers import Integral
 
-from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS, Card

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
-from memkit.book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.formula.activations import block_ledger
 from memkit.recomputation.costs import block_products, saved_products, step_flops
 from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B, ModelConfig, llama_config

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-from memkit.book.claims import LEDGER, load_claims
+from book.claims import LEDGER, load_claims
 from memkit.units import as_kind
 
 QUESTIONS = LEDGER.with_name("questions.toml")

@@ -1,6 +1,6 @@
 """The exercises of chapter 08: states in few bits, adapters, offload."""
 
-from memkit.book.exercises import FunctionExercise, NumberExercise
+from book.exercises import FunctionExercise, NumberExercise
 from memkit.formula.adapters import count_adapter_parameters
 from memkit.formula.states import ADAM_MOMENTS
 from memkit.setup.adapters import AdapterConfig

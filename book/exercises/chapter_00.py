@@ -1,6 +1,6 @@
 """The exercises of chapter 00: what a check does, and what a batch changes."""
 
-from memkit.book.exercises import NumberExercise
+from book.exercises import NumberExercise
 
 NUM_PARAMETERS = 350 * 10**6
 

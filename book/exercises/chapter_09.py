@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from memkit.book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.formula.parameters import block_parameters
 from memkit.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B

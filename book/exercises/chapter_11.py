@@ -1,6 +1,6 @@
 """The exercises of chapter 11: cards and inference."""
 
-from memkit.book.exercises import NumberExercise
+from book.exercises import NumberExercise
 from memkit.formula.inference import kv_cache_bytes_per_token
 from memkit.formula.parameters import count_parameters
 from memkit.setup.models import LLAMA_2_7B

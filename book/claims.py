@@ -57,7 +57,7 @@ CHAPTERS = {
 }
 """The groups (or ranges of ids) that a chapter settles."""
 
-LEDGER = Path(__file__).resolve().parents[2] / "chapters" / "claims.toml"
+LEDGER = Path(__file__).resolve().parents[1] / "chapters" / "claims.toml"
 
 
 class Figures(dict):
@@ -174,7 +174,7 @@ def load_claims(path: Path = LEDGER) -> dict[str, Claim]:
 
     Raises: ValueError: an entry that is not complete, or a figure that is named in a sentence and not given.
 
-    >>> from memkit import load_claims
+    >>> from book import load_claims
     >>> load_claims()["C028"].verdict
     'wrong'
     """
@@ -240,7 +240,7 @@ def rounds_to(value: float, figure: Figure) -> bool:
 def count_verdicts(claims: Iterable[Claim]) -> dict[str, int]:
     """How many of ``claims`` have each verdict, every verdict named.
 
-    >>> from memkit import load_claims
+    >>> from book import load_claims
     >>> counts = count_verdicts(load_claims().values())
     >>> counts["wrong"] > 0 and sum(counts.values()) == len(load_claims())
     True

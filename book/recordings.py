@@ -15,7 +15,7 @@ from pathlib import Path
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, as_kind, format_bytes, format_gb
 
-FOLDER = Path(__file__).resolve().parents[2] / "chapters" / "recordings"
+FOLDER = Path(__file__).resolve().parents[1] / "chapters" / "recordings"
 
 MOST_NUMBER = 1 << 63
 """Larger whole numbers are no measurement."""
@@ -148,7 +148,7 @@ def find_recording(
 def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: Path = FOLDER) -> str:
     """The recording as text, or a sentence that says that there is none and how to make one.
 
-    >>> from memkit import recorded_or_words
+    >>> from book import recorded_or_words
     >>> print(recorded_or_words("99", "moon_phase"))
     Nobody has recorded 'moon phase' yet.
     On a machine with a CUDA card, `make record` measures it and writes chapters/recordings.

@@ -74,7 +74,7 @@ class Diagnosis:
 def doctor(environment: Mapping[str, str] = os.environ) -> Diagnosis:
     """Look at Python, packages, driver, card and RAM; a cell that ends in this call shows the table.
 
-    >>> from memkit import doctor
+    >>> from book import doctor
     >>> doctor({"CUDA_VISIBLE_DEVICES": ""}).mode
     'CPU'
     """

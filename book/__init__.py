@@ -9,7 +9,6 @@ Reading order:
 - ``cheat_sheet``: what each technique does to the peak of two jobs, and its price
 - ``recordings``: a GPU run kept as a file, with its card, driver, torch and date
 - ``checkup``: ``doctor()``: is this machine ready for the book?
-- ``classroom``: how many students a card serves in each chapter, and what keeps them apart
 - ``measurements``: what is measured on a card for the chapters
 - ``gpu_run``: ``make record``: run the measurements and write ``chapters/recordings``
 - ``exercises``: exercises that say which mistake this is
@@ -19,9 +18,9 @@ from memkit import loaded_when_used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.book.cheat_sheet import TECHNIQUES, apply_techniques
-    from memkit.book.checkup import doctor, quietly
-    from memkit.book.claims import (
+    from book.cheat_sheet import TECHNIQUES, apply_techniques
+    from book.checkup import doctor, quietly
+    from book.claims import (
         claim,
         count_verdicts,
         ids_of,
@@ -29,11 +28,10 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
         printed_and_so,
         verdicts_by_subject,
     )
-    from memkit.book.classroom import chapter_budgets, plan_classroom
-    from memkit.book.exercises import check
-    from memkit.book.measurements import MEASUREMENTS
-    from memkit.book.questions import load_questions
-    from memkit.book.recordings import (
+    from book.exercises import check
+    from book.measurements import MEASUREMENTS
+    from book.questions import load_questions
+    from book.recordings import (
         Recording,
         find_recording,
         load_recordings,
