@@ -9,6 +9,7 @@ import difflib
 import math
 import numbers
 import operator
+import reprlib
 from collections.abc import Iterable, Sequence
 
 KIB = 1024
@@ -26,6 +27,21 @@ ALLOCATOR_BLOCK_BYTES = 512
 """CUDA's caching allocator hands out memory in multiples of this many bytes (``kMinBlockSize``)."""
 
 
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlevel = 3
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: as Python writes it, but of a list, a dict or a tuple only the first few parts.
+
+    A file of a few hundred bytes can hold a list whose parts are shared so often that its text would never end.
+
+    >>> shown("many"), shown([1] * 100)
+    ("'many'", '[1, 1, 1, 1, 1, 1, ...]')
+    """
+    return _BRIEF.repr(value) if isinstance(value, (list, tuple, dict, set, frozenset)) else repr(value)
+
+
 def as_whole_number(name: str, value: object, minimum: int = 0) -> int:
     """Return ``value`` as an ``int``, or refuse it with one sentence that shows it.
 
@@ -36,7 +52,7 @@ def as_whole_number(name: str, value: object, minimum: int = 0) -> int:
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise ValueError(f"{name}={value!r} is not a whole number") from None
+        raise ValueError(f"{name}={shown(value)} is not a whole number") from None
     if number < minimum:
         raise ValueError(f"{name}={number} is below {minimum}")
     return number
@@ -52,9 +68,9 @@ def as_kind(name: str, value: object, *kinds: type) -> object:
     """
     if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
         return value
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    raise ValueError(f"{name}={shown} is not a {' or a '.join(kind.__name__ for kind in kinds)}")
+    text = shown(value)
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    raise ValueError(f"{name}={text} is not a {' or a '.join(kind.__name__ for kind in kinds)}")
 
 
 def as_one_of(name: str, value: object, allowed: Iterable) -> object:
@@ -72,7 +88,7 @@ def as_one_of(name: str, value: object, allowed: Iterable) -> object:
     if isinstance(value, (str, int)) and not isinstance(value, bool) and value in allowed:
         return value
     asked = f": did you mean {' or '.join(near)}?" if (near := _near(value, allowed)) else ""
-    raise ValueError(f"{name}={value!r} is not one of {', '.join(map(str, allowed))}{asked}")
+    raise ValueError(f"{name}={shown(value)} is not one of {', '.join(map(str, allowed))}{asked}")
 
 
 def _near(value: object, allowed: Iterable) -> list[str]:
@@ -178,7 +194,7 @@ def aligned_table(rows: list[list[str]]) -> str:
     """
     as_kind("rows", rows, list, tuple)
     if not rows or not all(isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows):
-        raise ValueError(f"rows={str(rows)[:60]} is no list of rows of equal length")
+        raise ValueError(f"rows={shown(rows)[:60]} is no list of rows of equal length")
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for first, *others in rows:

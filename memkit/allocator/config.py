@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from memkit.units import ALLOCATOR_BLOCK_BYTES, MIB, as_kind, as_whole_number, round_up
+from memkit.units import ALLOCATOR_BLOCK_BYTES, MIB, as_kind, as_whole_number, round_up, shown
 
 SMALL_REQUEST_BYTES = 1 * MIB  # kSmallSize: a rounded request up to this goes to the small pool
 SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer: a segment (or page) of the small pool
@@ -129,7 +129,7 @@ class AllocatorConfig:
         """
         divisions = settings.get("roundup_power2_divisions") or {}
         if not isinstance(divisions, Mapping):
-            raise ValueError(f"roundup_power2_divisions={str(divisions)[:60]!r} is no mapping")
+            raise ValueError(f"roundup_power2_divisions={shown(divisions)[:60]} is no mapping")
         max_split = as_whole_number("max_split_size", settings.get("max_split_size", -1), minimum=-1)
         return cls(
             expandable_segments=settings.get("expandable_segments", False),

@@ -14,7 +14,7 @@ from memkit.allocator.caching import CachingAllocator, OutOfMemory
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Driver, Entry
 from memkit.allocator.player import Player
-from memkit.allocator.recorded import FROM_DRIVER, TO_DRIVER, RecordedRun, recorded_run
+from memkit.allocator.recorded import FROM_DRIVER, TO_DRIVER, RecordedRun, field, recorded_run
 from memkit.allocator.replays import Agreement, Replay
 from memkit.allocator.snapshot_files import as_torch_layout, load_snapshot
 from memkit.allocator.snapshot_start import FREED_BEFORE, build, settle_sizes, state_before
@@ -63,7 +63,7 @@ def replay_snapshot(
         source="measured" if is_as_recorded else "traced",
         events=(*replaying.before, *(event for event in replaying.events if event is not None)),
         reserved_peak_bytes=allocator.peak["reserved"],
-        provenance={"source": str(snapshot.get("source", "memory snapshot"))},
+        provenance={"source": field(snapshot, "", "source", str, "memory snapshot")},
     )
     return replaying.player.replay(
         timeline, agreement=replaying.agreement(), device=run.device, other_devices=run.other_devices, lacks=run.lacks

@@ -4,6 +4,7 @@ The recordings that are broken here are real ones (``card_recordings.py``), once
 plain segments called expandable, and files that the model wrote.
 """
 
+import contextlib
 import copy
 import gzip
 import json
@@ -11,6 +12,8 @@ import math
 import pickle
 import random
 import re
+import sys
+import tracemalloc
 
 import pytest
 from card_recordings import recording
@@ -154,6 +157,50 @@ def test_a_file_made_to_harm_is_refused(name, tmp_path):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=words):
         replay_snapshot(path)
+
+
+def nested_lists(depth: int, width: int) -> list:
+    """Lists in lists; of ``width`` 2 both are the same list, so that the text doubles with each level."""
+    value: list = []
+    for _ in range(depth):
+        value = [value] * width
+    return value
+
+
+RECORD = {"segments": [{"device": 0, "address": 0, "total_size": 2 * MIB, "stream": 0, "segment_type": "small",
+                        "is_expandable": False, "blocks": [
+    {"address": 0, "size": 512, "requested_size": 512, "state": "active_allocated"},
+    {"address": 512, "size": 2 * MIB - 512, "requested_size": 0, "state": "inactive"}]}],
+    "device_traces": [[{"action": "alloc", "addr": 0, "size": 512, "stream": 0, "frames": [
+        {"filename": "a.py", "name": "f", "line": 1}]}]], "source": "a test",
+    "allocator_settings": {"max_split_size": -1, "expandable_segments": False, "garbage_collection_threshold": 0.0,
+                           "roundup_power2_divisions": {"1": 0}}}  # fmt: skip
+"""One block that is born: each field stands in it once."""
+
+
+def paths_in(value: object, path: tuple = ()) -> list[tuple]:
+    """The way to every field, list and dict inside a value."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, item in inside for place in ((*path, key), *paths_in(item, (*path, key)))]
+
+
+@pytest.mark.parametrize("path", paths_in(RECORD), ids=lambda path: ".".join(map(str, path)))
+@pytest.mark.parametrize("value", [nested_lists(20_000, 1), nested_lists(18, 2)], ids=["deep", "shared"])
+def test_a_field_whose_text_never_ends_costs_nothing(path, value):
+    """A 424 B pickle of shared lists once hung the reader, and a deep one ended in a RecursionError."""
+    record = copy.deepcopy(RECORD)
+    assert replay_snapshot(record).peak_allocated_bytes == 512
+    *way, last = path
+    place = record
+    for key in way:
+        place = place[key]
+    place[last] = value
+    tracemalloc.start()
+    with contextlib.suppress(ValueError):
+        replay_snapshot(record)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < MIB // 4, f"{most_bytes} B to refuse {sys.getsizeof(value)} B"
 
 
 def test_real_files_are_far_from_the_bounds():
