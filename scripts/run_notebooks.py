@@ -18,7 +18,7 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 LIVE_WIDGET = "application/vnd.jupyter.widget-view+json"
-KEPT_CELL_METADATA = {"tags"}
+KEPT_CELL_METADATA = {"tags", "jupyter"}
 
 
 def run_chapter(path: Path, seconds: int = 300) -> float:
