@@ -4,6 +4,7 @@ The rooms, from the bottom; each imports only what stands above it here, and say
 it holds and in which order to read it:
 
 - ``units``: bytes, counts and ratios as text; the only division
+- ``events``: what happens to memory: blocks are allocated and freed
 - ``timeline``: the one type of the book: what stands in memory at named instants, and the events in between
 - ``formats``: number formats: decoding, rounding, blocks
 - ``setup``: what is trained, and how

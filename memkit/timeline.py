@@ -5,19 +5,13 @@ estimate divided by a measurement is one line, and one table and one plot draw a
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from typing import get_origin, get_type_hints
 
+from memkit.events import PARTS, Event, Events
 from memkit.units import aligned_table, as_one_of, format_bytes, format_ratio
-
-PARTS = ("weights", "gradients", "optimizer_states", "activations", "temporary")
-"""What memory is for. Buffers count as weights; a cast made by autocast, even of a weight, is temporary.
-
-An activation is what the forward made and the backward finds alive: tensors saved by autograd, the loss, and
-whatever the program still holds. Everything else that is neither a weight, a gradient nor a state is temporary.
-"""
 
 INSTANTS = (
     "init", "forward peak", "forward", "backward peak", "backward", "optimizer peak", "optimizer", "zero_grad",
@@ -31,68 +25,6 @@ MOST_BYTES = 1 << 60
 """No machine has so many; a file that says so is broken."""
 
 SOURCES = ("formula", "traced", "measured")
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One allocation (``num_bytes`` > 0) or free (< 0) of a block, in program order.
-
-    ``block`` names the block: a free carries the number of its allocation. ``num_bytes`` is what was asked
-    for, before the allocator rounds. ``op`` is the operation that asked, ``where`` the model's own line or
-    module. ``phase``, ``step`` and ``micro_batch`` are those of the instant that ends the phase.
-    """
-
-    block: int
-    num_bytes: int
-    part: str | None = None
-    phase: str = ""
-    op: str = ""
-    where: str = ""
-    is_scratch: bool = False  # born and freed inside one operation
-    step: int = 1
-    micro_batch: int = 1
-
-
-def play(changes: Iterable[tuple[str, int]], now: dict[str, int]) -> dict[str, int]:
-    """Let bytes of parts come and go in ``now``; the parts at the highest moment, the first of equal ones.
-
-    >>> now = dict.fromkeys(PARTS, 0)
-    >>> play([("activations", 8), ("gradients", 3), ("activations", -8), ("gradients", 5)], now)["activations"]
-    8
-    >>> now["gradients"]
-    8
-    """
-    peak, total = dict(now), sum(now.values())
-    peak_total = total
-    for part, num_bytes in changes:
-        now[part] += num_bytes
-        total += num_bytes
-        if total > peak_total:
-            peak, peak_total = dict(now), total
-    return peak
-
-
-class EventsWhenAsked(Sequence):
-    """Events that are made when the first of them is asked for, and then stay."""
-
-    def __init__(self, make: Callable[[], Iterable[Event]]):
-        self._make = make
-
-    @cached_property
-    def _made(self) -> tuple[Event, ...]:
-        return tuple(self._make())
-
-    def __getitem__(self, index):
-        return self._made[index]
-
-    def __len__(self) -> int:
-        return len(self._made)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self._made == tuple(other)
-
-    def __repr__(self) -> str:
-        return "<events, when asked>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +88,8 @@ class MemoryTimeline:
         as_one_of("source", self.source, SOURCES)
         if not self.instants:
             raise ValueError("a timeline needs at least one instant")
+        if not isinstance(self.events, Events):
+            object.__setattr__(self, "events", Events(self.events))
 
     @property
     def peak(self) -> Instant:
@@ -209,7 +143,8 @@ class MemoryTimeline:
 
     def to_json(self) -> str:
         """JSON text that ``from_json`` reads back to an equal timeline."""
-        return json.dumps(asdict(replace(self, events=tuple(self.events))), indent=1, sort_keys=True)
+        events = [asdict(event) for event in self.events]
+        return json.dumps({**asdict(replace(self, events=())), "events": events}, indent=1, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "MemoryTimeline":

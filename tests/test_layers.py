@@ -29,7 +29,7 @@ def reading_order(folder: Path) -> list[str]:
 
 def order_of(package: Path, rooms: list[str]) -> tuple[str, ...]:
     """Every module in reading order; a folder stands before its own modules."""
-    order = ["units", "timeline"]
+    order = ["units", "events", "timeline"]
     for room in rooms:
         if (package / room).is_dir():
             order.append(room)
@@ -148,7 +148,7 @@ def test_every_module_of_the_order_exists():
 
 def test_nothing_lies_flat_beside_the_rooms():
     flat = {name for name in modules_of(PACKAGE) if "." not in name}
-    assert flat <= {*ROOMS, "units", "timeline", "__main__"}
+    assert flat <= {*ROOMS, "units", "events", "timeline", "__main__"}
 
 
 def test_importing_memkit_loads_no_heavy_library():

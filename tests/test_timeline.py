@@ -2,7 +2,8 @@
 
 import pytest
 
-from memkit.timeline import INSTANTS, PARTS, Event, Instant, MemoryTimeline, compare
+from memkit.events import PARTS, Event
+from memkit.timeline import INSTANTS, Instant, MemoryTimeline, compare
 from memkit.units import aligned_table
 
 

@@ -11,7 +11,7 @@ from memkit.allocator.caching import CachingAllocator
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Block, Driver
 from memkit.allocator.player import Player
-from memkit.timeline import Event
+from memkit.events import Event
 from memkit.units import format_bytes
 
 

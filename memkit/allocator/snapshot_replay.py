@@ -19,7 +19,8 @@ from memkit.allocator.replays import Agreement, Replay
 from memkit.allocator.snapshot_files import as_torch_layout, load_snapshot
 from memkit.allocator.snapshot_start import FREED_BEFORE, build, settle_sizes, state_before
 from memkit.allocator.trace_replay import replay_trace
-from memkit.timeline import Event, Instant, MemoryTimeline
+from memkit.events import Event
+from memkit.timeline import Instant, MemoryTimeline
 from memkit.units import as_kind
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Block
 from memkit.allocator.replays import Replay
-from memkit.timeline import Event
+from memkit.events import Event
 
 CATEGORIES = {
     "weights": "parameter",

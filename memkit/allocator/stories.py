@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from memkit.timeline import Event
+from memkit.events import Event
 from memkit.units import KIB, MIB
 
 

@@ -5,7 +5,7 @@ A trace knows the requests. The allocator adds what no tensor shows: rounding, t
 the workspaces of cuBLAS, segments that hold more than is used, and the request that finds no room.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
@@ -15,7 +15,8 @@ from memkit.allocator.heap import Driver
 from memkit.allocator.player import Player
 from memkit.allocator.replays import Replay
 from memkit.allocator.workspaces import NEWEST, workspace_bytes
-from memkit.timeline import PARTS, Event, Instant, MemoryTimeline
+from memkit.events import PARTS
+from memkit.timeline import Instant, MemoryTimeline
 from memkit.units import as_kind
 
 
@@ -48,17 +49,12 @@ def replay_trace(
     allocator = CachingAllocator(config, Driver(capacity_bytes, outside_bytes))
     workspace = workspace_bytes(compute_capability, torch_version=torch_version) if compute_capability else 0
     player = Player(allocator, workspace)
-    instants: list[Instant] = []
-    for like, events in _by_phase(trace):
-        peak_parts = _play(player, events)
+    for event in trace.events:
+        player.play(event)
         if player.failure is not None:
-            instants.append(_instant(f"out of memory in {events[-1].phase or 'the trace'}", player.parts))
             break
-        for i in like:
-            parts = peak_parts if i.name.endswith(" peak") else player.parts
-            instants.append(replace(_instant(i.name, parts), step=i.step, micro_batch=i.micro_batch))
     timeline = MemoryTimeline(
-        instants=tuple(instants),
+        instants=tuple(_instants(trace, player)),
         source=trace.source,
         device="cuda",
         events=trace.events,
@@ -68,30 +64,26 @@ def replay_trace(
     return player.replay(timeline, causes=tuple(player.causes))
 
 
-def _by_phase(trace: MemoryTimeline) -> list[tuple[list[Instant], Sequence[Event]]]:
-    """The instants that end each phase, with the events since the phase before.
+def _instants(trace: MemoryTimeline, player: Player) -> Iterator[Instant]:
+    """The instants of the trace in bytes of whole blocks, up to a failure.
 
     A phase ends with its last event; what lies between two phases goes to the later one.
     """
     ends = {(e.phase, e.step, e.micro_batch): position for position, e in enumerate(trace.events, start=1)}
-    played, out = 0, []
-    for key, instants in groupby(trace.instants, key=lambda i: (i.name.removesuffix(" peak"), i.step, i.micro_batch)):
-        end = max(played, ends.get(key, played))
-        out.append((list(instants), trace.events[played:end]))
-        played = end
-    return [*out, ([], trace.events[played:])] if played < len(trace.events) else out
-
-
-def _play(player: Player, events: Sequence[Event]) -> dict[str | None, int]:
-    """Play up to a failure; the parts at the highest point."""
-    peak, peak_parts = player.allocator.allocated_bytes, dict(player.parts)
-    for event in events:
-        player.play(event)
-        if player.allocated[-1] > peak:
-            peak, peak_parts = player.allocated[-1], dict(player.parts)
-        if player.failure is not None:
+    failed_at = len(trace.events) if player.failure is None else player.failure.event
+    start = 0
+    for key, like in groupby(trace.instants, key=lambda i: (i.name.removesuffix(" peak"), i.step, i.micro_batch)):
+        end = max(start, ends.get(key, start))
+        if failed_at < end:
             break
-    return peak_parts
+        for i in like:
+            index = player.levels.peak(start, end) if i.name.endswith(" peak") else end - 1
+            yield replace(_instant(i.name, player.levels.at(index)), step=i.step, micro_batch=i.micro_batch)
+        start = end
+    else:
+        end = len(trace.events)
+    if player.failure is not None:
+        yield _instant(f"out of memory in {trace.events[end - 1].phase or 'the trace'}", player.parts)
 
 
 def _instant(name: str, parts: dict[str | None, int]) -> Instant:

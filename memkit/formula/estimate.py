@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
 
+from memkit.events import PARTS, Event, Events, play
 from memkit.formula.backward import Backward
 from memkit.formula.forward import Forward, write_forward
 from memkit.formula.optimizer import write_init, write_states, write_states_of, write_step, write_update
@@ -23,7 +24,7 @@ from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import MIN_OFFLOADED
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import PARTS, Event, EventsWhenAsked, Instant, MemoryTimeline, play
+from memkit.timeline import Instant, MemoryTimeline
 from memkit.units import as_kind, as_whole_number
 
 
@@ -126,7 +127,7 @@ def estimate_on(rank: Alone, setup: TrainingSetup, steps: int = 2) -> MemoryTime
     steps = as_whole_number("steps", steps, 1)
     memory = Memory()
     instants = tuple(instant for phase in phases(setup, steps, rank=rank) for instant in memory.instants(phase))
-    events = EventsWhenAsked(partial(written_events, setup, steps, rank))
+    events = Events(partial(written_events, setup, steps, rank))
     packs = setup.device == "cpu" and setup.precision.compute_dtype != "float32"
     left_out = {"left out": "what oneDNN packs for products of 16 bits; a trace asks it"} if packs else {}
     return MemoryTimeline(

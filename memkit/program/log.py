@@ -6,12 +6,12 @@ later (nobody can tell a gradient from scratch at birth), so parts are given at 
 part from birth.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from memkit.timeline import PARTS, Event, Instant, MemoryTimeline, play
-from memkit.units import round_up
+from memkit.events import Event, Events
+from memkit.timeline import Instant, MemoryTimeline
 
 ALWAYS_SHOWS_PEAK = ("forward", "backward", "optimizer")
 
@@ -154,22 +154,20 @@ class Log:
         return parts
 
 
-def instants(log: Log, parts: list[str], granularity: int = 1) -> tuple[Instant, ...]:
+def instants(marks: Sequence[tuple[int, str, int, int]], events: Events, granularity: int = 1) -> tuple[Instant, ...]:
     """Bytes by part at every mark and at the peak before it, each block rounded up to ``granularity`` bytes.
 
     Init and zero_grad get a peak only where it is above both ends.
     """
-    sizes = [round_up(size, granularity) for size in log.sizes] if granularity > 1 else log.sizes
-    now, found, position = dict.fromkeys(PARTS, 0), [], 0
-    for end, name, step, micro_batch in log.marks:
-        first_total = sum(now.values())
-        events = log.events[position:end]
-        peak = play(((parts[e], sizes[e]) if e >= 0 else (parts[~e], -sizes[~e]) for e in events), now)
-        position, when = end, {"step": step, "micro_batch": micro_batch}
-        if name in ALWAYS_SHOWS_PEAK or sum(peak.values()) > max(first_total, sum(now.values())):
-            found.append(Instant(name=f"{name} peak", **peak, **when))
-        found.append(Instant(name=name, **now, **when))
-    return tuple(found)
+    levels, start, out = events.levels(granularity=granularity), 0, []
+    for end, name, step, micro_batch in marks:
+        when, peak = {"step": step, "micro_batch": micro_batch}, levels.peak(start, end)
+        is_above = sum(levels.at(peak).values()) > sum(levels.at(end - 1).values())
+        if name in ALWAYS_SHOWS_PEAK or (is_above and peak >= start):
+            out.append(Instant(name=f"{name} peak", **levels.at(peak), **when))
+        out.append(Instant(name=name, **levels.at(end - 1), **when))
+        start = end
+    return tuple(out)
 
 
 def timeline_of(
@@ -179,17 +177,18 @@ def timeline_of(
     """The ``MemoryTimeline`` of a log."""
     parts = log.parts()
     texts = [(str(op), str(place or "")) for op, place in zip(log.ops, log.places, strict=True)]
-    events = []
-    end = log.marks[-1][0]  # what dies later dies with the program, in no step
+    made = []
+    end = log.marks[-1][0]  # what is freed later is freed with the program, in no step
     for event, (phase, step, count) in zip(log.events[:end], log.moments[:end], strict=True):
         block = event if event >= 0 else ~event
         size = log.sizes[block] if event >= 0 else -log.sizes[block]
-        events.append(Event(block, size, parts[block], phase, *texts[block], block in log.scratch, step, count))
+        made.append(Event(block, size, parts[block], phase, *texts[block], block in log.scratch, step, count))
+    events = Events(made)
     return MemoryTimeline(
-        instants=instants(log, parts, granularity),
+        instants=instants(log.marks, events, granularity),
         source=source,
         device=device,
-        events=tuple(events),
+        events=events,
         reserved_peak_bytes=reserved_peak_bytes,
         provenance=dict(provenance or {}),
     )
