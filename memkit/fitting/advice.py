@@ -29,11 +29,17 @@ NO_CARD = "no card"
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run's events, the blocks alive at its peak, and the allocator's options."""
+    """A run's events, the blocks alive at its peak, and the allocator's options.
+
+    ``has_failed``: it ran out of memory, so that what would have followed is not among the events.
+    ``has_phases``: the program named its phases; those of a recording are inferred, or unknown.
+    """
 
     events: tuple[Event, ...]
     live: tuple[Event, ...]
     config: AllocatorConfig
+    has_failed: bool = False
+    has_phases: bool = True
 
     def holds(self, part: str, phase: str = "") -> bool:
         """Whether a block of the part (born in the phase) stands at the peak."""
@@ -163,8 +169,15 @@ def _optimizers_scratch(edit: Callable) -> Callable[[Run], Sequence[Event] | Non
 
 
 def _no_grad(run: Run) -> Sequence[Event] | None:
-    trains = run.has_phase("backward") or run.has_phase("optimizer")
-    held = set() if trains else edits.held_for_no_backward(run.events)
+    """Offered where the run shows that no backward follows its forwards, never where it only lacks one.
+
+    A run that failed may have died before its first backward. A recording without phases must have let a graph go
+    at least twice without a line of autograd's.
+    """
+    trains = run.has_phase("backward") or run.has_phase("optimizer") or any("backward" in e.where for e in run.events)
+    if run.has_failed or trains:
+        return None
+    held = edits.held_for_no_backward(run.events, 1 if run.has_phases else 2)
     return edits.recomputed(run.events, lambda e: e.block in held, is_wanted=False) if held else None
 
 

@@ -131,7 +131,10 @@ def diagnose_memory(
         timeline = replace(timeline, events=inferred or timeline.events)
     base = replay_trace(timeline, result.config)
     live = live_at(timeline.events, base.peak_event)
-    run = Run(events=timeline.events, live=tuple(live), config=result.config)
+    run = Run(
+        events=timeline.events, live=tuple(live), config=result.config, has_failed=result.failure is not None,
+        has_phases=parts_from != "",
+    )  # fmt: skip
     headline = result.peak_reserved_bytes if result.failure is None else base.peak_reserved_bytes
     parts: Counter = Counter()
     for event in live:

@@ -95,10 +95,10 @@ def recomputed(events: Sequence[Event], chosen: Callable[[Event], bool], is_want
     return out
 
 
-def held_for_no_backward(events: Sequence[Event]) -> set[int]:
+def held_for_no_backward(events: Sequence[Event], min_times: int = 1) -> set[int]:
     """Blocks that pile up and are let go together, in a run without a backward: a graph that nobody needed.
 
-    Empty where no such run of frees holds half of what the steps had at their peak.
+    Empty where fewer than ``min_times`` such runs of frees hold half of what the steps had at their peak.
     """
     bursts, run = [], []
     for event in [*events, Event(-1, 1)]:
@@ -113,8 +113,8 @@ def held_for_no_backward(events: Sequence[Event]) -> set[int]:
         now += event.num_bytes if event.block in born else 0
         most = max(most, now)
     held = [[event for event in burst if event.block in born] for burst in bursts]
-    largest = max((-sum(event.num_bytes for event in burst) for burst in held), default=0)
-    return {event.block for burst in held for event in burst} if 2 * largest > most else set()
+    num_large = sum(-2 * sum(event.num_bytes for event in burst) > most for burst in held)
+    return {event.block for burst in held for event in burst} if num_large >= min_times else set()
 
 
 def gradients_set_to_none(events: Sequence[Event]) -> list[Event]:

@@ -11,6 +11,7 @@ of a parameter, count as of the forward; that is a block or two.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from memkit.fitting.edits import live_at, unfreed
 from memkit.timeline import Event
@@ -23,6 +24,10 @@ ENOUGH, COVERED = 0.98, 0.75
 
 MAX_HELD = 8
 """So many blocks that are no copies may stand between the phases, held by a name in the program."""
+
+MAX_HELD_COPIES = 2
+"""So many blocks that the program holds may have the size of a parameter: logits of as many tokens as the model is
+wide are as large as its head. They are only looked for where no wave is found without them."""
 
 MISFIT = 0.002
 """A wave that leaves a larger share of a copy unexplained, at its best moment, is none."""
@@ -51,23 +56,28 @@ class Steps:
 def with_inferred_parts(events: Sequence[Event]) -> tuple[Event, ...] | None:
     """The events with part and phase, or ``None`` where no training step is found."""
     kept = unfreed(events)
-    at_end, found = Counter(event.num_bytes for event in events if event.block in kept), []
+    at_end = Counter(event.num_bytes for event in events if event.block in kept)
+    signatures = []
     for copies in range(MAX_COPIES, 0, -1):
         signature = Counter({size: count // copies for size, count in at_end.items() if count >= copies})
         covered = copies * sum(size * count for size, count in signature.items())
-        if not covered or covered < COVERED * sum(size * count for size, count in at_end.items()):
-            continue
-        found.append(_steps(events, signature, kept))
-    best = next((steps for steps in found if steps.misfit <= MISFIT), Steps())
-    return _labelled(events, best) if best.waves else None
+        if covered and covered >= COVERED * sum(size * count for size, count in at_end.items()):
+            signatures.append(signature)
+    for num_held, signature in product(range(MAX_HELD_COPIES + 1), signatures):
+        steps = _steps(events, signature, kept, num_held)
+        weights = sum(e.num_bytes for e in events if e.block in kept and steps.roles.get(e.block) == "weights")
+        copy_bytes = sum(size * count for size, count in signature.items())
+        if steps.misfit <= MISFIT and weights >= ENOUGH * copy_bytes:  # what stands at the end holds the weights too
+            return _labelled(events, steps)
+    return None
 
 
-def _steps(events: Sequence[Event], signature: Counter, kept: set[int]) -> Steps:
-    """The steps for one signature of parameters, as far as they are found."""
+def _steps(events: Sequence[Event], signature: Counter, kept: set[int], num_held: int) -> Steps:
+    """The steps for one signature of parameters, as far as they are found, with so many copies held besides."""
     steps, start = Steps(), 0
     freed_at = {event.block: index for index, event in enumerate(events) if event.num_bytes < 0}
     while start < len(events):
-        found = _next_level(events, start, signature, kept)
+        found = _next_level(events, start, signature, kept, num_held)
         if found is None:
             break
         base, complete, misfit = found
@@ -75,8 +85,8 @@ def _steps(events: Sequence[Event], signature: Counter, kept: set[int]) -> Steps
             {event.block for event in live_at(events, index) if event.num_bytes in signature}
             for index in (base, complete)
         )
-        gradients = frozenset(after - before)
-        born = [i for i, e in enumerate(events) if e.block in gradients and e.num_bytes > 0]
+        born = _last_copy(events, after - before, signature)
+        gradients = frozenset(events[index].block for index in born)
         copy_bytes = sum(size * count for size, count in signature.items())
         if abs(sum(events[i].num_bytes for i in born) - copy_bytes) > (1 - ENOUGH) * copy_bytes:
             break
@@ -93,28 +103,32 @@ def _steps(events: Sequence[Event], signature: Counter, kept: set[int]) -> Steps
 
 
 def _next_level(
-    events: Sequence[Event], start: int, signature: Counter, kept: set[int]
+    events: Sequence[Event], start: int, signature: Counter, kept: set[int], num_held: int
 ) -> tuple[int, int, float] | None:
     """The last moment with j whole copies and little else, and the best one with j + 1, across a forward.
 
-    Little else: a few blocks that the program holds by name, the batch, the logits, the loss. A forward is told
-    by more blocks than that which are born after the first moment, and freed. The third value is what does not
-    match at the second one, as a share of a copy.
+    Little else: a few blocks that the program holds by name, the batch, the logits, the loss, of which ``num_held``
+    may have the size of a parameter. A forward is told by more blocks than that which are born after the first
+    moment, and freed. The third value is what does not match at the second one, as a share of a copy.
     """
+    levels = range(1, MAX_COPIES + 1)
     copy_bytes = sum(size * count for size, count in signature.items())
     slack = copy_bytes - int(ENOUGH * copy_bytes)
     counts: Counter = Counter()
     born_at: dict[int, int] = {}
-    matched = [0] * (MAX_COPIES + 1)
+    matched, num_beyond = [0] * (MAX_COPIES + 1), [0] * (MAX_COPIES + 1)  # bytes in j copies; blocks beyond them
     total = num_strays = num_freed = 0
-    base, level, best, complete = start, None, -slack - 1, None
+    base, level, best, complete = start, None, (slack + 1, 0), None
     for index, event in enumerate(events):
         size, is_birth = abs(event.num_bytes), event.num_bytes > 0
         born_at.setdefault(event.block, index)
         if size in signature:
             counts[size] += is_birth
-            for copies in range(1, MAX_COPIES + 1):
-                matched[copies] += event.num_bytes * (counts[size] <= copies * signature[size])
+            for copies in levels:
+                if counts[size] <= copies * signature[size]:
+                    matched[copies] += event.num_bytes
+                else:
+                    num_beyond[copies] += 1 if is_birth else -1
             counts[size] -= not is_birth
             total += event.num_bytes
         elif event.block not in kept:
@@ -122,15 +136,32 @@ def _next_level(
         num_freed += not is_birth and born_at[event.block] > base
         if index < start:
             continue
-        scores = {j: 2 * matched[j] - total - j * copy_bytes for j in range(1, MAX_COPIES + 1)}
-        now = next((j for j, score in scores.items() if score >= -slack and num_strays <= MAX_HELD), None)
+        nearest = min(levels, key=lambda j: j * copy_bytes + total - 2 * matched[j])
+        misfit = nearest * copy_bytes - matched[nearest]
+        if num_beyond[nearest] > num_held:
+            misfit += total - matched[nearest]
+        now = nearest if misfit <= slack and num_strays <= MAX_HELD else None
         if complete is not None and now not in (None, level + 1):
             break
         if now is not None and complete is None and (level is None or num_freed <= MAX_HELD or now == level):
             base, level, num_freed = index, now, 0
-        elif now is not None and now == level + 1 and scores[now] > best:
-            best, complete = scores[now], index
-    return None if complete is None else (base, complete, -best / copy_bytes)
+        elif now is not None and now == level + 1 and (misfit, -num_beyond[now]) < best:
+            best, complete = (misfit, -num_beyond[now]), index
+    return None if complete is None else (base, complete, best[0] / copy_bytes)
+
+
+def _last_copy(events: Sequence[Event], blocks: set[int], signature: Counter) -> list[int]:
+    """Indices of the births of one copy among the blocks; of too many of a size, those that were born last.
+
+    Gradients are born after what the forward made and the program still holds.
+    """
+    left, born = Counter(signature), []
+    for index in reversed(range(len(events))):
+        event = events[index]
+        if event.block in blocks and event.num_bytes > 0 and left[event.num_bytes] > 0:
+            left[event.num_bytes] -= 1
+            born.append(index)
+    return born[::-1]
 
 
 def _let_go(events: Sequence[Event], gradients: frozenset[int], freed_at: dict[int, int], copy_bytes: int) -> int:

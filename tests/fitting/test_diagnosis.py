@@ -194,6 +194,39 @@ def test_a_forward_without_a_backward_brings_no_grad():
         assert NO_GRAD not in [effect.change for effect in diagnose_memory(source).changes]
 
 
+@pytest.mark.parametrize("capacity", [60, 80, 100, 140])
+def test_a_training_that_dies_in_its_first_forward_is_not_told_to_need_no_gradients(capacity):
+    """The dying forward lets its graph go, as an evaluation does; what follows was never recorded."""
+    snapshot = predicted_snapshot(replay_trace(trace_memory(training), capacity_bytes=capacity * MIB))
+    events = snapshot["device_traces"][0]
+    assert events[-1]["action"] == "oom"
+    standing = {entry["addr"]: entry for entry in events if entry["action"] == "alloc"}
+    for entry in events:
+        if entry["action"] == "free_completed":
+            standing.pop(entry["addr"])
+    for entry in list(standing.values())[25:]:  # all but the weights and the batch
+        events += [{**entry, "action": action} for action in ("free_requested", "free_completed")]
+        for block in (block for segment in snapshot["segments"] for block in segment["blocks"]):
+            if block["address"] == entry["addr"]:
+                block["state"] = "inactive"
+    assert NO_GRAD not in [effect.change for effect in diagnose_memory(snapshot).tried]
+    died = trace_memory(training)
+    assert NO_GRAD not in [effect.change for effect in diagnose_memory(died, capacity_bytes=capacity * MIB).tried]
+
+
+def training():
+    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(500, 500), torch.nn.GELU()) for _ in range(12)))
+    model = model.to("cuda")
+    optimizer, x = torch.optim.AdamW(model.parameters()), torch.randn(4096, 500, device="cuda")
+
+    def step():
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 def test_gradients_set_to_none_stand_where_the_program_has_them():
     def trained(set_to_none: bool):
         model = torch.nn.Sequential(*(torch.nn.Linear(1000, 1000) for _ in range(8))).to("cuda")

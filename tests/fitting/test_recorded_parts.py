@@ -11,8 +11,8 @@ from memkit.allocator.snapshot_writer import predicted_snapshot
 from memkit.fitting.diagnosis import diagnose_memory
 from memkit.fitting.edits import live_at
 from memkit.fitting.recorded_parts import with_inferred_parts
-from memkit.program.transformer import training_build
-from memkit.setup.models import TINY_LLAMA
+from memkit.program.transformer import Transformer, random_batches, training_build
+from memkit.setup.models import TINY_LLAMA, llama_config
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.trace import trace_memory
@@ -63,6 +63,40 @@ def test_a_trace_written_as_a_recording_gets_its_parts_back(implementation, step
     for part in ("weights", "gradients", "optimizer_states"):
         assert sizes[part, part] >= 0.99 * sizes[part]
     assert sizes["activations", "activations"] >= 0.65 * sizes["activations"]  # not the logits'
+
+
+@pytest.mark.parametrize("seq_len", [64, 256])
+def test_logits_that_the_program_holds_may_be_as_large_as_the_head(seq_len):
+    """4 × 256 tokens in a model of width 1,024: the logits that the loop's variable holds have the head's size."""
+    model = llama_config("medium", 6, 1024, 16, 16, 4096, 10000, 1024)
+    setup = TrainingSetup(model=model, seq_len=seq_len, micro_batch_size=4, attention="stored", uses_fused_norm=False)
+
+    def build():
+        built, variables, batches = Transformer(setup), {}, random_batches(model, setup)
+        built.head.register_forward_hook(lambda module, inputs, logits: variables.update(logits=logits))
+        optimizer = torch.optim.AdamW(built.parameters(), foreach=False)
+
+        def step():
+            optimizer.zero_grad()
+            built(*batches()).backward()
+            optimizer.step()
+
+        return step
+
+    replay = replay_trace(trace_memory(build, steps=3))
+    snapshot, events = predicted_snapshot(replay), replay.timeline.events
+    causes = [events[cause] for cause in replay.causes]
+    recorded = zip(snapshot["device_traces"][0], causes, strict=True)
+    later = [(entry, event) for entry, event in recorded if event.step > 1]  # started warm
+    told = with_inferred_parts(replay_snapshot(snapshot | {"device_traces": [[e for e, _ in later]]}).timeline.events)
+    known = [event for entry, event in later if entry["action"] == "alloc"]
+    told = [event for event in told if event.num_bytes > 0][-len(known) :]
+    sizes = Counter()
+    for event, other in zip(known, told, strict=True):
+        sizes[event.part] += event.num_bytes
+        sizes[event.part, other.part] += event.num_bytes
+    for part in ("gradients", "activations"):
+        assert sizes[part, part] >= 0.9 * sizes[part]
 
 
 def test_a_recording_without_a_pattern_says_so():
