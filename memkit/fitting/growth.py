@@ -1,21 +1,22 @@
 """Two runs on one axis: what grew between them, by line and part.
 
 Before and after a change, rank 0 and rank 3, predicted and recorded: each run at its own peak, block by block. A line
-is matched by its file and function where its number moved.
+is matched by its file and function where its number moved. Where only one of the runs tells what its blocks are for,
+lines are matched by their place alone.
 """
 
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from textwrap import fill
 
 from memkit.allocator.replays import Replay
 from memkit.allocator.snapshot_replay import replay_snapshot
-from memkit.fitting.edits import line_of, live_at
+from memkit.events import Event, Events
+from memkit.fitting.edits import line_of
 from memkit.fitting.recorded_parts import with_inferred_parts
-from memkit.timeline import Event, MemoryTimeline
+from memkit.timeline import MemoryTimeline
 from memkit.units import PAGE_COLUMNS, aligned_table, format_bytes
 
 NUM_LINES = 8
@@ -112,7 +113,8 @@ def compare_runs(
     runs = [run if isinstance(run, Replay) else replay_snapshot(run, device=device) for run, device in pairs]
     runs = [with_parts(run) for run in runs]
     events = [at_peak(run) for run in runs]
-    found = [by_line(live) for live, _ in events]
+    has_parts = all(any(event.part for event in run.timeline.events) for run in runs)
+    found = [by_line(live, has_parts) for live, _ in events]
     return TwoRuns(
         names=(str(names[0]), str(names[1])),
         runs=(runs[0], runs[1]),
@@ -129,23 +131,21 @@ def with_parts(run: Replay) -> Replay:
     return replace(run, timeline=replace(run.timeline, events=events))
 
 
-def at_peak(run: Replay) -> tuple[list[Event], str]:
+def at_peak(run: Replay) -> tuple[Events, str]:
     """The births of the blocks alive at the highest point of what was asked for, and its phase."""
     events = run.timeline.events
-    totals = list(accumulate(event.num_bytes for event in events))
-    last = totals.index(max(totals))
-    phase = events[last].phase
-    return live_at(events, last), "" if phase == "before" else phase
+    phase = events[events.peak()].phase
+    return events.live_at(events.peak()), "" if phase == "before" else phase
 
 
-def by_line(events: list[Event]) -> dict[Key, Counter]:
-    """Bytes and blocks of each line and part."""
-    found: dict[Key, Counter] = {}
-    for event in events:
+def by_line(births: Events, has_parts: bool) -> dict[Key, Counter]:
+    """Bytes and blocks of each line, and of each part where both runs tell the parts."""
+
+    def key(event: Event) -> Key:
         is_older = event.phase == "before" and not event.where
-        key = "stood before the recording" if is_older else line_of(event), event.part
-        found.setdefault(key, Counter()).update(bytes=event.num_bytes, blocks=1)
-    return found
+        return "stood before the recording" if is_older else line_of(event), event.part if has_parts else None
+
+    return {name: Counter(bytes=own.num_bytes, blocks=len(own)) for name, own in births.by(key).items()}
 
 
 def matched(first: dict[Key, Counter], second: dict[Key, Counter]) -> list[LineGrowth]:

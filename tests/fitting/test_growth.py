@@ -44,6 +44,17 @@ def test_a_tensor_that_is_kept_is_named_with_its_bytes():
     assert back.grown_bytes == -24 * MIB and "−24.00 MiB" in back.words
 
 
+def test_a_run_whose_parts_are_not_known_is_compared_by_line():
+    """A recording that shows no step has no parts; its lines are still the same lines, and none counts as new."""
+    trace = trace_memory(program(24, True), steps=1)
+    bare = replace(trace, events=[replace(event, part=None, phase="") for event in trace.events])
+    for pair in ((trace, bare), (bare, trace)):
+        found = compare_runs(*pair)
+        assert sum(line.bytes[0] for line in found.lines) == sum(line.bytes[1] for line in found.lines) == 56 * MIB
+        assert all(line.grown_bytes == 0 and line.part is None for line in found.lines)
+        assert "Nothing at the peak differs." in found.words
+
+
 def test_a_line_that_moved_in_its_function_is_the_same_line():
     trace = trace_memory(program(24, True), steps=1)
     moved = replace(trace, events=tuple(replace(e, where=shifted(e)) for e in trace.events))
