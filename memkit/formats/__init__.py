@@ -6,6 +6,7 @@ Reading order:
 
 - ``dtypes``: how many bits a value of a dtype takes, by the name torch gives it
 - ``records``: a format as a record of about ten facts; largest, smallest and special values follow from them
+- ``single``: one value at a time in plain Python: decode, round, the next values on both sides
 - ``decoding``: from codes to values: every bit pattern of a format
 - ``rounding``: from values to codes: nearest even, toward zero, stochastic; overflow by torch's version
 - ``reading``: one code read aloud: its fields, its value, the next values on both sides
@@ -18,7 +19,7 @@ from memkit import loaded_when_used
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
     from memkit.formats.blocks import BLOCK_FORMATS, BlockFormat, BlockQuantized, block_amax, quantize
-    from memkit.formats.decoding import all_values, code_fields, decode
+    from memkit.formats.decoding import all_values, decode
     from memkit.formats.dtypes import dtype_bits, tensor_bytes
     from memkit.formats.reading import (
         CodeReading,
@@ -38,5 +39,6 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
         sticking_point,
         sums_by_method,
     )
+    from memkit.formats.single import code_fields, decode_one, encode_one, neighbours_of, values_of
 
 __getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)

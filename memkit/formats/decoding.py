@@ -9,10 +9,9 @@ import functools
 import numpy as np
 
 from memkit.formats.records import FloatFormat, Format, get_format
+from memkit.formats.single import check_listed
 
 MAX_TABLE_BITS = 16
-MAX_LISTED_BITS = 19
-"""``all_values`` lists formats up to this width (TF32); float32 would be 4 billion values, 34 GB."""
 
 
 def decode(codes: object, fmt: str | Format, *, dtype: type = np.float64) -> np.ndarray:
@@ -38,24 +37,9 @@ def all_values(fmt: str | Format) -> np.ndarray:
     array([-6. , -4. , -3. , -2. , -1.5, -1. , -0.5,  0. ,  0.5,  1. ,  1.5,  2. ,  3. ,  4. ,  6. ])
     """
     fmt = get_format(fmt)
-    if fmt.bits > MAX_LISTED_BITS:
-        raise ValueError(
-            f"{fmt.name} has 2^{fmt.bits} codes; all_values lists formats of up to {MAX_LISTED_BITS} bits"
-        )
+    check_listed(fmt)
     values = decode(np.arange(2**fmt.bits), fmt)
     return np.unique(values[np.isfinite(values)]) + 0.0  # + 0.0 turns -0 into +0
-
-
-def code_fields(codes: object, fmt: str | FloatFormat) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sign bit, exponent field and mantissa field of each code.
-
-    >>> [int(field) for field in code_fields(0b1_0111_100, "float8_e4m3fn")]    # -1.5
-    [1, 7, 4]
-    """
-    fmt = get_format(fmt)
-    if not isinstance(fmt, FloatFormat):
-        raise ValueError(f"{fmt.name} has no sign, exponent and mantissa fields")
-    return _fields(as_codes(codes, fmt).astype(np.uint64), fmt)
 
 
 def as_codes(codes: object, fmt: Format) -> np.ndarray:
@@ -74,18 +58,15 @@ def _table(fmt: Format, dtype: type) -> np.ndarray:
     return _decode(np.arange(2**fmt.bits, dtype=np.uint64), fmt).astype(dtype)
 
 
-def _fields(codes: np.ndarray, fmt: FloatFormat) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    m, e = fmt.mantissa_bits, fmt.exponent_bits
-    return codes >> np.uint64(m + e), codes >> np.uint64(m) & np.uint64(2**e - 1), codes & np.uint64(2**m - 1)
-
-
 def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:
     if not isinstance(fmt, FloatFormat):
         return np.array(fmt.table)[codes]
-    sign, exponent, mantissa = _fields(codes, fmt)
+    m, e = fmt.mantissa_bits, fmt.exponent_bits
+    sign, mantissa = codes >> np.uint64(m + e), codes & np.uint64(2**m - 1)
+    exponent = codes >> np.uint64(m) & np.uint64(2**e - 1)
     is_normal = exponent > 0 if fmt.has_subnormals else np.ones(codes.shape, bool)
-    significand = np.where(is_normal, 2.0**fmt.mantissa_bits, 0.0) + mantissa
-    power = np.maximum(exponent.astype(np.int64) - fmt.bias, fmt.min_exponent) - fmt.mantissa_bits
+    significand = np.where(is_normal, 2.0**m, 0.0) + mantissa
+    power = np.maximum(exponent.astype(np.int64) - fmt.bias, fmt.min_exponent) - m
     with np.errstate(over="ignore"):  # float64's own top exponent field is infinity or NaN, set below
         value = np.where(sign, -1.0, 1.0) * np.ldexp(significand, power)
     if fmt.specials == "fnuz":

@@ -5,9 +5,8 @@ import operator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from memkit.formats.decoding import code_fields, decode
 from memkit.formats.records import FloatFormat, Format, get_format
-from memkit.formats.rounding import encode, neighbours
+from memkit.formats.single import as_code, code_fields, decode_one, encode_one, neighbours_of
 from memkit.units import as_whole_number
 
 MOST_DIGITS = 17
@@ -61,7 +60,7 @@ class CodeReading:
             return f"entry {self.code} of a table of {self.fmt.num_values}"
         if self.kind in ("infinity", "NaN"):
             return f"a code set apart for {self.kind}"
-        sign, exponent, mantissa = (int(field) for field in code_fields(self.code, self.fmt))
+        sign, exponent, mantissa = code_fields(self.code, self.fmt)
         has_leading_one = exponent > 0 or not self.fmt.has_subnormals
         power = f"2^({exponent if has_leading_one else 1} − {self.fmt.bias})"
         share = f"{mantissa}/{2**self.fmt.mantissa_bits}"
@@ -94,11 +93,11 @@ def read_code(code: int, fmt: str | Format) -> CodeReading:
     ('normal', 448.0, 416.0, None)
     """
     fmt = get_format(fmt)
-    code = as_whole_number("code", code)
-    value = float(decode(code, fmt))
+    code = as_code(code, fmt)
+    value = decode_one(code, fmt)
     kind, below, above = _kind(value, fmt), None, None
     if kind != "NaN":
-        sides = (float(side) for side in neighbours(value, fmt))
+        sides = neighbours_of(value, fmt)
         below, above = (
             side if math.isfinite(side) or fmt.has_infinity and side != value else None for side in sides
         )
@@ -143,9 +142,9 @@ def nearest_in(number: float, fmt: str | Format, *, saturates: bool) -> Nearest:
     overflow = (
         "saturate" if saturates else "inf" if fmt.has_infinity else "nan" if fmt.num_nans else "saturate"
     )
-    code = int(encode(number, fmt, overflow=overflow))
+    code = encode_one(number, fmt, overflow=overflow)
     is_beyond = not fmt.min <= number <= fmt.max
-    return Nearest(fmt=fmt, number=number, value=float(decode(code, fmt)), code=code, is_beyond=is_beyond)
+    return Nearest(fmt=fmt, number=number, value=decode_one(code, fmt), code=code, is_beyond=is_beyond)
 
 
 def number_text(value: float | None, digits: int = 6) -> str:
@@ -219,7 +218,7 @@ def parse_code(text: object, fmt: str | Format) -> int:
         kind = "NaN" if math.isnan(value) else "infinity"
         if not (fmt.num_nans if kind == "NaN" else fmt.has_infinity):
             raise ValueError(f"{text}: {fmt.name} has no {kind}; its largest value is {number_text(fmt.max)}")
-        code = int(encode(value, fmt, overflow="inf" if fmt.has_infinity else "nan"))
+        code = encode_one(value, fmt, overflow="inf" if fmt.has_infinity else "nan")
     elif isinstance(text, str):
         digits = "".join(text.split()).lower()
         base, longest = (16, 2 - (-fmt.bits // 4)) if digits.startswith("0x") else (2, fmt.bits)

@@ -44,39 +44,30 @@ class FloatFormat:
     """Stored bits that carry nothing: TF32 keeps 19 of the 32 bits it occupies."""
 
     def __post_init__(self) -> None:
-        for field, lowest, highest in (
-            ("exponent_bits", 2, 11),
-            ("mantissa_bits", 0, 52),
-            ("sign_bits", 0, 1),
-        ):
+        for field, lowest, highest in (("exponent_bits", 2, 11), ("mantissa_bits", 0, 52), ("sign_bits", 0, 1)):
             value = getattr(self, field)
             if not isinstance(value, int) or not lowest <= value <= highest:
-                raise ValueError(
-                    f"{self.name}: {field}={value!r} is not a whole number in {lowest}..{highest}"
-                )
+                self._refuse(f"{field}={value!r} is not a whole number in {lowest}..{highest}")
         if self.specials not in SPECIALS:
-            raise ValueError(f"{self.name}: specials={self.specials!r} is not one of {', '.join(SPECIALS)}")
+            self._refuse(f"specials={self.specials!r} is not one of {', '.join(SPECIALS)}")
         if self.specials == "ieee" and self.mantissa_bits == 0:
-            raise ValueError(
-                f"{self.name}: mantissa_bits=0 leaves specials='ieee' no code for NaN beside infinity"
+            self._refuse("mantissa_bits=0 leaves specials='ieee' no code for NaN beside infinity")
+        has_both = self.sign_bits and self.has_subnormals
+        if self.specials == "fnuz" and not has_both:
+            self._refuse("specials='fnuz' needs a sign bit and a zero")
+        if self.specials == "finite" and not has_both:
+            self._refuse("without a sign or a zero, specials='finite' leaves no code for -1 or 0")
+        lowest, highest = int(self.has_subnormals), self.largest_code >> self.mantissa_bits
+        if not isinstance(self.bias, int) or not lowest <= self.bias <= highest:
+            self._refuse(
+                f"bias={self.bias!r} is impossible with exponent_bits={self.exponent_bits}; "
+                f"allowed {lowest}..{highest}, so that 1.0 is a normal number"
             )
-        if self.specials == "fnuz" and not (self.sign_bits and self.has_subnormals):
-            raise ValueError(f"{self.name}: specials='fnuz' needs a sign bit and a zero")
-        if self.specials == "finite" and not (self.sign_bits and self.has_subnormals):
-            raise ValueError(
-                f"{self.name}: without a sign or a zero, specials='finite' leaves no code for -1 or 0"
-            )
-        top = self.largest_code >> self.mantissa_bits
-        first = int(self.has_subnormals)
-        if not isinstance(self.bias, int) or not first <= self.bias <= top:
-            raise ValueError(
-                f"{self.name}: bias={self.bias!r} is impossible with exponent_bits={self.exponent_bits}; "
-                f"allowed {first}..{top}, so that 1.0 is a normal number"
-            )
-        if top - self.bias > 1023 or self.min_exponent - self.mantissa_bits < -1074:
-            raise ValueError(
-                f"{self.name}: bias={self.bias} puts values outside float64, in which memkit computes"
-            )
+        if highest - self.bias > 1023 or self.min_exponent - self.mantissa_bits < -1074:
+            self._refuse(f"bias={self.bias} puts values outside float64, in which memkit computes")
+
+    def _refuse(self, reason: str) -> None:
+        raise ValueError(f"{self.name}: {reason}")
 
     @property
     def bits(self) -> int:
@@ -198,9 +189,7 @@ class TableFormat:
 
     def __post_init__(self) -> None:
         if len(self.table) < 2 or len(self.table) & (len(self.table) - 1):
-            raise ValueError(
-                f"{self.name}: a table of {len(self.table)} values fills no whole number of bits"
-            )
+            raise ValueError(f"{self.name}: a table of {len(self.table)} values fills no whole number of bits")
         if len(set(self.table)) < len(self.table) or 0.0 not in self.table:
             raise ValueError(f"{self.name}: a table needs a zero and every value once")
 
@@ -273,6 +262,19 @@ _FORMATS = (
 
 FORMATS: MappingProxyType[str, Format] = MappingProxyType({fmt.name: fmt for fmt in _FORMATS})
 """Every format of the book by name: torch's spelling of the dtype, below 8 bits that of ml_dtypes."""
+
+
+OVERFLOWS = ("saturate", "inf", "nan")
+"""What may become of a value beyond a format's range: its largest value, infinity or NaN."""
+
+
+def check_overflow(fmt: Format, overflow: str) -> None:
+    """Refuse an ``overflow`` that is unknown or for which the format has no code."""
+    as_one_of("overflow", overflow, OVERFLOWS)
+    if overflow == "inf" and not fmt.has_infinity:
+        raise ValueError(f"overflow='inf': {fmt.name} has no code for infinity")
+    if overflow == "nan" and not fmt.num_nans:
+        raise ValueError(f"overflow='nan': {fmt.name} has no code for NaN")
 
 
 def get_format(fmt: str | Format) -> Format:

@@ -22,11 +22,11 @@ import functools
 import numpy as np
 
 from memkit.formats.decoding import decode
-from memkit.formats.records import FloatFormat, Format, TableFormat, get_format
+from memkit.formats.records import FloatFormat, Format, TableFormat, check_overflow, get_format
+from memkit.formats.single import neighbours_of
 from memkit.units import as_one_of
 
 ROUNDINGS = ("nearest_even", "toward_zero", "up", "down", "stochastic")
-OVERFLOWS = ("saturate", "inf", "nan")
 CHUNK = 1 << 15
 """Values per step: the step's temporaries stay in a core's cache."""
 
@@ -101,20 +101,9 @@ def neighbours(values: object, fmt: str | Format) -> tuple[np.ndarray, np.ndarra
     >>> [float(value) for value in neighbours(448, "float8_e4m3fn")]
     [416.0, inf]
     """
-    fmt = get_format(fmt)
-    values = as_real(values).astype(np.float64)
-    if np.isnan(values).any():
-        raise ValueError("values holds NaN, which has no neighbours")
-
-    def nearest(wanted: np.ndarray, rounding: str) -> np.ndarray:
-        return round_to(np.clip(wanted, fmt.min, fmt.max), fmt, overflow="saturate", rounding=rounding)
-
-    with np.errstate(over="ignore"):  # past the largest float64
-        below, above = np.nextafter(values, -np.inf), np.nextafter(values, np.inf)
-    return (
-        np.where(below < fmt.min, -np.inf, nearest(below, "down")),
-        np.where(above > fmt.max, np.inf, nearest(above, "up")),
-    )
+    values = as_real(values)
+    sides = np.array([neighbours_of(value, fmt) for value in values.ravel().tolist()]).reshape(-1, 2)
+    return sides[:, 0].reshape(values.shape), sides[:, 1].reshape(values.shape)
 
 
 def torch_overflow(fmt: str | Format, torch_version: str) -> str:
@@ -154,11 +143,7 @@ def as_real(values: object) -> np.ndarray:
 
 def _check_choices(fmt: Format, rounding: str, overflow: str, rng: np.random.Generator | None) -> None:
     as_one_of("rounding", rounding, ROUNDINGS)
-    as_one_of("overflow", overflow, OVERFLOWS)
-    if overflow == "inf" and not fmt.has_infinity:
-        raise ValueError(f"overflow='inf': {fmt.name} has no code for infinity")
-    if overflow == "nan" and not fmt.num_nans:
-        raise ValueError(f"overflow='nan': {fmt.name} has no code for NaN")
+    check_overflow(fmt, overflow)
     if (rounding == "stochastic") != isinstance(rng, np.random.Generator):
         raise ValueError(
             f"rounding={rounding!r} with rng={rng!r}: stochastic rounding, and only it, needs a Generator"
@@ -224,21 +209,19 @@ def _encode_in_table(
     code_at = np.argsort(fmt.table)
     values = np.array(fmt.table)[code_at]
     x = np.clip(x, fmt.min, fmt.max)
-    lower = np.clip(np.searchsorted(values, x, side="right") - 1, 0, len(values) - 2)
-    below, above = values[lower], values[lower + 1]
+    down, up = np.searchsorted(values, x, side="right") - 1, np.searchsorted(values, x)
+    from_below, to_above = x - values[down], values[up] - x
     match rounding:
         case "nearest_even":
-            is_odd = (lower - np.searchsorted(values, 0.0)) % 2 == 1
-            goes_up = (x - below > above - x) | (x - below == above - x) & is_odd
+            is_odd = (down - np.searchsorted(values, 0.0)) % 2 == 1
+            goes_up = (from_below > to_above) | (from_below == to_above) & is_odd
         case "toward_zero":
-            goes_up = np.where(below < 0, x > below, x >= above)
-        case "up":
-            goes_up = x > below
-        case "down":
-            goes_up = x >= above
+            goes_up = x < 0
+        case "up" | "down":
+            goes_up = rounding == "up"
         case _:
-            goes_up = rng.random(x.shape) < (x - below) / (above - below)
-    return code_at[lower + goes_up]
+            goes_up = rng.random(x.shape) * (values[up] - values[down]) < from_below
+    return code_at[np.where(goes_up, up, down)]
 
 
 def _upper_half_decides(fmt: Format) -> bool:

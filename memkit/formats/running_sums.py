@@ -10,14 +10,14 @@ float64 sum of two values gives the right value of a format with up to 25 signif
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
 
 import numpy as np
 
 from memkit.formats.records import FloatFormat, get_format
-from memkit.formats.rounding import round_to
+from memkit.formats.single import rounder
 from memkit.units import as_one_of, as_whole_number
 
 METHODS = ("nearest", "stochastic", "kahan", "float32 accumulator")
@@ -84,18 +84,23 @@ def sums_by_method(term: float, num_terms: int, fmt: str | FloatFormat, seed: in
 
 def _endless(term: float, fmt: FloatFormat, method: str, rng: np.random.Generator | None) -> Iterator[float]:
     """The totals of ``running_sum``, one after another."""
-    nearest = _rounder(fmt)
-    t, total = nearest(term), 0.0
-    if method == "kahan":
-        yield from _kahan(t, nearest)
-    elif method == "float32 accumulator":
-        exact, step = np.float32(0), np.float32(t)
-        with np.errstate(over="ignore"):
-            while True:
-                exact = exact + step
-                yield nearest(float(exact))
+    nearest, by_chance = rounder(fmt), rounder(fmt, "stochastic")
+    t, total, lost, exact = nearest(term), 0.0, 0.0, np.float32(0)
     while True:
-        total = nearest(total + t, rng.random() if rng else None)
+        match method:
+            case "nearest":
+                total = nearest(total + t)
+            case "stochastic":
+                total = by_chance(total + t, rng.random())
+            case "kahan":
+                y = nearest(t - lost)
+                larger = nearest(total + y)
+                lost = nearest(nearest(larger - total) - y)
+                total = larger
+            case "float32 accumulator":
+                with np.errstate(over="ignore"):
+                    exact = exact + np.float32(t)
+                total = nearest(float(exact))
         yield total
 
 
@@ -121,37 +126,9 @@ def sticking_point(term: float, fmt: str | FloatFormat) -> float:
     (0.5, 2048.0, 16.0)
     """
     fmt = get_format(fmt)
-    t = float(round_to(float(term), fmt, overflow="saturate"))
+    t = rounder(fmt)(float(term))
     if not t > 0:
         raise ValueError(f"term={term!r} is {t} in {fmt.name}; a sum of it goes nowhere")
     mantissa, exponent = math.frexp(t)  # t = mantissa * 2^exponent, with mantissa in [0.5, 1)
     e = exponent - (mantissa == 0.5) + fmt.mantissa_bits + 1
     return math.ldexp(1.0, e) if e <= fmt.max_exponent else math.inf
-
-
-def _kahan(t: float, nearest: Callable[[float], float]) -> Iterator[float]:
-    total, lost = 0.0, 0.0
-    while True:
-        y = nearest(t - lost)
-        larger = nearest(total + y)
-        lost = nearest(nearest(larger - total) - y)
-        total = larger
-        yield total
-
-
-def _rounder(fmt: FloatFormat) -> Callable[..., float]:
-    """``round_to`` for one Python float: a sum is one value after another, and an array of one is 30 times slower."""
-    m, e_min, largest = fmt.mantissa_bits, fmt.min_exponent, fmt.max
-
-    def rounded(x: float, chance: float | None = None) -> float:
-        x = max(-largest, min(x, largest))
-        if x == 0:
-            return x
-        places = m - max(math.frexp(x)[1] - 1, e_min)
-        scaled = math.ldexp(x, places)
-        whole = (
-            round(scaled) if chance is None else math.floor(scaled) + (chance < scaled - math.floor(scaled))
-        )
-        return math.ldexp(whole, -places)
-
-    return rounded

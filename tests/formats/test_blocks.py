@@ -184,6 +184,15 @@ def test_published_bits_per_value(name: str, bits: float) -> None:
     assert fmt.stored_bytes(shape, fmt.element) == math.prod(shape) * bits / 8 + tensor_scale_bytes
 
 
+def test_a_tf32_value_takes_the_room_of_torchs_float32() -> None:
+    """TF32 has 19 bits and lies in 32: what is stored is counted, as element and as scale."""
+    itemsize = torch.float32.itemsize
+    tf32 = FORMATS["tf32"]
+    wide = BlockFormat(name="tf32", element=tf32, block_shape=(32,), scale_rule="nearest", scale=tf32)
+    assert wide.bits_per_value == 8 * itemsize * (1 + 1 / 32)
+    assert wide.stored_bytes((4, 64), "tf32") == itemsize * (4 * 64 + 4 * 2)
+
+
 # Identities.
 
 

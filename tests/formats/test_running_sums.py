@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from memkit.formats.records import FORMATS, FloatFormat
 from memkit.formats.rounding import round_to
-from memkit.formats.running_sums import METHODS, _rounder, num_moving_terms, running_sum, sums_by_method
+from memkit.formats.running_sums import METHODS, num_moving_terms, running_sum, sums_by_method
+from memkit.formats.single import rounder
 
 SUMMABLE = [
     n for n, f in FORMATS.items() if isinstance(f, FloatFormat) and f.has_zero and f.mantissa_bits <= 24
@@ -71,7 +72,7 @@ def test_stochastic_totals_are_right_on_average() -> None:
 
 @given(st.floats(allow_nan=False), st.sampled_from(SUMMABLE))
 def test_the_scalar_rounding_is_round_to(x: float, name: str) -> None:
-    assert _rounder(FORMATS[name])(x) == float(round_to(x, name, overflow="saturate"))
+    assert rounder(FORMATS[name])(x) == float(round_to(x, name, overflow="saturate"))
 
 
 @pytest.mark.parametrize("method", METHODS)

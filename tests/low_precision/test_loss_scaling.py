@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from memkit.low_precision.dynamic_scale import play_scaler
+from memkit.low_precision.dynamic_scale import FixedScale, play_scaler
 from memkit.low_precision.loss_scaling import (
     FLUSHED_BELOW,
     OVERFLOWS_FROM,
@@ -85,3 +85,36 @@ def test_the_player_is_a_loop_with_torchs_scaler():
 def test_persistent_overflow_ends_at_zero_without_a_word():
     scales, skipped = play_scaler(200, lambda step, scale: True)
     assert len(skipped) == 200 and scales[-1] == 0
+
+
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 1024.0, 3.0])
+def test_a_fixed_scale_steps_as_a_gradscaler_that_never_grows(scale, clips):
+    """GradScaler itself is the oracle: the scaled loss, the gradients after unscale_ and the weights of five steps."""
+    seen = []
+    for scaler in (FixedScale(scale), torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=1000)):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = scaler.scale(model(torch.randn(8, 4)).square().mean())
+            loss.backward()
+            if clips:
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            scaler.step(optimizer)
+            scaler.update()
+            seen.append([loss.item(), *(p.detach().clone() for p in model.parameters()), model.weight.grad.clone()])
+    for ours, theirs in zip(seen[:5], seen[5:], strict=True):
+        assert ours[0] == pytest.approx(theirs[0], rel=1e-6)  # theirs divides by a reciprocal
+        for mine, other in zip(ours[1:], theirs[1:], strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
+
+
+def test_a_fixed_scale_lets_infinities_through():
+    weight = torch.nn.Parameter(torch.zeros(()))
+    optimizer, scaler = torch.optim.SGD([weight], lr=1.0), FixedScale(2.0)
+    weight.grad = torch.full((), torch.inf)
+    scaler.step(optimizer)
+    assert weight.item() == -torch.inf

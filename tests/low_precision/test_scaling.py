@@ -144,6 +144,19 @@ def test_clipped_and_flushed_shares_are_counted():
     assert scale_to(x, E4M3, "tensor").clipped_share == 0
 
 
+@pytest.mark.parametrize("element", [E4M3, E5M2])
+def test_a_product_that_the_factor_s_rounding_lifts_is_not_clipped_one_five_steps_above_is(element):
+    """amax * (largest / amax) in torch's float32 ends at most one step above the largest element."""
+    largest = torch.tensor(torch.finfo(getattr(torch, element)).max)
+    amax = torch.rand(100_000, generator=torch.Generator().manual_seed(0)) + 0.5
+    lifted = (amax * (largest / amax)).max()
+    step = torch.nextafter(largest, torch.tensor(torch.inf)) - largest
+    assert lifted == largest + step
+    for steps, share in ((1, 0), (4, 0), (5, 1)):
+        x = np.full((1, 8), (largest + steps * step).item(), np.float32)
+        assert scale_to(x, element, "none").clipped_share == share
+
+
 @pytest.mark.parametrize("element, name, per_value", [(E4M3, "mx", 8.25), (E2M1, "nvfp4", 4.5), (E4M3, "1x128", 8.25)])
 def test_stored_bytes_are_elements_and_scales(element, name, per_value):
     extra = 4 if name == "nvfp4" else 0

@@ -1,0 +1,184 @@
+"""One value at a time in plain Python: decode a code, round a number, find the next values on both sides.
+
+The arrays of ``decoding`` and ``rounding`` need numpy. What follows one value (the bit explorer, the number line, a
+running sum) needs only integers and ``math``, and so it also runs where numpy is not installed, such as in a web
+page. The rule is that of ``rounding``, and a test compares both roads on every code.
+"""
+
+import functools
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+
+from memkit.formats.records import FloatFormat, Format, TableFormat, check_overflow, get_format
+from memkit.units import as_whole_number
+
+_LARGEST_FLOAT64 = math.ldexp(2**53 - 1, 971)
+MAX_LISTED_BITS = 19
+"""``values_of`` and ``decoding.all_values`` list formats up to this width (TF32); float32 has 4 billion values."""
+
+
+def code_fields(code: int, fmt: str | FloatFormat) -> tuple[int, int, int]:
+    """Sign bit, exponent field and mantissa field of a code.
+
+    >>> code_fields(0b1_0111_100, "float8_e4m3fn")    # -1.5
+    (1, 7, 4)
+    """
+    fmt = get_format(fmt)
+    if not isinstance(fmt, FloatFormat):
+        raise ValueError(f"{fmt.name} has no sign, exponent and mantissa fields")
+    code = as_code(code, fmt)
+    m, e = fmt.mantissa_bits, fmt.exponent_bits
+    return code >> m + e, code >> m & 2**e - 1, code & 2**m - 1
+
+
+def as_code(code: object, fmt: Format) -> int:
+    """``code`` as a whole number within the format's bits."""
+    code = as_whole_number("code", code)
+    if code >= 2**fmt.bits:
+        raise ValueError(f"code={code} is not a code of {fmt.name}; allowed 0..{2**fmt.bits - 1}")
+    return code
+
+
+def decode_one(code: int, fmt: str | Format) -> float:
+    """The value that ``code`` stands for.
+
+    >>> decode_one(0x7E, "float8_e4m3fn"), decode_one(0x7F, "float8_e4m3fn")
+    (448.0, nan)
+    """
+    fmt = get_format(fmt)
+    if isinstance(fmt, TableFormat):
+        return fmt.table[as_code(code, fmt)]
+    sign, exponent, mantissa = code_fields(code, fmt)
+    if code == fmt.nan_code or code & ~fmt.sign_mask > fmt.largest_code:
+        return math.copysign(math.inf, -sign) if fmt.has_infinity and not mantissa else math.nan
+    is_normal = exponent > 0 or not fmt.has_subnormals
+    power = max(exponent - fmt.bias, fmt.min_exponent) - fmt.mantissa_bits
+    value = math.ldexp((is_normal << fmt.mantissa_bits) + mantissa, power)
+    return -value if sign else value
+
+
+def encode_one(
+    number: float, fmt: str | Format, *, overflow: str, rounding: str = "nearest_even", chance: float | None = None
+) -> int:
+    """The code of ``number`` in ``fmt``, as ``rounding.encode`` gives it.
+
+    ``stochastic`` rounding goes up if ``chance``, a number drawn from [0, 1), is below the fraction left over.
+
+    >>> hex(encode_one(0.1, "float8_e4m3fn", overflow="saturate"))
+    '0x1d'
+    """
+    fmt, x = get_format(fmt), float(number)
+    check_overflow(fmt, overflow)
+    is_negative = math.copysign(1, x) < 0
+    if math.isnan(x) and not fmt.num_nans:
+        raise ValueError(f"values holds NaN, and {fmt.name} has no code for it")
+    if isinstance(fmt, TableFormat):
+        return fmt.table.index(rounder(fmt, rounding)(x, chance))
+    if math.isnan(x) or x == 0 and not fmt.has_zero or x < 0 and not fmt.sign_bits:
+        code = fmt.nan_code
+    else:
+        within = max(-_LARGEST_FLOAT64, min(x, _LARGEST_FLOAT64))
+        r, e = _whole(within, fmt.mantissa_bits, fmt.min_exponent, rounding, chance)
+        code = abs(r) + (e - fmt.min_exponent << fmt.mantissa_bits)
+        if not fmt.has_zero:  # the smallest value has code 0; torch and ml_dtypes go up from just above it
+            goes_up = rounding == "nearest_even" and x > fmt.smallest_normal
+            code = max(code - 2**fmt.mantissa_bits, int(goes_up))
+        leads_out = rounding not in {"toward_zero", "down" if x > 0 else "up"}
+        overflows = code > fmt.largest_code and leads_out or math.isinf(x)
+        code = min(code, fmt.largest_code)
+        if overflows and overflow != "saturate":
+            code = fmt.infinity_code if overflow == "inf" else fmt.nan_code
+    has_minus = fmt.specials != "fnuz" or code not in (0, fmt.nan_code)  # "fnuz" has no -0: its code is the NaN
+    return code | (fmt.sign_mask if is_negative and has_minus else 0)
+
+
+def neighbours_of(value: float, fmt: str | Format) -> tuple[float, float]:
+    """The format's nearest values strictly below and above ``value``; -inf or inf where there is none.
+
+    >>> neighbours_of(448, "float8_e4m3fn")
+    (416.0, inf)
+    """
+    fmt = get_format(fmt)
+    if math.isnan(value):
+        raise ValueError("values holds NaN, which has no neighbours")
+    below, above = math.nextafter(value, -math.inf), math.nextafter(value, math.inf)
+    return (
+        -math.inf if below < fmt.min else rounder(fmt, "down")(below),
+        math.inf if above > fmt.max else rounder(fmt, "up")(above),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def values_of(fmt: str | Format) -> tuple[float, ...]:
+    """Every finite value of the format, ascending, each once (-0 and +0 are one).
+
+    >>> values_of("float4_e2m1fn")[7:]
+    (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+    """
+    fmt = get_format(fmt)
+    check_listed(fmt)
+    values = {decode_one(code, fmt) + 0.0 for code in range(2**fmt.bits)}  # + 0.0 turns -0 into +0
+    return tuple(sorted(value for value in values if math.isfinite(value)))
+
+
+def check_listed(fmt: Format) -> None:
+    """Refuse a format that has too many values to list."""
+    if fmt.bits > MAX_LISTED_BITS:
+        raise ValueError(
+            f"{fmt.name} has 2^{fmt.bits} codes; all_values lists formats of up to {MAX_LISTED_BITS} bits"
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def rounder(fmt: Format, rounding: str = "nearest_even") -> Callable[..., float]:
+    """A function that rounds one Python float into ``fmt`` and saturates: value → value.
+
+    A running sum rounds one value after another, and an array of one value takes 30 times as long. The function
+    takes the drawn ``chance`` of stochastic rounding as its second argument.
+    """
+    lowest, largest = fmt.min, fmt.max
+    if isinstance(fmt, TableFormat):
+        values = sorted(fmt.table)
+        zero = values.index(0.0)
+
+        def in_table(x: float, chance: float | None = None) -> float:
+            x = max(lowest, min(x, largest))
+            down, up = bisect_right(values, x) - 1, bisect_left(values, x)
+            from_below, to_above = x - values[down], values[up] - x
+            if rounding == "nearest_even":  # a tie goes to the value an even number of places from zero
+                goes_up = from_below > to_above or from_below == to_above and (down - zero) % 2 == 1
+            elif rounding == "stochastic":
+                goes_up = chance * (values[up] - values[down]) < from_below
+            else:
+                goes_up = rounding == "up" or rounding == "toward_zero" and x < 0
+            return values[up if goes_up else down]
+
+        return in_table
+
+    m, e_min = fmt.mantissa_bits, fmt.min_exponent
+
+    def rounded(x: float, chance: float | None = None) -> float:
+        x = max(lowest, min(x, largest))
+        if x == 0:
+            return x
+        r, e = _whole(x, m, e_min, rounding, chance)
+        return math.ldexp(r, e - m)
+
+    return rounded
+
+
+def _whole(x: float, m: int, e_min: int, rounding: str, chance: float | None) -> tuple[int, int]:
+    """x as r * 2^(e - m), with r rounded to a whole number."""
+    e = max(math.frexp(x)[1] - 1, e_min) if x else e_min
+    scaled = math.ldexp(x, m - e)
+    match rounding:
+        case "nearest_even":
+            return round(scaled), e
+        case "toward_zero":
+            return math.trunc(scaled), e
+        case "up":
+            return math.ceil(scaled), e
+        case "down":
+            return math.floor(scaled), e
+    return math.floor(scaled) + (chance < scaled - math.floor(scaled)), e

@@ -1,0 +1,125 @@
+"""``memkit.formats.single`` against ml_dtypes, numpy and gfloat, and against the array road on every code."""
+
+import math
+import subprocess
+import sys
+
+import gfloat
+import ml_dtypes
+import numpy as np
+import pytest
+from formats.test_rounding import GFLOAT_FORMATS, GFLOAT_ROUNDING, NARROW, float64_inputs, ml_dtypes_overflow
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memkit.formats.decoding import all_values, decode
+from memkit.formats.records import FORMATS
+from memkit.formats.rounding import ROUNDINGS, encode, neighbours
+from memkit.formats.single import code_fields, decode_one, encode_one, neighbours_of, rounder, values_of
+
+SHORT = [name for name, fmt in FORMATS.items() if fmt.bits <= 16]
+NUMPY = {"float16": np.float16} | {name: getattr(ml_dtypes, name) for name in NARROW if name != "float16"}
+DIRECTIONS = [rounding for rounding in ROUNDINGS if rounding != "stochastic"]
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_every_code_is_the_number_that_an_array_holds(name: str) -> None:
+    codes = range(2 ** FORMATS[name].bits)
+    ours = np.array([decode_one(code, name) for code in codes])
+    np.testing.assert_array_equal(ours, decode(np.array(codes), name))
+    np.testing.assert_array_equal(np.signbit(ours), np.signbit(decode(np.array(codes), name)))
+    assert values_of(name) == tuple(all_values(name).tolist())
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_every_value_tie_and_neighbour_of_a_tie_rounds_as_in_an_array(name: str) -> None:
+    values = all_values(name)[:: 1 if FORMATS[name].bits <= 8 else 97]
+    ties = (values[:-1] + values[1:]) / 2
+    x = np.concatenate([values, ties, np.nextafter(ties, np.inf), np.nextafter(ties, -np.inf), [-0.0, np.inf, -np.inf]])
+    for rounding in DIRECTIONS:
+        overflow = ml_dtypes_overflow(name)
+        ours = [encode_one(value, name, overflow=overflow, rounding=rounding) for value in x.tolist()]
+        assert ours == encode(x, name, overflow=overflow, rounding=rounding).tolist()
+
+
+@pytest.mark.parametrize("rounding", DIRECTIONS)
+@pytest.mark.parametrize("name", GFLOAT_FORMATS)
+def test_one_number_rounds_as_in_gfloat(name: str, rounding: str) -> None:
+    for x in float64_inputs(name)[::41].tolist():
+        theirs = gfloat.round_float(GFLOAT_FORMATS[name], x, GFLOAT_ROUNDING[rounding], sat=True)
+        assert decode_one(encode_one(x, name, overflow="saturate", rounding=rounding), name) == theirs
+        assert rounder(FORMATS[name], rounding)(x) == theirs
+
+
+@given(st.floats(), st.sampled_from([*NARROW, "float32", "float64"]))
+def test_any_number_becomes_the_code_that_ml_dtypes_gives_it(x: float, name: str) -> None:
+    dtype = NUMPY.get(name) or np.dtype(name)
+    with np.errstate(all="ignore"):
+        x = float(np.float32(x)) if name in NARROW else x  # ml_dtypes converts by way of float32
+        theirs = int(np.array(x, "f4" if name in NARROW else "f8").astype(dtype).view(f"u{np.dtype(dtype).itemsize}"))
+    if math.isnan(x) and not FORMATS[name].num_nans:
+        with pytest.raises(ValueError, match="has no code for it"):
+            encode_one(x, name, overflow="saturate")
+    elif math.isnan(x) and name in ("float16", "float32", "float64"):  # numpy keeps the payload
+        assert math.isnan(decode_one(encode_one(x, name, overflow="inf"), name))
+    else:
+        assert encode_one(x, name, overflow=ml_dtypes_overflow(name)) == theirs
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([*FORMATS]))
+def test_neighbours_of_one_number_are_those_of_an_array(x: float, name: str) -> None:
+    assert neighbours_of(x, name) == tuple(float(side) for side in neighbours(x, name))
+
+
+@pytest.mark.parametrize("name", [name for name in NARROW if FORMATS[name].has_zero])
+def test_the_ends_are_neighbours_of_the_values_just_inside(name: str) -> None:
+    """ml_dtypes' largest number is the neighbour of the float64 just below it; beyond it there is nothing."""
+    with np.errstate(over="ignore"):
+        largest = float(ml_dtypes.finfo(NUMPY[name]).max)
+    for both in (neighbours_of, lambda x, fmt: tuple(map(float, neighbours(x, fmt)))):
+        assert both(math.nextafter(largest, 0), name)[1] == largest == -both(math.nextafter(-largest, 0), name)[0]
+        assert both(largest, name)[1] == math.inf == -both(-largest, name)[0]
+
+
+@given(st.floats(-7, 7), st.floats(0, 1, exclude_max=True), st.sampled_from(["float4_e2m1fn", "int4", "nf4"]))
+def test_chance_goes_up_below_the_fraction_left_over(x: float, chance: float, name: str) -> None:
+    values = np.array(values_of(name))
+    x = float(np.clip(x, values[0], values[-1]))
+    below, above = values[values <= x].max(), values[values >= x].min()
+    share = (x - below) / (above - below) if above > below else 0.0
+    assert rounder(FORMATS[name], "stochastic")(x, chance) == (above if chance < share else below)
+
+
+def test_fields_put_together_give_the_code_and_the_value() -> None:
+    for name in ("bfloat16", "float8_e4m3fn", "float4_e2m1fn", "float8_e8m0fnu"):
+        fmt = FORMATS[name]
+        m, e = fmt.mantissa_bits, fmt.exponent_bits
+        for code in range(0, 2**fmt.bits, 1 if fmt.bits <= 8 else 61):
+            sign, exponent, mantissa = code_fields(code, name)
+            assert (sign << m + e) + (exponent << m) + mantissa == code
+            if exponent and math.isfinite(decode_one(code, name)):
+                assert decode_one(code, name) == (-1) ** sign * 2.0 ** (exponent - fmt.bias) * (1 + mantissa / 2**m)
+
+
+def test_what_one_value_needs_runs_without_numpy() -> None:
+    code = "import sys; sys.modules['numpy'] = None\nfrom memkit.formats import reading\n"
+    code += "print(reading.nearest_in(0.1, 'float8_e4m3fn', saturates=True).value, reading.read_code(60, 'int8').above)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["0.1015625", "61.0"]
+
+
+@pytest.mark.parametrize("code", [-1, 256, 1.5, "1", None])
+def test_bad_codes_are_refused(code: object) -> None:
+    with pytest.raises(ValueError, match="code="):
+        decode_one(code, "float8_e4m3fn")
+
+
+def test_questions_without_an_answer_are_refused() -> None:
+    with pytest.raises(ValueError, match="int8 has no sign, exponent and mantissa fields"):
+        code_fields(0, "int8")
+    with pytest.raises(ValueError, match="has no neighbours"):
+        neighbours_of(math.nan, "float16")
+    with pytest.raises(ValueError, match="overflow='inf': int8 has no code for infinity"):
+        encode_one(1.0, "int8", overflow="inf")
+    with pytest.raises(ValueError, match="all_values lists formats of up to 19 bits"):
+        values_of("float32")
