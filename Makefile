@@ -90,7 +90,7 @@ $(BIN)/python:
 	"$$python" -m venv $(VENV)
 
 $(VENV)/.book: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
-	$(INSTALL)
+	$(INSTALL) lab
 	@touch $@
 
 # JupyterHub's proxy is a Node.js program: pip has brought Node.js, its npm brings the program.

@@ -113,6 +113,8 @@ def report_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     """``memkit report``: the bytes that --fail-above looks at, the text, JSON, and what a page shows."""
     from memkit.fitting.program_report import report_on
 
+    if importlib.util.find_spec("torch") is None:
+        raise ValueError("memkit report traces a program with PyTorch, which is not installed: pip install torch")
     started = time.monotonic()
     result = report_on(loaded_build(options.target), options.target, options.steps, progress)
     progress(f"done in {time.monotonic() - started:.0f} s; drawing" if options.html else "done")

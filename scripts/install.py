@@ -1,6 +1,6 @@
-"""Install the book for the Python that runs this: ``python scripts/install.py`` for a reader, ``make lab`` calls it.
+"""Install the book for the Python that runs this: ``python scripts/install.py lab``, which ``make lab`` calls.
 
-Arguments are extras of pyproject.toml: ``python scripts/install.py test zoo``. PyTorch comes first, and torchvision
+The arguments are extras of pyproject.toml, such as ``test zoo``. PyTorch comes first, and torchvision
 with it where an extra needs it, so that both are builds of one index. On Linux that index is PyPI's with CUDA
 (3 GB) where an NVIDIA driver is found, else PyTorch's own without (0.2 GB); ``TORCH_INDEX`` names another one.
 """
@@ -63,7 +63,7 @@ def main(extras: list[str]) -> None:
     if line:
         print(line, flush=True)
     install(*torch_packages(extras), *(("--extra-index-url", index) if index else ()))
-    install("--editable", f".[{','.join(extras)}]" if extras else ".")
+    install("--editable", f".[{','.join(extras)}]")
 
 
 if __name__ == "__main__":

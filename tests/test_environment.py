@@ -1,7 +1,9 @@
 """pyproject.toml, constraints.txt and environment.yml describe one environment, and the tests run in it."""
 
 import importlib.metadata
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -10,10 +12,18 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from scripts import install
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-READER = [Requirement(line) for line in PROJECT["dependencies"]]
-TESTER = [Requirement(line) for extra in ("test", "hub", "course") for line in PROJECT["optional-dependencies"][extra]]
+EXTRAS = PROJECT["optional-dependencies"]
+READER = [Requirement(line) for line in PROJECT["dependencies"] + EXTRAS["lab"]]
+TESTER = [
+    wanted
+    for extra in ("test", "hub", "course")
+    for wanted in map(Requirement, EXTRAS[extra])
+    if wanted.name != PROJECT["name"]  # an extra that brings another one
+]
 CONSTRAINTS = [
     Requirement(line)
     for line in (ROOT / "constraints.txt").read_text().splitlines()
@@ -35,8 +45,8 @@ def test_conda_brings_python_and_pip_and_nothing_else():
 
 def test_conda_installs_the_project_under_the_same_constraints():
     sections = [entry["pip"] for entry in CONDA["dependencies"] if isinstance(entry, dict)]
-    assert sections == [["--constraint constraints.txt", "--editable ."]]
-    assert "--constraint constraints.txt" in (ROOT / "Makefile").read_text()
+    assert sections == [["--constraint constraints.txt", "--editable .[lab]"]]
+    assert '"--constraint", "constraints.txt"' in (ROOT / "scripts/install.py").read_text()
 
 
 def test_conda_s_python_is_one_the_project_allows():
@@ -78,3 +88,41 @@ def test_versions_agree():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == memkit.__version__
     assert f"## {memkit.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_every_extra_that_opens_notebooks_brings_jupyterlab():
+    assert all(f"{PROJECT['name']}[lab]" in EXTRAS[extra] for extra in ("test", "hub", "course"))
+
+
+@pytest.mark.parametrize(
+    "wanted, platform, has_driver, reachable, index, words",
+    [
+        ("", "linux", True, True, "", ""),  # a card: PyPI's CUDA build
+        ("", "linux", False, True, install.CPU_INDEX, "0.2 GB instead of 3"),
+        ("", "linux", False, False, "", "does not answer"),
+        ("", "darwin", False, True, "", ""),  # PyPI has no CUDA build for macOS and Windows
+        ("", "win32", True, True, "", ""),
+        ("https://pypi.org/simple", "linux", False, True, "https://pypi.org/simple", "https://pypi.org/simple"),
+    ],
+)
+def test_where_pytorch_comes_from(wanted, platform, has_driver, reachable, index, words, monkeypatch):
+    monkeypatch.setattr(install, "answers", lambda address: reachable)
+    chosen, line = install.torch_index(wanted, platform=platform, has_driver=has_driver)
+    assert chosen == index
+    assert words in line and bool(words) == bool(line)
+
+
+def test_torch_and_torchvision_are_installed_together_where_an_extra_needs_both():
+    assert [Requirement(line).name for line in install.torch_packages(["lab"])] == ["torch"]
+    assert [Requirement(line).name for line in install.torch_packages(["test", "zoo"])] == ["torch", "torchvision"]
+
+
+@pytest.mark.parametrize("verb, mark", [("lab", "--allow-root"), ("hub", "You are root")])
+@pytest.mark.parametrize("user", [0, 1000])
+def test_only_root_is_told_and_allowed(verb, mark, user, tmp_path):
+    (tmp_path / "id").write_text(f"#!/bin/sh\necho {user}\n")
+    (tmp_path / "id").chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    command = ["make", "--dry-run", "--no-print-directory", verb]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
+    assert (mark in done.stdout) == (user == 0)

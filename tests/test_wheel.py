@@ -7,6 +7,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from memkit import TrainingSetup, estimate_memory, models
+from memkit.allocator import predicted_snapshot, replay_trace, write_snapshot
 
 ROOT = Path(__file__).parent.parent
 
@@ -59,6 +63,11 @@ def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess:
     )
 
 
+def run_alone(installed: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """The command line where Python has the wheel and its own library, and nothing else (``-S``: no site-packages)."""
+    return run(installed, "-S", "-m", "memkit", *arguments)
+
+
 def test_every_example_of_the_front_door_runs_from_the_wheel(installed):
     done = run(installed, "-c", PROGRAM)
     assert done.returncode == 0, done.stderr
@@ -66,8 +75,8 @@ def test_every_example_of_the_front_door_runs_from_the_wheel(installed):
     assert int(count.split()[0]) > 50 and count.endswith(" 0 failed"), done.stdout
 
 
-def test_the_wheel_holds_the_package_alone(installed):
-    assert {path.name.partition("-")[0] for path in installed.iterdir()} == {"memkit"}
+def test_the_wheel_holds_the_package_and_its_metadata_alone(installed):
+    assert {path.name.partition("-")[0] for path in installed.iterdir()} == {"memkit", "memkit_book"}
 
 
 def test_the_command_line_runs_from_the_wheel(installed):
@@ -75,3 +84,32 @@ def test_the_command_line_runs_from_the_wheel(installed):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == "memkit: 'nowhere.pickle' is no file"
     assert "memkit = memkit.__main__:main" in next(installed.glob("*/entry_points.txt")).read_text()
+
+
+def test_a_ci_job_reads_a_recording_without_any_other_package(installed, tmp_path):
+    timeline = estimate_memory(TrainingSetup(model=models.GPT2_SMALL, seq_len=128))
+    path = write_snapshot(predicted_snapshot(replay_trace(timeline)), tmp_path / "recording.pickle")
+    below, above = (run_alone(installed, "snapshot", str(path), "--fail-above", size) for size in ("9GiB", "9MiB"))
+    assert (below.returncode, above.returncode) == (0, 1), below.stderr
+    assert above.stderr.splitlines()[-1].endswith(" is above 9.00 MiB")
+    assert run_alone(installed, "compare", str(path), str(path)).returncode == 0
+
+
+def test_a_plan_needs_no_torch_and_says_that_it_was_not_traced(installed):
+    done = run_alone(installed, "fit", "GPT-2 XL", "--card", "T4", "--tokens", "32768", "--seq-len", "1024")
+    assert done.returncode == 0, done.stderr
+    assert "; by formula alone." in done.stdout
+
+
+def test_a_report_without_torch_says_what_to_install(installed):
+    done = run_alone(installed, "report", "my_module.py:build")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].endswith("PyTorch, which is not installed: pip install torch")
+
+
+def test_the_wheel_wants_five_packages_and_no_notebook(installed):
+    metadata = next(installed.glob("*/METADATA")).read_text(encoding="utf-8")
+    lines = [line.partition(": ")[2] for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
+    plain = {wanted.name for wanted in map(Requirement, lines) if wanted.marker is None}
+    assert plain == {"anywidget", "ipywidgets", "matplotlib", "numpy", "torch"}
+    assert "Name: memkit-book" in metadata.splitlines()

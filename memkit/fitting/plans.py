@@ -255,11 +255,11 @@ def traced(plan: TrainingPlan) -> TrainingPlan:
 @lru_cache(maxsize=64)
 def traced_bytes(setup: TrainingSetup, layout: Layout | None) -> int | None:
     """The highest bytes of a traced second step on one rank, or ``None`` where torch has no such step."""
-    from memkit.program.sharded import one_rank_of, sharded_build
-    from memkit.program.transformer import training_build
-    from memkit.tracing.trace import trace_memory
+    try:  # an ImportError: torch is not installed, and the formula is the answer
+        from memkit.program.sharded import one_rank_of, sharded_build
+        from memkit.program.transformer import training_build
+        from memkit.tracing.trace import trace_memory
 
-    try:
         if layout is None:
             return trace_memory(training_build(setup)).for_step(2).peak_bytes
         with one_rank_of(layout.world_size):

@@ -7,6 +7,7 @@ library.
 """
 
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ def hugging_face_model(
 
     ``num_layers`` makes it shallower; ``choices`` override single keys.
 
-    Raises: ValueError: transformers is not installed, does not know the architecture, or it has no loss.
+    Raises: ValueError: transformers is not installed, does not load, does not know the architecture, or it has no loss.
     """
     config = read_config(config) | choices
     try:
@@ -32,7 +33,10 @@ def hugging_face_model(
     except ImportError:
         raise ValueError("a Hugging Face configuration needs transformers: pip install transformers") from None
     name, kind = config["architectures"][0], config["model_type"]
-    made = getattr(transformers, name, None)
+    try:
+        made = getattr(transformers, name, None)
+    except (ImportError, RuntimeError) as error:  # transformers imports its parts, and torchvision, when asked for one
+        raise ValueError(torchvision_problem() or f"transformers does not load {name}: {error}") from error
     if made is None or kind not in transformers.CONFIG_MAPPING:
         raise ValueError(f"architecture {name!r} of {kind!r} is not part of transformers {transformers.__version__}")
     if num_layers is not None:
@@ -43,6 +47,24 @@ def hugging_face_model(
         raise ValueError(f"architecture {name!r} has no loss to train; name one such as ...ForCausalLM")
     made_config.use_cache = False
     return made._from_config(made_config, dtype=getattr(torch, dtype))
+
+
+def torchvision_problem() -> str:
+    """What is wrong with the installed torchvision, or '' where it loads or is not there.
+
+    Its compiled part fits one build of PyTorch: PyPI's torchvision, a CUDA build, does not load beside a CPU PyTorch.
+    """
+    try:
+        version = metadata.version("torchvision")
+        import torchvision  # noqa: F401
+    except metadata.PackageNotFoundError:
+        return ""
+    except (ImportError, OSError, RuntimeError) as error:
+        return (
+            f"torchvision {version} does not load beside torch {torch.__version__} ({error}), and transformers "
+            "imports it. Install both from one index, or remove it: pip uninstall torchvision"
+        )
+    return ""
 
 
 def batch_of(model: torch.nn.Module, size: int, seq_len: int, device: str) -> dict[str, torch.Tensor]:

@@ -1,7 +1,11 @@
 """Models known by config.json alone: transformers' modules and published counts are the oracle."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -125,3 +129,18 @@ def test_a_model_of_few_positions_gets_as_many_tokens():
               "n_positions": 128, "vocab_size": 256}  # fmt: skip
     peaks = [trace_memory(hugging_face_build(config, seq_len=tokens)).peak_bytes for tokens in (None, 128)]
     assert peaks[0] == peaks[1]
+
+
+def test_a_torchvision_of_another_torch_is_named_in_words(tmp_path):
+    # What PyPI's torchvision 0.28.0, a CUDA build, does when it is imported beside PyTorch's CPU build 2.13.0.
+    error = "operator torchvision::nms does not exist"
+    (tmp_path / "torchvision.py").write_text(f'raise RuntimeError("{error}")')
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])}
+    command = [sys.executable, "-m", "memkit", "report", str(tmp_path / "config.json")]
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    words = done.stderr.splitlines()[-1]
+    assert done.returncode == 2
+    assert words.startswith("memkit: torchvision ")
+    assert f" does not load beside torch {torch.__version__} ({error})" in words
+    assert "Install both from one index" in words
