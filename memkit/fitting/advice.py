@@ -16,8 +16,8 @@ from memkit.allocator.trace_replay import replay_trace
 from memkit.fitting import edits
 from memkit.fitting.room import fit_on
 from memkit.formula.estimate import estimate_memory
-from memkit.formula.states import MIN_8BIT_VALUES, MOMENTS, QUANTIZED
 from memkit.hardware.cards import CARDS
+from memkit.setup.optimizers import MIN_8BIT_VALUES
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import FULL, NONE
 from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
@@ -121,9 +121,7 @@ def _half_batch(setup: TrainingSetup) -> TrainingSetup | None:
 
 def _8_bit(setup: TrainingSetup) -> TrainingSetup | None:
     optimizer = replace(setup.optimizer, name="8-bit AdamW")
-    name = setup.optimizer.name
-    is_wide_adam = "exp_avg_sq" in MOMENTS.get(name, ()) and name not in QUANTIZED
-    return replace(setup, optimizer=optimizer) if is_wide_adam else None
+    return replace(setup, optimizer=optimizer) if setup.optimizer.record.is_wide_adam else None
 
 
 def _implementation(name: str, instead_of: tuple[str, ...]) -> Callable[[TrainingSetup], TrainingSetup | None]:

@@ -122,8 +122,8 @@ def estimate_on(rank: Alone, setup: TrainingSetup, steps: int = 2) -> MemoryTime
         raise ValueError(f"strategy {strategy.name!r} has no formula for its peak; trace it")
     if rank.layout is not None and (setup.adapter is not None or setup.optimizer.place != "after backward"):
         raise ValueError(f"a layout with {setup.adapter or setup.optimizer.place} has no formula; trace it")
-    if setup.optimizer.place == "in backward" and setup.optimizer.name == "Adafactor":
-        raise ValueError("Adafactor with place='in backward' has no formula for its peak; trace it")
+    if setup.optimizer.place == "in backward" and not setup.optimizer.record.steps_in_backward:
+        raise ValueError(f"{setup.optimizer.name} with place='in backward' has no formula for its peak; trace it")
     steps = as_whole_number("steps", steps, 1)
     memory = Memory()
     instants = tuple(instant for phase in phases(setup, steps, rank=rank) for instant in memory.instants(phase))

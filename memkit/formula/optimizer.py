@@ -15,7 +15,7 @@ _adafactor.py and _muon.py (2.13).
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.adapters import trained_parameters
@@ -23,8 +23,6 @@ from memkit.formula.kernels import sum_buffers
 from memkit.formula.parameters import Parameter, parameter_ledger
 from memkit.formula.shares import kept_parameters, stepped_parameters
 from memkit.formula.states import (
-    QUANTIZED,
-    WIDE,
     StateTensor,
     is_hidden_matrix,
     optimizer_tensors,
@@ -34,12 +32,9 @@ from memkit.formula.states import (
 )
 from memkit.formula.tape import Storage, Tape
 from memkit.setup.layouts import Layout
+from memkit.setup.optimizers import OPTIMIZERS
 from memkit.setup.recipes import MIN_OFFLOADED, Precision
 from memkit.setup.training import TrainingSetup
-
-WITHOUT_TEMPORARIES = ("SGD", "SGD momentum", *WIDE, *QUANTIZED)
-"""SGD updates in place; bitsandbytes' and torchao's steps are one kernel a tensor, whatever the implementation is
-called."""
 
 NEWTON_SCHULZ_ROUNDS = 5
 
@@ -105,24 +100,16 @@ def trained_precision(setup: TrainingSetup) -> Precision:
 
 def write_update(setup: TrainingSetup, tape: Tape, parameters: Sequence[Parameter], name: str = "") -> None:
     """The temporaries of an update of these parameters; ``name``: of another optimizer than the setup's."""
-    name, implementation = name or setup.optimizer.name, setup.optimizer.implementation
+    record, implementation = OPTIMIZERS[name or setup.optimizer.name], setup.optimizer.implementation
     tape.op = implementation
     temporaries = Temporaries(tape, trained_precision(setup).moment_dtype, setup.device == "cuda")
-    if name == "Muon":
-        _muon(temporaries, [parameter for parameter in parameters if is_hidden_matrix(parameter)])
-        write_update(setup, tape, [p for p in parameters if not is_hidden_matrix(p)], "AdamW")
-    elif implementation == "fused" or name in WITHOUT_TEMPORARIES:
-        return
-    elif name == "Adafactor":
-        write = _adafactor_lists if implementation == "foreach" else _adafactor_one_by_one
-        write(temporaries, parameters)
-    elif implementation == "foreach":
-        temporaries.free(temporaries.all(parameter.count for parameter in parameters))
-    elif name == "Lion":
-        for parameter in parameters:
-            temporaries.free([temporaries.one(parameter.count)])
-    else:
-        _adam_one_by_one(temporaries, parameters)
+    mine = [p for p in parameters if not record.rest or is_hidden_matrix(p)]
+    rule = record.temporaries[implementation]
+    if rule not in RULES:
+        raise ValueError(f"the temporaries of {record.name}'s step have no formula; trace it")
+    RULES[rule](temporaries, mine)
+    if record.rest:
+        write_update(setup, tape, [p for p in parameters if not is_hidden_matrix(p)], record.rest)
 
 
 class Temporaries:
@@ -163,6 +150,17 @@ class Temporaries:
         """A new tensor under a name, whose old one is freed after it is made."""
         self.tape.release(self.names.get(name))
         self.names[name] = new
+
+
+def _all_at_once(temporaries: Temporaries, parameters: Iterable[Parameter]) -> None:
+    """One like every parameter, all there before the first is freed."""
+    temporaries.free(temporaries.all(parameter.count for parameter in parameters))
+
+
+def _one_at_a_time(temporaries: Temporaries, parameters: Iterable[Parameter]) -> None:
+    """One like a parameter, freed before the next parameter's."""
+    for parameter in parameters:
+        temporaries.free([temporaries.one(parameter.count)])
 
 
 def _adam_one_by_one(temporaries: Temporaries, parameters: Iterable[Parameter]) -> None:
@@ -229,6 +227,14 @@ def _muon(temporaries: Temporaries, parameters: Iterable[Parameter]) -> None:
         temporaries.free([names.pop("gram"), names.pop("polynomial"), names["update"]])
         names["update"] = names.pop("ortho")
     temporaries.free(names.values())
+
+
+RULES: dict[str, Callable[[Temporaries, Iterable[Parameter]], None]] = {
+    "none": lambda temporaries, parameters: None, "all at once": _all_at_once, "one at a time": _one_at_a_time,
+    "root and denominator": _adam_one_by_one, "factored, all at once": _adafactor_lists,
+    "factored, one by one": _adafactor_one_by_one, "Newton-Schulz": _muon,
+}  # fmt: skip
+"""What an optimizer's record calls its temporaries, and the function that plays them."""
 
 
 def _write(tape: Tape, op: str, tensors: Iterable[StateTensor]) -> None:

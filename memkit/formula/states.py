@@ -23,56 +23,12 @@ from memkit.formula.adapters import is_in_4_bits, trained_parameters
 from memkit.formula.parameters import Parameter, alike, parameter_ledger
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import MIN_OFFLOADED, OPTIMIZERS, OptimizerConfig, Precision
+from memkit.setup.optimizers import MIN_PAGED_VALUES, OPTIMIZERS, State
+from memkit.setup.recipes import MIN_OFFLOADED, OptimizerConfig, Precision
 from memkit.units import as_kind, round_up
 
-ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
-MOMENTS = {name: ADAM_MOMENTS for name in OPTIMIZERS if "Adam" in name} | {
-    "SGD": (),
-    "SGD momentum": ("momentum_buffer",),
-    "AdamW amsgrad": (*ADAM_MOMENTS, "max_exp_avg_sq"),
-    "Lion": ("exp_avg",),
-    "Muon": ("momentum_buffer",),
-}
-"""States shaped like the parameter, by torch's key in ``optimizer.state``. Adafactor's have other shapes."""
-
-MIN_8BIT_VALUES = 4096
-"""bitsandbytes and torchao leave the states of smaller tensors as they are (``min_8bit_size``)."""
-
-MIN_PAGED_VALUES = 100_000
-"""bitsandbytes' paged optimizers leave the states of smaller tensors in the card's own memory."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quantized:
-    """How a library keeps a moment in few bits: codes, one float32 scale a block, maps from codes to values.
-
-    ``map_values``: how many values each moment's map has. bitsandbytes has one map for all tensors, and the
-    last block of a tensor may be short; torchao has one for each tensor, and leaves a tensor with a short
-    block in the parameter's dtype.
-    """
-
-    dtype: str
-    bits: int = 8
-    scale: str = "scale"
-    map_values: int = 0
-    shares_map: bool = False
-
-    def takes(self, parameter: Parameter, block_size: int) -> bool:
-        """Whether the moments of this tensor are quantized."""
-        return parameter.count >= MIN_8BIT_VALUES and (self.shares_map or parameter.count % block_size == 0)
-
-
-BITSANDBYTES = Quantized(dtype="uint8", scale="absmax", map_values=256, shares_map=True)
-QUANTIZED = {
-    "8-bit AdamW": BITSANDBYTES,
-    "paged 8-bit AdamW": BITSANDBYTES,
-    "torchao 8-bit AdamW": Quantized(dtype="uint8", map_values=256),
-    "torchao 4-bit AdamW": Quantized(dtype="uint8", bits=4, map_values=16),
-    "torchao FP8 AdamW": Quantized(dtype="float8_e4m3fn"),
-}
-WIDE = ("8-bit AdamW", "paged AdamW", "paged 8-bit AdamW")
-"""bitsandbytes: moments that are not quantized are float32, whatever the parameter is."""
+ADAM_MOMENTS = OPTIMIZERS["AdamW"].roles
+"""Adam's two moments, by torch's keys in ``optimizer.state``."""
 
 NF4_BLOCK, NF4_SCALE_BLOCK = 64, 256
 """Values that share a scale, and scales that share one of their own (Dettmers et al. 2023, section 3)."""
@@ -140,26 +96,18 @@ def gradient_tensors(parameter: Parameter, precision: Precision) -> tuple[StateT
 def optimizer_tensors(
     parameter: Parameter, precision: Precision, optimizer: OptimizerConfig
 ) -> tuple[StateTensor, ...]:
-    """What the optimizer keeps for one parameter from its first step on, under torch's names.
-
-    Source: ``_init_group`` in torch.optim's SGD, Adam and Adafactor (2.13); bitsandbytes ``Optimizer2State``.
-    """
-    if optimizer.name == "Muon" and not is_hidden_matrix(parameter):
-        return optimizer_tensors(parameter, precision, replace(optimizer, name="AdamW"))
-    is_offloaded = optimizer.is_on_host and parameter.count >= MIN_OFFLOADED
+    """What the optimizer keeps for one parameter from its first step on, under torch's names, as its record says."""
+    record = optimizer.record
+    if record.rest and not is_hidden_matrix(parameter):
+        return optimizer_tensors(parameter, precision, replace(optimizer, name=record.rest))
     tensors = []
     if precision.master_dtype:
         tensors.append(_state(parameter, "master weight", precision.master_dtype))
     if precision.remainder_dtype:
         tensors.append(_state(parameter, "remainder", precision.remainder_dtype))
-    if optimizer.name in ("Adam", "AdamW", "AdamW amsgrad", "Adafactor") or optimizer.name.startswith("torchao"):
-        is_on_host = optimizer.implementation != "fused" or optimizer.name.startswith("torchao")
-        tensors.append(_state(parameter, "step", "float32", (), is_on_host=is_on_host))
-    if optimizer.name == "Adafactor":
-        tensors += _factored_variance(parameter, precision.moment_dtype)
-    else:
-        for role in MOMENTS[optimizer.name]:
-            tensors += _moment(parameter, role, precision, optimizer)
+    for state in record.states:
+        tensors += _state_tensors(parameter, state, precision, optimizer)
+    is_offloaded = optimizer.is_on_host and parameter.count >= MIN_OFFLOADED
     return tuple(replace(tensor, is_on_host=True) if is_offloaded else tensor for tensor in tensors)
 
 
@@ -168,48 +116,41 @@ def is_hidden_matrix(parameter: Parameter) -> bool:
     return len(parameter.shape) == 2 and parameter.kind not in ("embedding", "head")
 
 
-def _moment(
-    parameter: Parameter, role: str, precision: Precision, optimizer: OptimizerConfig
+def _state_tensors(
+    parameter: Parameter, state: State, precision: Precision, optimizer: OptimizerConfig
 ) -> list[StateTensor]:
-    """One moment as the optimizer keeps it: a tensor like the parameter, or codes with their scales."""
-    how, block_size = QUANTIZED.get(optimizer.name), optimizer.block_size
-    is_paged = optimizer.name.startswith("paged") and parameter.count >= MIN_PAGED_VALUES
-    if how is None or not how.takes(parameter, block_size):
-        dtype = "float32" if optimizer.name in WIDE else precision.moment_dtype
-        return [_state(parameter, role, dtype, is_on_host=is_paged)]
-    shape = parameter.shape if how.bits == 8 else (parameter.count * how.bits // 8,)
-    scales = (-(-parameter.count // block_size),)
+    """One state as the optimizer keeps it: a tensor of its shape, or codes with their scales; none for some shapes."""
+    shape = state.shape_of(parameter.shape)
+    if shape is None:
+        return []
+    is_on_host = {
+        "never": False, "always": True, "unless fused": optimizer.implementation != "fused",
+        "if paged": parameter.count >= MIN_PAGED_VALUES,
+    }[state.on_host]  # fmt: skip
+    coded, block_size = optimizer.record.quantized, optimizer.block_size
+    if coded is None or not state.is_moment or not coded.takes(parameter.count, block_size):
+        return [_state(parameter, state.role, state.dtype or precision.moment_dtype, shape, is_on_host=is_on_host)]
+    shape = shape if coded.bits == 8 else (parameter.count * coded.bits // 8,)
     tensors = [
-        _state(parameter, role, how.dtype, shape, is_on_host=is_paged),
-        _state(parameter, f"{role} {how.scale}", "float32", scales),
+        _state(parameter, state.role, coded.dtype, shape, is_on_host=is_on_host),
+        _state(parameter, f"{state.role} {coded.scale}", "float32", (-(-parameter.count // block_size),)),
     ]
-    if how.map_values and not how.shares_map:
-        tensors.append(_state(parameter, f"{role} map", "float32", (how.map_values,)))
+    if coded.map_values and not coded.shares_map:
+        tensors.append(_state(parameter, f"{state.role} map", "float32", (coded.map_values,)))
     return tensors
 
 
 def shared_tensors(parameters: Iterable[Parameter], optimizer: OptimizerConfig) -> tuple[StateTensor, ...]:
     """What an optimizer keeps once for all tensors: bitsandbytes' two maps from codes to values."""
-    how = QUANTIZED.get(optimizer.name)
-    if how is None or not how.shares_map or not any(how.takes(p, optimizer.block_size) for p in parameters):
+    coded = optimizer.record.quantized
+    if coded is None or not coded.shares_map or not any(coded.takes(p.count, optimizer.block_size) for p in parameters):
         return ()
     return tuple(
         StateTensor(
-            parameter="all", role=f"{role} map", shape=(how.map_values,), dtype="float32", part="optimizer_states"
+            parameter="all", role=f"{role} map", shape=(coded.map_values,), dtype="float32", part="optimizer_states"
         )
-        for role in MOMENTS[optimizer.name]
+        for role in optimizer.record.roles
     )
-
-
-def _factored_variance(parameter: Parameter, dtype: str) -> list[StateTensor]:
-    """Adafactor (Shazeer & Stern 2018): means of the squared gradient by row and by column, not all of it."""
-    if len(parameter.shape) < 2:
-        return [_state(parameter, "variance", dtype)]
-    *outer, num_rows, num_columns = parameter.shape
-    return [
-        _state(parameter, "row_var", dtype, (*outer, num_rows, 1)),
-        _state(parameter, "col_var", dtype, (*outer, 1, num_columns)),
-    ]
 
 
 def state_ledger(

@@ -1,26 +1,22 @@
 """The optimizer of a setup: torch's own, Lion in fifteen lines, torchao's and bitsandbytes' where they are installed.
 
-What each keeps is ``memkit.formula.states``; what its step allocates, ``memkit.formula.optimizer``.
+Which class it is and what it takes stands in its record in ``memkit.setup.optimizers``.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib import import_module
 
 import torch
 from torch import Tensor, nn
 
 from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
+from memkit.setup.optimizers import OPTIMIZERS, Optimizer
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
 
-FROM_LIBRARIES = {
-    "8-bit AdamW": ("bitsandbytes.optim", "AdamW8bit"),
-    "paged AdamW": ("bitsandbytes.optim", "PagedAdamW32bit"),
-    "paged 8-bit AdamW": ("bitsandbytes.optim", "PagedAdamW8bit"),
-    "torchao 8-bit AdamW": ("torchao.optim", "AdamW8bit"),
-    "torchao 4-bit AdamW": ("torchao.optim", "AdamW4bit"),
-    "torchao FP8 AdamW": ("torchao.optim", "AdamWFp8"),
-}
+FROM_LIBRARIES = tuple(name for name, record in OPTIMIZERS.items() if record.library not in ("torch", "memkit"))
+"""Optimizers that need a library beside torch."""
 
 
 class Lion(torch.optim.Optimizer):
@@ -70,46 +66,41 @@ def make_optimizer(config: OptimizerConfig, parameters: Iterable, lr: float = 3e
 
     Raises: ValueError: Muon without names. ImportError: the optimizer's library is not there.
     """
-    how = {"fused": True} if config.implementation == "fused" else {"foreach": config.implementation == "foreach"}
-    if config.name in FROM_LIBRARIES:
-        return from_library(config.name)(parameters, lr=lr)
-    match config.name:
-        case "SGD":
-            return torch.optim.SGD(parameters, lr=lr, **how)
-        case "SGD momentum":
-            return torch.optim.SGD(parameters, lr=lr, momentum=0.9, **how)
-        case "AdamW amsgrad":
-            return torch.optim.AdamW(parameters, lr=lr, amsgrad=True, **how)
-        case "Lion":
-            return Lion(parameters, lr=lr, **how)
-        case "Muon":
-            return muon_and_adamw(parameters, lr, how)
-    return getattr(torch.optim, config.name)(parameters, lr=lr, **how)
+    record, implementation = config.record, config.implementation
+    if record.rest:
+        return hidden_and_rest(config, parameters, lr)
+    arguments = dict(record.arguments)
+    if record.has_argument:
+        arguments |= {"fused": True} if implementation == "fused" else {"foreach": implementation == "foreach"}
+    return class_of(record)(parameters, lr=lr, **arguments)
 
 
-def from_library(name: str) -> type[torch.optim.Optimizer]:
-    """An optimizer's class from the library that has it. Raises: ImportError: the library is not there."""
-    module, kind = FROM_LIBRARIES[name]
+def class_of(record: Optimizer) -> type[torch.optim.Optimizer]:
+    """An optimizer's class. Raises: ImportError: the library that has it is not there."""
+    module, name = record.made_by.split(":")
     try:
-        return getattr(import_module(module), kind)
+        return getattr(import_module(module), name)
     except ImportError as error:
-        raise ImportError(f"optimizer {name!r} is {module}.{kind}: pip install {module.partition('.')[0]}") from error
+        raise ImportError(f"optimizer {record.name!r} is {module}.{name}: pip install {record.library}") from error
 
 
-def muon_and_adamw(named: Iterable[tuple[str, nn.Parameter]], lr: float, how: dict) -> Steps:
+def hidden_and_rest(config: OptimizerConfig, named: Iterable[tuple[str, nn.Parameter]], lr: float) -> Steps:
     """Muon for the matrices of the blocks, AdamW for tables, head, norms and biases."""
     named = list(named)
     if not all(isinstance(item, tuple) for item in named):
         raise ValueError("Muon takes model.named_parameters(): which matrix is a hidden layer's is in its name")
     hidden = [p for name, p in named if p.ndim == 2 and name.startswith("blocks.")]
     rest = [p for name, p in named if p.ndim != 2 or not name.startswith("blocks.")]
-    optimizers = [torch.optim.Muon(hidden, lr=lr)] if hidden else []
-    return Steps(*optimizers, *([torch.optim.AdamW(rest, lr=lr, **how)] if rest else []))
+    optimizers = [class_of(config.record)(hidden, lr=lr)] if hidden else []
+    if rest:
+        optimizers.append(make_optimizer(replace(config, name=config.record.rest), rest, lr))
+    return Steps(*optimizers)
 
 
 def step_in_backward(config: OptimizerConfig, named: Iterable[tuple[str, nn.Parameter]]) -> Steps:
     """An optimizer for each parameter, which steps as soon as the gradient is there and frees it."""
-    optimizers = {p: make_optimizer(config, [(name, p)] if config.name == "Muon" else [p]) for name, p in named}
+    takes_names = bool(config.record.rest)
+    optimizers = {p: make_optimizer(config, [(name, p)] if takes_names else [p]) for name, p in named}
 
     def step_and_free(parameter: nn.Parameter) -> None:
         optimizers[parameter].step()
@@ -139,7 +130,7 @@ def make_step_optimizer(setup: TrainingSetup, named: Mapping[str, nn.Parameter])
             return Steps()
         if optimizer.place == "in backward":
             return step_in_backward(optimizer, trained.items())
-        return make_optimizer(optimizer, trained.items() if optimizer.name == "Muon" else trained.values())
+        return make_optimizer(optimizer, trained.items() if optimizer.record.rest else trained.values())
     write = {(True, False): "master", (False, True): "kahan"}.get((bool(copies[0]), bool(copies[1])))
     is_known = write is not None and optimizer.name == "AdamW" and optimizer.place == "after backward"
     if not is_known or precision.state_dtype or precision.weight_dtype != "bfloat16":

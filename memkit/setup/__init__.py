@@ -1,13 +1,13 @@
 """What is trained, and how: everything that fixes the memory of a training step, as frozen records.
 
 Every column of the book takes one ``TrainingSetup``. A new model is a record in ``models``, a new precision one
-in ``recipes``, a new way to recompute one in ``strategies``. A new optimizer is a name in ``recipes``, its states
-in ``formula.states``, its temporaries in ``formula.optimizer``, its constructor in ``program.transformer``.
+in ``recipes``, a new optimizer one in ``optimizers``, a new way to recompute one in ``strategies``.
 
 Reading order:
 
 - ``models``: a transformer's shape, and the published models as constants
 - ``hugging_face``: a config.json as a model's shape, or why it is none
+- ``optimizers``: an optimizer's states, temporaries, class and price, one record each
 - ``recipes``: precisions and optimizers: which dtype each number of the step has
 - ``strategies``: activation recomputation: which parts of the forward run twice, and the code that asks for it
 - ``layouts``: one run on many ranks: what each keeps whole, and what it keeps a share of
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is aske
     from memkit.setup.hugging_face import model_of_config, read_config
     from memkit.setup.layouts import Layout
     from memkit.setup.models import ModelConfig, gpt2_config, llama_config
+    from memkit.setup.optimizers import OPTIMIZERS, Optimizer
     from memkit.setup.recipes import OptimizerConfig, Precision
     from memkit.setup.strategies import Strategy
     from memkit.setup.training import TrainingSetup

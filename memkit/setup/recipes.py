@@ -7,6 +7,7 @@ recipes. A ``Precision`` says who keeps which copy; an ``OptimizerConfig`` says 
 from dataclasses import dataclass
 
 from memkit.formats.dtypes import dtype_bits
+from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS, Optimizer, Quantized
 from memkit.units import as_one_of, as_whole_number
 
 
@@ -84,17 +85,6 @@ PRECISIONS = {
 TORCH_PRECISIONS = ("fp32", "autocast bf16", "autocast fp16", "pure bf16")
 """The precisions that plain torch runs with one of its own optimizers, so that they can be traced and measured."""
 
-OPTIMIZERS = (
-    "SGD", "SGD momentum", "Adam", "AdamW", "AdamW amsgrad", "Adafactor", "Lion", "Muon", "8-bit AdamW", "paged AdamW",
-    "paged 8-bit AdamW", "torchao 8-bit AdamW", "torchao 4-bit AdamW", "torchao FP8 AdamW",
-)  # fmt: skip
-"""torch's, Lion, and those of two libraries: 8-bit and paged ones are bitsandbytes', torchao's say so. Muon takes the
-matrices of the blocks and leaves the rest to AdamW."""
-
-IMPLEMENTATIONS = ("foreach", "for-loop", "fused")
-UNFUSED = ("Adafactor", "Lion", "Muon")
-"""Optimizers that no library offers as one kernel."""
-
 PLACES = ("after backward", "in backward", "on the host", "on the host, gradients too")
 """Where an optimizer steps: once all gradients are there; on each as soon as it is there, which frees it; on the host,
 for tensors of ``MIN_OFFLOADED`` values and more (torchao's ``CPUOffloadOptimizer``), without and with
@@ -133,11 +123,20 @@ class OptimizerConfig:
         as_one_of("optimizer name", self.name, OPTIMIZERS)
         as_one_of("implementation", self.implementation, IMPLEMENTATIONS)
         as_one_of("place", self.place, PLACES)
-        if self.name in UNFUSED and self.implementation == "fused":
-            raise ValueError(f"implementation='fused' is not offered by {self.name}; use 'foreach' or 'for-loop'")
+        offered = self.record.implementations
+        if self.implementation not in offered:
+            raise ValueError(
+                f"implementation={self.implementation!r} is not offered by {self.name}; "
+                f"use {' or '.join(map(repr, offered))}"
+            )
         if self.block_size is None:
-            object.__setattr__(self, "block_size", 128 if "4-bit" in self.name else 256)
+            object.__setattr__(self, "block_size", (self.record.quantized or Quantized(dtype="uint8")).block_size)
         as_whole_number("block_size", self.block_size, 1)
+
+    @property
+    def record(self) -> Optimizer:
+        """What the optimizer of this name keeps, allocates and gives up."""
+        return OPTIMIZERS[self.name]
 
     @property
     def frees_gradients(self) -> bool:

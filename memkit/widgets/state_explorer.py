@@ -10,7 +10,8 @@ from memkit.hardware.cards import CARDS
 from memkit.pictures.peaks import PeaksPicture
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
-from memkit.setup.recipes import IMPLEMENTATIONS, PLACES, PRECISIONS, UNFUSED, OptimizerConfig
+from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS
+from memkit.setup.recipes import PLACES, PRECISIONS, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant, where
 from memkit.units import format_bytes
@@ -73,9 +74,9 @@ class StateExplorer(Panel):
 def with_optimizer(setup: TrainingSetup, name: str) -> TrainingSetup:
     """The setup with another optimizer; one that has no fused kernel steps in torch's ``foreach`` way."""
     implementation, place = setup.optimizer.implementation, setup.optimizer.place
-    if name in UNFUSED and implementation == "fused":
+    if implementation not in OPTIMIZERS[name].implementations:
         implementation = "foreach"
-    if name == "Adafactor" and place == "in backward":
+    if not OPTIMIZERS[name].steps_in_backward and place == "in backward":
         place = "after backward"
     return replace(setup, optimizer=OptimizerConfig(name=name, implementation=implementation, place=place))
 

@@ -12,18 +12,16 @@ from memkit.formula.states import bytes_per_parameter, optimizer_tensors, state_
 from memkit.program.optimizers import FROM_LIBRARIES, make_optimizer
 from memkit.program.transformer import Transformer
 from memkit.setup.models import GPT2_SMALL, TINY_GPT2, TINY_LLAMA
+from memkit.setup.optimizers import OPTIMIZERS
 from memkit.setup.recipes import (
     ADAMW,
     AUTOCAST_BF16,
     BF16_MASTER,
     BF16_TWO_GRADIENTS,
     FP32,
-    IMPLEMENTATIONS,
     MEGATRON,
-    OPTIMIZERS,
     PRECISIONS,
     PURE_BF16,
-    UNFUSED,
     OptimizerConfig,
     Precision,
 )
@@ -31,9 +29,9 @@ from memkit.setup.training import TrainingSetup
 
 OFFERED = [
     (name, implementation)
-    for name in OPTIMIZERS
-    for implementation in IMPLEMENTATIONS
-    if name not in (*FROM_LIBRARIES, "Muon") and not (name in UNFUSED and implementation == "fused")
+    for name, record in OPTIMIZERS.items()
+    for implementation in record.implementations
+    if name not in (*FROM_LIBRARIES, "Muon")
 ]
 SMALL = {
     "GPT-2": replace(TINY_GPT2, num_layers=1, vocab_size=100, max_seq_len=16),

@@ -10,14 +10,15 @@ from memkit.program.optimizers import FROM_LIBRARIES
 from memkit.program.transformer import training_build
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import TINY_LLAMA
+from memkit.setup.optimizers import OPTIMIZERS
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 
 TINY = TrainingSetup(model=TINY_LLAMA, seq_len=32, precision=PURE_BF16, device="cpu")
 IN_4_BITS = replace(TINY, adapter=AdapterConfig(rank=4, base="nf4"))
 CASES = {
-    name: (module, replace(TINY, optimizer=OptimizerConfig(name=name)))
-    for name, (module, _) in FROM_LIBRARIES.items()
+    name: (OPTIMIZERS[name].made_by.split(":")[0], replace(TINY, optimizer=OptimizerConfig(name=name)))
+    for name in FROM_LIBRARIES
 }
 CASES["4-bit weights"] = ("bitsandbytes.nn", IN_4_BITS)
 
