@@ -14,30 +14,14 @@ Reading order:
 - ``exercises``: exercises that say which mistake this is
 """
 
-from memkit import loaded_when_used
+from memkit import front_door
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from book.cheat_sheet import TECHNIQUES, apply_techniques
-    from book.checkup import doctor, quietly
-    from book.claims import (
-        claim,
-        count_verdicts,
-        ids_of,
-        load_claims,
-        printed_and_so,
-        verdicts_by_subject,
-    )
-    from book.exercises import check
-    from book.measurements import MEASUREMENTS
-    from book.questions import load_questions
-    from book.recordings import (
-        Recording,
-        find_recording,
-        load_recordings,
-        load_runs,
-        recorded_or_words,
-        save_recording,
-    )
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(__name__, {
+    "cheat_sheet": "TECHNIQUES apply_techniques",
+    "checkup": "doctor quietly",
+    "claims": "claim count_verdicts ids_of load_claims printed_and_so verdicts_by_subject",
+    "exercises": "check",
+    "measurements": "MEASUREMENTS",
+    "questions": "load_questions",
+    "recordings": "Recording find_recording load_recordings load_runs recorded_or_words save_recording",
+})

@@ -1,6 +1,6 @@
 """Where the bytes go when a neural network trains: formula, trace and measurement of one training step.
 
-The rooms, from the bottom; each imports only what stands above it here, and says in its own first lines what
+Reading order, from the bottom; a room imports only what stands above it here, and says in its own first lines what
 it holds and in which order to read it:
 
 - ``units``: bytes, counts and ratios as text; the only division
@@ -27,7 +27,25 @@ loads neither torch nor numpy nor matplotlib nor ipywidgets.
 
 from importlib import import_module
 
+import lazy_loader
+
 __version__ = "0.1.0"
+
+
+def front_door(package: str, offered: dict[str, str]) -> tuple:
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are imported when asked for (PEP 562).
+
+    ``offered`` has the names that each module gives, as words; under ``""`` stand modules that are offered whole.
+    """
+    names = {module: words.split() for module, words in offered.items()}
+    imported, listed, every_name = lazy_loader.attach(package, names.pop("", ()), names)
+
+    def __getattr__(name: str) -> object:
+        if name not in every_name:
+            raise AttributeError(f"{package} has no {name!r}; it has: {', '.join(every_name)}")
+        return imported(name)
+
+    return __getattr__, listed, every_name
 
 
 def loaded_when_used(package: str, file: str) -> tuple:
@@ -51,30 +69,28 @@ def loaded_when_used(package: str, file: str) -> tuple:
     return __getattr__, lambda: sorted(places), sorted(places)
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.allocator.snapshot_replay import replay_snapshot
-    from memkit.allocator.trace_replay import replay_trace
-    from memkit.fitting.diagnosis import diagnose_memory
-    from memkit.fitting.planner import plan_recomputation
-    from memkit.formats.records import FORMATS
-    from memkit.formats.rounding import round_to
-    from memkit.formula.activations import activation_bytes, block_ledger
-    from memkit.formula.estimate import estimate_memory
-    from memkit.formula.parameters import count_parameters
-    from memkit.formula.states import bytes_per_parameter
-    from memkit.hardware.cards import CARDS
-    from memkit.measuring.gpu import give_back
-    from memkit.measuring.measure import measure_memory
-    from memkit.measuring.saved_tensors import saved_bytes, saved_storages
-    from memkit.program.transformer import Transformer, training_build
-    from memkit.recomputation.peak import predict_peak
-    from memkit.setup import models, recipes, strategies
-    from memkit.setup.models import ModelConfig
-    from memkit.setup.recipes import OptimizerConfig
-    from memkit.setup.training import TrainingSetup
-    from memkit.timeline import MemoryTimeline, compare
-    from memkit.tracing.trace import trace_memory
-    from memkit.units import GIB, KIB, MIB, aligned_table, format_bytes, format_count, format_gb
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(__name__, {
+    "allocator.snapshot_replay": "replay_snapshot",
+    "allocator.trace_replay": "replay_trace",
+    "fitting.diagnosis": "diagnose_memory",
+    "fitting.planner": "plan_recomputation",
+    "formats.records": "FORMATS",
+    "formats.rounding": "round_to",
+    "formula.activations": "activation_bytes block_ledger",
+    "formula.estimate": "estimate_memory",
+    "formula.parameters": "count_parameters",
+    "formula.states": "bytes_per_parameter",
+    "hardware.cards": "CARDS",
+    "measuring.gpu": "give_back",
+    "measuring.measure": "measure_memory",
+    "measuring.saved_tensors": "saved_bytes saved_storages",
+    "program.transformer": "Transformer training_build",
+    "recomputation.peak": "predict_peak",
+    "setup": "models recipes strategies",
+    "setup.models": "ModelConfig",
+    "setup.recipes": "OptimizerConfig",
+    "setup.training": "TrainingSetup",
+    "timeline": "MemoryTimeline compare",
+    "tracing.trace": "trace_memory",
+    "units": "GIB KIB MIB aligned_table format_bytes format_count format_gb",
+})

@@ -10,10 +10,6 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "memkit"
 BOOK = PACKAGE.with_name("book")
-ROOMS = """formats setup hardware allocator formula low_precision program tracing measuring recomputation sharding
-           fitting pictures widgets""".split()
-"""The order of the folders. Inside a folder its own docstring gives the order of the modules."""
-
 TORCH = {"low_precision", "program", "tracing", "measuring"}
 PICTURES = {"pictures", "widgets"}
 HEAVY = frozenset({"torch", "matplotlib", "ipywidgets"})
@@ -21,26 +17,24 @@ MAX_LINES, MAX_FUNCTION_LINES = 400, 50
 
 
 def reading_order(folder: Path) -> list[str]:
-    """The modules of a folder as its docstring lists them: lines ``- ``name``: what it holds``."""
+    """The modules and folders of a folder as its docstring lists them: lines ``- ``name``: what it holds``."""
     docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
-    _, _, listed = docstring.partition("Reading order:")
+    _, _, listed = docstring.partition("Reading order")
     return re.findall(r"^- ``(\w+)``: \S", listed, re.MULTILINE)
 
 
-def order_of(package: Path, rooms: list[str]) -> tuple[str, ...]:
-    """Every module in reading order; a folder stands before its own modules."""
-    order = ["units", "events", "timeline"]
-    for room in rooms:
-        if (package / room).is_dir():
-            order.append(room)
-            for module in reading_order(package / room):
-                order.append(f"{room}.{module}")
-                if (package / room / module).is_dir():
-                    order += [f"{room}.{module}.{m}" for m in reading_order(package / room / module)]
+def order_of(package: Path) -> tuple[str, ...]:
+    """Every module in reading order, as each folder's docstring tells it; a folder stands before its own modules."""
+    order = []
+    for name in reading_order(package):
+        order.append(name)
+        if (package / name).is_dir():
+            order += [f"{name}.{module}" for module in order_of(package / name)]
     return (*order, "__main__") if (package / "__main__.py").exists() else tuple(order)
 
 
-ORDER = order_of(PACKAGE, ROOMS)
+ORDER = order_of(PACKAGE)
+ROOMS = [name for name in reading_order(PACKAGE) if (PACKAGE / name).is_dir()]
 
 VAGUE = {"utils", "helpers", "common", "core", "misc"}
 
@@ -121,8 +115,7 @@ def test_every_import_points_down():
 
 
 def test_the_book_reads_upwards_too_and_the_package_never_imports_the_book():
-    order = order_of(BOOK.parent, ["book"])
-    assert not order_problems(BOOK, tuple(name.removeprefix("book.") for name in order))
+    assert not order_problems(BOOK, order_of(BOOK))
     assert not outside_imports(PACKAGE, "book") | outside_imports(PACKAGE, "course")
 
 
@@ -148,7 +141,7 @@ def test_every_module_of_the_order_exists():
 
 def test_nothing_lies_flat_beside_the_rooms():
     flat = {name for name in modules_of(PACKAGE) if "." not in name}
-    assert flat <= {*ROOMS, "units", "events", "timeline", "__main__"}
+    assert flat <= {*ROOMS, "units", "events", "timeline", "__main__"} and len(ROOMS) >= 14
 
 
 def test_importing_memkit_loads_no_heavy_library():

@@ -22,21 +22,19 @@ Reading order:
 - ``stories``: a few short films worth watching
 """
 
-from memkit import loaded_when_used
+from memkit import front_door
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.allocator.caching import CachingAllocator, OutOfMemory
-    from memkit.allocator.config import AllocatorConfig
-    from memkit.allocator.film import Film, Still
-    from memkit.allocator.heap import Driver
-    from memkit.allocator.player import Player
-    from memkit.allocator.replays import Agreement, Failure, Replay
-    from memkit.allocator.snapshot_files import load_snapshot
-    from memkit.allocator.snapshot_replay import replay_snapshot
-    from memkit.allocator.snapshot_writer import predicted_snapshot, write_snapshot
-    from memkit.allocator.stories import STORIES, growing_story, holes_story, rounding_story, step_story
-    from memkit.allocator.trace_replay import replay_trace
-    from memkit.allocator.workspaces import training_workspace_bytes, workspace_bytes
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(__name__, {
+    "caching": "CachingAllocator OutOfMemory",
+    "config": "AllocatorConfig",
+    "film": "Film Still",
+    "heap": "Driver",
+    "player": "Player",
+    "replays": "Agreement Failure Replay",
+    "snapshot_files": "load_snapshot",
+    "snapshot_replay": "replay_snapshot",
+    "snapshot_writer": "predicted_snapshot write_snapshot",
+    "stories": "STORIES growing_story holes_story rounding_story step_story",
+    "trace_replay": "replay_trace",
+    "workspaces": "training_workspace_bytes workspace_bytes",
+})

@@ -18,27 +18,19 @@ Reading order:
 - ``program_report``: a program nobody has run: its peak, its lines, its cards, and changes traced a second time
 """
 
-from memkit import loaded_when_used
+from memkit import front_door
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.fitting.advice import CHANGES, Change, Effect, advice_in_words, effects_on_setup, verdict
-    from memkit.fitting.batch_plan import BatchPlan, nearest_plans, plan_batch, planned_setup
-    from memkit.fitting.diagnosis import diagnose_memory
-    from memkit.fitting.edits import growing_lines
-    from memkit.fitting.growth import TwoRuns, compare_runs
-    from memkit.fitting.launch_config import accelerate_config, accelerate_yaml
-    from memkit.fitting.plan_code import (
-        code_of,
-        deepspeed_config,
-        plain_code,
-        trainer_arguments,
-        trainer_code,
-    )
-    from memkit.fitting.planner import plan_recomputation
-    from memkit.fitting.plans import PlansFound, TrainingPlan, find_plans, plan_of
-    from memkit.fitting.program_report import Report, report_on
-    from memkit.fitting.recorded_parts import with_inferred_parts
-    from memkit.fitting.room import fit_on, fits_of, left_out_of, planned_room
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(__name__, {
+    "advice": "CHANGES Change Effect advice_in_words effects_on_setup verdict",
+    "batch_plan": "BatchPlan nearest_plans plan_batch planned_setup",
+    "diagnosis": "diagnose_memory",
+    "edits": "growing_lines",
+    "growth": "TwoRuns compare_runs",
+    "launch_config": "accelerate_config accelerate_yaml",
+    "plan_code": "code_of deepspeed_config plain_code trainer_arguments trainer_code",
+    "planner": "plan_recomputation",
+    "plans": "PlansFound TrainingPlan find_plans plan_of",
+    "program_report": "Report report_on",
+    "recorded_parts": "with_inferred_parts",
+    "room": "fit_on fits_of left_out_of planned_room",
+})

@@ -14,31 +14,15 @@ Reading order:
 - ``running_sums``: sums that stick, and what compensation or stochastic rounding does about it
 """
 
-from memkit import loaded_when_used
+from memkit import front_door
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.formats.blocks import BLOCK_FORMATS, BlockFormat, BlockQuantized, block_amax, quantize
-    from memkit.formats.decoding import all_values, decode
-    from memkit.formats.dtypes import dtype_bits, tensor_bytes
-    from memkit.formats.reading import (
-        CodeReading,
-        Nearest,
-        nearest_in,
-        number_text,
-        parse_code,
-        parse_number,
-        read_code,
-    )
-    from memkit.formats.records import FORMATS, FloatFormat, TableFormat, get_format
-    from memkit.formats.rounding import ROUNDINGS, encode, neighbours, round_to, torch_overflow
-    from memkit.formats.running_sums import (
-        METHODS,
-        num_moving_terms,
-        running_sum,
-        sticking_point,
-        sums_by_method,
-    )
-    from memkit.formats.single import code_fields, decode_one, encode_one, neighbours_of, values_of
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(__name__, {
+    "blocks": "BLOCK_FORMATS BlockFormat BlockQuantized block_amax quantize",
+    "decoding": "all_values decode",
+    "dtypes": "dtype_bits tensor_bytes",
+    "reading": "CodeReading Nearest nearest_in number_text parse_code parse_number read_code",
+    "records": "FORMATS FloatFormat TableFormat get_format",
+    "rounding": "ROUNDINGS encode neighbours round_to torch_overflow",
+    "running_sums": "METHODS num_moving_terms running_sum sticking_point sums_by_method",
+    "single": "code_fields decode_one encode_one neighbours_of values_of",
+})

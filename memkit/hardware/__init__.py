@@ -10,13 +10,11 @@ Reading order:
 - ``ram``: the RAM that a new program can have
 """
 
-from memkit import loaded_when_used
+from memkit import front_door
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.hardware.cards import CARDS, Card, card_by_driver_name, matrix_dtypes
-    from memkit.hardware.driver import ask_driver, gpu_cap_bytes, visible_gpus
-    from memkit.hardware.hierarchy import MemoryLevel, memory_hierarchy
-    from memkit.hardware.ram import available_ram_bytes
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(__name__, {
+    "cards": "CARDS Card card_by_driver_name matrix_dtypes",
+    "driver": "ask_driver gpu_cap_bytes visible_gpus",
+    "hierarchy": "MemoryLevel memory_hierarchy",
+    "ram": "available_ram_bytes",
+})

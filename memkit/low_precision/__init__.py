@@ -15,22 +15,15 @@ Reading order:
 - ``fp8_linear``: a linear layer whose three products take numbers of eight or four bits
 """
 
-from memkit import loaded_when_used
+from memkit import front_door
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.low_precision.autocast import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
-    from memkit.low_precision.casts import cast_to, hadamard, product
-    from memkit.low_precision.dynamic_scale import FixedScale, play_scaler
-    from memkit.low_precision.fp8_linear import FP8_RECIPES, Fp8Linear, Fp8Recipe, convert_to_fp8
-    from memkit.low_precision.linear_memory import (
-        LINEAR_KEEPS,
-        linear_inputs,
-        linear_keeps,
-        saved_inputs_bytes,
-    )
-    from memkit.low_precision.loss_scaling import SCALERS, ScaledGradients, ScalerDefaults, scale_gradients
-    from memkit.low_precision.scaling import SCALINGS, DelayedScale, factors_from, relative_error, scale_to
-    from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW, add_with_memory, round_by_chance
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(__name__, {
+    "autocast": "FLOAT32 FLOAT32_OUTPUT LOWER_PRECISION PROMOTE",
+    "casts": "cast_to hadamard product",
+    "dynamic_scale": "FixedScale play_scaler",
+    "fp8_linear": "FP8_RECIPES Fp8Linear Fp8Recipe convert_to_fp8",
+    "linear_memory": "LINEAR_KEEPS linear_inputs linear_keeps saved_inputs_bytes",
+    "loss_scaling": "SCALERS ScaledGradients ScalerDefaults scale_gradients",
+    "scaling": "SCALINGS DelayedScale factors_from relative_error scale_to",
+    "sixteen_bit_adamw": "SixteenBitAdamW add_with_memory round_by_chance",
+})

@@ -21,27 +21,20 @@ Reading order:
 - ``sharded_ranks``: DDP, ZeRO's stages and FSDP2 on several ranks
 """
 
-from memkit import loaded_when_used
+from memkit import front_door
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.measuring.bandwidth import Bandwidths, measure_bandwidth
-    from memkit.measuring.card_formats import cast_overflows, product_errors, time_products
-    from memkit.measuring.compiled import compiled_step
-    from memkit.measuring.gpu import cap_gpu, give_back, usable_bytes
-    from memkit.measuring.live_objects import LiveTensor, live_tensors
-    from memkit.measuring.measure import measure_memory
-    from memkit.measuring.monitor import MemoryMonitor
-    from memkit.measuring.profiler import (
-        ExecutionTrace,
-        own_memory_table,
-        profiled_step,
-        read_execution_trace,
-    )
-    from memkit.measuring.ranks import run_on_ranks
-    from memkit.measuring.saved_tensors import SavedStorage, saved_bytes, saved_storages
-    from memkit.measuring.small_card import CudaCard, SimulatedCard, capped_card
-    from memkit.measuring.stages import stage_table
-    from memkit.measuring.timed_steps import TimedStep, timed_step
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(__name__, {
+    "bandwidth": "Bandwidths measure_bandwidth",
+    "card_formats": "cast_overflows product_errors time_products",
+    "compiled": "compiled_step",
+    "gpu": "cap_gpu give_back usable_bytes",
+    "live_objects": "LiveTensor live_tensors",
+    "measure": "measure_memory",
+    "monitor": "MemoryMonitor",
+    "profiler": "ExecutionTrace own_memory_table profiled_step read_execution_trace",
+    "ranks": "run_on_ranks",
+    "saved_tensors": "SavedStorage saved_bytes saved_storages",
+    "small_card": "CudaCard SimulatedCard capped_card",
+    "stages": "stage_table",
+    "timed_steps": "TimedStep timed_step",
+})

@@ -20,35 +20,20 @@ Reading order:
 - ``accumulation``: a loop with gradient accumulation that is right in its corners
 """
 
-from memkit import loaded_when_used
+from memkit import front_door
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.program.accumulation import train_window, windows
-    from memkit.program.adapters import LoRALinear, add_adapters, in_4_bits
-    from memkit.program.changed import PROGRAM_CHANGES, changed_build
-    from memkit.program.doors import run_steps
-    from memkit.program.hugging_face import hugging_face_build, hugging_face_model
-    from memkit.program.log import Log, timeline_of
-    from memkit.program.optimizers import Lion, make_optimizer, make_step_optimizer, step_in_backward
-    from memkit.program.pieces_of_logits import PiecesOfLogits
-    from memkit.program.sharded import one_rank_of, sharded_build, wrap_model
-    from memkit.program.small_gpt import (
-        SMALL_GPT,
-        fine_tune,
-        held_out_loss,
-        make_small_gpt,
-        text_batches,
-        train,
-    )
-    from memkit.program.small_programs import (
-        attention_build,
-        autocast_build,
-        ragged_build,
-        small_net,
-        small_step,
-    )
-    from memkit.program.strategies import saving_policy
-    from memkit.program.transformer import Block, Transformer, strategy_build, training_build
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(__name__, {
+    "accumulation": "train_window windows",
+    "adapters": "LoRALinear add_adapters in_4_bits",
+    "changed": "PROGRAM_CHANGES changed_build",
+    "doors": "run_steps",
+    "hugging_face": "hugging_face_build hugging_face_model",
+    "log": "Log timeline_of",
+    "optimizers": "Lion make_optimizer make_step_optimizer step_in_backward",
+    "pieces_of_logits": "PiecesOfLogits",
+    "sharded": "one_rank_of sharded_build wrap_model",
+    "small_gpt": "SMALL_GPT fine_tune held_out_loss make_small_gpt text_batches train",
+    "small_programs": "attention_build autocast_build ragged_build small_net small_step",
+    "strategies": "saving_policy",
+    "transformer": "Block Transformer strategy_build training_build",
+})

@@ -9,18 +9,10 @@ Reading order:
 - ``frontier``: the memory-compute plane and its Pareto front
 """
 
-from memkit import loaded_when_used
+from memkit import front_door
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.recomputation.costs import (
-        block_products,
-        blocks_ledger,
-        saved_products,
-        step_flops,
-        stored_bytes,
-    )
-    from memkit.recomputation.frontier import Point, pareto_front, peak_at, points
-    from memkit.recomputation.peak import PeakPrediction, predict_peak
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(__name__, {
+    "costs": "block_products blocks_ledger saved_products step_flops stored_bytes",
+    "frontier": "Point pareto_front peak_at points",
+    "peak": "PeakPrediction predict_peak",
+})

@@ -15,17 +15,16 @@ Reading order:
 - ``training``: model, recipe and shape of a step in one record
 """
 
-from memkit import loaded_when_used
+from memkit import front_door
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.setup.adapters import AdapterConfig
-    from memkit.setup.hugging_face import model_of_config, read_config
-    from memkit.setup.layouts import Layout
-    from memkit.setup.models import ModelConfig, gpt2_config, llama_config
-    from memkit.setup.optimizers import OPTIMIZERS, Optimizer
-    from memkit.setup.recipes import OptimizerConfig, Precision
-    from memkit.setup.strategies import Strategy
-    from memkit.setup.training import TrainingSetup
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(__name__, {
+    "": "models recipes strategies",
+    "adapters": "AdapterConfig",
+    "hugging_face": "model_of_config read_config",
+    "layouts": "Layout",
+    "models": "ModelConfig gpt2_config llama_config",
+    "optimizers": "OPTIMIZERS Optimizer",
+    "recipes": "OptimizerConfig Precision",
+    "strategies": "Strategy",
+    "training": "TrainingSetup",
+})

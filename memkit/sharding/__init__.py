@@ -12,14 +12,12 @@ Reading order:
 - ``deepspeed``: what the keys of a DeepSpeed configuration cost
 """
 
-from memkit import loaded_when_used
+from memkit import front_door
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.sharding.deepspeed import auto_sizes, key_bytes
-    from memkit.sharding.gathered import Group, groups_of
-    from memkit.sharding.step import estimate_sharded
-    from memkit.sharding.traffic import Traffic, step_traffic
-    from memkit.sharding.zero import resting_bytes, zero_saving
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(__name__, {
+    "deepspeed": "auto_sizes key_bytes",
+    "gathered": "Group groups_of",
+    "step": "estimate_sharded",
+    "traffic": "Traffic step_traffic",
+    "zero": "resting_bytes zero_saving",
+})

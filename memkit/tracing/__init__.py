@@ -17,13 +17,11 @@ Reading order:
 - ``flops``: FLOPs as torch's own counter sees them
 """
 
-from memkit import loaded_when_used
+from memkit import front_door
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.tracing.cuda import pretend_cuda
-    from memkit.tracing.flops import CountedFlops, counted_flops
-    from memkit.tracing.trace import trace_memory
-    from memkit.tracing.without_values import NeedsValues
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(__name__, {
+    "cuda": "pretend_cuda",
+    "flops": "CountedFlops counted_flops",
+    "trace": "trace_memory",
+    "without_values": "NeedsValues",
+})
