@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from memkit.formula.estimate import estimate_memory
-from memkit.pictures.comparison import timeline_figure
+from memkit.pictures.timeline import timeline_figure
 from memkit.setup.models import GPT2_SMALL
 from memkit.setup.training import TrainingSetup
 

@@ -4,4 +4,4 @@ from pathlib import Path
 
 from memkit.widgets.frontier_explorer import FrontierExplorer
 
-FrontierExplorer().picture_of_plane.write_files(Path(__file__).with_suffix(""))
+FrontierExplorer().shown.chart.write_files(Path(__file__).with_suffix(""))

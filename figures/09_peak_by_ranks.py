@@ -4,6 +4,4 @@ from pathlib import Path
 
 from memkit.widgets.sharding_explorer import ShardingExplorer
 
-bars = ShardingExplorer(model="Llama-2-13B").bars
-bars.chosen.set_visible(False)
-bars.write_files(Path(__file__).with_suffix(""))
+ShardingExplorer(model="Llama-2-13B").shown.chart.write_files(Path(__file__).with_suffix(""))

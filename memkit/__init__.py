@@ -18,7 +18,7 @@ it holds and in which order to read it:
 - ``recomputation``: what running twice keeps and costs
 - ``sharding``: one rank of many on paper
 - ``fitting``: advice, diagnosis and plans
-- ``pictures``: matplotlib
+- ``pictures``: charts as text
 - ``widgets``: ipywidgets
 
 The names below are the front door: what a reader imports, loaded when it is used. ``import memkit`` itself
@@ -29,7 +29,7 @@ from importlib import import_module
 
 import lazy_loader
 
-__version__ = "0.2.0"
+__version__ = "0.1.0"
 
 
 def front_door(package: str, offered: dict[str, str]) -> tuple:

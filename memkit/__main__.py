@@ -264,9 +264,9 @@ def parser() -> OneLineParser:
 
 def write_page(path: str, title: str, text: str, timelines: Sequence) -> None:
     """The page of ``--html``."""
-    from memkit.pictures.allocator import allocations_figure
-    from memkit.pictures.comparison import timeline_figure
+    from memkit.pictures.bands import allocations_figure
     from memkit.pictures.page import html_page
+    from memkit.pictures.timeline import timeline_figure
 
     pictures = [allocations_figure(t) if t.events else timeline_figure(t, title=title) for t in timelines]
     head, _, rest = text.partition("\n\n")

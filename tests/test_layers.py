@@ -11,7 +11,6 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "memkit"
 BOOK = PACKAGE.with_name("book")
 TORCH = {"low_precision", "program", "tracing", "measuring"}
-PICTURES = {"pictures", "widgets"}
 HEAVY = frozenset({"torch", "matplotlib", "ipywidgets"})
 MAX_LINES, MAX_FUNCTION_LINES = 400, 50
 
@@ -105,9 +104,7 @@ def heavy_libraries_loaded_by(modules: list[str], path: Path) -> set[str]:
 
 def may_load(room: str) -> set[str]:
     """What a room's modules may load: a widget draws, a program runs."""
-    return {"torch"} if room in TORCH else {"matplotlib", "ipywidgets"} if room == "widgets" else (
-        {"matplotlib"} if room in PICTURES else set()
-    )
+    return {"torch"} if room in TORCH else {"ipywidgets"} if room == "widgets" else set()
 
 
 def test_every_import_points_down():

@@ -147,7 +147,6 @@ c.SimpleLocalProcessSpawner.home_dir_template = f"{FOLDER}/homes/{{username}}"
 c.Spawner.environment = {
     "JUPYTER_CONFIG_PATH": str(HERE / "student"),  # what every student's server is told
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
-    "MEMKIT_AHEAD": os.environ.get("MEMKIT_AHEAD", "0"),  # a slider's next steps, drawn while nobody asks
     "JUPYTER_WIDGETS_ECHO": "0",  # a move need not come back to the page that made it
     # What Python gave up goes back to the system: a kernel that has run chapter 01 holds 364 MB, not 483.
     **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), "131072"),

@@ -3,8 +3,12 @@
 from dataclasses import replace
 
 from book.exercises import exercises_of
+from book.exercises.chapter_01 import CardToFill, states_exercise
 from course.labs.tasks import Lab, Prose, Task, needs_three_digits, with_part
 from memkit.hardware.cards import CARDS
+from memkit.setup.models import LLAMA_32_1B
+from memkit.setup.recipes import PURE_BF16
+from memkit.setup.training import TrainingSetup
 
 CHOICES = {
     "parameters": [
@@ -33,12 +37,16 @@ fits = [
 largest_batch = max(fits)"""
 
 
+def _states(mine):
+    return states_exercise(mine["parameters"], round(mine["parameters"] / 10**9))
+
+
 def _count(mine):
     exercise = replace(exercises_of(1)["1.3"], probes=((1536, 24, 50_000, 512, 4000), (640, 7, 1_000, 320, 3000)))
     if mine["head"] == "of its own":
         return exercise
     words = "You counted two tables of v times h. Your head is tied to the embedding: there is one."
-    return with_part(exercise, "-v * h", words)
+    return with_part(exercise, lambda h, L, v, k, f: -v * h, words)
 
 
 def _block(mine):
@@ -46,13 +54,12 @@ def _block(mine):
     if mine["dropout"] == "none":
         return exercise
     words = "You left the dropout out. Each of your two outputs keeps a mask, a byte a value: 2sbh."
-    return with_part(exercise, "2 * s * b * h", words)
+    return with_part(exercise, lambda b, s, h, a: 2 * s * b * h, words)
 
 
 def _fill(mine):
-    exercise = exercises_of(1)["1.6"]
-    setup = replace(exercise.values["setup"], seq_len=mine["seq_len"])
-    return exercise.given(setup=setup, card=CARDS[mine["card"]])
+    setup = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, seq_len=mine["seq_len"], recomputation="full")
+    return CardToFill(setup=setup, card=CARDS[mine["card"]]).exercise()
 
 
 LAB = Lab(
@@ -83,7 +90,7 @@ the **optimizer states** alone, to three digits?""",
             shown="""assert state_bytes is not ..., "not attempted yet"
 assert state_bytes > 10**9, "a number of bytes"
 """,
-            exercise=lambda mine: exercises_of(1)["1.2"].given(P=mine["parameters"]),
+            exercise=_states,
         ),
         Task(
             exercise_id="1.3",

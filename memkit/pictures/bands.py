@@ -5,11 +5,18 @@ one is freed, all above it drop. So the upper edge is what the program asked for
 bottom are what never goes away.
 """
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from memkit.timeline import Event
+from memkit.pictures.axes import DASHED, Scale, thinned, ticks_beside
+from memkit.pictures.over_time import corners
+from memkit.pictures.svg import FAINT, LOOKS, OKABE_ITO, Chart
+from memkit.pictures.timeline import tick_words
+from memkit.timeline import Event, MemoryTimeline
+from memkit.units import format_bytes
+
+UNKNOWN = "not attributed"
+NEEDLE = 4  # pixels below which a band gets a margin in which a click still means it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +33,6 @@ class Band:
     def num_bytes(self) -> int:
         return self.event.num_bytes
 
-    def bottom_at(self, x: float) -> int | None:
-        """Its lower edge in bytes at event ``x``; ``None`` while the block does not live."""
-        if not self.start <= x < self.end:
-            return None
-        return self.ys[bisect_right(self.xs, x) - 1]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Bands:
@@ -44,22 +45,6 @@ class Bands:
     totals: tuple[int, ...]
     rest: tuple[int, ...]
     rest_by_part: Mapping[str | None, tuple[int, ...]] = field(default_factory=dict)
-
-    def at(self, x: float, num_bytes: float) -> Band | None:
-        """The band under a point: event ``x``, height ``num_bytes``."""
-        for band in self.bands:
-            bottom = band.bottom_at(x)
-            if bottom is not None and bottom <= num_bytes < bottom + band.num_bytes:
-                return band
-        return None
-
-    def near(self, x: float, num_bytes: float, reach: int) -> Band | None:
-        """The band under a point, or the nearest to the left or right of it at that height, ``reach`` events away."""
-        for distance in range(reach + 1):
-            for side in (x - distance, x + distance):
-                if (band := self.at(side, num_bytes)) is not None:
-                    return band
-        return None
 
 
 def stack_bands(events: Sequence[Event], max_bands: int = 500) -> Bands:
@@ -103,9 +88,98 @@ def stack_bands(events: Sequence[Event], max_bands: int = 500) -> Bands:
             heights.append(rest_now[part])
         totals.append(total)
         rest.append(total - height)
-    return Bands(
-        bands=tuple(sorted(done + live, key=lambda band: band.start)), totals=tuple(totals), rest=tuple(rest),
-        rest_by_part={part: tuple(heights) for part, heights in rest_by_part.items()},
-    )  # fmt: skip
+    bands = tuple(sorted(done + live, key=lambda band: band.start))
+    smaller = {part: tuple(heights) for part, heights in rest_by_part.items()}
+    return Bands(bands=bands, totals=tuple(totals), rest=tuple(rest), rest_by_part=smaller)
 
 
+def allocations_figure(
+    timeline: MemoryTimeline,
+    max_bands: int = 500,
+    title: str = "Every allocation of the step",
+    capacity: tuple[str, int] | None = None,
+    stacked: Bands | None = None,
+) -> Chart:
+    """Blocks as bands over the events, stacked as PyTorch's visualiser stacks them; the smaller ones as one pale area.
+
+    A band tells its bytes, part, line and life; its ``data-pick`` is its place in ``stacked.bands``, which
+    ``stack_bands`` makes if it is not given. ``capacity`` is a card's name and bytes, as a line.
+
+    Raises: ValueError: the timeline carries no events.
+    """
+    if not timeline.events:
+        raise ValueError(f"this {timeline.source} timeline carries no events to draw")
+    stacked = stacked or stack_bands(timeline.events, max_bands)
+    events, top = timeline.events, max(max(stacked.totals), 1)
+    chart = Chart(800, 430, title)
+    x = Scale(low=0, high=len(events), start=86, end=786)
+    y = Scale(low=0, high=top * 1.04, start=356, end=40)
+    ticks = range(0, top + 1, 1 << max(top // 4, 1).bit_length() - 1)
+    ticks_beside(chart, y, [(tick, tick_words(tick)) for tick in ticks], 86, 786)
+    _mark_phases(chart, events, x, y)
+    _draw_bands(chart, stacked, x, y)
+    chart.line(thinned([(a, y(b)) for a, b in corners(stacked.totals, x)]), stroke_width=1)
+    if capacity:
+        name, num_bytes = capacity
+        chart.line(
+            [(86, y(num_bytes)), (786, y(num_bytes))], OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED
+        )
+        words = f"{name}: {format_bytes(num_bytes, 1)}"
+        chart.words(90, y(num_bytes) - 2, words, 12, at="bottom", boxed=True)
+    there = {band.event.part or UNKNOWN for band in stacked.bands}
+    parts = [(look, part.replace("_", " ")) for part, look in LOOKS.items() if part in there]
+    chart.legend([*parts, (LOOKS[UNKNOWN], "pale: smaller blocks of a part")], 10, 412, 780, 11)
+    peak = stacked.totals.index(top)
+    where = events[peak]
+    chart.alt = (
+        f"{title}: {len(events)} events, {len(stacked.bands)} largest blocks as bands. The peak of {format_bytes(top)} "
+        f"is at event {peak}, {where.where or where.op or 'line not recorded'}."
+    )
+    return chart
+
+
+def _draw_bands(chart: Chart, stacked: Bands, x: Scale, y: Scale) -> None:
+    """The smaller blocks as one pale area a part, then each large block as a band."""
+    floor = [total - rest for total, rest in zip(stacked.totals, stacked.rest, strict=True)]
+    for part, heights in stacked.rest_by_part.items():
+        ceiling = [low + high for low, high in zip(floor, heights, strict=True)]
+        edges = (*corners(ceiling, x), *reversed(corners(floor, x)))
+        tip = f"smaller blocks, {part or UNKNOWN}: at most {format_bytes(max(heights))}".replace("_", " ")
+        chart.area(
+            [thinned([(a, y(b)) for a, b in edges])], LOOKS.get(part, LOOKS[UNKNOWN]), shade=0.45, tip=tip
+        )
+        floor = ceiling
+    for number, band in enumerate(stacked.bands):
+        margin = {"stroke": "transparent", "stroke_width": 6} if x(band.end) - x(band.start) < NEEDLE else {}
+        event, part = band.event, band.event.part or UNKNOWN
+        life = (
+            f"event {band.start} to {band.end}"
+            if band.end < len(stacked.totals)
+            else f"event {band.start} to the end"
+        )
+        tip = f"{format_bytes(band.num_bytes)}, {part.replace('_', ' ')}, {event.where or event.op}, {life}"
+        chart.area(
+            [outline_of(band, x, y)],
+            LOOKS.get(event.part, LOOKS[UNKNOWN]),
+            tip=tip,
+            data={"pick": number, "bytes": band.num_bytes},
+            **margin,
+        )
+
+
+def outline_of(band: Band, x: Scale, y: Scale) -> list[tuple[float, float]]:
+    """A band's outline: along the lower edge, and back along the upper one."""
+    ends = [*band.xs[1:], band.end]
+    lower = [(at, low) for start, end, low in zip(band.xs, ends, band.ys, strict=True) for at in (start, end)]
+    upper = [(at, low + band.num_bytes) for at, low in reversed(lower)]
+    return thinned([(x(a), y(b)) for a, b in lower]) + thinned([(x(a), y(b)) for a, b in upper])
+
+
+def _mark_phases(chart: Chart, events: Sequence[Event], x: Scale, y: Scale) -> None:
+    """A line where a phase begins, and its name where there is room."""
+    starts = [i for i, e in enumerate(events) if i == 0 or e.phase != events[i - 1].phase]
+    for start, end in zip(starts, [*starts[1:], len(events)], strict=True):
+        if events[start].phase and (end - start) / len(events) > 0.035:
+            chart.line([(x(start), y.start), (x(start), y.end)], shade=FAINT)
+            middle, name = (x(start) + x(end)) / 2, events[start].phase
+            chart.place([(middle, y.start + 4, name)], [(middle, y.start + 18, name)], [], size=11, at="top")

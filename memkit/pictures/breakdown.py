@@ -3,95 +3,88 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
-from matplotlib.ticker import MultipleLocator
-
 from memkit.formula.ledger import Ledger
 from memkit.hardware.hierarchy import MemoryLevel
-from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, bare, hatched, mix
-from memkit.pictures.timeline import memory_axis
+from memkit.pictures.axes import COLOURS, DASHED, DASHES, Curve, Scale, ticks_below, ticks_beside
+from memkit.pictures.svg import FAINT, GREY, OKABE_ITO, Chart
+from memkit.pictures.timeline import tick_words
 from memkit.units import format_bytes
 
 BLOCK = (
-    ("norm 1", ("norm 1 input",)),
-    ("query, key,\nvalue", ("norm 1 output",)),
-    ("scores,\nsoftmax", ("query", "key", "softmax output")),
-    ("dropout", ("softmax dropout mask",)),
-    ("weights\n× value", ("softmax dropout output", "value")),
-    ("output\nmatrix", ("attention output",)),
-    ("dropout", ("attention dropout mask",)),
-), (
-    ("norm 2", ("norm 2 input",)),
-    ("wide\nmatrix", ("norm 2 output",)),
-    ("GELU", ("GELU input",)),
-    ("narrow\nmatrix", ("GELU output",)),
-    ("dropout", ("mlp dropout mask",)),
-)  # fmt: skip
+    (
+        ("norm 1", ("norm 1 input",)),
+        ("query, key,\nvalue", ("norm 1 output",)),
+        ("scores,\nsoftmax", ("query", "key", "softmax output")),
+        ("dropout", ("softmax dropout mask",)),
+        ("weights\n× value", ("softmax dropout output", "value")),
+        ("output\nmatrix", ("attention output",)),
+        ("dropout", ("attention dropout mask",)),
+    ),
+    (
+        ("norm 2", ("norm 2 input",)),
+        ("wide\nmatrix", ("norm 2 output",)),
+        ("GELU", ("GELU input",)),
+        ("narrow\nmatrix", ("GELU output",)),
+        ("dropout", ("mlp dropout mask",)),
+    ),
+)
 """The operations of a GPT-2 block, attention above and MLP below, each with the tensors it keeps, by how they begin."""
+TALLEST = 115  # of a bar on an edge
+PREFIXES = ("norm 1 ", "norm 2 ", "mlp ", "attention ", "softmax dropout ", "dropout ")
 
-TALLEST_INCHES = 1.15  # of a bar on an edge
 
-
-def block_figure(ledger: Ledger, title: str = "One GPT-2 block, and what it keeps for the backward") -> Picture:
+def block_figure(ledger: Ledger, title: str = "One GPT-2 block, and what it keeps for the backward") -> Chart:
     """The operations of a GPT-2 block in order; below each hang the tensors that it keeps, as high as their bytes."""
-    picture = Picture(height_inches=4.9)
-    plot = picture.surface((0, 0, 1, 1), xlim=(0, 8), ylim=(0.7, 5.6))
-    sizes = {line.name: line.num_bytes / ledger.sbh for line in ledger.lines}
-    unit = TALLEST_INCHES / max(sizes.values())
-    plot.text(0.1, 5.38, title, fontsize=11.5, fontweight="bold", va="center", color=INK)
     words = "height of a bar: bytes; the number: bytes per token and hidden unit (sbh)"
-    plot.text(0.1, 5.14, words, fontsize=9, va="center", color=GREY)
-    for row, (y, label, colour) in zip(
-        BLOCK, ((4.42, "attention", OKABE_ITO[0]), (1.92, "MLP", OKABE_ITO[3])), strict=True
-    ):
-        plot.text(0.1, y + 0.48, label, fontsize=9.5, fontweight="bold", color=INK)
-        step = 7.2 / len(row)
-        for number, (operation, names) in enumerate(row):
-            x = 0.62 + step * number
-            _box(plot, x, y, operation, follows=number > 0, step=step)
-            kept = [(name, size) for name, size in sizes.items() if name.split(",")[0] in names]
-            _hang(plot, x, y - 0.3, kept, unit, colour)
-        end = x + 0.43
-        plot.annotate(
-            "+ input", (end, y), (end + 0.14, y), fontsize=8.5, va="center", color=INK,
-            arrowprops={"arrowstyle": "-", "color": GREY},
-        )  # fmt: skip
+    chart = Chart(800, 490, title, words)
+    sizes = {line.name: line.num_bytes / ledger.sbh for line in ledger.lines}
+    unit = TALLEST / max(sizes.values())
+    sides = ((118, "attention", OKABE_ITO[0]), (368, "MLP", OKABE_ITO[3]))
+    for operations, (y, label, colour) in zip(BLOCK, sides, strict=True):
+        chart.words(10, y - 46, label, 13, bold=True)
+        step = 720 / len(operations)
+        for number, (operation, names) in enumerate(operations):
+            x = 62 + step * number
+            chart.rect(x - 40, y - 25, 80, 50, stroke="currentColor", rx=5)
+            chart.words(x, y, operation, 11.5, anchor="middle")
+            if number:
+                chart.line([(x - step + 42, y), (x - 48, y)], shade=GREY)
+                chart.area(
+                    [[(x - 42, y), (x - 50, y - 4), (x - 50, y + 4)]], ("currentColor", ""), shade=GREY
+                )
+            kept = [
+                (name, size) for name, size in sizes.items() if name.split(",")[0] in names and size >= 0.5
+            ]
+            for place, (name, size) in enumerate(kept):
+                at = x - 17 * len(kept) + 34 * place + 17
+                tip = f"{name}: {size:.4g} bytes per token and hidden unit"
+                chart.rect(
+                    at - 15,
+                    y + 30,
+                    30,
+                    size * unit,
+                    (colour, "///" if "mask" in name else ""),
+                    tip=tip,
+                    data={"name": name, "sbh": f"{size:.4g}"},
+                )
+                chart.words(at, y + 34 + size * unit, f"{size:.0f}", 12, anchor="middle", at="top")
+                flat = name.split(",")[0]
+                for prefix in PREFIXES:
+                    flat = flat.removeprefix(prefix)
+                chart.words(
+                    at,
+                    y + 51 + size * unit,
+                    flat.replace(" ", "\n"),
+                    10,
+                    anchor="middle",
+                    at="top",
+                    shade=GREY,
+                )
+        chart.line([(x + 40, y), (x + 50, y)], shade=GREY)
+        chart.words(x + 52, y, "+ input", 11.5)
     named = ", ".join(f"{name} {size:.3g}" for name, size in sizes.items() if size >= 0.5)
-    picture.alt = f"{title}: {named} sbh; {ledger.per_sbh:.1f} sbh together."
-    return picture
-
-
-def _box(plot, x: float, y: float, words: str, follows: bool, step: float) -> None:
-    style = {"boxstyle": "round,pad=0.04", "facecolor": "white", "edgecolor": INK, "linewidth": 1}
-    plot.add_patch(FancyBboxPatch((x - 0.36, y - 0.21), 0.72, 0.42, **style))
-    plot.text(x, y, words, fontsize=8.5, ha="center", va="center", color=INK, linespacing=0.95)
-    if follows:
-        ends = {"arrowstyle": "-|>", "mutation_scale": 9, "color": GREY, "shrinkA": 0, "shrinkB": 0}
-        plot.add_patch(FancyArrowPatch((x - step + 0.42, y), (x - 0.42, y), **ends))
-
-
-def _hang(plot, x: float, top: float, kept: list, unit: float, colour: str) -> None:
-    """Bars side by side, each with its number below and its name beside the box."""
-    wide = [(name, size) for name, size in kept if size >= 0.5]
-    for number, (name, size) in enumerate(wide):
-        left = x - 0.17 * len(wide) + 0.34 * number
-        hatch = "///" if "mask" in name else ""
-        bar = hatched(
-            Rectangle, (left + 0.02, top - size * unit), 0.3, size * unit, facecolor=mix(colour, 0.625), hatch=hatch
-        )
-        plot.add_patch(bar)
-        number_y = top - size * unit - 0.05
-        plot.text(left + 0.17, number_y, f"{size:.0f}", fontsize=9, ha="center", va="top", color=INK)
-        short = name.split(",")[0].replace("softmax dropout ", "").replace("dropout ", "")
-        for prefix in ("norm 1 ", "norm 2 ", "mlp ", "attention "):
-            short = short.removeprefix(prefix)
-        plot.text(
-            left + 0.17, number_y - 0.17, short.replace(" ", "\n"), fontsize=7.5, ha="center", va="top", color=GREY,
-            linespacing=1.15,
-        )  # fmt: skip
-
-
-LINES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))
+    chart.alt = f"{title}: {named} sbh; {ledger.per_sbh:.1f} sbh together."
+    return chart
 
 
 def round_step(num_bytes: float) -> int:
@@ -108,73 +101,89 @@ def round_step(num_bytes: float) -> int:
 
 
 def memory_curves_figure(
-    xs: Sequence[int], curves: Mapping[str, Sequence[int]], xlabel: str, title: str,
+    xs: Sequence[int],
+    curves: Mapping[str, Sequence[int]],
+    xlabel: str,
+    title: str,
     capacity: tuple[str, int] | None = None,
-) -> Picture:  # fmt: skip
+) -> Chart:
     """Bytes over a batch or a length, one named curve each; ``capacity`` is a card's name and bytes, as a line.
 
     Raises: ValueError: a curve of another length than ``xs``.
     """
-    picture = Picture(height_inches=3.7)
-    plot = picture.add_axes((0.11, 0.15, 0.66, 0.7))
-    memory_axis(plot)
-    for number, (name, values) in enumerate(curves.items()):
+    for name, values in curves.items():
         if len(values) != len(xs):
             raise ValueError(f"{name!r} has {len(values)} values for {len(xs)} places")
-        line, marker = LINES[number % len(LINES)]
-        colour = OKABE_ITO[number % len(OKABE_ITO)]
-        plot.plot(xs, values, linestyle=line, marker=marker, markersize=5, color=colour, linewidth=1.8, label=name)
+    chart = Chart(800, 370, title)
     top = max(max(values) for values in curves.values())
-    ends = sorted(((values[-1], name) for name, values in curves.items()))
-    low = -top
-    grouped: dict[str, list[str]] = {}
-    for value, name in ends:
-        grouped.setdefault(format_bytes(value, 1), []).append(name)
-    for size, names in grouped.items():
-        low = max(next(value for value, name in ends if name in names), low + top * 0.14)
-        words = f"  {' and '.join(names)}\n  {size}"
-        plot.text(xs[-1], low, words, fontsize=9, va="center", color=INK, clip_on=False, linespacing=1.0)
-    if any(len(names) > 1 for names in grouped.values()):  # curves that end together are told apart by a key
-        plot.legend(loc="lower right", fontsize=9, frameon=False, handlelength=3)
+    x = Scale(low=xs[0] - (xs[-1] - xs[0]) * 0.03, high=xs[-1], start=92, end=590)
+    y, tick = Scale(low=0, high=top * 1.12, start=310, end=50), round_step(top / 4)
+    ticks_beside(
+        chart, y, [(size, tick_words(size)) for size in range(0, int(top * 1.12) + 1, tick)], 92, 590
+    )
+    ticks_below(chart, x, [(place, f"{place:,}") for place in xs], 50, 310, xlabel)
+    ends = sorted(
+        zip((values[-1] for values in curves.values()), range(len(curves)), strict=True), reverse=True
+    )
+    lowest = 0.0
+    for value, number in ends:
+        name, values = list(curves.items())[number]
+        curve = Curve(
+            name=name,
+            xs=xs,
+            ys=values,
+            colour=COLOURS[number + 1],
+            dashes=DASHES[number],
+            shape="os^D"[number],
+            note=format_bytes(value, 1),
+        )
+        curve.draw(chart, x, y)
+        lowest = max(lowest, y(value), 60)
+        curve.entry(chart, 602, lowest)
+        lowest += 38
+        for place, size in zip(xs, values, strict=True):
+            chart.rect(
+                x(place) - 6,
+                y(size) - 6,
+                12,
+                12,
+                ("transparent", ""),
+                tip=f"{name}, {place:,} {xlabel}: {format_bytes(size)}",
+                data={"bytes": size},
+            )
     if capacity:
         card, num_bytes = capacity
-        plot.axhline(num_bytes, color=INK, linewidth=1.3, linestyle=(0, (5, 3)))
-        words = f"{card}: {format_bytes(num_bytes, 1)}"
-        plot.text(xs[0], num_bytes + top * 0.015, words, fontsize=9, va="bottom", color=INK)
-    plot.yaxis.set_major_locator(MultipleLocator(round_step(top / 4)))
-    plot.set(ylim=(0, top * 1.12), xlim=(xs[0] - (xs[-1] - xs[0]) * 0.03, xs[-1]))
-    plot.set_xticks(xs, [f"{x:,}" for x in xs])
-    plot.tick_params(axis="x", labelsize=9, colors=GREY)
-    plot.set_xlabel(xlabel, fontsize=9.5, color=INK)
-    picture.text(0.012, 0.94, title, fontsize=11.5, fontweight="bold", va="center", color=INK)
+        chart.line([(92, y(num_bytes)), (590, y(num_bytes))], stroke_width=1.5, stroke_dasharray=DASHED)
+        chart.words(96, y(num_bytes) - 2, f"{card}: {format_bytes(num_bytes, 1)}", 12, at="bottom")
     told = (f"{name} from {format_bytes(v[0], 1)} to {format_bytes(v[-1], 1)}" for name, v in curves.items())
-    picture.alt = f"{title}, for {xlabel} from {xs[0]:,} to {xs[-1]:,}: {'; '.join(told)}."
-    return picture
+    chart.alt = f"{title}, for {xlabel} from {xs[0]:,} to {xs[-1]:,}: {'; '.join(told)}."
+    return chart
 
 
-def hierarchy_figure(levels: Sequence[MemoryLevel], title: str) -> Picture:
+def hierarchy_figure(levels: Sequence[MemoryLevel], title: str) -> Chart:
     """The levels of a card's memory from the nearest to the farthest, as bars of bandwidth on a logarithmic axis."""
     known = [level for level in levels if level.bandwidth]
-    picture = Picture(height_inches=0.95 + 0.48 * len(known))
-    height = picture.get_figheight()
-    plot = picture.add_axes((0.17, 0.06, 0.5, 1 - 0.75 / height))
-    plot.set_xscale("log")
-    low = min(level.bandwidth for level in known) / 3
+    chart = Chart(800, 80 + 46 * len(known), title, "a grid line is ten times the one before")
+    rates = [level.bandwidth for level in known]
+    x = Scale(low=min(rates) / 3, high=max(rates), start=148, end=530, is_log=True)
+    for power in range(math.ceil(math.log10(x.low)), math.floor(math.log10(x.high)) + 1):
+        chart.line([(x(10**power), 62), (x(10**power), chart.height - 8)], shade=FAINT)
     for row, level in enumerate(known):
-        colour = mix(OKABE_ITO[0], 1 - 0.11 * row)
-        plot.add_patch(Rectangle((low, row - 0.32), level.bandwidth - low, 0.64, facecolor=colour))
-        plot.text(low * 0.85, row, level.name, fontsize=9.5, ha="right", va="center", color=INK)
+        y, rate = 84 + 46 * row, f"{level.bandwidth / 1e9:,.0f} GB/s"
         holds = "a link" if level.num_bytes is None else f"holds {format_bytes(level.num_bytes, 1)}"
         waits = "" if level.latency_cycles is None else f", {level.latency_cycles} cycles"
-        rate = level.bandwidth / 1e9
-        words = f"  {rate:,.0f} GB/s; {holds}{waits}"
-        plot.text(level.bandwidth, row, words, fontsize=9, va="center", color=INK, clip_on=False)
-    plot.set(xlim=(low, max(level.bandwidth for level in known)), ylim=(len(known) - 0.5, -0.5))
-    bare(plot, grid="x", hides=plot.spines, which="both", length=0, labelbottom=False, labelleft=False)
-    picture.text(0.012, 1 - 0.25 / height, title, fontsize=11.5, fontweight="bold", va="center", color=INK)
-    picture.text(
-        0.012, 1 - 0.48 / height, "a grid line is ten times the one before", fontsize=9, va="center", color=GREY
-    )
+        chart.rect(
+            x.start,
+            y - 15,
+            x(level.bandwidth) - x.start,
+            30,
+            (OKABE_ITO[0], ""),
+            shade=1 - 0.11 * row,
+            tip=f"{level.name}: {rate}",
+            data={"rate": int(level.bandwidth)},
+        )
+        chart.words(x.start - 8, y, level.name, 12.5, anchor="end")
+        chart.words(x(level.bandwidth) + 10, y, f"{rate}; {holds}{waits}", 12)
     told = ", ".join(f"{level.name} {level.bandwidth / 1e9:,.0f} GB/s" for level in known)
-    picture.alt = f"{title}, bars on a logarithmic axis: {told}."
-    return picture
+    chart.alt = f"{title}, bars on a logarithmic axis: {told}."
+    return chart

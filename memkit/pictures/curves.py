@@ -3,10 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, bare
-
-DASHES = ("-", (0, (5, 2)), "-.", (0, (1, 1.5)), (0, (8, 2)), (0, (3, 1, 1, 1)))
-COLOURS = (INK, OKABE_ITO[1], OKABE_ITO[0], OKABE_ITO[3], OKABE_ITO[4], OKABE_ITO[2])
+from memkit.pictures.axes import COLOURS, DASHES, Curve, Scale, point, round_ticks, ticks_below, ticks_beside
+from memkit.pictures.svg import GREY, Chart
 
 
 def curves_figure(
@@ -18,46 +16,75 @@ def curves_figure(
     y_label: str = "loss",
     log_x: bool = False,
     level: float | None = None,
-) -> Picture:
+) -> Chart:
     """Named values over ``x`` (their numbers from 1 on, if none is given); a line ends where it is not finite.
 
-    ``level`` draws a faint line across. Raises: ValueError: no curve, more than six, or one of another length
-    than ``x``.
+    ``level`` draws a line across. Raises: ValueError: no curve, more than six, or one of another length than ``x``.
     """
     if not 1 <= len(curves) <= len(COLOURS):
         raise ValueError(f"{len(curves)} curves; 1 to {len(COLOURS)} can be told apart")
-    picture = Picture(8.0, 3.9)
-    plot = picture.add_axes((0.085, 0.145, 0.6, 0.7))
-    bare(plot, x_label, y_label)
-    if log_x:
-        plot.set_xscale("log", base=10)
-    if log_x and x is not None and all(isinstance(n, int) and n.bit_count() == 1 for n in x):  # 2, 4, 8, ...
-        plot.set_xticks(list(x), [f"{n:,}" for n in x], minor=False)
-        plot.set_xticks([], minor=True)
+    places = {
+        name: list(x) if x is not None else list(range(1, len(values) + 1)) for name, values in curves.items()
+    }
+    for name, values in curves.items():
+        if len(values) != len(places[name]):
+            raise ValueError(f"curve {name!r} has {len(values)} values for {len(places[name])} places")
+    lasting = {name: finite_length(values) for name, values in curves.items()}
+    shown = [value for name, values in curves.items() for value in values[: lasting[name]]] + [
+        level or 0.0
+    ] * (level is not None)
+    chart = Chart(800, 390, title)
+    across, up = _scales([a for row in places.values() for a in row], shown or [0.0, 1.0], log_x)
+    ticks_beside(
+        chart, up, [(tick, f"{tick:g}") for tick in round_ticks(up.low, up.high, 7)], 68, 548, y_label
+    )
+    ticks_below(chart, across, _ticks(x, across), up.end, up.start, x_label)
     if level is not None:
-        plot.axhline(level, color=GREY, linewidth=1)
-    picture.text(0.012, 0.94, title, fontsize=11.5, fontweight="bold", va="center", color=INK)
+        chart.line([(68, up(level)), (548, up(level))], shade=GREY)
     told = []
-    for row, (name, values) in enumerate(curves.items()):
-        told.append(f"{name} {_draw(picture, plot, row, name, values, x)}")
-    picture.alt = f"{title}: {y_label} over {x_label}; {'; '.join(told)}."
-    return picture
+    for number, (name, values) in enumerate(curves.items()):
+        alive = lasting[name]
+        end = f"{values[alive - 1]:.3f} at the end"
+        if alive < len(values):
+            end = f"no number after {places[name][alive - 1] if alive else 0:g}"
+        curve = Curve(
+            name=name,
+            xs=places[name][:alive],
+            ys=values[:alive],
+            colour=COLOURS[number],
+            dashes=DASHES[number],
+            note=end,
+        )
+        curve.draw(chart, across, up)
+        curve.entry(chart, 562, 66 + 48 * number)
+        if 0 < alive < len(values):
+            point(chart, across(places[name][alive - 1]), up(values[alive - 1]), "X", COLOURS[number], 6)
+        told.append(f"{name} {end}")
+    chart.alt = f"{title}: {y_label} over {x_label}; {'; '.join(told)}."
+    return chart
 
 
-def _draw(picture: Picture, plot, row: int, name: str, values: Sequence[float], x: Sequence[float] | None) -> str:
-    """One line, its entry beside the axes, and its end in words."""
-    places = list(x) if x is not None else list(range(1, len(values) + 1))
-    if len(places) != len(values):
-        raise ValueError(f"curve {name!r} has {len(values)} values for {len(places)} places")
-    alive = next((i for i, value in enumerate(values) if not math.isfinite(value)), len(values))
-    style = {"color": COLOURS[row], "linestyle": DASHES[row], "linewidth": 1.9}
-    plot.plot(places[:alive], values[:alive], **style)
-    end = f"{values[alive - 1]:.3f} at the end"
-    if alive < len(values):
-        end = f"no number after {places[alive - 1] if alive else 0:g}"
-        plot.plot(places[alive - 1 : alive], values[alive - 1 : alive], "X", color=COLOURS[row], markersize=9)
-    side = picture.surface((0.705, 0.72 - 0.125 * row, 0.295, 0.11))
-    side.plot([0, 0.14], [0.62, 0.62], **style)
-    side.text(0.18, 0.62, name, fontsize=9.5, va="center", color=INK)
-    side.text(0.18, 0.12, end, fontsize=9, va="center", color=GREY)
-    return end
+def finite_length(values: Sequence[float]) -> int:
+    """How many values stand before the first that is no number."""
+    return next((i for i, value in enumerate(values) if not math.isfinite(value)), len(values))
+
+
+def _scales(places: Sequence[float], values: Sequence[float], log_x: bool) -> tuple[Scale, Scale]:
+    """A scale across and one up, with a twentieth of room around the values."""
+    low, high = min(values), max(values)
+    room = 0.05 * (high - low) or abs(high) * 0.05 or 1.0
+    return (
+        Scale(low=min(places), high=max(places), start=76, end=542, is_log=log_x),
+        Scale(low=low - room, high=high + room, start=322, end=62),
+    )
+
+
+def _ticks(x: Sequence[float] | None, across: Scale) -> list[tuple[float, str]]:
+    """Round places; on a logarithmic axis all places if those are powers of two, else powers of ten."""
+    if not across.is_log:
+        return [(tick, f"{tick:,g}") for tick in round_ticks(across.low, across.high, 7)]
+    if x is not None and all(isinstance(n, int) and n.bit_count() == 1 for n in x):  # 2, 4, 8, ...
+        return [(n, f"{n:,}") for n in x]
+    powers = range(math.ceil(math.log10(across.low)), math.floor(math.log10(across.high)) + 1)
+    ticks = [10.0**power for power in powers]
+    return [(tick, f"{tick:,g}") for tick in (ticks if len(ticks) > 1 else sorted({*(x or ())}))]

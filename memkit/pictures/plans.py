@@ -1,39 +1,63 @@
 """Plans by bytes and time, the front filled."""
 
 from memkit.fitting.plans import PlansFound
-from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, bare
+from memkit.pictures.axes import COLOURS, DASHED, Scale, point, round_ticks, ticks_below, ticks_beside
+from memkit.pictures.svg import GREY, OKABE_ITO, Chart
 from memkit.units import GIB, format_bytes
 
-MARKS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "P": "✚"}
-COLOURS = (INK, OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[2], OKABE_ITO[5], OKABE_ITO[3])
+SHAPES = "osD^vP"
 
 
-def plans_figure(found: PlansFound, title: str) -> Picture:
-    """Every plan by its peak and its time on paper; the front's are filled, and what is given up has a mark."""
-    picture = Picture(8.0, 4.1)
-    plot = picture.add_axes((0.09, 0.13, 0.55, 0.72))
-    bare(plot, "peak in GiB", "time of a step ÷ least")
-    least = min(plan.seconds for plan in found.plans)
-    kinds = list(dict.fromkeys(plan.gives_up for plan in sorted(found.plans, key=lambda plan: plan.sacrifice)))
-    front = found.front
-    for number, kind in enumerate(kinds):
-        colour, mark = COLOURS[number % len(COLOURS)], list(MARKS)[number % len(MARKS)]
-        for plan in (plan for plan in found.plans if plan.gives_up == kind):
-            face = colour if plan in front else "none"
-            plot.plot(
-                plan.peak_bytes / GIB, plan.seconds / least, mark, markersize=6, color=colour, markerfacecolor=face
-            )
-        y = 0.82 - 0.1 * number
-        picture.text(0.67, y, MARKS[mark], fontsize=10, color=colour)
-        picture.text(0.695, y, "\n".join(kind) or "gives up nothing", fontsize=8.5, color=INK, va="center")
-    card = found.plans[0].card
-    plot.axvline(card.memory_bytes / GIB, color=OKABE_ITO[1], linewidth=1.6, linestyle=(0, (3, 1.5)))
-    plot.set_xlim(left=0)
-    picture.text(0.67, 0.12, f"filled: on the front\ndashed: {card.name}", fontsize=8.5, color=GREY, va="center")
-    picture.text(0.012, 0.95, title, fontsize=11.5, fontweight="bold", va="center", color=INK)
-    picture.alt = (
-        f"{title}: {len(found.plans)} plans by peak and time; {len(found.fitting)} fit the {card.name}, "
+def plans_figure(found: PlansFound, title: str) -> Chart:
+    """Every plan by its peak and its time on paper; the front's are filled, and what is given up has a mark.
+
+    A mark's ``data-pick`` is the plan's place in ``found.plans``.
+    """
+    chart = Chart(800, 410, title)
+    plans, card, least = found.plans, found.plans[0].card, min(plan.seconds for plan in found.plans)
+    most, slowest = (
+        max(card.memory_bytes, *(plan.peak_bytes for plan in plans)) / GIB,
+        max(p.seconds for p in plans) / least,
+    )
+    x, y = (
+        Scale(low=0, high=most * 1.05, start=62, end=512),
+        Scale(low=1, high=slowest * 1.06, start=350, end=60),
+    )
+    ticks_below(chart, x, [(tick, f"{tick:g}") for tick in round_ticks(0, x.high)], 60, 350, "peak in GiB")
+    ticks_beside(
+        chart, y, [(tick, f"{tick:g}") for tick in round_ticks(1, y.high)], 62, 512, "time of a step ÷ least"
+    )
+    kinds = list(dict.fromkeys(plan.gives_up for plan in sorted(plans, key=lambda plan: plan.sacrifice)))
+    looks = {kind: (COLOURS[n % len(COLOURS)], SHAPES[n % len(SHAPES)]) for n, kind in enumerate(kinds)}
+    chart.line(
+        [(x(card.memory_bytes / GIB), 60), (x(card.memory_bytes / GIB), 350)],
+        OKABE_ITO[1],
+        stroke_width=2,
+        stroke_dasharray=DASHED,
+    )
+    for number, plan in enumerate(plans):
+        colour, shape = looks[plan.gives_up]
+        tip = f"{format_bytes(plan.peak_bytes)}, {plan.seconds / least:.2f} × the least time: {plan.name}"
+        point(
+            chart,
+            x(plan.peak_bytes / GIB),
+            y(plan.seconds / least),
+            shape,
+            colour,
+            is_filled=plan in found.front,
+            tip=tip,
+            data={"pick": number, "bytes": plan.peak_bytes},
+        )
+    place = 76.0
+    for kind, (colour, shape) in looks.items():
+        lines = list(kind) or ["gives up nothing"]
+        point(chart, 540, place + 6, shape, colour, 5)
+        chart.words(556, place, "\n".join(lines), 11.5, at="top")
+        place += 16 + 13.5 * len(lines)
+    chart.words(536, place + 14, f"filled: on the front\ndashed: {card.name}", 11.5, shade=GREY, at="top")
+    chart.alt = (
+        f"{title}: {len(plans)} plans by peak and time; {len(found.fitting)} fit the {card.name}, "
         f"{len(found.front)} of them are on the front, from "
         f"{format_bytes(min((p.peak_bytes for p in found.front), default=0), 1)} upwards."
     )
-    return picture
+    return chart

@@ -1,34 +1,50 @@
-"""The pictures of chapter 06: a distribution under a format, outliers against error, a spike in a history."""
+"""The pictures of chapter 06's labs: a distribution under a format, outliers against error, a spike in a history."""
 
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.patches import Rectangle
 
 from memkit.formats.blocks import block_amax, by_block
-from memkit.formats.records import get_format
+from memkit.formats.records import Format, get_format
 from memkit.low_precision.scaling import SCALINGS, factors_from
-from memkit.low_precision.trials import NUM_STEPS, OUTLIER_FACTORS, SPIKE_STEP, SpikeStep, drawn, scaled
-from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, bare, hatched, mix
+from memkit.low_precision.trials import OUTLIER_FACTORS, SPIKE_STEP, SpikeStep, drawn, scaled
+from memkit.pictures.axes import (
+    DASHED,
+    DASHES,
+    Curve,
+    Scale,
+    draw_curves,
+    round_ticks,
+    ticks_below,
+    ticks_beside,
+)
+from memkit.pictures.svg import GREY, OKABE_ITO, Chart
 
 COMPARED = ("none", "tensor", "row", "1x128", "mx_floor", "mx", "nvfp4")
 NAMES = {
-    "none": "no scaling", "tensor": "per tensor", "row": "per row", "1x128": "1 × 128", "mx_floor": "MX, floor",
-    "mx": "MX, round up", "nvfp4": "1 × 16, two levels",
-}  # fmt: skip
+    "none": "no scaling",
+    "tensor": "per tensor",
+    "row": "per row",
+    "1x128": "1 × 128",
+    "mx_floor": "MX, floor",
+    "mx": "MX, round up",
+    "nvfp4": "1 × 16, two levels",
+}
 ELEMENTS = ("float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int8")
 LINES = {
-    "INT8, tensor": ("int8", "tensor", OKABE_ITO[1], "-", "X"),
-    "E4M3, tensor": ("float8_e4m3fn", "tensor", OKABE_ITO[0], "-", "o"),
-    "E5M2, tensor": ("float8_e5m2", "tensor", OKABE_ITO[3], "--", "s"),
-    "E4M3, 1 × 128": ("float8_e4m3fn", "1x128", OKABE_ITO[5], "-.", "^"),
-    "E4M3, MX": ("float8_e4m3fn", "mx", OKABE_ITO[4], ":", "D"),
-    "NVFP4": ("float4_e2m1fn", "nvfp4", OKABE_ITO[7], "-", "v"),
+    "INT8 per tensor": ("int8", "tensor", OKABE_ITO[1], "", "X"),
+    "E4M3 per tensor": ("float8_e4m3fn", "tensor", OKABE_ITO[0], "", "o"),
+    "E5M2 per tensor": ("float8_e5m2", "tensor", OKABE_ITO[3], DASHES[1], "s"),
+    "E4M3 per 1 × 128": ("float8_e4m3fn", "1x128", OKABE_ITO[5], DASHES[2], "^"),
+    "E4M3 in MX": ("float8_e4m3fn", "mx", OKABE_ITO[4], DASHES[3], "D"),
+    "NVFP4": ("float4_e2m1fn", "nvfp4", OKABE_ITO[7], "", "v"),
 }
-"""Element, scaling and look of each line of the outlier picture."""
+"""Element, scaling and look of each line of the outlier picture; no name has a comma, for they stand in lists."""
 SHOWN_POWERS = (-32.0, 19.0)
 BINS = np.arange(*SHOWN_POWERS, 0.5)
+ZONES = ("becomes 0", "subnormal", "kept", "clipped")
+PER_CENT = [(0.01, "1 %"), (0.1, "10 %"), (1, "100 %")]
 
 
 def scalings_for(element: str) -> tuple[str, ...]:
@@ -37,150 +53,162 @@ def scalings_for(element: str) -> tuple[str, ...]:
     return tuple(name for name in COMPARED if name not in wrong)
 
 
-class ScalingPicture(Picture):
+def scaling_figure(kind: str, element: str, scaling: str) -> Chart:
     """Left: the scaled values by power of two, over what the element holds. Right: the error of each scaling."""
+    lost, _ = scaled(kind, element, scaling)
+    values, fmt, record = drawn(kind), get_format(element), SCALINGS[scaling]
+    moved = by_block(values, factors_from(block_amax(values, record), record, element).multipliers, record)
+    heights = np.histogram(np.log2(np.abs(moved[moved != 0])), BINS)[0].astype(float)
+    chart = Chart(800, 390, f"{kind}: {element}, {NAMES[scaling]}")
+    x, y = (
+        Scale(low=SHOWN_POWERS[0], high=SHOWN_POWERS[1], start=40, end=440),
+        Scale(low=0, high=1.16, start=330, end=60),
+    )
+    _draw_zones(chart, fmt, x)
+    ticks_below(
+        chart,
+        x,
+        [(t, f"{t:g}") for t in round_ticks(x.low, x.high)],
+        330,
+        330,
+        "value × factor, as a power of two",
+    )
+    tops = heights / max(heights.max(), 1)
+    stairs = [
+        (x(a), y(h)) for left, right, h in zip(BINS, BINS[1:], tops, strict=False) for a in (left, right)
+    ]
+    chart.line([(x(BINS[0]), y(0)), *stairs, (x(BINS[-1]), y(0))], stroke_width=1.6)
+    chart.words(40, 50, "share of the values", 12, shade=GREY)
+    _draw_errors(chart, kind, element, scaling)
+    chart.alt = (
+        f"Histogram of {kind} values times their factors over the range of {element}: {lost.flushed_share:.2%} "
+        f"become 0, {lost.clipped_share:.2%} are clipped; beside it the relative error of every scaling as bars."
+    )
+    return chart
 
-    def __init__(self):
-        super().__init__(8.0, 3.9)
-        self.title = self.heading(0.945)
-        self.plot = self.add_axes((0.075, 0.15, 0.475, 0.65), xlim=SHOWN_POWERS, ylim=(0, 1.16))
-        bare(self.plot, "value × factor, as a power of two", "share of the values")
-        self.plot.set_yticks([])
-        zone_colours = [mix(OKABE_ITO[index], 0.25) for index in (1, 2, 3, 1)]
-        self.zones = [self.move(self.plot.axvspan(0, 1, color=colour, lw=0)) for colour in zone_colours]
-        self.words = [self.stamp(0, 1.12, self.plot, fontsize=8.5, ha="center", va="top") for _ in self.zones]
-        self.outline = self.move(self.plot.stairs(np.zeros(len(BINS) - 1), BINS, color=INK, linewidth=1.5))
-        self.side = self.add_axes((0.73, 0.15, 0.15, 0.65), xlim=(-2, 0.05), ylim=(6.6, -0.6))
-        self.side.spines[["top", "right"]].set_visible(False)
-        self.side.set_xticks([-2, -1, 0], ["1 %", "10 %", "100 %"], fontsize=9, color=GREY)
-        self.side.set_yticks([])
-        self.side.set_xlabel("relative error", fontsize=9.5, color=INK)
-        at = {"transform": self.side.get_yaxis_transform(), "va": "center", "fontsize": 9.5}
-        rows = range(len(COMPARED))
-        bars = [hatched(Rectangle, (-2, r - 0.32), 0, 0.64, facecolor=OKABE_ITO[0], hatch="///") for r in rows]
-        self.bars = [self.move(self.side.add_patch(bar)) for bar in bars]
-        self.names = [self.stamp(-0.05, r, self.side, ha="right", **at) for r in rows]
-        self.values = [self.stamp(1.05, r, self.side, **at) for r in rows]
 
-    def redraw(self, kind: str, element: str, scaling: str) -> "ScalingPicture":
-        """Values of a kind (``trials.DRAWS``) in an element, under a scaling."""
-        held, _ = scaled(kind, element, scaling)
-        x, fmt, record = drawn(kind), get_format(element), SCALINGS[scaling]
-        moved = by_block(x, factors_from(block_amax(x, record), record, element).multipliers, record)
-        powers = np.log2(np.abs(moved[moved != 0]))
-        heights = np.histogram(powers, BINS)[0].astype(float)
-        self.outline.set_data(heights / max(heights.max(), 1), BINS)
-        least = getattr(fmt, "smallest_subnormal", 1.0) / 2
-        normal = getattr(fmt, "smallest_normal", 1.0)
-        ends = [math.log2(value) for value in (least, normal, fmt.max)]
-        low, high = SHOWN_POWERS
-        edges = [low, *ends, high]
-        names = ("becomes 0", "subnormal", "held", "clipped")
-        for zone, text, word, left, right in zip(self.zones, self.words, names, edges, edges[1:]):
-            zone.set_bounds(left, 0, right - left, 1.16)
-            text.set_text(word if right - left > 1.5 else "")
-            text.set_position(((left + right) / 2, 1.12 if right - left > 0.7 * len(word) else 1.06))
-        self._draw_errors(kind, element, scaling)
-        self.title.set_text(f"{kind}: {element}, {NAMES[scaling]}")
-        self.alt = (
-            f"Histogram of {kind} values times their factors over the range of {element}: {held.flushed_share:.2%} "
-            f"become 0, {held.clipped_share:.2%} are clipped; beside it the relative error of every scaling as bars."
+def _draw_zones(chart: Chart, fmt: Format, x: Scale) -> None:
+    """What becomes of a value: the ranges of a format, each with its name where there is room."""
+    least = getattr(fmt, "smallest_subnormal", 1.0) / 2
+    normal = getattr(fmt, "smallest_normal", 1.0)
+    ends = [x.low, *(math.log2(value) for value in (least, normal, fmt.max)), x.high]
+    for zone, name, left, right in zip((1, 2, 3, 1), ZONES, ends, ends[1:], strict=False):
+        chart.rect(x(left), 60, x(right) - x(left), 270, (OKABE_ITO[zone], ""), shade=0.3, tip=name)
+        middle = (x(left) + x(right)) / 2
+        if right - left > 1.5:
+            chart.place([(middle, 72, name)], [(middle, 88, name)], size=11.5)
+
+
+def _draw_errors(chart: Chart, kind: str, element: str, scaling: str) -> None:
+    x = Scale(low=0.01, high=1.1, start=592, end=712, is_log=True)
+    ticks_below(chart, x, PER_CENT, 60, 330, "relative error")
+    for row, name in enumerate(scalings_for(element)):
+        error, y, mark = scaled(kind, element, name)[1], 80 + 37 * row, "▸ " if name == scaling else ""
+        colour = OKABE_ITO[1 if name == scaling else 0]
+        chart.words(584, y, mark + NAMES[name], 12.5, anchor="end", bold=name == scaling)
+        chart.rect(
+            x.start,
+            y - 12,
+            x.inside(error) - x.start if error > 0.01 else 2,
+            24,
+            (colour, "///"),
+            tip=f"{NAMES[name]}: {error:.2%}",
+            data={"error": f"{error:.6f}", "scaling": name},
         )
-        return self
-
-    def _draw_errors(self, kind: str, element: str, scaling: str) -> None:
-        shown = scalings_for(element)
-        for row, (bar, name, value) in enumerate(zip(self.bars, self.names, self.values)):
-            is_there = row < len(shown)
-            error = scaled(kind, element, shown[row])[1] if is_there else 0
-            bar.set_width(min(max(math.log10(error), -1.97), 0) + 2 if error else 0)
-            chosen = is_there and shown[row] == scaling
-            bar.set_facecolor(OKABE_ITO[1 if chosen else 0])
-            name.set_text(("▸ " if chosen else "") + NAMES[shown[row]] if is_there else "")
-            value.set_text(f"{error:.2%}" if is_there else "")
+        chart.words(722, y, f"{error:.2%}", 12.5)
 
 
-class OutlierPicture(Picture):
-    """The error of the ordinary channels against the size of a few large ones, a line a format."""
+def outlier_figure(errors: Mapping[str, Sequence[float]], index: int, num_outliers: int) -> Chart:
+    """The error of the ordinary channels against the size of a few large ones, a line a format.
 
-    def __init__(self):
-        super().__init__(8.0, 4.0)
-        self.title = self.heading(0.945)
-        self.plot = self.add_axes((0.1, 0.14, 0.585, 0.7), xscale="log", yscale="log", ylim=(0.005, 1.3))
-        bare(self.plot, "outlier channels are this many times larger", "relative error of the others")
-        self.plot.set_xlim(0.9, OUTLIER_FACTORS[-1] * 1.1)
-        self.plot.set_yticks([0.01, 0.1, 1], ["1 %", "10 %", "100 %"])
-        self.plot.minorticks_off()
-        side = self.surface((0.71, 0, 0.29, 1))
-        self.rule = self.move(self.plot.axvline(1, color=GREY, linewidth=1.2, linestyle=(0, (4, 3))))
-        self.drawn_lines, self.values = {}, {}
-        for row, (name, (_, _, colour, dashes, marker)) in enumerate(LINES.items()):
-            y, style = 0.8 - 0.125 * row, {"color": colour, "linestyle": dashes, "marker": marker, "markersize": 5}
-            self.drawn_lines[name] = self.move(self.plot.plot([], [], linewidth=1.6, **style)[0])
-            side.plot([0, 0.06, 0.12], [y] * 3, markevery=[1], linewidth=1.6, **style)
-            side.text(0.16, y, name, fontsize=9.5, va="center", color=INK)
-            self.values[name] = self.stamp(0.98, y, side, fontsize=9.5, ha="right", va="center")
-
-    def redraw(self, errors: Mapping[str, Sequence[float]], index: int, num_outliers: int) -> "OutlierPicture":
-        """``errors``: for each of ``LINES`` one error a factor of ``OUTLIER_FACTORS``; ``index``: the chosen factor."""
-        factor = OUTLIER_FACTORS[index]
-        self.rule.set_xdata([factor, factor])
-        for name, row in errors.items():
-            self.drawn_lines[name].set_data(OUTLIER_FACTORS, row)
-            self.values[name].set_text(f"{row[index]:.1%}")
-        plural = "channels are" if num_outliers > 1 else "channel is"
-        self.title.set_text(f"{num_outliers} of 1,024 {plural} {factor:,.3g} times larger")
-        told = "; ".join(f"{name} {row[index]:.1%}" for name, row in errors.items())
-        self.alt = f"Relative error of the ordinary channels beside outliers {factor:,.3g} times larger: {told}."
-        return self
-
-
-class SpikePicture(Picture):
-    """The largest value of each step against what fits, and the error of the cast below."""
-
-    def __init__(self):
-        super().__init__(8.0, 4.3)
-        self.title = self.heading(0.95)
-        steps = (-1, NUM_STEPS)
-        self.top = self.add_axes((0.1, 0.47, 0.635, 0.4), yscale="log", xlim=steps, ylim=(1, 10**4))
-        self.bottom = self.add_axes((0.1, 0.125, 0.635, 0.27), yscale="log", xlim=steps, ylim=(0.015, 1.3))
-        for axes, x_label, y_label in ((self.top, "", "value"), (self.bottom, "step", "relative error")):
-            bare(axes, x_label, y_label)
-            axes.minorticks_off()
-        self.top.tick_params(labelbottom=False)
-        self.bottom.set_yticks([0.03, 0.1, 0.3, 1], ["3 %", "10 %", "30 %", "100 %"])
-        looks = {
-            "largest in the tensor": (self.top, {"color": OKABE_ITO[0], "marker": "o", "markersize": 3.5}),
-            "largest that fits": (self.top, {"color": OKABE_ITO[1], "drawstyle": "steps-mid", "linewidth": 2}),
-            "delayed": (self.bottom, {"color": OKABE_ITO[1], "marker": "s", "markersize": 3.5}),
-            "current": (self.bottom, {"color": OKABE_ITO[3], "linestyle": "--", "linewidth": 2}),
-        }
-        self.curves = {name: self.move(axes.plot([], [], **look)[0]) for name, (axes, look) in looks.items()}
-        side = self.surface((0.755, 0, 0.245, 1))
-        for y, (name, (_, look)) in zip((0.83, 0.76, 0.35, 0.28), looks.items()):
-            look = {key: value for key, value in look.items() if key != "drawstyle"}
-            side.plot([0, 0.06, 0.12], [y] * 3, markevery=[1], **look)
-            side.text(0.17, y, name, fontsize=9.5, va="center", color=INK)
-        dashed = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (4, 3))}
-        self.now = [self.move(axes.axvline(0, **dashed)) for axes in (self.top, self.bottom)]
-        self.note = self.stamp(0, 0.62, side, fontsize=9.5, va="top", linespacing=1.5)
-
-    def redraw(self, steps: Sequence[SpikeStep], step: int, title: str) -> "SpikePicture":
-        """The film up to its end, and ``step`` marked."""
-        numbers, shown = range(len(steps)), steps[step]
-        for name, values in (
-            ("largest in the tensor", [s.amax for s in steps]),
-            ("largest that fits", [s.fits for s in steps]),
-            ("delayed", [s.error for s in steps]),
-            ("current", [s.current_error for s in steps]),
-        ):
-            self.curves[name].set_data(numbers, values)
-        for line in self.now:
-            line.set_xdata([step, step])
-        self.note.set_text(f"step {step}: {shown.clipped_share:.1%} clipped,\nerror {shown.error:.1%}")
-        self.title.set_text(title)
-        self.alt = (
-            f"{title}. The largest value and the largest that fits, over {len(steps)} steps with a spike in step "
-            f"{SPIKE_STEP}; in step {step} {shown.clipped_share:.1%} are clipped and the error is {shown.error:.1%}."
+    ``errors``: for each of ``LINES`` one error a factor of ``OUTLIER_FACTORS``; ``index``: the chosen factor.
+    """
+    factor = OUTLIER_FACTORS[index]
+    plural = "channels are" if num_outliers > 1 else "channel is"
+    chart = Chart(800, 400, f"{num_outliers} of 1,024 {plural} {factor:,.3g} times larger")
+    x = Scale(low=0.9, high=OUTLIER_FACTORS[-1] * 1.1, start=76, end=540, is_log=True)
+    y = Scale(low=0.005, high=1.3, start=338, end=64, is_log=True)
+    ticks_beside(chart, y, PER_CENT, 76, 540, "relative error of the others")
+    powers = [10**p for p in range(round(math.log10(OUTLIER_FACTORS[-1])) + 1)]
+    ticks_below(
+        chart, x, [(p, f"{p:,}") for p in powers], 64, 338, "outlier channels are this many times larger"
+    )
+    chart.line([(x(factor), 64), (x(factor), 338)], shade=GREY, stroke_dasharray=DASHED)
+    curves = [
+        Curve(
+            name=name,
+            xs=OUTLIER_FACTORS,
+            ys=errors[name],
+            colour=colour,
+            dashes=dashes,
+            shape=shape,
+            note=f"{errors[name][index]:.1%}",
         )
-        return self
+        for name, (_, _, colour, dashes, shape) in LINES.items()
+    ]
+    draw_curves(chart, curves, x, y, 562, 76, 48)
+    told = "; ".join(f"{name} {row[index]:.1%}" for name, row in errors.items())
+    chart.alt = f"Relative error of the ordinary channels beside outliers {factor:,.3g} times larger: {told}."
+    return chart
+
+
+def spike_figure(steps: Sequence[SpikeStep], step: int, title: str) -> Chart:
+    """The largest value of each step against what fits, and the error of the cast below; ``step`` is marked."""
+    chart, shown = Chart(800, 430, title), steps[step]
+    x = Scale(low=-1, high=len(steps), start=80, end=586)
+    value = Scale(low=1, high=10**4, start=226, end=58, is_log=True)
+    error = Scale(low=0.015, high=1.3, start=370, end=262, is_log=True)
+    ticks_beside(chart, value, [(10**p, f"{10**p:,}") for p in range(5)], 80, 586, "value")
+    ticks_beside(
+        chart, error, [(0.03, "3 %"), (0.1, "10 %"), (0.3, "30 %"), (1, "100 %")], 80, 586, "relative error"
+    )
+    for scale, label in ((value, ""), (error, "step")):
+        ticks = [(t, f"{t:g}" if label else "") for t in round_ticks(0, len(steps), 7)]
+        ticks_below(chart, x, ticks, scale.end, scale.start, label)
+        chart.line([(x(step), scale.start), (x(step), scale.end)], shade=GREY, stroke_dasharray=DASHED)
+    above, below = _spike_curves(steps)
+    draw_curves(chart, above, x, value, 604, 76, 28)
+    draw_curves(chart, below, x, error, 604, 276, 28)
+    chart.words(
+        604, 150, f"step {step}: {shown.clipped_share:.1%} clipped,\nerror {shown.error:.1%}", 12.5, at="top"
+    )
+    clipped = sum(s.clipped_share > 0 for s in steps)
+    chart.words(604, 192, f"{clipped} of {len(steps)} steps clip", 12.5, at="top", shade=GREY)
+    chart.alt = (
+        f"{title}. The largest value and the largest that fits, over {len(steps)} steps with a spike in step "
+        f"{SPIKE_STEP}; in step {step} {shown.clipped_share:.1%} are clipped and the error is {shown.error:.1%}; "
+        f"{clipped} of {len(steps)} steps clip."
+    )
+    return chart
+
+
+def _spike_curves(steps: Sequence[SpikeStep]) -> tuple[list[Curve], list[Curve]]:
+    """What reaches and what fits in each step; the error of delayed and of current scaling."""
+    numbers = range(len(steps))
+    above = [
+        Curve(
+            name="largest in the tensor",
+            xs=numbers,
+            ys=[s.amax for s in steps],
+            colour=OKABE_ITO[0],
+            shape="o",
+        ),
+        Curve(
+            name="largest that fits",
+            xs=[n - 0.5 for n in numbers],
+            ys=[s.fits for s in steps],
+            colour=OKABE_ITO[1],
+            is_stepped=True,
+        ),
+    ]
+    below = [
+        Curve(name="delayed", xs=numbers, ys=[s.error for s in steps], colour=OKABE_ITO[1], shape="s"),
+        Curve(
+            name="current",
+            xs=numbers,
+            ys=[s.current_error for s in steps],
+            colour=OKABE_ITO[3],
+            dashes=DASHES[1],
+        ),
+    ]
+    return above, below

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from matplotlib.patches import Rectangle
+from memkit.pictures.axes import Scale, round_ticks, ticks_below
+from memkit.pictures.svg import OKABE_ITO, Chart, text_width
 
-from memkit.pictures.picture import INK, OKABE_ITO, Picture, bare, hatched, mix
 
-
-def streams_figure(events: Sequence[dict], title: str = "Kernels and copies on their streams") -> Picture:
+def streams_figure(events: Sequence[dict], title: str = "Kernels and copies on their streams") -> Chart:
     """One row a stream, one bar an event of an execution trace with ``ts`` and ``dur`` in microseconds.
 
     Raises: ValueError: no event that ran on a stream.
@@ -16,27 +15,36 @@ def streams_figure(events: Sequence[dict], title: str = "Kernels and copies on t
     if not ran:
         raise ValueError(f"{len(events)} events, none of them on a stream")
     rows = sorted({event["args"]["stream"] for event in ran})
-    picture = Picture(8.0, 1.0 + 0.42 * len(rows))
-    height = picture.get_figheight()
-    plot = picture.add_axes((0.11, 0.42 / height, 0.86, 1 - 0.86 / height))
     kinds = list(dict.fromkeys(event["cat"] for event in ran))
+    bottom = 44 + 44 * len(rows)
+    chart = Chart(800, bottom + 50, title)
     first, last = min(e["ts"] for e in ran), max(e["ts"] + e["dur"] for e in ran)
+    x = Scale(low=first - 1, high=last + 1, start=88, end=782)
+    ticks_below(chart, x, [(t, f"{t:,g}") for t in round_ticks(x.low, x.high, 8)], 38, bottom, "µs")
+    for row, stream in enumerate(rows):
+        chart.words(80, 64 + 44 * row, f"stream {stream}", 12, anchor="end")
     for event in ran:
-        look, row = kinds.index(event["cat"]), rows.index(event["args"]["stream"])
-        colour = mix(OKABE_ITO[look % len(OKABE_ITO)], 0.375)
-        place = (event["ts"], row - 0.33)
-        plot.add_patch(
-            hatched(Rectangle, place, event["dur"], 0.66, facecolor=colour, hatch=("", "///")[look % 2], linewidth=1)
+        kind, y = kinds.index(event["cat"]), 64 + 44 * rows.index(event["args"]["stream"])
+        left, wide = x(event["ts"]), x(event["ts"] + event["dur"]) - x(event["ts"])
+        long = f"{event['name']}, {event['dur']:g}"
+        chart.rect(
+            left,
+            y - 15,
+            wide,
+            30,
+            (OKABE_ITO[kind % len(OKABE_ITO)], ("", "///")[kind % 2]),
+            shade=0.38,
+            stroke="currentColor",
+            stroke_opacity=0.5,
+            tip=f"{long} µs from {event['ts']:g}",
+            data={"start": f"{event['ts']:g}", "duration": f"{event['dur']:g}"},
         )
-        has_room = event["dur"] >= (last - first) / 10
-        words = f"{event['name']}, {event['dur']:g}" if has_room else event["name"]
-        plot.text(event["ts"] + event["dur"] / 2, row, words, fontsize=8.5, ha="center", va="center", color=INK)
-    plot.set(xlim=(first - 1, last + 1), ylim=(len(rows) - 0.5, -0.5))
-    plot.set_yticks(range(len(rows)), [f"stream {row}" for row in rows])
-    bare(plot, "µs", grid="x", hides=("top", "right", "left"), length=0)
-    picture.text(0.012, 1 - 0.22 / height, title, fontsize=11.5, fontweight="bold", va="center", color=INK)
+        words = long if text_width(long, 11.5) <= wide else event["name"]
+        if text_width(words, 11.5) <= wide + 24:
+            chart.words(left + wide / 2, y, words, 11.5, anchor="middle")
     spans = "; ".join(
-        f"stream {e['args']['stream']}, {e['name']} from {e['ts']:g} to {e['ts'] + e['dur']:g} µs" for e in ran
+        f"stream {e['args']['stream']}, {e['name']} from {e['ts']:g} to {e['ts'] + e['dur']:g} µs"
+        for e in ran
     )
-    picture.alt = f"{title}: {spans}."
-    return picture
+    chart.alt = f"{title}: {spans}."
+    return chart

@@ -6,74 +6,82 @@ from memkit.formats.reading import number_text
 from memkit.formats.records import get_format
 from memkit.formats.rounding import round_to
 from memkit.formats.running_sums import num_moving_terms, sums_by_method
-from memkit.pictures.picture import GREY, INK, OKABE_ITO, Picture, Ticks, round_ticks
+from memkit.pictures.axes import (
+    COLOURS,
+    DASHES,
+    Curve,
+    Scale,
+    draw_curves,
+    round_ticks,
+    ticks_below,
+    ticks_beside,
+)
+from memkit.pictures.svg import Chart
 
-LINE_LOOK = {
-    "exact": (INK, (0, (1, 2)), ""),
-    "nearest": (OKABE_ITO[1], "-", "o"),
-    "stochastic": (OKABE_ITO[0], "-", "^"),
-    "kahan": (OKABE_ITO[3], "--", "s"),
-    "float32 accumulator": (OKABE_ITO[4], "-.", "D"),
+LOOKS = {
+    "exact": (COLOURS[0], DASHES[3], ""),
+    "nearest": (COLOURS[1], "", "o"),
+    "stochastic": (COLOURS[2], "", "^"),
+    "kahan": (COLOURS[3], DASHES[1], "s"),
+    "float32 accumulator": (COLOURS[4], DASHES[2], "D"),
 }
-"""Colour, dashes and marker of each way to add."""
-MAX_POINTS = 400
+"""Colour, dashes and mark of each way to add."""
+MAX_POINTS = 300
 
 
-class RunningSumPicture(Picture):
-    """The total after each addition, one line per method, and its end in words."""
+def running_totals(term: float, num_terms: int, fmt: str, seed: int = 0) -> dict[str, np.ndarray]:
+    """The total after each addition of ``term`` in ``fmt``: exact, and in each way to add.
 
-    def __init__(self):
-        super().__init__(8.0, 4.0)
-        self.plot = self.add_axes((0.085, 0.14, 0.575, 0.7))
-        self.plot.spines[["top", "right"]].set_visible(False)
-        self.ticks = {along: Ticks(self, self.plot, along, 8) for along in "xy"}
-        self.plot.set_xlabel("additions", fontsize=9.5, color=INK, labelpad=18)
-        self.plot.set_ylabel("total", fontsize=9.5, color=INK, labelpad=36)
-        self.title = self.heading(0.94)
-        side = self.surface((0.685, 0, 0.315, 1))
-        self.curves, self.ends, self.totals = {}, {}, {}
-        for row, (name, (colour, dashes, marker)) in enumerate(LINE_LOOK.items()):
-            y = 0.8 - 0.15 * row
-            style = {
-                "color": colour,
-                "linestyle": dashes,
-                "marker": marker,
-                "markersize": 5,
-                "linewidth": 1.6,
-            }
-            self.curves[name] = self.move(self.plot.plot([], [], **style)[0])
-            side.plot([0, 0.07, 0.14], [y, y, y], **style, markevery=[1])
-            side.text(0.19, y, name, fontsize=9.5, va="center", color=INK)
-            self.ends[name] = self.stamp(0.19, y - 0.045, side, fontsize=9, va="center", color=GREY)
+    Raises: ValueError: fewer than one addition.
+    """
+    fmt = get_format(fmt)
+    if num_terms < 1:
+        raise ValueError(f"num_terms={num_terms} leaves nothing to draw; allowed are 1 and more")
+    rounded = float(round_to(float(term), fmt, overflow="saturate"))
+    return {"exact": rounded * np.arange(1, num_terms + 1)} | sums_by_method(term, num_terms, fmt, seed)
 
-    def redraw(self, term: float, num_terms: int, fmt: str, seed: int = 0) -> "RunningSumPicture":
-        """Add ``term`` to itself ``num_terms`` times in ``fmt``; ``seed`` starts the chances of the stochastic sum."""
-        fmt = get_format(fmt)
-        totals = sums_by_method(term, num_terms, fmt, seed)
-        if num_terms < 1:
-            raise ValueError(f"num_terms={num_terms} leaves nothing to draw; allowed are 1 and more")
-        held = float(round_to(float(term), fmt, overflow="saturate"))
-        self.totals = totals = {"exact": held * np.arange(1, num_terms + 1)} | totals
-        self._set_axis(num_terms, totals)
-        kept = np.unique(np.linspace(0, num_terms - 1, min(num_terms, MAX_POINTS)).astype(int))
-        ends = []
-        for row, (name, total) in enumerate(totals.items()):
-            self.curves[name].set_data(kept + 1, total[kept])
-            spacing = max(1, kept.size // 6)
-            self.curves[name].set_markevery((min(row * spacing // 5, kept.size - 1), spacing))
-            moving = num_moving_terms(total)
-            is_stuck = name == "nearest" and moving < num_terms  # the same sum again, and so for ever
-            stops = f", stuck after {moving}" if is_stuck else ""
-            self.ends[name].set_text(number_text(float(total[-1])) + stops)
-            ends.append(f"{name} {number_text(float(total[-1]))}{stops}")
-        self.title.set_text(f"{num_terms} × {number_text(held)} in {fmt.name}")
-        self.alt = f"The sum of {num_terms} terms of {number_text(held)} in {fmt.name}: {'; '.join(ends)}."
-        return self
 
-    def _set_axis(self, num_terms: int, totals: dict[str, np.ndarray]) -> None:
-        low = min(0.0, *(float(total.min()) for total in totals.values()))
-        high = max(0.0, *(float(total.max()) for total in totals.values()))
-        margin = 0.05 * (high - low) or 1.0
-        self.plot.set(xlim=(0, num_terms * 1.03), ylim=(low - margin * (low < 0), high + margin))
-        self.ticks["x"].show((x, f"{x:,.0f}") for x in round_ticks(0, num_terms) if x == int(x))
-        self.ticks["y"].show((y, number_text(y, 4)) for y in round_ticks(low, high + margin))
+def running_sum_figure(
+    term: float, num_terms: int, fmt: str, seed: int = 0, totals: dict[str, np.ndarray] | None = None
+) -> Chart:
+    """A sum of equal terms in ``fmt``, a line a way, beside the exact one; ``totals`` are those of ``running_totals``.
+
+    ``seed`` starts the chances of the stochastic sum.
+    """
+    totals = totals or running_totals(term, num_terms, fmt, seed)
+    kept = np.unique(np.linspace(0, num_terms - 1, min(num_terms, MAX_POINTS)).astype(int))
+    curves, ends = [], []
+    for name, total in totals.items():
+        colour, dashes, shape = LOOKS[name]
+        moving = num_moving_terms(total)
+        stops = (
+            f", stuck after {moving}" if name == "nearest" and moving < num_terms else ""
+        )  # the same sum for ever
+        end = number_text(float(total[-1])) + stops
+        ends.append(f"{name} {end}")
+        curves.append(
+            Curve(
+                name=name,
+                xs=(kept + 1).tolist(),
+                ys=total[kept].tolist(),
+                colour=colour,
+                dashes=dashes,
+                shape=shape,
+                note=end,
+                marks_every=max(1, kept.size // 6),
+                marks_from=len(curves) * kept.size // 30,
+            )
+        )
+    term_text = number_text(float(totals["exact"][0]))
+    chart = Chart(800, 400, f"{num_terms} × {term_text} in {get_format(fmt).name}")
+    low = min(0.0, *(float(total.min()) for total in totals.values()))
+    high = max(0.0, *(float(total.max()) for total in totals.values()))
+    room = 0.05 * (high - low) or 1.0
+    x = Scale(low=0, high=num_terms * 1.03, start=78, end=528)
+    y = Scale(low=low - room * (low < 0), high=high + room, start=340, end=60)
+    ticks_beside(chart, y, [(t, number_text(t, 4)) for t in round_ticks(low, high + room)], 78, 528, "total")
+    whole = [tick for tick in round_ticks(0, num_terms) if tick == int(tick)]
+    ticks_below(chart, x, [(t, f"{t:,.0f}") for t in whole], 60, 340, "additions")
+    draw_curves(chart, curves, x, y, 548, 82, 58)
+    chart.alt = f"The sum of {num_terms} terms of {term_text} in {get_format(fmt).name}: {'; '.join(ends)}."
+    return chart

@@ -1,27 +1,21 @@
 """One drawing for any timeline, whether a formula, a trace or a measurement made it.
 
-A bar is an instant of the training step, its pieces are the parts. No picture here tells anything by colour
-alone: a part has a colour, a hatch and a name.
+A bar is an instant of the training step, its pieces are the parts.
 """
 
-from matplotlib.patches import PathPatch, Rectangle
-from matplotlib.path import Path
-from matplotlib.ticker import LinearLocator
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
-from memkit.pictures.picture import GREY, INK, Picture, Ticks, bare, hatched, mix
-from memkit.pictures.stamped_bars import StampedBars, rectangles
+from memkit.pictures.axes import DASHED, Scale, ticks_beside
+from memkit.pictures.svg import GREY, INK, LOOKS, Chart, text_width
 from memkit.timeline import PARTS, Instant, MemoryTimeline, provenance_line, where
 from memkit.units import format_bytes
 
-
-def describe(timeline: MemoryTimeline, title: str) -> str:
-    """The bars in one sentence, for who does not see them."""
-    peak, last = timeline.peak, timeline.instants[-1]
-    return (
-        f"{title} ({provenance_line(timeline)}): stacked bars for {len(timeline.instants)} instants. "
-        f"The tallest, {format_bytes(peak.total_bytes)}, is the {where(peak)}; "
-        f"the last, {where(last)}, has {format_bytes(last.total_bytes)}."
-    )
+MAX_BARS = 16
+"""More bars than this cannot be labelled at 800 pixels; then only the last step is drawn."""
+PALE = 0.3  # how much of its colour a faded bar keeps
+STACK = (*PARTS, "not attributed")
+"""What a bar is stacked of, from its bottom to its top."""
 
 
 def tick_words(num_bytes: int) -> str:
@@ -42,21 +36,6 @@ def short(num_bytes: int) -> str:
     """
     text = format_bytes(num_bytes, 1)
     return text if len(text.split()[0]) < 5 else format_bytes(num_bytes, 0)
-
-
-LOOK = {
-    "weights": ("#0072B2", ""),
-    "gradients": ("#D55E00", "///"),
-    "optimizer_states": ("#E69F00", "..."),
-    "activations": ("#009E73", "\\\\\\"),
-    "temporary": ("#CC79A7", "xxx"),
-    "not attributed": ("#999999", "---"),
-}
-"""Colour and hatch of each part, everywhere in the book, from the bottom of a bar to its top."""
-
-PALE = 0.25  # how much of its colour a faded bar keeps
-MAX_BARS = 16
-"""More bars than this cannot be labelled at 800 pixels; then only the last step is drawn."""
 
 
 def drawn_instants(timeline: MemoryTimeline) -> list[Instant]:
@@ -84,216 +63,175 @@ def axis_top(peak_bytes: int, capacity_bytes: int | None = None) -> int:
     return -(-needed // unit) * unit
 
 
-def stacked_patches(axes) -> dict[tuple[str, bool], PathPatch]:
-    """One empty patch per part, for all of its bars at once: plain, and pale (``True``)."""
-    made = {}
-    for part, (_, hatch) in LOOK.items():
-        for is_pale in (False, True):
-            colour = mix(LOOK[part][0], PALE if is_pale else 1)
-            patch = hatched(StampedBars, rectangles(), facecolor=colour, linewidth=0.8, hatch=hatch, zorder=2)
-            made[part, is_pale] = axes.add_patch(patch)
-    return made
+def sizes_of(instant: Instant) -> dict[str, int]:
+    """Bytes of each part and of what no part accounts for, from the bottom of a bar; an unknown part has none."""
+    sizes = {part: size or 0 for part, size in instant.parts.items()}
+    return {**sizes, "not attributed": instant.unattributed_bytes}
 
 
-def stack(patches: dict, instants: list[Instant], places: list[float], width: float, pale_after: int) -> None:
-    """Lay the parts of every instant on top of one another; bars after index ``pale_after`` are pale."""
-    boxes = {key: [] for key in patches}
-    for index, (instant, x) in enumerate(zip(instants, places, strict=True)):
-        left, right, bottom = x - width / 2, x + width / 2, 0
-        for part in LOOK:
-            value = getattr(instant, part) or 0 if part in PARTS else instant.unattributed_bytes
-            top = bottom + value
-            if value:
-                boxes[part, index > pale_after].append((left, bottom, right, top))
+def stacked_bar(
+    chart: Chart, instant: Instant, x: float, width: float, y: Scale, name: str, *, shade=INK, data=None
+):
+    """The parts of an instant on top of one another, each with its bytes under the pointer."""
+    bottom = 0
+    for part, size in sizes_of(instant).items():
+        if size:
+            top = bottom + size
+            tells = {"part": part, "bytes": size, **(data or {})}
+            tip = f"{part.replace('_', ' ')}: {format_bytes(size)}, {name}"
+            chart.rect(
+                x - width / 2,
+                y(top),
+                width,
+                y(bottom) - y(top),
+                LOOKS[part],
+                shade=shade,
+                tip=tip,
+                data=tells,
+                stroke="#fff",
+                stroke_width=0.7,
+            )
             bottom = top
-    for key, placed in boxes.items():
-        patches[key].set(path=rectangles(placed), visible=bool(placed))
+    chart.keep_clear(x - width / 2, y(bottom), x + width / 2, y.start)
 
 
-def memory_axis(axes) -> None:
-    """Ticks at quarters of the axis, written in bytes with their unit, and a light grid."""
-    axes.yaxis.set_major_locator(LinearLocator(5))
-    axes.yaxis.set_major_formatter(lambda num_bytes, _: tick_words(round(num_bytes)))
-    bare(axes, "", "memory allocated", grid="y", hides=("top", "right", "left"), axis="y", length=0)
-    axes.spines["bottom"].set_color(GREY)
-    axes.set_xticks([])
+def memory_axis(chart: Chart, y: Scale, left: float, right: float) -> None:
+    """Quarters of the axis, in bytes with their unit."""
+    quarters = [int(y.high) * quarter // 4 for quarter in range(5)]
+    ticks_beside(chart, y, [(size, tick_words(size)) for size in quarters], left, right)
 
 
-class MemoryAxis:
-    """A memory axis whose end moves; its four quarters stay where they are."""
-
-    def __init__(self, picture: Picture, axes):
-        memory_axis(axes)
-        axes.yaxis.set_label_coords(-0.13, 0.5)
-        self.axes, self.ticks = axes, Ticks(picture, axes, "y", 5)
-
-    def end_at(self, top: int) -> None:
-        """Let the axis end at ``top`` bytes."""
-        self.axes.set_ylim(0, top)
-        self.ticks.show((top * quarter // 4, tick_words(top * quarter // 4)) for quarter in range(5))
-
-
-def name_parts(side, top: float, row: float) -> dict[str, tuple]:
-    """Swatch, name and height of every part, in the order of the stack; below them what no part accounts for."""
-    made = {}
-    for number, part in enumerate((*reversed(PARTS), "not attributed")):
-        (colour, hatch), y = LOOK[part], top - row * number
-        swatch = hatched(Rectangle, (0, y - 0.066), 0.13, 0.07, facecolor=colour, hatch=hatch)
-        name = side.text(0.18, y + 0.01, part.replace("_", " "), fontsize=9.5, va="top", color=INK)
-        made[part] = side.add_patch(swatch), name, y
-    return made
+def card_line(
+    chart: Chart, y: Scale, num_bytes: int | None, left: float, right: float, name: str = ""
+) -> None:
+    """A card's capacity across the bars, where it is near, named at the end that has room."""
+    if num_bytes and num_bytes < y.high:
+        chart.line(
+            [(left, y(num_bytes)), (right, y(num_bytes))],
+            stroke_width=1.6,
+            stroke_dasharray=DASHED,
+            tip=f"{name}: {format_bytes(num_bytes)}",
+            data={"bytes": num_bytes},
+        )
+        if name:
+            half, line = text_width(name, 12) / 2 + 3, y(num_bytes)
+            room = right - left - 2 * half
+            steps = (0, 8, *range(1, 8))
+            places = [(right - half - room * step / 8, line + away) for away in (-9, 9) for step in steps]
+            chart.place(*([(x, height, name)] for x, height in places), [], boxed=True)
 
 
-class TimelinePicture(Picture):
-    """Stacked bars, one per instant; beside them the parts of the selected instant in words and bytes."""
+def timeline_figure(
+    timeline: MemoryTimeline,
+    selected: Instant | None = None,
+    capacity_bytes: int | None = None,
+    card_name: str = "card",
+    title: str = "Memory through a training step",
+    fades_later: bool = False,
+    before: MemoryTimeline | None = None,
+) -> Chart:
+    """A stacked bar per instant; beside them the parts of ``selected`` (the peak, if not given) in words and bytes.
 
-    def __init__(self):
-        super().__init__()
-        self.plot = self.add_axes((0.11, 0.2, 0.645, 0.635))
-        self.memory = MemoryAxis(self, self.plot)
-        self.side = self.surface((0.78, 0, 0.22, 1))
-        self.layout, self.names, self.totals = None, [], []
-        self.bars = stacked_patches(self.plot)
-        for patch in self.bars.values():
-            self.move(patch)
-        outline = {"facecolor": "none", "edgecolor": GREY, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 3}
-        self.ghost = self.move(self.plot.add_patch(PathPatch(Path([(0, 0)]), visible=False, **outline)))
-        self.pointer = self.stamp(0, 0, self.plot, fontsize=9, ha="center", va="bottom", text="▼")
-        self.card_name = self.stamp(0, 0, self.plot, fontsize=9, va="bottom", has_box=True)
-        self.card_name.set_transform(self.plot.get_yaxis_transform())
-        self.card = self.move(self.plot.axhline(0, color=INK, linewidth=1.4, linestyle=(0, (5, 3))))
-        self.title = self.heading(0.955)
-        self.subtitle = self.stamp(0.012, 0.898, fontsize=9, va="center", color=GREY)
-        self._write_side()
-
-    def _write_side(self) -> None:
-        """The legend in words, with room for the bytes of the selected instant."""
-        text = {"fontsize": 9.5, "va": "top", "color": INK, "linespacing": 1.3}
-        self.side_title = self.stamp(0, 0.97, self.side, fontweight="bold", **text)
-        self.side_names = name_parts(self.side, top=0.85, row=0.108)
-        self.side_values = {
-            part: self.stamp(0.18, y - 0.032, self.side, **{**text, "color": GREY})
-            for part, (*_, y) in self.side_names.items()
-        }
-        self.side_total = self.stamp(0, 0.185, self.side, **text)
-        self.side_card = self.stamp(0, 0.135, self.side, **{**text, "color": GREY})
-
-    def redraw(
-        self, timeline: MemoryTimeline, selected: Instant | None = None, capacity_bytes: int | None = None,
-        card_name: str = "card", title: str = "Memory through a training step", fades_later: bool = False,
-        before: MemoryTimeline | None = None,
-    ) -> "TimelinePicture":  # fmt: skip
-        """Show ``timeline``; the parts of ``selected`` (the peak, if not given) are written out beside it.
-
-        ``capacity_bytes`` draws the card as a line; ``fades_later`` pales the instants after the selected
-        one; ``before`` is another timeline, whose bars are outlined.
-        """
-        instants = drawn_instants(timeline)
-        selected = selected if selected in instants else max(instants, key=lambda i: i.total_bytes)
-        index = instants.index(selected)
-        top = axis_top(max(i.total_bytes for i in instants), capacity_bytes)
-        has_rest = any(i.unattributed_bytes for i in instants)
-        layout = (has_rest, *((i.name, i.step, i.micro_batch) for i in instants))
-        if layout != self.layout:
-            self.layout = layout
-            self._arrange(instants)
-            for artist in (*self.side_names["not attributed"][:2], self.side_values["not attributed"]):
-                artist.set_visible(has_rest)
-            self.side_total.set_y(0.185 if has_rest else 0.275)
-            self.side_card.set_y(self.side_total.get_position()[1] - 0.05)
-        self.memory.end_at(top)
-        self._draw_card(instants, capacity_bytes, top)
-        stack(self.bars, instants, self.places, 0.88, index if fades_later else len(instants))
-        self._outline(instants, before, top // 250)
-        break_line, height = ("\n", 0.09) if len(instants) > 8 else (" ", 0.05)
-        for text, x, instant in zip(self.totals, self.places, instants, strict=True):
-            y = instant.total_bytes + top * 0.01
-            if self.card.get_visible() and instant.total_bytes <= capacity_bytes < y + top * height:
-                y = capacity_bytes + top * 0.01
-            text.set(position=(x, y), text=short(instant.total_bytes).replace(" ", break_line))
-            if x == self.places[index]:
-                self.pointer.set_position((x, y + top * height))
-        self._write_words(timeline, selected, capacity_bytes, card_name, title)
-        self.alt = describe(timeline, title)
-        return self
-
-    def _outline(self, instants: list[Instant], before: MemoryTimeline | None, least: int) -> None:
-        """The bars of the timeline before, where their height differs by more than ``least`` bytes."""
-        known = {(i.name, i.step, i.micro_batch): i.total_bytes for i in drawn_instants(before)} if before else {}
-        paths = []
-        for x, instant in zip(self.places, instants, strict=True):
-            height = known.get((instant.name, instant.step, instant.micro_batch), instant.total_bytes)
-            if abs(height - instant.total_bytes) > least:
-                paths.append(Path([(x - 0.44, 0), (x - 0.44, height), (x + 0.44, height), (x + 0.44, 0)]))
-        self.ghost.set_visible(bool(paths))
-        if paths:
-            self.ghost.set_path(Path.make_compound_path(*paths))
-
-    def _arrange(self, instants: list[Instant]) -> None:
-        """Place the bars in groups by phase and name them below the axis."""
-        self.forget_background()
-        for artist in self.names + self.totals:
-            artist.remove()
-        self.moving = [artist for artist in self.moving if artist not in self.totals]
-        is_crowded = len(instants) > 11
-        small = 8 if is_crowded else 8.5
-        self.places, self.names, groups, x = [], [], {}, 0.0
-        for instant in instants:
-            phase, _, moment = instant.name.partition(" ")
-            key = (phase, instant.step, instant.micro_batch)
-            x += 0.3 if groups and key not in groups else 0
-            groups.setdefault(key, []).append(x)
-            self.places.append(x)
-            self._name([x], -0.02, "" if phase in ("init", "zero_grad") else moment or "end", GREY, small)
-            x += 1
-        is_split = len({i.micro_batch for i in instants}) > 1
-        for (phase, _, batch), places in groups.items():
-            name = f"{phase}\nbatch {batch}" if is_split and phase in ("forward", "backward") else phase
-            is_broken = is_crowded and phase == "zero_grad"
-            self._name(
-                places, -0.02 if is_broken else -0.075, "zero_\ngrad" if is_broken else name, INK, small
+    ``capacity_bytes`` draws the card as a line; ``fades_later`` pales the instants after the selected one; ``before``
+    is another timeline, whose bars are outlined where they differ. A bar's ``data-pick`` is its number.
+    """
+    instants = drawn_instants(timeline)
+    shown = selected if selected in instants else max(instants, key=lambda i: i.total_bytes)
+    index = instants.index(shown)
+    top = axis_top(max(i.total_bytes for i in instants), capacity_bytes)
+    chart = Chart(800, 430, title, provenance_line(timeline))
+    left, right = 92, 606
+    y = Scale(low=0, high=top, start=345, end=72)
+    places, unit = _arranged(chart, instants, left, right, y.start)
+    memory_axis(chart, y, left, right)
+    known = {(i.name, i.step, i.micro_batch): i.total_bytes for i in drawn_instants(before)} if before else {}
+    for number, (x, instant) in enumerate(zip(places, instants, strict=True)):
+        shade = PALE if fades_later and number > index else INK
+        stacked_bar(chart, instant, x, 0.88 * unit, y, where(instant), shade=shade, data={"pick": number})
+        height = known.get((instant.name, instant.step, instant.micro_batch), instant.total_bytes)
+        if abs(height - instant.total_bytes) > top // 250:
+            a, b = x - 0.44 * unit, x + 0.44 * unit
+            chart.line(
+                [(a, y(0)), (a, y(height)), (b, y(height)), (b, y(0))],
+                shade=GREY,
+                stroke_dasharray="3 3",
+                data={"before": height},
             )
-        for step in sorted({i.step for i in instants}):
-            named = zip(self.places, instants, strict=True)
-            places = [x for x, i in named if i.step == step and i.name != "init"]
-            y = -0.215 if is_split else -0.165
-            if places:
-                ends, at = [places[0] - 0.44, places[-1] + 0.44], self.plot.get_xaxis_transform()
-                line = {"color": GREY, "linewidth": 1, "clip_on": False, "transform": at}
-                self.names += self.plot.plot(ends, [y, y], **line)
-                self._name(places, y - 0.015, f"step {step}", INK, 9)
-        style = {"fontsize": 8.5, "ha": "center", "va": "bottom", "color": INK, "linespacing": 0.95}
-        self.totals = [self.stamp(0, 0, self.plot, **style) for _ in instants]
-        self.plot.set_xlim(-0.65, x - 0.35)
+    card = "" if capacity_bytes is None else f"{card_name}: {format_bytes(capacity_bytes, 1)}"
+    _totals(chart, instants, places, y, capacity_bytes, index)
+    card_line(chart, y, capacity_bytes, left, right, card)
+    _beside(chart, timeline, shown, any(i.unattributed_bytes for i in instants), card)
+    peak, last = timeline.peak, timeline.instants[-1]
+    chart.alt = (
+        f"{title} ({provenance_line(timeline)}): stacked bars for {len(timeline.instants)} instants. "
+        f"The tallest, {format_bytes(peak.total_bytes)}, is the {where(peak)}; "
+        f"the last, {where(last)}, has {format_bytes(last.total_bytes)}."
+    )
+    return chart
 
-    def _name(self, places: list[float], y: float, text: str, colour: str, size: float) -> None:
-        at = self.plot.get_xaxis_transform()
-        style = {"fontsize": size, "color": colour, "ha": "center", "va": "top"}
-        self.names.append(self.plot.text(sum(places) / len(places), y, text, transform=at, **style))
 
-    def _draw_card(self, instants: list[Instant], capacity_bytes: int | None, top: int) -> None:
-        """The card's line, named at the end of the axis where the bars leave more room."""
-        is_near = capacity_bytes is not None and capacity_bytes < top
-        self.card.set_visible(is_near)
-        self.card_name.set_visible(is_near)
-        if is_near:
-            self.card.set_ydata([capacity_bytes] * 2)
-            left, right = (
-                min(abs(i.total_bytes - capacity_bytes) for i in end) for end in (instants[:4], instants[-4:])
-            )
-            is_left = left > right
-            self.card_name.set(position=(0.005 if is_left else 0.995, capacity_bytes + top * 0.008))
-            self.card_name.set_ha("left" if is_left else "right")
+def _arranged(chart: Chart, instants: Sequence[Instant], left, right, bottom) -> tuple[list[float], float]:
+    """Places of the bars, in groups by phase with the names below, and the width of one place."""
+    keys = [(i.name.partition(" ")[0], i.step, i.micro_batch) for i in instants]
+    gaps = [0.3 * number for number in accumulate((a != b for a, b in pairwise(keys)), initial=0)]
+    x = Scale(low=-0.65, high=len(keys) - 0.35 + gaps[-1], start=left, end=right)
+    places = [x(number + gap) for number, gap in enumerate(gaps)]
+    groups: dict[tuple, list[float]] = {}
+    for key, place in zip(keys, places, strict=True):
+        groups.setdefault(key, []).append(place)
+    moments = [i.name.partition(" ")[2] or "end" for i in instants]
+    named = [
+        (a, m) for a, m, key in zip(places, moments, keys, strict=True) if key[0] not in ("init", "zero_grad")
+    ]
+    chart.row(named, bottom + 4, 11, shade=GREY)
+    is_split = len({i.micro_batch for i in instants}) > 1
+    names = []
+    for (phase, _, batch), group in groups.items():
+        name = f"{phase} batch_{batch}" if is_split and phase in ("forward", "backward") else phase
+        names.append((sum(group) / len(group), name))
+    chart.row(
+        [(a, name.replace("batch_", "\nbatch ").replace(" \n", "\n")) for a, name in names], bottom + 20, 11.5
+    )
+    for step in sorted({key[1] for key in keys}):
+        own = [
+            place
+            for place, key, i in zip(places, keys, instants, strict=True)
+            if key[1] == step and i.name != "init"
+        ]
+        if own:
+            y, half = bottom + (56 if is_split else 50), 0.44 * (x(1) - x(0))
+            chart.line([(own[0] - half, y), (own[-1] + half, y)], shade=GREY)
+            chart.words(sum(own) / len(own), y + 4, f"step {step}", 12, anchor="middle", at="top")
+    return places, x(1) - x(0)
 
-    def _write_words(self, timeline, selected: Instant, capacity_bytes, card_name: str, title: str) -> None:
-        card = "" if capacity_bytes is None else f"{card_name}: {format_bytes(capacity_bytes, 1)}"
-        self.title.set_text(title)
-        self.subtitle.set_text(provenance_line(timeline))
-        self.card_name.set_text(card)
-        self.side_card.set_text(card)
-        is_peak = selected.total_bytes == timeline.peak_bytes
-        self.side_title.set_text(f"{'Peak of the step' if is_peak else 'This instant'}:\n{where(selected)}")
-        for part, text in self.side_values.items():
-            value = getattr(selected, part) if part in PARTS else selected.unattributed_bytes
-            text.set_text(format_bytes(value))
-        self.side_total.set_text(f"total: {format_bytes(selected.total_bytes)}")
+
+def _totals(chart: Chart, instants, places, y: Scale, capacity_bytes: int | None, chosen: int) -> None:
+    """Bytes above each bar, above the card's line where they would stand on it, and a triangle on the chosen one."""
+    heights = [y(i.total_bytes) - 3 for i in instants]
+    if capacity_bytes and capacity_bytes < y.high:
+        line = y(capacity_bytes)
+        heights = [line - 3 if height - 28 < line <= height + 3 else height for height in heights]
+    words = [short(i.total_bytes) for i in instants]
+    plain = list(zip(places, heights, words, strict=True))
+    broken = [(x, height, text.replace(" ", "\n")) for x, height, text in plain]
+    lines = 1 + chart.place(plain, broken, size=11.5, at="bottom")
+    chart.words(places[chosen], heights[chosen] - 14 * lines, "▼", 11, anchor="middle", at="bottom")
+
+
+def _beside(chart: Chart, timeline: MemoryTimeline, shown: Instant, has_rest: bool, card: str) -> None:
+    """The legend in words, with the bytes of the selected instant."""
+    is_peak = shown.total_bytes == timeline.peak_bytes
+    chart.words(
+        624,
+        12,
+        f"{'Peak of the step' if is_peak else 'This instant'}:\n{where(shown)}",
+        13,
+        bold=True,
+        at="top",
+    )
+    sizes = {**shown.parts, "not attributed": shown.unattributed_bytes}
+    parts = [*reversed(PARTS), *(["not attributed"] if has_rest else [])]
+    entries = [(LOOKS[part], f"{part.replace('_', ' ')}\n{format_bytes(sizes[part])}") for part in parts]
+    end = chart.legend(entries, 624, 72, 176, 12.5, row=45)
+    chart.words(624, end, f"total: {format_bytes(shown.total_bytes)}", 13)
+    chart.words(624, end + 19, card, 12, shade=GREY)

@@ -1,11 +1,11 @@
 """The explorers of the chapters. A widget asks, draws and explains; it holds no formula and no advice.
 
-What the memory explorer says of a setup is ``memkit.fitting.advice``'s. Loads matplotlib and ipywidgets, never torch.
+What the memory explorer says of a setup is ``memkit.fitting.advice``'s. Loads ipywidgets,
+neither torch nor matplotlib.
 
 Reading order:
 
-- ``in_page``: keyboard and names for controls, and where a reader clicks on a picture
-- ``ahead``: the next pictures, drawn while nobody waits
+- ``in_page``: keyboard and names for controls, and which mark of a picture a reader means
 - ``faces``: a view as HTML: picture, words, table
 - ``panel``: controls above, a picture below, and what it means in words
 - ``memory_explorer``: a model, a recipe, the shape of a step: where the bytes are
@@ -26,26 +26,27 @@ Reading order:
 - ``sharding_explorer``: a model on 1 to 512 ranks, one stage after another
 """
 
-from memkit import loaded_when_used
+from memkit import front_door
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.widgets.adapter_explorer import AdapterExplorer
-    from memkit.widgets.allocator_lab import AllocatorLab
-    from memkit.widgets.batch_planner import BatchPlanner
-    from memkit.widgets.bit_explorer import BitExplorer
-    from memkit.widgets.frontier_explorer import FrontierExplorer
-    from memkit.widgets.ledger_search import LedgerSearch
-    from memkit.widgets.loss_scaling_lab import LossScalingLab
-    from memkit.widgets.memory_explorer import MemoryExplorer
-    from memkit.widgets.number_line import NumberLine
-    from memkit.widgets.panel import Panel
-    from memkit.widgets.question_cards import QuestionCards
-    from memkit.widgets.rounding_lab import RoundingLab
-    from memkit.widgets.scaling_labs import OutlierLab, ScalingLab, SpikeFilm
-    from memkit.widgets.sharding_explorer import ShardingExplorer
-    from memkit.widgets.snapshot_view import SnapshotView
-    from memkit.widgets.state_explorer import StateExplorer
-    from memkit.widgets.step_timeline import StepTimeline
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(
+    __name__,
+    {
+        "adapter_explorer": "AdapterExplorer",
+        "allocator_lab": "AllocatorLab",
+        "batch_planner": "BatchPlanner",
+        "bit_explorer": "BitExplorer",
+        "frontier_explorer": "FrontierExplorer",
+        "ledger_search": "LedgerSearch",
+        "loss_scaling_lab": "LossScalingLab",
+        "memory_explorer": "MemoryExplorer",
+        "number_line": "NumberLine",
+        "panel": "Panel",
+        "question_cards": "QuestionCards",
+        "rounding_lab": "RoundingLab",
+        "scaling_labs": "OutlierLab ScalingLab SpikeFilm",
+        "sharding_explorer": "ShardingExplorer",
+        "snapshot_view": "SnapshotView",
+        "state_explorer": "StateExplorer",
+        "step_timeline": "StepTimeline",
+    },
+)

@@ -10,7 +10,7 @@ from memkit.formula.adapters import count_adapter_parameters
 from memkit.formula.parameters import count_parameters
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS, Card
-from memkit.pictures.peaks import PeaksPicture
+from memkit.pictures.peaks import peaks_figure
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
@@ -25,10 +25,13 @@ TARGETS = {
     "all linear layers": ("query", "key", "value", "output", "gate", "up", "down"),
 }
 WAYS = {
-    "all\nweights": (None, "none"), "LoRA": ("as loaded", "none"), "QLoRA": ("nf4", "none"),
-    "all,\nrecomputed": (None, "full"), "LoRA,\nrecomputed": ("as loaded", "full"),
+    "all\nweights": (None, "none"),
+    "LoRA": ("as loaded", "none"),
+    "QLoRA": ("nf4", "none"),
+    "all,\nrecomputed": (None, "full"),
+    "LoRA,\nrecomputed": ("as loaded", "full"),
     "QLoRA,\nrecomputed": ("nf4", "full"),
-}  # fmt: skip
+}
 """What the bars show: how the frozen weights are kept (None: nothing is frozen), and the recomputation."""
 
 
@@ -36,7 +39,6 @@ class AdapterExplorer(Panel):
     """Model, rank, targets, the adapters' dtype, batch, sequence and card → six ways to fine-tune."""
 
     def __init__(self, **values):
-        self.bars = PeaksPicture(len(WAYS))
         models = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qkv]
         controls = {
             "model": choice("Model", models, "Llama-2-7B"),
@@ -51,28 +53,35 @@ class AdapterExplorer(Panel):
 
     def view(
         self, model: str, targets: str, rank: int, dtype: str, micro_batch_size: int, seq_len: int, card: str
-    ) -> View:  # fmt: skip
+    ) -> View:
         """The peak of each way as a bar; the words are about the adapters and what they leave to be kept."""
         config, own_card = PUBLISHED_MODELS[model], CARDS[card]
         full = TrainingSetup(
-            model=config, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=seq_len,
+            model=config,
+            precision=PURE_BF16,
+            optimizer=OptimizerConfig(implementation="fused"),
+            seq_len=seq_len,
             micro_batch_size=micro_batch_size,
-        )  # fmt: skip
+        )
         adapter = AdapterConfig(rank=rank, targets=TARGETS[targets], dtype=dtype)
         peaks = {name: steady_step(in_this_way(full, adapter, *way)).peak for name, way in WAYS.items()}
         count = count_adapter_parameters(config, adapter)
         title = f"{model}, LoRA of rank {rank} beside {targets}: {format_count(count)} trained parameters"
-        subtitle = f"{micro_batch_size} × {seq_len} tokens, weights and arithmetic in bfloat16; dashed: {card}"
-        self.bars.redraw(list(peaks.values()), list(WAYS), -1, own_card.memory_bytes, title, subtitle)
+        subtitle = (
+            f"{micro_batch_size} × {seq_len} tokens, weights and arithmetic in bfloat16; dashed: {card}"
+        )
+        chart = peaks_figure(list(peaks.values()), list(WAYS), -1, own_card.memory_bytes, title, subtitle)
         words = (*trained_and_kept(full, adapter), ways_that_fit(peaks, own_card))
         table = [("way", "peak", "weights", "activations")]
         for name, peak in peaks.items():
             sizes = (peak.total_bytes, peak.weights, peak.activations)
             table.append((name.replace("\n", " "), *map(format_bytes, sizes)))
-        return View(png=self.bars.png(), alt=self.bars.alt, words=words, table=tuple(table))
+        return View(chart=chart, words=words, table=tuple(table))
 
 
-def in_this_way(full: TrainingSetup, adapter: AdapterConfig, base: str | None, recomputation: str) -> TrainingSetup:
+def in_this_way(
+    full: TrainingSetup, adapter: AdapterConfig, base: str | None, recomputation: str
+) -> TrainingSetup:
     """The setup with the adapter on such a base, or with all weights trained."""
     chosen = None if base is None else replace(adapter, base=base)
     return replace(full, adapter=chosen, recomputation=recomputation)
@@ -94,16 +103,19 @@ def trained_and_kept(full: TrainingSetup, adapter: AdapterConfig) -> tuple[str, 
         f"and states take {format_bytes(trained)}."
     )
     keeps = (
-        f"A block keeps {kept(full, adapter):.1f} bytes per token and hidden unit, {kept(full):.1f} with all "
-        f"weights trained: frozen weights want no input kept, but the gradient passes through them, and float32 "
-        "adapters keep a cast of their input each."
+        f"A block keeps {kept(full, adapter):.1f} bytes per token and hidden unit, {kept(full):.1f} with all weights "
+        "trained: a frozen weight needs no stored input, but the gradient passes through it"
     )
+    casts = ", and each adapter in float32 keeps a cast of its input."
+    keeps += casts if adapter.dtype == "float32" else "; adapters in bfloat16 keep no cast of their input."
     return trains, keeps
 
 
 def ways_that_fit(peaks: dict[str, Instant], card: Card) -> str:
     """Which ways should fit the card."""
-    fit = [name.replace("\n", " ") for name, peak in peaks.items() if fit_on(card, peak.total_bytes).is_expected]
+    fit = [
+        name.replace("\n", " ") for name, peak in peaks.items() if fit_on(card, peak.total_bytes).is_expected
+    ]
     if not fit:
         return f"None of the six fits one {card.name} ({format_bytes(card.memory_bytes)})."
     return f"On one {card.name}, context, workspaces and fragments as expected, fit: {'; '.join(fit)}."

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.film import Film, Still
 from memkit.allocator.stories import STORIES
-from memkit.pictures.allocator import AllocatorPicture, allocator_picture
+from memkit.pictures.allocator import FilmScale, scale_of, still_figure
 from memkit.timeline import Event, MemoryTimeline
 from memkit.units import MIB, format_bytes
 from memkit.widgets.panel import Number, Panel, View, choice, switch
@@ -17,7 +17,7 @@ MAX_EVENTS = 2_000
 """More events than this cannot be told apart on a slider, and drawing the scale looks at all of them."""
 
 MAX_FILMS = 8
-"""Films and pictures that are kept, about 5 MiB each."""
+"""Films that are kept."""
 
 
 class AllocatorLab(Panel):
@@ -38,7 +38,7 @@ class AllocatorLab(Panel):
                     f"what={type(what).__name__} has {len(events)} events; 1 to {MAX_EVENTS} fit"
                 )
             self.stories = {OWN: events, **self.stories}
-        self.films: dict[tuple, tuple[Film, AllocatorPicture, int]] = {}
+        self.films: dict[tuple, tuple[Film, FilmScale, int]] = {}
         first, is_limited = (OPENING, True) if what is None else (OWN, False)
         end = self.film(first, False, is_limited, CARD_MIB)[2]
         step = Number("Event", end, low=0, high=end)
@@ -52,17 +52,15 @@ class AllocatorLab(Panel):
         super().__init__(controls, **values)
         self.plays(step, interval=700)
 
-    def film(
-        self, story: str, expandable: bool, limited: bool, card_mib: int
-    ) -> tuple[Film, AllocatorPicture, int]:  # fmt: skip
-        """The film of a story, its picture, and the last event that happens; the last ``MAX_FILMS`` films are kept."""
+    def film(self, story: str, expandable: bool, limited: bool, card_mib: int) -> tuple[Film, FilmScale, int]:
+        """The film of a story, its scale, and the last event that happens; the last ``MAX_FILMS`` films are kept."""
         key = story, expandable, card_mib if limited else None
         if key not in self.films:
             while len(self.films) >= MAX_FILMS:
                 del self.films[next(iter(self.films))]
             capacity = card_mib * MIB if limited else None
             film = Film(self.stories[story], AllocatorConfig(expandable_segments=expandable), capacity)
-            self.films[key] = film, allocator_picture(film, 0), film.still(len(film)).index
+            self.films[key] = film, scale_of(film), film.still(len(film)).index
         return self.films[key]
 
     def followed(self, changes: dict) -> dict:
@@ -76,9 +74,8 @@ class AllocatorLab(Panel):
 
     def view(self, story: str, step: int, expandable: bool, limited: bool, card_mib: int) -> View:
         """The allocator after ``step`` events; beyond the story's end, its end."""
-        film, picture, end = self.film(story, expandable, limited, card_mib)
+        film, scale, end = self.film(story, expandable, limited, card_mib)
         still = film.still(min(step, end))
-        picture.redraw(still, len(film))
         rows = [("segment", "size", "in use", "blocks", "largest hole")]
         for number, row in enumerate(still.rows, start=1):
             used = [piece for piece in row.pieces if not piece.is_free]
@@ -88,7 +85,7 @@ class AllocatorLab(Panel):
                 (str(number), *map(format_bytes, sizes), str(len(used)), format_bytes(hole) if hole else "–")
             )
         said = words(still, len(film))
-        return View(png=picture.png(), alt=picture.alt, words=said, table=tuple(rows), kept=end)
+        return View(chart=still_figure(still, scale), words=said, table=tuple(rows), kept=end)
 
 
 def words(still: Still, num_events: int) -> tuple[str, ...]:

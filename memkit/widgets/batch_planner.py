@@ -13,7 +13,7 @@ from memkit.fitting.batch_plan import (
 )
 from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS, Card
-from memkit.pictures.peaks import PeaksPicture
+from memkit.pictures.peaks import peaks_figure
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
@@ -28,7 +28,6 @@ class BatchPlanner(Panel):
     """Model, global batch, sequence, micro-batch, ranks and card → accumulation steps, peak and relative time."""
 
     def __init__(self, **values):
-        self.bars = PeaksPicture(MAX_BARS, FOOT)
         models = [name for name, model in PUBLISHED_MODELS.items() if model.max_seq_len >= LENGTHS[0]]
         controls = {
             "model": choice("Model", models, "Llama-3.2-1B"),
@@ -46,9 +45,15 @@ class BatchPlanner(Panel):
         return {"seq_len": tuple(n for n in LENGTHS if n <= PUBLISHED_MODELS[state["model"]].max_seq_len)}
 
     def view(
-        self, model: str, precision: str, global_batch_tokens: int, seq_len: int, micro_batch_size: int, dp_size: int,
+        self,
+        model: str,
+        precision: str,
+        global_batch_tokens: int,
+        seq_len: int,
+        micro_batch_size: int,
+        dp_size: int,
         card: str,
-    ) -> View:  # fmt: skip
+    ) -> View:
         """The plan as a bar among the other ways to cut the same window."""
         config, own_card = PUBLISHED_MODELS[model], CARDS[card]
         if seq_len > config.max_seq_len:
@@ -66,17 +71,23 @@ class BatchPlanner(Panel):
         chosen = shown.index(own)
         sizes = [(choice.micro_batch_size, choice.grad_accum_steps) for choice in shown]
         above, below = [f"{time:.2f} ×" for time in times], [f"{size}\n× {steps}" for size, steps in sizes]
-        self.bars.redraw(
-            peaks, below, chosen, capacity, f"{plan.global_batch_tokens:,} tokens a step, {model}",
-            f"{seq_len} tokens a sequence, {dp_size} ranks, {precision}; dashed: {card}", above,
-        )  # fmt: skip
+        chart = peaks_figure(
+            peaks,
+            below,
+            chosen,
+            capacity,
+            f"{plan.global_batch_tokens:,} tokens a step, {model}",
+            f"{seq_len} tokens a sequence, {dp_size} ranks, {precision}; dashed: {card}",
+            above,
+            FOOT,
+        )
         rows = [
             (str(size), str(steps), format_bytes(peak.total_bytes), f"{time:.2f}")
             for (size, steps), peak, time in zip(sizes, peaks, times, strict=True)
         ]
         words = (first, *verdict(peaks, sizes, times, chosen, own_card))
         table = (("micro-batch", "steps", "peak", "relative time"), *rows)
-        return View(png=self.bars.png(), alt=self.bars.alt, words=words, table=table)
+        return View(chart=chart, words=words, table=table)
 
 
 def plan_or_nearest(tokens: int, seq_len: int, micro_batch_size: int, dp_size: int) -> tuple[BatchPlan, str]:
@@ -101,7 +112,9 @@ def verdict(peaks, sizes, times, chosen: int, card: Card) -> tuple[str, ...]:
     fits = [fit_on(card, peak.total_bytes) for peak in peaks]
     fitting = [number for number, fit in enumerate(fits) if fit.is_expected]
     if not fitting:
-        return (f"Not even one sequence at a time fits on one {card.name}: accumulation divides activations only.",)
+        return (
+            f"Not even one sequence at a time fits on one {card.name}: accumulation divides activations only.",
+        )
     best = min(fitting, key=lambda number: (round(times[number], 2), -number))
     size, steps = sizes[best]
     least = (
@@ -109,5 +122,7 @@ def verdict(peaks, sizes, times, chosen: int, card: Card) -> tuple[str, ...]:
         "micro-batch of few tokens waits for the weights."
     )
     if len({round(times[number], 2) for number in fitting}) == 1:
-        least = f"By the card's rates those that fit take the same time; {size} × {steps} has the fewest passes."
+        least = (
+            f"By the card's rates those that fit take the same time; {size} × {steps} has the fewest passes."
+        )
     return f"Its peak is {format_bytes(peaks[chosen].total_bytes)}. {fits[chosen]}", least

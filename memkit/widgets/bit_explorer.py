@@ -17,9 +17,12 @@ from memkit.formats.reading import (
 )
 from memkit.formats.records import FORMATS, FloatFormat, get_format
 from memkit.formats.rounding import encode
-from memkit.pictures.bits import BITS_SHARE, BitPicture, field_colour
-from memkit.pictures.formats import COMPARED, ComparisonPicture, note_on, stacked_png
+from memkit.pictures.bits import pale_colour
+from memkit.pictures.formats import COMPARED, explorer_figure, note_on
 from memkit.widgets.panel import LABEL, WIDE, Panel, View, choice, switch
+
+DIGIT = "#1a1a1a"
+"""A digit's ink on a pale field, in a light theme and in a dark one: 9 : 1 at least."""
 
 
 class Bits(widgets.HBox):
@@ -41,7 +44,7 @@ class Bits(widgets.HBox):
         self.reading = reading
         fields, num_bits = reading.fields, len(reading.bits)
         while len(self.buttons) < num_bits:
-            self.buttons.append(widgets.Button(style=widgets.ButtonStyle(font_weight="bold")))
+            self.buttons.append(widgets.Button())
             self.buttons[-1].on_click(self.press)
         if self.shown_as != (shape := tuple((name, len(digits)) for name, digits in fields)):
             self._arrange(shape)
@@ -57,7 +60,7 @@ class Bits(widgets.HBox):
     def _arrange(self, shape: tuple[tuple[str, int], ...]) -> None:
         """Fields from the left: the names, sizes and colours of labels and buttons."""
         num_bits = sum(width for _, width in shape)
-        cell = _cell(34 if num_bits <= 16 else 17)
+        cell = _cell(34 if num_bits <= 8 else 20 if num_bits <= 16 else 17)
         self.labels = [widgets.Label(layout=widgets.Layout(margin="0 3px 0 8px")) for _ in shape]
         children, bits = [self.sides[0]], iter(self.buttons)
         for label, (name, width) in zip(self.labels, shape, strict=True):
@@ -65,20 +68,11 @@ class Bits(widgets.HBox):
             for place in reversed(range(width)):
                 button = next(bits)
                 button.layout, button.tooltip = cell, f"{name} bit {place}"
-                button.style.button_color = field_colour(name)
+                button.style = widgets.ButtonStyle(
+                    button_color=pale_colour(name), text_color=DIGIT, font_weight="bold"
+                )
                 children.append(button)
         self.children = [*children, self.code, self.sides[1]]
-
-    @property
-    def parts(self) -> tuple:
-        """What the page moves: a button for each side and for each bit."""
-        return (*self.sides, *self.buttons[: len(self.reading.bits) if self.reading else 0])
-
-    def after(self, part, _) -> int:
-        """The code once a button has been pressed."""
-        if part in self.sides:
-            return self.stepped(2 * self.sides.index(part) - 1)
-        return self.flipped(self.buttons.index(part))
 
     def flipped(self, index: int) -> int:
         """The code with a bit flipped, counted from the left."""
@@ -94,7 +88,13 @@ class Bits(widgets.HBox):
 
     def press(self, button) -> None:
         """Do what a button says."""
-        self.value = self.after(button, None)
+        is_side = button in self.sides
+        step = (
+            self.stepped(2 * self.sides.index(button) - 1)
+            if is_side
+            else self.flipped(self.buttons.index(button))
+        )
+        self.value = step
 
 
 def _cell(width: int) -> widgets.Layout:
@@ -110,7 +110,6 @@ class BitExplorer(Panel):
     """
 
     def __init__(self, **values):
-        self.bits, self.comparison = BitPicture(), ComparisonPicture()
         controls = {
             "format": choice("Format", list(FORMATS), "float8_e4m3fn"),
             "number": widgets.Text(
@@ -148,17 +147,13 @@ class BitExplorer(Panel):
         asked = parse_number(number)
         nearest = nearest_in(asked, format, saturates=saturates)
         rows = [nearest_in(asked, name, saturates=saturates) for name in COMPARED]
-        upper = self.bits.redraw(reading)
-        lower = self.comparison.redraw(asked, saturates=saturates)
         table = [("format", f"holds {number_text(asked, 9)} as", "off by", "bits")]
         table += [(n.fmt.name, number_text(n.value, 9), note_on(n), f"{n.code:0{n.fmt.bits}b}") for n in rows]
-        heights = [picture.get_figheight() for picture in (upper, lower)]
         return View(
-            png=stacked_png(upper, lower),
-            alt=f"{upper.alt} {lower.alt}",
+            chart=explorer_figure(reading, asked, saturates=saturates),
+            live=explorer_figure(reading, asked, saturates=saturates, has_bits=False),
             words=(said(reading), gaps(reading), held(reading, nearest), compared(rows)),
             table=tuple(table),
-            hidden=BITS_SHARE * heights[0] / sum(heights),
         )
 
 
@@ -210,7 +205,11 @@ def held(reading: CodeReading, nearest: Nearest) -> str:
     if nearest.fmt.name == "float64":
         return "What you type is read as float64, so it is one of its values."
     if nearest.relative_error == 0:
-        return f"{number} is one of its values: no error." if nearest.is_exact else "It has no −0: the sign is lost."
+        return (
+            f"{number} is one of its values: no error."
+            if nearest.is_exact
+            else "It has no −0: the sign is lost."
+        )
     if nearest.value == 0:
         return f"{number} is too small and becomes 0: all of it is lost."
     subnormal = reading.kind == "subnormal" and isinstance(nearest.fmt, FloatFormat)

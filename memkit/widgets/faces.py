@@ -1,50 +1,39 @@
 """A view of a panel as HTML: its picture, its words, its numbers as a table that folds out."""
 
-import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
-from struct import unpack
+
+from memkit.pictures.svg import PAPER_OF, Chart
 
 FOLD = """<details class="memkit-fold"><summary>The numbers as a table</summary></details>
 <style>@supports selector(:has(*)) {
 .memkit-table {display: none} .memkit-panel:has(details.memkit-fold[open]) .memkit-table {display: block}}
 .memkit-table td, .memkit-table th {text-align: right; padding: 1px 10px}
-.memkit-table td:first-child, .memkit-table th:first-child {text-align: left}</style>"""
+.memkit-table td:first-child, .memkit-table th:first-child {text-align: left}
+.memkit-view {overflow-x: auto; PAPER}
+.memkit-view [data-pick] {cursor: pointer}
+.memkit-view .memkit-here {stroke: currentColor; stroke-width: 2.5px}</style>""".replace("PAPER", PAPER_OF)
 """The fold stays one element while the table beside it changes; else each move would close it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What a panel shows for one state: a picture, what it shows, what it means, and its numbers.
+    """What a panel shows for one state: a picture, what it means, and its numbers.
 
-    ``alt`` describes the picture to who does not see it. ``words`` are the sentences of the status line, the
-    first of which is the one-line summary. ``table`` has rows of text, the header first. ``more`` gives
-    sentences that take longer to find; it is called when the picture is on its way. ``code`` stands below the
-    words, indented as it is. ``hidden`` is the upper share of the picture that the live panel leaves out, because its
-    controls show it; the static twin has all of it. ``kept`` is what the next view may want of this one.
+    ``words`` are the sentences of the status line, the first of which is the one-line summary. ``table`` has rows of
+    text, the header first. ``more`` gives sentences that take longer to find; it is called when the controls rest.
+    ``code`` stands below the words, indented as it is. ``live`` is shown in place of the picture where controls show
+    the rest of it; a page without a kernel has all of it. ``kept`` is what the next view may want of this one.
     """
 
-    png: bytes
-    alt: str
+    chart: Chart
     words: tuple[str, ...]
     table: tuple[tuple[str, ...], ...] = ()
     more: Callable[[], tuple[str, ...]] = tuple
     code: str = ""
-    hidden: float = 0.0
+    live: Chart | None = None
     kept: object = None
-
-
-def html_picture(shown: View) -> str:
-    """The picture with its text; of a picture partly ``hidden`` the rest."""
-    width, height = unpack(">II", shown.png[16:24])
-    cut = f";margin-top:-{100 * shown.hidden * height / width:.2f}%" if shown.hidden else ""
-    data = base64.b64encode(shown.png).decode()
-    return (
-        f'<div style="overflow:hidden;max-width:{width}px"><img alt="{escape(shown.alt)}" width="{width}" '
-        f'height="{height}" decoding="sync" style="max-width:100%;height:auto{cut}" '
-        f'src="data:image/png;base64,{data}"></div>'
-    )
 
 
 def html_words(words: tuple[str, ...], code: str) -> str:

@@ -1,8 +1,8 @@
 """The frontier explorer: every strategy on the memory-compute plane, the front, the plan and its code."""
 
-from memkit.fitting.room import fit_on
+from memkit.fitting.room import planned_room
 from memkit.hardware.cards import CARDS
-from memkit.pictures.frontier import LENGTHS, FrontierPicture
+from memkit.pictures.frontier import LENGTHS, frontier_figure
 from memkit.recomputation.frontier import (
     MODELS,
     TOKENS,
@@ -36,7 +36,6 @@ class FrontierExplorer(Panel):
     """
 
     def __init__(self, **values):
-        self.picture_of_plane = FrontierPicture()
         for config in MODELS.values():  # a move then finds its FLOPs counted
             for length in LENGTHS:
                 for strategy in shown_strategies(config):
@@ -52,10 +51,9 @@ class FrontierExplorer(Panel):
         }
         super().__init__(controls, **values)
 
-    def click(self, x: float, y: float) -> None:
-        """Choose the strategy whose point lies at (x, y), shares of the picture from its upper left corner."""
-        if (chosen := self.picture_of_plane.at(x, y)) is not None:
-            self.set(strategy=self.controls["strategy"].options[1 + chosen])
+    def pick(self, mark: str) -> None:
+        """Choose the strategy whose point was clicked."""
+        self.set(strategy=self.controls["strategy"].options[1 + int(mark)])
 
     def offered(self, state: dict) -> dict[str, tuple]:
         """Only sequences that can be shown."""
@@ -67,16 +65,16 @@ class FrontierExplorer(Panel):
         if seq_len > config.max_seq_len:
             raise ValueError(f"seq_len={seq_len} is above {model}'s {config.max_seq_len} positions")
         found = points(config, micro_batch_size, seq_len)
-        room = fit_on(CARDS[card], 0).room_bytes if card != NO_CARD else None
+        room = planned_room(CARDS[card].memory_bytes) if card != NO_CARD else None
         names = [point.strategy.name for point in found]
         chosen = cheapest_that_fits(found, room) if strategy == CHEAPEST else names.index(strategy)
         taken = lengths(model, micro_batch_size)
         curves = [[(n, peak_at(config, p.strategy, n * micro_batch_size)) for n in taken] for p in found]
         title = f"{model}, micro-batch {micro_batch_size} × {seq_len:,} tokens"
         title += f", {card} with {format_bytes(room)} of room" if room else ""
-        picture = self.picture_of_plane.redraw(found, chosen, curves, title=title, room_bytes=room, seq_len=seq_len)
-        said, code = words(found, chosen, card), found[chosen].strategy.code
-        return View(png=picture.png(), alt=picture.alt, words=said, table=table(found, card), code=code)
+        chart = frontier_figure(found, chosen, curves, title=title, room_bytes=room, seq_len=seq_len)
+        said, code = words(found, chosen, room, card), found[chosen].strategy.code
+        return View(chart=chart, words=said, table=table(found, room), code=code)
 
 
 def lengths(model: str, micro_batch_size: int) -> tuple[int, ...]:
@@ -85,7 +83,7 @@ def lengths(model: str, micro_batch_size: int) -> tuple[int, ...]:
     return tuple(n for n in LENGTHS if n <= most)
 
 
-def words(found: tuple[Point, ...], chosen: int, card: str) -> tuple[str, ...]:
+def words(found: tuple[Point, ...], chosen: int, room_bytes: int | None, card: str) -> tuple[str, ...]:
     """What the chosen strategy costs and saves, and whether it fits."""
     point, plain = found[chosen], found[0]
     saved = 1 - point.peak_bytes / plain.peak_bytes
@@ -96,23 +94,31 @@ def words(found: tuple[Point, ...], chosen: int, card: str) -> tuple[str, ...]:
     elif saved <= 0:
         against = f"no lower than none, for {point.overhead:.1%} more FLOPs"
     sentences = [f"{point.strategy.name}: peak {peak}, {against}."]
-    if card != NO_CARD:
-        sentences.append(str(fit_on(CARDS[card], point.peak_bytes)))
+    if room_bytes is not None:
+        left = room_bytes - point.peak_bytes
+        verdict = f"It fits on one {card} with {format_bytes(left)} to spare."
+        if left < 0:
+            verdict = f"It does not fit on one {card}: {format_bytes(-left)} too much."
+        sentences.append(verdict)
     front = pareto_front(found)
     if point in front:
         sentences.append("It is on the front: nothing is both cheaper and smaller.")
     else:
         better = next(p for p in front if p.peak_bytes <= point.peak_bytes and p.overhead <= point.overhead)
-        sentences.append(f"It is not on the front: {better.strategy.name} costs no more and its peak is no higher.")
+        sentences.append(
+            f"It is not on the front: {better.strategy.name} costs no more and its peak is no higher."
+        )
     return tuple(sentences)
 
 
-def table(found: tuple[Point, ...], card: str) -> tuple[tuple[str, ...], ...]:
+def table(found: tuple[Point, ...], room_bytes: int | None) -> tuple[tuple[str, ...], ...]:
     """The points as rows."""
     front = pareto_front(found)
     rows = [("strategy", "FLOPs run again", "traced peak", "front", "fits")]
     for point in found:
-        fits = "" if card == NO_CARD else fit_on(CARDS[card], point.peak_bytes).verdict
+        fits = "" if room_bytes is None else ("yes" if point.peak_bytes <= room_bytes else "no")
         on_front = "yes" if point in front else "no"
-        rows.append((point.strategy.name, f"{point.overhead:.1%}", format_bytes(point.peak_bytes), on_front, fits))
+        rows.append(
+            (point.strategy.name, f"{point.overhead:.1%}", format_bytes(point.peak_bytes), on_front, fits)
+        )
     return tuple(rows)

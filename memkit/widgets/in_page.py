@@ -1,10 +1,13 @@
-"""What runs in the page beside a panel: keyboard, names and focus for its controls, and where its picture is clicked.
+"""What runs in the page beside a panel: keyboard and names for its controls, and which mark of its picture is meant.
 
 Four facts make it necessary (JupyterLab 4, Notebook 7, ipywidgets 8.1). A notebook in command mode takes the
 arrow keys away from sliders and menus, unless the focused element itself carries
 ``data-lm-suppress-shortcuts``. From there no key leads back to the cells: Escape does. A slider has no accessible
 name (its description is not linked to it), nor has a button that shows an icon only. And what has the focus is told
-by the colour of a border of one pixel. An ``HTML`` widget shows a picture and hears nothing.
+by the colour of a border of one pixel.
+
+The marks of a picture tell their bytes under the pointer without any script. With it the arrow keys go from mark to
+mark of a picture that has the focus, a line below tells each, and Enter or a click chooses it.
 
 Without ``anywidget`` a panel works all the same: a number is typed into the box beside its slider, which has a name
 and keeps its keys, and what a click selects, a slider selects too.
@@ -12,11 +15,9 @@ and keeps its keys, and what a click selects, a slider selects too.
 
 from collections.abc import Callable
 
-import traitlets
-
 MEND_JS = """
-function render({ el }) {
-  const controls = "[role=slider], select, input, button";
+function render({ model, el }) {
+  const controls = "[role=slider], select, input, button, .memkit-view";
   const mend = () => panel.querySelectorAll(controls).forEach((control) => {
     control.setAttribute("data-lm-suppress-shortcuts", "true");
     const label = control.closest(".memkit-number")?.querySelector("label")?.textContent;
@@ -25,15 +26,40 @@ function render({ el }) {
     if (icon && !control.textContent.trim()) control.setAttribute("aria-label", icon);
   });
   const leave = (event) => event.key === "Escape" && panel.closest(".jp-Cell")?.focus();
+  const marks = () => [...view.querySelectorAll("[data-pick], [data-bytes]")];
+  const tell = (mark) => {
+    view.querySelector(".memkit-here")?.classList.remove("memkit-here");
+    mark?.classList.add("memkit-here");
+    tip.textContent = mark?.querySelector("title")?.textContent ?? "";
+  };
+  const walk = (event) => {
+    const all = marks(), here = view.querySelector(".memkit-here");
+    const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (way && all.length) {
+      tell(all[(all.indexOf(here) + way + all.length) % all.length]);
+      event.preventDefault();
+    }
+    if (event.key === "Enter" && here) choose(here);
+  };
+  const choose = (mark) => mark?.dataset.pick && model.send({ pick: mark.dataset.pick });
   const watch = () => {
     panel = el.closest(".memkit-panel");
     if (!panel) return void requestAnimationFrame(watch);
     observer.observe(panel, { childList: true, subtree: true });
     panel.addEventListener("keydown", leave, true);  // before a text box stops it
     mend();
+    view = panel.querySelector(".memkit-view");
+    if (!view) return;
+    tip = Object.assign(document.createElement("div"), { className: "memkit-tip" });
+    tip.setAttribute("aria-live", "polite");
+    view.after(tip);
+    Object.assign(view, { tabIndex: 0, role: "group", ariaLabel: "the picture: arrow keys go through its marks" });
+    view.addEventListener("keydown", walk);
+    view.addEventListener("mouseover", (event) => tell(event.target.closest("[data-pick], [data-bytes]")));
+    view.addEventListener("click", (event) => choose(event.target.closest("[data-pick]")));
   };
   const observer = new MutationObserver(mend);
-  let panel;
+  let panel, view, tip;
   watch();
   return () => observer.disconnect();
 }
@@ -45,42 +71,19 @@ FOCUS_CSS = """
   outline: 3px solid #0072B2 !important; outline-offset: -2px;
 }
 .memkit-panel [role=slider]:focus-visible { outline-offset: 1px; }
-"""
-
-CLICK_JS = """
-function render({ model, el }) {
-  const clicked = (event) => {
-    const panel = el.closest(".memkit-panel");
-    if (event.target.tagName !== "IMG" || event.target.closest(".memkit-panel") !== panel) return;
-    const box = event.target.getBoundingClientRect();
-    const point = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
-    model.set("point", point);
-    model.save_changes();
-  };
-  document.addEventListener("click", clicked);
-  return () => document.removeEventListener("click", clicked);
-}
-export default { render };
+.memkit-tip { min-height: 1.5em; line-height: 1.5; }
 """
 
 
-def faceless(name: str, **fields):
-    """A widget without a face, of a class with these fields; ``None`` where ``anywidget`` is missing."""
+def key_helper(pick: Callable[[str], None] = lambda mark: None):
+    """Keyboard, names and focus for the panel that it stands in; ``None`` where ``anywidget`` is missing.
+
+    ``pick(mark)`` is called with the ``data-pick`` of a mark that is chosen in the picture.
+    """
     try:
         from anywidget import AnyWidget
     except ImportError:
         return None
-    return type(name, (AnyWidget,), fields)()
-
-
-def key_helper():
-    """Keyboard, names and focus for the panel that it stands in."""
-    return faceless("KeyHelper", _esm=MEND_JS, _css=FOCUS_CSS)
-
-
-def click_helper(clicked: Callable[[float, float], None]):
-    """``clicked(x, y)`` is called with shares of the picture's width and height, from its upper left corner."""
-    helper = faceless("ClickHelper", _esm=CLICK_JS, point=traitlets.List(traitlets.Float()).tag(sync=True))
-    if helper is not None:
-        helper.observe(lambda change: clicked(*change["new"]), "point")
+    helper = type("KeyHelper", (AnyWidget,), {"_esm": MEND_JS, "_css": FOCUS_CSS})()
+    helper.on_msg(lambda _, content, __: pick(content["pick"]))
     return helper

@@ -25,7 +25,10 @@ class LedgerSearch(widgets.VBox):
         if not self.claims:
             raise ValueError("no claims: pass one at least")
         present = {claim.group for claim in self.claims}
-        subjects = [(ALL, ALL), *((words, letter) for letter, words in self.groups.items() if letter in present)]
+        subjects = [
+            (ALL, ALL),
+            *((words, letter) for letter, words in self.groups.items() if letter in present),
+        ]
         verdicts = [ALL, *dict.fromkeys(claim.verdict for claim in self.claims)]
         self.words = widgets.Text(description="Words", placeholder="checkpoint 33", style=LABEL)
         self.subject = choice("Subject", subjects, ALL)
@@ -62,7 +65,9 @@ class LedgerSearch(widgets.VBox):
     def _repr_mimebundle_(self, **kwargs) -> dict:
         """The live search, and for a page without a kernel the whole ledger, folded by subject."""
         bundle = super()._repr_mimebundle_(**kwargs)
-        bundle["text/plain"] = f"{len(self.claims)} claims on {len({claim.group for claim in self.claims})} subjects"
+        bundle["text/plain"] = (
+            f"{len(self.claims)} claims on {len({claim.group for claim in self.claims})} subjects"
+        )
         folds = []
         for letter, subject in self.groups.items():
             if entries := "".join(entry_of(claim) for claim in self.claims if claim.group == letter):
@@ -76,7 +81,9 @@ def entry_of(claim: object) -> str:
     places = [f'<a href="{url}">printed</a>' for url in claim.printed] or ["unsourced"]
     if claim.cell:
         chapter, _, cell = claim.cell.partition("::")
-        places.insert(0, f'shown in <a href="{chapter}#cell-id={cell}">{chapter[:2]}, cell <code>{cell}</code></a>')
+        places.insert(
+            0, f'shown in <a href="{chapter}#cell-id={cell}">{chapter[:2]}, cell <code>{cell}</code></a>'
+        )
     return (
         f"<p><strong>{claim.id}</strong> “{escape(claim.claim)}” <strong>{claim.verdict.capitalize()}.</strong> "
         f"{escape(claim.answer)} <small>({'; '.join(places)})</small></p>"

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from memkit.low_precision.loss_scaling import SCALERS, ScaledGradients
-from memkit.pictures.gradients import GradientPicture
+from memkit.low_precision.loss_scaling import SCALERS, ScaledGradients, scale_gradients
+from memkit.pictures.gradients import gradients_figure
 from memkit.widgets.panel import Number, Panel, View, choice
 
 MAX_POWER = 32
@@ -20,7 +20,6 @@ class LossScalingLab(Panel):
         if not gradients:
             raise ValueError("no gradients: pass a name and an array at least")
         self.gradients = {name: thinned(array) for name, array in gradients.items()}
-        self.histogram = GradientPicture()
         names = list(self.gradients)
         power = Number("Scale 2^k, k =", 0, low=0, high=MAX_POWER)
         super().__init__({"gradients": choice("Gradients", names, names[0]), "power": power}, **values)
@@ -29,13 +28,16 @@ class LossScalingLab(Panel):
         """The histogram at this scale, and what a scaler would do."""
         if power > MAX_POWER:
             raise ValueError(f"power={power} is above {MAX_POWER}")
-        found = self.histogram.redraw(self.gradients[gradients], power, gradients).found
-        table = [("share of the values", ""), ("flushed to zero", f"{found.flushed:.3%}"),
-                 ("subnormal", f"{found.subnormal:.3%}"), ("overflow", f"{found.overflowing:.3%}"),
-                 ("mean error of a value, and of its SGD update", f"{found.value_error:.3%}")]  # fmt: skip
+        found = scale_gradients(self.gradients[gradients], 2.0**power)
+        table = [
+            ("share of the values", ""),
+            ("flushed to zero", f"{found.flushed:.3%}"),
+            ("subnormal", f"{found.subnormal:.3%}"),
+            ("overflow", f"{found.overflowing:.3%}"),
+            ("mean error of a value, and of its SGD update", f"{found.value_error:.3%}"),
+        ]
         return View(
-            png=self.histogram.png(),
-            alt=self.histogram.alt,
+            chart=gradients_figure(self.gradients[gradients], power, gradients),
             words=(*told(found, power), starts_here(power)),
             table=tuple(table),
         )
@@ -56,8 +58,10 @@ def told(found: ScaledGradients, power: int) -> tuple[str, ...]:
         over = f"{found.overflowing:.3%} of the gradients overflow at 2^{power}"
         return (f"{over}: a GradScaler skips this step and halves the scale.", f"Of the rest {small}.")
     error = f"a value is off by {found.value_error:.2%} on average"
-    advice = "Nothing overflows, so a larger scale still helps." if found.flushed + found.subnormal > 0.01 else (
-        "Nearly all values are normal numbers: a larger scale gains nothing."
+    advice = (
+        "Nothing overflows, so a larger scale still helps."
+        if found.flushed + found.subnormal > 0.01
+        else ("Nearly all values are normal numbers: a larger scale gains nothing.")
     )
     return (f"At 2^{power} {small}; {error}.", advice)
 

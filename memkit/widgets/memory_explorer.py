@@ -5,7 +5,7 @@ from dataclasses import replace
 from memkit.fitting.advice import NO_CARD, advice_in_words, steady_step, verdict
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
-from memkit.pictures.timeline import TimelinePicture, drawn_instants
+from memkit.pictures.timeline import drawn_instants, timeline_figure
 from memkit.setup.models import PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA, ModelConfig
 from memkit.setup.recipes import IMPLEMENTATIONS, OPTIMIZERS, PRECISIONS, OptimizerConfig
 from memkit.setup.strategies import RECOMPUTATIONS
@@ -29,7 +29,6 @@ class MemoryExplorer(Panel):
         if isinstance(model, ModelConfig):
             self.models[model.name] = model
             model = model.name
-        self.bars = TimelinePicture()
         setup = {
             "model": choice("Model", list(self.models), OPENING),
             "precision": choice("Recipe", list(PRECISIONS), "pure bf16"),
@@ -81,10 +80,10 @@ class MemoryExplorer(Panel):
         now, before = self.shown.kept if self.shown else (None, None)
         if timeline is not now:
             now, before = timeline, now
-        self.bars.redraw(timeline, capacity_bytes=capacity, card_name=card, title=title, before=before)
+        chart = timeline_figure(timeline, capacity_bytes=capacity, card_name=card, title=title, before=before)
+        chart.alt += f" The forward ends at {format_bytes(timeline.at('forward').total_bytes)}."
         return View(
-            png=self.bars.png(),
-            alt=f"{self.bars.alt} The forward ends at {format_bytes(timeline.at('forward').total_bytes)}.",
+            chart=chart,
             words=(verdict(setup, card),),
             more=lambda: advice_in_words(setup),
             table=replace(timeline, instants=tuple(drawn_instants(timeline))).rows(),

@@ -9,7 +9,7 @@ from memkit.formats.decoding import all_values
 from memkit.formats.reading import number_text
 from memkit.formats.records import FORMATS, FloatFormat, Format
 from memkit.formats.rounding import neighbours
-from memkit.pictures.number_line import MAX_BITS, NumberLinePicture, default_range, line_values
+from memkit.pictures.number_line import MAX_BITS, default_range, line_values, number_line_figure
 from memkit.widgets.panel import LABEL, WIDE, Number, Panel, View, choice, switch
 
 NAMES = tuple(name for name, fmt in FORMATS.items() if fmt.bits <= MAX_BITS)
@@ -27,7 +27,6 @@ class NumberLine(Panel):
     """
 
     def __init__(self, **values):
-        self.line = NumberLinePicture()
         controls = {
             "format": choice("Format", list(NAMES), "float8_e4m3fn"),
             "second": choice("Second", [NONE, *NAMES], "float8_e5m2"),
@@ -42,7 +41,10 @@ class NumberLine(Panel):
         """Shares for a table of shares beside another format."""
         pair = [{**self._read(), **changes}[name] for name in ("format", "second")]
         if "is_scaled" not in changes and {"format", "second"} & set(changes):
-            changes = {**changes, "is_scaled": BLOCK_TABLE in pair and NONE not in pair and pair[0] != pair[1]}
+            changes = {
+                **changes,
+                "is_scaled": BLOCK_TABLE in pair and NONE not in pair and pair[0] != pair[1],
+            }
         return changes
 
     def set(self, **changes) -> None:
@@ -62,10 +64,8 @@ class NumberLine(Panel):
             raise ValueError(f"zoom={zoom} is above {MAX_ZOOM}: no format here has steps so small")
         formats = chosen(format, second)
         low, high = window(formats, is_log, zoom, around, is_scaled)
-        self.line.redraw(*formats, is_log=is_log, low=low, high=high, is_scaled=is_scaled)
         return View(
-            png=self.line.png(),
-            alt=self.line.alt,
+            chart=number_line_figure(*formats, is_log=is_log, low=low, high=high, is_scaled=is_scaled),
             words=(
                 *map(summary, formats),
                 *(beside(fmt, around, is_scaled) for fmt in formats if zoom),
@@ -123,8 +123,12 @@ def beside(fmt: Format, around: float, is_scaled: bool = False) -> str:
     'Next to 256 in bfloat16: 255 below, 1 away; 258 above, 2 away.'
     """
     unit = fmt.max if is_scaled else 1.0
-    sides = zip(("below", "above"), (float(side) / unit for side in neighbours(around * unit, fmt)), strict=True)
-    told = (f"{number_text(v)} {way}, {number_text(abs(v - around))} away" for way, v in sides if math.isfinite(v))
+    sides = zip(
+        ("below", "above"), (float(side) / unit for side in neighbours(around * unit, fmt)), strict=True
+    )
+    told = (
+        f"{number_text(v)} {way}, {number_text(abs(v - around))} away" for way, v in sides if math.isfinite(v)
+    )
     return f"Next to {number_text(around)} in {fmt.name}: {'; '.join(told)}."
 
 

@@ -6,26 +6,24 @@ lives on, and carries a static twin, so that a page without a kernel still shows
 """
 
 import asyncio
-import base64
 import gc
 from collections.abc import Mapping
 from contextlib import contextmanager
 from html import escape
 from threading import RLock
-from time import sleep
 
 import ipywidgets as widgets
 import traitlets
 
 from memkit.units import as_kind, as_one_of, as_whole_number
-from memkit.widgets.ahead import MOST, ahead_helper, part_ids, rest_seconds
-from memkit.widgets.faces import FOLD, View, html_picture, html_table, html_words
-from memkit.widgets.in_page import click_helper, key_helper
+from memkit.widgets.faces import FOLD, View, html_table, html_words
+from memkit.widgets.in_page import key_helper
 
 WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
 LABEL = {"description_width": "118px"}
-HANDOVER_SECONDS = 0.001
-"""After a picture, for the kernel's thread that sends it: else it waits for the words to be thought out."""
+PAUSE_SECONDS = 1.2
+"""Controls that nobody has moved for so long rest. Advice costs a kernel more than a move does, and on a hub forty
+share two cores: a reader who moves once a second must not pay for advice that nobody reads."""
 
 
 class Number(widgets.HBox):
@@ -54,15 +52,6 @@ class Number(widgets.HBox):
         self.value = value
         self.box.observe(self._type, "value")
         self.slider.observe(self._slide, "value")
-
-    @property
-    def parts(self) -> tuple:
-        """What the page moves: the slider and the box."""
-        return self.slider, self.box
-
-    def after(self, part, new: int) -> int:
-        """The value once a part shows ``new``."""
-        return new
 
     def notify_change(self, change) -> None:
         """Tell who watches, a panel that draws; then let box and slider follow, which can wait."""
@@ -104,16 +93,16 @@ class Panel(widgets.VBox):
 
     ``value`` is the state that the picture shows. ``set(**changes)`` moves controls from code; a value that
     cannot be shown leaves everything as it was and is explained inside the panel, in the same way as a
-    mistyped number. A panel with a method ``click(x, y)`` is told where its picture is clicked.
+    mistyped number. A panel with a method ``pick(mark)`` is told which mark of its picture is clicked.
     """
 
     def __init__(self, controls: Mapping[str, widgets.Widget], **values):
         self.controls = dict(controls)
         self.shown, self.state, self.error = None, {}, ""
-        self._ahead, self._last_drawn, self._pause = {}, {}, None
-        self._one_at_a_time = RLock()
+        self._pause, self._one_at_a_time = None, RLock()
         self.picture, self.status, self.alert = widgets.HTML(), widgets.HTML(), widgets.HTML()
-        self.table, self.fold = widgets.HTML(), widgets.HTML(FOLD)
+        self.table, self.fold, self.frame = widgets.HTML(), widgets.HTML(FOLD), widgets.HTML()
+        self.picture.add_class("memkit-view")
         self.table.add_class("memkit-table")
         layout = widgets.Layout(display="flex", flex_flow="row wrap")
         children = [
@@ -122,9 +111,8 @@ class Panel(widgets.VBox):
             self.picture,
             self.status,
         ]
-        self._helper = ahead_helper(self.controls, [self.picture, self.status, self.table], self._draw_ahead)
-        helpers = key_helper(), click_helper(self._clicked) if hasattr(self, "click") else None, self._helper
-        super().__init__([*children, self.fold, self.table, *filter(None, helpers)])
+        helper = key_helper(self.pick)
+        super().__init__([*children, self.fold, self.table, self.frame, *([helper] if helper else [])])
         self.add_class("memkit-panel")
         self._is_setting = False
         for control in self.controls.values():
@@ -163,7 +151,9 @@ class Panel(widgets.VBox):
     def plays(self, control: Number, interval: int) -> None:
         """A button that moves a number's slider to its end by itself, a step each ``interval`` ms."""
         slider, auto = control.slider, widgets.Layout(width="auto")
-        play = widgets.Play(value=slider.value, max=slider.max, interval=interval, show_repeat=False, layout=auto)
+        play = widgets.Play(
+            value=slider.value, max=slider.max, interval=interval, show_repeat=False, layout=auto
+        )
         widgets.jslink((slider, "max"), (play, "max"))
         widgets.link((play, "value"), (slider, "value"))
         self.children[0].children = [*self.children[0].children, play]
@@ -259,7 +249,7 @@ class Panel(widgets.VBox):
     def _try(self, state: dict) -> bool:
         """Show the state, or the reason why it cannot be shown."""
         try:
-            self._show(self._ahead.get(repr((self.state, state))) or self._draw(state), state)
+            self._show(self._draw(state), state)
         except ValueError as error:
             self._complain(str(error))
         except Exception as error:  # noqa: BLE001 - a panel never dies of one state
@@ -269,48 +259,27 @@ class Panel(widgets.VBox):
         return not self.error
 
     def _draw(self, state: dict) -> View:
-        with self._one_at_a_time, collected_later():  # JupyterLab hands messages to threads; there is one picture
-            self._last_drawn = state
+        with (
+            self._one_at_a_time,
+            collected_later(),
+        ):  # JupyterLab hands messages to threads; there is one picture
             return self.view(**state)
 
-    def _draw_ahead(self, name: str, value) -> dict[widgets.Widget, str] | None:
-        """What the panel will show after one move; kept, so that the move itself draws nothing."""
-        try:
-            state = {**self._read(), **self._fitted({name: value})}
-            shown = self._draw(state)
-        except Exception:  # noqa: BLE001 - nobody has made this move; when somebody does, the reason is shown
-            return None
-        self._ahead = {**dict(list(self._ahead.items())[1 - MOST :]), repr((self.state, state)): shown}
-        return self._faces(shown)
-
-    def _clicked(self, x: float, y: float) -> None:
-        """A click means the picture that is shown, whatever was drawn ahead since."""
-        if self._last_drawn != self.state:
-            self._draw(self.state)
-        self.click(x, y)
-
-    def _faces(self, shown: View) -> dict[widgets.Widget, str]:
-        """What picture, words and table say of a view, as HTML; the picture first."""
-        return {
-            self.picture: html_picture(shown),
-            self.status: html_words(shown.words, shown.code),
-            self.table: html_table(shown.table),
-        }
+    def pick(self, mark: str) -> None:
+        """The mark of the picture with this ``data-pick`` was clicked; nothing follows unless a panel says what."""
 
     def _show(self, shown: View, state: dict) -> None:
-        """Send the picture first: it is on its way while the words are still thought out."""
         if self._pause:
             self._pause.cancel()
-        faces = self._faces(shown)
-        self.picture.value = faces[self.picture]
-        sleep(HANDOVER_SECONDS)
+        chart = shown.live or shown.chart
+        if not self.shown or chart is not (self.shown.live or self.shown.chart):
+            self.picture.value = chart.html()
+        self.frame.value = f"<style>{chart.frame_style()}</style>" if chart.marked is not None else ""
         self.shown, self.state = shown, state
-        self.status.value, self.table.value = faces[self.status], faces[self.table]
+        self.status.value, self.table.value = html_words(shown.words, shown.code), html_table(shown.table)
         was_setting, self._is_setting = self._is_setting, True  # what settles moves nothing
         self.settle(state)
         self._is_setting = was_setting
-        if self._helper and (ids := part_ids(self.controls)) != self._helper.parts:
-            self._helper.parts = ids
         if shown.more is not tuple:
             self._say_more_in_a_pause(shown)
 
@@ -321,7 +290,7 @@ class Panel(widgets.VBox):
         except RuntimeError:  # nobody moves anything: no notebook
             self._say_more(shown)
         else:
-            self._pause = loop.call_later(rest_seconds(), self._say_later, shown)
+            self._pause = loop.call_later(PAUSE_SECONDS, self._say_later, shown)
 
     def _say_more(self, shown: View) -> None:
         self.status.value = html_words((*shown.words, *shown.more()), shown.code)
@@ -346,12 +315,9 @@ class Panel(widgets.VBox):
         return " ".join([*words, *(self.shown.words[:1] if self.shown else ())])
 
     def _repr_mimebundle_(self, **kwargs) -> tuple[dict, dict]:
-        """The live panel, and its static twin for pages without a kernel: a PNG with its alt text and one line."""
-        bundle = super()._repr_mimebundle_(**kwargs)
-        bundle["text/plain"] = self.summary
-        if self.shown:
-            bundle["image/png"] = base64.b64encode(self.shown.png).decode()
-        return bundle, {"image/png": {"alt": self.shown.alt}} if self.shown else {}
+        """The live panel, and its static twin for pages without a kernel: the picture and one line."""
+        bundle, metadata = self.shown.chart._repr_mimebundle_() if self.shown else ({}, {})
+        return {**super()._repr_mimebundle_(**kwargs), **bundle, "text/plain": self.summary}, metadata
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from memkit.formats.reading import number_text, parse_number
 from memkit.formats.records import FORMATS, FloatFormat
 from memkit.formats.rounding import neighbours
 from memkit.formats.running_sums import MAX_MANTISSA_BITS, num_moving_terms, sticking_point
-from memkit.pictures.sums import RunningSumPicture
+from memkit.pictures.sums import running_sum_figure, running_totals
 from memkit.widgets.panel import LABEL, WIDE, Number, Panel, View, choice
 
 NAMES = tuple(
@@ -22,7 +22,6 @@ class RoundingLab(Panel):
     """Format, term, number of additions and a seed → the running sum in four ways, beside the exact one."""
 
     def __init__(self, **values):
-        self.sums = RunningSumPicture()
         controls = {
             "format": choice("Format", list(NAMES), "bfloat16"),
             "term": widgets.Text(
@@ -45,15 +44,14 @@ class RoundingLab(Panel):
             raise ValueError(f"num_terms={num_terms} is above {MAX_TERMS}, the most that is drawn at once")
         if seed > MAX_SEED:
             raise ValueError(f"seed={seed} is above {MAX_SEED}")
-        totals = self.sums.redraw(number, num_terms, format, seed).totals
+        totals = running_totals(number, num_terms, format, seed)
         ends = {name: float(total[-1]) for name, total in totals.items()}
         table = [("sum", "total", "off by", "last moved at")]
         for name, total in totals.items():
             moved = "–" if name == "exact" else str(num_moving_terms(total))
             table.append((name, number_text(ends[name]), off_by(ends[name], ends["exact"]), moved))
         return View(
-            png=self.sums.png(),
-            alt=self.sums.alt,
+            chart=running_sum_figure(number, num_terms, format, seed, totals),
             words=(fate(format, totals), *why(format, totals), others(totals)),
             table=tuple(table),
         )

@@ -16,10 +16,10 @@ from memkit.pictures.scaling import (
     ELEMENTS,
     LINES,
     NAMES,
-    OutlierPicture,
-    ScalingPicture,
-    SpikePicture,
+    outlier_figure,
+    scaling_figure,
     scalings_for,
+    spike_figure,
 )
 from memkit.widgets.panel import Number, Panel, View, choice
 
@@ -32,7 +32,6 @@ class ScalingLab(Panel):
     """A distribution, an element format and who shares a factor → error, clipped and flushed shares."""
 
     def __init__(self, **values):
-        self.histogram = ScalingPicture()
         for kind in DRAWS:  # a move then finds its errors computed
             for element in ELEMENTS:
                 for scaling in scalings_for(element):
@@ -53,27 +52,31 @@ class ScalingLab(Panel):
         if scaling not in scalings_for(element):
             allowed = ", ".join(NAMES[name] for name in scalings_for(element))
             raise ValueError(f"scaling={scaling!r} does not go with element={element!r}; it takes {allowed}")
-        self.histogram.redraw(kind, element, scaling)
         held, error = scaled(kind, element, scaling)
         errors = {name: scaled(kind, element, name)[1] for name in scalings_for(element)}
         best = min(errors, key=errors.get)
         losses = f"{held.flushed_share:.2%} of the values become 0 and {held.clipped_share:.2%} are clipped"
-        others = [f"{NAMES[best]} would do best, with {errors[best]:.2%}."] if errors[best] < 0.95 * error else []
+        others = (
+            [f"{NAMES[best]} would do best, with {errors[best]:.2%}."] if errors[best] < 0.95 * error else []
+        )
         words = (f"{kind} in {element}, {NAMES[scaling]}: relative error {error:.2%}; {losses}.", *others)
         rows = [("scaling", "error", "clipped", "become 0")]
         for name, lost in errors.items():
             each = scaled(kind, element, name)[0]
-            rows.append((NAMES[name], f"{lost:.2%}", f"{each.clipped_share:.2%}", f"{each.flushed_share:.2%}"))
-        return View(png=self.histogram.png(), alt=self.histogram.alt, words=words, table=tuple(rows))
+            rows.append(
+                (NAMES[name], f"{lost:.2%}", f"{each.clipped_share:.2%}", f"{each.flushed_share:.2%}")
+            )
+        return View(chart=scaling_figure(kind, element, scaling), words=words, table=tuple(rows))
 
 
 class OutlierLab(Panel):
     """How many channels are how much larger → the error of the others, in six formats."""
 
     def __init__(self, **values):
-        self.curves = OutlierPicture()
         self.errors = {
-            num: {name: outlier_errors(element, scaling, num) for name, (element, scaling, *_) in LINES.items()}
+            num: {
+                name: outlier_errors(element, scaling, num) for name, (element, scaling, *_) in LINES.items()
+            }
             for num in NUM_OUTLIERS
         }
         controls = {
@@ -86,9 +89,10 @@ class OutlierLab(Panel):
         """The curves, and which format has died."""
         index = half_decades
         if index >= len(OUTLIER_FACTORS):
-            raise ValueError(f"half_decades={index} is above {len(OUTLIER_FACTORS) - 1}, where the picture ends")
+            raise ValueError(
+                f"half_decades={index} is above {len(OUTLIER_FACTORS) - 1}, where the picture ends"
+            )
         errors = self.errors[num_outliers]
-        self.curves.redraw(errors, index, num_outliers)
         now = {name: row[index] for name, row in errors.items()}
         doubled = [name for name, row in errors.items() if row[index] > 2 * row[0]]
         dead = [name for name in now if now[name] > 0.9]
@@ -99,14 +103,13 @@ class OutlierLab(Panel):
         words = (f"{size}. {fate}", f"The best is {best}, {now[best]:.1%}.")
         table = [("format", "without outliers", "with them")]
         table += [(name, f"{errors[name][0]:.2%}", f"{now[name]:.2%}") for name in now]
-        return View(png=self.curves.png(), alt=self.curves.alt, words=words, table=tuple(table))
+        return View(chart=outlier_figure(errors, index, num_outliers), words=words, table=tuple(table))
 
 
 class SpikeFilm(Panel):
     """A spike, a history and a margin → each step's factor under delayed scaling, and what the cast loses."""
 
     def __init__(self, **values):
-        self.film = SpikePicture()
         controls = {
             "step": Number("Step", SPIKE_STEP, low=0, high=NUM_STEPS - 1),
             "spike": choice("Spike, times", list(SPIKES), 16),
@@ -123,10 +126,15 @@ class SpikeFilm(Panel):
             raise ValueError(f"margin={margin} is above 16, beyond which E4M3 has nothing left")
         steps = spike_steps(float(spike), history_len, margin)
         title = f"A spike of {spike} ×, history {history_len:,}, margin {margin}"
-        self.film.redraw(steps, step, title)
         table = [("step", "largest", "fits", "clipped", "error", "current scaling")]
-        table += [table_row(i, steps[i]) for i in sorted({0, SPIKE_STEP - 1, SPIKE_STEP, SPIKE_STEP + 1, step})]
-        return View(png=self.film.png(), alt=self.film.alt, words=(told(steps, step), after(steps)), table=tuple(table))
+        table += [
+            table_row(i, steps[i]) for i in sorted({0, SPIKE_STEP - 1, SPIKE_STEP, SPIKE_STEP + 1, step})
+        ]
+        return View(
+            chart=spike_figure(steps, step, title),
+            words=(told(steps, step), after(steps)),
+            table=tuple(table),
+        )
 
 
 def table_row(number: int, step: SpikeStep) -> tuple[str, ...]:
@@ -154,5 +162,7 @@ def after(steps: tuple[SpikeStep, ...]) -> str:
     wide = int(np.sum(fits[SPIKE_STEP + 1 :] > 1.5 * before))
     rest = NUM_STEPS - SPIKE_STEP - 1
     if wide == rest:
-        return f"For all {rest} steps after the spike the factor stays too small; a float format hardly minds."
+        return (
+            f"For all {rest} steps after the spike the factor stays too small; a float format hardly minds."
+        )
     return f"The factor stays too small for {wide} steps after the spike."

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from memkit.fitting.batch_plan import peak_of
-from memkit.fitting.room import fit_on
+from memkit.fitting.room import planned_room
 from memkit.formula.parameters import count_parameters
-from memkit.hardware.cards import CARDS, Card
-from memkit.pictures.peaks import PeaksPicture
+from memkit.hardware.cards import CARDS
+from memkit.pictures.peaks import peaks_figure
 from memkit.pictures.timeline import short
 from memkit.setup.layouts import STAGES, Layout
 from memkit.setup.models import PUBLISHED_MODELS
@@ -27,9 +27,10 @@ class ShardingExplorer(Panel):
     """Model, stage, ranks, precision, offload, shape of a step, card → bytes a rank and traffic, for 1 to 512 ranks."""
 
     def __init__(self, **values):
-        self.bars = PeaksPicture(len(RANKS), FOOT)
         controls = {
-            "model": choice("Model", [n for n, m in PUBLISHED_MODELS.items() if m.max_seq_len > 1024], "Llama-2-7B"),
+            "model": choice(
+                "Model", [n for n, m in PUBLISHED_MODELS.items() if m.max_seq_len > 1024], "Llama-2-7B"
+            ),
             "stage": choice("Stage", [(name, number) for number, name in enumerate(STAGES)], 3),
             "dp_size": choice("Ranks", list(RANKS), 8),
             "precision": choice("Precision", list(PRECISIONS), PRECISIONS[1]),
@@ -46,31 +47,46 @@ class ShardingExplorer(Panel):
         return {"seq_len": tuple(n for n in LENGTHS if n <= PUBLISHED_MODELS[state["model"]].max_seq_len)}
 
     def view(
-        self, model: str, stage: int, dp_size: int, precision: str, seq_len: int, micro_batch_size: int,
-        recomputes: bool, offloads: bool, card: str,
-    ) -> View:  # fmt: skip
+        self,
+        model: str,
+        stage: int,
+        dp_size: int,
+        precision: str,
+        seq_len: int,
+        micro_batch_size: int,
+        recomputes: bool,
+        offloads: bool,
+        card: str,
+    ) -> View:
         """The chosen number of ranks among the others."""
-        config, capacity = PUBLISHED_MODELS[model], fit_on(CARDS[card], 0).room_bytes
+        config, capacity = PUBLISHED_MODELS[model], planned_room(CARDS[card].memory_bytes)
         if seq_len > config.max_seq_len:
             raise ValueError(f"seq_len={seq_len} is above {model}'s {config.max_seq_len} positions")
         setup = TrainingSetup(
-            model=config, seq_len=seq_len, micro_batch_size=micro_batch_size,
-            recomputation="full" if recomputes else "none", optimizer=OptimizerConfig(implementation="fused"),
-        )  # fmt: skip
+            model=config,
+            seq_len=seq_len,
+            micro_batch_size=micro_batch_size,
+            recomputation="full" if recomputes else "none",
+            optimizer=OptimizerConfig(implementation="fused"),
+        )
         ways = [way_of(setup, stage, ranks, precision, offloads) for ranks in RANKS]
         peaks = [peak_of(*way) for way in ways]
         sent = [step_traffic(*way).sent_bytes for way in ways]
         title = f"{model}, {STAGES[stage]}: the peak of one rank"
         subtitle = f"{micro_batch_size} × {seq_len} tokens a rank, {precision}; dashed: {card}"
         above, below = [f"↑ {short(bytes_)}" for bytes_ in sent], [str(ranks) for ranks in RANKS]
-        self.bars.redraw(peaks, below, RANKS.index(dp_size), capacity, title, subtitle, above)
+        chart = peaks_figure(peaks, below, RANKS.index(dp_size), capacity, title, subtitle, above, FOOT)
         rows = [
             (str(ranks), format_bytes(peak.total_bytes), peak.name, format_bytes(bytes_))
             for ranks, peak, bytes_ in zip(RANKS, peaks, sent, strict=True)
         ]
-        words = verdict(setup, ways[RANKS.index(dp_size)][1], peaks, sent, CARDS[card])
+        words = verdict(setup, ways[RANKS.index(dp_size)][1], peaks, sent, capacity, card)
         table = (("ranks", "peak", "at", "sent a step"), *rows)
-        return View(png=self.bars.png(), alt=self.bars.alt, words=words, table=table)
+        return View(chart=chart, words=words, table=table)
+
+    def pick(self, mark: str) -> None:
+        """Choose the number of ranks whose bar was clicked."""
+        self.set(dp_size=RANKS[int(mark)])
 
 
 def way_of(
@@ -89,18 +105,21 @@ def way_of(
 
 
 def verdict(
-    setup: TrainingSetup, layout: Layout, peaks: list[Instant], sent: list[int], card: Card
+    setup: TrainingSetup, layout: Layout, peaks: list[Instant], sent: list[int], capacity: int, card: str
 ) -> tuple[str, ...]:
     """Whether it fits, what more ranks could still take away, and what a step sends."""
     chosen = RANKS.index(layout.dp_size)
-    fits = [fit_on(card, peak.total_bytes) for peak in peaks]
     own, least = peaks[chosen].total_bytes, peaks[-1].total_bytes
-    first = next((ranks for ranks, fit in zip(RANKS, fits, strict=True) if fit.is_expected), None)
-    needs = f"{first} ranks are the first that {fits[RANKS.index(first)].verdict}" if first else (
-        "none of these numbers of ranks fits")
+    fits = "fits on" if own <= capacity else "does not fit on"
+    first = next(
+        (ranks for ranks, peak in zip(RANKS, peaks, strict=True) if peak.total_bytes <= capacity), None
+    )
+    needs = f"{first} ranks are the first that fit" if first else "none of these numbers of ranks fits"
+    if first == 1:
+        needs = "one rank is enough"
     peak = (
         f"{layout.name}, {format_count(count_parameters(setup.model))} parameters: {format_bytes(own)} a rank at the "
-        f"{peaks[chosen].name}. {fits[chosen]} On this card {needs}."
+        f"{peaks[chosen].name}, which {fits} the {card} (room {format_bytes(capacity)}); {needs}."
     )
     rest = (
         f"512 ranks would leave {format_bytes(least)}, or {round(100 * least / own)} % of it: activations, gathered "

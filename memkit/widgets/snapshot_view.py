@@ -2,24 +2,17 @@
 
 from pathlib import Path
 
-from matplotlib.patches import PathPatch
-from matplotlib.path import Path as Outline
-
 from memkit.allocator.replays import Replay
 from memkit.allocator.snapshot_replay import replay_snapshot
 from memkit.fitting.diagnosis import lines_of
 from memkit.fitting.edits import live_at
-from memkit.pictures.allocator import allocations_figure, band_path
-from memkit.pictures.bands import Band, stack_bands
-from memkit.pictures.picture import INK
+from memkit.pictures.bands import Band, allocations_figure, stack_bands
 from memkit.timeline import MemoryTimeline
 from memkit.units import format_bytes
 from memkit.widgets.panel import Number, Panel, View, choice
 
 ORDERS = ("largest first", "in order of birth")
 NUM_LINES = 10
-CLICK_PIXELS = 8
-"""How far to the side of a band a click still means it: a needle is one pixel wide."""
 
 
 class SnapshotView(Panel):
@@ -41,11 +34,9 @@ class SnapshotView(Panel):
         if not isinstance(source, (MemoryTimeline, Replay)):
             source = replay_snapshot(source)
         self.timeline = source.timeline if isinstance(source, Replay) else source
-        self.picture_of_all = allocations_figure(self.timeline, max_bands, title)
         self.bands = stack_bands(self.timeline.events, max_bands)
-        self.axes = self.picture_of_all.axes[0]
-        frame = PathPatch(Outline([(0, 0)]), facecolor=(1, 1, 1, 0.35), edgecolor=INK, linewidth=1.8)
-        self.frame = self.picture_of_all.move(self.axes.add_patch(frame))
+        self.chart = allocations_figure(self.timeline, title=title, stacked=self.bands)
+        self.described = self.chart.alt
         self.ranked = {
             ORDERS[0]: sorted(self.bands.bands, key=lambda band: (-band.num_bytes, band.start)),
             ORDERS[1]: list(self.bands.bands),
@@ -63,11 +54,11 @@ class SnapshotView(Panel):
         if number > len(bands):
             raise ValueError(f"allocation={number} is past the last of {len(bands)} bands")
         band = bands[number - 1]
-        self.frame.set_path(band_path([band]))
+        self.chart.marked = self.bands.bands.index(band)
         words = self.words(band)
         place = f"Allocation {number} of {len(bands)}, {order}: {words[0]}"
-        alt = f"{self.picture_of_all.alt} Framed: {words[0]}"
-        return View(png=self.picture_of_all.png(), alt=alt, words=(place, *words[1:]), table=self.lines)
+        self.chart.alt = f"{self.described} Framed: {words[0]}"
+        return View(chart=self.chart, words=(place, *words[1:]), table=self.lines)
 
     def words(self, band: Band) -> tuple[str, ...]:
         """Size and part, the line and operation that made it, and its life."""
@@ -81,14 +72,10 @@ class SnapshotView(Panel):
         died = events[band.end].phase
         return size, made, f"{life}; freed at event {band.end}" + (f", in {died}." if died else ".")
 
-    def click(self, x: float, y: float) -> None:
-        """Choose the band under a point, given in shares of the picture's width and height; none changes nothing."""
-        width, height = self.picture_of_all.canvas.get_width_height()
-        event, num_bytes = self.axes.transData.inverted().transform((x * width, (1 - y) * height))
-        reach = round(CLICK_PIXELS * len(self.timeline.events) / self.axes.bbox.width)
-        band = self.bands.near(event, num_bytes, reach)
-        if band is not None:
-            self.set(allocation=self.ranked[self.value["order"]].index(band) + 1)
+    def pick(self, mark: str) -> None:
+        """Choose the band that was clicked."""
+        band = self.bands.bands[int(mark)]
+        self.set(allocation=self.ranked[self.value["order"]].index(band) + 1)
 
 
 def lines_at_peak(timeline: MemoryTimeline, totals: tuple[int, ...]) -> tuple[tuple[str, ...], ...]:

@@ -7,7 +7,7 @@ from memkit.fitting.room import fit_on
 from memkit.formula.offload import host_bytes, link_bytes
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS
-from memkit.pictures.peaks import PeaksPicture
+from memkit.pictures.peaks import peaks_figure
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS
@@ -18,9 +18,16 @@ from memkit.units import format_bytes
 from memkit.widgets.panel import Number, Panel, View, choice
 
 SHOWN = {
-    "SGD": "SGD", "SGD momentum": "SGD\nmomentum", "AdamW": "AdamW", "Adafactor": "Adafactor", "Lion": "Lion",
-    "Muon": "Muon", "8-bit AdamW": "8-bit\nAdamW", "torchao 4-bit AdamW": "4-bit\nAdamW", "paged AdamW": "paged\nAdamW",
-}  # fmt: skip
+    "SGD": "SGD",
+    "SGD momentum": "SGD\nmomentum",
+    "AdamW": "AdamW",
+    "Adafactor": "Adafactor",
+    "Lion": "Lion",
+    "Muon": "Muon",
+    "8-bit AdamW": "8-bit\nAdamW",
+    "torchao 4-bit AdamW": "4-bit\nAdamW",
+    "paged AdamW": "paged\nAdamW",
+}
 TRAINED = {"all weights": None, "LoRA, rank 16, attention": 16, "LoRA, rank 64, attention": 64}
 
 
@@ -28,7 +35,6 @@ class StateExplorer(Panel):
     """Model, precision, optimizer, its implementation and place, trained share, batch and card → peaks."""
 
     def __init__(self, **values):
-        self.bars = PeaksPicture(len(SHOWN))
         models = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qkv]
         controls = {
             "model": choice("Model", models, "Llama-2-7B"),
@@ -44,23 +50,35 @@ class StateExplorer(Panel):
         super().__init__(controls, **values)
 
     def view(
-        self, model: str, precision: str, optimizer: str, implementation: str, place: str, trained: str,
-        micro_batch_size: int, seq_len: int, card: str,
-    ) -> View:  # fmt: skip
+        self,
+        model: str,
+        precision: str,
+        optimizer: str,
+        implementation: str,
+        place: str,
+        trained: str,
+        micro_batch_size: int,
+        seq_len: int,
+        card: str,
+    ) -> View:
         """Each optimizer's peak as a bar; the words are about the chosen one."""
         rank = TRAINED[trained]
         setup = TrainingSetup(
-            model=PUBLISHED_MODELS[model], precision=PRECISIONS[precision], micro_batch_size=micro_batch_size,
-            seq_len=seq_len, recomputation="full", adapter=AdapterConfig(rank=rank) if rank else None,
+            model=PUBLISHED_MODELS[model],
+            precision=PRECISIONS[precision],
+            micro_batch_size=micro_batch_size,
+            seq_len=seq_len,
+            recomputation="full",
+            adapter=AdapterConfig(rank=rank) if rank else None,
             optimizer=OptimizerConfig(name=optimizer, implementation=implementation, place=place),
-        )  # fmt: skip
+        )
         setups = {name: with_optimizer(setup, name) for name in SHOWN}
         peaks = {name: steady_step(one).peak for name, one in setups.items()}
         capacity = CARDS[card].memory_bytes
         title = f"{model}, {precision}, {trained}: the peak under each optimizer"
         subtitle = f"{micro_batch_size} × {seq_len} tokens, full recomputation; steps {place}; dashed: {card}"
         names = list(SHOWN)
-        self.bars.redraw(
+        chart = peaks_figure(
             list(peaks.values()), list(SHOWN.values()), names.index(optimizer), capacity, title, subtitle
         )
         table = [("optimizer", "peak", "at", "states on the card")]
@@ -68,7 +86,11 @@ class StateExplorer(Panel):
             states = format_bytes(peak.optimizer_states)
             table.append((name, format_bytes(peak.total_bytes), where(peak), states))
         words = in_words(setups[optimizer], peaks[optimizer], CARDS[card]) + otherwise(setup, setups)
-        return View(png=self.bars.png(), alt=self.bars.alt, words=words, table=tuple(table))
+        return View(chart=chart, words=words, table=tuple(table))
+
+    def pick(self, mark: str) -> None:
+        """Choose the optimizer whose bar was clicked."""
+        self.set(optimizer=list(SHOWN)[int(mark)])
 
 
 def with_optimizer(setup: TrainingSetup, name: str) -> TrainingSetup:
@@ -90,7 +112,13 @@ def otherwise(asked: TrainingSetup, setups: dict[str, TrainingSetup]) -> tuple[s
     return tuple(
         f"{', '.join(names)}: {words}."
         for what, words in why.items()
-        if (names := [n for n, one in setups.items() if getattr(one.optimizer, what) != getattr(asked.optimizer, what)])
+        if (
+            names := [
+                n
+                for n, one in setups.items()
+                if getattr(one.optimizer, what) != getattr(asked.optimizer, what)
+            ]
+        )
     )
 
 

@@ -1,7 +1,7 @@
 """The step timeline: walk through the instants of a training step and see which bytes come and which go."""
 
 from memkit.formula.estimate import estimate_memory
-from memkit.pictures.timeline import TimelinePicture, drawn_instants
+from memkit.pictures.timeline import drawn_instants, timeline_figure
 from memkit.setup.models import GPT2_SMALL
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, Instant, MemoryTimeline, where
@@ -53,7 +53,6 @@ class StepTimeline(Panel):
         self.timeline = what
         self.title = title or "A training step"
         self.instants = drawn_instants(what)
-        self.bars = TimelinePicture()
         last = len(self.instants) - 1
         peak = max(range(last + 1), key=lambda number: self.instants[number].total_bytes)
         instant = Number("Instant", peak, low=0, high=last)
@@ -66,7 +65,7 @@ class StepTimeline(Panel):
         if number >= len(self.instants):
             raise ValueError(f"instant={number} is past the last instant, {len(self.instants) - 1}")
         now = self.instants[number]
-        self.bars.redraw(self.timeline, selected=now, title=self.title, fades_later=True)
+        chart = timeline_figure(self.timeline, selected=now, title=self.title, fades_later=True)
         steps = "" if now.name == "init" else f", step {now.step}"
         first = f"Instant {number}, {where(now)}{steps}: {format_bytes(now.total_bytes)}."
         if now == self.timeline.peak:
@@ -74,4 +73,8 @@ class StepTimeline(Panel):
         words = [first, *([MEANING[now.name]] if now.name in MEANING else [])]
         if number:
             words.append(changes(self.instants[number - 1], now))
-        return View(png=self.bars.png(), alt=self.bars.alt, words=tuple(words), table=self.timeline.rows())
+        return View(chart=chart, words=tuple(words), table=self.timeline.rows())
+
+    def pick(self, mark: str) -> None:
+        """Go to the instant whose bar was clicked."""
+        self.set(instant=int(mark))

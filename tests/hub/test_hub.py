@@ -98,23 +98,10 @@ def test_a_kernel_speaks_over_ipc_with_one_thread_and_a_limit(ann):
 import os, resource, json
 from ipykernel.connect import get_connection_info
 assert json.loads(get_connection_info())['transport'] == 'ipc'
-assert os.environ['OMP_NUM_THREADS'] == '1' and os.environ['MEMKIT_AHEAD'] == '0'
+assert os.environ['OMP_NUM_THREADS'] == '1'
 assert resource.getrlimit(resource.RLIMIT_DATA)[0] == 3 * 2**30
 """
     assert ann.run(code)[0] == ""
-
-
-@pytest.mark.parametrize(("switch", "drawn_ahead"), [("0", False), ("1", True), (None, True)])
-def test_a_hub_s_panels_draw_nothing_ahead(monkeypatch, switch, drawn_ahead):
-    from memkit.widgets import MemoryExplorer
-
-    monkeypatch.delenv("MEMKIT_AHEAD", raising=False)
-    if switch:
-        monkeypatch.setenv("MEMKIT_AHEAD", switch)
-    panel = MemoryExplorer()
-    assert ("AheadHelper" in [type(widget).__name__ for widget in panel.children]) == drawn_ahead
-    panel.set(micro_batch_size=8)
-    assert panel.value["micro_batch_size"] == 8
 
 
 def test_an_assertion_in_a_kernel_is_heard(ann):

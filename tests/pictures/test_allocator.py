@@ -1,17 +1,14 @@
 """The lab's film, its picture and the bands: what is drawn is what the allocator holds."""
 
-import io
-
-import numpy as np
 import pytest
-from PIL import Image
+from drawn import marks_of, words_of
 
 from memkit.allocator.caching import CachingAllocator
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.film import Film
 from memkit.allocator.stories import STORIES, growing_story, holes_story, rounding_story, step_story
-from memkit.pictures.allocator import MAX_ROWS, allocations_figure, allocator_picture, describe
-from memkit.pictures.bands import stack_bands
+from memkit.pictures.allocator import MAX_ROWS, allocator_picture
+from memkit.pictures.bands import allocations_figure, stack_bands
 from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.units import MIB
 
@@ -82,43 +79,32 @@ def test_words_say_where_the_memory_came_from():
     )
 
 
-def pixels(picture) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(picture.png())).convert("RGB"))
-
-
-def test_the_picture_moves_in_place_and_equals_a_fresh_one():
-    film = Film(step_story(), capacity_bytes=160 * MIB)
-    picture = allocator_picture(film)
-    artists = len(picture.moving)
-    first = pixels(picture)
-    assert not np.array_equal(first, pixels(picture.redraw(film.still(9), len(film))))
-    assert np.array_equal(pixels(picture), pixels(allocator_picture(film, 9)))
-    assert np.array_equal(first, pixels(picture.redraw(film.still(len(film)), len(film))))
-    assert len(picture.moving) == artists
-
-
-def test_boxes_are_as_wide_as_blocks():
-    film = Film(holes_story())
-    picture = allocator_picture(film, 8)
-    path = picture.part_patches["activations"].get_path()
-    widths = {v[0] for v in path.vertices}
-    offsets = {p.offset for row in film.still(8).rows for p in row.pieces if not p.is_free}
-    assert offsets <= widths
-    assert max(widths) == max(
-        p.offset + p.size for row in film.still(8).rows for p in row.pieces if not p.is_free
-    )
+@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("index", [0, 5, None])
+def test_what_is_drawn_is_what_the_allocator_holds(name, index):
+    film = Film(STORIES[name](), capacity_bytes=96 * MIB)
+    still = film.still(len(film) if index is None else index)
+    chart = allocator_picture(film, index)
+    pieces = [piece for row in still.rows[:MAX_ROWS] for piece in row.pieces]
+    blocks = [(int(mark.data["bytes"]), mark.data["part"]) for mark in marks_of(chart, "part")]
+    assert blocks == [(piece.size, piece.part or "not attributed") for piece in pieces if not piece.is_free]
+    holes = [int(mark.data["hole"]) for mark in marks_of(chart, "hole")]
+    assert holes == [piece.size for piece in pieces if piece.is_free]
+    widest = max(row.size for number in range(len(film) + 1) for row in film.still(number).rows)
+    for mark in marks_of(chart, "part"):
+        assert mark.at("width") == pytest.approx(684 * int(mark.data["bytes"]) / widest, abs=0.11)
+    totals = [int(mark.data["bytes"]) for mark in marks_of(chart, "bytes") if "part" not in mark.data]
+    assert totals == [still.allocated_bytes, still.reserved_bytes]
 
 
 def test_more_segments_than_rows_are_counted():
     events = [Event(number, 12 * MIB) for number in range(MAX_ROWS + 5)]
-    picture = allocator_picture(Film(events))
-    assert picture.row_names[-1].get_text() == "6 more"
-    assert "19 segments" in picture.alt
+    chart = allocator_picture(Film(events))
+    assert "6 more" in words_of(chart) and "19 segments" in chart.alt
 
 
 def test_the_words_for_who_does_not_see_the_picture():
-    film = Film(holes_story(), capacity_bytes=90 * MIB)
-    text = describe(film.still(len(film)), len(film))
+    text = allocator_picture(Film(holes_story(), capacity_bytes=90 * MIB)).alt
     assert text.startswith(
         "After event 14 of 14: fits nowhere wants 24.00 MiB: out of memory, 10.00 MiB left"
     )
@@ -137,16 +123,33 @@ BAND_EVENTS = (
 )
 
 
+def bottom_at(band, index: int) -> int:
+    """A band's lower edge after an event."""
+    return [low for start, low in zip(band.xs, band.ys, strict=True) if start <= index][-1]
+
+
 def test_bands_lie_on_those_before_them_and_drop_when_one_below_is_freed():
     stacked = stack_bands(BAND_EVENTS)
     by_block = {band.event.block: band for band in stacked.bands}
     assert stacked.totals == (100, 130, 180, 150, 160, 110)
     assert stacked.rest == (0,) * 6
-    assert [by_block[2].bottom_at(x) for x in (1, 2, 3, 4.9, 5)] == [None, 130, 100, 100, None]
-    assert [by_block[3].bottom_at(x) for x in (4, 5)] == [150, 100]
-    assert stacked.at(4, 120).event.where == "model.py:7"
-    assert stacked.at(0, 99.9).event.block == 0
-    assert stacked.at(0, 100) is None
+    assert [bottom_at(by_block[2], index) for index in (2, 3, 4)] == [130, 100, 100]
+    assert [bottom_at(by_block[3], index) for index in (4, 5)] == [150, 100]
+
+
+def test_a_band_is_drawn_as_high_as_its_bytes_and_tells_its_line():
+    events = MemoryTimeline(instants=(Instant(name="end", total_bytes=0),), source="traced", events=BAND_EVENTS)
+    chart = allocations_figure(events, capacity=("a card", 170))
+    scale = 316 / (180 * 1.04)
+    for number, band in enumerate(stack_bands(BAND_EVENTS).bands):
+        [mark] = marks_of(chart, pick=number)
+        assert int(mark.data["bytes"]) == band.num_bytes and f"{band.num_bytes} B" in mark.tip
+        ups = [float(piece.split("H")[0]) for piece in mark.attributes["d"].split("V")[1:]]
+        assert ups, "no upright edge"
+        starts_at = float(mark.attributes["d"][1:].split("H")[0].split(" ")[1])
+        assert starts_at == pytest.approx(356 - scale * band.ys[0], abs=0.3)
+    assert "model.py:7" in marks_of(chart, bytes=50)[0].tip and "a card: 170.0 B" not in words_of(chart)
+    assert "a card: 170 B" in words_of(chart)
 
 
 def test_small_blocks_are_summed():
@@ -160,7 +163,7 @@ def test_bands_never_overlap_and_reach_the_total():
     stacked = stack_bands(events)
     for index in range(len(events)):
         alive = [band for band in stacked.bands if band.start <= index < band.end]
-        spans = sorted((band.bottom_at(index), band.num_bytes) for band in alive)
+        spans = sorted((bottom_at(band, index), band.num_bytes) for band in alive)
         height = 0
         for bottom, size in spans:
             assert bottom == height
@@ -173,7 +176,7 @@ def test_the_figure_of_bands_names_the_peak():
         instants=(Instant(name="end", total_bytes=0),), source="traced", events=tuple(step_story())
     )
     picture = allocations_figure(trace)
-    assert pixels(picture).std() > 10
+    assert len(marks_of(picture, "pick")) == len(stack_bands(trace.events).bands)
     peak = max(stack_bands(trace.events).totals)
     allocator = CachingAllocator()
     addresses = {}

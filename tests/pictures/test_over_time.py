@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from drawn import words_of
 
 from memkit import OptimizerConfig, TrainingSetup, estimate_memory, measure_memory, training_build
 from memkit.pictures.over_time import levels, over_time_figure, steps_of
@@ -38,7 +39,7 @@ def test_gradients_stand_through_every_forward_but_the_first(measured):
 def test_the_alt_text_names_every_panel_and_its_peak(measured):
     figure = over_time_figure({"three": measured, "again": measured}, title="Twice")
     assert figure.alt.startswith("Twice, stacked by part") and "three: the peak" in figure.alt
-    assert "again: the peak" in figure.alt and figure.png().startswith(b"\x89PNG")
+    assert "again: the peak" in figure.alt and words_of(figure).count("optimizer") >= 2
 
 
 def test_what_has_no_part_is_temporary():

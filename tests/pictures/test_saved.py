@@ -1,7 +1,7 @@
 """The bars of a block: their sizes are the ledger's, their sums are in the words for who does not see them."""
 
 import pytest
-from matplotlib.patches import Rectangle
+from drawn import marks_of
 
 from memkit.formula.activations import block_ledger
 from memkit.pictures.saved import ledger_pieces, saved_figure
@@ -19,8 +19,10 @@ def test_pieces_sum_to_the_ledger():
 def test_a_bar_is_as_long_as_its_pieces():
     pieces = ledger_pieces(LEDGER)
     picture = saved_figure({"GPT-2 large": pieces})
-    widths = [patch.get_width() for patch in picture.axes[0].patches if isinstance(patch, Rectangle)]
-    assert widths == pytest.approx(list(pieces.values()))
+    marks = marks_of(picture, "size")
+    assert [float(mark.data["size"]) for mark in marks] == pytest.approx(list(pieces.values()), rel=1e-5)
+    scale = 780 / sum(pieces.values())
+    assert [mark.at("width") / scale for mark in marks] == pytest.approx(list(pieces.values()), abs=0.1 / scale)
     assert "GPT-2 large 32.1 sbh" in picture.alt
 
 

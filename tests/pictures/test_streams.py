@@ -1,7 +1,7 @@
 """Streams against the spans that were put in."""
 
 import pytest
-from matplotlib.patches import Rectangle
+from drawn import marks_of
 
 from memkit.pictures.streams import streams_figure
 
@@ -10,8 +10,10 @@ def test_a_bar_is_as_long_as_its_kernel():
     spans = [("kernel", 7, 30, 40), ("kernel", 7, 75, 25), ("copy", 20, 50, 40)]
     events = [{"ph": "X", "cat": c, "name": c, "ts": t, "dur": d, "args": {"stream": s}} for c, s, t, d in spans]
     picture = streams_figure(events)
-    bars = [patch for patch in picture.axes[0].patches if isinstance(patch, Rectangle)]
-    assert [(bar.get_x(), bar.get_width()) for bar in bars] == [(t, d) for _, _, t, d in spans]
+    bars = marks_of(picture, "start")
+    assert [(float(bar.data["start"]), float(bar.data["duration"])) for bar in bars] == [(t, d) for _, _, t, d in spans]
+    scale = 694 / (100 - 30 + 2)
+    assert [bar.at("width") for bar in bars] == pytest.approx([scale * d for _, _, _, d in spans], abs=0.1)
     assert "stream 20, copy from 50 to 90 µs" in picture.alt
 
 

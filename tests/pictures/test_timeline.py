@@ -1,24 +1,12 @@
-"""The pictures: what is drawn is what the timeline says, the axis stands still, and a blit equals a full draw."""
+"""The pictures of memory: what is drawn is what the timeline says, in bytes, in height and in words."""
 
-import io
-import subprocess
-import sys
-
-import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.colors import to_rgb
-from matplotlib.patches import PathPatch
-from matplotlib.path import Path
-from matplotlib.text import Text
-from matplotlib.transforms import IdentityTransform
-from PIL import Image
+from drawn import labels_of, marks_of, overlap, words_of
 
-from memkit.pictures.comparison import compare_figure, timeline_figure
-from memkit.pictures.picture import OKABE_ITO, Picture, hatched, mix
-from memkit.pictures.stamped_bars import StampedBars
-from memkit.pictures.stamped_text import StampedText
-from memkit.pictures.timeline import LOOK, TimelinePicture, axis_top, drawn_instants
+from memkit.pictures.comparison import compare_figure
+from memkit.pictures.peaks import choices_figure, peaks_figure
+from memkit.pictures.svg import LOOKS, Chart
+from memkit.pictures.timeline import STACK, axis_top, drawn_instants, timeline_figure
 from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.units import GIB, MIB, format_bytes
 
@@ -54,51 +42,41 @@ def timeline(steps: int = 2, source: str = "formula", **choices) -> MemoryTimeli
     return MemoryTimeline(instants=tuple(instants), source=source)
 
 
-def pixels(png: bytes) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
-
-
-def heights(picture: TimelinePicture, part: str) -> list[float]:
-    """Heights of a part's rectangles, as drawn, from left to right."""
-    patch = picture.bars[part, False]
-    if not patch.get_visible():
-        return []
-    corners = patch.get_path().vertices.reshape(-1, 5, 2)
-    return list(corners[:, 1, 1] - corners[:, 0, 1])
-
-
-def words_of(picture: Picture) -> str:
-    """Every visible text of the figure."""
-    texts = [*picture.texts, *(text for axes in picture.axes for text in axes.texts)]
-    return " | ".join(text.get_text() for text in texts if text.get_visible())
+def sizes(chart: Chart, part: str) -> list[int]:
+    """Bytes of a part's pieces from left to right, as their marks tell them."""
+    return [int(mark.data["bytes"]) for mark in marks_of(chart, part=part)]
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_the_bars_are_as_tall_as_the_parts(part):
     shown = timeline()
-    expected = [getattr(i, part) for i in shown.instants if getattr(i, part)]
-    assert heights(timeline_figure(shown), part) == expected
+    chart, top = timeline_figure(shown), axis_top(shown.peak_bytes)
+    assert sizes(chart, part) == [getattr(i, part) for i in shown.instants if getattr(i, part)]
+    for mark in marks_of(chart, part=part):
+        assert mark.at("height") == pytest.approx(273 * int(mark.data["bytes"]) / top, abs=0.11)
+        assert format_bytes(int(mark.data["bytes"])) in mark.tip and part.replace("_", " ") in mark.tip
 
 
 def test_bars_stand_on_top_of_one_another():
-    picture = timeline_figure(timeline())
-    tops = [p.get_path().vertices[:, 1].max() for p in picture.bars.values() if p.get_visible()]
-    assert max(tops) == timeline().peak_bytes
+    shown = timeline()
+    chart = timeline_figure(shown)
+    for number, instant in enumerate(shown.instants):
+        pieces = marks_of(chart, "part", pick=number)
+        lower_ends = [mark.at("y") + mark.at("height") for mark in pieces]
+        assert lower_ends == pytest.approx([345, *(mark.at("y") for mark in pieces)][:-1], abs=0.21)
+        assert sum(int(mark.data["bytes"]) for mark in pieces) == instant.total_bytes
+        assert [mark.data["part"] for mark in pieces] == [p for p in STACK if any(m.data["part"] == p for m in pieces)]
 
 
 def test_what_no_part_accounts_for_is_drawn_and_named():
     known = Instant(name="init", weights=300 * MIB, total_bytes=500 * MIB)
-    picture = timeline_figure(MemoryTimeline(instants=(known,), source="measured"))
-    assert heights(picture, "not attributed") == [200 * MIB]
-    assert "not attributed" in words_of(picture)
-    assert "unknown" in words_of(picture)
+    chart = timeline_figure(MemoryTimeline(instants=(known,), source="measured"))
+    assert sizes(chart, "not attributed") == [200 * MIB]
+    assert "not attributed" in words_of(chart) and "unknown" in words_of(chart)
     assert "not attributed" not in words_of(timeline_figure(timeline()))
 
 
-def test_every_part_has_a_hatch_or_is_the_only_plain_one_and_every_name_is_written():
-    hatches = [hatch for _, hatch in LOOK.values()]
-    assert len(set(hatches)) == len(hatches)
-    assert len({colour for colour, _ in LOOK.values()}) == len(LOOK)
+def test_every_name_is_written():
     words = words_of(timeline_figure(timeline()))
     for name in ("weights", "gradients", "optimizer states", "activations", "temporary", "step 1", "step 2"):
         assert name in words
@@ -114,20 +92,30 @@ def test_the_selected_instant_is_written_out():
 
 def test_later_instants_fade():
     shown = timeline()
-    picture = timeline_figure(shown, selected=shown.at("forward", step=1), fades_later=True)
-    assert len(heights(picture, "weights")) == 3
-    assert picture.bars["weights", True].get_visible()
+    chart = timeline_figure(shown, selected=shown.at("forward", step=1), fades_later=True)
+    fades = ["fill-opacity" in mark.attributes for mark in marks_of(chart, part="weights")]
+    assert fades == [False] * 3 + [True] * (len(shown.instants) - 3)
+
+
+def test_the_timeline_before_is_outlined_where_it_differs():
+    chart = timeline_figure(timeline(scale=2), before=timeline())
+    outlined = [int(mark.data["before"]) for mark in marks_of(chart, "before")]
+    pairs = zip(timeline().instants, timeline(scale=2).instants, strict=True)
+    assert outlined == [old.total_bytes for old, new in pairs if old.total_bytes != new.total_bytes]
+    assert not marks_of(timeline_figure(timeline(), before=timeline()), "before")
 
 
 @pytest.mark.parametrize(
     "capacity, is_drawn", [(3 * GIB, True), (80 * GIB, False), (GIB, True), (None, False)]
 )
 def test_the_card_is_a_line_where_it_is_near_and_words_where_it_is_far(capacity, is_drawn):
-    picture = timeline_figure(timeline(), capacity_bytes=capacity, card_name="my card")
-    assert picture.card.get_visible() == is_drawn
-    assert ("my card" in words_of(picture)) == (capacity is not None)
+    chart = timeline_figure(timeline(), capacity_bytes=capacity, card_name="my card")
+    assert ("my card" in words_of(chart)) == (capacity is not None)
+    lines = [mark for mark in marks_of(chart, bytes=capacity) if "part" not in mark.data]
+    assert len(lines) == is_drawn
     if is_drawn:
-        assert list(picture.card.get_ydata()) == [capacity, capacity]
+        y = 345 - 273 * capacity / axis_top(timeline().peak_bytes, capacity)
+        assert float(lines[0].attributes["d"].split("H")[0].split(" ")[1]) == pytest.approx(y, abs=0.06)
 
 
 @pytest.mark.parametrize("peak", [1, 511, 512, 7 * MIB, GIB - 1, GIB, 80 * GIB, 10**18])
@@ -139,31 +127,14 @@ def test_the_axis_fits_and_its_quarters_have_few_digits(peak):
 
 @pytest.mark.parametrize("scale, top", [(1, "1.75 GiB"), (2, "2.5 GiB"), (4, "5 GiB")])
 def test_ticks_say_what_they_stand_for(scale, top):
-    picture = timeline_figure(timeline(scale=scale, steps=1))
-    ticks = picture.memory.ticks.words
-    assert ticks[-1].get_text() == top
-    for place, tick in zip(np.linspace(0, picture.plot.get_ylim()[1], 5), ticks, strict=True):
-        number, unit = tick.get_text().split()
-        assert float(number) * {"B": 1, "MiB": MIB, "GiB": GIB}[unit] == place
-        across = picture.plot.transData.transform((0, place))[1]
-        assert tick.get_transform().transform(tick.get_position())[1] == pytest.approx(across)
-
-
-@pytest.mark.parametrize("words", ["peak 12.75 GiB", "512.5\nGiB"])
-@pytest.mark.parametrize("va", ["top", "center", "bottom"])
-@pytest.mark.parametrize("ha", ["left", "center", "right"])
-def test_stamped_text_lands_where_matplotlib_would_put_it(words, va, ha):
-    boxes = []
-    for kind in (Text, StampedText):
-        picture = Picture(2, 1)
-        axes = picture.add_axes((0, 0, 1, 1))
-        axes.axis("off")
-        axes.add_artist(kind(0.5, 0.5, words, va=va, ha=ha, fontsize=9.5, linespacing=1.2))
-        rows, columns = np.nonzero((pixels(picture.png()) < 160).all(axis=2))
-        boxes.append((rows.min(), rows.max(), columns.min(), columns.max()))
-    if "\n" in words and ha != "left":
-        boxes = [box[:3] for box in boxes]
-    assert boxes[1] == pytest.approx(boxes[0], abs=2)  # versions of matplotlib space lines differently
+    shown = timeline(scale=scale, steps=1)
+    ticks = [label for label in labels_of(timeline_figure(shown)) if label.box[2] == pytest.approx(86)]
+    assert ticks[-1].text == top
+    for label in ticks:
+        number, unit = label.text.split()
+        num_bytes = float(number) * {"B": 1, "MiB": MIB, "GiB": GIB}[unit]
+        middle = (label.box[1] + label.box[3]) / 2
+        assert middle == pytest.approx(345 - 273 * num_bytes / axis_top(shown.peak_bytes), abs=3)
 
 
 def test_crowded_timelines_keep_first_and_last_micro_batch_and_then_the_last_step():
@@ -174,73 +145,37 @@ def test_crowded_timelines_keep_first_and_last_micro_batch_and_then_the_last_ste
     assert len(drawn_instants(timeline())) == len(timeline().instants)
 
 
-def test_the_background_is_kept_when_the_axis_grows_and_not_when_the_bars_change():
-    picture = TimelinePicture()
-    picture.redraw(timeline()).png()
-    background = picture.background
-    assert picture.redraw(timeline(scale=4), capacity_bytes=8 * GIB, title="other").background is background
-    assert picture.redraw(timeline(steps=1)).background is None
+NAMED = {"all\nweights": "backward peak", "LoRA": "optimizer", "QLoRA": "init"}
+PEAKS = {name: timeline().at(instant) for name, instant in NAMED.items()}
 
 
-@pytest.mark.parametrize("scale", [1, 2, 8])
-def test_a_blit_equals_a_full_draw(scale):
-    moved, fresh = TimelinePicture(), TimelinePicture()
-    moved.redraw(timeline(scale=2), capacity_bytes=3 * GIB).png()
-    background = moved.background
-    for picture in (moved, fresh):
-        picture.redraw(
-            timeline(scale=scale), selected=timeline(scale=scale).instants[3], capacity_bytes=3 * GIB
-        )
-    assert moved.background is background
-    assert np.array_equal(pixels(moved.png()), pixels(fresh.png()))
-
-
-def test_a_picture_differs_where_the_timeline_differs():
-    picture = TimelinePicture()
-    first = pixels(picture.redraw(timeline(), capacity_bytes=3 * GIB).png())
-    second = pixels(picture.redraw(timeline(scale=2).for_step(2), capacity_bytes=3 * GIB).png())
-    assert first.shape == second.shape == (430, 800, 3)
-    assert (first != second).any()
-
-
-def test_paper_is_white_and_colours_are_the_books():
-    image = pixels(timeline_figure(timeline()).png())
-    assert tuple(image[0, 0]) == (255, 255, 255)
-    colours = {tuple(colour) for colour in np.unique(image.reshape(-1, 3), axis=0)}
-    for colour, _ in list(LOOK.values())[:5]:
-        assert tuple(round(255 * channel) for channel in to_rgb(colour)) in colours
-
-
-def test_mixes_reach_from_white_to_the_colour():
-    assert mix(OKABE_ITO[0], 0) == (1, 1, 1)
-    assert mix(OKABE_ITO[0], 1) == pytest.approx(to_rgb(OKABE_ITO[0]))
-
-
-def test_no_text_leaves_the_picture_and_no_name_below_the_axis_overlaps_another():
-    for picture in (
+@pytest.mark.parametrize(
+    "chart",
+    [
         timeline_figure(timeline(), capacity_bytes=3 * GIB, card_name="A100 SXM 80 GB"),
         timeline_figure(timeline(micro_batches=4).for_step(2), title="Llama-3.1-405B, 405.9 B parameters"),
+        timeline_figure(timeline(micro_batches=2), capacity_bytes=GIB, card_name="RTX 4090"),
         compare_figure(timeline(), timeline(source="traced"), timeline(source="measured")),
-    ):
-        picture.png()
-        texts = [*picture.texts, *(text for axes in picture.axes for text in axes.texts)]
-        boxes = [(t, t.get_window_extent()) for t in texts if t.get_visible() and t.get_text()]
-        for text, box in boxes:
-            assert box.x0 >= 0 and box.y0 >= 0, text
-            assert box.x1 <= picture.bbox.width and box.y1 <= picture.bbox.height, text
-        below = [(t, b) for t, b in boxes if t in getattr(picture, "names", [])]
-        for number, (text, box) in enumerate(below):
-            for other, other_box in below[:number]:
-                assert not box.overlaps(other_box), (text, other)
+        choices_figure(PEAKS, "Three ways", "dashed: a card", GIB),
+    ],
+)
+def test_no_text_leaves_the_picture_and_none_touches_another(chart):
+    labels = labels_of(chart)
+    for number, label in enumerate(labels):
+        left, top, right, bottom = label.box
+        assert left >= 0 and top >= 0 and right <= chart.width and bottom <= chart.height, label
+        assert not [other for other in labels[:number] if overlap(label, other)], label
 
 
 def test_compare_has_one_bar_for_each_source_and_the_ratio_above():
     ours = timeline(steps=1, source="formula")
     theirs = timeline(steps=1, source="measured", scale=2)
-    words = words_of(compare_figure(ours, timeline(steps=1, source="traced"), theirs))
-    assert all(source in words for source in ("formula", "traced", "measured"))
+    chart = compare_figure(ours, timeline(steps=1, source="traced"), theirs)
+    assert all(source in words_of(chart) for source in ("formula", "traced", "measured"))
     ratio = ours.at("forward").total_bytes / theirs.at("forward").total_bytes
-    assert f"{ratio:.2f}×" in words
+    assert f"{ratio:.2f}×" in words_of(chart)
+    drawn = [int(mark.data["bytes"]) for mark in marks_of(chart, part="activations", source="measured")]
+    assert drawn == [i.activations for i in theirs.instants if i.activations]
 
 
 def test_compare_refuses_what_has_nothing_in_common():
@@ -252,40 +187,22 @@ def test_compare_refuses_what_has_nothing_in_common():
         compare_figure()
 
 
-def test_files_for_pages_are_whole_white_and_the_same_each_time(tmp_path):
-    for name in ("first", "second"):
-        timeline_figure(timeline()).write_files(tmp_path / name)
-    svg = (tmp_path / "first.svg").read_bytes()
-    assert svg == (tmp_path / "second.svg").read_bytes()
-    assert (tmp_path / "first.png").read_bytes() == (tmp_path / "second.png").read_bytes()
-    image = Image.open(tmp_path / "first.png").convert("RGB")
-    assert image.size == (1600, 860) and image.getpixel((0, 0)) == (255, 255, 255)
-    written = timeline_figure(timeline())
-    assert all(not text.get_clip_on() for text in written.findobj(StampedText)), "cut off in the SVG"
+@pytest.mark.parametrize("chosen", [-1, 1])
+def test_peaks_tell_their_parts_and_which_is_chosen(chosen):
+    chart = peaks_figure(list(PEAKS.values()), list(PEAKS), chosen, GIB, "Three", "of a kind", ["1.0 ×"] * 3, "a foot")
+    for number, peak in enumerate(PEAKS.values()):
+        told = {mark.data["part"]: int(mark.data["bytes"]) for mark in marks_of(chart, "part", pick=number)}
+        assert told == {part: size for part, size in peak.parts.items() if size}
+    assert ("LoRA, chosen: " in chart.alt) == (chosen == 1) and "a foot: all weights" in chart.alt
+    with pytest.raises(ValueError, match="at least one peak"):
+        choices_figure({}, "nothing")
 
 
 def test_a_notebook_shows_a_picture_with_its_words():
     data, metadata = timeline_figure(timeline(), title="My step")._repr_mimebundle_()
-    assert data["text/plain"] == metadata["image/png"]["alt"]
+    assert data["text/plain"] == metadata["image/png"]["alt"] == metadata["image/svg+xml"]["alt"]
     assert data["text/plain"].startswith("My step (formula, CUDA's rules): stacked bars for 15 instants.")
 
 
-def test_drawing_needs_neither_pyplot_nor_torch():
-    program = "import memkit.pictures.comparison, sys; print({'torch', 'matplotlib.pyplot'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "set()"
-
-
-@pytest.mark.parametrize("hatch", ["///", "...", "xxx"])
-@pytest.mark.parametrize("height", [300, 437])
-def test_stamped_bars_are_filled_as_matplotlib_fills_them(hatch, height):
-    drawn = []
-    corners = [(20, 30), (20, 250), (180, 250), (180, 30), (20, 30)]
-    for kind in (PathPatch, StampedBars):
-        renderer, figure = RendererAgg(200, height, 100), Picture(2.0, height / 100)
-        patch = hatched(kind, Path(corners, closed=True), facecolor="#0072B2", hatch=hatch, linewidth=0, clip_on=False)
-        figure.add_artist(patch).set_transform(IdentityTransform())
-        patch.draw(renderer)
-        drawn.append(np.asarray(renderer.buffer_rgba()).copy())
-    np.testing.assert_array_equal(*drawn)
-    assert len(np.unique(drawn[0].reshape(-1, 4), axis=0)) > 3, "paper, colour, hatch and what lies between"
+def test_each_part_has_a_look():
+    assert set(STACK) <= set(LOOKS)

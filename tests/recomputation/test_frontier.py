@@ -2,12 +2,14 @@
 
 import itertools
 import json
+import re
 
 import pytest
-from matplotlib.text import Text
+from drawn import Label, labels_of, marks_of, overlap
 
 from memkit.allocator.workspaces import workspace_bytes
-from memkit.pictures.frontier import COLOURS, FrontierPicture
+from memkit.pictures.frontier import COLOURS
+from memkit.pictures.svg import Chart
 from memkit.program.transformer import strategy_build
 from memkit.recomputation.frontier import (
     FILE,
@@ -102,40 +104,41 @@ def test_only_lengths_that_the_model_takes_are_offered():
     assert panel.error == "" and panel.controls["seq_len"].options == (512, 1024, 2048, 4096)
 
 
-def words_that_collide(plane: FrontierPicture, texts: list[Text]) -> list[str]:
-    """Texts that reach into another's box, less half a pixel above and below, and numbers on the middle of a point."""
-    shown = [text for text in texts if text.get_visible() and text.get_text()]
-    boxes = [text.get_window_extent().padded(0, -0.5) for text in shown]
-    points = plane.plane.transData.transform(plane.places)
-    return [
-        text.get_text()
-        for place, (text, box) in enumerate(zip(shown, boxes, strict=True))
-        if box.count_overlaps(boxes[place + 1 :])
-        or (text in plane.numbers and any(box.contains(*point) for point in points))
-    ]
+def words_that_collide(labels: list[Label]) -> list[tuple[str, str]]:
+    """Texts that reach into one another's room."""
+    return [(a.text, b.text) for a, b in itertools.combinations(labels, 2) if overlap(a, b)]
+
+
+def points_under_numbers(chart: Chart) -> list[str]:
+    """Numbers that stand on the middle of a point."""
+    middles = []
+    for mark in marks_of(chart, "pick", "bytes"):
+        corners = re.findall(r"-?[\d.]+", re.sub(r"[HV]", "L", mark.attributes["d"]))[:2]
+        middles.append((float(corners[0]), float(corners[1])))
+    texts = [label for label in labels_of(chart) if label.text.isdecimal()]
+    numbers = [label for label in texts if label.box[0] > 70 and label.box[2] < 400]
+    return [n.text for n in numbers for x, y in middles if n.box[0] < x < n.box[2] and n.box[1] < y < n.box[3]]
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_no_words_cover_others_in_any_setting_on_offer(model, monkeypatch):
-    image = FrontierPicture().png()
-    monkeypatch.setattr(FrontierPicture, "png", lambda picture: image)
-    panel = FrontierExplorer(model=model)
-    plane, collisions = panel.picture_of_plane, {}
-    texts = plane.findobj(Text)
+def test_no_words_cover_others_in_any_setting_on_offer(model):
+    panel, collisions = FrontierExplorer(model=model), {}
     for batch, card in itertools.product(*(panel.controls[name].options for name in ("micro_batch_size", "card"))):
         panel.set(micro_batch_size=batch, card=card)
         for length in panel.controls["seq_len"].options:
             panel.set(seq_len=length)
             assert panel.value["seq_len"] == length and panel.error == ""
-            if found := words_that_collide(plane, texts):
+            chart = panel.shown.chart
+            if found := words_that_collide(labels_of(chart)) + points_under_numbers(chart):
                 collisions[batch, card, length] = found
     assert collisions == {}
 
 
 def test_words_that_collide_are_found():
-    plane = FrontierExplorer().picture_of_plane
-    plane.numbers[1].set_position(plane.numbers[0].get_position())
-    assert words_that_collide(plane, plane.findobj(Text)) == ["1"]
+    chart = Chart(100, 50)
+    chart.words(10, 20, "one")
+    chart.words(18, 22, "two")
+    assert words_that_collide(labels_of(chart)) == [("one", "two")]
 
 
 def test_every_strategy_has_a_colour_of_its_own():
@@ -152,13 +155,8 @@ def test_a_bad_value_is_explained_and_changes_nothing():
 
 def test_a_click_on_a_point_chooses_its_strategy():
     explorer = FrontierExplorer()
-    picture = explorer.picture_of_plane
-    width, height = picture.bbox.size
-    for number, pixel in enumerate(picture.plane.transData.transform(picture.places)):
-        explorer.click(pixel[0] / width, 1 - pixel[1] / height)
-        assert picture.places[picture.at(pixel[0] / width, 1 - pixel[1] / height)] == picture.places[number]
-        chosen = explorer.controls["strategy"].options.index(explorer.value["strategy"]) - 1
-        assert picture.places[chosen] == picture.places[number]
-    before = explorer.value
-    explorer.click(0.99, 0.99)
-    assert explorer.value == before
+    names = [point.strategy.name for point in points(MODELS["Llama-3.2-1B"], 8, 1024)]
+    for mark in marks_of(explorer.shown.chart, "pick", "bytes"):
+        explorer.pick(mark.data["pick"])
+        assert explorer.value["strategy"] == names[int(mark.data["pick"])] and explorer.error == ""
+        assert explorer.value["strategy"] in mark.tip

@@ -25,8 +25,7 @@ def test_it_opens_on_the_chapter_s_question(explorer):
     rows = {row[0]: row for row in explorer.shown.table[1:]}
     assert rows["8"][1] == format_bytes(estimate_sharded(setup, layout).for_step(2).peak_bytes)
     assert rows["8"][3] == format_bytes(step_traffic(setup, layout).sent_bytes)
-    words = explorer.shown.words[0]
-    assert "ZeRO-3 on 8" in words and "2 ranks are the first that should fit" in words
+    assert "ZeRO-3 on 8" in explorer.shown.words[0] and "2 ranks are the first that fit" in explorer.shown.words[0]
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -70,8 +69,8 @@ def test_a_bad_value_is_told_inside_and_changes_nothing(explorer, name, bad):
 
 
 def test_two_threads_draw_whole_pictures(explorer):
-    """JupyterLab hands the messages of several widgets to threads of the kernel: a picture is drawn ahead meanwhile."""
+    """JupyterLab hands the messages of several widgets to threads of the kernel."""
     states = [{**explorer.state, "recomputes": recomputes} for recomputes in (False, True)] * 12
-    alone = [explorer._draw(state).png for state in states]
+    alone = [explorer._draw(state).chart.svg() for state in states]
     with ThreadPoolExecutor(2) as threads:
-        assert [shown.png for shown in threads.map(explorer._draw, states)] == alone
+        assert [shown.chart.svg() for shown in threads.map(explorer._draw, states)] == alone

@@ -1,0 +1,161 @@
+"""A chart as text: well-formed, readable by whom does not see it, and no letter wider than the table says."""
+
+import io
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from drawn import SVG, labels_of, marks_of, overlap
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.ft2font import FT2Font, LoadFlags
+from PIL import Image
+
+from memkit.pictures.axes import SHAPES, Scale, outline_of, round_ticks
+from memkit.pictures.svg import HATCHES, LOOKS, OKABE_ITO, WIDTH_OF, Chart, text_width
+
+FONTS = Path(find_spec("matplotlib").origin).parent / "mpl-data/fonts/ttf"
+
+
+def advance(text: str, name: str) -> float:
+    """Width of a text as a share of the font's size, from the font's own file."""
+    font = FT2Font(str(FONTS / name))
+    font.set_size(100, 72)
+    return sum(font.load_char(ord(char), LoadFlags.NO_HINTING).linearHoriAdvance for char in text) / 65536 / 100
+
+
+@pytest.mark.parametrize("char", WIDTH_OF)
+def test_a_character_is_no_wider_than_the_table_says(char):
+    width = advance(char, "DejaVuSans.ttf")
+    assert width <= WIDTH_OF[char] <= width + 0.051
+
+
+@given(st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ 0123456789.,:×÷()", min_size=12, max_size=60))
+def test_a_text_takes_no_more_room_than_is_kept_for_it(text):
+    assert advance(text, "DejaVuSans.ttf") <= text_width(text, 1) <= 1.15 * advance(text, "DejaVuSans.ttf")
+
+
+def test_bold_words_of_the_book_fit():
+    for words in ("Memory through a training step", "Peak of the step:", "GPT-2 small, 4 × 1024 tokens, fp32, AdamW"):
+        assert advance(words, "DejaVuSans-Bold.ttf") <= text_width(words, 1, bold=True)
+
+
+def test_words_are_escaped_and_the_text_is_well_formed():
+    chart = Chart(100, 50, "a < b & c")
+    chart.words(5, 5, '<script>"', 9)
+    chart.rect(0, 0, 5, 5, ("#000", "///"), tip="<b>", data={"name": '"quoted" & <odd>'})
+    chart.alt = "</desc>"
+    root = ET.fromstring(chart.svg(stands_alone=True))
+    assert root.findtext(f"{SVG}title") == "a < b & c" and root.findtext(f"{SVG}desc") == "</desc>"
+    [mark] = marks_of(chart, "name")
+    assert mark.data["name"] == '"quoted" & <odd>' and mark.tip == "<b>"
+    assert [label.text for label in labels_of(chart)] == ["a < b & c", '<script>"']
+
+
+def test_ids_of_two_pictures_on_a_page_are_two_and_every_reference_is_kept():
+    charts = []
+    for width in (10, 20):
+        chart = Chart(100, 50, "one")
+        chart.rect(0, 0, width, 5, LOOKS["gradients"])
+        charts.append(chart)
+    ids = []
+    for chart in charts:
+        root = ET.fromstring(chart.svg())
+        own = {element.get("id") for element in root.iter() if element.get("id")}
+        fills = {element.get("fill") for element in root.iter() if (element.get("fill") or "").startswith("url")}
+        assert {fill[5:-1] for fill in fills} <= own and set(root.get("aria-labelledby").split()) <= own
+        ids.append(own)
+    assert not ids[0] & ids[1]
+
+
+def test_ink_is_the_page_s_own_and_a_file_brings_its_own_in_light_and_dark():
+    chart = Chart(100, 50, "one")
+    chart.words(5, 30, "word")
+    assert "#1a1a1a" not in chart.html() and 'fill="currentColor"' in chart.html()
+    assert "prefers-color-scheme:dark" in chart.svg(stands_alone=True)
+
+
+boxes = st.tuples(st.floats(0, 400), st.floats(0, 200), st.text("abc", min_size=1, max_size=9))
+
+
+@given(st.lists(boxes, min_size=1, max_size=6), boxes)
+def test_a_label_takes_the_first_way_that_touches_nothing(standing, own):
+    chart = Chart(800, 400)
+    for x, y, text in standing:
+        chart.words(x, y, text)
+    before = labels_of(chart)
+    way = chart.place([own], [(600, 300, own[2])])
+    placed = labels_of(chart)[-1]
+    if way == 1:  # the second place is always free here
+        assert not any(overlap(placed, other) for other in before)
+    alone = Chart(800, 400)
+    alone.words(*own, anchor="middle")
+    touches = any(overlap(labels_of(alone)[0], other) for other in before)
+    assert way == 1 or not touches
+
+
+def test_of_ways_that_all_touch_the_one_that_touches_least_is_taken():
+    chart = Chart(200, 100)
+    chart.keep_clear(0, 0, 100, 100)
+    chart.keep_clear(0, 0, 100, 100)
+    chart.keep_clear(100, 0, 200, 100)
+    assert chart.place([(50, 50, "a")], [(150, 50, "a")]) == 1
+
+
+def test_a_twin_in_pixels_is_white_has_the_colours_and_is_the_same_each_time(tmp_path):
+    chart = Chart(100, 50, "one")
+    chart.rect(20, 30, 40, 15, (OKABE_ITO[0], ""))
+    image = Image.open(io.BytesIO(chart.png())).convert("RGB")
+    assert image.size == (100, 50) and image.getpixel((1, 49)) == (255, 255, 255)
+    assert image.getpixel((40, 37)) == (0, 0x72, 0xB2)
+    assert image.convert("L").crop((0, 0, 60, 28)).getextrema()[0] < 90, "the title is not drawn"
+    for name in ("first", "second"):
+        chart.write_files(tmp_path / name)
+    for end in ("svg", "png"):
+        assert (tmp_path / f"first.{end}").read_bytes() == (tmp_path / f"second.{end}").read_bytes()
+
+
+def test_without_the_rasteriser_a_picture_is_text_and_words(monkeypatch):
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    bundle, metadata = Chart(100, 50, "one")._repr_mimebundle_()
+    assert set(bundle) == {"image/svg+xml", "text/plain"} and metadata == {"image/svg+xml": {"alt": "one"}}
+
+
+def test_nothing_has_the_look_of_another_part():
+    parts = [LOOKS[part] for part in list(LOOKS)[:6]]
+    assert len({colour for colour, _ in parts}) == len({hatch for _, hatch in parts}) == 6
+    assert {hatch for _, hatch in LOOKS.values()} <= set(HATCHES)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_marks_of_points_differ_and_lie_around_their_place(shape):
+    corners = outline_of(shape, 100, 50, 4)
+    assert sum(x for x, _ in corners) / len(corners) == pytest.approx(100)
+    assert sum(y for _, y in corners) / len(corners) == pytest.approx(50)
+    assert len({tuple(map(tuple, outline_of(each, 0, 0, 1))) for each in SHAPES}) == len(SHAPES)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e9), st.integers(3, 16))
+def test_round_ticks_lie_inside_and_are_few(low, span, most):
+    ticks = round_ticks(low, low + span, most)
+    assert 1 <= len(ticks) <= most
+    assert all(low - 1e-6 * span <= tick <= low + span * (1 + 1e-6) for tick in ticks)
+
+
+@given(st.floats(1, 1e6), st.floats(1, 1e6))
+def test_a_logarithmic_scale_keeps_ratios(a, b):
+    scale = Scale(low=1, high=1e6, start=0, end=600, is_log=True)
+    assert scale(a) + scale(b) == pytest.approx(scale(a * b), abs=1e-6)
+
+
+DRAWING = "import sys\nfrom memkit.pictures import timeline, peaks, over_time, recipes, bands, saved, comparison"
+
+
+def test_pictures_of_memory_need_neither_numpy_nor_matplotlib_nor_torch():
+    heavy = "print({'numpy', 'matplotlib', 'torch'} & set(sys.modules))"
+    for before, loaded in (("", "set()"), ("import numpy; ", "{'numpy'}")):  # the second shows that the first can fail
+        program = [sys.executable, "-c", f"{before}{DRAWING}\n{heavy}"]
+        assert subprocess.run(program, check=True, capture_output=True, text=True).stdout.strip() == loaded
