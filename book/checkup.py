@@ -61,24 +61,34 @@ class Diagnosis:
         """What to do, one sentence a piece."""
         return tuple(finding.advice for finding in self.findings if finding.advice)
 
+    @property
+    def headline(self) -> str:
+        """Whether everything is there, in a sentence or two."""
+        if self.advice:
+            return f"{len(self.advice)} {'thing needs' if len(self.advice) == 1 else 'things need'} a look, said below."
+        if self.gpu is None:
+            return "Everything is there. No NVIDIA card: that is fine, every cell runs on the CPU."
+        return f"Everything is there. The cells run on the {self.gpu.name}."
+
     def table(self) -> str:
-        """The findings as aligned text, then what to do."""
+        """Whether everything is there, the findings as aligned text, and what to do."""
         rows = [[finding.name, finding.found, finding.verdict] for finding in self.findings]
-        lines = [aligned_table([[f"{self.mode} mode", "found", ""], *rows])]
-        lines += [f"{number}. {text}" for number, text in enumerate(self.advice, 1)]
-        return "\n".join(lines)
+        table = aligned_table([[f"{self.mode} mode", "found", ""], *rows])
+        return "\n".join([self.headline, table, *(f"{number}. {text}" for number, text in enumerate(self.advice, 1))])
 
     __str__ = __repr__ = table
 
 
-def doctor(environment: Mapping[str, str] = os.environ) -> Diagnosis:
+def doctor(environment: Mapping[str, str] | None = None) -> Diagnosis:
     """Look at Python, packages, driver, card and RAM; a cell that ends in this call shows the table.
+
+    ``environment`` are variables to look at in place of this process's own.
 
     >>> from book import doctor
     >>> doctor({"CUDA_VISIBLE_DEVICES": ""}).mode
     'CPU'
     """
-    as_kind("environment", environment, Mapping)
+    environment = os.environ if environment is None else as_kind("environment", environment, Mapping)
     answer = ask_driver(environment)
     gpu = answer.gpus[0] if answer.gpus else None
     try:
@@ -198,10 +208,8 @@ def _no_gpu_finding(problem: str) -> Finding:
     if problem:
         return Finding(name="card", found="none usable", verdict="!", advice=f"{problem}.")
     if sys.platform == "darwin" and platform.machine() == "arm64":
-        advice = "Apple's GPU (MPS) has no CUDA allocator and is not used: cells run on the CPU."
-        return Finding(name="card", found="Apple GPU", verdict="not used", advice=advice)
-    advice = "Nothing is missing: cells run on the CPU. A machine with a card would show its own GPU numbers."
-    return Finding(name="card", found="none", verdict="CPU", advice=advice)
+        return Finding(name="card", found="Apple GPU, which has no CUDA allocator", verdict="not used")
+    return Finding(name="card", found="none", verdict="not needed")
 
 
 def _ram_finding() -> Finding:

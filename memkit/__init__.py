@@ -29,7 +29,7 @@ from importlib import import_module
 
 import lazy_loader
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def front_door(package: str, offered: dict[str, str]) -> tuple:

@@ -1,15 +1,18 @@
-"""What the README shows is so: its lines print what stands under them, its table lists the chapters."""
+"""What README and CONTRIBUTING show is so: the code prints what stands under it, the table lists the chapters."""
 
 import contextlib
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
-from scripts import readme_tree
+from scripts import tree as tree_of_rooms
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 CODE, OUTPUT = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL).groups()
 
 
@@ -25,15 +28,15 @@ def test_the_code_has_five_lines():
 
 
 def test_the_tree_is_today_s():
-    written = readme_tree.BLOCK.search(README)[0]
-    assert written == readme_tree.tree(ROOT / "memkit"), "run: python scripts/readme_tree.py"
+    written = tree_of_rooms.BLOCK.search(CONTRIBUTING)[0]
+    assert written == tree_of_rooms.tree(ROOT / "memkit"), "run: python scripts/tree.py"
 
 
 def test_the_tree_sees_a_line_that_is_gone(tmp_path):
     (tmp_path / "room").mkdir()
     (tmp_path / "__init__.py").write_text('"""P.\n\n- ``room``: what it holds\n"""\n')
     (tmp_path / "room" / "__init__.py").write_text("x = 1\n" * 249)
-    assert readme_tree.tree(tmp_path).splitlines()[1] == "  room/               200  what it holds"
+    assert tree_of_rooms.tree(tmp_path).splitlines()[1] == "  room/               200  what it holds"
 
 
 def test_the_table_lists_every_chapter_with_its_title_and_minutes():
@@ -48,13 +51,26 @@ def test_the_table_lists_every_chapter_with_its_title_and_minutes():
 
 
 def test_every_relative_link_leads_somewhere():
-    text = README + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", README + CONTRIBUTING) if "://" not in target]
     assert targets
     assert not [target for target in targets if not (ROOT / target.partition("#")[0]).exists()]
 
 
+def test_every_heading_that_it_links_to_is_there():
+    lines = re.findall("^##(.+)", README, re.MULTILINE)
+    headings = [re.sub(r"[^\w -]", "", line).strip().lower().replace(" ", "-") for line in lines]  # as GitHub does
+    anchors = re.findall(r"\]\(#([^)]+)\)", README)
+    assert anchors and set(anchors) <= set(headings)
+
+
 def test_every_verb_it_names_is_in_the_makefile():
     verbs = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z-]+)", README + (ROOT / "CONTRIBUTING.md").read_text()))
+    named = set(re.findall(r"\bmake ([a-z-]+)", README + CONTRIBUTING))
     assert {"lab", "test"} <= named <= verbs
+
+
+def test_every_command_it_names_is_one_of_memkit_s():
+    command = [sys.executable, "-m", "memkit", "--help"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    commands = set(re.search(r"\{([\w,]+)\}", done.stdout)[1].split(","))
+    assert set(re.findall(r"^memkit (\w+) ", README, re.MULTILINE)) == commands

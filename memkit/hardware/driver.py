@@ -42,8 +42,12 @@ class DriverAnswer:
     problem: str = ""
 
 
-def ask_driver(environment: Mapping[str, str] = os.environ) -> DriverAnswer:
-    """Ask ``nvidia-smi`` for the cards, and keep those that ``CUDA_VISIBLE_DEVICES`` leaves visible."""
+def ask_driver(environment: Mapping[str, str] | None = None) -> DriverAnswer:
+    """Ask ``nvidia-smi`` for the cards, and keep those that ``CUDA_VISIBLE_DEVICES`` leaves visible.
+
+    ``environment`` is this process's own where none is given.
+    """
+    environment = os.environ if environment is None else environment
     command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(
@@ -86,7 +90,7 @@ def visible_gpus(gpus: tuple[Gpu, ...], setting: str | None) -> tuple[Gpu, ...]:
     return tuple(visible)
 
 
-def gpu_cap_bytes(environment: Mapping[str, str] = os.environ) -> int | None:
+def gpu_cap_bytes(environment: Mapping[str, str] | None = None) -> int | None:
     """Bytes that ``MEMKIT_GPU_GIB`` allows this process on the card, or ``None`` where it is not set.
 
     >>> gpu_cap_bytes({"MEMKIT_GPU_GIB": "1.5"})
@@ -94,6 +98,7 @@ def gpu_cap_bytes(environment: Mapping[str, str] = os.environ) -> int | None:
 
     Raises: ValueError: the variable is no number above zero.
     """
+    environment = os.environ if environment is None else environment
     text = environment.get(CAP_VARIABLE, "").strip()
     if not text:
         return None

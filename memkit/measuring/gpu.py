@@ -6,7 +6,6 @@ CUDA context beside it, and it is manners, not a wall: another program is not st
 """
 
 import gc
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ import torch
 from memkit.hardware.driver import gpu_cap_bytes
 
 
-def cap_gpu(environment: Mapping[str, str] = os.environ) -> int | None:
+def cap_gpu(environment: Mapping[str, str] | None = None) -> int | None:
     """Cap this process at ``MEMKIT_GPU_GIB`` of the current card and return the cap in bytes, or ``None``.
 
     Without the variable, or without a card, nothing happens.
@@ -31,7 +30,7 @@ def cap_gpu(environment: Mapping[str, str] = os.environ) -> int | None:
     return min(cap_bytes, total_bytes)
 
 
-def usable_bytes(environment: Mapping[str, str] = os.environ) -> int:
+def usable_bytes(environment: Mapping[str, str] | None = None) -> int:
     """Bytes this process can still have on the card: free there or cached by the allocator, within the cap.
 
     0 without a card.

@@ -335,6 +335,9 @@ def pretend_cuda():
             (torch.cuda, "Event", Stream),
             (torch.cuda, "current_stream", Stream),
             (torch.cuda, "default_stream", Stream),
+            # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
+            (torch.cuda, "is_current_stream_capturing", lambda: False),
+            (torch.accelerator, "current_stream", Stream),
             (torch.cuda, "stream", lambda _: nullcontext()),
             (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
             (torch.cuda, "synchronize", lambda *_: None),

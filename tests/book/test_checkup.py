@@ -1,7 +1,9 @@
 """``doctor()`` on machines that are played: other packages, other drivers, little memory."""
 
+import inspect
 import logging
 import os
+import pydoc
 import subprocess
 import sys
 from importlib import metadata
@@ -10,8 +12,9 @@ import pytest
 
 from book import checkup as doctor_module
 from book.checkup import doctor, installed_version, quietly, torch_backend
-from memkit.hardware.driver import DriverAnswer, Gpu
+from memkit.hardware.driver import DriverAnswer, Gpu, ask_driver, gpu_cap_bytes
 from memkit.hardware.ram import available_ram_bytes
+from memkit.measuring.gpu import cap_gpu, usable_bytes
 from memkit.units import GIB, MIB
 
 T4 = Gpu(
@@ -49,6 +52,41 @@ def test_a_ready_gpu_machine_gets_no_advice(machine):
         assert shown in diagnosis.table()
 
 
+@pytest.mark.parametrize("platform, card", [(None, "none"), (("darwin", "arm64"), "Apple GPU")])
+def test_a_machine_without_a_card_hears_first_that_all_is_there(machine, platform, card):
+    machine(answer=NO_CARD, backend=None, platform=platform)
+    diagnosis = doctor({})
+    first, *rows = diagnosis.table().splitlines()
+    assert first == "Everything is there. No NVIDIA card: that is fine, every cell runs on the CPU."
+    assert any(row.startswith("card") and card in row for row in rows)
+    assert (diagnosis.mode, diagnosis.advice) == ("CPU", ())
+
+
+def test_the_first_line_says_whether_all_is_there(machine):
+    machine()
+    assert doctor({}).headline == "Everything is there. The cells run on the Tesla T4."
+    machine(ram=3 * GIB)
+    assert doctor({}).headline == "1 thing needs a look, said below."
+    machine(ram=3 * GIB, anywidget=None)
+    assert doctor({}).headline == "2 things need a look, said below."
+
+
+@pytest.mark.parametrize(
+    "function", [doctor, ask_driver, gpu_cap_bytes, cap_gpu, usable_bytes], ids=lambda f: f.__name__
+)
+def test_its_help_shows_nothing_of_the_environment(function, monkeypatch):
+    # Shift-Tab and `doctor?` show the signature: a default of os.environ put every token into a shared page.
+    monkeypatch.setenv("SOME_TOKEN", "hf_secret")
+    assert "hf_secret" not in pydoc.render_doc(function)
+    assert inspect.signature(function).parameters["environment"].default is None
+
+
+def test_without_an_argument_it_reads_this_process_s_variables(machine, monkeypatch):
+    machine()
+    monkeypatch.setenv("MEMKIT_GPU_GIB", "4")
+    assert doctor().cap_bytes == gpu_cap_bytes() == 4 * GIB
+
+
 def test_it_says_which_formats_the_card_multiplies(machine):
     machine()
     table = doctor({}).table()
@@ -64,8 +102,6 @@ def test_the_shown_value_is_the_table(machine):
 @pytest.mark.parametrize(
     "played, mode, words",
     [
-        ({"answer": NO_CARD, "backend": None}, "CPU", "cells run on the CPU"),
-        ({"answer": NO_CARD, "platform": ("darwin", "arm64"), "backend": None}, "CPU", "Apple's GPU"),
         ({"answer": DriverAnswer(problem="nvidia-smi fails: x")}, "CPU", "nvidia-smi fails: x."),
         ({"backend": None}, "CPU", "built without CUDA; reinstall"),
         ({"backend": "rocm 6.4"}, "GPU", "this book is not tested there"),

@@ -377,3 +377,24 @@ def test_for_loop_and_foreach_differ_by_what_stands_in_the_optimizer():
         weights = timeline.at("init").weights
     assert peaks["fused"] == 0 < peaks["for-loop"] < peaks["foreach"]
     assert peaks["foreach"] == pytest.approx(weights, rel=0.01)
+
+
+def test_a_cuda_build_without_a_driver_traces_as_a_cpu_build_does(monkeypatch):
+    # What PyPI's PyTorch 2.13.0 for Linux does on a machine without an NVIDIA driver, at each optimizer's step.
+    def refused():
+        raise RuntimeError("CUDA error: CUDA driver version is insufficient for CUDA runtime version")
+
+    def build():
+        model = torch.nn.Linear(64, 64, device="cuda")
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def step():
+            model(torch.ones(4, 64, device="cuda")).sum().backward()
+            optimizer.step()
+
+        return step
+
+    peak = trace_memory(build).peak
+    monkeypatch.setattr(torch._C, "_accelerator_getAccelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch._C, "_accelerator_getDeviceIndex", refused)
+    assert trace_memory(build).peak == peak

@@ -1,4 +1,4 @@
-"""Write the tree of memkit's rooms, with their sizes, into README.md: ``python scripts/readme_tree.py``."""
+"""Write the tree of memkit's rooms, with their sizes, into CONTRIBUTING.md: ``python scripts/tree.py``."""
 
 import ast
 import re
@@ -22,11 +22,13 @@ def tree(package: Path) -> str:
     for room, what in re.findall(r"^- ``(\w+)``: (.+)$", docstring, re.MULTILINE):
         path = package / room if (package / room).is_dir() else package / f"{room}.py"
         rows.append((f"  {path.name}{'/' if path.is_dir() else ''}", path, what))
-    return "".join(f"{name:<18}{round(num_lines(path), -2):>7,}  {what}".rstrip() + "\n" for name, path, what in rows)
+    return "".join(
+        f"{name:<18}{round(num_lines(path), -2):>7,}  {what}".rstrip() + "\n" for name, path, what in rows
+    )
 
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    text, count = BLOCK.subn(tree(ROOT / "memkit"), readme.read_text(encoding="utf-8"))
-    readme.write_text(text, encoding="utf-8")
+    page = ROOT / "CONTRIBUTING.md"
+    text, count = BLOCK.subn(tree(ROOT / "memkit"), page.read_text(encoding="utf-8"))
+    page.write_text(text, encoding="utf-8")
     sys.exit(count != 1)
