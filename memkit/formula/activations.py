@@ -1,4 +1,4 @@
-"""Activations: what a forward leaves for the backward, tensor by tensor, read off the tape.
+"""Activations: what a forward leaves for the backward, tensor by tensor, read off the paper step.
 
 A formula for activation memory is a sum over tensors, and a ledger writes the sum out: every coefficient is
 made of named lines. Which tensors autograd keeps depends on the device. CUDA's autocast runs softmax in
@@ -17,9 +17,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from memkit.formula.backward import Backward
-from memkit.formula.forward import Forward, Part, write_forward
+from memkit.formula.forward import Forward, Part
 from memkit.formula.ledger import Kept, Ledger, axis_sizes
-from memkit.formula.tape import Storage
+from memkit.formula.paper import Block
 from memkit.setup.training import TrainingSetup
 from memkit.units import as_kind, as_one_of
 
@@ -39,19 +39,19 @@ def block_ledger(setup: TrainingSetup) -> Ledger:
     """
     as_kind("setup", setup, TrainingSetup)
     num_layers = 1 if setup.adapter is None else 3
-    forward = write_forward(replace(setup, model=replace(setup.model, num_layers=num_layers)), is_whole=True)
+    forward = Forward(replace(setup, model=replace(setup.model, num_layers=num_layers)), is_whole=True)
     return _ledger(setup, "one block", _of_blocks(forward, forward.units[num_layers // 2 :][:1]))
 
 
 def blocks_ledger(setup: TrainingSetup) -> Ledger:
     """What all L blocks keep from forward to backward, on the device."""
     title = f"{setup.model.num_layers} blocks, {setup.recomputation.name}"
-    return _ledger(setup, title, _of_blocks(write_forward(setup)))
+    return _ledger(setup, title, _of_blocks(Forward(setup)))
 
 
 def activation_ledger(setup: TrainingSetup) -> Ledger:
     """All that one micro-batch's forward has left when the backward starts: every block and the outside."""
-    forward = write_forward(setup)
+    forward = Forward(setup)
     return _ledger(setup, "activations", [*_of_blocks(forward), *_of_outside(forward)])
 
 
@@ -79,18 +79,17 @@ def autocast_casts(setup: TrainingSetup, phase: str = "backward") -> Ledger:
     Raises: ValueError: ``phase`` is another.
     """
     as_one_of("phase", phase, ("forward", "backward"))
-    forward = write_forward(setup)
-    of_blocks = {parameter: part.times for part in forward.units for parameter in part.parameters}
-    casts = dict(forward.tape.weight_casts)
+    forward = Forward(setup)
+    found = [(cast.storage.block, part) for part in forward.parts for cast in part.casts.values()]
     if phase == "backward":
         forward.end()
-    found = []
-    for parameter, cast in casts.items():
-        if cast.storage.holders:
-            cast.storage.section = "blocks" if parameter in of_blocks else "head"
-            cast.storage.kept_by = "autocast cache" if cast.storage.name.endswith("bias") else "linear"
-            found.append((cast.storage, of_blocks.get(parameter, 1)))
-    return _ledger(setup, f"casts by autocast, {phase}", found)
+    lines = []
+    for block, part in found:
+        if block.is_alive:
+            block.section = "head" if part.block is None else "blocks"
+            block.kept_by = "autocast cache" if block.name.endswith("bias") else "linear"
+            lines.append((block, part.times))
+    return _ledger(setup, f"casts by autocast, {phase}", lines)
 
 
 def autocast_cast_bytes(setup: TrainingSetup) -> int:
@@ -98,34 +97,35 @@ def autocast_cast_bytes(setup: TrainingSetup) -> int:
     return autocast_casts(setup).held_bytes
 
 
-def line_of(setup: TrainingSetup, storage: Storage) -> Kept:
-    """A storage of the tape as a line of a ledger."""
+def line_of(setup: TrainingSetup, block: Block) -> Kept:
+    """An allocation as a line of a ledger."""
     sizes = axis_sizes(setup)
     return Kept(
-        name=storage.name, op=storage.kept_by, axes=storage.axes, dtype=storage.dtype, section=storage.section,
-        shape=tuple(sizes[axis] for axis in storage.axes.split()),
+        name=block.name, op=block.kept_by, axes=block.axes, dtype=block.dtype, section=block.section,
+        shape=tuple(sizes[axis] for axis in block.axes.split()),
     )  # fmt: skip
 
 
-def _of_blocks(forward: Forward, units: Iterable[Part] | None = None) -> list[tuple[Storage, int]]:
-    if forward.page.setup.recomputation.scope == "host":
+def _of_blocks(forward: Forward, units: Iterable[Part] | None = None) -> list[tuple[Block, int]]:
+    if forward.model.setup.recomputation.scope == "host":
         return []
-    return [(storage, part.times) for part in units or forward.units for storage in forward.kept(part)]
+    return [(block, part.times) for part in units or forward.units for block in forward.kept(part)]
 
 
-def _of_outside(forward: Forward) -> list[tuple[Storage, int]]:
+def _of_outside(forward: Forward) -> list[tuple[Block, int]]:
     forward.end()
-    Backward(forward.tape, forward.loss, accumulates=False)
-    kept = [*forward.kept(forward.before), *forward.tape.kept[forward.after.kept.start :]]
-    moved = ("shared",) if forward.page.setup.recomputation.scope == "host" else ()
-    return [(storage, 1) for storage in kept if not storage.is_cast and storage.section not in moved]
+    Backward(forward.paper, forward.loss)
+    before, after = forward.parts[0], forward.parts[-1]
+    kept = [*forward.kept(before), *forward.paper.kept[after.kept.start :]]
+    moved = ("shared",) if forward.model.setup.recomputation.scope == "host" else ()
+    return [(block, 1) for block in kept if not block.is_cast and block.section not in moved]
 
 
-def _ledger(setup: TrainingSetup, title: str, found: Iterable[tuple[Storage, int]]) -> Ledger:
-    """Lines of storages, equal ones counted."""
+def _ledger(setup: TrainingSetup, title: str, found: Iterable[tuple[Block, int]]) -> Ledger:
+    """Lines of allocations, equal ones counted."""
     counts: Counter[Kept] = Counter()
-    for storage, times in found:
-        counts[line_of(setup, storage)] += times
+    for block, times in found:
+        counts[line_of(setup, block)] += times
     sbh = setup.seq_len * setup.micro_batch_size * setup.model.hidden_size
     lines = tuple(replace(line, count=count) for line, count in counts.items())
     return Ledger(title=title, lines=lines, sbh=sbh, device=setup.device)

@@ -1,4 +1,4 @@
-"""Attention as operations on a tape: projections, rotation, and the core in the form that the device's kernel has.
+"""Attention on paper: projections, rotation, and the core in the form that the device's kernel has.
 
 Attention keeps query, key and value whichever way it is computed. Written out it also keeps the weights of
 every head, so its memory grows with the square of the sequence. The fused kernels keep one float32 number per
@@ -11,8 +11,8 @@ copy.
 
 from memkit.formats.dtypes import dtype_bits
 from memkit.formula.kernels import efficient_backward_buffers, flash_backward_buffers
-from memkit.formula.layers import Page, dropout, linear, softmax
-from memkit.formula.tape import NEW, SAME, Value
+from memkit.formula.layers import Layers
+from memkit.formula.paper import NEW, SAME, Tensor
 from memkit.setup.training import TrainingSetup
 from memkit.units import round_up
 
@@ -34,193 +34,161 @@ def attention_kernel(setup: TrainingSetup) -> str:
     return setup.attention
 
 
-def copies_heads(page: Page) -> bool:
-    """Whether [b, s, a, d] has to be copied to become [b·a, s, d]."""
-    return min(page.setup.micro_batch_size, page.model.num_heads) > 1
+class Attention(Layers):
+    """The methods of attention. ``shared`` is what all blocks share, the causal mask and the rotary tables."""
 
+    def __init__(self, setup: TrainingSetup):
+        super().__init__(setup)
+        model, self.kernel = setup.model, attention_kernel(setup)
+        self.is_grouped = model.num_heads > model.num_kv_heads
+        # CUDA's flash kernel wants head sizes that are multiples of 8; PyTorch pads others, and cuts the output.
+        self.pads_heads = self.is_cuda and self.kernel == "flash" and model.head_dim % 8 != 0
+        # Whether the core's result, and the gradients that leave it, lie in memory as [b, a, s, d].
+        self.is_by_heads = self.kernel in ("stored", "math") or self.pads_heads
+        # Whether [b, s, a, d] has to be copied to become [b·a, s, d].
+        self.copies_heads = min(setup.micro_batch_size, model.num_heads) > 1
+        # Whether [b, a, s, d] and [b, s, a, d] are the same order: a sequence of one token.
+        self.has_one_order = setup.seq_len == 1
+        # FLOPs of one of the core's two products, the scores or the weighted sum.
+        self.core_flops = 2 * self.paper.count(SCORES) * model.head_dim
 
-def has_one_order(page: Page) -> bool:
-    """Whether [b, a, s, d] and [b, s, a, d] are the same order: a sequence of one token."""
-    return page.setup.seq_len == 1
+    def attention(self, n: Tensor, shared: dict[str, Tensor]) -> Tensor:
+        """Projections, rotation, core, output projection."""
+        paper, strategy = self.paper, self.setup.recomputation
+        self.enter("attention")
+        if self.model.fuses_qkv:
+            fused = self.linear(n, "attention.qkv", "query, key and value")
+            paper.rename(fused, "query, key and value, one storage")
+            q, k, v = paper.view("split", fused, [f"b s {width}" for width in PROJECTIONS.values()], (NEW,))
+            del fused
+        else:
+            q, k, v = [self.linear(n, f"attention.{name}") for name in PROJECTIONS]
+        num_heads, num_kv_heads = self.model.num_heads, self.model.num_kv_heads
+        q_heads = self.as_heads(q, num_heads)
+        k_heads, v_heads = self.as_heads(k, num_kv_heads), self.as_heads(v, num_kv_heads)
+        if self.model.position == "rotary":
+            q_heads = self.rotate(q_heads, shared, "rotated query")
+            k_heads = self.rotate(k_heads, shared, "rotated key")
+        if strategy.scope == "core":
+            y = paper.checkpoint(self.core, q_heads, k_heads, v_heads, shared, stops_early=strategy.stops_early)
+        else:
+            y = self.core(q_heads, k_heads, v_heads, shared)
+        return self.linear(self.merge_heads(y), "attention.output")
 
+    def as_heads(self, x: Tensor, num_heads: int) -> Tensor:
+        """A view [b, a, s, d]. A gradient that lies in memory in that order is copied back to [b, s, a·d]."""
+        is_copied = self.is_by_heads and num_heads > 1 and not self.has_one_order
+        return self.paper.view("transpose", x, ways=(NEW if is_copied else SAME,))
 
-def pads_heads(page: Page) -> bool:
-    """CUDA's flash kernel wants head sizes that are multiples of 8; PyTorch pads others, and cuts the output."""
-    return page.is_cuda and attention_kernel(page.setup) == "flash" and page.model.head_dim % 8 != 0
+    def merge_heads(self, y: Tensor) -> Tensor:
+        """[b, a, s, d] to [b, s, a·d]: a copy behind a bmm or padding, a view behind a fused kernel."""
+        is_merged = not self.is_by_heads or self.model.num_heads == 1
+        if is_merged or (self.has_one_order and not self.pads_heads):
+            return self.paper.view("view", y)
+        # A gradient in the order of the bmm of the backward is copied.
+        way = NEW if self.copies_heads and not self.pads_heads else SAME
+        return self.paper.run("clone", [y], "b s ad", name="attention output", ways=(way,))
 
+    def rotate(self, x: Tensor, shared: dict[str, Tensor], name: str) -> Tensor:
+        """x · cos + (-right, left) · sin; kept: the two tables."""
+        run, axes = self.paper.run, x.axes
+        left, right = self.paper.view("chunk", x, [f"{axes}/2"] * 2, (NEW,))
+        straight = run("mul", [x], axes, keeps=[shared["cosines"]])
+        negative = run("neg", [right], right.axes)
+        crossed = run("cat", [negative, left], axes, ways=(SAME, SAME))
+        del negative
+        turned = run("mul", [crossed], axes, keeps=[shared["sines"]])
+        del crossed
+        return run("add", [straight, turned], axes, name=name, ways=(SAME, SAME))
 
-def is_by_heads(page: Page) -> bool:
-    """Whether the core's result, and the gradients that leave it, lie in memory as [b, a, s, d]."""
-    return attention_kernel(page.setup) in ("stored", "math") or pads_heads(page)
+    def core(self, q: Tensor, k: Tensor, v: Tensor, shared: dict[str, Tensor]) -> Tensor:
+        """Scores, softmax and weighted sum."""
+        if self.kernel == "math":
+            return self.math_core(q, k, v)
+        if self.is_grouped and self.kernel != "flash":
+            k, v = self.repeat(k, "key"), self.repeat(v, "value")
+        return self.stored_core(q, k, v, shared) if self.kernel == "stored" else self.fused_core(q, k, v)
 
+    def repeat(self, x: Tensor, name: str) -> Tensor:
+        """Keys or values once for every query head."""
+        return self.paper.run("repeat", [x], HEADS, name=f"{name}, repeated for each head")
 
-def attend(page: Page, n: Value) -> Value:
-    """Projections, rotation, core, output projection."""
-    tape, model, strategy = page.tape, page.model, page.setup.recomputation
-    page.enter("attention")
-    if "attention.qkv.weight" in page.parameters:
-        fused = linear(page, n, "attention.qkv", "query, key and value")
-        tape.rename(fused, "query, key and value, one storage")
-        projected = tape.split("split", fused, [f"b s {width}" for width in PROJECTIONS.values()])
-        tape.drop(fused)
-    else:
-        projected = [linear(page, n, f"attention.{name}") for name in PROJECTIONS]
-    q, k, v = (
-        as_heads(page, x, num_heads)
-        for x, num_heads in zip(projected, (model.num_heads, model.num_kv_heads, model.num_kv_heads), strict=True)
-    )
-    if model.position == "rotary":
-        flat = q, k
-        q, k = rotate(page, q, "rotated query"), rotate(page, k, "rotated key")
-        tape.drop(*flat)
-    if strategy.scope == "core":
-        run = lambda *given: core(page, *given)
-        y = tape.checkpoint(run, q, k, v, *page.tables.values(), stops_early=strategy.stops_early)
-    else:
-        y = core(page, q, k, v)
-    merged = merge_heads(page, y)
-    out = linear(page, merged, "attention.output")
-    tape.drop(merged, y, q, k, v, *projected)
-    return out
+    def fused_core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """One kernel; it keeps its inputs, its output and the log-sum-exp of every row of scores."""
+        paper, setup, is_flash = self.paper, self.setup, self.kernel == "flash"
+        b, s, d, value_bytes = setup.micro_batch_size, setup.seq_len, self.model.head_dim, dtype_bits(q.dtype) // 8
+        heads = self.model.num_heads, self.model.num_kv_heads
+        extra = [("log-sum-exp", "b a s" if is_flash else "b a s↑32", "float32")]
+        if is_flash:
+            stages = flash_backward_buffers(b, *heads, s, round_up(d, 8), value_bytes)
+        else:
+            stages = efficient_backward_buffers(b, heads[0], s, d, value_bytes)
+        if is_flash and self.is_cuda:  # the efficient kernel's seed and offset are on the host
+            extra += [("random number state", "2", "int64"), ("unused seed", "", "int64")]
+        inputs, name, axes = [q, k, v], "attention output", "b s ad"
+        if self.pads_heads:
+            name, axes = "output, padded", "b a s d↑8"
+            inputs = [
+                paper.run("pad", [x], f"b {letter} s d↑8", name=f"{what}, padded")
+                for x, what, letter in zip(inputs, PROJECTIONS, "akk", strict=True)
+            ]
+        out = paper.run(
+            "attention", inputs, axes, name=name, by=self.kernel, keeps=inputs, extra=extra,
+            out_kept_by=self.kernel if self.pads_heads else "",  # else the projection keeps it too: a ledger names that
+            scratch_bytes=self.highest(stages), flops=2 * self.core_flops,
+        )  # fmt: skip
+        if not self.pads_heads:
+            return out
+        del inputs
+        return paper.view("slice", out, [HEADS], (NEW,))[0]
 
+    def stored_core(self, q: Tensor, k: Tensor, v: Tensor, shared: dict[str, Tensor]) -> Tensor:
+        """softmax(q kᵀ / √d) v, each intermediate result a tensor."""
+        scores = self.times_keys(self.paper.run("mul", [q], HEADS, name="query, scaled"), k)
+        scores = self.paper.run("masked_fill", [scores], SCORES, keeps=[shared["causal mask"]])
+        weights = self.dropout(self.softmax("softmax", scores, "softmax output"), "softmax")
+        narrow = self.paper.cast(weights, q.dtype)
+        if narrow is not weights:
+            self.paper.rename(narrow, f"attention weights, cast to {q.dtype}")
+        return self.times_values(narrow, v)
 
-def as_heads(page: Page, x: Value, num_heads: int) -> Value:
-    """A view [b, a, s, d]. A gradient that lies in memory in that order is copied back to [b, s, a·d]."""
-    is_copied = is_by_heads(page) and num_heads > 1 and not has_one_order(page)
-    return page.tape.run("transpose", [x], None, modes=(NEW if is_copied else SAME,))
+    def times_keys(self, q: Tensor, k: Tensor, key: str = "key") -> Tensor:
+        """The scores, q kᵀ."""
+        left, right = self.for_bmm(q, q.storage.block.name), self.for_bmm(k, key, self.is_grouped)
+        keeps, flops = [left, right], self.core_flops
+        return self.paper.run("bmm", keeps, SCORES, name="scores", keeps=keeps, flops=flops)
 
+    def times_values(self, weights: Tensor, v: Tensor) -> Tensor:
+        """The weighted sum."""
+        keeps = [weights, self.for_bmm(v, "value", self.is_grouped)]
+        out = self.paper.run("bmm", keeps, HEADS, name="weighted sum", keeps=keeps, flops=self.core_flops)
+        return self.paper.rename(out, "attention output")
 
-def merge_heads(page: Page, y: Value) -> Value:
-    """[b, a, s, d] to [b, s, a·d]: a copy behind a bmm or padding, a view behind a fused kernel."""
-    if not is_by_heads(page) or page.model.num_heads == 1 or (has_one_order(page) and not pads_heads(page)):
-        return page.tape.run("view", [y], None, modes=(SAME,))
-    # a gradient in the order of the bmm of the backward is copied
-    is_copied_back = copies_heads(page) and attention_kernel(page.setup) in ("stored", "math")
-    mode = NEW if is_copied_back else SAME
-    return page.tape.run("clone", [y], "b s ad", y.dtype, name="attention output", modes=(mode,))
-
-
-def rotate(page: Page, x: Value, name: str) -> Value:
-    """x · cos + (-right, left) · sin; kept: the two tables."""
-    tape, tables = page.tape, page.tables
-    left, right = tape.split("chunk", x, [f"{x.axes}/2"] * 2)
-    straight = tape.run("mul", [x], x.axes, x.dtype, keeps=[tables["cosines"]])
-    negative = tape.run("neg", [right], right.axes, x.dtype)
-    crossed = tape.run("cat", [negative, left], x.axes, x.dtype, modes=(SAME, SAME))
-    tape.drop(negative)
-    turned = tape.run("mul", [crossed], x.axes, x.dtype, keeps=[tables["sines"]])
-    tape.drop(crossed)
-    out = tape.run("add", [straight, turned], x.axes, x.dtype, name=name, modes=(SAME, SAME))
-    tape.drop(straight, turned, left, right)
-    return out
-
-
-def core(page: Page, q: Value, k: Value, v: Value, *_: Value) -> Value:
-    """Scores, softmax and weighted sum."""
-    kernel, has_groups = attention_kernel(page.setup), page.model.num_heads > page.model.num_kv_heads
-    if kernel == "math":
-        return math_core(page, q, k, v, has_groups)
-    repeats = has_groups and kernel != "flash"
-    if repeats:
-        k, v = repeat(page, k, "key"), repeat(page, v, "value")
-    out = stored_core(page, q, k, v, repeats) if kernel == "stored" else fused_core(page, q, k, v, kernel)
-    if repeats:
-        page.tape.drop(k, v)
-    return out
-
-
-def repeat(page: Page, x: Value, name: str) -> Value:
-    """Keys or values once for every query head."""
-    return page.tape.run("repeat", [x], HEADS, x.dtype, name=f"{name}, repeated for each head")
-
-
-def fused_core(page: Page, q: Value, k: Value, v: Value, kernel: str) -> Value:
-    """One kernel; it keeps its inputs, its output and the log-sum-exp of every row of scores."""
-    tape, model, setup = page.tape, page.model, page.setup
-    b, a, s, d = setup.micro_batch_size, model.num_heads, setup.seq_len, model.head_dim
-    value_bytes = dtype_bits(q.dtype) // 8
-    extra = [("log-sum-exp", "b a s" if kernel == "flash" else "b a s↑32", "float32")]
-    if kernel == "flash":
-        stages = flash_backward_buffers(b, a, model.num_kv_heads, s, round_up(d, 8), value_bytes)
-    else:
-        stages = efficient_backward_buffers(b, a, s, d, value_bytes)
-    if kernel == "flash" and page.is_cuda:  # the efficient kernel's seed and offset are on the host
-        extra += [("random number state", "2", "int64"), ("unused seed", "", "int64")]
-    inputs, name, axes = [q, k, v], "attention output", "b s ad"
-    if pads_heads(page):
-        heads, name, axes = (("query", "a"), ("key", "k"), ("value", "k")), "output, padded", "b a s d↑8"
-        inputs = [
-            tape.run("pad", [x], f"b {letter} s d↑8", x.dtype, name=f"{what}, padded")
-            for x, (what, letter) in zip(inputs, heads, strict=True)
-        ]
-    out = tape.run(
-        "attention", inputs, axes, q.dtype, name=name, by=kernel, keeps=inputs, keeps_out=True, extra=extra,
-        out_by=kernel if pads_heads(page) else "",  # the projection keeps it too, and the ledger names that one
-        scratch_bytes=page.highest(stages), flops=2 * product_flops(page),
-    )  # fmt: skip
-    if not pads_heads(page):
+    def math_core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """PyTorch's own composite, in float32, which a CPU takes where its kernel cannot: with dropout."""
+        paper, wide = self.paper, "float32"
+        casts = [paper.cast(x, wide) for x in (q, k, v)]
+        wide_q, wide_k, wide_v = casts
+        scaled = paper.run("mul", [wide_q], HEADS, name="query, scaled, float32")
+        mask = paper.empty("s s", wide)
+        if self.is_grouped:
+            wide_k, wide_v = self.repeat(wide_k, "key"), self.repeat(wide_v, "value")
+        key = "key, scaled, float32"
+        scores = self.times_keys(scaled, paper.run("mul", [wide_k], HEADS, name=key), key)
+        weights = self.softmax("softmax", scores, "softmax output")
+        del scores
+        weights = self.dropout(weights, "softmax")
+        returned = [mask] if q.dtype == wide else [mask, paper.empty(SCORES, q.dtype)]  # a second result, not used
+        factors = [weights, self.for_bmm(wide_v, "value" if q.dtype == wide else "value, float32", self.is_grouped)]
+        product = paper.run("bmm", factors, HEADS, name="weighted sum", keeps=factors, flops=self.core_flops)
+        out = paper.rename(paper.cast(product, q.dtype), "attention output")
+        del returned
         return out
-    tape.drop(*inputs)
-    (narrow,) = tape.split("slice", out, [HEADS])
-    tape.drop(out)
-    return narrow
 
-
-def product_flops(page: Page) -> int:
-    """FLOPs of one of the core's two products, the scores or the weighted sum."""
-    return 2 * page.tape.count(SCORES) * page.model.head_dim
-
-
-def stored_core(page: Page, q: Value, k: Value, v: Value, is_repeated: bool) -> Value:
-    """softmax(q kᵀ / √d) v, each intermediate result a tensor."""
-    tape, flops = page.tape, product_flops(page)
-    scaled = tape.run("mul", [q], HEADS, q.dtype, name="query, scaled")
-    left, right = for_bmm(page, scaled, "query, scaled"), for_bmm(page, k, "key", is_repeated)
-    scores = tape.run("bmm", [left, right], SCORES, q.dtype, name="scores", keeps=[left, right], flops=flops)
-    tape.drop(scaled, left, right)
-    masked = tape.run("masked_fill", [scores], SCORES, q.dtype, keeps=[page.tables["causal mask"]])
-    tape.drop(scores)
-    weights = dropout(page, softmax(page, "softmax", masked, "softmax output"), "softmax")
-    narrow, right = tape.cast(weights, q.dtype), for_bmm(page, v, "value", is_repeated)
-    if narrow is not weights:
-        tape.rename(narrow, f"attention weights, cast to {q.dtype}")
-    out = tape.run("bmm", [narrow, right], HEADS, q.dtype, name="weighted sum", keeps=[narrow, right], flops=flops)
-    tape.drop(narrow, right, weights, masked)
-    return tape.rename(out, "attention output")
-
-
-def math_core(page: Page, q: Value, k: Value, v: Value, has_groups: bool) -> Value:
-    """PyTorch's own composite, in float32, which a CPU takes where its kernel cannot: with dropout."""
-    tape, wide, flops = page.tape, "float32", product_flops(page)
-    casts = [tape.cast(x, wide) for x in (q, k, v)]
-    wide_q, wide_k, wide_v = casts
-    scaled = tape.run("mul", [wide_q], HEADS, wide, name="query, scaled, float32")
-    mask = tape.make("s s", wide)
-    if has_groups:
-        wide_k, wide_v = repeat(page, wide_k, "key"), repeat(page, wide_v, "value")
-    scaled_k = tape.run("mul", [wide_k], HEADS, wide, name="key, scaled, float32")
-    left = for_bmm(page, scaled, "query, scaled, float32")
-    right = for_bmm(page, scaled_k, "key, scaled, float32", has_groups)
-    scores = tape.run("bmm", [left, right], SCORES, wide, name="scores", keeps=[left, right], flops=flops)
-    tape.drop(left, right, scaled_k)
-    weights = softmax(page, "softmax", scores, "softmax output")
-    tape.drop(scores)
-    weights = dropout(page, weights, "softmax")
-    returned = tape.make(SCORES, q.dtype) if q.dtype != wide else mask  # a second result, not used
-    right = for_bmm(page, wide_v, "value" if q.dtype == wide else "value, float32", has_groups)
-    product = tape.run("bmm", [weights, right], HEADS, wide, name="weighted sum", keeps=[weights, right], flops=flops)
-    out = tape.cast(product, q.dtype)
-    if out is not product:
-        tape.drop(product)
-    named = (right, weights, scaled, mask, returned, wide_k, wide_v, *casts)
-    tape.drop(*(value for value in named if value not in (q, k, v)))
-    return tape.rename(out, "attention output")
-
-
-def for_bmm(page: Page, x: Value, name: str, is_together: bool = False) -> Value:
-    """x as a bmm reads it: a copy, unless its heads lie together already."""
-    is_whole = x.num_bytes == x.storage.asked_bytes
-    if not copies_heads(page) or is_together or (has_one_order(page) and is_whole):
-        return page.tape.run("view", [x], None, modes=(SAME,))
-    copied = f"{name}, copied for bmm" if name in PROJECTIONS else name
-    return page.tape.run("clone", [x], HEADS, x.dtype, name=copied, modes=(SAME,))
+    def for_bmm(self, x: Tensor, name: str, is_together: bool = False) -> Tensor:
+        """x as a bmm reads it: a copy, unless its heads lie together already."""
+        is_whole = x.edge.num_bytes == x.storage.block.asked_bytes
+        if not self.copies_heads or is_together or (self.has_one_order and is_whole):
+            return self.paper.view("view", x)
+        copied = f"{name}, copied for bmm" if name in PROJECTIONS else name
+        return self.paper.run("clone", [x], HEADS, name=copied, ways=(SAME,))

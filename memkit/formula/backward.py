@@ -1,30 +1,42 @@
-"""How a backward moves bytes: the tape, read from its end.
+"""How a backward moves bytes: the operations, from the last to the first.
 
 Each operation in turn makes the gradients of its inputs while the gradient of its output and the tensors it
 kept are still there, and only then lets both go. That overlap is the transient of every backward. Two more
 rules shape it:
 
 - a second gradient of one tensor is added into the first, in place where nothing else holds the first;
-- the first operation of a checkpointed region that wants a kept tensor has the whole region run again.
+- the first operation of a checkpointed region that needs a kept tensor has the whole region run again.
 
 Source: torch/csrc/autograd/engine.cpp (``evaluate_function``), input_buffer.cpp (``accumulate``) and
 torch/utils/checkpoint.py, torch 2.13.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 
 from memkit.formats.dtypes import tensor_bytes
-from memkit.formula.tape import FULL, SAME, SUM, Operation, Storage, Tape, Value
+from memkit.formula.paper import SAME, Edge, Leaf, Operation, Paper, Storage, Summed, Tensor
 
 MAKES_ALL = ("attention",)
 """Operations whose kernel makes the gradients of all inputs, wanted or not."""
 
+SENDS_VIEWS = ("mm", "addmm")
+"""Operations that hand their gradients on through a view: a linear layer flattens its input to a matrix."""
+
 GRADIENT_OPS = {"mm": "mm", "addmm": "mm", "bmm": "bmm"}
 """The backward of a matrix product is two of them."""
 
+held_by_one = {0: object()}
+ONE_HOLDER = sys.getrefcount(held_by_one[0])  # the dictionary, and what the call itself needs in this Python
+
+
+def is_held_elsewhere(holder: dict, key: object) -> bool:
+    """Whether somebody besides this dictionary holds what it has under a key: PyTorch asks ``use_count() > 1``."""
+    return sys.getrefcount(holder[key]) > ONE_HOLDER
+
 
 class Backward:
-    """Reads a tape backwards and adds its events to the tape's.
+    """Runs the operations of a program backwards and adds its events to the program's.
 
     ``accumulates``: the parameters have gradients already, from an earlier micro-batch; new ones are added to
     them. ``gradient_dtypes``: those that each parameter's gradient is kept in; empty: the parameter's own.
@@ -32,110 +44,94 @@ class Backward:
     """
 
     def __init__(
-        self, tape: Tape, loss: Value, accumulates: bool, gradient_dtypes: Sequence[str] = (),
-        use: Callable[[Value], bool] | None = None,
+        self, paper: Paper, loss: Tensor, accumulates: bool = False, gradient_dtypes: Sequence[str] = (),
+        use: Callable[[Leaf], bool] | None = None,
     ):  # fmt: skip
-        self.tape, self.accumulates, self.gradient_dtypes, self.use = tape, accumulates, gradient_dtypes, use
-        tape.where, tape.op = "", "ones_like"
-        self.first_gradient = tape.allocate(loss.num_bytes)
-        self.first_gradient.name, self.first_gradient.dtype = "gradient of the loss, 1", loss.dtype
-        tape.note(self.first_gradient, "backward()", "loss")
-        tape.name_activations()
-        self.gradients = {loss: tape.hold(self.first_gradient)}
-        self.num_arrived: dict[Value, int] = {}
+        self.paper, self.accumulates, self.gradient_dtypes, self.use = paper, accumulates, gradient_dtypes, use
+        self.gradients: list[Storage] = []  # of parameters, complete
+        paper.where, paper.op = "", "ones_like"
+        # ``loss.backward()`` holds it until it returns
+        self.first_gradient = paper.allocate(loss.edge.num_bytes, "gradient of the loss, 1", "", loss.dtype)
+        paper.note(self.first_gradient, "backward()", "loss")
+        paper.name_activations()
+        loss.edge.source.gradients[loss.edge.output] = self.first_gradient
 
-    def end(self) -> None:
-        """PyTorch's ``backward()`` returns; it has held the first gradient till now."""
-        self.tape.release(self.first_gradient)
+    def run_to(self, first: int) -> None:
+        """Go backwards until operation number ``first`` is done. What is done is forgotten."""
+        operations = self.paper.operations
+        while len(operations) > first:
+            if operations[-1].needs_grad:
+                self._step(operations[-1])
+            operations.pop()
 
-    def read(self, operations: Sequence[Operation]) -> None:
-        """Read the operations backwards, the last one first."""
-        for operation in reversed(operations):
-            self._read(operation)
+    def take_gradients(self) -> list[Storage]:
+        """The parameters' gradients that are complete; from now on the caller alone holds them."""
+        taken, self.gradients = self.gradients, []
+        return taken
 
-    def _read(self, node: Operation) -> None:
-        tape, region = self.tape, node.region
-        tape.where, tape.op = node.where, GRADIENT_OPS.get(node.op, f"{node.op}_backward")
-        if not any(out.needs_grad for out in node.outs):
-            self._leave(node)
+    def _step(self, operation: Operation) -> None:
+        paper, is_of_region = self.paper, operation.region is not None
+        paper.where, paper.op = operation.where, GRADIENT_OPS.get(operation.op, f"{operation.op}_backward")
+        if is_of_region and not operation.region.is_recomputed:
+            paper.run_again(operation.region)
+        arrived, operation.gradients = operation.gradients, {}
+        sent, to_be_summed = self._make_gradients(operation, arrived[0])
+        if operation.scratch_bytes:
+            paper.allocate(operation.scratch_bytes)
+        if is_of_region:
+            operation.kept.clear()  # the operation's own code alone holds what was recomputed
+        while to_be_summed:
+            edge, way, large = to_be_summed.pop(0)
+            sent.append((edge, paper.allocate(edge.num_bytes)))
+            if way.scratch_bytes:
+                paper.allocate(way.scratch_bytes)
+            del large
+        arrived.clear()
+        operation.kept.clear()
+        operation.region = None  # with its last keeper a region goes, and what it holds
+        if self.use is None:
+            sent.reverse()  # they are taken from the end; used at once, a bias' gradient comes before its weight's
+        while sent:
+            self._receive(sent)
+
+    def _make_gradients(self, operation: Operation, arrived: Storage) -> tuple[list, list]:
+        """The gradients of the inputs as (where to, storage), and those that are yet to be summed down."""
+        sent, to_be_summed = [], []
+        for edge, way in zip(operation.edges, operation.ways, strict=True):
+            if edge.source is None and operation.op not in MAKES_ALL:
+                continue
+            if way == SAME and edge.dtype == operation.out_dtype:
+                sent.append((edge, arrived))
+            elif isinstance(way, Summed):
+                large = self.paper.allocate(operation.out_bytes) if way.is_product else arrived
+                to_be_summed.append((edge, way, large))
+            else:
+                gradient = self.paper.allocate(edge.num_bytes)
+                gradient.is_viewed = operation.op in SENDS_VIEWS
+                sent.append((edge, gradient))
+        return sent, to_be_summed
+
+    def _receive(self, sent: list[tuple[Edge, Storage]]) -> None:
+        """The last of these gradients arrives: the first of a tensor is taken over, each further one added to it."""
+        edge, storage = sent.pop()
+        source, output = edge.source, edge.output
+        if source is None:
             return
-        arrived = [self.gradients.pop(out) for out in node.outs]
-        if region is not None and node.kept and not region.is_recomputed:
-            tape.run_again(region)
-        sent: list[tuple[Value, Storage]] = []
-        to_be_summed: list[tuple[Value, Storage]] = []
-        for value, mode in zip(node.inputs, node.modes, strict=True):
-            if not value.needs_grad and node.op not in MAKES_ALL:
-                continue
-            if mode == SAME and value.dtype == node.outs[0].dtype:
-                sent.append((value, tape.hold(arrived[0])))
-            elif mode == SUM:
-                to_be_summed.append((value, tape.hold(arrived[0])))
-            elif mode == FULL:
-                to_be_summed.append((value, tape.allocate(node.outs[0].num_bytes)))
-            else:
-                gradient = tape.allocate(value.num_bytes)
-                gradient.is_viewed = node.sends_views
-                sent.append((value, gradient))
-        if node.scratch_bytes:
-            tape.release(tape.allocate(node.scratch_bytes))
-        if region is not None:
-            self._release_kept(node)  # what was recomputed is held by the operation's own code alone
-        for value, large in to_be_summed:
-            sent.append((value, tape.allocate(value.num_bytes)))
-            if node.sum_scratch_bytes:
-                tape.release(tape.allocate(node.sum_scratch_bytes))
-            tape.release(large)
-        for storage in arrived:
-            tape.release(storage)
-        self._release_kept(node)
-        for value, storage in sent if self.use is None else reversed(sent):  # a bias is complete before its weight
-            if value.needs_grad:
-                self._receive(value, storage)
-            else:
-                tape.release(storage)
-        self._leave(node)
+        if output not in source.gradients:
+            source.gradients[output] = storage
+        elif is_held_elsewhere(source.gradients, output) or source.gradients[output].is_viewed:
+            source.gradients[output] = self.paper.allocate(source.gradients[output].block.num_bytes)
+        del storage
+        if isinstance(source, Leaf):
+            source.num_arrived += 1
+            if source.num_arrived == source.num_uses:
+                self._finish(source, source.gradients.pop(output))
 
-    def _leave(self, node: Operation) -> None:
-        """The first operation of a checkpointed region lets go of what the region held.
-
-        None points to its region any more: without a circle of references a tape is freed at once.
-        """
-        region, node.region = node.region, None
-        if region is not None and node is region.operations[0]:
-            region.let_go(self.tape)
-
-    def _release_kept(self, node: Operation) -> None:
-        for storage in node.kept:
-            self.tape.release(storage)
-        node.kept = []
-
-    def _receive(self, value: Value, storage: Storage) -> None:
-        """A gradient arrives: the first is taken over, each further one is added to it."""
-        tape, held = self.tape, self.gradients.get(value)
-        if held is None:
-            self.gradients[value] = storage
-        elif held.holders == 1 and not held.is_viewed:
-            tape.release(storage)
-        else:
-            self.gradients[value] = tape.allocate(held.num_bytes)
-            tape.release(held)
-            tape.release(storage)
-        self.num_arrived[value] = self.num_arrived.get(value, 0) + 1
-        is_parameter = value.storage is None
-        if is_parameter and self.num_arrived[value] == value.num_uses:
-            self._finish(value, self.gradients.pop(value))
-
-    def _finish(self, parameter: Value, gradient: Storage) -> None:
+    def _finish(self, leaf: Leaf, gradient: Storage) -> None:
         """The gradient of a parameter is complete: it is kept, or added to what is there."""
-        for dtype in self.gradient_dtypes or (parameter.dtype,):
-            if self.accumulates:
-                continue
-            if dtype == parameter.dtype:
-                kept = self.tape.hold(gradient)
-            else:
-                kept = self.tape.allocate(tensor_bytes(parameter.count, dtype))
-            kept.part, kept.name = "gradients", parameter.name
-            if self.use is not None and self.use(parameter):
-                self.tape.release(kept)
-        self.tape.release(gradient)
+        for dtype in () if self.accumulates else self.gradient_dtypes or (leaf.dtype,):
+            own = dtype == leaf.dtype
+            kept = gradient if own else self.paper.allocate(tensor_bytes(leaf.parameter.count, dtype))
+            kept.block.part, kept.block.name = "gradients", leaf.parameter.name
+            if self.use is None or not self.use(leaf):
+                self.gradients.append(kept)

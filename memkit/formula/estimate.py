@@ -1,9 +1,9 @@
 """The memory of a training step by formula: no PyTorch, no data, milliseconds.
 
-``estimate_memory(setup)`` makes the states, writes the model's operations on a tape, reads the tape backwards
-and lets the optimizer step. At each instant it adds up what is alive, part by part. The peak is a maximum over
-instants, not a sum of parts: gradients are born while activations die. Layers that are alike are written once
-and multiplied. The timeline's events, one block after another, are written out when somebody asks for them.
+``estimate_memory(setup)`` makes the states, runs the model on paper, forward and backward, and lets the optimizer
+step. At each instant it adds up what is alive, part by part. The peak is a maximum over instants, not a sum of
+parts: gradients are born while activations die. Layers that are alike are run once and multiplied. The timeline's
+events, one block after another, are written out when somebody asks for them.
 """
 
 from collections import defaultdict, deque
@@ -11,29 +11,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
+from operator import attrgetter
 
 from memkit.events import PARTS, Event, Events, play
 from memkit.formula.backward import Backward
-from memkit.formula.forward import Forward, write_forward
+from memkit.formula.forward import Forward
 from memkit.formula.optimizer import write_init, write_states, write_states_of, write_step, write_update
+from memkit.formula.paper import Block, Leaf, Paper
 from memkit.formula.parameters import alike
 from memkit.formula.ranks import ALONE, Alone
-from memkit.formula.states import held_bytes
-from memkit.formula.tape import Storage, Tape, Value
+from memkit.formula.tape import Tape
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import MIN_OFFLOADED
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant, MemoryTimeline
-from memkit.units import as_kind, as_whole_number
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_kind, as_whole_number
 
 
 class Stretch:
-    """Events of a tape that happen ``times`` times in a row: (storage, +1) for a birth, (storage, -1) for a free."""
+    """Events that happen ``times`` times in a row: (block, +1) for a birth, (block, -1) for a free."""
 
-    def __init__(self, events: list[tuple[Storage, int]], times: int = 1):
+    def __init__(self, events: list[tuple[Block, int]], times: int = 1):
         self.events, self.times = events, times
-        self.changes = [(storage.part, sign * storage.num_bytes) for storage, sign in events]
+        self.changes = [(block.part, sign * block.num_bytes) for block, sign in events]
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,7 @@ class MicroBatch:
     backward: tuple[Stretch, ...]
     first_gradient: tuple[Stretch, ...]
     loss: tuple[Stretch, ...]
-
-    @property
-    def free_gradients(self) -> tuple[Stretch, ...]:
-        """What ``zero_grad`` does to the gradients that it left."""
-        born = [
-            ([s for s, sign in x.events if sign > 0 and s.part == "gradients" and s.holders], x.times)
-            for x in self.backward
-        ]
-        return tuple(Stretch([(storage, -1) for storage in storages], times) for storages, times in born if storages)
+    free_gradients: tuple[Stretch, ...]  # what ``zero_grad`` does to the gradients that it left
 
 
 def estimate_memory(setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
@@ -142,10 +135,10 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
         attention="stored", adapter=setup.adapter,
     )  # fmt: skip
     steps_in_backward = setup.optimizer.place == "in backward"
-    makes_states = write_micro_batch(setup, False, is_whole, rank, True) if steps_in_backward else None
-    first = write_micro_batch(setup, False, is_whole, rank)
+    makes_states = run_micro_batch(setup, False, is_whole, rank, True) if steps_in_backward else None
+    first = run_micro_batch(setup, False, is_whole, rank)
     does_accumulate = setup.grad_accum_steps > 1 or not setup.sets_grads_to_none
-    later = write_micro_batch(setup, True, is_whole, rank) if does_accumulate else None
+    later = run_micro_batch(setup, True, is_whole, rank) if does_accumulate else None
     temporaries, freed, accumulates = written_once(write_step, bare, rank.layout), (), False
     yield Phase("init", born(write_init, bare, rank.layout, is_whole), has_peak=False)
     for step in range(1, steps + 1):
@@ -167,10 +160,10 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
 
 @lru_cache(maxsize=64)
 def written_once(write: Callable, setup: TrainingSetup, layout: Layout | None = None) -> tuple[Stretch, ...]:
-    """What ``write`` writes on a tape of its own."""
-    tape = Tape(partial(held_bytes, device=setup.device))
-    write(setup, tape, layout)
-    return (Stretch(tape.events),)
+    """What ``write`` writes on a paper of its own."""
+    paper = Paper(block_bytes=ALLOCATOR_BLOCK_BYTES if setup.device == "cuda" else 1)
+    write(setup, Tape(paper), layout)
+    return (Stretch(paper.events),)
 
 
 @lru_cache(maxsize=64)
@@ -185,40 +178,56 @@ def born(write: Callable, setup: TrainingSetup, layout: Layout | None, is_whole:
 
 
 def written_events(setup: TrainingSetup, steps: int, rank: Alone = ALONE) -> Iterator[Event]:
-    """Every allocation and free of the steps: all layers written out, each block with a number of its own."""
-    alive: dict[Storage, deque[int]] = defaultdict(deque)  # a tape played again: the oldest block is freed first
-    next_number = 0
+    """Every allocation and free of the steps: all layers written out, each block with a number of its own.
+
+    Frees with no birth between them come in the order of the births, whatever order this Python's function ends have.
+    """
+    alive: dict[Block, deque[int]] = defaultdict(deque)  # a stretch that comes again: the oldest block is freed first
+    next_number, freed = 0, []
     for phase in phases(setup, steps, True, rank):
-        for storage, sign in (event for stretch in phase.stretches for event in stretch.events):
-            number = next_number if sign > 0 else alive[storage].popleft()
-            if sign > 0:
-                alive[storage].append(number)
-                next_number += 1
-            yield Event(
-                number, sign * storage.asked_bytes, storage.part, phase.name, storage.op, storage.where,
+        for block, sign in (event for stretch in phase.stretches for event in stretch.events):
+            number = next_number if sign > 0 else alive[block].popleft()
+            event = Event(
+                number, sign * block.asked_bytes, block.part, phase.name, block.op, block.where,
                 step=phase.step, micro_batch=phase.micro_batch,
             )  # fmt: skip
+            if sign > 0:
+                alive[block].append(number)
+                next_number += 1
+                yield from sorted(freed, key=attrgetter("block"))
+                freed.clear()
+                yield event
+            else:
+                freed.append(event)
+        yield from sorted(freed, key=attrgetter("block"))
+        freed.clear()
 
 
-def step_at_once(setup: TrainingSetup, forward: Forward, makes_states: bool) -> Callable[[Value], bool] | None:
+def step_at_once(setup: TrainingSetup, paper: Paper, makes_states: bool) -> Callable[[Leaf], bool] | None:
     """What an optimizer that frees gradients does with each as it is complete, and whether it frees this one."""
-    optimizer, tape = setup.optimizer, forward.tape
+    optimizer, tape = setup.optimizer, Tape(paper)
     if not optimizer.frees_gradients:
         return None
 
-    def use(parameter: Value) -> bool:
-        record = forward.page.records[parameter.name]
+    def use(leaf: Leaf) -> bool:
         if optimizer.is_on_host:
-            return record.count >= MIN_OFFLOADED
+            return leaf.parameter.count >= MIN_OFFLOADED
+        tape.where = paper.where
         if makes_states:
-            write_states_of(setup, tape, record)
-        write_update(setup, tape, [record])
+            write_states_of(setup, tape, leaf.parameter)
+        write_update(setup, tape, [leaf.parameter])
         return True
 
     return use
 
 
-def write_micro_batch(
+def free_gradients(backward: Stretch) -> Stretch:
+    """The deaths of the gradients that a stretch of the backward has left."""
+    left = [block for block, sign in backward.events if sign > 0 and block.part == "gradients" and block.is_alive]
+    return Stretch([(block, -1) for block in left], backward.times)
+
+
+def run_micro_batch(
     setup: TrainingSetup, accumulates: bool, is_whole: bool = False, rank: Alone = ALONE, makes_states: bool = False
 ) -> MicroBatch:
     """Forward and backward of a micro-batch.
@@ -227,48 +236,47 @@ def write_micro_batch(
     ``makes_states``: an optimizer that steps in the backward makes its states in this one.
     """
     setup = rank.computes(setup)
-    forward = write_forward(setup, is_whole, rank)
-    tape, cuts = forward.tape, [(part.events.stop, part.times) for part in forward.parts]
+    forward = Forward(setup, is_whole, rank)
+    paper = forward.paper
+    cuts = [(part.end_of_events, part.times) for part in forward.parts]
 
     def cut(times: int = 1) -> int:
         """A stretch of events ends here; it happens ``times`` times. Returns the number of stretches so far."""
-        cuts.append((len(tape.events), times))
+        cuts.append((len(paper.events), times))
         return len(cuts)
 
-    for unit in forward.units:
-        tape.forget_casts(unit.parameters)
+    for unit in forward.units:  # autocast is left and forgets its casts
+        unit.casts.clear()
         cut(unit.times)
     forward.end()
-    precision = setup.precision
-    kept = [dtype for dtype in (precision.gradient_dtype, precision.main_gradient_dtype) if dtype]
-    use = step_at_once(setup, forward, makes_states)
-    kept = kept if setup.adapter is None else ()
-    backward = Backward(tape, forward.loss, rank.adds_gradients(accumulates), kept, use)
-    end_of_forward, gradients = cut(), []
+    dtypes = [dtype for dtype in (setup.precision.gradient_dtype, setup.precision.main_gradient_dtype) if dtype]
+    use = step_at_once(setup, paper, makes_states)
+    adds = rank.adds_gradients(accumulates)
+    backward = Backward(paper, forward.loss, adds, dtypes if setup.adapter is None else (), use)
+    end_of_forward, outside, left = cut(), [], []
     rank.enter_backward(accumulates)
     for part in reversed(forward.parts):
-        start = len(tape.events)
         if part.block is not None:
             rank.enter_backward_of(part.block)
-        backward.read(forward.operations(part))
-        born = [storage for storage, sign in tape.events[start:] if sign > 0 and storage.part == "gradients"]
-        if part.block is not None:
-            rank.leave_backward_of(part.block, born, part.times)
-        elif part is forward.before:
-            rank.leave_backward(gradients + born)
+        backward.run_to(part.operations.start)
+        if part.block is None:
+            outside += backward.take_gradients()
         else:
-            gradients = born
+            left += rank.leave_backward_of(part.block, backward.take_gradients(), part.times)
+        if part is forward.parts[0]:
+            left += rank.leave_backward(outside)
         cut(part.times)
     end_of_backward = len(cuts)
-    backward.end()
+    backward.first_gradient = None
     cut()
-    tape.drop(forward.loss)
+    forward.loss = None
     cut()
     bounds = pairwise([(0, 1), *cuts])
-    stretches = tuple(Stretch(tape.events[start:end], times) for (start, _), (end, times) in bounds)
+    stretches = tuple(Stretch(paper.events[start:end], times) for (start, _), (end, times) in bounds)
     return MicroBatch(
         forward=stretches[:end_of_forward],
         backward=stretches[end_of_forward:end_of_backward],
         first_gradient=stretches[end_of_backward : end_of_backward + 1],
         loss=stretches[end_of_backward + 1 :],
+        free_gradients=tuple(free_gradients(stretch) for stretch in stretches[end_of_forward:end_of_backward]),
     )

@@ -3,7 +3,7 @@
 ``Alone`` has the whole model and does nothing at any of them. The layouts of ``memkit.sharding`` do.
 """
 
-from memkit.formula.tape import Storage, Tape
+from memkit.formula.paper import Paper, Storage
 from memkit.setup.layouts import Layout
 from memkit.setup.training import TrainingSetup
 
@@ -21,8 +21,8 @@ class Alone:
         """Whether a finished gradient is added to one that stands already."""
         return accumulates
 
-    def start(self, tape: Tape) -> None:
-        """A micro-batch begins, on this tape."""
+    def start(self, paper: Paper) -> None:
+        """A micro-batch begins, on this paper."""
 
     def enter_model(self) -> None:
         """The forward begins."""
@@ -42,11 +42,13 @@ class Alone:
     def enter_backward_of(self, block: int) -> None:
         """The backward of a block begins."""
 
-    def leave_backward_of(self, block: int, gradients: list[Storage], times: int) -> None:
-        """It ends; these are the gradients that it left. It stands for ``times`` blocks that are alike."""
+    def leave_backward_of(self, block: int, gradients: list[Storage], times: int) -> list[Storage]:
+        """It ends, for ``times`` blocks that are alike, and has left these gradients. Returns what is kept of them."""
+        return gradients
 
-    def leave_backward(self, gradients: list[Storage]) -> None:
-        """The backward ends; these are the gradients of all that is in no block."""
+    def leave_backward(self, gradients: list[Storage]) -> list[Storage]:
+        """The backward ends and has left these gradients of what is in no block. Returns what is kept of them."""
+        return gradients
 
 
 ALONE = Alone()

@@ -1,4 +1,4 @@
-"""What a recomputation strategy keeps and what it costs, read off the tape.
+"""What a recomputation strategy keeps and what it costs, read off the paper step.
 
 A region that is run again keeps its input, and beyond it what the strategy's policy saves; every other block
 keeps its whole ledger. The price is counted in FLOPs of matrix products, the forward of what is run again.
@@ -9,9 +9,9 @@ only if a dropout after it keeps a mask.
 from dataclasses import dataclass, replace
 
 from memkit.formula import activations
-from memkit.formula.forward import saving_policy, write_forward
+from memkit.formula.forward import Forward, saving_policy
 from memkit.formula.ledger import Kept, Ledger
-from memkit.formula.tape import Operation
+from memkit.formula.paper import Operation
 from memkit.setup.strategies import NONE, OPS, Strategy
 from memkit.setup.training import TrainingSetup
 
@@ -53,14 +53,14 @@ class Flops:
 def block_products(setup: TrainingSetup) -> tuple[Product, ...]:
     """The operations of one block that a policy can name, in the order in which they run."""
     one_block = replace(setup, model=replace(setup.model, num_layers=1), recomputation=NONE)
-    forward = write_forward(one_block)
+    forward = Forward(one_block)
     names = {"attention": "attention", "gelu": "activation", "silu": "activation"}
     return tuple(
         Product(
             name=names.get(operation.op, operation.name), op=operation.op, flops=operation.flops,
-            outputs=tuple(activations.line_of(setup, storage) for storage in operation.made),
+            outputs=tuple(activations.line_of(setup, block) for block in operation.made),
         )
-        for operation in forward.operations(forward.units[0])
+        for operation in forward.paper.operations[forward.units[0].operations]
         if operation.op in OPS
     )  # fmt: skip
 
@@ -102,22 +102,22 @@ def step_flops(setup: TrainingSetup, strategy: Strategy | None = None) -> Flops:
     >>> round(all_weights.backward / all_weights.forward, 2), round(lora.backward / lora.forward, 2)
     (2.0, 1.03)
     """
-    forward = write_forward(setup.under(strategy))
-    tape, total, back, fused, again = forward.tape, 0, 0, 0, 0
+    forward = Forward(setup.under(strategy))
+    paper, total, back, fused, again = forward.paper, 0, 0, 0, 0
     for part in forward.parts:
-        operations = forward.operations(part)
+        operations = paper.operations[part.operations]
         total += part.times * sum(operation.flops for operation in operations)
         back += part.times * sum(operation.flops * factors_with_gradient(operation) for operation in operations)
         kernels = (op for op in operations if op.op == "attention" and factors_with_gradient(op))
         fused += part.times * sum(kernel.flops for kernel in kernels)
-        tape.flops_again = 0
+        paper.flops_again = 0
         for region in dict.fromkeys(operation.region for operation in operations if operation.region):
-            tape.run_again(region)
-        again += part.times * tape.flops_again
+            paper.run_again(region)
+        again += part.times * paper.flops_again
     return Flops(forward=total, backward=back, recomputed=again, in_kernel=fused // 2)
 
 
 def factors_with_gradient(operation: Operation) -> int:
     """How many of a product's two factors get a gradient; a fused attention computes them all, or none."""
-    wanted = [value.needs_grad for value in operation.inputs[:2]]
+    wanted = [edge.source is not None for edge in operation.edges[:2]]
     return 2 * any(wanted) if operation.op == "attention" else sum(wanted)

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.estimate import estimate_on
+from memkit.formula.paper import Paper, Storage
 from memkit.formula.ranks import Alone
-from memkit.formula.tape import Storage, Tape
 from memkit.setup.layouts import Layout
 from memkit.setup.training import TrainingSetup
 from memkit.sharding.gathered import Group, groups_of
@@ -78,9 +78,9 @@ class FullySharded(Alone):
         """A whole gradient is new each time; what accumulates is its share."""
         return False
 
-    def start(self, tape: Tape) -> None:
+    def start(self, paper: Paper) -> None:
         """Nothing is gathered yet."""
-        self.tape, self.whole = tape, {}
+        self.paper, self.whole = paper, {}
         self.gathering = self.gathered = self.unreduced = None
         self.until_the_end: list[tuple[Storage, int]] = []
 
@@ -98,11 +98,10 @@ class FullySharded(Alone):
     def leave_blocks(self, number: int) -> None:
         """``reshard_after_forward``."""
         if self.layout.stage == 3:
-            self._reshard(number)
+            del self.whole[number]
 
     def leave_model(self) -> None:
         """The buffer of the last all-gather goes."""
-        self.tape.release(self.gathered)
         self.gathered = None
 
     def enter_backward(self, accumulates: bool) -> None:
@@ -118,81 +117,68 @@ class FullySharded(Alone):
             if block > 0:
                 self._gather(self.block)
 
-    def leave_backward_of(self, block: int, gradients: list[Storage], times: int) -> None:
+    def leave_backward_of(self, block: int, gradients: list[Storage], times: int) -> list[Storage]:
         """Its gradients are reduced."""
-        self._reduce(block, self.block, gradients, times)
+        return self._reduce(block, self.block, gradients, times)
 
-    def leave_backward(self, gradients: list[Storage]) -> None:
+    def leave_backward(self, gradients: list[Storage]) -> list[Storage]:
         """The root's are reduced last, and all buffers go."""
-        self._reduce("root", self.root, gradients, 1)
-        self.tape.release(self.unreduced)
+        shares = self._reduce("root", self.root, gradients, 1)
+        self.unreduced = None
         for storage, times in self.until_the_end:
-            self.tape.events += [(storage, -1)] * times
+            self.paper.events += [(storage.block, -1)] * (times - 1)  # of the blocks that this one stands for
+        self.until_the_end = []
+        return shares
 
     def _gather(self, group: Group) -> None:
         """Start an all-gather: the shards are cast or brought to the device, then the buffer is made."""
-        self.tape.where, self.tape.op = "fully_shard", "all_gather"
+        paper = self.paper
+        paper.where, paper.op = "fully_shard", "all_gather"
         if group.num_ranks == 1:
             return
+        casts = group.param_dtype != group.weight_dtype
         copies = []
         if self.is_on_host:
             for count in group.shard_counts:
-                brought = self.tape.allocate(tensor_bytes(count, group.weight_dtype))
-                if group.param_dtype != group.weight_dtype:
-                    copies.append(self.tape.allocate(tensor_bytes(count, group.param_dtype)))
-                    self.tape.release(brought)
-                else:
-                    copies.append(brought)
-        elif group.param_dtype != group.weight_dtype:
-            copies.append(self.tape.allocate(group.copied_in_bytes))
-        self.gathering = self.tape.allocate(group.gathered_bytes)
-        for storage in copies:
-            self.tape.release(storage)
+                shard = paper.allocate(tensor_bytes(count, group.weight_dtype))
+                copies.append(paper.allocate(tensor_bytes(count, group.param_dtype)) if casts else shard)
+                del shard
+        elif casts:
+            copies.append(paper.allocate(group.copied_in_bytes))
+        self.gathering = paper.allocate(group.gathered_bytes)
 
     def _copy_out(self, key: int | str, group: Group, part: str, is_forward: bool = False) -> None:
         """Wait for it: whole tensors are made; in a forward the buffer stays until the next group has its own."""
-        self.tape.where, self.tape.op = "fully_shard", "copy_out"
-        self.whole[key] = [self.tape.allocate(num_bytes) for num_bytes in group.unsharded_bytes]
+        self.paper.where, self.paper.op = "fully_shard", "copy_out"
+        self.whole[key] = [self.paper.allocate(num_bytes) for num_bytes in group.unsharded_bytes]
         for storage in self.whole[key]:
-            storage.part = part
+            storage.block.part = part
         if is_forward:
-            self.gathered, self.gathering = self.gathering, self.gathered
-        self.tape.release(self.gathering)
+            self.gathered = self.gathering
         self.gathering = None
 
-    def _reshard(self, key: int | str) -> None:
-        for storage in self.whole.pop(key):
-            self.tape.release(storage)
-
-    def _reduce(self, key: int | str, group: Group, gradients: list[Storage], times: int) -> None:
+    def _reduce(self, key: int | str, group: Group, gradients: list[Storage], times: int) -> list[Storage]:
         """Whole gradients go into one buffer, a share comes out; the buffer stays until the next one is made."""
-        tape = self.tape
-        tape.where, tape.op = "fully_shard", "reduce_scatter"
-        self._reshard(key)
-        tape.release(self.unreduced)
-        self.unreduced = tape.allocate(group.unreduced_bytes)
+        paper = self.paper
+        paper.where, paper.op = "fully_shard", "reduce_scatter"
+        del self.whole[key]
+        self.unreduced = None
+        self.unreduced = paper.allocate(group.unreduced_bytes)
         last = group.parameters[-1].name if group.num_ranks > 1 else ""
-        held = [storage for storage in gradients if storage.name == last]  # by the name of a loop over all
-        for storage in gradients:
-            storage.part = "temporary"
-            if storage not in held:
-                tape.release(storage)
-        reduced = share = tape.allocate(group.reduced_bytes)
+        for gradient in gradients:
+            gradient.block.part = "temporary"
+        gradient = None
+        gradients[:] = [gradient for gradient in gradients if gradient.block.name == last]  # a loop's name holds it
+        share = reduced = paper.allocate(group.reduced_bytes)
         if group.reduce_dtype != group.weight_dtype:
-            share = tape.allocate(group.gradient_bytes)
-            self._done_with(reduced, times)
-        for storage in held:
-            tape.release(storage)
-        if not (self.is_on_host or self.accumulates):
-            share.part = "gradients"
-        elif share is reduced:
-            self._done_with(reduced, times)
-        else:
-            tape.release(share)
-
-    def _done_with(self, reduced: Storage, times: int) -> None:
-        """What was reduced goes; where it was all-reduced over the replicas too, at the end of the backward."""
-        if self.layout.num_replicas > 1:
+            share = paper.allocate(group.gradient_bytes)
+            if self.layout.num_replicas > 1:  # what was all-reduced over the replicas too stays until the end
+                self.until_the_end.append((reduced, times))
+        elif self.layout.num_replicas > 1 and (self.is_on_host or self.accumulates):
             self.until_the_end.append((reduced, times))
-        else:
-            self.tape.release(reduced)
+        del reduced
+        gradients.clear()
+        if self.is_on_host or self.accumulates:
+            return []
+        share.block.part = "gradients"
+        return [share]

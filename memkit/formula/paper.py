@@ -1,0 +1,397 @@
+"""A program's memory on paper: a tensor's bytes are there as long as a name, or the graph, holds it.
+
+The estimate does not run PyTorch. It runs the same Python program on tensors that have shapes and no values, and
+Python itself counts the references, as it does in PyTorch: the birth of a ``Storage`` is an event, and so is its
+``__del__``. Three things can hold a tensor:
+
+- a name of the program, until the name is bound anew or its function returns;
+- the operation that needs it for the backward, until that backward has run;
+- autocast's cache of cast weights, until autocast is left.
+
+Inside a checkpoint the operations keep nothing but its arguments and what a policy saves; the backward runs the
+function again. ``memkit.formula.backward`` has the backward. Nothing here knows a transformer or torch.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from memkit.formats.dtypes import tensor_bytes
+
+NEW, SAME = "new", "same"
+"""How a backward makes the gradient of an input: as a tensor of its own; or it hands on the output's gradient itself
+(an addition, a view). ``Summed`` is the third way."""
+
+FACTORS = ("mm", "addmm", "bmm", "mul")
+"""Products of two factors: the backward needs each factor for the gradient of the other one."""
+
+
+class Summed(NamedTuple):
+    """The gradient of an input that was broadcast: the output's gradient, summed down.
+
+    ``scratch_bytes`` is what the kernel of the sum takes for itself. ``is_product``: a tensor as large as the output
+    is made first, since a factor's gradient is a product (a bias' gradient is the output's own, summed).
+    """
+
+    scratch_bytes: int = 0
+    is_product: bool = False
+
+
+class Block:
+    """What is known of one allocation: it outlives the bytes, because the events and the ledgers name it.
+
+    ``num_bytes`` is what the allocator takes, ``asked_bytes`` what was asked for; ``part`` is one of
+    ``timeline.PARTS``. ``axes`` are its shape in letters. ``kept_by`` says which operations' backward needs it, and
+    ``section`` in which part of the model; both are empty until an operation keeps it.
+    """
+
+    __slots__ = (
+        "asked_bytes",
+        "axes",
+        "dtype",
+        "is_alive",
+        "is_cast",
+        "kept_by",
+        "name",
+        "num_bytes",
+        "op",
+        "part",
+        "section",
+        "where",
+    )  # fmt: skip
+
+    def __init__(self, num_bytes: int, asked_bytes: int, op: str, where: str, name: str, axes: str, dtype: str):
+        self.num_bytes, self.asked_bytes, self.op, self.where = num_bytes, asked_bytes, op, where
+        self.name, self.axes, self.dtype, self.kept_by, self.section = name, axes, dtype, "", ""
+        self.part, self.is_alive, self.is_cast = "temporary", True, False
+
+
+class Storage:
+    """Bytes in memory. The last reference to it that goes frees them."""
+
+    __slots__ = ("block", "events", "is_viewed")
+
+    def __init__(self, block: Block, events: list):
+        self.block, self.events = block, events
+        self.is_viewed = False  # a gradient that was handed on through a view: nothing can be added into it
+        events.append((block, +1))
+
+    def __del__(self):
+        self.block.is_alive = False
+        self.events.append((self.block, -1))
+
+
+class Edge:
+    """Where a gradient goes: to output number ``output`` of ``source``; ``None`` if no gradient is wanted."""
+
+    __slots__ = ("dtype", "num_bytes", "output", "source")
+
+    def __init__(self, source: "Operation | Leaf | None", output: int, num_bytes: int, dtype: str):
+        self.source, self.output, self.num_bytes, self.dtype = source, output, num_bytes, dtype
+
+
+class Tensor:
+    """What a name of the program stands for: ``count`` values of ``dtype``, maybe a view of a part of a storage.
+
+    A parameter has no storage here: it stays, whatever the step does.
+    """
+
+    __slots__ = ("axes", "count", "dtype", "edge", "storage")
+
+    def __init__(
+        self, axes: str, count: int, dtype: str, storage: Storage | None = None,
+        source: "Operation | Leaf | None" = None, output: int = 0,
+    ):  # fmt: skip
+        self.axes, self.count, self.dtype, self.storage = axes, count, dtype, storage
+        self.edge = Edge(source, output, tensor_bytes(count, dtype), dtype)
+
+    @property
+    def needs_grad(self) -> bool:
+        """Whether the backward wants its gradient."""
+        return self.edge.source is not None
+
+
+class Leaf:
+    """A parameter that is trained. Its gradient is complete when every use of it has sent one."""
+
+    __slots__ = ("dtype", "gradients", "num_arrived", "num_uses", "parameter")
+
+    def __init__(self, parameter, dtype: str):
+        self.parameter, self.dtype, self.num_uses, self.num_arrived, self.gradients = parameter, dtype, 0, 0, {}
+
+
+class Operation:
+    """A node of the graph: what its backward needs. It holds what it keeps and no other tensor, as in autograd."""
+
+    __slots__ = (
+        "edges",
+        "flops",
+        "gradients",
+        "kept",
+        "made",
+        "name",
+        "needs_grad",
+        "num_uses",
+        "op",
+        "out_bytes",
+        "out_dtype",
+        "region",
+        "scratch_bytes",
+        "ways",
+        "where",
+    )  # fmt: skip
+
+    def __init__(self, op, name, where, flops, edges, ways, scratch_bytes):
+        self.op, self.name, self.where, self.flops, self.edges = op, name, where, flops, edges
+        self.ways = ways or (NEW,) * len(edges)
+        self.scratch_bytes = scratch_bytes
+        self.region: Region | None = None  # the checkpointed one that has to run again before this can go backwards
+        self.needs_grad = any(edge.source is not None for edge in edges)
+        self.made: list[Block] = []
+        self.kept: list[Storage | None] = []
+        self.num_uses, self.gradients = 0, {}
+
+
+class Region:
+    """A checkpointed part of the program: how to run it again, and what it holds until its backward is done."""
+
+    def __init__(
+        self, run: Callable, arguments: tuple, make_policy: Callable | None, stops_early: bool,
+        random_state: Storage | None,
+    ):  # fmt: skip
+        self.run, self.arguments, self.make_policy, self.stops_early = run, arguments, make_policy, stops_early
+        self.random_state = random_state  # so that dropout drops the same values again
+        self.saved: list[Storage] = []
+        self.operations = slice(0)  # which of the program's
+        self.is_recomputed = False
+        self.begin()
+
+    def begin(self) -> None:
+        """A run begins, the first or the second: the policy is asked anew about each operation."""
+        self.saves = self.make_policy() if self.make_policy else None
+
+
+class EarlyStop(Exception):
+    """A recomputation has made the last tensor that the backward needs; PyTorch stops it there."""
+
+
+class Paper:
+    """The program's operations in order, and the events they cause: ``(block, +1)`` a birth, ``(block, -1)`` a free.
+
+    ``sizes``: the number behind every axis. ``block_bytes``: the allocator hands out multiples of it.
+    ``random_state_bytes``: what a checkpoint keeps of the random number generator in the device's memory. ``where``
+    and ``section`` say which part of the model runs.
+    """
+
+    def __init__(self, sizes: Mapping[str, int] | None = None, block_bytes: int = 512, random_state_bytes: int = 0):
+        self.sizes, self.block_bytes, self.random_state_bytes = sizes or {}, block_bytes, random_state_bytes
+        self.counts: dict[str, int] = {}
+        self.events: list[tuple[Block, int]] = []
+        self.operations: list[Operation] = []
+        self.kept: list[Block] = []  # in the order in which they were first kept
+        self.casts: dict[Leaf, Tensor] = {}
+        self.region: Region | None = None
+        self.again: list[tuple[Operation, int]] | None = None  # what a second run has yet to keep, the last first
+        self.flops_again = 0
+        self.where = self.section = self.op = ""
+
+    # Tensors
+
+    def count(self, axes: str | int) -> int:
+        """Values in a tensor of these axes, or of so many values; ``/2`` at the end is half of them."""
+        if isinstance(axes, int):
+            return axes
+        if axes not in self.counts:
+            whole = axes.removesuffix("/2")
+            self.counts[axes] = math.prod(self.sizes[axis] for axis in whole.split()) // (1 + (whole != axes))
+        return self.counts[axes]
+
+    def round_up(self, num_bytes: int) -> int:
+        """Bytes that the allocator takes for so many."""
+        return -(-num_bytes // self.block_bytes) * self.block_bytes
+
+    def allocate(self, num_bytes: int, name: str = "", axes: str = "", dtype: str = "") -> Storage:
+        """New bytes, which are there as long as the caller holds the result."""
+        return Storage(Block(self.round_up(num_bytes), num_bytes, self.op, self.where, name, axes, dtype), self.events)
+
+    def empty(self, axes: str, dtype: str, name: str = "", op: str = "empty") -> Tensor:
+        """A tensor without a gradient: a batch, a table."""
+        self.op = op
+        return self._make(axes, dtype, name)
+
+    def rename(self, x: Tensor, name: str) -> Tensor:
+        """``x``, whose storage has another name from now on, unless a ledger has it already."""
+        if x.storage is not None and not x.storage.block.kept_by:
+            x.storage.block.name = name
+        return x
+
+    def note(self, storage: Storage, kept_by: str, section: str = "") -> None:
+        """Enter a storage in the list of those kept."""
+        block = storage.block
+        if kept_by and not block.kept_by:
+            block.kept_by, block.section = kept_by, section or self.section
+            self.kept.append(block)
+        elif kept_by and not section and block.section == self.section and kept_by not in block.kept_by.split(", "):
+            block.kept_by += f", {kept_by}"
+
+    # Operations
+
+    def run(
+        self, op: str, inputs: Sequence[Tensor], axes: str, dtype: str = "", *, name: str = "", by: str = "",
+        keeps: Sequence[Tensor] = (), out_kept_by: str | None = None, extra: Sequence[tuple[str, str, str]] = (),
+        ways: Sequence = (), scratch_bytes: int = 0, flops: int = 0,
+    ) -> Tensor:  # fmt: skip
+        """One operation, whose output has these axes.
+
+        ``name``: of what it makes. ``by``: its own name as a keeper, where that is not ``op``. ``keeps``: inputs that
+        it keeps for the backward; it keeps the output too if ``out_kept_by`` says under which name. ``extra``: further
+        tensors that it makes and keeps, as (name, axes, dtype): a mask, statistics. ``ways``: how the gradient of each
+        input is made (all ``NEW``). ``scratch_bytes``: further temporaries of the backward. ``flops``: of the forward.
+        """
+        operation = self._begin(op, inputs, ways, name, scratch_bytes, flops)
+        needs_grad, by = operation.needs_grad, by or op
+        is_saved = self.region is not None and self.region.saves is not None and self.region.saves(op)
+        if needs_grad:
+            if op in FACTORS and len(inputs) > 1:
+                keeps = [x for x, other in zip(inputs, inputs[1::-1], strict=False) if x in keeps and other.needs_grad]
+            for x in keeps:
+                self._keep(operation, x.storage, by)
+        self._stop_if_complete()
+        if self.again is not None and not is_saved:
+            self.flops_again += flops
+        out = self._make(axes, dtype or inputs[0].dtype, name, is_saved, operation if needs_grad else None)
+        others = [self._make(axes, dtype, name, is_saved) for name, axes, dtype in extra]  # all stand until it returns
+        operation.made = [x.storage.block for x in (out, *others)]
+        if needs_grad:
+            for other in others:
+                self._keep(operation, other.storage, by)
+            if out_kept_by is not None:
+                self._keep(operation, out.storage, out_kept_by)
+        self._end(operation, out)
+        return out
+
+    def view(self, op: str, x: Tensor, axes: Iterable[str] = (), ways: Sequence = (SAME,)) -> Tensor | list[Tensor]:
+        """Another shape of the same storage; with ``axes`` a list of views of parts of it."""
+        operation = self._begin(op, [x], ways)
+        source = operation if operation.needs_grad else None
+        parts = [(part, self.count(part)) for part in axes] or [(x.axes, x.count)]
+        outs = [Tensor(part, count, x.dtype, x.storage, source, i) for i, (part, count) in enumerate(parts)]
+        self._end(operation, outs[0])
+        return outs if axes else outs[0]
+
+    def cast(self, x: Tensor, dtype: str) -> Tensor:
+        """``x`` in another dtype; ``x`` itself where it has that dtype already."""
+        if x.dtype == dtype:
+            return x
+        name = f"{x.storage.block.name}, cast to {dtype}" if x.storage else ""
+        return self.run("_to_copy", [x], x.axes, dtype, name=name)
+
+    def cast_weight(self, weight: Tensor, dtype: str, name: str = "") -> Tensor:
+        """Autocast's cast of a parameter; the cache remembers it if the parameter is trained (``cached_cast``, C++)."""
+        if weight.dtype == dtype:
+            return weight
+        leaf = weight.edge.source
+        if leaf in self.casts:
+            return self.casts[leaf]
+        cast = self.run("_to_copy", [weight], weight.axes, dtype, name=name)
+        cast.storage.block.is_cast = True
+        if leaf is not None:
+            self.casts[leaf] = cast
+        return cast
+
+    def _begin(self, op, inputs, ways, name="", scratch_bytes=0, flops=0) -> Operation:
+        self.op = op
+        return Operation(op, name, self.where, flops, [x.edge for x in inputs], ways, scratch_bytes)
+
+    def _make(self, axes, dtype, name, is_saved=False, source=None) -> Tensor:
+        count = self.count(axes)
+        if is_saved and self.again is not None:  # the first run saved it
+            return Tensor(axes, count, dtype, self.region.saved.pop(0), source)
+        storage = self.allocate(tensor_bytes(count, dtype), name, axes, dtype)
+        if is_saved:
+            self.region.saved.append(storage)
+            storage.block.kept_by = storage.block.section = "policy"
+            self.kept.append(storage.block)
+        return Tensor(axes, count, dtype, storage, source)
+
+    def _keep(self, operation: Operation, storage: Storage | None, by: str) -> None:
+        """Hold a storage for the backward; in a region only the second run does, in the place of the first."""
+        if self.again is not None:
+            first_run, number = self.again.pop()
+            first_run.kept[number] = storage
+        elif self.region is not None:
+            operation.kept.append(None)
+        else:
+            operation.kept.append(storage)
+            if storage is not None:
+                self.note(storage, by)
+
+    def _end(self, operation: Operation, out: Tensor) -> None:
+        operation.out_bytes, operation.out_dtype = out.edge.num_bytes, out.dtype
+        if self.again is None:
+            self.operations.append(operation)
+            for edge in operation.edges:
+                if edge.source is not None:
+                    edge.source.num_uses += 1
+        self._stop_if_complete()
+
+    # Checkpoints
+
+    def checkpoint(
+        self, run: Callable[..., Tensor], *arguments: Tensor | dict[str, Tensor], make_policy: Callable | None = None,
+        stops_early: bool = True,
+    ) -> Tensor:  # fmt: skip
+        """``run(*arguments)``, keeping the arguments and what a policy saves; the backward will run it again.
+
+        ``make_policy`` makes a function that says for each operation in turn whether its outputs are saved.
+        """
+        self.op, first, num_kept = "checkpoint", len(self.operations), len(self.kept)
+        region = self.region = Region(run, arguments, make_policy, stops_early, self._random_state())
+        for x in arguments:
+            for tensor in x.values() if isinstance(x, dict) else (x,):
+                self.note(tensor.storage, "checkpoint")
+        if region.random_state is not None:
+            self.note(region.random_state, "checkpoint", "checkpoint")
+        out = run(*arguments)
+        self.region, region.operations = None, slice(first, len(self.operations))
+        keepers = [operation for operation in self.operations[region.operations] if operation.kept]
+        for operation in keepers:  # they alone hold the region: with the last of them it goes
+            operation.region = region
+        if not keepers:  # nothing in it is trained
+            for block in self.kept[num_kept:]:
+                block.kept_by = block.section = ""
+            del self.kept[num_kept:]
+        return out
+
+    def run_again(self, region: Region) -> None:
+        """Run a checkpointed region once more; this time its operations keep what they keep."""
+        region.is_recomputed = True
+        operations = self.operations[region.operations]  # those behind the first to be asked for kept nothing
+        self.again = [(operation, i) for operation in operations for i in range(len(operation.kept))][::-1]
+        casts, self.casts = self.casts, {}
+        before, start = (self.where, self.section, self.op), len(self.events)
+        state_of_now = self._random_state()
+        region.begin()
+        self.region = region
+        try:
+            region.run(*region.arguments)
+        except EarlyStop:
+            pass
+        del state_of_now
+        self.region, self.again, self.casts = None, None, casts
+        self.where, self.section, self.op = before
+        self.name_activations(start)
+
+    def name_activations(self, start: int = 0) -> None:
+        """What was born since event ``start`` and is alive now is an activation; casts of weights are not."""
+        for block, sign in self.events[start:]:
+            if sign > 0 and block.is_alive and block.part == "temporary" and not block.is_cast:
+                block.part = "activations"
+
+    def _random_state(self) -> Storage | None:
+        size = self.random_state_bytes
+        return self.allocate(size, "random number state", str(size), "uint8") if size else None
+
+    def _stop_if_complete(self) -> None:
+        if self.again is not None and not self.again and self.region.stops_early:
+            raise EarlyStop
