@@ -105,9 +105,13 @@ class Attention(Layers):
         """Scores, softmax and weighted sum."""
         if self.kernel == "math":
             return self.math_core(q, k, v)
-        if self.is_grouped and self.kernel != "flash":
+        if self.repeats_heads(q):
             k, v = self.repeat(k, "key"), self.repeat(v, "value")
         return self.stored_core(q, k, v, shared) if self.kernel == "stored" else self.fused_core(q, k, v)
+
+    def repeats_heads(self, q: Tensor) -> bool:
+        """Whether the program repeats grouped keys: for all but flash, and for float32, which flash does not take."""
+        return self.is_grouped and (self.kernel != "flash" or (self.is_cuda and q.dtype == "float32"))
 
     def repeat(self, x: Tensor, name: str) -> Tensor:
         """Keys or values once for every query head."""
@@ -116,8 +120,10 @@ class Attention(Layers):
     def fused_core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """One kernel; it keeps its inputs, its output and the log-sum-exp of every row of scores."""
         paper, setup, is_flash = self.paper, self.setup, self.kernel == "flash"
-        b, s, d, value_bytes = setup.micro_batch_size, setup.seq_len, self.model.head_dim, dtype_bits(q.dtype) // 8
-        heads = self.model.num_heads, self.model.num_kv_heads
+        heads = self.model.num_heads, self.model.num_heads if self.repeats_heads(q) else self.model.num_kv_heads
+        inputs, name, axes = [self.lower(x) for x in (q, k, v)], "attention output", "b s ad"
+        b, s, d = setup.micro_batch_size, setup.seq_len, self.model.head_dim
+        value_bytes = dtype_bits(inputs[0].dtype) // 8
         extra = [("log-sum-exp", "b a s" if is_flash else "b a s↑32", "float32")]
         if is_flash:
             stages = flash_backward_buffers(b, *heads, s, round_up(d, 8), value_bytes)
@@ -125,7 +131,6 @@ class Attention(Layers):
             stages = efficient_backward_buffers(b, heads[0], s, d, value_bytes)
         if is_flash and self.is_cuda:  # the efficient kernel's seed and offset are on the host
             extra += [("random number state", "2", "int64"), ("unused seed", "", "int64")]
-        inputs, name, axes = [q, k, v], "attention output", "b s ad"
         if self.pads_heads:
             name, axes = "output, padded", "b a s d↑8"
             inputs = [
@@ -147,20 +152,25 @@ class Attention(Layers):
         scores = self.times_keys(self.paper.run("mul", [q], HEADS, name="query, scaled"), k)
         scores = self.paper.run("masked_fill", [scores], SCORES, keeps=[shared["causal mask"]])
         weights = self.dropout(self.softmax("softmax", scores, "softmax output"), "softmax")
-        narrow = self.paper.cast(weights, q.dtype)
+        narrow = self.paper.cast(weights, scores.dtype)
         if narrow is not weights:
-            self.paper.rename(narrow, f"attention weights, cast to {q.dtype}")
+            self.paper.rename(narrow, f"attention weights, cast to {narrow.dtype}")
         return self.times_values(narrow, v)
+
+    def lower(self, x: Tensor) -> Tensor:
+        """What autocast makes of the input of a product; PyTorch's own composite is past it."""
+        return self.paper.cast(x, self.dtype) if self.setup.precision.uses_autocast and self.kernel != "math" else x
 
     def times_keys(self, q: Tensor, k: Tensor, key: str = "key") -> Tensor:
         """The scores, q kᵀ."""
-        left, right = self.for_bmm(q, q.storage.block.name), self.for_bmm(k, key, self.is_grouped)
+        left, right = self.lower(q), self.lower(k)
+        left, right = self.for_bmm(left, q.storage.block.name), self.for_bmm(right, key, self.is_grouped)
         keeps, flops = [left, right], self.core_flops
         return self.paper.run("bmm", keeps, SCORES, name="scores", keeps=keeps, flops=flops)
 
     def times_values(self, weights: Tensor, v: Tensor) -> Tensor:
         """The weighted sum."""
-        keeps = [weights, self.for_bmm(v, "value", self.is_grouped)]
+        keeps = [weights, self.for_bmm(self.lower(v), "value", self.is_grouped)]
         out = self.paper.run("bmm", keeps, HEADS, name="weighted sum", keeps=keeps, flops=self.core_flops)
         return self.paper.rename(out, "attention output")
 

@@ -8,6 +8,7 @@ casts its input for itself and each weight once.
 
 from collections.abc import Iterable
 
+from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.adapters import adapters_of_block, is_in_4_bits
 from memkit.formula.kernels import Stages, row_sum_buffers, sum_buffers
 from memkit.formula.ledger import axis_sizes
@@ -84,8 +85,7 @@ class Layers:
     def product(self, x: Tensor, name: str, label: str = "") -> Tensor:
         """x Wᵀ + b; kept: the input and the weight, under autocast their casts.
 
-        A frozen weight's gradient is not wanted, so the input is not kept. A weight in 4 bits is made 16 bits wide for
-        the product, in the backward once more.
+        A frozen weight's gradient is not wanted, so the input is not kept.
         """
         paper, weight, bias = self.paper, self.parameters[f"{name}.weight"], self.parameters.get(f"{name}.bias")
         if f"{name}.weight" in self.in_4_bits:
@@ -95,36 +95,42 @@ class Layers:
         biases = [paper.cast_weight(bias, dtype, f"{short} bias")] if bias else []
         weight = paper.cast_weight(weight, dtype, f"{short} weight")
         narrow = paper.cast(x, dtype)  # last: C++ evaluates arguments from the right
-        return self.multiply(narrow, weight, biases, label or name.rpartition(".")[2], keeps=[narrow, weight])
+        op, label = "addmm" if biases else "mm", label or name.rpartition(".")[2]
+        return self.multiply(op, narrow, weight, biases, label, keeps=[narrow, weight])
 
-    def multiply(self, x, weight, biases, label, keeps, scratch_bytes=0) -> Tensor:
+    def multiply(self, op: str, x: Tensor, weight: Tensor, biases: list, label: str, **more) -> Tensor:
         """The matrix product itself. A bias' gradient is the sum of the output's rows."""
         width = weight.axes.split()[0]
         rows = Summed(self.highest(row_sum_buffers(self.num_tokens, self.paper.count(width)))) if biases else NEW
         return self.paper.run(
-            "addmm" if biases else "mm", [x, weight, *biases], f"b s {width}", x.dtype, name=label, by="linear",
-            keeps=keeps, ways=(NEW, NEW, rows)[: 2 + len(biases)], scratch_bytes=scratch_bytes,
-            flops=2 * self.num_tokens * weight.count,
+            op, [x, weight, *biases], f"b s {width}", x.dtype, name=label, by="linear",
+            ways=(NEW, NEW, rows)[: 2 + len(biases)], flops=2 * self.num_tokens * weight.count, **more,
         )  # fmt: skip
 
     def product_of_4_bits(self, x: Tensor, codes: Tensor, bias: Tensor | None, label: str) -> Tensor:
-        """The same with a frozen weight in NF4: made wide for the product, and in the backward once more.
+        """The same with a frozen weight in NF4, which is made wide for the product, and in the backward once more.
 
-        Where its scales are in 8 bits themselves, they are made float32 first. Source: ``_gemm_4bit_default_impl`` of
-        bitsandbytes 0.50, which its CUDA backend takes for long inputs.
+        It runs in the dtype that the model was loaded in and gives back its input's, whatever autocast says: no policy
+        and no autocast knows ``gemm_4bit``. Where the scales are in 8 bits themselves, they are made float32 first.
+        Source: ``Linear4bit.forward`` and ``_gemm_4bit_default_impl`` of bitsandbytes 0.50, which its CUDA backend
+        takes for long inputs.
         """
-        paper, scales = self.paper, None
-        biases = [paper.cast_weight(bias, self.dtype, "bias")] if bias else []
-        if self.setup.adapter.double_quantises:
-            num_scales = -(-codes.count // NF4_BLOCK)
-            without_mean = paper.empty(num_scales, "float32", op="dequantize_blockwise")
-            scales = paper.empty(num_scales, "float32", op="add")
+        paper, doubles = self.paper, self.setup.adapter.double_quantises
+        scale_bytes = tensor_bytes(-(-codes.count // NF4_BLOCK), "float32") if doubles else 0
+        weight_bytes = tensor_bytes(codes.count, self.weight_dtype)
+        wide = paper.cast(x, self.weight_dtype)
+        # In the backward the weight stands beside the gradient, or with its scales before the gradient is there.
+        scratch_bytes = max(weight_bytes, weight_bytes + scale_bytes - wide.edge.num_bytes)
+        biases = [bias] if bias else []
+        out = self.multiply("gemm_4bit", wide, codes, biases, label, scratch_bytes=scratch_bytes)
+        scales = []
+        if doubles:
+            without_mean = paper.allocate(scale_bytes)
+            scales.append(paper.allocate(scale_bytes))
             del without_mean
-        weight = paper.empty(codes.axes, self.dtype, op="dequantize_4bit")
-        narrow = paper.cast(x, self.dtype)
-        wide = weight.edge.num_bytes  # in the backward beside the gradient, or with its scales before that is there
-        scratch_bytes = max(wide, wide + (scales.edge.num_bytes if scales else 0) - narrow.edge.num_bytes)
-        return self.multiply(narrow, weight, biases, label, keeps=[narrow], scratch_bytes=scratch_bytes)
+        paper.allocate(weight_bytes)
+        del scales
+        return paper.cast(out, x.dtype)
 
     def with_adapter(self, x: Tensor, name: str, label: str) -> Tensor:
         """W x + (α / r) B A x, of which the second is in the adapter's dtype.

@@ -10,7 +10,8 @@ from memkit.formula.estimate import estimate_memory
 from memkit.program.transformer import training_build
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B, TINY_GPT2, TINY_LLAMA
-from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup.strategies import SAVE_PRODUCTS
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.libraries import LIBRARIES
 from memkit.tracing.trace import trace_memory
@@ -83,12 +84,23 @@ def test_a_step_with_adapters(setup, device):
     assert_same(replace(setup, device=device))
 
 
-@pytest.mark.parametrize("double_quantises", [True, False])
-def test_a_step_on_weights_in_4_bits(double_quantises):
+IN_4_BITS = replace(LLAMA, seq_len=256, adapter=AdapterConfig(base="nf4"))
+QLORA = [
+    IN_4_BITS,
+    replace(IN_4_BITS, adapter=AdapterConfig(base="nf4", double_quantises=False)),
+    replace(IN_4_BITS, recomputation=SAVE_PRODUCTS),  # no policy knows bitsandbytes' product
+    replace(IN_4_BITS, precision=AUTOCAST_BF16),  # a product in float32, and all that comes out of it
+    replace(IN_4_BITS, precision=AUTOCAST_FP16, attention="stored", recomputation="selective", dropout=0.1),
+    replace(IN_4_BITS, precision=AUTOCAST_BF16, recomputation=SAVE_PRODUCTS),
+    replace(GPT, seq_len=256, precision=AUTOCAST_BF16, adapter=AdapterConfig(base="nf4", targets=("qkv", "down"))),
+]
+
+
+@pytest.mark.parametrize("setup", QLORA, ids=lambda s: f"{s.model.name}, {s.precision.name}, {s.recomputation.name}")
+def test_a_step_on_weights_in_4_bits(setup):
     """The trace does not see the map of 16 values that bitsandbytes makes from a Python list for each weight."""
     pytest.importorskip("bitsandbytes")
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    setup = replace(LLAMA, seq_len=256, adapter=AdapterConfig(base="nf4", double_quantises=double_quantises))
     formula = highest(estimate_memory(setup))
     traced = highest(trace_memory(training_build(setup)))
     maps = 512 * 7 * setup.model.num_layers
