@@ -141,6 +141,9 @@ class MemoryTimeline:
         left_out = f"\nleft out: {self.provenance['left out']}" if "left out" in self.provenance else ""
         return f"{self.source}, {self.device} rules: {peak}\n{self.table()}{left_out}"
 
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
     def to_json(self) -> str:
         """JSON text that ``from_json`` reads back to an equal timeline."""
         events = [asdict(event) for event in self.events]

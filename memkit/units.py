@@ -11,6 +11,7 @@ import numbers
 import operator
 import reprlib
 from collections.abc import Iterable, Sequence
+from html import escape
 
 KIB = 1024
 MIB = 1024**2
@@ -184,7 +185,34 @@ def format_ratio(estimate: int | None, measured: int | None) -> str:
     return f"{ratio:.2f}×" if math.isfinite(ratio) else "–"
 
 
-def aligned_table(rows: list[list[str]]) -> str:
+class Table(str):
+    """Aligned text, which a notebook shows as a table that scrolls where it is too wide; ``print`` shows the text."""
+
+    def __new__(cls, text: str, rows: Sequence[Sequence[str]]):
+        table = super().__new__(cls, text)
+        table.rows = tuple(map(tuple, rows))
+        return table
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f'<div style="overflow-x:auto" tabindex="0">{html_table(self.rows)}</div>'
+
+
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as an HTML table with row and column headers; the first row is the header."""
+    if not rows:
+        return ""
+    header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in rows[0])
+    body = ""
+    for first, *rest in rows[1:]:
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in rest)
+        body += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
+    return f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def aligned_table(rows: list[list[str]]) -> Table:
     """Rows of text with the first column flush left and the others flush right; the first row is the header.
 
     >>> print(aligned_table([["format", "bits"], ["bfloat16", "16"]]))
@@ -200,4 +228,4 @@ def aligned_table(rows: list[list[str]]) -> str:
     for first, *others in rows:
         cells = [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True))]
         lines.append("  ".join(cells).rstrip())
-    return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])
+    return Table("\n".join([lines[0], "─" * len(lines[0]), *lines[1:]]), rows)

@@ -137,3 +137,14 @@ def test_the_minimum_belongs_to_what_is_allowed():
     assert as_whole_number("size", 2, minimum=2) == 2
     with pytest.raises(ValueError, match="size=1 is below 2"):
         as_whole_number("size", 1, minimum=2)
+
+
+def test_a_table_is_text_in_print_and_html_in_a_notebook():
+    from IPython.core.formatters import DisplayFormatter
+
+    from memkit.units import aligned_table
+
+    table = aligned_table([["part", "bytes"], ["a<b", "1"]])
+    shown, _ = DisplayFormatter().format(table)
+    assert shown["text/plain"] == str(table) == "part  bytes\n───────────\na<b       1"
+    assert "<td>1</td>" in shown["text/html"] and "a&lt;b" in shown["text/html"] and "overflow-x" in shown["text/html"]

@@ -13,6 +13,7 @@ Reading order:
 - ``breakdown``: a block with what it keeps, curves over batch or length, the memory hierarchy
 - ``peaks``: peaks side by side and a card's line: choices, one global batch cut in several ways, ranks
 - ``over_time``: every allocation of a step in order, stacked by part
+- ``flows``: what flows where: FP8's products, dtypes through a block, master weights
 - ``streams``: kernels and copies as bars on their streams
 - ``plans``: plans by bytes and time
 - ``bits``: one code, bit by bit
@@ -42,6 +43,7 @@ __getattr__, __dir__, __all__ = front_door(
         "breakdown": "block_figure hierarchy_figure memory_curves_figure",
         "comparison": "compare_figure",
         "curves": "curves_figure",
+        "flows": "autocast_figure fp8_products_figure master_weights_figure",
         "formats": "bit_figure",
         "frontier": "frontier_figure",
         "gradients": "gradients_figure",

@@ -1,17 +1,26 @@
 """Plans by bytes and time, the front filled."""
 
-from memkit.fitting.plans import PlansFound
-from memkit.pictures.axes import COLOURS, DASHED, Scale, point, round_ticks, ticks_below, ticks_beside
+from memkit.fitting.plans import PlansFound, TrainingPlan
+from memkit.pictures.axes import (
+    COLOURS,
+    DASHED,
+    Scale,
+    outline_of,
+    point,
+    round_ticks,
+    ticks_below,
+    ticks_beside,
+)
 from memkit.pictures.svg import GREY, OKABE_ITO, Chart
 from memkit.units import GIB, format_bytes
 
 SHAPES = "osD^vP"
 
 
-def plans_figure(found: PlansFound, title: str) -> Chart:
+def plans_figure(found: PlansFound, title: str, chosen: TrainingPlan | None = None) -> Chart:
     """Every plan by its peak and its time on paper; the front's are filled, and what is given up has a mark.
 
-    A mark's ``data-pick`` is the plan's place in ``found.plans``.
+    ``chosen`` has a ring. A mark's ``data-pick`` is the plan's place in ``found.plans``.
     """
     chart = Chart(800, 410, title)
     plans, card, least = found.plans, found.plans[0].card, min(plan.seconds for plan in found.plans)
@@ -48,16 +57,24 @@ def plans_figure(found: PlansFound, title: str) -> Chart:
             tip=tip,
             data={"pick": number, "bytes": plan.peak_bytes},
         )
-    place = 76.0
-    for kind, (colour, shape) in looks.items():
-        lines = list(kind) or ["gives up nothing"]
-        point(chart, 540, place + 6, shape, colour, 5)
-        chart.words(556, place, "\n".join(lines), 11.5, at="top")
-        place += 16 + 13.5 * len(lines)
-    chart.words(536, place + 14, f"filled: on the front\ndashed: {card.name}", 11.5, shade=GREY, at="top")
+        if plan == chosen:
+            ring = outline_of("o", x(plan.peak_bytes / GIB), y(plan.seconds / least), 8)
+            chart.area([ring], stroke="currentColor", stroke_width=1.6)
+    _name_kinds(chart, looks, card.name)
     chart.alt = (
         f"{title}: {len(plans)} plans by peak and time; {len(found.fitting)} fit the {card.name}, "
         f"{len(found.front)} of them are on the front, from "
         f"{format_bytes(min((p.peak_bytes for p in found.front), default=0), 1)} upwards."
     )
     return chart
+
+
+def _name_kinds(chart: Chart, looks: dict, card: str) -> None:
+    """What each mark gives up, in words."""
+    place = 76.0
+    for kind, (colour, shape) in looks.items():
+        lines = list(kind) or ["gives up nothing"]
+        point(chart, 540, place + 6, shape, colour, 5)
+        chart.words(556, place, "\n".join(lines), 11.5, at="top")
+        place += 16 + 13.5 * len(lines)
+    chart.words(536, place + 14, f"filled: on the front\ndashed: {card}", 11.5, shade=GREY, at="top")

@@ -19,6 +19,8 @@ Reading order:
 - ``loss_scaling_lab``: what FP16 makes of gradients at each scale
 - ``scaling_labs``: what a scaling, an outlier and a spike cost in eight bits
 - ``batch_planner``: a global batch in tokens, cut for a card
+- ``plan_explorer``: every plan that fits a job, and what each gives up
+- ``cache_explorer``: weights and key and value cache against a card
 - ``question_cards``: pick a choice and read why it is right or wrong
 - ``ledger_search``: the claims that hold a word, by subject and verdict
 - ``state_explorer``: the peak of a step under each optimizer
@@ -35,12 +37,14 @@ __getattr__, __dir__, __all__ = front_door(
         "allocator_lab": "AllocatorLab",
         "batch_planner": "BatchPlanner",
         "bit_explorer": "BitExplorer",
+        "cache_explorer": "CacheExplorer",
         "frontier_explorer": "FrontierExplorer",
         "ledger_search": "LedgerSearch",
         "loss_scaling_lab": "LossScalingLab",
         "memory_explorer": "MemoryExplorer",
         "number_line": "NumberLine",
         "panel": "Panel",
+        "plan_explorer": "PlanExplorer",
         "question_cards": "QuestionCards",
         "rounding_lab": "RoundingLab",
         "scaling_labs": "OutlierLab ScalingLab SpikeFilm",

@@ -14,14 +14,16 @@ from memkit.fitting.batch_plan import (
 from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS, Card
 from memkit.pictures.peaks import peaks_figure
+from memkit.setup.layouts import Layout
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
+from memkit.timeline import Instant
 from memkit.units import format_bytes
 from memkit.widgets.panel import Number, Panel, View, choice
 
 LENGTHS, MAX_BARS = (128, 512, 1024, 2048, 4096, 8192, 16384), 12
-FOOT = "sequences in a micro-batch × micro-batches in a step; above the bars: peak, and time ÷ the shortest"
+FOOT = "sequences in a micro-batch × micro-batches in a step; above the bars: peak"
 
 
 class BatchPlanner(Panel):
@@ -65,12 +67,16 @@ class BatchPlanner(Panel):
         own = planned_setup(setup, plan)
         capacity = own_card.memory_bytes
         shown = shown_choices(micro_batch_choices(setup, plan), own, capacity)
-        peaks = [peak_of(choice) for choice in shown]
+        layout = Layout(stage=0, dp_size=dp_size) if dp_size > 1 else None
+        peaks = [peak_of(choice, layout) for choice in shown]
         seconds = [least_seconds(choice, own_card) for choice in shown]
         times = [second / min(seconds) for second in seconds]
         chosen = shown.index(own)
         sizes = [(choice.micro_batch_size, choice.grad_accum_steps) for choice in shown]
-        above, below = [f"{time:.2f} ×" for time in times], [f"{size}\n× {steps}" for size, steps in sizes]
+        above, below = (
+            [f"{time:.2f} ×" for time in times] if len({round(time, 2) for time in times}) > 1 else [],
+            [f"{size}\n× {steps}" for size, steps in sizes],
+        )
         chart = peaks_figure(
             peaks,
             below,
@@ -79,13 +85,17 @@ class BatchPlanner(Panel):
             f"{plan.global_batch_tokens:,} tokens a step, {model}",
             f"{seq_len} tokens a sequence, {dp_size} ranks, {precision}; dashed: {card}",
             above,
-            FOOT,
+            FOOT + (", and time ÷ the shortest" if above else "; all take the same time by the card's rates"),
         )
         rows = [
             (str(size), str(steps), format_bytes(peak.total_bytes), f"{time:.2f}")
             for (size, steps), peak, time in zip(sizes, peaks, times, strict=True)
         ]
-        words = (first, *verdict(peaks, sizes, times, chosen, own_card))
+        words = (
+            first,
+            *verdict(peaks, sizes, times, chosen, own_card),
+            *buckets_in_words(own, peaks[chosen], dp_size),
+        )
         table = (("micro-batch", "steps", "peak", "relative time"), *rows)
         return View(chart=chart, words=words, table=table)
 
@@ -98,7 +108,19 @@ def plan_or_nearest(tokens: int, seq_len: int, micro_batch_size: int, dp_size: i
         return plan, f"{plan}."
     below, above = nearest_plans(tokens, **sizes)
     nearest = min((p for p in (below, above) if p), key=lambda p: abs(p.global_batch_tokens - tokens))
-    return nearest, f"{tokens:,} tokens are no whole number of passes; shown is the nearest: {nearest}."
+    one_pass, shown = prod(sizes.values()), f"{nearest.global_batch_tokens:,}"
+    whole = f"{tokens:,} tokens are no whole number of passes of {one_pass:,}; shown are {shown}, the nearest"
+    return nearest, f"{whole}: {nearest}."
+
+
+def buckets_in_words(setup: TrainingSetup, peak: Instant, dp_size: int) -> tuple[str, ...]:
+    """What DDP's buckets add to the peak of one rank; nothing on one rank alone."""
+    if dp_size == 1:
+        return ()
+    added = format_bytes(peak.total_bytes - peak_of(setup).total_bytes)
+    return (
+        f"{added} of it are DDP's buckets, a second copy of the gradients; gradient_as_bucket_view=True saves it.",
+    )
 
 
 def shown_choices(choices: list[TrainingSetup], own: TrainingSetup, capacity: int) -> list[TrainingSetup]:

@@ -41,17 +41,3 @@ def html_words(words: tuple[str, ...], code: str) -> str:
     block = f'<pre style="line-height:1.3;margin:4px 0">{escape(code)}</pre>' if code else ""
     said = "<br>".join(map(escape, words))
     return f'<div role="status" aria-live="polite" style="line-height:1.45">{said}{block}</div>'
-
-
-def html_table(rows: tuple[tuple[str, ...], ...]) -> str:
-    """Rows of text as an HTML table with row and column headers; the first row is the header."""
-    if not rows:
-        return ""
-    header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in rows[0])
-    body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        + "</tr>"
-        for first, *rest in rows[1:]
-    )
-    return f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"

@@ -15,8 +15,8 @@ from threading import RLock
 import ipywidgets as widgets
 import traitlets
 
-from memkit.units import as_kind, as_one_of, as_whole_number
-from memkit.widgets.faces import FOLD, View, html_table, html_words
+from memkit.units import as_kind, as_one_of, as_whole_number, html_table
+from memkit.widgets.faces import FOLD, View, html_words
 from memkit.widgets.in_page import key_helper
 
 WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
@@ -305,7 +305,11 @@ class Panel(widgets.VBox):
         self.error = message
         kept = "" if self.shown is None else " The picture still shows the last setting that works."
         style = "border-left:4px solid #D55E00;padding:2px 10px;margin:4px 0;line-height:1.45"
-        text = f"<strong>This cannot be.</strong> {escape(message)}.{kept}"
+        named = next(
+            (label_of(control) for name, control in self.controls.items() if message.startswith(f"{name}=")),
+            "",
+        )
+        text = f"<strong>{escape(named or 'This')} cannot be.</strong> {escape(message)}.{kept}"
         self.alert.value = f'<div role="alert" style="{style}">{text}</div>'
 
     @property
@@ -318,6 +322,11 @@ class Panel(widgets.VBox):
         """The live panel, and its static twin for pages without a kernel: the picture and one line."""
         bundle, metadata = self.shown.chart._repr_mimebundle_() if self.shown else ({}, {})
         return {**super()._repr_mimebundle_(**kwargs), **bundle, "text/plain": self.summary}, metadata
+
+
+def label_of(control: widgets.Widget) -> str:
+    """What a reader calls a control: the words beside it."""
+    return getattr(getattr(control, "box", control), "description", "")
 
 
 @contextmanager

@@ -20,10 +20,10 @@ from memkit.pictures.svg import Chart
 from memkit.setup.models import GPT2_SMALL, LLAMA_2_7B, TINY_LLAMA
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, Instant, MemoryTimeline
-from memkit.units import format_bytes
+from memkit.units import format_bytes, html_table
 from memkit.widgets import in_page
 from memkit.widgets.memory_explorer import MemoryExplorer
-from memkit.widgets.panel import Number, Panel, View, choice, html_table, switch
+from memkit.widgets.panel import Number, Panel, View, choice, switch
 from memkit.widgets.step_timeline import MEANING, StepTimeline, changes
 
 SETUP = TrainingSetup(model=GPT2_SMALL, micro_batch_size=8)

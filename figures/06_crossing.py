@@ -1,0 +1,14 @@
+"""Chapter 06: what a linear layer keeps in bf16 and in FP8, over the tokens: the lines cross at twice its outputs."""
+
+from pathlib import Path
+
+from memkit.low_precision.linear_memory import linear_keeps
+from memkit.pictures.breakdown import memory_curves_figure
+
+TOKENS, WIDTH = (2048, 4096, 8192, 12288, 16384), 4096
+kept = {
+    name: [sum(linear_keeps(name, tokens, WIDTH, WIDTH).values()) for tokens in TOKENS]
+    for name in ("bf16", "TE per tensor, Hopper")
+}
+title = "A 4096 × 4096 layer: FP8 keeps less from 2 × 4096 tokens on"
+memory_curves_figure(TOKENS, kept, "tokens", title).write_files(Path(__file__).with_suffix(""))

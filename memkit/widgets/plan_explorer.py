@@ -1,0 +1,139 @@
+"""The plan explorer: a job and a card → every plan that fits, and what the chosen one gives up for what."""
+
+from functools import lru_cache
+
+from memkit.fitting.plan_code import code_of
+from memkit.fitting.plans import GIVES_UP, PlansFound, TrainingPlan, find_plans
+from memkit.hardware.cards import CARDS
+from memkit.pictures.plans import plans_figure
+from memkit.setup.models import PUBLISHED_MODELS
+from memkit.units import format_bytes
+from memkit.widgets.panel import Number, Panel, View, choice
+
+LENGTHS, NUM_CARDS, MAX_ROWS = (512, 1024, 2048, 4096), (1, 2, 4, 8), 12
+ANYTHING, NOTHING = "anything", "nothing but time"
+
+
+@lru_cache(maxsize=32)
+def plans_for(model: str, card: str, tokens: int, seq_len: int, num_cards: int) -> PlansFound:
+    """The plans of a job, remembered: finding them takes a second, walking through them must not."""
+    sizes = {"tokens_per_step": tokens, "seq_len": seq_len, "num_cards": num_cards}
+    return find_plans(PUBLISHED_MODELS[model], CARDS[card], **sizes)
+
+
+class PlanExplorer(Panel):
+    """Model, card, tokens a step, what may be given up → plans by peak and time, and the code of the chosen one.
+
+    ``plan`` counts the plans that fit, the one that gives up least first.
+    """
+
+    def __init__(self, **values):
+        controls = {
+            "model": choice("Model", list(PUBLISHED_MODELS), "Llama-3.2-1B"),
+            "card": choice("Card", list(CARDS), "RTX 5090"),
+            "tokens_per_step": Number("Tokens a step", 2**14, low=2**12, high=2**17, step=2**12),
+            "seq_len": choice("Sequence", list(LENGTHS), 2048),
+            "num_cards": choice("Cards", list(NUM_CARDS), 1),
+            "gives_up": choice("May give up", [NOTHING, *GIVES_UP, ANYTHING], ANYTHING),
+            "plan": Number("Plan", 1, low=1, high=40),
+        }
+        super().__init__(controls, **values)
+
+    def offered(self, state: dict) -> dict[str, tuple]:
+        """Only sequences that the model takes."""
+        return {"seq_len": tuple(n for n in LENGTHS if n <= PUBLISHED_MODELS[state["model"]].max_seq_len)}
+
+    def followed(self, changes: dict) -> dict:
+        """Another job starts at its first plan."""
+        return changes if "plan" in changes else {**changes, "plan": 1}
+
+    def settle(self, state: dict) -> None:
+        """The slider ends at the last plan."""
+        self.controls["plan"].slider.max = max(len(self.shown.kept), 1)
+
+    def view(
+        self,
+        model: str,
+        card: str,
+        tokens_per_step: int,
+        seq_len: int,
+        num_cards: int,
+        gives_up: str,
+        plan: int,
+    ) -> View:
+        """Every plan as a point, the chosen one ringed; it in words, and in code."""
+        found = plans_for(model, card, tokens_per_step, seq_len, num_cards)
+        allowed = allowed_by(found, gives_up)
+        cards = (
+            f"{num_cards} × {card}" if num_cards > 1 else f"an {card}" if card[0] in "AHLR" else f"a {card}"
+        )
+        title = f"{model} on {cards}, {tokens_per_step:,} tokens a step"
+        if not allowed:
+            words = (f"None of {len(found.plans)} plans fits that gives up {gives_up}.", *next_best(found))
+            return View(chart=plans_figure(found, title), words=words, table=rows_of((), found), kept=())
+        if plan > len(allowed):
+            raise ValueError(f"plan={plan} is past the last of {len(allowed)} that fit")
+        chosen = allowed[plan - 1]
+        words = (f"Plan {plan} of {len(allowed)} that fit: {chosen.name}.", *in_words(chosen, found))
+        chart = plans_figure(found, title, chosen)
+        chart.alt += f" Chosen: {chosen.name}, {format_bytes(chosen.peak_bytes)}."
+        return View(
+            chart=chart, words=words, table=rows_of(allowed, found), code=code_of(chosen), kept=allowed
+        )
+
+    def pick(self, mark: str) -> None:
+        """Choose the plan whose point was clicked, if it fits."""
+        plan = plans_for(
+            **{key: self.state[key] for key in ("model", "card", "seq_len", "num_cards")},
+            tokens=self.state["tokens_per_step"],
+        ).plans[int(mark)]
+        if plan in self.shown.kept:
+            self.set(plan=self.shown.kept.index(plan) + 1)
+
+
+def allowed_by(found: PlansFound, gives_up: str) -> tuple[TrainingPlan, ...]:
+    """The plans that fit and give up nothing dearer than what is allowed."""
+    names = [NOTHING, *GIVES_UP, ANYTHING]
+    allowed = set(GIVES_UP[: names.index(gives_up)])
+    return tuple(plan for plan in found.fitting if set(plan.gives_up) <= allowed)
+
+
+def in_words(plan: TrainingPlan, found: PlansFound) -> tuple[str, ...]:
+    """Its bytes and time, what it gives up, and whether another does better."""
+    least = min(each.seconds for each in found.plans)
+    gives = (
+        "; it gives up " + " and ".join(plan.gives_up) if plan.gives_up else "; it gives up nothing but time"
+    )
+    bytes_and_time = (
+        f"Peak {format_bytes(plan.peak_bytes)}, {plan.seconds / least:.2f} × the least time{gives}."
+    )
+    better = next((each for each in found.front if plan.is_beaten_by(each)), None)
+    front = (
+        f"{better.name} is as good or better in bytes, time and what it gives up."
+        if better
+        else ("No plan that fits is as good in bytes, time and what it gives up.")
+    )
+    return bytes_and_time, str(plan.fit), front
+
+
+def next_best(found: PlansFound) -> tuple[str, ...]:
+    """What would fit if more were given up."""
+    if not found.fitting:
+        return ("No plan of another kind fits either: fewer tokens in a sequence, or more cards.",)
+    plan = found.fitting[0]
+    return (f"{plan.name} would fit; it gives up {' and '.join(plan.gives_up) or 'time'}.",)
+
+
+def rows_of(plans: tuple[TrainingPlan, ...], found: PlansFound) -> tuple[tuple[str, ...], ...]:
+    """The first plans that fit as rows."""
+    least = min(each.seconds for each in found.plans)
+    header = ("plan", "peak", "time ÷ least", "gives up")
+    return header, *(
+        (
+            each.name,
+            format_bytes(each.peak_bytes),
+            f"{each.seconds / least:.2f}",
+            ", ".join(each.gives_up) or "nothing",
+        )
+        for each in plans[:MAX_ROWS]
+    )

@@ -1,0 +1,58 @@
+"""The drawings of what flows where: dtypes are torch's own under autocast, products are torch's own shapes."""
+
+import pytest
+import torch
+from drawn import labels_of, marks_of, overlap
+
+from memkit.pictures.flows import (
+    PRODUCTS,
+    autocast_figure,
+    block_dtypes,
+    fp8_products_figure,
+    master_weights_figure,
+)
+
+
+def test_the_dtypes_of_a_block_are_those_of_a_real_one_under_autocast():
+    x, seen = torch.randn(2, 8, 64), []
+    norm, wide, narrow, output = (torch.nn.LayerNorm(64), torch.nn.Linear(64, 256), torch.nn.Linear(256, 64),
+                                  torch.nn.Linear(64, 64))
+    query_key_value = torch.nn.Linear(64, 192)
+
+    def note(result):
+        seen.append(str(result.dtype).removeprefix("torch."))
+        return result
+
+    with torch.autocast("cpu", torch.bfloat16):
+        q, k, v = note(query_key_value(note(norm(x)))).chunk(3, dim=-1)
+        attention = note(torch.nn.functional.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None]))[:, 0]
+        x = note(x + note(output(attention)))
+        inner = note(torch.nn.functional.gelu(note(wide(note(norm(x))))))
+        note(x + note(narrow(inner)))
+    assert [dtype for _, dtype in block_dtypes()] == seen
+    assert [mark.data["dtype"] for mark in marks_of(autocast_figure(), "dtype")] == seen
+
+
+def test_the_products_have_the_shapes_of_a_linear_layer_s_and_sum_what_is_marked():
+    sizes = {"M": 5, "K": 3, "N": 2}
+    x = torch.randn(sizes["M"], sizes["K"], requires_grad=True)
+    w = torch.randn(sizes["N"], sizes["K"], requires_grad=True)
+    y = x @ w.T
+    dy = torch.randn_like(y)
+    y.backward(dy)
+    known = {"Y": y, "X": x, "W'": w.T, "dX": x.grad, "dY": dy, "W": w, "dW": w.grad, "dY'": dy.T}
+    for _, result, rows, columns, left, right, summed in PRODUCTS:
+        assert known[result].shape == (sizes[rows], sizes[columns])
+        assert known[left].shape[1] == known[right].shape[0] == sizes[summed]
+        torch.testing.assert_close(known[left] @ known[right], known[result])
+    marked = [mark.data["summed"] for mark in marks_of(fp8_products_figure(), "summed")]
+    assert marked == [summed for *_, summed in PRODUCTS for _ in range(2)]
+
+
+@pytest.mark.parametrize("draw", [autocast_figure, fp8_products_figure, master_weights_figure])
+def test_no_words_touch_others_or_leave_the_picture(draw):
+    chart = draw()
+    labels = labels_of(chart)
+    for number, label in enumerate(labels):
+        assert label.box[0] >= 0 and label.box[2] <= chart.width and label.box[3] <= chart.height, label
+        assert not [other for other in labels[:number] if overlap(label, other)], label

@@ -1,0 +1,78 @@
+"""The plan and the cache explorer: what they say is what the plans and torch's own shapes say."""
+
+import pytest
+from drawn import marks_of
+from transformers import DynamicCache
+
+from memkit.fitting.plans import GIVES_UP
+from memkit.formula.inference import kv_cache_bytes
+from memkit.setup.models import PUBLISHED_MODELS
+from memkit.units import format_bytes
+from memkit.widgets.cache_explorer import CacheExplorer
+from memkit.widgets.plan_explorer import ANYTHING, NOTHING, PlanExplorer, plans_for
+
+JOB = {"model": "GPT-2 XL", "card": "RTX 4090", "tokens_per_step": 32768, "seq_len": 1024}
+
+
+@pytest.fixture(scope="module")
+def plans():
+    return PlanExplorer(**JOB)
+
+
+def test_each_plan_is_told_with_its_peak_its_price_and_its_code(plans):
+    found = plans_for("GPT-2 XL", "RTX 4090", 32768, 1024, 1)
+    assert plans.shown.kept == found.fitting
+    for number, plan in enumerate(found.fitting[:5], start=1):
+        plans.set(plan=number)
+        assert plan.name in plans.shown.words[0] and format_bytes(plan.peak_bytes) in plans.shown.words[1]
+        assert all(words in plans.shown.words[1] for words in plan.gives_up)
+        compile(plans.shown.code, "plan", "exec")
+
+
+@pytest.mark.parametrize("gives_up", [NOTHING, *GIVES_UP, ANYTHING])
+def test_nothing_dearer_is_given_up_than_allowed(plans, gives_up):
+    plans.set(gives_up=gives_up)
+    allowed = [NOTHING, *GIVES_UP, ANYTHING].index(gives_up)
+    assert plans.error == "" and plans.value["plan"] == 1
+    for plan in plans.shown.kept:
+        assert all(GIVES_UP.index(words) < allowed for words in plan.gives_up)
+    plans.set(gives_up=ANYTHING)
+
+
+def test_a_click_chooses_a_plan_that_fits(plans):
+    found = plans_for("GPT-2 XL", "RTX 4090", 32768, 1024, 1)
+    for mark in marks_of(plans.shown.chart, "pick")[:6]:
+        plan, before = found.plans[int(mark.data["pick"])], plans.value["plan"]
+        plans.pick(mark.data["pick"])
+        expected = found.fitting.index(plan) + 1 if plan in found.fitting else before
+        assert plans.value["plan"] == expected and int(mark.data["bytes"]) == plan.peak_bytes
+
+
+def test_tokens_that_are_no_whole_sequences_are_refused_by_the_control_s_name(plans):
+    plans.set(tokens_per_step=5000)
+    assert "5120 would be" in plans.error and "Tokens a step cannot be" in plans.alert.value
+    plans.set(tokens_per_step=32768)
+    assert plans.error == ""
+
+
+def test_the_cache_is_what_transformers_keeps():
+    import torch
+
+    panel, config = CacheExplorer(seq_len=128, num_sequences=2), PUBLISHED_MODELS["Llama-2-7B"]
+    cache, head_dim = DynamicCache(), config.kv_size // config.num_kv_heads
+    for layer in range(config.num_layers):
+        keys = torch.zeros(2, config.num_kv_heads, 128, head_dim, dtype=torch.bfloat16)
+        cache.update(keys, keys.clone(), layer)
+    kept = sum(t.nbytes for layer in cache.layers for t in (layer.keys, layer.values))
+    assert kept == kv_cache_bytes(config, batch_size=2, seq_len=128)
+    assert f"cache {format_bytes(kept)}" in panel.shown.words[0]
+
+
+def test_the_number_that_fits_is_the_last_that_does():
+    panel = CacheExplorer()
+    most = int(panel.shown.words[2].split(" such")[0].rpartition(" ")[2])
+    for number, fits in ((most, f"{most} fit."), (most + 1, f"{most + 1} do not fit.")):
+        panel.set(num_sequences=number)
+        assert panel.shown.words[2].endswith(fits)
+    panel.set(model="Llama-3.1-405B")
+    assert "not even the weights fit" in panel.shown.words[2]
