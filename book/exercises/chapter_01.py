@@ -1,10 +1,11 @@
 """The exercises of chapter 01: where the bytes of a training step go."""
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Integral
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises.answers import whole
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS, Card
@@ -36,7 +37,7 @@ def peak_name(seq_len: int) -> str:
 
 def judge_seq_len(answer: object) -> str | None:
     """1.5: the smallest multiple of 1,024 whose peak is not in the optimizer's step."""
-    answer = int(answer) if isinstance(answer, float) and answer.is_integer() else answer
+    answer = whole(answer)
     if isinstance(answer, bool) or not isinstance(answer, Integral) or answer < 1 or answer > 2**20:
         return f"{answer!r} is not a number of tokens."
     answer = int(answer)
@@ -51,114 +52,45 @@ def judge_seq_len(answer: object) -> str | None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class CardToFill:
-    """Exercise 1.6: the largest micro-batch of a run that leaves ``CONTEXT_BYTES`` of a card."""
+def largest_batch(setup: TrainingSetup, room_bytes: int) -> int:
+    """The largest micro-batch whose peak is at most ``room_bytes``."""
 
-    setup: TrainingSetup
-    card: Card
+    def is_too_large(batch: int) -> bool:
+        return estimate_memory(replace(setup, micro_batch_size=batch)).peak_bytes > room_bytes
 
-    @property
-    def room_bytes(self) -> int:
-        return self.card.memory_bytes - CONTEXT_BYTES
-
-    def largest_batch(self, room_bytes: int, recomputation: str = "full") -> int:
-        """Largest micro-batch whose peak is at most ``room_bytes``."""
-        setup = replace(self.setup, recomputation=recomputation)
-
-        def too_large(batch: int) -> bool:
-            return estimate_memory(replace(setup, micro_batch_size=batch)).peak_bytes > room_bytes
-
-        return bisect_left(range(1, 1024), True, key=too_large)
-
-    def judge(self, answer: object) -> str | None:
-        """What is wrong with a micro-batch, or ``None``."""
-        answer = int(answer) if isinstance(answer, float) and answer.is_integer() else answer
-        if isinstance(answer, bool) or not isinstance(answer, Integral) or answer < 1 or answer > 10**6:
-            return f"{answer!r} is not a number of sequences."
-        answer, label_gb = int(answer), self.card.label_gb
-        slips = {
-            "This is the answer without recomputation. Set recomputation='full'.": (self.room_bytes, "none"),
-            "You used the whole card. Leave 2 GiB for the context and the allocator.": (self.card.memory_bytes, "full"),
-            "You took the label for GiB. The card reports fewer bytes: CARDS has them.": (
-                label_gb * GIB - CONTEXT_BYTES, "full",
-            ),
-            "You took the label for 10**9 bytes. The card reports more: CARDS has them.": (
-                label_gb * 10**9 - CONTEXT_BYTES, "full",
-            ),
-            "You left 2·10⁹ bytes. 2 GiB are more.": (self.card.memory_bytes - 2 * 10**9, "full"),
-        }  # fmt: skip
-        if answer == self.largest_batch(self.room_bytes):
-            return None
-        ways = [words for words, slip in slips.items() if answer == self.largest_batch(*slip)]
-        if len(ways) == 1:
-            return ways[0]
-        peak_bytes = estimate_memory(replace(self.setup, micro_batch_size=answer)).peak_bytes
-        fits = "fits: try one more" if peak_bytes <= self.room_bytes else "does not fit"
-        told = f"With {answer} the peak is {format_bytes(peak_bytes)} of {format_bytes(self.room_bytes)}. It {fits}."
-        return f"{told} If you did not just try one too many: {' Or: '.join(ways)}" if ways else told
-
-    def exercise(self) -> JudgedExercise:
-        """The exercise with this run and this card."""
-        return JudgedExercise(
-            id="1.6",
-            title="Fill a card",
-            judge=self.judge,
-            because="One more and the logits and their gradient no longer fit beside weights and states.",
-            accepted=(float(self.largest_batch(self.room_bytes)),),
-        )
+    return bisect_left(range(1, 1024), True, key=is_too_large)
 
 
-def states_exercise(num_parameters: int, num_billions: int) -> NumberExercise:
-    """Exercise 1.2 for a model that is named by ``num_billions``."""
-    P, rounded = num_parameters, round(num_parameters, -8)
-    return NumberExercise(
-        id="1.2",
-        title=f"States of a {num_billions}B model",
-        right=8 * P,
-        tolerance=0.005,
-        because=f"Two float32 means for each parameter, 4 bytes each: {8 * P:,}.",
-        mistakes=(
-            (8, f"That is right for one parameter. There are {P:,}."),
-            (P, "That is the number of parameters. Two means stand for each, and a mean has 4 bytes."),
-            (2 * P, "You counted the two means, not their bytes: each has 4."),
-            (
-                4 * P,
-                (
-                    "4 bytes a parameter: one float32 mean where AdamW keeps two, or two means in bfloat16 where "
-                    "the run is float32."
-                ),
-            ),
-            (
-                12 * P,
-                (
-                    "Several ways lead to 12 bytes: a master copy counted with the states, or the weights, or the "
-                    "gradients. In float32 the weights are the master, and the states alone are the two means."
-                ),
-            ),
-            (
-                20 * P,
-                "20 bytes are a whole recipe, with a master copy and a second gradient. Asked are two float32 means.",
-            ),
-            (16 * P, "You counted weights and gradients too. The states alone are half."),
-            (
-                16 * num_billions * 10**9,
-                (
-                    f"{16 * num_billions} GB is what is often printed: 16 bytes for each of {num_billions} billion, "
-                    "which is weights, gradients and states together."
-                ),
-            ),
-            (8 * num_billions * 10**9, f"{num_billions}B is a name. The count is {P:,}."),
-            (
-                8 * rounded,
-                f"You rounded the count to {rounded / 10**9:.1f} billion. Three digits need three of the count.",
-            ),
+def judge_fill(answer: object, setup: TrainingSetup, card: Card) -> str | None:
+    """1.6: the largest micro-batch of a run that leaves ``CONTEXT_BYTES`` of a card."""
+    answer = whole(answer)
+    if isinstance(answer, bool) or not isinstance(answer, Integral) or answer < 1 or answer > 10**6:
+        return f"{answer!r} is not a number of sequences."
+    answer, label_gb, room = int(answer), card.label_gb, card.memory_bytes - CONTEXT_BYTES
+    slips = {
+        "This is the answer without recomputation. Set recomputation='full'.": (room, "none"),
+        "You used the whole card. Leave 2 GiB for the context and the allocator.": (card.memory_bytes, "full"),
+        "You took the label for GiB. The card reports fewer bytes: CARDS has them.": (
+            label_gb * GIB - CONTEXT_BYTES, "full",
         ),
-        accepted=(2 * 4 * float(f"{P:.3g}"), float(f"{8 * P:.3g}"), 8 * P),
-    )
+        "You took the label for 10**9 bytes. The card reports more: CARDS has them.": (
+            label_gb * 10**9 - CONTEXT_BYTES, "full",
+        ),
+        "You left 2·10⁹ bytes. 2 GiB are more.": (card.memory_bytes - 2 * 10**9, "full"),
+    }  # fmt: skip
+    if answer == largest_batch(setup, room):
+        return None
+    ways = [
+        words for words, (room_bytes, recomputation) in slips.items()
+        if answer == largest_batch(replace(setup, recomputation=recomputation), room_bytes)
+    ]  # fmt: skip
+    if len(ways) == 1:
+        return ways[0]
+    peak_bytes = estimate_memory(replace(setup, micro_batch_size=answer)).peak_bytes
+    fits = "fits: try one more" if peak_bytes <= room else "does not fit"
+    peak = f"With {answer} the peak is {format_bytes(peak_bytes)} of {format_bytes(room)}. It {fits}."
+    return f"{peak} If you did not just try one too many: {' Or: '.join(ways)}" if ways else peak
 
-
-FILL_A100 = CardToFill(setup=ON_A100, card=CARDS["A100 SXM 40 GB"])
 
 EXERCISES = (
     ChoiceExercise(
@@ -166,176 +98,123 @@ EXERCISES = (
         title="What the batch moves",
         right="c",
         because="Only tensors with a b in their shape double, and those are activations.",
-        mistakes=(
-            ("a", "Weights, gradients and states have the shape of the parameters."),
-            ("b", "A gradient has the shape of its parameter: no b in it."),
-            ("d", "That is the sequence with stored scores. The batch is a single factor."),
-        ),
-        accepted=("C", "(c)", "c."),
+        table="""
+        a :: Weights, gradients and states have the shape of the parameters.
+        b :: A gradient has the shape of its parameter: no b in it.
+        d :: That is the sequence with stored scores. The batch is a single factor.
+        """,
     ),
-    states_exercise(count_parameters(LLAMA_2_7B), 7),
+    NumberExercise(
+        id="1.2",
+        title="States of a 7B model",
+        letters={"P": count_parameters(LLAMA_2_7B), "billions": "round(P / 10**9)", "rounded": "round(P, -8)"},
+        formula="8 * P",
+        tolerance=0.005,
+        also=("2 * 4 * float(f'{P:.3g}')", "float(f'{8 * P:.3g}')", "8 * P"),
+        because="Two float32 means for each parameter, 4 bytes each: {8 * P:,}.",
+        table="""
+        8 :: That is right for one parameter. There are {P:,}.
+        P :: That is the number of parameters. Two means stand for each, and a mean has 4 bytes.
+        2 * P :: You counted the two means, not their bytes: each has 4.
+        4 * P :: 4 bytes a parameter: one float32 mean where AdamW keeps two, or two means in bfloat16 where the run
+            is float32.
+        12 * P :: Several ways lead to 12 bytes: a master copy counted with the states, or the weights, or the
+            gradients. In float32 the weights are the master, and the states alone are the two means.
+        20 * P :: 20 bytes are a whole recipe, with a master copy and a second gradient. Asked are two float32 means.
+        16 * P :: You counted weights and gradients too. The states alone are half.
+        16 * billions * 10**9 :: {16 * billions} GB is what is often printed: 16 bytes for each of {billions} billion,
+            which is weights, gradients and states together.
+        8 * billions * 10**9 :: {billions}B is a name. The count is {P:,}.
+        8 * rounded :: You rounded the count to {rounded / 10 ** 9:.1f} billion. Three digits need three of the count.
+        """,
+    ),
     FunctionExercise(
         id="1.3",
         title="Count a Llama",
+        letters={"count": llama_parameters},
         right=llama_parameters,
-        probes=((4096, 32, 32000, 4096, 11008), (4096, 32, 128256, 1024, 14336), (2048, 16, 1000, 512, 3000)),
         unit="parameters",
+        probes=((4096, 32, 32000, 4096, 11008), (4096, 32, 128256, 1024, 14336), (2048, 16, 1000, 512, 3000)),
         because="It gives Llama-2-7B's 6,738,415,616 and Llama-3-8B's 8,030,261,248.",
-        parts={
-            "one table of v times h (token embedding and head are two tensors)": lambda h, L, v, k, f: v * h,
-            "the query or the output matrix, h times h": lambda h, L, v, k, f: L * h * h,
-            "the key or the value matrix, h times k": lambda h, L, v, k, f: L * h * k,
-            "one of the MLP's three matrices (gate, up and down)": lambda h, L, v, k, f: L * h * f,
-            "one of the two norms of a block": lambda h, L, v, k, f: L * h,
-            "the norm after the last block": lambda h, L, v, k, f: h,
-        },
-        extras={
-            "biases of the attention's matrices": lambda h, L, v, k, f: L * (2 * h + 2 * k),
-            "biases of the MLP": lambda h, L, v, k, f: L * (2 * f + h),
-        },
-        mistakes=(
-            (
-                lambda h, L, v, k, f: llama_parameters(h, L, v, h, f),
-                "You made keys and values as wide as the queries. Their width is k.",
-            ),
-            (
-                lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - L * 2 * h - h,
-                "The norms are missing: two vectors of h in each block, and one at the end.",
-            ),
-            (
-                lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + L * 2 * h + h,
-                "You gave the norms a bias. An RMSNorm is one vector.",
-            ),
-            (
-                lambda h, L, v, k, f: llama_parameters(h, L, v, k, 4 * h),
-                "You made the MLP 4h wide, as in GPT-2. Its width is f.",
-            ),
-            (
-                lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) - L * h * h,
-                "Your answer is what one gets with the query or the output matrix, h times h missing.",
-            ),
-            (lambda h, L, v, k, f: llama_parameters(h, 1, v, k, f), "You counted one block. There are L."),
-            (lambda h, L, v, k, f: llama_parameters(h, L, 0, k, f), "Both tables of v times h are missing."),
-            (
-                lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + L * h * (k - h),
-                "Three attention matrices of width k. Two are: query and output are h by h.",
-            ),
-            (
-                lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + L * h * (h - k),
-                "One attention matrix of width k. Two are: the keys' and the values'.",
-            ),
-            (
-                lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + L * 2 * k * (k - h),
-                "Keys and values from k to k. Their matrices take the hidden state: h by k.",
-            ),
-            (
-                lambda h, L, v, k, f: llama_parameters(h, L, v, k, f) + (L - 1) * h,
-                "The last norm in each block: it stands once, after the blocks.",
-            ),
-            (
-                lambda h, L, v, k, f: v * h + L * (12 * h * h + 13 * h) + 2 * h,
-                "That is GPT-2's count. A Llama has no biases, a gated MLP, keys of width k and a head of its own.",
-            ),
-            (
-                lambda h, L, v, k, f: 2 * llama_parameters(h, L, v, k, f),
-                "Twice the count. These are the bytes in 16 bit, if you multiplied by 2; asked are parameters.",
-            ),
-        ),
+        parts="""
+        v * h :: one table of v times h (token embedding and head are two tensors)
+        L * h * h :: the query or the output matrix, h times h
+        L * h * k :: the key or the value matrix, h times k
+        L * h * f :: one of the MLP's three matrices (gate, up and down)
+        L * h :: one of the two norms of a block
+        h :: the norm after the last block
+        """,
+        extras="""
+        L * (2 * h + 2 * k) :: biases of the attention's matrices
+        L * (2 * f + h) :: biases of the MLP
+        """,
+        table="""
+        count(h, L, v, h, f) :: You made keys and values as wide as the queries. Their width is k.
+        count(h, L, v, k, f) - L * 2 * h - h :: The norms are missing: two vectors of h in each block, and one at the
+            end.
+        count(h, L, v, k, f) + L * 2 * h + h :: You gave the norms a bias. An RMSNorm is one vector.
+        count(h, L, v, k, 4 * h) :: You made the MLP 4h wide, as in GPT-2. Its width is f.
+        count(h, L, v, k, f) - L * h * h :: Your answer is what one gets with the query or the output matrix, h times
+            h missing.
+        count(h, 1, v, k, f) :: You counted one block. There are L.
+        count(h, L, 0, k, f) :: Both tables of v times h are missing.
+        count(h, L, v, k, f) + L * h * (k - h) :: Three attention matrices of width k. Two are: query and output are h
+            by h.
+        count(h, L, v, k, f) + L * h * (h - k) :: One attention matrix of width k. Two are: the keys' and the values'.
+        count(h, L, v, k, f) + L * 2 * k * (k - h) :: Keys and values from k to k. Their matrices take the hidden
+            state: h by k.
+        count(h, L, v, k, f) + (L - 1) * h :: The last norm in each block: it stands once, after the blocks.
+        v * h + L * (12 * h * h + 13 * h) + 2 * h :: That is GPT-2's count. A Llama has no biases, a gated MLP, keys
+            of width k and a head of its own.
+        2 * count(h, L, v, k, f) :: Twice the count. These are the bytes in 16 bit, if you multiplied by 2; asked are
+            parameters.
+        """,
     ),
     FunctionExercise(
         id="1.4",
         title="Mend a printed estimator",
         right=block_activation_bytes,
-        probes=((8, 1024, 1280, 20), (4, 512, 768, 12), (1, 2048, 4096, 16)),
         unit="bytes",
+        probes=((8, 1024, 1280, 20), (4, 512, 768, 12), (1, 2048, 4096, 16)),
         because="Two norms, the linear layers' inputs, q, k, v, the MLP's two wide tensors, and the log-sum-exp.",
-        parts={
-            "the log-sum-exp, 4abs,": lambda b, s, h, a: 4 * a * b * s,
-            "one tensor of 2sbh (a norm's input or output, q, k, v or attention's output)": lambda b, s, h, a: (
-                2 * s * b * h
-            ),
-            "one of the MLP's two wide tensors, 8sbh,": lambda b, s, h, a: 8 * s * b * h,
-        },
-        extras={
-            "a dropout mask of sbh": lambda b, s, h, a: s * b * h,
-            "the softmax, 2as²b,": lambda b, s, h, a: 2 * a * s**2 * b,
-            "dropout's mask of the scores, as²b,": lambda b, s, h, a: a * s**2 * b,
-            "the two norms' statistics, 16bs,": lambda b, s, h, a: 16 * b * s,
-        },
-        mistakes=(
-            (
-                lambda b, s, h, a: b * a * s**2 * 2 + b * s * 4 * h * 2,
-                "This is the function as printed. One score tensor, and one MLP tensor of two.",
-            ),
-            (
-                lambda b, s, h, a: b * s * 4 * h * 2,
-                "You struck the scores and kept the printed MLP tensor. The ledger has nine more lines.",
-            ),
-            (
-                lambda b, s, h, a: 34 * s * b * h,
-                (
-                    "You struck the scores from 34sbh + 5as²b. Two of the 34 are dropout masks, and flash keeps "
-                    "one float32 number per head and token, 4abs."
-                ),
-            ),
-            (
-                lambda b, s, h, a: 34 * s * b * h + 4 * a * b * s,
-                "You counted two dropout masks, a byte a value each. There is no dropout here.",
-            ),
-            (
-                lambda b, s, h, a: 33 * s * b * h + 4 * a * b * s,
-                "Your answer is what one gets with a dropout mask of sbh counted too.",
-            ),
-            (lambda b, s, h, a: 32 * s * b * h, "Your answer is what one gets with the log-sum-exp, 4abs, missing."),
-            (
-                lambda b, s, h, a: 34 * s * b * h + 5 * a * s**2 * b,
-                "This is Korthikanti's formula, for stored scores and dropout.",
-            ),
-            (
-                lambda b, s, h, a: 32 * s * b * h + 2 * a * s**2 * b,
-                "You kept the softmax. Flash attention never stores the scores.",
-            ),
-            (
-                lambda b, s, h, a: 64 * s * b * h + 4 * a * b * s,
-                "These are float32 activations. The question has 16-bit values.",
-            ),
-            (
-                lambda b, s, h, a: 32 * s * b * h + 2 * a * b * s,
-                "The log-sum-exp is one float32 number per head and token: 4 bytes, not 2.",
-            ),
-            (
-                lambda b, s, h, a: 32 * s * b * h + 4 * a * b * s**2,
-                "One number per head and token, not per pair of tokens: 4abs.",
-            ),
-            (
-                lambda b, s, h, a: 16 * s * b * h + 4 * a * b * s,
-                "Two ways lead there: the MLP's two wide tensors alone; or all tensors, without their 2 bytes a value.",
-            ),
-            (
-                lambda b, s, h, a: 16 * s * b * h,
-                "The MLP's two wide tensors and nothing else: half of 32sbh is missing, and the log-sum-exp.",
-            ),
-            (
-                lambda b, s, h, a: 16 * s * b * h + a * b * s,
-                "You counted values: 2 bytes for one of 16 bits, 4 for the log-sum-exp's.",
-            ),
-            (
-                lambda b, s, h, a: 32 * s * b * h + 4 * b * s,
-                "The log-sum-exp is one number for each head and token: 4abs, not 4bs.",
-            ),
-            (
-                lambda b, s, h, a: 32 * s * b * h + 4 * a * s,
-                "The log-sum-exp is one number for each head and token of every sequence: 4abs, not 4as.",
-            ),
-            (
-                lambda b, s, h, a: 28 * s * b * h + 4 * a * b * s,
-                "Two tensors of 2sbh are missing. The inputs of the two norms are often forgotten.",
-            ),
-            (
-                lambda b, s, h, a: 26 * s * b * h + 4 * a * b * s,
-                "Three tensors of 2sbh are missing: query, key and value, if you kept the norms' inputs.",
-            ),
-        ),
+        parts="""
+        4 * a * b * s :: the log-sum-exp, 4abs,
+        2 * s * b * h :: one tensor of 2sbh (a norm's input or output, q, k, v or attention's output)
+        8 * s * b * h :: one of the MLP's two wide tensors, 8sbh,
+        """,
+        extras="""
+        s * b * h :: a dropout mask of sbh
+        2 * a * s**2 * b :: the softmax, 2as²b,
+        a * s**2 * b :: dropout's mask of the scores, as²b,
+        16 * b * s :: the two norms' statistics, 16bs,
+        """,
+        table="""
+        b * a * s**2 * 2 + b * s * 4 * h * 2 :: This is the function as printed. One score tensor, and one MLP tensor
+            of two.
+        b * s * 4 * h * 2 :: You struck the scores and kept the printed MLP tensor. The ledger has nine more lines.
+        34 * s * b * h :: You struck the scores from 34sbh + 5as²b. Two of the 34 are dropout masks, and flash keeps
+            one float32 number per head and token, 4abs.
+        34 * s * b * h + 4 * a * b * s :: You counted two dropout masks, a byte a value each. There is no dropout
+            here.
+        33 * s * b * h + 4 * a * b * s :: Your answer is what one gets with a dropout mask of sbh counted too.
+        32 * s * b * h :: Your answer is what one gets with the log-sum-exp, 4abs, missing.
+        34 * s * b * h + 5 * a * s**2 * b :: This is Korthikanti's formula, for stored scores and dropout.
+        32 * s * b * h + 2 * a * s**2 * b :: You kept the softmax. Flash attention never stores the scores.
+        64 * s * b * h + 4 * a * b * s :: These are float32 activations. The question has 16-bit values.
+        32 * s * b * h + 2 * a * b * s :: The log-sum-exp is one float32 number per head and token: 4 bytes, not 2.
+        32 * s * b * h + 4 * a * b * s**2 :: One number per head and token, not per pair of tokens: 4abs.
+        16 * s * b * h + 4 * a * b * s :: Two ways lead there: the MLP's two wide tensors alone; or all tensors,
+            without their 2 bytes a value.
+        16 * s * b * h :: The MLP's two wide tensors and nothing else: half of 32sbh is missing, and the log-sum-exp.
+        16 * s * b * h + a * b * s :: You counted values: 2 bytes for one of 16 bits, 4 for the log-sum-exp's.
+        32 * s * b * h + 4 * b * s :: The log-sum-exp is one number for each head and token: 4abs, not 4bs.
+        32 * s * b * h + 4 * a * s :: The log-sum-exp is one number for each head and token of every sequence: 4abs,
+            not 4as.
+        28 * s * b * h + 4 * a * b * s :: Two tensors of 2sbh are missing. The inputs of the two norms are often
+            forgotten.
+        26 * s * b * h + 4 * a * b * s :: Three tensors of 2sbh are missing: query, key and value, if you kept the
+            norms' inputs.
+        """,
     ),
     JudgedExercise(
         id="1.5",
@@ -343,17 +222,23 @@ EXERCISES = (
         judge=judge_seq_len,
         because="From here on the activations at the start of the backward outweigh the optimizer's temporaries.",
     ),
-    FILL_A100.exercise(),
+    JudgedExercise(
+        id="1.6",
+        title="Fill a card",
+        letters={"setup": ON_A100, "card": CARDS["A100 SXM 40 GB"]},
+        judge=judge_fill,
+        also=(37.0,),
+        because="One more and the logits and their gradient no longer fit beside weights and states.",
+    ),
     ChoiceExercise(
         id="1.7",
         title="Dead in the second step",
         right="b",
         because="Step 1 runs its forward without them; step 2 has them from the start.",
-        mistakes=(
-            ("a", "Possible in general, but equal shapes find their old blocks again."),
-            ("c", "zero_grad frees them by default. They are gone before step 2 begins."),
-            ("d", "The batch has the same shape, so its activations have the same bytes."),
-        ),
-        accepted=("B", "b)", " b "),
+        table="""
+        a :: Possible in general, but equal shapes find their old blocks again.
+        c :: zero_grad frees them by default. They are gone before step 2 begins.
+        d :: The batch has the same shape, so its activations have the same bytes.
+        """,
     ),
 )

@@ -8,14 +8,10 @@ import numpy as np
 import torch
 
 from book.exercises import FunctionExercise, JudgedExercise, NumberExercise
-from memkit.formats.blocks import BLOCK_FORMATS
 from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS
 from memkit.formats.rounding import encode, round_to
 from memkit.formats.running_sums import running_sum
-
-_PARAMETERS = 7_000_000_000
-_NUM_TERMS = 8192
 
 
 def to_bfloat16(bits: int) -> int:
@@ -24,9 +20,14 @@ def to_bfloat16(bits: int) -> int:
     return int(encode(value, "bfloat16", overflow="inf"))
 
 
-def upper_bits(num_cut: int) -> Callable[[int], int]:
-    """Rounds a float32's bits to nearest, ties to even, and cuts ``num_cut`` of them off: 16 leave BF16."""
-    return lambda bits: (bits + (1 << num_cut - 1) - 1 + (bits >> num_cut & 1)) >> num_cut
+def upper_bits(cut: int) -> Callable[[int], int]:
+    """Rounds a float32's bits to nearest, ties to even, and cuts ``cut`` of them off: 16 leave BF16."""
+    return lambda bits: (bits + (1 << cut - 1) - 1 + (bits >> cut & 1)) >> cut
+
+
+def sticks_at(term: float, name: str) -> float:
+    """The total at which a sum of this term stops growing in a format."""
+    return float(running_sum(term, 8192, name, method="nearest")[-1])
 
 
 def share_moved(name: str, rounds_first: bool = True) -> float:
@@ -196,169 +197,111 @@ def _judge_stochastic(answer) -> str | None:
     return None
 
 
-_E5M2_CODE = 0b0_10010_11
-
-
-def _probes(num_cut: int) -> tuple[int, ...]:
+def bits_to_round(cut: int) -> tuple[tuple[int], ...]:
     """float32 codes around one, with ties to both sides, a carry, a negative number, the largest and a subnormal."""
-    one, half = 0x3F800000, 1 << num_cut - 1
+    one, half = 0x3F800000, 1 << cut - 1
     near_one = (one, one + half, one + 3 * half, one + 2 * half * 0x7F + half + 1, one + half + 1)
-    return (*near_one, 0xC0490FDB, 0x7F7FFFFF, half - 1)
-
-
-def code_exercise(code: int) -> NumberExercise:
-    """Exercise 2.1 for a positive E5M2 code without subnormals."""
-    field, mantissa = code >> 2 & 31, code & 3
-    power, significand = 2.0 ** (field - 15), 1 + mantissa / 4
-    value, fields = power * significand, f"The field is {field} and the bias 15."
-    mistakes = [
-        (power * mantissa / 4, f"You left out the 1 that is not stored: the significand is 1 + {mantissa}/4."),
-        (power * (1 + mantissa / 8), "Two mantissa bits count quarters, not eighths."),
-        (2.0 ** (field - 7) * significand, "You took E4M3's bias of 7. E5M2's is 15."),
-        (2.0**field * significand, f"You did not take off the bias: the exponent is {field} − 15."),
-        (-value, "The first bit is the sign, and 0 is plus."),
-        (significand, f"That is the significand alone. Multiply by 2^({field} − 15)."),
-        (2 * value, f"Twice too much: an exponent one too high. {fields}"),
-        (value / 2, f"Half of it: an exponent one too low. {fields}"),
-        (power, f"That is the power alone. Multiply by the significand, 1 + {mantissa}/4."),
-        (float(code), "That is the code, read as a whole number. Cut it into its three fields."),
-    ]
-    if mantissa == 3:
-        mistakes += [(n * power, "The mantissa field 3 is three quarters, not 3.") for n in (3, 4)]
-    return NumberExercise(
-        id="2.1",
-        title="Read a code",
-        right=value,
-        unit="",
-        because=f"2^({field} − 15) is {power:g}, and {power:g} · (1 + {mantissa}/4) is {value:g}.",
-        mistakes=tuple(mistakes),
-        accepted=(float(decode(code, "float8_e5m2")),),
-    )
-
-
-def nvfp4_exercise(num_parameters: int) -> NumberExercise:
-    """Exercise 2.2 for a model of another size."""
-    P = num_parameters
-    return NumberExercise(
-        id="2.2",
-        title="Bytes of a 4-bit model",
-        right=int(P * BLOCK_FORMATS["nvfp4"].bits_per_value / 8),
-        tolerance=0.005,
-        because="4.5 bits per value: an eighth more than 4.",
-        mistakes=(
-            (P * 4 // 8, "The scales are missing: half a bit for each value."),
-            (
-                int(P * BLOCK_FORMATS["mxfp4"].bits_per_value / 8),
-                "That is MXFP4, with blocks of 32. NVFP4's blocks are half as long.",
-            ),
-            (P * 12 // 8, "You gave every value its own scale. Sixteen share one."),
-            (P * 6 // 8, "You gave each block a scale of 32 bits. NVFP4's has eight."),
-            (P * 20 // 8, "You added 16 bits a value. The 16 is the length of a block; it shares 8 bits."),
-            (P // 16, "That is the scales alone."),
-            (P * 45 // 10, "That is the number of bits. The answer is in bytes."),
-            (P * 5 // 8, "A scale of 16 bits a block, or of 8 bits for 8 values. It is 8 bits for 16."),
-            (
-                float(f"{4.5 * P / 8:.1e}"),
-                f"Rounded to two digits. Three are asked: {float(f'{4.5 * P / 8:.2e}'):,.0f}.",
-            ),
-        ),
-        accepted=(float(f"{4.5 * P / 8:.2e}"), P * 4.5 / 8),
-    )
-
-
-def sticking_exercise(term: float) -> NumberExercise:
-    """Exercise 2.3 for another term, no power of two."""
-    sticks = {
-        name: float(running_sum(term, _NUM_TERMS, name, method="nearest")[-1]) for name in ("float16", "bfloat16")
-    }
-    total = sticks["float16"]
-    step = total / 2**10
-    mistakes = [
-        (total / 2, "You compared the term with the whole step. Rounding to nearest loses it at half a step."),
-        (sticks["bfloat16"], "That is where BF16 sticks, with seven mantissa bits. float16 has ten."),
-        (
-            float(FORMATS["float16"].largest_consecutive_integer),
-            "That is where a sum of ones sticks. A smaller term sticks earlier.",
-        ),
-        (FORMATS["float16"].max, "That is where float16 ends. The sum stops long before."),
-        (
-            term * 2**11,
-            "Where half a step would equal the term. Steps change only at powers of two: take the next.",
-        ),
-        (total * 2, f"There the step is {2 * step:g} already. Half of {step:g} is more than {term}."),
-        (
-            total - term,
-            (
-                f"{total - term:g} is no float16 number: below {total:g} the step is {step / 2:g}, and the last "
-                f"term carries the sum to {total:g}."
-            ),
-        ),
-        (
-            term * 2**10,
-            "Where a whole step would equal the term. Half a step counts, and steps change at powers of two.",
-        ),
-        (math.log2(total), "That is the exponent. The total is 2 to that power."),
-    ]
-    if total < 2**9:  # else 1,024 may be right, or another slip's answer
-        words = "float16 has 1,024 steps between two powers of two; that is no total. There a step is 1."
-        mistakes.append((2.0**10, words))
-    return NumberExercise(
-        id="2.3",
-        title="Where it sticks",
-        right=total,
-        unit="",
-        because=f"From {total:g} on float16's step is {step:g}, and {term} is less than half of it.",
-        mistakes=tuple(mistakes),
-        accepted=(int(total), total),
-    )
-
-
-def upper_bits_exercise(num_cut: int, right: Callable[[int], int]) -> FunctionExercise:
-    """Exercise 2.4 for another number of bits that are cut off; BF16 cuts 16 of a float32."""
-    half = 1 << num_cut - 1
-    cleared = f"You cleared the lower bits and left 32. The result has {32 - num_cut}: shift once more."
-    return FunctionExercise(
-        id="2.4",
-        title="Round to BF16 with integers",
-        right=right,
-        probes=tuple((bits,) for bits in _probes(num_cut)),
-        forbidden=("torch", "np", "numpy", "struct", "float", "round_to", "encode", "decode", "/"),
-        shows=lambda value: f"{value:#x}",
-        because="A carry out of the lower bits is what rounding up is, also into the exponent and into infinity.",
-        mistakes=(
-            (lambda bits: bits >> num_cut, "You cut the lower bits off: that rounds toward zero."),
-            (
-                lambda bits: (bits + half) >> num_cut,
-                "Your ties always go up. They go to the even code: down where the last kept bit is 0.",
-            ),
-            (
-                lambda bits: (bits + half - 1) >> num_cut,
-                "Your ties always go down. Where the last kept bit is 1 they go up.",
-            ),
-            (
-                lambda bits: bits & 2 * half - 1,
-                f"These are the lower {num_cut} bits. Asked are the upper ones of a float32.",
-            ),
-            (
-                lambda bits: torch.tensor(decode(bits, "float32")).bfloat16().view(torch.int16).item(),
-                "Your function uses torch, and the exercise asks to do without it.",
-            ),
-            (lambda bits: bits >> num_cut << num_cut, cleared),
-            (lambda bits: right(bits) << num_cut, cleared),
-            (
-                lambda bits: bits + half - 1 + (bits >> num_cut & 1),
-                f"You added the right number and did not cut: the result is the upper bits, >> {num_cut}.",
-            ),
-            (lambda bits: (bits + 2 * half - 1) >> num_cut, "You round everything up that does not end in zeros."),
-        ),
-    )
+    return tuple((bits,) for bits in (*near_one, 0xC0490FDB, 0x7F7FFFFF, half - 1))
 
 
 EXERCISES = (
-    code_exercise(_E5M2_CODE),
-    nvfp4_exercise(_PARAMETERS),
-    sticking_exercise(0.1),
-    upper_bits_exercise(16, to_bfloat16),
+    NumberExercise(
+        id="2.1",
+        title="Read a code",
+        letters={
+            "decode": decode, "code": 0b0_10010_11, "field": "code >> 2 & 31", "mantissa": "code & 3",
+            "power": "2.0 ** (field - 15)", "significand": "1 + mantissa / 4", "value": "power * significand",
+        },
+        formula="value",
+        unit="",
+        also=("float(decode(code, 'float8_e5m2'))",),
+        because="2^({field} − 15) is {power:g}, and {power:g} · (1 + {mantissa}/4) is {value:g}.",
+        table="""
+        power * mantissa / 4 :: You left out the 1 that is not stored: the significand is 1 + {mantissa}/4.
+        power * (1 + mantissa / 8) :: Two mantissa bits count quarters, not eighths.
+        2.0 ** (field - 7) * significand :: You took E4M3's bias of 7. E5M2's is 15.
+        2.0 ** field * significand :: You did not take off the bias: the exponent is {field} − 15.
+        -value :: The first bit is the sign, and 0 is plus.
+        significand :: That is the significand alone. Multiply by 2^({field} − 15).
+        2 * value :: Twice too much: an exponent one too high. The field is {field} and the bias 15.
+        value / 2 :: Half of it: an exponent one too low. The field is {field} and the bias 15.
+        power :: That is the power alone. Multiply by the significand, 1 + {mantissa}/4.
+        float(code) :: That is the code, read as a whole number. Cut it into its three fields.
+        3 * power if mantissa == 3 else None ; 4 * power if mantissa == 3 else None :: The mantissa field 3 is three
+            quarters, not 3.
+        """,
+    ),
+    NumberExercise(
+        id="2.2",
+        title="Bytes of a 4-bit model",
+        letters={"P": 7_000_000_000, "nvfp4_bits": 4 + 8 / 16, "mxfp4_bits": 4 + 8 / 32},
+        formula="int(P * nvfp4_bits / 8)",
+        tolerance=0.005,
+        also=("float(f'{4.5 * P / 8:.2e}')", "P * 4.5 / 8"),
+        because="4.5 bits per value: an eighth more than 4.",
+        table="""
+        P * 4 // 8 :: The scales are missing: half a bit for each value.
+        int(P * mxfp4_bits / 8) :: That is MXFP4, with blocks of 32. NVFP4's blocks are half as long.
+        P * 12 // 8 :: You gave every value its own scale. Sixteen share one.
+        P * 6 // 8 :: You gave each block a scale of 32 bits. NVFP4's has eight.
+        P * 20 // 8 :: You added 16 bits a value. The 16 is the length of a block; it shares 8 bits.
+        P // 16 :: That is the scales alone.
+        P * 45 // 10 :: That is the number of bits. The answer is in bytes.
+        P * 5 // 8 :: A scale of 16 bits a block, or of 8 bits for 8 values. It is 8 bits for 16.
+        float(f'{4.5 * P / 8:.1e}') :: Rounded to two digits. Three are asked: {float(format(4.5 * P / 8,
+            ".2e")):,.0f}.
+        """,
+    ),
+    NumberExercise(
+        id="2.3",
+        title="Where it sticks",
+        letters={
+            "sticks": sticks_at, "log2": math.log2, "term": 0.1,
+            "total": "sticks(term, 'float16')", "step": "total / 2**10",
+        },
+        formula="total",
+        unit="",
+        also=("int(total)", "total"),
+        because="From {total:g} on float16's step is {step:g}, and {term} is less than half of it.",
+        table="""
+        total / 2 :: You compared the term with the whole step. Rounding to nearest loses it at half a step.
+        sticks(term, 'bfloat16') :: That is where BF16 sticks, with seven mantissa bits. float16 has ten.
+        2048.0 :: That is where a sum of ones sticks. A smaller term sticks earlier.
+        65504.0 :: That is where float16 ends. The sum stops long before.
+        term * 2**11 :: Where half a step would equal the term. Steps change only at powers of two: take the next.
+        total * 2 :: There the step is {2 * step:g} already. Half of {step:g} is more than {term}.
+        total - term :: {total - term:g} is no float16 number: below {total:g} the step is {step / 2:g}, and the last
+            term carries the sum to {total:g}.
+        term * 2**10 :: Where a whole step would equal the term. Half a step counts, and steps change at powers of
+            two.
+        log2(total) :: That is the exponent. The total is 2 to that power.
+        1024.0 if total < 2**9 else None :: float16 has 1,024 steps between two powers of two; that is no total. There
+            a step is 1.
+        """,
+    ),
+    FunctionExercise(
+        id="2.4",
+        title="Round to BF16 with integers",
+        letters={"cut": 16, "half": "1 << cut - 1", "right": to_bfloat16, "decode": decode, "torch": torch},
+        right=to_bfloat16,
+        probes=bits_to_round(16),
+        forbidden=("torch", "np", "numpy", "struct", "float", "round_to", "encode", "decode", "/"),
+        shows=lambda value: f"{value:#x}",
+        because="A carry out of the lower bits is what rounding up is, also into the exponent and into infinity.",
+        table="""
+        bits >> cut :: You cut the lower bits off: that rounds toward zero.
+        (bits + half) >> cut :: Your ties always go up. They go to the even code: down where the last kept bit is 0.
+        (bits + half - 1) >> cut :: Your ties always go down. Where the last kept bit is 1 they go up.
+        bits & 2 * half - 1 :: These are the lower {cut} bits. Asked are the upper ones of a float32.
+        torch.tensor(decode(bits, 'float32')).bfloat16().view(torch.int16).item() :: Your function uses torch, and the
+            exercise asks to do without it.
+        bits >> cut << cut :: You cleared the lower bits and left 32. The result has {32 - cut}: shift once more.
+        right(bits) << cut :: You cleared the lower bits and left 32. The result has {32 - cut}: shift once more.
+        bits + half - 1 + (bits >> cut & 1) :: You added the right number and did not cut: the result is the upper
+            bits, >> {cut}.
+        (bits + 2 * half - 1) >> cut :: You round everything up that does not end in zeros.
+        """,
+    ),
     JudgedExercise(
         id="2.5",
         title="A mean that does not move",
@@ -368,27 +311,28 @@ EXERCISES = (
     NumberExercise(
         id="2.6",
         title="Weights that do not move",
-        right=share_moved("bfloat16"),
+        letters={"moved": share_moved, "share": "moved('bfloat16')"},
+        formula="share",
         unit="share",
         tolerance=0.01,
+        also=("round(share, 3)",),
         because="Only weights so near zero that their step is below 2e-5 take the update.",
-        mistakes=(
-            (1 - share_moved("bfloat16"), "That is the share that stays. Asked is what moves."),
-            (share_moved("float16"), "That is float16: its steps here are an eighth of BF16's."),
-            (1.0, "In float64 every weight moves. Round the difference to BF16."),
-            (share_moved("bfloat16", rounds_first=False), "You took 1e-5 off before the weights were BF16."),
-            (round(share_moved("bfloat16"), 2), "Rounded to two digits. Three are asked."),
-            (100 * share_moved("bfloat16"), "That is the number of percent. The answer is a share, from 0 to 1."),
-            (100_000 * share_moved("bfloat16"), "That is how many of the 100,000 move. Divide by all of them."),
-        ),
-        accepted=(round(share_moved("bfloat16"), 3),),
+        table="""
+        1 - share :: That is the share that stays. Asked is what moves.
+        moved('float16') :: That is float16: its steps here are an eighth of BF16's.
+        1.0 :: In float64 every weight moves. Round the difference to BF16.
+        moved('bfloat16', rounds_first=False) :: You took 1e-5 off before the weights were BF16.
+        round(share, 2) :: Rounded to two digits. Three are asked.
+        100 * share :: That is the number of percent. The answer is a share, from 0 to 1.
+        100_000 * share :: That is how many of the 100,000 move. Divide by all of them.
+        """,
     ),
     JudgedExercise(
         id="2.7",
         title="Choose a loss scale",
         judge=_judge_scale,
+        also=(2**14, 2.0**14, np.float64(16384)),
         because="3 · 16,384 is 49,152; twice that is beyond 65,504.",
-        accepted=(2**14, 2.0**14, np.float64(16384)),
     ),
     JudgedExercise(
         id="2.8",

@@ -1,7 +1,6 @@
 """The exercises of chapter 03: what mixed precision keeps, and how its loops go wrong."""
 
 import math
-from functools import partial
 
 import torch
 
@@ -13,10 +12,6 @@ from book.exercises import (
     names_in,
 )
 from book.exercises.training_loops import judge_clipping, judge_loop, near, without_cache, zeroed_first
-
-_PARAMETERS = 1_500_000_000
-_LR, _SCALE = 0.1, 1024.0
-
 
 # 3.3: a master update
 
@@ -69,13 +64,13 @@ def _judge_master_step(answer, scale: float, lr: float) -> str | None:
 # 3.7: dynamic scaling
 
 
-def next_scale(scale, clean_steps, overflowed, interval):
+def next_scale(scale, clean, overflowed, interval):
     """The next scale, and the number of clean steps in a row."""
     if overflowed:
         return scale / 2, 0
-    if clean_steps + 1 == interval:
+    if clean + 1 == interval:
         return scale * 2, 0
-    return scale, clean_steps + 1
+    return scale, clean + 1
 
 
 _SCALES = tuple(
@@ -86,15 +81,12 @@ _SCALES = tuple(
 )
 
 
-def _scaled(grows_at=0, halves=2, resets=True, counts_on=False):
-    def wrong(scale, clean_steps, overflowed, interval):
-        if overflowed:
-            return scale / halves, clean_steps if not resets else 0
-        if clean_steps + 1 + grows_at == interval:
-            return scale * 2, clean_steps + 1 if counts_on else 0
-        return scale, clean_steps + 1
-
-    return wrong
+def _wrong_move(scale, clean, overflowed, interval, early=0, halves=2, resets=True, counts_on=False):
+    if overflowed:
+        return scale / halves, 0 if resets else clean
+    if clean + 1 + early == interval:
+        return scale * 2, clean + 1 if counts_on else 0
+    return scale, clean + 1
 
 
 # 3.8: stochastic rounding on bits
@@ -145,138 +137,107 @@ def _judge_by_chance(answer) -> str | None:
     return None
 
 
-def autocast_exercise(num_parameters: int) -> NumberExercise:
-    """Exercise 3.1 for a model of another size."""
-    P = num_parameters
-    return NumberExercise(
+EXERCISES = (
+    NumberExercise(
         id="3.1",
         title="States under autocast",
-        right=16 * P,
+        letters={"P": 1_500_000_000},
+        formula="16 * P",
         tolerance=1e-3,
         because="Weights 4, gradients 4, two moments of 4: autocast changes none of them.",
-        mistakes=(
-            (8 * P, "That is pure bf16. Autocast leaves weights and states in float32."),
-            (12 * P, "12 bytes: the gradients are missing, or weights and gradients were halved."),
-            (14 * P, "You halved one of the copies. Weights and gradients both stay float32."),
-            (18 * P, "You added the casts. They stand between forward and backward; they are no state."),
-            (20 * P, "That is bf16 with a master copy and a second gradient, another recipe."),
-            (4 * P, "That is the weights alone."),
-            (P, "That is the number of parameters. How many bytes has each, with its gradient and its states?"),
-            (16 * P / 10**9, "That is the number of GB. The answer is in bytes."),
-            (16, f"Those are the bytes of one parameter. There are {P:,} of them."),
-            (float(f"{16 * P / 2**30:.3g}"), "That is the number of GiB. The answer is in bytes."),
-        ),
-    )
-
-
-def skipped_exercise(limit: int, first: int = 16) -> NumberExercise:
-    """Exercise 3.2 where the scale starts at 2 to the power of ``first`` and overflows above ``limit``."""
-    exact = first - math.log2(limit)
-    steps = math.ceil(exact)
-    last, settled = first - steps + 1, 2 ** (first - steps)
-    whole = f"log2({2**first:,} / {limit:,}) is about {exact:.1f}; a step is skipped whole, so round up."
-    return NumberExercise(
+        table="""
+        8 * P :: That is pure bf16. Autocast leaves weights and states in float32.
+        12 * P :: 12 bytes: the gradients are missing, or weights and gradients were halved.
+        14 * P :: You halved one of the copies. Weights and gradients both stay float32.
+        18 * P :: You added the casts. They stand between forward and backward; they are no state.
+        20 * P :: That is bf16 with a master copy and a second gradient, another recipe.
+        4 * P :: That is the weights alone.
+        P :: That is the number of parameters. How many bytes has each, with its gradient and its states?
+        16 * P / 10**9 :: That is the number of GB. The answer is in bytes.
+        16 :: Those are the bytes of one parameter. There are {P:,} of them.
+        float(f'{16 * P / 2**30:.3g}') :: That is the number of GiB. The answer is in bytes.
+        """,
+    ),
+    NumberExercise(
         id="3.2",
         title="How many steps are skipped",
-        right=steps,
+        letters={
+            "log2": math.log2, "ceil": math.ceil, "first": 16, "limit": 6_000, "exact": "first - log2(limit)",
+            "steps": "ceil(exact)", "last": "first - steps + 1", "settled": "2 ** (first - steps)",
+        },
+        formula="steps",
         unit="skipped steps",
-        because=f"Scales from 2^{first} down to 2^{last} are above {limit:,}; at {settled:,} the step counts.",
-        mistakes=(
-            (steps - 1, f"2^{last} is {2**last:,}, still above {limit:,}: that step is skipped too."),
-            (steps + 1, f"That counts the step that succeeds, at {settled:,}."),
-            (first - steps, "That is the exponent at which it settles. Asked is how many steps it took."),
-            (last, "That is the last exponent that overflows. Asked is how many steps were skipped."),
-            (settled, "That is the scale at which it settles."),
-            (2000, "That is the growth interval; it says when the scale doubles."),
-            *((value, whole) for value in (round(exact, 1), round(exact, 2), round(exact, 3), exact)),
-            (first, f"That is the exponent of the first scale. Count the halvings down to {limit:,}."),
-        ),
-    )
-
-
-def master_exercise(scale: float, lr: float) -> JudgedExercise:
-    """Exercise 3.3 with another loss scale and learning rate."""
-    return JudgedExercise(
+        because="Scales from 2^{first} down to 2^{last} are above {limit:,}; at {settled:,} the step counts.",
+        table="""
+        steps - 1 :: 2^{last} is {2 ** last:,}, still above {limit:,}: that step is skipped too.
+        steps + 1 :: That counts the step that succeeds, at {settled:,}.
+        first - steps :: That is the exponent at which it settles. Asked is how many steps it took.
+        last :: That is the last exponent that overflows. Asked is how many steps were skipped.
+        settled :: That is the scale at which it settles.
+        2000 :: That is the growth interval; it says when the scale doubles.
+        round(exact, 1) ; round(exact, 2) ; round(exact, 3) ; exact :: log2({2 ** first:,} / {limit:,}) is about
+            {exact:.1f}; a step is skipped whole, so round up.
+        first :: That is the exponent of the first scale. Count the halvings down to {limit:,}.
+        """,
+    ),
+    JudgedExercise(
         id="3.3",
         title="A step that goes uphill",
-        judge=partial(_judge_master_step, scale=scale, lr=lr),
+        judge=_judge_master_step,
+        letters={"scale": 1024.0, "lr": 0.1},
         because="Against the gradient, unscaled, in float32; the weights are its rounding.",
-    )
-
-
-EXERCISES = (
-    autocast_exercise(_PARAMETERS),
-    skipped_exercise(6_000),
-    master_exercise(_SCALE, _LR),
+    ),
     JudgedExercise(
         id="3.4",
         title="The loop that learns from stale weights",
         judge=judge_loop,
-        accepted=(without_cache,),
+        also=(without_cache,),
         because="The casts are made anew in each step, from the weights as they are.",
     ),
     JudgedExercise(
         id="3.5",
         title="Clipping that clips everything",
         judge=judge_clipping,
-        accepted=(zeroed_first,),
+        also=(zeroed_first,),
         because="The norm of the true gradients is compared with max_norm.",
     ),
     ChoiceExercise(
         id="3.6",
         title="Twelve bytes per parameter",
         right="b",
-        accepted=("B", "(b)", "b."),
         because="10 bytes per parameter, and no update is lost.",
-        mistakes=(
-            ("a", "It fits with 8 bytes, and stands still: at 1e-6 nearly every update is rounded away."),
-            ("c", "It trains, with 16 bytes per parameter: autocast saves none of the states."),
-            ("d", "It trains, with 16 bytes per parameter: 2 + 2 + 4 + 4 + 4."),
-        ),
+        table="""
+        a :: It fits with 8 bytes, and stands still: at 1e-6 nearly every update is rounded away.
+        c :: It trains, with 16 bytes per parameter: autocast saves none of the states.
+        d :: It trains, with 16 bytes per parameter: 2 + 2 + 4 + 4 + 4.
+        """,
     ),
     FunctionExercise(
         id="3.7",
         title="The scale's next move",
+        letters={"move": _wrong_move, "next": next_scale},
         right=next_scale,
         probes=_SCALES,
         because="Half at once, double rarely: the scale stays just below what overflows.",
-        mistakes=(
-            (
-                lambda scale, clean, overflowed, interval: (scale / 2, 0) if overflowed else (scale * 2, 0),
-                "Your scale doubles after every clean step. It waits for the interval.",
-            ),
-            (_scaled(grows_at=-1), "Your scale doubles late or never: this step counts too."),
-            (_scaled(grows_at=1), "Your scale doubles one step early."),
-            (_scaled(halves=1), "An overflow must halve the scale, or the next step overflows again."),
-            (_scaled(resets=False), "After an overflow counting starts again at 0."),
-            (
-                lambda scale, clean, overflowed, interval: (
-                    (scale / 2, clean + 1) if overflowed else next_scale(scale, clean, False, interval)
-                ),
-                "A step that overflowed is not clean: counting starts again at 0.",
-            ),
-            (
-                lambda scale, clean, overflowed, interval: next_scale(scale, clean, overflowed, interval)[0],
-                "The scale is right. Return the number of clean steps with it, as a pair.",
-            ),
-            (
-                lambda scale, clean, overflowed, interval: next_scale(scale, clean, overflowed, interval)[::-1],
-                "Right, in the other order: first the scale, then the number of clean steps.",
-            ),
-            (
-                lambda scale, clean, overflowed, interval: (
-                    (scale, clean)
-                    if not overflowed and clean + 1 < interval
-                    else next_scale(scale, clean, overflowed, interval)
-                ),
-                "A clean step is counted: one more clean step in a row.",
-            ),
-            (_scaled(counts_on=True), "After doubling counting starts again at 0."),
-            (
-                lambda scale, clean, overflowed, interval: next_scale(scale, clean, not overflowed, interval),
-                "You took overflowed the other way round.",
-            ),
-        ),
+        table="""
+        (scale / 2, 0) if overflowed else (scale * 2, 0) :: Your scale doubles after every clean step. It waits for
+            the interval.
+        move(scale, clean, overflowed, interval, early=-1) :: Your scale doubles late or never: this step counts too.
+        move(scale, clean, overflowed, interval, early=1) :: Your scale doubles one step early.
+        move(scale, clean, overflowed, interval, halves=1) :: An overflow must halve the scale, or the next step
+            overflows again.
+        move(scale, clean, overflowed, interval, resets=False) :: After an overflow counting starts again at 0.
+        (scale / 2, clean + 1) if overflowed else next(scale, clean, False, interval) :: A step that overflowed is not
+            clean: counting starts again at 0.
+        next(scale, clean, overflowed, interval)[0] :: The scale is right. Return the number of clean steps with it,
+            as a pair.
+        next(scale, clean, overflowed, interval)[::-1] :: Right, in the other order: first the scale, then the number
+            of clean steps.
+        (scale, clean) if not overflowed and clean + 1 < interval else next(scale, clean, overflowed, interval) :: A
+            clean step is counted: one more clean step in a row.
+        move(scale, clean, overflowed, interval, counts_on=True) :: After doubling counting starts again at 0.
+        next(scale, clean, not overflowed, interval) :: You took overflowed the other way round.
+        """,
     ),
     JudgedExercise(
         id="3.8",

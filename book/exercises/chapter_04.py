@@ -8,9 +8,9 @@ from math import ceil
 from book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.formula.activations import block_ledger
 from memkit.recomputation.costs import block_products, saved_products, step_flops
-from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B, ModelConfig, llama_config
+from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B, llama_config
 from memkit.setup.recipes import PURE_BF16
-from memkit.setup.strategies import FULL, policy, sequential
+from memkit.setup.strategies import FULL, policy
 from memkit.setup.training import TrainingSetup
 
 BUDGET_SBH = 18
@@ -19,9 +19,9 @@ SMALL_LLAMA = TrainingSetup(
 )
 
 
-def peak_of_groups(num_layers: int, group_size: int, block_bytes: int, input_bytes: int) -> int:
-    """One input a group, and one group's blocks alive at a time."""
-    return ceil(num_layers / group_size) * input_bytes + group_size * block_bytes
+def peak_of_groups(L: int, g: int, block: int, x: int) -> int:
+    """L blocks in groups of g: one input of x bytes a group, and one group's blocks alive at a time."""
+    return ceil(L / g) * x + g * block
 
 
 def judge_list(ops: object) -> str | None:
@@ -112,168 +112,113 @@ class PolicyExercise(JudgedExercise):
         return replace(feedback, text=f"Yours {bill_of(answer)}. {self.because}")
 
 
-def spared_exercise(num_layers: int, num_segments: int) -> NumberExercise:
-    """Exercise 4.1 for segments of equal length."""
-    L, S = num_layers, num_segments
-    return NumberExercise(
+EXERCISES = (
+    NumberExercise(
         id="4.1",
         title="The segment that is spared",
-        right=sum(len(blocks) for blocks, again in sequential(S).regions(L) if again),
+        letters={"L": 24, "S": 4},
+        formula="L - L // S",
         unit="layers",
-        because=f"The last of the {S} segments keeps everything, as its backward comes at once.",
-        mistakes=(
-            (L, "You ran all segments again. The last one is never checkpointed."),
-            (L // S, "That is one segment, the one that runs once."),
-            (S - 1, f"{S - 1} segments run again. How many layers are in them?"),
-            (S, f"{S} is the number of segments; the question asks for layers."),
-            (L - 2 * (L // S), f"That is {S - 2} of the {S} segments. Only one is spared."),
-            (L - 1, f"You spared the last layer. What is spared is the last segment, of {L // S}."),
-            (L - S, f"You took segments of {S} layers. There are {S} segments of {L // S}."),
-        ),
-    )
-
-
-def inputs_exercise(model: ModelConfig, num_tokens: int) -> NumberExercise:
-    """Exercise 4.2 for another Llama and sequence."""
-    L, h, s = model.num_layers, model.hidden_size, num_tokens
-    kept = round(block_ledger(TrainingSetup(model=model, precision=PURE_BF16, seq_len=s)).per_sbh)
-    return NumberExercise(
+        because="The last of the {S} segments keeps everything, as its backward comes at once.",
+        table="""
+        L :: You ran all segments again. The last one is never checkpointed.
+        L // S :: That is one segment, the one that runs once.
+        S - 1 :: {S - 1} segments run again. How many layers are in them?
+        S :: {S} is the number of segments; the question asks for layers.
+        L - 2 * (L // S) :: That is {S - 2} of the {S} segments. Only one is spared.
+        L - 1 :: You spared the last layer. What is spared is the last segment, of {L // S}.
+        L - S :: You took segments of {S} layers. There are {S} segments of {L // S}.
+        """,
+    ),
+    NumberExercise(
         id="4.2",
         title="What full recomputation keeps",
-        right=L * 2 * s * h,
+        letters={
+            "model": LLAMA_3_8B, "s": 8192, "L": "model.num_layers", "h": "model.hidden_size",
+            "ledger": lambda model, s: block_ledger(TrainingSetup(model=model, precision=PURE_BF16, seq_len=s)),
+            "kept": "round(ledger(model, s).per_sbh)",
+        },
+        formula="L * 2 * s * h",
         tolerance=0.03,
-        because=f"One block input of 2 bytes a value in each of {L} layers: {L * 2 * s * h:,} B.",
-        mistakes=(
-            (
-                L * s * h,
-                "That is the number of values kept. In bfloat16 each has 2 bytes.",
-            ),
-            (
-                L * kept * s * h,
-                f"{kept} sbh is what this block keeps without recomputation. Full recomputation keeps 2.",
-            ),
-            (L * 2 * s, f"You left out the hidden size: a token has {h:,} values."),
-            (L * 2 * h, f"That is one token. There are {s:,}."),
-            (
-                L * 4 * s * h,
-                "You took 4 bytes a value. In bfloat16 the block's input has 2.",
-            ),
-            (2 * s * h, "That is one layer. Every layer keeps its input."),
-            (
-                L * 34 * s * h,
-                "34 sbh is the paper's block without recomputation. Full recomputation keeps 2.",
-            ),
-            (L * 32 * s * h, "32 sbh is GPT-2's block without recomputation. Full recomputation keeps 2."),
-            (
-                L * 2 * s * h // 8,
-                f"An eighth: you took {s // 8:,} tokens for {s:,}, or divided bytes by 8 as if they were bits.",
-            ),
-            (
-                L * 2 * s * model.intermediate_size,
-                "You took the width inside the MLP. A block's input is as wide as the hidden size.",
-            ),
-        ),
-    )
-
-
-EXERCISES = (
-    spared_exercise(24, 4),
-    inputs_exercise(LLAMA_3_8B, 8192),
+        because="One block input of 2 bytes a value in each of {L} layers: {L * 2 * s * h:,} B.",
+        table="""
+        L * s * h :: That is the number of values kept. In bfloat16 each has 2 bytes.
+        L * kept * s * h :: {kept} sbh is what this block keeps without recomputation. Full recomputation keeps 2.
+        L * 2 * s :: You left out the hidden size: a token has {h:,} values.
+        L * 2 * h :: That is one token. There are {s:,}.
+        L * 4 * s * h :: You took 4 bytes a value. In bfloat16 the block's input has 2.
+        2 * s * h :: That is one layer. Every layer keeps its input.
+        L * 34 * s * h :: 34 sbh is the paper's block without recomputation. Full recomputation keeps 2.
+        L * 32 * s * h :: 32 sbh is GPT-2's block without recomputation. Full recomputation keeps 2.
+        L * 2 * s * h // 8 :: An eighth: you took {s // 8:,} tokens for {s:,}, or divided bytes by 8 as if they were
+            bits.
+        L * 2 * s * model.intermediate_size :: You took the width inside the MLP. A block's input is as wide as the
+            hidden size.
+        """,
+    ),
     FunctionExercise(
         id="4.3",
         title="The peak of groups",
+        letters={"ceil": ceil},
         right=peak_of_groups,
         probes=((36, 1, 32, 2), (36, 6, 32, 2), (36, 7, 32, 2)),
         because="Smallest near √(2L/32), 1.5 for L = 36. Chen's √L holds where a block is as large as its input.",
-        mistakes=(
-            (
-                lambda L, g, block, inputs: ceil(L / g) * inputs + L * block,
-                "You let all blocks live at once. The backward rebuilds one group at a time.",
-            ),
-            (
-                lambda L, g, block, inputs: L * inputs + g * block,
-                "You kept an input for every layer. A group keeps one for all its layers.",
-            ),
-            (
-                lambda L, g, block, inputs: ceil(L / g) * inputs + block,
-                "You rebuilt one block at a time. A group is rebuilt whole before its backward.",
-            ),
-            (
-                lambda L, g, block, inputs: L / g * inputs + g * block,
-                "36 blocks in groups of 7 are not 5.14 groups: the last, shorter one needs its input too.",
-            ),
-            (
-                lambda L, g, block, inputs: g * inputs + ceil(L / g) * block,
-                "You took g for the number of groups. It is the number of blocks in one.",
-            ),
-            (
-                lambda L, g, block, inputs: max(ceil(L / g) * inputs, g * block),
-                "You took the larger of the two. The inputs stay while a group's blocks live: add them.",
-            ),
-            (
-                lambda L, g, block, inputs: ceil(L / g) * inputs,
-                "You left out the group that lives: its g blocks stand when its backward comes.",
-            ),
-            (
-                lambda L, g, block, inputs: g * block,
-                "You left out the inputs. One for each group stays until its turn comes.",
-            ),
-            (
-                lambda L, g, block, inputs: ceil(L / g) * (inputs + g * block),
-                "You let the blocks of all groups live at once. The backward rebuilds one group at a time.",
-            ),
-            (
-                lambda L, g, block, inputs: (ceil(L / g) - 1) * inputs + g * block,
-                "You left out the live group's own input. The question counts one for every group.",
-            ),
-            (
-                lambda L, g, block, inputs: ceil(L / g) * inputs + (g - 1) * block,
-                "You left out one block. A group of g is rebuilt whole before its backward.",
-            ),
-            (
-                lambda L, g, block, inputs: L // g * inputs + g * block,
-                "You lost the last, shorter group: round the number of groups up.",
-            ),
-            (
-                lambda L, g, block, inputs: ceil(L / g) * inputs + g * block + g * inputs,
-                "You added an input for every block of the live group. A block's bytes hold its input already.",
-            ),
-        ),
+        table="""
+        ceil(L / g) * x + L * block :: You let all blocks live at once. The backward rebuilds one group at a time.
+        L * x + g * block :: You kept an input for every layer. A group keeps one for all its layers.
+        ceil(L / g) * x + block :: You rebuilt one block at a time. A group is rebuilt whole before its backward.
+        L / g * x + g * block :: 36 blocks in groups of 7 are not 5.14 groups: the last, shorter one needs its input
+            too.
+        g * x + ceil(L / g) * block :: You took g for the number of groups. It is the number of blocks in one.
+        max(ceil(L / g) * x, g * block) :: You took the larger of the two. The inputs stay while a group's blocks
+            live: add them.
+        ceil(L / g) * x :: You left out the group that lives: its g blocks stand when its backward comes.
+        g * block :: You left out the inputs. One for each group stays until its turn comes.
+        ceil(L / g) * (x + g * block) :: You let the blocks of all groups live at once. The backward rebuilds one
+            group at a time.
+        (ceil(L / g) - 1) * x + g * block :: You left out the live group's own input. The question counts one for
+            every group.
+        ceil(L / g) * x + (g - 1) * block :: You left out one block. A group of g is rebuilt whole before its
+            backward.
+        L // g * x + g * block :: You lost the last, shorter group: round the number of groups up.
+        ceil(L / g) * x + g * block + g * x :: You added an input for every block of the live group. A block's bytes
+            hold its input already.
+        """,
     ),
     JudgedExercise(
         id="4.4",
         title="A list that saves nothing",
-        because="addmm and the attention kernel are all the products there are; the rest is cheap to run again.",
         judge=judge_list,
+        because="addmm and the attention kernel are all the products there are; the rest is cheap to run again.",
     ),
     ChoiceExercise(
         id="4.5",
         title="Ask the planner",
         right="c",
         because="On 14 GiB it answers 'save every second product', on 16 GiB 'save attention and products'.",
-        mistakes=(
-            ("a", "Without recomputation it runs out of memory on 14 GiB. Print the plan."),
-            ("b", "That is the answer for 16 GiB. With 2 GiB less it runs out of memory."),
-            ("d", "Full recomputation fits, but something cheaper does too."),
-        ),
-        accepted=("C", "c)", " c. "),
+        table="""
+        a :: Without recomputation it runs out of memory on 14 GiB. Print the plan.
+        b :: That is the answer for 16 GiB. With 2 GiB less it runs out of memory.
+        d :: Full recomputation fits, but something cheaper does too.
+        """,
     ),
     PolicyExercise(
         id="4.6",
         title="A policy within a budget",
-        because=f"The budget was {BUDGET_SBH} sbh and half.",
         judge=judge_policy,
+        because=f"The budget was {BUDGET_SBH} sbh and half.",
     ),
     ChoiceExercise(
         id="4.7",
         title="Selective, and flash",
         right="b",
-        because="The kernel keeps no scores. Its checkpoint would save only the log-sum-exp and run the kernel again.",
-        mistakes=(
-            ("a", "70 % were the stored scores. A flash kernel keeps none."),
-            ("c", "Query, key and value stay: they are the inputs of the checkpoint."),
-            ("d", "It costs FLOPs: the whole kernel runs once more."),
+        because=(
+            "The kernel keeps no scores. Its checkpoint would save only the log-sum-exp and run the kernel again."
         ),
-        accepted=("B", "b)", " b. "),
+        table="""
+        a :: 70 % were the stored scores. A flash kernel keeps none.
+        c :: Query, key and value stay: they are the inputs of the checkpoint.
+        d :: It costs FLOPs: the whole kernel runs once more.
+        """,
     ),
 )

@@ -3,14 +3,13 @@
 import torch
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
-from memkit.fitting.batch_plan import peak_of, plan_batch
+from memkit.fitting.batch_plan import peak_of
 from memkit.setup.models import GPT2_MEDIUM
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, format_bytes
 
-LLAMA_2_7B_PARAMETERS = 6_738_415_616
-CARD_BYTES, CONTEXT_BYTES, NUM_SEQUENCES = 27 * GIB // 2, GIB // 2, 64
+CONTEXT_BYTES = GIB // 2
 
 
 def token_weights(counts):
@@ -18,9 +17,9 @@ def token_weights(counts):
     return [count / sum(counts) for count in counts]
 
 
-def steps_of(num_batches, N):
+def steps_of(n, N):
     """The factor of each micro-batch's mean loss, for every window of an epoch."""
-    full, rest = divmod(num_batches, N)
+    full, rest = divmod(n, N)
     return [1 / N] * full + ([1 / rest] if rest else [])
 
 
@@ -40,7 +39,7 @@ def peak_bytes(micro_batch_size: int, grad_accum_steps: int) -> int:
     ).total_bytes  # fmt: skip
 
 
-def judge_cut(cut: object, num_sequences: int = NUM_SEQUENCES, card_bytes: int = CARD_BYTES) -> str | None:
+def judge_cut(cut: object, num_sequences: int, card_bytes: int) -> str | None:
     """Whether a window of sequences of 1,024 tokens fits the card in the fewest forwards."""
     if not (isinstance(cut, (tuple, list)) and len(cut) == 2 and all(type(n) is int and n > 0 for n in cut)):
         return f"{cut!r} is not a pair of whole numbers above 0: (micro_batch_size, grad_accum_steps)."
@@ -63,224 +62,134 @@ def judge_cut(cut: object, num_sequences: int = NUM_SEQUENCES, card_bytes: int =
     return None
 
 
-def window_exercise(tokens: int, seq_len: int, micro_batch_size: int, ranks: int) -> NumberExercise:
-    """Exercise 5.1 with other numbers."""
-    plan = plan_batch(tokens, seq_len=seq_len, micro_batch_size=micro_batch_size, dp_size=ranks)
-    steps, forward = plan.grad_accum_steps, seq_len * micro_batch_size * ranks
-    return NumberExercise(
+EXERCISES = (
+    NumberExercise(
         id="5.1",
         title="Steps of a window",
-        right=steps,
+        letters={
+            "tokens": 2_097_152, "s": 4096, "b": 4, "ranks": 16,
+            "forward": "s * b * ranks", "steps": "tokens // forward",
+        },
+        formula="steps",
         unit="accumulation steps",
-        because=f"{seq_len:,} × {micro_batch_size} × {ranks} = {forward:,} tokens in one forward of all ranks; "
-        f"{steps} of them make {tokens:,}.",
-        mistakes=(
-            (steps * ranks, f"You left the ranks out: {ranks} of them see other tokens at the same time."),
-            (
-                steps * micro_batch_size,
-                f"You left the micro-batch out: a rank holds {micro_batch_size} sequences at a time.",
-            ),
-            (
-                tokens // seq_len,
-                f"That is the number of sequences. They come {micro_batch_size} × {ranks} at a time.",
-            ),
-            (
-                tokens // seq_len * ranks // micro_batch_size,
-                "Of micro-batch and ranks you multiplied by one where you should divide.",
-            ),
-            (
-                micro_batch_size * ranks,
-                f"That is the sequences of one forward, {micro_batch_size} × {ranks}, and not the number of forwards.",
-            ),
-            (tokens // ranks, "That is the tokens that one rank sees in the step."),
-            (tokens // (micro_batch_size * ranks), f"You left the sequence's {seq_len:,} tokens out."),
-            (forward, "Those are the tokens of one forward. How many of them make a step?"),
+        because=(
+            "{s:,} × {b} × {ranks} = {forward:,} tokens in one forward of all ranks; {steps} of them make "
+            "{tokens:,}."
         ),
-    )
-
-
-def gradients_exercise(num_parameters: int, steps: int) -> NumberExercise:
-    """Exercise 5.2 for another model and window."""
-    P = num_parameters
-    return NumberExercise(
+        table="""
+        steps * ranks :: You left the ranks out: {ranks} of them see other tokens at the same time.
+        steps * b :: You left the micro-batch out: a rank holds {b} sequences at a time.
+        tokens // s :: That is the number of sequences. They come {b} × {ranks} at a time.
+        tokens // s * ranks // b :: Of micro-batch and ranks you multiplied by one where you should divide.
+        b * ranks :: That is the sequences of one forward, {b} × {ranks}, and not the number of forwards.
+        tokens // ranks :: That is the tokens that one rank sees in the step.
+        tokens // (b * ranks) :: You left the sequence's {s:,} tokens out.
+        forward :: Those are the tokens of one forward. How many of them make a step?
+        """,
+    ),
+    NumberExercise(
         id="5.2",
         title="What it adds to the peak",
-        right=2 * P,
+        letters={"P": 6_738_415_616, "steps": 64},
+        formula="2 * P",
         tolerance=0.005,
-        because=f"The gradients, 2 bytes a parameter, stand in every forward but the first: {2 * P:,} B.",
-        mistakes=(
-            (0, "It is not free. What did the first micro-batch leave behind?"),
-            (P, "That is the number of gradients; each has 2 bytes."),
-            (4 * P, "4 bytes a gradient is float32. Here they are bfloat16."),
-            (
-                steps * 2 * P,
-                f"The micro-batches add into one gradient. {steps} of them need no more room than 2.",
-            ),
-            (
-                (steps - 1) * 2 * P,
-                f"The micro-batches add into one gradient. {steps} of them need no more room than 2.",
-            ),
-            (
-                8 * P,
-                "8 bytes a parameter are Adam's two float32 states; they stand with or without accumulation.",
-            ),
-        ),
-    )
-
-
-EXERCISES = (
-    window_exercise(2_097_152, 4096, 4, 16),
-    gradients_exercise(LLAMA_2_7B_PARAMETERS, 64),
+        because="The gradients, 2 bytes a parameter, stand in every forward but the first: {2 * P:,} B.",
+        table="""
+        0 :: It is not free. What did the first micro-batch leave behind?
+        P :: That is the number of gradients; each has 2 bytes.
+        4 * P :: 4 bytes a gradient is float32. Here they are bfloat16.
+        steps * 2 * P ; (steps - 1) * 2 * P :: The micro-batches add into one gradient. {steps} of them need no more
+            room than 2.
+        8 * P :: 8 bytes a parameter are Adam's two float32 states; they stand with or without accumulation.
+        """,
+    ),
     FunctionExercise(
         id="5.3",
         title="The weights of a window",
         right=token_weights,
-        accepted=(lambda counts: torch.tensor(counts) / sum(counts),),
-        probes=(([3, 17, 40, 8],), ([5, 5],), ([7],)),
         tolerance=1e-6,
+        probes=(([3, 17, 40, 8],), ([5, 5],), ([7],)),
+        letters={"torch": torch},
+        also=("torch.tensor(counts) / sum(counts)",),
         because="A token counts the same, in whichever micro-batch it stands.",
-        mistakes=(
-            (
-                lambda counts: [1 / len(counts) for _ in counts],
-                "The mean of means: a token of a short micro-batch counts more than one of a long.",
-            ),
-            (
-                lambda counts: [1 / sum(counts) for _ in counts],
-                "model(...) returns a mean over its own tokens. Turn it into a sum first: times its count.",
-            ),
-            (lambda counts: list(counts), "That gives the sum over all tokens. Divide by their number."),
-            (
-                lambda counts: [sum(counts) / count for count in counts],
-                "Upside down: that gives the short micro-batches the large factors.",
-            ),
-            (
-                lambda counts: [count / max(counts) for count in counts],
-                "The largest has the factor 1, so they do not sum to 1. Divide by the sum of the counts.",
-            ),
-            (
-                lambda counts: [count * len(counts) / sum(counts) for count in counts],
-                "They sum to the number of micro-batches: the gradient is that many times too large.",
-            ),
-            (
-                lambda counts: [count / sum(counts) / len(counts) for count in counts],
-                "The shares are right; you divided by the number of micro-batches as well.",
-            ),
-            (
-                lambda counts: [1 / count for count in counts],
-                "A micro-batch's loss is a mean already; 1 ÷ its count divides a second time.",
-            ),
-        ),
+        table="""
+        [1 / len(counts) for _ in counts] :: The mean of means: a token of a short micro-batch counts more than one of
+            a long.
+        [1 / sum(counts) for _ in counts] :: model(...) returns a mean over its own tokens. Turn it into a sum first:
+            times its count.
+        list(counts) :: That gives the sum over all tokens. Divide by their number.
+        [sum(counts) / count for count in counts] :: Upside down: that gives the short micro-batches the large
+            factors.
+        [count / max(counts) for count in counts] :: The largest has the factor 1, so they do not sum to 1. Divide by
+            the sum of the counts.
+        [count * len(counts) / sum(counts) for count in counts] :: They sum to the number of micro-batches: the
+            gradient is that many times too large.
+        [count / sum(counts) / len(counts) for count in counts] :: The shares are right; you divided by the number of
+            micro-batches as well.
+        [1 / count for count in counts] :: A micro-batch's loss is a mean already; 1 ÷ its count divides a second
+            time.
+        """,
     ),
     FunctionExercise(
         id="5.4",
         title="Repair: the last window",
         right=steps_of,
-        probes=((10, 4), (8, 4), (3, 4), (9, 4), (5, 1)),
         tolerance=1e-9,
+        probes=((10, 4), (8, 4), (3, 4), (9, 4), (5, 1)),
         because="The last window is short and is a mean of its own.",
-        mistakes=(
-            (
-                lambda num_batches, N: [1 / N] * (num_batches // N),
-                "The rest of the epoch is never stepped. steps_of(10, 4) has three steps.",
-            ),
-            (
-                lambda num_batches, N: [1 / N] * -(-num_batches // N),
-                "Every window is stepped, but the last of (10, 4) has 2 of them: over 4 it is half a mean.",
-            ),
-            (
-                lambda num_batches, N: [1 / N] * (num_batches // N) + [1 / max(num_batches % N, 1)],
-                "(8, 4) has no short window, and yours steps a third time, on nothing.",
-            ),
-            (
-                lambda num_batches, N: [1 / num_batches] * -(-num_batches // N),
-                "You divide by the epoch. The optimizer steps once a window.",
-            ),
-            (
-                lambda num_batches, N: (
-                    [1 / N] * (num_batches - num_batches % N) + [1 / (num_batches % N or 1)] * (num_batches % N)
-                ),
-                "That is one factor a micro-batch; the question asks for one per optimizer step.",
-            ),
-            (
-                lambda num_batches, N: [1 / N] * num_batches,
-                "One factor a micro-batch, and each 1 / N. Asked is one per optimizer step; the last window is short.",
-            ),
-            (
-                lambda num_batches, N: [N] * (num_batches // N) + ([num_batches % N] if num_batches % N else []),
-                "Those are the lengths of the windows. The loss is multiplied by 1 ÷ length.",
-            ),
-            (
-                lambda num_batches, N: (
-                    [1 / N] * (num_batches // N) + ([num_batches % N / N] if num_batches % N else [])
-                ),
-                "The short window's share of a full one: its micro-batches need 1 ÷ their own number.",
-            ),
-            (
-                lambda num_batches, N: [
-                    [1 / min(N, num_batches - i)] * min(N, num_batches - i) for i in range(0, num_batches, N)
-                ],
-                "The factors are right. Return each once for its optimizer step, not in a list of its own.",
-            ),
-        ),
+        table="""
+        [1 / N] * (n // N) :: The rest of the epoch is never stepped. steps_of(10, 4) has three steps.
+        [1 / N] * -(-n // N) :: Every window is stepped, but the last of (10, 4) has 2 of them: over 4 it is half a
+            mean.
+        [1 / N] * (n // N) + [1 / max(n % N, 1)] :: (8, 4) has no short window, and yours steps a third time, on
+            nothing.
+        [1 / n] * -(-n // N) :: You divide by the epoch. The optimizer steps once a window.
+        [1 / N] * (n - n % N) + [1 / (n % N or 1)] * (n % N) :: That is one factor a micro-batch; the question asks
+            for one per optimizer step.
+        [1 / N] * n :: One factor a micro-batch, and each 1 / N. Asked is one per optimizer step; the last window is
+            short.
+        [N] * (n // N) + ([n % N] if n % N else []) :: Those are the lengths of the windows. The loss is multiplied by
+            1 ÷ length.
+        [1 / N] * (n // N) + ([n % N / N] if n % N else []) :: The short window's share of a full one: its
+            micro-batches need 1 ÷ their own number.
+        [[1 / min(N, n - i)] * min(N, n - i) for i in range(0, n, N)] :: The factors are right. Return each once for
+            its optimizer step, not in a list of its own.
+        """,
     ),
     FunctionExercise(
         id="5.5",
         title="Repair: ranks and tokens",
         right=factor,
-        probes=((3, 20, 50, 2), (17, 20, 50, 2), (8, 64, 512, 8)),
         tolerance=1e-9,
+        probes=((3, 20, 50, 2), (17, 20, 50, 2), (8, 64, 512, 8)),
         because="DDP's mean over ranks and this factor give each token 1 ÷ of_all.",
-        mistakes=(
-            (
-                lambda own, of_rank, of_all, ranks: own / of_rank,
-                "The broken version: a token of the rank with fewer tokens counts more.",
-            ),
-            (
-                lambda own, of_rank, of_all, ranks: own / of_all,
-                "The right share; then DDP divides by the ranks again: the gradient is that much too small.",
-            ),
-            (
-                lambda own, of_rank, of_all, ranks: own / (of_all * ranks),
-                "DDP divides by the ranks already. Multiply it back.",
-            ),
-            (
-                lambda own, of_rank, of_all, ranks: own * ranks / of_rank,
-                "of_rank counts this rank's tokens only; the mean is over all ranks' tokens.",
-            ),
-            (
-                lambda own, of_rank, of_all, ranks: of_rank * ranks / of_all,
-                "That is the share of the whole window, given to every micro-batch of it.",
-            ),
-            (
-                lambda own, of_rank, of_all, ranks: ranks / of_all,
-                "The mean loss of a micro-batch becomes a sum by its own count: it is missing.",
-            ),
-            (
-                lambda own, of_rank, of_all, ranks: own / (of_rank * ranks),
-                "Two slips: the tokens are all ranks', and DDP divides by the ranks already.",
-            ),
-            (
-                lambda own, of_rank, of_all, ranks: of_rank / of_all,
-                "That is the rank's share of all tokens. Take this micro-batch's, and think of DDP's mean.",
-            ),
-        ),
+        table="""
+        own / of_rank :: The broken version: a token of the rank with fewer tokens counts more.
+        own / of_all :: The right share; then DDP divides by the ranks again: the gradient is that much too small.
+        own / (of_all * ranks) :: DDP divides by the ranks already. Multiply it back.
+        own * ranks / of_rank :: of_rank counts this rank's tokens only; the mean is over all ranks' tokens.
+        of_rank * ranks / of_all :: That is the share of the whole window, given to every micro-batch of it.
+        ranks / of_all :: The mean loss of a micro-batch becomes a sum by its own count: it is missing.
+        own / (of_rank * ranks) :: Two slips: the tokens are all ranks', and DDP divides by the ranks already.
+        of_rank / of_all :: That is the rank's share of all tokens. Take this micro-batch's, and think of DDP's mean.
+        """,
     ),
     ChoiceExercise(
         id="5.6",
         title="What a rank keeps",
         right="d",
-        accepted=("D", "(d)", "d."),
         because="7 B gradients of 4 bytes, whole on every rank until the last micro-batch.",
-        mistakes=(
-            ("a", "That is a shard, 28 GB ÷ 8. Who reduced and scattered it?"),
-            ("b", "That is 1 byte a gradient. They are float32."),
-            ("c", "That is bfloat16. They are kept in the dtype in which they will be reduced."),
-        ),
+        table="""
+        a :: That is a shard, 28 GB ÷ 8. Who reduced and scattered it?
+        b :: That is 1 byte a gradient. They are float32.
+        c :: That is bfloat16. They are kept in the dtype in which they will be reduced.
+        """,
     ),
     JudgedExercise(
         id="5.7",
         title="A window under a limit",
         judge=judge_cut,
+        letters={"num_sequences": 64, "card_bytes": 27 * GIB // 2},
         because="One step larger and the second micro-batch, which finds the gradients there, does not fit.",
     ),
 )

@@ -6,10 +6,7 @@ import numpy as np
 import torch
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
-from memkit.low_precision.linear_memory import cast_bytes
 from memkit.low_precision.scaling import scale_to
-
-_TOKENS, _INPUTS, _OUTPUTS = 8192, 4096, 14_336
 
 
 def power_of_two(amax: float, largest: float = 448.0) -> float:
@@ -49,7 +46,7 @@ def _cast(x: torch.Tensor) -> torch.Tensor:
     return x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
 
 
-def judge_product(answer, seed: int = 0) -> str | None:
+def judge_product(answer, seed: int) -> str | None:
     chance = torch.Generator().manual_seed(seed)
     a, b = torch.randn(32, 64, generator=chance), 50 * torch.randn(48, 64, generator=chance)
     given = answer(a, b)
@@ -84,161 +81,121 @@ def judge_product(answer, seed: int = 0) -> str | None:
     return None
 
 
-def factor_exercise(amax: float) -> NumberExercise:
-    """Exercise 6.1 for another largest magnitude."""
-    return NumberExercise(
+EXERCISES = (
+    NumberExercise(
         id="6.1",
         title="A factor",
-        right=448 / amax,
+        letters={"amax": 7.0},
+        formula="448 / amax",
         unit="the multiplier",
-        because=f"448 / {amax:g} = {448 / amax:g}: the largest magnitude lands on the largest value.",
-        mistakes=(
-            (amax / 448, "That is the reciprocal: the scale that is stored, not the multiplier."),
-            (57344 / amax, "You took E5M2, which ends at 57,344. E4M3 ends at 448."),
-            (448.0, "That is where the format ends. Divide it by what is to land there."),
-            (240 / amax, "240 is the end of IEEE's E4M3 and of AMD's first one. E4M3FN has 448."),
-            (448.0 * amax, f"Multiplied, the largest value would be {448 * amax**2:,.0f}: divide by amax."),
-            (127 / amax, "127 is the end of INT8."),
-        ),
-    )
-
-
-def saved_input_exercise(tokens: int, inputs: int) -> NumberExercise:
-    """Exercise 6.2 for another linear layer."""
-    return NumberExercise(
+        because="448 / {amax:g} = {448 / amax:g}: the largest magnitude lands on the largest value.",
+        table="""
+        amax / 448 :: That is the reciprocal: the scale that is stored, not the multiplier.
+        57344 / amax :: You took E5M2, which ends at 57,344. E4M3 ends at 448.
+        448.0 :: That is where the format ends. Divide it by what is to land there.
+        240 / amax :: 240 is the end of IEEE's E4M3 and of AMD's first one. E4M3FN has 448.
+        448.0 * amax :: Multiplied, the largest value would be {448 * amax ** 2:,.0f}: divide by amax.
+        127 / amax :: 127 is the end of INT8.
+        """,
+    ),
+    NumberExercise(
         id="6.2",
         title="A saved input",
-        right=cast_bytes((inputs, tokens), "float8_e4m3fn", "mx"),
+        letters={"tokens": 8192, "inputs": 4096, "values": "tokens * inputs"},
+        formula="values + values // 32",
         tolerance=0.002,
-        because=f"{tokens * inputs:,} elements and {tokens * inputs // 32:,} scales.",
-        mistakes=(
-            (tokens * inputs, "The scales are missing: one byte for every 32 values."),
-            (2 * tokens * inputs, "That is bf16, two bytes a value."),
-            (tokens * inputs // 32, "Those are the scales alone. The elements are missing."),
-            (tokens * inputs * 36 // 32, "You gave each scale four bytes. E8M0 has eight bits."),
-            (
-                tokens * inputs * 17 // 16,
-                "Two ways lead there: 16 values a scale, as NVFP4 has them, not 32; or two bytes a scale, not one.",
-            ),
-            (tokens * inputs * 9 // 16, "That is NVFP4, with 4.5 bits a value."),
-            (2 * tokens * inputs * 33 // 32, "You counted two casts. One is saved."),
-        ),
-    )
-
-
-def pays_exercise(inputs: int, outputs: int) -> NumberExercise:
-    """Exercise 6.6 for another linear layer."""
-    return NumberExercise(
-        id="6.6",
-        title="When it pays",
-        right=2 * outputs,
-        unit="tokens",
-        because=f"{2 * outputs:,} tokens: 2 bytes a weight against 1 byte a value of the input; the inputs cancel.",
-        mistakes=(
-            (outputs, "Half of it: with one cast of the weight, as on Blackwell, or an input of no bytes at all."),
-            (2 * inputs, "The inputs cancel: both the weight and the saved input have them."),
-            (inputs, "The inputs cancel. What does a weight cost for each of its outputs?"),
-            (4 * outputs, "The bf16 weight is there in both. Only its casts are paid for."),
-            (2 * inputs * outputs, "Those are bytes: how many tokens save as much?"),
-            (2 * (inputs + outputs), "The output is bf16 in both: it saves nothing."),
-            (2 * outputs + 1, "From there on it keeps less. Asked is the number at which both are even."),
-        ),
-    )
-
-
-EXERCISES = (
-    factor_exercise(7.0),
-    saved_input_exercise(_TOKENS, _INPUTS),
+        because="{values:,} elements and {values // 32:,} scales.",
+        table="""
+        values :: The scales are missing: one byte for every 32 values.
+        2 * values :: That is bf16, two bytes a value.
+        values // 32 :: Those are the scales alone. The elements are missing.
+        values * 36 // 32 :: You gave each scale four bytes. E8M0 has eight bits.
+        values * 17 // 16 :: Two ways lead there: 16 values a scale, as NVFP4 has them, not 32; or two bytes a scale,
+            not one.
+        values * 9 // 16 :: That is NVFP4, with 4.5 bits a value.
+        2 * values * 33 // 32 :: You counted two casts. One is saved.
+        """,
+    ),
     FunctionExercise(
         id="6.3",
         title="A power of two",
+        letters={"ceil": math.ceil, "floor": math.floor, "log": math.log, "log2": math.log2},
         right=power_of_two,
         probes=((3.0,), (3.5,), (3.9,), (448.0,), (500.0,), (0.01,), (1e-6, 57344.0), (1.0, 6.0)),
         because="Cut down, never up: else amax would land beyond the end.",
-        mistakes=(
-            (lambda amax, largest=448.0: largest / amax, "The quotient is no power of two."),
-            (
-                lambda amax, largest=448.0: 2.0 ** math.ceil(math.log2(largest / amax)),
-                "You rounded up: 3 · 256 is 768, beyond 448.",
-            ),
-            (
-                lambda amax, largest=448.0: 2.0 ** round(math.log2(largest / amax)),
-                "You rounded to the nearest. Where that is up, amax lands beyond the end.",
-            ),
-            (
-                lambda amax, largest=448.0: 2.0 ** math.ceil(math.log2(amax / largest)),
-                "That is what is stored, the reciprocal.",
-            ),
-            (
-                lambda amax, largest=448.0: 2.0 ** (math.floor(math.log2(largest)) - math.floor(math.log2(amax))),
-                "That is OCP's floor rule. 3.9 would land at 499, beyond 448.",
-            ),
-            (
-                lambda amax, largest=448.0: 2.0 ** math.floor(math.log2(448.0 / amax)),
-                "You took 448 whatever largest says.",
-            ),
-            (
-                lambda amax, largest=448.0: 2.0 ** int(math.log2(largest / amax)),
-                "int() cuts towards zero: a negative exponent is rounded up, and 500 lands beyond 448.",
-            ),
-            (
-                lambda amax, largest=448.0: 2.0 ** math.floor(math.log2(amax / largest)),
-                "You divided the other way round: amax / largest is the scale that is stored.",
-            ),
-            (
-                lambda amax, largest=448.0: 2.0 ** math.floor(math.log(largest / amax)),
-                "math.log is the natural logarithm. The exponent of two is math.log2's.",
-            ),
-            (
-                lambda amax, largest=448.0: math.floor(math.log2(largest / amax)),
-                "That is the exponent. The factor is two to that power.",
-            ),
-            (
-                lambda amax, largest=448.0: 2.0 ** (math.ceil(math.log2(largest / amax)) - 1),
-                "Where the quotient is a power of two itself, as 448 / 3.5 is, it may be taken.",
-            ),
-        ),
+        table="""
+        largest / amax :: The quotient is no power of two.
+        2.0 ** ceil(log2(largest / amax)) :: You rounded up: 3 · 256 is 768, beyond 448.
+        2.0 ** round(log2(largest / amax)) :: You rounded to the nearest. Where that is up, amax lands beyond the end.
+        2.0 ** ceil(log2(amax / largest)) :: That is what is stored, the reciprocal.
+        2.0 ** (floor(log2(largest)) - floor(log2(amax))) :: That is OCP's floor rule. 3.9 would land at 499, beyond
+            448.
+        2.0 ** floor(log2(448.0 / amax)) :: You took 448 whatever largest says.
+        2.0 ** int(log2(largest / amax)) :: int() cuts towards zero: a negative exponent is rounded up, and 500 lands
+            beyond 448.
+        2.0 ** floor(log2(amax / largest)) :: You divided the other way round: amax / largest is the scale that is
+            stored.
+        2.0 ** floor(log(largest / amax)) :: math.log is the natural logarithm. The exponent of two is math.log2's.
+        floor(log2(largest / amax)) :: That is the exponent. The factor is two to that power.
+        2.0 ** (ceil(log2(largest / amax)) - 1) :: Where the quotient is a power of two itself, as 448 / 3.5 is, it
+            may be taken.
+        """,
     ),
     JudgedExercise(
         id="6.4",
         title="A product that is far too large",
         judge=judge_product,
+        letters={"seed": 0},
         because="Each operand has its own factor, and both leave the sum by division.",
     ),
     NumberExercise(
         id="6.5",
         title="How INT8 dies",
-        right=share_lost("int8"),
+        letters={"lost": share_lost, "share_cut_off": share_cut_off},
+        formula="lost('int8')",
         unit="the share",
         tolerance=0.001,
+        also=(0.804, 0.8043),
         because="The step is 2.58, so everything within 1.29 standard deviations is gone.",
-        mistakes=(
-            (share_lost("float8_e4m3fn"), "That is E4M3, whose steps shrink with the value."),
-            (
-                share_lost("int8", counts_all=True),
-                "Two ways lead there: the four large columns counted too; or a step of amax / 128. INT8 ends at 127.",
-            ),
-            (0.8, "Near. Two digits do not tell whether the four columns were counted."),
-            (1 - share_lost("int8"), "That is the share that survives."),
-            (100 * share_lost("int8"), "That is in percent. The answer is a share of 1."),
-            (share_lost("int8", scaling="row"), "You gave each row its own factor."),
-            (share_lost("int8", size=1.0), "You forgot to make the four columns larger."),
-            (share_lost("int8", size=10.0), "You made the columns 10 times larger, not 100."),
-            (share_cut_off(), "You cut off where you should round, as astype(np.int8) does: np.round comes first."),
-        ),
-        accepted=(0.804, 0.8043),
+        table="""
+        lost("float8_e4m3fn") :: That is E4M3, whose steps shrink with the value.
+        lost("int8", counts_all=True) :: Two ways lead there: the four large columns counted too; or a step of amax /
+            128. INT8 ends at 127.
+        0.8 :: Near. Two digits do not tell whether the four columns were counted.
+        1 - lost("int8") :: That is the share that survives.
+        100 * lost("int8") :: That is in percent. The answer is a share of 1.
+        lost("int8", scaling="row") :: You gave each row its own factor.
+        lost("int8", size=1.0) :: You forgot to make the four columns larger.
+        lost("int8", size=10.0) :: You made the columns 10 times larger, not 100.
+        share_cut_off() :: You cut off where you should round, as astype(np.int8) does: np.round comes first.
+        """,
     ),
-    pays_exercise(_INPUTS, _OUTPUTS),
+    NumberExercise(
+        id="6.6",
+        title="When it pays",
+        letters={"inputs": 4096, "outputs": 14_336},
+        formula="2 * outputs",
+        unit="tokens",
+        because="{2 * outputs:,} tokens: 2 bytes a weight against 1 byte a value of the input; the inputs cancel.",
+        table="""
+        outputs :: Half of it: with one cast of the weight, as on Blackwell, or an input of no bytes at all.
+        2 * inputs :: The inputs cancel: both the weight and the saved input have them.
+        inputs :: The inputs cancel. What does a weight cost for each of its outputs?
+        4 * outputs :: The bf16 weight is there in both. Only its casts are paid for.
+        2 * inputs * outputs :: Those are bytes: how many tokens save as much?
+        2 * (inputs + outputs) :: The output is bf16 in both: it saves nothing.
+        2 * outputs + 1 :: From there on it keeps less. Asked is the number at which both are even.
+        """,
+    ),
     ChoiceExercise(
         id="6.7",
         title="Why nothing was saved",
         right="b",
         because="What is saved for the backward has the dtype it had before.",
-        mistakes=(
-            ("a", "Per tensor there are three scales a layer: twelve bytes."),
-            ("c", "It rounds a tensor to 512 bytes, and in bf16 as in FP8."),
-            ("d", "E5M2 has one byte too, and it lives only during the product."),
-        ),
-        accepted=("B", " b", "b."),
+        table="""
+        a :: Per tensor there are three scales a layer: twelve bytes.
+        c :: It rounds a tensor to 512 bytes, and in bf16 as in FP8.
+        d :: E5M2 has one byte too, and it lives only during the product.
+        """,
     ),
 )

@@ -20,20 +20,16 @@ from memkit.setup.training import TrainingSetup
 from memkit.tracing.trace import trace_memory
 from memkit.units import GIB, KIB, MIB, format_bytes
 
-# 7.2 The message of the exercise, in GiB
-
-CAPACITY, IN_USE, ALLOCATED, CACHED = 23.64, 23.33, 21.90, 0.61
-
 # 7.3
 
 
-def segment_bytes(num_bytes: int) -> int:
+def segment_bytes(n: int) -> int:
     """What the driver is asked for when no cached block fits."""
-    if num_bytes <= MIB:
+    if n <= MIB:
         return 2 * MIB
-    if num_bytes < 10 * MIB:
+    if n < 10 * MIB:
         return 20 * MIB
-    return -(-num_bytes // (2 * MIB)) * (2 * MIB)
+    return -(-n // (2 * MIB)) * (2 * MIB)
 
 
 # 7.4 A validation loop, run on a played card
@@ -268,98 +264,76 @@ EXERCISES = (
         title="30 GiB of what",
         right="b",
         because="The pool keeps freed blocks; nvidia-smi shows the pool and the context.",
-        mistakes=(
-            ("a", "A leak would stand in memory_allocated: it counts every live block."),
-            ("c", "The context takes a few hundred MiB, not 26.5 GiB."),
-            ("d", "Fragmentation is free memory of no use to a request. None has failed."),
-        ),
-        accepted=("B", "b)", " b. "),
+        table="""
+        a :: A leak would stand in memory_allocated: it counts every live block.
+        c :: The context takes a few hundred MiB, not 26.5 GiB.
+        d :: Fragmentation is free memory of no use to a request. None has failed.
+        """,
     ),
     NumberExercise(
         id="7.2",
         title="What the message does not name",
-        right=IN_USE - ALLOCATED - CACHED,
+        letters={
+            "capacity": 23.64, "in_use": 23.33, "allocated": 21.90, "cached": 0.61,
+            "outside": "in_use - allocated - cached",
+        },
+        formula="outside",
         unit="GiB",
         tolerance=0.02,
         because="In use, less allocated, less cached: context and libraries.",
-        mistakes=(
-            (IN_USE - ALLOCATED, "You left the cache in. It is reserved by PyTorch, so inside the allocator."),
-            (round(1024 * (IN_USE - ALLOCATED - CACHED), 2), "That is MiB. Give GiB."),
-            (round(1000 * (IN_USE - ALLOCATED - CACHED), 2), "That is MiB, at 1,000 a GiB. Give GiB."),
-            (round((IN_USE - ALLOCATED - CACHED) * GIB), "That is bytes. Give GiB."),
-            (round((IN_USE - ALLOCATED - CACHED) * GIB / 10**9, 3), "That is GB of 10⁹ bytes. Give GiB."),
-            (IN_USE - ALLOCATED + CACHED, "You added the cache. It lies inside the allocator: take it away too."),
-            (CACHED, "That is the cache. It is reserved by PyTorch, so inside the allocator."),
-            (0.8, "A little too small: the parts are given to a hundredth, keep two digits."),
-            (ALLOCATED + CACHED, "That is what lies inside the allocator. What is the rest?"),
-            (CAPACITY - ALLOCATED, "That is all that no tensor has: free, cached and outside. Which part is outside?"),
-            (CAPACITY - IN_USE, "That is what is free on the card, for any process."),
-            (
-                CAPACITY - ALLOCATED - CACHED,
-                "That counts what is free on the card too. Start from what this process has in use.",
-            ),
-        ),
+        table="""
+        in_use - allocated :: You left the cache in. It is reserved by PyTorch, so inside the allocator.
+        round(1024 * outside, 2) :: That is MiB. Give GiB.
+        round(1000 * outside, 2) :: That is MiB, at 1,000 a GiB. Give GiB.
+        round(outside * 2**30) :: That is bytes. Give GiB.
+        round(outside * 2**30 / 10**9, 3) :: That is GB of 10⁹ bytes. Give GiB.
+        in_use - allocated + cached :: You added the cache. It lies inside the allocator: take it away too.
+        cached :: That is the cache. It is reserved by PyTorch, so inside the allocator.
+        0.8 :: A little too small: the parts are given to a hundredth, keep two digits.
+        allocated + cached :: That is what lies inside the allocator. What is the rest?
+        capacity - allocated :: That is all that no tensor has: free, cached and outside. Which part is outside?
+        capacity - in_use :: That is what is free on the card, for any process.
+        capacity - allocated - cached :: That counts what is free on the card too. Start from what this process has in
+            use.
+        """,
     ),
     FunctionExercise(
         id="7.3",
         title="What cudaMalloc is asked for",
+        letters={"MIB": MIB, "segment": segment_bytes},
         right=segment_bytes,
         probes=tuple(
-            (size,)
-            for size in (4, MIB, MIB + 1, 3 * MIB, 10 * MIB - KIB, 10 * MIB, 14 * MIB, 24 * MIB + KIB, 25 * MIB + 1)
+            (size,) for size in
+            (4, MIB, MIB + 1, 3 * MIB, 10 * MIB - KIB, 10 * MIB, 14 * MIB, 24 * MIB + KIB, 25 * MIB + 1)
         ),
         because="Small requests share segments of 2 MiB, middling ones of 20 MiB, large ones have their own.",
-        mistakes=(
-            (lambda n: -(-n // 512) * 512, "That is the block. The driver is asked for a segment, of 2 MiB at least."),
-            (
-                lambda n: -(-n // (2 * MIB)) * 2 * MIB,
-                "Right up to 1 MiB and from 10 MiB on. Between them a segment of 20 MiB is asked for.",
-            ),
-            (
-                lambda n: 2 * MIB if n <= MIB else 20 * MIB,
-                "From 10 MiB on a request gets a segment of its own, rounded up to 2 MiB.",
-            ),
-            (
-                lambda n: 20 * MIB if n == 10 * MIB else segment_bytes(n),
-                "10 MiB itself no longer shares: the segments of 20 MiB are for requests below 10 MiB.",
-            ),
-            (
-                lambda n: segment_bytes(n) if n < 10 * MIB else n // (2 * MIB) * (2 * MIB),
-                "You rounded large requests down: the segment would be smaller than what it has to hold.",
-            ),
-            (
-                lambda n: segment_bytes(n) if n < 10 * MIB else n,
-                "Large requests are rounded up to a multiple of 2 MiB.",
-            ),
-            (
-                lambda n: max(20 * MIB, segment_bytes(n)) if n > MIB else 2 * MIB,
-                "20 MiB are for requests below 10 MiB. One of 10 to 20 MiB gets no more than it needs.",
-            ),
-            (lambda n: segment_bytes(n) // MIB, "That is MiB. The driver is asked in bytes."),
-            (lambda n: segment_bytes(n * MIB) // MIB, "You read the request as MiB. num_bytes is in bytes."),
-            (
-                lambda n: max(20 * MIB, segment_bytes(n)) if n < 10 * MIB else segment_bytes(n),
-                "Requests up to 1 MiB have a pool of their own, with segments of 2 MiB.",
-            ),
-            (
-                lambda n: segment_bytes(n) if n < 10 * MIB else -(-n // MIB) * MIB,
-                "Large requests are rounded up to a multiple of 2 MiB, not of 1.",
-            ),
-            (
-                lambda n: 2 * MIB if n <= MIB else -(-n // (20 * MIB)) * 20 * MIB,
-                "From 10 MiB on a segment is a multiple of 2 MiB, not of 20.",
-            ),
-            (lambda n: n, "That is the request itself. The driver is asked for a segment, of 2 MiB at least."),
-            (
-                lambda n: segment_bytes(n) if n < 10 * MIB else (n // (2 * MIB) + 1) * 2 * MIB,
-                "You always add 2 MiB. A request that is a multiple of 2 MiB stays as it is.",
-            ),
-            (
-                lambda n: 2 * 10**6 if n <= 10**6 else 20 * 10**6 if n < 10**7 else -(-n // (2 * 10**6)) * 2 * 10**6,
-                "You took 1 MiB for 1,000,000 bytes. It is 1,048,576.",
-            ),
-            (lambda n: segment_bytes(n + (n == MIB)), "One MiB itself still belongs to the small pool."),
-        ),
+        table="""
+        -(-n // 512) * 512 :: That is the block. The driver is asked for a segment, of 2 MiB at least.
+        -(-n // (2 * MIB)) * 2 * MIB :: Right up to 1 MiB and from 10 MiB on. Between them a segment of 20 MiB is
+            asked for.
+        2 * MIB if n <= MIB else 20 * MIB :: From 10 MiB on a request gets a segment of its own, rounded up to 2 MiB.
+        20 * MIB if n == 10 * MIB else segment(n) :: 10 MiB itself no longer shares: the segments of 20 MiB are for
+            requests below 10 MiB.
+        segment(n) if n < 10 * MIB else n // (2 * MIB) * (2 * MIB) :: You rounded large requests down: the segment
+            would be smaller than what it has to hold.
+        segment(n) if n < 10 * MIB else n :: Large requests are rounded up to a multiple of 2 MiB.
+        max(20 * MIB, segment(n)) if n > MIB else 2 * MIB :: 20 MiB are for requests below 10 MiB. One of 10 to 20 MiB
+            gets no more than it needs.
+        segment(n) // MIB :: That is MiB. The driver is asked in bytes.
+        segment(n * MIB) // MIB :: You read the request as MiB. num_bytes is in bytes.
+        max(20 * MIB, segment(n)) if n < 10 * MIB else segment(n) :: Requests up to 1 MiB have a pool of their own,
+            with segments of 2 MiB.
+        segment(n) if n < 10 * MIB else -(-n // MIB) * MIB :: Large requests are rounded up to a multiple of 2 MiB,
+            not of 1.
+        2 * MIB if n <= MIB else -(-n // (20 * MIB)) * 20 * MIB :: From 10 MiB on a segment is a multiple of 2 MiB,
+            not of 20.
+        n :: That is the request itself. The driver is asked for a segment, of 2 MiB at least.
+        segment(n) if n < 10 * MIB else (n // (2 * MIB) + 1) * 2 * MIB :: You always add 2 MiB. A request that is a
+            multiple of 2 MiB stays as it is.
+        2 * 10**6 if n <= 10**6 else 20 * 10**6 if n < 10**7 else -(-n // (2 * 10**6)) * 2 * 10**6 :: You took 1 MiB
+            for 1,000,000 bytes. It is 1,048,576.
+        segment(n + (n == MIB)) :: One MiB itself still belongs to the small pool.
+        """,
     ),
     JudgedExercise(
         id="7.4",
@@ -390,11 +364,10 @@ EXERCISES = (
         title="Step 311, every time",
         right="c",
         because="A flat floor rules out growth, and equal runs have equal data.",
-        mistakes=(
-            ("a", "A leak raises the floor, and here it is flat."),
-            ("b", "The states appear in step 1 and stay; they would show in step 2."),
-            ("d", "Retries would have risen before the end, and here there were none."),
-        ),
-        accepted=("C", "c)", " c. "),
+        table="""
+        a :: A leak raises the floor, and here it is flat.
+        b :: The states appear in step 1 and stay; they would show in step 2.
+        d :: Retries would have risen before the end, and here there were none.
+        """,
     ),
 )

@@ -1,14 +1,6 @@
 """The exercises of chapter 08: states in few bits, adapters, offload."""
 
 from book.exercises import FunctionExercise, NumberExercise
-from memkit.formula.adapters import count_adapter_parameters
-from memkit.formula.states import ADAM_MOMENTS
-from memkit.setup.adapters import AdapterConfig
-from memkit.setup.models import LLAMA_3_8B
-
-VALUES = 4096 * 11008
-LLAMA_2_7B_PARAMETERS = 6_738_415_616
-BLOCK = 256
 
 
 def lora_bytes(base, adapters, width):
@@ -21,318 +13,220 @@ def kept_values(tokens, layers):
     return sum(tokens * num_inputs for num_inputs, _, is_trained in layers if is_trained)
 
 
-def standing(sizes, num_micro_batches):
-    """Gradient values that stand together where the optimizer steps in the backward, if it may."""
-    return sum(sizes) if num_micro_batches > 1 else max(sizes)
+def standing(sizes, n, alone=None):
+    """Gradient values that stand together with n micro-batches; ``alone``: those of a step in the backward."""
+    return sum(sizes) if n > 1 else max(sizes) if alone is None else alone
 
 
-def model_bytes(gradients=standing, *, weight=2, gradient=2):
-    """A function for the bytes of weights, states and gradients at their highest."""
-    return lambda sizes, states, num_micro_batches: (
-        (weight + states) * sum(sizes) + gradient * gradients(sizes, num_micro_batches)
-    )
+def rest(sizes, states):
+    """Bytes of weights in 16 bits and of states."""
+    return (2 + states) * sum(sizes)
+
+
+def model_bytes(sizes, states, n):
+    """Bytes of weights, states and gradients at their highest, with n micro-batches."""
+    return rest(sizes, states) + 2 * standing(sizes, n)
 
 
 EXERCISES = (
     NumberExercise(
         id="8.1",
         title="A matrix under 8-bit AdamW",
-        right=len(ADAM_MOMENTS) * (VALUES + 4 * VALUES // BLOCK),
+        letters={"n": 4096 * 11008, "scales": "4 * n // 256"},
+        formula="2 * (n + scales)",
         tolerance=0.001,
-        accepted=(91_600_000, 91_500_000, 2.03 * VALUES, 2.03 * 45.1e6),
+        also=(91_600_000, 91_500_000, "2.03 * n", 2.03 * 45.1e6),
         because="Two codes of one byte, and a float32 scale for each 256 of them: 2.03 B a parameter.",
-        mistakes=(
-            (VALUES, "That is one byte a parameter. Adam keeps two states."),
-            (2 * VALUES, "The codes are right. Each block of 256 has a float32 scale as well."),
-            (VALUES + 4 * VALUES // BLOCK, "That is one state with its scales; Adam keeps two."),
-            (
-                2 * VALUES + 4 * VALUES // BLOCK,
-                "Each of the two states has scales of its own, or a scale is a float32: 4 bytes, not two.",
-            ),
-            (8 * VALUES, "That is AdamW in float32: 4 bytes, twice."),
-            (4 * VALUES, "That is AdamW in bfloat16: 2 bytes, twice."),
-            (2 * (VALUES + VALUES // BLOCK), "A scale is a float32: 4 bytes, not one."),
-            (2 * (VALUES + 4 * VALUES // 64), "Blocks of 64 are NF4's, of weights; these are of 256."),
-            (8 * VALUES // BLOCK, "Those are the scales alone; each value has a code of one byte, twice."),
-            (4 * VALUES + 8 * VALUES // BLOCK, "A code has one byte, not two; and the weight is no state."),
-            (2 * (VALUES + 4 * VALUES // 2048), "Blocks of 2,048 are the paper's; here a scale serves 256 values."),
-            (2 * (VALUES + 8 * VALUES // BLOCK), "A scale is a float32: 4 bytes, not eight."),
-            (VALUES + 8 * VALUES // BLOCK, "A code has 8 bits, one byte; those would be 4-bit codes."),
-        ),
+        table="""
+        n :: That is one byte a parameter. Adam keeps two states.
+        2 * n :: The codes are right. Each block of 256 has a float32 scale as well.
+        n + scales :: That is one state with its scales; Adam keeps two.
+        2 * n + scales :: Each of the two states has scales of its own, or a scale is a float32: 4 bytes, not two.
+        8 * n :: That is AdamW in float32: 4 bytes, twice.
+        4 * n :: That is AdamW in bfloat16: 2 bytes, twice.
+        2 * (n + scales // 4) :: A scale is a float32: 4 bytes, not one.
+        2 * (n + 4 * n // 64) :: Blocks of 64 are NF4's, of weights; these are of 256.
+        2 * scales :: Those are the scales alone; each value has a code of one byte, twice.
+        4 * n + 2 * scales :: A code has one byte, not two; and the weight is no state.
+        2 * (n + 4 * n // 2048) :: Blocks of 2,048 are the paper's; here a scale serves 256 values.
+        2 * (n + 2 * scales) :: A scale is a float32: 4 bytes, not eight.
+        n + 2 * scales :: A code has 8 bits, one byte; those would be 4-bit codes.
+        """,
     ),
     NumberExercise(
         id="8.2",
         title="Adapters beside grouped heads",
-        right=count_adapter_parameters(LLAMA_3_8B, AdapterConfig(rank=16, targets=("query", "value"))),
+        letters={"L": 32, "r": 16, "h": 4096, "v": 8 * 128},
+        formula="L * r * ((h + h) + (h + v))",
         unit="parameters",
         tolerance=0.001,
-        accepted=(6_820_000, 6_810_000),
+        also=(6_820_000, 6_810_000),
         because="32 · 16 · ((4,096 + 4,096) + (4,096 + 1,024)): the value projection has 8 heads of 128, not 32.",
-        mistakes=(
-            (8_388_608, "You gave the value projection 4,096 outputs. Grouped heads: 8 · 128 = 1,024."),
-            (212_992, "That is one layer. There are 32."),
-            (
-                4_194_304,
-                "That is the query's projection alone; or A alone, r · in, beside both, where B has out · r as well.",
-            ),
-            (2_621_440, "That is the value's projection alone; or B alone, out · r, where A has r · in as well."),
-            (
-                13_631_488,
-                "That is rank 32, or each matrix twice: A has r · in values, B has out · r. Or key and output too.",
-            ),
-            (
-                5_242_880,
-                "That is key and value; or the value projection with 1,024 inputs. Each reads the hidden state, 4,096.",
-            ),
-            (6_356_992, "You gave the value projection one head, 128 outputs. There are 8 of them."),
-            (3_407_872, "That is rank 8."),
-            (9_437_184, "That is query, key and value; only two of them have an adapter here."),
-            (6_979_584, "A and B have no bias: r · (in + out) is all."),
-            (6_291_456, "You gave the value projection 8 outputs, or none. It has 8 heads of 128."),
-            (27_262_976, "Parameters were asked for. That is their bytes in float32; or rank 64."),
-            (671_088_640, "That is W itself, query and value: in · out. An adapter has r · (in + out)."),
-        ),
+        table="""
+        L * r * 4 * h :: You gave the value projection 4,096 outputs. Grouped heads: 8 · 128 = 1,024.
+        r * (3 * h + v) :: That is one layer. There are 32.
+        L * r * 2 * h :: That is the query's projection alone; or A alone, r · in, beside both, where B has out · r as
+            well.
+        L * r * (h + v) :: That is the value's projection alone; or B alone, out · r, where A has r · in as well.
+        2 * L * r * (3 * h + v) :: That is rank 32, or each matrix twice: A has r · in values, B has out · r. Or key
+            and output too.
+        2 * L * r * (h + v) :: That is key and value; or the value projection with 1,024 inputs. Each reads the hidden
+            state, 4,096.
+        L * r * (3 * h + 128) :: You gave the value projection one head, 128 outputs. There are 8 of them.
+        L * r // 2 * (3 * h + v) :: That is rank 8.
+        L * r * (4 * h + 2 * v) :: That is query, key and value; only two of them have an adapter here.
+        L * r * (3 * h + v) + L * (h + v) :: A and B have no bias: r · (in + out) is all.
+        L * r * 3 * h :: You gave the value projection 8 outputs, or none. It has 8 heads of 128.
+        4 * L * r * (3 * h + v) :: Parameters were asked for. That is their bytes in float32; or rank 64.
+        L * h * (h + v) :: That is W itself, query and value: in · out. An adapter has r · (in + out).
+        """,
     ),
     FunctionExercise(
         id="8.3",
         title="What frozen layers keep",
         right=kept_values,
-        accepted=(lambda tokens, layers: sum(tokens * rows * trained for rows, _, trained in layers),),
         probes=(
             (8, ((64, 256, True), (256, 32, False))),
             (100, ((3, 5, False), (5, 7, True), (7, 4, True))),
             (2048, ((4096, 11008, False), (11008, 4096, False))),
         ),
-        because="The weight's gradient alone wants the input. The gradient of the input wants the weight, which stays.",
-        mistakes=(
-            (
-                lambda tokens, layers: sum(tokens * rows for rows, _, _ in layers),
-                "That is every layer's input, as if all were trained.",
-            ),
-            (
-                lambda tokens, layers: sum(tokens * rows for rows, _, trained in layers if not trained),
-                "Turned round: these are the inputs of the frozen layers.",
-            ),
-            (
-                lambda tokens, layers: sum(tokens * out for _, out, trained in layers if trained),
-                "These are the outputs. A product's gradients want its factors, not its result.",
-            ),
-            (
-                lambda tokens, layers: sum(rows * out for rows, out, trained in layers if trained),
-                "These are weights, which stand there anyway. What does the forward have to keep?",
-            ),
-            (lambda tokens, layers: sum(rows for rows, _, trained in layers if trained), "That is one token's."),
-            (lambda tokens, layers: 0, "A trained weight's gradient is made of the input: that is kept."),
-            (
-                lambda tokens, layers: sum(2 * tokens * rows for rows, _, trained in layers if trained),
-                "Values were asked for, not bytes in bfloat16.",
-            ),
-            (
-                lambda tokens, layers: sum(4 * tokens * rows for rows, _, trained in layers if trained),
-                "Values were asked for, not bytes in float32.",
-            ),
-            (
-                lambda tokens, layers: sum(tokens * (rows + out) for rows, out, trained in layers if trained),
-                "Inputs and outputs: a product's gradients want its factors, not its result.",
-            ),
-            (
-                lambda tokens, layers: sum(
-                    tokens * rows for i, (rows, _, _) in enumerate(layers) if any(t for *_, t in layers[: i + 1])
-                ),
-                "That is every input from the first trained layer on. A frozen one needs its weight, not its input.",
-            ),
-            (
-                lambda tokens, layers: sum(tokens * rows for i, (rows, _, t) in enumerate(layers) if t or not i),
-                "The first layer's input is no exception: its gradient is made of the weight, not of the input.",
-            ),
-            (
-                lambda tokens, layers: sum(tokens * rows for i, (rows, _, t) in enumerate(layers) if t and i),
-                "The first layer's input is no exception: if its weight is trained, it is kept.",
-            ),
-            (
-                lambda tokens, layers: sum(tokens * min(rows, out) for rows, out, trained in layers if trained),
-                "It is the input that is kept, whether the output is smaller or not.",
-            ),
-            (
-                lambda tokens, layers: sum(tokens * rows * any(t for *_, t in layers) for rows, _, _ in layers),
-                "One trained layer does not make the frozen ones keep their inputs: each decides for itself.",
-            ),
+        also=("sum(tokens * rows * trained for rows, _, trained in layers)",),
+        because=(
+            "The weight's gradient alone wants the input. The gradient of the input wants the weight, which stays."
         ),
+        table="""
+        sum(tokens * rows for rows, _, _ in layers) :: That is every layer's input, as if all were trained.
+        sum(tokens * rows for rows, _, trained in layers if not trained) :: Turned round: these are the inputs of the
+            frozen layers.
+        sum(tokens * out for _, out, trained in layers if trained) :: These are the outputs. A product's gradients
+            want its factors, not its result.
+        sum(rows * out for rows, out, trained in layers if trained) :: These are weights, which stand there anyway.
+            What does the forward have to keep?
+        sum(rows for rows, _, trained in layers if trained) :: That is one token's.
+        0 :: A trained weight's gradient is made of the input: that is kept.
+        sum(2 * tokens * rows for rows, _, trained in layers if trained) :: Values were asked for, not bytes in
+            bfloat16.
+        sum(4 * tokens * rows for rows, _, trained in layers if trained) :: Values were asked for, not bytes in
+            float32.
+        sum(tokens * (rows + out) for rows, out, trained in layers if trained) :: Inputs and outputs: a product's
+            gradients want its factors, not its result.
+        sum( tokens * rows for i, (rows, _, _) in enumerate(layers) if any(t for *_, t in layers[: i + 1]) ) :: That
+            is every input from the first trained layer on. A frozen one needs its weight, not its input.
+        sum(tokens * rows for i, (rows, _, t) in enumerate(layers) if t or not i) :: The first layer's input is no
+            exception: its gradient is made of the weight, not of the input.
+        sum(tokens * rows for i, (rows, _, t) in enumerate(layers) if t and i) :: The first layer's input is no
+            exception: if its weight is trained, it is kept.
+        sum(tokens * min(rows, out) for rows, out, trained in layers if trained) :: It is the input that is kept,
+            whether the output is smaller or not.
+        sum(tokens * rows * any(t for *_, t in layers) for rows, _, _ in layers) :: One trained layer does not make
+            the frozen ones keep their inputs: each decides for itself.
+        """,
     ),
     FunctionExercise(
         id="8.4",
         title="Repair: an estimator of LoRA",
         right=lora_bytes,
-        accepted=(lambda base, adapters, width: base * 2 + adapters * (width + width + 2 * width),),
         unit="bytes",
-        probes=((6_738_415_616, 16_777_216, 4), (8_030_261_248, 6_815_744, 2), (10, 1, 4)),
         tolerance=1e-9,
+        probes=((6_738_415_616, 16_777_216, 4), (8_030_261_248, 6_815_744, 2), (10, 1, 4)),
+        also=("base * 2 + adapters * (width + width + 2 * width)",),
         because="Frozen weights cost their own bytes and nothing else; there is no master copy.",
-        mistakes=(
-            (lambda base, adapters, width: 2 * base + 16 * adapters, "16 bytes are float32; width says which it is."),
-            (lambda base, adapters, width: 2 * base + 12 * adapters, "The broken version: 12 whatever the width."),
-            (
-                lambda base, adapters, width: 4 * base + 4 * width * adapters,
-                "The base is bfloat16, 2 bytes, and has no gradient.",
-            ),
-            (
-                lambda base, adapters, width: 2 * base + 3 * width * adapters,
-                "Weight, gradient and two states are four, not three.",
-            ),
-            (
-                lambda base, adapters, width: 2 * base + 2 * width * adapters,
-                "Adam's two states are missing, or the weight and gradient.",
-            ),
-            (lambda base, adapters, width: 4 * width * adapters, "The frozen weights are still in memory."),
-            (lambda base, adapters, width: 2 * base, "The adapters' own tensors are missing."),
-            (
-                lambda base, adapters, width: 2 * base + width * adapters,
-                "That is one tensor of the adapters: which three stand beside their weights?",
-            ),
-            (
-                lambda base, adapters, width: width * base + 4 * width * adapters,
-                "The base stays bfloat16, 2 bytes, whatever width the adapters have.",
-            ),
-            (
-                lambda base, adapters, width: 2 * base + (4 * width + 4) * adapters,
-                "There is no master copy: weight, gradient and two states are all.",
-            ),
-            (
-                lambda base, adapters, width: 2 * base + (2 + 3 * width) * adapters,
-                "The adapters' weights have `width` bytes too; it is the base that has 2.",
-            ),
-            (
-                lambda base, adapters, width: 2 * base + (2 * width + 8) * adapters,
-                "The states have the adapters' width too: torch makes them in the dtype of the weights.",
-            ),
-            (
-                lambda base, adapters, width: 4 * width * (base + adapters),
-                "The base is frozen: 2 bytes a value, and neither gradient nor states.",
-            ),
-            (
-                lambda base, adapters, width: 8 * base + 4 * width * adapters,
-                "The base is frozen: it has its weights alone, no gradient and no states.",
-            ),
-            (
-                lambda base, adapters, width: 2 * base + (3 * width + 4) * adapters,
-                "Gradients have the adapters' width too: torch makes them in the dtype of the weights.",
-            ),
-        ),
+        table="""
+        2 * base + 16 * adapters :: 16 bytes are float32; width says which it is.
+        2 * base + 12 * adapters :: The broken version: 12 whatever the width.
+        4 * base + 4 * width * adapters :: The base is bfloat16, 2 bytes, and has no gradient.
+        2 * base + 3 * width * adapters :: Weight, gradient and two states are four, not three.
+        2 * base + 2 * width * adapters :: Adam's two states are missing, or the weight and gradient.
+        4 * width * adapters :: The frozen weights are still in memory.
+        2 * base :: The adapters' own tensors are missing.
+        2 * base + width * adapters :: That is one tensor of the adapters: which three stand beside their weights?
+        width * base + 4 * width * adapters :: The base stays bfloat16, 2 bytes, whatever width the adapters have.
+        2 * base + (4 * width + 4) * adapters :: There is no master copy: weight, gradient and two states are all.
+        2 * base + (2 + 3 * width) * adapters :: The adapters' weights have `width` bytes too; it is the base that has
+            2.
+        2 * base + (2 * width + 8) * adapters :: The states have the adapters' width too: torch makes them in the
+            dtype of the weights.
+        4 * width * (base + adapters) :: The base is frozen: 2 bytes a value, and neither gradient nor states.
+        8 * base + 4 * width * adapters :: The base is frozen: it has its weights alone, no gradient and no states.
+        2 * base + (3 * width + 4) * adapters :: Gradients have the adapters' width too: torch makes them in the dtype
+            of the weights.
+        """,
     ),
     NumberExercise(
         id="8.5",
         title="Over the link",
-        right=4 * LLAMA_2_7B_PARAMETERS,
+        letters={"P": 6_738_415_616},
+        formula="4 * P",
         tolerance=0.002,
-        accepted=(2.7e10, 26_950_000_000),
+        also=(2.7e10, 26_950_000_000),
         because="2 B a parameter to the host as gradients, 2 B back as weights, whatever the batch is.",
-        mistakes=(
-            (2 * LLAMA_2_7B_PARAMETERS, "That is one direction. Gradients go there, new weights come back."),
-            (8 * LLAMA_2_7B_PARAMETERS, "4 B a value is float32. Here weights and gradients are bfloat16."),
-            (LLAMA_2_7B_PARAMETERS, "That is a count of values; each has 2 bytes, and both directions count."),
-            (0, "The step is done on the host: it needs the gradients, and the card needs the new weights."),
-            *(
-                (count * LLAMA_2_7B_PARAMETERS, "The states stay on the host and never cross the link.")
-                for count in (10, 12, 14)
-            ),
-            (
-                6 * LLAMA_2_7B_PARAMETERS,
-                "Weights need not go to the host: their copy is there already. Nor is one of the two ways in float32.",
-            ),
-            (4 * 7_000_000_000, "7 billion is 4 % too many: count the model's parameters as they are."),
-            (4 * 6_700_000_000, "Two digits of the count give two of the answer: take 6.738 billion."),
-            (16 * LLAMA_2_7B_PARAMETERS, "That is what stands on card and host in float32, not what moves."),
-        ),
+        table="""
+        2 * P :: That is one direction. Gradients go there, new weights come back.
+        8 * P :: 4 B a value is float32. Here weights and gradients are bfloat16.
+        P :: That is a count of values; each has 2 bytes, and both directions count.
+        0 :: The step is done on the host: it needs the gradients, and the card needs the new weights.
+        10 * P ; 12 * P ; 14 * P :: The states stay on the host and never cross the link.
+        6 * P :: Weights need not go to the host: their copy is there already. Nor is one of the two ways in float32.
+        4 * 7_000_000_000 :: 7 billion is 4 % too many: count the model's parameters as they are.
+        4 * 6_700_000_000 :: Two digits of the count give two of the answer: take 6.738 billion.
+        16 * P :: That is what stands on card and host in float32, not what moves.
+        """,
     ),
     FunctionExercise(
         id="8.6",
         title="Two savings that exclude each other",
-        right=model_bytes(),
-        accepted=(
-            lambda sizes, states, n: (2 + states) * sum(sizes) + 2 * (max if n == 1 else sum)(sizes),
-            lambda sizes, states, n: max((2 + states) * sum(sizes) + 2 * (sum(sizes) if n > 1 else g) for g in sizes),
-        ),
+        letters={"rest": rest, "standing": standing, "right": model_bytes},
+        right=model_bytes,
         unit="bytes",
-        probes=(((50, 400, 30), 2, 1), ((50, 400, 30), 4, 8), ((7, 3, 9, 5), 8, 1), ((7, 3, 9, 5), 2, 2)),
         tolerance=1e-9,
-        because="In one pass a gradient is used and freed before the next, so the largest decides. A sum over several "
-        "passes needs a place for each: accumulation takes back what the step in the backward saves.",
-        mistakes=(
-            (
-                model_bytes(lambda sizes, n: sum(sizes)),
-                "With one micro-batch the optimizer may step in the backward: not all gradients stand together.",
-            ),
-            (
-                model_bytes(lambda sizes, n: max(sizes)),
-                "Accumulated gradients wait for the last micro-batch, all of them. What can then be freed early?",
-            ),
-            (
-                model_bytes(lambda sizes, n: sum(sizes) if n > 1 else 0),
-                "A gradient that is used at once still stands while it is used: the largest one counts.",
-            ),
-            (
-                model_bytes(lambda sizes, n: max(sizes) if n > 1 else sum(sizes)),
-                "Turned round: it is accumulation that needs all gradients together.",
-            ),
-            (
-                model_bytes(lambda sizes, n: n * sum(sizes) if n > 1 else max(sizes)),
-                "Micro-batches add to the same gradients: one set, however many there are.",
-            ),
-            (
-                model_bytes(lambda sizes, n: sum(sizes) + max(sizes) if n > 1 else max(sizes)),
-                "True for a moment: the newest gradient stands beside the sum until it is added. Leave it out here.",
-            ),
-            (
-                model_bytes(lambda sizes, n: 2 * sum(sizes) if n > 1 else max(sizes)),
-                "The sum stands in the gradients themselves: one set of them, in bfloat16.",
-            ),
-            (model_bytes(weight=4), "Weights are bfloat16, 2 bytes a value, and there is no copy of them in float32."),
-            (
-                lambda sizes, states, n: model_bytes()(sizes, 0, n),
-                "The states are missing: `states` bytes for each value, from step to step.",
-            ),
-            (model_bytes(gradient=4), "4 bytes a gradient are float32. Here gradients are bfloat16."),
-            (model_bytes(gradient=0), "Gradients are missing: at least one stands while it is used."),
-            (model_bytes(weight=0), "The weights themselves are missing, 2 bytes a value."),
-            *(
-                (
-                    lambda sizes, states, n, weight=weight: weight * sum(sizes)
-                    + (4 - weight + states) * standing(sizes, n),
-                    "Weights and states of every tensor stay from step to step. Only gradients come and go.",
-                )
-                for weight in (0, 2)
-            ),
-            *(
-                (
-                    model_bytes(lambda sizes, n, end=end: sum(sizes) if n > 1 else sizes[end]),
-                    "The highest moment is the largest tensor's, wherever it stands in the order.",
-                )
-                for end in (0, -1)
-            ),
-            (
-                model_bytes(lambda sizes, n: sum(sizes) if n > 1 else sum(sizes) / len(sizes)),
-                "That is an average gradient; the highest moment has the largest.",
-            ),
-            (
-                model_bytes(lambda sizes, n: sum(sizes) / n),
-                "A gradient is as large as its weight, however small the micro-batch is.",
-            ),
-            (
-                model_bytes(lambda sizes, n: sum(sizes) - max(sizes) * (n == 1)),
-                "You took the largest gradient off; it is the one that stands.",
-            ),
-            (
-                lambda sizes, states, n: model_bytes()(sizes, 2 * states, n),
-                "Twice the states: `states` counts all that an optimizer keeps for a value, both of Adam's too.",
-            ),
-            (
-                lambda sizes, states, n: 8 * sum(sizes),
-                "8 bytes a value are AdamW in bfloat16 with every gradient standing; `states` says what is kept here.",
-            ),
-            (
-                lambda sizes, states, n: None if n > 1 else model_bytes()(sizes, states, n),
-                "Accumulation is allowed; the step in the backward is not. Then the gradients wait, all of them.",
-            ),
+        probes=(((50, 400, 30), 2, 1), ((50, 400, 30), 4, 8), ((7, 3, 9, 5), 8, 1), ((7, 3, 9, 5), 2, 2)),
+        also=(
+            "(2 + states) * sum(sizes) + 2 * (max if n == 1 else sum)(sizes)",
+            "max((2 + states) * sum(sizes) + 2 * (sum(sizes) if n > 1 else g) for g in sizes)",
         ),
+        because=(
+            "In one pass a gradient is used and freed before the next, so the largest decides. A sum over several "
+            "passes needs a place for each: accumulation takes back what the step in the backward saves."
+        ),
+        table="""
+        rest(sizes, states) + 2 * sum(sizes) :: With one micro-batch the optimizer may step in the backward: not all
+            gradients stand together.
+        rest(sizes, states) + 2 * max(sizes) :: Accumulated gradients wait for the last micro-batch, all of them. What
+            can then be freed early?
+        rest(sizes, states) + 2 * standing(sizes, n, 0) :: A gradient that is used at once still stands while it is
+            used: the largest one counts.
+        rest(sizes, states) + 2 * (max(sizes) if n > 1 else sum(sizes)) :: Turned round: it is accumulation that needs
+            all gradients together.
+        rest(sizes, states) + 2 * (n * sum(sizes) if n > 1 else max(sizes)) :: Micro-batches add to the same
+            gradients: one set, however many there are.
+        rest(sizes, states) + 2 * (sum(sizes) + max(sizes) if n > 1 else max(sizes)) :: True for a moment: the newest
+            gradient stands beside the sum until it is added. Leave it out here.
+        rest(sizes, states) + 2 * (2 * sum(sizes) if n > 1 else max(sizes)) :: The sum stands in the gradients
+            themselves: one set of them, in bfloat16.
+        (4 + states) * sum(sizes) + 2 * standing(sizes, n) :: Weights are bfloat16, 2 bytes a value, and there is no
+            copy of them in float32.
+        right(sizes, 0, n) :: The states are missing: `states` bytes for each value, from step to step.
+        rest(sizes, states) + 4 * standing(sizes, n) :: 4 bytes a gradient are float32. Here gradients are bfloat16.
+        rest(sizes, states) :: Gradients are missing: at least one stands while it is used.
+        states * sum(sizes) + 2 * standing(sizes, n) :: The weights themselves are missing, 2 bytes a value.
+        (4 + states) * standing(sizes, n) ; 2 * sum(sizes) + (2 + states) * standing(sizes, n) :: Weights and states
+            of every tensor stay from step to step. Only gradients come and go.
+        rest(sizes, states) + 2 * standing(sizes, n, sizes[0]) :: The highest moment is the largest tensor's, wherever
+            it stands in the order.
+        rest(sizes, states) + 2 * standing(sizes, n, sizes[-1]) :: The highest moment is the largest tensor's,
+            wherever it stands in the order.
+        rest(sizes, states) + 2 * standing(sizes, n, sum(sizes) / len(sizes)) :: That is an average gradient; the
+            highest moment has the largest.
+        rest(sizes, states) + 2 * (sum(sizes) / n) :: A gradient is as large as its weight, however small the
+            micro-batch is.
+        rest(sizes, states) + 2 * (sum(sizes) - max(sizes) * (n == 1)) :: You took the largest gradient off; it is the
+            one that stands.
+        right(sizes, 2 * states, n) :: Twice the states: `states` counts all that an optimizer keeps for a value, both
+            of Adam's too.
+        8 * sum(sizes) :: 8 bytes a value are AdamW in bfloat16 with every gradient standing; `states` says what is
+            kept here.
+        None if n > 1 else right(sizes, states, n) :: Accumulation is allowed; the step in the backward is not. Then
+            the gradients wait, all of them.
+        """,
     ),
 )

@@ -1,6 +1,7 @@
 """The exercises of chapter 10: from "it does not fit" to a run."""
 
 from dataclasses import replace
+from operator import itemgetter
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.fitting.batch_plan import peak_of
@@ -30,10 +31,6 @@ STAIR = {
 }  # fmt: skip
 """The chapter's stair: each setup is the one before it with one change."""
 
-LLAMA_3_8B_PARAMETERS = 8_030_261_248
-CARD_80 = CARDS["A100 SXM 80 GB"].memory_bytes
-MATRICES, REST = 6_476_005_376, 262_410_240
-"""Llama-2-7B: parameters in the linear layers of the blocks, and in the embedding, the head and the norms."""
 
 PRICES = {"T4": 1, "RTX 3090": 2, "RTX 4090": 3, "A100 SXM 40 GB": 5, "A100 SXM 80 GB": 9}
 BUDGET = 20
@@ -44,16 +41,20 @@ JOBS = {
 """The design game: what a card costs, what there is to spend, and five jobs as (model, tokens of a sequence)."""
 
 
-def cheapest(plans, room_bytes):
+def fitting(plans, room):
+    """The plans, each (name, bytes, seconds), that need no more than the room."""
+    return [plan for plan in plans if plan[1] <= room]
+
+
+def cheapest(plans, room):
     """The plan of least seconds among those that fit; ``None`` where none does."""
-    fitting = [plan for plan in plans if plan[1] <= room_bytes]
-    return min(fitting, key=lambda plan: plan[2])[0] if fitting else None
+    return min(fitting(plans, room), key=itemgetter(2), default=[None])[0]
 
 
-def spare_bytes(peak_bytes, card_bytes, context_bytes):
-    """What is left on a card; a hundredth of the room is kept for fragments."""
-    room = card_bytes - context_bytes
-    return room - room // 100 - peak_bytes
+def spare_bytes(p, c, k):
+    """What a peak of p bytes leaves of a card of c with a context of k; a hundredth of the room is for fragments."""
+    room = c - k
+    return room - room // 100 - p
 
 
 def judge_game(answer: object) -> str | None:
@@ -96,99 +97,112 @@ def judge_job(job: str, card: str, setup: TrainingSetup) -> str | None:
 
 EXERCISES = (
     NumberExercise(
-        id="10.1", title="How much too much", right=16 * LLAMA_3_8B_PARAMETERS - CARD_80, tolerance=0.01,
-        because=f"16 × 8,030,261,248 = 128,484,179,968 B are needed; the card reports {CARD_80:,}.",
-        mistakes=(
-            (16 * LLAMA_3_8B_PARAMETERS, "That is what they take. By how much does it pass the card?"),
-            (CARD_80 - 16 * LLAMA_3_8B_PARAMETERS, "Upside down: it is the card that is smaller."),
-            (8 * LLAMA_3_8B_PARAMETERS - CARD_80, "8 bytes a parameter is pure bf16. Autocast with AdamW has 16."),
-            (18 * LLAMA_3_8B_PARAMETERS - CARD_80, "18 is Megatron's recipe; torch's autocast has 16 bytes."),
-            (2 * LLAMA_3_8B_PARAMETERS - CARD_80, "You counted bf16 weights alone: gradients and states come too."),
-            (12 * LLAMA_3_8B_PARAMETERS - CARD_80, "You left 4 bytes out: weights 4, gradients 4, states 8."),
-            (16 * 8 * 10**9 - 80 * 10**9, "A card of 80 GB reports about 85 · 10⁹ bytes, and 8B has 8.03 · 10⁹."),
-            (16 * LLAMA_3_8B_PARAMETERS - 80 * GIB,
-             "You took 80 GiB for a card that reports 79.25, or 8 · 10⁹ parameters for 8.03 · 10⁹."),
-            (16 * 8 * 10**9 - 80 * GIB, "The card reports 79.25 GiB, not 80, and 8B has 8.03 · 10⁹ parameters."),
-            (20 * LLAMA_3_8B_PARAMETERS - CARD_80, "20 has a second gradient, or the optimizer's scratch; 16 stay."),
-        ),
+        id="10.1",
+        title="How much too much",
+        letters={"P": 8_030_261_248, "card": CARDS["A100 SXM 80 GB"].memory_bytes, "GIB": GIB},
+        formula="16 * P - card",
+        tolerance=0.01,
+        because="16 × 8,030,261,248 = 128,484,179,968 B are needed; the card reports {card:,}.",
+        table="""
+        16 * P :: That is what they take. By how much does it pass the card?
+        card - 16 * P :: Upside down: it is the card that is smaller.
+        8 * P - card :: 8 bytes a parameter is pure bf16. Autocast with AdamW has 16.
+        18 * P - card :: 18 is Megatron's recipe; torch's autocast has 16 bytes.
+        2 * P - card :: You counted bf16 weights alone: gradients and states come too.
+        12 * P - card :: You left 4 bytes out: weights 4, gradients 4, states 8.
+        16 * 8 * 10**9 - 80 * 10**9 :: A card of 80 GB reports about 85 · 10⁹ bytes, and 8B has 8.03 · 10⁹.
+        16 * P - 80 * GIB :: You took 80 GiB for a card that reports 79.25, or 8 · 10⁹ parameters for 8.03 · 10⁹.
+        16 * 8 * 10**9 - 80 * GIB :: The card reports 79.25 GiB, not 80, and 8B has 8.03 · 10⁹ parameters.
+        20 * P - card :: 20 has a second gradient, or the optimizer's scratch; 16 stay.
+        """,
     ),
     NumberExercise(
-        id="10.2", title="What QLoRA's base takes", right=round(MATRICES * 4.127 / 8) + 2 * REST, tolerance=0.01,
+        id="10.2",
+        title="What QLoRA's base takes",
+        letters={"linear": 6_476_005_376, "others": 262_410_240},
+        formula="round(linear * 4.127 / 8) + 2 * others",
+        tolerance=0.01,
         because="6,476,005,376 values of 4.127 bits are 3.34 GB; the other 262,410,240 stay in bf16: 0.52 GB.",
-        mistakes=(
-            (round((MATRICES + REST) * 4.127 / 8), "Embedding, head and norms are not made 4-bit ones: 2 bytes each."),
-            (MATRICES // 2 + 2 * REST, "You left the scales out: 0.127 bits a value with double quantisation."),
-            (round(MATRICES * 4.127 / 8),
-             "Embedding, head and norms stay in bf16: you left them out, or took half a byte for all parameters."),
-            (2 * (MATRICES + REST), "Those are bf16 weights: LoRA's base, not QLoRA's."),
-            (round(MATRICES * 4.5 / 8) + 2 * REST, "4.5 bits is one float32 scale a block. Double quantised: 4.127."),
-            (round(MATRICES * 4.127) + 2 * REST, "4.127 is in bits, and a byte has 8 of them."),
-            (round(MATRICES * 4.127 / 8) + REST, "What is not in 4 bits is in bf16: 2 bytes, not 1."),
-            (round(MATRICES * 4.127 / 8) + 4 * REST, "What is not in 4 bits is in bf16: 2 bytes, not 4."),
-        ),
+        table="""
+        round((linear + others) * 4.127 / 8) :: Embedding, head and norms are not made 4-bit ones: 2 bytes each.
+        linear // 2 + 2 * others :: You left the scales out: 0.127 bits a value with double quantisation.
+        round(linear * 4.127 / 8) :: Embedding, head and norms stay in bf16: you left them out, or took half a byte
+            for all parameters.
+        2 * (linear + others) :: Those are bf16 weights: LoRA's base, not QLoRA's.
+        round(linear * 4.5 / 8) + 2 * others :: 4.5 bits is one float32 scale a block. Double quantised: 4.127.
+        round(linear * 4.127) + 2 * others :: 4.127 is in bits, and a byte has 8 of them.
+        round(linear * 4.127 / 8) + others :: What is not in 4 bits is in bf16: 2 bytes, not 1.
+        round(linear * 4.127 / 8) + 4 * others :: What is not in 4 bits is in bf16: 2 bytes, not 4.
+        """,
     ),
     FunctionExercise(
-        id="10.3", title="A planner in two lines", right=cheapest,
-        accepted=(lambda plans, room: (sorted((p[2], p[0]) for p in plans if p[1] <= room) or [(0, None)])[0][1],),
+        id="10.3",
+        title="A planner in two lines",
+        letters={"fit": fitting, "size": itemgetter(1), "seconds": itemgetter(2)},
+        right=cheapest,
         probes=(
             ([("a", 30, 1.0), ("b", 20, 1.2), ("c", 10, 2.0)], 24),
             ([("a", 30, 1.0), ("c", 10, 2.0), ("b", 20, 1.2)], 20),
             ([("a", 30, 1.0)], 24), ([("c", 10, 2.0), ("d", 12, 1.5), ("a", 24, 3.0)], 24),
         ),
+        also=("(sorted((p[2], p[0]) for p in plans if p[1] <= room) or [(0, None)])[0][1]",),
         because="of those that fit, the one of least seconds; none is None.",
-        mistakes=(
-            (lambda plans, room: min(plans, key=lambda p: p[2])[0], "You do not look at the room."),
-            (lambda plans, room: min((p for p in plans if p[1] < room), key=lambda p: p[2], default=[None])[0],
-             "A plan that fills the room to the byte fits."),
-            (lambda plans, room: min((p for p in plans if p[1] <= room), key=lambda p: p[1], default=[None])[0],
-             "That is the smallest. Memory that is not used buys nothing: take the fastest."),
-            (lambda plans, room: max((p for p in plans if p[1] <= room), key=lambda p: p[1], default=[None])[0],
-             "That is the largest that fits (or the first by name): often the fastest, and need not be."),
-            (lambda plans, room: max((p for p in plans if p[1] <= room), key=lambda p: p[2], default=[None])[0],
-             "That is the slowest."),
-            (lambda plans, room: min((p for p in plans if p[1] <= room), key=lambda p: p[2], default=None),
-             "That is the whole plan. Its name is asked for."),
-            (lambda plans, room: min((p[2] for p in plans if p[1] <= room), default=None),
-             "Those are its seconds. Its name is asked for."),
-            (lambda plans, room: min(plans, key=lambda p: p[1])[0], "That is the smallest of all, fitting or not."),
-            (lambda plans, room: min((p for p in plans if p[1] >= room), key=lambda p: p[2], default=[None])[0],
-             "The other way round: a plan fits whose bytes are no more than the room."),
-            (lambda plans, room: next((p[0] for p in plans if p[1] <= room), None),
-             "That is the first of the list; nobody said that it is sorted."),
-        ),
+        table="""
+        min(plans, key=seconds)[0] :: You do not look at the room.
+        min([p for p in plans if p[1] < room], key=seconds, default=[None])[0] :: A plan that fills the room to the
+            byte fits.
+        min(fit(plans, room), key=size, default=[None])[0] :: That is the smallest. Memory that is not used buys
+            nothing: take the fastest.
+        max(fit(plans, room), key=size, default=[None])[0] :: That is the largest that fits (or the first by name):
+            often the fastest, and need not be.
+        max(fit(plans, room), key=seconds, default=[None])[0] :: That is the slowest.
+        min(fit(plans, room), key=seconds, default=None) :: That is the whole plan. Its name is asked for.
+        min(map(seconds, fit(plans, room)), default=None) :: Those are its seconds. Its name is asked for.
+        min(plans, key=size)[0] :: That is the smallest of all, fitting or not.
+        min([p for p in plans if p[1] >= room], key=seconds, default=[None])[0] :: The other way round: a plan fits
+            whose bytes are no more than the room.
+        next(iter(fit(plans, room)), [None])[0] :: That is the first of the list; nobody said that it is sorted.
+        """,
     ),
     FunctionExercise(
-        id="10.4", title="Repair: it said that it fits", right=spare_bytes,
+        id="10.4",
+        title="Repair: it said that it fits",
+        right=spare_bytes,
+        unit="bytes",
         probes=((20 * GIB, 25_294_995_456, GIB // 2), (25 * GIB, 25_294_995_456, GIB // 2), (0, 1060, 100)),
-        accepted=(lambda p, c, k: c - k - int((c - k) / 100) - p,), unit="bytes",
+        also=("c - k - int((c - k) / 100) - p",),
         because="the context goes off first, a hundredth of the rest is kept free, and then comes the step.",
-        mistakes=(
-            (lambda p, c, k: c - p, "That is the broken version: the context is not in it."),
-            (lambda p, c, k: (c - k) * 99 // 100 - p, "A byte short: that rounds the hundredth up, not down."),
-            (lambda p, c, k: (c - k) * 0.99 - p, "A byte has no parts: the hundredth is rounded down, room // 100."),
-            (lambda p, c, k: c - k - p, "You left no room for fragments: a hundredth."),
-            (lambda p, c, k: c - c // 100 - p, "You left the context out."),
-            (lambda p, c, k: c - k - (c - k - p) // 100 - p, "The hundredth is of the room, not of what is left over."),
-            (lambda p, c, k: c - k - p // 100 - p, "The hundredth is of the room, not of the step."),
-            (lambda p, c, k: p - (c - k) + (c - k) // 100, "Upside down: what is left is above 0 where it fits."),
-            (lambda p, c, k: c - k - (c - k) // 100 >= p, "That says whether it fits. How many bytes are left?"),
-            (lambda p, c, k: c - k - (c - k) // 100, "That is the room. The step itself is still to come off."),
-            (lambda p, c, k: max(0, c - k - (c - k) // 100 - p), "Below 0 says by how much it does not fit; keep it."),
-            (lambda p, c, k: c - c // 100 - k - p, "The hundredth is of what the context leaves, not of the card."),
-        ),
+        table="""
+        c - p :: That is the broken version: the context is not in it.
+        (c - k) * 99 // 100 - p :: A byte short: that rounds the hundredth up, not down.
+        (c - k) * 0.99 - p :: A byte has no parts: the hundredth is rounded down, room // 100.
+        c - k - p :: You left no room for fragments: a hundredth.
+        c - c // 100 - p :: You left the context out.
+        c - k - (c - k - p) // 100 - p :: The hundredth is of the room, not of what is left over.
+        c - k - p // 100 - p :: The hundredth is of the room, not of the step.
+        p - (c - k) + (c - k) // 100 :: Upside down: what is left is above 0 where it fits.
+        c - k - (c - k) // 100 >= p :: That says whether it fits. How many bytes are left?
+        c - k - (c - k) // 100 :: That is the room. The step itself is still to come off.
+        max(0, c - k - (c - k) // 100 - p) :: Below 0 says by how much it does not fit; keep it.
+        c - c // 100 - k - p :: The hundredth is of what the context leaves, not of the card.
+        """,
     ),
     ChoiceExercise(
-        id="10.5", title="Which change helps", right="c", accepted=("(c)", "C"),
+        id="10.5",
+        title="Which change helps",
+        right="c",
         because="Weights, gradients and states of all parameters stand there; a smaller batch changes none of them.",
-        mistakes=(
-            ("a", "The activations are gone at that moment, whatever the batch was."),
-            ("b", "It shrinks activations, and none stand at that moment."),
-            ("d", "Selective recomputation shrinks activations, and none stand at that moment."),
-            ("e", "It lowers fragments, a few percent; here states are 50 GiB too many."),
-        ),
+        table="""
+        a :: The activations are gone at that moment, whatever the batch was.
+        b :: It shrinks activations, and none stand at that moment.
+        d :: Selective recomputation shrinks activations, and none stand at that moment.
+        e :: It lowers fragments, a few percent; here states are 50 GiB too many.
+        """,
     ),
     JudgedExercise(
-        id="10.6", title="The design game", judge=judge_game,
+        id="10.6",
+        title="The design game",
+        judge=judge_game,
         because="many purchases are right: it is the constraint that is checked.",
     ),
 )  # fmt: skip

@@ -3,12 +3,8 @@
 from dataclasses import replace
 
 from book.exercises import exercises_of
-from book.exercises.chapter_01 import CardToFill, states_exercise
 from course.labs.tasks import Lab, Prose, Task, needs_three_digits, with_part
 from memkit.hardware.cards import CARDS
-from memkit.setup.models import LLAMA_32_1B
-from memkit.setup.recipes import PURE_BF16
-from memkit.setup.training import TrainingSetup
 
 CHOICES = {
     "parameters": [
@@ -37,16 +33,12 @@ fits = [
 largest_batch = max(fits)"""
 
 
-def _states(mine):
-    return states_exercise(mine["parameters"], round(mine["parameters"] / 10**9))
-
-
 def _count(mine):
     exercise = replace(exercises_of(1)["1.3"], probes=((1536, 24, 50_000, 512, 4000), (640, 7, 1_000, 320, 3000)))
     if mine["head"] == "of its own":
         return exercise
     words = "You counted two tables of v times h. Your head is tied to the embedding: there is one."
-    return with_part(exercise, lambda h, L, v, k, f: -v * h, words)
+    return with_part(exercise, "-v * h", words)
 
 
 def _block(mine):
@@ -54,12 +46,13 @@ def _block(mine):
     if mine["dropout"] == "none":
         return exercise
     words = "You left the dropout out. Each of your two outputs keeps a mask, a byte a value: 2sbh."
-    return with_part(exercise, lambda b, s, h, a: 2 * s * b * h, words)
+    return with_part(exercise, "2 * s * b * h", words)
 
 
 def _fill(mine):
-    setup = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, seq_len=mine["seq_len"], recomputation="full")
-    return CardToFill(setup=setup, card=CARDS[mine["card"]]).exercise()
+    exercise = exercises_of(1)["1.6"]
+    setup = replace(exercise.values["setup"], seq_len=mine["seq_len"])
+    return exercise.given(setup=setup, card=CARDS[mine["card"]])
 
 
 LAB = Lab(
@@ -90,7 +83,7 @@ the **optimizer states** alone, to three digits?""",
             shown="""assert state_bytes is not ..., "not attempted yet"
 assert state_bytes > 10**9, "a number of bytes"
 """,
-            exercise=_states,
+            exercise=lambda mine: exercises_of(1)["1.2"].given(P=mine["parameters"]),
         ),
         Task(
             exercise_id="1.3",

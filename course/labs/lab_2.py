@@ -1,12 +1,9 @@
 """Lab 2: what a number of few bits holds."""
 
-from book.exercises.chapter_02 import (
-    code_exercise,
-    nvfp4_exercise,
-    sticking_exercise,
-    upper_bits,
-    upper_bits_exercise,
-)
+from dataclasses import replace
+
+from book.exercises import exercises_of
+from book.exercises.chapter_02 import bits_to_round, upper_bits
 from course.labs.tasks import Lab, Prose, Task, needs_three_digits
 
 CHOICES = {
@@ -15,6 +12,13 @@ CHOICES = {
     "term": [0.003, 0.007, 0.013, 0.03, 0.05, 0.11, 0.17, 0.23, 2.3, 2.7, 3.3],
     "cut": [11, 12, 13, 14, 15, 17, 18, 19, 20],
 }
+
+
+def _upper_bits(mine):
+    cut = mine["cut"]
+    exercise = exercises_of(2)["2.4"].given(cut=cut, right=upper_bits(cut))
+    return replace(exercise, right=upper_bits(cut), probes=bits_to_round(cut))
+
 
 LAB = Lab(
     name="lab2",
@@ -38,7 +42,7 @@ LAB = Lab(
 bias of 15, two mantissa bits?""",
             solution="""sign, field, mantissa = (int(bits, 2) for bits in mine["code"].split())
 value = 2 ** (field - 15) * (1 + mantissa / 4)""",
-            exercise=lambda mine: code_exercise(int(mine["code"].replace(" ", ""), 2)),
+            exercise=lambda mine: exercises_of(2)["2.1"].given(code=int(mine["code"].replace(" ", ""), 2)),
         ),
         Task(
             exercise_id="2.2",
@@ -49,7 +53,7 @@ value = 2 ** (field - 15) * (1 + mantissa / 4)""",
             question="""A model of `mine["parameters"]` parameters is stored in NVFP4: 4-bit values, one 8-bit
 scale per 16 of them (leave out the one float32 per tensor). How many bytes, to three digits?""",
             solution='weight_bytes = mine["parameters"] * (4 + 8 / 16) / 8',
-            exercise=lambda mine: nvfp4_exercise(mine["parameters"]),
+            exercise=lambda mine: exercises_of(2)["2.2"].given(P=mine["parameters"]),
         ),
         Task(
             exercise_id="2.3",
@@ -60,7 +64,7 @@ scale per 16 of them (leave out the one float32 per tensor). How many bytes, to 
             question="""A float16 total starts at 0 and gets `mine["term"]` added again and again. At which total
 does it stop growing?""",
             solution='total = 2.0 ** (math.ceil(math.log2(mine["term"])) + 10 + 1)',
-            exercise=lambda mine: sticking_exercise(mine["term"]),
+            exercise=lambda mine: exercises_of(2)["2.3"].given(term=mine["term"]),
         ),
         Task(
             exercise_id="2.4",
@@ -80,7 +84,7 @@ return (bits + (1 << cut - 1) - 1 + last_kept) >> cut""",
             shown="""assert upper_bits(0x3F800000) == 0x3F800000 >> mine["cut"], "1.0 is held exactly"
 assert upper_bits(0x3F800001) == 0x3F800000 >> mine["cut"], "just above 1.0: down"
 """,
-            exercise=lambda mine: upper_bits_exercise(mine["cut"], upper_bits(mine["cut"])),
+            exercise=_upper_bits,
             worthless=("You cut the lower bits off",),
         ),
     ),

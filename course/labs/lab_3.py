@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 from book.exercises import exercises_of
-from book.exercises.chapter_03 import autocast_exercise, master_exercise, skipped_exercise
 from course.labs.tasks import Lab, Prose, Task
 
 CHOICES = {
@@ -49,7 +48,7 @@ LAB = Lab(
             question="""A model of `mine["parameters"]` parameters is trained by AdamW under `torch.autocast` in
 bfloat16. How many bytes do its weights, gradients and optimizer states take?""",
             solution='kept_bytes = mine["parameters"] * (4 + 4 + 4 + 4)',
-            exercise=lambda mine: autocast_exercise(mine["parameters"]),
+            exercise=lambda mine: exercises_of(3)["3.1"].given(P=mine["parameters"]),
         ),
         Task(
             exercise_id="3.2",
@@ -62,7 +61,7 @@ as soon as the scale is above `mine["limit"]`. How many steps are skipped before
             solution="""scale, num_skipped = 2 ** mine["first"], 0
 while scale > mine["limit"]:
     scale, num_skipped = scale / 2, num_skipped + 1""",
-            exercise=lambda mine: skipped_exercise(mine["limit"], mine["first"]),
+            exercise=lambda mine: exercises_of(3)["3.2"].given(limit=mine["limit"], first=mine["first"]),
             worthless=("the growth interval", "the exponent of the first scale"),
         ),
         Task(
@@ -83,7 +82,7 @@ return master.bfloat16()""",
 weights = master_step(one, torch.tensor([8.0]).bfloat16(), 16.0, 0.5)
 assert one.item() == 0.75 and weights.item() == 0.75, "1 - 0.5 * 8 / 16"
 """,
-            exercise=lambda mine: master_exercise(mine["scale"], mine["lr"]),
+            exercise=lambda mine: exercises_of(3)["3.3"].given(scale=mine["scale"], lr=mine["lr"]),
             near=(
                 "multiplied by the scale",
                 "by the scale twice",

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from book.exercises import exercises_of
-from book.exercises.chapter_04 import inputs_exercise, spared_exercise
 from course.labs.tasks import Lab, Prose, Task
 from memkit.setup import models
 
@@ -41,7 +40,7 @@ LAB = Lab(
             question="""`checkpoint_sequential` with `mine["segments"]` segments on `mine["layers"]` layers. How many
 **layers** run a second time?""",
             solution='layers_run_twice = mine["layers"] - mine["layers"] // mine["segments"]',
-            exercise=lambda mine: spared_exercise(mine["layers"], mine["segments"]),
+            exercise=lambda mine: exercises_of(4)["4.1"].given(L=mine["layers"], S=mine["segments"]),
         ),
         Task(
             exercise_id="4.2",
@@ -53,7 +52,7 @@ LAB = Lab(
 tokens, each block checkpointed. How many bytes do all its blocks keep? Three per cent either way will do.""",
             solution="""model = getattr(models, mine["model"])
 kept_bytes = model.num_layers * 2 * mine["tokens"] * model.hidden_size""",
-            exercise=lambda mine: inputs_exercise(getattr(models, mine["model"]), mine["tokens"]),
+            exercise=lambda mine: exercises_of(4)["4.2"].given(model=getattr(models, mine["model"]), s=mine["tokens"]),
         ),
         Task(
             exercise_id="4.3",

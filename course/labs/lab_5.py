@@ -1,10 +1,8 @@
 """Lab 5: a large batch in small pieces."""
 
 from dataclasses import replace
-from functools import partial
 
 from book.exercises import exercises_of
-from book.exercises.chapter_05 import gradients_exercise, judge_cut, window_exercise
 from course.labs.tasks import Lab, Prose, Task
 from memkit.units import GIB
 
@@ -32,8 +30,7 @@ cut = fitting[-1]"""
 
 def _cut(mine):
     card_bytes = int((mine["room_gib"] + 0.5) * GIB)
-    judge = partial(judge_cut, num_sequences=mine["sequences"], card_bytes=card_bytes)
-    return replace(exercises_of(5)["5.7"], judge=judge)
+    return exercises_of(5)["5.7"].given(num_sequences=mine["sequences"], card_bytes=card_bytes)
 
 
 LAB = Lab(
@@ -58,8 +55,8 @@ LAB = Lab(
 `mine["seq_len"]` tokens, a rank holds a micro-batch of `mine["micro_batch"]`, and there are `mine["ranks"]` ranks.
 How many accumulation steps?""",
             solution='steps = mine["tokens"] // (mine["seq_len"] * mine["micro_batch"] * mine["ranks"])',
-            exercise=lambda mine: window_exercise(
-                mine["tokens"], mine["seq_len"], mine["micro_batch"], mine["ranks"]
+            exercise=lambda mine: exercises_of(5)["5.1"].given(
+                tokens=mine["tokens"], s=mine["seq_len"], b=mine["micro_batch"], ranks=mine["ranks"]
             ),
         ),
         Task(
@@ -72,7 +69,7 @@ How many accumulation steps?""",
 without accumulation is at the start of the backward. By how many **bytes** does accumulation over `mine["window"]`
 micro-batches raise it? Three digits are enough.""",
             solution='more_bytes = 2 * mine["parameters"]',
-            exercise=lambda mine: gradients_exercise(mine["parameters"], mine["window"]),
+            exercise=lambda mine: exercises_of(5)["5.2"].given(P=mine["parameters"], steps=mine["window"]),
             worthless=("It is not free",),
         ),
         Task(

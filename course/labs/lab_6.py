@@ -1,15 +1,8 @@
 """Lab 6: training in eight bits."""
 
 from dataclasses import replace
-from functools import partial
 
 from book.exercises import exercises_of
-from book.exercises.chapter_06 import (
-    factor_exercise,
-    judge_product,
-    pays_exercise,
-    saved_input_exercise,
-)
 from course.labs.tasks import Lab, Prose, Task
 
 CHOICES = {
@@ -44,7 +37,7 @@ LAB = Lab(
             question="""A tensor's largest magnitude is `mine["amax"]`. It is to be held in E4M3 (torch's
 `float8_e4m3fn`) with one factor for all. By which number is it multiplied before the cast?""",
             solution='multiplier = 448 / mine["amax"]',
-            exercise=lambda mine: factor_exercise(mine["amax"]),
+            exercise=lambda mine: exercises_of(6)["6.1"].given(amax=mine["amax"]),
         ),
         Task(
             exercise_id="6.2",
@@ -55,7 +48,7 @@ LAB = Lab(
             question="""A layer reads `mine["tokens"]` tokens of `mine["inputs"]` values. Transformer Engine saves its
 input in MXFP8: 32 E4M3 values share one scale of eight bits. How many bytes?""",
             solution='num_bytes = mine["tokens"] * mine["inputs"] * 33 // 32',
-            exercise=lambda mine: saved_input_exercise(mine["tokens"], mine["inputs"]),
+            exercise=lambda mine: exercises_of(6)["6.2"].given(tokens=mine["tokens"], inputs=mine["inputs"]),
         ),
         Task(
             exercise_id="6.3",
@@ -89,9 +82,7 @@ drawn for you; their sizes are far apart.""",
             shown="""ones = fp8_product(torch.ones(2, 4), torch.ones(3, 4))
 assert ones.shape == (2, 3) and bool(((ones - 4).abs() < 0.3).all()), "four times one"
 """,
-            exercise=lambda mine: replace(
-                exercises_of(6)["6.4"], judge=partial(judge_product, seed=mine["seed"])
-            ),
+            exercise=lambda mine: exercises_of(6)["6.4"].given(seed=mine["seed"]),
             near=(
                 "only one of the two was cast",
                 "times too large",
@@ -111,7 +102,7 @@ assert ones.shape == (2, 3) and bool(((ones - 4).abs() < 0.3).all()), "four time
 Hopper, per tensor, keeps the bf16 weight, two casts of it and the input in eight bits. From how many tokens a
 micro-batch on does it keep less than bf16 does? Give the number at which both are even; scales do not count.""",
             solution='tokens_to_pay = 2 * mine["outputs"]',
-            exercise=lambda mine: pays_exercise(mine["inputs"], mine["outputs"]),
+            exercise=lambda mine: exercises_of(6)["6.6"].given(inputs=mine["inputs"], outputs=mine["outputs"]),
         ),
     ),
     prose=Prose(

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from numbers import Real
 
 from book.exercises import Exercise, FunctionExercise, JudgedExercise, agree
+from book.exercises.tables import rows_of
 from course.labs.draws import Numbers, draw
 
 UNKNOWN = (
@@ -125,11 +127,10 @@ def is_given(answer: object, numbers: Mapping) -> bool:
     return is_number and any(agree(answer, value) for value in numbers.values() if isinstance(value, Real))
 
 
-def with_part(exercise: FunctionExercise, part: Callable, words: str) -> FunctionExercise:
-    """The exercise with one more addend, ``part``; leaving it out is a mistake of its own, told in ``words``."""
-
-    def added(function: Callable) -> Callable:
-        return lambda *probe: function(*probe) + part(*probe)
-
-    mistakes = tuple((added(mistaken), told) for mistaken, told in exercise.mistakes)
-    return replace(exercise, right=added(exercise.right), mistakes=((exercise.right, words), *mistakes))
+def with_part(exercise: FunctionExercise, part: str, words: str) -> FunctionExercise:
+    """The exercise with one more addend, an expression in its arguments; leaving it out is a mistake of its own."""
+    whole = exercise.given(without=exercise.right)
+    right = f"without({', '.join(signature(exercise.right).parameters)})"
+    rows = (f"({wrong}) + ({part}) :: {sentence}" for wrong, sentence in rows_of(exercise.table))
+    table = "\n".join((f"{right} :: {words}", *rows))
+    return replace(whole, right=whole.answer_of(f"{right} + ({part})"), table=table)

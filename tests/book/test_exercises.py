@@ -5,6 +5,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from book.exercises import (
     part_slip,
     unit_slip,
 )
+from book.exercises.tables import rows_of
 
 CHAPTERS = Path(__file__).parents[2] / "chapters"
 KINDS = (
@@ -265,9 +267,9 @@ def test_three_digits_in_another_unit_are_told(exercise_id, answer, unit):
 TIMES_SIX = NumberExercise(
     id="9.1",
     title="Six",
-    right=6 * 2**30,
+    formula="6 * 2**30",
     because="two times three",
-    mistakes=((5, "sum"),),
+    table="5 :: sum",
 )
 
 
@@ -320,7 +322,7 @@ DOUBLE = FunctionExercise(
     probes=((2,), (3,)),
     tolerance=1e-9,
     because="twice",
-    mistakes=((_square, "You squared."),),
+    table="value * value :: You squared.",
 )
 
 
@@ -370,10 +372,10 @@ CHOICE = ChoiceExercise(
     title="Choice",
     right="b",
     because="so it is",
-    mistakes=(
-        ("a", "No: too early."),
-        ("c", "No: too late."),
-    ),
+    table="""
+        a :: No: too early.
+        c :: No: too late.
+    """,
 )
 
 
@@ -480,10 +482,23 @@ def test_a_stub_that_counts_as_attempted_is_seen(tmp_path):
 
 
 def test_a_wrong_answer_without_its_diagnosis_is_seen():
-    twins = tuple(
-        (answer, words)
-        for answer, words in ((5, "sum"), (5, "another"), (6 * 2**30, "it is right"))
-    )
-    exercise = NumberExercise(id="9.1", title="Six", right=6 * 2**30, because="", mistakes=twins)
-    assert len(mistake_problems(exercise)) == 2
-    assert mistake_problems(NumberExercise(id="9.1", title="Six", right=6, because="", mistakes=()))
+    twins = "5 :: sum\n5 :: another\n6 * 2**30 :: it is right"
+    assert len(mistake_problems(replace(TIMES_SIX, table=twins))) == 2
+    assert mistake_problems(replace(TIMES_SIX, table=""))
+
+
+def test_a_lab_s_letters_reach_answer_table_and_words():
+    exercise = NumberExercise(
+        id="9.4", title="States", letters={"P": 7, "billions": "P // 10**9"}, formula="8 * P", because="8 * {P} bytes.",
+        table="P ; 2 * P :: There are {P:,}.\n8 * billions * 10**9 if P % 10**9 else None :: {billions}B is a name.",
+    )  # fmt: skip
+    larger = exercise.given(P=3 * 10**9 + 8)
+    assert [told for _, told in exercise.mistakes] == ["There are 7."] * 2 + ["0B is a name."]
+    assert (larger.right, larger.mistakes[2]) == (8 * (3 * 10**9 + 8), (24 * 10**9, "3B is a name."))
+    assert len(exercise.given(P=10**9).mistakes) == 2, "a row without a value is no mistake with these letters"
+    assert larger.check(larger.right).text == "8 * 3000000008 bytes."
+
+
+def test_a_table_without_its_separator_is_refused():
+    with pytest.raises(ValueError, match="table begins with '2 [*] P: two'"):
+        rows_of("2 * P: two\n3 * P :: three")

@@ -1,9 +1,13 @@
 """Wrong answers to the judged exercises of chapter 01, each with a part of what its judge has to say."""
 
-from book.exercises.chapter_01 import CONTEXT_BYTES, FILL_A100
+from dataclasses import replace
+
+from book.exercises import exercises_of
+from book.exercises.chapter_01 import CONTEXT_BYTES, largest_batch
 from memkit.units import GIB
 
-largest_batch, CARD, ROOM_BYTES = FILL_A100.largest_batch, FILL_A100.card, FILL_A100.room_bytes
+SETUP, CARD = exercises_of(1)["1.6"].values.values()
+ROOM_BYTES = CARD.memory_bytes - CONTEXT_BYTES
 
 WRONG = {
     "1.5": (
@@ -15,10 +19,10 @@ WRONG = {
         (-1024, "is not a number of tokens"),
     ),
     "1.6": (
-        (largest_batch(ROOM_BYTES, "none"), "without recomputation"),
-        (largest_batch(CARD.memory_bytes), "You used the whole card"),
-        (largest_batch(CARD.label_gb * GIB - CONTEXT_BYTES), "the label for GiB"),
-        (largest_batch(CARD.label_gb * 10**9 - CONTEXT_BYTES), "for 10**9 bytes"),
+        (largest_batch(replace(SETUP, recomputation="none"), ROOM_BYTES), "without recomputation"),
+        (largest_batch(SETUP, CARD.memory_bytes), "You used the whole card"),
+        (largest_batch(SETUP, CARD.label_gb * GIB - CONTEXT_BYTES), "the label for GiB"),
+        (largest_batch(SETUP, CARD.label_gb * 10**9 - CONTEXT_BYTES), "for 10**9 bytes"),
         (60, "It does not fit"),
         (1, "try one more"),
     ),
