@@ -44,6 +44,7 @@ from book.exercises.answers import (
     is_open,
     is_stub_error,
     kind_of,
+    listed,
     names_in,
     plain,
     shown,
@@ -150,7 +151,7 @@ class NumberExercise(Exercise):
         if isinstance(answer, bool) or not isinstance(answer, Real):
             counted = self.unit and self.unit.split()[0] not in ("the", "share")
             return f"{kind_of(answer)}; the answer is a number{f' of {self.unit}' if counted else ''}."
-        if agree(answer, right, self.tolerance):
+        if agree(answer, right, self.tolerance) or any(agree(answer, form) for form in self.accepted):
             return None
         for mistaken, sentence in self.mistakes:
             if agree(answer, mistaken, max(self.tolerance, 1e-9)):
@@ -189,7 +190,8 @@ class FunctionExercise(Exercise):
     A row of the table is a wrong function of the same arguments: the reader made that mistake if both agree on every
     probe. The rows of ``parts`` are the addends of the right result, with their names, and those of ``extras`` what
     readers add wrongly: a function that misses, doubles or adds some of them is told so. ``forbidden`` names what
-    the function must not use, and ``shows`` writes arguments and results in a message.
+    the function must not use, and ``shows`` writes arguments and results in a message. Where the right results would
+    give the solution away, the exercise ``hides_results``.
     """
 
     right: Callable
@@ -200,6 +202,7 @@ class FunctionExercise(Exercise):
     extras: str = ""
     forbidden: tuple[str, ...] = ()
     shows: Callable[[object], str] = repr
+    hides_results: bool = False
 
     def answer_of(self, expression: object) -> object:
         """The function of the letters and the arguments of ``right`` that an expression stands for."""
@@ -210,7 +213,7 @@ class FunctionExercise(Exercise):
             return f"{kind_of(answer)}; the answer is a function."
         if used := [name for name in names_in(answer) if name in self.forbidden]:
             return f"Your function uses {used[0]}, and the exercise asks to do without it."
-        given = [answer(*probe) for probe in copy.deepcopy(self.probes)]  # a reader's function may change them
+        given = [listed(answer(*probe)) for probe in copy.deepcopy(self.probes)]  # a function may change its arguments
         wanted = self._results(self.right)
         if agree(given, wanted, self.tolerance):
             return None
@@ -225,7 +228,8 @@ class FunctionExercise(Exercise):
             if not agree(mine, theirs, self.tolerance):
                 call = f"{name}({', '.join(map(self.shows, probe))}) returned {shown(mine, self.shows)}."
                 far = how_far(mine, theirs) if numbers and self.shows is repr else ""
-                return f"{call} {far or f'Wanted: {shown(theirs, self.shows)}.'} I cannot tell which mistake this is."
+                wanted_words = "That is not right." if self.hides_results else f"Wanted: {shown(theirs, self.shows)}."
+                return f"{call} {far or wanted_words} I cannot tell which mistake this is."
         return None
 
     def _results(self, function: Callable) -> list:

@@ -4,7 +4,7 @@ import dis
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral, Real
 from types import CodeType, FunctionType
 
@@ -12,6 +12,11 @@ from types import CodeType, FunctionType
 def plain(answer: object) -> object:
     """A number that stands in a tensor or an array without dimensions, as a number; anything else as it is."""
     return answer.item() if getattr(answer, "shape", None) == () else answer
+
+
+def listed(result: object) -> object:
+    """What a generator yields, as a list; any other result as it is."""
+    return list(result) if isinstance(result, Iterator) else result
 
 
 def whole(answer: object) -> object:

@@ -16,8 +16,8 @@ EXERCISES = (
         P // 2 :: You divided by 2. A number has 2 bytes: multiply.
         P // 8 :: You divided by 8 and took one bit for a number. It has 16.
         P :: That is the number of parameters. A bfloat16 number is more than one byte.
-        8 * P :: You took 8 bytes per number. That is float64.
-        16 * P :: 16 bits taken for 16 bytes, or all that training keeps. Asked are the weights.
+        8 * P :: You took 8 bytes per number, which is float64; or you multiplied by the 8 bits of a byte.
+        16 * P :: That is the number of bits: a byte has 8. (16 bytes a parameter are all that training keeps.)
         0.7 :: That is the number of GB. The answer is in bytes.
         """,
     ),

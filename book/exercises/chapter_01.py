@@ -10,7 +10,7 @@ from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS, Card
 from memkit.setup.models import LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
-from memkit.setup.recipes import PURE_BF16
+from memkit.setup.recipes import FP32, PURE_BF16, Precision
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, format_bytes
 
@@ -29,9 +29,9 @@ def block_activation_bytes(b: int, s: int, h: int, a: int) -> int:
     return (attention + mlp + norms) * s * b * h + log_sum_exp * a * b * s
 
 
-def peak_name(seq_len: int) -> str:
+def peak_name(seq_len: int, precision: Precision = PURE_BF16) -> str:
     """Where exercise 1.5's run peaks in step 2."""
-    setup = TrainingSetup(model=LLAMA_3_8B, precision=PURE_BF16, seq_len=seq_len)
+    setup = TrainingSetup(model=LLAMA_3_8B, precision=precision, seq_len=seq_len)
     return estimate_memory(setup).for_step(2).peak.name
 
 
@@ -46,6 +46,8 @@ def judge_seq_len(answer: object) -> str | None:
     if answer % 1024:
         return f"{answer:,} is not a multiple of 1,024."
     if "optimizer" in peak_name(answer):
+        if "optimizer" not in peak_name(answer, FP32) and "optimizer" in peak_name(answer - 1024, FP32):
+            return "That is the answer in float32, the default. The run is in pure bfloat16: precision=PURE_BF16."
         return f"At {answer:,} tokens the peak is still at the {peak_name(answer)}."
     if answer > 1024 and "optimizer" not in peak_name(answer - 1024):
         return f"At {answer:,} tokens the peak has moved, but at {answer - 1024:,} it had moved already."
@@ -69,6 +71,7 @@ def judge_fill(answer: object, setup: TrainingSetup, card: Card) -> str | None:
     answer, label_gb, room = int(answer), card.label_gb, card.memory_bytes - CONTEXT_BYTES
     slips = {
         "This is the answer without recomputation. Set recomputation='full'.": (room, "none"),
+        "This is the answer in float32, the default. Set precision=PURE_BF16.": (room, "full", FP32),
         "You used the whole card. Leave 2 GiB for the context and the allocator.": (card.memory_bytes, "full"),
         "You took the label for GiB. The card reports fewer bytes: CARDS has them.": (
             label_gb * GIB - CONTEXT_BYTES, "full",
@@ -81,8 +84,10 @@ def judge_fill(answer: object, setup: TrainingSetup, card: Card) -> str | None:
     if answer == largest_batch(setup, room):
         return None
     ways = [
-        words for words, (room_bytes, recomputation) in slips.items()
-        if answer == largest_batch(replace(setup, recomputation=recomputation), room_bytes)
+        words for words, (room_bytes, recomputation, *precision) in slips.items()
+        if answer == largest_batch(
+            replace(setup, recomputation=recomputation, precision=(*precision, setup.precision)[0]), room_bytes
+        )
     ]  # fmt: skip
     if len(ways) == 1:
         return ways[0]

@@ -30,6 +30,12 @@ def sticks_at(term: float, name: str) -> float:
     return float(running_sum(term, 8192, name, method="nearest")[-1])
 
 
+def additions_until_stuck(term: float) -> int:
+    """How many additions of this term move a float16 total before the last one that does."""
+    totals = running_sum(term, 8192, "float16", method="nearest")
+    return int(np.argmax(totals == totals[-1]))
+
+
 def share_moved(name: str, rounds_first: bool = True) -> float:
     """Share of the weights of exercise 2.6 that change when 1e-5 is taken off them in a format."""
     drawn = np.random.default_rng(0).normal(0, 0.02, 100_000)
@@ -248,6 +254,7 @@ EXERCISES = (
         P // 16 :: That is the scales alone.
         P * 45 // 10 :: That is the number of bits. The answer is in bytes.
         P * 5 // 8 :: A scale of 16 bits a block, or of 8 bits for 8 values. It is 8 bits for 16.
+        4e9 if P == 7 * 10**9 else None :: Rounded to one digit. Three are asked.
         float(f'{4.5 * P / 8:.1e}') :: Rounded to two digits. Three are asked: {float(format(4.5 * P / 8,
             ".2e")):,.0f}.
         """,
@@ -257,7 +264,7 @@ EXERCISES = (
         title="Where it sticks",
         letters={
             "sticks": sticks_at, "log2": math.log2, "term": 0.1,
-            "total": "sticks(term, 'float16')", "step": "total / 2**10",
+            "total": "sticks(term, 'float16')", "step": "total / 2**10", "count": additions_until_stuck,
         },
         formula="total",
         unit="",
@@ -274,6 +281,7 @@ EXERCISES = (
             term carries the sum to {total:g}.
         term * 2**10 :: Where a whole step would equal the term. Half a step counts, and steps change at powers of
             two.
+        count(term) ; count(term) + 1 :: That is how many terms it took. Asked is the total.
         log2(total) :: That is the exponent. The total is 2 to that power.
         1024.0 if total < 2**9 else None :: float16 has 1,024 steps between two powers of two; that is no total. There
             a step is 1.
@@ -299,6 +307,7 @@ EXERCISES = (
         right(bits) << cut :: You cleared the lower bits and left 32. The result has {32 - cut}: shift once more.
         bits + half - 1 + (bits >> cut & 1) :: You added the right number and did not cut: the result is the upper
             bits, >> {cut}.
+        (bits + half - (bits >> cut & 1)) >> cut :: Your ties go to the odd code. They go to the even one.
         (bits + 2 * half - 1) >> cut :: You round everything up that does not end in zeros.
         """,
     ),
@@ -319,7 +328,7 @@ EXERCISES = (
         because="Only weights so near zero that their step is below 2e-5 take the update.",
         table="""
         1 - share :: That is the share that stays. Asked is what moves.
-        moved('float16') :: That is float16: its steps here are an eighth of BF16's.
+        moved('float16') :: That is float16: its steps here are an eighth of BF16's. Or 1e-4 was taken off, not 1e-5.
         1.0 :: In float64 every weight moves. Round the difference to BF16.
         moved('bfloat16', rounds_first=False) :: You took 1e-5 off before the weights were BF16.
         round(share, 2) :: Rounded to two digits. Three are asked.

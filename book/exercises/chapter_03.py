@@ -75,7 +75,7 @@ def next_scale(scale, clean, overflowed, interval):
 
 _SCALES = tuple(
     (scale, clean, overflowed, interval)
-    for scale in (2.0**16, 1024.0)
+    for scale in (2.0**16, 1024.0, 2.0**24, 1.0)
     for clean, interval in ((0, 2000), (7, 2000), (1998, 2000), (1999, 2000), (2, 3), (0, 1))
     for overflowed in (False, True)
 )
@@ -105,6 +105,8 @@ def _judge_by_chance(answer) -> str | None:
     if not torch.equal(x, kept):
         return "You changed x itself; work on a copy of its bits."
     values = given.float()
+    if bool((values < low).any()):
+        return "Some values went down by a whole step: the random integer is below 0 too. It runs from 0 up to 2^16."
     if bool(((values != low) & (values != high)).any()):
         return "Some values are neither of the two neighbours: clear exactly the lower 16 bits, after the addition."
     share = (values == high).float().mean().item()
@@ -143,7 +145,7 @@ EXERCISES = (
         title="States under autocast",
         letters={"P": 1_500_000_000},
         formula="16 * P",
-        tolerance=1e-3,
+        tolerance=3e-3,
         because="Weights 4, gradients 4, two moments of 4: autocast changes none of them.",
         table="""
         8 * P :: That is pure bf16. Autocast leaves weights and states in float32.
@@ -217,6 +219,7 @@ EXERCISES = (
         title="The scale's next move",
         letters={"move": _wrong_move, "next": next_scale},
         right=next_scale,
+        hides_results=True,
         probes=_SCALES,
         because="Half at once, double rarely: the scale stays just below what overflows.",
         table="""
@@ -236,6 +239,12 @@ EXERCISES = (
         (scale, clean) if not overflowed and clean + 1 < interval else next(scale, clean, overflowed, interval) :: A
             clean step is counted: one more clean step in a row.
         move(scale, clean, overflowed, interval, counts_on=True) :: After doubling counting starts again at 0.
+        (scale // 2, 0) if overflowed else next(scale, clean, False, interval) :: Right for a scale above 1: // rounds
+            1 / 2 down to 0, and no loss is left.
+        (max(scale / 2, 1), 0) if overflowed else next(scale, clean, False, interval) :: Your scale stops at 1.
+            PyTorch's has no lower bound: at 1 an overflow halves it too.
+        (min(next(scale, clean, overflowed, interval)[0], 2.0**24), next(scale, clean, overflowed, interval)[1]) :: Your
+            scale stops at 2^24. PyTorch's has no upper bound: what overflows halves it again.
         next(scale, clean, not overflowed, interval) :: You took overflowed the other way round.
         """,
     ),

@@ -10,7 +10,7 @@ from memkit.formula.activations import block_ledger
 from memkit.recomputation.costs import block_products, saved_products, step_flops
 from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B, llama_config
 from memkit.setup.recipes import PURE_BF16
-from memkit.setup.strategies import FULL, policy
+from memkit.setup.strategies import FULL, TORCH_NAMES, policy
 from memkit.setup.training import TrainingSetup
 
 BUDGET_SBH = 18
@@ -24,18 +24,27 @@ def peak_of_groups(L: int, g: int, block: int, x: int) -> int:
     return ceil(L / g) * x + g * block
 
 
+def named(op: object) -> object:
+    """The name of one of ``torch.ops.aten`` as a strategy has it; anything else as it is."""
+    torch_name = str(op).removeprefix("aten.").partition(".")[0]
+    known = [name for name, torch_names in TORCH_NAMES.items() if torch_name in torch_names]
+    return known[0] if known and not isinstance(op, str) else op
+
+
 def judge_list(ops: object) -> str | None:
     """Whether a list of operations keeps the products of a GPT-2 block and leaves the cheap operations out."""
     if isinstance(ops, str):
         return f"{ops!r} is one name. The answer is a list of names, such as ['mm', 'attention']."
-    if not isinstance(ops, (list, tuple, set)) or not all(isinstance(op, str) for op in ops):
+    names = [named(op) for op in ops] if isinstance(ops, (list, tuple, set)) else [None]
+    if not all(isinstance(name, str) for name in names):
         return f"{ops!r} is not a list of names in quotes, such as ['mm', 'attention']."
+    ops = names
     if not ops:
         return "An empty list keeps nothing of a block but its input: that is full recomputation."
     try:
         strategy = policy("yours", *ops)
     except ValueError as error:
-        return f"{error}."
+        return str(error) if str(error).endswith("?") else f"{error}."
     setup = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16)
     if "mm" in ops and "addmm" not in ops:
         return "You still save mm. A linear layer with a bias is dispatched as addmm, so this list keeps none of them."
@@ -137,6 +146,7 @@ EXERCISES = (
             "model": LLAMA_3_8B, "s": 8192, "L": "model.num_layers", "h": "model.hidden_size",
             "ledger": lambda model, s: block_ledger(TrainingSetup(model=model, precision=PURE_BF16, seq_len=s)),
             "kept": "round(ledger(model, s).per_sbh)",
+            "or_tokens": "', or the tokens for the hidden size' if s == 2 * h else ''",
         },
         formula="L * 2 * s * h",
         tolerance=0.03,
@@ -146,7 +156,7 @@ EXERCISES = (
         L * kept * s * h :: {kept} sbh is what this block keeps without recomputation. Full recomputation keeps 2.
         L * 2 * s :: You left out the hidden size: a token has {h:,} values.
         L * 2 * h :: That is one token. There are {s:,}.
-        L * 4 * s * h :: You took 4 bytes a value. In bfloat16 the block's input has 2.
+        L * 4 * s * h :: You took 4 bytes a value{or_tokens}. In bfloat16 the block's input has 2.
         2 * s * h :: That is one layer. Every layer keeps its input.
         L * 34 * s * h :: 34 sbh is the paper's block without recomputation. Full recomputation keeps 2.
         L * 32 * s * h :: 32 sbh is GPT-2's block without recomputation. Full recomputation keeps 2.

@@ -3,6 +3,7 @@
 import torch
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises.answers import whole
 from memkit.fitting.batch_plan import peak_of
 from memkit.setup.models import GPT2_MEDIUM
 from memkit.setup.recipes import OptimizerConfig
@@ -41,9 +42,10 @@ def peak_bytes(micro_batch_size: int, grad_accum_steps: int) -> int:
 
 def judge_cut(cut: object, num_sequences: int, card_bytes: int) -> str | None:
     """Whether a window of sequences of 1,024 tokens fits the card in the fewest forwards."""
-    if not (isinstance(cut, (tuple, list)) and len(cut) == 2 and all(type(n) is int and n > 0 for n in cut)):
+    pair = tuple(map(whole, cut)) if isinstance(cut, (tuple, list)) else ()
+    if not (len(pair) == 2 and all(type(n) is int and n > 0 for n in pair)):
         return f"{cut!r} is not a pair of whole numbers above 0: (micro_batch_size, grad_accum_steps)."
-    size, steps = cut
+    size, steps = pair
     if size * steps != num_sequences:
         if size * steps == num_sequences * 1024:
             told = f"the window has {num_sequences} sequences."
@@ -92,7 +94,7 @@ EXERCISES = (
         title="What it adds to the peak",
         letters={"P": 6_738_415_616, "steps": 64},
         formula="2 * P",
-        tolerance=0.005,
+        tolerance=0.006,
         because="The gradients, 2 bytes a parameter, stand in every forward but the first: {2 * P:,} B.",
         table="""
         0 :: It is not free. What did the first micro-batch leave behind?
@@ -107,6 +109,7 @@ EXERCISES = (
         id="5.3",
         title="The weights of a window",
         right=token_weights,
+        hides_results=True,
         tolerance=1e-6,
         probes=(([3, 17, 40, 8],), ([5, 5],), ([7],)),
         letters={"torch": torch},
@@ -126,6 +129,8 @@ EXERCISES = (
             gradient is that many times too large.
         [count / sum(counts) / len(counts) for count in counts] :: The shares are right; you divided by the number of
             micro-batches as well.
+        [1 / count / sum(1 / c for c in counts) for count in counts] :: Upside down: the short micro-batches get the
+            large shares.
         [1 / count for count in counts] :: A micro-batch's loss is a mean already; 1 ÷ its count divides a second
             time.
         """,
@@ -134,7 +139,8 @@ EXERCISES = (
         id="5.4",
         title="Repair: the last window",
         right=steps_of,
-        tolerance=1e-9,
+        hides_results=True,
+        tolerance=1e-6,
         probes=((10, 4), (8, 4), (3, 4), (9, 4), (5, 1)),
         because="The last window is short and is a mean of its own.",
         table="""
@@ -160,7 +166,7 @@ EXERCISES = (
         id="5.5",
         title="Repair: ranks and tokens",
         right=factor,
-        tolerance=1e-9,
+        tolerance=1e-6,
         probes=((3, 20, 50, 2), (17, 20, 50, 2), (8, 64, 512, 8)),
         because="DDP's mean over ranks and this factor give each token 1 ÷ of_all.",
         table="""

@@ -67,6 +67,8 @@ def judge_product(answer, seed: int) -> str | None:
         return f"Right but for a factor of {size:.3g}: after the product both factors are divided out, each of them."
     if error(given, a, b) > 0.3:
         return "The size is about right, the values are not: b's largest, or the product, is beyond 448 and is clipped."
+    if error(given, a, b) > 0.065:
+        return "This is coarser than E4M3: two mantissa bits are E5M2's. Cast both to torch.float8_e4m3fn."
     small = 1e-3 * b
     tiny = answer(1e-3 * a, 1e-2 * small)
     if error(tiny, 1e-3 * a, 1e-2 * small) > 0.1:
@@ -176,6 +178,7 @@ EXERCISES = (
         letters={"inputs": 4096, "outputs": 14_336},
         formula="2 * outputs",
         unit="tokens",
+        also=("float(f'{2 * outputs:.3g}')",),
         because="{2 * outputs:,} tokens: 2 bytes a weight against 1 byte a value of the input; the inputs cancel.",
         table="""
         outputs :: Half of it: with one cast of the weight, as on Blackwell, or an input of no bytes at all.

@@ -69,11 +69,12 @@ EXERCISES = (
             well.
         L * r * (h + v) :: That is the value's projection alone; or B alone, out · r, where A has r · in as well.
         2 * L * r * (3 * h + v) :: That is rank 32, or each matrix twice: A has r · in values, B has out · r. Or key
-            and output too.
+            and output too, or bytes in 16 bits.
         2 * L * r * (h + v) :: That is key and value; or the value projection with 1,024 inputs. Each reads the hidden
             state, 4,096.
         L * r * (3 * h + 128) :: You gave the value projection one head, 128 outputs. There are 8 of them.
         L * r // 2 * (3 * h + v) :: That is rank 8.
+        L * (3 * h + v) :: You left out the rank: A has r · in values, and B has out · r.
         L * r * (4 * h + 2 * v) :: That is query, key and value; only two of them have an adapter here.
         L * r * (3 * h + v) + L * (h + v) :: A and B have no bias: r · (in + out) is all.
         L * r * 3 * h :: You gave the value projection 8 outputs, or none. It has 8 heads of 128.

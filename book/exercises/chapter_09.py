@@ -3,6 +3,7 @@
 from functools import cache
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises.answers import whole
 from memkit.formula.parameters import block_parameters
 from memkit.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B
@@ -40,9 +41,10 @@ def peak_and_traffic(stage: int, dp_size: int) -> tuple[int, int]:
 
 def judge_layout(layout: object) -> str | None:
     """Whether a stage and a number of ranks fit, with the fewest ranks and then the least traffic."""
-    if not (isinstance(layout, (tuple, list)) and len(layout) == 2 and all(type(n) is int for n in layout)):
+    pair = tuple(map(whole, layout)) if isinstance(layout, (tuple, list)) else ()
+    if not (len(pair) == 2 and all(type(n) is int for n in pair)):
         return f"{layout!r} is not a pair of whole numbers: (stage, ranks)."
-    stage, ranks = layout
+    stage, ranks = pair
     if stage not in (2, 3) or ranks not in (1, 2, 4, 8):
         return f"(stage, ranks) = {stage}, {ranks}: take stage 2 or 3, and 1, 2, 4 or 8 ranks."
     peak, sent = peak_and_traffic(stage, ranks)
@@ -114,7 +116,8 @@ EXERCISES = (
         table="""
         16 * P / (n if stage else 1) :: Stages 1 and 2 divide only a part of the 16 bytes.
         16 * P / {0: 1, 1: 4, 2: 8, 3: n}[stage] :: 4× and 8× are limits for many ranks, and not what 8 ranks save.
-        {0: 16, 1: 14, 2: 8, 3: 2}[stage] * P :: The table that is often printed: its stages 1 and 2 are not ZeRO's.
+        {0: 16, 1: 14, 2: 8, 3: 2}[stage] * P ; {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P :: The table that is often
+            printed: its stages 1 and 2 are not ZeRO's.
         at_rest(P, stage, n, cut=(4, 4, 1)) :: Only the optimizer's 12 bytes are divided, also in stages 2 and 3.
         at_rest(P, stage, n, sizes=(2, 2, 8)) :: The master copy is missing: the optimizer has 4 + 4 + 4 bytes.
         at_rest(P, stage, n, cut=(3, 2, 4)) :: Stage 1 divides nothing, and the optimizer's states stay whole in all
@@ -192,7 +195,8 @@ EXERCISES = (
         4 * P :: The whole gradient crosses under DDP. Here it was reduced to shares first.
         2 * P // 8 :: Your gradients have 2 bytes; they are reduced in float32.
         P // 8 :: Two ways lead there: a share's gradients without their 4 bytes; or division by 32, not by 8.
-        P :: You divided by the four nodes; or counted gradients, and did not divide.
+        P :: You divided by the four nodes; or counted gradients, and did not divide; or counted both ways of the
+            all-reduce.
         2 * P // 32 :: Two slips: an eighth and not a 32nd, and 4 bytes a gradient.
         12 * P :: 3 P is what moves inside a node under stage 3.
         2 * P :: The whole gradient, in bfloat16: it is an eighth, in float32.

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from operator import itemgetter
 
-from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.fitting.batch_plan import peak_of
 from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
+from memkit.setup.strategies import NONE
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, format_bytes
 
@@ -93,6 +94,38 @@ def judge_job(job: str, card: str, setup: TrainingSetup) -> str | None:
     if fit.expected_bytes < 0:
         return f"its peak is {format_bytes(peak_of(setup).total_bytes)}. {fit}"
     return None
+
+
+def given_up(setup: TrainingSetup) -> str:
+    """What a setup gives up beside full training under autocast, as a list in words."""
+    losses = {
+        "a base in 4 bits": setup.adapter and setup.adapter.base == "nf4",
+        "all weights but the adapters": setup.adapter,
+        "master weights": setup.precision == PURE_BF16 and not setup.adapter,
+        "digits of the states": "bit" in setup.optimizer.name,
+        "the time to run blocks twice": setup.recomputation != NONE,
+    }
+    return ", ".join(words for words, is_lost in losses.items() if is_lost) or "nothing"
+
+
+class Game(JudgedExercise):
+    """A right purchase is told its score: what it costs, where it is tightest, and what each job gives up."""
+
+    def check(self, answer: object) -> Feedback:
+        feedback = super().check(answer)
+        if feedback.status != "right":
+            return feedback
+        spare = {
+            job: fit_on(CARDS[card], peak_of(setup).total_bytes).expected_bytes
+            for job, (card, setup) in answer.items()
+        }
+        tightest = min(spare, key=spare.get)
+        score = (
+            f"{sum(PRICES[card] for card, _ in answer.values())} of {BUDGET} spent; tightest is {tightest}, with "
+            f"{format_bytes(spare[tightest])} to spare. Given up: "
+            f"{'; '.join(f'{job}: {given_up(setup)}' for job, (_, setup) in sorted(answer.items()))}. "
+        )
+        return replace(feedback, text=f"{score}{feedback.text}")
 
 
 EXERCISES = (
@@ -199,10 +232,10 @@ EXERCISES = (
         e :: It lowers fragments, a few percent; here states are 50 GiB too many.
         """,
     ),
-    JudgedExercise(
+    Game(
         id="10.6",
         title="The design game",
         judge=judge_game,
-        because="many purchases are right: it is the constraint that is checked.",
+        because="Many purchases are right. A better one gives up less for the same price.",
     ),
 )  # fmt: skip

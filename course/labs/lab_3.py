@@ -20,7 +20,7 @@ def _next_scale(mine):
     interval = mine["interval"]
     probes = tuple(
         (scale, clean, overflowed, many)
-        for scale in (2.0**15, 512.0)
+        for scale in (2.0**15, 512.0, 2.0**24, 1.0)
         for clean, many in ((0, interval), (5, interval), (interval - 2, interval), (interval - 1, interval), (0, 1))
         for overflowed in (False, True)
     )

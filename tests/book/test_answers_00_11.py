@@ -3,6 +3,7 @@
 What was praised and is wrong, blamed and is right, or told the wrong mistake, stands here with the words it gets now.
 """
 
+import inspect
 import struct
 from math import ceil, floor
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from book.exercises import check
-from book.exercises.chapter_07 import LEAK_BYTES
+from book.exercises.chapter_07 import LEAK_BYTES, Classifier
 from memkit.measuring.measure import measure_memory
 from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_GPT2
@@ -85,6 +86,30 @@ def kahan(xs):
     return mean
 
 
+def centred_noise(x):
+    chance = torch.randint(-(2**15), 2**15, x.shape, dtype=torch.int32)
+    return ((x.view(torch.int32) + chance) & -65536).view(torch.float32).bfloat16()
+
+
+def e5m2(x):
+    factor = 57344 / x.abs().max()
+    return (x * factor).clamp(-57344, 57344).to(torch.float8_e5m2).float() / factor
+
+
+def recovers_in_finally(step, recover):
+    fine = False
+    try:
+        step()
+        fine = True
+    except torch.OutOfMemoryError:
+        pass
+    finally:
+        if not fine:
+            recover()
+    return fine
+
+
+LEAK_LINE = inspect.getsourcelines(Classifier.statistics)[1] + 1
 TRIED = [
     ("0.1", 7e8, "right", ""),
     ("0.1", 667.57 * 2**20, "right", ""),
@@ -170,6 +195,47 @@ TRIED = [
     ("11.1", 25_700, "right", ""),
     ("11.1", 13, "not yet", "sequences of 2,048"),
     ("11.2", 3.25, "not yet", "in GB/s"),
+    ("0.1", 350e6 * 8, "not yet", "multiplied by the 8 bits of a byte"),
+    ("0.1", 350e6 * 16, "not yet", "the number of bits"),
+    ("1.5", 5120, "not yet", "the answer in float32, the default"),
+    ("1.6", 14, "not yet", "the answer in float32, the default"),
+    ("1.6", torch.tensor(37), "right", ""),
+    ("2.2", 4e9, "not yet", "Rounded to one digit"),
+    ("2.3", 2206, "not yet", "how many terms"),
+    ("2.3", 2207, "not yet", "how many terms"),
+    ("2.4", lambda bits: (bits + 0x8000 - (bits >> 16 & 1)) >> 16, "not yet", "ties go to the odd code"),
+    ("2.6", 0.88356, "not yet", "1e-4 was taken off, not 1e-5"),
+    ("3.1", 22.4 * 2**30, "right", ""),
+    ("3.7", lambda s, c, o, i: (s // 2, 0) if o else (2 * s, 0) if c + 1 == i else (s, c + 1),
+     "not yet", "// rounds 1 / 2 down to 0"),
+    ("3.7", lambda s, c, o, i: (max(s / 2, 1.0), 0) if o else (2 * s, 0) if c + 1 == i else (s, c + 1),
+     "not yet", "no lower bound"),
+    ("3.7", lambda s, c, o, i: (s / 2, 0) if o else (min(2 * s, 2**24), 0) if c + 1 == i else (s, c + 1),
+     "not yet", "no upper bound"),
+    ("3.7", lambda s, c, o, i: (s / 3, 0) if o else (2 * s, 0) if c + 1 == i else (s, c + 1),
+     "not yet", "That is not right. I cannot tell"),
+    ("3.8", centred_noise, "not yet", "below 0 too"),
+    ("4.2", 32 * 2 * 8192 * 8192, "not yet", "or the tokens for the hidden size"),
+    ("4.4", [torch.ops.aten.addmm.default, "attention"], "right", ""),
+    ("4.4", [torch.ops.aten.addmm.default, torch.ops.aten._scaled_dot_product_flash_attention.default], "right", ""),
+    ("4.4", ["adm", "attention"], "not yet", "did you mean addmm?"),
+    ("5.2", 13.4e9, "right", ""),
+    ("5.3", lambda counts: (count / sum(counts) for count in counts), "right", ""),
+    ("5.3", lambda counts: [1 / c / sum(1 / d for d in counts) for c in counts], "not yet", "Upside down"),
+    ("5.3", lambda counts: [0.5 for _ in counts], "not yet", "That is not right. I cannot tell"),
+    ("5.4", lambda n, N: [1 / torch.tensor(min(N, n - i)) for i in range(0, n, N)], "right", ""),
+    ("5.5", lambda own, of_rank, of_all, ranks: np.float32(own) * np.float32(ranks) / np.float32(of_all), "right", ""),
+    ("5.7", (2, 64 / 2), "right", ""),
+    ("5.7", (np.int64(2), np.int64(32)), "right", ""),
+    ("5.7", (2.5, 25.6), "not yet", "not a pair of whole numbers"),
+    ("6.4", lambda a, b: e5m2(a) @ e5m2(b).t(), "not yet", "two mantissa bits are E5M2's"),
+    ("6.6", 28_700, "right", ""),
+    ("7.5", recovers_in_finally, "not yet", "a finally runs after any"),
+    ("7.6", (f"chapter_07.py:{LEAK_LINE}", LEAK_BYTES), "not yet", "the name of the function"),
+    ("8.2", 425_984, "not yet", "left out the rank"),
+    ("8.2", 13_631_488, "not yet", "bytes in 16 bits"),
+    ("9.3", lambda P, stage, n: {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P, "not yet", "table that is often printed"),
+    ("9.7", 2 * 4 * P // 8, "not yet", "both ways of the all-reduce"),
 ]  # fmt: skip
 
 
