@@ -1,0 +1,141 @@
+"""Runs that others measured on their cards are the oracle: a few cheap programs are traced anew, all figures are read.
+
+The rest is ``python -m bench.public_predict``, which traces every run.
+"""
+
+import dataclasses
+import statistics
+
+import pytest
+import torch
+
+from bench.public_predict import predict
+from bench.public_programs import CONVOLUTIONAL, TRANSFORMERS, layer_widths, perceptron, transformer
+from book import public_runs
+from book.public_runs import ESTIMATORS, draw, error_table, load_public_runs, store_public_runs
+from memkit import replay_trace, trace_memory
+from memkit.units import MIB
+
+RUNS = load_public_runs()
+ENDED_WELL = [run for run in RUNS if run.outcome == "ok"]
+
+
+def runs_of(of_set: str, half: str = "held") -> list:
+    return [run for run in ENDED_WELL if (run.set, run.half) == (of_set, half)]
+
+
+@pytest.mark.parametrize(
+    "config, parameters",
+    [
+        # the column "Total Parameters" of GPUMemNet's table
+        ("2346 197 2 pyramid relu 1 1", 3_560_152), ("2848 372 9 bottleneck selu 1 0", 6_446_860),
+        ("3567 528 9 gradual elu 0 0", 44_698_980), ("741 56 9 uniform leaky_relu 0 1", 5_003_288),
+        ("1257 62 3 pyramid prelu 0 1", 1_048_979 + 3),  # its count leaves the PReLUs' own parameters out
+    ],
+)
+def test_an_mlp_has_the_parameters_that_its_authors_counted(config, parameters):
+    step = perceptron(config, 64)
+    assert trace_memory(step, steps=1).at("init").weights >= 4 * parameters
+    sizes = config.split()
+    widths = layer_widths(int(sizes[0]), int(sizes[1]), int(sizes[2]), sizes[3])
+    linear = sum((a + 1) * b for a, b in zip([*widths], [*widths[1:], int(sizes[1])], strict=True))
+    norm = 2 * sum(widths[1:]) if sizes[6] == "1" else 0
+    prelu = len(widths) - 1 if sizes[4] == "prelu" else 0
+    assert linear + norm + prelu == parameters
+
+
+@pytest.mark.parametrize(
+    "model, parameters",
+    [
+        # counted in the checkpoints on their model pages
+        ("distilbert/distilgpt2", 81_912_576), ("openai-community/gpt2", 124_439_808),
+        ("EleutherAI/gpt-neo-125M", 125_198_592), ("facebook/opt-125m", 125_239_296),
+        ("facebook/opt-350m", 331_196_416), ("T5-small", 60_506_624), ("Qwen/Qwen3-4B", 4_022_468_096),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 1_777_088_000),
+        ("meta-llama/Llama-3.2-3B-Instruct", 3_212_749_824),
+    ],
+)
+def test_a_transformer_has_the_parameters_of_its_checkpoint(model, parameters):
+    import transformers
+
+    name, options = TRANSFORMERS[model]
+    with torch.device("meta"):
+        config = getattr(transformers, name)(**options)
+        kind = transformers.T5ForConditionalGeneration if model == "T5-small" else None
+        network = kind(config) if kind else transformers.AutoModelForCausalLM.from_config(config)
+    assert sum(parameter.numel() for parameter in network.parameters()) == parameters
+
+
+def test_the_given_and_the_held_half_share_no_run():
+    names = [(run.set, run.run) for run in RUNS]
+    assert len(set(names)) == len(names)
+    assert {run.model for run in RUNS} <= {*TRANSFORMERS, *CONVOLUTIONAL, "MnasNet", "MLP", "xl", "small", "medium"}
+
+
+CHEAP = [*runs_of("GPUMemNet MLPs")[:4], *runs_of("xMem CNNs")[3:4]]
+
+
+@pytest.mark.parametrize("run", CHEAP, ids=lambda run: run.run)
+def test_a_run_traced_anew_is_the_stored_prediction(run):
+    assert predict(run) == run.prediction
+
+
+def test_nvidia_smi_shows_reserved_bytes_and_one_constant():
+    """On 22 rows that it was not taken from; the tool shows whole MiB, and another process may come and go."""
+    beyond = [(run.measured_bytes - run.prediction.expected_bytes) / MIB for run in runs_of("GPUMemNet MLPs")]
+    assert statistics.median(beyond) == pytest.approx(runs_of("GPUMemNet MLPs")[0].context_bytes / MIB, abs=2)
+    assert sum(abs(size - 1429) <= 2 for size in beyond) >= 0.7 * len(beyond)
+
+
+def test_a_hugging_face_run_on_a_3060():
+    """distilgpt2, 15 × 128 tokens, AdamW: 3,770 MiB by NVML. The installed transformers may run other operations."""
+    (run,) = [run for run in RUNS if run.run == "distilbert-distilgpt2_AdamW_15_1_10-9663"]
+    build = transformer(run.model, run.optimizer, run.batch)
+    replay = replay_trace(trace_memory(build, steps=4), compute_capability=(8, 6), torch_version="2.6.0")
+    assert (replay.peak_reserved_bytes + run.context_bytes) / run.measured_bytes == pytest.approx(1, abs=0.02)
+
+
+def test_medians_on_runs_that_nothing_was_fitted_to():
+    errors = {of_set: [abs(run.error) for run in runs_of(of_set)] for of_set in {run.set for run in RUNS}}
+    assert statistics.median(errors["xMem transformers"]) < 0.005
+    assert statistics.median(errors["GPUMemNet MLPs"]) < 0.002
+    assert statistics.median(errors["xMem CNNs"]) < 0.05
+    assert max(errors["CS336 on a B200"]) < 0.006
+
+
+def test_no_run_is_more_than_five_per_cent_too_low_without_a_warning():
+    assert not [run.run for run in ENDED_WELL if run.error < -0.05 and not run.warning]
+
+
+def test_every_published_estimator_misses_by_more_on_the_same_transformers():
+    held = runs_of("xMem transformers")
+    for name in ESTIMATORS:
+        told = [run for run in held if name in run.estimates]
+        theirs = statistics.median(abs(run.estimates[name] / run.measured_bytes - 1) for run in told)
+        assert theirs > 3 * statistics.median(abs(run.error) for run in told), name
+
+
+def test_constants_come_from_the_given_half_alone():
+    changed = [
+        dataclasses.replace(run, measured_bytes=2 * run.measured_bytes) if run.half == "held" else run for run in RUNS
+    ]
+    for key in {(run.set, run.card) for run in RUNS}:
+        assert public_runs._context_bytes(changed, *key) == public_runs._context_bytes(RUNS, *key)
+
+
+def test_the_table_is_written_as_it_was_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(public_runs, "FILE", tmp_path / "runs.csv")
+    store_public_runs(RUNS, "as before")
+    assert load_public_runs() == RUNS and public_runs.note() == "as before"
+
+
+def test_the_picture_has_every_run_that_ended_well():
+    (axes,) = draw(RUNS).axes
+    drawn = sum(len(container.lines[0].get_xdata()) for container in axes.containers)
+    assert drawn == len(ENDED_WELL)
+    assert public_runs.alt(RUNS).startswith(f"{len(ENDED_WELL)} training runs")
+
+
+def test_the_table_of_errors_counts_every_run():
+    ours = [row for row in error_table(RUNS) if row[3] == "memkit"]
+    assert sum(int(row[2]) for row in ours) == len(ENDED_WELL)
