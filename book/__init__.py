@@ -8,6 +8,7 @@ Reading order:
 - ``questions``: questions as an interviewer asks them, with choices that say why
 - ``cheat_sheet``: what each technique does to the peak of two jobs, and its price
 - ``recordings``: a GPU run kept as a file, with its card, driver, torch and date
+- ``public_runs``: GPU runs that others measured, beside what is predicted for them
 - ``checkup``: ``doctor()``: is this machine ready for the book?
 - ``measurements``: what is measured on a card for the chapters
 - ``gpu_run``: ``make record``: run the measurements and write ``chapters/recordings``
@@ -22,6 +23,7 @@ __getattr__, __dir__, __all__ = front_door(__name__, {
     "claims": "claim count_verdicts ids_of load_claims printed_and_so verdicts_by_subject",
     "exercises": "check",
     "measurements": "MEASUREMENTS",
+    "public_runs": "load_public_runs",
     "questions": "load_questions",
     "recordings": "Recording find_recording load_recordings load_runs recorded_or_words save_recording",
 })
