@@ -137,7 +137,8 @@ class MemoryTimeline:
         return aligned_table(self.rows())
 
     def __str__(self) -> str:
-        peak = f"peak {format_bytes(self.peak_bytes)} at {_label(self.peak, self)}"
+        at_least = "at least " if "left out" in self.provenance else ""
+        peak = f"peak {at_least}{format_bytes(self.peak_bytes)} at {_label(self.peak, self)}"
         left_out = f"\nleft out: {self.provenance['left out']}" if "left out" in self.provenance else ""
         return f"{self.source}, {self.device} rules: {peak}\n{self.table()}{left_out}"
 
@@ -227,8 +228,9 @@ def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> str:
         rows.append([_label(instant, last), *(format_bytes(value) for value in values), *ratios])
     peaks = [t.peak_bytes for t in timelines]
     ratios = [format_ratio(value, peaks[-1]) for value in peaks[:-1]]
+    partial = [(t, t.provenance["left out"]) for t in timelines if "left out" in t.provenance]
     rows.append(["peak", *(format_bytes(value) for value in peaks), *ratios])
-    return aligned_table(rows)
+    return "\n".join([aligned_table(rows), *(f"{t.source}: at least; left out: {left_out}" for t, left_out in partial)])
 
 
 def where(instant: Instant) -> str:

@@ -28,13 +28,14 @@ from memkit.setup.recipes import (
     BF16_MASTER,
     BF16_TWO_GRADIENTS,
     FP32,
+    KAHAN_BF16,
     MEGATRON,
     PURE_BF16,
     OptimizerConfig,
 )
 from memkit.setup.strategies import CORE, SAVE_PRODUCTS, every, groups
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import INSTANTS, PARTS
+from memkit.timeline import INSTANTS, PARTS, compare
 from memkit.tracing.libraries import LIBRARIES
 from memkit.tracing.trace import trace_memory
 
@@ -318,6 +319,16 @@ def test_a_recipe_that_torch_lacks_has_a_formula(precision, gradients, micro_bat
     assert timeline.at("init").optimizer_states == 4 * per_parameter
     assert timeline.at("optimizer", 1).optimizer_states == (4 + 4 + 4) * per_parameter
     assert timeline.at("backward", 1).gradients == gradients * per_parameter
+
+
+@pytest.mark.parametrize("precision", [BF16_MASTER, MEGATRON, BF16_TWO_GRADIENTS, KAHAN_BF16], ids=lambda p: p.name)
+def test_a_recipe_whose_program_here_takes_more_is_printed_as_at_least(precision):
+    chosen = setup(model=replace(LLAMA, num_layers=1), precision=precision, seq_len=8)
+    estimate, trace = estimate_memory(chosen), traced(chosen)
+    assert estimate.peak_bytes < trace.peak_bytes
+    assert "peak at least" in str(estimate) and "formula: at least; left out: the float32" in compare(estimate, trace)
+    whole = estimate_memory(replace(chosen, precision=PURE_BF16))
+    assert "at least" not in str(whole) + compare(whole, trace)
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5, "2", None, True])

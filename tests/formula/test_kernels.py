@@ -11,6 +11,7 @@ from memkit.formula.kernels import (
     efficient_backward_buffers,
     embedding_backward_buffers,
     flash_backward_buffers,
+    sort_bytes,
 )
 from memkit.tracing.trace import trace_memory
 
@@ -54,6 +55,12 @@ def test_flash_adds_up_the_querys_gradient_in_heads_of_these_widths(head_dim, wi
     """flash_api.cpp, mha_bwd: round_multiple(head_size, head_size <= 128 ? 32 : 64)."""
     (stage,) = flash_backward_buffers(2, 3, 3, 130, head_dim, value_bytes=2)
     assert stage == [4 * 2 * 3 * 256, 4 * 2 * 3 * 256 * width]
+
+
+def test_a_sort_of_one_tile_needs_no_scratch():
+    """dispatch_radix_sort.cuh, Invoke: one block sorts num_items <= 256 threads * 9 items of 8 bytes."""
+    assert sort_bytes(256 * 9, 9_999) == 1
+    assert sort_bytes(256 * 9 + 1, 9_999) > 2 * 8 * 256 * 9
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
