@@ -47,7 +47,8 @@ def _find_room(heap: Heap, pool: Pool, size: int, stream: int) -> Block:
     page = heap.config.page_size(pool.is_small)
     capacity = heap.driver.capacity_bytes or TIB
     num_bytes = round_up(capacity + capacity // 8, page)
-    address = heap.driver.reserve(num_bytes)
+    address = heap.driver.reserve(num_bytes, round_up(size, page))
+    num_bytes = heap.free_addresses(address, num_bytes)
     block = Block(address, num_bytes, stream, pool, mapped=False, span=(address, num_bytes))
     heap.blocks[address] = block
     pool.add(block)
@@ -56,7 +57,7 @@ def _find_room(heap: Heap, pool: Pool, size: int, stream: int) -> Block:
 
 def _map(heap: Heap, block: Block, num_bytes: int) -> bool:
     """Put memory behind the first ``num_bytes`` of an unmapped block, in whole pages (``map_block``)."""
-    num_bytes = round_up(num_bytes, heap.config.page_size(block.pool.is_small))
+    num_bytes = min(round_up(num_bytes, heap.config.page_size(block.pool.is_small)), block.size)
     if not heap.driver.take(num_bytes):
         return False
     block.pool.remove(block)

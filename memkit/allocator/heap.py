@@ -51,8 +51,8 @@ class Driver:
         """``cudaMalloc``: the address of a new segment, or ``None``."""
         return self.reserve(num_bytes) if self.take(num_bytes) else None
 
-    def reserve(self, num_bytes: int) -> int:
-        """``cuMemAddressReserve``: addresses without memory behind them."""
+    def reserve(self, num_bytes: int, needed_bytes: int = 0) -> int:
+        """``cuMemAddressReserve``: addresses without memory behind them, of which ``needed_bytes`` are needed now."""
         address = self.next_address
         self.next_address += round_up(num_bytes, SMALL_SEGMENT_BYTES)
         return address
@@ -183,6 +183,18 @@ class Heap:
         self.reserve("segment_free", block, -block.size)
         block.pool.remove(block)
         del self.blocks[block.address]
+
+    def free_addresses(self, address: int, num_bytes: int) -> int:
+        """How many of ``num_bytes`` addresses from ``address`` on are nobody's; unmapped ones that reach there end.
+
+        A recording tells where a run of addresses begins, not how long it is, so the model may have taken it too long.
+        """
+        for block in self.blocks.values():
+            if block.address > address:
+                num_bytes = min(num_bytes, block.address - address)
+            elif address < block.address + block.size:
+                block.size = address - block.address
+        return num_bytes
 
     def segments(self) -> list[list[Block]]:
         """Segments by address, each as the list of its blocks; an expandable one as runs of mapped blocks."""

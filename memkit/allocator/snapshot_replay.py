@@ -12,7 +12,7 @@ from pathlib import Path
 
 from memkit.allocator.caching import CachingAllocator, OutOfMemory
 from memkit.allocator.config import AllocatorConfig
-from memkit.allocator.heap import Driver, Entry
+from memkit.allocator.heap import Block, Driver, Entry
 from memkit.allocator.player import Player
 from memkit.allocator.recorded import FROM_DRIVER, TO_DRIVER, RecordedRun, field, recorded_run
 from memkit.allocator.replays import Agreement, Replay
@@ -72,26 +72,38 @@ def replay_snapshot(
 
 
 class _RecordedDriver(Driver):
-    """A driver that answers with the recorded addresses as long as the model asks what the run asked."""
+    """A driver that answers with the recorded addresses as long as the model asks what the run asked.
+
+    ``blocks`` are those of the allocator: an address is not given twice, even where model and run part.
+    """
 
     def __init__(self, capacity_bytes: int | None, outside_bytes: int):
         super().__init__(capacity_bytes, outside_bytes)
         self.recorded: list[Entry] = []
+        self.blocks: dict[int, Block] = {}
         self.next_address = 1 << 52  # addresses of the model's own making, above any that a card gives
 
     def malloc(self, num_bytes: int) -> int | None:
         if not self.take(num_bytes):
             return None
         for entry in self.recorded:
-            if entry.action == "segment_alloc" and entry.size == num_bytes:
+            if entry.action == "segment_alloc" and entry.size == num_bytes and self._is_free(entry.address, num_bytes):
                 return entry.address
         return super().reserve(num_bytes)
 
-    def reserve(self, num_bytes: int) -> int:
+    def reserve(self, num_bytes: int, needed_bytes: int = 0) -> int:
         for entry in self.recorded:
-            if entry.action == "segment_map":
+            if entry.action == "segment_map" and self._is_free(entry.address, needed_bytes):
                 return entry.address
         return super().reserve(num_bytes)
+
+    def _is_free(self, address: int, num_bytes: int) -> bool:
+        """Whether nobody has these addresses but the unmapped end of a segment, which may be shorter than it seems."""
+        return address not in self.blocks and not any(
+            block.address < address + num_bytes and address < block.address + block.size
+            for block in self.blocks.values()
+            if block.mapped or block.next is not None or block.address > address
+        )
 
 
 class Replaying:
@@ -105,6 +117,7 @@ class Replaying:
         runs = state_before(run.entries, run.segments)
         self.num_ambiguous = settle_sizes(runs, run.entries if looks_ahead else [], run.config)
         build(allocator, runs)
+        allocator.driver.blocks = allocator.blocks
         self.player = Player(allocator)
         start = [block for held in runs for block in held.blocks if not block.is_pending]
         self.before = [Event(i, block.requested_bytes, phase="before") for i, block in enumerate(start)]

@@ -10,10 +10,11 @@ begins. Where neither speaks the block is taken to have no rest, and is counted 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from memkit.allocator.caching import CachingAllocator
 from memkit.allocator.config import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES, AllocatorConfig
-from memkit.allocator.heap import Block, Entry
+from memkit.allocator.heap import Block, Entry, Pool
 from memkit.allocator.recorded import PAGE_BYTES
 from memkit.units import ALLOCATOR_BLOCK_BYTES, TIB
 
@@ -184,29 +185,33 @@ def _first_address_in_hole(runs: Sequence[StartSegment], events: Sequence[Entry]
 
 def build(allocator: CachingAllocator, runs: Sequence[StartSegment]) -> None:
     """Put segments and blocks into an empty allocator, as if it had made them."""
-    for run in runs:
-        allocator.driver.used_bytes += run.size
-        allocator.heap.count("reserved", run.size)
-        if not run.is_expandable:
-            pool = allocator.heap.small if run.is_small else allocator.heap.large
-            block = Block(run.address, run.size, run.stream, pool)
-            allocator.blocks[run.address] = block
-            _fill(allocator, block, run.blocks)
-    expandable = [run for run in runs if run.is_expandable]
-    for stream, is_small in dict.fromkeys((run.stream, run.is_small) for run in expandable):
-        own = [run for run in expandable if (run.stream, run.is_small) == (stream, is_small)]
-        start = min(run.span_start for run in own)
-        above = [run.span_start for run in expandable if run.span_start > own[-1].address]
-        end = min([start + SPAN_BYTES, *above])
-        span = (start, end - start)
-        pool = allocator.heap.small if is_small else allocator.heap.large
-        rest = Block(*span, stream, pool, mapped=False, span=span)
-        allocator.blocks[rest.address] = rest
+    neighbours = [list(own) for _, own in groupby(runs, lambda run: (run.is_expandable, run.stream, run.is_small))]
+    starts, known = [], 0
+    for own in neighbours:  # the addresses between two groups are the later one's, as far as it is known to reach
+        starts.append(max(known, min(run.span_start for run in own)))
+        known = own[-1].address + own[-1].size
+    for own, start, end in zip(neighbours, starts, [*starts[1:], known + SPAN_BYTES], strict=False):
+        allocator.driver.used_bytes += sum(run.size for run in own)
+        allocator.heap.count("reserved", sum(run.size for run in own))
+        pool = allocator.heap.small if own[0].is_small else allocator.heap.large
+        if own[0].is_expandable:
+            _build_span(allocator, pool, own, start, min(end, start + SPAN_BYTES))
+            continue
         for run in own:
-            block = _cut_off_front(allocator, rest, run.address)
-            rest = allocator.heap.cut(block, run.size)
-            block.mapped = True
+            block = allocator.blocks[run.address] = Block(run.address, run.size, run.stream, pool)
             _fill(allocator, block, run.blocks)
+
+
+def _build_span(allocator: CachingAllocator, pool: Pool, runs: Sequence[StartSegment], start: int, end: int) -> None:
+    """One long run of addresses, with memory behind those of ``runs``."""
+    span = (start, end - start)
+    rest = allocator.blocks[start] = Block(*span, runs[0].stream, pool, mapped=False, span=span)
+    for run in runs:
+        block = _cut_off_front(allocator, rest, run.address)
+        rest = allocator.heap.cut(block, run.size) if run.size < block.size else None
+        block.mapped = True
+        _fill(allocator, block, run.blocks)
+    if rest is not None:
         pool.add(rest)
 
 

@@ -14,6 +14,7 @@ import random
 import re
 import sys
 import tracemalloc
+from itertools import pairwise
 
 import pytest
 from card_recordings import recording
@@ -101,6 +102,22 @@ def check_mutations(snapshot: dict, seeds: range) -> None:
 @pytest.mark.parametrize("change", [lambda snapshot: snapshot, as_expandable], ids=["plain", "expandable"])
 def test_mutations_of_a_real_recording(change):
     check_mutations(change(recording(NAME)), range(60))
+
+
+RECORDINGS = ("cold_memory_ctx128_fullstep", "cold_small_train_200", "medium_128_inference", "medium_128_training",
+              "medium_512_training")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+@pytest.mark.parametrize("config", [None, AllocatorConfig()], ids=["as recorded", "expandable no more"])
+def test_pools_whose_addresses_lie_between_each_other_are_kept_apart(name, config):
+    """What is reserved is what is mapped, and never less than what is allocated: no address is counted twice."""
+    result = replay_snapshot(as_expandable(recording(name)), config)
+    assert all(own <= whole for own, whole in zip(result.allocated, result.reserved, strict=True))
+    runs = result.allocator.segments()
+    assert sum(block.size for run in runs for block in run) == result.reserved[-1]
+    ends = [(run[0].address, run[-1].address + run[-1].size) for run in runs]
+    assert all(before[1] <= after[0] for before, after in pairwise(ends))
 
 
 @pytest.mark.exhaustive
