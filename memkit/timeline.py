@@ -11,7 +11,7 @@ from functools import cache
 from typing import get_origin, get_type_hints
 
 from memkit.events import PARTS, Event, Events
-from memkit.units import aligned_table, as_one_of, format_bytes, format_ratio
+from memkit.units import aligned_table, as_items, as_kind, as_one_of, format_bytes, format_ratio
 
 INSTANTS = (
     "init", "forward peak", "forward", "backward peak", "backward", "optimizer peak", "optimizer", "zero_grad",
@@ -23,6 +23,9 @@ INSTANTS = (
 
 MOST_BYTES = 1 << 60
 """No machine has so many; a file that says so is broken."""
+
+MAX_STEPS = 10_000
+"""So many steps are estimated, traced or measured in one call; the second one is like all that follow."""
 
 SOURCES = ("formula", "traced", "measured")
 
@@ -86,10 +89,11 @@ class MemoryTimeline:
 
     def __post_init__(self):
         as_one_of("source", self.source, SOURCES)
-        if not self.instants:
+        if not as_items("instants", self.instants, Instant):
             raise ValueError("a timeline needs at least one instant")
+        as_kind("provenance", self.provenance, Mapping)
         if not isinstance(self.events, Events):
-            object.__setattr__(self, "events", Events(self.events))
+            object.__setattr__(self, "events", Events(as_items("events", self.events, Event)))
 
     @property
     def peak(self) -> Instant:
@@ -216,8 +220,9 @@ def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> str:
     """
     if len(timelines) < 2:
         raise ValueError(f"compare needs at least two timelines, got {len(timelines)}")
-    *_, last = timelines
-    wanted = set(names)
+    *_, last = as_items("timelines", timelines, MemoryTimeline)
+    known = dict.fromkeys((*INSTANTS, *(instant.name for timeline in timelines for instant in timeline.instants)))
+    wanted = {as_one_of("names", name, known) for name in as_items("names", names, str)}
     columns = [t.source for t in timelines]
     rows = [["instant", *columns, *(f"{c} ÷ {columns[-1]}" for c in columns[:-1])]]
     found = [{(i.name, i.step, i.micro_batch): i.total_bytes for i in t.instants} for t in timelines]

@@ -43,10 +43,10 @@ def shown(value: object) -> str:
     return _BRIEF.repr(value) if isinstance(value, (list, tuple, dict, set, frozenset)) else repr(value)
 
 
-def as_whole_number(name: str, value: object, minimum: int = 0) -> int:
+def as_whole_number(name: str, value: object, minimum: int = 0, maximum: int | None = None) -> int:
     """Return ``value`` as an ``int``, or refuse it with one sentence that shows it.
 
-    Raises: ValueError: not a whole number, or below ``minimum``.
+    Raises: ValueError: not a whole number, below ``minimum`` or above ``maximum``.
     """
     try:
         if isinstance(value, bool):
@@ -56,6 +56,8 @@ def as_whole_number(name: str, value: object, minimum: int = 0) -> int:
         raise ValueError(f"{name}={shown(value)} is not a whole number") from None
     if number < minimum:
         raise ValueError(f"{name}={number} is below {minimum}")
+    if maximum is not None and number > maximum:
+        raise ValueError(f"{name}={number} is above {maximum}")
     return number
 
 
@@ -72,6 +74,19 @@ def as_kind(name: str, value: object, *kinds: type) -> object:
     text = shown(value)
     text = text if len(text) <= 60 else f"{text[:57]}..."
     raise ValueError(f"{name}={text} is not a {' or a '.join(kind.__name__ for kind in kinds)}")
+
+
+def as_items(name: str, values: object, *kinds: type) -> tuple:
+    """Return ``values`` as a tuple, or refuse what is no list, or holds an item that is none of ``kinds``.
+
+    Raises: ValueError: no iterable, or another type in it.
+
+    >>> as_items("shape", [2, 3], int)
+    (2, 3)
+    """
+    if not isinstance(values, Iterable):
+        raise ValueError(f"{name}={shown(values)} is no list of {' or '.join(kind.__name__ for kind in kinds)}")
+    return tuple(as_kind(f"{name}[{index}]", item, *kinds) for index, item in enumerate(values))
 
 
 def as_one_of(name: str, value: object, allowed: Iterable) -> object:
@@ -152,7 +167,7 @@ def format_gb(num_bytes: int, digits: int = 1) -> str:
     >>> format_gb(112 * 10**9)
     '112.0 GB'
     """
-    return f"{_as_finite('num_bytes', num_bytes) / 1e9:,.{digits}f} GB"
+    return f"{_as_finite('num_bytes', num_bytes) / 1e9:,.{as_whole_number('digits', digits)}f} GB"
 
 
 def format_count(count: int) -> str:

@@ -3,12 +3,15 @@
 import inspect
 import math
 import re
+from dataclasses import replace
 
 import pytest
+import torch
 
 import memkit
 from book.claims import load_claims
 from book.recordings import load_recordings
+from memkit.allocator.stories import rounding_story
 from memkit.hardware.driver import gpu_cap_bytes
 from memkit.setup.models import GPT2_SMALL, TINY_GPT2
 from memkit.setup.strategies import NONE, Strategy, all_strategies, every, sequential
@@ -16,34 +19,107 @@ from memkit.setup.training import TrainingSetup
 from memkit.tracing.flops import counted_flops
 
 ODD = (None, True, -1, 0, 1.5, math.nan, math.inf, 10**400, "GPT-2", "", b"x", [], {}, object(), len)
-RAW = re.compile(r"object (is not|has no attribute)|unsupported operand|unhashable|bad operand|Errno(?! 2)")
+RAW = re.compile(
+    r"object (is not|has no attribute)|unsupported operand|unhashable|bad operand|Errno(?! 2)|subscriptable"
+    r"|not iterable|argument of type|positional argument|not supported between|unpack|object of type|interpreted as"
+)
 SETUP = TrainingSetup(model=TINY_GPT2, seq_len=16)
+TIMELINE = memkit.estimate_memory(SETUP)
+TRACE = memkit.MemoryTimeline(instants=TIMELINE.instants, source="traced", events=rounding_story())
 
 
-def called(function, value):
-    """Call with the odd value for each argument that has no default, or for the first where all have one."""
-    parameters = list(inspect.signature(function).parameters.values())
-    wanted = [p for p in parameters if p.default is p.empty] or parameters[:1]
-    by_name = {p.name: value for p in wanted if p.kind is p.KEYWORD_ONLY}
-    return function(*[value for p in wanted if p.kind is not p.KEYWORD_ONLY], **by_name)
+def build():
+    weight = torch.ones(4, requires_grad=True)
+    return lambda: (weight * 2).sum().backward()
 
 
-FUNCTIONS = [name for name in memkit.__all__ if callable(getattr(memkit, name))]
+VALID = {
+    "MemoryTimeline": {"instants": TIMELINE.instants, "source": "formula"},
+    "ModelConfig": {"num_layers": 1, "hidden_size": 8, "num_heads": 1, "vocab_size": 8, "max_seq_len": 8},
+    "OptimizerConfig": {},
+    "TrainingSetup": {"model": TINY_GPT2, "seq_len": 16},
+    "Transformer": {"setup": replace(SETUP, device="cpu")},
+    "activation_bytes": {"setup": SETUP},
+    "aligned_table": {"rows": [["one cell"]]},
+    "block_ledger": {"setup": SETUP},
+    "bytes_per_parameter": {"precision": SETUP.precision, "optimizer": SETUP.optimizer},
+    "compare": {"timelines": (TIMELINE, TIMELINE)},
+    "count_parameters": {"config": TINY_GPT2},
+    "diagnose_memory": {"source": TRACE},
+    "estimate_memory": {"setup": SETUP},
+    "format_bytes": {"num_bytes": 5},
+    "format_count": {"count": 5},
+    "format_gb": {"num_bytes": 5},
+    "give_back": {},
+    "measure_memory": {"build": build, "device": "cpu", "steps": 1},
+    "plan_recomputation": {"setup": SETUP, "card_bytes": 10**10, "candidates": (NONE,)},
+    "predict_peak": {"setup": SETUP},
+    "replay_snapshot": {"source": TRACE},
+    "replay_trace": {"trace": TRACE},
+    "round_to": {"values": [1.0], "fmt": "bfloat16", "overflow": "saturate"},
+    "saved_bytes": {"run": lambda: None},
+    "saved_storages": {"run": lambda: None},
+    "trace_memory": {"build": build, "steps": 1},
+    "training_build": {"setup": replace(SETUP, device="cpu")},
+}
+"""A call that works for every function of the front door; each argument in turn is made odd."""
+CALLED_BY_US = {"build", "run", "make_model", "make_optimizer", "next_batch", "make_policy", "say"}
+"""Arguments that are functions: ``len`` is one, and its own error is the caller's."""
+SPEAKS_IN_TYPE_ERRORS = {"round_to"}
+"""A dtype that is no number's ends in a TypeError, as in numpy, in whole words."""
 
 
-def test_the_front_door_has_its_functions():
-    assert len(FUNCTIONS) >= 25 and {"estimate_memory", "count_parameters", "diagnose_memory"} <= set(FUNCTIONS)
+def odd_calls():
+    """Every argument of every function, with a default or without, that is no ``**card``."""
+    return [
+        (name, parameter.name)
+        for name in VALID
+        for parameter in inspect.signature(getattr(memkit, name)).parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_odd_arguments_end_in_words(name):
-    function = getattr(memkit, name)
-    for value in ODD if inspect.signature(function).parameters else ODD[:1]:
+def call(name: str, arguments: dict):
+    positional = arguments.pop("timelines", ())
+    return getattr(memkit, name)(*positional, **arguments)
+
+
+def test_every_function_of_the_front_door_is_tried():
+    functions = {name for name in memkit.__all__ if callable(getattr(memkit, name))}
+    assert functions == set(VALID) and len(functions) >= 25
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_the_call_that_is_made_odd_works(name):
+    call(name, dict(VALID[name]))
+
+
+@pytest.mark.parametrize("name, argument", odd_calls())
+def test_an_odd_argument_ends_in_words(name, argument):
+    """It is taken, or it is refused in one sentence; nothing is raised by what the value was then used for."""
+    for value in ODD:
+        if value is len and argument in CALLED_BY_US:
+            continue
+        odd = (TIMELINE, value) if argument == "timelines" else value
         try:
-            called(function, value)
-        except (ValueError, TypeError, FileNotFoundError) as error:
-            assert len(str(error).split()) >= 3, f"{name}({value!r}): {error}"
-            assert not RAW.search(str(error)), f"{name}({value!r}): {error}"
+            call(name, {**VALID[name], argument: odd})
+        except (ValueError, FileNotFoundError) as error:
+            assert len(str(error).split()) >= 3, f"{name}({argument}={value!r}): {error}"
+            assert not RAW.search(str(error)), f"{name}({argument}={value!r}): {error}"
+        except TypeError as error:
+            if name not in SPEAKS_IN_TYPE_ERRORS or RAW.search(str(error)):
+                raise AssertionError(f"{name}({argument}={value!r}): {error}") from error
+
+
+@pytest.mark.parametrize("name", ["estimate_memory", "measure_memory", "predict_peak", "trace_memory"])
+def test_more_steps_than_anyone_waits_for_are_refused(name):
+    with pytest.raises(ValueError, match=f"steps={2**63} is above 10000"):
+        call(name, {**VALID[name], "steps": 2**63})
+
+
+def test_a_name_that_no_timeline_has_is_refused():
+    with pytest.raises(ValueError, match="names='initt' is not one of init, .*did you mean init"):
+        memkit.compare(TIMELINE, TIMELINE, names=["initt"])
 
 
 @pytest.mark.parametrize("call, words", [

@@ -19,7 +19,7 @@ from memkit.allocator.replays import Agreement, Replay
 from memkit.allocator.snapshot_files import as_torch_layout, load_snapshot
 from memkit.allocator.snapshot_start import FREED_BEFORE, build, settle_sizes, state_before
 from memkit.allocator.trace_replay import replay_trace
-from memkit.events import Event
+from memkit.events import Event, Events
 from memkit.timeline import Instant, MemoryTimeline
 from memkit.units import as_kind
 
@@ -54,7 +54,8 @@ def replay_snapshot(
     snapshot = as_torch_layout(source) if isinstance(source, dict) else load_snapshot(source)
     run = recorded_run(snapshot, device)
     is_as_recorded = config in (None, run.config) and capacity_bytes is None
-    allocator = CachingAllocator(config or run.config, _RecordedDriver(capacity_bytes, outside_bytes))
+    driver = _RecordedDriver(capacity_bytes, outside_bytes)
+    allocator = CachingAllocator(run.config if config is None else config, driver)
     replaying = Replaying(allocator, run)
     start_bytes = allocator.allocated_bytes
     replaying.play()
@@ -62,7 +63,7 @@ def replay_snapshot(
     timeline = MemoryTimeline(
         instants=tuple(Instant(name=name, total_bytes=total) for name, total in instants.items()),
         source="measured" if is_as_recorded else "traced",
-        events=(*replaying.before, *(event for event in replaying.events if event is not None)),
+        events=Events([*replaying.before, *filter(None, replaying.events)]),
         reserved_peak_bytes=allocator.peak["reserved"],
         provenance={"source": field(snapshot, "", "source", str, "memory snapshot")},
     )

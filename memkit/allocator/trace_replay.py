@@ -47,7 +47,9 @@ def replay_trace(
     if not trace.events:
         raise ValueError(f"this {trace.source} timeline carries no events to replay")
     allocator = CachingAllocator(config, Driver(capacity_bytes, outside_bytes))
-    workspace = workspace_bytes(compute_capability, torch_version=torch_version) if compute_capability else 0
+    workspace = 0
+    if compute_capability is not None:
+        workspace = workspace_bytes(compute_capability, torch_version=torch_version)
     player = Player(allocator, workspace)
     for event in trace.events:
         player.play(event)

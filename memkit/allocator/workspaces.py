@@ -10,7 +10,7 @@ in a thread of its own, so a training step holds **two** buffers and inference o
 
 import re
 
-from memkit.units import KIB
+from memkit.units import KIB, as_items, as_kind, shown
 
 SMALLER_BYTES, LARGER_BYTES = 2 * 4096 * KIB + 8 * 16 * KIB, 8 * 4096 * KIB
 """``:4096:2:16:8`` and ``:4096:8``.
@@ -39,7 +39,7 @@ def workspace_bytes(
     """Bytes of one cuBLAS workspace; ``config`` is the text of ``CUBLAS_WORKSPACE_CONFIG``, ``:KiB:count``
     pairs.
 
-    Raises: ValueError: a text without such a pair, a version that is none or is below 2.0.
+    Raises: ValueError: a text without such a pair, a version that is none or is below 2.0, no pair of numbers.
 
     >>> workspace_bytes((8, 0)), workspace_bytes((9, 0)), workspace_bytes((9, 0), ":16:8")
     (8519680, 33554432, 131072)
@@ -51,10 +51,12 @@ def workspace_bytes(
         return sum(int(kib) * KIB * int(count) for kib, count in pairs)
     if config:
         raise ValueError(f"CUBLAS_WORKSPACE_CONFIG={config!r} has no :KiB:count pair, such as :4096:2:16:8")
-    found = re.match(r"(\d+)\.(\d+)", torch_version)
-    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    digits = re.match(r"(\d+)\.(\d+)", as_kind("torch_version", torch_version, str))
+    version = (int(digits[1]), int(digits[2])) if digits else (0, 0)
     if version < (2, 0):
         raise ValueError(f"torch_version={torch_version!r} is not 2.0 or later")
+    if len(as_items("compute_capability", compute_capability, int)) != 2:
+        raise ValueError(f"compute_capability={shown(compute_capability)} is not of the form (9, 0)")
     return LARGER_BYTES if version >= LARGER_SINCE.get(compute_capability[0], (99, 0)) else SMALLER_BYTES
 
 

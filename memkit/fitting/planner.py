@@ -36,7 +36,7 @@ from memkit.setup.strategies import (
 )
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline
-from memkit.units import aligned_table, as_kind, format_bytes
+from memkit.units import aligned_table, as_items, as_kind, format_bytes
 
 EXPANDABLE = AllocatorConfig(expandable_segments=True)
 CANDIDATES = (NONE, CORE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, every(4), every(3), every(2), FULL)
@@ -119,8 +119,8 @@ def plan_recomputation(
     """
     as_kind("setup", setup, TrainingSetup)
     room = planned_room(card_bytes, context_bytes)
-    if not candidates or not all(isinstance(strategy, Strategy) for strategy in candidates):
-        raise ValueError(f"candidates={candidates!r} holds no strategies, or something else; see memkit.strategies")
+    if not as_items("candidates", candidates, Strategy):
+        raise ValueError("candidates is empty; memkit.strategies has some")
     if is_traced is None:
         is_traced = find_spec("torch") is not None
     how = {"config": config, "compute_capability": compute_capability}

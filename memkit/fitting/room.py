@@ -38,12 +38,21 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """A card and the room left on it at least, expected and at most; negative where it is too small."""
+    """A card, the bytes of tensors that are to fit, and what is spare beside them; negative where it is too small.
+
+    ``least_bytes``, ``expected_bytes`` and ``most_bytes`` are what is spare at worst, as expected and at best.
+    """
 
     card: str
+    need_bytes: int
     least_bytes: int
     expected_bytes: int
     most_bytes: int
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes of tensors that the card is expected to take."""
+        return self.need_bytes + self.expected_bytes
 
     @property
     def is_expected(self) -> bool:
@@ -97,7 +106,7 @@ def fit_on(card: Card, allocated_bytes: int, holes: tuple[int, int, int] | None 
     low, expected, high = holes or (0, slack, allocated_bytes // RECORDED_CACHE_SHARE)
     room = card.memory_bytes - allocated_bytes - training_workspace_bytes(card.compute_capability)
     return Fit(
-        card=card.name, least_bytes=room - 2 * CONTEXT_BYTES - max(high, expected),
+        card=card.name, need_bytes=allocated_bytes, least_bytes=room - 2 * CONTEXT_BYTES - max(high, expected),
         expected_bytes=room - CONTEXT_BYTES - expected, most_bytes=room - CONTEXT_BYTES // 2 - low,
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import MIN_OFFLOADED
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import Instant, MemoryTimeline
+from memkit.timeline import MAX_STEPS, Instant, MemoryTimeline
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_kind, as_whole_number
 
 
@@ -117,7 +117,7 @@ def estimate_on(rank: Alone, setup: TrainingSetup, steps: int = 2) -> MemoryTime
         raise ValueError(f"a layout with {setup.adapter or setup.optimizer.place} has no formula; trace it")
     if setup.optimizer.place == "in backward" and not setup.optimizer.record.steps_in_backward:
         raise ValueError(f"{setup.optimizer.name} with place='in backward' has no formula for its peak; trace it")
-    steps = as_whole_number("steps", steps, 1)
+    steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     memory = Memory()
     instants = tuple(instant for phase in phases(setup, steps, rank=rank) for instant in memory.instants(phase))
     events = Events(partial(written_events, setup, steps, rank))

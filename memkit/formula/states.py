@@ -25,7 +25,7 @@ from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import ModelConfig
 from memkit.setup.optimizers import MIN_PAGED_VALUES, OPTIMIZERS, State
 from memkit.setup.recipes import MIN_OFFLOADED, OptimizerConfig, Precision
-from memkit.units import as_kind, round_up
+from memkit.units import as_items, as_kind, as_whole_number, round_up
 
 ADAM_MOMENTS = OPTIMIZERS["AdamW"].roles
 """Adam's two moments, by torch's keys in ``optimizer.state``."""
@@ -216,6 +216,7 @@ def bytes_per_parameter(
     """
     as_kind("precision", precision, Precision)
     as_kind("optimizer", optimizer, OptimizerConfig)
+    shape = tuple(as_whole_number("shape", size, 1) for size in as_items("shape", shape, int))
     parameter = Parameter(name="matrix", shape=shape, kind="mlp")
     tensors = (
         *weight_tensors(parameter, precision),

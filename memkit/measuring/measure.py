@@ -25,7 +25,7 @@ from memkit.program.doors import OutsideBuild, run_steps, tensors_in
 from memkit.program.interrupts import torch_as_before
 from memkit.program.log import Log, timeline_of
 from memkit.setup.training import DEVICES
-from memkit.timeline import MemoryTimeline
+from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 
 MARK = "memkit mark"
@@ -66,7 +66,7 @@ def measure_memory(
         raise ValueError(
             "device='cuda', but torch sees no CUDA device; device='cpu' measures on this machine"
         )
-    steps = as_whole_number("steps", steps, 1)
+    steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     recorder = Recorder(device)
     with (
         torch_as_before() as interrupts,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from memkit.units import as_kind, format_bytes
+from memkit.units import as_items, as_kind, format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def saved_storages(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) 
     [((8,), ('exp',))]
     """
     as_kind("run", run, Callable)
-    known = {tensor.untyped_storage()._cdata for tensor in elsewhere}
+    known = {tensor.untyped_storage()._cdata for tensor in as_items("elsewhere", elsewhere, Tensor)}
     found: dict[int, SavedStorage] = {}
     calls = CallNames()
     alive = []  # an address may be given to another tensor once its storage is gone

@@ -21,7 +21,7 @@ from memkit.program.strategies import run_again, stages_of
 from memkit.setup.models import ModelConfig
 from memkit.setup.strategies import Strategy
 from memkit.setup.training import TrainingSetup
-from memkit.units import as_kind
+from memkit.units import as_kind, as_one_of
 
 SDPA_BACKENDS = {
     "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION],  # flash has no float32 kernel
@@ -160,6 +160,8 @@ class Transformer(nn.Module):
     def __init__(self, setup: TrainingSetup, device: str | None = None, make_policy: Callable | None = None):
         super().__init__()
         config, self.make_policy = as_kind("setup", setup, TrainingSetup).model, make_policy
+        if device is not None:
+            as_one_of("device", str(device).split(":")[0], ("cuda", "cpu", "meta"))
         where = {"device": device or setup.device, "dtype": getattr(torch, setup.precision.weight_dtype)}
         self.config, self.setup = config, setup
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size, **where)
@@ -237,6 +239,10 @@ def training_build(
     torch.Size([])
     """
     precision = as_kind("setup", setup, TrainingSetup).precision
+    as_kind("make_model", make_model, Callable)
+    as_kind("make_optimizer", make_optimizer, Callable)
+    if next_batch is not None:
+        as_kind("next_batch", next_batch, Callable)
     make_step_optimizer(setup, {})  # refuses here, before a model is made
     if setup.adapter is not None and setup.adapter.base == "nf4":
         bitsandbytes_layers()  # loaded here: a trace pretends that there is a card

@@ -37,11 +37,17 @@ def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
         is_small = sum(out.shape[-2:]) <= MAX_VECTORIZED_SIDES
         return out, [args[0].nbytes, out.nbytes] if is_small and not has_channels_last else []
     if func in PRODUCTS:
-        return out, [num_bytes // args[-1].shape[:-2].numel() for num_bytes in copied_factors(*args[-2:])]
+        return out, copies_of_factors(args)
     if func is not aten.native_layer_norm_backward.default or out[0] is None:
         return out, []
     copies = [x.nbytes for x in args[:2] if not x.is_contiguous()]
     return (torch.empty_like(out[0], memory_format=torch.contiguous_format), *out[1:]), copies
+
+
+def copies_of_factors(args: tuple) -> list[int]:
+    """Bytes of the copies that a product makes of factors that BLAS cannot read, one matrix at a time."""
+    *_, left, right = args
+    return [num_bytes // right.shape[:-2].numel() for num_bytes in copied_factors(left, right)]
 
 
 @contextmanager

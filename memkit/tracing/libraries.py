@@ -1,10 +1,12 @@
 """What libraries take beside an operation's results: convolutions, recurrent layers, products in 16 bits, codes.
 
 How much is decided by the library's own choice among kernels, processor and threads. On the CPU's rules the library
-is here and is asked: a small call is made once on zeros, and torch's profiler notes what it takes. What cannot be asked
-(cuDNN, a large call, a compiled step) is told, once for each library, with a size where the shapes bound it.
+is here and is asked: a small call is made once on zeros, and torch's profiler notes what it takes. A product that is
+too large for that is asked by a part of it. What cannot be asked (cuDNN, a large convolution, a compiled step) is told,
+once for each library, with a size where the shapes bound it.
 """
 
+import math
 import os
 import sys
 import warnings
@@ -19,14 +21,18 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import flop_registry
 
 from memkit.program.doors import tensors_in
+from memkit.tracing.cpu import PRODUCTS, copies_of_factors
 from memkit.units import MIB, format_bytes
 
 aten = torch.ops.aten
 TOLD_FROM = 0.01
 """A size that is known is told from this part of the peak on."""
 
-MAX_FLOPS, MAX_BYTES = 4 * 10**9, 64 * MIB
+MAX_FLOPS, MAX_BYTES = 10**10, 128 * MIB
 """A larger call is not made: it would cost more than a moment, or more memory than a trace should."""
+
+CORNER_FLOPS = 10**7
+FLOAT32_BYTES, ALIGNMENT_BYTES = 4, 256
 
 
 def own_layout(out: object, *tensors: object) -> int:
@@ -34,9 +40,9 @@ def own_layout(out: object, *tensors: object) -> int:
     return sum(tensor.nbytes for tensor in tensors_in([out, *tensors[:3]]))
 
 
-def packed(out: Tensor, *factors: Tensor) -> int:
-    """Bytes of the right factor, which oneDNN packs for a product of 16-bit numbers."""
-    return factors[-1].nbytes if out.dtype in (torch.bfloat16, torch.float16) else 0
+def in_16_bits(out: Tensor, *_: object) -> int | None:
+    """Nothing for a product in float32, which BLAS makes; unknown for one in 16 bits, which oneDNN makes."""
+    return None if out.dtype in (torch.bfloat16, torch.float16) else 0
 
 
 def unknown(out: object, *_: object) -> None:
@@ -49,7 +55,7 @@ LIBRARIES = {
     "meta": dict.fromkeys(CONVOLUTIONS, ("cuDNN", unknown)),
     "cpu": {
         **dict.fromkeys(CONVOLUTIONS, ("oneDNN", own_layout)),
-        **dict.fromkeys((aten.mm.default, aten.addmm.default, aten.bmm.default), ("oneDNN", packed)),
+        **dict.fromkeys(PRODUCTS, ("oneDNN", in_16_bits)),
         **dict.fromkeys((RECURRENT, RECURRENT_BACKWARD), ("oneDNN", unknown)),
     },
 }
@@ -89,17 +95,74 @@ CALLS: dict[tuple, Call | None] = {}
 
 
 def asked(func, args: tuple, out: object) -> Call | None:
-    """What the library takes for this call, found by making it; None where that would be too large."""
+    """What the library takes for this call, found by making it or a part of it; None where it would be too large."""
     if torch.autograd._profiler_enabled():
         return None  # there is one at a time
     described_args = (described(arg) for arg in args if func.namespace == "aten" or isinstance(arg, Tensor))
     key = (func, torch.get_num_threads(), torch.is_grad_enabled(), *described_args)
     if key not in CALLS:
-        num_bytes = sum(tensor.nbytes for tensor in tensors_in([out, *args]))
-        flops = flop_registry.get(func.overloadpacket, lambda *_, **__: 0)
-        is_small = num_bytes <= MAX_BYTES and flops(*args, out_val=out) <= MAX_FLOPS
-        CALLS[key] = made(func, args) if is_small else None
+        if func in PRODUCTS:
+            CALLS[key] = asked_of_product(func, args, out)
+        else:
+            num_bytes = sum(tensor.nbytes for tensor in tensors_in([out, *args]))
+            flops = flop_registry.get(func.overloadpacket, lambda *_, **__: 0)
+            is_small = num_bytes <= MAX_BYTES and flops(*args, out_val=out) <= MAX_FLOPS
+            CALLS[key] = made(func, args) if is_small else None
     return CALLS[key]
+
+
+def asked_of_product(func, args: tuple, out: Tensor) -> Call:
+    """What a product takes: its scratch, or where it is large that of a part of it, scaled up.
+
+    A processor without instructions for these numbers makes the product without oneDNN, slowly and without scratch: a
+    corner of the product shows that. oneDNN's kernels keep packed blocks of the factors, which stop growing where they
+    fill a cache, or, where the processor multiplies float32 only, the result in float32, once for each matrix at work.
+    Source: oneDNN 3.12, cpu/matmul/gemm_bf16_matmul.cpp and brgemm_matmul_utils.cpp.
+    """
+    *matrices, rows, columns = out.shape
+    whole = (math.prod(matrices), rows, args[-1].shape[-2], columns)
+    for max_flops in (CORNER_FLOPS, MAX_FLOPS):
+        part = cut(whole, max_flops)
+        if part == whole:
+            return made(func, args)
+        scratch = made(func, part_of(args, *part)).scratch_bytes
+        if scratch == 0:
+            return Call(0, (out.nbytes,))
+    num_results, rest = divmod(scratch, FLOAT32_BYTES * part[1] * part[3])
+    if num_results and rest <= ALIGNMENT_BYTES * torch.get_num_threads():
+        scratch = num_results * FLOAT32_BYTES * rows * columns + rest
+    return Call(scratch + sum(copies_of_factors(args)), (out.nbytes,))
+
+
+def cut(sizes: tuple[int, int, int, int], max_flops: int) -> tuple[int, int, int, int]:
+    """Products of 16-bit matrices made smaller until they take ``max_flops`` at most, and ``MAX_BYTES``.
+
+    Sizes: matrices (two for each thread stay), rows, inner, columns (the largest is halved).
+    """
+    matrices, *sides = sizes
+    while True:
+        rows, inner, columns = sides
+        num_bytes = 2 * matrices * (rows * inner + inner * columns + rows * columns)
+        if 2 * matrices * rows * inner * columns <= max_flops and num_bytes <= MAX_BYTES:
+            return matrices, rows, inner, columns
+        if matrices > 2 * torch.get_num_threads():
+            matrices = 2 * torch.get_num_threads()
+        else:
+            sides[sides.index(max(sides))] //= 2
+
+
+def part_of(args: tuple, matrices: int, rows: int, inner: int, columns: int) -> tuple[Tensor, ...]:
+    """Factors of this size, and what is added to their product, each with its dimensions in the same order in memory.
+
+    Shapes: (a sum,) left [matrices, rows, inner], right [matrices, inner, columns]; a sum may lack leading dimensions.
+    """
+    shapes = [(matrices, rows, columns), (matrices, rows, inner), (matrices, inner, columns)]
+    parts = []
+    for tensor, shape in zip(args, shapes[-len(args) :], strict=True):
+        sizes = [min(size, whole) for size, whole in zip(shape[3 - tensor.dim() :], tensor.shape, strict=True)]
+        order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+        parts.append(torch.empty_permuted(sizes, order, dtype=tensor.dtype, device="meta"))
+    return tuple(parts)
 
 
 def described(value: object) -> object:

@@ -28,7 +28,7 @@ from memkit.formula.kernels import merged
 from memkit.program.doors import PLAIN, OutsideBuild, run_steps, source_name, tensors_in
 from memkit.program.log import Log, timeline_of
 from memkit.setup.training import DEVICES
-from memkit.timeline import MemoryTimeline
+from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
@@ -87,7 +87,7 @@ def trace_memory(
     4198400
     """
     as_one_of("device", device, DEVICES)
-    steps = as_whole_number("steps", steps, 1)
+    steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     with recording(device) as tracer:
         tracer.say = say
         run_steps(build, steps, tracer)

@@ -1,6 +1,6 @@
 """The frontier explorer: every strategy on the memory-compute plane, the front, the plan and its code."""
 
-from memkit.fitting.room import planned_room
+from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS
 from memkit.pictures.frontier import LENGTHS, frontier_figure
 from memkit.recomputation.frontier import (
@@ -65,7 +65,7 @@ class FrontierExplorer(Panel):
         if seq_len > config.max_seq_len:
             raise ValueError(f"seq_len={seq_len} is above {model}'s {config.max_seq_len} positions")
         found = points(config, micro_batch_size, seq_len)
-        room = planned_room(CARDS[card].memory_bytes) if card != NO_CARD else None
+        room = fit_on(CARDS[card], 0).room_bytes if card != NO_CARD else None
         names = [point.strategy.name for point in found]
         chosen = cheapest_that_fits(found, room) if strategy == CHEAPEST else names.index(strategy)
         taken = lengths(model, micro_batch_size)
@@ -73,8 +73,8 @@ class FrontierExplorer(Panel):
         title = f"{model}, micro-batch {micro_batch_size} × {seq_len:,} tokens"
         title += f", {card} with {format_bytes(room)} of room" if room else ""
         chart = frontier_figure(found, chosen, curves, title=title, room_bytes=room, seq_len=seq_len)
-        said, code = words(found, chosen, room, card), found[chosen].strategy.code
-        return View(chart=chart, words=said, table=table(found, room), code=code)
+        said, code = words(found, chosen, card), found[chosen].strategy.code
+        return View(chart=chart, words=said, table=table(found, card), code=code)
 
 
 def lengths(model: str, micro_batch_size: int) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ def lengths(model: str, micro_batch_size: int) -> tuple[int, ...]:
     return tuple(n for n in LENGTHS if n <= most)
 
 
-def words(found: tuple[Point, ...], chosen: int, room_bytes: int | None, card: str) -> tuple[str, ...]:
+def words(found: tuple[Point, ...], chosen: int, card: str) -> tuple[str, ...]:
     """What the chosen strategy costs and saves, and whether it fits."""
     point, plain = found[chosen], found[0]
     saved = 1 - point.peak_bytes / plain.peak_bytes
@@ -94,12 +94,8 @@ def words(found: tuple[Point, ...], chosen: int, room_bytes: int | None, card: s
     elif saved <= 0:
         against = f"no lower than none, for {point.overhead:.1%} more FLOPs"
     sentences = [f"{point.strategy.name}: peak {peak}, {against}."]
-    if room_bytes is not None:
-        left = room_bytes - point.peak_bytes
-        verdict = f"It fits on one {card} with {format_bytes(left)} to spare."
-        if left < 0:
-            verdict = f"It does not fit on one {card}: {format_bytes(-left)} too much."
-        sentences.append(verdict)
+    if card != NO_CARD:
+        sentences.append(str(fit_on(CARDS[card], point.peak_bytes)))
     front = pareto_front(found)
     if point in front:
         sentences.append("It is on the front: nothing is both cheaper and smaller.")
@@ -111,12 +107,12 @@ def words(found: tuple[Point, ...], chosen: int, room_bytes: int | None, card: s
     return tuple(sentences)
 
 
-def table(found: tuple[Point, ...], room_bytes: int | None) -> tuple[tuple[str, ...], ...]:
+def table(found: tuple[Point, ...], card: str) -> tuple[tuple[str, ...], ...]:
     """The points as rows."""
     front = pareto_front(found)
     rows = [("strategy", "FLOPs run again", "traced peak", "front", "fits")]
     for point in found:
-        fits = "" if room_bytes is None else ("yes" if point.peak_bytes <= room_bytes else "no")
+        fits = "" if card == NO_CARD else fit_on(CARDS[card], point.peak_bytes).verdict
         on_front = "yes" if point in front else "no"
         rows.append(
             (point.strategy.name, f"{point.overhead:.1%}", format_bytes(point.peak_bytes), on_front, fits)

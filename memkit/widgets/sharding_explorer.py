@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from memkit.fitting.batch_plan import peak_of
-from memkit.fitting.room import planned_room
+from memkit.fitting.room import fit_on
 from memkit.formula.parameters import count_parameters
-from memkit.hardware.cards import CARDS
+from memkit.hardware.cards import CARDS, Card
 from memkit.pictures.peaks import peaks_figure
 from memkit.pictures.timeline import short
 from memkit.setup.layouts import STAGES, Layout
@@ -59,7 +59,7 @@ class ShardingExplorer(Panel):
         card: str,
     ) -> View:
         """The chosen number of ranks among the others."""
-        config, capacity = PUBLISHED_MODELS[model], planned_room(CARDS[card].memory_bytes)
+        config, capacity = PUBLISHED_MODELS[model], fit_on(CARDS[card], 0).room_bytes
         if seq_len > config.max_seq_len:
             raise ValueError(f"seq_len={seq_len} is above {model}'s {config.max_seq_len} positions")
         setup = TrainingSetup(
@@ -80,7 +80,7 @@ class ShardingExplorer(Panel):
             (str(ranks), format_bytes(peak.total_bytes), peak.name, format_bytes(bytes_))
             for ranks, peak, bytes_ in zip(RANKS, peaks, sent, strict=True)
         ]
-        words = verdict(setup, ways[RANKS.index(dp_size)][1], peaks, sent, capacity, card)
+        words = verdict(setup, ways[RANKS.index(dp_size)][1], peaks, sent, CARDS[card])
         table = (("ranks", "peak", "at", "sent a step"), *rows)
         return View(chart=chart, words=words, table=table)
 
@@ -105,21 +105,22 @@ def way_of(
 
 
 def verdict(
-    setup: TrainingSetup, layout: Layout, peaks: list[Instant], sent: list[int], capacity: int, card: str
+    setup: TrainingSetup, layout: Layout, peaks: list[Instant], sent: list[int], card: Card
 ) -> tuple[str, ...]:
     """Whether it fits, what more ranks could still take away, and what a step sends."""
     chosen = RANKS.index(layout.dp_size)
+    fits = [fit_on(card, peak.total_bytes) for peak in peaks]
     own, least = peaks[chosen].total_bytes, peaks[-1].total_bytes
-    fits = "fits on" if own <= capacity else "does not fit on"
-    first = next(
-        (ranks for ranks, peak in zip(RANKS, peaks, strict=True) if peak.total_bytes <= capacity), None
-    )
-    needs = f"{first} ranks are the first that fit" if first else "none of these numbers of ranks fits"
-    if first == 1:
-        needs = "one rank is enough"
+    first = next((ranks for ranks, fit in zip(RANKS, fits, strict=True) if fit.is_expected), None)
+    if first is None:
+        needs = "none of these numbers of ranks fits"
+    elif first == 1:
+        needs = f"one rank {fits[0].verdict}"
+    else:
+        needs = f"{first} ranks are the first that {fits[RANKS.index(first)].verdict}"
     peak = (
         f"{layout.name}, {format_count(count_parameters(setup.model))} parameters: {format_bytes(own)} a rank at the "
-        f"{peaks[chosen].name}, which {fits} the {card} (room {format_bytes(capacity)}); {needs}."
+        f"{peaks[chosen].name}. {fits[chosen]} On this card {needs}."
     )
     rest = (
         f"512 ranks would leave {format_bytes(least)}, or {round(100 * least / own)} % of it: activations, gathered "

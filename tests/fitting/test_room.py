@@ -37,6 +37,27 @@ def test_expected_is_what_a_plan_plans_with():
     assert fit_on(CARD, planned_room(CARD.memory_bytes) - workspaces).expected_bytes == 0
 
 
+@pytest.mark.parametrize("tensors", [0, GIB, 20 * GIB])
+def test_the_least_is_what_the_worst_known_things_leave(tensors):
+    """By hand: twice a context of 512 MiB, two workspaces, and the larger of a hundredth and a ninth of the tensors."""
+    room = CARD.memory_bytes - tensors - 2 * 8_519_680
+    hundredth = (CARD.memory_bytes - 2**29) // 100
+    fit = fit_on(CARD, tensors)
+    assert fit.least_bytes == room - 2**30 - max(hundredth, tensors // 9)
+    assert fit.expected_bytes == room - 2**29 - hundredth
+    assert fit.most_bytes == room - 2**28
+    assert fit.room_bytes == fit_on(CARD, 0).room_bytes == tensors + fit.expected_bytes
+
+
+def test_known_holes_take_the_place_of_the_shares():
+    """The larger of the last two counts at worst, whichever comes first."""
+    plain = fit_on(CARD, GIB, (0, 0, 0))
+    for holes in ((1, 2, 9), (1, 9, 2)):
+        fit = fit_on(CARD, GIB, holes)
+        spared = [getattr(plain, name) - getattr(fit, name) for name in ("most_bytes", "expected_bytes", "least_bytes")]
+        assert spared == [1, holes[1], 9]
+
+
 def test_the_verdicts_are_ordered_and_the_cards_too():
     timeline = estimate_memory(replace(SETUP, micro_batch_size=4))
     fits = {fit.card: fit for fit in fits_of(left_out_of(timeline), timeline.peak_bytes)}

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
 import gpt2_ranks
@@ -21,6 +22,9 @@ from memkit.tracing.trace import trace_memory
 
 MODULE = "memkit.measuring.sharded_ranks"
 ROOT = Path(__file__).parents[2]
+
+NUMBERS = 64
+"""Bytes of Python's numbers, which only a measurement sees."""
 
 
 def ranks_alive() -> list[psutil.Process]:
@@ -61,10 +65,19 @@ def test_memory_is_that_of_real_ranks(num_ranks):
 
 @pytest.mark.serial
 def test_a_block_that_ends_in_a_bias_is_reduced_as_on_real_ranks():
-    """Of a whole gradient FSDP2 still names one the last parameter's, a GPT-2's bias, while the share is made."""
+    """Of a whole gradient FSDP2 still names one the last parameter's, a GPT-2's bias, while the share is made.
+
+    The trace asks oneDNN what its products in bf16 take, which differs by processor; the formula leaves that out.
+    """
     setup, layout = gpt2_ranks.SETUP, gpt2_ranks.LAYOUT
     measured = run_on_ranks(gpt2_ranks.__name__, layout.dp_size)["peak_bytes"]
-    assert estimate_sharded(setup, layout).for_step(2).peak_bytes == pytest.approx(measured, rel=1e-4)
+    with one_rank_of(layout.dp_size):
+        trace = trace_memory(sharded_build(setup, layout), device="cpu")
+    assert trace.for_step(2).peak_bytes == pytest.approx(measured, abs=NUMBERS)
+    kept = [event for event in trace.events if not event.is_scratch]
+    levels = zip(accumulate(event.num_bytes for event in kept), kept, strict=True)
+    peak = max(level for level, event in levels if event.step == 2)
+    assert estimate_sharded(setup, layout).for_step(2).peak_bytes == pytest.approx(peak, abs=NUMBERS)
 
 
 @pytest.mark.serial

@@ -80,3 +80,31 @@ def test_a_product_in_float32_asks_nobody(monkeypatch):
     monkeypatch.setattr(libraries, "made", lambda *_: pytest.fail("asked"))
     monkeypatch.setattr(libraries, "CALLS", {})
     trace_memory(program(lambda **to: nn.Linear(96, 200, **to), ROWS, torch.float32), device="cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("batch", [(), (5,)], ids=["one matrix", "five"])
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["plain", "transposed"])
+def test_a_product_too_large_to_be_made_is_asked_by_a_part_of_it(monkeypatch, dtype, batch, is_transposed):
+    """Kernels that keep the result in float32 are followed to the byte, blocks of the factors within a few MiB."""
+    sizes = {"left": (*batch, 700, 900), "right": (*batch, 900, 1100)}
+    left, right = (torch.zeros(shape, dtype=dtype) for shape in sizes.values())
+    if is_transposed:
+        right = right.mT.contiguous().mT
+    out = left @ right
+    product = torch.ops.aten.bmm.default if batch else torch.ops.aten.mm.default
+    whole = libraries.made(product, (left, right)).scratch_bytes
+    monkeypatch.setattr(libraries, "MAX_FLOPS", 10**8)
+    asked = libraries.asked_of_product(product, (left, right), out)
+    assert asked.result_bytes == (out.nbytes,)
+    if whole == 4 * 700 * 1100 + 128:
+        assert abs(asked.scratch_bytes - whole) <= NUMBERS
+    else:
+        assert abs(asked.scratch_bytes - whole) <= 2 * 2**20 and (asked.scratch_bytes > 0) == (whole > 0)
+
+
+def test_a_matrix_of_one_row_is_no_corner_that_torch_keeps_from_onednn():
+    """Products of at most 16 · 16 · 16 are torch's own (``use_mkldnn_bf16_matmul``, mkldnn/Matmul.cpp)."""
+    left, right = (torch.zeros(shape, dtype=torch.bfloat16) for shape in ((3, 1, 1024), (3, 1024, 7)))
+    whole = libraries.made(torch.ops.aten.bmm.default, (left, right))
+    assert libraries.asked_of_product(torch.ops.aten.bmm.default, (left, right), left @ right) == whole
