@@ -22,6 +22,8 @@ from jupyterhub.spawner import SimpleLocalProcessSpawner
 from jupyterhub.traitlets import ByteSpecification
 from traitlets import TraitError
 
+from course.hub.restart import answers, end_orphaned_proxy, kept_port
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDER = Path(os.environ.get("MEMKIT_HUB_FOLDER", ROOT / ".hub")).resolve()
@@ -56,20 +58,16 @@ def refuse_wrong_settings() -> None:
         sys.exit(f"MEMKIT_HUB_MEMORY={MEMORY!r} is no size such as 3G or 1500M.")
     if address.scheme != "http" or not address.hostname or not address.port:
         sys.exit(f"MEMKIT_HUB_ADDRESS={ADDRESS!r} is no address such as http://127.0.0.1:8000.")
+    end_orphaned_proxy(FOLDER)
+    if answers(address.port, address.hostname):
+        sys.exit(f"Something answers at {ADDRESS} already: end it, or choose another MEMKIT_HUB_ADDRESS.")
+
+
+def free_port() -> int:
+    """A TCP port of this machine that nobody listens on."""
     with socket.socket() as probe:
-        if probe.connect_ex((address.hostname, address.port)) == 0:
-            sys.exit(f"Something answers at {ADDRESS} already: end it, or choose another MEMKIT_HUB_ADDRESS.")
-
-
-def free_ports(number: int) -> list[int]:
-    """TCP ports of this machine that nobody listens on."""
-    probes = [socket.socket() for _ in range(number)]
-    for probe in probes:
         probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+        return probe.getsockname()[1]
 
 
 class LimitedSpawner(SimpleLocalProcessSpawner):
@@ -116,16 +114,15 @@ def bring_the_book(spawner) -> None:
 refuse_wrong_settings()
 (FOLDER / "logs").mkdir(parents=True, exist_ok=True)
 FOLDER.chmod(0o700)
-hub_port, proxy_port = free_ports(2)
 
 c = get_config()  # noqa: F821 - JupyterHub runs this file with it
 
 c.JupyterHub.bind_url = ADDRESS
-c.JupyterHub.hub_port = hub_port
+c.JupyterHub.hub_port = kept_port(FOLDER)
 c.JupyterHub.db_url = f"sqlite:///{FOLDER}/jupyterhub.sqlite"
 c.JupyterHub.cookie_secret_file = str(FOLDER / "cookie_secret")
 c.JupyterHub.log_level = "WARN"
-c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{proxy_port}"
+c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{free_port()}"
 c.ConfigurableHTTPProxy.command = proxy_command()
 c.ConfigurableHTTPProxy.log_level = "warn"
 c.ConfigurableHTTPProxy.pid_file = str(FOLDER / "proxy.pid")

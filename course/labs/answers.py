@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from course.labs.family import adopt_orphans, children_of, end_family
 from course.labs.passing import LONGEST_LINE, NotPassed, from_line, to_line
 
 CPU_SECONDS = 60
@@ -20,6 +21,12 @@ SECONDS_FOR_CELLS, SECONDS_FOR_A_CALL = 600, 300
 MEMORY_BYTES = 3 * 2**30
 """What a process that runs a student's cells may take, as on the hub; macOS does not enforce it."""
 ROOT = Path(__file__).parents[2]
+
+
+def plain_environment() -> dict[str, str]:
+    """What a student's process is told of the teacher's environment: no tokens, keys or settings."""
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "OMP_NUM_THREADS")
+    return {name: os.environ[name] for name in kept if name in os.environ}
 
 
 class Answers:
@@ -32,13 +39,13 @@ class Answers:
         self.cells, self.folder, self.student = cells, Path(folder), student
 
     def __enter__(self) -> Self:
-        kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS")
-        environment = {name: os.environ[name] for name in kept if name in os.environ}
+        adopt_orphans()
+        self.own_children = children_of(os.getpid())
         paths = [str(Path(__file__).parent), str(ROOT), str(self.folder)]
         self.process = subprocess.Popen(
             [sys.executable, "-P", Path(__file__).with_name("child.py"), str(CPU_SECONDS), str(MEMORY_BYTES)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=self.folder,
-            env=environment | {"MEMKIT_STUDENT": self.student, "PYTHONPATH": os.pathsep.join(paths)},
+            env=plain_environment() | {"MEMKIT_STUDENT": self.student, "PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,
         )  # fmt: skip
         self.buffer = b""
@@ -50,9 +57,11 @@ class Answers:
         return self
 
     def __exit__(self, *_) -> None:
+        end_family(self.process.pid, self.own_children)
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        end_family(self.process.pid, self.own_children)
         for end in (self.process.stdin, self.process.stdout):
             with suppress(OSError):  # a line that nobody read is still in it
                 end.close()

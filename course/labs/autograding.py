@@ -13,7 +13,7 @@ from nbgrader.preprocessors import Execute, LimitOutput, NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_locked, is_solution
 
 from course.labs import load_lab
-from course.labs.answers import MEMORY_BYTES, Answers
+from course.labs.answers import MEMORY_BYTES, Answers, plain_environment
 from course.labs.draws import same_name
 from course.labs.sources import notebook_of
 from course.labs.tasks import Lab, Mark, Task
@@ -56,7 +56,8 @@ class RunForStudent(Execute):
 
     def start_new_kernel(self, **options):
         limits = partial(resource.setrlimit, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-        return super().start_new_kernel(preexec_fn=limits, **options)
+        student = {"MEMKIT_STUDENT": os.environ["MEMKIT_STUDENT"]} if "MEMKIT_STUDENT" in os.environ else {}
+        return super().start_new_kernel(preexec_fn=limits, env=plain_environment() | student, **options)
 
     def preprocess(self, nb, resources):
         os.environ["MEMKIT_STUDENT"] = resources["nbgrader"]["student"]

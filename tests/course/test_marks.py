@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import subprocess
 import sys
 from importlib import import_module
 
@@ -105,6 +106,24 @@ def test_what_never_ends_is_ended(folder, monkeypatch):
     assert "after 4 seconds of computing" in found["upper_bits"].text
     for mark in marked(folder, solutions("lab2") | {"total": "while True: pass"}).values():
         assert mark.points == 0 and "after 4 seconds of computing" in mark.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the family of a process is read from Linux's /proc")
+@pytest.mark.parametrize("last", ["", "os._exit(0)"])
+def test_nothing_that_a_student_started_outlives_the_grading(folder, tmp_path, last, monkeypatch):
+    """A process of a new session, and one whose parent has ended; neither sees the teacher's environment."""
+    monkeypatch.setenv("TEACHERS_TOKEN", "secret")
+    code = f"""import os, subprocess
+for number, command in enumerate(("sleep 601", "(sleep 602 &) ; sleep 603")):
+    subprocess.Popen(["sh", "-c", command], start_new_session=True)
+subprocess.run("sleep 0.5; env > {tmp_path}/environment; ps -eo args > {tmp_path}/processes", shell=True)
+{last}"""
+    marks(folder, solutions("lab2"), first=code)
+    assert "TEACHERS_TOKEN" not in (tmp_path / "environment").read_text()
+    started = {"sleep 601", "sleep 602", "sleep 603"}
+    assert started <= set((tmp_path / "processes").read_text().splitlines()), "they ran"
+    alive = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert not [line for line in alive if line.split(maxsplit=1)[-1] in started and not line.startswith("Z")]
 
 
 def test_a_function_that_ends_its_process_costs_its_own_points(folder):
