@@ -196,6 +196,31 @@ def test_the_card_tells_what_it_can(monkeypatch):
     assert not {"clock_khz", "nvidia_smi_total_bytes"} & numbers.keys()  # what it does not tell is left out
 
 
+def test_a_pretended_card_is_named_in_the_files_and_costs_a_line_for_each_thing_it_cannot_do(
+    monkeypatch, tmp_path, capsys
+):
+    """``make record`` as it runs on a card, on a torch without CUDA: what asks the driver alone is kept."""
+    known = {
+        "name": "NVIDIA H200", "total_memory": 150_110_011_392, "L2_cache_size": 62_914_560,
+        "shared_memory_per_multiprocessor": 233_472, "multi_processor_count": 132, "major": 9, "minor": 0,
+    }
+    pretended = {
+        "is_available": lambda: True, "device_count": lambda: 1, "get_device_name": lambda: "NVIDIA H200",
+        "get_device_properties": lambda: SimpleNamespace(**known),
+    }
+    for name, answer in pretended.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    for name in ("cap_gpu", "give_back"):
+        monkeypatch.setattr(record, name, lambda: None)
+    assert record.main(["--folder", str(tmp_path)]) == 1
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {"01_card_nvidia-h200.json", "09_ranks_nvidia-h200.json"}
+    (card,) = load_recordings("01", tmp_path)
+    assert card.provenance["card"] == "NVIDIA H200"
+    lines = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines() if ": " in line]
+    assert {name for _, name in MEASUREMENTS} - {"card", "ranks"} <= set(lines)
+
+
 @pytest.mark.gpu
 def test_gpu_the_card_is_the_one_of_the_table():
     numbers = measurements.record_card("cuda").numbers
