@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from judging import recorded, write
 
-from memkit.fitting.plans import PlansFound, TrainingPlan, find_plans, traced
+from memkit.fitting.plans import PlansFound, TrainingPlan, find_plans, runs_without_a_card, traced
 from memkit.hardware.cards import CARDS, Card
 from memkit.setup.models import gpt2_config, llama_config
 from memkit.units import GIB, MIB
@@ -66,7 +66,7 @@ def worth_tracing(found: PlansFound, chance: random.Random) -> dict[str, list[Tr
     """By what is said of them: the first choice, the nearest to the edge, and one drawn of the others."""
     sides = {}
     for said, plans in (("fits", found.fitting), ("does not fit", found.missed)):
-        torch_has = [plan for plan in plans if not plan.setup.optimizer.is_on_host]
+        torch_has = [plan for plan in plans if runs_without_a_card(plan.setup)]
         edge = sorted(torch_has, key=lambda plan: abs(plan.fit.expected_bytes))[:NUM_NEAR]
         first = torch_has[:1] if said == "fits" else []
         others = [plan for plan in torch_has if plan not in (*edge, *first)]

@@ -98,7 +98,7 @@ def second_step(setup: TrainingSetup, layout: Layout | None = None) -> MemoryTim
     return (estimate_sharded(setup, layout) if layout else estimate_memory(setup)).for_step(2)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8192)
 def peak_of(setup: TrainingSetup, layout: Layout | None = None) -> Instant:
     """The highest moment of a second step; remembered for more setups than one job has plans or a slider places."""
     return second_step(setup, layout).peak

@@ -91,6 +91,10 @@ def notes_on(plan: TrainingPlan) -> list[str]:
     setup, notes = plan.setup, []
     if setup.grad_accum_steps > 1:
         notes.append(f"# in the script: Accelerator(gradient_accumulation_steps={setup.grad_accum_steps})")
+    if setup.adapter is not None:
+        notes.append("# adapters have no key: in the script, peft's get_peft_model")
+    if setup.optimizer.name != "AdamW" or setup.optimizer.place != "after backward":
+        notes.append(f"# {setup.optimizer.name} {setup.optimizer.place} has no key: in the script")
     if plan.layout and plan.layout.stage == 1:
         notes.append("# ZeRO-1 has no key: in the script the optimizer is a ZeroRedundancyOptimizer")
     has_key = plan.layout and plan.layout.is_fully_sharded and setup.recomputation == FULL

@@ -1,7 +1,8 @@
 """A plan as code: in plain PyTorch, as arguments of Hugging Face's trainer, as DeepSpeed's or Accelerate's file.
 
-Each is text that runs as it is: the plain loop on a ``model`` whose blocks are ``model.blocks`` and a source
-``batches`` of (inputs, targets); the trainer's with today's names. What a library has no key for is said in a comment.
+Each is text that runs as it is. The plain loop takes a ``model`` and a source ``batches`` of (inputs, targets), each
+target the token that follows; the model is this book's, or one of ``transformers`` (``MODELS``). What a library has no
+key for, and where its run differs from the plan, ``differences`` says.
 """
 
 import json
@@ -12,53 +13,79 @@ from memkit.setup.strategies import FULL, NONE
 from memkit.sharding.deepspeed import key_bytes
 from memkit.units import aligned_table, as_one_of, format_bytes
 
-OPTIM = {"AdamW": "adamw_torch_fused", "torchao 8-bit AdamW": "adamw_torch_8bit"}
-"""What the trainer's ``optim`` calls an optimizer."""
+MODELS = ("book", "transformers")
+BLOCKS = "max((m for m in model.modules() if isinstance(m, torch.nn.ModuleList)), key=len)"
+"""A model's layers are its longest module list, whatever the model calls it."""
+
+LOSSES = {
+    "book": ["def loss_of(inputs, targets):", "    return model(inputs, targets)"],
+    "transformers": [
+        "def loss_of(inputs, targets):  # the model's own would make a float32 copy of the logits",
+        "    logits = model(input_ids=inputs, use_cache=False).logits",
+        "    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())",
+    ],
+}
 
 
-def plain_code(plan: TrainingPlan, lr: float = 3e-4) -> str:
-    """One optimizer step in plain PyTorch."""
+def plain_code(plan: TrainingPlan, lr: float = 3e-4, library: str = "book") -> str:
+    """One optimizer step in plain PyTorch, for a model of one of ``MODELS``.
+
+    Raises: ValueError: an unknown library.
+    """
+    as_one_of("library", library, MODELS)
     setup, steps = plan.setup, plan.setup.grad_accum_steps
-    lines = ["import torch"]
-    lines += [*checkpoint_lines(plan), ""]
-    lines += ["model = model.to(torch.bfloat16)"] if setup.precision.weight_dtype == "bfloat16" else []
-    imported, made = optimizer_lines(plan, lr)
-    lines += imported
-    loss = f"model(inputs, targets) / {steps}" if steps > 1 else "model(inputs, targets)"
-    forward = [f"    loss = {loss}"]
+    imports, made = optimizer_lines(plan, lr)
+    loss = f"loss_of(inputs, targets) / {steps}" if steps > 1 else "loss_of(inputs, targets)"
+    forward = [f"        loss = {loss}"]
     if setup.precision.uses_autocast:
         where = f'torch.autocast("{setup.device}", torch.{setup.precision.compute_dtype})'
-        forward = [f"    with {where}:", f"        loss = {loss}"]
-    batch = f"micro-batches of {setup.micro_batch_size} × {setup.seq_len}"
-    return "\n".join([
-        *lines, *adapter_lines(plan), *spread_lines(plan), *made, "", "def step():",
-        f"    for _ in range({steps}):  # {batch}",
-        "        inputs, targets = next(batches)",
-        *(f"    {line}" for line in forward), "        loss.backward()",
-        *([] if setup.optimizer.frees_gradients else ["    optimizer.step()", "    optimizer.zero_grad()"]),
-        f"    return loss.detach() * {steps}" if steps > 1 else "    return loss.detach()",
-    ])  # fmt: skip
+        forward = [f"        with {where}:", f"            loss = {loss}"]
+    steps_by_itself = ["    optimizer.step()", "    optimizer.zero_grad()"]
+    casts = setup.precision.weight_dtype == "bfloat16" and not is_in_4_bits(plan)
+    parts = [
+        ["import torch", *imports], ["model = model.to(torch.bfloat16)"] if casts else [],
+        adapter_lines(plan, library), checkpoint_lines(plan), spread_lines(plan), made, LOSSES[library],
+        [
+            "def step():",
+            f"    for _ in range({steps}):  # micro-batches of {setup.micro_batch_size} × {setup.seq_len}",
+            "        inputs, targets = next(batches)", *forward, "        loss.backward()",
+            *([] if setup.optimizer.place == "in backward" else steps_by_itself),
+            f"    return loss.detach() * {steps}" if steps > 1 else "    return loss.detach()",
+        ],
+    ]  # fmt: skip
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def is_in_4_bits(plan: TrainingPlan) -> bool:
+    """Whether the frozen weights are NF4."""
+    return plan.setup.adapter is not None and plan.setup.adapter.base == "nf4"
 
 
 def optimizer_lines(plan: TrainingPlan, lr: float) -> tuple[list[str], list[str]]:
     """What is imported for the optimizer, and how it is made."""
-    optimizer = plan.setup.optimizer
+    optimizer, record = plan.setup.optimizer, plan.setup.optimizer.record
     trained = "[p for p in model.parameters() if p.requires_grad]" if plan.setup.adapter else "model.parameters()"
+    module, name = record.made_by.split(":")
+    imports = [] if module == "torch.optim" else [f"from {module} import {name}"]
+    made_by = f"torch.optim.{name}" if module == "torch.optim" else name
+    arguments = [f"lr={lr}", *(f"{key}={value!r}" for key, value in record.arguments.items())]
+    if record.has_argument and (optimizer.implementation == "fused" or optimizer.is_on_host):
+        arguments.append("fused=True")
+    more = ", ".join(arguments)
     if plan.layout and plan.layout.stage == 1:
-        made = f"optimizer = ZeroRedundancyOptimizer({trained}, torch.optim.AdamW, lr={lr}, fused=True)"
-        return ["from torch.distributed.optim import ZeroRedundancyOptimizer"], [made]
-    if optimizer.name == "torchao 8-bit AdamW":
-        return ["from torchao.optim import AdamW8bit"], [f"optimizer = AdamW8bit({trained}, lr={lr})"]
+        imports.append("from torch.distributed.optim import ZeroRedundancyOptimizer")
+        return imports, [f"optimizer = ZeroRedundancyOptimizer({trained}, {made_by}, {more})"]
     if optimizer.is_on_host:
-        made = f"optimizer = CPUOffloadOptimizer({trained}, torch.optim.AdamW, fused=True, lr={lr})"
-        return ["from torchao.optim import CPUOffloadOptimizer"], [made]
-    if optimizer.frees_gradients:
-        return [], [
-            f"optimizers = {{p: torch.optim.AdamW([p], lr={lr}, fused=True) for p in {trained}}}", "",
+        imports.append("from torchao.optim import CPUOffloadOptimizer")
+        frees = ", offload_gradients=True" if optimizer.frees_gradients else ""
+        return imports, [f"optimizer = CPUOffloadOptimizer({trained}, {made_by}{frees}, {more})"]
+    if optimizer.place == "in backward":
+        return imports, [
+            f"optimizers = {{p: {made_by}([p], {more}) for p in {trained}}}", "",
             "def step_and_free(p):", "    optimizers[p].step()", "    optimizers[p].zero_grad()", "",
             "for p in optimizers:", "    p.register_post_accumulate_grad_hook(step_and_free)",
         ]  # fmt: skip
-    return [], [f"optimizer = torch.optim.AdamW({trained}, lr={lr}, fused=True)"]
+    return imports, [f"optimizer = {made_by}({trained}, {more})"]
 
 
 def spread_lines(plan: TrainingPlan) -> list[str]:
@@ -80,13 +107,13 @@ def spread_lines(plan: TrainingPlan) -> list[str]:
     more = ", **choices" if choices else ""
     return [
         *head, f"from torch.distributed.fsdp import {', '.join(sorted(names))}", "",
-        *([f"choices = dict({', '.join(choices)})"] if choices else []), "for block in model.blocks:",
+        *([f"choices = dict({', '.join(choices)})"] if choices else []), f"for block in {BLOCKS}:",
         f"    fully_shard(block, reshard_after_forward={layout.stage == 3}{more})",
         f"fully_shard(model{more})  # the rest stays whole from the forward's start to the backward's end",
     ]  # fmt: skip
 
 
-def adapter_lines(plan: TrainingPlan) -> list[str]:
+def adapter_lines(plan: TrainingPlan, library: str = "transformers") -> list[str]:
     """LoRA by peft; QLoRA wants the model loaded in 4 bits."""
     adapter = plan.setup.adapter
     if adapter is None:
@@ -94,8 +121,9 @@ def adapter_lines(plan: TrainingPlan) -> list[str]:
     lines = ["from peft import LoraConfig, get_peft_model", ""]
     if adapter.base == "nf4":
         lines += ["# load the model with quantization_config=BitsAndBytesConfig(load_in_4bit=True,",
-                  '#     bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)']  # fmt: skip
-    targets = tuple(PEFT_NAMES.get(name, name) for name in adapter.targets)
+                  '#     bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,',
+                  "#     bnb_4bit_compute_dtype=torch.bfloat16)"]  # fmt: skip
+    targets = adapter.targets if library == "book" else tuple(PEFT_NAMES.get(name, name) for name in adapter.targets)
     config = f"LoraConfig(r={adapter.rank}, lora_alpha={2 * adapter.rank}, target_modules=targets)"
     return [*lines, f"targets = {list(targets)}", f"model = get_peft_model(model, {config})"]
 
@@ -108,31 +136,52 @@ PEFT_NAMES = {
 
 
 def checkpoint_lines(plan: TrainingPlan) -> list[str]:
-    """The recomputation, by wrapping each block's forward."""
+    """The recomputation, by wrapping each layer's forward."""
     strategy = plan.setup.recomputation
     if strategy == NONE:
         return []
     lines = ["from functools import partial", "from torch.utils.checkpoint import checkpoint"]
-    how = "use_reentrant=False"
+    arguments = "use_reentrant=False"
     if strategy.saved_ops:
-        lines += ["from torch.utils.checkpoint import create_selective_checkpoint_contexts", ""]
+        imported = "CheckpointPolicy, create_selective_checkpoint_contexts"
+        names = imported if strategy.saves_every_second else imported.partition(", ")[2]
+        lines += [f"from torch.utils.checkpoint import {names}", ""]
         lines += strategy.code.splitlines()[:-1]
-        how += ", context_fn=context_fn"
-    blocks = "model.blocks" if strategy.period == 1 else f"model.blocks[::{strategy.period}]"
-    return [*lines, "", f"for block in {blocks}:", f"    block.forward = partial(checkpoint, block.forward, {how})"]
+        arguments += ", context_fn=context_fn"
+    chosen = BLOCKS if strategy.period == 1 else f"{BLOCKS}[::{strategy.period}]"
+    wrapped = f"    block.forward = partial(checkpoint, block.forward, {arguments})"
+    return [*lines, "", f"for block in {chosen}:", wrapped]
+
+
+def differences(plan: TrainingPlan, kind: str) -> list[str]:
+    """Where a run of the trainer's or DeepSpeed's code is not the plan that was traced, a sentence each."""
+    setup, notes = plan.setup, []
+    if setup.optimizer.place != "after backward":
+        notes.append(f"an optimizer {setup.optimizer.place} has no argument: this run steps after the backward")
+    if setup.recomputation not in (NONE, FULL):
+        notes.append(f"{setup.recomputation.name!r} has no argument: this run recomputes whole blocks")
+    if kind == "trainer":
+        notes.append("SFTTrainer takes the loss in pieces, never all the logits: its peak may be lower than the plan's")
+        if not setup.optimizer.record.trainer_name:
+            notes.append(f"{setup.optimizer.name} has no value of optim: pass optimizers=(...) to the trainer")
+        return notes
+    notes.append("DeepSpeed's bf16 keeps a float32 copy of the weights beside AdamW's states, whatever the plan keeps")
+    if setup.recomputation != NONE:
+        notes.append("the script recomputes: model.gradient_checkpointing_enable() before deepspeed.initialize")
+    if setup.adapter is not None:
+        notes.append("the script adds the adapters: peft's get_peft_model, as --code plain prints it")
+    if setup.optimizer.name != "AdamW":
+        notes.append(f"the script makes the optimizer: {setup.optimizer.name}")
+    return notes
 
 
 def trainer_code(plan: TrainingPlan, name: str = "MODEL") -> str:
     """The plan for TRL's ``SFTTrainer``, by arguments of TRL 1 and transformers 5."""
     rows = [f"    {key}={value!r}," for key, value in trainer_arguments(plan).items()]
     dtype = plan.setup.precision.weight_dtype
-    strategy, notes = plan.setup.recomputation, []
-    if plan.setup.optimizer.place != "after backward":
-        notes += [f"# an optimizer {plan.setup.optimizer.place} has no argument"]
+    notes = [f"# {words}" for words in differences(plan, "trainer")]
     if plan.layout:
         notes += ["# start it by: accelerate launch --config_file accelerate.yaml train.py"]
-    if strategy not in (NONE, FULL):
-        notes += [f"# activation_checkpointing runs whole blocks again; {strategy.name!r} has no argument"]
     return "\n".join([
         "import torch", "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "from trl import SFTConfig, SFTTrainer", "",
@@ -154,7 +203,7 @@ def trainer_arguments(plan: TrainingPlan) -> dict:
     found = {
         "output_dir": "out", "per_device_train_batch_size": setup.micro_batch_size,
         "gradient_accumulation_steps": setup.grad_accum_steps, "max_length": setup.seq_len, "packing": True,
-        "bf16": casts_to_bf16(plan), "optim": OPTIM[setup.optimizer.name],
+        "bf16": casts_to_bf16(plan), "optim": setup.optimizer.record.trainer_name or "adamw_torch_fused",
         "activation_checkpointing": setup.recomputation != NONE and not in_file,
         "learning_rate": 3e-4, "warmup_steps": 100,
     }  # fmt: skip
@@ -177,17 +226,22 @@ def deepspeed_config(plan: TrainingPlan) -> dict:
 
 
 def deepspeed_worth(plan: TrainingPlan) -> str:
-    """What DeepSpeed's keys take on each card, those that the file leaves at their defaults too, a line each.
+    """What DeepSpeed's keys take on each card, those that the file leaves at their defaults too, and the differences.
 
     Not in the file: JSON has no comments. The plan's peak is torch's, with its own buckets in it, not these.
     """
-    found = key_bytes(deepspeed_config(plan), plan.setup.model, plan.layout.dp_size if plan.layout else 1)
-    rows = [[key, f"{format_bytes(abs(size))}{' moved to the host' * (size < 0)}"] for key, size in found.items()]
-    return aligned_table([["DeepSpeed's key", "bytes on each card, at most"], *rows]) if rows else ""
+    sizes = key_bytes(deepspeed_config(plan), plan.setup.model, plan.layout.dp_size if plan.layout else 1)
+    rows = [
+        [key, f"{format_bytes(-size)} moved to the host" if size < 0 else format_bytes(size)]
+        for key, size in sizes.items()
+    ]  # fmt: skip
+    table = [aligned_table([["DeepSpeed's key", "bytes on each card, at most"], *rows])] if rows else []
+    notes = [f"Not the plan that was traced: {words}." for words in differences(plan, "deepspeed")]
+    return "\n\n".join([*table, "\n".join(notes)])
 
 
 def code_of(plan: TrainingPlan, kind: str = "plain") -> str:
-    """One of ``KINDS`` as text.
+    """One of ``KINDS`` as text; ``plain`` is for the book's model, ``transformers`` the same for one of Hugging Face's.
 
     Raises: ValueError: no such kind.
     """
@@ -196,6 +250,7 @@ def code_of(plan: TrainingPlan, kind: str = "plain") -> str:
 
 KINDS = {
     "plain": plain_code,
+    "transformers": lambda plan: plain_code(plan, library="transformers"),
     "trainer": trainer_code,
     "deepspeed": lambda plan: json.dumps(deepspeed_config(plan), indent=2),
     "accelerate": accelerate_yaml,

@@ -11,33 +11,47 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
+from textwrap import fill
 
 from memkit.fitting.batch_plan import as_high, least_seconds, peak_of
+from memkit.fitting.planner import CANDIDATES
 from memkit.fitting.room import Fit, fit_on
 from memkit.formats.dtypes import dtype_bits
-from memkit.formula.offload import link_bytes
+from memkit.formula.offload import host_bytes, link_bytes
 from memkit.formula.parameters import count_parameters
+from memkit.formula.states import state_bytes, state_ledger
 from memkit.hardware.cards import Card
 from memkit.recomputation.costs import step_flops
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
-from memkit.setup.strategies import FULL, NONE, SAVE_ATTENTION
+from memkit.setup.strategies import CORE, FULL, NONE, every
 from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
 from memkit.sharding.traffic import step_traffic
-from memkit.units import aligned_table, as_kind, as_whole_number, format_bytes
+from memkit.units import PAGE_COLUMNS, aligned_table, as_kind, as_whole_number, format_bytes
 
-SMALL_STATES, ROUNDED = "states in 8 bits", "updates rounded to bf16"
-ADAPTERS_ONLY, FOUR_BITS = "only adapters are trained", "frozen weights in 4 bits"
-GIVES_UP = (SMALL_STATES, ROUNDED, ADAPTERS_ONLY, FOUR_BITS)
-"""What a plan may give up besides time, the dearest last."""
+ROUNDED, ADAPTERS_ONLY, FOUR_BITS = "updates rounded to bf16", "only adapters are trained", "frozen weights in 4 bits"
+GIVES_UP = (
+    *("second moments by row and column", "states in 8 bits", "states in 4 bits"), ROUNDED, ADAPTERS_ONLY, FOUR_BITS,
+)  # fmt: skip
+"""What a plan may give up besides time, the dearest last; the first three are in the optimizers' records."""
 
-ADAMW = OptimizerConfig(implementation="fused")
-IN_BACKWARD, ON_HOST = replace(ADAMW, place="in backward"), OptimizerConfig(place="on the host")
-PRECISIONS = (AUTOCAST_BF16, PURE_BF16)
-OPTIMIZERS = (ADAMW, OptimizerConfig(name="torchao 8-bit AdamW", implementation="fused"), IN_BACKWARD, ON_HOST)
-STRATEGIES = (NONE, SAVE_ATTENTION, FULL)
+ADAMW, PRECISIONS = OptimizerConfig(implementation="fused"), (AUTOCAST_BF16, PURE_BF16)
+OPTIMIZERS = (
+    *(replace(ADAMW, place=place) for place in ("after backward", "in backward")),
+    *(OptimizerConfig(place=place) for place in ("on the host", "on the host, gradients too")),
+    *(OptimizerConfig(name=name, implementation="fused") for name in ("torchao 8-bit AdamW", "torchao 4-bit AdamW")),
+    OptimizerConfig(name="torchao 8-bit AdamW", implementation="fused", place="in backward"),
+    OptimizerConfig(name="paged AdamW", implementation="fused"),
+    OptimizerConfig(name="Adafactor", implementation="for-loop"),
+)  # fmt: skip
+STRATEGIES = tuple(strategy for strategy in CANDIDATES if strategy not in (CORE, every(4)))
+NOT_TRIED = (
+    "Not tried: SGD, Lion and Muon, which train otherwise; bitsandbytes' 8-bit and torchao's FP8 AdamW, whose states "
+    "are as large as torchao's 8-bit ones; on several cards, other optimizers than AdamW, adapters, blocks of which "
+    "only some run again, and sharded groups of fewer cards than all; saved activations on the host."
+)
 RANK = 16
 NUM_MISSED = 3
 
@@ -52,6 +66,7 @@ class TrainingPlan:
     seconds: float
     layout: Layout | None = None
     traced_bytes: int | None = None
+    host_room_bytes: int | None = None
 
     @property
     def fit(self) -> Fit:
@@ -60,19 +75,27 @@ class TrainingPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits by what is expected beside the tensors."""
-        return self.fit.is_expected
+        """Whether it fits by what is expected beside the tensors, and the host's memory, where that is known."""
+        return self.fit.is_expected and (self.host_room_bytes is None or self.host_bytes <= self.host_room_bytes)
+
+    @cached_property
+    def host_bytes(self) -> int:
+        """Bytes of the host's memory that offloading takes, for all ranks together."""
+        moved = sum(host_bytes(self.setup).values()) + paged_bytes(self.setup)
+        if self.layout is None or not self.layout.offloads:
+            return moved
+        return sum(state_bytes(self.setup.model, self.setup.precision, self.setup.optimizer).values())
 
     @property
     def gives_up(self) -> tuple[str, ...]:
-        """Which of ``GIVES_UP``."""
-        setup = self.setup
-        adapter = setup.adapter
-        given = {
-            SMALL_STATES: "8-bit" in setup.optimizer.name, ROUNDED: setup.precision == PURE_BF16 and adapter is None,
-            ADAPTERS_ONLY: adapter is not None, FOUR_BITS: adapter is not None and adapter.base == "nf4",
-        }  # fmt: skip
-        return tuple(words for words in GIVES_UP if given[words])
+        """Which of ``GIVES_UP``, in that order."""
+        setup, adapter = self.setup, self.setup.adapter
+        given = {setup.optimizer.record.gives_up}
+        if setup.precision == PURE_BF16 and adapter is None:
+            given.add(ROUNDED)
+        if adapter is not None:
+            given |= {ADAPTERS_ONLY, FOUR_BITS} if adapter.base == "nf4" else {ADAPTERS_ONLY}
+        return tuple(words for words in GIVES_UP if words in given)
 
     @property
     def sacrifice(self) -> int:
@@ -94,10 +117,14 @@ class TrainingPlan:
 
     def is_beaten_by(self, other: "TrainingPlan") -> bool:
         """Whether the other is no worse in bytes, in time and in what it gives up, and better in one."""
-        mine, theirs = (
-            (p.peak_bytes, round(p.seconds, 9), set(p.gives_up)) for p in (self, other)
-        )  # fmt: skip
-        return theirs != mine and all(theirs[i] <= mine[i] for i in range(3))
+        mine, theirs = self._worth, other._worth
+        is_no_worse = other.peak_bytes <= self.peak_bytes and theirs[1] <= mine[1] and theirs[2].issubset(mine[2])
+        return is_no_worse and theirs != mine
+
+    @cached_property
+    def _worth(self) -> tuple[int, float, frozenset[str]]:
+        """Bytes, seconds to the nanosecond, and what is given up: what plans are compared by."""
+        return self.peak_bytes, round(self.seconds, 9), frozenset(self.gives_up)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +164,9 @@ class PlansFound:
         ]  # fmt: skip
         parts = [aligned_table([head, *rows])] if rows else []
         if self.missed:
-            short = [f"{p.name}: {format_bytes(-p.fit.expected_bytes)} too much" for p in self.missed[:NUM_MISSED]]
+            short = [f"{p.name}: {too_much(p)}" for p in self.missed[:NUM_MISSED]]
             parts.append(f"{len(self.missed)} of {len(self.plans)} do not fit; the nearest:\n" + "\n".join(short))
-        return "\n\n".join([*parts, chosen_in_words(self.chosen)])
+        return "\n\n".join([*parts, fill(NOT_TRIED, PAGE_COLUMNS), chosen_in_words(self.chosen)])
 
 
 def chosen_in_words(plan: TrainingPlan | None) -> str:
@@ -147,11 +174,25 @@ def chosen_in_words(plan: TrainingPlan | None) -> str:
     if plan is None:
         return "Nothing fits."
     how = f"traced at {format_bytes(plan.traced_bytes)}" if plan.traced_bytes else "by formula alone"
-    return f"Chosen: {plan.name}; {how}. {plan.fit}"
+    host = f" The host holds {format_bytes(plan.host_bytes)}." if plan.host_bytes else ""
+    return f"Chosen: {plan.name}; {how}. {plan.fit}{host}"
 
 
-def find_plans(model: ModelConfig, card: Card, *, tokens_per_step: int, seq_len: int, num_cards: int = 1) -> PlansFound:
+def too_much(plan: TrainingPlan) -> str:
+    """By how much a plan misses the card, or else the host's memory."""
+    if not plan.fit.is_expected:
+        return f"{format_bytes(-plan.fit.expected_bytes)} too much"
+    return f"the host would hold {format_bytes(plan.host_bytes)}, {format_bytes(plan.host_room_bytes)} are there"
+
+
+def find_plans(
+    model: ModelConfig, card: Card, *, tokens_per_step: int, seq_len: int, num_cards: int = 1,
+    adapter: AdapterConfig | None = None, host_room_bytes: int | None = None,
+) -> PlansFound:  # fmt: skip
     """Every plan for a model on so many equal cards with so many tokens between two optimizer steps, over all cards.
+
+    With an ``adapter`` only plans that train it are tried, with frozen weights as loaded and in 4 bits.
+    ``host_room_bytes``: plans that would keep more in the host's memory do not fit.
 
     Raises: ValueError: tokens that are no whole number of sequences for every card, or what ``TrainingSetup`` refuses.
 
@@ -171,8 +212,11 @@ def find_plans(model: ModelConfig, card: Card, *, tokens_per_step: int, seq_len:
             f"{' or '.join(map(str, near))} would be"
         )
     setup = TrainingSetup(model=model, seq_len=seq_len)
-    ways = [way for layout in layouts_of(num_cards) for way in ways_of(setup, layout, tokens // one_pass)]
-    return PlansFound(plans=tuple(plan_of(way, card, layout) for way, layout in ways))
+    if adapter is not None and num_cards > 1:
+        raise ValueError(f"adapter={adapter!r} on num_cards={num_cards}: adapters are planned for one card")
+    ways = [way for layout in layouts_of(num_cards) for way in ways_of(setup, layout, tokens // one_pass, adapter)]
+    plans = (plan_of(way, card, layout) for way, layout in ways)
+    return PlansFound(plans=tuple(replace(plan, host_room_bytes=host_room_bytes) for plan in plans))
 
 
 def layouts_of(num_cards: int) -> tuple[Layout | None, ...]:
@@ -183,21 +227,26 @@ def layouts_of(num_cards: int) -> tuple[Layout | None, ...]:
     return (*stages, replace(stages[3], offloads=True))
 
 
-def ways_of(setup: TrainingSetup, layout: Layout | None, num_sequences: int) -> Iterator[tuple]:
-    """The combinations that are tried for a window of so many sequences, as (setup, layout)."""
-    sizes = [2**power for power in range(num_sequences.bit_length()) if num_sequences % 2**power == 0]
+def ways_of(
+    setup: TrainingSetup, layout: Layout | None, num_sequences: int, adapter: AdapterConfig | None = None
+) -> Iterator[tuple[TrainingSetup, Layout | None]]:
+    """The combinations that are tried for a window of so many sequences; with an adapter those that train it alone."""
+    sizes = [size for size in range(1, num_sequences + 1) if num_sequences % size == 0]
     cuts = [(size, num_sequences // size) for size in sizes if num_sequences // size <= MAX_GRAD_ACCUM_STEPS]
-    trained = product(PRECISIONS, OPTIMIZERS if layout is None else OPTIMIZERS[:1], (None,))
-    lora = AdapterConfig(rank=RANK, targets=linear_layers(setup.model))
-    adapters = product((PURE_BF16,), (ADAMW,), (lora, replace(lora, base="nf4")) if layout is None else ())
-    for (precision, optimizer, adapter), strategy, (size, steps) in product((*trained, *adapters), STRATEGIES, cuts):
+    trained = [] if adapter else product(PRECISIONS, OPTIMIZERS if layout is None else OPTIMIZERS[:1], (None,))
+    lora = adapter or AdapterConfig(rank=RANK, targets=linear_layers(setup.model))
+    bases = (replace(lora, base="as loaded"), replace(lora, base="nf4"))
+    adapters = product((PURE_BF16,), (ADAMW,), bases if layout is None else ())
+    for (precision, optimizer, added), strategy, (size, steps) in product((*trained, *adapters), STRATEGIES, cuts):
         if optimizer.frees_gradients and steps > 1:
+            continue
+        if layout and layout.is_fully_sharded and strategy.period > 1:  # no formula
             continue
         spread = layout
         if layout and layout.is_fully_sharded and precision.uses_autocast:  # FSDP2 casts what it gathers
             precision, spread = FP32, replace(layout, param_dtype=precision.compute_dtype)
         yield replace(
-            setup, precision=precision, optimizer=optimizer, adapter=adapter, recomputation=strategy,
+            setup, precision=precision, optimizer=optimizer, adapter=added, recomputation=strategy,
             micro_batch_size=size, grad_accum_steps=steps,
         ), spread  # fmt: skip
 
@@ -222,7 +271,8 @@ def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -
     if setup.adapter and setup.adapter.base == "nf4":
         unpacked = num_parameters * (4 + weight_bits) // 8  # read, and written
         seconds += setup.grad_accum_steps * passes * unpacked / card.memory_bandwidth
-    seconds += sum(link_bytes(setup).values()) / card.pcie_bytes_per_s
+    moved = sum(link_bytes(setup).values()) if setup.optimizer.is_on_host else 2 * paged_bytes(setup)
+    seconds += moved / card.pcie_bytes_per_s
     if layout is None:
         return seconds
     seconds += step_traffic(setup, layout).seconds(card.link_bytes_per_s or card.pcie_bytes_per_s)
@@ -230,6 +280,14 @@ def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -
         share = num_parameters * weight_bits // 8 // layout.dp_size
         seconds += 3 * setup.grad_accum_steps * share / card.pcie_bytes_per_s
     return seconds
+
+
+def paged_bytes(setup: TrainingSetup) -> int:
+    """Bytes of paged states, which may stand on the host: at worst each comes to the card and goes in every step."""
+    if all(state.on_host != "if paged" for state in setup.optimizer.record.states):
+        return 0
+    states = state_ledger(setup.model, setup.precision, setup.optimizer, setup.adapter)
+    return sum(tensor.num_bytes for tensor in states if tensor.is_on_host)
 
 
 @lru_cache(maxsize=1024)
@@ -247,6 +305,12 @@ def passes_of(setup: TrainingSetup) -> float:
     return 3 * step_flops(setup).total / step_flops(plain).total
 
 
+def runs_without_a_card(setup: TrainingSetup) -> bool:
+    """Whether the optimizer can be traced: torchao's on the host and bitsandbytes' paged ones ask CUDA for memory."""
+    is_paged = any(state.on_host == "if paged" for state in setup.optimizer.record.states)
+    return not setup.optimizer.is_on_host and not is_paged
+
+
 def traced(plan: TrainingPlan) -> TrainingPlan:
     """The plan with its traced peak; unchanged where plain torch has no such step. Loads torch."""
     return replace(plan, traced_bytes=traced_bytes(as_high(plan.setup), plan.layout))
@@ -255,11 +319,15 @@ def traced(plan: TrainingPlan) -> TrainingPlan:
 @lru_cache(maxsize=64)
 def traced_bytes(setup: TrainingSetup, layout: Layout | None) -> int | None:
     """The highest bytes of a traced second step on one rank, or ``None`` where torch has no such step."""
+    if not runs_without_a_card(setup):
+        return None
     try:  # an ImportError: torch is not installed, and the formula is the answer
+        from memkit.program.optimizers import class_of
         from memkit.program.sharded import one_rank_of, sharded_build
         from memkit.program.transformer import training_build
         from memkit.tracing.trace import trace_memory
 
+        class_of(setup.optimizer.record)  # its library is imported before the trace pretends that there is a card
         if layout is None:
             return trace_memory(training_build(setup)).for_step(2).peak_bytes
         with one_rank_of(layout.world_size):

@@ -22,21 +22,31 @@ from memkit.fitting.plan_code import (
     plain_code,
     trainer_arguments,
 )
-from memkit.fitting.plans import GIVES_UP, find_plans, plan_of, traced, ways_of
+from memkit.fitting.plans import (
+    GIVES_UP,
+    PlansFound,
+    find_plans,
+    plan_of,
+    runs_without_a_card,
+    traced,
+    ways_of,
+)
 from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS
 from memkit.program.sharded import one_rank_of, sent_at_once
 from memkit.program.transformer import Transformer, random_batches
 from memkit.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B, TINY_LLAMA
+from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.trace import trace_memory
+from memkit.units import GIB
 
 ROOT = Path(__file__).parents[2]
 JUDGE = runpy.run_path(str(ROOT / "scripts" / "judge_plans.py"))
 RECORDED = json.loads(JUDGE["FILE"].read_text(encoding="utf-8"))
 CARD = CARDS["RTX 4090"]
-FOUND = find_plans(LLAMA_32_1B, CARD, tokens_per_step=16384, seq_len=2048)
+FOUND = find_plans(LLAMA_32_1B, CARD, tokens_per_step=8192, seq_len=2048)
 TINY = TrainingSetup(model=TINY_LLAMA, seq_len=128)
 TINY_PLANS = [plan_of(setup, CARD) for setup, _ in ways_of(TINY, None, 2)]
 LAYOUTS = [Layout(stage=stage, dp_size=4) for stage in range(4)]
@@ -51,7 +61,7 @@ def test_a_plan_fits_by_the_one_rule():
 
 
 def test_every_plan_does_the_same_work():
-    assert {plan.setup.tokens_per_micro_batch * plan.setup.grad_accum_steps for plan in FOUND.plans} == {16384}
+    assert {plan.setup.tokens_per_micro_batch * plan.setup.grad_accum_steps for plan in FOUND.plans} == {8192}
 
 
 def test_nothing_on_the_front_is_beaten_and_everything_else_is():
@@ -69,10 +79,10 @@ def test_what_does_not_fit_is_told_by_how_much():
     assert sizes == sorted(sizes) and FOUND.missed[0].fit.expected_bytes < 0
 
 
-@pytest.mark.parametrize("plan", TINY_PLANS, ids=lambda plan: plan.name)
+@pytest.mark.parametrize("plan", TINY_PLANS[::9], ids=lambda plan: plan.name)
 def test_the_formula_is_the_trace(plan):
     again = traced(plan)
-    if plan.setup.optimizer.is_on_host:  # torchao's needs a card
+    if not runs_without_a_card(plan.setup):
         assert again.traced_bytes is None
     else:
         assert again.traced_bytes == pytest.approx(plan.peak_bytes, rel=0.01)
@@ -89,8 +99,9 @@ def test_deepspeeds_keys_stand_with_what_they_take(stage, offloads, taken):
     layout = Layout(stage=stage, dp_size=4, offloads=offloads)
     plan = plan_of(next(ways_of(TINY, layout, 2))[0], CARD, layout)
     text = deepspeed_worth(plan)
-    lines = {line.split()[0]: line for line in text.splitlines()}
-    assert bool(text) == bool(taken) and all(lines[key].endswith(size) for key, size in taken.items())
+    lines = {line.split()[0]: line for line in text.splitlines() if line}
+    assert "DeepSpeed's key" in text if taken else "DeepSpeed's key" not in text
+    assert all(lines[key].endswith(size) for key, size in taken.items())
     assert json.loads(code_of(plan, "deepspeed"))["zero_optimization"].get("offload_optimizer", {}) == (
         {"device": "cpu", "pin_memory": True} if offloads else {})  # fmt: skip
 
@@ -110,25 +121,27 @@ def test_sharding_lets_a_model_fit_that_no_card_holds():
 
 def test_the_words_of_a_sacrifice_are_ordered():
     costs = {plan.gives_up: plan.sacrifice for plan in TINY_PLANS}
-    small, rounded, adapters, four_bits = GIVES_UP
-    assert costs[()] < costs[small,] < costs[rounded,] < costs[small, rounded] < costs[adapters,]
+    factored, small, smaller, rounded, adapters, four_bits = GIVES_UP
+    assert costs[()] < costs[factored,] < costs[small,] < costs[smaller,] < costs[rounded,]
+    assert costs[rounded,] < costs[small, rounded] < costs[adapters,]
     assert costs[adapters,] < costs[adapters, four_bits]
     assert [plan.sacrifice for plan in FOUND.fitting] == sorted(plan.sacrifice for plan in FOUND.fitting)
 
 
-RUN_BY_TORCH = [p for p in TINY_PLANS if not p.setup.optimizer.is_on_host and p.setup.adapter is None]
+RUN_BY_TORCH = [p for p in TINY_PLANS if runs_without_a_card(p.setup) and p.setup.adapter is None][::9]
+WITH_ADAPTERS = [p for p in TINY_PLANS if p.setup.adapter and p.setup.adapter.base == "as loaded"][::3]
 
 
 # --- its code -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plan", [*RUN_BY_TORCH, *SPREAD[::3]], ids=lambda p: p.name)
+@pytest.mark.parametrize("plan", [*RUN_BY_TORCH, *SPREAD[::11]], ids=lambda p: p.name)
 def test_the_plain_code_runs_and_peaks_where_the_plan_says(plan):
     """The text, executed on a model that recomputes nothing by itself, is traced."""
 
     def build():
         bare = replace(plan.setup, recomputation="none")
-        names = {"model": Blocks(Transformer(bare)), "batches": iter(random_batches(TINY_LLAMA, plan.setup), None)}
+        names = {"model": Blocks(Transformer(bare)), "batches": batches_of(plan.setup)}
         text = plain_code(plan)
         if plan.layout and plan.layout.is_fully_sharded:  # without a card torch would shard over processors
             names["mesh"] = init_device_mesh("cuda", (plan.layout.world_size,))
@@ -141,6 +154,71 @@ def test_the_plain_code_runs_and_peaks_where_the_plan_says(plan):
     with one_rank_of(plan.layout.world_size) if plan.layout else nullcontext():
         found = trace_memory(build, steps=2).for_step(2)
     assert found.peak_bytes == pytest.approx(plan.peak_bytes, rel=0.02)
+
+
+def batches_of(setup: TrainingSetup):
+    """Random inputs and targets without end."""
+    draw = random_batches(setup.model, setup)
+    while True:
+        yield draw()
+
+
+@pytest.mark.parametrize("plan", [*RUN_BY_TORCH[::3], *WITH_ADAPTERS], ids=lambda p: p.name)
+def test_the_plain_code_runs_on_a_model_of_transformers(plan):
+    """A Llama of Hugging Face's of the same sizes, whose layers, names and outputs are its own."""
+    import bitsandbytes  # noqa: F401 - peft looks for it, and in a trace it would see a card that is not there
+
+    transformers, model = pytest.importorskip("transformers"), plan.setup.model
+    config = transformers.LlamaConfig(
+        hidden_size=model.hidden_size, num_hidden_layers=model.num_layers, num_attention_heads=model.num_heads,
+        num_key_value_heads=model.num_kv_heads, intermediate_size=model.intermediate_size,
+        vocab_size=model.vocab_size, max_position_embeddings=model.max_seq_len,
+    )  # fmt: skip
+
+    def build():
+        names = {"model": transformers.LlamaForCausalLM(config).to("cuda"), "batches": batches_of(plan.setup)}
+        exec(code_of(plan, "transformers"), names)
+        return names["step"]
+
+    peak = trace_memory(build, steps=2).for_step(2).peak_bytes
+    assert peak == pytest.approx(plan.peak_bytes, rel=0.05)  # its rotary tables and masks are not ours
+
+
+@pytest.mark.parametrize("plan", WITH_ADAPTERS, ids=lambda p: p.name)
+def test_adapters_are_added_to_the_books_model_by_its_own_names(plan):
+    def build():
+        names = {"model": Transformer(replace(plan.setup, adapter=None, recomputation="none")),
+                 "batches": batches_of(plan.setup)}  # fmt: skip
+        exec(plain_code(plan), names)
+        return names["step"]
+
+    assert trace_memory(build, steps=2).for_step(2).peak_bytes == pytest.approx(plan.peak_bytes, rel=0.05)
+
+
+def test_what_a_library_does_otherwise_is_said():
+    plans = {plan.setup.optimizer.place: plan for plan in TINY_PLANS}
+    assert "# an optimizer in backward has no argument" in code_of(plans["in backward"], "trainer")
+    saving = next(plan for plan in TINY_PLANS if plan.setup.recomputation.name == "save attention")
+    assert "'save attention' has no argument" in code_of(saving, "trainer")
+    assert "the script recomputes" in deepspeed_worth(saving)
+    lora = WITH_ADAPTERS[0]
+    assert "the script adds the adapters" in deepspeed_worth(lora) and "adapters have no key" in accelerate_yaml(lora)
+    assert "never all the logits" in code_of(TINY_PLANS[0], "trainer")
+
+
+def test_the_host_is_said_and_checked():
+    """Llama-2-7B in full on one card by 10.1's answer: weights, gradients and two moments in bf16 are on the host."""
+    place = "on the host, gradients too"
+    setup = TrainingSetup(
+        model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, recomputation="full",
+        optimizer=OptimizerConfig(place=place),
+    )  # fmt: skip
+    plan = plan_of(setup, CARDS["RTX 4090"])
+    assert plan.fits and place in plan.name
+    assert plan.host_bytes == pytest.approx(8 * 6_738_415_616, rel=0.001)
+    assert not replace(plan, host_room_bytes=32 * GIB).fits and replace(plan, host_room_bytes=64 * GIB).fits
+    missed = PlansFound(plans=(replace(plan, host_room_bytes=32 * GIB),))
+    assert "the host would hold 50.2" in str(missed) and "32.00 GiB are there" in str(missed)
 
 
 class Blocks(torch.nn.Module):
@@ -156,7 +234,7 @@ class Blocks(torch.nn.Module):
             return self.inner(inputs, targets)
 
 
-@pytest.mark.parametrize("plan", [*TINY_PLANS, *SPREAD[::5]], ids=lambda plan: plan.name)
+@pytest.mark.parametrize("plan", [*TINY_PLANS[::3], *SPREAD[::5]], ids=lambda plan: plan.name)
 def test_the_trainer_takes_every_argument(plan, tmp_path):
     """TRL's own class is made of them; nothing is deprecated, and what it holds is the plan."""
     trl = pytest.importorskip("trl")
@@ -183,7 +261,7 @@ def as_launched(text: str, path: Path) -> dict:
     return launch.prepare_multi_gpu_env(arguments)
 
 
-@pytest.mark.parametrize("plan", [*TINY_PLANS[::7], *SPREAD, *OFFLOADED[::5]], ids=lambda plan: plan.name)
+@pytest.mark.parametrize("plan", [*TINY_PLANS[::17], *SPREAD[::3], *OFFLOADED[::7]], ids=lambda plan: plan.name)
 def test_accelerate_reads_the_file_as_the_plan(plan, tmp_path, monkeypatch):
     """Its loader takes every key, and the plugin that it makes of them has the layout's choices."""
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
@@ -233,7 +311,8 @@ def test_every_kind_of_code_is_given():
     plan = TINY_PLANS[0]
     assert all(code_of(plan, kind) for kind in KINDS)
     assert json.loads(code_of(plan, "deepspeed")) == deepspeed_config(plan)
-    with pytest.raises(ValueError, match="kind='jax' is not one of plain, trainer, deepspeed, accelerate"):
+    kinds = "plain, transformers, trainer, deepspeed, accelerate"
+    with pytest.raises(ValueError, match=f"kind='jax' is not one of {kinds}"):
         code_of(plan, "jax")
 
 
@@ -247,7 +326,7 @@ def test_the_recorded_jobs_were_judged_right():
     assert about["right"] == about["jobs"] == len(jobs) == sum(bool(job["traced"]) for job in jobs)
 
 
-@pytest.mark.parametrize("number", [0, 200, -1])
+@pytest.mark.parametrize("number", [0, -1])
 def test_a_recorded_job_is_judged_right_again(number):
     recorded = RECORDED["jobs"][number]
     chance = random.Random(f"{RECORDED['about']['seed']} {number % len(RECORDED['jobs'])}")
