@@ -6,6 +6,9 @@
                                             every plan that fits, and the code of the best one; MODEL is a name
                                             such as Llama-2-7B, or a config.json; on N equal cards by ZeRO's
                                             stages, the tokens shared out over them
+                                            --lora [RANK] --targets query,value: only adapters are trained;
+                                            --host 64GiB: what offloading may take of the host's memory
+    memkit list                             the models and cards that have names
     memkit snapshot FILE [--device N]       a recording of torch.cuda.memory._dump_snapshot
     memkit compare A B                      two recordings or traces (.pickle, .json, .json.gz): what grew
 
@@ -27,15 +30,19 @@ import sys
 import sysconfig
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
+from unittest.mock import patch
 
-from memkit.units import GIB, KIB, MIB, format_bytes
+from memkit import __version__
+from memkit.units import GIB, KIB, MIB, aligned_table, as_one_of, format_bytes, format_count
 
 ABOVE, UNUSABLE, STOPPED = 1, 2, 130
+MOST_LETTERS = 600
+"""A message of a program is cut after so many."""
 UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -52,11 +59,24 @@ def bytes_in(text: str) -> int:
 
 
 def number_in(text: str) -> int:
-    """A whole number; each command knows its own limits."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number such as 2") from None
+    """A whole number; each command knows its own limits.
+
+    >>> number_in("32768"), number_in("16k")
+    (32768, 16384)
+    """
+    found = re.fullmatch(r"([+-]?\d+)([kKM]?)", text.strip())
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number such as 2, or 16k for 16,384") from None
+    return int(found[1]) * {"": 1, "k": KIB, "M": MIB}[found[2].replace("K", "k")]
+
+
+def named(kind: str, name: str, known: Mapping) -> object:
+    """What is called ``name``, in capitals or not.
+
+    Raises: ValueError: nothing is.
+    """
+    by_lower_case = {key.casefold(): key for key in known}
+    return known[as_one_of(kind, by_lower_case.get(name.casefold(), name), known)]
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -112,11 +132,15 @@ def progress(words: str = "") -> None:
 def report_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     """``memkit report``: the bytes that --fail-above looks at, the text, JSON, and what a page shows."""
     from memkit.fitting.program_report import report_on
+    from memkit.hardware.cards import CARDS
 
     if importlib.util.find_spec("torch") is None:
         raise ValueError("memkit report traces a program with PyTorch, which is not installed: pip install torch")
     started = time.monotonic()
+    card = options.card and named("card", options.card, CARDS)
     result = report_on(loaded_build(options.target), options.target, options.steps, progress)
+    if card:
+        result = replace(result, fits=tuple(fit for fit in result.fits if fit.card == card.name))
     progress(f"done in {time.monotonic() - started:.0f} s; drawing" if options.html else "done")
     data = {
         "name": result.name, "allocated_bytes": result.allocated_bytes, "reserved_bytes": result.reserved_bytes,
@@ -126,6 +150,22 @@ def report_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
         "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
     }  # fmt: skip
     return result.expected_bytes, str(result), data, (result.timeline, result.trace)
+
+
+def list_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
+    """``memkit list``: the names that ``fit`` and ``report`` take."""
+    from memkit.formula.parameters import count_parameters
+    from memkit.hardware.cards import CARDS
+    from memkit.setup.models import PUBLISHED_MODELS
+
+    models = {name: count_parameters(model) for name, model in PUBLISHED_MODELS.items()}
+    cards = {name: card.memory_bytes for name, card in CARDS.items()}
+    tables = (
+        [("model", "parameters"), *((name, format_count(count)) for name, count in models.items())],
+        [("card", "memory"), *((name, format_bytes(size)) for name, size in cards.items())],
+    )
+    other = "Another model: its config.json in place of a name."
+    return 0, "\n\n".join([*map(aligned_table, tables), other]), {"models": models, "cards": cards}, ()
 
 
 def changes_as_data(changes: Sequence) -> list[dict]:
@@ -142,19 +182,24 @@ def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     from memkit.fitting.plan_code import code_of, deepspeed_worth
     from memkit.fitting.plans import find_plans
     from memkit.hardware.cards import CARDS
-    from memkit.setup.hugging_face import model_of_config
+    from memkit.setup.adapters import AdapterConfig, linear_layers
+    from memkit.setup.hugging_face import model_of_config, read_config
     from memkit.setup.models import PUBLISHED_MODELS
-    from memkit.units import as_one_of
 
     if is_config(options.model):
-        model = model_of_config(options.model)
+        lengths = dict.fromkeys(("max_position_embeddings", "n_positions"), options.seq_len)
+        model = model_of_config(lengths | read_config(options.model))
     else:
-        model = PUBLISHED_MODELS[as_one_of("model", options.model, PUBLISHED_MODELS)]
-    card = CARDS[as_one_of("card", options.card, CARDS)]
+        model = named("model", options.model, PUBLISHED_MODELS)
+    card, adapter = named("card", options.card, CARDS), None
+    if options.lora is not None or options.targets:
+        targets = tuple(options.targets.split(",")) if options.targets else linear_layers(model)
+        adapter = AdapterConfig(rank=16 if options.lora is None else options.lora, targets=targets)
     num_cards = options.cards
     progress(f"trying plans for {model.name} on {num_cards} × {card.name}")
     found = find_plans(
-        model, card, tokens_per_step=options.tokens, seq_len=options.seq_len, num_cards=num_cards
+        model, card, tokens_per_step=options.tokens, seq_len=options.seq_len, num_cards=num_cards, adapter=adapter,
+        host_room_bytes=options.host,
     )  # fmt: skip
     progress("tracing the best" if found.fitting else "done")
     plan = found.chosen
@@ -175,7 +220,8 @@ def plan_as_data(plan) -> dict:
     return {
         "name": plan.name, "layout": plan.layout and plan.layout.name, "peak_bytes": plan.peak_bytes,
         "traced_bytes": plan.traced_bytes, "seconds": plan.seconds,
-        "to_spare_bytes": plan.fit.expected_bytes, "verdict": plan.fit.verdict, "gives_up": plan.gives_up,
+        "to_spare_bytes": plan.fit.expected_bytes, "host_bytes": plan.host_bytes,
+        "verdict": plan.fit.verdict, "gives_up": plan.gives_up,
     }  # fmt: skip
 
 
@@ -235,6 +281,7 @@ def parser() -> OneLineParser:
         prog="memkit", description=doc, epilog=f"Exit codes:{codes}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
+    main.add_argument("--version", action="version", version=f"memkit {__version__}")
     commands = main.add_subparsers(dest="command", required=True)
     kind = {"parents": [shared], "epilog": f"Exit codes:{codes}"}
     one = commands.add_parser("report", help="a program, traced without a GPU", **kind)
@@ -243,15 +290,20 @@ def parser() -> OneLineParser:
         help="build() makes model and optimizer and returns the step; or a Hugging Face config.json",
     )  # fmt: skip
     one.add_argument("--steps", type=number_in, default=2, help="training steps to trace (2)")
+    one.add_argument("--card", help="the one card to be judged, such as 'RTX 4090'; all without it")
     fit = commands.add_parser("fit", help="every plan that fits a card, and its code", **kind)
     fit.add_argument("model", help="a name such as Llama-2-7B, or a config.json")
     fit.add_argument("--card", required=True, help="a name such as 'RTX 4090'")
     fit.add_argument("--tokens", type=number_in, required=True, help="tokens between two optimizer steps")
     fit.add_argument("--seq-len", type=number_in, required=True, help="tokens in a sequence")
     fit.add_argument("--cards", type=number_in, default=1, metavar="N", help="so many equal cards (1)")
-    fit.add_argument(
-        "--code", default="plain", help="plain (PyTorch), trainer (Hugging Face), deepspeed or accelerate"
-    )
+    fit.add_argument("--code", default="plain", metavar="KIND", help=(
+        "plain (PyTorch, for this book's model), transformers (the same for a model of Hugging Face's), trainer, "
+        "deepspeed or accelerate"))
+    fit.add_argument("--lora", type=number_in, nargs="?", const=16, metavar="RANK", help="only plans of LoRA (16)")
+    fit.add_argument("--targets", metavar="NAMES", help="its layers, such as query,value; all, if none is named")
+    fit.add_argument("--host", type=bytes_in, metavar="SIZE", help="the host's memory that offloading may take")
+    commands.add_parser("list", help="the models and cards that have names", **kind)
     two = commands.add_parser("snapshot", help="a recording of a GPU's memory", **kind)
     two.add_argument("file", help="what torch.cuda.memory._dump_snapshot wrote")
     three = commands.add_parser("compare", help="two recordings: what grew", **kind)
@@ -277,7 +329,7 @@ def answer(options: argparse.Namespace) -> int:
     """Run the command that was asked for, print what it found, and return the exit code."""
     if options.html and not Path(options.html).resolve().parent.is_dir():
         raise ValueError(f"--html {options.html!r} is in no folder that exists")
-    with redirect_stdout(sys.stderr):  # what a program prints is none of the result
+    with redirect_stdout(sys.stderr), patch("os._exit", refuse_exit):  # what a program prints is none of the result
         found, text, data, timelines = COMMANDS[options.command](options)
     if options.html:
         asked = (getattr(options, key, "") for key in ("target", "model", "file", "first", "second", "card"))
@@ -290,6 +342,14 @@ def answer(options: argparse.Namespace) -> int:
         print(f"memkit: {format_bytes(found)} is above {format_bytes(options.fail_above)}", file=sys.stderr)
         return ABOVE
     return 0
+
+
+def refuse_exit(code: int = 0) -> None:
+    """In place of ``os._exit``: a program that ends the process must not pass a gate with its own code.
+
+    Raises: SystemExit: always.
+    """
+    raise SystemExit(f"the program called os._exit({code}), which would have ended memkit")
 
 
 def tell(text: str) -> None:
@@ -323,6 +383,8 @@ def in_words(error: BaseException) -> str:
         words = f"{words} (from {' '.join(f'{type(root).__name__}: {root}'.split()).removesuffix(':')})"
     frames = [f for f in frames if not f.filename.startswith(others)]
     places = [f"{Path(f.filename).name}:{f.lineno}" for f in frames if "site-packages" not in f.filename]
+    if len(words) > MOST_LETTERS:
+        words = f"{words[:MOST_LETTERS]} … ({len(words):,} letters)"
     return words if not places or places[-1] in words else f"{words} ({places[-1]})"
 
 
@@ -342,7 +404,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 COMMANDS = {
-    "report": report_command, "fit": fit_command, "snapshot": snapshot_command, "compare": compare_command,
+    "report": report_command, "fit": fit_command, "list": list_command, "snapshot": snapshot_command,
+    "compare": compare_command,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -76,7 +76,8 @@ def model_of_config(config: str | Path | Mapping) -> ModelConfig:
     if kind not in FAMILIES:
         why = [words for key, words in BEYOND.items() if config.get(key)]
         reason = "; ".join(dict.fromkeys(why)) or f"the formula knows {', '.join(FAMILIES)}"
-        raise ValueError(f"model_type={kind!r} is no ModelConfig: {reason}. Trace it: hugging_face_build(config)")
+        trace_it = "Trace it: memkit report config.json, or in Python hugging_face_build(config)"
+        raise ValueError(f"model_type={kind!r} is no ModelConfig: {reason}. {trace_it}")
     keys, choices = FAMILIES[kind]
     sizes = {ours: config[theirs] for ours, theirs in keys.items() if config.get(theirs)}
     missing = [theirs for ours, theirs in keys.items() if ours in REQUIRED and ours not in sizes]

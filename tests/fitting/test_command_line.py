@@ -10,8 +10,9 @@ import pytest
 import torch
 from card_recordings import recording
 
+import memkit
 from memkit import OptimizerConfig, TrainingSetup, models
-from memkit.__main__ import bytes_in, main
+from memkit.__main__ import bytes_in, main, number_in
 from memkit.allocator.snapshot_replay import replay_trace
 from memkit.allocator.snapshot_writer import predicted_snapshot, write_snapshot
 from memkit.program.changed import PROGRAM_CHANGES, changed_build
@@ -72,6 +73,13 @@ def lacks():
 def blames_itself():
     error = RuntimeError("no reason")
     raise error from error
+
+def ends_the_process():
+    import os
+    os._exit(0)
+
+def says_much():
+    raise RuntimeError("much " * 10**6)
 
 number = 3
 """
@@ -186,6 +194,8 @@ def _json_of(arguments, capsys) -> str:
     (["report", "PROGRAM:refuses"], "(my_program.py:42)"),
     (["report", "PROGRAM:lacks"], "no such model (from RuntimeError: no operator) (my_program.py:48)"),
     (["report", "PROGRAM:blames_itself"], "memkit: RuntimeError: no reason (my_program.py:52)"),
+    (["report", "PROGRAM:ends_the_process"], "called os._exit(0)"),
+    (["report", "PROGRAM:build", "--card", "RTX 9"], "card='RTX 9' is not one of"),
     (["snapshot", "PROGRAM", "--html", "nowhere/page.html"], "'nowhere/page.html' is in no folder"),
     (["snapshot", "nowhere.pickle"], "'nowhere.pickle' is no file"),
     (["snapshot", "PROGRAM"], "is not read as a snapshot"),
@@ -197,6 +207,52 @@ def test_an_error_is_one_line_that_shows_the_value(arguments, words, program, ca
     last = err.splitlines()[-1]
     assert out == "" and last.startswith("memkit: ") and "Traceback" not in err
     assert words in last or "neither JSON nor a pickle" in last
+
+
+def test_a_huge_message_is_cut(program, capsys):
+    assert main(["report", f"{program}:says_much"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert len(last) < 800 and "… (5,000,013 letters) (my_program.py:" in last
+
+
+def test_versions_and_names(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0 and capsys.readouterr().out.strip() == f"memkit {memkit.__version__}"
+    names = json.loads(_json_of(["list"], capsys))
+    assert set(names["models"]) == set(models.PUBLISHED_MODELS) and set(names["cards"]) == set(memkit.CARDS)
+    assert number_in("16k") == 16384 and number_in("2M") == 2 * 2**20 and number_in("-1") == -1
+
+
+def test_one_card_is_judged(program, capsys):
+    data = json.loads(_json_of(["report", f"{program}:build", "--card", "rtx 4090"], capsys))
+    assert [card["card"] for card in data["cards"]] == ["RTX 4090"]
+
+
+def test_adapters_and_the_host_can_be_asked_for(capsys):
+    """A name in small letters, a number with k, LoRA of a rank beside two layers, 4 GiB of the host's memory."""
+    asked = ["fit", "llama-2-7b", "--card", "rtx 4090", "--tokens", "2k", "--seq-len", "2k"]
+    lora = json.loads(_json_of([*asked, "--lora", "8", "--targets", "query,value"], capsys))
+    assert all("LoRA of rank 8" in plan["name"] for plan in (*lora["front"], *lora["missed"]))
+    assert "only adapters are trained" in lora["chosen"]["gives_up"]
+    offloaded = json.loads(_json_of([*asked, "--host", "4GiB"], capsys))
+    assert all(plan["host_bytes"] <= 4 * GIB for plan in offloaded["front"])
+    assert any(plan["host_bytes"] > 4 * GIB for plan in offloaded["missed"])
+
+
+def test_a_config_without_a_length_takes_the_one_asked_for(tmp_path, capsys):
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
+        "num_attention_heads": 4, "vocab_size": 100,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    asked = ["fit", str(path), "--card", "T4", "--tokens", "128", "--seq-len", "128"]
+    path.write_text(json.dumps(config), encoding="utf-8")
+    assert json.loads(_json_of(asked, capsys))["chosen"]
+    for kind in ("gemma2", "qwen3", "phi3", "mixtral"):
+        path.write_text(json.dumps(config | {"model_type": kind}), encoding="utf-8")
+        assert main(asked) == 2
+        assert "Trace it: memkit report config.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["reports"], ["snapshot", "x", "--fail-above", "much"],
