@@ -156,6 +156,12 @@ def test_the_plain_code_runs_and_peaks_where_the_plan_says(plan):
     assert found.peak_bytes == pytest.approx(plan.peak_bytes, rel=0.02)
 
 
+def import_peft() -> None:
+    """peft loads bitsandbytes, which would ask for a card's functions if it first did so in a trace."""
+    pytest.importorskip("bitsandbytes")
+    pytest.importorskip("peft")
+
+
 def batches_of(setup: TrainingSetup):
     """Random inputs and targets without end."""
     draw = random_batches(setup.model, setup)
@@ -166,8 +172,7 @@ def batches_of(setup: TrainingSetup):
 @pytest.mark.parametrize("plan", [*RUN_BY_TORCH[::3], *WITH_ADAPTERS], ids=lambda p: p.name)
 def test_the_plain_code_runs_on_a_model_of_transformers(plan):
     """A Llama of Hugging Face's of the same sizes, whose layers, names and outputs are its own."""
-    import bitsandbytes  # noqa: F401 - peft looks for it, and in a trace it would see a card that is not there
-
+    import_peft()
     transformers, model = pytest.importorskip("transformers"), plan.setup.model
     config = transformers.LlamaConfig(
         hidden_size=model.hidden_size, num_hidden_layers=model.num_layers, num_attention_heads=model.num_heads,
@@ -186,6 +191,8 @@ def test_the_plain_code_runs_on_a_model_of_transformers(plan):
 
 @pytest.mark.parametrize("plan", WITH_ADAPTERS, ids=lambda p: p.name)
 def test_adapters_are_added_to_the_books_model_by_its_own_names(plan):
+    import_peft()
+
     def build():
         names = {"model": Transformer(replace(plan.setup, adapter=None, recomputation="none")),
                  "batches": batches_of(plan.setup)}  # fmt: skip
