@@ -27,9 +27,7 @@ import json
 import os
 import re
 import sys
-import sysconfig
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
@@ -38,11 +36,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 from memkit import __version__
+from memkit.fitting.program_errors import in_words
 from memkit.units import GIB, KIB, MIB, aligned_table, as_one_of, format_bytes, format_count
 
 ABOVE, UNUSABLE, STOPPED = 1, 2, 130
-MOST_LETTERS = 600
-"""A message of a program is cut after so many."""
 UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -359,33 +356,6 @@ def tell(text: str) -> None:
         print(text.encode(letters, "replace").decode(letters), flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def root_of(error: BaseException) -> BaseException:
-    """The first of the errors from which this one was raised, as a traceback would print them."""
-    chain = [error]
-    while cause := chain[-1].__cause__ or (None if chain[-1].__suppress_context__ else chain[-1].__context__):
-        if cause in chain:  # raised from itself
-            break
-        chain.append(cause)
-    return chain[-1]
-
-
-def in_words(error: BaseException) -> str:
-    """What happened in one line, with the program's own line at which it did, where there is one."""
-    words = " ".join(str(error).split()) or type(error).__name__
-    words = words if isinstance(error, ValueError) else f"{type(error).__name__}: {words}"
-    own = str(Path(__file__).parent)
-    others = (own, sysconfig.get_path("stdlib"), "<")
-    frames = traceback.extract_tb(error.__traceback__)
-    root = error if frames[-1].filename.startswith(own) else root_of(error)
-    if root is not error:
-        words = f"{words} (from {' '.join(f'{type(root).__name__}: {root}'.split()).removesuffix(':')})"
-    frames = [f for f in frames if not f.filename.startswith(others)]
-    places = [f"{Path(f.filename).name}:{f.lineno}" for f in frames if "site-packages" not in f.filename]
-    if len(words) > MOST_LETTERS:
-        words = f"{words[:MOST_LETTERS]} … ({len(words):,} letters)"
-    return words if not places or places[-1] in words else f"{words} ({places[-1]})"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

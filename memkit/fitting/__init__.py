@@ -16,6 +16,7 @@ Reading order:
 - ``launch_config``: a plan as Accelerate's configuration, and what each key is worth
 - ``plan_code``: a plan in plain PyTorch, for Hugging Face's trainer, for DeepSpeed
 - ``program_report``: a program nobody has run: its peak, its lines, its cards, and changes traced a second time
+- ``program_errors``: what a program raised, in one line
 """
 
 from memkit import front_door
