@@ -59,21 +59,23 @@ import matplotlib.pyplot as plt
 from ipywidgets import IntSlider, interact
 from memkit.hardware.cards import CARDS
 from memkit.setup.models import GPT2_SMALL
-from memkit.pictures.timeline import TimelinePicture
+from memkit.pictures.timeline import drawn_instants
 from memkit.setup.training import TrainingSetup
 from memkit.fitting.advice import advice_in_words, steady_step, verdict
-
-class Inline(TimelinePicture):
-    _repr_mimebundle_ = None  # leaves the display to pyplot's inline backend
-
-    def __init__(self, **kwargs):
-        super().__init__()
+from memkit.timeline import PARTS
 
 def show(micro_batch_size):
     steady_step.cache_clear()
     setup = TrainingSetup(model=GPT2_SMALL, micro_batch_size=micro_batch_size)
-    figure = plt.figure(FigureClass=Inline)
-    figure.redraw(steady_step(setup), capacity_bytes=CARDS["RTX 4090"].memory_bytes, card_name="RTX 4090")
+    instants = drawn_instants(steady_step(setup))
+    figure, axes = plt.subplots(figsize=(8, 4.3))
+    bottom = [0] * len(instants)
+    for part, hatch in zip(PARTS, ("", "///", "...", "xxx", "---")):
+        heights = [getattr(instant, part) for instant in instants]
+        axes.bar(range(len(instants)), heights, bottom=bottom, hatch=hatch, edgecolor="white", label=part)
+        bottom = [low + high for low, high in zip(bottom, heights)]
+    axes.axhline(CARDS["RTX 4090"].memory_bytes, linestyle="--")
+    axes.legend()
     plt.show()
     print(verdict(setup, "RTX 4090"), *advice_in_words(setup), sep="\\n")
 
@@ -99,6 +101,8 @@ OURS = {
     "state explorer": ("widgets.StateExplorer()", "Micro-batch"),
     "adapter explorer": ("widgets.AdapterExplorer()", "Rank"),
     "sharding explorer": ("widgets.ShardingExplorer()", "Micro-batch"),
+    "plan explorer": ("widgets.PlanExplorer()", "Plan"),
+    "cache explorer": ("widgets.CacheExplorer()", "Sequences"),
 }
 """Each widget and the control that is moved: a slider, a menu, or the title of a button."""
 INTERACTS = "interact"
@@ -107,8 +111,14 @@ PROBE = """
 (control) => {
   const area = control.closest('.jp-OutputArea-output'), channel = new MessageChannel(), waiting = [];
   const probe = window.probe = { pressed: 0, shown: [], frames: 0, missing: 0, area };
-  const picture = () => [...area.querySelectorAll('img')].find((img) => img.getBoundingClientRect().height > 100);
-  const source = () => { const img = picture(); return img && img.complete && img.naturalWidth ? img.src : null; };
+  const tall = (each) => each.getBoundingClientRect().height > 100;
+  const framed = () => [...area.querySelectorAll('style')].map((style) => style.textContent).join('');
+  const source = () => {
+    const picture = [...area.querySelectorAll('.memkit-view svg, img')].find(tall);
+    if (!picture) return null;
+    if (picture.tagName !== 'IMG') return picture.id + framed();  // the id is that of what is drawn
+    return picture.complete && picture.naturalWidth ? picture.src : null;
+  };
   let last = source();
   channel.port1.onmessage = () => probe.shown.push(waiting.shift() && performance.now());
   document.addEventListener('keydown', (event) => { probe.pressed = event.timeStamp; }, true);
@@ -131,10 +141,10 @@ class Book:
 
     def __init__(self, browser, lab: dict, name: str, names: list[str]):
         self.page = browser.new_page(viewport={"width": 1400, "height": 1000})
-        open_and_run(self.page, lab, name, wait_for=f"{PANEL} img")
+        open_and_run(self.page, lab, name, wait_for=f"{PANEL} svg")
         cells = self.page.locator(".jp-Cell.jp-CodeCell")
         self.cells = {name: cells.nth(number) for number, name in enumerate(names, start=1)}
-        last = self.cells[names[-1]].locator(".jp-OutputArea-output img").first
+        last = self.cells[names[-1]].locator(".jp-OutputArea-output :is(img, .memkit-view svg)").first
         last.wait_for(state="attached", timeout=120_000)
 
     def control(self, name: str):
@@ -176,7 +186,7 @@ class Book:
         control, frames = self.control(name), []
         control.focus()
         control.evaluate(PROBE)
-        box = self.cells[name].locator(".jp-OutputArea-output img").first.bounding_box()
+        box = self.cells[name].locator(".jp-OutputArea-output :is(img, .memkit-view svg)").first.bounding_box()
         corners = (box["x"], box["y"], box["x"] + box["width"], min(box["y"] + box["height"], 1000))
         session = self.page.context.new_cdp_session(self.page)
 

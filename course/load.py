@@ -180,7 +180,7 @@ class Student:
         data = {"method": "update", "state": {"value": value}, "buffer_paths": []}
         try:
             for kind, content in self.answers(self.send("comm_msg", {"comm_id": self.slider, "data": data}), 30):
-                if kind == "comm_msg" and "<img" in str(content["data"].get("state", {}).get("value", "")):
+                if kind == "comm_msg" and "<svg" in str(content["data"].get("state", {}).get("value", "")):
                     move.seconds = clock() - move.sent
         except (TimeoutError, OSError, websocket.WebSocketException) as error:
             self.troubles.append(f"{type(error).__name__}: {error}")

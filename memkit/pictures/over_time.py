@@ -5,27 +5,16 @@ sawtooth of micro-batches, the second run of a checkpoint, the spike at the logi
 """
 
 from collections.abc import Iterable, Mapping
-from itertools import accumulate, groupby, pairwise
+from itertools import groupby, pairwise
 
+from memkit.events import Events
 from memkit.pictures.axes import Scale, point, thinned, ticks_beside
 from memkit.pictures.breakdown import round_step
 from memkit.pictures.peaks import name_parts
 from memkit.pictures.svg import GREY, LOOKS, Chart
 from memkit.pictures.timeline import tick_words
-from memkit.timeline import PARTS, Event, MemoryTimeline
+from memkit.timeline import PARTS, MemoryTimeline
 from memkit.units import format_bytes
-
-
-def levels(events: tuple[Event, ...]) -> dict[str, list[int]]:
-    """Bytes of each part after each event; what has no part counts as temporary.
-
-    >>> levels((Event(1, 8, "weights"), Event(2, 4, "gradients"), Event(1, -8, "weights")))["weights"]
-    [8, 8, 0]
-    """
-    return {
-        part: list(accumulate(e.num_bytes if (e.part or "temporary") == part else 0 for e in events))
-        for part in PARTS
-    }
 
 
 def over_time_figure(panels: Mapping[str, MemoryTimeline], *, step: int = 2, title: str = "") -> Chart:
@@ -70,7 +59,8 @@ def steps_of(
     if not chosen:
         raise ValueError(f"step={step} is not among the {number} steps of this {timeline.source} timeline")
     first, last = chosen[0][1], chosen[-1][2]
-    heights = {part: height[first:last] for part, height in levels(tuple(timeline.events)).items()}
+    parts = Events(timeline.events).levels(lambda event: event.part or "temporary").parts
+    heights = {part: height[first:last] for part, height in parts.items()}
     totals = [sum(column) for column in zip(*heights.values(), strict=True)]
     phases = [(phase, start - first, end - first) for phase, start, end in chosen]
     for number, (before, after) in enumerate(pairwise(list(phases))):

@@ -23,7 +23,7 @@ SnapshotView(MemoryTimeline(instants=(end,), source="traced", events=tuple(step_
 def open_panels(page, lab, front="lab"):
     write_notebook(lab["folder"] / "allocator.ipynb", LAB, VIEW)
     open_and_run(page, lab, "allocator.ipynb", front)
-    page.locator(PANEL).nth(1).locator("img").wait_for()
+    page.locator(PANEL).nth(1).locator(".memkit-view svg").wait_for()
     return page.locator(PANEL).nth(0), page.locator(PANEL).nth(1)
 
 
@@ -55,14 +55,14 @@ def test_every_control_obeys_the_keyboard_and_has_a_name(page, lab, artefacts, f
 
 def test_a_click_selects_the_allocation_under_it(page, lab, artefacts):
     _, view = open_panels(page, lab)
-    picture = view.locator("img")
+    picture = view.locator(".memkit-view svg")
     picture.scroll_into_view_if_needed()
     box = picture.bounding_box()
 
     def click(x, y):
         return lambda: page.mouse.click(box["x"] + x * box["width"], box["y"] + y * box["height"])
 
-    low = changed_by(page, view, click(0.9, 0.83))  # the first weights lie at the bottom from start to end
+    low = changed_by(page, view, click(0.9, 0.81))  # the first weights lie at the bottom from start to end
     assert "4.00 MiB, weights." in low and "Made by w0." in low
     high = changed_by(page, view, click(0.9, 0.6))
     assert "Made by" in high and high != low
@@ -72,10 +72,25 @@ def test_a_click_selects_the_allocation_under_it(page, lab, artefacts):
     assert words(view) == high
 
 
+def test_the_arrow_keys_go_through_the_marks_and_tell_them_as_the_pointer_does(page, lab):
+    _, view = open_panels(page, lab)
+    tip, marks = view.locator(".memkit-tip"), view.locator("[data-pick]")
+    view.locator(".memkit-view").focus()
+    for number in (0, 1):
+        page.keyboard.press("ArrowRight")
+        assert tip.inner_text() == marks.nth(number).locator("title").inner_text() and "MiB" in tip.inner_text()
+    before = words(view)
+    page.keyboard.press("Enter")
+    page.wait_for_function("([panel, old]) => panel.querySelector('[role=status]').innerText !== old",
+                           arg=[view.element_handle(), before])
+    marks.nth(0).hover(force=True)
+    assert tip.inner_text() == marks.nth(0).locator("title").inner_text()
+
+
 def test_a_click_in_one_panel_leaves_the_other_alone(page, lab):
     allocator, view = open_panels(page, lab)
     before = words(allocator), words(view)
-    allocator.locator("img").click(position={"x": 400, "y": 60})
+    allocator.locator(".memkit-view svg").click(position={"x": 400, "y": 60})
     page.wait_for_timeout(700)
     assert (words(allocator), words(view)) == before
 
@@ -99,5 +114,5 @@ def test_the_chapter_runs_from_top_to_bottom(page, lab, artefacts):
     for number, name in enumerate(("Story", "Order")):
         panel = page.locator(PANEL, has=page.get_by_role("combobox", name=name)).first
         panel.scroll_into_view_if_needed()
-        panel.locator("img").wait_for()
+        panel.locator(".memkit-view svg").wait_for()
         page.screenshot(path=artefacts / f"chapter_07_{number}.png")

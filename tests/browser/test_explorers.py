@@ -24,7 +24,7 @@ def open_panels(page, lab, front):
 
 def pixels(page, panel) -> np.ndarray:
     """The panel's picture as the screen shows it."""
-    box = panel.locator("img").bounding_box()
+    box = panel.locator(".memkit-view svg").bounding_box()
     return np.asarray(Image.open(io.BytesIO(page.screenshot(clip=box))).convert("RGB")).astype(int)
 
 
@@ -42,12 +42,12 @@ def test_chapter_01_runs_and_a_slider_moves_by_keyboard(page, lab, artefacts):
     open_and_run(page, lab, chapter_or_stand_in(lab))
     panel = page.locator(PANEL, has=page.get_by_role("slider", name="Micro-batch")).first
     panel.scroll_into_view_if_needed()
-    panel.locator("img").scroll_into_view_if_needed()
-    old_alt, old_pixels = panel.locator("img").get_attribute("alt"), pixels(page, panel)
+    panel.locator(".memkit-view svg").scroll_into_view_if_needed()
+    old_alt, old_pixels = panel.locator(".memkit-view svg").get_attribute("id"), pixels(page, panel)
     press(page, panel, panel.get_by_role("slider", name="Micro-batch"), "ArrowRight")
-    expect(panel.locator("img")).not_to_have_attribute("alt", old_alt)
+    expect(panel.locator(".memkit-view svg")).not_to_have_attribute("id", old_alt)
     page.screenshot(path=artefacts / "chapter_01_slider_moved.png")
-    panel.locator("img").scroll_into_view_if_needed()
+    panel.locator(".memkit-view svg").scroll_into_view_if_needed()
     new_pixels = pixels(page, panel)
     assert new_pixels.shape == old_pixels.shape, "the picture changed its size"
     changed = (abs(new_pixels - old_pixels).max(axis=2) > 24).mean()
@@ -97,7 +97,7 @@ def test_a_mistyped_number_is_explained_and_the_panel_lives(page, lab):
     box.fill("3")
     box.press("Enter")
     alert.wait_for(state="detached")
-    assert explorer.locator("img").count() == 1
+    assert explorer.locator(".memkit-view svg").count() == 1
 
 
 def test_the_table_folds_out_by_keyboard_and_stays_open(page, lab):
@@ -163,7 +163,7 @@ def test_the_panels_fit_a_page_of_800_pixels(page, lab, artefacts):
     explorer, _ = open_panels(page, lab, "notebook")
     explorer.scroll_into_view_if_needed()
     page.screenshot(path=artefacts / "panels_narrow.png")
-    panel, picture = explorer.bounding_box(), explorer.locator("img").bounding_box()
+    panel, picture = explorer.bounding_box(), explorer.locator(".memkit-view svg").bounding_box()
     assert picture["x"] + picture["width"] <= panel["x"] + panel["width"] + 1
     assert picture["width"] / picture["height"] == pytest.approx(800 / 430, rel=0.02)
 

@@ -6,7 +6,7 @@ import pytest
 from drawn import words_of
 
 from memkit import OptimizerConfig, TrainingSetup, estimate_memory, measure_memory, training_build
-from memkit.pictures.over_time import levels, over_time_figure, steps_of
+from memkit.pictures.over_time import over_time_figure, steps_of
 from memkit.program.small_gpt import SMALL_GPT
 from memkit.timeline import Event, Instant, MemoryTimeline
 
@@ -43,7 +43,9 @@ def test_the_alt_text_names_every_panel_and_its_peak(measured):
 
 
 def test_what_has_no_part_is_temporary():
-    assert levels((Event(1, 8), Event(1, -8)))["temporary"] == [8, 0]
+    events = (Event(1, 8, phase="forward"), Event(1, -8, phase="forward"))
+    timeline = MemoryTimeline(instants=(Instant(name="init", total_bytes=1),), source="traced", events=events)
+    assert steps_of(timeline, 1)[0]["temporary"] == [8, 0]
 
 
 def test_bad_input_is_named(measured):
