@@ -145,20 +145,16 @@ def timeline_figure(
     places, unit = _arranged(chart, instants, left, right, y.start)
     memory_axis(chart, y, left, right)
     known = {(i.name, i.step, i.micro_batch): i.total_bytes for i in drawn_instants(before)} if before else {}
-    for number, (x, instant) in enumerate(zip(places, instants, strict=True)):
+    ghosts = [known.get((i.name, i.step, i.micro_batch), i.total_bytes) for i in instants]
+    for number, (x, instant, ghost) in enumerate(zip(places, instants, ghosts, strict=True)):
         shade = PALE if fades_later and number > index else INK
         stacked_bar(chart, instant, x, 0.88 * unit, y, where(instant), shade=shade, data={"pick": number})
-        height = known.get((instant.name, instant.step, instant.micro_batch), instant.total_bytes)
-        if abs(height - instant.total_bytes) > top // 250:
+        if abs(ghost - instant.total_bytes) > top // 250:
             a, b = x - 0.44 * unit, x + 0.44 * unit
-            chart.line(
-                [(a, y(0)), (a, y(height)), (b, y(height)), (b, y(0))],
-                shade=GREY,
-                stroke_dasharray="3 3",
-                data={"before": height},
-            )
+            outline = [(a, y(0)), (a, y(ghost)), (b, y(ghost)), (b, y(0))]
+            chart.line(outline, shade=GREY, stroke_dasharray="3 3", data={"before": ghost})
     card = "" if capacity_bytes is None else f"{card_name}: {format_bytes(capacity_bytes, 1)}"
-    _totals(chart, instants, places, y, capacity_bytes, index)
+    _totals(chart, instants, places, y, [(capacity_bytes, ghost) for ghost in ghosts], index)
     card_line(chart, y, capacity_bytes, left, right, card)
     _beside(chart, timeline, shown, any(i.unattributed_bytes for i in instants), card)
     peak, last = timeline.peak, timeline.instants[-1]
@@ -205,17 +201,19 @@ def _arranged(chart: Chart, instants: Sequence[Instant], left, right, bottom) ->
     return places, x(1) - x(0)
 
 
-def _totals(chart: Chart, instants, places, y: Scale, capacity_bytes: int | None, chosen: int) -> None:
-    """Bytes above each bar, above the card's line where they would stand on it, and a triangle on the chosen one."""
-    heights = [y(i.total_bytes) - 3 for i in instants]
-    if capacity_bytes and capacity_bytes < y.high:
-        line = y(capacity_bytes)
-        heights = [line - 3 if height - 28 < line <= height + 3 else height for height in heights]
+def _totals(chart: Chart, instants, places, y: Scale, lines, chosen: int) -> None:
+    """Bytes above each bar, above ``lines`` that would run through them, and a triangle on the chosen bar."""
+    heights = []
+    for instant, crossing in zip(instants, lines, strict=True):
+        height = y(instant.total_bytes) - 3
+        for line in sorted((y(size) for size in crossing if size and size < y.high), reverse=True):
+            height = line - 3 if height - 28 < line <= height + 2 else height
+        heights.append(height)
     words = [short(i.total_bytes) for i in instants]
     plain = list(zip(places, heights, words, strict=True))
     broken = [(x, height, text.replace(" ", "\n")) for x, height, text in plain]
-    lines = 1 + chart.place(plain, broken, size=11.5, at="bottom")
-    chart.words(places[chosen], heights[chosen] - 14 * lines, "▼", 11, anchor="middle", at="bottom")
+    rows = 1 + chart.place(plain, broken, size=11.5, at="bottom")
+    chart.words(places[chosen], heights[chosen] - 14 * rows, "▼", 11, anchor="middle", at="bottom")
 
 
 def _beside(chart: Chart, timeline: MemoryTimeline, shown: Instant, has_rest: bool, card: str) -> None:

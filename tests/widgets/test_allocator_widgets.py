@@ -227,7 +227,7 @@ def test_the_frame_is_drawn_around_the_selected_band_alone_and_the_picture_is_no
     view.set(allocation=2)
     band = view.bands.bands.index(view.ranked[ORDERS[0]][1])
     assert f'[data-pick="{band}"]' in view.frame.value != first and sent == []
-    assert f'[data-pick="{band}"]' in view._repr_mimebundle_()[0]["image/svg+xml"], "the twin has no frame"
+    assert f'[data-pick="{band}"]' in view.shown.chart.svg(stands_alone=True), "the twin has no frame"
 
 
 @pytest.mark.parametrize("value", (0, *NONSENSE, 10**6), ids=repr)

@@ -242,7 +242,7 @@ def test_the_table_has_the_errors_of_torch():
 def test_the_page_without_a_kernel_has_the_bits_that_are_buttons_in_the_live_panel():
     panel = BitExplorer()
     assert 'data-field="sign"' not in panel.picture.value
-    assert 'data-field="sign"' in panel._repr_mimebundle_()[0]["image/svg+xml"]
+    assert 'data-field="sign"' in panel.shown.chart.svg()
 
 
 def contrast(one: str, other: str) -> float:
