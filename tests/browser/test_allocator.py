@@ -78,13 +78,13 @@ def test_the_arrow_keys_go_through_the_marks_and_tell_them_as_the_pointer_does(p
     view.locator(".memkit-view").focus()
     for number in (0, 1):
         page.keyboard.press("ArrowRight")
-        assert tip.inner_text() == marks.nth(number).locator("title").inner_text() and "MiB" in tip.inner_text()
+        assert tip.inner_text() == marks.nth(number).locator("title").text_content() and "MiB" in tip.inner_text()
     before = words(view)
     page.keyboard.press("Enter")
     page.wait_for_function("([panel, old]) => panel.querySelector('[role=status]').innerText !== old",
                            arg=[view.element_handle(), before])
     marks.nth(0).hover(force=True)
-    assert tip.inner_text() == marks.nth(0).locator("title").inner_text()
+    assert tip.inner_text() == marks.nth(0).locator("title").text_content()
 
 
 def test_a_click_in_one_panel_leaves_the_other_alone(page, lab):
