@@ -22,6 +22,8 @@ import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from memkit.pictures.axes import COLOURS, SHAPES, Scale, point, ticks_below, ticks_beside
+from memkit.pictures.svg import GREY, Chart
 from memkit.units import GIB, MIB, aligned_table
 
 FILE = Path(__file__).resolve().parents[1] / "chapters" / "recordings" / "public_runs.csv"
@@ -176,27 +178,28 @@ def _summary(errors: list[float]) -> tuple[str, ...]:
     return f"{statistics.median(sizes):.2%}", f"{at_90:.2%}", f"{worst:+.2%}", f"{within:.0%}", f"{too_low:.0%}"
 
 
-def draw(runs: list[PublicRun] | None = None):
+def draw(runs: list[PublicRun] | None = None) -> Chart:
     """Predicted against measured for every run, on two logarithmic axes, with the range of those that have one."""
-    from matplotlib.figure import Figure
-
-    runs = [run for run in runs or load_public_runs() if run.outcome == "ok" and run.prediction]
-    figure = Figure(figsize=(7, 4.6), layout="constrained")
-    axes = figure.subplots()
-    looks = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"))
-    for (of_set, some), (colour, marker) in zip(_by_set(runs).items(), looks, strict=False):
-        measured = [run.measured_bytes / GIB for run in some]
-        predicted = [run.predicted_bytes / GIB for run in some]
-        below = [run.predicted_bytes / GIB - run.range_bytes[0] / GIB for run in some]
-        above = [run.range_bytes[1] / GIB - run.predicted_bytes / GIB for run in some]
-        label = f"{of_set} ({len(some)})"
-        bars = [[max(0.0, size) for size in side] for side in (below, above)]
-        axes.errorbar(measured, predicted, bars, fmt=marker, color=colour, ms=4, lw=0.8, alpha=0.7, label=label)
-    ends = [min(run.measured_bytes for run in runs) / GIB / 1.2, max(run.measured_bytes for run in runs) / GIB * 1.2]
-    axes.plot(ends, ends, color="0.4", lw=0.8, zorder=0)
-    axes.set(xscale="log", yscale="log", xlabel="measured by others, GiB", ylabel="predicted from the program, GiB")
-    axes.legend(frameon=False)
-    return figure
+    fine = [run for run in runs or load_public_runs() if run.outcome == "ok" and run.prediction]
+    sizes = [run.measured_bytes / GIB for run in fine]
+    chart = Chart(800, 430, "What others measured, and what is predicted from their programs")
+    across = Scale(low=min(sizes) / 1.2, high=max(sizes) * 1.2, start=68, end=560, is_log=True)
+    up = replace(across, start=380, end=50)
+    ticks = [(float(gib), f"{gib:g} GiB") for gib in (0.5, 1, 2, 4, 8, 16, 32, 64, 128) if up.low <= gib <= up.high]
+    ticks_beside(chart, up, ticks, 68, 560, "predicted")
+    ticks_below(chart, across, ticks, 50, 380, "measured")
+    chart.line([(across(end), up(end)) for end in (across.low, across.high)], shade=GREY)
+    for number, (of_set, some) in enumerate(_by_set(fine).items()):
+        colour, shape = COLOURS[1:][number], list(SHAPES)[number]
+        for run in some:
+            x, tip = across(run.measured_bytes / GIB), f"{run.model}, {run.card}: {run.error:+.1%}"
+            low, high = (up.inside(size / GIB) for size in run.range_bytes)
+            chart.line([(x, low), (x, high)], colour)
+            point(chart, x, up(run.predicted_bytes / GIB), shape, colour, tip=tip)
+        point(chart, 580, 70 + 26 * number, shape, colour, 5)
+        chart.words(592, 70 + 26 * number, f"{of_set} ({len(some)})")
+    chart.alt = alt(fine)
+    return chart
 
 
 def alt(runs: list[PublicRun]) -> str:
