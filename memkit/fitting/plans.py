@@ -135,9 +135,16 @@ class PlansFound:
 
     @cached_property
     def fitting(self) -> tuple[TrainingPlan, ...]:
-        """Those that fit by formula: what gives up least first, then what takes least time, then bytes."""
+        """Those that fit by formula: what gives up least first, then what takes least time, then bytes.
+
+        Of equal times what runs nothing again is first: only products count, and a policy runs the rest again.
+        """
         fitting = (plan for plan in self.plans if plan.fits)
-        return tuple(sorted(fitting, key=lambda plan: (plan.sacrifice, plan.seconds, plan.peak_bytes)))
+
+        def order(plan: TrainingPlan) -> tuple:
+            return plan.sacrifice, plan.seconds, plan.setup.recomputation != NONE, plan.peak_bytes
+
+        return tuple(sorted(fitting, key=order))
 
     @cached_property
     def front(self) -> tuple[TrainingPlan, ...]:

@@ -112,7 +112,7 @@ def test_a_report_agrees_with_the_trace(program, capsys, tmp_path):
     for item in data["left_out"]:
         assert 0 <= item["low_bytes"] <= item["expected_bytes"] <= item["high_bytes"] and item["reason"]
     html = page.read_text(encoding="utf-8")
-    assert len(re.findall(r'<img alt="[^"]{40,}" src="data:image/png;base64,', html)) == 2
+    assert len(re.findall(r'<svg [^>]*role="img"[^>]*>\s*<title[^>]*>[^<]+</title>\s*<desc[^>]*>[^<]{40,}<', html)) == 2
     assert not re.search(r'(src|href)="(?!data:)', html), "the page needs another file"
 
 
@@ -161,7 +161,7 @@ def two_files(tmp_path):
 def test_a_snapshot_and_a_comparison(two_files, capsys, tmp_path):
     page = tmp_path / "page.html"
     assert main(["snapshot", two_files[1], "--html", str(page)]) == 0
-    assert "what would help most" in capsys.readouterr().out and "<img alt=" in page.read_text(encoding="utf-8")
+    assert "what would help most" in capsys.readouterr().out and "<svg " in page.read_text(encoding="utf-8")
     assert main(["compare", *two_files, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     grew = sum(line["second_bytes"] - line["first_bytes"] for line in data["lines"])
@@ -304,7 +304,7 @@ def test_a_fit_over_cards(capsys, tmp_path):
     assert eight["chosen"]["traced_bytes"] == rank == pytest.approx(eight["chosen"]["peak_bytes"], rel=0.01)
     page = tmp_path / "page.html"
     assert main([*FIT, "--cards", "8", "--code", "accelerate", "--fail-above", "20GiB", "--html", str(page)]) == 1
-    assert "fsdp_version: 2" in capsys.readouterr().out and "<img alt=" in page.read_text(encoding="utf-8")
+    assert "fsdp_version: 2" in capsys.readouterr().out and "<svg " in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("more, words", [
