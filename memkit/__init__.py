@@ -21,6 +21,19 @@ it holds and in which order to read it:
 - ``pictures``: charts as text
 - ``widgets``: ipywidgets
 
+To take the package over, read these ten files first, in this order. They make the three columns:
+
+1. ``events.py``: what happens to memory
+2. ``timeline.py``: the type that all three columns return
+3. ``setup/training.py``: what is trained
+4. ``formula/paper.py``: tensors without values, whose births and deaths Python counts
+5. ``formula/layers.py``: linear, norm, dropout and activation functions on paper
+6. ``formula/forward.py``: the whole forward on paper
+7. ``formula/estimate.py``: the first column
+8. ``program/transformer.py``: the same model in PyTorch
+9. ``tracing/trace.py``: the second column
+10. ``measuring/measure.py``: the third column
+
 The names below are the front door: what a reader imports, loaded when it is used. ``import memkit`` itself
 loads neither torch nor numpy nor matplotlib nor ipywidgets.
 """

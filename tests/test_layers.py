@@ -250,3 +250,11 @@ def test_the_check_sees_a_module_without_a_place(tmp_path):
 def test_the_check_sees_a_heavy_library(tmp_path, library):
     package = plant(tmp_path, low="from planted import deeper", deeper=f"import {library}")
     assert library in heavy_libraries_loaded_by(["planted.low"], package.parent)
+
+
+def test_the_ten_files_to_read_first_exist_and_take_a_day():
+    paths = re.findall(r"^\d+\. ``(\S+)``: \S", (PACKAGE / "__init__.py").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(paths) == 10
+    assert sum(len((PACKAGE / path).read_text(encoding="utf-8").splitlines()) for path in paths) <= 4000
+    named = re.findall(r"`memkit/(\S+)`", (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    assert [name for name in named if name in paths] == paths
