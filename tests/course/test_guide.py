@@ -23,9 +23,9 @@ def test_the_list_of_wrong_answers_is_today_s():
     assert guide.ANSWERS.read_text(encoding="utf-8") == guide.wrong_answers(), "run: make guide"
 
 
-@pytest.mark.parametrize("name, minutes", [("workshop", 90), ("halfday", 240)])
-def test_a_syllabus_fits_its_time(name, minutes):
-    assert 0.75 * minutes < guide.total(name) <= minutes
+@pytest.mark.parametrize("name, least, most", [("workshop", 55, 65), ("halfday", 180, 240)])
+def test_a_syllabus_leaves_time_for_questions(name, least, most):
+    assert least <= guide.total(name) <= most
 
 
 def test_a_lab_fits_an_hour_and_a_half_and_has_four_to_six_tasks():
