@@ -35,7 +35,8 @@ MAX_RANKS = 8
 def run_on_ranks(module: str, num_ranks: int = 2, arguments: Sequence[str] = ()) -> dict:
     """What rank 0 of ``module`` tells by ``report``; the module runs as ``__main__`` in ``num_ranks`` processes.
 
-    Raises: ValueError: a number of ranks that is not 1 to 8. RuntimeError: a rank died; its own words are told.
+    Raises: ValueError: a number of ranks that is not 1 to 8. RuntimeError: a rank died, by an error (its last words
+    are told) or by a signal; or no rank 0 reported.
     """
     if as_whole_number("num_ranks", num_ranks, 1) > MAX_RANKS:
         raise ValueError(f"num_ranks={num_ranks} is above {MAX_RANKS}: one machine's processes, not a cluster's")
@@ -51,18 +52,33 @@ def run_on_ranks(module: str, num_ranks: int = 2, arguments: Sequence[str] = ())
                             stderr=errors, stdin=subprocess.PIPE, process_group=processes[0].pid if processes else 0,
                         )
                     )  # fmt: skip
-            while any(process.poll() is None for process in processes) and not any(p.returncode for p in processes):
-                time.sleep(0.05)
+            codes = exit_codes_of(processes)
         finally:
             end(processes)
-        for rank, process in enumerate(processes):
-            if process.returncode > 0:
-                told = Path(folder, f"{rank}.err").read_text().strip().rpartition("\n")[2]
-                raise RuntimeError(f"{module}: rank {rank} of {num_ranks} ended with code {process.returncode}: {told}")
+        failed = [rank for rank, code in enumerate(codes) if code]
+        if failed:
+            rank = min(failed, key=codes.__getitem__)  # a signal's code is negative; the others' errors follow from it
+            last_words = Path(folder, f"{rank}.err").read_text().strip().rpartition("\n")[2]
+            cause = f"ended with code {codes[rank]}"
+            if codes[rank] < 0:
+                cause = f"was killed by {signal.Signals(-codes[rank]).name}"
+            raise RuntimeError(f"{module}: rank {rank} of {num_ranks} {cause}: {last_words or 'no message'}")
         results = [line for line in Path(folder, "0.out").read_text().splitlines() if line.startswith(MARK)]
     if not results:
         raise RuntimeError(f"{module}: rank 0 of {num_ranks} ended without a report")
     return json.loads(results[-1].removeprefix(MARK))
+
+
+def exit_codes_of(processes: Sequence[subprocess.Popen]) -> list[int | None]:
+    """The ranks' exit codes when all have ended or one has failed; None for a rank that still runs then.
+
+    Every rank is asked each time: one that has died leaves the others waiting for it.
+    """
+    while True:
+        codes = [process.poll() for process in processes]
+        if None not in codes or any(codes):
+            return codes
+        time.sleep(0.05)
 
 
 def environments(num_ranks: int) -> list[dict[str, str]]:

@@ -88,6 +88,36 @@ def test_a_rank_that_fails_is_told_in_its_own_words(tmp_path, monkeypatch):
         run_on_ranks("falls", 2)
 
 
+RANK_THAT_DIES = """
+import os, signal, sys, torch, torch.distributed as dist
+moment, dying = sys.argv[1], sys.argv[2]
+def die_at(here):
+    if here == moment and os.environ["RANK"] == dying:
+        os.kill(os.getpid(), signal.SIGKILL)
+die_at("start")
+dist.init_process_group("gloo")
+die_at("in the group")
+dist.all_reduce(torch.ones(4))
+die_at("after a collective")
+dist.barrier()
+if os.environ["RANK"] == "0":
+    print("result of rank 0: {}", flush=True)
+"""
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("moment", ["start", "in the group", "after a collective"])
+@pytest.mark.parametrize("rank", ["0", "1", "2"])
+def test_a_rank_that_is_killed_ends_the_others_and_is_named(tmp_path, monkeypatch, rank, moment):
+    """The others of three wait for it in a collective, or in the store, for half an hour by torch's default."""
+    (tmp_path / "dies.py").write_text(RANK_THAT_DIES)
+    monkeypatch.syspath_prepend(tmp_path)
+    started = psutil.Process().children()
+    with pytest.raises(RuntimeError, match=f"dies: rank {rank} of 3 was killed by SIGKILL"):
+        run_on_ranks("dies", 3, [moment, rank])
+    assert psutil.Process().children() == started
+
+
 @pytest.mark.parametrize("num_cards, backend", [(0, "gloo"), (1, "gloo"), (2, "nccl")])
 def test_two_ranks_do_not_share_a_card(num_cards, backend, monkeypatch):
     """nccl refuses two ranks on one device."""
