@@ -27,6 +27,9 @@ from memkit.tracing.constants import KnownValues
 from memkit.units import MIB
 
 OWN_HOME, TORCH_HOME = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
+BETWEEN = (OWN_HOME, torch.utils._device.__file__, torch.overrides.__file__)
+"""Files whose frames may stand between a call that asks for values and the code that made it: modes of torch, as of
+``with torch.device("cuda")``, hand a call on."""
 INITIALISERS = torch.nn.init.__file__
 """Its loops draw again while a value is out of bounds; they are told so twice, which shows all they hold."""
 
@@ -152,7 +155,7 @@ def program_line() -> str:
 def calling_frame():
     """The frame, torch's own or the program's, that called into this package."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(OWN_HOME):
+    while frame.f_code.co_filename.startswith(BETWEEN):
         frame = frame.f_back
     return frame
 

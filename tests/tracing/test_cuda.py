@@ -153,6 +153,26 @@ def attention_name(dtype=HALF, head_dim=64, backends=None, length=64, kv_heads=4
     return found[0]
 
 
+@pytest.mark.parametrize(
+    "dtype, head_dim, backends, kernel",
+    [
+        (HALF, 256, None, "FlashAttention"),
+        (HALF, 264, None, "EfficientAttention"),
+        (HALF, 36, [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], "Softmax"),
+        (HALF, 40, [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], "EfficientAttention"),
+        (torch.float32, 36, None, "EfficientAttention"),
+        (torch.float32, 38, None, "Softmax"),
+    ],
+)
+def test_the_bounds_of_cudas_attention_kernels(dtype, head_dim, backends, kernel):
+    """A case on each side: heads of 256 at most (``check_head_dim_size_flash``), and 16 bytes at a time, which are 8
+    halves or 4 floats (``check_head_dim_size_mem_efficient``, ``minimum_gemm_alignment`` from sm80 on).
+
+    Source: ATen/native/transformers/cuda/sdp_utils.cpp of torch 2.13.
+    """
+    assert attention_name(dtype=dtype, head_dim=head_dim, backends=backends) == kernel
+
+
 def test_attention_is_run_by_the_kernel_that_cuda_would_choose():
     assert attention_name() == "FlashAttention"
     assert attention_name(is_causal=True) == "FlashAttention"

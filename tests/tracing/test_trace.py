@@ -952,3 +952,20 @@ def test_random_expressions_accumulate_gradients_as_a_real_engine_does(seed):
         warnings.simplefilter("error")
         traced, measured = both(build)
     assert boundaries(traced) == boundaries(measured)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_an_initialiser_under_a_default_device_draws_as_without_it(device):
+    """``with torch.device`` is a mode of torch's own: its frame stands between the initialiser and the trace."""
+
+    def build(around):
+        def built():
+            with around:
+                weight = torch.nn.init.trunc_normal_(torch.empty(64, 64, device=device), std=0.02)
+            return lambda: weight * 2
+
+        return built
+
+    modes = contextlib.nullcontext(), torch.device(device)
+    plain, under = (trace_memory(build(mode), device=device) for mode in modes)
+    assert [e.num_bytes for e in plain.events] == [e.num_bytes for e in under.events]
