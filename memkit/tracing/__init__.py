@@ -9,6 +9,7 @@ Reading order:
 - ``without_values``: what a program may ask of a tensor that has a shape and no values
 - ``scratch``: scratch of reductions, sorts and scatters, and copies of factors
 - ``cpu``: the CPU's rules
+- ``refused``: dtypes that torch refuses when it runs
 - ``cuda_kernels``: CUDA's attention kernels, and kernels that ``meta`` lacks
 - ``host``: the host's memory beside a card
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout

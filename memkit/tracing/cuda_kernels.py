@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from memkit.formula.kernels import Stages, efficient_backward_buffers, flash_backward_buffers
+from memkit.tracing.refused import refuse_dtypes
 from memkit.units import round_up
 
 aten = torch.ops.aten
@@ -36,6 +37,7 @@ def fused_attention(
 
     Shapes: q is [B, A, S, H]; k and v are [B, K, T, H]. Raises: RuntimeError: no kernel takes the inputs.
     """
+    refuse_dtypes(torch._C._nn.scaled_dot_product_attention, (q, k, v), {})
     backend = choose_backend(q, k, v, attn_mask, is_causal, enable_gqa)
     if backend == SDPBackend.FLASH_ATTENTION:
         scale = scale if scale is not None else 1 / math.sqrt(q.shape[-1])

@@ -34,6 +34,7 @@ from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, kernels_on_meta
 from memkit.tracing.libraries import COMPILED_STEP, LIBRARIES, Besides, Call, asked, of_loaded
+from memkit.tracing.refused import refuse_dtypes
 from memkit.tracing.scratch import BY_NAME, SCRATCH
 from memkit.tracing.without_values import NeedsValues, asks_quietly, has_values, not_followed, refuse_unseen
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
@@ -53,7 +54,10 @@ OPERATIONS_BETWEEN_LOOKS, SECONDS_BETWEEN_WORDS = 1000, 2.0
 FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
 OWN_FILES = {
     str(Path(__file__).parents[1] / room / f"{name}.py")
-    for room, names in (("program", "doors"), ("tracing", "trace cuda cuda_kernels cpu constants host without_values"))
+    for room, names in (
+        ("program", "doors"),
+        ("tracing", "trace cuda cuda_kernels cpu constants host refused without_values"),
+    )
     for name in names.split()
 }
 
@@ -181,6 +185,8 @@ class Tracer(TorchDispatchMode):
                 raise OutsideBuild from error
             else:
                 raise
+        if func.namespace == "aten" and sys._getframe(2).f_code is not ENGINE:
+            refuse_dtypes(func, args, kwargs or {})
         self.known.follow(func, args, kwargs, out)
         op = self.names.get(func)
         if op is None:
