@@ -300,6 +300,40 @@ class Stream:
         return lambda *_, **__: None
 
 
+class Properties:
+    """What ``get_device_properties`` says of a card that nobody has chosen."""
+
+    name, major, minor = "a card that is traced", *CAPABILITY
+
+    def __getattr__(self, name: str):
+        raise not_followed(f"get_device_properties().{name}", "write the number of the card you mean")
+
+
+WITHOUT_EFFECT = (
+    "ipc_collect", "reset_accumulated_memory_stats", "reset_max_memory_allocated",
+    "reset_max_memory_cached", "set_per_process_memory_fraction",
+)  # fmt: skip
+RECORDERS = ("_record_memory_history", "_dump_snapshot", "_snapshot", "set_per_process_memory_fraction")
+"""Functions of ``torch.cuda`` and ``torch.cuda.memory`` that change or read a real allocator, and no tensor."""
+
+REFUSED = (
+    (torch.cuda, "mem_get_info", "write the free bytes of the card you mean"),
+    (torch.cuda, "CUDAGraph", "trace the step without it: a graph keeps what its capture has allocated"),
+    (torch.cuda, "MemPool", "trace the step without it: all pools together take what one takes"),
+    (torch.nn.DataParallel, "__init__", "trace one process of DistributedDataParallel"),
+)
+"""What a trace cannot follow, and what to write in its place."""
+
+
+def refused(home, name: str, instead: str):
+    """A stand-in for a function or class of torch that says what to do instead."""
+
+    def refuse(*_, **__):
+        raise not_followed(f"{home.__name__}.{name}", instead)
+
+    return refuse
+
+
 @contextmanager
 def pretend_cuda():
     """Inside, a CPU-only torch behaves as if it had one CUDA card, on meta tensors."""
@@ -344,6 +378,16 @@ def pretend_cuda():
             (torch.cuda, "current_device", lambda: 0),
             (torch.cuda, "device_count", lambda: 1),
             (torch.cuda, "reset_peak_memory_stats", lambda *_: None),
+            (torch.cuda, "device", lambda _: nullcontext()),
+            (torch.cuda, "get_device_properties", lambda *_: Properties()),
+            (torch.cuda, "memory_summary", lambda *_, **__: "a trace has no allocator's counters"),
+            (torch.cuda, "memory_snapshot", lambda *_, **__: []),
+            (torch.cuda.nvtx, "_nvtx", Stream()),
+            (torch.cuda.profiler, "start", lambda: None),
+            (torch.cuda.profiler, "stop", lambda: None),
+            *((torch.cuda, name, lambda *_, **__: None) for name in WITHOUT_EFFECT),
+            *((torch.cuda.memory, name, lambda *_, **__: None) for name in RECORDERS),
+            *((home, name, refused(home, name, instead)) for home, name, instead in REFUSED),
             (Tensor, "record_stream", lambda *_: None),
             (torch._tensor_str, "_str", written),
             (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),

@@ -418,3 +418,49 @@ def test_a_cuda_build_without_a_driver_traces_as_a_cpu_build_does(monkeypatch):
     monkeypatch.setattr(torch._C, "_accelerator_getAccelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch._C, "_accelerator_getDeviceIndex", refused)
     assert trace_memory(build).peak == peak
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: torch.cuda.memory._record_memory_history(max_entries=1000),
+        lambda: torch.cuda.memory._dump_snapshot("never.pickle"),
+        lambda: torch.cuda.set_per_process_memory_fraction(0.5),
+        lambda: torch.cuda.memory_summary(),
+        lambda: torch.cuda.memory_snapshot(),
+        lambda: torch.cuda.ipc_collect(),
+        lambda: torch.cuda.nvtx.range_push("forward"),
+        lambda: torch.cuda.nvtx.range("forward").__enter__(),
+        lambda: torch.cuda.device(0).__enter__(),
+        lambda: torch.cuda.get_device_properties(0).major,
+    ],
+)
+def test_what_reads_or_sets_a_real_allocator_changes_no_trace(call):
+    assert traced_beside(call) == traced_beside(lambda: None)
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: torch.cuda.mem_get_info(), "torch.cuda.mem_get_info; write the free bytes"),
+        (lambda: torch.cuda.get_device_properties(0).total_memory, "total_memory; write the number of the card"),
+        (lambda: torch.cuda.CUDAGraph(), "torch.cuda.CUDAGraph; trace the step without it"),
+        (lambda: torch.nn.DataParallel(torch.nn.Linear(2, 2)), "DataParallel.__init__; trace one process"),
+    ],
+)
+def test_what_no_card_can_answer_is_refused_with_the_line_and_what_to_write(call, words):
+    with pytest.raises(NotImplementedError, match=rf"test_cuda.py:\d+ .*{words}"):
+        traced_beside(call)
+
+
+def traced_beside(call) -> list[int]:
+    def build():
+        layer = torch.nn.Linear(8, 8, device="cuda")
+
+        def step():
+            call()
+            layer(torch.ones(2, 8, device="cuda")).sum().backward()
+
+        return step
+
+    return [event.num_bytes for event in trace_memory(build).events]
