@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memkit.tracing.assumed import Assumptions
 from memkit.units import KIB
 
 MAX_BYTES = 256 * KIB
@@ -39,6 +40,7 @@ class KnownValues:
     def __init__(self):
         self.copies: dict[int, Tensor | Callable[[], Tensor]] = {}
         self.chance = torch.Generator("cpu").manual_seed(0)
+        self.assumptions = Assumptions({})
 
     def value_of(self, tensor: Tensor) -> Tensor | None:
         """A real tensor with the same values, None where they are not known or too many."""

@@ -14,7 +14,7 @@ import functools
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -29,6 +29,7 @@ from memkit.program.doors import PLAIN, OutsideBuild, run_steps, source_name, te
 from memkit.program.log import Log, timeline_of
 from memkit.setup.training import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
+from memkit.tracing.assumed import Assumptions, result_of_size
 from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
@@ -56,7 +57,7 @@ OWN_FILES = {
     str(Path(__file__).parents[1] / room / f"{name}.py")
     for room, names in (
         ("program", "doors"),
-        ("tracing", "trace cuda cuda_kernels cpu constants host refused without_values"),
+        ("tracing", "trace assumed cuda cuda_kernels cpu constants host refused without_values"),
     )
     for name in names.split()
 }
@@ -64,7 +65,7 @@ OWN_FILES = {
 
 def trace_memory(
     build: Callable[[], Callable[[], object]], *, device: str = "cuda", steps: int = 2,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | None = None, assume: Mapping[str, float] | None = None,
 ) -> MemoryTimeline:  # fmt: skip
     """The memory of ``steps`` training steps as CUDA or the CPU would allocate it, from the program itself.
 
@@ -74,6 +75,8 @@ def trace_memory(
     host's memory says ``device="cpu"``. ``say`` is told every two seconds how far a long trace has come.
     What ``randint`` and ``randperm`` draw is drawn from a seed of the trace's own. A thread that runs before ``build``
     is called is not seen: start it in ``build``, where one that calls torch is refused.
+    ``assume`` answers, by line, what only values could say: ``{"train.py:41": 128}`` lets a mask or ``nonzero`` on that
+    line keep 128 rows, or a value that is read or tested there be 128. A line that calls the one that asks will do.
 
     Raises: ValueError: an unknown device, steps that are not a positive number, no function as ``build``, or
     a model made outside it. NeedsValues: the program looks at a tensor's values. Whatever the program itself raises.
@@ -92,9 +95,12 @@ def trace_memory(
     """
     as_one_of("device", device, DEVICES)
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
+    assumptions = Assumptions(assume or {})
     with recording(device) as tracer:
         tracer.say = say
+        tracer.known.assumptions = assumptions
         run_steps(build, steps, tracer)
+    assumptions.refuse_unused()
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
     timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
     tracer.besides.tell(timeline.peak_bytes)
@@ -214,7 +220,12 @@ class Tracer(TorchDispatchMode):
         try:
             real = self.known.result_of(func, args, kwargs)
         except Unknown:
-            raise NeedsValues(str(func)) from error
+            number = self.known.assumptions.here()
+            if number is None:
+                raise NeedsValues(str(func)) from error
+            out, scratch = result_of_size(func, args, kwargs or {}, number)
+            self.note_scratch([[scratch]] if scratch else [], func, self.place(sys._getframe(3)))
+            return out
         if not isinstance(real, Tensor):
             return real
         out = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=args[0].device)

@@ -27,6 +27,7 @@ from memkit.tracing.constants import KnownValues
 from memkit.units import MIB
 
 OWN_HOME, TORCH_HOME = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
+LIBRARY_HOME = str(Path(TORCH_HOME).parent)
 BETWEEN = (OWN_HOME, torch.utils._device.__file__, torch.overrides.__file__)
 """Files whose frames may stand between a call that asks for values and the code that made it: modes of torch, as of
 ``with torch.device("cuda")``, hand a call on."""
@@ -51,7 +52,8 @@ class NeedsValues(RuntimeError):
         super().__init__(
             f"{program_line()}: {operation} needs the values of a tensor, and a trace has only shapes and dtypes. "
             "Take it out of build and step, or write it with a fixed shape: torch.where or masked_fill in place "
-            "of a mask as index, a constant in place of a branch"
+            "of a mask as index, a constant in place of a branch. Or say what comes out (how many rows, or a "
+            f"value): trace_memory(..., assume={{{own_line()!r}: 128}})"
         )
 
 
@@ -152,6 +154,16 @@ def program_line() -> str:
     return f"{source_name(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}"
 
 
+def own_line() -> str:
+    """``file:line`` of the nearest code that is not an installed library's; the program's line where all is."""
+    frame = calling_frame()
+    while frame is not None and frame.f_code.co_filename.startswith((LIBRARY_HOME, TORCH_HOME, OWN_HOME, "<")):
+        frame = frame.f_back
+    if frame is None:
+        return program_line().partition(" ")[0]
+    return f"{source_name(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
 def calling_frame():
     """The frame, torch's own or the program's, that called into this package."""
     frame = sys._getframe(1)
@@ -169,6 +181,9 @@ def answer(mode: ShapesOnly, func, args, kwargs):
     if known is not None:
         with _disable_current_modes():
             return func(known.clone(), *args[1:], **kwargs)
+    number = mode.known.assumptions.here() if func in (Tensor.item, Tensor.__float__) else None
+    if number is not None:
+        return number
     stand_in = mode.without_values(tensor, func.__name__)
     with _disable_current_modes():
         if func in (Tensor.tolist, Tensor.numpy):
@@ -185,6 +200,9 @@ def refuse(mode: ShapesOnly, func, args, kwargs):
     if known is not None:
         with _disable_current_modes():
             return func(known)
+    number = mode.known.assumptions.here()
+    if number is not None:
+        return bool(number) if func is Tensor.__bool__ else int(number)
     caller = calling_frame().f_code.co_filename
     if caller == INITIALISERS:
         return next(mode.rejects)

@@ -1,0 +1,98 @@
+"""Programs whose shapes follow from values: traced with the number that the run really has, they equal the run."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from memkit.measuring.measure import measure_memory
+from memkit.tracing.trace import trace_memory
+from memkit.tracing.without_values import NeedsValues
+
+ROWS = 24
+NUMBERS = 64
+"""Bytes of Python's numbers, which only a measurement sees."""
+
+
+def mask_of(device, num_true=ROWS):
+    return (torch.arange(64, device=device) < num_true) & (torch.rand(64, device=device) >= 0)
+
+
+def masked(device):
+    net = nn.Linear(32, 32, device=device)
+    return lambda: net(torch.randn(64, 32, device=device))[mask_of(device)].square().sum().backward()
+
+
+def selected(device):
+    return lambda: torch.randn(64, device=device, requires_grad=True).masked_select(mask_of(device)).sum().backward()
+
+
+def routed(device):
+    net = nn.Linear(32, 32, device=device)
+
+    def step():
+        x, chosen = torch.randn(64, 32, device=device), mask_of(device)
+        rows = chosen.nonzero().squeeze(1)
+        torch.zeros(64, 32, device=device).index_add(0, rows, net(x[rows])).sum().backward()
+
+    return step
+
+
+def branched(device):
+    net = nn.Linear(32, 32, device=device)
+
+    def step():
+        loss = net(torch.randn(64, 32, device=device)).square().sum()
+        if loss > 0:
+            loss.backward()
+
+    return step
+
+
+def sliced(device):
+    net = nn.Linear(32, 32, device=device)
+    return lambda: net(torch.randn(64, 32, device=device)[: mask_of(device).sum()]).square().sum().backward()
+
+
+PROGRAMS = [masked, selected, routed, branched, sliced]
+
+
+def line_asked_for(program, device) -> str:
+    """The line that the refusal offers."""
+    with pytest.raises(NeedsValues) as refusal:
+        trace_memory(lambda: program(device), device=device)
+    offered = re.search(r"assume=\{'(test_assumed.py:\d+)': 128\}", str(refusal.value))
+    assert offered, str(refusal.value)
+    return offered[1]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_traced_with_its_own_number_takes_what_a_run_takes(program):
+    line = line_asked_for(program, "cpu")
+    traced = trace_memory(lambda: program("cpu"), device="cpu", assume={line: ROWS})
+    measured = measure_memory(lambda: program("cpu"), device="cpu")
+    for name in ("forward", "backward"):
+        assert abs(traced.at(name, 2).total_bytes - measured.at(name, 2).total_bytes) <= NUMBERS
+    assert abs(traced.peak_bytes - measured.peak_bytes) <= 0.02 * measured.peak_bytes + NUMBERS
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_it_is_traced_by_cudas_rules_as_well(program):
+    line = line_asked_for(program, "cuda")
+    few, many = (trace_memory(lambda: program("cuda"), assume={line: number}).peak_bytes for number in (1, 64))
+    assert few < many or program in (branched, selected) and few <= many
+
+
+@pytest.mark.parametrize(
+    "bad, words",
+    [({"train.py": 8}, "no line such as"), ({"train.py:4": -1}, "zero or more"), ({"train.py:4": "8"}, "zero or more"),
+     ({"train.py:4": 8}, "nothing on train.py:4 asked for values")],
+)  # fmt: skip
+def test_an_assumption_that_cannot_be_used_is_refused(bad, words):
+    with pytest.raises(ValueError, match=words):
+        trace_memory(lambda: masked_by_nothing, assume=bad)
+
+
+def masked_by_nothing():
+    torch.ones(8, device="cuda")
