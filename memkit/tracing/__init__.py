@@ -5,6 +5,7 @@ CUDA would do otherwise is played: other kernels, autocast, buffers. Loads torch
 
 Reading order:
 
+- ``assumed``: what a program says that values would have said
 - ``constants``: values that a trace can know
 - ``without_values``: what a program may ask of a tensor that has a shape and no values
 - ``scratch``: scratch of reductions, sorts and scatters, and copies of factors
@@ -15,6 +16,7 @@ Reading order:
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout
 - ``libraries``: what libraries take that a trace does not know
 - ``trace``: ``trace_memory``: every allocation of a step
+- ``model_call``: ``trace_model``: a model that exists, its inputs and its optimizer
 - ``flops``: FLOPs as torch's own counter sees them
 """
 
@@ -23,6 +25,7 @@ from memkit import front_door
 __getattr__, __dir__, __all__ = front_door(__name__, {
     "cuda": "pretend_cuda",
     "flops": "CountedFlops counted_flops",
+    "model_call": "trace_model",
     "trace": "trace_memory",
     "without_values": "NeedsValues",
 })
