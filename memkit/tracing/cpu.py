@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from memkit.program.interrupts import torch_as_before
-from memkit.tracing.scratch import copied_factors
+from memkit.tracing.scratch import copied_factors, distance_factors
 from memkit.tracing.without_values import ShapesOnly, program_line, shapes_only
 
 aten = torch.ops.aten
@@ -36,6 +36,8 @@ def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
         has_channels_last = args[0].is_contiguous(memory_format=torch.channels_last)
         is_small = sum(out.shape[-2:]) <= MAX_VECTORIZED_SIDES
         return out, [args[0].nbytes, out.nbytes] if is_small and not has_channels_last else []
+    if func is aten._euclidean_dist.default:
+        return out, distance_factors(*args)
     if func in PRODUCTS:
         return out, copies_of_factors(args)
     if func is not aten.native_layer_norm_backward.default or out[0] is None:

@@ -51,6 +51,18 @@ def copied_factors(*factors: Tensor) -> list[int]:
     )]
 
 
+def distance_factors(left: Tensor, right: Tensor) -> list[int]:
+    """Bytes of the factors from which ``cdist`` makes squared distances by one product: two columns wider each.
+
+    Shapes: [..., points, coordinates]. Source: ATen/native/Distance.cpp (``_euclidean_dist``) of torch 2.13.
+    """
+    return [(x.numel() + 2 * x.shape[:-1].numel()) * x.element_size() for x in (left, right)]
+
+
+def _distances(left: Tensor, right: Tensor) -> Stages:
+    return [distance_factors(left, right)]
+
+
 def padded_pieces(x: Tensor, lengths: Tensor, batch_first: bool) -> Stages:
     """Copies of the pieces between two lengths, all there until they are joined; rows of full width need none."""
     rows = x.transpose(0, 1) if batch_first else x
@@ -105,6 +117,7 @@ SCRATCH = {
     aten._index_put_impl_.default: index_put_buffers,
     aten.embedding_dense_backward.default: _embeddings,
     aten.mm.default: _product, aten.bmm.default: _product,
+    aten._euclidean_dist.default: _distances,
     aten._pack_padded_sequence.default: padded_pieces,
     aten.addmm.default: _added_product, aten.baddbmm.default: _added_product,
 }  # fmt: skip

@@ -164,3 +164,24 @@ def test_lengths_that_nobody_knows_are_refused_with_the_line():
 
     with pytest.raises(NotImplementedError, match=r"test_scratch.py:\d+ .*pack_padded_sequence.*device=\"cpu\""):
         trace_memory(build)
+
+
+@pytest.mark.parametrize("sizes", [(256, 256, 16), (512, 300, 64), (20, 30, 8)])
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_distances_without_gradient_take_what_torchs_cpu_takes(sizes, batch):
+    """One composite kernel for all devices, whose inside no dispatch mode sees."""
+    num_left, num_right, width = sizes
+
+    def build():
+        left, right = torch.randn(*batch, num_left, width), torch.randn(*batch, num_right, width)
+
+        def step():
+            with torch.no_grad():
+                torch.cdist(left, right)
+
+        return step
+
+    traced, measured = trace_memory(build, device="cpu"), measure_memory(build, device="cpu")
+    assert abs(traced.peak_bytes - measured.peak_bytes) <= 64  # Python's numbers
+    factors = sum(event.num_bytes for event in trace_memory(build).events if event.is_scratch and event.num_bytes > 0)
+    assert factors == 2 * 4 * math.prod(batch) * (num_left + num_right) * (width + 2)
