@@ -13,6 +13,7 @@ Reading order:
 - ``refused``: dtypes that torch refuses when it runs
 - ``cuda_kernels``: CUDA's attention kernels, and kernels that ``meta`` lacks
 - ``host``: the host's memory beside a card
+- ``card``: streams and properties of a card that nobody has chosen
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout
 - ``libraries``: what libraries take that a trace does not know
 - ``trace``: ``trace_memory``: every allocation of a step

@@ -8,8 +8,7 @@ the device is asked for, and calls the operation that CUDA would have called.
 """
 
 import functools
-import math
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 import torch
@@ -21,15 +20,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from memkit.low_precision.autocast import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
 from memkit.program.doors import tensors_in
 from memkit.program.interrupts import torch_as_before
+from memkit.tracing.card import CARD, STAND_INS
 from memkit.tracing.constants import MAX_BYTES
 from memkit.tracing.cuda_kernels import fused_attention, kernels_on_meta, recurrent
 from memkit.tracing.host import HostMemory
 from memkit.tracing.without_values import ShapesOnly, has_values, not_followed, shapes_only, storage_key
 
 aten = torch.ops.aten
-CARD = torch.device("cuda", 0)
 META = torch.device("meta")
-CAPABILITY = (8, 0)
 
 COUNTED_ON_CARD = (
     "a tensor made without device= is copied to the card, where a trace counts it from its birth; for data "
@@ -276,64 +274,6 @@ def _named(name: str) -> list:
     return [function for function in found if function is not None]
 
 
-class Stream:
-    """A stream or an event of the card: a trace has one order of things, and nothing to wait for."""
-
-    def __init__(self, *_, **__):
-        self.device, self.device_index, self.stream_id = CARD, 0, 0
-
-    def record_event(self, *_) -> "Stream":
-        """FSDP's replicas want one to wait for."""
-        return Stream()
-
-    def query(self) -> bool:
-        """All is done: nothing waits."""
-        return True
-
-    def elapsed_time(self, _: object) -> float:
-        """Nothing takes time."""
-        return math.nan
-
-    def __getattr__(self, name: str):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *_, **__: None
-
-
-class Properties:
-    """What ``get_device_properties`` says of a card that nobody has chosen."""
-
-    name, major, minor = "a card that is traced", *CAPABILITY
-
-    def __getattr__(self, name: str):
-        raise not_followed(f"get_device_properties().{name}", "write the number of the card you mean")
-
-
-WITHOUT_EFFECT = (
-    "ipc_collect", "reset_accumulated_memory_stats", "reset_max_memory_allocated",
-    "reset_max_memory_cached", "set_per_process_memory_fraction",
-)  # fmt: skip
-RECORDERS = ("_record_memory_history", "_dump_snapshot", "_snapshot", "set_per_process_memory_fraction")
-"""Functions of ``torch.cuda`` and ``torch.cuda.memory`` that change or read a real allocator, and no tensor."""
-
-REFUSED = (
-    (torch.cuda, "mem_get_info", "write the free bytes of the card you mean"),
-    (torch.cuda, "CUDAGraph", "trace the step without it: a graph keeps what its capture has allocated"),
-    (torch.cuda, "MemPool", "trace the step without it: all pools together take what one takes"),
-    (torch.nn.DataParallel, "__init__", "trace one process of DistributedDataParallel"),
-)
-"""What a trace cannot follow, and what to write in its place."""
-
-
-def refused(home, name: str, instead: str):
-    """A stand-in for a function or class of torch that says what to do instead."""
-
-    def refuse(*_, **__):
-        raise not_followed(f"{home.__name__}.{name}", instead)
-
-    return refuse
-
-
 @contextmanager
 def pretend_cuda():
     """Inside, a CPU-only torch behaves as if it had one CUDA card, on meta tensors."""
@@ -356,44 +296,8 @@ def pretend_cuda():
             for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, lambda *_: False))
-        for home, name, value in (
-            (torch.cuda, "is_available", lambda: True),
-            (torch.cuda, "_lazy_init", lambda: None),
-            (torch.cuda, "get_device_capability", lambda *_: CAPABILITY),
-            (torch.cuda, "get_device_name", lambda *_: "a card that is traced"),
-            (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
-            (torch.cuda, "set_rng_state", lambda *_: None),
-            (torch.cuda, "set_device", lambda *_: None),
-            (torch.cuda, "empty_cache", lambda: None),
-            (torch.cuda, "Stream", Stream),
-            (torch.cuda, "Event", Stream),
-            (torch.cuda, "current_stream", Stream),
-            (torch.cuda, "default_stream", Stream),
-            # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
-            (torch.cuda, "is_current_stream_capturing", lambda: False),
-            (torch.accelerator, "current_stream", Stream),
-            (torch.cuda, "stream", lambda _: nullcontext()),
-            (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
-            (torch.cuda, "synchronize", lambda *_: None),
-            (torch.cuda, "current_device", lambda: 0),
-            (torch.cuda, "device_count", lambda: 1),
-            (torch.cuda, "reset_peak_memory_stats", lambda *_: None),
-            (torch.cuda, "device", lambda _: nullcontext()),
-            (torch.cuda, "get_device_properties", lambda *_: Properties()),
-            (torch.cuda, "memory_summary", lambda *_, **__: "a trace has no allocator's counters"),
-            (torch.cuda, "memory_snapshot", lambda *_, **__: []),
-            (torch.cuda.nvtx, "_nvtx", Stream()),
-            (torch.cuda.profiler, "start", lambda: None),
-            (torch.cuda.profiler, "stop", lambda: None),
-            *((torch.cuda, name, lambda *_, **__: None) for name in WITHOUT_EFFECT),
-            *((torch.cuda.memory, name, lambda *_, **__: None) for name in RECORDERS),
-            *((home, name, refused(home, name, instead)) for home, name, instead in REFUSED),
-            (Tensor, "record_stream", lambda *_: None),
-            (torch._tensor_str, "_str", written),
-            (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
-            (torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "meta"]),
-            (torch, "clear_autocast_cache", clear),
-        ):
+        own = ((torch._tensor_str, "_str", written), (torch, "clear_autocast_cache", clear))
+        for home, name, value in (*STAND_INS, *own):
             stack.enter_context(patch.object(home, name, value))
         stack.enter_context(shapes_only(mode))
         yield mode

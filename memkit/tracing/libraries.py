@@ -6,6 +6,7 @@ too large for that is asked by a part of it. What cannot be asked (cuDNN, a larg
 once for each library, with a size where the shapes bound it.
 """
 
+import functools
 import math
 import os
 import sys
@@ -206,6 +207,30 @@ def workspace(*backward: object) -> Tensor:
 
 COMPILED_STEP = "a compiled step"
 """Told with what its code takes uncompiled, which is more: torchao's 8-bit AdamW has 53 bytes a value so, and 8."""
+
+
+COMPILE = torch.compile
+
+
+def as_compiled(tracer, model=None, **options):
+    """``torch.compile`` for a trace: a function without gradients is one kernel, all else runs as it is."""
+    if model is None:
+        return functools.partial(as_compiled, tracer, **options)
+    if isinstance(model, torch.nn.Module):
+        return COMPILE(model, **options)
+
+    @functools.wraps(model)
+    def run(*args, **kwargs):
+        if torch.is_grad_enabled():
+            return COMPILE(model, **options)(*args, **kwargs)
+        start = len(tracer.log.events)
+        try:
+            return model(*args, **kwargs)
+        finally:
+            place = tracer.place(sys._getframe(1))
+            tracer.besides.note(COMPILED_STEP, tracer.log.leave_out(start), model.__name__, place)
+
+    return run
 
 
 class Besides:

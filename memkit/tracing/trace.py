@@ -34,7 +34,7 @@ from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, kernels_on_meta
-from memkit.tracing.libraries import COMPILED_STEP, LIBRARIES, Besides, Call, asked, of_loaded
+from memkit.tracing.libraries import LIBRARIES, Besides, Call, as_compiled, asked, of_loaded
 from memkit.tracing.refused import refuse_dtypes
 from memkit.tracing.scratch import BY_NAME, SCRATCH
 from memkit.tracing.without_values import NeedsValues, asks_quietly, has_values, not_followed, refuse_unseen
@@ -57,7 +57,7 @@ OWN_FILES = {
     str(Path(__file__).parents[1] / room / f"{name}.py")
     for room, names in (
         ("program", "doors"),
-        ("tracing", "trace assumed cuda cuda_kernels cpu constants host refused without_values"),
+        ("tracing", "trace assumed card cuda cuda_kernels cpu constants host refused without_values"),
     )
     for name in names.split()
 }
@@ -240,26 +240,6 @@ class Tracer(TorchDispatchMode):
             self.besides.note(library, num_bytes, str(func), self.place(sys._getframe(3)))
         return call
 
-    def compiled(self, model=None, **options):
-        """``torch.compile`` for a trace: a function without gradients is one kernel, all else runs as it is."""
-        if model is None:
-            return functools.partial(self.compiled, **options)
-        if isinstance(model, torch.nn.Module):
-            return COMPILE(model, **options)
-
-        @functools.wraps(model)
-        def run(*args, **kwargs):
-            if torch.is_grad_enabled():
-                return COMPILE(model, **options)(*args, **kwargs)
-            start = len(self.log.events)
-            try:
-                return model(*args, **kwargs)
-            finally:
-                place = self.place(sys._getframe(1))
-                self.besides.note(COMPILED_STEP, self.log.leave_out(start), model.__name__, place)
-
-        return run
-
     def note_buffers(self, func, args, kwargs) -> None:
         """Record what a kernel takes and gives back before it returns."""
         size_of = self.buffers.get(func) or BY_NAME.get(self.names.get(func))
@@ -391,7 +371,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 TRACE = trace_memory.__code__
-COMPILE, RESIZE = torch.compile, torch.UntypedStorage.resize_
+RESIZE = torch.UntypedStorage.resize_
 
 
 @contextmanager
@@ -406,7 +386,7 @@ def recording(device: str):
             mode = stack.enter_context(fake_cpu(tracer.note))
             stack.enter_context(kernels_on_meta("cpu"))
         tracer.known = mode.known
-        stack.enter_context(patch.object(torch, "compile", tracer.compiled))
+        stack.enter_context(patch.object(torch, "compile", functools.partial(as_compiled, tracer)))
         resize = patch.object(torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size))
         stack.enter_context(resize)
         stack.enter_context(asks_quietly(tracer))

@@ -1,0 +1,109 @@
+"""A card that nobody has chosen: its streams and properties, and the calls of ``torch.cuda`` that a trace refuses."""
+
+import math
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from memkit.tracing.without_values import not_followed
+
+CARD = torch.device("cuda", 0)
+CAPABILITY = (8, 0)
+
+
+class Stream:
+    """A stream or an event of the card: a trace has one order of things, and nothing to wait for."""
+
+    def __init__(self, *_, **__):
+        self.device, self.device_index, self.stream_id = CARD, 0, 0
+
+    def record_event(self, *_) -> "Stream":
+        """FSDP's replicas want one to wait for."""
+        return Stream()
+
+    def query(self) -> bool:
+        """All is done: nothing waits."""
+        return True
+
+    def elapsed_time(self, _: object) -> float:
+        """Nothing takes time."""
+        return math.nan
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+
+class Properties:
+    """What ``get_device_properties`` says of a card that nobody has chosen."""
+
+    name, major, minor = "a card that is traced", *CAPABILITY
+
+    def __getattr__(self, name: str):
+        raise not_followed(f"get_device_properties().{name}", "write the number of the card you mean")
+
+
+WITHOUT_EFFECT = (
+    "ipc_collect", "reset_accumulated_memory_stats", "reset_max_memory_allocated",
+    "reset_max_memory_cached", "set_per_process_memory_fraction",
+)  # fmt: skip
+RECORDERS = ("_record_memory_history", "_dump_snapshot", "_snapshot", "set_per_process_memory_fraction")
+"""Functions of ``torch.cuda`` and ``torch.cuda.memory`` that change or read a real allocator, and no tensor."""
+
+REFUSED = (
+    (torch.cuda, "mem_get_info", "write the free bytes of the card you mean"),
+    (torch.cuda, "CUDAGraph", "trace the step without it: a graph keeps what its capture has allocated"),
+    (torch.cuda, "MemPool", "trace the step without it: all pools together take what one takes"),
+    (torch.nn.DataParallel, "__init__", "trace one process of DistributedDataParallel"),
+)
+"""What a trace cannot follow, and what to write in its place."""
+
+
+def refusing(home, name: str, instead: str):
+    """A stand-in for a function or class of torch that says what to do instead."""
+
+    def refuse(*_, **__):
+        raise not_followed(f"{home.__name__}.{name}", instead)
+
+    return refuse
+
+
+STAND_INS = (
+    (torch.cuda, "is_available", lambda: True),
+    (torch.cuda, "_lazy_init", lambda: None),
+    (torch.cuda, "get_device_capability", lambda *_: CAPABILITY),
+    (torch.cuda, "get_device_name", lambda *_: "a card that is traced"),
+    (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
+    (torch.cuda, "set_rng_state", lambda *_: None),
+    (torch.cuda, "set_device", lambda *_: None),
+    (torch.cuda, "empty_cache", lambda: None),
+    (torch.cuda, "Stream", Stream),
+    (torch.cuda, "Event", Stream),
+    (torch.cuda, "current_stream", Stream),
+    (torch.cuda, "default_stream", Stream),
+    # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
+    (torch.cuda, "is_current_stream_capturing", lambda: False),
+    (torch.accelerator, "current_stream", Stream),
+    (torch.cuda, "stream", lambda _: nullcontext()),
+    (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
+    (torch.cuda, "synchronize", lambda *_: None),
+    (torch.cuda, "current_device", lambda: 0),
+    (torch.cuda, "device_count", lambda: 1),
+    (torch.cuda, "reset_peak_memory_stats", lambda *_: None),
+    (torch.cuda, "device", lambda _: nullcontext()),
+    (torch.cuda, "get_device_properties", lambda *_: Properties()),
+    (torch.cuda, "memory_summary", lambda *_, **__: "a trace has no allocator's counters"),
+    (torch.cuda, "memory_snapshot", lambda *_, **__: []),
+    (torch.cuda.nvtx, "_nvtx", Stream()),
+    (torch.cuda.profiler, "start", lambda: None),
+    (torch.cuda.profiler, "stop", lambda: None),
+    *((torch.cuda, name, lambda *_, **__: None) for name in WITHOUT_EFFECT),
+    *((torch.cuda.memory, name, lambda *_, **__: None) for name in RECORDERS),
+    *((home, name, refusing(home, name, instead)) for home, name, instead in REFUSED),
+    (Tensor, "record_stream", lambda *_: None),
+    (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
+    (torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "meta"]),
+)
+"""What stands in for torch's own while a program is traced: module or class, name, value."""
