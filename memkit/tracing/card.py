@@ -67,7 +67,8 @@ def refusing(home, name: str, instead: str):
     def refuse(*_, **__):
         raise not_followed(f"{home.__name__}.{name}", instead)
 
-    return refuse
+    # A class stays one, because libraries write it in annotations that are read when they are imported.
+    return type(name, (), {"__init__": refuse}) if isinstance(getattr(home, name), type) else refuse
 
 
 STAND_INS = (
