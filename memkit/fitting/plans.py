@@ -206,7 +206,7 @@ def find_plans(
     >>> from memkit import CARDS, models
     >>> found = find_plans(models.GPT2_XL, CARDS["RTX 4090"], tokens_per_step=32768, seq_len=1024)
     >>> found.fitting[0].name
-    'autocast bf16, AdamW on the host, save attention, 8 × 4'
+    'autocast bf16, paged AdamW, 1 × 32'
     """
     as_kind("model", model, ModelConfig)
     as_kind("card", card, Card)

@@ -89,7 +89,7 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
     """At most how wide the longest line of a text is, in the chart's units.
 
     >>> round(text_width("16 GiB", 10), 1), round(text_width("weights\\nand more", 10), 1)
-    (38.0, 54.5)
+    (34.5, 50.5)
     """
     widest = max(sum(WIDTH_OF.get(char, USUAL_WIDTH) for char in line) for line in text.split("\n"))
     return widest * size * (BOLD if bold else 1)
