@@ -19,7 +19,8 @@ def served(tmp_path_factory):
     if shutil.which("make") is None:
         pytest.skip("needs make")
     port, token = free_port(), secrets.token_hex(16)
-    arguments = " ".join([*QUIET_LAB, f"--port={port}", f"--IdentityProvider.token={token}"])
+    quiet = [argument for argument in QUIET_LAB if "news_url" not in argument]  # make gives that one itself
+    arguments = " ".join([*quiet, f"--port={port}", f"--IdentityProvider.token={token}"])
     installed = f"{sys.prefix}/.book"
     command = ["make", "lab", f"VENV={sys.prefix}", f"--old-file={installed}", f"LAB_ARGS={arguments}"]
     url = f"http://127.0.0.1:{port}"
