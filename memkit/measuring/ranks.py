@@ -152,3 +152,6 @@ if __name__ == "__main__":
     threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # the work is done; gloo's threads may abort an interpreter that takes itself apart

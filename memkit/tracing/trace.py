@@ -38,7 +38,7 @@ from memkit.tracing.libraries import LIBRARIES, Besides, Call, as_compiled, aske
 from memkit.tracing.refused import refuse_dtypes
 from memkit.tracing.scratch import BY_NAME, SCRATCH
 from memkit.tracing.without_values import NeedsValues, asks_quietly, has_values, not_followed, refuse_unseen
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_kind, as_one_of, as_whole_number
 
 aten = torch.ops.aten
 NO_KERNEL = (NotImplementedError, fake.UnsupportedOperatorException)
@@ -95,7 +95,7 @@ def trace_memory(
     """
     as_one_of("device", device, DEVICES)
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
-    assumptions = Assumptions(assume or {})
+    assumptions = Assumptions({} if assume is None else as_kind("assume", assume, Mapping))
     with recording(device) as tracer:
         tracer.say = say
         tracer.known.assumptions = assumptions

@@ -78,6 +78,7 @@ def test_autocasts_cache_keeps_every_cast_in_inference(dry_run):
     assert numbers["weights_bytes"] == 4 * 64 * 64 * 4
 
 
+@pytest.mark.serial  # beside other work gloo's threads free a set of gradients late, and the measured peak has it
 def test_ranks_keep_and_send_what_the_formula_says(dry_run):
     numbers = dry_run["ranks"].numbers
     assert (numbers["ranks"], numbers["device"]) == (2, "cpu")
