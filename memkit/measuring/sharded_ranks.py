@@ -28,6 +28,7 @@ from memkit.timeline import Event, MemoryTimeline
 
 SETUP = TrainingSetup(model=replace(TINY_LLAMA, num_layers=3), seq_len=64, device="cpu")
 NUM_STEPS, MICRO_BATCHES = 3, 2
+MEASUREMENTS = 3  # gloo's threads may free a buffer late, or where the profiler cannot see it: that only adds bytes
 SENT = ("allgather", "reduce_scatter", "allreduce", "broadcast")
 
 
@@ -118,10 +119,12 @@ def gloos_own(events: Sequence[Event], collectives: Collectives) -> set[int]:
 
 
 def of_a_step(setup: TrainingSetup, layout: Layout) -> dict:
-    """Peak of the last step, losses and collectives of a layout on this rank."""
+    """Peak of the last step, the lowest of a few measurements, with losses and collectives of a layout on this rank."""
     build = build_of(setup, layout)
-    timeline, (losses, collectives) = measure_memory(build, device=setup.device), trained(build)
-    return {"peak_bytes": step_peak(timeline, collectives), "losses": losses, "sent": sent(collectives)}
+    timelines = [measure_memory(build, device=setup.device) for _ in range(MEASUREMENTS)]
+    losses, collectives = trained(build)
+    peak = min(step_peak(timeline, collectives) for timeline in timelines)
+    return {"peak_bytes": peak, "losses": losses, "sent": sent(collectives)}
 
 
 def of_a_window(setup: TrainingSetup, layout: Layout, syncs_each: bool) -> dict:
