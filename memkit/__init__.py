@@ -38,8 +38,6 @@ The names below are the front door: what a reader imports, loaded when it is use
 loads neither torch nor numpy nor matplotlib nor ipywidgets.
 """
 
-from importlib import import_module
-
 import lazy_loader
 
 __version__ = "0.2.0"
@@ -59,27 +57,6 @@ def front_door(package: str, offered: dict[str, str]) -> tuple:
         return imported(name)
 
     return __getattr__, listed, every_name
-
-
-def loaded_when_used(package: str, file: str) -> tuple:
-    """``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports its names when asked for (PEP 562).
-
-    The names are those of the indented import statements in ``file``, which an editor reads too.
-    """
-    places = {}
-    with open(file, encoding="utf-8") as source:
-        statements = source.read().split("\n    from ")[1:]
-    for module, _, names in (statement.partition(" import ") for statement in statements):
-        listed = names[1:].partition(")")[0] if names.startswith("(") else names.partition("\n")[0]
-        places |= dict.fromkeys(listed.replace(",", " ").split(), module)
-
-    def __getattr__(name: str) -> object:
-        if name not in places:
-            raise AttributeError(f"{package} has no {name!r}; it has: {', '.join(sorted(places))}")
-        module = import_module(places[name])
-        return getattr(module, name) if hasattr(module, name) else import_module(f"{places[name]}.{name}")
-
-    return __getattr__, lambda: sorted(places), sorted(places)
 
 
 __getattr__, __dir__, __all__ = front_door(__name__, {

@@ -15,7 +15,6 @@ Reading order:
 - ``inference``: what inference keeps instead: weights and the key and value cache
 - ``korthikanti``: the activation formulas of Korthikanti et al. 2022, addend by addend
 - ``paper``: tensors without values, whose births and deaths Python's own reference counts say
-- ``tape``: births and deaths that are written by hand, for the optimizer's step
 - ``backward``: the operations from the last to the first, and the gradients they make
 - ``layers``: linear, norm, dropout, activation functions
 - ``attention``: projections, rotation, and the core as the device's kernel computes it
@@ -27,27 +26,20 @@ Reading order:
 - ``estimate``: bytes at each instant of a step: ``estimate_memory``
 """
 
-from memkit import loaded_when_used
+from memkit import front_door
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # what an editor reads; Python imports a name when it is asked for
-    from memkit.formula.activations import (
-        activation_bytes,
-        activation_ledger,
-        autocast_cast_bytes,
-        block_ledger,
-    )
-    from memkit.formula.adapters import count_adapter_parameters, trained_parameters
-    from memkit.formula.backward import Backward
-    from memkit.formula.estimate import estimate_memory
-    from memkit.formula.forward import Forward
-    from memkit.formula.inference import inference_bytes, kv_cache_bytes, kv_cache_bytes_per_token
-    from memkit.formula.kernels import embedding_backward_buffers
-    from memkit.formula.ledger import Kept, Ledger
-    from memkit.formula.offload import host_bytes, link_bytes
-    from memkit.formula.paper import Paper
-    from memkit.formula.parameters import Parameter, count_by_kind, count_parameters, parameter_ledger
-    from memkit.formula.shares import kept_parameters, stepped_parameters
-    from memkit.formula.states import bytes_per_parameter, state_bytes, state_ledger
-
-__getattr__, __dir__, __all__ = loaded_when_used(__name__, __file__)
+__getattr__, __dir__, __all__ = front_door(__name__, {
+    "activations": "activation_bytes activation_ledger autocast_cast_bytes block_ledger",
+    "adapters": "count_adapter_parameters trained_parameters",
+    "backward": "Backward",
+    "estimate": "estimate_memory",
+    "forward": "Forward",
+    "inference": "inference_bytes kv_cache_bytes kv_cache_bytes_per_token",
+    "kernels": "embedding_backward_buffers",
+    "ledger": "Kept Ledger",
+    "offload": "host_bytes link_bytes",
+    "paper": "Paper",
+    "parameters": "Parameter count_by_kind count_parameters parameter_ledger",
+    "shares": "kept_parameters stepped_parameters",
+    "states": "bytes_per_parameter state_bytes state_ledger",
+})

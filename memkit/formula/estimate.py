@@ -20,7 +20,6 @@ from memkit.formula.optimizer import write_init, write_states, write_states_of, 
 from memkit.formula.paper import Block, Leaf, Paper
 from memkit.formula.parameters import alike
 from memkit.formula.ranks import ALONE, Alone
-from memkit.formula.tape import Tape
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import MIN_OFFLOADED
@@ -177,7 +176,8 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
 def written_once(write: Callable, setup: TrainingSetup, layout: Layout | None = None) -> tuple[Stretch, ...]:
     """What ``write`` writes on a paper of its own."""
     paper = Paper(block_bytes=ALLOCATOR_BLOCK_BYTES if setup.device == "cuda" else 1)
-    write(setup, Tape(paper), layout)
+    if layout is None or not layout.offloads or setup.device != "cuda":  # else all of it is in the host's memory
+        write(setup, paper, layout)
     return (Stretch(paper.events),)
 
 
@@ -220,17 +220,18 @@ def written_events(setup: TrainingSetup, steps: int, rank: Alone = ALONE) -> Ite
 
 def step_at_once(setup: TrainingSetup, paper: Paper, makes_states: bool) -> Callable[[Leaf], bool] | None:
     """What an optimizer that frees gradients does with each as it is complete, and whether it frees this one."""
-    optimizer, tape = setup.optimizer, Tape(paper)
+    optimizer = setup.optimizer
     if not optimizer.frees_gradients:
         return None
 
     def use(leaf: Leaf) -> bool:
         if optimizer.is_on_host:
             return leaf.parameter.count >= MIN_OFFLOADED
-        tape.where = paper.where
+        before = paper.where, paper.op
         if makes_states:
-            write_states_of(setup, tape, leaf.parameter)
-        write_update(setup, tape, [leaf.parameter])
+            write_states_of(setup, paper, leaf.parameter)
+        write_update(setup, paper, [leaf.parameter])
+        paper.where, paper.op = before
         return True
 
     return use

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from memkit.formula.activations import blocks_ledger
 from memkit.formula.adapters import trained_parameters
-from memkit.formula.optimizer import trained_precision
 from memkit.formula.parameters import Parameter
-from memkit.formula.states import gradient_tensors, optimizer_tensors, weight_tensors
+from memkit.formula.states import gradient_tensors, optimizer_tensors, trained_precision, weight_tensors
 from memkit.setup.recipes import MIN_OFFLOADED
 from memkit.setup.strategies import NONE
 from memkit.setup.training import TrainingSetup
@@ -33,7 +32,7 @@ def link_bytes(setup: TrainingSetup) -> dict[str, int]:
     >>> link_bytes(TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, optimizer=on_host))
     {'gradients to the host': 13476831232, 'weights to the card': 13476831232}
     """
-    moved, precision = {}, trained_precision(as_kind("setup", setup, TrainingSetup))
+    moved, precision = {}, trained_precision(as_kind("setup", setup, TrainingSetup).precision, setup.adapter)
     parameters = offloaded_parameters(setup)
     if parameters:
         gradients = (t for p in parameters for t in gradient_tensors(p, precision))
@@ -48,7 +47,7 @@ def link_bytes(setup: TrainingSetup) -> dict[str, int]:
 
 def host_bytes(setup: TrainingSetup) -> dict[str, int]:
     """Bytes that an optimizer on the host keeps there: a copy of weights and gradients, both pinned, and the states."""
-    parameters, precision = offloaded_parameters(setup), trained_precision(setup)
+    parameters, precision = offloaded_parameters(setup), trained_precision(setup.precision, setup.adapter)
     states = (t for p in parameters for t in optimizer_tensors(p, precision, setup.optimizer))
     moved = list(link_bytes(replace(setup, recomputation=NONE, grad_accum_steps=1)).values()) or [0, 0]
     return {"weights": moved[1], "gradients": moved[0], "optimizer_states": sum(t.num_bytes for t in states)}

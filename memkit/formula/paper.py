@@ -14,6 +14,7 @@ function again. ``memkit.formula.backward`` has the backward. Nothing here knows
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from memkit.formats.dtypes import tensor_bytes
@@ -37,6 +38,7 @@ class Summed(NamedTuple):
     is_product: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class Block:
     """What is known of one allocation: it outlives the bytes, because the events and the ledgers name it.
 
@@ -45,25 +47,18 @@ class Block:
     ``section`` in which part of the model; both are empty until an operation keeps it.
     """
 
-    __slots__ = (
-        "asked_bytes",
-        "axes",
-        "dtype",
-        "is_alive",
-        "is_cast",
-        "kept_by",
-        "name",
-        "num_bytes",
-        "op",
-        "part",
-        "section",
-        "where",
-    )  # fmt: skip
-
-    def __init__(self, num_bytes: int, asked_bytes: int, op: str, where: str, name: str, axes: str, dtype: str):
-        self.num_bytes, self.asked_bytes, self.op, self.where = num_bytes, asked_bytes, op, where
-        self.name, self.axes, self.dtype, self.kept_by, self.section = name, axes, dtype, "", ""
-        self.part, self.is_alive, self.is_cast = "temporary", True, False
+    num_bytes: int
+    asked_bytes: int
+    op: str
+    where: str
+    name: str = ""
+    axes: str = ""
+    dtype: str = ""
+    part: str = "temporary"
+    kept_by: str = ""
+    section: str = ""
+    is_alive: bool = True
+    is_cast: bool = False
 
 
 class Storage:
@@ -120,54 +115,47 @@ class Leaf:
         self.parameter, self.dtype, self.num_uses, self.num_arrived, self.gradients = parameter, dtype, 0, 0, {}
 
 
+@dataclass(slots=True, eq=False)
 class Operation:
     """A node of the graph: what its backward needs. It holds what it keeps and no other tensor, as in autograd."""
 
-    __slots__ = (
-        "edges",
-        "flops",
-        "gradients",
-        "kept",
-        "made",
-        "name",
-        "needs_grad",
-        "num_uses",
-        "op",
-        "out_bytes",
-        "out_dtype",
-        "region",
-        "scratch_bytes",
-        "ways",
-        "where",
-    )  # fmt: skip
+    op: str
+    name: str
+    where: str
+    flops: int
+    edges: list[Edge]
+    ways: Sequence
+    scratch_bytes: int
+    region: "Region | None" = None  # the checkpointed one that has to run again before this can go backwards
+    made: list[Block] = field(default_factory=list)
+    kept: list[Storage | None] = field(default_factory=list)
+    gradients: dict[int, Storage] = field(default_factory=dict)
+    num_uses: int = 0
+    out_bytes: int = 0
+    out_dtype: str = ""
 
-    def __init__(self, op, name, where, flops, edges, ways, scratch_bytes):
-        self.op, self.name, self.where, self.flops, self.edges = op, name, where, flops, edges
-        self.ways = ways or (NEW,) * len(edges)
-        self.scratch_bytes = scratch_bytes
-        self.region: Region | None = None  # the checkpointed one that has to run again before this can go backwards
-        self.needs_grad = any(edge.source is not None for edge in edges)
-        self.made: list[Block] = []
-        self.kept: list[Storage | None] = []
-        self.num_uses, self.gradients = 0, {}
+    @property
+    def needs_grad(self) -> bool:
+        """Whether the backward goes through it."""
+        return any(edge.source is not None for edge in self.edges)
 
 
+@dataclass(eq=False)
 class Region:
     """A checkpointed part of the program: how to run it again, and what it holds until its backward is done."""
 
-    def __init__(
-        self, run: Callable, arguments: tuple, make_policy: Callable | None, stops_early: bool,
-        random_state: Storage | None,
-    ):  # fmt: skip
-        self.run, self.arguments, self.make_policy, self.stops_early = run, arguments, make_policy, stops_early
-        self.random_state = random_state  # so that dropout drops the same values again
-        self.saved: list[Storage] = []
-        self.operations = slice(0)  # which of the program's
-        self.is_recomputed = False
-        self.begin()
+    run: Callable
+    arguments: tuple
+    make_policy: Callable[[], Callable[[str], bool]] | None
+    stops_early: bool
+    random_state: Storage | None  # so that dropout drops the same values again
+    saves: Callable[[str], bool] | None = None  # the policy of one run, the first or the second
+    saved: list[Storage] = field(default_factory=list)
+    operations: slice | None = None  # which of the program's
+    is_recomputed: bool = False
 
     def begin(self) -> None:
-        """A run begins, the first or the second: the policy is asked anew about each operation."""
+        """A run begins: the policy is asked anew about each operation."""
         self.saves = self.make_policy() if self.make_policy else None
 
 
@@ -213,6 +201,11 @@ class Paper:
     def allocate(self, num_bytes: int, name: str = "", axes: str = "", dtype: str = "") -> Storage:
         """New bytes, which are there as long as the caller holds the result."""
         return Storage(Block(self.round_up(num_bytes), num_bytes, self.op, self.where, name, axes, dtype), self.events)
+
+    def place(self, num_bytes: int, part: str) -> None:
+        """New bytes that stay to the end of the run."""
+        block = Block(self.round_up(num_bytes), num_bytes, self.op, self.where, part=part)
+        self.events.append((block, +1))
 
     def empty(self, axes: str, dtype: str, name: str = "", op: str = "empty") -> Tensor:
         """A tensor without a gradient: a batch, a table."""
@@ -301,7 +294,8 @@ class Paper:
 
     def _begin(self, op, inputs, ways, name="", scratch_bytes=0, flops=0) -> Operation:
         self.op = op
-        return Operation(op, name, self.where, flops, [x.edge for x in inputs], ways, scratch_bytes)
+        edges = [x.edge for x in inputs]
+        return Operation(op, name, self.where, flops, edges, ways or (NEW,) * len(edges), scratch_bytes)
 
     def _make(self, axes, dtype, name, is_saved=False, source=None) -> Tensor:
         count = self.count(axes)
@@ -347,6 +341,7 @@ class Paper:
         """
         self.op, first, num_kept = "checkpoint", len(self.operations), len(self.kept)
         region = self.region = Region(run, arguments, make_policy, stops_early, self._random_state())
+        region.begin()
         for x in arguments:
             for tensor in x.values() if isinstance(x, dict) else (x,):
                 self.note(tensor.storage, "checkpoint")

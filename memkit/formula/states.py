@@ -23,12 +23,9 @@ from memkit.formula.adapters import is_in_4_bits, trained_parameters
 from memkit.formula.parameters import Parameter, alike, parameter_ledger
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import ModelConfig
-from memkit.setup.optimizers import MIN_PAGED_VALUES, OPTIMIZERS, State
+from memkit.setup.optimizers import MIN_PAGED_VALUES, State
 from memkit.setup.recipes import MIN_OFFLOADED, OptimizerConfig, Precision
 from memkit.units import as_items, as_kind, as_whole_number, round_up
-
-ADAM_MOMENTS = OPTIMIZERS["AdamW"].roles
-"""Adam's two moments, by torch's keys in ``optimizer.state``."""
 
 NF4_BLOCK, NF4_SCALE_BLOCK = 64, 256
 """Values that share a scale, and scales that share one of their own (Dettmers et al. 2023, section 3)."""
@@ -161,7 +158,7 @@ def state_ledger(
     With an adapter the model's own weights are frozen: they have no gradient and no state.
     """
     trained = trained_parameters(config, adapter)
-    of_trained = precision if adapter is None else precision_of(adapter)
+    of_trained = trained_precision(precision, adapter)
     frozen = () if adapter is None else parameter_ledger(config)
     return (
         *(t for p in frozen for t in weight_tensors(p, precision, adapter)),
@@ -172,11 +169,12 @@ def state_ledger(
     )
 
 
-def precision_of(adapter: AdapterConfig) -> Precision:
-    """The precision of the adapters alone: weights, gradients and moments in one dtype."""
-    return Precision(
-        name="adapter", weight_dtype=adapter.dtype, gradient_dtype=adapter.dtype, compute_dtype=adapter.dtype
-    )
+def trained_precision(precision: Precision, adapter: AdapterConfig | None) -> Precision:
+    """The dtypes of what is trained: the recipe's, or those of adapters, whose numbers all have one dtype."""
+    if adapter is None:
+        return precision
+    dtypes = dict.fromkeys(("weight_dtype", "gradient_dtype", "compute_dtype"), adapter.dtype)
+    return Precision(name="adapter", **dtypes)
 
 
 def state_bytes(
