@@ -21,7 +21,7 @@ __getattr__, __dir__, __all__ = front_door(__name__, {
     "cheat_sheet": "TECHNIQUES apply_techniques",
     "checkup": "doctor quietly",
     "claims": "claim count_verdicts ids_of load_claims printed_and_so verdicts_by_subject",
-    "exercises": "check",
+    "exercises": "built check",
     "measurements": "MEASUREMENTS",
     "public_runs": "load_public_runs",
     "questions": "load_questions",

@@ -284,3 +284,15 @@ def exercises_of(chapter: int) -> dict[str, Exercise]:
             raise
         return {}
     return {exercise.id: exercise for exercise in module.EXERCISES}
+
+
+def built(exercise_id: str, answer: object) -> object:
+    """The reader's function if its check is right; until then the book's own, and a line that says so.
+
+    With it a chapter that builds a function in steps runs to its end, whether they are solved or not.
+    """
+    exercise = exercises_of(int(exercise_id.partition(".")[0]))[exercise_id]
+    if exercise.check(answer).status == "right":
+        return answer
+    print(f"{exercise_id}: the book's own function is used until yours is right.")
+    return exercise.right

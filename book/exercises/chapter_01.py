@@ -97,7 +97,141 @@ def judge_fill(answer: object, setup: TrainingSetup, card: Card) -> str | None:
     return f"{peak} If you did not just try one too many: {' Or: '.join(ways)}" if ways else peak
 
 
+def model_states(parameters: int, kept: dict[str, float]) -> tuple[float, float, float]:
+    """Bytes of weights, gradients and AdamW's two means."""
+    means = kept["exp_avg"] + kept["exp_avg_sq"]
+    return kept["weight"] * parameters, kept["gradient"] * parameters, means * parameters
+
+
+def after_the_backward(weights: float, gradients: float, states: float) -> tuple[float, float]:
+    """What is in use at the end of the backward (with the loss and its gradient), and inside ``foreach`` AdamW."""
+    return two_moments(weights + gradients + states, 2 * 512, weights, 512)
+
+
+def two_moments(lasting: float, end: float, temporaries: float, loss: float) -> tuple[float, float]:
+    """The end of the backward and the optimizer's step, from what both have and what each has besides."""
+    return lasting + end, lasting + temporaries + loss
+
+
+def start_of_backward(
+    weights: float, states: float, activations: float, tokens: int, vocabulary: int, logit_bytes: int
+) -> float:
+    """What is in use when the backward starts: the targets and the loss are freed, two gradients are there."""
+    logits = tokens * vocabulary * logit_bytes
+    return weights + states + activations - (8 * tokens + 512) + 2 * logits
+
+
 EXERCISES = (
+    FunctionExercise(
+        id="1.a",
+        title="Weights, gradients and states",
+        right=model_states,
+        hides_results=True,
+        probes=(
+            (6_738_415_616, {"weight": 2, "gradient": 2, "exp_avg": 2, "exp_avg_sq": 2}),
+            (124_439_808, {"weight": 4, "gradient": 4, "exp_avg": 4, "exp_avg_sq": 4}),
+            (1000, {"weight": 2, "gradient": 4, "exp_avg": 8, "exp_avg_sq": 1}),
+        ),
+        because="These three are the same for every batch.",
+        letters={"states_of": model_states},
+        table="""
+        states_of(1, kept) :: These are the bytes of one parameter. There are {6_738_415_616:,} in Llama-2-7B.
+        (parameters, parameters, 2 * parameters) :: You counted values. The recipe says how many bytes each one takes.
+        parameters * sum(kept.values()) :: That is one sum. Asked are three numbers: weights, gradients, states.
+        (2 * parameters, 2 * parameters, 4 * parameters) :: You took two bytes for every value. That is right for pure
+            bfloat16 alone; take the bytes from kept.
+        (4 * parameters, 4 * parameters, 8 * parameters) :: You took four bytes for every value. That is right for
+            float32 alone; take the bytes from kept.
+        (*states_of(parameters, kept)[:2], kept["exp_avg"] * parameters) :: AdamW keeps two means for each parameter,
+            exp_avg and exp_avg_sq. The second is missing.
+        (*states_of(parameters, kept)[:2], 2 * kept["exp_avg"] * parameters) :: You doubled exp_avg. The second mean
+            has bytes of its own, exp_avg_sq.
+        (*states_of(parameters, kept)[:2], sum(kept.values()) * parameters) :: The states are the two means alone. You
+            added weight and gradient to them.
+        tuple(states_of(parameters, kept)[place] for place in (0, 2, 1)) :: The three numbers are right, their order is
+            not: weights, gradients, states.
+        """,
+    ),
+    FunctionExercise(
+        id="1.b",
+        title="Two moments after the backward",
+        right=after_the_backward,
+        hides_results=True,
+        probes=((1000, 3000, 70_000), (20_000, 5000, 900), (13_476_831_232, 13_476_831_232, 26_953_662_464)),
+        because="Neither depends on the batch: the activations are gone.",
+        letters={"at": two_moments},
+        table="""
+        at(weights + gradients + states, 0, weights, 0) :: Nearly. The loss is still there, a number of 512 B on a
+            card, and at the end of the backward its gradient too.
+        at(weights + gradients + states, 1024, 0, 512) ; at(weights + gradients + states, 1024, 0, 0) :: The
+            temporaries of foreach are missing: one value for every weight.
+        at(weights + gradients + states, 0, 0, 0) :: The temporaries of foreach are missing, one value for every
+            weight, and the 512 B of the loss.
+        at(weights + states, 1024, weights, 512) ; at(weights + states, 0, weights, 0) :: The gradients are missing.
+            They are there until zero_grad frees them.
+        at(weights + gradients + states, 1024, weights, 1024) :: The gradient of the loss is freed when backward
+            returns. In the optimizer's step only the loss is left: 512 B, not 1,024.
+        at(weights + gradients + states, 512, weights, 512) :: At the end of the backward two numbers are left, the
+            loss and its gradient: 512 B each.
+        at(weights + gradients + states, 1024, weights, 0) :: The loss is still there in the optimizer's step: 512 B.
+        at(weights + gradients + states, 1024, 2 * weights, 512) :: You counted the temporaries twice. foreach adds
+            one value for each weight.
+        at(weights + gradients + states, 1024, gradients, 512) :: The temporaries are as large as the weights.
+            Gradients have the same size in some recipes, but not in all.
+        at(weights + gradients + states, 1024, states, 512) :: The temporaries are as large as the weights, not as
+            the states.
+        at(weights + gradients + states, 16, weights, 8) ; at(weights + gradients + states, 8, weights, 4) :: CUDA's
+            allocator rounds every tensor up to 512 B, the loss and its gradient too.
+        at(weights + gradients + states, 1024, weights, 512)[::-1] :: Both are right, in the other order: first the
+            end of the backward.
+        weights + gradients + states + 1024 ; 2 * weights + gradients + states + 512 :: That is one of the two.
+            Return both: the end of the backward, and inside the optimizer's step.
+        """,
+    ),
+    FunctionExercise(
+        id="1.c",
+        title="The start of the backward",
+        right=start_of_backward,
+        unit="bytes",
+        hides_results=True,
+        probes=(
+            (13_476_831_232, 26_953_662_464, 10_240_000_000, 2048, 32_000, 2),
+            (497_759_232, 995_518_464, 1_250_000_000, 1024, 50_257, 4),
+        ),
+        because="This is the only one of the three that grows with the batch.",
+        letters={"start": start_of_backward},
+        parts="""
+        weights :: the weights
+        states :: the states
+        activations :: the activations
+        tokens * vocabulary * logit_bytes :: one tensor of the logits' size
+        """,
+        table="""
+        start(weights, states, activations, tokens, vocabulary, logit_bytes) + 8 * tokens + 512 :: Only what the loss
+            alone had kept is not yet subtracted: it is freed before the peak.
+        start(weights, states, activations, tokens, vocabulary, logit_bytes) + 512 :: The loss itself, one number of
+            512 B, is freed too.
+        start(weights, states, activations, tokens, vocabulary, logit_bytes) + 8 * tokens :: The targets are freed too,
+            8 bytes a token.
+        start(weights, states, activations, tokens, vocabulary, logit_bytes) + 2 * (8 * tokens + 512) :: You added
+            what the loss alone had kept. It is freed, so subtract it.
+        weights + states + activations + 3 * tokens * vocabulary * logit_bytes - 8 * tokens - 512 :: The log-softmax
+            is an activation, so it is in activations already. Two tensors of that size come on top, not three.
+        weights + states + activations + 3 * tokens * vocabulary * logit_bytes :: Two tensors of the logits' size come
+            on top, not three: the log-softmax is in activations already. And subtract what the loss alone had kept.
+        weights + states + activations + 2 * tokens * vocabulary - 8 * tokens - 512 :: You counted the logits as
+            values. Each takes logit_bytes.
+        weights + states + activations + 2 * vocabulary * logit_bytes - 8 * tokens - 512 :: The logits have a row for
+            each token.
+        weights + states + activations - 8 * tokens - 512 :: The two tensors of the logits' size are missing.
+        weights + states + activations :: The two tensors of the logits' size are missing, and what the loss alone had
+            kept is not subtracted.
+        weights + states + activations + tokens * vocabulary * logit_bytes :: One tensor of the logits' size is
+            missing, and what the loss alone had kept is not subtracted.
+        2 * weights + states + activations + 2 * tokens * vocabulary * logit_bytes - 8 * tokens - 512 :: The weights
+            are counted twice, if that was not for the gradients. There are none yet.
+        """,
+    ),
     ChoiceExercise(
         id="1.1",
         title="What the batch moves",
@@ -237,7 +371,7 @@ EXERCISES = (
     ),
     ChoiceExercise(
         id="1.7",
-        title="Dead in the second step",
+        title="Out of memory in the second step",
         right="b",
         because="Step 1 runs its forward without them; step 2 has them from the start.",
         table="""

@@ -73,8 +73,8 @@ def test_fused_never_peaks_in_the_optimizer():
 def test_the_logits_spike():
     setup = TrainingSetup(model=LLAMA_3_8B, precision=AUTOCAST_BF16, seq_len=1024, micro_batch_size=4)
     logits = setup.tokens_per_micro_batch * LLAMA_3_8B.vocab_size * 4
-    assert format_bytes(logits) in text_of("candidates-text")
-    assert f"{block_ledger(setup).num_bytes / 2**20:.0f} MiB" in text_of("candidates-text")
+    assert format_bytes(logits) in text_of("candidates-logits")
+    assert f"{block_ledger(setup).num_bytes / 2**20:.0f} MiB" in text_of("candidates-logits")
 
 
 def test_what_the_ten_lines_leave_out_of_gpt2_xl():

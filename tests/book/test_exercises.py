@@ -40,7 +40,7 @@ KINDS = (
     "stretch",
 )
 HEADER = re.compile(
-    r"^\*\*Exercise (\d+\.\d+) · (.+?)\*\* · difficulty (●+○*) · (\d+) min · (.+)$", re.MULTILINE
+    r"^\*\*Exercise (\d+\.(?:\d+|[a-z])) · (.+?)\*\* · difficulty (●+○*) · (\d+) min · (.+)$", re.MULTILINE
 )
 FENCE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 PARTS = ("", "-stub", "-check", "-hints", "-solution")
@@ -194,7 +194,7 @@ def test_the_solution_passes_and_the_stub_is_not_attempted(number, exercise_id):
 
 @pytest.mark.parametrize("number", NUMBERED)
 def test_notebook_and_records_list_the_same_exercises(number):
-    in_notebook = [cell_id for cell_id in chapter_of(number).cells if re.fullmatch(r"ex-\d+-\d+", cell_id)]
+    in_notebook = [cell_id for cell_id in chapter_of(number).cells if re.fullmatch(r"ex-\d+-(?:\d+|[a-z])", cell_id)]
     assert in_notebook == [cell_id_of(exercise_id) for exercise_id in exercises_of(number)]
 
 
