@@ -9,13 +9,10 @@ Reading order:
 - ``saved_tensors``: what autograd keeps, for any code of the reader's own
 - ``live_objects``: the tensors that Python can see
 - ``profiler``: one step under torch's profiler, and what its trace tells
-- ``stages``: what readings after each stage of a step are taken for, and what they are
 - ``small_card``: a card small enough to run out of memory on purpose
 - ``monitor``: one line a step, and a warning in time
 - ``bandwidth``: how fast bytes move on this machine
 - ``card_formats``: what a device's own casts and products do, and the seconds of a product in bf16 and FP8
-- ``compiled``: what torch.compile keeps under a memory budget
-- ``timed_steps``: seconds of a forward and backward under a strategy
 - ``ranks``: several processes for real, and what they send
 - ``accumulating_ranks``: gradient accumulation on several ranks, six ways
 - ``sharded_ranks``: DDP, ZeRO's stages and FSDP2 on several ranks
@@ -26,7 +23,6 @@ from memkit import front_door
 __getattr__, __dir__, __all__ = front_door(__name__, {
     "bandwidth": "Bandwidths measure_bandwidth",
     "card_formats": "cast_overflows product_errors time_products",
-    "compiled": "compiled_step",
     "gpu": "cap_gpu give_back usable_bytes",
     "live_objects": "LiveTensor live_tensors",
     "measure": "measure_memory",
@@ -35,6 +31,4 @@ __getattr__, __dir__, __all__ = front_door(__name__, {
     "ranks": "run_on_ranks",
     "saved_tensors": "SavedStorage saved_bytes saved_storages",
     "small_card": "CudaCard SimulatedCard capped_card",
-    "stages": "stage_table",
-    "timed_steps": "TimedStep timed_step",
 })

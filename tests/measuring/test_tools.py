@@ -17,11 +17,9 @@ from memkit.measuring.measure import measure_memory
 from memkit.measuring.monitor import MemoryMonitor
 from memkit.measuring.profiler import own_memory_table, profiled_step, read_execution_trace
 from memkit.measuring.small_card import CudaCard, SimulatedCard, capped_card
-from memkit.measuring.stages import LABELS, stage_jumps, stage_table
 from memkit.program.small_programs import ragged_build, small_net, small_step
 from memkit.setup.models import TINY_LLAMA
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
 from memkit.units import KIB, MIB
 
@@ -258,43 +256,6 @@ def test_the_walk_keeps_to_its_device():
     x = torch.zeros(3, device="meta")
     assert live_tensors("cuda") == () or torch.cuda.is_available()
     assert x.device.type == "meta"
-
-
-# Stages
-
-
-@pytest.fixture(scope="module")
-def traced():
-    def build():
-        step = small_step("cuda")
-        return lambda: step(4096)
-
-    return trace_memory(build)
-
-
-@pytest.mark.parametrize("step", [1, 2])
-def test_jumps_add_up_to_the_readings(traced, step):
-    jumps = stage_jumps(traced, step)
-    start = 0 if step == 1 else traced.at("zero_grad", 1).total_bytes
-    for jump in jumps:
-        start += jump.jump_bytes
-        assert jump.reading_bytes == start == traced.at(jump.stage, 1 if jump.stage == "init" else step).total_bytes
-        assert sum(jump.parts.values()) == jump.jump_bytes
-    assert [jump.stage for jump in jumps] == list(LABELS)[step - 1 :]
-
-
-def test_the_jump_after_the_backward_is_not_the_gradients(traced):
-    jumps = {jump.stage: jump for jump in stage_jumps(traced)}
-    assert jumps["init"].jump_bytes == jumps["init"].parts["weights"]
-    assert jumps["backward"].jump_bytes < 0 < jumps["backward"].parts["gradients"]
-    assert "activations -" in stage_table(traced)
-    assert not {jump.stage: jump for jump in stage_jumps(traced, 2)}["optimizer"].parts.get("optimizer_states")
-
-
-def test_readings_without_parts_are_refused():
-    known = MemoryTimeline(instants=(Instant(name="init", total_bytes=5),), source="measured")
-    with pytest.raises(ValueError, match="parts at 'init' are not known"):
-        stage_jumps(known)
 
 
 # The execution trace
