@@ -10,7 +10,7 @@ import string
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
 from textwrap import fill
@@ -105,8 +105,10 @@ class Claim:
 
     ``claim`` and ``answer`` are complete sentences, figures put in. ``proof`` is a test's node id, such as
     ``tests/claims/test_claims_a.py::test_C001``, or a cell, ``chapters/01_memory_breakdown.ipynb::cell-id``;
-    an opinion, or a claim left out, has a ``reason`` instead. ``cell`` shows it to the reader, or ``no_cell``
-    says why none does. ``printed`` lists public pages that print it, and is empty where we know of none
+    an opinion, or a claim left out, has a ``reason`` instead. Where a few lines of arithmetic prove it, ``proof`` is
+    the file whose names they use, all of ``so`` is true, and ``cases`` settle the verdict: expressions in the
+    figures and the letters of ``given``. ``cell`` shows the claim to the reader, or ``no_cell`` says why none does.
+    ``printed`` lists public pages that print it, and is empty where we know of none
     ("unsourced").
     """
 
@@ -120,6 +122,9 @@ class Claim:
     no_cell: str | None = None
     printed: tuple[str, ...] = ()
     figures: Figures | None = None
+    given: Mapping[str, str] = field(default_factory=dict)
+    so: tuple[str, ...] = ()
+    cases: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
         if self.verdict not in VERDICTS:
@@ -205,6 +210,7 @@ def read_claim(claim_id: str, table: Mapping) -> Claim:
         "claim": table["claim"].format(**figures),
         "answer": table["answer"].format(**figures),
         "printed": () if table["printed"] == "unsourced" else tuple(table["printed"]),
+        "so": tuple(table.get("so", ())),
         "figures": Figures(figures, table["verdict"]),
     }
     return Claim(**filled)

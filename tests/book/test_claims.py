@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import inspect
 import json
 import tomllib
 from collections.abc import Callable, Mapping
@@ -11,7 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
+import ml_dtypes
+import numpy as np
 import pytest
+import torch
 from free_numbers import free_numbers
 
 from book.claims import (
@@ -27,9 +31,18 @@ from book.claims import (
     read_claim,
     rounds_to,
 )
+from memkit import formula, low_precision, units
+from memkit.hardware import hierarchy
+from memkit.setup import recipes
 
 ROOT = Path(__file__).parents[2]
 TABLES = tomllib.loads(LEDGER.read_text(encoding="utf-8"), parse_float=Decimal) if LEDGER.exists() else {}
+ROOMS = (formula, hierarchy, low_precision, recipes, units)
+NAMES = {name: getattr(room, name) for room in ROOMS for name in dir(room)} | {
+    "inspect": inspect, "ml_dtypes": ml_dtypes, "np": np, "torch": torch,
+}  # fmt: skip
+"""What an expression of the ledger may name besides the figures and the names of the file it gives as its proof."""
+
 PROVED = [claim_id for claim_id, table in TABLES.items() if "proof" in table]
 
 def neighbours(figure) -> list:
@@ -80,14 +93,21 @@ def after_setup(path: Path) -> dict:
     return names
 
 
-def prove(claim_id: str, proof: str, figures: Figures) -> None:
-    """Run one proof, a test function or a chapter's cell, on these figures; it raises if they are not so."""
-    file, _, name = proof.partition("::")
+def prove(claim_id: str, table: Mapping, figures: Figures) -> None:
+    """Run one proof on these figures, a test function, a cell or expressions; it raises if they are not so."""
+    file, _, name = table["proof"].partition("::")
     path = ROOT / file
-    if path.suffix == ".ipynb":
+    if not name:
+        names = NAMES | functions_of(path) | figures
+        for letter, expression in table.get("given", {}).items():
+            names[letter] = eval(expression, names)
+        for expression in table.get("so", ()):
+            assert eval(expression, names), f"{claim_id}: not so: {expression}"
+        figures.settle(**{case: eval(expression, names) for case, expression in table["cases"].items()})
+    elif path.suffix == ".ipynb":
         [cell] = [cell for cell in cells_of(path) if cell["id"] == name]
         entry = SimpleNamespace(figures=figures)
-        exec(compile("".join(cell["source"]), proof, "exec"), after_setup(path) | {"claim": lambda _: entry})
+        exec(compile("".join(cell["source"]), table["proof"], "exec"), after_setup(path) | {"claim": lambda _: entry})
     else:
         functions_of(path)[name](figures)
 
@@ -98,6 +118,8 @@ def exists(proof: str) -> bool:
     path = ROOT / file
     if not path.is_file():
         return False
+    if not name:
+        return True
     if path.suffix == ".ipynb":
         return name in {cell["id"] for cell in cells_of(path)}
     *classes, function = name.partition("[")[0].split("::")
@@ -127,7 +149,7 @@ def problems_of(claim_id: str, table: Mapping) -> list[str]:
         problems.append(f"there is no {entry.proof}")
     if entry.cell and not exists(f"chapters/{entry.cell}"):
         problems.append(f"there is no cell {entry.cell}")
-    if entry.figures and not (entry.proof.endswith(f"::test_{claim_id}") or ".ipynb::" in entry.proof):
+    if entry.figures and not (entry.cases or entry.proof.endswith(f"::test_{claim_id}") or ".ipynb::" in entry.proof):
         problems.append(f"{entry.proof} does not read the figures; call it test_{claim_id}(figures)")
     return problems
 
@@ -139,7 +161,7 @@ def unnoticed_changes(claim_id: str, table: Mapping) -> list[str]:
     for name, value in table.get("figures", {}).items():
         for changed in neighbours(value):
             try:
-                prove(claim_id, table["proof"], Figures(given | {name: as_read(changed)}, table["verdict"]))
+                prove(claim_id, table, Figures(given | {name: as_read(changed)}, table["verdict"]))
             except AssertionError:
                 continue
             unnoticed.append(f"{name} = {changed} passes as well as {value}")
@@ -154,7 +176,7 @@ def unnoticed_verdicts(claim_id: str, table: Mapping) -> list[str]:
         if other == table["verdict"]:
             continue
         try:
-            prove(claim_id, table["proof"], Figures(given, other))
+            prove(claim_id, table, Figures(given, other))
         except AssertionError:
             continue
         unnoticed.append(f"{other} passes as well as {table['verdict']}: end the proof with figures.settle(...)")
@@ -195,10 +217,10 @@ def test_an_entry_names_the_cell_that_shows_it_or_says_why_none_does(claim_id):
 
 
 @pytest.mark.parametrize(
-    "claim_id", [claim_id for claim_id in PROVED if ".ipynb::" in TABLES[claim_id]["proof"]]
+    "claim_id", [claim_id for claim_id in PROVED if "::test_" not in TABLES[claim_id]["proof"]]
 )
-def test_a_cell_proves_its_entry(claim_id):
-    prove(claim_id, TABLES[claim_id]["proof"], claim(claim_id).figures)
+def test_a_cell_or_a_line_of_arithmetic_proves_its_entry(claim_id):
+    prove(claim_id, TABLES[claim_id], claim(claim_id).figures)
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
@@ -314,7 +336,7 @@ def test_a_cell_is_a_proof(tmp_path, monkeypatch):
     assert not problems_of("C900", table)
     assert not unnoticed_changes("C900", table)
     with pytest.raises(AssertionError):
-        prove("C900", table["proof"], Figures({"gb": 57.0, "printed_gb": 112}, "wrong"))
+        prove("C900", table, Figures({"gb": 57.0, "printed_gb": 112}, "wrong"))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from book.claims import rounds_to
 from memkit.allocator.workspaces import training_workspace_bytes
 from memkit.formats.decoding import decode
 from memkit.formats.dtypes import tensor_bytes
-from memkit.formula.activations import activation_bytes, autocast_cast_bytes
+from memkit.formula.activations import activation_bytes
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import block_parameters, count_by_kind, count_parameters
 from memkit.formula.states import bytes_per_parameter
@@ -149,20 +149,6 @@ def model_states(micro_batch_size: int, seq_len: int) -> dict[str, int]:
     return {part: instant.parts[part] for part in ("weights", "gradients", "optimizer_states")}
 
 
-def test_C001(figures):
-    assert figures["bytes_per_param"] == kept(BF16_MASTER).total
-    total = kept(BF16_MASTER).total * figures["params_billion"] * BILLION
-    assert figures["printed_gb"] * BILLION == total
-    assert rounds_to(total / GIB, figures["gib"])
-    exact = count_parameters(LLAMA_2_7B)
-    assert figures["exact_params"] == exact
-    assert rounds_to(kept(BF16_MASTER).total * exact / BILLION, figures["exact_gb"])
-    figures.settle(
-        by_the_recipe=figures["printed_gb"] * BILLION == total,
-        counted=abs(16 * exact / total - 1) < 0.05,
-    )
-
-
 def test_C002(figures):
     lasting = [part for part in PARTS if part != "temporary"]
     assert figures["categories"] == len(lasting)
@@ -220,18 +206,6 @@ def real_parameters(config) -> int:
     return sum(p.numel() for p in Transformer(TrainingSetup(model=config), device="meta").parameters())
 
 
-def test_C005(figures):
-    assert figures["formula"] == printed_formula(GPT2_SMALL)
-    assert figures["positions"] == GPT2_SMALL.max_seq_len * GPT2_SMALL.hidden_size
-    assert figures["exact"] == real_parameters(GPT2_SMALL) == figures["formula"] + figures["positions"]
-    assert figures["llama_formula"] == printed_formula(LLAMA_2_7B)
-    assert figures["llama_exact"] == real_parameters(LLAMA_2_7B)
-    figures.settle(
-        gpt2=figures["formula"] + figures["positions"] == figures["exact"],
-        llama=figures["llama_formula"] == figures["llama_exact"],
-    )
-
-
 def test_C006(figures):
     def percent_of_matrices(config):
         in_a_block = sum(p.count for p in block_parameters(config) if p.is_matrix_product)
@@ -244,22 +218,6 @@ def test_C006(figures):
     figures.settle(large=percent_of_matrices(LLAMA_2_7B) > 90)
 
 
-def test_C007(figures):
-    assert figures["fp32"] == torch.finfo(torch.float32).bits // 8
-    assert figures["bf16"] == torch.finfo(torch.bfloat16).bits // 8
-    assert figures["fp16"] == torch.finfo(torch.float16).bits // 8
-    figures.settle(
-        fp32=figures["fp32"] == torch.float32.itemsize,
-        bf16=figures["bf16"] == torch.bfloat16.itemsize,
-    )
-
-
-def test_C008(figures):
-    assert figures["bytes_per_param"] == real_step(*ADAM_FP32)["weight"] == kept(FP32).weight
-    assert kept(FP32).master == 0
-    figures.settle(a_real_step=figures["bytes_per_param"] == real_step(*ADAM_FP32)["weight"])
-
-
 @cache
 def weight_casts_of_autocast() -> float:
     """Bytes per parameter of the 16-bit casts of a weight that autograd keeps until the backward."""
@@ -269,53 +227,6 @@ def weight_casts_of_autocast() -> float:
         layer(x)
     casts = [t for t in saved if t.numel() == layer.weight.numel() and t.dtype == torch.bfloat16]
     return sum(t.nbytes for t in casts) / layer.weight.numel()
-
-
-def test_C009(figures):
-    assert (figures["copy"], figures["master"]) == (kept(BF16_MASTER).weight, kept(BF16_MASTER).master)
-    assert figures["autocast"] == real_step(*ADAM_FP32, autocast_dtype=torch.bfloat16)["weight"]
-    assert figures["cast"] == weight_casts_of_autocast()
-    figures.settle(
-        with_a_master=(figures["copy"], figures["master"]) == (kept(BF16_MASTER).weight, kept(BF16_MASTER).master),
-        autocast=figures["autocast"] == figures["copy"],
-    )
-
-
-def test_C010(figures):
-    assert figures["bytes_per_param"] == real_step(*ADAM_FP32)["gradient"] == kept(FP32).gradient
-    figures.settle(a_real_step=figures["bytes_per_param"] == real_step(*ADAM_FP32)["gradient"])
-
-
-def test_C011(figures):
-    assert figures["half"] == kept(BF16_MASTER).gradient
-    assert figures["full"] == kept(MEGATRON).gradient
-    assert figures["full"] == real_step(*ADAM_FP32, autocast_dtype=torch.bfloat16)["gradient"]
-    assert figures["both"] == kept(BF16_TWO_GRADIENTS).gradient
-    figures.settle(
-        zero=figures["half"] == kept(BF16_MASTER).gradient,
-        megatron=figures["full"] == kept(MEGATRON).gradient,
-    )
-
-
-def test_C012(figures):
-    assert figures["printed"] == sum(states_of(real_step(*ADAM_FP32)).values()) == kept(BF16_MASTER).moments
-    assert figures["bf16"] == sum(states_of(real_step(*ADAM_BF16)).values())
-    figures.settle(
-        fp32=states_of_size(ADAM_FP32) == figures["printed"],
-        bf16=states_of_size(ADAM_BF16) == figures["printed"],
-    )
-
-
-def test_C013(figures):
-    assert figures["fp32"] == sum(real_step(*ADAM_FP32).values())
-    assert figures["low"] == kept(BF16_MASTER).total
-    assert figures["high"] == kept(MEGATRON).total
-    assert figures["two_gradients"] == kept(BF16_TWO_GRADIENTS).total
-    figures.settle(
-        fp32=kept(FP32).total == figures["fp32"],
-        megatron=figures["low"] <= kept(MEGATRON).total <= figures["high"],
-        two_gradients=figures["low"] <= kept(BF16_TWO_GRADIENTS).total <= figures["high"],
-    )
 
 
 def prove_total(figures, billions):
@@ -340,44 +251,6 @@ def test_C015(figures):
 
 def test_C016(figures):
     prove_total(figures, billions=70)
-
-
-def test_C017(figures):
-    card = CARDS["H100 SXM"]
-    states = kept(BF16_MASTER).total * 70
-    assert figures["states_gb"] == states
-    assert figures["label_gb"] == card.label_gb
-    assert figures["cards"] == states / card.label_gb == math.ceil(states * BILLION / card.memory_bytes)
-    assert rounds_to(states * BILLION / card.memory_bytes, figures["exact"])
-    assert rounds_to(card.memory_bytes / BILLION - states / figures["cards"], figures["left_gb"])
-    figures.settle(
-        by_the_label=figures["cards"] == states / card.label_gb,
-        by_reported_bytes=figures["cards"] <= states * BILLION / card.memory_bytes,
-    )
-
-
-def test_C018(figures):
-    few, many = (1, 128), (8, 1024)
-    assert figures["few_tokens"] == math.prod(few)
-    assert figures["many_tokens"] == math.prod(many)
-    assert model_states(*few) == model_states(*many)
-    assert rounds_to(sum(model_states(*few).values()) / BILLION, figures["gb"])
-    figures.settle(few_and_many=model_states(*few) == model_states(*many))
-
-
-def test_C019(figures):
-    assert figures["exact"] == real_parameters(GPT2_LARGE) == count_parameters(GPT2_LARGE)
-    assert rounds_to(count_parameters(GPT2_LARGE) / 1e6, figures["millions"])
-    figures.settle(counted=rounds_to(real_parameters(GPT2_LARGE) / 1e6, figures["millions"]))
-
-
-def test_C020(figures):
-    weights = tensor_bytes(count_parameters(GPT2_LARGE), "float16")
-    assert rounds_to(weights / BILLION, figures["gb"])
-    assert rounds_to(weights / GIB, figures["gib"])
-    figures.settle(
-        half=rounds_to(torch.float16.itemsize * real_parameters(GPT2_LARGE) / BILLION, figures["gb"]),
-    )
 
 
 def test_C021(figures):
@@ -437,34 +310,6 @@ def test_C025(figures):
     assert len(step) * figures["autocast"] == figures["total"]
 
 
-def test_C026(figures):
-    step = real_step(*ADAM_BF16)
-    assert figures["bytes_per_param"] == step["weight"] == step["gradient"]
-    assert figures["weights_gb"] == step["weight"] * SEVEN
-    assert figures["gradients_gb"] == step["gradient"] * SEVEN
-    figures.settle(a_real_step=step["weight"] * SEVEN == figures["weights_gb"])
-
-
-def test_C027(figures):
-    assert figures["with_master_gb"] == kept(BF16_MASTER).optimizer * SEVEN
-    assert figures["moments_gb"] == kept(BF16_MASTER).moments * SEVEN
-    figures.settle(
-        with_a_master=kept(BF16_MASTER).optimizer * SEVEN == figures["with_master_gb"],
-        means_alone=states_of_size(ADAM_FP32) * SEVEN == figures["with_master_gb"],
-    )
-
-
-def test_C028(figures):
-    recipe = kept(BF16_MASTER)
-    assert figures["with_master_gb"] == recipe.optimizer * SEVEN
-    assert figures["moments_gb"] == recipe.moments * SEVEN
-    assert figures["printed_gb"] == (recipe.weight + recipe.gradient + recipe.optimizer) * SEVEN
-    figures.settle(
-        with_a_master=recipe.optimizer * SEVEN == figures["printed_gb"],
-        means_alone=recipe.moments * SEVEN == figures["printed_gb"],
-    )
-
-
 def test_C029(figures):
     card = CARDS["A100 SXM 40 GB"]
     assert figures["label_gb"] == card.label_gb
@@ -503,14 +348,6 @@ def test_C030(figures):
     )
 
 
-def test_C031(figures):
-    assert figures["added"] == kept(BF16_MASTER).optimizer
-    step = real_step(*ADAM_FP32)
-    assert figures["printed"] == step["weight"] + step["gradient"] + kept(BF16_MASTER).optimizer
-    assert figures["right"] == sum(step.values())
-    figures.settle(fp32=figures["printed"] == figures["right"])
-
-
 def test_C032(figures):
     assert figures["with_master"] == kept(BF16_MASTER).optimizer
     assert figures["half_weight"] == kept(BF16_MASTER).weight
@@ -527,22 +364,6 @@ def test_C032(figures):
     )
 
 
-def test_C033(figures):
-    assert figures["weights_gb"] == kept(BF16_MASTER).weight * 1
-    assert figures["optimizer_gb"] == kept(BF16_MASTER).optimizer * 1
-    figures.settle(a_billion=kept(BF16_MASTER).optimizer == figures["optimizer_gb"])
-
-
-def test_C034(figures):
-    assert figures["printed_times"] == kept(BF16_MASTER).optimizer / kept(BF16_MASTER).weight
-    assert figures["times"] == kept(BF16_MASTER).total / kept(BF16_MASTER).weight
-    assert figures["fp32_times"] == kept(FP32).total / kept(FP32).weight
-    figures.settle(
-        sixteen_bit=figures["printed_times"] == figures["times"],
-        fp32=figures["printed_times"] == figures["fp32_times"],
-    )
-
-
 def test_C035(figures):
     recipe = kept(BF16_MASTER)
     assert figures["weights_gb"] == recipe.weight * SEVEN
@@ -555,41 +376,6 @@ def test_C035(figures):
     figures.settle(
         few=figures["printed_low"] == figures["low"],
         many=figures["printed_high"] == figures["high"],
-    )
-
-
-def test_C036(figures):
-    step = real_step(*ADAM_FP32)
-    assert (figures["weights"], figures["gradients"]) == (step["weight"], step["gradient"])
-    assert figures["moments"] == sum(states_of(step).values())
-    assert figures["total"] == sum(step.values())
-    figures.settle(a_real_step=figures["total"] == sum(step.values()))
-
-
-def test_C037(figures):
-    step = real_step(*ADAM_FP32)
-    assert figures["moments_gb"] == sum(states_of(step).values()) * SEVEN
-    assert figures["weights_gb"] == step["weight"] * SEVEN
-    assert figures["gradients_gb"] == step["gradient"] * SEVEN
-    assert figures["printed_gb"] == sum(step.values()) * SEVEN
-    figures.settle(a_real_step=figures["printed_gb"] == figures["moments_gb"])
-
-
-def test_C038(figures):
-    assert figures["categories"] == len([part for part in PARTS if part != "temporary"])
-    setup = TrainingSetup(model=GPT2_LARGE, precision=AUTOCAST_BF16, micro_batch_size=8)
-    assert rounds_to(autocast_cast_bytes(setup) / BILLION, figures["casts_gb"])
-    figures.settle(as_a_list=figures["categories"] == 4, in_bytes=autocast_cast_bytes(setup) == 0)
-
-
-def test_C039(figures):
-    timeline = estimate_memory(TrainingSetup(model=GPT2_SMALL))
-    assert len({instant.weights for instant in timeline.instants}) == 1
-    assert figures["full_gb"] == kept(BF16_MASTER).weight * SEVEN
-    assert rounds_to(figures["full_gb"] / figures["cards"], figures["shard_gb"])
-    figures.settle(
-        one_card=len({i.weights for i in timeline.instants}) == 1,
-        sharded=figures["shard_gb"] == figures["full_gb"],
     )
 
 
@@ -640,15 +426,6 @@ def test_C043(figures):
     )
 
 
-def test_C044(figures):
-    assert figures["momentum"] == sum(states_of(real_step(torch.optim.SGD, momentum=0.9)).values())
-    assert figures["plain"] == sum(states_of(real_step(torch.optim.SGD)).values())
-    figures.settle(
-        with_momentum=set(states_of(real_step(torch.optim.SGD, momentum=0.9))) == {"momentum_buffer"},
-        default=set(states_of(real_step(torch.optim.SGD))) == {"momentum_buffer"},
-    )
-
-
 def test_C045(figures):
     for optimizer_class in (torch.optim.Adam, torch.optim.AdamW):
         assert figures["states"] == len(states_of(real_step(optimizer_class)))
@@ -661,22 +438,6 @@ def test_C045(figures):
     figures.settle(
         adam=len(states_of(real_step(torch.optim.Adam))) == figures["states"],
         adamw=len(states_of(real_step(torch.optim.AdamW))) == figures["states"],
-    )
-
-
-def test_C046(figures):
-    assert figures["right"] == sum(states_of(real_step(*ADAM_FP32)).values())
-    assert figures["printed"] == kept(BF16_MASTER).optimizer
-    figures.settle(a_real_step=figures["printed"] == figures["right"])
-
-
-def test_C047(figures):
-    assert figures["with_master_gb"] == kept(BF16_MASTER).optimizer * SEVEN
-    assert figures["moments_gb"] == kept(BF16_MASTER).moments * SEVEN
-    assert figures["bf16_gb"] == sum(states_of(real_step(*ADAM_BF16)).values()) * SEVEN
-    figures.settle(
-        with_a_master=kept(BF16_MASTER).optimizer * SEVEN == figures["with_master_gb"],
-        means_alone=figures["moments_gb"] == figures["with_master_gb"],
     )
 
 
@@ -786,23 +547,6 @@ def test_C052(figures):
     figures.settle(a_real_step=is_same)
 
 
-def test_C053(figures):
-    states = states_of(real_step(*ADAM_FP32))
-    assert (figures["m"], figures["v"]) == (states["exp_avg"], states["exp_avg_sq"])
-    assert figures["total"] == sum(states.values())
-    assert figures["gb"] == sum(states.values()) * SEVEN
-    figures.settle(a_real_step=sum(states.values()) == figures["total"])
-
-
-def test_C054(figures):
-    assert figures["fp32_gb"] == real_step(torch.optim.SGD)["gradient"] * SEVEN
-    assert figures["half_gb"] == real_step(torch.optim.SGD, torch.float16)["gradient"] * SEVEN
-    figures.settle(
-        fp32=real_step(torch.optim.SGD)["gradient"] * SEVEN == figures["fp32_gb"],
-        half=real_step(torch.optim.SGD, torch.float16)["gradient"] * SEVEN == figures["half_gb"],
-    )
-
-
 def test_C055(figures):
     step = real_step(*ADAM_FP32)
     parts = (step["weight"], sum(states_of(step).values()), step["gradient"])
@@ -831,13 +575,3 @@ def test_C056(figures):
         in_fp16=second_mean.to(torch.float16) > 0,
         with_a_master=figures["printed_master"] == figures["with_master_gb"],
     )
-
-
-def test_C057(figures):
-    recipe = kept(BF16_MASTER)
-    assert figures["weights_gb"] == recipe.weight * SEVEN
-    assert figures["gradients_gb"] == recipe.gradient * SEVEN
-    assert figures["with_master_gb"] == recipe.optimizer * SEVEN
-    assert figures["total_gb"] == recipe.total * SEVEN + figures["activations_gb"]
-    assert figures["printed_gb"] == sum(real_step(*ADAM_BF16).values()) * SEVEN + figures["activations_gb"]
-    figures.settle(with_a_master=figures["printed_gb"] == figures["total_gb"])

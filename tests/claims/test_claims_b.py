@@ -17,7 +17,7 @@ from memkit.hardware.cards import CARDS
 from memkit.measuring.saved_tensors import saved_bytes, saved_storages
 from memkit.program.transformer import Block
 from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B, TINY_GPT2
-from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, FP32, PURE_BF16
+from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, PURE_BF16
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, KIB, MIB
 
@@ -93,19 +93,6 @@ def model_states(setup: TrainingSetup) -> int:
 GPT2_STATES = sum(state_bytes(GPT2_LARGE, BF16_MASTER, ADAMW).values())
 
 
-def test_C058(figures):
-    start = replace(LLAMA, seq_len=figures["short"])
-    assert figures["long"] == 2 * figures["short"]
-    assert rounds_to(twice(LLAMA, "micro_batch_size"), figures["batch"])
-    assert rounds_to(twice(replace(start, attention="stored"), "seq_len"), figures["stored"])
-    assert rounds_to(twice(start, "seq_len"), figures["flash"])
-    figures.settle(
-        batch=twice(LLAMA, "micro_batch_size") == 2,
-        stored=twice(replace(start, attention="stored"), "seq_len", measure=score_bytes) == 4,
-        flash=twice(start, "seq_len") > 3,
-    )
-
-
 def test_C059(figures):
     assert figures["seq"] == LLAMA.seq_len
     room = CARDS["H100 SXM"].memory_bytes
@@ -117,20 +104,6 @@ def test_C059(figures):
     assert rounds_to(peaks[figures["fits"]] / GIB, figures["fits_gib"])
     assert rounds_to(peaks[figures["fails"]] / GIB, figures["fails_gib"])
     figures.settle(loads=2 * count_parameters(LLAMA_2_7B) < room, dies=peaks[figures["fails"]] > room)
-
-
-def test_C060(figures):
-    assert figures["linear"] == PAPER_LINEAR
-    assert figures["square"] == PAPER_SQUARE
-    assert figures["paper"] == PAPER_LINEAR + PAPER_SQUARE * SCORES_PER_SBH
-    assert rounds_to(block_ledger(GPT2).per_sbh, figures["ledger"])
-    assert rounds_to(block_ledger(replace(GPT2, precision=AUTOCAST_BF16)).per_sbh, figures["autocast"])
-    assert rounds_to(block_ledger(GPT2_FLASH).per_sbh, figures["flash"])
-    figures.settle(
-        stored=abs(figures["ledger"] - figures["paper"]) < 0.1,
-        autocast=abs(figures["autocast"] - figures["paper"]) < 0.1,
-        flash=abs(figures["flash"] - figures["paper"]) < 0.1,
-    )
 
 
 def test_C061(figures):
@@ -146,15 +119,6 @@ def test_C061(figures):
     figures.settle(
         only_scores=all(line.axes.split().count("s") < 2 for line in kept_elsewhere) and score_bytes(GPT2) > 0,
     )
-
-
-def test_C062(figures):
-    assert (figures["batch"], figures["tokens"]) == (GPT2.micro_batch_size, GPT2.seq_len)
-    assert rounds_to(all_blocks(GPT2) / 1e9, figures["act_gb"])
-    assert rounds_to(GPT2_STATES / 1e9, figures["states_gb"])
-    assert rounds_to(all_blocks(GPT2) / GPT2_STATES, figures["times"])
-    assert rounds_to(all_blocks(GPT2_FLASH) / 1e9, figures["flash_gb"])
-    figures.settle(gpt2=all_blocks(GPT2) > GPT2_STATES)
 
 
 def test_C063(figures):
@@ -208,59 +172,6 @@ def printed_block_bytes(score_bytes_each: int, mlp_bytes_each: int) -> int:
     return score_bytes_each * scores + mlp_bytes_each * b * s * 4 * GPT2_LARGE.hidden_size
 
 
-def test_C066(figures):
-    printed = printed_block_bytes(figures["score_bytes"], figures["mlp_bytes"])
-    assert rounds_to(printed / 1e6, figures["printed_mb"])
-    assert rounds_to(block_bytes(GPT2) / 1e6, figures["true_mb"])
-    assert rounds_to(block_bytes(GPT2) / printed, figures["times"])
-    assert figures["missing_linear"] == PAPER_LINEAR - 4 * figures["mlp_bytes"]
-    assert figures["missing_square"] == PAPER_SQUARE - figures["score_bytes"]
-    figures.settle(one_block=printed == block_bytes(GPT2))
-
-
-def test_C067(figures):
-    assert (figures["batch"], figures["tokens"]) == (GPT2.micro_batch_size, GPT2.seq_len)
-    printed = GPT2_LARGE.num_layers * printed_block_bytes(2, 2)
-    overhead = 1 + figures["overhead_percent"] / 100
-    assert rounds_to(printed / 1e9, figures["act_gb"])
-    assert rounds_to(overhead * (GPT2_STATES + printed) / 1e9, figures["total_gb"])
-    assert rounds_to(GPT2_STATES / 1e9 + figures["prose_act_gb"], figures["prose_total_gb"])
-    assert rounds_to(overhead * (GPT2_STATES + all_blocks(GPT2)) / 1e9, figures["true_total_gb"])
-    figures.settle(its_own_text=rounds_to(figures["total_gb"], figures["prose_total_gb"]))
-
-
-def test_C068(figures):
-    assert figures["printed_bytes"] == torch.bfloat16.itemsize
-    assert figures["fp32_bytes"] == torch.float32.itemsize
-    recipes = (FP32, PURE_BF16, AUTOCAST_BF16)
-    per_sbh = {p.name: block_ledger(replace(GPT2, precision=p)).per_sbh for p in recipes}
-    assert rounds_to(per_sbh["fp32"], figures["fp32_sbh"])
-    assert rounds_to(per_sbh["pure bf16"], figures["bf16_sbh"])
-    assert rounds_to(per_sbh["fp32"] / per_sbh["pure bf16"], figures["times"])
-    assert rounds_to(per_sbh["autocast bf16"], figures["autocast_sbh"])
-    figures.settle(fp32=figures["fp32_bytes"] == figures["printed_bytes"])
-
-
-def test_C069(figures):
-    assert figures["seq"] == LLAMA.seq_len
-    states = model_states(LLAMA)
-    assert rounds_to(states / GIB, figures["states_gib"])
-    assert rounds_to(activation_bytes(LLAMA) / GIB, figures["one_gib"])
-    larger = (b for b in range(1, 65) if activation_bytes(replace(LLAMA, micro_batch_size=b)) > states)
-    assert figures["batch"] == next(larger)
-    figures.settle(large_batch=activation_bytes(replace(LLAMA, micro_batch_size=figures["batch"])) > states)
-
-
-def test_C070(figures):
-    stored = replace(LLAMA, attention="stored")
-    assert rounds_to(twice(LLAMA, "seq_len"), figures["flash"])
-    assert figures["scores"] == twice(stored, "seq_len", measure=score_bytes)
-    assert figures["heads"] == LLAMA_2_7B.num_heads
-    one_head = replace(stored, model=replace(LLAMA_2_7B, num_heads=1, num_kv_heads=1))
-    assert figures["heads"] == score_bytes(stored) / score_bytes(one_head)
-    figures.settle(fused=figures["flash"] == 2, stored=figures["scores"] == 2)
-
-
 def test_C071(figures):
     assert figures["seq"] == LLAMA.seq_len
     small = replace(LLAMA, micro_batch_size=figures["small"])
@@ -306,17 +217,6 @@ def test_C074(figures):
     assert figures["num_bytes"] == num_bytes == block_ledger(setup).num_bytes
     assert (figures["batch"], figures["tokens"]) == (setup.micro_batch_size, setup.seq_len)
     figures.settle(a_real_block=num_bytes == block_ledger(setup).num_bytes)
-
-
-def test_C075(figures):
-    assert figures["layers"] == twice(GPT2, "num_layers", measure=all_blocks)
-    assert figures["scores"] == twice(GPT2, "seq_len", measure=score_bytes)
-    assert rounds_to(twice(GPT2_FLASH, "seq_len", measure=block_bytes), figures["flash"])
-    figures.settle(
-        layers=twice(GPT2, "num_layers", measure=all_blocks) == 2,
-        stored=figures["scores"] == 4,
-        flash=round(figures["flash"]) == 4,
-    )
 
 
 @cache
@@ -408,19 +308,4 @@ def test_C081(figures):
     assert figures["flash"] == per_score(GPT2_FLASH)
     figures.settle(
         **{name: figures[name] == figures["one"] for name in ("kept", "autocast", "no_dropout", "flash")},
-    )
-
-
-def test_C082(figures):
-    assert figures["heads"] == LLAMA_2_7B.num_heads
-    assert figures["layers"] == LLAMA_2_7B.num_layers
-    copy = figures["heads"] * figures["tokens"] ** 2 * torch.bfloat16.itemsize
-    assert figures["mib"] * MIB == copy
-    assert rounds_to(copy / 1e6, figures["mb"])
-    assert figures["copies_gib"] * GIB == figures["layers"] * copy
-    setup = replace(LLAMA, seq_len=figures["tokens"], attention="stored", dropout=0.1)
-    assert figures["kept_gib"] * GIB == figures["layers"] * score_bytes(setup)
-    figures.settle(
-        one_layer=figures["mib"] * MIB == copy,
-        all_layers=figures["mib"] * MIB == figures["layers"] * copy,
     )

@@ -2,8 +2,8 @@
 
 from book.claims import rounds_to
 from memkit.hardware.cards import CARDS, Card
-from memkit.hardware.hierarchy import FLOAT32_BYTES, LATENCY_CYCLES, MemoryLevel, memory_hierarchy
-from memkit.units import GIB, KIB, MIB
+from memkit.hardware.hierarchy import LATENCY_CYCLES, MemoryLevel, memory_hierarchy
+from memkit.units import KIB
 
 A100, H100, V100 = CARDS["A100 SXM 80 GB"], CARDS["H100 SXM"], CARDS["V100 32 GB"]
 
@@ -51,36 +51,6 @@ def prove_card(card: Card, gb: int, gb_per_s: float) -> None:
     assert rounds_to(card.bus_bits / 8 * card.transfers_per_s / 1e9, gb_per_s)
 
 
-def test_C083(figures):
-    assert figures["label_gb"] == H100.label_gb == CARDS["H100 PCIe"].label_gb
-    assert rounds_to(H100.memory_bytes / GIB, figures["sxm_gib"])
-    assert rounds_to(H100.memory_bytes / 1e9, figures["sxm_gb"])
-    assert rounds_to(CARDS["H100 PCIe"].memory_bytes / GIB, figures["pcie_gib"])
-    assert figures["nvl_gb"] == CARDS["H100 NVL"].label_gb
-    figures.settle(
-        sxm=figures["label_gb"] == H100.label_gb,
-        nvl=figures["label_gb"] == CARDS["H100 NVL"].label_gb,
-    )
-
-
-def test_C084(figures):
-    assert figures["registers"] == REGISTERS_PER_SM
-    assert figures["register_bytes"] == FLOAT32_BYTES
-    assert figures["kib"] * KIB == REGISTERS_PER_SM * FLOAT32_BYTES
-    nvidia = [card for card in CARDS.values() if card.vendor == "NVIDIA"]
-    assert {card.register_bytes_per_sm for card in nvidia} == {figures["kib"] * KIB}
-    assert rounds_to(level(H100, "registers").num_bytes / MIB, figures["h100_mib"])
-    figures.settle(a_multiprocessor=figures["kib"] * KIB == REGISTERS_PER_SM * FLOAT32_BYTES)
-
-
-def test_C085(figures):
-    registers, shared = level(A100, "registers").bandwidth, level(A100, "L1 and shared").bandwidth
-    assert rounds_to(registers / 1e12, figures["a100_tb"])
-    assert rounds_to(shared / 1e12, figures["shared_tb"])
-    assert rounds_to(registers / (figures["printed_tb"] * 1e12), figures["times"])
-    figures.settle(a100=abs(registers / 1e12 / figures["printed_tb"] - 1) < 0.2)
-
-
 def test_C086(figures):
     assert figures["dependent"] == VOLTA_MULTIPLY_ADD_CYCLES
     assert figures["warps"] == VOLTA_WARPS_PER_SM // VOLTA_SCHEDULERS_PER_SM
@@ -115,45 +85,6 @@ def test_C088(figures):
             name: abs(figures[name] / figures["printed_tb"] - 1) < 0.1
             for name in ("a100_tb", "v100_tb", "h100_tb")
         },
-    )
-
-
-def test_C089(figures):
-    measured = [cycles for cycles, _, _ in LATENCY_CYCLES.values()]
-    assert (figures["low"], figures["high"]) == (min(measured), max(measured))
-    assert figures["shared"] == VOLTA_SHARED_LOAD_CYCLES
-    assert figures["l1"] == VOLTA_L1_CYCLES
-    assert figures["printed"] == round(figures["shared"], -1)
-    figures.settle(
-        shared=abs(figures["shared"] / figures["printed"] - 1) < 0.1,
-        through_l1=abs(figures["l1"] / figures["printed"] - 1) < 0.1,
-    )
-
-
-def test_C090(figures):
-    geforce = [*(card.l2_bytes // MIB for card in CARDS.values() if card.name.startswith("RTX")), RTX_3060_L2_MIB]
-    assert figures["low"] * MIB == A100.l2_bytes
-    assert figures["h100"] * MIB == H100.l2_bytes
-    assert figures["high"] * MIB == GH200_L2_MIB * MIB == CARDS["H200"].l2_bytes
-    assert (figures["geforce_low"], figures["geforce_high"]) == (min(geforce), max(geforce))
-    assert figures["v100"] * MIB == V100.l2_bytes
-    assert figures["b200"] * MIB == CARDS["B200"].l2_bytes
-    figures.settle(
-        a100=figures["low"] <= A100.l2_bytes / MIB <= figures["high"],
-        v100=figures["low"] <= V100.l2_bytes / MIB <= figures["high"],
-        b200=figures["low"] <= CARDS["B200"].l2_bytes / MIB <= figures["high"],
-    )
-
-
-def test_C091(figures):
-    assert figures["bytes_per_clock"] == A100.l2_bytes_per_clock
-    a100 = level(A100, "L2").bandwidth / 1e12
-    assert rounds_to(a100, figures["a100_tb"])
-    assert rounds_to(level(V100, "L2").bandwidth / 1e12, figures["v100_tb"])
-    assert rounds_to(100 * figures["printed_tb"] / a100, figures["share_percent"])
-    figures.settle(
-        a100=abs(figures["a100_tb"] / figures["printed_tb"] - 1) < 0.5,
-        v100=abs(figures["printed_tb"] / figures["v100_tb"] - 1) < 0.5,
     )
 
 

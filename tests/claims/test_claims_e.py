@@ -5,8 +5,6 @@ import math
 import warnings
 from functools import cache
 
-import ml_dtypes
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -27,7 +25,6 @@ from memkit.setup.recipes import (
     BF16_MASTER,
     BF16_TWO_GRADIENTS,
     FP32,
-    KAHAN_BF16,
     MEGATRON,
     PURE_BF16,
 )
@@ -124,21 +121,6 @@ def losses(autocast: bool, num_steps: int = 10) -> list[float]:
     return train(model, optimizer, text_batches(num_steps), autocast_dtype=BF16 if autocast else None)
 
 
-def test_C125(figures):
-    assert rounds_to(sbh(FP32), figures["fp32"])
-    assert rounds_to(sbh(PURE_BF16), figures["bf16"])
-    assert rounds_to(sbh(AUTOCAST_BF16), figures["autocast"])
-    figures.settle(pure=smaller(PURE_BF16) > 48, autocast=smaller(AUTOCAST_BF16) > 48)
-
-
-def test_C126(figures):
-    rates = CARDS["H100 SXM"].peak_tflops
-    assert rounds_to(rates["bfloat16"] / rates["tf32"], figures["tf32"])
-    assert rounds_to(rates["bfloat16"] / rates["float32"], figures["fp32"])
-    assert torch.get_float32_matmul_precision() == "highest"
-    figures.settle(tf32=figures["tf32"] < 2.5, float32=figures["fp32"] < 2.5)
-
-
 def test_C127(figures):
     summed = torch.zeros((), dtype=BF16)
     for _ in range(figures["exact"]):
@@ -147,27 +129,6 @@ def test_C127(figures):
     assert torch.ones(figures["exact"]).cumsum(0)[-1] == figures["exact"] == 1000
     few = sum(torch.ones((), dtype=BF16) for _ in range(10)).item()
     figures.settle(many=summed.item() < 0.9 * 1000, few=few != 10)
-
-
-def test_C128(figures):
-    assert figures["bytes"] == total(BF16_TWO_GRADIENTS)
-    figures.settle(master=follows("master") and not follows("nearest"))
-
-
-def test_C132(figures):
-    assert figures["master"] == addends(BF16_MASTER)["weight"] + addends(BF16_MASTER)["master weight"]
-    assert figures["fp32"] == addends(FP32)["weight"] == autocast_step()["weight"].itemsize
-    assert figures["autocast"] == autocast_step()["weight"].itemsize + autocast_step()["cast"].itemsize
-    assert figures["percent"] == round(smaller(AUTOCAST_BF16))
-    figures.settle(weights=figures["autocast"] <= figures["fp32"] / 2, activations=figures["percent"] >= 50)
-
-
-def test_C133(figures):
-    old = warns(lambda: torch.cuda.amp.GradScaler(enabled=False)) and warns(
-        lambda: torch.cuda.amp.autocast(enabled=False)
-    )
-    new = warns(lambda: torch.amp.GradScaler("cpu", enabled=False))
-    figures.settle(once=old and not new, today=not old)
 
 
 def test_C134(figures):
@@ -191,21 +152,10 @@ def test_C136(figures):
     figures.settle(disabled=torch.amp.GradScaler("cpu", enabled=False).get_scale() == 1, enabled=not skipped)
 
 
-def test_C137(figures):
-    found = torch.amp.GradScaler("cpu", enabled=False).get_scale()
-    assert figures["scale"] == found
-    figures.settle(torchs=found == 1)
-
-
 def test_C138(figures):
     right, wrong = (step_with_scaler(figures["scale"], unscales=u) for u in (True, False))
     assert right / wrong == pytest.approx(figures["scale"], rel=1e-5) and figures["scale"] == 4096
     figures.settle(needed=right > wrong)
-
-
-def test_C139(figures):
-    old = warns(lambda: torch.cuda.amp.autocast(enabled=False, dtype=BF16))
-    figures.settle(once=old, today=not old)
 
 
 def test_C140(figures):
@@ -219,30 +169,6 @@ def test_C140(figures):
     figures.settle(against=weight.item() * gradient < 0)
 
 
-def test_C141(figures):
-    assert (figures["kahan"], figures["master"]) == (total(KAHAN_BF16), total(BF16_MASTER))
-    assert figures["chance"] == total(PURE_BF16)
-    figures.settle(
-        nearest=not follows("nearest"), kahan=not follows("kahan"), chance=not follows("stochastic")
-    )
-
-
-def test_C142(figures):
-    step = autocast_step()
-    assert figures["weight"] == step["weight"].itemsize
-    assert figures["gradient"] == step["gradient"].itemsize
-    assert figures["cast"] == step["cast"].itemsize
-    figures.settle(weights=step["weight"] == BF16, gradients=step["gradient"] == BF16)
-
-
-def test_C143(figures):
-    least = {d: float(ml_dtypes.finfo(d).smallest_subnormal) for d in (np.float16, ml_dtypes.bfloat16)}
-    assert float(f"{least[np.float16]:.3g}") == figures["fp16"]
-    assert float(f"{least[ml_dtypes.bfloat16]:.3g}") == figures["bf16"]
-    small = torch.tensor(1e-9)
-    figures.settle(fp16=small.to(FP16).item() == 0, bf16=small.to(BF16).item() == 0)
-
-
 def test_C144(figures):
     assert figures["total"] == total(AUTOCAST_BF16) == total(BF16_MASTER)
     assert figures["fp32_gradients"] == total(MEGATRON)
@@ -250,32 +176,6 @@ def test_C144(figures):
     figures.settle(
         **{p.name: total(p) == 16 for p in (AUTOCAST_BF16, BF16_MASTER, MEGATRON, BF16_TWO_GRADIENTS)}
     )
-
-
-def test_C145(figures):
-    assert figures["pure"] == round(smaller(PURE_BF16)) and figures["autocast"] == round(
-        smaller(AUTOCAST_BF16)
-    )
-    figures.settle(pure=smaller(PURE_BF16) > 45, autocast=smaller(AUTOCAST_BF16) > 45)
-
-
-def test_C146(figures):
-    assert figures["bytes"] == autocast_step()["gradient"].itemsize
-    figures.settle(activations=sbh(AUTOCAST_BF16) < sbh(FP32), gradients=figures["bytes"] < 4)
-
-
-def test_C149(figures):
-    assert np.float16(figures["large"]) + np.float16(1) == figures["large"]
-    assert np.float16(figures["large"] - 1) + np.float16(1) == np.float16(figures["large"])
-    assert figures["large"] == 2 ** (np.finfo(np.float16).nmant + 1)
-    assert float(f"{float(np.finfo(np.float16).smallest_subnormal) / 2:.3g}") == figures["least"]
-    figures.settle(vanishes=np.float16(1e-8) == 0)
-
-
-def test_C150(figures):
-    model = nn.Linear(4, 4, dtype=FP16)
-    plain = F.cross_entropy(model(torch.ones(2, 4, dtype=FP16)), torch.zeros(2, dtype=torch.long))
-    figures.settle(without_autocast=plain.dtype == FP16, autocast=autocast_step()["loss"] == FP16)
 
 
 def test_C151(figures):
@@ -351,56 +251,6 @@ def test_C157(figures):
     )
 
 
-def test_C158(figures):
-    ampere = MIN_CAPABILITY["bfloat16"]
-    assert figures["capability"] == float(f"{ampere[0]}.{ampere[1]}")
-    figures.settle(
-        nvidia=CARDS["A100 SXM 80 GB"].architecture == "Ampere" and "bfloat16" not in CARDS["T4"].peak_tflops
-    )
-
-
-def test_C159(figures):
-    assert figures["bf16"] == ml_dtypes.finfo(ml_dtypes.bfloat16).nmant
-    assert figures["fp16"] == np.finfo(np.float16).nmant
-    figures.settle(counts=figures["fp16"] - figures["bf16"] == 3)
-
-
-def test_C160(figures):
-    figures.settle(
-        nearest=not follows("nearest"), kahan=not follows("kahan"), chance=not follows("stochastic")
-    )
-
-
-def test_C161(figures):
-    figures.settle(same=torch.amp.autocast is torch.autocast, scaler=hasattr(torch.amp, "GradScaler"))
-
-
-def test_C162(figures):
-    figures.settle(
-        autocast=warns(lambda: torch.cuda.amp.autocast(enabled=False)),
-        scaler=warns(lambda: torch.cuda.amp.GradScaler(enabled=False)),
-    )
-
-
-def test_C163(figures):
-    product = lambda x: x.float() @ x.float()
-    x = torch.ones(8, 8)
-    figures.settle(
-        context=result("cpu", product) == BF16, decorator=torch.autocast("cpu", BF16)(product)(x).dtype == BF16,
-        by_operation=result("cpu", product) != result("cpu", lambda x: x + x.float()),
-    )  # fmt: skip
-
-
-def test_C164(figures):
-    wide = {"softmax": lambda x: x.softmax(-1), "layer norm": lambda x: F.layer_norm(x, (8,)),
-            "loss": lambda x: F.mse_loss(x, x)}  # fmt: skip
-    assert result("cpu", lambda x: x.float() @ x.float()) == on_cuda(lambda x: x.float() @ x.float()) == BF16
-    figures.settle(
-        cuda=all(on_cuda(op) == torch.float32 for op in wide.values()),
-        cpu=all(result("cpu", op) == torch.float32 for op in wide.values()),
-    )
-
-
 def test_C165(figures):
     scales, skipped = play_scaler(3, lambda step, scale: step == 1)
     figures.settle(skips=skipped == [1], adapts=scales[2] == scales[1] / 2)
@@ -419,55 +269,6 @@ def test_C167(figures):
     right, wrong = (step_with_scaler(2.0**16, unscales=u) for u in (True, False))
     assert right / wrong == pytest.approx(figures["scale"], rel=1e-6)
     figures.settle(needed=right > wrong)
-
-
-def test_C168(figures):
-    one_rank_overflows = torch.tensor([float("inf"), 1.0]).mean()
-    figures.settle(sends_nothing="distributed" not in inspect.getsource(torch.amp.GradScaler),
-                   decides_alone=bool(torch.isfinite(one_rank_overflows)))  # fmt: skip
-
-
-def test_C169(figures):
-    ranks = torch.tensor([3.0, 5.0])
-    assert (ranks * figures["scale"]).mean() / 1024 == ranks.mean()
-    figures.settle(linear=(ranks * 1024).mean() / 1024 == ranks.mean())
-
-
-def test_C170(figures):
-    far = max(abs(a / b - 1) for a, b in zip(losses(True), losses(False), strict=True))
-    assert figures["percent"] == max(1, math.ceil(100 * far))
-    figures.settle(trains=far < 0.01)
-
-
-def test_C172(figures):
-    figures.settle(
-        products=on_cuda(lambda x: x.float() @ x.float()) == BF16,
-        norms=on_cuda(lambda x: F.layer_norm(x, (8,))) == torch.float32,
-        weights=autocast_step()["weight"] == torch.float32,
-    )
-
-
-def test_C173(figures):
-    old = warns(lambda: torch.cuda.amp.GradScaler(enabled=False))
-    figures.settle(once=old, today=not old)
-
-
-def test_C174(figures):
-    step = autocast_step()
-    assert figures["weight"] == step["weight"].itemsize == addends(AUTOCAST_BF16)["weight"]
-    assert figures["gradient"] == step["gradient"].itemsize == addends(AUTOCAST_BF16)["gradient"]
-    saved = 100 * (1 - total(AUTOCAST_BF16) / total(FP32))
-    assert figures["percent"] == saved
-    figures.settle(half=saved >= 50)
-
-
-def test_C175(figures):
-    assert figures["fp16"] == float(np.finfo(np.float16).max)
-    assert figures["bits"] == np.finfo(np.float16).nmant - ml_dtypes.finfo(ml_dtypes.bfloat16).nmant
-    small = torch.tensor(1e-9)
-    figures.settle(
-        fp16=small.to(FP16).item() == 0, bf16=small.to(BF16).item() > 0, precision=figures["bits"] > 0
-    )
 
 
 def test_C176(figures):

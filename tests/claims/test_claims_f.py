@@ -21,11 +21,10 @@ from memkit.formula.korthikanti import (
     printed_hardware_flops,
     recomputed_flops,
 )
-from memkit.formula.states import state_bytes
 from memkit.recomputation.costs import blocks_ledger, step_flops, stored_bytes
 from memkit.recomputation.peak import predict_peak
 from memkit.setup.models import GPT2_LARGE, GPT2_MEDIUM, GPT2_SMALL, LLAMA_2_7B
-from memkit.setup.recipes import ADAMW, PURE_BF16
+from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import (
     CORE,
     FULL,
@@ -89,19 +88,6 @@ def slower_percent(recomputation: str) -> float:
     """Time of a layer of the 22B model in the paper's table 4, beside no recomputation with the same parallelism."""
     plain = "none, sequence parallel" if "sequence" in recomputation else "none"
     return 100 * (sum(LAYER_MILLISECONDS[recomputation]) / sum(LAYER_MILLISECONDS[plain]) - 1)
-
-
-def test_C178(figures):
-    assert (figures["batch"], figures["tokens"]) == (FLASH.micro_batch_size, FLASH.seq_len)
-    assert rounds_to(peak_bytes(FLASH) / 1e9, figures["plain_gb"])
-    assert rounds_to(peak_bytes(full(FLASH)) / 1e9, figures["full_gb"])
-    single = replace(FLASH, micro_batch_size=1, grad_accum_steps=figures["batch"])
-    assert rounds_to(peak_bytes(single) / 1e9, figures["accumulated_gb"])
-    states = sum(state_bytes(GPT2_LARGE, PURE_BF16, ADAMW).values())
-    assert rounds_to(states / 1e9, figures["states_gb"])
-    figures.settle(
-        recomputation=peak_bytes(full(FLASH)) < peak_bytes(FLASH), accumulation=peak_bytes(single) < peak_bytes(FLASH)
-    )
 
 
 def test_C181(figures):
@@ -191,19 +177,6 @@ def test_C186(figures):
     flash = replace(paper_setup(model), attention="flash")
     assert rounds_to(model.num_layers * block_bytes(flash) / 1e9, figures["flash_gb"])
     figures.settle(stored=figures["none_gb"] > 100 > figures["full_gb"], flash=figures["flash_gb"] > 100)
-
-
-def test_C187(figures):
-    assert rounds_to(activation_bytes(STORED) / 1e9, figures["before_gb"])
-    assert rounds_to(activation_bytes(full(STORED)) / 1e9, figures["after_gb"])
-    assert figures["tokens"] == LLAMA.seq_len
-    assert rounds_to(peak_bytes(LLAMA) / 1e9, figures["llama_gb"])
-    assert peak_bytes(full(LLAMA)) == peak_bytes(LLAMA)
-    assert peak(full(LLAMA)).name == "optimizer peak"
-    figures.settle(
-        activations=activation_bytes(full(STORED)) < activation_bytes(STORED) / 10,
-        weights_and_states=peak_bytes(full(LLAMA)) < peak_bytes(LLAMA),
-    )
 
 
 def test_C188(figures):

@@ -410,14 +410,6 @@ def hugging_face_checkpoint(**options) -> partial:
     return model.model.layers[0]._gradient_checkpointing_func
 
 
-def test_C213(figures):
-    hf = pytest.importorskip("transformers")
-    assert hugging_face_checkpoint().func is checkpoint
-    old = hf.PreTrainedModel.gradient_checkpointing_enable
-    assert figures["new_name"] in old.__doc__ and hasattr(hf.PreTrainedModel, figures["new_name"])
-    figures.settle(once=callable(old), now="Deprecated" not in old.__doc__)
-
-
 def test_C215(figures):
     hf = pytest.importorskip("transformers")
     old = hf.PreTrainedModel.gradient_checkpointing_enable

@@ -71,14 +71,6 @@ def test_C217(figures):
     figures.settle(measured=1.9 < kept[1] / kept[0] < 2.1)
 
 
-def test_C218(figures):
-    binary, decimal = figures["binary_tokens"], figures["decimal_tokens"]
-    assert (binary, decimal) == (4 * 2**20, 500 * figures["tokens_per_pass"])
-    assert figures["binary_steps"] * figures["tokens_per_pass"] == binary
-    assert figures["decimal_steps"] * figures["tokens_per_pass"] == decimal and figures["tokens_per_pass"] == 2**13
-    figures.settle(binary=binary % 2**13 == 0, decimal=decimal % 2**13 == 0)
-
-
 def test_C219(figures):
     assert UNEVEN == tuple(figures[f"tokens_{n}"] for n in range(1, 5))
     means, weighted = weighting(UNEVEN)
@@ -124,26 +116,6 @@ def same_gradient_as_one_batch(size: int, num_steps: int) -> bool:
     return len(parts) == num_steps and off(gradient(model, parts, [1 / num_steps] * num_steps), whole) < 1e-12
 
 
-def test_C222(figures):
-    world = two_ranks()["world"]
-    assert figures["effective"] == figures["micro_batch"] * figures["steps"] * figures["ranks"]
-    assert (figures["micro_batch"], figures["steps"], figures["ranks"]) == (4, 8, world)
-    agree = all(row["difference"] < 1e-12 for row in two_ranks()["ways"].values())
-    figures.settle(one_rank=same_gradient_as_one_batch(4, 8), two_ranks=agree)
-
-
-def test_C223(figures):
-    window = measured_peak(replace(SETUP, grad_accum_steps=4)).total_bytes
-    big = measured_peak(replace(SETUP, micro_batch_size=16)).total_bytes
-    assert rounds_to(100 * window / big, figures["percent"])
-    figures.settle(gradient=same_gradient_as_one_batch(2, 4), memory=window < big)
-
-
-def test_C224(figures):
-    assert rounds_to(100 * weighting(UNEVEN)[0], figures["off_percent"])
-    figures.settle(even=weighting(EVEN)[0] < 1e-12, uneven=weighting(UNEVEN)[0] < 1e-12)
-
-
 def printed_loop(num_batches: int, N: int) -> tuple[int, bool]:
     """Steps of the loop as it is printed, and whether a gradient is left when it ends."""
     weight = nn.Parameter(torch.ones(1))
@@ -187,19 +159,6 @@ def test_C226(figures):
     figures.settle(clipped_once=off(once, whole) < 1e-12)
 
 
-def test_C227(figures):
-    window = measured_peak(replace(SETUP, grad_accum_steps=4)).total_bytes
-    big = measured_peak(replace(SETUP, micro_batch_size=16)).total_bytes
-    assert rounds_to(100 * window / big, figures["percent"])
-    figures.settle(lower=window < big)
-
-
-def test_C228(figures):
-    assert figures["effective"] == figures["micro_batch"] * figures["steps"] == 32
-    assert (figures["micro_batch"], figures["steps"]) == (8, 4)
-    figures.settle(product=same_gradient_as_one_batch(8, 4))
-
-
 def test_C229(figures):
     weight = nn.Parameter(torch.ones(3))
     seen = []
@@ -214,11 +173,6 @@ def test_C229(figures):
     figures.settle(adds=torch.equal(seen[1], 2 * seen[0]), until_zero_grad=weight.grad is None)
 
 
-def test_C230(figures):
-    assert rounds_to(100 * weighting(UNEVEN)[0], figures["off_percent"])
-    figures.settle(even=weighting(EVEN)[0] < 1e-12, uneven=weighting(UNEVEN)[0] < 1e-12)
-
-
 def moved(make_optimizer, factor: float) -> float:
     model = make_small_gpt()
     before = [p.detach().clone() for p in model.parameters()]
@@ -226,15 +180,6 @@ def moved(make_optimizer, factor: float) -> float:
     (model(inputs, targets) * factor).backward()
     make_optimizer(model.parameters()).step()
     return sum((p.detach() - b).norm() ** 2 for p, b in zip(model.parameters(), before, strict=True)).sqrt().item()
-
-
-def test_C231(figures):
-    ratios = [
-        moved(way, figures["steps"]) / moved(way, 1)
-        for way in (lambda p: torch.optim.SGD(p, lr=1e-3), lambda p: torch.optim.AdamW(p, lr=1e-3))
-    ]
-    assert figures["steps"] == 8 and rounds_to(ratios[0], figures["sgd"]) and rounds_to(ratios[1], figures["adam"])
-    figures.settle(sgd=ratios[0] > 7.9, adamw=ratios[1] > 7.9)
 
 
 def test_C232(figures):
@@ -291,12 +236,6 @@ def test_C236(figures):
     against_big = big > measured_peak(SETUP).total_bytes + more
     assert rounds_to(more / weights_of(SETUP), figures["of_gradients"])
     figures.settle(against_the_large_batch=against_big, against_one_micro_batch=more == 0)
-
-
-def test_C237(figures):
-    assert figures["effective"] == figures["micro_batch"] * figures["steps"]
-    assert (figures["micro_batch"], figures["steps"]) == (4, 8)
-    figures.settle(product=same_gradient_as_one_batch(4, 8))
 
 
 def test_the_loop_to_take_away_passes_where_printed_ones_fail():

@@ -109,12 +109,6 @@ def memory_events(**options) -> int:
     return sum(event.name == "[memory]" for event in profiler.events())
 
 
-def test_C254(figures):
-    assert memory_events() == 0 < memory_events(profile_memory=True)
-    assert "deprecated" in profile.export_memory_timeline.__deprecated__
-    figures.settle(asked_for=memory_events(profile_memory=True) > 0, by_default=memory_events() > 0)
-
-
 def test_C255(figures):
     [library] = (Path(torch.__file__).parent / "lib").glob("*c10.*")
     strings = library.read_bytes()
@@ -194,16 +188,6 @@ def test_C259(figures):
     figures.settle(**{name: r.peak_reserved_bytes <= rule * r.peak_allocated_bytes for name, r in runs.items()})
 
 
-def test_C260(figures):
-    assert figures["end_gib"] == gib(traced().at("zero_grad", 2).total_bytes)
-    assert figures["peak_gib"] == gib(traced().for_step(2).peak_bytes)
-    end = traced().at("zero_grad", 2)
-    figures.settle(
-        what_stays=end.total_bytes == end.weights + end.optimizer_states,
-        what_is_needed=end.total_bytes == traced().for_step(2).peak_bytes,
-    )
-
-
 def train(card: SimulatedCard, recomputes: bool):
     """One step of a stack of layers, with AdamW; returns what a script's variables would still hold."""
     layers = torch.nn.ModuleList(torch.nn.Linear(512, 512) for _ in range(8))
@@ -228,20 +212,6 @@ def peak_with_recomputation(in_one_scope: bool) -> int:
         card.reset_peak()
         held = train(card, recomputes=True)
         return card.peak_allocated_bytes
-
-
-def test_C261(figures):
-    assert figures["shared_mib"] == mib(peak_with_recomputation(in_one_scope=True))
-    assert figures["own_mib"] == mib(peak_with_recomputation(in_one_scope=False))
-    figures.settle(saves=peak_with_recomputation(in_one_scope=True) == peak_with_recomputation(in_one_scope=False))
-
-
-def test_C262(figures):
-    assert figures["sizes"] == len(re.findall(SIZE, RECENT_MESSAGE))
-    assert ".py" not in RECENT_MESSAGE
-    failed = replay_trace(traced(), capacity_bytes=4 * GIB).failure
-    assert failed.where not in failed.message
-    figures.settle(a_card=".py" not in RECENT_MESSAGE, the_model=failed.where not in failed.message)
 
 
 class AllZero(dict):
@@ -301,16 +271,6 @@ def events_of_a_late_recording() -> tuple[int, int]:
     return len(births), len(allocator.trace) - armed
 
 
-def test_C265(figures):
-    assert (figures["blocks"], 0) == events_of_a_late_recording()
-    figures.settle(started_after_the_error=events_of_a_late_recording()[1] > 0)
-
-
-def test_C266(figures):
-    assert "pytorch.org/memory_viz" in torch.cuda.memory._dump_snapshot.__doc__
-    figures.settle(documented="pytorch.org/memory_viz" in torch.cuda.memory._dump_snapshot.__doc__)
-
-
 @cache
 def allocated_around_the_handler() -> tuple[int, int]:
     """MiB inside the ``except`` of a failed step, after everything one can call there, and behind it."""
@@ -329,11 +289,6 @@ def allocated_around_the_handler() -> tuple[int, int]:
         return mib(inside), mib(card.allocated_bytes)
 
 
-def test_C267(figures):
-    assert (figures["inside_mib"], 0) == allocated_around_the_handler()
-    figures.settle(freed_inside=allocated_around_the_handler()[0] == 0)
-
-
 def test_C268(figures):
     driver, config = Driver(10 * GIB), AllocatorConfig(per_process_memory_fraction=figures["fraction"])
     jobs = [CachingAllocator(config, driver) for _ in range(figures["jobs"])]
@@ -343,20 +298,6 @@ def test_C268(figures):
     with pytest.raises(OutOfMemory):
         jobs[1].malloc(6 * GIB)
     figures.settle(leaves_room_for_each=figures["jobs"] * figures["fraction"] <= 1)
-
-
-def test_C269(figures):
-    large, shorter = step_2(), step_2(micro_batch_size=1, seq_len=figures["tokens"] - 1)
-    assert large.peak.name == "backward peak"
-    assert large.peak.gradients == 0
-    assert shorter.peak.name == "optimizer peak"
-    assert figures["optimizer_gib"] == gib(shorter.peak_bytes)
-    assert step_2(micro_batch_size=1, seq_len=figures["tokens"]).peak.name == "backward peak"
-    figures.settle(
-        many_tokens=large.peak.name == "backward peak",
-        few_tokens=shorter.peak.name == "backward peak",
-        gradients_beside=large.peak.gradients > 0,
-    )
 
 
 @cache
@@ -453,15 +394,6 @@ def test_C276(figures):
     figures.settle(**{
         name: abs((b.total_bytes - a.total_bytes) / b.activations - 1) < 0.01 for name, (a, b) in jumps.items()
     })
-
-
-def test_C277(figures):
-    forward, backward = traced().at("forward", 1), traced().at("backward", 1)
-    assert figures["after_forward_gib"] == gib(forward.total_bytes)
-    assert figures["after_backward_gib"] == gib(backward.total_bytes)
-    assert figures["fall_gib"] == gib(forward.total_bytes - backward.total_bytes)
-    assert figures["gradients_gib"] == gib(backward.gradients)
-    figures.settle(rises=backward.total_bytes > forward.total_bytes)
 
 
 def test_C278(figures):

@@ -4,7 +4,6 @@ What only a GPU does is asked of the model of its allocator, which replays recor
 to the byte (tests/allocator/test_snapshot_replay.py). What PyTorch prints and offers is asked of PyTorch.
 """
 
-import inspect
 import json
 import re
 from dataclasses import replace
@@ -236,16 +235,6 @@ def test_C289(figures):
     figures.settle(of_training=readings[0] == readings[1])
 
 
-def test_C290(figures):
-    assert figures["base"] ** 3 == GIB
-    assert figures["percent"] == round(100 * (GIB / 10**9 - 1), 1)
-    card = CARDS["A100 SXM 80 GB"]
-    assert figures["label_gb"] == card.label_gb
-    assert figures["gib"] == round(card.memory_bytes / GIB, 1)
-    assert figures["gb"] == round(card.memory_bytes / 1e9, 1)
-    figures.settle(same=figures["base"] ** 3 == 10**9)
-
-
 def test_C291(figures):
     allocator, peaks = card_of(96), []
     for num_bytes in (40 * MIB, 8 * MIB):
@@ -255,17 +244,6 @@ def test_C291(figures):
     assert peaks == [figures["first_mib"], figures["second_mib"]]
     assert callable(torch.cuda.reset_peak_memory_stats)
     figures.settle(of_each_part=peaks[1] < peaks[0])
-
-
-def test_C292(figures):
-    record = inspect.signature(torch.cuda.memory._record_memory_history).parameters
-    assert figures["option"] in record
-    assert "None" in str(record["enabled"].annotation)
-    assert next(iter(inspect.signature(torch.cuda.memory._dump_snapshot).parameters)) == "filename"
-    figures.settle(
-        record=figures["option"] in record, stop="None" in str(record["enabled"].annotation),
-        dump=callable(torch.cuda.memory._dump_snapshot),
-    )  # fmt: skip
 
 
 def test_C293(figures):
@@ -369,12 +347,6 @@ def itself(loss: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def test_C299(figures):
-    assert figures["without_kib"] == growth(False, itself) / 1024
-    assert growth(True, itself) == 0
-    figures.settle(without_backward=growth(False, itself) > 0, with_backward=growth(True, itself) > 0)
-
-
 def test_C300(figures):
     assert growth(False, torch.Tensor.item) == growth(True, torch.Tensor.item) == 0
     figures.settle(**{f"backward {runs}": growth(runs, torch.Tensor.item) == 0 for runs in (False, True)})
@@ -389,15 +361,6 @@ def kept_by(keep) -> int:
             outputs.append(keep(model(torch.randn(64, 512)).relu()))
             floors.append(card.allocated_bytes)
     return floors[-1] - floors[-2]
-
-
-def test_C301(figures):
-    assert figures["with_graph_kib"] == kept_by(itself) / 1024
-    assert figures["detached_kib"] == kept_by(torch.Tensor.detach) / 1024
-    assert kept_by(lambda output: output.mean().item()) == 0
-    figures.settle(
-        graph_leaks=kept_by(itself) > kept_by(torch.Tensor.detach), tensor_leaks=kept_by(torch.Tensor.detach) > 0
-    )
 
 
 def test_C302(figures):
@@ -418,12 +381,6 @@ def test_C303(figures):
     with SimulatedCard(MIB), pytest.raises(RuntimeError, match="out of memory"):
         torch.empty(2, MIB, dtype=torch.uint8)
     figures.settle(caught=issubclass(torch.OutOfMemoryError, RuntimeError))
-
-
-def test_C304(figures):
-    assert not hasattr(torch.cuda.memory, "_load_snapshot")
-    assert hasattr(torch.cuda.memory, "_dump_snapshot")
-    figures.settle(there=hasattr(torch.cuda.memory, "_load_snapshot"))
 
 
 def forward_peak(**changes) -> float:
@@ -461,22 +418,3 @@ def test_C306(figures):
 def step_peak(**optimizer) -> float:
     changes = {"micro_batch_size": 1, "seq_len": 128, "optimizer": OptimizerConfig(**optimizer)}
     return gib(bytes_at("optimizer peak", **changes))
-
-
-def test_C307(figures):
-    assert figures["foreach_gib"] == step_peak()
-    assert figures["fused_gib"] == step_peak(implementation="fused")
-    assert figures["loop_gib"] == step_peak(implementation="for-loop")
-    assert figures["eight_bit_gib"] == step_peak(name="8-bit AdamW")
-    figures.settle(
-        it_helps=step_peak(name="8-bit AdamW") < step_peak(),
-        nothing_else_does=step_peak(implementation="fused") >= step_peak(),
-    )
-
-
-def test_C308(figures):
-    end, peak = bytes_at("zero_grad"), peak_of()
-    assert figures["end_gib"] == gib(end)
-    assert figures["peak_gib"] == gib(peak)
-    assert figures["floor_percent"] == round(figures["printed_percent"] * end / peak, 1)
-    figures.settle(warns=figures["floor_percent"] > figures["printed_percent"])

@@ -18,7 +18,7 @@ from book.claims import claim, rounds_to
 from memkit.formula.activations import activation_bytes
 from memkit.formula.adapters import count_adapter_parameters
 from memkit.formula.estimate import estimate_memory
-from memkit.formula.inference import inference_bytes, kv_cache_bytes, kv_cache_bytes_per_token
+from memkit.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
 from memkit.formula.states import bytes_per_parameter, state_bytes
 from memkit.hardware.cards import CARDS
 from memkit.program.transformer import Transformer, training_build
@@ -43,14 +43,6 @@ def cache_bytes(model, tokens: int) -> int:
     assert per_token == kv_cache_bytes_per_token(model)
     assert per_token * tokens == kv_cache_bytes(model, batch_size=1, seq_len=tokens)
     return per_token * tokens
-
-
-def test_C343(figures):
-    assert figures["bytes_per_param"] == bytes_per_parameter(PURE_BF16, ADAMW)["weight"]
-    assert figures["printed_gb"] == TWO_BYTES * SEVEN
-    weights = inference_bytes(LLAMA_2_7B, batch_size=1, seq_len=1)["weights"]
-    assert rounds_to(weights / BILLION, figures["exact_gb"])
-    figures.settle(seven_billion=figures["printed_gb"] == torch.float16.itemsize * SEVEN)
 
 
 def test_C344(figures):
@@ -176,16 +168,6 @@ def trained_by_peft(rank: int, targets: tuple[str, ...]) -> tuple[int, set[torch
     return count, {p.dtype for p in trained}
 
 
-def test_C348(figures):
-    card = CARDS["A10"]
-    assert card.label_gb == figures["label_gb"]
-    assert f"{card.memory_bytes / GIB:.2f}" == f"{figures['usable_gib']:.2f}"
-    assert rounds_to(card.memory_bytes / BILLION, figures["usable_gb"])
-    figures.settle(
-        label=figures["label_gb"] == card.label_gb, usable=card.memory_bytes >= figures["label_gb"] * BILLION
-    )
-
-
 def fp32_activations_gb(tokens: int, attention: str) -> float:
     setup = TrainingSetup(model=LLAMA_2_7B, precision=FP32, seq_len=tokens, attention=attention)
     return activation_bytes(setup) / BILLION
@@ -266,12 +248,6 @@ def test_C354(figures):
     other, _ = trained_by_peft(figures["other_rank"], ALL_SEVEN)
     assert other == figures["other"] and rounds_to(other / 10**6, figures["printed_million"])
     figures.settle(as_printed=rounds_to(count / 10**6, figures["printed_million"]))
-
-
-def test_C355(figures):
-    exact = torch.bfloat16.itemsize * llama_parameters()
-    assert rounds_to(exact / BILLION, figures["exact_gb"])
-    figures.settle(seven_billion=figures["printed_gb"] == torch.bfloat16.itemsize * SEVEN)
 
 
 def test_C356(figures):

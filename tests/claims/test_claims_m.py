@@ -36,11 +36,6 @@ def bytes_each(name: str, count: int = 2**16, dtype: torch.dtype = torch.float32
     return sum(t.nbytes for t in states_after_a_step(name, count, dtype).values()) / count
 
 
-def test_C367(figures):
-    assert bytes_each("AdamW", dtype=torch.bfloat16) == figures["bf16"]
-    figures.settle(in_fp32=bytes_each("AdamW") == figures["printed"])
-
-
 def test_C368(figures):
     states = states_after_a_step("AdamW8bit")
     assert states["state1"].numel() // states["absmax1"].numel() == figures["block"]

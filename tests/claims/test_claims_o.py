@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import torch
-
 from book.claims import rounds_to
 from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.fitting.room import planned_room
@@ -70,14 +68,6 @@ def test_C392(figures):
     figures.settle(recomputed=again.fits, kept=kept.fits)
 
 
-def test_C393(figures):
-    plan = planned(LLAMA_2_13B, A100_40, adapter=replace(LORA, rank=figures["rank"]), seq_len=figures["tokens"])
-    assert CARDS[A100_40].label_gb == figures["card_gb"] and (figures["rank"], figures["tokens"]) == (32, 2048)
-    assert rounds_to(2 * parameters_of(LLAMA_2_13B) / 1e9, figures["weights_gb"])
-    assert rounds_to(plan.peak_bytes / GIB, figures["gib"])
-    figures.settle(fits=plan.fits)
-
-
 def test_C394(figures):
     autocast, pure = (planned(LLAMA_2_7B, A100_80, precision=precision) for precision in (AUTOCAST_BF16, PURE_BF16))
     assert CARDS[A100_80].label_gb == figures["card_gb"]
@@ -125,30 +115,3 @@ def test_C415(figures):
     assert rounds_to(one.peak_bytes / GIB, figures["one_gib"])
     assert rounds_to(many.peak_bytes / GIB, figures["many_gib"])
     figures.settle(lora=lora.fits, one_sequence=one.fits, many=many.fits)
-
-
-def test_C416(figures):
-    autocast = planned(LLAMA_2_7B, A100_80, precision=AUTOCAST_BF16)
-    pure = planned(LLAMA_2_7B, A100_80)
-    assert CARDS[A100_80].label_gb == figures["card_gb"]
-    assert rounds_to(16 * parameters_of(LLAMA_2_7B) / 1e9, figures["states_gb"])
-    assert rounds_to(pure.peak_bytes / 1e9, figures["pure_gb"])
-    figures.settle(autocast=autocast.fits, pure_bf16=pure.fits)
-
-
-def test_C417(figures):
-    plan = planned(LLAMA_2_70B, A100_80, adapter=LORA)
-    qlora = planned(LLAMA_2_70B, A100_80, adapter=QLORA)
-    assert CARDS[A100_80].label_gb == figures["card_gb"]
-    assert rounds_to(2 * parameters_of(LLAMA_2_70B) / 1e9, figures["weights_gb"])
-    assert rounds_to(qlora.peak_bytes / GIB, figures["qlora_gib"]) and qlora.fits
-    figures.settle(fits=plan.fits)
-
-
-def test_C418(figures):
-    cards = CARDS["H100 SXM"], CARDS[A100_80]
-    assert [card.label_gb for card in cards] == [figures["card_gb"]] * 2
-    assert rounds_to(cards[0].peak_tflops["bfloat16"] / cards[1].peak_tflops["bfloat16"], figures["faster"])
-    plan = planned(LLAMA_2_7B, "H100 SXM", precision=AUTOCAST_BF16)
-    assert rounds_to(plan.peak_bytes / GIB, figures["gib"]) and torch.bfloat16.itemsize == 2
-    figures.settle(full_fine_tuning_of_7b=plan.fits)
