@@ -17,8 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 from memkit.hardware.cards import MIN_CAPABILITY, matrix_dtypes
-from memkit.hardware.driver import CAP_VARIABLE, Gpu, ask_driver, gpu_cap_bytes
-from memkit.hardware.ram import available_ram_bytes
+from memkit.hardware.driver import CAP_VARIABLE, Gpu, ask_driver, available_ram_bytes, gpu_cap_bytes
 from memkit.units import GIB, aligned_table, as_kind, format_bytes
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)

@@ -10,7 +10,7 @@ import math
 import numbers
 import operator
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 KIB = 1024
@@ -74,6 +74,12 @@ def as_kind(name: str, value: object, *kinds: type) -> object:
     text = shown(value)
     text = text if len(text) <= 60 else f"{text[:57]}..."
     raise ValueError(f"{name}={text} is not a {' or a '.join(kind.__name__ for kind in kinds)}")
+
+
+def check_fields(record: object, names: str, check: Callable, *allowed: object) -> None:
+    """Put fields of a frozen record through one of these checks, and keep what it returns."""
+    for name in names.split():
+        object.__setattr__(record, name, check(name, getattr(record, name), *allowed))
 
 
 def as_items(name: str, values: object, *kinds: type) -> tuple:

@@ -6,11 +6,8 @@ instant. The transformer of ``memkit.program`` is the other, independent descrip
 
 Reading order:
 
-- ``parameters``: how many parameters a model has, tensor by tensor
-- ``shares``: which parameters a rank keeps and updates, all or a share of each
-- ``adapters``: which tensors LoRA trains, and which QLoRA keeps in 4 bits
+- ``parameters``: how many parameters a model has, tensor by tensor, and which are trained, or kept by a rank
 - ``states``: what stays between steps: weights, gradients, optimizer states
-- ``ledger``: a ledger of kept tensors, one named line each
 - ``kernels``: buffers that a CUDA kernel takes for its own work
 - ``inference``: what inference keeps instead: weights and the key and value cache
 - ``korthikanti``: the activation formulas of Korthikanti et al. 2022, addend by addend
@@ -18,7 +15,6 @@ Reading order:
 - ``backward``: the operations from the last to the first, and the gradients they make
 - ``layers``: linear, norm, dropout, activation functions
 - ``attention``: projections, rotation, and the core as the device's kernel computes it
-- ``ranks``: the moments at which a rank of many does more than a rank alone
 - ``forward``: the whole forward, from token ids to the loss
 - ``activations``: what a forward keeps for the backward, tensor by tensor
 - ``optimizer``: what a step of the optimizer allocates: states once, temporaries each time
@@ -29,17 +25,15 @@ Reading order:
 from memkit import front_door
 
 __getattr__, __dir__, __all__ = front_door(__name__, {
-    "activations": "activation_bytes activation_ledger autocast_cast_bytes block_ledger",
-    "adapters": "count_adapter_parameters trained_parameters",
+    "activations": "Kept Ledger activation_bytes activation_ledger autocast_cast_bytes block_ledger",
     "backward": "Backward",
     "estimate": "estimate_memory",
     "forward": "Forward",
     "inference": "inference_bytes kv_cache_bytes kv_cache_bytes_per_token",
     "kernels": "embedding_backward_buffers",
-    "ledger": "Kept Ledger",
     "offload": "host_bytes link_bytes",
     "paper": "Paper",
-    "parameters": "Parameter count_by_kind count_parameters parameter_ledger",
-    "shares": "kept_parameters stepped_parameters",
+    "parameters": "Parameter count_adapter_parameters count_by_kind count_parameters kept_parameters parameter_ledger "
+    "stepped_parameters trained_parameters",
     "states": "bytes_per_parameter state_bytes state_ledger",
 })

@@ -15,11 +15,10 @@ from operator import attrgetter
 
 from memkit.events import PARTS, Event, Events, play
 from memkit.formula.backward import Backward
-from memkit.formula.forward import Forward
+from memkit.formula.forward import ALONE, Alone, Forward
 from memkit.formula.optimizer import write_init, write_states, write_states_of, write_step, write_update
 from memkit.formula.paper import Block, Leaf, Paper
 from memkit.formula.parameters import alike
-from memkit.formula.ranks import ALONE, Alone
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import MIN_OFFLOADED

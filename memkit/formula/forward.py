@@ -12,14 +12,63 @@ from itertools import groupby
 from memkit.formats.dtypes import dtype_bits
 from memkit.formula.attention import Attention
 from memkit.formula.kernels import embedding_backward_buffers
-from memkit.formula.paper import Block, Leaf, Tensor
+from memkit.formula.paper import Block, Leaf, Paper, Storage, Tensor
 from memkit.formula.parameters import embedding_parameters, output_parameters
-from memkit.formula.ranks import ALONE, Alone
+from memkit.setup.layouts import Layout
 from memkit.setup.strategies import Strategy
 from memkit.setup.training import TrainingSetup
 
 Unit = tuple[tuple[int, bool], ...]
 """Regions behind one another as (blocks, are run again): what repeats in a model under a strategy."""
+
+
+class Alone:
+    """The moments of a step at which a rank of many gathers, sends or frees; a rank without others does nothing.
+
+    ``layout``: which share of the states it keeps; ``None``: all. The layouts of ``memkit.sharding`` are its children.
+    """
+
+    layout: Layout | None = None
+
+    def computes(self, setup: TrainingSetup) -> TrainingSetup:
+        """The setup that forward and backward run in."""
+        return setup
+
+    def adds_gradients(self, accumulates: bool) -> bool:
+        """Whether a finished gradient is added to one that stands already."""
+        return accumulates
+
+    def start(self, paper: Paper) -> None:
+        """A micro-batch begins, on this paper."""
+
+    def enter_model(self) -> None:
+        """The forward begins."""
+
+    def enter_blocks(self, number: int) -> None:
+        """The forward of a region of blocks begins, ``number`` being the first."""
+
+    def leave_blocks(self, number: int) -> None:
+        """The forward of these blocks ends."""
+
+    def leave_model(self) -> None:
+        """The loss is there."""
+
+    def enter_backward(self, accumulates: bool) -> None:
+        """The backward begins. ``accumulates``: earlier micro-batches left gradients."""
+
+    def enter_backward_of(self, block: int) -> None:
+        """The backward of a block begins."""
+
+    def leave_backward_of(self, block: int, gradients: list[Storage], times: int) -> list[Storage]:
+        """The backward of ``times`` blocks that are alike has left these gradients. Returns what is kept of them."""
+        return gradients
+
+    def leave_backward(self, gradients: list[Storage]) -> list[Storage]:
+        """The backward ends and has left these gradients of what is in no block. Returns what is kept of them."""
+        return gradients
+
+
+ALONE = Alone()
 
 
 class Transformer(Attention):
@@ -82,7 +131,7 @@ class Transformer(Attention):
         strategy = self.setup.recomputation
         make_policy = partial(saving_policy, strategy) if strategy.saved_ops else None
         for num_blocks, is_run_again in unit:
-            self.rank.enter_blocks(number, num_blocks)
+            self.rank.enter_blocks(number)
             run = partial(self.blocks, num_blocks, number)
             if is_run_again:
                 self.prefix = ""

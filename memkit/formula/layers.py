@@ -9,20 +9,27 @@ casts its input for itself and each weight once.
 from collections.abc import Iterable
 
 from memkit.formats.dtypes import tensor_bytes
-from memkit.formula.adapters import adapters_of_block, is_in_4_bits
 from memkit.formula.kernels import Stages, row_sum_buffers, sum_buffers
-from memkit.formula.ledger import axis_sizes
 from memkit.formula.paper import NEW, SAME, Leaf, Paper, Summed, Tensor
-from memkit.formula.parameters import Parameter, block_parameters
+from memkit.formula.parameters import Parameter, adapters_of_block, block_parameters, is_in_4_bits, model_axes
 from memkit.formula.states import NF4_BLOCK
 from memkit.setup.training import TrainingSetup
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, round_up
 
 RANDOM_STATE_BYTES = 5056
 """The state of the CPU's random number generator (``torch.get_rng_state()``), which every checkpoint keeps."""
 
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
 NORM_NAMES = {"norm_1": "norm 1", "norm_2": "norm 2", "norm": "final norm"}
+
+
+def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
+    """The number behind every axis that a tensor of the step may have."""
+    return model_axes(setup.model) | {
+        "b": setup.micro_batch_size, "s": setup.seq_len, "s↑32": round_up(setup.seq_len, 32),
+        "d↑8": round_up(setup.model.head_dim, 8), "1": 1, "2": 2, "5056": 5056,
+        "r": setup.adapter.rank if setup.adapter else 0,
+    }  # fmt: skip
 
 
 class Layers:

@@ -8,8 +8,7 @@ Seconds are bytes divided by the link's rate; what of them hides behind the arit
 from dataclasses import replace
 
 from memkit.formula.activations import blocks_ledger
-from memkit.formula.adapters import trained_parameters
-from memkit.formula.parameters import Parameter
+from memkit.formula.parameters import Parameter, trained_parameters
 from memkit.formula.states import gradient_tensors, optimizer_tensors, trained_precision, weight_tensors
 from memkit.setup.recipes import MIN_OFFLOADED
 from memkit.setup.strategies import NONE

@@ -21,11 +21,15 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from memkit.formats.dtypes import tensor_bytes
-from memkit.formula.adapters import trained_parameters
 from memkit.formula.kernels import sum_buffers
 from memkit.formula.paper import Paper, Storage
-from memkit.formula.parameters import Parameter, parameter_ledger
-from memkit.formula.shares import kept_parameters, stepped_parameters
+from memkit.formula.parameters import (
+    Parameter,
+    kept_parameters,
+    parameter_ledger,
+    stepped_parameters,
+    trained_parameters,
+)
 from memkit.formula.states import (
     StateTensor,
     is_hidden_matrix,

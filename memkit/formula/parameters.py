@@ -11,13 +11,27 @@ For a GPT-2 style model with h = hidden size, L = layers, v = vocabulary, s = po
 and for a Llama style model with k = width of the key heads and f = intermediate size::
 
     N = 2vh + L (2h² + 2hk + 3hf + 2h) + h
+
+An adapter (LoRA) of rank r beside a layer of ``in`` inputs and ``out`` outputs has r · (in + out) parameters. Beside
+query, key, value and output of a Llama with L layers and as many key heads as query heads that sums to::
+
+    N = L · 4 · r · 2h        for Llama-2-7B and r = 16:  32 · 4 · 16 · 8192 = 16,777,216
+
+Of many ranks each may keep a share. ``fully_shard`` cuts every tensor along its first axis into as many equal chunks as
+there are ranks; the last ranks may have less, and room for the same. ``ZeroRedundancyOptimizer`` gives whole tensors to
+ranks, the largest first, each to the rank that has least. What is said of a rank here is said of rank 0.
+
+Source: torch/distributed/fsdp/_fully_shard/_fsdp_param.py, torch/distributed/optim/zero_redundancy_optimizer.py, 2.13.
 """
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from memkit.setup.adapters import AdapterConfig
+from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.units import as_kind
 
@@ -29,7 +43,7 @@ PARAMETER_KINDS = ("embedding", "attention", "mlp", "norm", "head")
 class Parameter:
     """One parameter tensor: its name in ``state_dict``, its shape and where it sits (``PARAMETER_KINDS``).
 
-    ``axes`` are the letters of ``memkit.formula.ledger``.
+    ``axes`` are letters, as in ``model_axes``.
     """
 
     name: str
@@ -118,6 +132,86 @@ def count_by_kind(config: ModelConfig) -> dict[str, int]:
     for parameter in block_parameters(config):
         counts[parameter.kind] += config.num_layers * parameter.count
     return dict(counts)
+
+
+@lru_cache(maxsize=64)
+def adapters_of_block(config: ModelConfig, adapter: AdapterConfig) -> tuple[Parameter, ...]:
+    """The thin matrices of one block, two beside each target, in the order of the layers."""
+    matrices = []
+    for weight in block_parameters(config):
+        name = weight.name.removesuffix(".weight")
+        if weight.is_matrix_product and name.rpartition(".")[2] in adapter.targets:
+            (num_outputs, num_inputs), (out_axis, in_axis) = weight.shape, weight.axes.split()
+            down, up = (adapter.rank, num_inputs), (num_outputs, adapter.rank)
+            matrices.append(Parameter(name=f"{name}.lora_a.weight", shape=down, kind="adapter", axes=f"r {in_axis}"))
+            matrices.append(Parameter(name=f"{name}.lora_b.weight", shape=up, kind="adapter", axes=f"{out_axis} r"))
+    return tuple(matrices)
+
+
+@lru_cache(maxsize=64)
+def trained_parameters(config: ModelConfig, adapter: AdapterConfig | None) -> tuple[Parameter, ...]:
+    """Every parameter that the optimizer gets: all of the model's, or the adapters' alone."""
+    if adapter is None:
+        return parameter_ledger(config)
+    layers = range(config.num_layers)
+    block = adapters_of_block(config, adapter)
+    return tuple(replace(p, name=f"blocks.{layer}.{p.name}") for layer in layers for p in block)
+
+
+def count_adapter_parameters(config: ModelConfig, adapter: AdapterConfig) -> int:
+    """Parameters that LoRA trains.
+
+    >>> from memkit.setup.models import LLAMA_2_7B
+    >>> count_adapter_parameters(LLAMA_2_7B, AdapterConfig(rank=16))
+    16777216
+    """
+    as_kind("adapter", adapter, AdapterConfig)
+    block = adapters_of_block(as_kind("config", config, ModelConfig), adapter)
+    return config.num_layers * sum(parameter.count for parameter in block)
+
+
+def is_in_4_bits(parameter: Parameter, adapter: AdapterConfig | None) -> bool:
+    """Whether QLoRA keeps this frozen weight in 4 bits: the linear layers of the blocks, but not the head."""
+    has_4_bits = adapter is not None and adapter.base == "nf4"
+    return has_4_bits and parameter.is_matrix_product and parameter.kind in ("attention", "mlp")
+
+
+def shard(parameter: Parameter, num_ranks: int) -> Parameter:
+    """A rank's chunk of a tensor: its rows divided by the ranks, rounded up.
+
+    >>> shard(Parameter(name="head", shape=(50257, 768), kind="head"), 8).shape
+    (6283, 768)
+    """
+    rows, *others = parameter.shape
+    return replace(parameter, shape=(-(-rows // num_ranks), *others))
+
+
+def whole_tensors(parameters: Iterable[Parameter], num_ranks: int) -> tuple[Parameter, ...]:
+    """The tensors that rank 0 updates where each belongs to one rank."""
+    loads, mine = [0] * num_ranks, []
+    for parameter in sorted(parameters, key=lambda parameter: parameter.count, reverse=True):
+        rank = loads.index(min(loads))
+        loads[rank] += parameter.count
+        if rank == 0:
+            mine.append(parameter)
+    return tuple(mine)
+
+
+@lru_cache(maxsize=64)
+def kept_parameters(config: ModelConfig, layout: Layout | None = None) -> tuple[Parameter, ...]:
+    """The weights that stand on a rank between steps."""
+    parameters = parameter_ledger(config)
+    if layout is None or not layout.is_fully_sharded:
+        return parameters
+    return tuple(shard(parameter, layout.dp_size) for parameter in parameters)
+
+
+@lru_cache(maxsize=64)
+def stepped_parameters(config: ModelConfig, layout: Layout | None = None) -> tuple[Parameter, ...]:
+    """What a rank's optimizer updates, and keeps states for."""
+    if layout is None or layout.stage != 1:
+        return kept_parameters(config, layout)
+    return whole_tensors(parameter_ledger(config), layout.dp_size)
 
 
 def _parameter(config: ModelConfig, name: str, axes: str, kind: str) -> Parameter:

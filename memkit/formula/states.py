@@ -19,8 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from memkit.formats.dtypes import tensor_bytes
-from memkit.formula.adapters import is_in_4_bits, trained_parameters
-from memkit.formula.parameters import Parameter, alike, parameter_ledger
+from memkit.formula.parameters import Parameter, alike, is_in_4_bits, parameter_ledger, trained_parameters
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import ModelConfig
 from memkit.setup.optimizers import MIN_PAGED_VALUES, State

@@ -6,15 +6,13 @@ Reading order:
 
 - ``cards``: a card's memory, bandwidth and arithmetic rates, with the source of each figure
 - ``hierarchy``: from registers to the host: bytes, bandwidth and latency of each level
-- ``driver``: what NVIDIA's driver says about the cards of this machine
-- ``ram``: the RAM that a new program can have
+- ``driver``: what NVIDIA's driver says about the cards of this machine, and the RAM that a new program can have
 """
 
 from memkit import front_door
 
 __getattr__, __dir__, __all__ = front_door(__name__, {
     "cards": "CARDS Card card_by_driver_name matrix_dtypes",
-    "driver": "ask_driver gpu_cap_bytes visible_gpus",
+    "driver": "ask_driver available_ram_bytes gpu_cap_bytes visible_gpus",
     "hierarchy": "MemoryLevel memory_hierarchy",
-    "ram": "available_ram_bytes",
 })

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
 from memkit.units import GIB, MIB
 
@@ -110,6 +111,19 @@ def gpu_cap_bytes(environment: Mapping[str, str] | None = None) -> int | None:
     if cap <= 0:
         raise ValueError(f"{CAP_VARIABLE}={text[:60]!r} is not a number of GiB above zero")
     return cap
+
+
+def available_ram_bytes(system: Path = Path("/")) -> int | None:
+    """Bytes of RAM a new program can have, a container's limit counted; ``None`` where nothing tells."""
+    sizes = []
+    try:
+        text = (system / "proc/meminfo").read_text()
+        sizes += [int(kib) * 1024 for kib in re.findall(r"^MemAvailable: *(\d+) kB", text, re.MULTILINE)]
+        limit = int((system / "sys/fs/cgroup/memory.max").read_text())
+        sizes.append(limit - int((system / "sys/fs/cgroup/memory.current").read_text()))
+    except (OSError, ValueError):
+        pass
+    return min(sizes, default=None)
 
 
 def _gpu(fields: Mapping[str, str]) -> Gpu:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from memkit.hardware.cards import Card, card_by_driver_name
-from memkit.hardware.ram import available_ram_bytes
+from memkit.hardware.driver import available_ram_bytes
 from memkit.measuring.gpu import seconds_of, usable_bytes
 from memkit.units import MIB, aligned_table, as_whole_number, format_bytes, format_gb
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from memkit.formula.ledger import Ledger
+from memkit.formula.activations import Ledger
 from memkit.hardware.hierarchy import MemoryLevel
 from memkit.pictures.axes import COLOURS, DASHED, DASHES, Curve, Scale, ticks_below, ticks_beside
 from memkit.pictures.svg import FAINT, GREY, OKABE_ITO, Chart

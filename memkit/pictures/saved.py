@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from memkit.formula.ledger import Ledger
+from memkit.formula.activations import Ledger
 from memkit.pictures.axes import Scale
 from memkit.pictures.svg import GREY, Chart, look_of, text_width
 

@@ -9,8 +9,8 @@ only if a dropout after it keeps a mask.
 from dataclasses import dataclass, replace
 
 from memkit.formula import activations
+from memkit.formula.activations import Kept, Ledger
 from memkit.formula.forward import Forward, saving_policy
-from memkit.formula.ledger import Kept, Ledger
 from memkit.formula.paper import Operation
 from memkit.setup.strategies import NONE, OPS, Strategy
 from memkit.setup.training import TrainingSetup

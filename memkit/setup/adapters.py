@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from memkit.formats.dtypes import dtype_bits
 from memkit.setup.models import ModelConfig
-from memkit.units import as_kind, as_one_of, as_whole_number
+from memkit.units import as_kind, as_one_of, as_whole_number, check_fields
 
 TARGETS = ("qkv", "query", "key", "value", "output", "gate", "up", "down")
 """The linear layers of a block that an adapter may stand beside; ``qkv`` where a model has the three in one."""
@@ -25,6 +25,16 @@ def linear_layers(model: ModelConfig) -> tuple[str, ...]:
     """
     missing = {"query", "key", "value"} if model.fuses_qkv else {"qkv"}
     return tuple(name for name in TARGETS if name not in missing | ({"gate"} if model.mlp != "swiglu" else set()))
+
+
+def as_probability(name: str, value: object) -> float:
+    """Return ``value``, or refuse what is no number from 0 to 1, 1 left out.
+
+    Raises: ValueError: another value.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise ValueError(f"{name}={value!r} is not a probability in [0, 1)")
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +63,11 @@ class AdapterConfig:
     double_quantises: bool = True
 
     def __post_init__(self):
-        object.__setattr__(self, "rank", as_whole_number("rank", self.rank, 1))
+        check_fields(self, "rank", as_whole_number, 1)
         dtype_bits(self.dtype)
-        as_kind("double_quantises", self.double_quantises, bool)
-        as_one_of("base", self.base, BASES)
+        check_fields(self, "double_quantises", as_kind, bool)
+        check_fields(self, "base", as_one_of, BASES)
         if isinstance(self.targets, str) or not self.targets or not set(self.targets) <= set(TARGETS):
             raise ValueError(f"targets={self.targets!r} are not some of {', '.join(TARGETS)}")
         object.__setattr__(self, "targets", tuple(self.targets))
-        if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout!r} is not a probability in [0, 1)")
+        check_fields(self, "dropout", as_probability)

@@ -10,7 +10,7 @@ Source: Rajbhandari et al. 2020, arXiv:1910.02054; torch.distributed.fsdp.fully_
 from dataclasses import dataclass
 
 from memkit.formats.dtypes import dtype_bits
-from memkit.units import as_kind, as_whole_number
+from memkit.units import as_kind, as_whole_number, check_fields
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 MAX_RANKS = 1 << 20
@@ -41,12 +41,10 @@ class Layout:
     def __post_init__(self):
         if as_whole_number("stage", self.stage) >= len(STAGES):
             raise ValueError(f"stage={self.stage} is not one of 0 (DDP), 1, 2, 3")
-        for name in ("dp_size", "num_replicas"):
-            object.__setattr__(self, name, as_whole_number(name, getattr(self, name), 1))
+        check_fields(self, "dp_size num_replicas", as_whole_number, 1)
         if self.world_size > MAX_RANKS:
             raise ValueError(f"dp_size={self.dp_size} · num_replicas={self.num_replicas} is above {MAX_RANKS} ranks")
-        for name in ("offloads", "gradient_as_bucket_view"):
-            as_kind(name, getattr(self, name), bool)
+        check_fields(self, "offloads gradient_as_bucket_view", as_kind, bool)
         for name in ("param_dtype", "reduce_dtype"):
             if getattr(self, name) is not None:
                 dtype_bits(getattr(self, name), name)

@@ -7,7 +7,7 @@ positions, grouped key and value heads, a head of its own. What-ifs are made wit
 
 from dataclasses import dataclass
 
-from memkit.units import as_kind, as_one_of, as_whole_number
+from memkit.units import as_kind, as_one_of, as_whole_number, check_fields
 
 NORMS = ("layernorm", "rmsnorm")
 MLPS = ("gelu", "swiglu")
@@ -53,35 +53,22 @@ class ModelConfig:
     fuses_qkv: bool = False
 
     def __post_init__(self):
-        for name in ("num_layers", "hidden_size", "num_heads", "vocab_size", "max_seq_len"):
-            self._check_size(name, minimum=1)
-        for name in ("num_kv_heads", "head_dim", "intermediate_size"):
-            self._check_size(name, minimum=0)
-        for name in ("ties_embeddings", "has_qkv_bias", "has_output_bias", "has_mlp_bias", "fuses_qkv"):
-            as_kind(name, getattr(self, name), bool)
-        for name, allowed in (("norm", NORMS), ("mlp", MLPS), ("position", POSITIONS)):
-            as_one_of(name, getattr(self, name), allowed)
+        sizes = "num_layers hidden_size num_heads vocab_size max_seq_len"
+        check_fields(self, sizes, as_whole_number, 1, MAX_SIZE)
+        check_fields(self, "num_kv_heads head_dim intermediate_size", as_whole_number, 0, MAX_SIZE)
+        check_fields(self, "ties_embeddings has_qkv_bias has_output_bias has_mlp_bias fuses_qkv", as_kind, bool)
+        check_fields(self, "norm", as_one_of, NORMS)
+        check_fields(self, "mlp", as_one_of, MLPS)
+        check_fields(self, "position", as_one_of, POSITIONS)
         if self.head_dim == 0 and self.hidden_size % self.num_heads:
             raise ValueError(f"hidden_size={self.hidden_size} is not a multiple of num_heads={self.num_heads}")
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}")
-        if self.position == "rotary" and (self.head_dim or self.hidden_size // self.num_heads) % 2:
-            odd = self.head_dim or self.hidden_size // self.num_heads
-            raise ValueError(f"head_dim={odd} is odd; rotary pairs values")
-        defaults = {
-            "num_kv_heads": self.num_heads,
-            "head_dim": self.hidden_size // self.num_heads,
-            "intermediate_size": 4 * self.hidden_size,
-        }
-        for name, default in defaults.items():
-            if getattr(self, name) == 0:
-                object.__setattr__(self, name, default)
-
-    def _check_size(self, name: str, minimum: int) -> None:
-        value = as_whole_number(name, getattr(self, name), minimum)
-        if value > MAX_SIZE:
-            raise ValueError(f"{name}={value} is above {MAX_SIZE}")
-        object.__setattr__(self, name, value)
+        object.__setattr__(self, "num_kv_heads", self.num_kv_heads or self.num_heads)
+        object.__setattr__(self, "head_dim", self.head_dim or self.hidden_size // self.num_heads)
+        object.__setattr__(self, "intermediate_size", self.intermediate_size or 4 * self.hidden_size)
+        if self.position == "rotary" and self.head_dim % 2:
+            raise ValueError(f"head_dim={self.head_dim} is odd; rotary pairs values")
 
     @property
     def query_size(self) -> int:

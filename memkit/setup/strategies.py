@@ -8,7 +8,7 @@ follows from the record alone: ``memkit.recomputation.costs``. The record is pla
 
 from dataclasses import dataclass
 
-from memkit.units import as_kind, as_one_of, as_whole_number
+from memkit.units import as_kind, as_one_of, as_whole_number, check_fields
 
 SCOPES = ("nothing", "blocks", "core", "host")
 """What is treated: nothing; whole blocks run again; only the attention core does; saved tensors move to the host."""
@@ -51,12 +51,10 @@ class Strategy:
     is_reentrant: bool = False
 
     def __post_init__(self):
-        as_one_of("scope", self.scope, SCOPES)
-        for name in ("group_size", "period"):
-            object.__setattr__(self, name, as_whole_number(name, getattr(self, name), 1))
-        as_whole_number("num_segments", self.num_segments)
-        for name in ("saves_every_second", "stops_early", "is_reentrant"):
-            as_kind(name, getattr(self, name), bool)
+        check_fields(self, "scope", as_one_of, SCOPES)
+        check_fields(self, "group_size period", as_whole_number, 1)
+        check_fields(self, "num_segments", as_whole_number)
+        check_fields(self, "saves_every_second stops_early is_reentrant", as_kind, bool)
         for op in self.saved_ops:
             as_one_of("saved_ops", op, OPS)
         if self.is_reentrant and self.saved_ops:

@@ -4,13 +4,13 @@
 same setup, for ``trace_memory`` and ``measure_memory``.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from memkit.setup.adapters import AdapterConfig, linear_layers
+from memkit.setup.adapters import AdapterConfig, as_probability, linear_layers
 from memkit.setup.models import MAX_SIZE, ModelConfig
 from memkit.setup.recipes import ADAMW, FP32, OptimizerConfig, Precision
 from memkit.setup.strategies import NONE, RECOMPUTATIONS, Strategy
-from memkit.units import as_kind, as_one_of, as_whole_number
+from memkit.units import as_kind, as_one_of, as_whole_number, check_fields
 
 ATTENTIONS = ("stored", "flash", "efficient")
 """``stored``: softmax over an explicit score matrix. ``flash`` and ``efficient``: PyTorch's fused kernels, which keep
@@ -58,28 +58,23 @@ class TrainingSetup:
     uses_fused_gelu: bool = True
     upcasts_logits: bool = False
     sets_grads_to_none: bool = True
-    device: str = field(default="cuda")
+    device: str = "cuda"
 
     def __post_init__(self):
-        for name, kind in (("model", ModelConfig), ("precision", Precision), ("optimizer", OptimizerConfig)):
-            as_kind(name, getattr(self, name), kind)
-        for name in ("micro_batch_size", "seq_len", "grad_accum_steps"):
-            value = as_whole_number(name, getattr(self, name), 1)
-            largest = MAX_GRAD_ACCUM_STEPS if name == "grad_accum_steps" else MAX_SIZE
-            if value > largest:
-                raise ValueError(f"{name}={value} is above {largest}")
-            object.__setattr__(self, name, value)
-        for name, allowed in (("attention", ATTENTIONS), ("device", DEVICES)):
-            as_one_of(name, getattr(self, name), allowed)
-        for name in ("uses_fused_norm", "uses_fused_gelu", "upcasts_logits", "sets_grads_to_none"):
-            as_kind(name, getattr(self, name), bool)
+        check_fields(self, "model", as_kind, ModelConfig)
+        check_fields(self, "precision", as_kind, Precision)
+        check_fields(self, "optimizer", as_kind, OptimizerConfig)
+        check_fields(self, "micro_batch_size seq_len", as_whole_number, 1, MAX_SIZE)
+        check_fields(self, "grad_accum_steps", as_whole_number, 1, MAX_GRAD_ACCUM_STEPS)
+        check_fields(self, "attention", as_one_of, ATTENTIONS)
+        check_fields(self, "device", as_one_of, DEVICES)
+        check_fields(self, "uses_fused_norm uses_fused_gelu upcasts_logits sets_grads_to_none", as_kind, bool)
         if not isinstance(self.recomputation, Strategy):
             if self.recomputation not in tuple(RECOMPUTATIONS):
                 allowed = ", ".join(RECOMPUTATIONS)
                 raise ValueError(f"recomputation={self.recomputation!r} is not a Strategy or one of {allowed}")
             object.__setattr__(self, "recomputation", RECOMPUTATIONS[self.recomputation])
-        if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout!r} is not a probability in [0, 1)")
+        check_fields(self, "dropout", as_probability)
         if self.attention == "efficient" and self.device == "cpu":
             raise ValueError("attention='efficient' has no CPU kernel; device='cpu' allows stored, flash")
         if self.model.position == "learned" and self.seq_len > self.model.max_seq_len:

@@ -6,7 +6,6 @@ block. Which share of a tensor a rank has is decided in ``formula.shares``.
 Reading order:
 
 - ``zero``: bytes at rest, by the formulas of the ZeRO paper
-- ``gathered``: tensors that are gathered and reduced together, and their sizes
 - ``step``: bytes at each instant of a step on one rank: ``estimate_sharded``
 - ``traffic``: bytes that a step sends, and their time on paper
 - ``deepspeed``: what the keys of a DeepSpeed configuration cost
@@ -16,8 +15,7 @@ from memkit import front_door
 
 __getattr__, __dir__, __all__ = front_door(__name__, {
     "deepspeed": "auto_sizes key_bytes",
-    "gathered": "Group groups_of",
-    "step": "estimate_sharded",
+    "step": "Group estimate_sharded groups_of",
     "traffic": "Traffic step_traffic",
     "zero": "resting_bytes zero_saving",
 })

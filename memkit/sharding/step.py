@@ -7,20 +7,67 @@ than one would think: the buffer of an all-gather until the next block has copie
 until the next block's is made, and the whole gradient of a group's last parameter until the share is there. The root's
 group stays whole from the forward's start to the backward's end.
 
-Source: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, torch/nn/parallel/distributed.py, torch 2.13.
+Source: _fsdp_param_group.py and _fsdp_collectives.py of torch/distributed/fsdp/_fully_shard, and
+torch/nn/parallel/distributed.py, torch 2.13.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.estimate import estimate_on
+from memkit.formula.forward import Alone
 from memkit.formula.paper import Paper, Storage
-from memkit.formula.ranks import Alone
+from memkit.formula.parameters import (
+    Parameter,
+    block_parameters,
+    embedding_parameters,
+    output_parameters,
+    shard,
+)
 from memkit.setup.layouts import Layout
 from memkit.setup.training import TrainingSetup
-from memkit.sharding.gathered import Group, groups_of
 from memkit.timeline import MemoryTimeline
 from memkit.units import as_kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """What one call of ``fully_shard`` wraps and no call before it has: parameters that are gathered and reduced
+    together by ``num_ranks`` ranks, and the dtypes of the weights, on the way and reduced.
+
+    Each tensor is padded to a whole number of rows per rank.
+    """
+
+    parameters: tuple[Parameter, ...]
+    num_ranks: int
+    weight_dtype: str
+    param_dtype: str
+    reduce_dtype: str
+
+    @property
+    def shard_counts(self) -> list[int]:
+        """Values of each tensor on one rank, padding included."""
+        return [shard(parameter, self.num_ranks).count for parameter in self.parameters]
+
+    def share_bytes(self, dtype: str) -> int:
+        """One rank's share of all tensors in one buffer."""
+        return tensor_bytes(sum(self.shard_counts), dtype)
+
+    def whole_bytes(self, dtype: str) -> int:
+        """All of all tensors in one buffer."""
+        return tensor_bytes(self.num_ranks * sum(self.shard_counts), dtype)
+
+
+def groups_of(setup: TrainingSetup, layout: Layout) -> tuple[Group, Group]:
+    """The root's group, which is the embedding, the last norm and the head, and that of a block."""
+    own = setup.precision.weight_dtype
+    param_dtype = layout.param_dtype or own
+    dtypes = {"weight_dtype": own, "param_dtype": param_dtype, "reduce_dtype": layout.reduce_dtype or param_dtype}
+    root = embedding_parameters(setup.model) + output_parameters(setup.model)
+    return tuple(
+        Group(parameters=parameters, num_ranks=layout.dp_size, **dtypes)
+        for parameters in (root, block_parameters(setup.model))
+    )
 
 
 def estimate_sharded(setup: TrainingSetup, layout: Layout, steps: int = 2) -> MemoryTimeline:
@@ -89,7 +136,7 @@ class FullySharded(Alone):
         self._gather(self.root)
         self._copy_out("root", self.root, "weights", is_forward=True)
 
-    def enter_blocks(self, number: int, num_blocks: int) -> None:
+    def enter_blocks(self, number: int) -> None:
         """A block becomes whole; where it stays so it counts as weights."""
         self._gather(self.block)
         part = "temporary" if self.layout.stage == 3 else "weights"
@@ -140,17 +187,18 @@ class FullySharded(Alone):
         copies = []
         if self.is_on_host:
             for count in group.shard_counts:
-                shard = paper.allocate(tensor_bytes(count, group.weight_dtype))
-                copies.append(paper.allocate(tensor_bytes(count, group.param_dtype)) if casts else shard)
-                del shard
+                brought = paper.allocate(tensor_bytes(count, group.weight_dtype))
+                copies.append(paper.allocate(tensor_bytes(count, group.param_dtype)) if casts else brought)
+                del brought
         elif casts:
-            copies.append(paper.allocate(group.copied_in_bytes))
-        self.gathering = paper.allocate(group.gathered_bytes)
+            copies.append(paper.allocate(group.share_bytes(group.param_dtype)))
+        self.gathering = paper.allocate(group.whole_bytes(group.param_dtype))
 
     def _copy_out(self, key: int | str, group: Group, part: str, is_forward: bool = False) -> None:
         """Wait for it: whole tensors are made; in a forward the buffer stays until the next group has its own."""
         self.paper.where, self.paper.op = "fully_shard", "copy_out"
-        self.whole[key] = [self.paper.allocate(num_bytes) for num_bytes in group.unsharded_bytes]
+        whole = (tensor_bytes(count * group.num_ranks, group.param_dtype) for count in group.shard_counts)
+        self.whole[key] = [self.paper.allocate(num_bytes) for num_bytes in whole]
         for storage in self.whole[key]:
             storage.block.part = part
         if is_forward:
@@ -163,15 +211,15 @@ class FullySharded(Alone):
         paper.where, paper.op = "fully_shard", "reduce_scatter"
         del self.whole[key]
         self.unreduced = None
-        self.unreduced = paper.allocate(group.unreduced_bytes)
+        self.unreduced = paper.allocate(group.whole_bytes(group.reduce_dtype))
         last = group.parameters[-1].name if group.num_ranks > 1 else ""
         for gradient in gradients:
             gradient.block.part = "temporary"
         gradient = None
         gradients[:] = [gradient for gradient in gradients if gradient.block.name == last]  # a loop's name holds it
-        share = reduced = paper.allocate(group.reduced_bytes)
+        share = reduced = paper.allocate(group.share_bytes(group.reduce_dtype))
         if group.reduce_dtype != group.weight_dtype:
-            share = paper.allocate(group.gradient_bytes)
+            share = paper.allocate(group.share_bytes(group.weight_dtype))
             if self.layout.num_replicas > 1:  # what was all-reduced over the replicas too stays until the end
                 self.until_the_end.append((reduced, times))
         elif self.layout.num_replicas > 1 and (self.is_on_host or self.accumulates):

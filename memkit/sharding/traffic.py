@@ -14,7 +14,7 @@ from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.parameters import count_parameters
 from memkit.setup.layouts import Layout
 from memkit.setup.training import TrainingSetup
-from memkit.sharding.gathered import groups_of
+from memkit.sharding.step import groups_of
 from memkit.units import as_kind
 
 
@@ -79,10 +79,12 @@ def step_traffic(setup: TrainingSetup, layout: Layout, syncs_each: bool = True) 
     root, block = groups_of(setup, layout)
     num_blocks, gathers = setup.model.num_layers, 2 if layout.stage == 3 else 1
     is_alone = layout.dp_size == 1
-    gathered = root.gathered_bytes + gathers * num_blocks * block.gathered_bytes
+    gathered = root.whole_bytes(root.param_dtype) + gathers * num_blocks * block.whole_bytes(block.param_dtype)
+    unreduced = root.whole_bytes(root.reduce_dtype) + num_blocks * block.whole_bytes(block.reduce_dtype)
+    reduced = root.share_bytes(root.reduce_dtype) + num_blocks * block.share_bytes(block.reduce_dtype)
     return Traffic(
         num_ranks=layout.dp_size, all_reduce_ranks=layout.num_replicas,
         all_gathered=0 if is_alone else forwards * gathered,
-        reduce_scattered=0 if is_alone else reductions * (root.unreduced_bytes + num_blocks * block.unreduced_bytes),
-        all_reduced=reductions * (root.reduced_bytes + num_blocks * block.reduced_bytes) * (layout.num_replicas > 1),
+        reduce_scattered=0 if is_alone else reductions * unreduced,
+        all_reduced=reductions * reduced if layout.num_replicas > 1 else 0,
     )  # fmt: skip

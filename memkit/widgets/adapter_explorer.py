@@ -6,8 +6,7 @@ from functools import lru_cache
 from memkit.fitting.advice import steady_step
 from memkit.fitting.room import fit_on
 from memkit.formula.activations import block_ledger
-from memkit.formula.adapters import count_adapter_parameters
-from memkit.formula.parameters import count_parameters
+from memkit.formula.parameters import count_adapter_parameters, count_parameters
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS, Card
 from memkit.pictures.peaks import peaks_figure

@@ -12,8 +12,7 @@ import pytest
 
 from book import checkup as doctor_module
 from book.checkup import doctor, installed_version, quietly, torch_backend
-from memkit.hardware.driver import DriverAnswer, Gpu, ask_driver, gpu_cap_bytes
-from memkit.hardware.ram import available_ram_bytes
+from memkit.hardware.driver import DriverAnswer, Gpu, ask_driver, available_ram_bytes, gpu_cap_bytes
 from memkit.measuring.gpu import cap_gpu, usable_bytes
 from memkit.units import GIB, MIB
 

@@ -16,9 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 from book.claims import claim, rounds_to
 from memkit.formula.activations import activation_bytes
-from memkit.formula.adapters import count_adapter_parameters
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
+from memkit.formula.parameters import count_adapter_parameters
 from memkit.formula.states import bytes_per_parameter, state_bytes
 from memkit.hardware.cards import CARDS
 from memkit.program.transformer import Transformer, training_build

@@ -13,13 +13,14 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 
 from memkit.formula.activations import (
+    Kept,
+    Ledger,
     activation_bytes,
     activation_ledger,
     autocast_cast_bytes,
     autocast_casts,
     block_ledger,
 )
-from memkit.formula.ledger import Kept, Ledger
 from memkit.program.transformer import Transformer
 from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_3_8B, ModelConfig, gpt2_config
 from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, BF16_MASTER, FP32, PURE_BF16, Precision

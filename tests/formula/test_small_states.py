@@ -8,8 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from memkit.formula.adapters import count_adapter_parameters, trained_parameters
-from memkit.formula.parameters import Parameter, parameter_ledger
+from memkit.formula.parameters import (
+    Parameter,
+    count_adapter_parameters,
+    parameter_ledger,
+    trained_parameters,
+)
 from memkit.formula.states import bytes_per_parameter, optimizer_tensors, shared_tensors, weight_tensors
 from memkit.program.doors import tensors_in
 from memkit.setup.adapters import AdapterConfig, linear_layers

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from memkit.formula.adapters import count_adapter_parameters
+from memkit.formula.parameters import count_adapter_parameters
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import llama_config
 

@@ -124,7 +124,7 @@ def test_all_ranks_together_keep_what_one_keeps_alone(num_ranks):
 
 def test_a_share_is_a_chunk_of_torch():
     """``fully_shard`` cuts along the first axis as ``torch.chunk`` does, and pads; rank 0 has the first."""
-    from memkit.formula.shares import kept_parameters
+    from memkit.formula.parameters import kept_parameters
 
     for size in (3, 8, 64):
         for whole, mine in zip(
