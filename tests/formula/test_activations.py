@@ -28,14 +28,6 @@ from memkit.setup.strategies import RECOMPUTATIONS
 from memkit.setup.training import TrainingSetup
 
 GPT2 = replace(gpt2_config("GPT-2 style", 2, 64, 4), vocab_size=101)
-LLAMA = ModelConfig(
-    name="Llama style", num_layers=3, hidden_size=64, num_heads=4, num_kv_heads=2, intermediate_size=112,
-    vocab_size=101, max_seq_len=64,
-)  # fmt: skip
-LLAMA_MHA = replace(LLAMA, name="Llama style, MHA", num_kv_heads=4)
-LLAMA_MQA = replace(LLAMA, name="Llama style, MQA, wide heads", num_kv_heads=1, head_dim=32)
-LLAMA_FUSED = replace(LLAMA, name="Llama style, fused qkv", fuses_qkv=True, has_qkv_bias=True)
-GPT2_ONE_HEAD = replace(GPT2, name="GPT-2 style, one head", num_heads=1, num_kv_heads=1, head_dim=64)
 
 
 def cpu(model, precision: Precision = FP32, batch: int = 2, seq: int = 16, **more) -> TrainingSetup:
@@ -43,47 +35,25 @@ def cpu(model, precision: Precision = FP32, batch: int = 2, seq: int = 16, **mor
     return TrainingSetup(micro_batch_size=batch, seq_len=seq, **more)
 
 
-# No dropout here: 28 setups over families, batch, sequence, heads, attention, dtype, norms, GELU and logits.
-SETUPS = [
-    cpu(GPT2),
-    cpu(GPT2, attention="stored"),
-    cpu(GPT2, batch=1, attention="stored"),
-    cpu(GPT2, AUTOCAST_BF16),
-    cpu(GPT2, AUTOCAST_BF16, seq=33),
-    cpu(GPT2, AUTOCAST_BF16, attention="stored"),
-    cpu(GPT2, AUTOCAST_BF16, batch=1, attention="stored"),
-    cpu(GPT2, PURE_BF16, batch=3),
-    cpu(GPT2, PURE_BF16, attention="stored"),
-    cpu(GPT2, BF16_MASTER, attention="stored"),
-    cpu(GPT2, uses_fused_gelu=False),
-    cpu(GPT2, AUTOCAST_BF16, uses_fused_gelu=False),
-    cpu(GPT2, PURE_BF16, uses_fused_gelu=False, upcasts_logits=True),
-    cpu(GPT2_ONE_HEAD, attention="stored"),
-    cpu(GPT2_ONE_HEAD, PURE_BF16),
-    cpu(LLAMA),
-    cpu(LLAMA, attention="stored"),
-    cpu(LLAMA, batch=1, seq=7, attention="stored"),
-    cpu(LLAMA, AUTOCAST_BF16),
-    cpu(LLAMA, AUTOCAST_FP16, attention="stored"),
-    cpu(LLAMA, PURE_BF16),
-    cpu(LLAMA, PURE_BF16, attention="stored", upcasts_logits=True),
-    cpu(LLAMA, uses_fused_norm=False),
-    cpu(LLAMA, AUTOCAST_BF16, uses_fused_norm=False, attention="stored"),
-    cpu(LLAMA, PURE_BF16, uses_fused_norm=False),
-    cpu(LLAMA_MHA, attention="stored"),
-    cpu(LLAMA_MQA, AUTOCAST_BF16),
-    cpu(LLAMA_MQA, PURE_BF16, attention="stored"),
-    cpu(LLAMA_FUSED),
-    cpu(LLAMA_FUSED, PURE_BF16, batch=1, attention="stored"),
-]
-
-
-def describe(setup: TrainingSetup) -> str:
-    extras = [name for name in ("upcasts_logits", "dropout") if getattr(setup, name)]
-    extras += [name for name in ("uses_fused_norm", "uses_fused_gelu") if not getattr(setup, name)]
-    shape = f"{setup.micro_batch_size}x{setup.seq_len}"
-    names = [setup.model.name, setup.precision.name, shape, setup.attention, setup.recomputation.name]
-    return "-".join([*names, *extras])
+@st.composite
+def setups(draw, **fixed):
+    """A small setup of any family, dtype, kernel and size, for the rules of a CPU."""
+    heads, groups = draw(st.sampled_from([1, 2, 3])), draw(st.sampled_from([1, 2]))
+    model = ModelConfig(
+        num_layers=draw(st.integers(1, 2)), hidden_size=draw(st.integers(1, 9)) * 8, vocab_size=17,
+        num_heads=heads * groups, num_kv_heads=heads, head_dim=draw(st.sampled_from([2, 8, 16])),
+        intermediate_size=draw(st.integers(1, 70)), max_seq_len=96,
+        norm=draw(st.sampled_from(["layernorm", "rmsnorm"])), mlp=draw(st.sampled_from(["gelu", "swiglu"])),
+        position=draw(st.sampled_from(["learned", "rotary"])), ties_embeddings=draw(st.booleans()),
+        has_qkv_bias=draw(st.booleans()), has_mlp_bias=draw(st.booleans()), fuses_qkv=draw(st.booleans()),
+    )  # fmt: skip
+    more = {
+        "attention": draw(st.sampled_from(["stored", "flash"])), "dropout": draw(st.sampled_from([0.0, 0.1])),
+        "uses_fused_norm": draw(st.booleans()), "uses_fused_gelu": draw(st.booleans()),
+        "upcasts_logits": draw(st.booleans()),
+    }  # fmt: skip
+    precision = draw(st.sampled_from([FP32, AUTOCAST_BF16, AUTOCAST_FP16, PURE_BF16, BF16_MASTER]))
+    return cpu(model, precision, draw(st.integers(1, 3)), draw(st.integers(1, 40)), **more | fixed)
 
 
 def autocast(setup: TrainingSetup):
@@ -143,42 +113,13 @@ def saved_by_block(setup: TrainingSetup) -> int:
     return saved.total
 
 
-@pytest.mark.parametrize("setup", SETUPS, ids=describe)
-def test_a_block_keeps_what_autograd_saves(setup):
-    casts = linear_weight_bytes(Transformer(setup).blocks[0]) if setup.precision.uses_autocast else 0
-    assert block_ledger(setup).num_bytes == saved_by_block(setup) - casts
-
-
-@pytest.mark.parametrize("setup", SETUPS, ids=describe)
-def test_a_model_keeps_what_autograd_saves(setup):
-    casts = linear_weight_bytes(Transformer(setup)) if setup.precision.uses_autocast else 0
-    assert autocast_cast_bytes(setup) == casts
-    assert activation_bytes(setup) == saved_by_model(setup) - casts
-
-
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
-@given(st.data())
-def test_any_small_setup_keeps_what_autograd_saves(data):
-    heads, groups = data.draw(st.sampled_from([1, 2, 3])), data.draw(st.sampled_from([1, 2]))
-    model = ModelConfig(
-        num_layers=data.draw(st.integers(1, 2)), hidden_size=data.draw(st.integers(1, 9)) * 8, vocab_size=17,
-        num_heads=heads * groups, num_kv_heads=heads, head_dim=data.draw(st.sampled_from([2, 8, 16])),
-        intermediate_size=data.draw(st.integers(1, 70)), max_seq_len=32,
-        norm=data.draw(st.sampled_from(["layernorm", "rmsnorm"])),
-        mlp=data.draw(st.sampled_from(["gelu", "swiglu"])),
-        position=data.draw(st.sampled_from(["learned", "rotary"])),
-        ties_embeddings=data.draw(st.booleans()), has_qkv_bias=data.draw(st.booleans()),
-        has_mlp_bias=data.draw(st.booleans()), fuses_qkv=data.draw(st.booleans()),
-    )  # fmt: skip
-    setup = cpu(
-        model, data.draw(st.sampled_from([FP32, AUTOCAST_BF16, AUTOCAST_FP16, PURE_BF16])),
-        batch=data.draw(st.integers(1, 3)), seq=data.draw(st.integers(1, 24)),
-        attention=data.draw(st.sampled_from(["stored", "flash"])),
-        dropout=data.draw(st.sampled_from([0.0, 0.1])),
-        uses_fused_norm=data.draw(st.booleans()), uses_fused_gelu=data.draw(st.booleans()),
-        upcasts_logits=data.draw(st.booleans()),
-    )  # fmt: skip
+@settings(max_examples=90, deadline=None, derandomize=True, database=None)
+@given(setups())
+def test_a_block_and_a_model_keep_what_autograd_saves(setup):
+    model, casts = Transformer(setup), setup.precision.uses_autocast
+    assert autocast_cast_bytes(setup) == casts * linear_weight_bytes(model)
     assert activation_bytes(setup) + autocast_cast_bytes(setup) == saved_by_model(setup)
+    assert block_ledger(setup).num_bytes + casts * linear_weight_bytes(model.blocks[0]) == saved_by_block(setup)
 
 
 def memory_events(prof: profile) -> list[int]:
@@ -200,20 +141,11 @@ def live_bytes(setup: TrainingSetup) -> int:
     return sum(memory_events(prof))
 
 
-RECOMPUTED = [
-    cpu(model, precision, attention=attention, recomputation=recomputation, dropout=dropout)
-    for model in (GPT2, LLAMA, LLAMA_FUSED)
-    for precision, attention, dropout in (
-        (FP32, "stored", 0.0), (AUTOCAST_BF16, "stored", 0.1), (AUTOCAST_BF16, "flash", 0.0),
-        (PURE_BF16, "flash", 0.0), (PURE_BF16, "flash", 0.1),
-    )
-    for recomputation in ("none", "selective", "full")
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("setup", RECOMPUTED, ids=describe)
-def test_what_is_alive_when_backward_starts(setup):
+@settings(max_examples=45, deadline=None, derandomize=True, database=None)
+@given(setups(uses_fused_norm=True, uses_fused_gelu=True), st.sampled_from(list(RECOMPUTATIONS)))
+def test_what_is_alive_when_backward_starts(setup, recomputation):
     """Hooks miss what a checkpoint holds by itself: the shared tables and the random number state."""
+    setup = replace(setup, recomputation=recomputation)
     python_numbers = 1 + setup.model.num_layers * (setup.attention == "stored")  # loss divisor, 1/√d
     expected = activation_bytes(setup) + autocast_cast_bytes(setup) + 8 * python_numbers
     assert live_bytes(setup) == expected
@@ -279,16 +211,16 @@ def test_closed_forms(setup, per_sbh):
     assert ledger.per_sbh == pytest.approx(per_sbh + seeds / ledger.sbh, rel=1e-12)
 
 
-def test_doubling_the_micro_batch_doubles_activations_and_nothing_else():
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(setups(), st.sampled_from(list(RECOMPUTATIONS)))
+def test_doubling_the_micro_batch_doubles_activations_and_nothing_else(setup, recomputation):
+    """From two sequences on: one may keep views that two must copy, which is tested below."""
     fixed = {"positions", "cosines", "sines", "causal mask", "number of targets", "loss"}
     fixed |= {"random number state", "gradient of the loss, 1"}
-    for setup in SETUPS + RECOMPUTED:
-        twice = replace(setup, micro_batch_size=2 * setup.micro_batch_size)
-        if setup.micro_batch_size == 1:
-            continue  # one sequence may keep views that two must copy: tested below
-        for one, two in zip(activation_ledger(setup).lines, activation_ledger(twice).lines, strict=True):
-            assert two.num_bytes == one.num_bytes * (1 if one.name in fixed else 2), one.name
-        assert autocast_cast_bytes(setup) == autocast_cast_bytes(twice)
+    one, two = (replace(setup, micro_batch_size=size, recomputation=recomputation) for size in (2, 4))
+    for once, twice in zip(activation_ledger(one).lines, activation_ledger(two).lines, strict=True):
+        assert twice.num_bytes == once.num_bytes * (1 if once.name in fixed else 2), once.name
+    assert autocast_cast_bytes(one) == autocast_cast_bytes(two)
 
 
 def test_one_sequence_keeps_the_whole_qkv_tensor_alive():

@@ -8,36 +8,27 @@ which is compared last.
 """
 
 import math
+import random
+import runpy
 from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from lab_server import ROOT
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from memkit.formula.activations import (
     activation_bytes,
     activation_ledger,
-    autocast_cast_bytes,
     autocast_casts,
     block_ledger,
 )
-from memkit.program.transformer import training_build
-from memkit.setup.models import (
-    GPT2_LARGE,
-    GPT2_SMALL,
-    LLAMA_2_7B,
-    LLAMA_3_8B,
-    LLAMA_32_1B,
-    QWEN_2_05B,
-    TINY_GPT2,
-    TINY_LLAMA,
-)
-from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16
+from memkit.setup.models import GPT2_SMALL, TINY_GPT2
+from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16
 from memkit.setup.strategies import CORE, FULL, NONE
 from memkit.setup.training import TrainingSetup
-from memkit.tracing.trace import trace_memory
 
 aten = torch.ops.aten
 
@@ -101,7 +92,7 @@ class Card:
 
     def attention(self, q, k, v, mask):
         setup, groups = self.setup, self.setup.model.num_heads // self.setup.model.num_kv_heads
-        is_flash = setup.attention == "flash" and q.dtype != torch.float32
+        is_flash = setup.attention == "flash" and q.dtype != torch.float32 and q.shape[-1] <= 256
         if groups > 1 and not is_flash:
             k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
         if is_flash:
@@ -203,91 +194,29 @@ def cuda(model, precision=PURE_BF16, batch=2, seq=256, attention="flash", **more
     return TrainingSetup(micro_batch_size=batch, seq_len=seq, **more)
 
 
-SEVEN_HEADS = replace(TINY_LLAMA, name="head size 20", hidden_size=140, num_heads=7, num_kv_heads=7, head_dim=20)
-SETUPS = [
-    cuda(GPT2_SMALL),
-    cuda(GPT2_SMALL, dropout=0.1),
-    cuda(GPT2_LARGE, batch=8, seq=1024, attention="stored", dropout=0.1),
-    cuda(GPT2_SMALL, attention="stored"),
-    cuda(GPT2_SMALL, batch=1, attention="stored", dropout=0.1),
-    cuda(GPT2_SMALL, attention="efficient", seq=250),
-    cuda(GPT2_SMALL, AUTOCAST_BF16),
-    cuda(GPT2_SMALL, AUTOCAST_BF16, dropout=0.1),
-    cuda(GPT2_LARGE, AUTOCAST_BF16, attention="stored", dropout=0.1),
-    cuda(GPT2_SMALL, AUTOCAST_FP16, attention="stored"),
-    cuda(GPT2_SMALL, AUTOCAST_BF16, uses_fused_gelu=False, attention="efficient"),
-    cuda(GPT2_SMALL, uses_fused_gelu=False, upcasts_logits=True),
-    cuda(GPT2_SMALL, FP32),
-    cuda(GPT2_SMALL, FP32, dropout=0.1),
-    cuda(GPT2_SMALL, FP32, attention="stored", dropout=0.1),
-    cuda(LLAMA_2_7B, seq=512),
-    cuda(LLAMA_2_7B, AUTOCAST_BF16, seq=512),
-    cuda(LLAMA_2_7B, uses_fused_norm=False),
-    cuda(LLAMA_2_7B, AUTOCAST_BF16, uses_fused_norm=False),
-    cuda(LLAMA_3_8B, seq=512),
-    cuda(LLAMA_3_8B, AUTOCAST_BF16, seq=100),
-    cuda(LLAMA_3_8B, attention="efficient", seq=100),
-    cuda(LLAMA_3_8B, FP32, seq=100),
-    cuda(LLAMA_3_8B, attention="stored", dropout=0.1),
-    cuda(LLAMA_3_8B, AUTOCAST_BF16, attention="stored", batch=1),
-    cuda(LLAMA_32_1B, upcasts_logits=True, dropout=0.1),
-    cuda(QWEN_2_05B, AUTOCAST_FP16, attention="efficient"),
-    cuda(replace(TINY_LLAMA, fuses_qkv=True), attention="efficient"),
-    cuda(replace(TINY_LLAMA, fuses_qkv=True, position="learned"), attention="efficient"),
-    cuda(TINY_LLAMA, seq=3),
-    cuda(SEVEN_HEADS, seq=77),
-    cuda(replace(SEVEN_HEADS, num_heads=1, num_kv_heads=1, fuses_qkv=True), seq=77, dropout=0.1),
-]
-RECOMPUTED = [
-    cuda(model, precision, attention=attention, recomputation=recomputation, dropout=dropout)
-    for model in (TINY_GPT2, TINY_LLAMA)
-    for precision, attention, dropout in (
-        (PURE_BF16, "stored", 0.1), (AUTOCAST_BF16, "flash", 0.0), (FP32, "flash", 0.1),
-    )
-    for recomputation in ("selective", "full")
-]  # fmt: skip
+RANDOM_SETUP = runpy.run_path(str(ROOT / "scripts" / "judge_estimate.py"))["random_setup"]
 
 
-def describe(setup: TrainingSetup) -> str:
-    extras = [name for name in ("upcasts_logits", "dropout") if getattr(setup, name)]
-    extras += [name for name in ("uses_fused_norm", "uses_fused_gelu") if not getattr(setup, name)]
-    names = [setup.model.name, setup.precision.name, f"{setup.micro_batch_size}x{setup.seq_len}", setup.attention]
-    return "-".join([*names, setup.recomputation.name, *extras])
-
-
-@pytest.mark.parametrize("setup", SETUPS, ids=describe)
-def test_a_block_keeps_what_cuda_would_save(setup):
-    card = Card(setup)
-    tables = card.shared()
-    shape = (setup.micro_batch_size, setup.seq_len, setup.model.hidden_size)
-    x = torch.empty(shape, device="meta", dtype=getattr(torch, setup.precision.weight_dtype)).requires_grad_() * 1
-    card.run(card.block, x, tables)
-    ledger = block_ledger(setup)
-    assert (ledger.num_bytes, ledger.held_bytes) == card.bytes_kept(*tables.values())
-
-
-@pytest.mark.parametrize("setup", SETUPS + RECOMPUTED, ids=describe)
-def test_a_model_keeps_what_cuda_would_save(setup):
+@pytest.mark.parametrize("number", range(120))
+def test_a_model_and_a_block_keep_what_cuda_would_save(number):
+    try:
+        setup = RANDOM_SETUP(random.Random(f"saved {number}"))
+    except ValueError:
+        return  # heads that no kernel takes
     card = Card(setup)
     loss = card.run(card.model)
     card.keep(loss, torch.ones_like(loss))  # the gradient that loss.backward() makes before anything else
     ledger = activation_ledger(setup)
     assert (ledger.num_bytes, ledger.held_bytes) == card.bytes_kept()
     assert activation_bytes(setup) == ledger.held_bytes
-
-
-@pytest.mark.parametrize("setup", SETUPS, ids=describe)
-def test_autocast_casts_each_linear_weight_once(setup):
-    card = Card(setup)
-    card.run(card.model)
+    setup = replace(setup, recomputation="none")
     assert autocast_casts(setup).num_bytes == sum(cast.untyped_storage().nbytes() for cast in card.casts)
-
-
-@pytest.mark.parametrize("setup", SETUPS + RECOMPUTED, ids=describe)
-def test_the_trace_finds_the_same_at_the_end_of_forward(setup):
-    instant = trace_memory(training_build(setup), device="cuda", steps=1).at("forward")
-    assert instant.activations == activation_bytes(setup)
-    assert instant.temporary == autocast_cast_bytes(setup)
+    card = Card(setup)
+    tables, shape = card.shared(), (setup.micro_batch_size, setup.seq_len, setup.model.hidden_size)
+    x = torch.empty(shape, device="meta", dtype=getattr(torch, setup.precision.weight_dtype)).requires_grad_() * 1
+    card.run(card.block, x, tables)
+    ledger = block_ledger(setup)
+    assert (ledger.num_bytes, ledger.held_bytes) == card.bytes_kept(*tables.values())
 
 
 def test_the_oracle_can_fail():
