@@ -63,7 +63,7 @@ __getattr__, __dir__, __all__ = front_door(__name__, {
     "allocator.snapshot_replay": "replay_snapshot",
     "allocator.trace_replay": "replay_trace",
     "fitting.diagnosis": "diagnose_memory",
-    "fitting.planner": "plan_recomputation",
+    "fitting.plans": "plan_recomputation",
     "formats.records": "FORMATS",
     "formats.rounding": "round_to",
     "formula.activations": "activation_bytes block_ledger",

@@ -52,7 +52,7 @@ VALID = {
     "format_gb": {"num_bytes": 5},
     "give_back": {},
     "measure_memory": {"build": build, "device": "cpu", "steps": 1},
-    "plan_recomputation": {"setup": SETUP, "card_bytes": 10**10, "candidates": (NONE,)},
+    "plan_recomputation": {"setup": SETUP, "card_bytes": 10**10},
     "predict_peak": {"setup": SETUP},
     "replay_snapshot": {"source": TRACE},
     "replay_trace": {"trace": TRACE},

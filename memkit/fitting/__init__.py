@@ -10,7 +10,6 @@ Reading order:
 - ``recorded_parts``: weights, gradients, states and activations of a recording that names none
 - ``growth``: two runs on one axis: what grew, by line and part
 - ``diagnosis``: from a recording or a trace: peak, parts, lines, and the changes that help most
-- ``planner``: the cheapest recomputation that fits, traced before it is shown
 - ``batch_plan``: from a global batch in tokens to micro-batches, steps and ranks
 - ``plans``: every plan that fits a job, what it costs and gives up, and the one to take
 - ``launch_config``: a plan as Accelerate's configuration, and what each key is worth
@@ -29,8 +28,7 @@ __getattr__, __dir__, __all__ = front_door(__name__, {
     "growth": "TwoRuns compare_runs",
     "launch_config": "accelerate_config accelerate_yaml",
     "plan_code": "code_of deepspeed_config plain_code trainer_arguments trainer_code",
-    "planner": "plan_recomputation",
-    "plans": "PlansFound TrainingPlan find_plans plan_of",
+    "plans": "PlansFound TrainingPlan find_plans plan_of plan_recomputation",
     "program_report": "Report report_on",
     "recorded_parts": "with_inferred_parts",
     "room": "fit_on fits_of left_out_of planned_room",

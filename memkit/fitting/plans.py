@@ -14,19 +14,18 @@ from itertools import product
 from textwrap import fill
 
 from memkit.fitting.batch_plan import as_high, least_seconds, peak_of
-from memkit.fitting.planner import CANDIDATES
 from memkit.fitting.room import Fit, fit_on
 from memkit.formats.dtypes import dtype_bits
 from memkit.formula.offload import host_bytes, link_bytes
 from memkit.formula.parameters import count_parameters
 from memkit.formula.states import state_bytes, state_ledger
-from memkit.hardware.cards import Card
+from memkit.hardware.cards import CARDS, Card
 from memkit.recomputation.costs import step_flops
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
-from memkit.setup.strategies import CORE, FULL, NONE, every
+from memkit.setup.strategies import CORE, FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, every
 from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
 from memkit.sharding.traffic import step_traffic
 from memkit.units import PAGE_COLUMNS, aligned_table, as_kind, as_whole_number, format_bytes
@@ -46,7 +45,9 @@ OPTIMIZERS = (
     OptimizerConfig(name="paged AdamW", implementation="fused"),
     OptimizerConfig(name="Adafactor", implementation="for-loop"),
 )  # fmt: skip
-STRATEGIES = tuple(strategy for strategy in CANDIDATES if strategy not in (CORE, every(4)))
+STRATEGIES = (NONE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, every(3), every(2), FULL)
+"""The others are left out since one of these costs no more and keeps no more."""
+
 NOT_TRIED = (
     "Not tried: SGD, Lion and Muon, which train otherwise; bitsandbytes' 8-bit and torchao's FP8 AdamW, whose states "
     "are as large as torchao's 8-bit ones; on several cards, other optimizers than AdamW, adapters, blocks of which "
@@ -132,6 +133,7 @@ class PlansFound:
     """Every plan that was tried for a job."""
 
     plans: tuple[TrainingPlan, ...]
+    not_tried: str = ""
 
     @cached_property
     def fitting(self) -> tuple[TrainingPlan, ...]:
@@ -173,7 +175,7 @@ class PlansFound:
         if self.missed:
             short = [f"{p.name}: {too_much(p)}" for p in self.missed[:NUM_MISSED]]
             parts.append(f"{len(self.missed)} of {len(self.plans)} do not fit; the nearest:\n" + "\n".join(short))
-        return "\n\n".join([*parts, fill(NOT_TRIED, PAGE_COLUMNS), chosen_in_words(self.chosen)])
+        return "\n\n".join(filter(None, [*parts, fill(self.not_tried, PAGE_COLUMNS), chosen_in_words(self.chosen)]))
 
 
 def chosen_in_words(plan: TrainingPlan | None) -> str:
@@ -223,7 +225,24 @@ def find_plans(
         raise ValueError(f"adapter={adapter!r} on num_cards={num_cards}: adapters are planned for one card")
     ways = [way for layout in layouts_of(num_cards) for way in ways_of(setup, layout, tokens // one_pass, adapter)]
     plans = (plan_of(way, card, layout) for way, layout in ways)
-    return PlansFound(plans=tuple(replace(plan, host_room_bytes=host_room_bytes) for plan in plans))
+    plans = tuple(replace(plan, host_room_bytes=host_room_bytes) for plan in plans)
+    return PlansFound(plans=plans, not_tried=NOT_TRIED)
+
+
+def plan_recomputation(setup: TrainingSetup, card_bytes: int) -> PlansFound:
+    """The plans of one setup, which differ in what runs again, on an A100 of so many bytes.
+
+    Raises: ValueError: a card that CUDA's context fills, or a setup without a formula.
+
+    >>> from memkit import GIB, models
+    >>> setup = TrainingSetup(model=models.LLAMA_32_1B, precision=PURE_BF16, optimizer=ADAMW, seq_len=8192)
+    >>> plan_recomputation(setup, 24 * GIB).chosen.setup.recomputation.name
+    'save attention and products'
+    """
+    as_kind("setup", setup, TrainingSetup)
+    size = as_whole_number("card_bytes", card_bytes, 1)
+    card = replace(CARDS["A100 SXM 80 GB"], name=f"card of {format_bytes(size)}", memory_report=f"{size} bytes")
+    return PlansFound(plans=tuple(plan_of(setup.under(strategy), card) for strategy in (*STRATEGIES, CORE, every(4))))
 
 
 def layouts_of(num_cards: int) -> tuple[Layout | None, ...]:

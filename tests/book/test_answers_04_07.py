@@ -9,7 +9,7 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
 from book.exercises import check
-from memkit.fitting.planner import plan_recomputation
+from memkit.fitting.plans import plan_recomputation
 from memkit.setup.models import GPT2_LARGE
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
@@ -118,7 +118,7 @@ def test_the_planner_answers_what_4_5_says():
     fused = OptimizerConfig(implementation="fused")
     setup = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, optimizer=fused)
     said = check("4.5", "c").text
-    names = [plan_recomputation(setup, gib * GIB).chosen.strategy.name for gib in (14, 16)]
+    names = [plan_recomputation(setup, gib * GIB).chosen.setup.recomputation.name for gib in (14, 16)]
     assert said == f"On 14 GiB it answers {names[0]!r}, on 16 GiB {names[1]!r}."
 
 

@@ -27,6 +27,7 @@ from memkit.fitting.plans import (
     PlansFound,
     find_plans,
     plan_of,
+    plan_recomputation,
     runs_without_a_card,
     traced,
     ways_of,
@@ -35,9 +36,11 @@ from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS
 from memkit.program.sharded import one_rank_of, sent_at_once
 from memkit.program.transformer import Transformer, random_batches
+from memkit.recomputation.costs import step_flops
 from memkit.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B, TINY_LLAMA
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.setup.strategies import NONE
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.trace import trace_memory
 from memkit.units import GIB
@@ -58,6 +61,14 @@ def test_a_plan_fits_by_the_one_rule():
     for plan in FOUND.plans:
         assert plan.fits == (fit_on(CARD, plan.peak_bytes).expected_bytes >= 0) == (plan in FOUND.fitting)
     assert len(FOUND.fitting) + len(FOUND.missed) == len(FOUND.plans)
+
+
+def test_more_memory_never_costs_more_flops_and_none_is_never_enough():
+    setup = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, seq_len=8192)
+    fitting = [plan_recomputation(setup, card * GIB).fitting for card in range(8, 60, 4)]
+    costs = [step_flops(plans[0].setup).total for plans in fitting if plans]
+    assert costs == sorted(costs, reverse=True) and len(set(costs)) > 2
+    assert not fitting[0] and fitting[-1][0].setup.recomputation is NONE
 
 
 def test_every_plan_does_the_same_work():

@@ -1,17 +1,17 @@
 """One rule for "fits": the adviser, the planner and the report agree."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from memkit.fitting.advice import verdict
-from memkit.fitting.planner import plan_recomputation
+from memkit.fitting.plans import plan_of
 from memkit.fitting.room import fit_on, fits_of, left_out_of, planned_room
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
 from memkit.setup.models import GPT2_LARGE
 from memkit.setup.recipes import OptimizerConfig
-from memkit.setup.strategies import NONE
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB
 
@@ -24,11 +24,8 @@ def test_adviser_planner_and_report_give_one_answer(micro_batch_size):
     setup = replace(SETUP, micro_batch_size=micro_batch_size)
     peak = estimate_memory(setup).for_step(2).peak_bytes
     fit = fit_on(CARD, peak)
-    plan = plan_recomputation(
-        setup, CARD.memory_bytes, candidates=(NONE,), compute_capability=CARD.compute_capability, is_traced=False
-    )
     assert f"It {fit.verdict} on one RTX 3090" in verdict(setup, "RTX 3090")
-    assert (plan.chosen is not None) == (fit.expected_bytes >= 0) == (fit.verdict in ("fits", "should fit"))
+    assert plan_of(setup, CARD).fits == (fit.expected_bytes >= 0) == (fit.verdict in ("fits", "should fit"))
 
 
 def test_expected_is_what_a_plan_plans_with():
@@ -79,3 +76,13 @@ def test_the_words_are_the_rule():
         assert str(fit).startswith(f"It {fit.verdict} on one RTX 3090: ") and ends[fit.verdict] in str(fit)
         seen.add(fit.verdict)
     assert seen == set(ends)
+
+
+@pytest.mark.parametrize(
+    "card, context, words",
+    [(-1, 0, "card_bytes=-1 is below 1"), (10, -1, "context_bytes=-1"), (10, 10, "leaves no room"),
+     ("80", 0, "card_bytes='80'"), (1.5, 0, "card_bytes=1.5"), (None, 0, "card_bytes=None")],
+)  # fmt: skip
+def test_no_room_is_refused(card, context, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        planned_room(card, context)
