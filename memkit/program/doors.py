@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Protocol
 from unittest.mock import patch
 
@@ -108,6 +109,18 @@ def source_name(path: str) -> str:
     return "cell" if "ipykernel_" in path else Path(path).name
 
 
+def line_of(frame: FrameType) -> str:
+    """The line that a frame runs, as ``file.py:line function``."""
+    return f"{source_name(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}"
+
+
+def outside(frame: FrameType | None, *homes: str) -> FrameType | None:
+    """The innermost frame, from this one on, whose file lies in none of these places; None where all do."""
+    while frame is not None and frame.f_code.co_filename.startswith(homes):
+        frame = frame.f_back
+    return frame
+
+
 class Thread(TorchFunctionMode):
     """Stands in another thread of the program and notes the line of its first call into torch."""
 
@@ -116,11 +129,9 @@ class Thread(TorchFunctionMode):
         self.calls = calls
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH_HOME):
-            frame = frame.f_back
-        if not frame.f_code.co_filename.startswith(TORCH_HOME):
-            self.calls.append(f"{source_name(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}")
+        frame = outside(sys._getframe(1), TORCH_HOME)
+        if frame is not None:
+            self.calls.append(line_of(frame))
         return func(*args, **(kwargs or {}))
 
 

@@ -46,9 +46,10 @@ class Properties:
 
 
 WITHOUT_EFFECT = (
-    "ipc_collect", "reset_accumulated_memory_stats", "reset_max_memory_allocated",
-    "reset_max_memory_cached", "set_per_process_memory_fraction",
-)  # fmt: skip
+    "_lazy_init empty_cache ipc_collect reset_accumulated_memory_stats reset_max_memory_allocated set_device "
+    "reset_max_memory_cached reset_peak_memory_stats set_per_process_memory_fraction set_rng_state synchronize"
+)
+"""Functions of ``torch.cuda`` that change no tensor."""
 RECORDERS = ("_record_memory_history", "_dump_snapshot", "_snapshot", "set_per_process_memory_fraction")
 """Functions of ``torch.cuda`` and ``torch.cuda.memory`` that change or read a real allocator, and no tensor."""
 
@@ -73,34 +74,23 @@ def refusing(home, name: str, instead: str):
 
 STAND_INS = (
     (torch.cuda, "is_available", lambda: True),
-    (torch.cuda, "_lazy_init", lambda: None),
     (torch.cuda, "get_device_capability", lambda *_: CAPABILITY),
     (torch.cuda, "get_device_name", lambda *_: "a card that is traced"),
     (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
-    (torch.cuda, "set_rng_state", lambda *_: None),
-    (torch.cuda, "set_device", lambda *_: None),
-    (torch.cuda, "empty_cache", lambda: None),
-    (torch.cuda, "Stream", Stream),
-    (torch.cuda, "Event", Stream),
-    (torch.cuda, "current_stream", Stream),
-    (torch.cuda, "default_stream", Stream),
     # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
     (torch.cuda, "is_current_stream_capturing", lambda: False),
     (torch.accelerator, "current_stream", Stream),
-    (torch.cuda, "stream", lambda _: nullcontext()),
     (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
-    (torch.cuda, "synchronize", lambda *_: None),
     (torch.cuda, "current_device", lambda: 0),
     (torch.cuda, "device_count", lambda: 1),
-    (torch.cuda, "reset_peak_memory_stats", lambda *_: None),
-    (torch.cuda, "device", lambda _: nullcontext()),
     (torch.cuda, "get_device_properties", lambda *_: Properties()),
     (torch.cuda, "memory_summary", lambda *_, **__: "a trace has no allocator's counters"),
     (torch.cuda, "memory_snapshot", lambda *_, **__: []),
     (torch.cuda.nvtx, "_nvtx", Stream()),
-    (torch.cuda.profiler, "start", lambda: None),
-    (torch.cuda.profiler, "stop", lambda: None),
-    *((torch.cuda, name, lambda *_, **__: None) for name in WITHOUT_EFFECT),
+    *((torch.cuda, name, Stream) for name in ("Stream", "Event", "current_stream", "default_stream")),
+    *((torch.cuda, name, lambda _: nullcontext()) for name in ("stream", "device")),
+    *((torch.cuda, name, lambda *_, **__: None) for name in WITHOUT_EFFECT.split()),
+    *((torch.cuda.profiler, name, lambda *_, **__: None) for name in ("start", "stop")),
     *((torch.cuda.memory, name, lambda *_, **__: None) for name in RECORDERS),
     *((home, name, refusing(home, name, instead)) for home, name, instead in REFUSED),
     (Tensor, "record_stream", lambda *_: None),

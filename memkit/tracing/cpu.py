@@ -16,12 +16,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from memkit.program.interrupts import torch_as_before
-from memkit.tracing.scratch import copied_factors, distance_factors
+from memkit.tracing.scratch import PRODUCTS, copied_factors, distance_factors
 from memkit.tracing.without_values import ShapesOnly, program_line, shapes_only
 
 aten = torch.ops.aten
 RESIZES, MAX_VECTORIZED_SIDES = {aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default}, 128
-PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
 
 
 def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
@@ -48,8 +47,7 @@ def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
 
 def copies_of_factors(args: tuple) -> list[int]:
     """Bytes of the copies that a product makes of factors that BLAS cannot read, one matrix at a time."""
-    *_, left, right = args
-    return [num_bytes // right.shape[:-2].numel() for num_bytes in copied_factors(left, right)]
+    return [num_bytes // args[-1].shape[:-2].numel() for num_bytes in copied_factors(*args[-2:])]
 
 
 @contextmanager

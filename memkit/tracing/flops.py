@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from memkit.program.doors import run_steps
@@ -54,26 +54,17 @@ def counted_flops(
     as_one_of("device", device, DEVICES)
     if device == "cuda":
         setup = replace(setup, device=device)
-    counter = FlopCounterMode(display=False)
-    phases = PhaseFlops(counter)
+    counter, forward = FlopCounterMode(display=False), 0
+
+    def now(change: str, *_: object) -> None:
+        """The program enters another phase: what is counted when the backward starts is the forward's."""
+        nonlocal forward
+        if change == "start_backward":
+            forward = counter.get_total_flops()
+
+    recorder = SimpleNamespace(now=now, saw=lambda _part, _tensors: None)
     with pretend_cuda() if device == "cuda" else nullcontext(), counter:
-        run_steps(strategy_build(setup, strategy, make_policy=make_policy), 1, phases)
+        run_steps(strategy_build(setup, strategy, make_policy=make_policy), 1, recorder)
     by_op = counter.get_flop_counts()["Global"]
     in_kernel = sum(by_op.get(op, 0) for op in FUSED_BACKWARD) // 5
-    backward = counter.get_total_flops() - phases.forward
-    return CountedFlops(forward=phases.forward, backward=backward, in_kernel=in_kernel)
-
-
-class PhaseFlops:
-    """A recorder for ``memkit.program.doors`` that reads the counter when the backward starts."""
-
-    def __init__(self, counter: FlopCounterMode):
-        self.counter, self.forward = counter, 0
-
-    def now(self, change: str, *_args: object) -> None:
-        """The program enters another phase."""
-        if change == "start_backward":
-            self.forward = self.counter.get_total_flops()
-
-    def saw(self, _part: str, _tensors: list[Tensor]) -> None:
-        """Nothing to note: parts do not matter here."""
+    return CountedFlops(forward=forward, backward=counter.get_total_flops() - forward, in_kernel=in_kernel)

@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import flop_registry
 
 from memkit.program.doors import tensors_in
-from memkit.tracing.cpu import PRODUCTS, copies_of_factors
+from memkit.tracing.cpu import copies_of_factors
+from memkit.tracing.scratch import PRODUCTS
 from memkit.units import MIB, format_bytes
 
 aten = torch.ops.aten

@@ -19,6 +19,8 @@ from torch import Tensor
 from memkit.formula.kernels import INDEX_BYTES, Stages, embedding_backward_buffers, sort_bytes, sum_buffers
 
 aten = torch.ops.aten
+PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
+"""Products of matrices; the two factors are their last arguments."""
 
 
 def reduction_buffers(x: Tensor, dims: int | Sequence[int] | None, value_bytes: int) -> Stages:
@@ -59,10 +61,6 @@ def distance_factors(left: Tensor, right: Tensor) -> list[int]:
     return [(x.numel() + 2 * x.shape[:-1].numel()) * x.element_size() for x in (left, right)]
 
 
-def _distances(left: Tensor, right: Tensor) -> Stages:
-    return [distance_factors(left, right)]
-
-
 def padded_pieces(x: Tensor, lengths: Tensor, batch_first: bool) -> Stages:
     """Copies of the pieces between two lengths, all there until they are joined; rows of full width need none."""
     rows = x.transpose(0, 1) if batch_first else x
@@ -71,12 +69,8 @@ def padded_pieces(x: Tensor, lengths: Tensor, batch_first: bool) -> Stages:
     return [[piece.nbytes for piece in pieces if not piece.is_contiguous()]]
 
 
-def _product(*factors: Tensor, **__) -> Stages:
-    return [copied_factors(*factors)]
-
-
-def _added_product(_: Tensor, *factors: Tensor, **__) -> Stages:
-    return [copied_factors(*factors)]
+def _products(*factors: Tensor, **__) -> Stages:
+    return [copied_factors(*factors[-2:])]
 
 
 def _embeddings(grad: Tensor, indices: Tensor, num_weights: int, *_, **__) -> Stages:
@@ -88,10 +82,6 @@ def _embeddings(grad: Tensor, indices: Tensor, num_weights: int, *_, **__) -> St
 def _sums(x: Tensor, dims=None, *_, dtype=None, **__) -> Stages:
     wide = (dtype or x.dtype) in (torch.float64, torch.int64) or not x.is_floating_point()
     return reduction_buffers(x, dims, 8 if wide else 4)
-
-
-def _sums_all(x: Tensor, *, dtype=None, **__) -> Stages:
-    return _sums(x, dtype=dtype)
 
 
 def _norms(x: Tensor, order=2, dims=None, *_, **__) -> Stages:
@@ -107,27 +97,24 @@ def _extremes_with_index(x: Tensor, dims=None, *_, **__) -> Stages:
 
 
 SCRATCH = {
-    aten.sum.default: _sums_all, aten.sum.dim_IntList: _sums,
-    aten.mean.default: _sums_all, aten.mean.dim: _sums, aten.linalg_vector_norm.default: _norms,
-    aten.amax.default: _extremes, aten.amin.default: _extremes, aten.max.default: _extremes,
-    aten.min.default: _extremes, aten.max.dim: _extremes_with_index, aten.min.dim: _extremes_with_index,
-    aten.argmax.default: _extremes_with_index, aten.argmin.default: _extremes_with_index,
-    aten.var_mean.correction: _extremes_with_index, aten.var.correction: _extremes_with_index,
-    aten.index_put.default: index_put_buffers, aten.index_put_.default: index_put_buffers,
+    **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim), _sums),
+    aten.linalg_vector_norm.default: _norms,
+    **dict.fromkeys((aten.amax.default, aten.amin.default, aten.max.default, aten.min.default), _extremes),
+    **dict.fromkeys((aten.max.dim, aten.min.dim, aten.argmax.default, aten.argmin.default), _extremes_with_index),
+    **dict.fromkeys((aten.var_mean.correction, aten.var.correction), _extremes_with_index),
+    **dict.fromkeys((aten.index_put.default, aten.index_put_.default), index_put_buffers),
     aten._index_put_impl_.default: index_put_buffers,
     aten.embedding_dense_backward.default: _embeddings,
-    aten.mm.default: _product, aten.bmm.default: _product,
-    aten._euclidean_dist.default: _distances,
+    **dict.fromkeys(PRODUCTS, _products),
+    aten._euclidean_dist.default: lambda left, right: [distance_factors(left, right)],
     aten._pack_padded_sequence.default: padded_pieces,
-    aten.addmm.default: _added_product, aten.baddbmm.default: _added_product,
-}  # fmt: skip
+}
 """Which operation takes which scratch; each function is called with the operation's arguments."""
 
 
 def four_bit_product(
-    x: Tensor, codes: Tensor, shape: Sequence[int], absmax: Tensor, block_size: int, kind: str, bias=None,
-    absmax_8bit: Tensor | None = None, *_, **__,
-) -> Stages:  # fmt: skip
+    x: Tensor, codes, shape: Sequence[int], absmax, block_size, kind, bias=None, absmax_8bit=None, *_, **__
+) -> Stages:
     """The weight in the input's dtype and, where the scales are in 8 bits, the scales in float32 with their mean."""
     num_scales = 0 if absmax_8bit is None else absmax_8bit.numel()
     wide = math.prod(shape) * x.element_size()

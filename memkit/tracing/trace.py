@@ -25,7 +25,7 @@ from torch._subclasses import fake_tensor as fake
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memkit.formula.kernels import merged
-from memkit.program.doors import PLAIN, OutsideBuild, run_steps, source_name, tensors_in
+from memkit.program.doors import PLAIN, OutsideBuild, line_of, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
 from memkit.setup.training import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
@@ -337,7 +337,7 @@ class Tracer(TorchDispatchMode):
             code = frame.f_code
             if code.co_filename not in self.foreign_files:
                 if not code.co_filename.startswith(FOREIGN):
-                    line = f"{source_name(code.co_filename)}:{frame.f_lineno} {code.co_qualname}"
+                    line = line_of(frame)
                     if torch.is_grad_enabled():
                         self.forward_lines.setdefault(torch._C._autograd._get_sequence_nr() - 1, line)
                     return line

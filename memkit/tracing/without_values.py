@@ -11,6 +11,7 @@ import sys
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from unittest.mock import patch
 
 import torch
@@ -21,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from memkit.program.doors import is_wrapper, source_name
+from memkit.program.doors import is_wrapper, line_of, outside
 from memkit.program.interrupts import HeldBack
 from memkit.tracing.constants import KnownValues
 from memkit.units import MIB
@@ -135,8 +136,7 @@ class ShapesOnly(TorchFunctionMode):
     def warn_once(self, about: str, text: str, *, is_told_in_torch: bool = False) -> None:
         """Tell the program, at its own line; torch's own code (offloading to the host) only where asked."""
         frame = calling_frame()
-        while is_told_in_torch and frame.f_code.co_filename.startswith(TORCH_HOME):
-            frame = frame.f_back
+        frame = outside(frame, TORCH_HOME) if is_told_in_torch else frame
         if about not in self.warned and not frame.f_code.co_filename.startswith(TORCH_HOME):
             self.warned.add(about)
             warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
@@ -144,32 +144,19 @@ class ShapesOnly(TorchFunctionMode):
 
 def program_line() -> str:
     """The program's own line that runs now."""
-    frame = calling_frame()
-    while frame is not None and frame.f_code.co_filename.startswith((TORCH_HOME, "<")):
-        frame = frame.f_back
-    while frame is not None and frame.f_code.co_filename.startswith((TORCH_HOME, OWN_HOME)):
-        frame = frame.f_back
-    if frame is None:
-        return "the step"
-    return f"{source_name(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}"
+    frame = outside(outside(calling_frame(), TORCH_HOME, "<"), TORCH_HOME, OWN_HOME)
+    return line_of(frame) if frame else "the step"
 
 
 def own_line() -> str:
     """``file:line`` of the nearest code that is not an installed library's; the program's line where all is."""
-    frame = calling_frame()
-    while frame is not None and frame.f_code.co_filename.startswith((LIBRARY_HOME, TORCH_HOME, OWN_HOME, "<")):
-        frame = frame.f_back
-    if frame is None:
-        return program_line().partition(" ")[0]
-    return f"{source_name(frame.f_code.co_filename)}:{frame.f_lineno}"
+    frame = outside(calling_frame(), LIBRARY_HOME, TORCH_HOME, OWN_HOME, "<")
+    return (line_of(frame) if frame else program_line()).rpartition(" ")[0]
 
 
-def calling_frame():
+def calling_frame() -> FrameType | None:
     """The frame, torch's own or the program's, that called into this package."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(BETWEEN):
-        frame = frame.f_back
-    return frame
+    return outside(sys._getframe(1), *BETWEEN)
 
 
 def answer(mode: ShapesOnly, func, args, kwargs):
