@@ -52,39 +52,29 @@ class AllocatorConfig:
     per_process_memory_fraction: float = 1.0
 
     def __post_init__(self):
-        self._require_types()
-        if self.large_segment_bytes <= MIN_OWN_SEGMENT_BYTES:
-            raise ValueError(f"large_segment_size_mb:{self.large_segment_bytes / MIB:g} must be above 10")
+        as_kind("expandable_segments", self.expandable_segments, bool)
+        large = as_whole_number("large_segment_bytes", self.large_segment_bytes)
+        if large <= MIN_OWN_SEGMENT_BYTES:
+            raise ValueError(f"large_segment_size_mb:{large / MIB:g} must be above 10")
         for key in ("max_split_bytes", "max_non_split_rounding_bytes"):
             value = getattr(self, key)
-            if value is not None and value < self.large_segment_bytes:
+            if value is not None and as_whole_number(key, value) < large:
                 option = key.replace("split_bytes", "split_size_mb").replace("rounding_bytes", "rounding_mb")
-                least = self.large_segment_bytes // MIB
-                raise ValueError(f"{option}:{value / MIB:g} is below the size of a large segment, {least}")
-        if len(self.roundup_power2_divisions) != NUM_DIVISION_INTERVALS:
+                raise ValueError(f"{option}:{value / MIB:g} is below the size of a large segment, {large // MIB}")
+        divisions = as_kind("roundup_power2_divisions", self.roundup_power2_divisions, tuple)
+        if len(divisions) != NUM_DIVISION_INTERVALS:
             raise ValueError(
-                f"roundup_power2_divisions has {len(self.roundup_power2_divisions)} entries, "
+                f"roundup_power2_divisions has {len(divisions)} entries, "
                 f"not {NUM_DIVISION_INTERVALS} (one per power of two from 1 MiB)"
             )
-        for divisions in self.roundup_power2_divisions:
-            if divisions < 0 or divisions & (divisions - 1):
-                raise ValueError(f"roundup_power2_divisions:{divisions} is neither 0 nor a power of two")
-        if not 0.0 <= self.garbage_collection_threshold < 1.0:
-            threshold = self.garbage_collection_threshold
+        for count in divisions:
+            if as_whole_number("roundup_power2_divisions", count) & (count - 1):
+                raise ValueError(f"roundup_power2_divisions:{count} is neither 0 nor a power of two")
+        threshold, fraction = self.garbage_collection_threshold, self.per_process_memory_fraction
+        if not 0.0 <= as_kind("garbage_collection_threshold", threshold, int, float) < 1.0:
             raise ValueError(f"garbage_collection_threshold:{threshold} is outside (0.0, 1.0); 0 is off")
-        if not 0.0 < self.per_process_memory_fraction <= 1.0:
-            fraction = self.per_process_memory_fraction
+        if not 0.0 < as_kind("per_process_memory_fraction", fraction, int, float) <= 1.0:
             raise ValueError(f"per_process_memory_fraction:{fraction} is outside (0, 1]")
-
-    def _require_types(self) -> None:
-        for key in ("max_split_bytes", "max_non_split_rounding_bytes", "large_segment_bytes"):
-            if getattr(self, key) is not None or key == "large_segment_bytes":
-                as_whole_number(key, getattr(self, key))
-        as_kind("expandable_segments", self.expandable_segments, bool)
-        for divisions in as_kind("roundup_power2_divisions", self.roundup_power2_divisions, tuple):
-            as_whole_number("roundup_power2_divisions", divisions)
-        for key in ("garbage_collection_threshold", "per_process_memory_fraction"):
-            as_kind(key, getattr(self, key), int, float)
 
     @property
     def non_split_rounding_bytes(self) -> int:

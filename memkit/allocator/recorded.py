@@ -5,6 +5,7 @@ nothing is used before it is looked at, and what contradicts itself is refused w
 of torch 2.1 to 2.13 are read, and those of 2.0 whose blocks have no address.
 """
 
+import dataclasses
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -33,6 +34,34 @@ UNWINDING = ("torch::unwind::", "torch::CapturedTraceback::", "??")
 STATES = ("active_allocated", "active_pending_free", "active_awaiting_free", "inactive")
 
 
+@dataclass
+class UsedBlock:
+    """A block in use; ``size`` is 0 until it is known."""
+
+    address: int
+    requested_bytes: int
+    size: int
+    is_pending: bool = False  # freed already, but another stream still uses it
+
+
+@dataclass
+class Segment:
+    """A segment, or a run of mapped pages, with the blocks in use in it."""
+
+    address: int
+    size: int
+    stream: int
+    is_small: bool
+    is_expandable: bool
+    span_start: int = 0  # lowest address that an expandable segment is known to have
+    blocks: list[UsedBlock] = dataclasses.field(default_factory=list)
+
+    def blocks_with_ends(self) -> list[tuple[UsedBlock, int]]:
+        """Each block with the address where the next one, or the segment's end, lies."""
+        ends = [*(block.address for block in self.blocks[1:]), self.address + self.size]
+        return list(zip(self.blocks, ends, strict=False))
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
     """What a snapshot tells of one device. ``lines`` has the user's own line for each of ``entries``.
@@ -43,7 +72,7 @@ class RecordedRun:
 
     entries: tuple[Entry, ...]
     lines: tuple[str, ...]
-    segments: tuple[dict, ...]
+    segments: tuple["Segment", ...]
     config: AllocatorConfig
     device: int
     other_devices: tuple[int, ...]
@@ -59,23 +88,23 @@ def recorded_run(snapshot: dict, device: int | None = None) -> RecordedRun:
     traces = field(snapshot, "", "device_traces", list)
     traces = [checked(trace, f"device_traces[{index}]", list) for index, trace in enumerate(traces)]
     device = chosen_device(traces, device)
-    place = f"device_traces[{device}]"
-    found = [(entry_of(e, f"{place}[{i}]"), i) for i, e in enumerate(traces[device])]
-    found = [(entry, index) for entry, index in found if entry.action not in NOT_PLAYED]
+    played: list[tuple[Entry, str]] = []
     lines: dict[int, str] = {}
-    entries, where = [], []
-    for entry, index in found:
-        frames = traces[device][index].get("frames") or ()
-        if id(frames) not in lines:  # many events share one list
-            lines[id(frames)] = line_of(frames, f"{place}[{index}]")
-        entries.append(entry)
-        where.append(lines[id(frames)])
+    for index, record in enumerate(traces[device]):
+        place = f"device_traces[{device}][{index}]"
+        entry = entry_of(record, place)
+        if entry.action not in NOT_PLAYED:
+            frames = record.get("frames") or ()
+            if id(frames) not in lines:  # many events share one list
+                lines[id(frames)] = line_of(frames, place)
+            played.append((entry, lines[id(frames)]))
     segments = segments_of(snapshot, device)
-    entries, where, lacks = filled_in(entries, where, segments)
+    played, lacks = filled_in(played, segments)
+    entries = tuple(entry for entry, _ in played)
     check_life(entries, segments)
     return RecordedRun(
-        entries=tuple(entries),
-        lines=tuple(where),
+        entries=entries,
+        lines=tuple(line for _, line in played),
         segments=segments,
         config=AllocatorConfig.from_settings(field(snapshot, "", "allocator_settings", dict, {})),
         device=device,
@@ -161,29 +190,23 @@ def line_of(frames: object, place: str) -> str:
     return next((name for name in names if not name.startswith(UNWINDING)), "")
 
 
-def segments_of(snapshot: dict, device: int) -> tuple[dict, ...]:
-    """The segments of a device with their blocks, which fill them without gaps.
-
-    A record has ``address``, ``total_size``, ``stream``, ``is_small``, ``is_expandable`` and ``blocks``; a block
-    ``address``, ``size``, ``requested_size``, ``stream`` and ``state``.
-    """
-    segments, total, end = [], 0, 0
+def segments_of(snapshot: dict, device: int) -> tuple[Segment, ...]:
+    """The segments of a device, no two of which overlap."""
     listed = field(snapshot, "", "segments", list)
     own = [(i, s) for i, s in enumerate(listed) if checked(s, f"segments[{i}]", dict).get("device", device) == device]
-    for index, segment in own:
-        segments.append(segment_of(segment, f"segments[{index}]"))
-        total += segments[-1]["total_size"]
-    for segment in sorted(segments, key=lambda segment: segment["address"]):
-        if segment["address"] < end:
-            raise ValueError(f"segments: the one at {segment['address']} begins before the end of the one before")
-        end = segment["address"] + segment["total_size"]
+    segments, end = tuple(segment_of(segment, f"segments[{index}]") for index, segment in own), 0
+    for segment in sorted(segments, key=lambda segment: segment.address):
+        if segment.address < end:
+            raise ValueError(f"segments: the one at {segment.address} begins before the end of the one before")
+        end = segment.address + segment.size
+    total = sum(segment.size for segment in segments)
     if total > MAX_CARD_BYTES:
         raise ValueError(f"segments have {total} B together; no card has more than {MAX_CARD_BYTES}")
-    return tuple(segments)
+    return segments
 
 
-def segment_of(record: dict, place: str) -> dict:
-    """One segment, checked."""
+def segment_of(record: dict, place: str) -> Segment:
+    """One segment, checked: its blocks, in use or free, fill it without gaps."""
     address = field(record, place, "address", int, low=0, high=MAX_ADDRESS)
     size = field(record, place, "total_size", int, low=1, high=MAX_CARD_BYTES)
     stream = field(record, place, "stream", int, 0, low=0, high=1 << 64)
@@ -193,7 +216,7 @@ def segment_of(record: dict, place: str) -> dict:
     is_expandable = field(record, place, "is_expandable", bool, False)
     if is_expandable and (address % PAGE_BYTES or size % PAGE_BYTES):
         raise ValueError(f"{place}: {size} B at {address} are not whole pages of {PAGE_BYTES} B")
-    blocks, position = [], address
+    segment, position = Segment(address, size, stream, kind == "small", is_expandable), address
     for index, block in enumerate(field(record, place, "blocks", list)):
         spot = f"{place}.blocks[{index}]"
         start = field(checked(block, spot, dict), spot, "address", int, position)
@@ -203,76 +226,81 @@ def segment_of(record: dict, place: str) -> dict:
         asked = field(block, spot, "requested_size", int, length, low=0, high=most)
         if start != position or state not in STATES:
             raise ValueError(f"{spot}: {state[:60]!r} at {start}, where one of {', '.join(STATES)} is at {position}")
-        blocks.append({"address": start, "size": length, "requested_size": asked, "stream": stream, "state": state})
+        if state != "inactive":
+            segment.blocks.append(UsedBlock(start, asked, length, state != "active_allocated"))
         position += length
     if position != address + size:
         raise ValueError(f"{place}.blocks have {position - address} B, total_size={size}")
-    return {"address": address, "total_size": size, "stream": stream, "is_small": kind == "small",
-            "is_expandable": is_expandable, "blocks": blocks}  # fmt: skip
+    return segment
 
 
 def filled_in(
-    entries: list[Entry], lines: list[str], segments: Sequence[dict]
-) -> tuple[list[Entry], list[str], tuple[str, ...]]:
+    played: list[tuple[Entry, str]], segments: Sequence[Segment]
+) -> tuple[list[tuple[Entry, str]], tuple[str, ...]]:
     """The entries with both halves of each free where one half was not recorded, and the name of that half."""
-    count = Counter(entry.action for entry in entries)
-    waits = any("pending" in b["state"] or "awaiting" in b["state"] for s in segments for b in s["blocks"])
+    count = Counter(entry.action for entry, _ in played)
+    waits = any(block.is_pending for segment in segments for block in segment.blocks)
+    halves = BLOCK_ACTIONS[1:]
     if count["free_requested"] and not count["free_completed"] and not waits:
         missing = "free_completed"
     elif count["free_completed"] and not count["free_requested"] and count["alloc"]:
         missing = "free_requested"
     else:
-        return entries, lines, ()
-    out, out_lines = [], []
-    for entry, line in zip(entries, lines, strict=True):
-        is_free = entry.action in BLOCK_ACTIONS[1:]
-        both = [entry._replace(action=action) for action in BLOCK_ACTIONS[1:]] if is_free else [entry]
-        out += both
-        out_lines += [line] * len(both)
-    return out, out_lines, (missing,)
+        return played, ()
+    actions = {half: halves for half in halves}
+    return [
+        (entry._replace(action=action), line)
+        for entry, line in played
+        for action in actions.get(entry.action, (entry.action,))
+    ], (missing,)
 
 
-def check_life(entries: Sequence[Entry], segments: Sequence[dict]) -> None:
+MISSING_BETWEEN = {
+    ("alloc", "alloc"): ("free_completed", "the block is alloc"),
+    ("free_requested", "alloc"): ("free_completed", "the block is free_requested"),
+    ("free_requested", "free_requested"): ("alloc", "it is free_requested"),
+    ("free_completed", "free_requested"): ("alloc", "it is free_completed"),
+    ("free_completed", "free_completed"): ("alloc", "it was completed before"),
+    ("alloc", "free_completed"): ("free_requested", "nobody asked for it"),
+}
+"""For two actions on one block that cannot follow each other: what is missing between them, and what is wrong."""
+
+
+def check_life(entries: Sequence[Entry], segments: Sequence[Segment]) -> None:
     """Follow every block and segment from the first entry to the end that the snapshot shows.
 
     Raises: ValueError: a block is born twice or freed twice, or lies in no segment; a segment goes that was not
     there. Then entries are missing, and what stood in memory cannot be known.
     """
-    blocks = {b["address"]: b for s in segments for b in s["blocks"] if b["state"].startswith("active")}
+    blocks = {block.address: block for segment in segments for block in segment.blocks}
     state: dict[int, str] = {}
     sizes: dict[int, int] = {}
     mapped = 0
     for index, entry in enumerate(entries):
         action, address, size, _ = entry
-        before = state.get(address)
-        if action == "alloc":
-            if before in ("alloc", "free_requested"):
-                refuse(index, entry, "free_completed", f"the block is {before}")
-            sizes[address] = size
-        elif action == "free_requested":
-            if before in ("free_requested", "free_completed"):
-                refuse(index, entry, "alloc", f"it is {before}")
-        elif action == "free_completed":
-            if before == "free_completed":
-                refuse(index, entry, "alloc", "it was completed before")
-            if before == "alloc":
-                refuse(index, entry, "free_requested", "nobody asked for it")
-        elif action in ("segment_map", "segment_unmap"):
+        wrong = MISSING_BETWEEN.get((state.get(address), action))
+        if wrong:
+            refuse(index, entry, *wrong)
+        if action in ("segment_map", "segment_unmap"):
             mapped += size
             if mapped > MAX_MAPPED_BYTES:
                 refuse(index, entry, "", f"all mapped in turn exceeds {MAX_MAPPED_BYTES} B")
+        if action == "alloc":
+            sizes[address] = size
         if action in BLOCK_ACTIONS:
             state[address] = action
             if sizes.setdefault(address, size) != size:
                 refuse(index, entry, "alloc", f"its size was {sizes[address]}")
     for address, last in state.items():
-        is_there = address in blocks
-        if is_there != (last != "free_completed"):
-            raise ValueError(f"the block at {address} is last said to be {last}, but at the end it is "
-                             f"{'still' if is_there else 'not'} there: {_ADVICE}")  # fmt: skip
-        asked, size = (blocks[address]["requested_size"], blocks[address]["size"]) if is_there else (0, 0)
-        if is_there and asked not in (sizes[address], size):  # a snapshot of torch 2.0 has no requested size
-            raise ValueError(f"the block at {address} is born with {sizes[address]} B, ends with {asked}: {_ADVICE}")
+        block = blocks.get(address)
+        if (block is not None) != (last != "free_completed"):
+            presence = "not" if block is None else "still"
+            words = f"the block at {address} is last said to be {last}, but at the end it is {presence} there"
+            raise ValueError(f"{words}: {_ADVICE}")
+        # a snapshot of torch 2.0 has no requested size
+        if block is not None and block.requested_bytes not in (sizes[address], block.size):
+            born, end = sizes[address], block.requested_bytes
+            raise ValueError(f"the block at {address} is born with {born} B, ends with {end}: {_ADVICE}")
     check_places(entries, segments)
 
 
@@ -286,37 +314,37 @@ def refuse(index: int, entry: Entry, missing: str, words: str) -> None:
     raise ValueError(f"{what}: {words}{lacking}; {_ADVICE}")
 
 
-def check_places(entries: Sequence[Entry], segments: Sequence[dict]) -> None:
+def check_places(entries: Sequence[Entry], segments: Sequence[Segment]) -> None:
     """Go backwards from the end: every block lies in memory that was there, and none comes twice.
 
     Raises: ValueError: it does not.
     """
-    held: list[tuple[int, int]] = []  # runs of addresses, sorted, none next to another
+    runs: list[tuple[int, int]] = []  # runs of addresses, sorted, none next to another
     for segment in segments:
-        add_run(held, segment["address"], segment["address"] + segment["total_size"])
+        add_run(runs, segment.address, segment.address + segment.size)
     for index in range(len(entries) - 1, -1, -1):
         entry = entries[index]
         start, end = entry.address, entry.address + entry.size
-        place = bisect_right(held, (start, MAX_ADDRESS * 2)) - 1
-        is_inside = place >= 0 and end <= held[place][1]
+        place = bisect_right(runs, (start, MAX_ADDRESS * 2)) - 1
+        is_inside = place >= 0 and end <= runs[place][1]
         if entry.action in TO_DRIVER:
-            overlaps = place >= 0 and held[place][1] > start
-            if overlaps or (place + 1 < len(held) and held[place + 1][0] < end):
+            overlaps = place >= 0 and runs[place][1] > start
+            if overlaps or (place + 1 < len(runs) and runs[place + 1][0] < end):
                 refuse(index, entry, "", "it is there later, and nothing brought it back")
-            add_run(held, start, end)
+            add_run(runs, start, end)
         elif entry.action in FROM_DRIVER:
             if not is_inside:
                 refuse(index, entry, "", "it is not there later, and nothing took it away")
-            low, high = held[place]
-            held[place : place + 1] = [run for run in ((low, start), (end, high)) if run[0] < run[1]]
+            low, high = runs[place]
+            runs[place : place + 1] = [run for run in ((low, start), (end, high)) if run[0] < run[1]]
         elif entry.action in BLOCK_ACTIONS and entry.size and not is_inside:
             refuse(index, entry, "", "it lies in no segment")
 
 
-def add_run(held: list[tuple[int, int]], start: int, end: int) -> None:
+def add_run(runs: list[tuple[int, int]], start: int, end: int) -> None:
     """Put a run among those that it does not overlap, and join it with its neighbours."""
-    place = bisect_right(held, (start, end))
-    last = place + (place < len(held) and held[place][0] == end)
-    first = place - (place > 0 and held[place - 1][1] == start)
-    joined = held[first:last]
-    held[first:last] = [(min([start, *(run[0] for run in joined)]), max([end, *(run[1] for run in joined)]))]
+    place = bisect_right(runs, (start, end))
+    last = place + (place < len(runs) and runs[place][0] == end)
+    first = place - (place > 0 and runs[place - 1][1] == start)
+    joined = runs[first:last]
+    runs[first:last] = [(min([start, *(run[0] for run in joined)]), max([end, *(run[1] for run in joined)]))]

@@ -120,12 +120,12 @@ class Replaying:
         build(allocator, runs)
         allocator.driver.blocks = allocator.blocks
         self.player = Player(allocator)
-        start = [block for held in runs for block in held.blocks if not block.is_pending]
+        start = [block for run in runs for block in run.blocks if not block.is_pending]
         self.before = [Event(i, block.requested_bytes, phase="before") for i, block in enumerate(start)]
         self.block_at = {block.address: event for block, event in zip(start, self.before, strict=True)}
         self.player.live = {event.block: (address, event) for address, event in self.block_at.items()}
         self.events = self._events()
-        self.waiting = {block.address: block.address for held in runs for block in held.blocks if block.is_pending}
+        self.waiting = {block.address: block.address for run in runs for block in run.blocks if block.is_pending}
         self.count = Counter()
         self.first_other_address: int | None = None
 
@@ -179,15 +179,15 @@ class Replaying:
             predicted = _from_and_to(self.allocator.trace[length:], FROM_DRIVER)
             self._compare("mallocs", predicted, _from_and_to(self.allocator.driver.recorded, FROM_DRIVER))
         self.count["allocations"] += 1
-        self.count["same address"] += own == entry.address
+        self.count["same_address"] += own == entry.address
         if own != entry.address and self.first_other_address is None:
             self.first_other_address = index
         return True
 
     def _compare(self, what: str, predicted: Counter, recorded: Counter) -> None:
         self.count[what] += recorded.total()
-        self.count[f"{what} predicted"] += (predicted & recorded).total()
-        self.count[f"{what} extra"] += (predicted - recorded).total()
+        self.count[f"{what}_predicted"] += (predicted & recorded).total()
+        self.count[f"{what}_extra"] += (predicted - recorded).total()
 
     def _free(self, index: int, entry: Entry, event: Event | None) -> None:
         if event is None or event.block not in self.player.live:
@@ -226,10 +226,9 @@ class Replaying:
 
     def agreement(self) -> Agreement:
         """How far the model's decisions were the recorded ones."""
-        names = ("mallocs", "mallocs predicted", "mallocs extra", "frees", "frees predicted", "frees extra")
-        counts = {f"num_{name.replace(' ', '_')}": self.count[name] for name in (*names, "allocations", "same address")}
+        what = (f"{side}{kind}" for side in ("mallocs", "frees") for kind in ("", "_predicted", "_extra"))
         return Agreement(
-            **counts,
+            **{f"num_{name}": self.count[name] for name in (*what, "allocations", "same_address")},
             first_other_address=self.first_other_address,
             num_ambiguous_blocks=self.num_ambiguous,
             recorded_reserved_peak_bytes=self._recorded_reserved_peak(),
@@ -237,7 +236,7 @@ class Replaying:
 
     def _recorded_reserved_peak(self) -> int:
         """From the recording alone: the segments at the end, and back through every one that came or went."""
-        reserved = peak = sum(segment["total_size"] for segment in self.run.segments)
+        reserved = peak = sum(segment.size for segment in self.run.segments)
         for entry in reversed(self.run.entries):
             reserved += entry.size * ((entry.action in TO_DRIVER) - (entry.action in FROM_DRIVER))
             peak = max(peak, reserved)

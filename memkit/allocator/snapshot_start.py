@@ -9,13 +9,13 @@ begins. Where neither speaks the block is taken to have no rest, and is counted 
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import groupby
 
 from memkit.allocator.caching import CachingAllocator
 from memkit.allocator.config import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES, AllocatorConfig
 from memkit.allocator.heap import Block, Entry, Pool
-from memkit.allocator.recorded import PAGE_BYTES
+from memkit.allocator.recorded import PAGE_BYTES, Segment, UsedBlock
 from memkit.units import ALLOCATOR_BLOCK_BYTES, TIB
 
 SPAN_BYTES = 2 * TIB  # addresses given to an expandable segment whose true reservation no snapshot tells
@@ -23,67 +23,36 @@ FREED_BEFORE = "freed before"
 """Stands for the stream that still uses a freed block: (this, the block's address)."""
 
 
-@dataclass
-class StartBlock:
-    """A block in use before the recording; ``size`` is 0 until it is known."""
-
-    address: int
-    requested_bytes: int
-    size: int
-    stream: int
-    is_pending: bool = False  # freed already, but another stream still used it
-
-
-@dataclass
-class StartSegment:
-    """A segment, or a run of mapped pages, before the recording."""
-
-    address: int
-    size: int
-    stream: int
-    is_small: bool
-    is_expandable: bool
-    span_start: int = 0  # lowest address that an expandable segment is known to have
-    blocks: list[StartBlock] = field(default_factory=list)
-
-    def blocks_with_ends(self) -> list[tuple[StartBlock, int]]:
-        """Each block with the address where the next one, or the segment's end, lies."""
-        ends = [*(block.address for block in self.blocks[1:]), self.address + self.size]
-        return list(zip(self.blocks, ends, strict=False))
-
-
-def state_before(events: Sequence[Entry], segments: Sequence[dict]) -> list[StartSegment]:
+def state_before(events: Sequence[Entry], segments: Sequence[Segment]) -> list[Segment]:
     """Segments and used blocks before the first event."""
-    held = {s["address"]: _segment(s) for s in segments if not s["is_expandable"]}
+    whole = {s.address: replace(s, blocks=[]) for s in segments if not s.is_expandable}
     anchors = _anchors(events, segments)
     blocks = sorted((e.address, e.size) for e in events if e.action in ("alloc", "free_completed"))
-    pages = _pages(segments)
-    used = {
-        b["address"]: StartBlock(
-            b["address"], b["requested_size"], b["size"], b["stream"], b["state"] != "active_allocated"
-        )
+    pages = {
+        page: (s.stream, s.is_small)
         for s in segments
-        for b in s["blocks"]
-        if b["state"].startswith("active")
+        if s.is_expandable
+        for page in range(s.address, s.address + s.size, PAGE_BYTES)
     }
+    used = {block.address: replace(block) for s in segments for block in s.blocks}
     for action, address, size, stream in reversed(events):
         if action == "alloc":
             used.pop(address, None)
         elif action == "free_completed":
-            used[address] = StartBlock(address, size, 0, stream, is_pending=True)
+            used[address] = UsedBlock(address, size, 0, is_pending=True)
         elif action == "free_requested" and address in used:
             used[address].is_pending = False
         elif action == "segment_alloc":
-            held.pop(address, None)
+            whole.pop(address, None)
         elif action == "segment_free":
-            held[address] = StartSegment(address, size, stream, size == SMALL_SEGMENT_BYTES, False)
+            whole[address] = Segment(address, size, stream, size == SMALL_SEGMENT_BYTES, False)
         elif action == "segment_map":
             for page in range(address, address + size, PAGE_BYTES):
                 pages.pop(page, None)
         elif action == "segment_unmap":
             is_small = _was_small(address, size, blocks)
             pages |= {page: (stream, is_small) for page in range(address, address + size, PAGE_BYTES)}
-    runs = sorted([*held.values(), *_runs(pages)], key=lambda segment: segment.address)
+    runs = sorted([*whole.values(), *_runs(pages)], key=lambda segment: segment.address)
     for run in runs:
         own = [anchor[0] for anchor in anchors if anchor[1:] == (run.stream, run.is_small)]
         run.span_start = min([run.address, *own])
@@ -99,16 +68,12 @@ def state_before(events: Sequence[Entry], segments: Sequence[dict]) -> list[Star
     return runs
 
 
-def _segment(segment: dict) -> StartSegment:
-    return StartSegment(segment["address"], segment["total_size"], segment["stream"], segment["is_small"], False)
-
-
-def _anchors(events: Sequence[Entry], segments: Sequence[dict]) -> list[tuple[int, int, bool]]:
+def _anchors(events: Sequence[Entry], segments: Sequence[Segment]) -> list[tuple[int, int, bool]]:
     """Places of expandable segments whose pool is known: (address, stream, whether small).
 
     A small request maps one page of 2 MiB, a large one never so little.
     """
-    ends = [(s["address"], s["stream"], s["is_small"]) for s in segments if s["is_expandable"]]
+    ends = [(s.address, s.stream, s.is_small) for s in segments if s.is_expandable]
     maps = [(e.address, e.stream, e.size == PAGE_BYTES) for e in events if e.action == "segment_map"]
     return ends + maps
 
@@ -124,27 +89,18 @@ def _was_small(address: int, size: int, blocks: Sequence[tuple[int, int]]) -> bo
     return bool(size % (10 * PAGE_BYTES))
 
 
-def _pages(segments: Sequence[dict]) -> dict[int, tuple[int, bool]]:
-    return {
-        page: (s["stream"], s["is_small"])
-        for s in segments
-        if s["is_expandable"]
-        for page in range(s["address"], s["address"] + s["total_size"], PAGE_BYTES)
-    }
-
-
-def _runs(pages: dict[int, tuple[int, bool]]) -> list[StartSegment]:
-    runs: list[StartSegment] = []
+def _runs(pages: dict[int, tuple[int, bool]]) -> list[Segment]:
+    runs: list[Segment] = []
     for page, (stream, is_small) in sorted(pages.items()):
         last = runs[-1] if runs else None
         if last and (last.address + last.size, last.stream, last.is_small) == (page, stream, is_small):
             last.size += PAGE_BYTES
         else:
-            runs.append(StartSegment(page, PAGE_BYTES, stream, is_small, True))
+            runs.append(Segment(page, PAGE_BYTES, stream, is_small, True))
     return runs
 
 
-def settle_sizes(runs: Sequence[StartSegment], events: Sequence[Entry], config: AllocatorConfig) -> int:
+def settle_sizes(runs: Sequence[Segment], events: Sequence[Entry], config: AllocatorConfig) -> int:
     """Give every block its size; return how many could have been larger for all that the recording says."""
     first_in_hole = _first_address_in_hole(runs, events)
     num_ambiguous = 0
@@ -166,7 +122,7 @@ def settle_sizes(runs: Sequence[StartSegment], events: Sequence[Entry], config: 
     return num_ambiguous
 
 
-def _first_address_in_hole(runs: Sequence[StartSegment], events: Sequence[Entry]) -> dict[int, int]:
+def _first_address_in_hole(runs: Sequence[Segment], events: Sequence[Entry]) -> dict[int, int]:
     """For a block: where the hole behind it begins, if a block was cut from there before the block was
     freed."""
     starts = [block.address for run in runs for block in run.blocks]
@@ -183,7 +139,7 @@ def _first_address_in_hole(runs: Sequence[StartSegment], events: Sequence[Entry]
     return found
 
 
-def build(allocator: CachingAllocator, runs: Sequence[StartSegment]) -> None:
+def build(allocator: CachingAllocator, runs: Sequence[Segment]) -> None:
     """Put segments and blocks into an empty allocator, as if it had made them."""
     neighbours = [list(own) for _, own in groupby(runs, lambda run: (run.is_expandable, run.stream, run.is_small))]
     starts, known = [], 0
@@ -202,7 +158,7 @@ def build(allocator: CachingAllocator, runs: Sequence[StartSegment]) -> None:
             _fill(allocator, block, run.blocks)
 
 
-def _build_span(allocator: CachingAllocator, pool: Pool, runs: Sequence[StartSegment], start: int, end: int) -> None:
+def _build_span(allocator: CachingAllocator, pool: Pool, runs: Sequence[Segment], start: int, end: int) -> None:
     """One long run of addresses, with memory behind those of ``runs``."""
     span = (start, end - start)
     rest = allocator.blocks[start] = Block(*span, runs[0].stream, pool, mapped=False, span=span)
@@ -224,7 +180,7 @@ def _cut_off_front(allocator: CachingAllocator, block: Block, address: int) -> B
     return rest
 
 
-def _fill(allocator: CachingAllocator, block: Block, starts: Sequence[StartBlock]) -> None:
+def _fill(allocator: CachingAllocator, block: Block, starts: Sequence[UsedBlock]) -> None:
     """Cut the used blocks out of a free one."""
     for start in starts:
         block = _cut_off_front(allocator, block, start.address)
