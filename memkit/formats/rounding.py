@@ -60,7 +60,11 @@ def encode(
     ['0x1d', '0x38', '0x7e']
     """
     fmt = get_format(fmt)
-    _check_choices(fmt, rounding, overflow, rng)
+    as_one_of("rounding", rounding, ROUNDINGS)
+    check_overflow(fmt, overflow)
+    if (rounding == "stochastic") != isinstance(rng, np.random.Generator):
+        words = "stochastic rounding, and only it, needs a Generator"
+        raise ValueError(f"rounding={rounding!r} with rng={rng!r}: {words}")
     values = as_real(values)
     if not fmt.num_nans and np.isnan(values).any():
         raise ValueError(f"values holds NaN, and {fmt.name} has no code for it")
@@ -141,27 +145,12 @@ def as_real(values: object) -> np.ndarray:
     return array.astype(np.float64 if array.dtype.itemsize == 8 else np.float32, copy=False)
 
 
-def _check_choices(fmt: Format, rounding: str, overflow: str, rng: np.random.Generator | None) -> None:
-    as_one_of("rounding", rounding, ROUNDINGS)
-    check_overflow(fmt, overflow)
-    if (rounding == "stochastic") != isinstance(rng, np.random.Generator):
-        raise ValueError(
-            f"rounding={rounding!r} with rng={rng!r}: stochastic rounding, and only it, needs a Generator"
-        )
-
-
 def _encode(
     x: np.ndarray, fmt: Format, rounding: str, overflow: str, rng: np.random.Generator | None
 ) -> np.ndarray:
     """Codes of one piece of float64 values."""
-    if isinstance(fmt, FloatFormat):
-        return _encode_float(x, fmt, rounding, overflow, rng)
-    return _encode_in_table(x, fmt, rounding, rng)
-
-
-def _encode_float(
-    x: np.ndarray, fmt: FloatFormat, rounding: str, overflow: str, rng: np.random.Generator | None
-) -> np.ndarray:
+    if isinstance(fmt, TableFormat):
+        return _encode_in_table(x, fmt, rounding, rng)
     m, e_min = fmt.mantissa_bits, fmt.min_exponent
     is_negative, is_nan, is_infinite = np.signbit(x), np.isnan(x), np.isinf(x)
     x = np.where(is_nan, 0.0, np.clip(x, -_LARGEST_FLOAT64, _LARGEST_FLOAT64))
@@ -190,16 +179,9 @@ def _encode_float(
 
 
 def _round_to_whole(r: np.ndarray, rounding: str, rng: np.random.Generator | None) -> np.ndarray:
-    match rounding:
-        case "nearest_even":
-            return np.rint(r)
-        case "toward_zero":
-            return np.trunc(r)
-        case "up":
-            return np.ceil(r)
-        case "down":
-            return np.floor(r)
-    return np.floor(r) + (rng.random(r.shape) < r - np.floor(r))
+    if rounding == "stochastic":
+        return np.floor(r) + (rng.random(r.shape) < r - np.floor(r))
+    return {"nearest_even": np.rint, "toward_zero": np.trunc, "up": np.ceil, "down": np.floor}[rounding](r)
 
 
 def _encode_in_table(

@@ -172,13 +172,7 @@ def _whole(x: float, m: int, e_min: int, rounding: str, chance: float | None) ->
     """x as r * 2^(e - m), with r rounded to a whole number."""
     e = max(math.frexp(x)[1] - 1, e_min) if x else e_min
     scaled = math.ldexp(x, m - e)
-    match rounding:
-        case "nearest_even":
-            return round(scaled), e
-        case "toward_zero":
-            return math.trunc(scaled), e
-        case "up":
-            return math.ceil(scaled), e
-        case "down":
-            return math.floor(scaled), e
-    return math.floor(scaled) + (chance < scaled - math.floor(scaled)), e
+    if rounding == "stochastic":
+        return math.floor(scaled) + (chance < scaled - math.floor(scaled)), e
+    whole = {"nearest_even": round, "toward_zero": math.trunc, "up": math.ceil, "down": math.floor}[rounding]
+    return whole(scaled), e

@@ -7,8 +7,8 @@ no name here.
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
+from functools import partial, partialmethod
 from unittest.mock import patch
 
 import torch
@@ -63,12 +63,10 @@ def _optimizers_step(**how: bool) -> Iterator[None]:
 
 @contextmanager
 def _gradients_to_none() -> Iterator[None]:
-    kinds = (nn.Module, torch.optim.Optimizer)
-    plain = [kind.zero_grad for kind in kinds]
-    with (
-        patch.object(kinds[0], "zero_grad", lambda self, *_, **__: plain[0](self)),
-        patch.object(kinds[1], "zero_grad", lambda self, *_, **__: plain[1](self)),
-    ):
+    with ExitStack() as stack:
+        for kind in (nn.Module, torch.optim.Optimizer):
+            to_none = partialmethod(lambda self, plain, *_, **__: plain(self), kind.zero_grad)
+            stack.enter_context(patch.object(kind, "zero_grad", to_none))
         yield
 
 

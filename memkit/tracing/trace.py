@@ -268,20 +268,15 @@ class Tracer(TorchDispatchMode):
             if func is not aten.add.Tensor:  # a formula's own new tensor, which it may hold under two names
                 return owners[1:] == self.sole_owner[1:]
             return owners == self.sole_owner and is_dense(args[0])
-        return func is aten.add.Tensor and owners == self.sole_owner and self.made_by(args[0]) in PRODUCTS
-
-    def made_by(self, tensor: Tensor) -> str | None:
-        block = self.block_of(tensor)
-        return None if block is None else self.log.ops[block]
+        block = self.block_of(args[0])
+        is_product = block is not None and self.log.ops[block] in PRODUCTS
+        return func is aten.add.Tensor and owners == self.sole_owner and is_product
 
     def ownership(self, args) -> tuple[int, int, int]:
         """How many hold the first argument: its tensor in C++, its storage, its Python object."""
         first = args[0]
-        return (
-            first._use_count(),
-            torch._C._storage_Use_Count(first.untyped_storage()._cdata),
-            sys.getrefcount(first),
-        )
+        in_storage = torch._C._storage_Use_Count(first.untyped_storage()._cdata)
+        return first._use_count(), in_storage, sys.getrefcount(first)
 
     def calibrate(self) -> None:
         """Learn what ``ownership`` says of a gradient that only the engine holds."""
