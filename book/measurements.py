@@ -9,8 +9,12 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from memkit.allocator.workspaces import workspace_bytes
 from memkit.formula.estimate import estimate_memory
@@ -23,7 +27,6 @@ from memkit.measuring.gpu import give_back, seconds_of, usable_bytes
 from memkit.measuring.measure import measure_memory
 from memkit.measuring.ranks import MAX_RANKS, run_on_ranks
 from memkit.program.optimizers import FROM_LIBRARIES
-from memkit.program.small_programs import KERNELS, attention_build, autocast_build
 from memkit.program.transformer import training_build
 from memkit.setup.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2, TINY_LLAMA
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
@@ -163,11 +166,42 @@ def record_training_steps(device: str) -> Measured:
     return Measured(numbers=numbers, timelines=timelines)
 
 
+KERNELS = {
+    "math": SDPBackend.MATH,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+"""The kernels that ``scaled_dot_product_attention`` chooses from; a CPU has the first two."""
+
+
+def attention_build(kernel: str, device: str, seq_len: int) -> Callable[[], Callable[[], None]]:
+    """Causal attention of one sequence by one kernel, forward and backward, in bfloat16.
+
+    Shapes: query, key and value [1, 16, seq_len, 64]; the stored scores would be [16, seq_len, seq_len].
+    """
+
+    def build():
+        ones = partial(torch.ones, 1, 16, seq_len, 64, device=device, dtype=torch.bfloat16)
+        parameters = [nn.Parameter(ones()) for _ in range(3)]
+
+        def step():
+            with sdpa_kernel(KERNELS[kernel]):
+                output = F.scaled_dot_product_attention(*parameters, is_causal=True)
+            output.sum().backward()
+            for parameter in parameters:
+                parameter.grad = None
+
+        return step
+
+    return build
+
+
 def record_attention_kernels(device: str) -> Measured:
     """Bytes that live between forward and backward, and the peak, of each attention kernel this device has."""
     numbers, timelines = {"seq_len": 64 if device == "cpu" else 4 * KIB}, {}
     for kernel in KERNELS:
-        build = attention_build(kernel, device, seq_len=numbers["seq_len"])
+        build = attention_build(kernel, device, numbers["seq_len"])
         try:
             measured = measure_memory(build, device=device)
         except RuntimeError as error:
@@ -192,12 +226,36 @@ def record_card_formats(device: str) -> Measured:
     return Measured(numbers=numbers)
 
 
+def autocast_build(device: str, hidden_size: int, trains: bool, caches_casts: bool) -> Callable:
+    """Four linear layers with float32 weights under bfloat16 autocast: a training step, or a forward alone.
+
+    ``caches_casts=False`` makes autocast drop the bfloat16 copy of a weight when nobody else keeps it. In training
+    autograd keeps every copy for the backward, so that the cache costs nothing; in inference it costs them all.
+    """
+
+    def build():
+        layers = nn.Sequential(*(nn.Linear(hidden_size, hidden_size, bias=False, device=device) for _ in range(4)))
+
+        def step():
+            x_BD = torch.ones(1, hidden_size, device=device)
+            autocast = torch.autocast(device, torch.bfloat16, cache_enabled=caches_casts)
+            with torch.set_grad_enabled(trains), autocast:
+                loss = layers(x_BD).sum()
+            if trains:
+                loss.backward()
+                layers.zero_grad()
+
+        return step
+
+    return build
+
+
 def record_autocast(device: str) -> Measured:
     """Peak bytes of four layers under autocast: training, and inference with and without its cache of casts."""
     hidden_size, numbers, timelines = (64 if device == "cpu" else 4096), {}, {}
     kinds = (("training", True, True), ("inference", False, True), ("inference without cache", False, False))
     for words, trains, caches_casts in kinds:
-        build = autocast_build(device, hidden_size=hidden_size, trains=trains, caches_casts=caches_casts)
+        build = autocast_build(device, hidden_size, trains, caches_casts)
         measured = measure_memory(build, device=device)
         numbers["weights_bytes"] = measured.at("init").total_bytes
         numbers[f"{words}, peak of the forward_bytes"] = measured.at("forward peak").total_bytes

@@ -33,7 +33,7 @@ __getattr__, __dir__, __all__ = front_door(__name__, {
     "pieces_of_logits": "PiecesOfLogits",
     "sharded": "one_rank_of sharded_build wrap_model",
     "small_gpt": "SMALL_GPT fine_tune held_out_loss make_small_gpt text_batches train",
-    "small_programs": "attention_build autocast_build ragged_build small_net small_step",
+    "small_programs": "ragged_build small_net small_step",
     "strategies": "saving_policy",
     "transformer": "Block Transformer strategy_build training_build",
 })

@@ -1,20 +1,13 @@
-"""Small training programs to measure and trace: two layers, batches of uneven length, one attention kernel, autocast.
+"""Small training programs to measure and trace: two layers, and batches of uneven length."""
 
-A function that ends in ``_build`` returns a ``build`` as ``trace_memory`` and ``measure_memory`` take it:
-``build()`` makes the tensors and returns the step.
-"""
-
-import functools
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
-from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from memkit.program.transformer import training_build
 from memkit.setup.training import TrainingSetup
-from memkit.units import as_one_of, as_whole_number
+from memkit.units import as_whole_number
 
 WIDTH, WIDE = 512, 2048
 
@@ -60,68 +53,5 @@ def ragged_build(setup: TrainingSetup, lengths: Sequence[int]) -> Callable:
             return tuple(torch.randint(setup.model.vocab_size, shape, device=setup.device) for _ in range(2))
 
         return training_build(setup, next_batch)()
-
-    return build
-
-
-KERNELS = {
-    "math": SDPBackend.MATH,
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-}
-"""The kernels that ``scaled_dot_product_attention`` chooses from; a CPU has the first two."""
-
-
-def attention_build(kernel: str, device: str, *, seq_len: int) -> Callable[[], Callable[[], None]]:
-    """Causal attention of one sequence by one kernel, forward and backward, in bfloat16.
-
-    Shapes: query, key and value [1, 16, seq_len, 64]; the stored scores would be [16, seq_len, seq_len].
-
-    Raises: ValueError: an unknown kernel.
-    """
-    as_one_of("kernel", kernel, KERNELS)
-
-    def build():
-        ones = functools.partial(torch.ones, 1, 16, seq_len, 64, device=device, dtype=torch.bfloat16)
-        parameters = [nn.Parameter(ones()) for _ in range(3)]
-
-        def step():
-            with sdpa_kernel(KERNELS[kernel]):
-                output = F.scaled_dot_product_attention(*parameters, is_causal=True)
-            output.sum().backward()
-            for parameter in parameters:
-                parameter.grad = None
-
-        return step
-
-    return build
-
-
-def autocast_build(
-    device: str, *, hidden_size: int, trains: bool = True, caches_casts: bool = True
-) -> Callable[[], Callable[[], None]]:
-    """Four linear layers with float32 weights under bfloat16 autocast: a training step, or a forward alone.
-
-    ``caches_casts=False`` makes autocast drop the bfloat16 copy of a weight when nobody else keeps it. In
-    training autograd keeps every copy for the backward, so that the cache costs nothing; in inference it
-    costs them all.
-    """
-
-    def build():
-        layers = nn.Sequential(
-            *(nn.Linear(hidden_size, hidden_size, bias=False, device=device) for _ in range(4))
-        )
-
-        def step():
-            x_BD = torch.ones(1, hidden_size, device=device)
-            autocast = torch.autocast(device, torch.bfloat16, cache_enabled=caches_casts)
-            with torch.set_grad_enabled(trains), autocast:
-                loss = layers(x_BD).sum()
-            if trains:
-                loss.backward()
-                layers.zero_grad()
-
-        return step
 
     return build

@@ -14,7 +14,6 @@ from book.measurements import MEASUREMENTS, Measured
 from book.recordings import load_recordings
 from memkit.hardware.cards import card_by_driver_name
 from memkit.hardware.driver import DriverAnswer
-from memkit.program.small_programs import attention_build
 from memkit.units import GIB, KIB, MIB
 
 pytestmark = pytest.mark.xdist_group("record")  # one dry run serves all
@@ -154,11 +153,6 @@ def test_the_commit_is_gits(monkeypatch, tmp_path):
     assert commit == "unknown" or all(part.isalnum() for part in commit.removesuffix("-dirty").split("-"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert record.provenance("cpu")["commit"] == "unknown"
-
-
-def test_an_unknown_kernel_is_refused():
-    with pytest.raises(ValueError, match="kernel='fast' is not one of math, flash, efficient, cudnn"):
-        attention_build("fast", "cpu", seq_len=8)
 
 
 def test_a_step_that_does_not_fit_is_not_run(monkeypatch):
