@@ -9,6 +9,7 @@ import re
 import pytest
 import torch
 from torch.cuda import _memory_viz
+from training_loop import training
 
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.snapshot_replay import load_snapshot, replay_snapshot, replay_trace
@@ -25,16 +26,8 @@ def small_step(width: int = 512):
 
     def build():
         layers = [torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width)]
-        model = torch.nn.Sequential(*layers).to("cuda")
-        optimizer = torch.optim.AdamW(model.parameters())
-        x = torch.randn(64, width, device="cuda")
-
-        def step():
-            model(x).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step
+        model, x = torch.nn.Sequential(*layers).to("cuda"), torch.randn(64, width, device="cuda")
+        return training(model, lambda: model(x).square().mean())
 
     return build
 

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from training_loop import training
 
 from memkit.program.transformer import training_build
 from memkit.setup.models import ModelConfig
@@ -50,11 +52,7 @@ def test_every_operation_that_torch_registers_for_cuda_is_in_a_list():
     names = {name.removeprefix("aten::").split(".")[0] for name in registered}
     lists = (cuda_rules.LOWER_PRECISION, cuda_rules.FLOAT32, cuda_rules.FLOAT32_OUTPUT, cuda_rules.PROMOTE)
     ours = {name for names in lists for name in names.split()}
-    by_hand = {
-        "binary_cross_entropy",
-        "cudnn_convolution",
-        "cudnn_convolution_transpose",
-    }  # refused; cuDNN's own
+    by_hand = {"binary_cross_entropy", "cudnn_convolution", "cudnn_convolution_transpose"}  # refused; cuDNN's own
     assert names - by_hand <= ours
     assert ours - names <= {"upsample_bicubic2d", "_upsample_bicubic2d_aa"} | names
 
@@ -78,10 +76,7 @@ AUTOCAST_CASES = {
     "**": (lambda a, b: a.to(HALF) ** 2, torch.float32),
     "Tensor.exp": (lambda a, b: a.to(HALF).exp(), torch.float32),
     "norm": (lambda a, b: a.to(HALF).norm(), torch.float32),
-    "cross_entropy": (
-        lambda a, b: F.cross_entropy(a.to(HALF), torch.zeros(4, dtype=torch.long)),
-        torch.float32,
-    ),
+    "cross_entropy": (lambda a, b: F.cross_entropy(a.to(HALF), torch.zeros(4, dtype=torch.long)), torch.float32),
     "mse_loss": (lambda a, b: F.mse_loss(a.to(HALF), a.to(HALF)), torch.float32),
     "gelu": (lambda a, b: F.gelu(a.to(HALF)), HALF),
     "mean": (lambda a, b: a.to(HALF).mean(), HALF),
@@ -129,68 +124,62 @@ def test_what_each_operation_saves_on_cuda():
         assert saved_bytes(lambda t: F.gelu(t), rows) == 0
         q = on_card(2, 4, 64, 32)
         flash = 2 * 4 * 64 * 32 * 2 + 2 * 4 * 64 * 4  # the output, and the log-sum-exp in float32
-        assert (
-            saved_bytes(lambda t: F.scaled_dot_product_attention(t, t, t), q) == flash + 16 + 8
-        )  # random state
+        assert saved_bytes(lambda t: F.scaled_dot_product_attention(t, t, t), q) == flash + 16 + 8  # random state
 
 
-def attention_name(dtype=HALF, head_dim=64, backends=None, length=64, kv_heads=4, **how) -> str:
-    with pretend_cuda():
+def attention_name(
+    dtype=HALF, head_dim=64, backends=None, length=64, kv_heads=4, has_mask=False, **choices
+) -> str:
+    with pretend_cuda(), sdpa_kernel(backends) if backends else nullcontext():
         q, k = on_card(2, 4, 64, head_dim, dtype=dtype), on_card(2, kv_heads, length, head_dim, dtype=dtype)
-        if backends is None:
-            out = F.scaled_dot_product_attention(q, k, k, **how)
-        else:
-            with sdpa_kernel(backends):
-                out = F.scaled_dot_product_attention(q, k, k, **how)
-        names, waiting = set(), [out.grad_fn]
+        mask = torch.ones(64, 64, dtype=torch.bool, device="cuda").tril() if has_mask else None
+        names, waiting = set(), [F.scaled_dot_product_attention(q, k, k, mask, **choices).grad_fn]
         while waiting:
             node = waiting.pop()
             names.add(node.name())
             waiting.extend(n for n, _ in node.next_functions if n is not None)
-    found = [
-        n for n in ("FlashAttention", "EfficientAttention", "Softmax") if any(n in name for name in names)
-    ]
-    return found[0]
+    return next(n for n in (FLASH, EFFICIENT, MATH) if any(n in name for name in names))
+
+
+FLASH, EFFICIENT, MATH = "FlashAttention", "EfficientAttention", "Softmax"
+NO_FLASH, SINGLE = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], torch.float32
 
 
 @pytest.mark.parametrize(
-    "dtype, head_dim, backends, kernel",
+    "kernel, choices",
     [
-        (HALF, 256, None, "FlashAttention"),
-        (HALF, 264, None, "EfficientAttention"),
-        (HALF, 36, [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], "Softmax"),
-        (HALF, 40, [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], "EfficientAttention"),
-        (torch.float32, 36, None, "EfficientAttention"),
-        (torch.float32, 38, None, "Softmax"),
+        (FLASH, {}),
+        (FLASH, {"is_causal": True}),
+        (FLASH, {"head_dim": 36}),  # padded to 40
+        (FLASH, {"head_dim": 256}),
+        (EFFICIENT, {"head_dim": 264}),
+        (EFFICIENT, {"is_causal": True, "length": 32}),
+        (EFFICIENT, {"has_mask": True}),
+        (EFFICIENT, {"backends": [SDPBackend.EFFICIENT_ATTENTION]}),
+        (EFFICIENT, {"head_dim": 40, "backends": NO_FLASH}),
+        (MATH, {"head_dim": 36, "backends": NO_FLASH}),
+        (MATH, {"backends": [SDPBackend.MATH]}),
+        (EFFICIENT, {"dtype": SINGLE}),
+        (EFFICIENT, {"dtype": SINGLE, "head_dim": 36}),
+        (MATH, {"dtype": SINGLE, "head_dim": 38}),
+        (MATH, {"dtype": SINGLE, "head_dim": 6}),
+        (MATH, {"dtype": torch.float64}),
+        (FLASH, {"kv_heads": 2, "enable_gqa": True}),
+        (MATH, {"dtype": SINGLE, "kv_heads": 2, "enable_gqa": True}),
     ],
 )
-def test_the_bounds_of_cudas_attention_kernels(dtype, head_dim, backends, kernel):
-    """A case on each side: heads of 256 at most (``check_head_dim_size_flash``), and 16 bytes at a time, which are 8
-    halves or 4 floats (``check_head_dim_size_mem_efficient``, ``minimum_gemm_alignment`` from sm80 on).
+def test_attention_is_run_by_the_kernel_that_cuda_would_choose(kernel, choices):
+    """Bounds with a case on each side: heads of 256 at most (``check_head_dim_size_flash``), and 16 bytes at a time,
+    which are 8 halves or 4 floats (``check_head_dim_size_mem_efficient``, ``minimum_gemm_alignment`` from sm80 on).
 
     Source: ATen/native/transformers/cuda/sdp_utils.cpp of torch 2.13.
     """
-    assert attention_name(dtype=dtype, head_dim=head_dim, backends=backends) == kernel
+    assert attention_name(**choices) == kernel
 
 
-def test_attention_is_run_by_the_kernel_that_cuda_would_choose():
-    assert attention_name() == "FlashAttention"
-    assert attention_name(is_causal=True) == "FlashAttention"
-    assert attention_name(head_dim=36) == "FlashAttention"  # padded to 40
-    assert attention_name(dtype=torch.float32) == "EfficientAttention"
-    assert attention_name(head_dim=264) == "EfficientAttention"
-    assert attention_name(is_causal=True, length=32) == "EfficientAttention"
-    assert attention_name(dtype=torch.float32, head_dim=6) == "Softmax"
-    assert attention_name(dtype=torch.float64) == "Softmax"
-    assert attention_name(backends=[SDPBackend.MATH]) == "Softmax"
-    assert attention_name(backends=[SDPBackend.EFFICIENT_ATTENTION]) == "EfficientAttention"
-    assert attention_name(kv_heads=2, enable_gqa=True) == "FlashAttention"
-    assert attention_name(dtype=torch.float32, kv_heads=2, enable_gqa=True) == "Softmax"
-    with pretend_cuda():
-        mask = torch.ones(64, 64, dtype=torch.bool, device="cuda").tril()
-    assert attention_name(attn_mask=mask) == "EfficientAttention"
+def test_flash_attention_alone_does_not_take_float32():
     with pytest.raises(RuntimeError, match="No available kernel"):
-        attention_name(dtype=torch.float32, backends=[SDPBackend.FLASH_ATTENTION])
+        attention_name(dtype=SINGLE, backends=[SDPBackend.FLASH_ATTENTION])
 
 
 def test_the_buffers_of_attention_and_where_they_stand():
@@ -254,9 +243,7 @@ def test_bytes_per_parameter_as_published(uses_autocast, keeps_gradients, end_of
     """8 linear layers of 512 × 512, a batch of 2: figures measured by others with live-storage tracking."""
     timeline = trace_memory(stack_of_linears(uses_autocast, keeps_gradients), steps=2)
     count = 8 * 512 * 512
-    assert round(timeline.at("forward", step=2).total_bytes / count, 2) == pytest.approx(
-        end_of_forward, abs=0.011
-    )
+    assert round(timeline.at("forward", step=2).total_bytes / count, 2) == pytest.approx(end_of_forward, abs=0.011)
     highest = max(timeline.at(f"{phase} peak", step=2).total_bytes for phase in ("forward", "backward"))
     assert round(highest / count, 2) == pytest.approx(peak, abs=0.011)
     step_counts = 8 * 512  # a fused optimizer keeps them on the card, one block each
@@ -266,14 +253,8 @@ def test_bytes_per_parameter_as_published(uses_autocast, keeps_gradients, end_of
 
 def test_foreach_is_the_default_on_cuda_and_not_on_the_cpu():
     def build(device):
-        parameter = nn.Parameter(torch.zeros(512, 512, device=device))
-        optimizer = torch.optim.AdamW([parameter])
-
-        def step():
-            parameter.sum().backward()
-            optimizer.step()
-
-        return step
+        table = nn.Embedding(512, 512, device=device)
+        return training(table, lambda: table.weight.sum())
 
     for device, expected in (("cuda", True), ("cpu", False)):
         events = trace_memory(lambda device=device: build(device), device=device).events
@@ -303,19 +284,15 @@ def bytes_per_token_and_width(tmp_layers=(2, 4), **choices) -> float:
         (36.08, {"precision": AUTOCAST_BF16}),
         (66.1, {"precision": FP32, "dropout": 0.1}),
         (64.1, {"precision": FP32}),
-        (
-            114.11,
-            {"precision": PURE_BF16, "attention": "stored", "dropout": 0.1},
-        ),  # 34 + 5as/h, Korthikanti et al.
+        (114.11, {"precision": PURE_BF16, "attention": "stored", "dropout": 0.1}),  # 34 + 5as/h
         (64.11, {"precision": PURE_BF16, "attention": "stored"}),
         (2.0, {"precision": PURE_BF16, "recomputation": "full"}),
     ],
 )
 def test_sbh_of_a_gpt2_large_block_as_published(published, choices):
     """Korthikanti et al. 2022 and the per-kernel ledger that extends it; 0.02 for masks and random states."""
-    assert bytes_per_token_and_width(**choices) == pytest.approx(
-        published, abs=0.12 if "stored" in str(choices) else 0.03
-    )
+    bound = 0.12 if "stored" in str(choices) else 0.03
+    assert bytes_per_token_and_width(**choices) == pytest.approx(published, abs=bound)
 
 
 def test_a_scaled_step_updates_the_weights():
@@ -360,15 +337,8 @@ def test_a_program_sees_a_card():
 )  # fmt: skip
 def test_fused_steps_run_and_allocate_only_their_states(make, states):
     def build():
-        weight = nn.Parameter(torch.ones(1024, device="cuda"))
-        optimizer = make([weight], fused=True)
-
-        def step():
-            (weight * 2).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step
+        table = nn.Embedding(32, 32, device="cuda")
+        return training(table, lambda: (table.weight * 2).sum(), functools.partial(make, fused=True))
 
     second = trace_memory(build).at("optimizer peak", 2)
     assert second.temporary == 0 and second.weights == 4096
@@ -379,9 +349,7 @@ def test_what_a_program_asks_of_the_card_is_answered():
     with pretend_cuda():
         torch.cuda.reset_peak_memory_stats()
         weight = nn.Linear(3, 2).weight
-        assert str(weight) == (
-            "Parameter containing:\ntensor(..., device='cuda:0', size=(2, 3), requires_grad=True)"
-        )
+        assert str(weight) == "Parameter containing:\ntensor(..., device='cuda:0', size=(2, 3), requires_grad=True)"
     assert str(torch.zeros(2)) == "tensor([0., 0.])"
 
 
@@ -389,9 +357,7 @@ def test_for_loop_and_foreach_differ_by_what_stands_in_the_optimizer():
     peaks = {}
     for implementation in ("for-loop", "foreach", "fused"):
         model = ModelConfig(num_layers=2, hidden_size=128, num_heads=4, vocab_size=512, max_seq_len=128)
-        setup = TrainingSetup(
-            model=model, seq_len=64, optimizer=OptimizerConfig(implementation=implementation)
-        )
+        setup = TrainingSetup(model=model, seq_len=64, optimizer=OptimizerConfig(implementation=implementation))
         timeline = trace_memory(training_build(setup))
         peaks[implementation] = timeline.at("optimizer peak").temporary
         weights = timeline.at("init").weights
@@ -406,13 +372,7 @@ def test_a_cuda_build_without_a_driver_traces_as_a_cpu_build_does(monkeypatch):
 
     def build():
         model = torch.nn.Linear(64, 64, device="cuda")
-        optimizer = torch.optim.AdamW(model.parameters())
-
-        def step():
-            model(torch.ones(4, 64, device="cuda")).sum().backward()
-            optimizer.step()
-
-        return step
+        return training(model, lambda: model(torch.ones(4, 64, device="cuda")).sum())
 
     peak = trace_memory(build).peak
     monkeypatch.setattr(torch._C, "_accelerator_getAccelerator", lambda: torch.device("cuda"))

@@ -4,29 +4,21 @@ import diffusers
 import torch
 import torch.nn.functional as F
 import transformers as hf
+from training_loop import training
 from zoo.programs import Program
 
 SIDE, CLASSES = 64, 10
 BLOCKS = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
 
 
-def training(make, names_inputs=True):
+def classifier(make, names_inputs=True):
     def build(device):
         net = make().to(device).train()
-        optimizer = torch.optim.AdamW(net.parameters())
         images = torch.randn(2, 3, SIDE, SIDE, device=device)
         labels = torch.randint(0, CLASSES, (2,), device=device)
-
-        def step():
-            if names_inputs:
-                loss = net(pixel_values=images, labels=labels).loss
-            else:
-                loss = F.cross_entropy(net(images), labels)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step
+        if names_inputs:
+            return training(net, lambda: net(pixel_values=images, labels=labels).loss)
+        return training(net, lambda: F.cross_entropy(net(images), labels))
 
     return build
 
@@ -56,23 +48,20 @@ def diffusion(device):
         down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), norm_num_groups=8,
         up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
     ).to(device)  # fmt: skip
-    optimizer = torch.optim.AdamW(net.parameters())
     schedule = diffusers.DDPMScheduler(num_train_timesteps=100)
 
-    def step():
+    def loss():
         images, text = torch.randn(2, 4, 16, 16, device=device), torch.randn(2, 7, 32, device=device)
         noise, times = torch.randn_like(images), torch.randint(0, 100, (2,), device=device)
-        F.mse_loss(net(schedule.add_noise(images, noise, times), times, text).sample, noise).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        return F.mse_loss(net(schedule.add_noise(images, noise, times), times, text).sample, noise)
 
-    return step
+    return training(net, loss)
 
 
 PROGRAMS = [
-    Program(name="ViT", build=training(vit)),
-    Program(name="ResNet", build=training(resnet)),
-    Program(name="Swin", build=training(swin)),
-    Program(name="ConvNeXt", build=training(convnext)),
+    Program(name="ViT", build=classifier(vit)),
+    Program(name="ResNet", build=classifier(resnet)),
+    Program(name="Swin", build=classifier(swin)),
+    Program(name="ConvNeXt", build=classifier(convnext)),
     Program(name="diffusers' UNet", build=diffusion),
 ]

@@ -5,6 +5,7 @@ import functools
 import peft
 import torch
 import transformers as hf
+from training_loop import training
 from zoo.programs import Program
 
 VOCAB, TOKENS, PADDED = 512, 32, 8
@@ -14,8 +15,9 @@ GROUPED = SIZES | {"num_key_value_heads": 2}
 NEEDS = "needs the values of a tensor"
 
 
-def training(model, config, *, mask="", checkpointing=None, optimizer=torch.optim.AdamW, adapts=None,
-             autocast=False, **inputs):  # fmt: skip
+def learning(
+    model, config, *, mask="", checkpointing=None, optimizer=torch.optim.AdamW, adapts=None, autocast=False, **inputs
+):
     """A training loop around the model, with a mask of ones, one that pads, or none."""
 
     def build(device):
@@ -23,7 +25,6 @@ def training(model, config, *, mask="", checkpointing=None, optimizer=torch.opti
         if checkpointing is not None:
             net.gradient_checkpointing_enable(gradient_checkpointing_kwargs=checkpointing)
         net = adapts(net) if adapts else net
-        updates = optimizer([p for p in net.parameters() if p.requires_grad])
         tokens = torch.randint(0, VOCAB, (2, TOKENS), device=device)
         batch = {"input_ids": tokens, "labels": tokens} | inputs
         if mask == "ones":
@@ -32,14 +33,11 @@ def training(model, config, *, mask="", checkpointing=None, optimizer=torch.opti
             rows = [[1] * TOKENS, [1] * (TOKENS - PADDED) + [0] * PADDED]
             batch["attention_mask"] = torch.tensor(rows, device=device)
 
-        def step():
+        def loss():
             with torch.autocast(device, torch.bfloat16, enabled=autocast):
-                loss = net(**batch).loss
-            loss.backward()
-            updates.step()
-            updates.zero_grad()
+                return net(**batch).loss
 
-        return step
+        return training(net, loss, optimizer)
 
     return build
 
@@ -64,7 +62,7 @@ def ia3(net):
 
 def llama(name, attention=None, refused=None, **choices):
     config = configured(hf.LlamaConfig, attention, **GROUPED)
-    build = training(hf.LlamaForCausalLM, config, **choices)
+    build = learning(hf.LlamaForCausalLM, config, **choices)
     return Program(name=f"Llama{name}", build=build, refused=refused or {})
 
 
@@ -93,7 +91,7 @@ PROGRAMS = [
     llama(", Adafactor of transformers", optimizer=functools.partial(hf.Adafactor, lr=None),
           refused={"cuda": NEEDS, "cpu": NEEDS}),
     *(
-        Program(name=name, build=training(model, configured(config, attention, **sizes), mask=mask))
+        Program(name=name, build=learning(model, configured(config, attention, **sizes), mask=mask))
         for name, model, config, sizes, mask, attention in (
             ("Mixtral", hf.MixtralForCausalLM, hf.MixtralConfig, GROUPED | {"num_local_experts": 4}, "ones", None),
             ("Qwen2", hf.Qwen2ForCausalLM, hf.Qwen2Config, GROUPED, "ones", None),

@@ -12,8 +12,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from training_loop import training
 from zoo.language import GROUPED, TOKENS, VOCAB
 from zoo.programs import Program
+
+from memkit.program.sharded import sent_at_once
 
 NUM_RANKS, WIDTH = 8, 256
 
@@ -59,29 +62,15 @@ def stack(device):
     return nn.Sequential(*blocks).to(device)
 
 
-def loop(net, parameters, device):
-    optimizer = torch.optim.AdamW(parameters)
-
-    def step():
-        net(torch.randn(8, WIDTH, device=device)).pow(2).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
-def sent_at_once(_, bucket):
-    """torch's group that sends nothing has no result to give to the default hook."""
-    future = torch.futures.Future()
-    future.set_result(bucket.buffer())
-    return future
+def loop(net, device):
+    return training(net, lambda: net(torch.randn(8, WIDTH, device=device)).pow(2).mean())
 
 
 def data_parallel(device):
     one_rank()
     net = nn.parallel.DistributedDataParallel(stack(device))
     net.register_comm_hook(None, sent_at_once)
-    return loop(net, net.parameters(), device)
+    return loop(net, device)
 
 
 def fully_sharded(device, **choices):
@@ -90,14 +79,14 @@ def fully_sharded(device, **choices):
     for block in net:
         fully_shard(block, mesh=mesh, **choices)
     fully_shard(net, mesh=mesh, **choices)
-    return loop(net, net.parameters(), device)
+    return loop(net, device)
 
 
 def tensor_parallel(device):
     one_rank()
     net, mesh = stack(device), init_device_mesh(device, (NUM_RANKS,))
     plan = {f"{number}.0": RowwiseParallel() if number % 2 else ColwiseParallel() for number in range(4)}
-    return loop(parallelize_module(net, mesh, plan), net.parameters(), device)
+    return loop(parallelize_module(net, mesh, plan), device)
 
 
 IN_BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

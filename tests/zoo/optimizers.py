@@ -5,12 +5,13 @@ import functools
 import torch
 import torchao.optim
 from torch import nn
+from training_loop import training
 from zoo.programs import Program
 
 optim = torch.optim
 
 
-def training(optimizer, *, clips=False, scales=False, has_bias=True, backend=None, closure=False):
+def updated_by(optimizer, *, clips=False, scales=False, has_bias=True, backend=None, closure=False):
     def build(device):
         first, last = nn.Linear(256, 512, bias=has_bias), nn.Linear(512, 256, bias=has_bias)
         net = nn.Sequential(first, nn.GELU(), last).to(device)
@@ -44,28 +45,18 @@ def training(optimizer, *, clips=False, scales=False, has_bias=True, backend=Non
 
 def translation(device):
     net = nn.Transformer(128, 4, 2, 2, 256, batch_first=True).to(device)
-    optimizer = optim.Adam(net.parameters())
 
-    def step():
+    def loss():
         source, target = (torch.randn(2, 32, 128, device=device) for _ in range(2))
         mask = nn.Transformer.generate_square_subsequent_mask(32, device=device)
-        net(source, target, tgt_mask=mask, tgt_is_causal=True).pow(2).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        return net(source, target, tgt_mask=mask, tgt_is_causal=True).pow(2).mean()
 
-    return step
+    return training(net, loss, optim.Adam)
 
 
 def recurrent(device):
     net = nn.LSTM(64, 128, 2, batch_first=True, dropout=0.1).to(device)
-    optimizer = optim.Adam(net.parameters())
-
-    def step():
-        net(torch.randn(4, 16, 64, device=device))[0].pow(2).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    return training(net, lambda: net(torch.randn(4, 16, 64, device=device))[0].pow(2).mean(), optim.Adam)
 
 
 COMPILED, ONE_KERNEL = "a compiled function is traced as the code", "workspace that a compiled step takes"
@@ -75,7 +66,7 @@ PROGRAMS = [
     Program(name="nn.Transformer", build=translation),
     Program(name="nn.LSTM", build=recurrent),
     *(
-        Program(name=name, build=training(optimizer))
+        Program(name=name, build=updated_by(optimizer))
         for name, optimizer in (
             ("SGD", functools.partial(optim.SGD, lr=0.1)),
             ("SGD, momentum", functools.partial(optim.SGD, lr=0.1, momentum=0.9)),
@@ -87,17 +78,17 @@ PROGRAMS = [
             ("Adagrad", optim.Adagrad),
         )
     ),
-    Program(name="torchao's AdamW8bit", build=training(torchao.optim.AdamW8bit), warns=ONE_KERNEL, off="−27.5 %",
+    Program(name="torchao's AdamW8bit", build=updated_by(torchao.optim.AdamW8bit), warns=ONE_KERNEL, off="−27.5 %",
             compiles=True),
-    Program(name="torchao's AdamW4bit", build=training(torchao.optim.AdamW4bit), warns=ONE_KERNEL, off="−58.1 %",
+    Program(name="torchao's AdamW4bit", build=updated_by(torchao.optim.AdamW4bit), warns=ONE_KERNEL, off="−58.1 %",
             compiles=True),
-    Program(name="torchao's AdamWFp8", build=training(torchao.optim.AdamWFp8), warns=ONE_KERNEL, off="0.00 %",
+    Program(name="torchao's AdamWFp8", build=updated_by(torchao.optim.AdamWFp8), warns=ONE_KERNEL, off="0.00 %",
             compiles=True),
-    Program(name="Muon", build=training(optim.Muon, has_bias=False)),
-    Program(name="LBFGS", build=training(functools.partial(optim.LBFGS, max_iter=3), closure=True), refused=REFUSED),
-    Program(name="GradScaler and clipping", build=training(optim.AdamW, clips=True, scales=True)),
+    Program(name="Muon", build=updated_by(optim.Muon, has_bias=False)),
+    Program(name="LBFGS", build=updated_by(functools.partial(optim.LBFGS, max_iter=3), closure=True), refused=REFUSED),
+    Program(name="GradScaler and clipping", build=updated_by(optim.AdamW, clips=True, scales=True)),
     *(
-        Program(name=f"torch.compile, {backend}", build=training(optim.AdamW, backend=backend), warns=COMPILED,
+        Program(name=f"torch.compile, {backend}", build=updated_by(optim.AdamW, backend=backend), warns=COMPILED,
                 off="0.00 %", compiles=backend == "inductor")
         for backend in ("eager", "aot_eager", "inductor")
     ),

@@ -6,21 +6,10 @@ from torch import nn
 from torch.distributions import Categorical
 from torch.nn.utils.rnn import pad_sequence
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from training_loop import training
 from zoo.programs import Program
 
 LENGTH, VOCAB, WIDTH = 32, 256, 128
-
-
-def training(net, loss):
-    """The loop around a network's loss."""
-    optimizer = torch.optim.AdamW(net.parameters())
-
-    def step():
-        loss().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
 
 
 def nanogpt(device):
@@ -111,14 +100,9 @@ def streamed(device):
 
 def sparse(device):
     net = nn.Embedding(VOCAB, WIDTH, sparse=True).to(device)
-    optimizer = torch.optim.SparseAdam(net.parameters())
-
-    def step():
-        net(torch.randint(VOCAB, (8,), device=device)).pow(2).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    return training(
+        net, lambda: net(torch.randint(VOCAB, (8,), device=device)).pow(2).mean(), torch.optim.SparseAdam
+    )
 
 
 def by_func(device):
