@@ -5,7 +5,7 @@ import random
 import re
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import pytest
 from hypothesis import given, settings
@@ -22,9 +22,24 @@ def allocator_for(conf: str = "", capacity_bytes: int | None = None, outside_byt
     return CachingAllocator(AllocatorConfig.parse(conf), Driver(capacity_bytes, outside_bytes))
 
 
-def sizes(allocator: CachingAllocator) -> list[list[tuple[int, str]]]:
-    """Segments as lists of (MiB, state's first letter: a in use, i free)."""
-    return [[(block.size / MIB, block.state[0]) for block in run] for run in allocator.segments()]
+def played(script: str, conf: str = "", capacity_bytes: int | None = None) -> CachingAllocator:
+    """An allocator after a script: ``a=40`` asks for 40 MiB, ``a=40@7`` on stream 7, ``-a`` gives that block back."""
+    allocator, addresses = allocator_for(conf, capacity_bytes), {}
+    for word in script.split():
+        name, _, request = word.partition("=")
+        size, _, stream = request.partition("@")
+        if size:
+            addresses[name] = allocator.malloc(int(size) * MIB, int(stream or 0))
+        elif word == "empty":
+            allocator.empty_cache()
+        else:
+            allocator.free(addresses[name.removeprefix("-")])
+    return allocator
+
+
+def layout(allocator: CachingAllocator) -> str:
+    """Segments by address, each block with its MiB and its state's first letter: a in use, i free."""
+    return " | ".join(" ".join(f"{b.size / MIB:g}{b.state[0]}" for b in run) for run in allocator.segments())
 
 
 # ---------------------------------------------------------------- what a request becomes
@@ -49,14 +64,11 @@ def test_a_request_becomes_a_block_and_a_segment(num_bytes, block, segment):
     assert config.segment_size(block) == segment
 
 
-def test_allocated_counts_the_whole_block_with_its_unsplit_rest():
+def test_a_rest_above_1_mib_is_split_off():
     allocator = allocator_for()
-    allocator.malloc(19 * MIB)  # a segment of 20 MiB whose rest of 1 MiB is not above 1 MiB: not split
-    assert allocator.allocated_bytes == allocator.reserved_bytes == 20 * MIB
-    assert allocator.current["requested"] == 19 * MIB
-    other = allocator_for()
-    other.malloc(19 * MIB - 512)  # now the rest is above 1 MiB
-    assert other.allocated_bytes == 19 * MIB - 512
+    allocator.malloc(19 * MIB - 512)  # of a segment of 20 MiB
+    assert allocator.allocated_bytes == 19 * MIB - 512
+    assert played("a=19").allocated_bytes == 20 * MIB and played("a=19").current["requested"] == 19 * MIB
 
 
 def test_the_small_pool_splits_down_to_512_bytes():
@@ -75,38 +87,58 @@ def test_zero_bytes_need_no_block():
 # ---------------------------------------------------------------- where a block goes
 
 
-def test_best_fit_takes_the_smallest_block_that_fits():
-    allocator = allocator_for()
-    large, small, middle = (allocator.malloc(n * MIB) for n in (40, 12, 20))
-    for address in (large, small, middle):
-        allocator.free(address)
-    assert allocator.malloc(14 * MIB) == middle
+EXPANDABLE, OVERSIZE = "expandable_segments:True", "max_split_size_mb:32"
+COLLECTS = "per_process_memory_fraction:0.8,garbage_collection_threshold:0.5"
+LAYOUTS = {
+    "the smallest block that fits": ("a=40 b=12 c=20 -a -b -c d=14", "40i | 12i | 14a 6i"),
+    "of equal blocks the lowest address": ("a=12 b=12 -b -a c=12", "12a | 12i"),
+    "no block of another stream": ("a=12@0 -a b=12@1", "12i | 12a"),
+    "only whole free segments go back": ("a=12 b=4 c=4 -a -c empty", "4a 16i"),
+    "and the rest when it is free": ("a=12 b=4 c=4 -a -c empty -b empty", ""),
+    "a refused request empties the cache": ("a=30 -a b=32", "32a", "", 40 * MIB),
+    "a plain segment does not grow": ("a=38 -a b=50", "38i | 50a"),
+    "an expandable one grows by pages of 20 MiB": ("a=38 -a b=50", "50a 10i", EXPANDABLE),
+    "any rest of it is split off": ("a=19", "19a 1i", EXPANDABLE),
+    "whole pages go back from its middle": ("a=10 b=60 c=10 -b empty", "10a 10i | 10i 10a", EXPANDABLE),
+    "the lowest are mapped again": ("a=10 b=60 c=10 -b empty d=15", "10a 15a 15i | 10i 10a", EXPANDABLE),
+    "one without memory is given up": ("a=30 -a empty", "", EXPANDABLE, 100 * MIB),
+    # the block at the end of what is mapped counts with all that is not mapped yet
+    "the block that can grow least": ("a=12 b=2 c=26 -a -c d=4", "4a 8i 2a 26i", EXPANDABLE),
+    "even if the other fits better now": ("a=16 b=2 c=8 d=14 -a -d e=5", "5a 11i 2a 8a 14i", EXPANDABLE),
+    "an oversize block stays whole": ("a=40 -a b=8", "40i | 8a 12i", OVERSIZE),
+    "an oversize request takes it whole": ("a=40 -a b=8 c=36", "40a | 8a 12i", OVERSIZE),
+    "20 MiB too large is too large": ("a=60 -a b=40", "60i | 40a", OVERSIZE),
+    "and 30 may be allowed": ("a=60 -a b=40", "60a", f"{OVERSIZE},max_non_split_rounding_mb:30"),
+    "just enough oversize blocks go back": (
+        "a=20 b=40 c=50 d=60 -a -b -c -d e=100", "20i | 40i | 100a", OVERSIZE, 200 * MIB
+    ),
+    "steps of 4 MiB between 16 and 32": ("a=17", "20a", "roundup_power2_divisions:4"),
+    # 200 MiB are allowed, and 102 held when c asks: 2 above the threshold
+    "what lay idle longest is collected": (
+        "a=20 b=36 -a c=22 d=24 -b e=40", "36i | 22a | 24a | 40a", COLLECTS, 250 * MIB
+    ),
+    "or not": (
+        "a=20 b=36 -a c=22 d=24 -b e=40", "20i | 36i | 22a | 24a | 40a", COLLECTS.partition(",")[0], 250 * MIB
+    ),
+    "a large segment of 64 MiB": ("a=2 b=12", "2a 12a 50i", "large_segment_size_mb:64"),
+    "pages of 64 MiB": ("a=70", "70a 58i", f"large_segment_size_mb:64,{EXPANDABLE}"),
+}  # fmt: skip
+"""By rule of the source: a script, what lies where after it, and the options and the card where it needs some."""
 
 
-def test_of_equal_blocks_the_lowest_address_wins():
-    allocator = allocator_for()
-    first, second = allocator.malloc(12 * MIB), allocator.malloc(12 * MIB)
-    allocator.free(second)
-    allocator.free(first)
-    assert allocator.malloc(12 * MIB) == min(first, second)
+@pytest.mark.parametrize("rule", LAYOUTS)
+def test_where_a_block_goes(rule):
+    script, expected, *card = LAYOUTS[rule]
+    allocator = played(script, *card)
+    assert layout(allocator) == expected
+    assert allocator.driver.used_bytes == allocator.reserved_bytes
+    assert expected or not allocator.blocks
 
 
-def test_the_front_is_handed_out_and_neighbours_merge_in_any_order():
-    for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1)):
-        allocator = allocator_for()
-        addresses = [allocator.malloc(4 * MIB) for _ in range(3)]
-        assert addresses == [addresses[0] + i * 4 * MIB for i in range(3)]
-        for index in order:
-            allocator.free(addresses[index])
-        assert sizes(allocator) == [[(20, "i")]]
-
-
-def test_a_block_of_another_stream_is_not_taken():
-    allocator = allocator_for()
-    address = allocator.malloc(12 * MIB, stream=0)
-    allocator.free(address)
-    assert allocator.malloc(12 * MIB, stream=1) != address
-    assert allocator.reserved_bytes == 24 * MIB
+@pytest.mark.parametrize("order", list(permutations("abc")), ids="".join)
+def test_the_front_is_handed_out_and_neighbours_merge_in_any_order(order):
+    assert layout(played("a=4 b=4 c=4")) == "4a 4a 4a 8i"
+    assert layout(played(f"a=4 b=4 c=4 -{order[0]} -{order[1]} -{order[2]}")) == "20i"
 
 
 def test_a_recorded_stream_keeps_the_block_active_until_it_is_done():
@@ -148,26 +180,14 @@ def test_freeing_twice_or_in_the_middle_is_refused():
 # ---------------------------------------------------------------- giving back, and running out
 
 
-def test_empty_cache_returns_only_whole_free_segments():
-    allocator = allocator_for()
-    whole, held, hole = allocator.malloc(12 * MIB), allocator.malloc(4 * MIB), allocator.malloc(4 * MIB)
-    allocator.free(whole)
-    allocator.free(hole)
-    allocator.empty_cache()
-    assert sizes(allocator) == [[(4, "a"), (16, "i")]]
-    assert allocator.memory_stats()["inactive_split_bytes.all.current"] == 16 * MIB
-    allocator.free(held)
-    allocator.empty_cache()
-    assert allocator.reserved_bytes == 0
-
-
 def test_a_refused_request_empties_the_cache_and_asks_again():
-    allocator = allocator_for(capacity_bytes=40 * MIB)
-    allocator.free(allocator.malloc(30 * MIB))
-    allocator.malloc(32 * MIB)  # does not fit beside the cached 30 MiB
-    assert allocator.reserved_bytes == 32 * MIB
+    allocator = played("a=30 -a b=32", capacity_bytes=40 * MIB)  # does not fit beside the cached 30 MiB
     assert allocator.counts["num_alloc_retries"] == 1
     assert [event[0] for event in allocator.trace[-3:]] == ["segment_free", "segment_alloc", "alloc"]
+
+
+def test_what_is_cached_in_split_segments_is_counted():
+    assert played("a=12 b=4 c=4 -a -c").memory_stats()["inactive_split_bytes.all.current"] == 16 * MIB
 
 
 def test_a_retry_waits_for_the_streams():
@@ -201,24 +221,12 @@ def test_out_of_memory_says_what_was_tried_and_what_is_cached():
 
 
 def test_a_cap_refuses_what_the_card_could_give():
-    allocator = allocator_for("per_process_memory_fraction:0.5", capacity_bytes=80 * MIB)
-    allocator.malloc(20 * MIB)
-    allocator.malloc(20 * MIB)
+    allocator = played("a=20 b=20", "per_process_memory_fraction:0.5", 80 * MIB)
     with pytest.raises(OutOfMemory, match=r"40.00 MiB is free.* 40.00 MiB allowed; Of"):
         allocator.malloc(2 * MIB)
 
 
 # ---------------------------------------------------------------- options
-
-
-def test_expandable_segments_grow_where_plain_ones_need_a_new_segment():
-    plain, expandable = allocator_for(), allocator_for("expandable_segments:True")
-    for allocator in (plain, expandable):
-        allocator.free(allocator.malloc(38 * MIB))
-        allocator.malloc(50 * MIB)  # a hole of 38 or 40 MiB is too small
-    assert plain.reserved_bytes == 88 * MIB
-    assert expandable.reserved_bytes == 60 * MIB  # 40 mapped, then one more page of 20
-    assert len(expandable.segments()) == 1
 
 
 def test_expandable_segments_map_pages_of_their_pool():
@@ -229,46 +237,6 @@ def test_expandable_segments_map_pages_of_their_pool():
     assert mapped == [("segment_map", 2 * MIB), ("segment_map", 20 * MIB)]
 
 
-def test_expandable_segments_split_off_any_rest():
-    allocator = allocator_for("expandable_segments:True")
-    allocator.malloc(19 * MIB)
-    assert allocator.allocated_bytes == 19 * MIB  # the plain allocator counts 20
-
-
-def test_expandable_segments_return_whole_pages_from_the_middle_and_refill_the_lowest():
-    allocator = allocator_for("expandable_segments:True")
-    first, middle, last = (allocator.malloc(n * MIB) for n in (10, 60, 10))
-    allocator.free(middle)
-    allocator.empty_cache()
-    assert allocator.reserved_bytes == 40 * MIB  # 10..70 holds the whole pages 20..60
-    assert sizes(allocator) == [[(10, "a"), (10, "i")], [(10, "i"), (10, "a")]]
-    assert allocator.malloc(15 * MIB) == first + 10 * MIB
-    assert allocator.reserved_bytes == 60 * MIB
-    assert last == first + 70 * MIB
-
-
-def test_an_expandable_segment_without_memory_is_given_up():
-    allocator = allocator_for("expandable_segments:True", capacity_bytes=100 * MIB)
-    allocator.free(allocator.malloc(30 * MIB))
-    allocator.empty_cache()
-    assert allocator.blocks == {}
-    assert allocator.driver.free_bytes == 100 * MIB
-
-
-def test_the_best_expandable_block_is_the_one_that_can_grow_least():
-    allocator = allocator_for("expandable_segments:True")
-    inner, _, end = (allocator.malloc(n * MIB) for n in (12, 2, 26))
-    allocator.free(inner)
-    allocator.free(end)  # 26 MiB at the end of what is mapped: it counts with all that is not mapped yet
-    assert allocator.malloc(4 * MIB) == inner
-    # by size alone the end would be the better fit here: 14 MiB against 16 MiB
-    other = allocator_for("expandable_segments:True")
-    inner, _, _, end = (other.malloc(n * MIB) for n in (16, 2, 8, 14))
-    other.free(inner)
-    other.free(end)
-    assert other.malloc(5 * MIB) == inner
-
-
 def test_expandable_segments_leave_the_cap_to_the_size_of_a_segment():
     """``alloc_block`` compares the size of a plain segment with the cap, though fewer pages might do."""
     conf = "expandable_segments:True,per_process_memory_fraction:0.5"
@@ -277,39 +245,7 @@ def test_expandable_segments_leave_the_cap_to_the_size_of_a_segment():
         allocator.malloc(21 * MIB)
 
 
-def test_max_split_size_keeps_oversize_blocks_whole():
-    conf = "max_split_size_mb:32"
-    allocator = allocator_for(conf)
-    allocator.free(allocator.malloc(40 * MIB))
-    allocator.malloc(8 * MIB)  # not out of the oversize block
-    assert sizes(allocator) == [[(40, "i")], [(8, "a"), (12, "i")]]
-    allocator.malloc(36 * MIB)  # oversize itself: takes the block whole
-    assert sizes(allocator)[0] == [(40, "a")]
-    assert allocator.allocated_bytes == 48 * MIB
-
-
-@pytest.mark.parametrize(("conf", "reuses"), [("", False), (",max_non_split_rounding_mb:30", True)])
-def test_an_oversize_block_may_be_only_so_much_too_large(conf, reuses):
-    allocator = allocator_for("max_split_size_mb:32" + conf)
-    address = allocator.malloc(60 * MIB)
-    allocator.free(address)
-    assert (allocator.malloc(40 * MIB) == address) is reuses  # 20 MiB too large
-
-
-def test_max_split_size_returns_just_enough_oversize_blocks():
-    allocator = allocator_for("max_split_size_mb:32", capacity_bytes=200 * MIB)
-    kept, *oversize = [allocator.malloc(n * MIB) for n in (20, 40, 50, 60)]
-    for address in (kept, *oversize):
-        allocator.free(address)
-    allocator.malloc(100 * MIB)  # 60 and 50 go back, largest first; 40 and 20 stay
-    assert sorted(run[0].size // MIB for run in allocator.segments()) == [20, 40, 100]
-    assert allocator.counts["num_alloc_retries"] == 0
-
-
-def test_roundup_power2_divisions_rounds_to_steps_between_powers_of_two():
-    allocator = allocator_for("roundup_power2_divisions:4")
-    allocator.malloc(17 * MIB)  # between 16 and 32 there are 16, 20, 24, 28
-    assert allocator.allocated_bytes == 20 * MIB
+def test_roundup_power2_divisions_may_differ_by_size():
     by_size = AllocatorConfig.parse("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]")
     assert by_size.round_size(300 * MIB + 1) == 300 * MIB + 512  # 1: off
     assert by_size.round_size(600 * MIB) == 768 * MIB
@@ -337,31 +273,6 @@ def test_rounding_agrees_with_the_bit_tricks_of_the_source(size, exponent):
         assert rounded == next_division_bitwise(size, divisions)
     else:
         assert rounded % 512 == 0 and size <= rounded < size + 512
-
-
-def test_garbage_collection_returns_what_lay_idle_longest():
-    conf = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.8"
-    allocator = allocator_for(conf, capacity_bytes=250 * MIB)  # 200 allowed, collects above 100
-    off = allocator_for("per_process_memory_fraction:0.8", capacity_bytes=250 * MIB)
-    for each in (allocator, off):
-        old, young = each.malloc(20 * MIB), each.malloc(36 * MIB)
-        each.free(old)
-        each.malloc(22 * MIB)
-        each.malloc(24 * MIB)
-        each.free(young)
-        each.malloc(40 * MIB)  # fits in no free block, and 102 MiB are held: 2 above the threshold
-    assert [run[0].size // MIB for run in allocator.segments()] == [36, 22, 24, 40]
-    assert [run[0].size // MIB for run in off.segments()] == [20, 36, 22, 24, 40]
-
-
-def test_large_segment_size_serves_requests_from_1_to_10_mib():
-    allocator = allocator_for("large_segment_size_mb:64")
-    allocator.malloc(2 * MIB)
-    allocator.malloc(12 * MIB)
-    assert allocator.reserved_bytes == 64 * MIB
-    expandable = allocator_for("large_segment_size_mb:64,expandable_segments:True")
-    expandable.malloc(70 * MIB)
-    assert expandable.reserved_bytes == 128 * MIB
 
 
 TORCH_PARSER = """

@@ -72,9 +72,7 @@ def test_just_above_a_power_of_two_torchao_loses_the_last_bit_in_log2() -> None:
 
 
 @pytest.mark.parametrize(("rule", "torchao_divides_by"), [("ocp_floor", 2.0**-126), ("nvidia_round_up", 1.0)])
-def test_at_scale_code_0_torchao_divides_by_something_else_than_the_scale(
-    rule: str, torchao_divides_by: float
-) -> None:
+def test_at_scale_code_0_torchao_divides_by_something_else_than_the_scale(rule, torchao_divides_by) -> None:
     """Code 0 is 2^-127, a float32 subnormal, which its compiled kernels would flush to zero."""
     x = np.full((1, 32), 3 * 2.0**-127, np.float32)
     scales, elements = in_torchao(x, "mxfp8_e4m3", rule)
@@ -140,9 +138,7 @@ def test_nvfp4_keeps_every_e2m1_value_as_in_nvidias_own_test() -> None:
     """TensorRT-Model-Optimizer, test_qtensor_cuda.py::test_nvfp4_quantize: the sixteen values of E2M1 in one block."""
     x = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
     result = quantize(x, "nvfp4")
-    assert result.tensor_scale == np.float32(6 / (448 * 6)) and decode(
-        result.scale_codes, "float8_e4m3fn"
-    ) == [448]
+    assert result.tensor_scale == np.float32(6 / (448 * 6)) and decode(result.scale_codes, "float8_e4m3fn") == [448]
     assert result.element_codes.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0, 9, 10, 11, 12, 13, 14, 15]
     np.testing.assert_allclose(result.dequantize(), x, rtol=1e-7)
 
@@ -217,9 +213,8 @@ def test_a_block_knows_nothing_of_its_neighbour() -> None:
     y = x.copy()
     y[:, 32:] *= 1000
     for name in MX:
-        np.testing.assert_array_equal(
-            quantize(x, name).dequantize()[:, :32], quantize(y, name).dequantize()[:, :32]
-        )
+        alone, beside = (quantize(values, name).dequantize()[:, :32] for values in (x, y))
+        np.testing.assert_array_equal(alone, beside)
 
 
 @pytest.mark.parametrize("name", BLOCK_FORMATS)
@@ -234,9 +229,8 @@ def test_a_block_too_small_for_its_scale_becomes_zero() -> None:
     x[16:] = 2.0**-20
     result = quantize(x, "nvfp4")
     assert result.scale_codes[1] == 0 and (result.element_codes[16:] == 0).all()
-    assert (quantize(x, "mxfp4").dequantize()[16:] == 0).all() and (
-        quantize(x[16:].repeat(2), "mxfp4").dequantize() > 0
-    ).all()
+    assert (quantize(x, "mxfp4").dequantize()[16:] == 0).all()
+    assert (quantize(x[16:].repeat(2), "mxfp4").dequantize() > 0).all()
 
 
 def test_tiles_are_square_blocks() -> None:
@@ -248,27 +242,21 @@ def test_tiles_are_square_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "name", "choices", "error", "message"),
+    ("values", "name", "choices", "message"),
     [
-        (np.ones(33), "mxfp4", {}, ValueError, "shape=\\(33,\\) is not tiled by mxfp4's blocks of \\(32,\\)"),
-        (np.float64(1), "mxfp4", {}, ValueError, "shape=\\(\\) is not tiled"),
-        (np.ones(128), "float8_128x128", {}, ValueError, "shape=\\(128,\\) is not tiled by float8_128x128"),
-        (np.ones(32), "mxfp5", {}, ValueError, "format='mxfp5' is not one of mxfp8_e4m3"),
-        (np.ones(32), FORMATS["float16"], {}, TypeError, "neither a block format's name nor a record"),
-        (
-            np.ones(32),
-            "mxfp4",
-            {"scale_rule": "ceil"},
-            ValueError,
-            "scale_rule='ceil' is not one of ocp_floor",
-        ),
-        (np.ones(16), "nvfp4", {"scale_rule": "ocp_floor"}, ValueError, "float8_e4m3fn has a mantissa"),
-        (["1"] * 32, "mxfp4", {}, TypeError, "are not real numbers"),
-        (np.ones(32, complex), "mxfp4", {}, TypeError, "are not real numbers"),
+        (np.ones(33), "mxfp4", {}, "shape=\\(33,\\) is not tiled by mxfp4's blocks of \\(32,\\)"),
+        (np.float64(1), "mxfp4", {}, "shape=\\(\\) is not tiled"),
+        (np.ones(128), "float8_128x128", {}, "shape=\\(128,\\) is not tiled by float8_128x128"),
+        (np.ones(32), "mxfp5", {}, "format='mxfp5' is not one of mxfp8_e4m3"),
+        (np.ones(32), FORMATS["float16"], {}, "neither a block format's name nor a record"),
+        (np.ones(32), "mxfp4", {"scale_rule": "ceil"}, "scale_rule='ceil' is not one of ocp_floor"),
+        (np.ones(16), "nvfp4", {"scale_rule": "ocp_floor"}, "float8_e4m3fn has a mantissa"),
+        (["1"] * 32, "mxfp4", {}, "are not real numbers"),
+        (np.ones(32, complex), "mxfp4", {}, "are not real numbers"),
     ],
 )
-def test_bad_input_is_refused(values: object, name: object, choices: dict, error: type, message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_bad_input_is_refused(values: object, name: object, choices: dict, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
         quantize(values, name, **choices)
 
 

@@ -5,17 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from memkit.formats.records import FORMATS, FloatFormat
+from memkit.formats.records import FORMATS
 from memkit.formats.rounding import round_to
 from memkit.formats.running_sums import METHODS, num_moving_terms, running_sum, sums_by_method
-from memkit.formats.single import rounder
-
-SUMMABLE = [
-    n for n, f in FORMATS.items() if isinstance(f, FloatFormat) and f.has_zero and f.mantissa_bits <= 24
-]
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
@@ -63,16 +56,11 @@ def test_stochastic_totals_are_right_on_average() -> None:
     last = [running_sum(0.001, 1024, "bfloat16", method="stochastic", rng=rng)[-1] for _ in range(400)]
     exact = 1024 * float(round_to(0.001, "bfloat16", overflow="inf"))
     assert abs(np.mean(last) - exact) < 5 * np.std(last) / math.sqrt(len(last)) < 0.05 * exact
-    again = running_sum(0.001, 50, "bfloat16", method="stochastic", rng=np.random.default_rng(3))
-    assert (
-        again.tolist()
-        == running_sum(0.001, 50, "bfloat16", method="stochastic", rng=np.random.default_rng(3)).tolist()
+    sums = (
+        running_sum(0.001, 50, "bfloat16", method="stochastic", rng=np.random.default_rng(seed)).tolist()
+        for seed in (3, 3, 4)
     )
-
-
-@given(st.floats(allow_nan=False), st.sampled_from(SUMMABLE))
-def test_the_scalar_rounding_is_round_to(x: float, name: str) -> None:
-    assert rounder(FORMATS[name])(x) == float(round_to(x, name, overflow="saturate"))
+    assert next(sums) == next(sums) != next(sums)
 
 
 @pytest.mark.parametrize("method", METHODS)
