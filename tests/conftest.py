@@ -3,7 +3,7 @@
 import os
 
 # Before torch is loaded anywhere: two test processes share two cores, and sums do not depend on their number.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import contextlib
 import importlib.util

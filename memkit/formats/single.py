@@ -7,7 +7,6 @@ page. The rule is that of ``rounding``, and a test compares both roads on every 
 
 import functools
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
 from memkit.formats.records import FloatFormat, Format, TableFormat, check_overflow, get_format
@@ -58,12 +57,8 @@ def decode_one(code: int, fmt: str | Format) -> float:
     return -value if sign else value
 
 
-def encode_one(
-    number: float, fmt: str | Format, *, overflow: str, rounding: str = "nearest_even", chance: float | None = None
-) -> int:
-    """The code of ``number`` in ``fmt``, as ``rounding.encode`` gives it.
-
-    ``stochastic`` rounding goes up if ``chance``, a number drawn from [0, 1), is below the fraction left over.
+def encode_one(number: float, fmt: str | Format, *, overflow: str) -> int:
+    """The code of the value of ``fmt`` that is nearest to ``number``, as ``rounding.encode`` gives it.
 
     >>> hex(encode_one(0.1, "float8_e4m3fn", overflow="saturate"))
     '0x1d'
@@ -74,18 +69,18 @@ def encode_one(
     if math.isnan(x) and not fmt.num_nans:
         raise ValueError(f"values holds NaN, and {fmt.name} has no code for it")
     if isinstance(fmt, TableFormat):
-        return fmt.table.index(rounder(fmt, rounding)(x, chance))
+        x, places = max(fmt.min, min(x, fmt.max)), sorted(fmt.table)
+        zero = places.index(0.0)  # a tie goes to the value an even number of places from zero
+        return fmt.table.index(min(places, key=lambda value: (abs(value - x), (places.index(value) - zero) % 2)))
     if math.isnan(x) or x == 0 and not fmt.has_zero or x < 0 and not fmt.sign_bits:
         code = fmt.nan_code
     else:
         within = max(-_LARGEST_FLOAT64, min(x, _LARGEST_FLOAT64))
-        r, e = _whole(within, fmt.mantissa_bits, fmt.min_exponent, rounding, chance)
+        r, e = _whole(within, fmt.mantissa_bits, fmt.min_exponent, "nearest_even", None)
         code = abs(r) + (e - fmt.min_exponent << fmt.mantissa_bits)
         if not fmt.has_zero:  # the smallest value has code 0; torch and ml_dtypes go up from just above it
-            goes_up = rounding == "nearest_even" and x > fmt.smallest_normal
-            code = max(code - 2**fmt.mantissa_bits, int(goes_up))
-        leads_out = rounding not in {"toward_zero", "down" if x > 0 else "up"}
-        overflows = code > fmt.largest_code and leads_out or math.isinf(x)
+            code = max(code - 2**fmt.mantissa_bits, int(x > fmt.smallest_normal))
+        overflows = code > fmt.largest_code or math.isinf(x)
         code = min(code, fmt.largest_code)
         if overflows and overflow != "saturate":
             code = fmt.infinity_code if overflow == "inf" else fmt.nan_code
@@ -102,6 +97,9 @@ def neighbours_of(value: float, fmt: str | Format) -> tuple[float, float]:
     fmt = get_format(fmt)
     if math.isnan(value):
         raise ValueError("values holds NaN, which has no neighbours")
+    if isinstance(fmt, TableFormat):
+        below = max((other for other in fmt.table if other < value), default=-math.inf)
+        return below, min((other for other in fmt.table if other > value), default=math.inf)
     below, above = math.nextafter(value, -math.inf), math.nextafter(value, math.inf)
     return (
         -math.inf if below < fmt.min else rounder(fmt, "down")(below),
@@ -131,32 +129,13 @@ def check_listed(fmt: Format) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def rounder(fmt: Format, rounding: str = "nearest_even") -> Callable[..., float]:
+def rounder(fmt: FloatFormat, rounding: str = "nearest_even") -> Callable[..., float]:
     """A function that rounds one Python float into ``fmt`` and saturates: value → value.
 
-    A running sum rounds one value after another, and an array of one value takes 30 times as long. The function
-    takes the drawn ``chance`` of stochastic rounding as its second argument.
+    A running sum rounds one value after another, and an array of one value takes 30 times as long. ``stochastic``
+    rounding goes up if the second argument, a number drawn from [0, 1), is below the fraction left over.
     """
-    lowest, largest = fmt.min, fmt.max
-    if isinstance(fmt, TableFormat):
-        values = sorted(fmt.table)
-        zero = values.index(0.0)
-
-        def in_table(x: float, chance: float | None = None) -> float:
-            x = max(lowest, min(x, largest))
-            down, up = bisect_right(values, x) - 1, bisect_left(values, x)
-            from_below, to_above = x - values[down], values[up] - x
-            if rounding == "nearest_even":  # a tie goes to the value an even number of places from zero
-                goes_up = from_below > to_above or from_below == to_above and (down - zero) % 2 == 1
-            elif rounding == "stochastic":
-                goes_up = chance * (values[up] - values[down]) < from_below
-            else:
-                goes_up = rounding == "up" or rounding == "toward_zero" and x < 0
-            return values[up if goes_up else down]
-
-        return in_table
-
-    m, e_min = fmt.mantissa_bits, fmt.min_exponent
+    lowest, largest, m, e_min = fmt.min, fmt.max, fmt.mantissa_bits, fmt.min_exponent
 
     def rounded(x: float, chance: float | None = None) -> float:
         x = max(lowest, min(x, largest))
@@ -174,5 +153,4 @@ def _whole(x: float, m: int, e_min: int, rounding: str, chance: float | None) ->
     scaled = math.ldexp(x, m - e)
     if rounding == "stochastic":
         return math.floor(scaled) + (chance < scaled - math.floor(scaled)), e
-    whole = {"nearest_even": round, "toward_zero": math.trunc, "up": math.ceil, "down": math.floor}[rounding]
-    return whole(scaled), e
+    return {"nearest_even": round, "up": math.ceil, "down": math.floor}[rounding](scaled), e

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from memkit.formats.decoding import all_values, decode
 from memkit.formats.records import FORMATS
-from memkit.formats.rounding import ROUNDINGS, encode
+from memkit.formats.rounding import encode
 from memkit.formats.single import code_fields, decode_one, encode_one, neighbours_of, rounder, values_of
 
 SHORT = [name for name, fmt in FORMATS.items() if fmt.bits <= 16]
 NUMPY = {"float16": np.float16} | {name: getattr(ml_dtypes, name) for name in NARROW if name != "float16"}
-DIRECTIONS = [rounding for rounding in ROUNDINGS if rounding != "stochastic"]
 
 
 @pytest.mark.parametrize("name", SHORT)
@@ -36,18 +35,16 @@ def test_every_value_tie_and_neighbour_of_a_tie_rounds_as_in_an_array(name: str)
     values = all_values(name)[:: 1 if FORMATS[name].bits <= 8 else 97]
     ties = (values[:-1] + values[1:]) / 2
     x = np.concatenate([values, ties, np.nextafter(ties, np.inf), np.nextafter(ties, -np.inf), [-0.0, np.inf, -np.inf]])
-    for rounding in DIRECTIONS:
-        overflow = ml_dtypes_overflow(name)
-        ours = [encode_one(value, name, overflow=overflow, rounding=rounding) for value in x.tolist()]
-        assert ours == encode(x, name, overflow=overflow, rounding=rounding).tolist()
+    overflow = ml_dtypes_overflow(name)
+    ours = [encode_one(value, name, overflow=overflow) for value in x.tolist()]
+    assert ours == encode(x, name, overflow=overflow).tolist()
 
 
-@pytest.mark.parametrize("rounding", DIRECTIONS)
+@pytest.mark.parametrize("rounding", ["nearest_even", "up", "down"])
 @pytest.mark.parametrize("name", GFLOAT_FORMATS)
 def test_one_number_rounds_as_in_gfloat(name: str, rounding: str) -> None:
     for x in float64_inputs(name)[::41].tolist():
         theirs = gfloat.round_float(GFLOAT_FORMATS[name], x, GFLOAT_ROUNDING[rounding], sat=True)
-        assert decode_one(encode_one(x, name, overflow="saturate", rounding=rounding), name) == theirs
         assert rounder(FORMATS[name], rounding)(x) == theirs
 
 
@@ -76,7 +73,7 @@ def test_the_ends_are_neighbours_of_the_values_just_inside(name: str) -> None:
     assert neighbours_of(largest, name)[1] == math.inf == -neighbours_of(-largest, name)[0]
 
 
-@given(st.floats(-7, 7), st.floats(0, 1, exclude_max=True), st.sampled_from(["float4_e2m1fn", "int4", "nf4"]))
+@given(st.floats(-7, 7), st.floats(0, 1, exclude_max=True), st.sampled_from(["float4_e2m1fn", "float6_e2m3fn"]))
 def test_chance_goes_up_below_the_fraction_left_over(x: float, chance: float, name: str) -> None:
     values = np.array(values_of(name))
     x = float(np.clip(x, values[0], values[-1]))

@@ -57,25 +57,11 @@ CASES = [
 each_case = pytest.mark.parametrize("recipe, strategy", CASES, ids=lambda value: getattr(value, "name", value))
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def live_bytes(measured, name: str) -> int:
+def live_bytes(measured) -> int:
     """Activations of the measurement when the forward ends, without the numbers that Python hands to operations."""
-    events, live = measured.events, {}
-    for event in events:
-        if event.phase == "backward":
-            break
-        if event.num_bytes > 0:
-            live[event.block] = event
-        else:
-            live.pop(event.block, None)
-    return sum(e.num_bytes for e in live.values() if e.part == "activations" and e.op != NUMBER)
+    start = next(index for index, event in enumerate(measured.events) if event.phase == "backward")
+    live = measured.events.live_at(start - 1)
+    return sum(e.num_bytes for e in live if e.part == "activations" and e.op != NUMBER)
 
 
 @each_case
@@ -85,7 +71,7 @@ def test_stored_bytes_are_the_formulas_the_traces_and_the_machines(recipe, strat
     formula = stored_bytes(setup, strategy)
     traced, measured = (way(build, device="cpu", steps=2) for way in (trace_memory, measure_memory))
     assert traced.at("forward", step=1).activations == formula
-    assert live_bytes(measured, "forward") == formula
+    assert live_bytes(measured) == formula
     assert abs(traced.peak_bytes / measured.peak_bytes - 1) <= 0.001
     for name in ("forward", "backward", "zero_grad"):
         pair = [timeline.at(name).total_bytes for timeline in (traced, measured)]

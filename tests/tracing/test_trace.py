@@ -35,14 +35,6 @@ SMALL = {"num_layers": 2, "hidden_size": 128, "vocab_size": 512, "max_seq_len": 
 GPT2, LLAMA = (replace(TINY_GPT2, **SMALL), replace(TINY_LLAMA, intermediate_size=344, **SMALL))
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def boundaries(timeline, sorts_births=False) -> list[tuple[int, ...]]:
     """What is allocated and freed between operations: the live bytes at each boundary, and every kind of
     difference that there may be between a traced and a real run left out by name.
