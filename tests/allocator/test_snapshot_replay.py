@@ -60,12 +60,7 @@ def test_a_recorded_run_replays_exactly(name):
     assert agreement.num_same_address == agreement.num_allocations
     assert agreement.first_other_address is None
     assert result.failure is None
-
-
-@pytest.mark.parametrize("name", RECORDINGS)
-def test_the_state_at_the_end_is_the_recorded_one_block_by_block(name):
-    snapshot = recording(name)
-    runs = replay_snapshot(snapshot).allocator.segments()
+    runs = result.allocator.segments()  # at the end, block by block
     ours = [(b.address, b.size, b.state) for run in runs for b in run]
     theirs = [(b["address"], b["size"], b["state"]) for s in snapshot["segments"] for b in s["blocks"]]
     assert ours == sorted(theirs)
@@ -107,17 +102,14 @@ def test_allocated_exceeds_what_rounding_to_512_explains():
     assert 263 * MIB < result.peak_allocated_bytes - asked < 264 * MIB
 
 
-@pytest.mark.parametrize(
-    ("name", "compute_capability", "count"),
-    [
-        ("medium_128_training", (8, 0), 2),
-        ("medium_128_inference", (8, 0), 1),
-        ("cold_memory_ctx128_fullstep", (9, 0), 2),
-    ],
-)
-def test_a_training_step_holds_two_workspaces_and_inference_one(name, compute_capability, count):
+WORKSPACES = {"medium_128_training": (8, 2), "medium_128_inference": (8, 1), "cold_memory_ctx128_fullstep": (9, 2)}
+
+
+@pytest.mark.parametrize("name", WORKSPACES)
+def test_a_training_step_holds_two_workspaces_and_inference_one(name):
+    major, count = WORKSPACES[name]
     blocks = [b for s in recording(name)["segments"] for b in s["blocks"] if b["state"] == "active_allocated"]
-    assert [b["requested_size"] for b in blocks].count(workspace_bytes(compute_capability)) == count
+    assert [b["requested_size"] for b in blocks].count(workspace_bytes((major, 0))) == count
 
 
 def test_what_if_questions_change_the_card_or_the_options():
@@ -138,29 +130,6 @@ def test_timeline_events_add_up_to_the_requested_bytes():
 
 
 # ---------------------------------------------------------------- a recording made by the model itself
-
-
-def own_recording(conf: str) -> tuple[dict, CachingAllocator]:
-    """A snapshot as torch would write it, of a few operations that meet a second stream, a retry and a
-    return."""
-    config = AllocatorConfig.parse(conf)
-    allocator = CachingAllocator(config, Driver(200 * MIB))
-    first = [allocator.malloc(n * MIB) for n in (3, 30, 4, 8)]
-    allocator.malloc(700, stream=5)
-    shared = allocator.malloc(2 * MIB)
-    start = len(allocator.trace)
-    allocator.free(first[1])
-    allocator.record_stream(shared, 5)
-    allocator.free(shared)
-    allocator.malloc(9 * MIB)
-    allocator.synchronize(5)
-    big = allocator.malloc(90 * MIB)
-    allocator.free(first[0])
-    allocator.free(big)
-    allocator.free(allocator.malloc(120 * MIB))
-    allocator.malloc(600)
-    allocator.empty_cache()
-    return recorded_by(allocator, start), allocator
 
 
 def recorded_by(allocator: CachingAllocator, start: int) -> dict:
@@ -213,20 +182,6 @@ def random_recording(seed: int, conf: str, capacity_bytes: int | None) -> tuple[
     return recorded_by(allocator, start), allocator
 
 
-@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
-def test_streams_retries_and_returns_replay(conf):
-    snapshot, allocator = own_recording(conf)
-    result = replay_snapshot(snapshot)
-    agreement = result.agreement
-    assert agreement.num_same_address == agreement.num_allocations == 4
-    assert agreement.num_mallocs == agreement.num_mallocs_predicted > 0
-    assert agreement.num_mallocs_extra == 0
-    assert agreement.num_frees == agreement.num_frees_predicted > 0
-    assert result.peak_reserved_bytes == agreement.recorded_reserved_peak_bytes
-    ours = [[(b.address, b.size, b.state) for b in run] for run in result.allocator.segments()]
-    assert ours == [[(b.address, b.size, b.state) for b in run] for run in allocator.segments()]
-
-
 OPTIONS = ("", "expandable_segments:True", "max_split_size_mb:20", "roundup_power2_divisions:4")
 
 
@@ -245,9 +200,7 @@ def test_a_run_on_a_small_card_replays_with_its_retries_and_failures(seed, conf)
 
 def check_recorded_run(seed: int, conf: str, capacity_bytes: int | None) -> None:
     snapshot, allocator = random_recording(seed, conf, capacity_bytes)
-    result = replay_snapshot(
-        snapshot, config=AllocatorConfig.parse(conf)
-    )  # a snapshot tells all but large_segment_size_mb
+    result = replay_snapshot(snapshot, AllocatorConfig.parse(conf))  # a snapshot tells all but large_segment_size_mb
     agreement = result.agreement
     assert agreement.num_same_address == agreement.num_allocations > 0
     assert agreement.num_mallocs == agreement.num_mallocs_predicted
@@ -264,15 +217,13 @@ def test_the_options_are_read_from_the_recording(conf):
 
 
 def test_a_recorded_out_of_memory_is_reported_and_the_run_goes_on():
-    snapshot, _ = own_recording("")
+    snapshot, _ = random_recording(1, "", None)
     num_events = len(snapshot["device_traces"][0])
-    snapshot["device_traces"][0].insert(
-        0, {"action": "oom", "device_free": 5, "size": 512 * MIB, "stream": 0}
-    )
+    snapshot["device_traces"][0].insert(0, {"action": "oom", "device_free": 5, "size": 512 * MIB, "stream": 0})
     result = replay_snapshot(snapshot)
     assert (result.failure.requested_bytes, result.failure.message) == (512 * MIB, "recorded")
     assert len(result.allocated) == num_events + 1
-    assert result.agreement.num_same_address == 4
+    assert result.agreement.num_same_address == result.agreement.num_allocations > 0
 
 
 def test_the_line_of_the_user_is_found_among_the_frames():
@@ -304,13 +255,8 @@ def test_a_trace_replays_with_its_parts_and_instants():
     result = replay_snapshot(trace)
     assert [instant.name for instant in result.timeline.instants] == list(names)
     forward_peak = result.timeline.at("forward peak")
-    assert forward_peak.parts == {
-        "weights": 3 * MIB,
-        "gradients": 0,
-        "optimizer_states": 0,
-        "activations": 20 * MIB,
-        "temporary": 5 * MIB,
-    }
+    parts = {part: size // MIB for part, size in forward_peak.parts.items() if size}
+    assert parts == {"weights": 3, "activations": 20, "temporary": 5}
     assert result.timeline.at("forward").total_bytes == 23 * MIB
     assert result.timeline.at("backward").parts["gradients"] == 512
     assert result.timeline.reserved_peak_bytes == (20 + 20 + 2) * MIB
@@ -397,7 +343,7 @@ def test_what_is_no_snapshot_is_refused_with_its_name(tmp_path, content):
 
 
 def test_json_gzip_and_pickle_hold_the_same_snapshot(tmp_path):
-    snapshot, _ = own_recording("")
+    snapshot, _ = random_recording(1, "", None)
     (tmp_path / "a.json").write_text(json.dumps(snapshot))
     (tmp_path / "a.json.gz").write_bytes(gzip.compress(json.dumps(snapshot).encode()))
     (tmp_path / "a.pickle").write_bytes(pickle.dumps(snapshot))
@@ -408,7 +354,3 @@ def test_json_gzip_and_pickle_hold_the_same_snapshot(tmp_path):
 def test_a_snapshot_without_events_says_how_to_record_them():
     with pytest.raises(ValueError, match="_record_memory_history"):
         replay_snapshot({"segments": [], "device_traces": [[]]})
-
-
-def test_an_oom_in_the_model_is_an_ordinary_exception():
-    assert issubclass(OutOfMemory, MemoryError)
