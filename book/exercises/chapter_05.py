@@ -57,7 +57,7 @@ def judge_cut(cut: object, num_sequences: int, card_bytes: int) -> str | None:
         alone = peak_bytes(size, 1)
         text = f"It peaks at {format_bytes(peak)}; the room is {format_bytes(room)}."
         if alone <= room and steps > 1:
-            return f"{text} The first micro-batch fits, at {format_bytes(alone)}; the second finds the gradients there."
+            return f"{text} The first micro-batch fits, at {format_bytes(alone)}; the second has the gradients besides."
         return text
     if num_sequences % (2 * size) == 0 and peak_bytes(2 * size, num_sequences // (2 * size)) <= room:
         return f"It fits, at {format_bytes(peak)}. So do {2 * size} sequences at a time, in half as many forwards."
@@ -95,14 +95,14 @@ EXERCISES = (
         letters={"P": 6_738_415_616, "steps": 64},
         formula="2 * P",
         tolerance=0.006,
-        because="The gradients, 2 bytes a parameter, stand in every forward but the first: {2 * P:,} B.",
+        because="The gradients, 2 bytes a parameter, are in memory in every forward but the first: {2 * P:,} B.",
         table="""
         0 :: It is not free. What did the first micro-batch leave behind?
         P :: That is the number of gradients; each has 2 bytes.
         4 * P :: 4 bytes a gradient is float32. Here they are bfloat16.
         steps * 2 * P ; (steps - 1) * 2 * P :: The micro-batches add into one gradient. {steps} of them need no more
             room than 2.
-        8 * P :: 8 bytes a parameter are Adam's two float32 states; they stand with or without accumulation.
+        8 * P :: 8 bytes a parameter are Adam's two float32 states; they are there with or without accumulation.
         """,
     ),
     FunctionExercise(
@@ -114,7 +114,7 @@ EXERCISES = (
         probes=(([3, 17, 40, 8],), ([5, 5],), ([7],)),
         letters={"torch": torch},
         also=("torch.tensor(counts) / sum(counts)",),
-        because="A token counts the same, in whichever micro-batch it stands.",
+        because="A token counts the same in every micro-batch.",
         table="""
         [1 / len(counts) for _ in counts] :: The mean of means: a token of a short micro-batch counts more than one of
             a long.
@@ -196,6 +196,6 @@ EXERCISES = (
         title="A window under a limit",
         judge=judge_cut,
         letters={"num_sequences": 64, "card_bytes": 27 * GIB // 2},
-        because="One step larger and the second micro-batch, which finds the gradients there, does not fit.",
+        because="With twice the micro-batch the second forward, in which the gradients are in memory, does not fit.",
     ),
 )

@@ -64,9 +64,8 @@ def steps_of(
     totals = [sum(column) for column in zip(*heights.values(), strict=True)]
     phases = [(phase, start - first, end - first) for phase, start, end in chosen]
     for number, (before, after) in enumerate(pairwise(list(phases))):
-        if (
-            before[0] == "forward" and after[0] == "optimizer"
-        ):  # names that the loop drops after its last backward
+        if before[0] == "forward" and after[0] in ("optimizer", "zero_grad"):
+            # names that the loop drops after its last backward; a fused optimizer has no event of its own
             phases[number - 1 : number + 1] = [(phases[number - 1][0], phases[number - 1][1], before[2])]
     return heights, phases, totals.index(max(totals))
 

@@ -14,7 +14,7 @@ WAYS = {
         ("max(fits)", "max(fits) / 2 + 0.25", "is not a number of sequences"),
     ),
     "5.7": (
-        ("=max(steps, 1)", "=1", "the second finds the gradients there"),
+        ("=max(steps, 1)", "=1", "the second has the gradients besides"),
         ("fitting[-1]", "fitting[-2]", "in half as many forwards"),
         ("fitting[-1]", "(1, mine['sequences'])", "So do 2 sequences at a time"),
         ("fitting[-1]", "(mine['sequences'], 1)", "It peaks at"),
