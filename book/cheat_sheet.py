@@ -1,6 +1,6 @@
 """The cheat sheet: what each technique does to the peak of two jobs, what it costs, and how much work it is.
 
-Most printed sheets give one saving per technique. There is none: what falls is a part, and how much of the peak
+Most published sheets give one saving per technique. There is none: what falls is a part, and how much of the peak
 it was depends on the job. So every technique is applied to two of them, one with few tokens, whose states are
 most of the peak, and one with many, whose activations are.
 """
@@ -78,7 +78,8 @@ TECHNIQUES = (
               price="few weights train", effort="a library", chapter="08"),
     Technique(name="QLoRA of rank 16", changes={"precision": PURE_BF16, "adapter": AdapterConfig(base="nf4")},
               price="few train, base in 4 bits", effort="a library", chapter="08"),
-    Technique(name="fully_shard on 8 cards, a rank", layout=Layout(stage=3, dp_size=8), price="3× the weights sent",
+    Technique(name="fully_shard on 8 cards, a rank", changes={"precision": FP32}, price="3× the weights sent",
+              layout=Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32"),
               effort="a launcher, two lines", chapter="09"),
     Technique(name="half the sequence", halves_sequence=True, price="shorter context", effort="a number", chapter="01"),
     Technique(name="checkpoints and fused AdamW", price="a second forward", effort="both", chapter="04",

@@ -51,7 +51,7 @@ STRATEGIES = (NONE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, every(3), 
 NOT_TRIED = (
     "Not tried: SGD, Lion and Muon, which train otherwise; bitsandbytes' 8-bit and torchao's FP8 AdamW, whose states "
     "are as large as torchao's 8-bit ones; on several cards, other optimizers than AdamW, adapters, blocks of which "
-    "only some run again, and sharded groups of fewer cards than all; saved activations on the host."
+    "only some run again, and sharded groups of fewer cards than all; saved activations on the host; a loss in pieces."
 )
 RANK = 16
 NUM_MISSED = 3
