@@ -38,7 +38,7 @@ def test_about_forty_names():
         ("from memkit import TrainingSetup, models, recipes, estimate_memory", set()),
         ("import memkit.allocator, memkit.tracing, memkit.widgets, book, book.claims", set()),
         ("from memkit import trace_memory", {"torch"}),
-        ("from memkit.widgets import MemoryExplorer", {"ipywidgets"}),
+        ("from memkit.widgets import Panel", {"ipywidgets"}),
     ],
 )
 def test_a_name_loads_what_it_needs_and_no_more(statement, wanted):

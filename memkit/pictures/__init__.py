@@ -22,7 +22,6 @@ Reading order:
 - ``formats``: chapter 02's figures
 - ``bands``: every allocation as a band over time
 - ``allocator``: segments, blocks and holes
-- ``two_runs``: what two runs have allocated, on one axis
 - ``saved``: what autograd keeps, as bars
 - ``frontier``: strategies on the memory-compute plane
 - ``page``: pictures and text as one HTML page that needs no other file
@@ -60,6 +59,5 @@ __getattr__, __dir__, __all__ = front_door(
         "sums": "running_sum_figure",
         "svg": "Chart",
         "timeline": "timeline_figure",
-        "two_runs": "two_runs_figure",
     },
 )

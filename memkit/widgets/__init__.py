@@ -1,13 +1,14 @@
 """The explorers of the chapters. A widget asks, draws and explains; it holds no formula and no advice.
 
-What the memory explorer says of a setup is ``memkit.fitting.advice``'s. Loads ipywidgets,
-neither torch nor matplotlib.
+What the memory explorer says of a setup is ``memkit.fitting.advice``'s. An explorer is plain Python: ipywidgets is
+loaded when a notebook shows one, numpy by the explorers of formats and of labs, torch and matplotlib never.
 
 Reading order:
 
+- ``explorer``: named values and what there is to see for them, without any library
 - ``in_page``: keyboard and names for controls, and which mark of a picture a reader means
-- ``faces``: a view as HTML: picture, words, table
-- ``panel``: controls above, a picture below, and what it means in words
+- ``bit_buttons``: the bits of a code as buttons
+- ``panel``: an explorer in a notebook: controls above, a picture below, and what it means in words
 - ``memory_explorer``: a model, a recipe, the shape of a step: where the bytes are
 - ``step_timeline``: walk through the instants of a step
 - ``frontier_explorer``: strategies on the memory-compute plane, the plan and its code
@@ -43,6 +44,7 @@ __getattr__, __dir__, __all__ = front_door(
         "loss_scaling_lab": "LossScalingLab",
         "memory_explorer": "MemoryExplorer",
         "number_line": "NumberLine",
+        "explorer": "Explorer",
         "panel": "Panel",
         "plan_explorer": "PlanExplorer",
         "question_cards": "QuestionCards",

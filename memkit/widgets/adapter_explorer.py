@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import ClassVar
 
 from memkit.fitting.advice import steady_step
 from memkit.fitting.room import fit_on
@@ -16,7 +17,7 @@ from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
 from memkit.units import format_bytes, format_count
-from memkit.widgets.panel import Number, Panel, View, choice
+from memkit.widgets.explorer import Choice, Explorer, Number, View
 
 TARGETS = {
     "query, value": ("query", "value"),
@@ -32,23 +33,21 @@ WAYS = {
     "QLoRA,\nrecomputed": ("nf4", "full"),
 }
 """What the bars show: how the frozen weights are kept (None: nothing is frozen), and the recomputation."""
+MODELS = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qkv]
 
 
-class AdapterExplorer(Panel):
+class AdapterExplorer(Explorer):
     """Model, rank, targets, the adapters' dtype, batch, sequence and card → six ways to fine-tune."""
 
-    def __init__(self, **values):
-        models = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qkv]
-        controls = {
-            "model": choice("Model", models, "Llama-2-7B"),
-            "targets": choice("Beside", list(TARGETS), "attention"),
-            "rank": Number("Rank", 16, low=1, high=256),
-            "dtype": choice("Adapters in", ["float32", "bfloat16"], "float32"),
-            "micro_batch_size": Number("Micro-batch", 4, low=1, high=32),
-            "seq_len": choice("Sequence", [512, 1024, 2048, 4096], 2048),
-            "card": choice("Card", list(CARDS), "RTX 4090"),
-        }
-        super().__init__(controls, **values)
+    controls: ClassVar = {
+        "model": Choice("Model", MODELS, "Llama-2-7B"),
+        "targets": Choice("Beside", list(TARGETS), "attention"),
+        "rank": Number("Rank", 16, low=1, high=256),
+        "dtype": Choice("Adapters in", ["float32", "bfloat16"], "float32"),
+        "micro_batch_size": Number("Micro-batch", 4, low=1, high=32),
+        "seq_len": Choice("Sequence", [512, 1024, 2048, 4096], 2048),
+        "card": Choice("Card", list(CARDS), "RTX 4090"),
+    }
 
     def view(
         self, model: str, targets: str, rank: int, dtype: str, micro_batch_size: int, seq_len: int, card: str

@@ -1,6 +1,7 @@
 """The allocator lab: play a trace through CUDA's caching allocator, one event at a time."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.film import Film, Still
@@ -8,7 +9,7 @@ from memkit.allocator.stories import STORIES
 from memkit.pictures.allocator import FilmScale, scale_of, still_figure
 from memkit.timeline import Event, MemoryTimeline
 from memkit.units import MIB, format_bytes
-from memkit.widgets.panel import Number, Panel, View, choice, switch
+from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View
 
 OWN = "your trace"
 OPENING, CARD_MIB = "a training step", 96
@@ -20,7 +21,7 @@ MAX_FILMS = 8
 """Films that are kept."""
 
 
-class AllocatorLab(Panel):
+class AllocatorLab(Explorer):
     """Play a short story, or a trace of your own, through the allocator and see its segments, blocks and holes.
 
     ``what`` is a ``MemoryTimeline`` with events, or events; ``step`` counts them from 0, the empty card.
@@ -28,6 +29,8 @@ class AllocatorLab(Panel):
 
     Raises: ValueError: ``what`` has no events, or more than ``MAX_EVENTS``.
     """
+
+    plays: ClassVar = {"step": 700}
 
     def __init__(self, what: MemoryTimeline | Sequence[Event] | None = None, **values):
         self.stories = {name: tuple(story()) for name, story in STORIES.items()}
@@ -41,16 +44,14 @@ class AllocatorLab(Panel):
         self.films: dict[tuple, tuple[Film, FilmScale, int]] = {}
         first, is_limited = (OPENING, True) if what is None else (OWN, False)
         end = self.film(first, False, is_limited, CARD_MIB)[2]
-        step = Number("Event", end, low=0, high=end)
-        controls = {
-            "story": choice("Story", list(self.stories), first),
-            "step": step,
-            "expandable": switch("expandable segments", False),
-            "limited": switch("limited card", is_limited),
+        self.controls = {
+            "story": Choice("Story", list(self.stories), first),
+            "step": Number("Event", end, low=0, high=end),
+            "expandable": Switch("expandable segments", False),
+            "limited": Switch("limited card", is_limited),
             "card_mib": Number("Card, MiB", CARD_MIB, low=8, high=256, step=8),
         }
-        super().__init__(controls, **values)
-        self.plays(step, interval=700)
+        super().__init__(**values)
 
     def film(self, story: str, expandable: bool, limited: bool, card_mib: int) -> tuple[Film, FilmScale, int]:
         """The film of a story, its scale, and the last event that happens; the last ``MAX_FILMS`` films are kept."""
@@ -65,12 +66,12 @@ class AllocatorLab(Panel):
 
     def followed(self, changes: dict) -> dict:
         """Beyond the last event that happens, that event."""
-        state = {**self._read(), **changes}
+        state = {**self.state, **changes}
         return {**changes, "step": min(state.pop("step"), self.film(**state)[2])}
 
-    def settle(self, state: dict) -> None:
+    def ends(self) -> dict[str, int]:
         """The slider ends where the story does."""
-        self.controls["step"].slider.max = self.shown.kept
+        return {"step": self.shown.kept}
 
     def view(self, story: str, step: int, expandable: bool, limited: bool, card_mib: int) -> View:
         """The allocator after ``step`` events; beyond the story's end, its end."""

@@ -1,6 +1,7 @@
 """The batch planner: a global batch in tokens → micro-batches, accumulation steps and ranks that a card holds."""
 
 from math import prod
+from typing import ClassVar
 
 from memkit.fitting.batch_plan import (
     BatchPlan,
@@ -20,27 +21,25 @@ from memkit.setup.recipes import PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
 from memkit.units import format_bytes
-from memkit.widgets.panel import Number, Panel, View, choice
+from memkit.widgets.explorer import Choice, Explorer, Number, View
 
 LENGTHS, MAX_BARS = (128, 512, 1024, 2048, 4096, 8192, 16384), 12
 FOOT = "sequences in a micro-batch × micro-batches in a step; above the bars: peak"
+MODELS = [name for name, model in PUBLISHED_MODELS.items() if model.max_seq_len >= LENGTHS[0]]
 
 
-class BatchPlanner(Panel):
+class BatchPlanner(Explorer):
     """Model, global batch, sequence, micro-batch, ranks and card → accumulation steps, peak and relative time."""
 
-    def __init__(self, **values):
-        models = [name for name, model in PUBLISHED_MODELS.items() if model.max_seq_len >= LENGTHS[0]]
-        controls = {
-            "model": choice("Model", models, "Llama-3.2-1B"),
-            "precision": choice("Precision", list(PRECISIONS), PURE_BF16.name),
-            "global_batch_tokens": Number("Tokens a step", 2**22, low=2**16, high=2**23, step=2**16),
-            "seq_len": choice("Sequence", list(LENGTHS), 8192),
-            "micro_batch_size": Number("Micro-batch", 1, low=1, high=64),
-            "dp_size": Number("Ranks", 8, low=1, high=64),
-            "card": choice("Card", list(CARDS), "H100 SXM"),
-        }
-        super().__init__(controls, **values)
+    controls: ClassVar = {
+        "model": Choice("Model", MODELS, "Llama-3.2-1B"),
+        "precision": Choice("Precision", list(PRECISIONS), PURE_BF16.name),
+        "global_batch_tokens": Number("Tokens a step", 2**22, low=2**16, high=2**23, step=2**16),
+        "seq_len": Choice("Sequence", list(LENGTHS), 8192),
+        "micro_batch_size": Number("Micro-batch", 1, low=1, high=64),
+        "dp_size": Number("Ranks", 8, low=1, high=64),
+        "card": Choice("Card", list(CARDS), "H100 SXM"),
+    }
 
     def offered(self, state: dict) -> dict[str, tuple]:
         """Only sequences that the model takes."""

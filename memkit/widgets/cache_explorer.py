@@ -1,12 +1,14 @@
 """The cache explorer: a model, a card and sequences → weights, key and value cache, and what fits."""
 
+from typing import ClassVar
+
 from memkit.fitting.room import planned_room
 from memkit.formula.inference import inference_bytes, kv_cache_bytes_per_token
 from memkit.hardware.cards import CARDS
 from memkit.pictures.breakdown import memory_curves_figure
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.units import format_bytes
-from memkit.widgets.panel import Number, Panel, View, choice
+from memkit.widgets.explorer import Choice, Explorer, Number, View
 
 WEIGHTS = ("bfloat16", "float8_e4m3fn", "int4")
 CACHES = ("bfloat16", "float8_e4m3fn")
@@ -14,19 +16,17 @@ SHOWN = 8
 """Places on the axis of sequences: up to the next power of two above the chosen number."""
 
 
-class CacheExplorer(Panel):
+class CacheExplorer(Explorer):
     """Model, dtypes, sequences at once, tokens in each, card → weights and cache, and how many sequences fit."""
 
-    def __init__(self, **values):
-        controls = {
-            "model": choice("Model", list(PUBLISHED_MODELS), "Llama-2-7B"),
-            "weight_dtype": choice("Weights in", list(WEIGHTS), WEIGHTS[0]),
-            "cache_dtype": choice("Cache in", list(CACHES), CACHES[0]),
-            "num_sequences": Number("Sequences", 8, low=1, high=256),
-            "seq_len": Number("Tokens in each", 4096, low=128, high=32768, step=128),
-            "card": choice("Card", list(CARDS), "A100 SXM 40 GB"),
-        }
-        super().__init__(controls, **values)
+    controls: ClassVar = {
+        "model": Choice("Model", list(PUBLISHED_MODELS), "Llama-2-7B"),
+        "weight_dtype": Choice("Weights in", list(WEIGHTS), WEIGHTS[0]),
+        "cache_dtype": Choice("Cache in", list(CACHES), CACHES[0]),
+        "num_sequences": Number("Sequences", 8, low=1, high=256),
+        "seq_len": Number("Tokens in each", 4096, low=128, high=32768, step=128),
+        "card": Choice("Card", list(CARDS), "A100 SXM 40 GB"),
+    }
 
     def view(
         self, model: str, weight_dtype: str, cache_dtype: str, num_sequences: int, seq_len: int, card: str

@@ -14,7 +14,7 @@ from memkit.recomputation.frontier import (
     shown_strategies,
 )
 from memkit.units import format_bytes
-from memkit.widgets.panel import Panel, View, choice
+from memkit.widgets.explorer import Choice, Explorer, View
 
 NO_CARD = "no card"
 BATCHES = (1, 2, 4, 8, 16)
@@ -29,7 +29,7 @@ def cheapest_that_fits(found: tuple[Point, ...], room_bytes: int | None) -> int:
     return found.index(min(found, key=lambda point: point.peak_bytes))
 
 
-class FrontierExplorer(Panel):
+class FrontierExplorer(Explorer):
     """Model, micro-batch, sequence, card and strategy → the memory-compute plane, the plan and its code.
 
     A click on a point chooses its strategy, as the menu does.
@@ -42,14 +42,14 @@ class FrontierExplorer(Panel):
                     if length <= config.max_seq_len:
                         overhead_of(config, strategy, length)
         names = [strategy.name for strategy in shown_strategies(next(iter(MODELS.values())))]
-        controls = {
-            "model": choice("Model", list(MODELS), "Llama-3.2-1B"),
-            "micro_batch_size": choice("Micro-batch", list(BATCHES), 8),
-            "seq_len": choice("Sequence", list(LENGTHS), 1024),
-            "card": choice("Card", [NO_CARD, *CARDS], "RTX 4090"),
-            "strategy": choice("Strategy", [CHEAPEST, *names], CHEAPEST),
+        self.controls = {
+            "model": Choice("Model", list(MODELS), "Llama-3.2-1B"),
+            "micro_batch_size": Choice("Micro-batch", list(BATCHES), 8),
+            "seq_len": Choice("Sequence", list(LENGTHS), 1024),
+            "card": Choice("Card", [NO_CARD, *CARDS], "RTX 4090"),
+            "strategy": Choice("Strategy", [CHEAPEST, *names], CHEAPEST),
         }
-        super().__init__(controls, **values)
+        super().__init__(**values)
 
     def pick(self, mark: str) -> None:
         """Choose the strategy whose point was clicked."""

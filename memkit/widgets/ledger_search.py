@@ -5,8 +5,9 @@ from html import escape
 
 import ipywidgets as widgets
 
+from memkit.widgets.explorer import Choice
 from memkit.widgets.in_page import key_helper
-from memkit.widgets.panel import LABEL, choice
+from memkit.widgets.panel import LABEL, box_of
 
 ALL = "all"
 
@@ -31,8 +32,8 @@ class LedgerSearch(widgets.VBox):
         ]
         verdicts = [ALL, *dict.fromkeys(claim.verdict for claim in self.claims)]
         self.words = widgets.Text(description="Words", placeholder="checkpoint 33", style=LABEL)
-        self.subject = choice("Subject", subjects, ALL)
-        self.verdict = choice("Verdict", verdicts, ALL)
+        self.subject = box_of(Choice("Subject", subjects, ALL))
+        self.verdict = box_of(Choice("Verdict", verdicts, ALL))
         self.status, self.found = widgets.HTML(), widgets.HTML()
         helper = key_helper()
         super().__init__(

@@ -6,14 +6,14 @@ import numpy as np
 
 from memkit.low_precision.loss_scaling import SCALERS, ScaledGradients, scale_gradients
 from memkit.pictures.gradients import gradients_figure
-from memkit.widgets.panel import Number, Panel, View, choice
+from memkit.widgets.explorer import Choice, Explorer, Number, View
 
 MAX_POWER = 32
 MAX_VALUES = 8_192
 """More gradients than this are thinned evenly by size, which keeps a move of the slider quick."""
 
 
-class LossScalingLab(Panel):
+class LossScalingLab(Explorer):
     """Named gradients and a scale 2^k → shares flushed, subnormal, overflowing, and the error of a value."""
 
     def __init__(self, gradients: Mapping[str, np.ndarray], **values):
@@ -22,7 +22,8 @@ class LossScalingLab(Panel):
         self.gradients = {name: thinned(array) for name, array in gradients.items()}
         names = list(self.gradients)
         power = Number("Scale 2^k, k =", 0, low=0, high=MAX_POWER)
-        super().__init__({"gradients": choice("Gradients", names, names[0]), "power": power}, **values)
+        self.controls = {"gradients": Choice("Gradients", names, names[0]), "power": power}
+        super().__init__(**values)
 
     def view(self, gradients: str, power: int) -> View:
         """The histogram at this scale, and what a scaler would do."""

@@ -11,13 +11,13 @@ from memkit.setup.recipes import IMPLEMENTATIONS, OPTIMIZERS, PRECISIONS, Optimi
 from memkit.setup.strategies import RECOMPUTATIONS
 from memkit.setup.training import ATTENTIONS, TrainingSetup
 from memkit.units import format_bytes, format_count
-from memkit.widgets.panel import Number, Panel, View, choice
+from memkit.widgets.explorer import Choice, Explorer, Number, View
 
 OPENING, LONGEST = "Llama-2-7B", 8192
 MODELS = {config.name: config for config in (TINY_GPT2, TINY_LLAMA, *PUBLISHED_MODELS.values())}
 
 
-class MemoryExplorer(Panel):
+class MemoryExplorer(Explorer):
     """Model, recipe, optimizer and its implementation, batch, sequence, attention, dropout, recomputation,
     accumulation and card → the step's bytes.
 
@@ -29,20 +29,20 @@ class MemoryExplorer(Panel):
         if isinstance(model, ModelConfig):
             self.models[model.name] = model
             model = model.name
-        setup = {
-            "model": choice("Model", list(self.models), OPENING),
-            "precision": choice("Recipe", list(PRECISIONS), "pure bf16"),
-            "optimizer": choice("Optimizer", list(OPTIMIZERS), "AdamW"),
-            "implementation": choice("Its step", list(IMPLEMENTATIONS), "foreach"),
+        self.controls = {
+            "model": Choice("Model", list(self.models), OPENING),
+            "precision": Choice("Recipe", list(PRECISIONS), "pure bf16"),
+            "optimizer": Choice("Optimizer", list(OPTIMIZERS), "AdamW"),
+            "implementation": Choice("Its step", list(IMPLEMENTATIONS), "foreach"),
             "micro_batch_size": Number("Micro-batch", 1, low=1, high=64),
             "seq_len": Number("Sequence", 2048, low=128, high=LONGEST, step=128),
             "grad_accum_steps": Number("Accumulation", 1, low=1, high=32),
-            "attention": choice("Attention", list(ATTENTIONS), "flash"),
-            "dropout": choice("Dropout", [0.0, 0.1], 0.0),
-            "recomputation": choice("Recomputation", list(RECOMPUTATIONS), "none"),
-            "card": choice("Card", [NO_CARD, *CARDS], "H100 SXM"),
+            "attention": Choice("Attention", list(ATTENTIONS), "flash"),
+            "dropout": Choice("Dropout", [0.0, 0.1], 0.0),
+            "recomputation": Choice("Recomputation", list(RECOMPUTATIONS), "none"),
+            "card": Choice("Card", [NO_CARD, *CARDS], "H100 SXM"),
         }
-        super().__init__(setup, **({} if model == OPENING else {"model": model}), **values)
+        super().__init__(**({} if model == OPENING else {"model": model}), **values)
 
     def longest(self, model: str) -> int:
         """Tokens that the sequence's slider offers for a model: learned positions end."""
@@ -52,13 +52,12 @@ class MemoryExplorer(Panel):
     def followed(self, changes: dict) -> dict:
         """A model with fewer positions takes the sequence with it, unless one is given."""
         if "model" in changes and "seq_len" not in changes:
-            return {**changes, "seq_len": min(self.controls["seq_len"].value, self.longest(changes["model"]))}
+            return {**changes, "seq_len": min(self.state["seq_len"], self.longest(changes["model"]))}
         return changes
 
-    def set(self, **changes) -> None:
-        """Move controls; the sequence's slider then ends where the model's positions do."""
-        super().set(**changes)
-        self.controls["seq_len"].slider.max = self.longest(self.controls["model"].value)
+    def ends(self) -> dict[str, int]:
+        """The sequence's slider ends where the model's positions do."""
+        return {"seq_len": self.longest(self.state["model"])}
 
     def setup(self, model, precision, optimizer, implementation, **shape) -> TrainingSetup:
         """The ``TrainingSetup`` of a state. Raises: ValueError: a shape that no setup takes."""

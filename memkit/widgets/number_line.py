@@ -1,8 +1,8 @@
 """The number line: every value of one or two formats, by power of two or by size."""
 
 import math
+from typing import ClassVar
 
-import ipywidgets
 import numpy as np
 
 from memkit.formats.decoding import all_values
@@ -10,7 +10,7 @@ from memkit.formats.reading import number_text
 from memkit.formats.records import FORMATS, FloatFormat, Format
 from memkit.formats.rounding import neighbours
 from memkit.pictures.number_line import MAX_BITS, default_range, line_values, number_line_figure
-from memkit.widgets.panel import LABEL, WIDE, Number, Panel, View, choice, switch
+from memkit.widgets.explorer import Choice, Entry, Explorer, Number, Switch, View
 
 NAMES = tuple(name for name, fmt in FORMATS.items() if fmt.bits <= MAX_BITS)
 NONE = "no second format"
@@ -19,27 +19,25 @@ MAX_ZOOM = 280
 BLOCK_TABLE = "nf4"
 
 
-class NumberLine(Panel):
+class NumberLine(Explorer):
     """One or two formats, logarithmic or linear, and a zoom → their values as ticks, subnormal ones apart.
 
     ``zoom`` halves the line so many times, with ``around`` in its middle. ``is_scaled`` shows each format as shares
     of its largest value; a table of shares, ``nf4``, beside another format turns it on.
     """
 
-    def __init__(self, **values):
-        controls = {
-            "format": choice("Format", list(NAMES), "float8_e4m3fn"),
-            "second": choice("Second", [NONE, *NAMES], "float8_e5m2"),
-            "is_log": switch("logarithmic", True),
-            "is_scaled": switch("as shares of the largest value", False),
-            "zoom": Number("Zoom", 0, low=0, high=8),
-            "around": ipywidgets.FloatText(1.0, description="Around", style=LABEL, layout=WIDE),
-        }
-        super().__init__(controls, **values)
+    controls: ClassVar = {
+        "format": Choice("Format", list(NAMES), "float8_e4m3fn"),
+        "second": Choice("Second", [NONE, *NAMES], "float8_e5m2"),
+        "is_log": Switch("logarithmic", True),
+        "is_scaled": Switch("as shares of the largest value", False),
+        "zoom": Number("Zoom", 0, low=0, high=8),
+        "around": Entry("Around", 1.0),
+    }
 
     def followed(self, changes: dict) -> dict:
         """Shares for a table of shares beside another format."""
-        pair = [{**self._read(), **changes}[name] for name in ("format", "second")]
+        pair = [{**self.state, **changes}[name] for name in ("format", "second")]
         if "is_scaled" not in changes and {"format", "second"} & set(changes):
             changes = {
                 **changes,
@@ -47,16 +45,15 @@ class NumberLine(Panel):
             }
         return changes
 
-    def set(self, **changes) -> None:
-        """Move controls; the zoom's slider then ends where a few values fill the line."""
-        super().set(**changes)
-        state = self.value
+    def ends(self) -> dict[str, int]:
+        """The zoom's slider ends where a few values fill the line."""
+        state = self.state
         formats, deepest = chosen(state["format"], state["second"]), 8
         if not state["is_log"]:
             first, last = default_range(formats, False, state["is_scaled"])
             gap = min(gap_below(line_values(fmt, state["is_scaled"]), state["around"]) for fmt in formats)
             deepest = max(2, round(math.log2((last / 2 - first / 2) / gap)))
-        self.controls["zoom"].slider.max = deepest
+        return {"zoom": deepest}
 
     def view(self, format: str, second: str, is_log: bool, is_scaled: bool, zoom: int, around: float) -> View:
         """The ticks between the ends that the zoom leaves."""

@@ -1,6 +1,7 @@
 """The plan explorer: a job and a card → every plan that fits, and what the chosen one gives up for what."""
 
 from functools import lru_cache
+from typing import ClassVar
 
 from memkit.fitting.plan_code import code_of
 from memkit.fitting.plans import GIVES_UP, PlansFound, TrainingPlan, find_plans
@@ -8,7 +9,7 @@ from memkit.hardware.cards import CARDS
 from memkit.pictures.plans import plans_figure
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.units import format_bytes
-from memkit.widgets.panel import Number, Panel, View, choice
+from memkit.widgets.explorer import Choice, Explorer, Number, View
 
 LENGTHS, NUM_CARDS, MAX_ROWS = (512, 1024, 2048, 4096), (1, 2, 4, 8), 12
 ANYTHING, NOTHING = "anything", "nothing but time"
@@ -21,23 +22,21 @@ def plans_for(model: str, card: str, tokens: int, seq_len: int, num_cards: int) 
     return find_plans(PUBLISHED_MODELS[model], CARDS[card], **sizes)
 
 
-class PlanExplorer(Panel):
+class PlanExplorer(Explorer):
     """Model, card, tokens a step, what may be given up → plans by peak and time, and the code of the chosen one.
 
     ``plan`` counts the plans that fit, the one that gives up least first.
     """
 
-    def __init__(self, **values):
-        controls = {
-            "model": choice("Model", list(PUBLISHED_MODELS), "Llama-3.2-1B"),
-            "card": choice("Card", list(CARDS), "RTX 5090"),
-            "tokens_per_step": Number("Tokens a step", 2**14, low=2**12, high=2**17, step=2**12),
-            "seq_len": choice("Sequence", list(LENGTHS), 2048),
-            "num_cards": choice("Cards", list(NUM_CARDS), 1),
-            "gives_up": choice("May give up", [NOTHING, *GIVES_UP, ANYTHING], ANYTHING),
-            "plan": Number("Plan", 1, low=1, high=40),
-        }
-        super().__init__(controls, **values)
+    controls: ClassVar = {
+        "model": Choice("Model", list(PUBLISHED_MODELS), "Llama-3.2-1B"),
+        "card": Choice("Card", list(CARDS), "RTX 5090"),
+        "tokens_per_step": Number("Tokens a step", 2**14, low=2**12, high=2**17, step=2**12),
+        "seq_len": Choice("Sequence", list(LENGTHS), 2048),
+        "num_cards": Choice("Cards", list(NUM_CARDS), 1),
+        "gives_up": Choice("May give up", [NOTHING, *GIVES_UP, ANYTHING], ANYTHING),
+        "plan": Number("Plan", 1, low=1, high=40),
+    }
 
     def offered(self, state: dict) -> dict[str, tuple]:
         """Only sequences that the model takes."""
@@ -47,9 +46,9 @@ class PlanExplorer(Panel):
         """Another job starts at its first plan."""
         return changes if "plan" in changes else {**changes, "plan": 1}
 
-    def settle(self, state: dict) -> None:
+    def ends(self) -> dict[str, int]:
         """The slider ends at the last plan."""
-        self.controls["plan"].slider.max = max(len(self.shown.kept), 1)
+        return {"plan": max(len(self.shown.kept), 1)}
 
     def view(
         self,

@@ -1,6 +1,7 @@
 """The rounding lab: add a small number again and again, in a narrow format, in four ways."""
 
-import ipywidgets as widgets
+from typing import ClassVar
+
 import numpy as np
 
 from memkit.formats.reading import number_text, parse_number
@@ -8,7 +9,7 @@ from memkit.formats.records import FORMATS, FloatFormat
 from memkit.formats.rounding import neighbours
 from memkit.formats.running_sums import MAX_MANTISSA_BITS, num_moving_terms, sticking_point
 from memkit.pictures.sums import running_sum_figure, running_totals
-from memkit.widgets.panel import LABEL, WIDE, Number, Panel, View, choice
+from memkit.widgets.explorer import Choice, Entry, Explorer, Number, View
 
 NAMES = tuple(
     name
@@ -18,19 +19,15 @@ NAMES = tuple(
 MAX_TERMS, MAX_SEED = 50_000, 10**6
 
 
-class RoundingLab(Panel):
+class RoundingLab(Explorer):
     """Format, term, number of additions and a seed → the running sum in four ways, beside the exact one."""
 
-    def __init__(self, **values):
-        controls = {
-            "format": choice("Format", list(NAMES), "bfloat16"),
-            "term": widgets.Text(
-                "0.001", description="Term", continuous_update=False, style=LABEL, layout=WIDE
-            ),
-            "num_terms": Number("Additions", 4096, low=16, high=8192, step=16),
-            "seed": Number("Seed of chance", 0, low=0, high=99),
-        }
-        super().__init__(controls, **values)
+    controls: ClassVar = {
+        "format": Choice("Format", list(NAMES), "bfloat16"),
+        "term": Entry("Term", "0.001"),
+        "num_terms": Number("Additions", 4096, low=16, high=8192, step=16),
+        "seed": Number("Seed of chance", 0, low=0, high=99),
+    }
 
     def followed(self, changes: dict) -> dict:
         """A term may be given as a number or as text."""

@@ -1,5 +1,7 @@
 """Chapter 06's explorers: what a scaling loses, what outliers do to it, and how a spike passes through a history."""
 
+from typing import ClassVar
+
 import numpy as np
 
 from memkit.low_precision.trials import (
@@ -21,14 +23,14 @@ from memkit.pictures.scaling import (
     scalings_for,
     spike_figure,
 )
-from memkit.widgets.panel import Number, Panel, View, choice
+from memkit.widgets.explorer import Choice, Explorer, Number, View
 
 NUM_OUTLIERS = (1, 4, 16)
 SPIKES = (2, 4, 16, 64, 256)
 HISTORIES = (1, 4, 16, 1024)
 
 
-class ScalingLab(Panel):
+class ScalingLab(Explorer):
     """A distribution, an element format and who shares a factor → error, clipped and flushed shares."""
 
     def __init__(self, **values):
@@ -36,12 +38,12 @@ class ScalingLab(Panel):
             for element in ELEMENTS:
                 for scaling in scalings_for(element):
                     scaled(kind, element, scaling)
-        controls = {
-            "kind": choice("Values", list(DRAWS), "gradients"),
-            "element": choice("Element", list(ELEMENTS), "float8_e4m3fn"),
-            "scaling": choice("Shared by", [(NAMES[name], name) for name in NAMES], "none"),
+        self.controls = {
+            "kind": Choice("Values", list(DRAWS), "gradients"),
+            "element": Choice("Element", list(ELEMENTS), "float8_e4m3fn"),
+            "scaling": Choice("Shared by", [(NAMES[name], name) for name in NAMES], "none"),
         }
-        super().__init__(controls, **values)
+        super().__init__(**values)
 
     def offered(self, state: dict) -> dict[str, tuple]:
         """Only scalings that go with the element."""
@@ -69,7 +71,7 @@ class ScalingLab(Panel):
         return View(chart=scaling_figure(kind, element, scaling), words=words, table=tuple(rows))
 
 
-class OutlierLab(Panel):
+class OutlierLab(Explorer):
     """How many channels are how much larger → the error of the others, in six formats."""
 
     def __init__(self, **values):
@@ -79,11 +81,11 @@ class OutlierLab(Panel):
             }
             for num in NUM_OUTLIERS
         }
-        controls = {
+        self.controls = {
             "half_decades": Number("Size, √10 to the", 4, low=0, high=len(OUTLIER_FACTORS) - 1),
-            "num_outliers": choice("Outlier channels", list(NUM_OUTLIERS), 4),
+            "num_outliers": Choice("Outlier channels", list(NUM_OUTLIERS), 4),
         }
-        super().__init__(controls, **values)
+        super().__init__(**values)
 
     def view(self, half_decades: int, num_outliers: int) -> View:
         """The curves, and which format has died."""
@@ -106,17 +108,15 @@ class OutlierLab(Panel):
         return View(chart=outlier_figure(errors, index, num_outliers), words=words, table=tuple(table))
 
 
-class SpikeFilm(Panel):
+class SpikeFilm(Explorer):
     """A spike, a history and a margin → each step's factor under delayed scaling, and what the cast loses."""
 
-    def __init__(self, **values):
-        controls = {
-            "step": Number("Step", SPIKE_STEP, low=0, high=NUM_STEPS - 1),
-            "spike": choice("Spike, times", list(SPIKES), 16),
-            "history_len": choice("History, steps", list(HISTORIES), 1024),
-            "margin": Number("Margin, bits", 0, low=0, high=8),
-        }
-        super().__init__(controls, **values)
+    controls: ClassVar = {
+        "step": Number("Step", SPIKE_STEP, low=0, high=NUM_STEPS - 1),
+        "spike": Choice("Spike, times", list(SPIKES), 16),
+        "history_len": Choice("History, steps", list(HISTORIES), 1024),
+        "margin": Number("Margin, bits", 0, low=0, high=8),
+    }
 
     def view(self, step: int, spike: int, history_len: int, margin: int) -> View:
         """The film with one step marked, and what happens there."""

@@ -1,6 +1,7 @@
 """The sharding explorer: a model, a stage, 1 to 512 ranks → the peak of each rank, what it sends, a card's line."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 from memkit.fitting.batch_plan import peak_of
 from memkit.fitting.room import fit_on
@@ -15,7 +16,7 @@ from memkit.setup.training import TrainingSetup
 from memkit.sharding.traffic import step_traffic
 from memkit.timeline import Instant
 from memkit.units import format_bytes, format_count
-from memkit.widgets.panel import Number, Panel, View, choice, switch
+from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View
 
 RANKS = (1, 2, 4, 8, 16, 64, 512)
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -23,24 +24,22 @@ PRECISIONS = ("fp32", "bf16 on fp32 weights")
 FOOT = "ranks; above the bars: the peak of a rank, and ↑ what it sends in a step"
 
 
-class ShardingExplorer(Panel):
+class ShardingExplorer(Explorer):
     """Model, stage, ranks, precision, offload, shape of a step, card → bytes a rank and traffic, for 1 to 512 ranks."""
 
-    def __init__(self, **values):
-        controls = {
-            "model": choice(
-                "Model", [n for n, m in PUBLISHED_MODELS.items() if m.max_seq_len > 1024], "Llama-2-7B"
-            ),
-            "stage": choice("Stage", [(name, number) for number, name in enumerate(STAGES)], 3),
-            "dp_size": choice("Ranks", list(RANKS), 8),
-            "precision": choice("Precision", list(PRECISIONS), PRECISIONS[1]),
-            "seq_len": choice("Sequence", list(LENGTHS), 2048),
-            "micro_batch_size": Number("Micro-batch", 4, low=1, high=32),
-            "recomputes": switch("Recompute each block", False),
-            "offloads": switch("Offload states to the CPU", False),
-            "card": choice("Card", list(CARDS), "H100 SXM"),
-        }
-        super().__init__(controls, **values)
+    controls: ClassVar = {
+        "model": Choice(
+            "Model", [n for n, m in PUBLISHED_MODELS.items() if m.max_seq_len > 1024], "Llama-2-7B"
+        ),
+        "stage": Choice("Stage", [(name, number) for number, name in enumerate(STAGES)], 3),
+        "dp_size": Choice("Ranks", list(RANKS), 8),
+        "precision": Choice("Precision", list(PRECISIONS), PRECISIONS[1]),
+        "seq_len": Choice("Sequence", list(LENGTHS), 2048),
+        "micro_batch_size": Number("Micro-batch", 4, low=1, high=32),
+        "recomputes": Switch("Recompute each block", False),
+        "offloads": Switch("Offload states to the CPU", False),
+        "card": Choice("Card", list(CARDS), "H100 SXM"),
+    }
 
     def offered(self, state: dict) -> dict[str, tuple]:
         """Only sequences that the model takes."""

@@ -9,13 +9,13 @@ from memkit.fitting.edits import live_at
 from memkit.pictures.bands import Band, allocations_figure, stack_bands
 from memkit.timeline import MemoryTimeline
 from memkit.units import format_bytes
-from memkit.widgets.panel import Number, Panel, View, choice
+from memkit.widgets.explorer import Choice, Explorer, Number, View
 
 ORDERS = ("largest first", "in order of birth")
 NUM_LINES = 10
 
 
-class SnapshotView(Panel):
+class SnapshotView(Explorer):
     """Every allocation of a run as a band: as high as its bytes, as long as its life.
 
     ``source`` is a traced or replayed timeline, a snapshot, or the file of one (read without running it).
@@ -42,11 +42,11 @@ class SnapshotView(Panel):
             ORDERS[1]: list(self.bands.bands),
         }
         self.lines = lines_at_peak(self.timeline, self.bands.totals)
-        controls = {
+        self.controls = {
             "allocation": Number("Allocation", 1, low=1, high=len(self.bands.bands)),
-            "order": choice("Order", list(ORDERS), ORDERS[0]),
+            "order": Choice("Order", list(ORDERS), ORDERS[0]),
         }
-        super().__init__(controls, **values)
+        super().__init__(**values)
 
     def view(self, allocation: int, order: str) -> View:
         """The picture with one allocation framed, and what is known of it."""

@@ -1,6 +1,7 @@
 """The state explorer: the peak of one step under each optimizer, by where it steps and what is trained."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 from memkit.fitting.advice import steady_step
 from memkit.fitting.room import fit_on
@@ -15,7 +16,7 @@ from memkit.setup.recipes import PLACES, PRECISIONS, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant, where
 from memkit.units import format_bytes
-from memkit.widgets.panel import Number, Panel, View, choice
+from memkit.widgets.explorer import Choice, Explorer, Number, View
 
 SHOWN = {
     "SGD": "SGD",
@@ -29,25 +30,23 @@ SHOWN = {
     "paged AdamW": "paged\nAdamW",
 }
 TRAINED = {"all weights": None, "LoRA, rank 16, attention": 16, "LoRA, rank 64, attention": 64}
+MODELS = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qkv]
 
 
-class StateExplorer(Panel):
+class StateExplorer(Explorer):
     """Model, precision, optimizer, its implementation and place, trained share, batch and card → peaks."""
 
-    def __init__(self, **values):
-        models = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qkv]
-        controls = {
-            "model": choice("Model", models, "Llama-2-7B"),
-            "precision": choice("Precision", list(PRECISIONS), "pure bf16"),
-            "optimizer": choice("Optimizer", list(SHOWN), "AdamW"),
-            "implementation": choice("Its step", list(IMPLEMENTATIONS), "foreach"),
-            "place": choice("It steps", list(PLACES), PLACES[0]),
-            "trained": choice("Trained", list(TRAINED), "all weights"),
-            "micro_batch_size": Number("Micro-batch", 1, low=1, high=32),
-            "seq_len": choice("Sequence", [512, 1024, 2048, 4096], 512),
-            "card": choice("Card", list(CARDS), "A100 SXM 80 GB"),
-        }
-        super().__init__(controls, **values)
+    controls: ClassVar = {
+        "model": Choice("Model", MODELS, "Llama-2-7B"),
+        "precision": Choice("Precision", list(PRECISIONS), "pure bf16"),
+        "optimizer": Choice("Optimizer", list(SHOWN), "AdamW"),
+        "implementation": Choice("Its step", list(IMPLEMENTATIONS), "foreach"),
+        "place": Choice("It steps", list(PLACES), PLACES[0]),
+        "trained": Choice("Trained", list(TRAINED), "all weights"),
+        "micro_batch_size": Number("Micro-batch", 1, low=1, high=32),
+        "seq_len": Choice("Sequence", [512, 1024, 2048, 4096], 512),
+        "card": Choice("Card", list(CARDS), "A100 SXM 80 GB"),
+    }
 
     def view(
         self,

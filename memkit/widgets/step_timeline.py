@@ -1,12 +1,14 @@
 """The step timeline: walk through the instants of a training step and see which bytes come and which go."""
 
+from typing import ClassVar
+
 from memkit.formula.estimate import estimate_memory
 from memkit.pictures.timeline import drawn_instants, timeline_figure
 from memkit.setup.models import GPT2_SMALL
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, Instant, MemoryTimeline, where
 from memkit.units import format_bytes
-from memkit.widgets.panel import Number, Panel, View
+from memkit.widgets.explorer import Explorer, Number, View
 
 MEANING = {
     "init": "The model and the optimizer exist. There are weights, and nothing else yet.",
@@ -33,13 +35,15 @@ def changes(before: Instant, after: Instant) -> str:
     return f"Since the instant before: {told}." if told else "Since the instant before no part has changed."
 
 
-class StepTimeline(Panel):
+class StepTimeline(Explorer):
     """Walk through a timeline: one you give, or the formula's for a ``TrainingSetup`` (GPT-2 small, if none).
 
     It opens on the peak.
 
     Raises: ValueError: ``what`` is neither a ``MemoryTimeline`` nor a ``TrainingSetup``.
     """
+
+    plays: ClassVar = {"instant": 1200}
 
     def __init__(self, what: MemoryTimeline | TrainingSetup | None = None, title: str = "", **values):
         if what is None:
@@ -55,9 +59,8 @@ class StepTimeline(Panel):
         self.instants = drawn_instants(what)
         last = len(self.instants) - 1
         peak = max(range(last + 1), key=lambda number: self.instants[number].total_bytes)
-        instant = Number("Instant", peak, low=0, high=last)
-        super().__init__({"instant": instant}, **values)
-        self.plays(instant, interval=1200)
+        self.controls = {"instant": Number("Instant", peak, low=0, high=last)}
+        super().__init__(**values)
 
     def view(self, instant: int) -> View:
         """The bars up to this instant in full colour, the later ones pale."""

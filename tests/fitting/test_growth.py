@@ -5,12 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from card_recordings import recording
-from drawn import labels_of
 
 from memkit.allocator.snapshot_replay import replay_snapshot, replay_trace
 from memkit.allocator.snapshot_writer import predicted_snapshot
 from memkit.fitting.growth import compare_runs
-from memkit.pictures.two_runs import two_runs_figure
 from memkit.timeline import Event, MemoryTimeline
 from memkit.tracing.trace import trace_memory
 from memkit.units import MIB
@@ -93,14 +91,6 @@ def test_predicted_against_recorded_by_line():
     for line in found.lines:
         by_line[line.where] = by_line.get(line.where, 0) + line.grown_bytes
     assert found.grown_bytes == 0 and set(by_line.values()) == {0}
-
-
-def test_the_picture_says_both_peaks():
-    before, after = (trace_memory(program(24, keeps), steps=1) for keeps in (False, True))
-    picture = two_runs_figure(compare_runs(before, after))
-    texts = [label.text for label in labels_of(picture)]
-    assert "before: peak 32.00 MiB" in texts and "after: peak 56.00 MiB" in texts
-    assert "before peaks at 32.00 MiB" in picture.alt
 
 
 def test_a_run_without_events_is_refused():

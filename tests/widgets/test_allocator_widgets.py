@@ -57,9 +57,9 @@ def view(trace):
 def test_every_step_shows_what_the_film_shows(lab, story, expandable):
     lab.set(story=story, step=0, expandable=expandable)
     film = lab.film(story, expandable, False, 96)[0]
-    assert lab.controls["step"].slider.max == len(STORIES[story]()) == len(film)
+    assert lab.panel.controls["step"].slider.max == len(STORIES[story]()) == len(film)
     for step in range(len(film) + 1):
-        lab.controls["step"].value = step
+        lab.panel.controls["step"].value = step
         still = film.still(step)
         assert lab.error == "" and lab.value["step"] == step
         assert lab.summary == f"Event {step} of {len(film)}: {still.words}."
@@ -71,10 +71,10 @@ def test_every_step_shows_what_the_film_shows(lab, story, expandable):
 @pytest.mark.parametrize("change", [{"step": 7}, {"expandable": True}, {"story": "a training step"}])
 def test_every_control_changes_the_picture_and_the_words(lab, change):
     lab.set(story="holes", step=10)
-    before = lab.picture.value, lab.status.value
+    before = lab.panel.picture.value, lab.panel.status.value
     lab.set(**change)
     assert lab.error == ""
-    assert lab.picture.value != before[0] and lab.status.value != before[1]
+    assert lab.panel.picture.value != before[0] and lab.panel.status.value != before[1]
 
 
 def test_a_small_card_fails_in_the_words_of_the_allocator(lab):
@@ -106,9 +106,9 @@ def test_typing_many_cards_keeps_few_films(lab):
 @pytest.mark.parametrize("value", NONSENSE, ids=repr)
 def test_nonsense_is_explained_and_changes_nothing(lab, name, value):
     lab.set(step=3)
-    before = lab.value, lab.picture.value
+    before = lab.value, lab.panel.picture.value
     lab.set(**{name: value})
-    assert lab.error and (lab.value, lab.picture.value) == before
+    assert lab.error and (lab.value, lab.panel.picture.value) == before
     lab.set(step=4)
     assert lab.error == "" and lab.value["step"] == 4
 
@@ -123,7 +123,7 @@ def test_the_lab_opens_on_a_full_card_that_fails():
 
 def test_slider_box_and_picture_end_where_the_story_does():
     lab = AllocatorLab()
-    step = lab.controls["step"]
+    step = lab.panel.controls["step"]
 
     def ends():
         return step.slider.max, step.slider.value, step.box.value, lab.value["step"], lab.shown.chart.alt.split()[2]
@@ -131,21 +131,21 @@ def test_slider_box_and_picture_end_where_the_story_does():
     assert ends() == (34, 34, 34, 34, "34")
     step.box.value = 50
     assert lab.error == "" and ends() == (34, 34, 34, 34, "34")
-    lab.controls["limited"].value = False
+    lab.panel.controls["limited"].value = False
     assert ends() == (56, 34, 34, 34, "34")
     step.slider.value = 56
     assert ends() == (56, 56, 56, 56, "56")
-    lab.controls["limited"].value = True
+    lab.panel.controls["limited"].value = True
     assert ends() == (34, 34, 34, 34, "34")
 
 
 def test_a_card_of_nothing_is_refused_in_words_and_the_box_goes_back(lab):
     lab.set(limited=True, card_mib=64)
-    lab.controls["card_mib"].value = 0
-    assert "card_mib=0 is below 1" in lab.error and lab.controls["card_mib"].value == lab.value["card_mib"] == 64
-    lab.controls["card_mib"].value = -5
-    assert "-5" in lab.error and lab.controls["card_mib"].value == 64
-    lab.controls["card_mib"].value = 72
+    lab.panel.controls["card_mib"].value = 0
+    assert "card_mib=0 is below 1" in lab.error and lab.panel.controls["card_mib"].value == lab.value["card_mib"] == 64
+    lab.panel.controls["card_mib"].value = -5
+    assert "-5" in lab.error and lab.panel.controls["card_mib"].value == 64
+    lab.panel.controls["card_mib"].value = 72
     assert lab.error == ""
 
 
@@ -188,7 +188,7 @@ def test_the_largest_allocation_comes_first_with_the_line_that_made_it(view, tra
 def test_every_allocation_can_be_selected_and_told(view, order):
     view.set(order=order)
     for number in range(1, len(view.bands.bands) + 1):
-        view.controls["allocation"].value = number
+        view.panel.controls["allocation"].value = number
         band = view.ranked[order][number - 1]
         assert view.error == "" and view.value["allocation"] == number
         assert view.shown.words[0].endswith(view.words(band)[0])
@@ -222,19 +222,19 @@ def test_a_needle_is_a_band_too(trace):
 
 def test_the_frame_is_drawn_around_the_selected_band_alone_and_the_picture_is_not_sent_again(view):
     view.set(allocation=1)
-    sent, first = [], view.frame.value
-    view.picture.observe(sent.append, "value")
+    sent, first = [], view.panel.frame.value
+    view.panel.picture.observe(sent.append, "value")
     view.set(allocation=2)
     band = view.bands.bands.index(view.ranked[ORDERS[0]][1])
-    assert f'[data-pick="{band}"]' in view.frame.value != first and sent == []
+    assert f'[data-pick="{band}"]' in view.panel.frame.value != first and sent == []
     assert f'[data-pick="{band}"]' in view.shown.chart.svg(stands_alone=True), "the twin has no frame"
 
 
 @pytest.mark.parametrize("value", (0, *NONSENSE, 10**6), ids=repr)
 def test_a_number_without_an_allocation_is_explained(view, value):
-    before = view.value, view.picture.value
+    before = view.value, view.panel.picture.value
     view.set(allocation=value)
-    assert view.error and (view.value, view.picture.value) == before
+    assert view.error and (view.value, view.panel.picture.value) == before
     view.set(allocation=2)
     assert view.error == ""
 
@@ -288,7 +288,7 @@ def test_without_anywidget_the_view_works_by_its_slider(trace, monkeypatch):
 
 
 def test_the_page_tells_the_kernel_which_mark_is_meant(view):
-    [helper] = [child for child in view.children if type(child).__name__ == "KeyHelper"]
+    [helper] = [child for child in view.panel.children if type(child).__name__ == "KeyHelper"]
     helper._handle_custom_msg({"pick": "2"}, [])
     assert view.ranked[ORDERS[0]][view.value["allocation"] - 1] is view.bands.bands[2]
 
@@ -328,6 +328,6 @@ def test_controls_and_picture_of_a_lab_agree_from_the_start():
     lab = AllocatorLab(limited=False, story="rounding and pools", step=0)
     assert (lab.value["story"], lab.value["step"], lab.value["limited"]) == ("rounding and pools", 0, False)
     assert lab.shown.words[0].startswith("Event 0 of 9")
-    lab.controls["step"].value = 9
-    lab.controls["story"].value = "a training step"
-    assert lab.shown.words[0].startswith(f"Event {lab.controls['step'].value} of 56")
+    lab.panel.controls["step"].value = 9
+    lab.panel.controls["story"].value = "a training step"
+    assert lab.shown.words[0].startswith(f"Event {lab.panel.controls['step'].value} of 56")

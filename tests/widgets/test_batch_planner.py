@@ -73,7 +73,7 @@ def test_ddp_keeps_a_second_copy_of_the_gradients(planner):
 
 def test_a_refusal_names_the_control(planner):
     planner.set(global_batch_tokens=0)
-    assert "<strong>Tokens a step cannot be.</strong>" in planner.alert.value
+    assert "<strong>Tokens a step cannot be.</strong>" in planner.panel.alert.value
     planner.set(global_batch_tokens=2**22)
 
 
@@ -88,8 +88,8 @@ def test_a_pass_of_few_tokens_waits_for_the_weights():
 @pytest.mark.parametrize("name", ["global_batch_tokens", "micro_batch_size", "dp_size", "seq_len", "model", "card"])
 @pytest.mark.parametrize("bad", [0, -1, 1.5, None, "many", [], True])
 def test_a_bad_value_is_told_inside_and_changes_nothing(planner, name, bad):
-    before = planner.value, planner.picture.value
+    before = planner.value, planner.panel.picture.value
     planner.set(**{name: bad})
-    assert planner.error and (planner.value, planner.picture.value) == before
+    assert planner.error and (planner.value, planner.panel.picture.value) == before
     planner.set(micro_batch_size=planner.value["micro_batch_size"] % 4 + 1)
     assert planner.error == ""

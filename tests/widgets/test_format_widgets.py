@@ -55,24 +55,24 @@ def test_every_control_changes_the_picture(panel, name):
         shown.set(number="1000")
     if name == "around":
         shown.set(is_log=False, zoom=5)
-    before = shown.picture.value
-    shown.controls[name].value = MOVES[panel][name]
+    before = shown.panel.picture.value
+    shown.panel.controls[name].value = MOVES[panel][name]
     assert shown.error == ""
-    assert shown.picture.value != before
+    assert shown.panel.picture.value != before
     assert shown.value[name] == MOVES[panel][name]
 
 
 @pytest.mark.parametrize("panel, name, value", BAD, ids=repr)
 def test_a_bad_value_is_explained_inside_and_changes_nothing(old, panel, name, value):
     shown, first = old[panel]
-    before = shown.value, shown.picture.value
+    before = shown.value, shown.panel.picture.value
     shown.set(**{name: value})
     assert name in shown.error or str(value) in shown.error
     assert "Error" not in shown.error and "\n" not in shown.error, "not a sentence for a reader"
-    assert shown.alert.value.count('role="alert"') == 1
-    assert (shown.value, shown.picture.value) == before
+    assert shown.panel.alert.value.count('role="alert"') == 1
+    assert (shown.value, shown.panel.picture.value) == before
     shown.set(**(MOVES[panel] if shown.value == first else first))
-    assert shown.error == shown.alert.value == ""
+    assert shown.error == shown.panel.alert.value == ""
 
 
 def test_they_load_neither_torch_nor_pyplot():
@@ -101,7 +101,7 @@ def test_flipping_each_bit_gives_the_value_of_ml_dtypes(name):
     panel = BitExplorer(format=name, code=0x35)
     for index in range(FORMATS[name].bits):
         before = panel.value["code"]
-        panel.controls["code"].buttons[index].click()
+        panel.panel.controls["code"].buttons[index].click()
         code = before ^ 1 << (FORMATS[name].bits - 1 - index)
         assert panel.value["code"] == code and panel.error == ""
         value = value_in_ml_dtypes(code, name)
@@ -133,9 +133,9 @@ def test_a_new_format_keeps_the_number_and_the_buttons_follow():
         ("int4", [4]),
         ("float8_e5m2", [1, 5, 2]),
     ):
-        panel.controls["format"].value = name
+        panel.panel.controls["format"].value = name
         assert panel.value["number"] == "0.1" and panel.error == ""
-        row = panel.controls["code"].children[1:-1]  # between the buttons for the next values
+        row = panel.panel.controls["code"].children[1:-1]  # between the buttons for the next values
         buttons = [child for child in row if isinstance(child, ipywidgets.Button)]
         assert len(buttons) == sum(fields)
         bits = "".join(button.description for button in buttons)
@@ -149,15 +149,15 @@ def test_a_new_format_keeps_the_number_and_the_buttons_follow():
 def test_the_same_buttons_stay_while_bits_flip():
     """A button that were replaced would lose the focus of who works by keyboard."""
     panel = BitExplorer()
-    row = panel.controls["code"].children
-    panel.controls["code"].press(panel.controls["code"].buttons[0])
+    row = panel.panel.controls["code"].children
+    panel.panel.controls["code"].press(panel.panel.controls["code"].buttons[0])
     panel.set(code=0x7F)
-    assert panel.controls["code"].children == row
+    assert panel.panel.controls["code"].children == row
 
 
 def test_typed_codes_and_mistyped_ones():
     panel = BitExplorer()
-    text = panel.controls["number"]
+    text = panel.panel.controls["number"]
     text.value = "0 1111 110"
     assert panel.value["number"] == "448" and panel.error == ""
     text.value = "0 1111 1101"
@@ -169,7 +169,7 @@ def test_typed_codes_and_mistyped_ones():
     assert "code='0xG' is neither bits nor" in panel.error
     text.value = "two"
     assert "number='two' is not a finite number" in panel.error and text.value == "1"
-    panel.controls["code"].press(panel.controls["code"].buttons[0])
+    panel.panel.controls["code"].press(panel.panel.controls["code"].buttons[0])
     assert panel.value["number"] == "-1" and panel.error == ""
     text.value = "2**-9"
     assert panel.value["code"] == 1 and "= 0.001953125, a subnormal number" in panel.summary
@@ -179,7 +179,7 @@ def test_typed_codes_and_mistyped_ones():
 @pytest.mark.parametrize("typed", ["inf", "-inf", "nan"])
 def test_infinity_and_nan_are_typed_where_ml_dtypes_has_them(name, typed):
     panel = BitExplorer(format=name)
-    panel.controls["number"].value = typed
+    panel.panel.controls["number"].value = typed
     held = value_in_ml_dtypes(panel.value["code"], name)
     with np.errstate(over="ignore", invalid="ignore"):
         known = float(np.float32(typed).astype(getattr(ml_dtypes, name, np.float16)))
@@ -187,7 +187,7 @@ def test_infinity_and_nan_are_typed_where_ml_dtypes_has_them(name, typed):
         assert panel.error == "" and np.array_equal(held, known, equal_nan=True)
     else:
         assert f"{typed}: {name} has no infinity; its largest value is 448" in panel.error and held == 1.5
-    assert panel.controls["number"].value == "1.5"
+    assert panel.panel.controls["number"].value == "1.5"
 
 
 @pytest.mark.parametrize("name, first", [("float8_e5m2", 0x72), ("float4_e2m1fn", 0xF), ("float6_e2m3fn", 0x3F)])
@@ -195,7 +195,7 @@ def test_the_arrows_walk_through_every_value_of_ml_dtypes(name, first):
     panel = BitExplorer(format=name, code=first)
     values = np.arange(2 ** FORMATS[name].bits, dtype=np.uint8).view(getattr(ml_dtypes, name)).astype(float)
     wanted = np.unique(values[values >= values[first]]) + 0.0
-    code = panel.controls["code"]
+    code = panel.panel.controls["code"]
     walked = [values[panel.value["code"]]]
     while not code.sides[1].disabled:
         code.sides[1].click()
@@ -226,7 +226,7 @@ def test_nan_and_infinity_leave_the_number():
     panel.set(code=0x7F)
     assert "set apart for NaN" in panel.summary and panel.value["number"] == "3"
     panel.set(format="float16", saturates=False, number="1e6")
-    assert "set apart for infinity" in panel.summary and "becomes ∞" in panel.status.value
+    assert "set apart for infinity" in panel.summary and "becomes ∞" in panel.panel.status.value
 
 
 def test_the_table_has_the_errors_of_torch():
@@ -241,7 +241,7 @@ def test_the_table_has_the_errors_of_torch():
 
 def test_the_page_without_a_kernel_has_the_bits_that_are_buttons_in_the_live_panel():
     panel = BitExplorer()
-    assert 'data-field="sign"' not in panel.picture.value
+    assert 'data-field="sign"' not in panel.panel.picture.value
     assert 'data-field="sign"' in panel.shown.chart.svg()
 
 
@@ -258,7 +258,7 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("name", ["float16", "nf4"])
 def test_a_digit_is_read_on_its_field_whatever_the_theme(name):
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
-    for button in BitExplorer(format=name).controls["code"].buttons:
+    for button in BitExplorer(format=name).panel.controls["code"].buttons:
         if button.style.button_color:
             assert contrast(button.style.button_color, button.style.text_color) >= 7
 
@@ -302,9 +302,9 @@ def test_the_zoom_halves_the_line():
 
 def test_a_table_of_shares_is_compared_as_shares():
     panel = NumberLine(is_log=False)
-    panel.controls["format"].value = "int4"
+    panel.panel.controls["format"].value = "int4"
     assert panel.value["is_scaled"] is False
-    panel.controls["second"].value = "nf4"
+    panel.panel.controls["second"].value = "nf4"
     assert panel.value["is_scaled"] is True and "largest 7, shown as 1" in panel.shown.chart.alt
     values = [float(mark.data["value"]) for mark in marks_of(panel.shown.chart, "value")]
     int4, nf4 = np.array(values[:15]), np.array(values[15:])
@@ -347,7 +347,7 @@ def test_a_place_beside_the_values_is_explained():
 @pytest.mark.parametrize("state", [{}, {"is_log": False}, {"format": "bfloat16", "is_log": False, "around": 256.0}])
 def test_what_the_zoom_offers_it_takes(state):
     panel = NumberLine(**state)
-    panel.controls["zoom"].slider.value = panel.controls["zoom"].slider.max
+    panel.panel.controls["zoom"].slider.value = panel.panel.controls["zoom"].slider.max
     assert panel.error == "" and int(panel.shown.table[1][2]) > 0
 
 

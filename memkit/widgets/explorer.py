@@ -1,0 +1,231 @@
+"""An explorer: named values, one question, and what there is to see for an answer. Plain Python, no library.
+
+A subclass names its controls and answers ``view(**state)``: what is there to see for these values? An explorer keeps
+the last answer that works and the reason why a value has none. A notebook shows it as a ``Panel``; a page without a
+kernel runs the same Python; where neither runs, its picture and one sentence stand in the page.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from html import escape
+from threading import RLock
+
+from memkit import widgets
+from memkit.pictures.svg import Chart
+from memkit.units import as_kind, as_one_of, as_whole_number
+
+
+@dataclass(frozen=True)
+class Number:
+    """A whole number: any may be typed, a slider has the usual ones from ``low`` to ``high``."""
+
+    label: str
+    value: int
+    low: int
+    high: int
+    step: int = 1
+
+    def refuse(self, name: str, new: object) -> None:
+        """Raises: ValueError: no whole number, or one below the slider's end."""
+        as_whole_number(name, new, min(self.low, 1))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A menu, of texts or of (text, value) pairs."""
+
+    label: str
+    options: tuple | list
+    value: object
+
+    def refuse(self, name: str, new: object) -> None:
+        """Raises: ValueError: not on the menu."""
+        allowed = values_of(self.options)
+        if not isinstance(new, float) or new not in allowed:
+            as_one_of(name, new, allowed)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A box to tick."""
+
+    label: str
+    value: bool
+
+    def refuse(self, name: str, new: object) -> None:
+        """Raises: ValueError: no truth value."""
+        as_kind(name, new, bool)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A text or a float to type; the explorer's own view refuses what it cannot read."""
+
+    label: str
+    value: str | float
+
+    def refuse(self, name: str, new: object) -> None:
+        """Raises: ValueError: neither a text nor a number."""
+        as_kind(name, new, str, int, float)
+
+
+@dataclass(frozen=True)
+class Bits:
+    """A code whose bits are buttons."""
+
+    label: str
+    value: int
+
+    def refuse(self, name: str, new: object) -> None:
+        """Raises: ValueError: neither a code nor a text that spells one."""
+        as_kind(name, new, int, str)
+
+
+def values_of(options: tuple | list) -> tuple:
+    """The values of a menu's options, which are values or (text, value) pairs."""
+    return tuple(option[1] if isinstance(option, tuple) else option for option in options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What an explorer shows for one state: a picture, what it means, and its numbers.
+
+    ``words`` are the sentences of the status line, the first of which is the one-line summary. ``table`` has rows of
+    text, the header first. ``more`` gives sentences that take longer to find; it is called when the controls rest.
+    ``code`` stands below the words, indented as it is. ``live`` is shown in place of the picture where controls show
+    the rest of it; a page without a kernel has all of it. ``kept`` is what the next view may want of this one.
+    """
+
+    chart: Chart
+    words: tuple[str, ...]
+    table: tuple[tuple[str, ...], ...] = ()
+    more: Callable[[], tuple[str, ...]] = tuple
+    code: str = ""
+    live: Chart | None = None
+    kept: object = None
+
+
+class Explorer:
+    """Controls by the names of the state, the ``state`` that is ``shown``, and the ``error`` of the last change.
+
+    ``set(**changes)`` moves controls; a value that cannot be shown leaves everything as it was and is explained.
+    """
+
+    controls: Mapping[str, Number | Choice | Switch | Entry | Bits] = {}
+    plays: Mapping[str, int] = {}
+    """Numbers that a button moves to their end by itself, and the milliseconds of a step."""
+
+    def __init__(self, **values):
+        self.state = {name: control.value for name, control in self.controls.items()}
+        self.shown, self.error, self._panel, self._one_at_a_time = None, "", None, RLock()
+        self.set()
+        if values:
+            self.set(**values)
+
+    def view(self, **state) -> View:
+        """What to show for these values of the controls; a ``ValueError`` is shown as it reads.
+
+        Raises: ValueError: the state has no picture; the message says why.
+        """
+        raise NotImplementedError
+
+    @property
+    def value(self) -> dict:
+        """The values that the picture shows, by the names of the controls."""
+        return dict(self.state)
+
+    def followed(self, changes: dict) -> dict:
+        """``changes`` of controls, with those that follow from them.
+
+        Raises: ValueError: a value that no control takes; the message says why.
+        """
+        return changes
+
+    def offered(self, state: dict) -> dict[str, tuple]:
+        """Options of the menus that offer only what goes with the rest of the state.
+
+        A value that is not among them any more gives way to the last one.
+        """
+        return {}
+
+    def ends(self) -> dict[str, int]:
+        """Where sliders end for the state that is shown, if not at their ``high``."""
+        return {}
+
+    def pick(self, mark: str) -> None:
+        """The mark of the picture with this ``data-pick`` was chosen; nothing follows unless an explorer says what."""
+
+    def set(self, **changes) -> None:
+        """Move controls; a bad name or value is explained and changes nothing."""
+        with self._one_at_a_time:  # JupyterLab hands messages to threads
+            self._set(changes)
+            if self._panel:
+                self._panel.show()
+
+    def _set(self, changes: dict) -> None:
+        try:
+            self._refuse(changes)
+            state = self._completed(changes)
+            shown = self.view(**state)
+            for name, options in self.offered(state).items():
+                as_one_of(name, state[name], values_of(options))
+        except ValueError as error:
+            self.error = str(error)
+        except Exception as error:  # noqa: BLE001 - an explorer never dies of one state
+            self.error = f"{type(error).__name__}: {error}"
+        else:
+            self.shown, self.state, self.error = shown, state, ""
+
+    def _refuse(self, changes: dict) -> None:
+        """Raises: ValueError: an unknown name, or what its control cannot take; ``offered`` menus refuse later."""
+        for name, new in changes.items():
+            if name not in self.controls:
+                raise ValueError(f"{name!r} is not a control; there are: {', '.join(self.controls)}")
+            if name not in self.offered(self.state):
+                self.controls[name].refuse(name, new)
+
+    def _completed(self, changes: dict) -> dict:
+        """The state after ``changes`` and those that follow, each menu of ``offered`` at a value that it offers."""
+        changes = self.followed(changes)
+        state = {**self.state, **changes}
+        for name, options in self.offered(state).items():
+            if name not in changes and state[name] not in values_of(options):
+                state[name] = values_of(options)[-1]
+        return state
+
+    @property
+    def summary(self) -> str:
+        """One line: what the picture shows, and the error if there is one."""
+        words = [f"Error: {self.error}."] if self.error else []
+        return " ".join([*words, *(self.shown.words[:1] if self.shown else ())])
+
+    @property
+    def panel(self):
+        """The explorer in a notebook, made when it is first asked for; needs ipywidgets."""
+        if self._panel is None:
+            self._panel = widgets.Panel(self)  # the room's front door loads it now
+        return self._panel
+
+    def _repr_mimebundle_(self, **kwargs) -> tuple[dict, dict]:
+        """The live panel, and its static twin for pages without a kernel: the picture and one line."""
+        bundle, metadata = self.shown.chart._repr_mimebundle_() if self.shown else ({}, {})
+        return {**self.panel._repr_mimebundle_(**kwargs), **bundle, "text/plain": self.summary}, metadata
+
+
+def html_words(words: tuple[str, ...], code: str) -> str:
+    """The status line, which a screen reader reads out when it changes."""
+    block = f'<pre style="line-height:1.3;margin:4px 0">{escape(code)}</pre>' if code else ""
+    said = "<br>".join(map(escape, words))
+    return f'<div role="status" aria-live="polite" style="line-height:1.45">{said}{block}</div>'
+
+
+def html_error(explorer: Explorer) -> str:
+    """Why the last change cannot be shown, under the name of its control; nothing where it is shown."""
+    if not explorer.error:
+        return ""
+    message = explorer.error
+    kept = " The picture still shows the last setting that works." if explorer.shown else ""
+    labels = (control.label for name, control in explorer.controls.items() if message.startswith(f"{name}="))
+    style = "border-left:4px solid #D55E00;padding:2px 10px;margin:4px 0;line-height:1.45"
+    text = f"<strong>{escape(next(labels, 'This'))} cannot be.</strong> {escape(message)}.{kept}"
+    return f'<div role="alert" style="{style}">{text}</div>'
