@@ -1,6 +1,8 @@
 """The command line: ``memkit report``, ``fit``, ``snapshot`` and ``compare``.
 
     memkit report my_module.py:build        the step that build() returns, traced without a GPU
+    memkit report train.py -- --lr 1e-3     a training script as "python train.py --lr 1e-3" runs it, until its second
+                                            step; --assume train.py:41=128: what only values could say on that line
     memkit report config.json               a Hugging Face model, bf16, 1 sequence of 1,024 tokens, fused AdamW
     memkit fit MODEL --card CARD --tokens N --seq-len N [--cards N]
                                             every plan that fits, and the code of the best one; MODEL is a name
@@ -67,6 +69,19 @@ def number_in(text: str) -> int:
     return int(found[1]) * {"": 1, "k": KIB, "M": MIB}[found[2].replace("K", "k")]
 
 
+def assumption(text: str) -> tuple[str, float]:
+    """A line and the number that is assumed there.
+
+    >>> assumption("train.py:41=128")
+    ('train.py:41', 128)
+    """
+    line, _, number = text.rpartition("=")
+    try:
+        return line, int(number) if number.isdigit() else float(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form train.py:41=128") from None
+
+
 def named(kind: str, name: str, known: Mapping) -> object:
     """What is called ``name``, in capitals or not.
 
@@ -88,8 +103,10 @@ def is_config(text: str) -> bool:
     return text.endswith(".json") or Path(text).is_dir()
 
 
-def loaded_build(target: str) -> Callable:
+def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
     """The function ``name`` of ``file.py:name`` or ``package.module:name``; for a config.json a step of its model.
+
+    For a file.py alone: the script, with its ``arguments``.
 
     Raises: ValueError: there is no such file, module or function.
     """
@@ -97,9 +114,18 @@ def loaded_build(target: str) -> Callable:
         from memkit.program.hugging_face import hugging_face_build
 
         return hugging_face_build(target)
+    if target.endswith(".py"):
+        from memkit.program.script import Script
+
+        return Script(target, tuple(arguments))
+    if arguments:
+        raise ValueError(f"{' '.join(arguments)!r}: only a script, such as train.py, takes arguments")
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
-        raise ValueError(f"{target!r} is not of the form my_module.py:build or package.module:build nor a config.json")
+        raise ValueError(
+            f"{target!r} is not of the form my_module.py:build or package.module:build, nor a script (train.py) or a "
+            "config.json"
+        )
     if place.endswith(".py"):
         path = Path(place)
         if not path.is_file():
@@ -135,7 +161,10 @@ def report_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
         raise ValueError("memkit report traces a program with PyTorch, which is not installed: pip install torch")
     started = time.monotonic()
     card = options.card and named("card", options.card, CARDS)
-    result = report_on(loaded_build(options.target), options.target, options.steps, progress)
+    result = report_on(
+        loaded_build(options.target, options.script_arguments), options.target, options.steps, progress,
+        assume=dict(options.assume),
+    )  # fmt: skip
     if card:
         result = replace(result, fits=tuple(fit for fit in result.fits if fit.card == card.name))
     progress(f"done in {time.monotonic() - started:.0f} s; drawing" if options.html else "done")
@@ -284,8 +313,11 @@ def parser() -> OneLineParser:
     one = commands.add_parser("report", help="a program, traced without a GPU", **kind)
     one.add_argument(
         "target", metavar="my_module.py:build",
-        help="build() makes model and optimizer and returns the step; or a Hugging Face config.json",
+        help="build() makes model and optimizer and returns the step; or a script, with its arguments after --; or a "
+        "Hugging Face config.json",
     )  # fmt: skip
+    one.add_argument("--assume", metavar="FILE:LINE=N", type=assumption, action="append", default=[], help=(
+        "what only values could say there: how many rows a mask keeps, or the value that is read or tested"))
     one.add_argument("--steps", type=number_in, default=2, help="training steps to trace (2)")
     one.add_argument("--card", help="the one card to be judged, such as 'RTX 4090'; all without it")
     fit = commands.add_parser("fit", help="every plan that fits a card, and its code", **kind)
@@ -360,7 +392,12 @@ def tell(text: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    options = parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    end = words.index("--") if "--" in words else len(words)
+    options = parser().parse_args(words[:end])
+    options.script_arguments = words[end + 1 :]
+    if end < len(words) and options.command != "report":
+        parser().error(f"memkit {options.command} takes nothing after --")
     try:
         return answer(options)
     except KeyboardInterrupt:

@@ -4,8 +4,9 @@ The changes that help most are tried on the program itself where that can be don
 time; the others are replays of changed events, and say so. Loads torch when it is called.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from memkit.allocator.trace_replay import replay_trace
 from memkit.fitting.advice import Effect, best_of_each_kind, helpful
@@ -47,16 +48,20 @@ class Report:
 
 
 def report_on(
-    build: Callable, name: str = "program", steps: int = 2, say: Callable[[str], None] = lambda words: None
-) -> Report:
+    build: Callable, name: str = "program", steps: int = 2, say: Callable[[str], None] = lambda words: None,
+    assume: Mapping[str, float] | None = None,
+) -> Report:  # fmt: skip
     """Trace ``build`` on CUDA's rules, diagnose it, and trace the changes that help most.
 
-    ``say`` is told what is being done, one line at a time. Raises: what ``trace_memory`` raises.
+    ``say`` is told what is being done, one line at a time; ``assume`` is ``trace_memory``'s.
+
+    Raises: what ``trace_memory`` raises.
     """
     from memkit.tracing.trace import trace_memory
 
     say(f"tracing {steps} steps of {name}")
-    trace = trace_memory(build, steps=steps, say=say)
+    traced = partial(trace_memory, steps=steps, say=say, assume=assume)
+    trace = traced(build)
     say(f"replaying {len(trace.events):,} events with each change")
     page, left_out = diagnose_memory(trace), left_out_of(trace)
     return Report(
@@ -66,23 +71,22 @@ def report_on(
         allocated_bytes=page.result.peak_allocated_bytes,
         reserved_bytes=page.result.peak_reserved_bytes,
         lines=page.lines,
-        changes=tuple(best_of_each_kind(verified(build, page.tried, steps, say), NUM_CHANGES)),
+        changes=tuple(best_of_each_kind(verified(build, page.tried, traced, say), NUM_CHANGES)),
         left_out=left_out,
         fits=fits_of(left_out, page.result.peak_allocated_bytes),
     )
 
 
-def verified(build: Callable, effects: tuple[Effect, ...], steps: int, say: Callable) -> tuple[Effect, ...]:
+def verified(build: Callable, effects: tuple[Effect, ...], traced: Callable, say: Callable) -> tuple[Effect, ...]:
     """The effects, the best of them traced again where the program can be changed from outside."""
     from memkit.program.changed import changed_build
-    from memkit.tracing.trace import trace_memory
 
     known = []
     for effect in effects[:NUM_TRIED]:
         if effect.change.program:
             say(f"tracing again: {effect.name}")
             try:
-                trace = trace_memory(changed_build(build, effect.change.program), steps=steps, say=say)
+                trace = traced(changed_build(build, effect.change.program))
             except Exception as error:  # noqa: BLE001 - any program; the replay's figure stands
                 say(f"not traced ({type(error).__name__}: {error})")
             else:

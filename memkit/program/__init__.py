@@ -5,6 +5,7 @@ The description that is traced and measured, written without a look at the formu
 Reading order:
 
 - ``log``: from a log of allocations to the parts and instants of a step
+- ``script``: a training script as it stands, and where its steps begin
 - ``doors``: following a program from outside: its phase, its weights, its states
 - ``interrupts``: torch as it was before a program, also after a Ctrl-C, which waits
 - ``strategies``: blocks that run twice, by any strategy
@@ -31,6 +32,7 @@ __getattr__, __dir__, __all__ = front_door(__name__, {
     "log": "Log timeline_of",
     "optimizers": "Lion make_optimizer make_step_optimizer step_in_backward",
     "pieces_of_logits": "PiecesOfLogits",
+    "script": "Script",
     "sharded": "one_rank_of sharded_build wrap_model",
     "small_gpt": "SMALL_GPT fine_tune held_out_loss make_small_gpt text_batches train",
     "small_programs": "ragged_build small_net small_step",

@@ -7,7 +7,8 @@ no name here.
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial, partialmethod
 from unittest.mock import patch
 
@@ -16,6 +17,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 
+from memkit.program.script import Script, nothing_to_do
 from memkit.units import as_one_of
 
 
@@ -26,6 +28,8 @@ def changed_build(build: Callable[[], Callable[[], object]], name: str) -> Calla
     """
     as_one_of("name", name, PROGRAM_CHANGES)
     during_build, during_step = PROGRAM_CHANGES[name]
+    if isinstance(build, Script):
+        return replace(build, during_build=during_build, during_step=during_step)
 
     def built():
         with during_build() as made:
@@ -39,11 +43,6 @@ def changed_build(build: Callable[[], Callable[[], object]], name: str) -> Calla
         return changed_step
 
     return built
-
-
-@contextmanager
-def _as_it_is() -> Iterator[Callable[[], None]]:
-    yield lambda: None
 
 
 @contextmanager
@@ -108,10 +107,10 @@ def _repeats(blocks: nn.Module) -> bool:
 
 
 PROGRAM_CHANGES = {
-    "for_loop": (_as_it_is, partial(_optimizers_step, foreach=False)),
-    "fused": (_as_it_is, partial(_optimizers_step, foreach=False, fused=True)),
-    "set_to_none": (_as_it_is, _gradients_to_none),
-    "no_grad": (_as_it_is, torch.no_grad),
-    "checkpointed": (_blocks_checkpointed, _as_it_is),
+    "for_loop": (nothing_to_do, partial(_optimizers_step, foreach=False)),
+    "fused": (nothing_to_do, partial(_optimizers_step, foreach=False, fused=True)),
+    "set_to_none": (nothing_to_do, _gradients_to_none),
+    "no_grad": (nothing_to_do, torch.no_grad),
+    "checkpointed": (_blocks_checkpointed, nullcontext),
 }
 """By name: what is around ``build()``, and what is around each step."""

@@ -25,6 +25,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from memkit.program.script import Script
+
 TORCH_HOME = str(Path(torch.__file__).parent)
 SWAP, RUN_THREAD = torch.utils.swap_tensors, threading.Thread._bootstrap_inner
 NOTHING_AROUND = nullcontext()
@@ -54,19 +56,23 @@ class OutsideBuild(ValueError):
 
 
 def run_steps(
-    build: Callable[[], Callable[[], object]],
+    build: Callable[[], Callable[[], object]] | Script,
     steps: int,
     recorder: Recorder,
     inside: AbstractContextManager = NOTHING_AROUND,
 ) -> None:
     """Call ``build()`` and then its step ``steps`` times, and tell the recorder everything on the way.
 
-    ``inside`` is entered once the doors are watched, and left before they are free again.
+    A ``Script`` runs in their place. ``inside`` is entered once the doors are watched, and left before they are free
+    again.
 
     Raises: ValueError: ``build``, or what it returns, is no function without arguments. OutsideBuild: the
     model was not made inside ``build()``.
     """
     with watching(recorder) as program, inside:
+        if isinstance(build, Script):
+            build.run(steps, program, recorder)
+            return
         step = called_as_build(build)
         program.report_weights()
         recorder.now("mark", "init")
@@ -165,6 +171,8 @@ class Program:
         """torch refuses to swap two tensors while anybody holds a weak reference to one."""
         for tensor in (first, second):
             self.trained.pop(id(tensor), None)
+            if isinstance(tensor, FakeTensor):
+                tensor.fake_mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
         SWAP(first, second)
 
     def tensors(self) -> list[Tensor]:

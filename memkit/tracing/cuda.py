@@ -7,6 +7,7 @@ a time. ``CudaRules`` is a ``TorchFunctionMode``: it sees each call before torch
 the device is asked for, and calls the operation that CUDA would have called.
 """
 
+import copy
 import functools
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
@@ -74,9 +75,10 @@ def autocast_cast(value: object, dtype: torch.dtype, cache: dict | None) -> obje
 class CudaRules(ShapesOnly):
     """Sees every call into torch; see the module's first paragraph."""
 
-    def __init__(self):
+    def __init__(self, *, starts_in_host: bool):
         super().__init__()
         self.rules |= _rules()
+        self.starts_in_host = starts_in_host
         self.weight_casts: dict[int, tuple[Tensor, Tensor]] = {}
         self.unplaced: set[int] = set()
         self.host = HostMemory()
@@ -147,8 +149,13 @@ def _property(value, mode, func, args, kwargs):
 
 
 def _factory(mode, func, args, kwargs):
-    """A tensor made without naming a device is made on the card, as under ``torch.set_default_device``."""
+    """A tensor made without naming a device is made on the card, as under ``torch.set_default_device``.
+
+    A script's is made in the host's memory, as torch does.
+    """
     is_unplaced = kwargs.get("device") is None and not kwargs.get("pin_memory")
+    if is_unplaced and mode.starts_in_host:
+        return mode.host.made_by(func, args, kwargs)
     if is_unplaced:
         kwargs["device"] = META
     for name in ("generator", "pin_memory"):  # there is neither on meta
@@ -174,7 +181,8 @@ def _from_data(mode, func, args, kwargs):
         with _disable_current_modes():
             real = func(*args, **kwargs | {"device": "cpu"})
         mode.known.keep(tensor, lambda: real)
-    return tensor if kwargs.get("device") is not None or tensor.dim() == 0 else tensor.to(META)
+    stays = mode.starts_in_host or kwargs.get("device") is not None or tensor.dim() == 0
+    return tensor if stays else tensor.to(META)
 
 
 def _copy(mode, func, args, kwargs):
@@ -274,10 +282,20 @@ def _named(name: str) -> list:
     return [function for function in found if function is not None]
 
 
+def without_workers(loader):
+    """In place of an iterator with worker processes: one of this process, which fills the card alike."""
+    alone = copy.copy(loader)
+    alone.num_workers, alone.timeout = 0, 0
+    return torch.utils.data.dataloader._SingleProcessDataLoaderIter(alone)
+
+
 @contextmanager
-def pretend_cuda():
-    """Inside, a CPU-only torch behaves as if it had one CUDA card, on meta tensors."""
-    mode = CudaRules()
+def pretend_cuda(*, starts_in_host: bool = False):
+    """Inside, a CPU-only torch behaves as if it had one CUDA card, on meta tensors.
+
+    ``starts_in_host``: a tensor made without ``device=`` is in the host's memory and not on the card.
+    """
+    mode = CudaRules(starts_in_host=starts_in_host)
     torch_modules = (torch.nn.functional, torch.functional, torch.autograd, torch._tensor)
     clear_cache, write = torch.clear_autocast_cache, torch._tensor_str._str
 
@@ -300,4 +318,6 @@ def pretend_cuda():
         for home, name, value in (*STAND_INS, *own):
             stack.enter_context(patch.object(home, name, value))
         stack.enter_context(shapes_only(mode))
+        loaders = torch.utils.data.dataloader
+        stack.enter_context(patch.object(loaders, "_MultiProcessingDataLoaderIter", without_workers))
         yield mode

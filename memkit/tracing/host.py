@@ -33,6 +33,12 @@ class HostMemory(FakeTensorMode):
         args, kwargs = tree_map_only(FakeTensor, as_on_card, (args, kwargs or {}))
         return func(*args, **kwargs)
 
+    def made_by(self, factory, args, kwargs) -> Tensor:
+        """What a call such as ``torch.empty`` makes; a small tensor is real."""
+        with self:
+            tensor = factory(*args, **kwargs)
+        return factory(*args, **kwargs) if tensor.nbytes <= MAX_BYTES else tensor
+
     def copy_of(self, tensor: Tensor) -> Tensor:
         """What the host gets of a tensor of the card; a small one is real, NaN (0 for whole numbers) everywhere."""
         with _disable_current_modes():

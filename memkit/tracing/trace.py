@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from memkit.formula.kernels import merged
 from memkit.program.doors import PLAIN, OutsideBuild, line_of, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
+from memkit.program.script import Script
 from memkit.setup.training import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.tracing.assumed import Assumptions, result_of_size
@@ -56,7 +57,7 @@ FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
 OWN_FILES = {
     str(Path(__file__).parents[1] / room / f"{name}.py")
     for room, names in (
-        ("program", "doors"),
+        ("program", "doors script"),
         ("tracing", "trace assumed card cuda cuda_kernels cpu constants host refused without_values"),
     )
     for name in names.split()
@@ -64,7 +65,7 @@ OWN_FILES = {
 
 
 def trace_memory(
-    build: Callable[[], Callable[[], object]], *, device: str = "cuda", steps: int = 2,
+    build: Callable[[], Callable[[], object]] | Script, *, device: str = "cuda", steps: int = 2,
     say: Callable[[str], None] | None = None, assume: Mapping[str, float] | None = None,
 ) -> MemoryTimeline:  # fmt: skip
     """The memory of ``steps`` training steps as CUDA or the CPU would allocate it, from the program itself.
@@ -72,7 +73,8 @@ def trace_memory(
     ``build()`` makes model and optimizer and returns the step, a function without arguments. Both are called
     here. Bytes of ``device="cuda"`` are rounded up to the allocator's blocks of 512; an event's ``num_bytes``
     is as asked. There a tensor made without ``device=`` counts as the card's from its birth; what is in the
-    host's memory says ``device="cpu"``. ``say`` is told every two seconds how far a long trace has come.
+    host's memory says ``device="cpu"``. A ``Script`` runs in the place of both, and its tensors without ``device=`` are
+    the host's, as torch makes them. ``say`` is told every two seconds how far a long trace has come.
     What ``randint`` and ``randperm`` draw is drawn from a seed of the trace's own. A thread that runs before ``build``
     is called is not seen: start it in ``build``, where one that calls torch is refused.
     ``assume`` answers, by line, what only values could say: ``{"train.py:41": 128}`` lets a mask or ``nonzero`` on that
@@ -96,7 +98,10 @@ def trace_memory(
     as_one_of("device", device, DEVICES)
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     assumptions = Assumptions({} if assume is None else as_kind("assume", assume, Mapping))
-    with recording(device) as tracer:
+    is_script = isinstance(build, Script)
+    if is_script:
+        build.import_libraries()
+    with recording(device, starts_in_host=is_script) as tracer:
         tracer.say = say
         tracer.known.assumptions = assumptions
         run_steps(build, steps, tracer)
@@ -370,12 +375,12 @@ RESIZE = torch.UntypedStorage.resize_
 
 
 @contextmanager
-def recording(device: str):
+def recording(device: str, *, starts_in_host: bool = False):
     """Run the code inside on tensors without bytes, by the rules of ``device``; yields the ``Tracer``."""
     with ExitStack() as stack:
         if device == "cuda":
             tracer = Tracer("meta")
-            mode = stack.enter_context(pretend_cuda())
+            mode = stack.enter_context(pretend_cuda(starts_in_host=starts_in_host))
         else:
             tracer = Tracer("cpu")
             mode = stack.enter_context(fake_cpu(tracer.note))

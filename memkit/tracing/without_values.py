@@ -54,7 +54,7 @@ class NeedsValues(RuntimeError):
             f"{program_line()}: {operation} needs the values of a tensor, and a trace has only shapes and dtypes. "
             "Take it out of build and step, or write it with a fixed shape: torch.where or masked_fill in place "
             "of a mask as index, a constant in place of a branch. Or say what comes out (how many rows, or a "
-            f"value): trace_memory(..., assume={{{own_line()!r}: 128}})"
+            f"value): trace_memory(..., assume={{{own_line()!r}: 128}}), or memkit report --assume {own_line()}=128"
         )
 
 

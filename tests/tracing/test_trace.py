@@ -708,11 +708,32 @@ def test_what_cannot_be_followed_is_refused_with_the_programs_line(program, word
             trace_memory(lambda: program(way), device=way)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_loader_with_workers_is_refused_with_the_programs_line(device):
+def test_a_loader_with_workers_is_refused_on_the_cpu_with_the_programs_line():
     loader = torch.utils.data.DataLoader(torch.zeros(64, 8), num_workers=2)
     with pytest.raises(ValueError, match=r"test_trace.py:\d+ .*: DataLoader\(num_workers=2\).*num_workers=0"):
-        trace_memory(lambda: lambda: next(iter(loader)), device=device)
+        trace_memory(lambda: lambda: next(iter(loader)), device="cpu")
+
+
+def test_workers_of_a_loader_fill_a_card_as_one_process_does():
+    """What workers make is the host's; the card gets the same batches."""
+
+    def trace(workers: int):
+        def build():
+            data = torch.utils.data.TensorDataset(torch.randn(64, 8, device="cpu"))
+            loader = torch.utils.data.DataLoader(
+                data, batch_size=8, num_workers=workers, persistent_workers=workers > 0, timeout=workers
+            )
+            model = torch.nn.Linear(8, 1024, device="cuda")
+
+            def step():
+                for (batch,) in loader:
+                    model(batch.to("cuda")).sum().backward()
+
+            return step
+
+        return trace_memory(build)
+
+    assert trace(2).instants == trace(0).instants
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
