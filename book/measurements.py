@@ -220,8 +220,8 @@ def record_attention_kernels(device: str) -> Measured:
 
 def record_card_formats(device: str) -> Measured:
     """Relative error of a product by the format of its inputs, and what casts do beyond a format's range."""
-    products = product_errors(device, **({"size": 32} if device == "cpu" else {}))
-    numbers = {f"relative error of a product, {name}": error for name, error in products.errors.items()}
+    errors = product_errors(device, **({"size": 32} if device == "cpu" else {}))
+    numbers = {f"relative error of a product, {name}": error for name, error in errors.items()}
     numbers |= {f"a cast beyond the range of {name}": rule for name, rule in cast_overflows(device).items()}
     return Measured(numbers=numbers)
 

@@ -1,7 +1,7 @@
 """The exercises of chapter 02: what a number of 16, 8 or 4 bits holds."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Real
 
 import numpy as np
@@ -44,68 +44,37 @@ def share_moved(name: str, rounds_first: bool = True) -> float:
     return float(np.mean(moved != weights))
 
 
+def average(xs: Iterable, mean: object = 0.0, beta: object = 0.999, weight: object = 0.001) -> torch.Tensor:
+    """The moving average in the precision of its arguments, rounded to BF16 once more; of floats in float64."""
+    for x in xs:
+        mean = beta * mean + weight * x
+    return torch.as_tensor(mean).bfloat16()
+
+
 def moving_mean(xs: torch.Tensor) -> torch.Tensor:
     """The moving average in float64, rounded once."""
-    mean = 0.0
-    for x in xs.tolist():
-        mean = 0.999 * mean + 0.001 * x
-    return torch.tensor(mean, dtype=torch.bfloat16)
-
-
-def _narrow_mean(xs: torch.Tensor, beta: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    for x in xs:
-        mean = beta * mean + torch.tensor(0.001, dtype=torch.bfloat16) * x
-    return mean.bfloat16()
-
-
-def _as_printed(xs: torch.Tensor) -> torch.Tensor:
-    return _narrow_mean(xs, torch.tensor(0.999, dtype=torch.bfloat16), torch.zeros((), dtype=torch.bfloat16))
-
-
-def _wide_mean_only(xs: torch.Tensor) -> torch.Tensor:
-    return _narrow_mean(xs, torch.tensor(0.999, dtype=torch.bfloat16).float(), torch.zeros(()))
-
-
-def _plain_mean(xs: torch.Tensor) -> torch.Tensor:
-    return xs.float().mean().bfloat16()
-
-
-def _corrected_mean(xs: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(moving_mean(xs).item() / (1 - 0.999 ** len(xs)), dtype=torch.bfloat16)
-
-
-def _starts_at_first(xs: torch.Tensor) -> torch.Tensor:
-    mean, *rest = xs.tolist()
-    for x in rest:
-        mean = 0.999 * mean + 0.001 * x
-    return torch.tensor(mean, dtype=torch.bfloat16)
-
-
-def _turned_betas(xs: torch.Tensor) -> torch.Tensor:
-    mean = 0.0
-    for x in xs.tolist():
-        mean = 0.001 * mean + 0.999 * x
-    return torch.tensor(mean, dtype=torch.bfloat16)
-
-
-def _half_mean(xs: torch.Tensor) -> torch.Tensor:
-    mean = torch.tensor(0.0, dtype=torch.float16)
-    for x in xs.half():
-        mean = 0.999 * mean + 0.001 * x
-    return mean.bfloat16()
+    return average(xs.tolist())
 
 
 _ONES = torch.ones(2000, dtype=torch.bfloat16)
 _STEPS = torch.cat([torch.ones(1500), torch.zeros(500)]).bfloat16()
+_BETA, _WEIGHT = torch.tensor((0.999, 0.001), dtype=torch.bfloat16)
 _MEANS = (
-    (_as_printed, "It still stops at 0.5: as long as mean is BF16, a thousandth is less than half its step there."),
-    (_wide_mean_only, "mean is wide now, but beta went through BF16, where 0.999 is 1: nothing is forgotten."),
-    (_plain_mean, "That is the plain mean of all values. A moving average starts at 0 and forgets."),
-    (_corrected_mean, "That is the moving average with Adam's bias correction. Asked is the average as it stands."),
-    (_turned_betas, "The weights are turned round: 0.999 belongs to mean, 0.001 to x."),
-    (_half_mean, "float16 has three bits more than BF16 and sticks too, only later. Use a wide number."),
-    (_starts_at_first, "You started at the first value. The average starts at 0."),
-)
+    (lambda xs: average(xs, torch.zeros_like(_BETA), _BETA, _WEIGHT),
+     "It still stops at 0.5: as long as mean is BF16, a thousandth is less than half its step there."),
+    (lambda xs: average(xs, torch.zeros(()), _BETA.float(), _WEIGHT),
+     "mean is wide now, but beta went through BF16, where 0.999 is 1: nothing is forgotten."),
+    (lambda xs: xs.float().mean().bfloat16(),
+     "That is the plain mean of all values. A moving average starts at 0 and forgets."),
+    (lambda xs: torch.tensor(moving_mean(xs).item() / (1 - 0.999 ** len(xs))).bfloat16(),
+     "That is the moving average with Adam's bias correction. Asked is the average as it stands."),
+    (lambda xs: average(xs.tolist(), beta=0.001, weight=0.999),
+     "The weights are turned round: 0.999 belongs to mean, 0.001 to x."),
+    (lambda xs: average(xs.half(), torch.zeros((), dtype=torch.float16)),
+     "float16 has three bits more than BF16 and sticks too, only later. Use a wide number."),
+    (lambda xs: average(xs.tolist()[1:], mean=xs[0].item()),
+     "You started at the first value. The average starts at 0."),
+)  # fmt: skip
 """Wrong averages with their diagnoses; on ``_STEPS`` no two of them agree."""
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.trace_replay import replay_trace
+from memkit.events import Event, Events
 from memkit.fitting import edits
 from memkit.fitting.room import fit_on
 from memkit.formula.estimate import estimate_memory
@@ -21,7 +22,7 @@ from memkit.setup.optimizers import MIN_8BIT_VALUES
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import FULL, NONE
 from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
-from memkit.timeline import PARTS, Event, MemoryTimeline, where
+from memkit.timeline import PARTS, MemoryTimeline, where
 from memkit.units import format_bytes
 
 NO_CARD = "no card"
@@ -35,8 +36,8 @@ class Run:
     ``has_phases``: the program named its phases; those of a recording are inferred, or unknown.
     """
 
-    events: tuple[Event, ...]
-    live: tuple[Event, ...]
+    events: Events
+    live: Events
     config: AllocatorConfig
     has_failed: bool = False
     has_phases: bool = True
@@ -147,7 +148,7 @@ def _half_activations(run: Run) -> Sequence[Event] | None:
 def _all_activations(run: Run) -> Sequence[Event] | None:
     if not run.holds("activations") or not run.has_phase("backward"):
         return None
-    kept = edits.unfreed(run.events)
+    kept = run.events.unfreed()
     return edits.recomputed(run.events, lambda e: e.part == "activations" and _is_made_by_a_step(e, kept))
 
 
@@ -253,29 +254,27 @@ CHANGES = (
 
 def changes_of(run: Run) -> tuple[Change, ...]:
     """``CHANGES`` and those that only this run suggests: its leak, and its line with most activations."""
-    grown, kept, found = edits.growing_lines(run.events), edits.unfreed(run.events), []
+    grown, kept, changes = edits.growing_lines(run.events), run.events.unfreed(), []
     if grown:
         leak = max(grown, key=grown.get)
-        found.append(Change(
+        changes.append(Change(
             name=f"let go of what {leak} leaves behind", comes_first=True,
             why=f"what it makes in each step is never freed; {format_bytes(grown[leak])} stand at the end",
             to_events=lambda run: edits.without(run.events, lambda e: edits.line_of(e) == leak and e.block in kept),
         ))  # fmt: skip
-    found += CHANGES
-    held: dict[str, int] = {}
-    for event in run.live:
-        if event.part == "activations" and event.where and _is_made_by_a_step(event, kept):
-            held[event.where] = held.get(event.where, 0) + event.num_bytes
-    if held and run.has_phase("backward"):
-        line = max(held, key=held.get)
-        found.append(Change(
+    changes += CHANGES
+    again = Events(e for e in run.live if e.part == "activations" and e.where and _is_made_by_a_step(e, kept))
+    if again and run.has_phase("backward"):
+        lines = again.by(lambda event: event.where)
+        line = max(lines, key=lambda where: lines[where].num_bytes)
+        changes.append(Change(
             name=f"recompute {line}", kind="recomputation",
             why="keep nothing of it; each block is made again just before its last use",
             to_events=lambda run: edits.recomputed(
                 run.events, lambda e: e.where == line and e.part == "activations" and _is_made_by_a_step(e, kept)
             ),
         ))  # fmt: skip
-    return tuple(found)
+    return tuple(changes)
 
 
 # --- trying them ------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ allocator again, and the two peaks are subtracted (``memkit.fitting.advice``). A
 they are inferred from its pattern the page says so, and where they cannot be it says that.
 """
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import fill
@@ -13,10 +12,11 @@ from textwrap import fill
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.replays import Replay
 from memkit.allocator.snapshot_replay import replay_snapshot, replay_trace
+from memkit.events import Events
 from memkit.fitting.advice import Effect, Run, best_of_each_kind, effects_on_run
-from memkit.fitting.edits import line_of, live_at
+from memkit.fitting.edits import line_of
 from memkit.fitting.recorded_parts import with_inferred_parts
-from memkit.timeline import PARTS, Event, MemoryTimeline
+from memkit.timeline import PARTS, MemoryTimeline
 from memkit.units import PAGE_COLUMNS, aligned_table, format_bytes
 
 NUM_LINES = 8
@@ -130,21 +130,16 @@ def diagnose_memory(
         parts_from = "pattern" if inferred else ""
         timeline = replace(timeline, events=inferred or timeline.events)
     base = replay_trace(timeline, result.config)
-    live = live_at(timeline.events, base.peak_event)
-    run = Run(
-        events=timeline.events, live=tuple(live), config=result.config, has_failed=result.failure is not None,
-        has_phases=parts_from != "",
-    )  # fmt: skip
-    headline = result.peak_reserved_bytes if result.failure is None else base.peak_reserved_bytes
-    parts: Counter = Counter()
-    for event in live:
-        parts[event.part] += event.num_bytes
-    order = {part: index for index, part in enumerate(PARTS)}
+    live = timeline.events.live_at(base.peak_event)
+    failed, has_phases = result.failure is not None, parts_from != ""
+    run = Run(events=timeline.events, live=live, config=result.config, has_failed=failed, has_phases=has_phases)
+    headline = base.peak_reserved_bytes if failed else result.peak_reserved_bytes
+    parts = {part: own.num_bytes for part, own in live.by(lambda event: event.part).items()}
     return Diagnosis(
         result=result,
         timeline=timeline,
         phase=timeline.events[base.peak_event].phase,
-        parts=dict(sorted(parts.items(), key=lambda item: order.get(item[0], len(order)))),
+        parts={part: parts[part] for part in (*PARTS, None) if part in parts},
         all_lines=lines_of(live),
         tried=tuple(effects_on_run(timeline, run, headline, base.peak_reserved_bytes)),
         parts_from=parts_from,
@@ -152,13 +147,10 @@ def diagnose_memory(
     )
 
 
-def lines_of(live: list[Event]) -> tuple[Line, ...]:
+def lines_of(births: Events) -> tuple[Line, ...]:
     """The blocks by line and part, the line with most bytes first."""
-    found: dict[tuple[str, str | None], list[int]] = {}
-    for event in live:
-        found.setdefault((line_of(event), event.part), []).append(event.num_bytes)
     lines = [
-        Line(where=where, part=part, num_blocks=len(sizes), num_bytes=sum(sizes))
-        for (where, part), sizes in found.items()
+        Line(where=where, part=part, num_blocks=len(own), num_bytes=own.num_bytes)
+        for (where, part), own in births.by(lambda event: (line_of(event), event.part)).items()
     ]
     return tuple(sorted(lines, key=lambda line: -line.num_bytes))

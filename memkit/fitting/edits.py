@@ -7,8 +7,9 @@ it does not do: an edit of a recording is a prediction, and ``Effect.how`` in ``
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate, groupby
 
-from memkit.timeline import Event
+from memkit.events import Event, Events
 from memkit.units import format_bytes
 
 MIN_BURST = 8
@@ -23,26 +24,9 @@ def line_of(event: Event) -> str:
     return event.where or event.op or f"blocks of {format_bytes(abs(event.num_bytes))}"
 
 
-def unfreed(events: Sequence[Event]) -> set[int]:
-    """Numbers of the blocks that are never freed."""
-    born = {event.block for event in events if event.num_bytes > 0}
-    return born - {event.block for event in events if event.num_bytes < 0}
-
-
-def live_at(events: Sequence[Event], index: int) -> list[Event]:
-    """The births of the blocks that are alive after event ``index``."""
-    live: dict[int, Event] = {}
-    for event in events[: index + 1]:
-        if event.num_bytes > 0:
-            live[event.block] = event
-        else:
-            live.pop(event.block, None)
-    return list(live.values())
-
-
 def growing_lines(events: Sequence[Event]) -> dict[str, int]:
     """Lines that leave blocks behind in each of several steps, with their bytes at the end: leaks, and caches."""
-    kept, step, previous = unfreed(events), 0, ""
+    kept, step, previous = Events(events).unfreed(), 0, ""
     steps: dict[str, set[int]] = {}
     sizes: Counter = Counter()
     for event in events:
@@ -100,21 +84,13 @@ def held_for_no_backward(events: Sequence[Event], min_times: int = 1) -> set[int
 
     Empty where fewer than ``min_times`` such runs of frees hold half of what the steps had at their peak.
     """
-    bursts, run = [], []
-    for event in [*events, Event(-1, 1)]:
-        if event.num_bytes < 0:
-            run.append(event)
-            continue
-        bursts, run = [*bursts, run] if len(run) >= MIN_BURST else bursts, []
+    runs = [list(run) for is_free, run in groupby(events, lambda event: event.num_bytes < 0) if is_free]
     born = {event.block for event in events if event.num_bytes > 0 and event.phase not in BEFORE_THE_STEPS}
-    born -= unfreed(events)
-    most = now = 0
-    for event in events:
-        now += event.num_bytes if event.block in born else 0
-        most = max(most, now)
-    held = [[event for event in burst if event.block in born] for burst in bursts]
-    num_large = sum(-2 * sum(event.num_bytes for event in burst) > most for burst in held)
-    return {event.block for burst in held for event in burst} if num_large >= min_times else set()
+    born -= Events(events).unfreed()
+    most = max(accumulate((event.num_bytes for event in events if event.block in born), initial=0))
+    graphs = [[event for event in run if event.block in born] for run in runs if len(run) >= MIN_BURST]
+    num_large = sum(-2 * sum(event.num_bytes for event in graph) > most for graph in graphs)
+    return {event.block for graph in graphs for event in graph} if num_large >= min_times else set()
 
 
 def gradients_set_to_none(events: Sequence[Event]) -> list[Event]:
@@ -122,7 +98,7 @@ def gradients_set_to_none(events: Sequence[Event]) -> list[Event]:
 
     The next backward is given all of them at its start, which is earlier than it makes them.
     """
-    kept = {e.block: e for e in live_at(events, len(events) - 1) if e.part == "gradients"}
+    kept = {e.block: e for e in Events(events).live_at(len(events) - 1) if e.part == "gradients"}
     out: list[Event] = []
     there: dict[int, Event] = {}
     away: dict[int, Event] = {}

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from memkit.fitting.edits import live_at, unfreed
-from memkit.timeline import Event
+from memkit.events import Event, Events
 
 MAX_COPIES = 5
 """Weights, gradients and up to three states of a parameter."""
@@ -53,9 +52,9 @@ class Steps:
     misfit: float = 1.0  # bytes at the first wave's end that no copy explains, or lacks, as a share of a copy
 
 
-def with_inferred_parts(events: Sequence[Event]) -> tuple[Event, ...] | None:
+def with_inferred_parts(events: Events) -> tuple[Event, ...] | None:
     """The events with part and phase, or ``None`` where no training step is found."""
-    kept = unfreed(events)
+    kept = events.unfreed()
     at_end = Counter(event.num_bytes for event in events if event.block in kept)
     signatures = []
     for copies in range(MAX_COPIES, 0, -1):
@@ -72,7 +71,7 @@ def with_inferred_parts(events: Sequence[Event]) -> tuple[Event, ...] | None:
     return None
 
 
-def _steps(events: Sequence[Event], signature: Counter, kept: set[int], num_held: int) -> Steps:
+def _steps(events: Events, signature: Counter, kept: set[int], num_held: int) -> Steps:
     """The steps for one signature of parameters, as far as they are found, with so many copies held besides."""
     steps, start = Steps(), 0
     freed_at = {event.block: index for index, event in enumerate(events) if event.num_bytes < 0}
@@ -82,7 +81,7 @@ def _steps(events: Sequence[Event], signature: Counter, kept: set[int], num_held
             break
         base, complete, misfit = found
         before, after = (
-            {event.block for event in live_at(events, index) if event.num_bytes in signature}
+            {event.block for event in events.live_at(index) if event.num_bytes in signature}
             for index in (base, complete)
         )
         born = _last_copy(events, after - before, signature)

@@ -21,7 +21,7 @@ Reading order:
 from memkit import front_door
 
 __getattr__, __dir__, __all__ = front_door(__name__, {
-    "bandwidth": "Bandwidths measure_bandwidth",
+    "bandwidth": "measure_bandwidth",
     "card_formats": "cast_overflows product_errors time_products",
     "gpu": "cap_gpu give_back usable_bytes",
     "live_objects": "LiveTensor live_tensors",

@@ -46,17 +46,7 @@ class Bandwidths:
     copies: tuple[Copy, ...]
     device: str | None
 
-    def named(self, name: str) -> Copy:
-        """The copy of that name.
-
-        Raises: ValueError: it was not timed here; the message says what was.
-        """
-        for copy in self.copies:
-            if copy.name == name:
-                return copy
-        raise ValueError(f"name={name!r} was not timed; there are: {', '.join(c.name for c in self.copies)}")
-
-    def table(self) -> str:
+    def __str__(self) -> str:
         """The copies as aligned text, beside the figure of the data sheet where the card is known."""
         rows = [["copy", "copied", "moved per second", "data sheet", "reached"]]
         for copy in self.copies:
@@ -67,8 +57,6 @@ class Bandwidths:
             ])  # fmt: skip
         where = f"on {self.device}" if self.device else "there is no CUDA card here: only the RAM is measured"
         return f"{aligned_table(rows)}\n{where}"
-
-    __str__ = table
 
 
 def measure_bandwidth(num_bytes: int | None = None, repeats: int = REPEATS) -> Bandwidths:

@@ -6,32 +6,16 @@ device one has.
 """
 
 import math
-from dataclasses import dataclass
 from statistics import median
 
 import torch
 from torch import Tensor
 
 from memkit.measuring.gpu import seconds_of
-from memkit.units import aligned_table, as_whole_number
+from memkit.units import as_whole_number
 
 CASTS = ("float16", "bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz")
 SIZE, REPEATS = 512, 20
-
-
-@dataclass(frozen=True)
-class ProductErrors:
-    """Relative error of a matrix product by how its inputs enter the unit; ``errors`` in the order measured."""
-
-    device: str
-    errors: dict[str, float]
-
-    def table(self) -> str:
-        """The errors as aligned text."""
-        rows = [[name, f"{error:.2e}"] for name, error in self.errors.items()]
-        return aligned_table([[f"product on {self.device}", "relative error"], *rows])
-
-    __str__ = __repr__ = table
 
 
 def cast_overflows(device: str) -> dict[str, str]:
@@ -46,8 +30,8 @@ def cast_overflows(device: str) -> dict[str, str]:
     return found
 
 
-def product_errors(device: str, size: int = SIZE) -> ProductErrors:
-    """Errors of a ``size`` x ``size`` product of normal numbers against float64, relative to its size.
+def product_errors(device: str, size: int = SIZE) -> dict[str, float]:
+    """Errors of a ``size`` x ``size`` product of normal numbers against float64, relative to its size, by inputs.
 
     ``tf32`` is a float32 product with ``set_float32_matmul_precision("high")``: on a card with TF32, and only
     there, its inputs lose 13 mantissa bits. The 16-bit products read 16-bit inputs and write float32 or their
@@ -66,8 +50,7 @@ def product_errors(device: str, size: int = SIZE) -> ProductErrors:
         torch.set_float32_matmul_precision(before)
     for dtype in (torch.float16, torch.bfloat16):
         products[str(dtype).removeprefix("torch.")] = a.to(dtype) @ b.to(dtype)
-    errors = {name: float((c.double() - exact).norm() / exact.norm()) for name, c in products.items()}
-    return ProductErrors(device=device, errors=errors)
+    return {name: float((c.double() - exact).norm() / exact.norm()) for name, c in products.items()}
 
 
 def time_products(sizes: tuple[int, ...]) -> dict[int, dict[str, float]]:

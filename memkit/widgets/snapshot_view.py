@@ -5,7 +5,6 @@ from pathlib import Path
 from memkit.allocator.replays import Replay
 from memkit.allocator.snapshot_replay import replay_snapshot
 from memkit.fitting.diagnosis import lines_of
-from memkit.fitting.edits import live_at
 from memkit.pictures.bands import Band, allocations_figure, stack_bands
 from memkit.timeline import MemoryTimeline
 from memkit.units import format_bytes
@@ -80,5 +79,5 @@ class SnapshotView(Explorer):
 
 def lines_at_peak(timeline: MemoryTimeline, totals: tuple[int, ...]) -> tuple[tuple[str, ...], ...]:
     """The lines that made what stands at the peak, as rows of a table, the largest first."""
-    lines = lines_of(live_at(timeline.events, totals.index(max(totals))))
+    lines = lines_of(timeline.events.live_at(totals.index(max(totals))))
     return ("at the peak, by line", "part", "blocks", "bytes"), *(line.row for line in lines[:NUM_LINES])

@@ -8,8 +8,8 @@ from card_recordings import recording
 
 from memkit.allocator.snapshot_replay import replay_snapshot, replay_trace
 from memkit.allocator.snapshot_writer import predicted_snapshot
+from memkit.events import Events
 from memkit.fitting.diagnosis import diagnose_memory
-from memkit.fitting.edits import live_at
 from memkit.fitting.recorded_parts import with_inferred_parts
 from memkit.program.transformer import Transformer, random_batches, training_build
 from memkit.setup.models import TINY_LLAMA, llama_config
@@ -31,7 +31,7 @@ def test_weights_gradients_and_two_moments_of_recorded_runs(name, num_parameters
     """After the last step one copy of weights and of gradients stands there, and two of Adam's moments."""
     events = with_inferred_parts(replay_snapshot(recording(name)).timeline.events)
     standing = Counter()
-    for event in live_at(events, len(events) - 1):
+    for event in Events(events).live_at(len(events) - 1):
         standing[event.part] += event.num_bytes
     copy = 4 * num_parameters
     for part, copies in (("weights", 1), ("gradients", 1), ("optimizer_states", 2)):

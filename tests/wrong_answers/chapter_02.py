@@ -3,16 +3,9 @@
 import numpy as np
 import torch
 
-from book.exercises.chapter_02 import (
-    _as_printed,
-    _corrected_mean,
-    _half_mean,
-    _plain_mean,
-    _starts_at_first,
-    _turned_betas,
-    _wide_mean_only,
-    moving_mean,
-)
+from book.exercises.chapter_02 import _MEANS, moving_mean
+
+_as_printed, _wide_mean_only, _plain_mean, _corrected_mean, _turned_betas, _half_mean, _starts_at_first = dict(_MEANS)
 
 
 def _added_difference(xs):
