@@ -5,8 +5,9 @@ it was depends on the job. So every technique is applied to two of them, one wit
 most of the peak, and one with many, whose activations are.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
 from memkit.fitting.batch_plan import peak_of
 from memkit.recomputation.costs import step_flops
@@ -29,61 +30,60 @@ autocast, with AdamW's foreach and flash attention."""
 
 @dataclass(frozen=True, kw_only=True)
 class Technique:
-    """One line of the sheet. ``changes`` are fields of a ``TrainingSetup``; ``layout`` spreads the step over ranks.
+    """One line of the sheet: ``applied`` gives a job with the technique, ``layout`` spreads its step over ranks.
 
-    ``cuts_batch`` and ``halves_sequence`` change what a field of the job is. ``price`` and ``effort`` are words;
-    ``chapter`` is its number.
+    ``price`` and ``effort`` are words; ``chapter`` is its number.
     """
 
     name: str
-    changes: Mapping = field(default_factory=dict)
+    applied: Callable[[TrainingSetup], TrainingSetup] = replace
     layout: Layout | None = None
-    cuts_batch: bool = False
-    halves_sequence: bool = False
     price: str
     effort: str
     chapter: str
 
-    def applied(self, setup: TrainingSetup) -> TrainingSetup:
-        """``setup`` with the technique."""
-        changes = dict(self.changes)
-        if adapter := changes.get("adapter"):
-            attention = [name for name in linear_layers(setup.model) if name not in ("gate", "up", "down")]
-            changes["adapter"] = replace(adapter, targets=tuple(attention))
-        if self.cuts_batch:
-            changes |= {"micro_batch_size": 1, "grad_accum_steps": setup.micro_batch_size}
-        if self.halves_sequence:
-            changes |= {"seq_len": setup.seq_len // 2}
-        return replace(setup, **changes)
+
+def with_lora(setup: TrainingSetup, **choices: str) -> TrainingSetup:
+    """The job with only adapters of rank 16 trained, at every layer of the attention."""
+    attention = tuple(name for name in linear_layers(setup.model) if name not in ("gate", "up", "down"))
+    return replace(setup, precision=PURE_BF16, adapter=AdapterConfig(targets=attention, **choices))
 
 
+def one_at_a_time(setup: TrainingSetup) -> TrainingSetup:
+    """The job with its sequences in passes of one."""
+    return replace(setup, micro_batch_size=1, grad_accum_steps=setup.micro_batch_size)
+
+
+FUSED = OptimizerConfig(implementation="fused")
 TECHNIQUES = (
-    Technique(name="FP32 in place of autocast", changes={"precision": FP32}, price="slower products",
+    Technique(name="FP32 in place of autocast", applied=partial(replace, precision=FP32), price="slower products",
               effort="none", chapter="03"),
-    Technique(name="pure BF16", changes={"precision": PURE_BF16}, price="updates rounded away", effort="a dtype",
-              chapter="03"),
-    Technique(name="stored attention scores", changes={"attention": "stored"}, price="more traffic", effort="none",
+    Technique(name="pure BF16", applied=partial(replace, precision=PURE_BF16), price="updates rounded away",
+              effort="a dtype", chapter="03"),
+    Technique(name="stored attention scores", applied=partial(replace, attention="stored"), price="more traffic",
+              effort="none", chapter="01"),
+    Technique(name="AdamW, fused", applied=partial(replace, optimizer=FUSED), price="none", effort="an argument",
               chapter="01"),
-    Technique(name="AdamW, fused", changes={"optimizer": OptimizerConfig(implementation="fused")}, price="none",
-              effort="an argument", chapter="01"),
-    Technique(name="8-bit AdamW", changes={"optimizer": OptimizerConfig(name="8-bit AdamW")},
+    Technique(name="8-bit AdamW", applied=partial(replace, optimizer=OptimizerConfig(name="8-bit AdamW")),
               price="states rounded to 8 bits", effort="a library", chapter="08"),
-    Technique(name="every block checkpointed", changes={"recomputation": FULL}, price="a second forward",
+    Technique(name="every block checkpointed", applied=partial(replace, recomputation=FULL), price="a second forward",
               effort="a wrapper", chapter="04"),
-    Technique(name="every second block", changes={"recomputation": every(2)}, price="half a second forward",
-              effort="a wrapper", chapter="04"),
-    Technique(name="accumulation, one sequence a pass", cuts_batch=True, price="smaller products",
+    Technique(name="every second block", applied=partial(replace, recomputation=every(2)),
+              price="half a second forward", effort="a wrapper", chapter="04"),
+    Technique(name="accumulation, one sequence a pass", applied=one_at_a_time, price="smaller products",
               effort="five lines", chapter="05"),
-    Technique(name="LoRA of rank 16, BF16 base", changes={"precision": PURE_BF16, "adapter": AdapterConfig()},
-              price="few weights train", effort="a library", chapter="08"),
-    Technique(name="QLoRA of rank 16", changes={"precision": PURE_BF16, "adapter": AdapterConfig(base="nf4")},
-              price="few train, base in 4 bits", effort="a library", chapter="08"),
-    Technique(name="fully_shard on 8 cards, a rank", changes={"precision": FP32}, price="3× the weights sent",
+    Technique(name="LoRA of rank 16, BF16 base", applied=with_lora, price="few weights train", effort="a library",
+              chapter="08"),
+    Technique(name="QLoRA of rank 16", applied=partial(with_lora, base="nf4"), price="few train, base in 4 bits",
+              effort="a library", chapter="08"),
+    Technique(name="fully_shard on 8 cards, a rank", applied=partial(replace, precision=FP32),
               layout=Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32"),
+              price="3× the weights sent",
               effort="a launcher, two lines", chapter="09"),
-    Technique(name="half the sequence", halves_sequence=True, price="shorter context", effort="a number", chapter="01"),
-    Technique(name="checkpoints and fused AdamW", price="a second forward", effort="both", chapter="04",
-              changes={"recomputation": FULL, "optimizer": OptimizerConfig(implementation="fused")}),
+    Technique(name="half the sequence", applied=lambda setup: replace(setup, seq_len=setup.seq_len // 2),
+              price="shorter context", effort="a number", chapter="01"),
+    Technique(name="checkpoints and fused AdamW", applied=partial(replace, recomputation=FULL, optimizer=FUSED),
+              price="a second forward", effort="both", chapter="04"),
 )  # fmt: skip
 
 

@@ -8,16 +8,18 @@ choice, the nearest to the edge of the card on either side, and one of each side
 said to fit fits by its trace alone, and none said not to fit does.
 """
 
+import json
+import platform
 import random
 import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from itertools import groupby
 from pathlib import Path
 
 import torch
-from judging import recorded, write
 
 from memkit.fitting.plans import PlansFound, TrainingPlan, find_plans, runs_without_a_card, traced
 from memkit.hardware.cards import CARDS, Card
@@ -92,16 +94,31 @@ def wrong_of(plan: TrainingPlan, rows: Sequence) -> list[str]:
     return [name for name, said, _, size in rows if size is not None and fits(size) != (said == "fits")]
 
 
+def recorded(seed: int) -> list[dict]:
+    """The jobs of this seed that the file holds."""
+    data = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {"about": {}}
+    return data["jobs"] if data["about"].get("seed") == seed else []
+
+
+def write(about: dict, jobs: list[dict]) -> None:
+    """What the jobs come to, the jobs one a line, and where they were judged; whole or not at all."""
+    about |= {"torch": torch.__version__, "machine": platform.machine(), "date": date.today().isoformat()}
+    lines = ",\n".join(json.dumps(item, ensure_ascii=False) for item in jobs)
+    aside = FILE.with_suffix(".part")
+    aside.write_text(f'{{"about": {json.dumps(about)},\n"jobs": [\n{lines}\n]}}\n', encoding="utf-8")
+    aside.replace(FILE)
+
+
 def main(num_jobs: int = 500, seed: int | None = None) -> None:
     torch.set_num_threads(1)
     seed = secrets.randbelow(10**9) if seed is None else seed
-    jobs = recorded(FILE, "jobs", seed=seed)[:num_jobs]
+    jobs = recorded(seed)[:num_jobs]
     for number in range(len(jobs), num_jobs):
         chance = random.Random(f"{seed} {number}")
         jobs.append(judged(random_job(chance), chance))
         print(number, "right" if not jobs[-1]["wrong"] else f"WRONG {jobs[-1]}", flush=True)
         if number % 5 == 4 or number == num_jobs - 1:
-            write(FILE, about(jobs, seed), jobs=jobs)
+            write(about(jobs, seed), jobs)
 
 
 def about(jobs: Sequence[dict], seed: int) -> dict:

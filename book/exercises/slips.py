@@ -97,9 +97,5 @@ def _plus(one: Sequence, other: Sequence) -> list:
     return [a + b for a, b in zip(one, other, strict=True)]
 
 
-def _columns(named: Mapping[str, float]) -> dict[str, list]:
-    return {name: [value] for name, value in named.items()}
-
-
 def _agree_times(given: Sequence, factor: float, wanted: Sequence, tolerance: float) -> bool:
     return any(wanted) and agree([value * factor for value in given], list(wanted), tolerance)

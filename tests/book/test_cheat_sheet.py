@@ -71,7 +71,7 @@ def test_a_bar_that_is_cut_has_a_break():
 
 
 def test_accumulation_keeps_the_tokens_of_a_step():
-    accumulation = next(technique for technique in TECHNIQUES if technique.cuts_batch)
+    accumulation = next(technique for technique in TECHNIQUES if technique.name.startswith("accumulation"))
     for job in JOBS.values():
         after = accumulation.applied(job)
         assert after.micro_batch_size * after.grad_accum_steps == job.micro_batch_size * job.grad_accum_steps

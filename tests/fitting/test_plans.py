@@ -13,12 +13,13 @@ import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from memkit.fitting.launch_config import accelerate_yaml, opposites
 from memkit.fitting.plan_code import (
     KINDS,
+    accelerate_yaml,
     code_of,
     deepspeed_config,
     deepspeed_worth,
+    opposites,
     plain_code,
     trainer_arguments,
 )
