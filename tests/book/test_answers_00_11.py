@@ -72,11 +72,6 @@ def returns_the_total(model, batches):
     return total / len(batches)
 
 
-def returns_a_tensor(model, batches):
-    with torch.no_grad():
-        return sum(model(x).square().mean() for x in batches) / len(batches)
-
-
 def kahan(xs):
     mean, lost = torch.zeros(2, dtype=torch.bfloat16)
     for x in xs:
@@ -184,11 +179,9 @@ TRIED = [
     ("10.4", lambda p, c, k: c - k - (c - k) / 100 - p, "not yet", "A byte has no parts"),
     ("10.4", lambda p, c, k: c - k - int((c - k) / 100) - p, "right", ""),
     ("10.4", lambda p, c, k: c - k - (c - k) // 100 - p + 1000, "not yet", ""),
-    ("7.3", lambda n: n, "not yet", "the request itself"),
     ("7.3", lambda n: 2 * MIB if n <= MIB else 20 * MIB if n < 10 * MIB else (n // (2 * MIB) + 1) * 2 * MIB, "not yet",
      "You always add 2 MiB"),
     ("7.4", returns_the_total, "not yet", "with it what its forward saved. And: You"),
-    ("7.4", returns_a_tensor, "not yet", "You returned a tensor"),
     ("7.6", ["statistics", LEAK_BYTES], "right", ""),
     ("7.6", (LEAK_BYTES, "statistics"), "not yet", "turned round"),
     ("7.6", ("statistics", LEAK_BYTES / MIB), "not yet", "the number of MiB"),

@@ -59,21 +59,12 @@ NUMBERS_AND_LETTERS = [
     ("4.2", 32 * 34 * 8192 * 4096, "not yet", "34 sbh"),
     ("4.5", "c", "right", "save every second product"),
     ("4.5", " C", "right", ""),
-    ("4.5", "a", "not yet", "runs out of memory on 14 GiB"),
-    ("4.5", "b", "not yet", "16 GiB"),
-    ("4.5", "d", "not yet", "something cheaper"),
     ("4.5", "none", "not yet", "not one of a, b, c, d"),
     ("4.7", "b", "right", "no scores"),
     ("4.7", "B", "right", ""),
-    ("4.7", "a", "not yet", "stored scores"),
-    ("4.7", "c", "not yet", "inputs of the checkpoint"),
-    ("4.7", "d", "not yet", "costs FLOPs"),
     ("4.7", 0.7, "not yet", "not one of"),
     ("7.1", "b", "right", "pool"),
     ("7.1", "B ", "right", ""),
-    ("7.1", "a", "not yet", "counts every live block"),
-    ("7.1", "c", "not yet", "few hundred MiB"),
-    ("7.1", "d", "not yet", "None has failed"),
     ("7.1", 26.5, "not yet", "not one of"),
     ("7.2", 0.82, "right", ""),
     ("7.2", 23.64 - 0.31 - 21.90 - 0.61, "right", ""),
@@ -87,9 +78,6 @@ NUMBERS_AND_LETTERS = [
     ("7.2", 317.44, "not yet", ""),
     ("7.8", "c", "right", "flat floor"),
     ("7.8", "C", "right", ""),
-    ("7.8", "a", "not yet", "raises the floor"),
-    ("7.8", "b", "not yet", "step 1"),
-    ("7.8", "d", "not yet", "Retries"),
     ("7.8", 311, "not yet", "not one of"),
 ]
 
@@ -222,12 +210,6 @@ def keeps_losses_with_graphs(model, batches):
 
 
 @torch.no_grad()
-def keeps_losses(model, batches):
-    losses = [model(x).square().mean() for x in batches]
-    return sum(loss.item() for loss in losses) / len(losses)
-
-
-@torch.no_grad()
 def keeps_hidden(model, batches):
     kept = [(model(x), x * 2) for x in batches]
     return sum(output.square().mean().item() for output, _ in kept) / len(kept)
@@ -263,7 +245,6 @@ def as_a_list(model, batches):
         (by_detached_sum, "right", ""),
         (detaches_only, "not yet", "a backward that never comes"),
         (keeps_losses_with_graphs, "not yet", "the graph of every batch"),
-        (keeps_losses, "not yet", "every loss as a tensor"),
         (keeps_hidden, "not yet", "I cannot tell what"),
         (as_a_list, "not yet", "You returned a list"),
         (freezes, "not yet", "You left gradients switched off"),
@@ -305,16 +286,6 @@ def by_its_words(step, recover):
     return not failed
 
 
-def passes_runtime_errors(step, recover):
-    try:
-        step()
-        return True
-    except RuntimeError:
-        pass
-    recover()
-    return False
-
-
 def with_bare_except(step, recover):
     failed = False
     try:
@@ -336,27 +307,13 @@ def in_finally(step, recover):
         recover()
 
 
-def clears_inside(step, recover):
-    import gc
-
-    try:
-        step()
-    except torch.OutOfMemoryError:
-        gc.collect()
-        recover()
-        return False
-    return True
-
-
 @pytest.mark.parametrize(
     "answer, status, words",
     [
         (with_else, "right", ""),
         (by_its_words, "right", ""),
-        (passes_runtime_errors, "not yet", "A shape mismatch"),
         (with_bare_except, "not yet", "shape mismatch"),
         (in_finally, "not yet", "recovered after a step that works"),
-        (clears_inside, "not yet", "still alive"),
         (lambda step, recover: step() or True, "not yet", "raised OutOfMemoryError"),
     ],
 )
