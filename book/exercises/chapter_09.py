@@ -76,9 +76,9 @@ EXERCISES = (
         16 * P / 16 :: That is stage 3: all 16 bytes are divided. Under stage 2 the weights stay whole.
         4 * P + 12 * P / 16 :: That is stage 1: under stage 2 the gradients are shared out too.
         16 * P :: That is DDP: nothing is divided.
-        8 * P :: The number that is often printed for stage 2 on 8 ranks. Divide part by part.
-        14 * P / 16 :: That is the shared part. The weights stand whole beside it.
-        14 * P :: You divided nothing of the 14 bytes, or took what is often printed for stage 1.
+        8 * P :: The number that is often copied for stage 2 on 8 ranks. Divide part by part.
+        14 * P / 16 :: That is the shared part. The whole weights come on top.
+        14 * P :: You divided nothing of the 14 bytes, or took what is often copied for stage 1.
         2 * P :: That is the whole weights alone, or stage 3 on 8 ranks. Add the shared part.
         2 * P + 14 * P / 8 :: That is stage 2 on 8 ranks. Here are 16.
         2 * P + 12 * P / 16 :: The gradients are missing: 14 bytes are divided, 2 of them the gradient's.
@@ -93,15 +93,15 @@ EXERCISES = (
         tolerance=0.005,
         because="The buffer of the all-gather and the tensors copied out of it, 2 bytes a parameter each.",
         table="""
-        2 * block :: The tensors alone. The gather's buffer stands until the next block has its own.
+        2 * block :: The tensors alone. The gather's buffer is kept until the next block has its own.
         8 * block :: Both are there, but in float32. The policy gathers in bfloat16.
         block :: That is the number of parameters; each has 2 bytes.
         block // 2 :: You divided by 8. A gathered block is whole on every rank.
         block // 4 :: That is the rank's share in bfloat16. The block is gathered.
         2 * model :: That is the whole model. Blocks are gathered one at a time.
-        6 * block :: Three copies stand for an instant only, until the last block's buffer goes.
+        6 * block :: There are three copies for an instant only, until the last block's buffer is freed.
         2 * block + block // 4 :: The buffer is whole too: an all-gather fills all of it.
-        7 * block // 2 :: Seven eighths come over the wire; the rank's own eighth stands here as well.
+        7 * block // 2 :: Seven eighths come over the wire; the rank's own eighth is in the buffer as well.
         16 * block :: 16 bytes a parameter are the states at rest. What is gathered are weights.
         """,
     ),
@@ -117,7 +117,7 @@ EXERCISES = (
         16 * P / (n if stage else 1) :: Stages 1 and 2 divide only a part of the 16 bytes.
         16 * P / {0: 1, 1: 4, 2: 8, 3: n}[stage] :: 4× and 8× are limits for many ranks, and not what 8 ranks save.
         {0: 16, 1: 14, 2: 8, 3: 2}[stage] * P ; {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P :: The table that is often
-            printed: its stages 1 and 2 are not ZeRO's.
+            copied: its stages 1 and 2 are not ZeRO's.
         at_rest(P, stage, n, cut=(4, 4, 1)) :: Only the optimizer's 12 bytes are divided, also in stages 2 and 3.
         at_rest(P, stage, n, sizes=(2, 2, 8)) :: The master copy is missing: the optimizer has 4 + 4 + 4 bytes.
         at_rest(P, stage, n, cut=(3, 2, 4)) :: Stage 1 divides nothing, and the optimizer's states stay whole in all
@@ -190,7 +190,7 @@ EXERCISES = (
         formula="4 * P // 8",
         tolerance=0.01,
         also=(3.37e9, 3.4e9),
-        because="Each rank all-reduces its own eighth of the gradient with its likes: 4 B × 6,738,415,616 ÷ 8.",
+        because="Each rank all-reduces its own eighth of the gradient between the nodes: 4 B × 6,738,415,616 ÷ 8.",
         table="""
         4 * P :: The whole gradient crosses under DDP. Here it was reduced to shares first.
         2 * P // 8 :: Your gradients have 2 bytes; they are reduced in float32.

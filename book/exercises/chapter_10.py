@@ -184,8 +184,8 @@ EXERCISES = (
         min(plans, key=seconds)[0] :: You do not look at the room.
         min([p for p in plans if p[1] < room], key=seconds, default=[None])[0] :: A plan that fills the room to the
             byte fits.
-        min(fit(plans, room), key=size, default=[None])[0] :: That is the smallest. Memory that is not used buys
-            nothing: take the fastest.
+        min(fit(plans, room), key=size, default=[None])[0] :: That is the smallest. Memory that is not used is of
+            no use: take the fastest.
         max(fit(plans, room), key=size, default=[None])[0] :: That is the largest that fits (or the first by name):
             often the fastest, and need not be.
         max(fit(plans, room), key=seconds, default=[None])[0] :: That is the slowest.
@@ -224,11 +224,11 @@ EXERCISES = (
         id="10.5",
         title="Which change helps",
         right="c",
-        because="Weights, gradients and states of all parameters stand there; a smaller batch changes none of them.",
+        because="Weights, gradients and states of all parameters are there; a smaller batch changes none of them.",
         table="""
         a :: The activations are gone at that moment, whatever the batch was.
-        b :: It shrinks activations, and none stand at that moment.
-        d :: Selective recomputation shrinks activations, and none stand at that moment.
+        b :: It shrinks activations, and none are left at that moment.
+        d :: Selective recomputation shrinks activations, and none are left at that moment.
         e :: It lowers fragments, a few percent; here states are 50 GiB too many.
         """,
     ),

@@ -227,7 +227,7 @@ TRIED = [
     ("7.6", (f"chapter_07.py:{LEAK_LINE}", LEAK_BYTES), "not yet", "the name of the function"),
     ("8.2", 425_984, "not yet", "left out the rank"),
     ("8.2", 13_631_488, "not yet", "bytes in 16 bits"),
-    ("9.3", lambda P, stage, n: {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P, "not yet", "table that is often printed"),
+    ("9.3", lambda P, stage, n: {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P, "not yet", "table that is often copied"),
     ("9.7", 2 * 4 * P // 8, "not yet", "both ways of the all-reduce"),
 ]  # fmt: skip
 
