@@ -55,7 +55,7 @@ def judge_product(answer, seed: int) -> str | None:
     if given.element_size() == 1:
         return "The product itself is in eight bits: torch made it of two FP8 tensors. Cast them to float32 first."
     if not torch.isfinite(given).all():
-        return "There is a NaN or an infinity in the result: a value beyond 448 was cast, and this torch has no mercy."
+        return "There is a NaN or an infinity in the result: a value beyond 448 became NaN in the cast."
 
     def error(result, x, y):
         return ((result - x @ y.t()).norm() / (x @ y.t()).norm()).item()
@@ -152,7 +152,7 @@ EXERCISES = (
     ),
     NumberExercise(
         id="6.5",
-        title="How INT8 dies",
+        title="What INT8 loses",
         letters={"lost": share_lost, "share_cut_off": share_cut_off},
         formula="lost('int8')",
         unit="the share",
@@ -198,7 +198,7 @@ EXERCISES = (
         table="""
         a :: Per tensor there are three scales a layer: twelve bytes.
         c :: It rounds a tensor to 512 bytes, and in bf16 as in FP8.
-        d :: E5M2 has one byte too, and it lives only during the product.
+        d :: E5M2 has one byte too, and it exists only during the product.
         """,
     ),
 )

@@ -14,7 +14,7 @@ def kept_values(tokens, layers):
 
 
 def standing(sizes, n, alone=None):
-    """Gradient values that stand together with n micro-batches; ``alone``: those of a step in the backward."""
+    """Gradient values in memory together with n micro-batches; ``alone``: those of a step in the backward."""
     return sum(sizes) if n > 1 else max(sizes) if alone is None else alone
 
 
@@ -101,7 +101,7 @@ EXERCISES = (
             frozen layers.
         sum(tokens * out for _, out, trained in layers if trained) :: These are the outputs. A product's gradients
             want its factors, not its result.
-        sum(rows * out for rows, out, trained in layers if trained) :: These are weights, which stand there anyway.
+        sum(rows * out for rows, out, trained in layers if trained) :: These are weights, which are there anyway.
             What does the forward have to keep?
         sum(rows for rows, _, trained in layers if trained) :: That is one token's.
         0 :: A trained weight's gradient is made of the input: that is kept.
@@ -140,7 +140,7 @@ EXERCISES = (
         2 * base + 2 * width * adapters :: Adam's two states are missing, or the weight and gradient.
         4 * width * adapters :: The frozen weights are still in memory.
         2 * base :: The adapters' own tensors are missing.
-        2 * base + width * adapters :: That is one tensor of the adapters: which three stand beside their weights?
+        2 * base + width * adapters :: That is one tensor of the adapters: which three come on top of their weights?
         width * base + 4 * width * adapters :: The base stays bfloat16, 2 bytes, whatever width the adapters have.
         2 * base + (4 * width + 4) * adapters :: There is no master copy: weight, gradient and two states are all.
         2 * base + (2 + 3 * width) * adapters :: The adapters' weights have `width` bytes too; it is the base that has
@@ -170,7 +170,7 @@ EXERCISES = (
         6 * P :: Weights need not go to the host: their copy is there already. Nor is one of the two ways in float32.
         4 * 7_000_000_000 :: 7 billion is 4 % too many: count the model's parameters as they are.
         4 * 6_700_000_000 :: Two digits of the count give two of the answer: take 6.738 billion.
-        16 * P :: That is what stands on card and host in float32, not what moves.
+        16 * P :: That is what card and host keep in float32, not what moves.
         """,
     ),
     FunctionExercise(
@@ -191,40 +191,40 @@ EXERCISES = (
         ),
         table="""
         rest(sizes, states) + 2 * sum(sizes) :: With one micro-batch the optimizer may step in the backward: not all
-            gradients stand together.
+            gradients are there at once.
         rest(sizes, states) + 2 * max(sizes) :: Accumulated gradients wait for the last micro-batch, all of them. What
             can then be freed early?
-        rest(sizes, states) + 2 * standing(sizes, n, 0) :: A gradient that is used at once still stands while it is
+        rest(sizes, states) + 2 * standing(sizes, n, 0) :: A gradient that is used at once is still there while it is
             used: the largest one counts.
         rest(sizes, states) + 2 * (max(sizes) if n > 1 else sum(sizes)) :: Turned round: it is accumulation that needs
             all gradients together.
         rest(sizes, states) + 2 * (n * sum(sizes) if n > 1 else max(sizes)) :: Micro-batches add to the same
             gradients: one set, however many there are.
         rest(sizes, states) + 2 * (sum(sizes) + max(sizes) if n > 1 else max(sizes)) :: True for a moment: the newest
-            gradient stands beside the sum until it is added. Leave it out here.
-        rest(sizes, states) + 2 * (2 * sum(sizes) if n > 1 else max(sizes)) :: The sum stands in the gradients
+            gradient is there beside the sum until it is added. Leave it out here.
+        rest(sizes, states) + 2 * (2 * sum(sizes) if n > 1 else max(sizes)) :: The sum is in the gradients
             themselves: one set of them, in bfloat16.
         (4 + states) * sum(sizes) + 2 * standing(sizes, n) :: Weights are bfloat16, 2 bytes a value, and there is no
             copy of them in float32.
         right(sizes, 0, n) :: The states are missing: `states` bytes for each value, from step to step.
         rest(sizes, states) + 4 * standing(sizes, n) :: 4 bytes a gradient are float32. Here gradients are bfloat16.
-        rest(sizes, states) :: Gradients are missing: at least one stands while it is used.
+        rest(sizes, states) :: Gradients are missing: at least one is there while it is used.
         states * sum(sizes) + 2 * standing(sizes, n) :: The weights themselves are missing, 2 bytes a value.
         (4 + states) * standing(sizes, n) ; 2 * sum(sizes) + (2 + states) * standing(sizes, n) :: Weights and states
             of every tensor stay from step to step. Only gradients come and go.
         rest(sizes, states) + 2 * standing(sizes, n, sizes[0]) :: The highest moment is the largest tensor's, wherever
-            it stands in the order.
+            it is in the order.
         rest(sizes, states) + 2 * standing(sizes, n, sizes[-1]) :: The highest moment is the largest tensor's,
-            wherever it stands in the order.
+            wherever it is in the order.
         rest(sizes, states) + 2 * standing(sizes, n, sum(sizes) / len(sizes)) :: That is an average gradient; the
             highest moment has the largest.
         rest(sizes, states) + 2 * (sum(sizes) / n) :: A gradient is as large as its weight, however small the
             micro-batch is.
         rest(sizes, states) + 2 * (sum(sizes) - max(sizes) * (n == 1)) :: You took the largest gradient off; it is the
-            one that stands.
+            one that is left.
         right(sizes, 2 * states, n) :: Twice the states: `states` counts all that an optimizer keeps for a value, both
             of Adam's too.
-        8 * sum(sizes) :: 8 bytes a value are AdamW in bfloat16 with every gradient standing; `states` says what is
+        8 * sum(sizes) :: 8 bytes a value are AdamW in bfloat16 with every gradient kept; `states` says what is
             kept here.
         None if n > 1 else right(sizes, states, n) :: Accumulation is allowed; the step in the backward is not. Then
             the gradients wait, all of them.
