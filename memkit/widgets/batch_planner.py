@@ -57,8 +57,6 @@ class BatchPlanner(Explorer):
     ) -> View:
         """The plan as a bar among the other ways to cut the same window."""
         config, own_card = PUBLISHED_MODELS[model], CARDS[card]
-        if seq_len > config.max_seq_len:
-            raise ValueError(f"seq_len={seq_len} is above {model}'s {config.max_seq_len} positions")
         plan, first = plan_or_nearest(global_batch_tokens, seq_len, micro_batch_size, dp_size)
         setup = TrainingSetup(
             model=config, precision=PRECISIONS[precision], optimizer=OptimizerConfig(implementation="fused")

@@ -167,8 +167,6 @@ class Explorer:
             self._refuse(changes)
             state = self._completed(changes)
             shown = self.view(**state)
-            for name, options in self.offered(state).items():
-                as_one_of(name, state[name], values_of(options))
         except ValueError as error:
             self.error = str(error)
         except Exception as error:  # noqa: BLE001 - an explorer never dies of one state
@@ -177,7 +175,7 @@ class Explorer:
             self.shown, self.state, self.error = shown, state, ""
 
     def _refuse(self, changes: dict) -> None:
-        """Raises: ValueError: an unknown name, or what its control cannot take; ``offered`` menus refuse later."""
+        """Raises: ValueError: an unknown name, or what its control cannot take; menus of ``offered`` wait."""
         for name, new in changes.items():
             if name not in self.controls:
                 raise ValueError(f"{name!r} is not a control; there are: {', '.join(self.controls)}")
@@ -189,7 +187,9 @@ class Explorer:
         changes = self.followed(changes)
         state = {**self.state, **changes}
         for name, options in self.offered(state).items():
-            if name not in changes and state[name] not in values_of(options):
+            if name in changes:
+                as_one_of(name, state[name], values_of(options))
+            elif state[name] not in values_of(options):
                 state[name] = values_of(options)[-1]
         return state
 

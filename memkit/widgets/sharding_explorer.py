@@ -59,8 +59,6 @@ class ShardingExplorer(Explorer):
     ) -> View:
         """The chosen number of ranks among the others."""
         config, capacity = PUBLISHED_MODELS[model], fit_on(CARDS[card], 0).room_bytes
-        if seq_len > config.max_seq_len:
-            raise ValueError(f"seq_len={seq_len} is above {model}'s {config.max_seq_len} positions")
         setup = TrainingSetup(
             model=config,
             seq_len=seq_len,

@@ -31,19 +31,6 @@ def test_thinning_keeps_the_shares_and_the_largest():
     )
 
 
-def test_the_other_gradients_have_a_picture_of_their_own(lab):
-    first = lab.panel.picture.value
-    lab.set(gradients="weights")
-    assert lab.panel.picture.value != first and not lab.error
-
-
-@pytest.mark.parametrize("bad", [{"power": MAX_POWER + 1}, {"power": -1}, {"gradients": "none"}, {"other": 1}])
-def test_a_bad_value_is_explained_and_changes_nothing(lab, bad):
-    before = lab.value
-    lab.set(**bad)
-    assert lab.error and lab.value == before
-
-
 def test_it_names_who_starts_here(lab):
     lab.set(power=16)
     assert "torch.amp.GradScaler" in lab.shown.words[-1]

@@ -1,5 +1,6 @@
 """Every explorer, one table: named controls, words, a picture that tells itself, a twin; no exception at any corner."""
 
+import math
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 from memkit import widgets
 from memkit.allocator.stories import step_story
 from memkit.timeline import Instant, MemoryTimeline
-from memkit.widgets.explorer import Choice, Explorer, Number, Switch, values_of
+from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Number, Switch, values_of
 
-GRADIENTS = {"drawn": np.exp(np.random.default_rng(0).normal(-14, 3, 500))}
+DRAWN = np.exp(np.random.default_rng(0).normal(-14, 3, 500))
+GRADIENTS = {"small": DRAWN, "large": DRAWN * 1e4}
 EVENTS = MemoryTimeline(instants=(Instant(name="end", total_bytes=0),), source="traced", events=tuple(step_story()))
 WITH_ARGUMENTS = {
     "LossScalingLab": lambda: widgets.LossScalingLab(GRADIENTS), "SnapshotView": lambda: widgets.SnapshotView(EVENTS)
@@ -24,24 +26,24 @@ PANELS = {
     name: WITH_ARGUMENTS.get(name, getattr(widgets, name)) for name in widgets.__all__
     if name not in ("Explorer", "Panel", "LedgerSearch", "QuestionCards")
 }
+NEED_NUMPY = {"BitExplorer", "LossScalingLab", "NumberLine", "OutlierLab", "RoundingLab", "ScalingLab", "SpikeFilm"}
+"""Their answers are about the values of formats, which are numpy arrays."""
 PLAIN = """
 import sys
-for name in ("torch", "numpy", "matplotlib", "ipywidgets", "anywidget"):
+for name in ("torch", "matplotlib", "ipywidgets", "anywidget", *sys.argv[2:]):
     sys.modules[name] = None  # importing it raises
 from memkit import widgets
 from memkit.allocator.stories import step_story
 from memkit.timeline import Instant, MemoryTimeline
 run = MemoryTimeline(instants=(Instant(name="end", total_bytes=0),), source="traced", events=tuple(step_story()))
+arguments = {"SnapshotView": [run], "LossScalingLab": [{"drawn": [2.0**-20, 1.0]}]}
 for name in sys.argv[1].split():
-    explorer = getattr(widgets, name)(*[run] * (name == "SnapshotView"))
-    first = next(iter(explorer.controls))
-    explorer.set(**{first: "nonsense"})
-    print(name, "nonsense" in explorer.error, explorer.shown.chart.html().startswith("<svg"), explorer.summary)
+    explorer = getattr(widgets, name)(*arguments.get(name, []))
+    print(name, explorer.error == "", explorer.shown.chart.html().startswith("<svg"), explorer.summary)
 """
-NEED_NUMPY = {
-    "BitExplorer", "LossScalingLab", "NumberLine", "OutlierLab", "RoundingLab", "ScalingLab", "SpikeFilm"
-}
-"""Their answers are about the values of formats, which are numpy arrays."""
+MOVABLE = {"BitExplorer": {"number": "1000"}, "NumberLine": {"is_log": False, "zoom": 5}}
+"""States in which every control has something to change, where the opening is none."""
+NONSENSE = (None, "nonsense", -1, 1.5, math.nan, math.inf, [], {}, b"8", object, 10**30, 1j)
 
 
 @pytest.fixture(scope="module")
@@ -53,16 +55,14 @@ def test_all_explorers_are_here():
     assert len(PANELS) >= 16 and all(issubclass(getattr(widgets, name), Explorer) for name in PANELS)
 
 
-def test_they_answer_without_torch_numpy_matplotlib_ipywidgets_and_anywidget(panels):
+@pytest.mark.parametrize("names, also", [(set(PANELS) - NEED_NUMPY, ["numpy"]), (NEED_NUMPY, [])])
+def test_they_answer_without_heavy_libraries(names, also):
     """As a page does that runs the same Python without a kernel."""
-    names = sorted(set(PANELS) - NEED_NUMPY)
-    done = subprocess.run(
-        [sys.executable, "-c", PLAIN, " ".join(names)], check=True, capture_output=True, text=True
-    )
-    lines = done.stdout.splitlines()
-    assert [line.split(" ", 3)[:3] for line in lines] == [[name, "True", "True"] for name in names]
-    for name, line in zip(names, lines, strict=True):
-        assert name == "SnapshotView" or line.endswith(PANELS[name]().summary)
+    program = [sys.executable, "-c", PLAIN, " ".join(sorted(names)), *also]
+    lines = subprocess.run(program, check=True, capture_output=True, text=True).stdout.splitlines()
+    for name, line in zip(sorted(names), lines, strict=True):
+        assert line.startswith(f"{name} True True ")
+        assert name in WITH_ARGUMENTS or line.endswith(PANELS[name]().summary)
 
 
 @pytest.mark.parametrize("name", PANELS)
@@ -104,3 +104,55 @@ def test_any_corner_is_shown_or_refused_in_a_sentence(panels, name, data):
         assert ('role="alert"' in panel.alert.value) == bool(explorer.error)
         ET.fromstring(panel.picture.value)
     assert explorer.value == {key: control.value for key, control in panel.controls.items()}
+
+
+def others(control) -> list:
+    """Values of a control besides its own; of a long menu the first and last."""
+    match control:
+        case Number():
+            return [control.value + control.step, control.high, control.low]
+        case Choice():
+            return [value for value in values_of(control.options) if value != control.value]
+        case Switch():
+            return [True, False]
+        case Bits():
+            return [control.value ^ 1]
+    return ["0.25" if isinstance(control.value, str) else control.value / 2]
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_every_control_has_something_to_change(name):
+    for key in PANELS[name]().controls:
+        explorer = PANELS[name]()
+        explorer.set(**MOVABLE.get(name, {}))
+        before = explorer.shown.words, explorer.shown.table, explorer.shown.chart.html()
+        for value in others(explorer.controls[key]):
+            if value != explorer.value[key]:
+                explorer.set(**{key: value})
+            if explorer.error == "" and before != (
+                explorer.shown.words, explorer.shown.table, explorer.shown.chart.html()
+            ):
+                break
+        else:
+            pytest.fail(f"{key} changes nothing")
+
+
+@pytest.mark.parametrize("name", PANELS)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_nonsense_is_explained_in_a_sentence_and_changes_nothing(panels, name, data):
+    explorer = panels[name]
+    key = data.draw(st.sampled_from([*explorer.controls, "colour"]))
+    value = data.draw(st.sampled_from(NONSENSE))
+    before, picture = explorer.value, explorer.panel.picture.value
+    explorer.set(**{key: value})
+    if explorer.error:
+        assert key in explorer.error or str(value) in explorer.error
+        assert "Error" not in explorer.error and "\n" not in explorer.error
+        assert explorer.panel.alert.value.count('role="alert"') == 1
+        assert (explorer.value, explorer.panel.picture.value) == (before, picture)
+    else:  # a large number is one, and a text is read as a number or a code
+        assert isinstance(explorer.controls[key], (Number, Entry, Bits)) and value not in (None, "nonsense", object)
+    explorer.set(**before)
+    assert explorer.error == explorer.panel.alert.value == ""
+    assert {name: control.value for name, control in explorer.panel.controls.items()} == before == explorer.value

@@ -45,30 +45,6 @@ def test_offload_needs_fsdp(explorer):
     explorer.set(offloads=False)
 
 
-CONTROLS = {
-    "model": "Llama-2-13B", "dp_size": 64, "precision": "fp32", "seq_len": 512, "micro_batch_size": 2,
-    "recomputes": True, "card": "B200",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CONTROLS)
-def test_each_control_changes_what_is_shown(explorer, name):
-    before, value = explorer.shown.words + explorer.shown.table, explorer.value[name]
-    explorer.set(**{name: CONTROLS[name]})
-    assert explorer.error == "" and explorer.shown.words + explorer.shown.table != before
-    explorer.set(**{name: value})
-
-
-@pytest.mark.parametrize("name", ["model", "stage", "dp_size", "seq_len", "micro_batch_size", "precision", "card"])
-@pytest.mark.parametrize("bad", [-1, 1.5, None, "many", []])
-def test_a_bad_value_is_told_inside_and_changes_nothing(explorer, name, bad):
-    before = explorer.value, explorer.panel.picture.value
-    explorer.set(**{name: bad})
-    assert explorer.error and (explorer.value, explorer.panel.picture.value) == before
-    explorer.set(micro_batch_size=explorer.value["micro_batch_size"] % 4 + 1)
-    assert explorer.error == ""
-
-
 def test_two_threads_draw_whole_pictures(explorer):
     """JupyterLab hands the messages of several widgets to threads of the kernel."""
     alone = {recomputes: explorer.view(**{**explorer.state, "recomputes": recomputes}) for recomputes in (False, True)}

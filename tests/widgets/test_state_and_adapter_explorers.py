@@ -67,19 +67,3 @@ def test_the_adapter_explorer_tells_what_is_kept(adapters):
         kept = block_ledger(replace(setup, adapter=AdapterConfig(dtype=dtype))).per_sbh
         assert adapters.error == "" and f"keeps {kept:.1f} bytes" in adapters.shown.words[1]
     assert "16,777,216 parameters" in adapters.shown.words[0]
-
-
-@pytest.mark.parametrize("name", ["optimizer", "place", "trained", "micro_batch_size", "model", "card", "precision"])
-@pytest.mark.parametrize("bad", [0, -1, 1.5, None, "many", [], True])
-def test_a_bad_value_is_told_and_changes_nothing(states, name, bad):
-    before = states.value, states.panel.picture.value
-    states.set(**{name: bad})
-    assert states.error and (states.value, states.panel.picture.value) == before
-
-
-@pytest.mark.parametrize("name", ["targets", "rank", "dtype", "micro_batch_size", "model", "card"])
-@pytest.mark.parametrize("bad", [0, -1, 1.5, None, "many", [], True])
-def test_a_bad_value_of_the_adapters_is_told(adapters, name, bad):
-    before = adapters.value, adapters.panel.picture.value
-    adapters.set(**{name: bad})
-    assert adapters.error and (adapters.value, adapters.panel.picture.value) == before
