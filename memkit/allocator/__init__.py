@@ -10,8 +10,7 @@ Reading order:
 - ``expandable``: expandable segments: one long run of addresses, mapped page by page
 - ``caching``: the allocator itself: choose a pool, allocate, free, look for a block, give segments back
 - ``workspaces``: what cuBLAS takes besides, per card and version of torch
-- ``replays``: what a replay found: peaks, failure, and how far model and recording agree
-- ``player``: the one way into the allocator: births and frees, played one after the other
+- ``replays``: births and frees played one after the other; peaks, failure, and how far model and recording agree
 - ``trace_replay``: a timeline's events played through the allocator of a named card
 - ``snapshot_files``: reading a snapshot without trusting it
 - ``recorded``: one device's part of a snapshot, every field checked
@@ -29,8 +28,7 @@ __getattr__, __dir__, __all__ = front_door(__name__, {
     "config": "AllocatorConfig",
     "film": "Film Still",
     "heap": "Driver",
-    "player": "Player",
-    "replays": "Agreement Failure Replay",
+    "replays": "Agreement Failure Player Replay",
     "snapshot_files": "load_snapshot",
     "snapshot_replay": "replay_snapshot",
     "snapshot_writer": "predicted_snapshot write_snapshot",

@@ -205,10 +205,10 @@ def _read_divisions(key: str, value: str) -> tuple[int, ...]:
         return (int(value),) * NUM_DIVISION_INTERVALS
     divisions, last = [0] * NUM_DIVISION_INTERVALS, None
     for entry in value.strip("[]").split(","):
-        found = re.fullmatch(r"(>|\d+):(\d+)", entry)
-        if not found or not value.endswith("]"):
+        match = re.fullmatch(r"(>|\d+):(\d+)", entry)
+        if not match or not value.endswith("]"):
             raise ValueError(f"{key}:{value} is not of the form [64:8,256:4,>:1]")
-        boundary, count = found[1], int(found[2])
+        boundary, count = match[1], int(match[2])
         if boundary == ">":
             start = 1 if last is None else last + 1
             divisions[start:] = [count] * (NUM_DIVISION_INTERVALS - start)

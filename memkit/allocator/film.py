@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from memkit.allocator.caching import CachingAllocator
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Block, Driver
-from memkit.allocator.player import Player
+from memkit.allocator.replays import Player
 from memkit.events import Event
 from memkit.units import format_bytes
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from memkit.allocator.caching import CachingAllocator, OutOfMemory
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Block, Driver, Entry
-from memkit.allocator.player import Player
 from memkit.allocator.recorded import FROM_DRIVER, TO_DRIVER, RecordedRun, field, recorded_run
-from memkit.allocator.replays import Agreement, Replay
+from memkit.allocator.replays import Agreement, Player, Replay
 from memkit.allocator.snapshot_files import as_torch_layout, load_snapshot
 from memkit.allocator.snapshot_start import FREED_BEFORE, build, settle_sizes, state_before
 from memkit.allocator.trace_replay import replay_trace
@@ -168,7 +167,7 @@ class Replaying:
             index += 1
 
     def _allocate(self, index: int, entry: Entry, event: Event) -> bool:
-        """Whether the model found room."""
+        """Play one allocation, compare it with the recorded one, and say whether the model had room for it."""
         length = len(self.allocator.trace)
         try:
             own = self.player.hold(event, entry.stream)

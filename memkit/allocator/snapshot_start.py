@@ -127,16 +127,16 @@ def _first_address_in_hole(runs: Sequence[Segment], events: Sequence[Entry]) -> 
     freed."""
     starts = [block.address for run in runs for block in run.blocks]
     watched = {block.address: end for run in runs for block, end in run.blocks_with_ends()}
-    found: dict[int, int] = {}
+    begins: dict[int, int] = {}
     for action, address, *_ in events:
         if action == "free_completed":
             watched.pop(address, None)
         elif action == "alloc" and starts:
             before = starts[bisect_right(starts, address) - 1]
             if before < address < watched.get(before, 0):
-                found[before] = address
+                begins[before] = address
                 del watched[before]
-    return found
+    return begins
 
 
 def build(allocator: CachingAllocator, runs: Sequence[Segment]) -> None:

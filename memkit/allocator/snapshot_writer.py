@@ -65,8 +65,8 @@ def frames_of(event: Event) -> list[dict]:
     """Stack frames, innermost first: the operation, the model's line, the phase of the step."""
     frames = [{"filename": "??", "line": 0, "name": event.op}] if event.op else []
     for where in event.where.splitlines():
-        found = re.fullmatch(r"(backward of )?(.+?):(\d+)\s*(.*)", where)
-        side, file, line, name = found.groups() if found else ("", "??", 0, where)
+        match = re.fullmatch(r"(backward of )?(.+?):(\d+)\s*(.*)", where)
+        side, file, line, name = match.groups() if match else ("", "??", 0, where)
         frames.append({"filename": file, "line": int(line), "name": (side or "") + name})
     return [*frames, {"filename": "??", "line": 0, "name": event.phase or "unknown phase"}]
 

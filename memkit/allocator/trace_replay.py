@@ -12,8 +12,7 @@ from itertools import groupby
 from memkit.allocator.caching import CachingAllocator
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Driver
-from memkit.allocator.player import Player
-from memkit.allocator.replays import Replay
+from memkit.allocator.replays import Player, Replay
 from memkit.allocator.workspaces import NEWEST, workspace_bytes
 from memkit.events import PARTS
 from memkit.timeline import Instant, MemoryTimeline

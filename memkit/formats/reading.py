@@ -184,8 +184,8 @@ def parse_number(text: object, name: str = "number") -> float:
             raise ValueError
         words = str(text).replace("−", "-").replace("**", "^").strip()
         for sign, join in (("/", operator.truediv), ("^", operator.pow)):
-            left, found, right = words.partition(sign)
-            if found:
+            left, operator_sign, right = words.partition(sign)
+            if operator_sign:
                 number = join(float(left), float(right))
                 break
         else:

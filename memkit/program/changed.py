@@ -46,12 +46,12 @@ def changed_build(build: Callable[[], Callable[[], object]], name: str) -> Calla
 
 
 @contextmanager
-def _optimizers_step(**how: bool) -> Iterator[None]:
+def _optimizers_step(**choices: bool) -> Iterator[None]:
     def choose(optimizer, *_):
         for group in optimizer.param_groups:
-            if not how.keys() <= group.keys():
-                raise ValueError(f"{type(optimizer).__name__} has no {' or '.join(how)}")
-            group.update(how)
+            if not choices.keys() <= group.keys():
+                raise ValueError(f"{type(optimizer).__name__} has no {' or '.join(choices)}")
+            group.update(choices)
 
     handle = register_optimizer_step_pre_hook(choose)
     try:

@@ -177,10 +177,10 @@ class Program:
 
     def tensors(self) -> list[Tensor]:
         """Every parameter and buffer, once each."""
-        found = dict(self.trained)
+        known = dict(self.trained)
         for module in list(self.modules):
-            found.update((id(t), t) for t in (*module._parameters.values(), *module._buffers.values()))
-        return [tensor for tensor in found.values() if tensor is not None]
+            known.update((id(t), t) for t in (*module._parameters.values(), *module._buffers.values()))
+        return [tensor for tensor in known.values() if tensor is not None]
 
     def report_weights(self) -> None:
         self.recorder.saw("weights", self.tensors())

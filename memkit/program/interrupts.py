@@ -83,22 +83,22 @@ def unwind(error: BaseException | None) -> None:
 @contextmanager
 def interrupts_held_back() -> Iterator[HeldBack]:
     """A Ctrl-C waits for the end of the block, or for who asks ``is_waiting``; a second one does not."""
-    held, before = HeldBack(), signal.getsignal(signal.SIGINT)
+    interrupts, before = HeldBack(), signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield held
+        yield interrupts
         return
 
     def wait(*signal_and_frame):
-        if held.is_waiting or not held.is_held:
+        if interrupts.is_waiting or not interrupts.is_held:
             before(*signal_and_frame)
-        held.is_waiting = held.is_held
+        interrupts.is_waiting = interrupts.is_held
 
     signal.signal(signal.SIGINT, wait)
     try:
-        yield held
+        yield interrupts
     finally:
         signal.signal(signal.SIGINT, before)
-    if held.is_waiting:
+    if interrupts.is_waiting:
         raise KeyboardInterrupt
 
 
@@ -109,9 +109,9 @@ def torch_as_before() -> Iterator[HeldBack]:
     One that comes inside an ``__enter__``, before its ``with``, leaves on what that turned on.
     """
     to_put_back, stood = settings(), stacks()
-    with interrupts_held_back() as held:
+    with interrupts_held_back() as interrupts:
         try:
-            yield held
+            yield interrupts
         except BaseException as error:
             unwind(error)
             raise

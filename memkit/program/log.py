@@ -68,7 +68,7 @@ class Log:
         return block
 
     def free(self, block: int) -> None:
-        """A block is freed."""
+        """A block is freed: it is alive no longer, but keeps its part."""
         self.events.append(~block)
         self.moments.append(self.moment)
         self.live.discard(block)
@@ -132,7 +132,7 @@ class Log:
             self.phase = "zero_grad"
 
     def start_step(self, step: int) -> None:
-        """The next training step begins."""
+        """The next training step begins with a forward."""
         self.step, self.phase = step, "forward"
         self.micro_batch, self.num_optimizer_steps = 1, 0
 
@@ -144,7 +144,7 @@ class Log:
         self.activations |= self.live
 
     def parts(self) -> list[str]:
-        """The part of every block."""
+        """The part of every block, by its number; a later line here outweighs an earlier one."""
         order = (("activations", self.activations - self.weight_casts), ("gradients", self.gradients))
         order += (("optimizer_states", self.states), ("weights", self.weights))
         parts = ["temporary"] * len(self.sizes)

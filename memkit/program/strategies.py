@@ -52,7 +52,7 @@ def stages_of(
 
 
 def run_again(run: Callable, strategy: Strategy, make_policy: Callable[[], Callable] | None = None) -> Callable:
-    """A function in a checkpoint."""
+    """A function whose saved tensors are dropped, and which runs again in the backward."""
     if strategy.is_reentrant:
         return partial(checkpoint, run, use_reentrant=True)
     contexts = noop_context_fn

@@ -23,11 +23,11 @@ class Stream:
         return Stream()
 
     def query(self) -> bool:
-        """All is done: nothing waits."""
+        """Whether the stream's work is done: always, for nothing waits."""
         return True
 
     def elapsed_time(self, _: object) -> float:
-        """Nothing takes time."""
+        """Milliseconds between two events: none are known."""
         return math.nan
 
     def __getattr__(self, name: str):

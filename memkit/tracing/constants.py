@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from memkit.tracing.assumed import Assumptions
 from memkit.units import KIB
@@ -92,8 +93,8 @@ class KnownValues:
         elif kind == "root":
             self.keep(out, lambda: func(*args, **self.values_in(kwargs or {})))
         elif kind == "drawn" and (func._opname != "rand" or out.numel() == 1):
-            given = {name: value for name, value in (kwargs or {}).items() if name != "generator"}
-            self.keep(out, lambda: DRAWN[func._opname](*args, **self.values_in(given), generator=self.chance))
+            choices = {name: value for name, value in (kwargs or {}).items() if name != "generator"}
+            self.keep(out, lambda: DRAWN[func._opname](*args, **self.values_in(choices), generator=self.chance))
         elif kind == "filled":
             value = FILLED[func._opname]
             value = args[-1] if value is None else value
@@ -110,13 +111,9 @@ class KnownValues:
 
     def write(self, func, args, kwargs, kind: str, written: tuple) -> None:
         """An operation in place: on the real copies too, or they are dropped."""
-        given = [args[place] if place < len(args) else (kwargs or {}).get(name) for place, name in written]
-        keys = {
-            tensor.untyped_storage()._cdata
-            for value in given
-            for tensor in (value if isinstance(value, (list, tuple)) else (value,))
-            if isinstance(tensor, Tensor) and tensor.layout is torch.strided
-        }
+        values = [args[place] if place < len(args) else (kwargs or {}).get(name) for place, name in written]
+        tensors = [tensor for tensor in tree_leaves(values) if isinstance(tensor, Tensor)]
+        keys = {tensor.untyped_storage()._cdata for tensor in tensors if tensor.layout is torch.strided}
         if keys.isdisjoint(self.copies):
             return
         try:

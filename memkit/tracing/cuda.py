@@ -239,14 +239,14 @@ def _softmax(mode, func, args, kwargs):
 def _cross_entropy(log_softmax, mode, func, args, kwargs):
     """Made of ``log_softmax`` and ``nll_loss``, each of which autocast runs in float32."""
     names = ("input", "target", "weight", "reduction", "ignore_index", "label_smoothing")
-    given = dict(zip(names, args, strict=False)) | kwargs
-    logits, target = given["input"], given["target"]
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    logits, target = arguments["input"], arguments["target"]
     if not torch.is_autocast_enabled("cuda") or not is_lower_precision(logits):
         return func(*args, **kwargs)
-    if given.get("label_smoothing") or target.is_floating_point():
+    if arguments.get("label_smoothing") or target.is_floating_point():
         return _autocast("float32", None, mode, func, args, kwargs)
     logs = log_softmax(mode, torch.log_softmax, (logits, min(logits.dim() - 1, 1)), {})
-    rest = {name: given[name] for name in names[2:5] if name in given}
+    rest = {name: arguments[name] for name in names[2:5] if name in arguments}
     return torch._C._nn.nll_loss_nd(logs, target, **rest)
 
 
@@ -276,10 +276,9 @@ def _named(name: str) -> list:
     """Every Python entry of the ATen operation ``name``."""
     homes = (torch, torch._C._nn, Tensor, torch._C._linalg, torch._C._VariableFunctions)
     names = (name, f"__{name}__", f"__r{name}__") if name in ("matmul", "pow") else (name,)
-    found = [getattr(home, n, None) for home in homes for n in names]
-    if name.startswith("linalg_"):
-        found.append(getattr(torch.linalg, name.removeprefix("linalg_"), None))
-    return [function for function in found if function is not None]
+    places = [(home, spelling) for home in homes for spelling in names]
+    places.append((torch.linalg, name.removeprefix("linalg_") if name.startswith("linalg_") else ""))
+    return [getattr(home, spelling) for home, spelling in places if hasattr(home, spelling)]
 
 
 def without_workers(loader):

@@ -34,7 +34,7 @@ class CountedFlops:
 
     @property
     def total(self) -> int:
-        """Forward and backward."""
+        """FLOPs of forward and backward together."""
         return self.forward + self.backward
 
 

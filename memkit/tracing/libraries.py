@@ -81,7 +81,7 @@ def of_loaded(device_type: str) -> dict:
     """What of ``NAMED`` is here, by operation."""
     if device_type != "cpu" or "bitsandbytes" not in sys.modules:
         return {}
-    return {attrgetter(name)(torch.ops): how for name, how in NAMED.items()}
+    return {attrgetter(name)(torch.ops): entry for name, entry in NAMED.items()}
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def described(value: object) -> object:
 
 
 def made(func, args: tuple) -> Call:
-    """Make the call on zeros."""
+    """What the call takes, found by making it on zeros while torch's profiler watches."""
     quiet = {} if "KINETO_LOG_LEVEL" in os.environ else {"KINETO_LOG_LEVEL": "99"}  # it reports on stderr
     with torch._C.DisableTorchFunction(), _disable_current_modes(), patch.dict(os.environ, quiet):
         real = [zeros_like(value) if isinstance(value, Tensor) else value for value in args]
@@ -241,7 +241,7 @@ class Besides:
         self.largest: dict[str, tuple[int | None, str, str]] = {}
 
     def note(self, library: str, num_bytes: int | None, op: str, place: str) -> None:
-        """One operation has run."""
+        """Remember an operation that has run, if it is the one for which its library takes most."""
         before = self.largest.get(library)
         if num_bytes != 0 and (before is None or (num_bytes or 0) > (before[0] or 0)):
             self.largest[library] = (num_bytes, op, place)

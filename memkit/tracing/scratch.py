@@ -36,11 +36,11 @@ def reduction_buffers(x: Tensor, dims: int | Sequence[int] | None, value_bytes: 
 
 def index_put_buffers(x: Tensor, indices, values: Tensor, accumulate: bool = False, *_, **__) -> Stages:
     """Adding at indices sorts them: indices as one number, sorted, two orders, and the sort's own."""
-    given = [index for index in indices if index is not None]
-    if not accumulate or not given:
+    indexed = [index for index in indices if index is not None]
+    if not accumulate or not indexed:
         return []
-    shape = torch.broadcast_shapes(*(index.shape for index in given))
-    num_indices, rows = math.prod(shape), math.prod(x.shape[: len(given)])
+    shape = torch.broadcast_shapes(*(index.shape for index in indexed))
+    num_indices, rows = math.prod(shape), math.prod(x.shape[: len(indexed)])
     index_bytes = num_indices * INDEX_BYTES
     copied = [] if values.is_contiguous() else [values.numel() * values.element_size()]
     return [[index_bytes], [index_bytes, *copied, *[index_bytes] * 3, sort_bytes(num_indices, rows - 1)]]

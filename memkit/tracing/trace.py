@@ -134,7 +134,7 @@ class Tracer(TorchDispatchMode):
         self.forget()
 
     def forget(self) -> None:
-        """Start with an empty log."""
+        """Start with an empty log: what was allocated before is no part of the trace."""
         self.log = Log()
         self.besides = Besides()
         self.blocks: dict[int, int] = {}
