@@ -86,8 +86,7 @@ _HARMLESS = re.compile(
 """Opcodes of a fixed length that a plain pickle is mostly made of. A tuple is made of numbers only: tuples of
 tuples are keys that take a time to hash which doubles with each level."""
 _TEXT_OPS = b"ILVFSpg"  # an argument up to the end of the line
-_SIZED_OPS = {0x8C: 1, ord("X"): 4, 0x8D: 8, ord("C"): 1, ord("B"): 4, 0x8E: 8, 0x96: 8, ord("U"): 1, ord("T"): 4,
-              0x8A: 1, 0x8B: 4}  # fmt: skip
+_SIZED_OPS = dict.fromkeys(b"\x8cCU\x8a", 1) | dict.fromkeys(b"XBT\x8b", 4) | dict.fromkeys(b"\x8d\x8e\x96", 8)
 """Opcodes with a length of so many bytes and then so many bytes."""
 _FIXED_OPS = {ord("r"): 4, 0x95: 8} | dict.fromkeys(b"dl.201\x8f\x90\x91", 0)
 _NAMING_OPS = b"c\x93iobR\x81\x92PQ\x82\x83\x84"

@@ -124,10 +124,8 @@ def torch_overflow(fmt: str | Format, torch_version: str) -> str:
     if fmt.name == "float8_e4m3fn":
         major, minor = torch_version.split(".")[:2]
         return "saturate" if (int(major), int(minor)) >= (2, 13) else "nan"
-    choices = {
-        "float32": "inf", "float16": "inf", "bfloat16": "inf", "float8_e5m2": "inf",
-        "float8_e4m3fnuz": "nan", "float8_e5m2fnuz": "nan", "float8_e8m0fnu": "nan",
-    }  # fmt: skip
+    choices = dict.fromkeys(("float32", "float16", "bfloat16", "float8_e5m2"), "inf")
+    choices |= dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), "nan")
     if fmt.name not in choices:
         raise ValueError(f"torch has no conversion to {fmt.name}; it has float8_e4m3fn, {', '.join(choices)}")
     return choices[fmt.name]

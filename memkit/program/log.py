@@ -20,14 +20,13 @@ ALWAYS_SHOWS_PEAK = ("forward", "backward", "optimizer")
 class Log:
     """What happened, in order: ``events[i]`` is a block's number at its birth, ``~number`` when it is freed.
 
-    ``moments`` says when each event was: phase, step, and the how manieth of its kind in the step. ``marks`` are
-    the instants: (position in ``events``, name, step, count). The sets hold block numbers.
+    ``births`` has the operation, the place and the phase of each birth; ``moments`` says when each event was: phase,
+    step, and the how manieth of its kind in the step. ``marks`` are the instants: (position in ``events``, name,
+    step, count). The sets hold block numbers.
     """
 
     sizes: list[int] = field(default_factory=list)
-    ops: list = field(default_factory=list)
-    places: list = field(default_factory=list)
-    birth_phases: list[str] = field(default_factory=list)
+    births: list[tuple[object, object, str]] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
     moments: list[tuple[str, int, int]] = field(default_factory=list)
     marks: list[tuple[int, str, int, int]] = field(default_factory=list)
@@ -59,9 +58,7 @@ class Log:
             self.keep_recomputed()
         block = len(self.sizes)
         self.sizes.append(num_bytes)
-        self.ops.append(op)
-        self.places.append(place)
-        self.birth_phases.append(self.phase)
+        self.births.append((op, place, self.phase))
         self.events.append(block)
         self.moments.append(self.moment)
         self.live.add(block)
@@ -94,7 +91,7 @@ class Log:
     def start_backward(self) -> None:
         """A backward starts: what was made outside backward and optimizer and is alive is an activation."""
         self.mark("forward", self.micro_batch)
-        self.activations.update(b for b in self.live if self.birth_phases[b] not in ("backward", "optimizer"))
+        self.activations.update(b for b in self.live if self.births[b][2] not in ("backward", "optimizer"))
         self.phase = "backward"
 
     def end_backward(self) -> None:
@@ -176,7 +173,7 @@ def timeline_of(
 ) -> MemoryTimeline:  # fmt: skip
     """The ``MemoryTimeline`` of a log."""
     parts = log.parts()
-    texts = [(str(op), str(place or "")) for op, place in zip(log.ops, log.places, strict=True)]
+    texts = [(str(op), str(place or "")) for op, place, _ in log.births]
     made = []
     end = log.marks[-1][0]  # what is freed later is freed with the program, in no step
     for event, (phase, step, count) in zip(log.events[:end], log.moments[:end], strict=True):

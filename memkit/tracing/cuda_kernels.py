@@ -156,7 +156,6 @@ def kernels_on_meta(device: str):
             if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
                 library.m.impl(name, "Meta", lambda *_, **__: None, False)
     try:
-
         yield
     finally:
         library._destroy()

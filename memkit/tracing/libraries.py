@@ -47,21 +47,20 @@ def in_16_bits(out: Tensor, *_: object) -> int | None:
     return None if out.dtype in (torch.bfloat16, torch.float16) else 0
 
 
-def unknown(out: object, *_: object) -> None:
-    """No bound follows from the shapes."""
-
-
 CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 RECURRENT, RECURRENT_BACKWARD = aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default
 LIBRARIES = {
-    "meta": dict.fromkeys(CONVOLUTIONS, ("cuDNN", unknown)),
+    "meta": dict.fromkeys(CONVOLUTIONS, ("cuDNN", None)),
     "cpu": {
         **dict.fromkeys(CONVOLUTIONS, ("oneDNN", own_layout)),
         **dict.fromkeys(PRODUCTS, ("oneDNN", in_16_bits)),
-        **dict.fromkeys((RECURRENT, RECURRENT_BACKWARD), ("oneDNN", unknown)),
+        **dict.fromkeys((RECURRENT, RECURRENT_BACKWARD), ("oneDNN", None)),
     },
 }
-"""By device: operations whose library takes more than their fake kernels say, and the function that says how much."""
+"""By device: operations whose library takes more than their fake kernels say, and the function that says how much.
+
+Where no bound follows from the shapes there is None in its place.
+"""
 
 
 def float32_copies(_: object, values: Tensor, *__: object) -> int:
@@ -71,8 +70,8 @@ def float32_copies(_: object, values: Tensor, *__: object) -> int:
 
 NAMED = {
     "bitsandbytes.quantize_4bit.default": ("bitsandbytes", float32_copies),
-    "bitsandbytes.optimizer_update_8bit_blockwise.default": ("bitsandbytes", unknown),
-    "bitsandbytes.optimizer_update_32bit.default": ("bitsandbytes", unknown),
+    "bitsandbytes.optimizer_update_8bit_blockwise.default": ("bitsandbytes", None),
+    "bitsandbytes.optimizer_update_32bit.default": ("bitsandbytes", None),
 }
 """The same for operations of a library that may not be there, on the CPU's rules: its kernels there are Python."""
 

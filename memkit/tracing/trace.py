@@ -239,7 +239,7 @@ class Tracer(TorchDispatchMode):
     def ask_library(self, func, args, out) -> Call | None:
         """What the library takes for the call; where it cannot be asked, the largest call is remembered."""
         library, size_of = self.with_library[func]
-        num_bytes = size_of(out, *args)
+        num_bytes = size_of(out, *args) if size_of else None
         call = asked(func, args, out) if self.device_type == "cpu" and num_bytes != 0 else None
         if call is None:
             self.besides.note(library, num_bytes, str(func), self.place(sys._getframe(3)))
@@ -274,7 +274,7 @@ class Tracer(TorchDispatchMode):
                 return owners[1:] == self.sole_owner[1:]
             return owners == self.sole_owner and is_dense(args[0])
         block = self.block_of(args[0])
-        is_product = block is not None and self.log.ops[block] in PRODUCTS
+        is_product = block is not None and self.log.births[block][0] in PRODUCTS
         return func is aten.add.Tensor and owners == self.sole_owner and is_product
 
     def ownership(self, args) -> tuple[int, int, int]:

@@ -44,13 +44,6 @@ def test_every_code_decodes_as_torch_does(name: str) -> None:
     assert_same_bits(decode(codes, name), signed.view(getattr(torch, name)).double().numpy())
 
 
-def test_torch_has_these_of_them() -> None:
-    assert sorted(IN_TORCH) == [
-        "bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
-        "float8_e8m0fnu", "int8",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(("name", "storage"), [("float32", np.uint32), ("float64", np.uint64)])
 def test_wide_codes_decode_as_numpy_does(name: str, storage: type) -> None:
     rng = np.random.default_rng(0)
