@@ -237,14 +237,6 @@ def test_doubling_the_sequence_is_quadratic_only_where_weights_are_stored():
         assert (ratio > 2) == square
 
 
-def test_recomputation_keeps_less():
-    none, selective, full = (
-        activation_bytes(replace(GPT2_L, attention="stored", recomputation=kind)) for kind in RECOMPUTATIONS
-    )
-    assert none > selective > full
-    assert block_ledger(replace(GPT2_L, recomputation="full")).per_sbh == 2
-
-
 def test_cuda_holds_whole_blocks_of_512_bytes():
     setup = TrainingSetup(model=GPT2, seq_len=3)
     ledger = activation_ledger(setup)

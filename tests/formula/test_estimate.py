@@ -33,7 +33,7 @@ from memkit.setup.recipes import (
 )
 from memkit.setup.strategies import CORE, SAVE_PRODUCTS, every, groups
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import INSTANTS, PARTS, compare
+from memkit.timeline import PARTS, compare
 from memkit.tracing.libraries import LIBRARIES
 from memkit.tracing.trace import trace_memory
 
@@ -163,22 +163,6 @@ def test_the_grid_is_as_wide_as_promised():
     for field, needed in (("attention", 3), ("recomputation", 3), ("precision", 4), ("optimizer", 6)):
         assert len({getattr(row, field) for row in grid}) >= needed, field
     assert any(row.grad_accum_steps > 1 for row in grid) and any(row.dropout for row in grid)
-
-
-def test_the_instants_come_in_order():
-    names = [instant.name for instant in estimate_memory(setup(), steps=1).instants]
-    assert names == list(INSTANTS)
-    twice = estimate_memory(setup(grad_accum_steps=2), steps=3)
-    assert len(twice.instants) == 1 + 3 * (2 * 4 + 3)
-    assert twice.source == "formula" and twice.device == "cuda"
-
-
-def test_the_peak_is_a_maximum_over_instants_and_not_a_sum_of_parts():
-    timeline = estimate_memory(TrainingSetup(model=GPT2_SMALL, micro_batch_size=8))
-    highest = {part: max(i.parts[part] for i in timeline.instants) for part in PARTS}
-    gradients_at_the_peak = timeline.peak.gradients
-    assert timeline.peak_bytes == max(i.total_bytes for i in timeline.instants) < sum(highest.values())
-    assert gradients_at_the_peak < highest["gradients"]
 
 
 def test_twice_the_batch_is_twice_the_activations_and_nothing_else():

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from memkit.formula.inference import inference_bytes, kv_cache_bytes, kv_cache_bytes_per_token
-from memkit.formula.parameters import count_parameters
 from memkit.formula.states import state_bytes
 from memkit.program.transformer import Transformer
-from memkit.setup.models import LLAMA_2_7B, LLAMA_2_70B, LLAMA_3_8B, TINY_GPT2, TINY_LLAMA
+from memkit.setup.models import LLAMA_2_7B, TINY_GPT2, TINY_LLAMA
 from memkit.setup.recipes import ADAMW, BF16_MASTER
 from memkit.setup.training import TrainingSetup
 
@@ -52,23 +51,6 @@ def test_published_sizes():
         LLAMA_2_7B, num_layers=40, hidden_size=5120, num_heads=40, num_kv_heads=40, head_dim=128
     )
     assert kv_cache_bytes_per_token(opt_13b) == 800 * 1024
-
-
-def test_grouped_heads_divide_the_cache():
-    assert kv_cache_bytes_per_token(LLAMA_2_7B) == 4 * kv_cache_bytes_per_token(LLAMA_3_8B)
-    all_heads = replace(LLAMA_2_70B, num_kv_heads=64)
-    assert kv_cache_bytes_per_token(all_heads) == 8 * kv_cache_bytes_per_token(LLAMA_2_70B)
-
-
-def test_the_weights_do_not_grow_with_the_batch():
-    small, large = (inference_bytes(LLAMA_2_7B, batch_size=b, seq_len=1024) for b in (1, 16))
-    assert small["weights"] == large["weights"] == 2 * count_parameters(LLAMA_2_7B)
-    assert large["kv_cache"] == 16 * small["kv_cache"]
-
-
-def test_an_8_bit_cache_is_half_of_a_16_bit_one():
-    half = kv_cache_bytes(LLAMA_3_8B, batch_size=2, seq_len=100, dtype="float8_e4m3fn")
-    assert 2 * half == kv_cache_bytes(LLAMA_3_8B, batch_size=2, seq_len=100)
 
 
 def test_inference_needs_an_eighth_of_the_states_of_training():

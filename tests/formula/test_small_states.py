@@ -14,7 +14,7 @@ from memkit.formula.parameters import (
     parameter_ledger,
     trained_parameters,
 )
-from memkit.formula.states import bytes_per_parameter, optimizer_tensors, shared_tensors, weight_tensors
+from memkit.formula.states import optimizer_tensors, shared_tensors, weight_tensors
 from memkit.program.doors import tensors_in
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.models import (
@@ -92,11 +92,6 @@ def test_a_paged_state_is_not_in_the_cards_own_memory_if_it_is_large():
     paged = OptimizerConfig(name="paged AdamW")
     assert {t.is_on_host for t in optimizer_tensors(large, FP32, paged)} == {True}
     assert {t.is_on_host for t in optimizer_tensors(small, FP32, paged)} == {False}
-
-
-def test_paged_states_of_32_bits_do_not_shrink():
-    adam, paged = (bytes_per_parameter(FP32, OptimizerConfig(name=name)) for name in ("AdamW", "paged AdamW"))
-    assert adam == paged
 
 
 @pytest.mark.parametrize("double_quantises", [True, False])

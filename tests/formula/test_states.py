@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memkit.formula.parameters import Parameter, count_parameters
-from memkit.formula.states import bytes_per_parameter, optimizer_tensors, state_bytes, state_ledger
+from memkit.formula.parameters import count_parameters
+from memkit.formula.states import bytes_per_parameter, state_bytes, state_ledger
 from memkit.program.optimizers import FROM_LIBRARIES, make_optimizer
 from memkit.program.transformer import Transformer
 from memkit.setup.models import GPT2_SMALL, TINY_GPT2, TINY_LLAMA
@@ -71,16 +71,6 @@ def test_the_ledger_is_a_real_state_dict(model, name, implementation, precision)
     assert ours == real
 
 
-def test_states_exist_from_the_first_step_on():
-    model = torch.nn.Linear(4, 4)
-    optimizer = torch.optim.AdamW(model.parameters())
-    assert not optimizer.state
-    model(torch.ones(1, 4)).sum().backward()
-    assert not optimizer.state
-    optimizer.step()
-    assert set(optimizer.state[model.weight]) == {"step", "exp_avg", "exp_avg_sq"}
-
-
 @pytest.mark.parametrize(
     "name, implementation, is_on_host",
     [
@@ -121,24 +111,6 @@ def test_published_bytes_per_parameter(precision, addends):
     assert sorted(bytes_per_parameter(precision, ADAMW).values()) == sorted(addends)
 
 
-def test_addends_have_names():
-    names = list(bytes_per_parameter(BF16_TWO_GRADIENTS, ADAMW))
-    assert names == ["weight", "gradient", "main gradient", "master weight", "exp_avg", "exp_avg_sq"]
-
-
-@pytest.mark.parametrize(
-    "name, more", [("SGD", 0), ("SGD momentum", 4), ("Adam", 8), ("AdamW", 8), ("AdamW amsgrad", 12)]
-)
-def test_the_optimizers_share_of_fp32(name, more):
-    assert sum(bytes_per_parameter(FP32, OptimizerConfig(name=name)).values()) == 8 + more
-
-
-def test_adafactor_keeps_a_row_and_a_column():
-    addends = bytes_per_parameter(FP32, OptimizerConfig(name="Adafactor"), shape=(1000, 500))
-    assert addends["row_var"] == 4 * 1000 / (1000 * 500) and addends["col_var"] == 4 * 500 / (1000 * 500)
-    assert bytes_per_parameter(FP32, OptimizerConfig(name="Adafactor"), shape=(64,))["variance"] == 4
-
-
 def test_8_bit_states_cost_two_bytes_and_their_scales():
     """bitsandbytes: one byte a value and one float32 for each block of 256; small tensors stay in float32."""
     eight_bit = OptimizerConfig(name="8-bit AdamW")
@@ -146,12 +118,6 @@ def test_8_bit_states_cost_two_bytes_and_their_scales():
     assert sum(v for role, v in addends.items() if role not in ("weight", "gradient")) == 2 * (1 + 4 / 256)
     assert bytes_per_parameter(FP32, eight_bit, shape=(4095,))["exp_avg"] == 4
     assert bytes_per_parameter(FP32, eight_bit, shape=(4096,))["exp_avg"] == 1
-
-
-def test_a_block_that_is_not_full_has_a_scale_too():
-    parameter = Parameter(name="odd", shape=(4097, 1), kind="mlp")
-    roles = {t.role: t.shape for t in optimizer_tensors(parameter, FP32, OptimizerConfig(name="8-bit AdamW"))}
-    assert roles["exp_avg"] == (4097, 1) and roles["exp_avg absmax"] == (17,)
 
 
 def test_a_block_of_another_size_changes_the_scales_only():

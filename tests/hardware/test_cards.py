@@ -1,7 +1,6 @@
 """Cards against vendors' printed figures and against what other logs of the same cards print."""
 
 import ast
-import dataclasses
 import importlib.util
 import re
 from pathlib import Path
@@ -9,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from memkit.hardware.cards import CARDS, MIN_CAPABILITY, card_by_driver_name, matrix_dtypes
+from memkit.hardware.cards import CARDS, card_by_driver_name, matrix_dtypes
 from memkit.units import GIB, KIB, MIB, format_bytes
 
 NVIDIA = [card for card in CARDS.values() if card.vendor == "NVIDIA"]
@@ -104,10 +103,6 @@ def test_every_label_is_the_product_pages():
     assert {card.name: card.label_gb for card in CARDS.values()} == printed
 
 
-def test_an_80_gb_card_has_85_billion_bytes():
-    assert round(CARDS["H100 SXM"].memory_bytes / 1e9, 1) == 85.0
-
-
 def test_every_card_has_a_printed_bandwidth_to_be_compared_with():
     assert PRINTED_BANDWIDTH.keys() == CARDS.keys()
 
@@ -133,13 +128,6 @@ def test_the_float32_rate_is_lanes_times_clock(card):
     multiply_add = 2
     derived = card.num_sms * card.fp32_lanes_per_sm * multiply_add * card.clock_hz / 1e12
     assert card.peak_tflops["float32"] == pytest.approx(derived, rel=0.01)
-
-
-def test_bfloat16_is_twice_tf32_and_far_more_than_float32():
-    rates = CARDS["H100 SXM"].peak_tflops
-    assert round(rates["bfloat16"] / rates["tf32"], 1) == 2.0
-    assert round(rates["bfloat16"] / rates["float32"], 1) == 14.8
-    assert round(rates["float8_e4m3fn"] / rates["bfloat16"], 1) == 2.0
 
 
 @pytest.mark.parametrize("name, printed", PRINTED_LINKS.items())
@@ -204,13 +192,6 @@ def test_formats_are_those_that_torch_expects(card, monkeypatch):
     )
 
 
-def test_formats_by_generation():
-    assert matrix_dtypes((6, 1)) == ()
-    assert "bfloat16" not in matrix_dtypes((7, 5))
-    assert "float8_e4m3fn" not in matrix_dtypes((8, 6))
-    assert matrix_dtypes((12, 0)) == tuple(MIN_CAPABILITY)
-
-
 @pytest.mark.parametrize(
     "name, l2_bytes, shared_bytes",
     [  # deviceQuery: "L2 Cache Size" and "Total shared memory per multiprocessor"
@@ -231,11 +212,6 @@ def test_cards_are_found_by_the_drivers_name():
     assert card_by_driver_name("") is None
     names = [name for card in CARDS.values() for name in card.driver_names]
     assert len(names) == len(set(names))
-
-
-def test_a_card_cannot_be_changed():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        CARDS["T4"].label_gb = 80
 
 
 @pytest.mark.parametrize("card", CARDS.values(), ids=lambda card: card.name)

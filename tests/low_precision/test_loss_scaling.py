@@ -40,10 +40,6 @@ def test_shares_are_counted_as_torch_holds_the_values(power):
     assert found.value_error == pytest.approx(error.mean().item(), rel=1e-6)  # torch rounds twice, by way of float32
 
 
-def test_zeros_do_not_count():
-    assert scale_gradients(np.append(GRADIENTS, np.zeros(99)), 2.0) == scale_gradients(GRADIENTS, 2.0)
-
-
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_scale_that_is_none_is_refused(scale):
     with pytest.raises(ValueError, match="is not a positive number"):

@@ -53,22 +53,6 @@ def test_a_recipe_without_an_optimizer_is_refused():
         training_build(setup_of(replace(PURE_BF16, state_dtype="float32")))
 
 
-def test_eight_bit_states_are_the_formula_and_torchaos_table():
-    """torchao keeps a code a value, a float32 scale a block, and one table of 256 float32 a state."""
-    low_bit = pytest.importorskip("torchao.optim")
-    weight = torch.nn.Parameter(torch.zeros(128, 64))
-    weight.grad = torch.ones_like(weight)
-    optimizer = low_bit.AdamW8bit([weight])
-    optimizer.step()
-    held = 0
-    for name in ("exp_avg", "exp_avg_sq"):
-        state = optimizer.state[weight][name]
-        held += sum(t.nbytes for t in (state.codes, state.scale, state.qmap))
-    config = OptimizerConfig(name="torchao 8-bit AdamW")
-    addends = bytes_per_parameter(PRECISIONS["fp32"], config, shape=(128, 64))
-    assert held / weight.numel() == sum(size for name, size in addends.items() if name.startswith("exp_avg"))
-
-
 def test_eight_bit_states_agree_in_three_columns():
     """The formula's codes, scales and tables, and torchao's step counts: 4 B a tensor, here on the same device."""
     low_bit = pytest.importorskip("torchao.optim")

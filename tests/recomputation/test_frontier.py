@@ -8,7 +8,6 @@ import pytest
 from drawn import Label, labels_of, marks_of, overlap
 
 from memkit.allocator.workspaces import workspace_bytes
-from memkit.pictures.frontier import COLOURS
 from memkit.pictures.svg import Chart
 from memkit.program.transformer import strategy_build
 from memkit.recomputation.frontier import (
@@ -26,7 +25,7 @@ from memkit.recomputation.peak import predict_peak
 from memkit.setup.models import GPT2_LARGE, LLAMA_32_1B
 from memkit.setup.strategies import FULL, HOST, NONE, SAVE_EVERY_SECOND
 from memkit.tracing.trace import trace_memory
-from memkit.widgets.frontier_explorer import CHEAPEST, FrontierExplorer
+from memkit.widgets.frontier_explorer import FrontierExplorer
 
 
 def test_every_shown_strategy_was_traced():
@@ -51,11 +50,6 @@ def test_the_formula_gives_the_traced_peaks(model, tokens):
             assert formula == pytest.approx(peak_at(model, strategy, tokens), rel=0.005), strategy.name
 
 
-def test_between_two_traces_lies_the_straight_line():
-    low, high = (peak_at(GPT2_LARGE, NONE, tokens) for tokens in (1024, 2048))
-    assert peak_at(GPT2_LARGE, NONE, 1536) == pytest.approx((low + high) / 2, abs=1)
-
-
 def test_what_was_not_traced_is_refused():
     with pytest.raises(ValueError, match="'offload' was not traced"):
         peak_at(GPT2_LARGE, HOST, 1024)
@@ -73,26 +67,6 @@ def test_nothing_beats_the_front_and_everything_else_is_beaten():
     place = {id(point): (point.overhead, point.peak_bytes) for point in found}
     assert not any(beats(a, b) for a in found for b in front if place[id(a)] != place[id(b)])
     assert all(any(beats(a, b) for a in front) for b in found if b not in front)
-
-
-def test_the_explorer_chooses_and_explains():
-    panel = FrontierExplorer()
-    assert panel.error == ""
-    assert panel.summary == panel.shown.words[0]
-    panel.set(strategy="full")
-    assert panel.summary.startswith("full: peak ")
-    assert panel.shown.code == FULL.code and "<pre" in panel.status.value
-    panel.set(card="no card", strategy=CHEAPEST)
-    assert panel.summary.startswith("none: ")
-
-
-def test_every_control_moves_without_an_error():
-    panel = FrontierExplorer(model="Llama-3.2-1B", micro_batch_size=4)
-    start = panel.value
-    for name, control in panel.controls.items():
-        for option in control.options:
-            panel.set(**(start | {"seq_len": 1024, name: option}))
-            assert panel.error == "", (name, option)
 
 
 def test_only_lengths_that_the_model_takes_are_offered():
@@ -139,18 +113,6 @@ def test_words_that_collide_are_found():
     chart.words(10, 20, "one")
     chart.words(18, 22, "two")
     assert words_that_collide(labels_of(chart)) == [("one", "two")]
-
-
-def test_every_strategy_has_a_colour_of_its_own():
-    assert len(set(COLOURS)) == len(COLOURS) == 10
-
-
-def test_a_bad_value_is_explained_and_changes_nothing():
-    panel = FrontierExplorer()
-    before = panel.value
-    panel.set(model="GPT-2 large", seq_len=8192)
-    assert "above GPT-2 large's 1024 positions" in panel.error
-    assert panel.value == before
 
 
 def test_a_click_on_a_point_chooses_its_strategy():

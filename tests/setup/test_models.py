@@ -12,7 +12,6 @@ from memkit.setup.models import (
     PUBLISHED_MODELS,
     TINY_GPT2,
     TINY_LLAMA,
-    ModelConfig,
 )
 
 HUB = "https://huggingface.co"
@@ -74,21 +73,5 @@ def test_two_checkpoints_hold_more_values_than_parameters(config, in_file):
     assert in_file - count_parameters(config) == config.num_layers * config.head_dim // 2
 
 
-def test_defaults_are_filled_in():
-    config = ModelConfig(num_layers=1, hidden_size=64, num_heads=4, vocab_size=10, max_seq_len=8)
-    assert (config.num_kv_heads, config.head_dim, config.intermediate_size) == (4, 16, 256)
-    assert (config.query_size, config.kv_size) == (64, 64)
-
-
-def test_heads_may_be_wider_or_narrower_than_the_hidden_size():
-    config = replace(TINY_LLAMA, head_dim=96)
-    assert (config.query_size, config.kv_size) == (4 * 96, 2 * 96)
-    assert config.query_size != config.hidden_size
-
-
 def test_a_head_that_is_given_its_size_need_not_divide_the_hidden_size():
     assert replace(TINY_GPT2, hidden_size=770, num_heads=12, num_kv_heads=12, head_dim=64).query_size == 768
-
-
-def test_a_model_is_equal_to_its_copy_and_can_be_a_key():
-    assert {replace(TINY_LLAMA): 1} == {TINY_LLAMA: 1}

@@ -1,17 +1,13 @@
 """Each recipe's dtypes are those that torch gives, where torch runs the recipe."""
 
-from dataclasses import replace
 
 import pytest
 import torch
 
 from memkit.setup.recipes import (
-    BF16_MASTER,
-    FP32,
     IMPLEMENTATIONS,
     OPTIMIZERS,
     PRECISIONS,
-    PURE_BF16,
     TORCH_PRECISIONS,
     OptimizerConfig,
 )
@@ -29,17 +25,6 @@ def test_dtypes_are_those_of_a_real_step(name):
     assert str(output.dtype) == f"torch.{precision.compute_dtype}"
     assert str(layer.weight.grad.dtype) == f"torch.{precision.gradient_dtype}"
     assert str(optimizer.state[layer.weight]["exp_avg"].dtype) == f"torch.{precision.moment_dtype}"
-
-
-def test_moments_follow_the_master_copy_then_the_weights():
-    assert FP32.moment_dtype == "float32" and PURE_BF16.moment_dtype == "bfloat16"
-    assert BF16_MASTER.moment_dtype == "float32"
-    assert replace(BF16_MASTER, state_dtype="bfloat16").moment_dtype == "bfloat16"
-
-
-def test_every_recipe_names_its_source():
-    assert all(precision.source for precision in PRECISIONS.values())
-    assert all(name == precision.name for name, precision in PRECISIONS.items())
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -1,6 +1,6 @@
 """A training setup refuses what cannot be trained, in one sentence with the value and what was allowed."""
 
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import pytest
 from bad_values import BAD_VALUES, RECORDS
@@ -19,29 +19,10 @@ def test_a_bad_value_gives_one_clear_error(bad):
     assert "\n" not in message and len(message) < 300
 
 
-def test_there_are_at_least_fifty_different_bad_values():
-    assert len({bad.id for bad in BAD_VALUES}) == len(BAD_VALUES) >= 50
-    assert {bad.record for bad in BAD_VALUES} == set(RECORDS)
-
-
 @pytest.mark.parametrize("record", RECORDS)
 def test_the_values_beside_a_bad_one_are_good(record):
     kind, valid = RECORDS[record]
     kind(**valid)
-
-
-@pytest.mark.parametrize("record", RECORDS)
-def test_a_record_is_frozen(record):
-    kind, valid = RECORDS[record]
-    made = kind(**valid)
-    with pytest.raises(FrozenInstanceError):
-        made.name = "other"
-
-
-def test_a_what_if_is_a_new_record():
-    setup = TrainingSetup(model=TINY_LLAMA, micro_batch_size=2, seq_len=64)
-    assert replace(setup, seq_len=128).tokens_per_micro_batch == 2 * setup.tokens_per_micro_batch == 256
-    assert setup.seq_len == 64
 
 
 def test_a_what_if_is_checked_like_a_new_record():
