@@ -112,10 +112,10 @@ class Replaying:
     ``before`` are the births of what stood at the start, ``events`` the births and frees among the entries.
     """
 
-    def __init__(self, allocator: CachingAllocator, run: RecordedRun, looks_ahead: bool = True):
+    def __init__(self, allocator: CachingAllocator, run: RecordedRun):
         self.allocator, self.run = allocator, run
         runs = state_before(run.entries, run.segments)
-        self.num_ambiguous = settle_sizes(runs, run.entries if looks_ahead else [], run.config)
+        self.num_ambiguous = settle_sizes(runs, run.entries, run.config)
         build(allocator, runs)
         allocator.driver.blocks = allocator.blocks
         self.player = Player(allocator)

@@ -20,12 +20,14 @@ from card_recordings import recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memkit.allocator import snapshot_replay
 from memkit.allocator.caching import CachingAllocator, OutOfMemory
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Driver
 from memkit.allocator.recorded import line_of, recorded_run
 from memkit.allocator.snapshot_files import as_torch_layout, load_snapshot
 from memkit.allocator.snapshot_replay import Replaying, _RecordedDriver, replay_snapshot
+from memkit.allocator.snapshot_start import settle_sizes
 from memkit.allocator.trace_replay import replay_trace
 from memkit.allocator.workspaces import workspace_bytes
 from memkit.timeline import Event, Instant, MemoryTimeline
@@ -67,7 +69,7 @@ def test_a_recorded_run_replays_exactly(name):
     assert [sum(b.size for b in run) for run in runs] == [s["total_size"] for s in snapshot["segments"]]
 
 
-def test_the_recording_that_is_ambiguous_without_a_look_ahead():
+def test_the_recording_that_is_ambiguous_without_a_look_ahead(monkeypatch):
     """Where 33 blocks of ``medium_512_training`` end, only later allocations tell.
 
     They were there before the recording and freed during it, so their size was not recorded, and a hole lies
@@ -77,7 +79,9 @@ def test_the_recording_that_is_ambiguous_without_a_look_ahead():
     snapshot = recording("medium_512_training")
     run = recorded_run(snapshot)
     allocator = CachingAllocator(run.config, _RecordedDriver(None, 0))
-    replaying = Replaying(allocator, run, looks_ahead=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot_replay, "settle_sizes", lambda runs, _, config: settle_sizes(runs, [], config))
+        replaying = Replaying(allocator, run)
     assert replaying.num_ambiguous == 33
     replaying.play()
     agreement = replaying.agreement()
