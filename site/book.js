@@ -1,0 +1,93 @@
+// What a page does by itself: search, scroll areas that keys reach, contents folded on a phone, the filter of claims.
+const [box, list, said] = [".search input", ".search ul", ".search p"].map((name) => document.querySelector(name));
+let index;
+
+async function search() {
+  const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+  if (words.length) index ??= fetch("search.json").then((answer) => answer.json());
+  const { titles, entries } = words.length ? await index : { entries: [] };
+  const found = [];
+  for (const [page, anchor, heading, text] of entries) {
+    const [stem, title] = titles[page];
+    const all = `${title} ${heading} ${text}`.toLowerCase();
+    if (!words.every((word) => all.includes(word))) continue;
+    const score = words.filter((word) => heading.toLowerCase().includes(word)).length * 2
+      + words.filter((word) => title.toLowerCase().includes(word)).length;
+    found.push([score, `${stem}.html#${anchor}`, `${title}: ${heading}`]);
+  }
+  found.sort((a, b) => b[0] - a[0]);
+  list.replaceChildren(...found.slice(0, 12).map(([, address, words]) => {
+    const item = document.createElement("li"), link = document.createElement("a");
+    link.href = address;
+    link.textContent = words;
+    item.append(link);
+    return item;
+  }));
+  list.hidden = !found.length;
+  said.textContent = words.length ? (found.length ? `${found.length} places` : "Nothing found. Try fewer words.") : "";
+}
+box.addEventListener("input", search);
+
+document.addEventListener("keydown", (event) => {
+  const links = [...list.querySelectorAll("a")], here = links.indexOf(document.activeElement);
+  if (event.key === "/" && !event.target.closest("input, select, textarea")) {
+    box.focus();
+    event.preventDefault();
+  } else if (event.key === "Escape" && event.target.closest(".search")) {
+    box.value = "";
+    search();
+    box.focus();
+  } else if (event.target.closest(".search") && ["ArrowDown", "ArrowUp"].includes(event.key) && links.length) {
+    const next = here + (event.key === "ArrowDown" ? 1 : -1);
+    (links[next] ?? box).focus();
+    event.preventDefault();
+  }
+});
+
+// What is wider than its place scrolls; then a key must reach it too.
+function reachable() {
+  for (const area of document.querySelectorAll("pre, .scroll, .picture, .memkit-table, math[display=block], .side, .toc")) {
+    const scrolls = area.scrollWidth > area.clientWidth + 1 || (area.matches(".side, .toc") && area.scrollHeight > area.clientHeight + 1);
+    if (scrolls) area.tabIndex = 0;
+    else area.removeAttribute("tabindex");
+    if (area.matches("pre, .scroll, .picture, .memkit-table")) {
+      if (scrolls) { area.setAttribute("role", "group"); area.ariaLabel = "scrolls sideways"; }
+      else { area.removeAttribute("role"); area.ariaLabel = null; }
+    }
+  }
+}
+addEventListener("resize", reachable);
+addEventListener("load", reachable);
+document.addEventListener("toggle", reachable, true);
+document.addEventListener("changed", reachable);
+reachable();
+
+const contents = document.querySelector(".contents");
+const phone = matchMedia("(max-width: 50rem)");
+const fold = () => { contents.open = !phone.matches; };
+phone.addEventListener("change", fold);
+fold();
+
+// The address of something inside a fold opens the fold.
+function unfold() {
+  let place = document.getElementById(decodeURIComponent(location.hash.slice(1)))?.parentElement;
+  for (; place; place = place.parentElement) if (place.matches("details")) place.open = true;
+}
+addEventListener("hashchange", unfold);
+unfold();
+
+for (const form of document.querySelectorAll("form.filter")) {
+  const places = [...document.querySelectorAll(form.dataset.of)], count = form.querySelector("output");
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("input", () => {
+    const words = form.words.value.toLowerCase().split(/\s+/).filter(Boolean), verdict = form.verdict?.value;
+    let left = 0;
+    for (const place of places) {
+      const fits = words.every((word) => place.textContent.toLowerCase().includes(word));
+      place.hidden = !(fits && (!verdict || place.dataset.verdict === verdict));
+      left += !place.hidden;
+    }
+    count.textContent = `${left} of ${places.length} shown`;
+  });
+}
+if (document.querySelector("[data-panel], .exercise")) import("./live.mjs");

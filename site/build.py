@@ -1,0 +1,196 @@
+"""The book as a site: ``python site/build.py build/site`` writes pages that need no Jupyter and no other machine.
+
+Everything is read when it is built: chapters from their notebooks as they are stored, the first page from README and
+each chapter's own question, the ledger and the questions from their files.
+"""
+
+import json
+import re
+import shutil
+import sys
+from html import escape
+from pathlib import Path
+
+import jinja2
+from pygments.formatters import HtmlFormatter
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path.insert(0, str(ROOT))
+
+from notebook_page import ChapterWriter, Files, Page
+from panels import Panels
+
+import memkit
+from book.claims import GROUPS, VERDICTS, load_claims
+from book.questions import load_questions
+from memkit.widgets.ledger_search import entry_of
+from memkit.widgets.question_cards import page_of
+
+EMPTY_HEADER = re.compile("<th></th>")  # a corner of a table heads nothing
+OWN_BACKGROUND = re.compile(r"background(-color)?:[^;}]+;?")
+
+
+def section(readme: str, title: str) -> str:
+    """What stands under a heading of README. Raises: ValueError: there is no such heading."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", readme, re.MULTILINE | re.DOTALL)
+    if not found:
+        raise ValueError(f"README.md has no section {title!r}, which the first page shows")
+    return found[1]
+
+
+def first_page(files: Files, panels: Panels, chapters: list[Page]) -> Page:
+    """What the book is, a panel to try, the chapters with their questions, and how to run it."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    title, _, opening = readme.partition("\n")
+    opening = opening.partition("\n![")[0]
+    ways = (
+        section(readme, "The chapters")
+        .partition("**Three ways to read it.**")[2]
+        .partition("\nOn a shared")[0]
+    )
+    entries = "".join(
+        f'<h3 id="{page.stem}"><a href="{page.stem}.html">{escape(page.title)}</a></h3>'
+        f'<p class="quiet">{escape(page.facts)}</p>{page.picture if "figure" in page.question else ""}'
+        f"{files.markdown(page.question)}"
+        for page in chapters
+    )
+    parts = {
+        "Try it": panels.html("MemoryExplorer", {}, ""),
+        "For whom it is": files.markdown(ways),
+        "The chapters and their questions": entries,
+        "The ledger and the questions": '<p><a href="claims.html">Every claim of the ledger</a> has an address that '
+        'can be cited, and <a href="questions.html">the questions</a> say why each choice is right or wrong.</p>',
+        "How to run it": files.markdown(section(readme, "Start")),
+        "On which machines it runs": files.markdown(section(readme, "On which machines it runs")),
+    }
+    page = Page(stem="index", title=title.removeprefix("# ").strip())
+    page.headings = [(words.lower().replace(" ", "-"), words) for words in parts]  # as GitHub makes them
+    page.html = f"<h1>{escape(page.title)}</h1>{files.markdown(opening)}" + "".join(
+        f'<h2 id="{anchor}">{words}</h2>{parts[words]}' for anchor, words in page.headings
+    )
+    return page
+
+
+def claims_page(files: Files) -> Page:
+    """The ledger: every claim with an address of its own."""
+    page = Page(stem="claims", title="The ledger, claim by claim")
+    claims = load_claims()
+    options = "".join(f"<option>{verdict}</option>" for verdict in VERDICTS)
+    page.html = (
+        f"<h1>{page.title}</h1><p>What is commonly printed about GPU memory in training, and what is so: "
+        f'{len(claims)} claims. The address of a claim ends in its number, as in <a href="claims.html#C028">'
+        'claims.html#C028</a>. <a href="A_claims_ledger.html">Appendix A</a> says what the verdicts mean.</p>'
+        '<form class="filter" data-of=".claim"><label>Words <input name="words" type="search"></label> <label>Verdict '
+        f'<select name="verdict"><option value="">all</option>{options}</select></label> <output></output></form>'
+    )
+    for letter, (subject, _, _) in GROUPS.items():
+        page.headings.append((f"group-{letter}", subject))
+        page.html += f'<h2 id="group-{letter}">{escape(subject)}</h2>'
+        for entry in (claim for claim in claims.values() if claim.group == letter):
+            address = f'id="{entry.id}" data-verdict="{entry.verdict}"'
+            page.html += f'<div class="claim" {address}>{cited(entry, files)}</div>'
+            page.search.append((entry.id, f"{entry.id}, {entry.verdict}", f"{entry.claim} {entry.answer}"))
+    return page
+
+
+def cited(entry, files: Files) -> str:
+    """A claim as the ledger shows it, its number a link to its own address."""
+    html = re.sub(
+        r'href="([^"]+)"', lambda found: f'href="{escape(files.address(found[1]))}"', entry_of(entry)
+    )
+    return html.replace(
+        f"<strong>{entry.id}</strong>", f'<a href="#{entry.id}"><strong>{entry.id}</strong></a>', 1
+    )
+
+
+def questions_page() -> Page:
+    """The questions, each choice with its reply folded under it."""
+    page = Page(stem="questions", title="Questions, and why")
+    questions = load_questions()
+    page.html = (
+        f"<h1>{page.title}</h1><p>{len(questions)} questions as an interviewer, a colleague or an examiner asks them. "
+        'Open a choice to read why it is right or wrong. <a href="B_questions_and_answers.html">Appendix B</a> says '
+        "which cell shows each answer.</p>"
+        '<form class="filter" data-of=".claim"><label>Words <input name="words" type="search"></label> '
+        "<output></output></form>"
+    )
+    for key, shown in questions.items():
+        page.html += f'<div class="claim" id="{key}">{page_of(key, shown)}</div>'
+        page.search.append((key, f"Question {key[1:]}", f"{shown.question} {shown.answer} {shown.because}"))
+    return page
+
+
+def run_line(page: Page, files: Files) -> str:
+    """How a reader runs this page."""
+    (files.out / "files").mkdir(exist_ok=True)
+    shutil.copy(ROOT / "chapters" / page.notebook, files.out / "files")
+    return (
+        '<p class="run"><strong>Run it.</strong> <code>make lab</code> in the repository opens the book in JupyterLab; '
+        f'<a href="index.html#how-to-run-it">how to start</a>. This page is <a href="files/{page.notebook}" download>'
+        f"{page.notebook}</a> with the outputs that are stored in it. Binder and Colab have not been tried.</p>"
+    )
+
+
+def style() -> str:
+    """The style sheet, with colours for code in light and in dark."""
+    light, dark = (
+        OWN_BACKGROUND.sub("", HtmlFormatter(style=name).get_style_defs(".code"))
+        for name in ("xcode", "github-dark")
+    )
+    own = (HERE / "book.css").read_text(encoding="utf-8")
+    return f"{own}\n{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
+
+
+def write_search(pages: list[Page], out: Path) -> None:
+    """What the search looks through: a page's number, an anchor, a heading and the words of each cell."""
+    entries = [
+        (number, anchor, heading, words[:600])
+        for number, page in enumerate(pages)
+        for anchor, heading, words in page.search
+    ]
+    index = {"titles": [(page.stem, page.title) for page in pages], "entries": entries}
+    (out / "search.json").write_text(
+        json.dumps(index, ensure_ascii=False, separators=(",", ":")), encoding="utf-8"
+    )
+
+
+def build(out: Path) -> None:
+    """Write the whole site into an empty folder. Raises: ValueError: ``out`` holds something that is no site."""
+    if out.exists() and any(out.iterdir()) and not (out / "search.json").exists():
+        raise ValueError(f"{out} is not empty and holds no site that could be written anew")
+    shutil.rmtree(out, ignore_errors=True)
+    (out / "pictures").mkdir(parents=True)
+    files, panels = Files(ROOT, out), Panels(ROOT, out)
+    writer = ChapterWriter(files, panels)
+    chapters = [writer.page(path) for path in sorted((ROOT / "chapters").glob("*.ipynb"))]
+    for page in chapters:
+        before, _, after = page.html.partition("</h1>")
+        page.html = f"{before}</h1>{run_line(page, files)}{after}"
+    pages = [first_page(files, panels, chapters), *chapters, claims_page(files), questions_page()]
+    panels.make()
+    frame = jinja2.Environment(autoescape=False).from_string(
+        (HERE / "page.html.j2").read_text(encoding="utf-8")
+    )
+    for number, page in enumerate(pages):
+        html = frame.render(
+            book=pages[0].title, title=escape(page.title), stem=page.stem, headings=page.headings,
+            html=EMPTY_HEADER.sub("<td></td>", panels.finished(page.html)),
+            pages=pages[1:], before=pages[number - 1] if number else None,
+            after=pages[number + 1] if number + 1 < len(pages) else None, version=memkit.__version__, live=panels,
+            description=escape(" ".join(page.question.split())[:150] or "A textbook about memory in training."),
+        )  # fmt: skip
+        (out / f"{page.stem}.html").write_text(html, encoding="utf-8")
+    (out / "book.css").write_text(style(), encoding="utf-8")
+    for name in ("book.js", "live.mjs", "worker.mjs"):
+        shutil.copy(HERE / name, out)
+    write_search(pages, out)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python site/build.py FOLDER")
+    try:
+        build(Path(sys.argv[1]))
+    except ValueError as error:
+        sys.exit(f"site: {error}")

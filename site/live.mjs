@@ -1,0 +1,191 @@
+// Panels that move and exercises that answer. There is no formula here: the first control that is touched is answered
+// from what the book's Python drew when the site was built; after a click that says its size, that Python runs in a worker.
+import helper from "./live/in_page.mjs";
+
+const { liveMb, liveBytes } = document.body.dataset;
+const waiting = new Map(), listeners = new Set();
+let worker, count = 0;
+
+export function ask(call, ...given) {
+  worker ??= startWorker();
+  return new Promise((resolve, reject) => {
+    waiting.set(++count, { resolve, reject });
+    worker.postMessage({ number: count, call, given });
+  });
+}
+
+function startWorker() {
+  const started = new Worker(new URL("./worker.mjs", import.meta.url), { type: "module" });
+  started.onmessage = ({ data: { number, fetched, answer, error } }) => {
+    if (fetched) return listeners.forEach((listener) => listener(fetched / liveBytes));
+    const { resolve, reject } = waiting.get(number);
+    waiting.delete(number);
+    if (error) reject(new Error(error));
+    else resolve(answer);
+  };
+  started.onerror = () => {
+    for (const { reject } of waiting.values()) reject(new Error("the worker did not start"));
+    waiting.clear();
+  };
+  return started;
+}
+
+// A line that offers to start Python, shows how far it is, and says what went wrong.
+function starter(place, words, begin) {
+  const button = document.createElement("button"), bar = document.createElement("progress");
+  const said = document.createElement("span");
+  button.type = "button";
+  button.textContent = worker ? words : `${words} (${liveMb} MB, once)`;
+  said.setAttribute("role", "status");
+  bar.setAttribute("aria-label", "Python is being fetched");
+  bar.hidden = true;
+  place.append(button, bar, said);
+  button.onclick = async () => {
+    const follow = (share) => { bar.value = Math.min(share, 1); };
+    button.disabled = true;
+    bar.hidden = false;
+    said.textContent = "Python is starting …";
+    listeners.add(follow);
+    try {
+      await begin();
+      place.replaceChildren(said);
+      said.textContent = "";
+    } catch (error) {
+      said.textContent = `Python could not be started: ${error.message}`;
+      button.disabled = false;
+    }
+    bar.hidden = true;
+    listeners.delete(follow);
+  };
+  return said;
+}
+
+function show(element, facts) {
+  if (facts.options) element.replaceChildren(...facts.options.map((text) => new Option(text)));
+  for (const name of ["min", "max", "step"]) if (name in facts && element.matches("input")) element[name] = facts[name];
+  if ("disabled" in facts) element.disabled = facts.disabled;
+  if (!("value" in facts)) return;
+  if (element.matches("select")) element.selectedIndex = facts.value;
+  else if (element.matches("[type=checkbox]")) element.checked = facts.value;
+  else if (element.matches("input")) element.value = facts.value;
+  else if (!element.matches("button")) element.innerHTML = facts.value;
+}
+
+class Panel {
+  constructor(place) {
+    Object.assign(this, { place, key: `panel-${++count}`, shown: {}, moves: new Map() });
+    this.elements = new Map([...place.querySelectorAll("[data-id]")].map((element) => [element.dataset.id, element]));
+    for (const element of place.querySelectorAll(":is(select, input, button)[data-id]")) {
+      element.disabled = false;
+      element.addEventListener(element.matches("[type=range]") ? "input" : "change", () => this.moved(element));
+      if (element.dataset.play) element.onclick = () => this.play(element);
+      else if (element.matches("button")) element.onclick = () => this.moved(element);
+    }
+    helper.render({ model: { send: ({ pick }) => this.ask("picked", pick) }, el: place.querySelector(".memkit-panel > *") });
+    this.said = starter(place.querySelector(".live"), "Move all controls together", () => this.start());
+  }
+
+  value(element) {
+    if (element.matches("select")) return element.selectedIndex;
+    if (element.matches("[type=checkbox]")) return element.checked;
+    return element.matches("[type=text], button") ? element.value : Number(element.value);
+  }
+
+  // A number's box and its slider are one control; the slider's values are those that are drawn ahead.
+  moved(element) {
+    const slider = element.closest(".number")?.querySelector("[type=range]");
+    if (element.matches("[type=number]") && !Number.isInteger(Number(element.value || "x"))) return;
+    if (slider) element.closest(".number").querySelector("[type=number]").value = element.value;
+    this.moves.set((slider ?? element).dataset.id, [Number(element.dataset.id), this.value(element)]);
+    return this.live ? this.answer() : this.drawnAhead();
+  }
+
+  async drawnAhead() {
+    this.ahead ??= fetch(this.place.dataset.moves)
+      .then((answer) => new Response(answer.body.pipeThrough(new DecompressionStream("gzip"))).json());
+    const [opening, moves] = await this.ahead, [[control, [, value]]] = this.moves;
+    const changes = this.moves.size === 1 ? moves[`${control} ${JSON.stringify(value)}`] : undefined;
+    if (this.live) return;
+    if (!changes) {
+      this.said.textContent = "This is not drawn ahead. Press the button, and Python computes it in this page.";
+      return;
+    }
+    this.said.textContent = "";
+    const back = Object.keys(this.shown).filter((id) => !(id in changes)).map((id) => [id, opening[id]]);
+    this.apply(Object.fromEntries([...back, ...Object.entries(changes)]));
+    this.shown = changes;
+  }
+
+  apply(changes) {
+    for (const [id, facts] of Object.entries(changes)) if (this.elements.has(id)) show(this.elements.get(id), facts);
+    this.place.dispatchEvent(new Event("changed", { bubbles: true }));
+  }
+
+  async start() {
+    const { panel, arguments: given } = this.place.dataset;
+    this.apply(await ask("opened", this.key, panel, given));
+    this.live = true;
+    await this.answer();
+    this.place.dataset.ready = "yes";
+  }
+
+  async ask(call, ...given) {
+    if (this.live) this.apply(await ask(call, this.key, ...given));
+    else this.said.textContent = "Press the button first: a click in the picture needs Python in this page.";
+  }
+
+  // Moves that are made while Python works are answered once, each control with its last value.
+  async answer() {
+    clearTimeout(this.pause);
+    if (this.works) return;
+    this.works = true;
+    while (this.moves.size) {
+      const moves = [...this.moves.values()];
+      this.moves.clear();
+      for (const [number, value] of moves) await this.ask("moved", number, JSON.stringify(value));
+    }
+    this.works = false;
+    this.pause = setTimeout(() => this.ask("rested"), 500);
+  }
+
+  play(button) {
+    const slider = this.place.querySelector("[type=range]");
+    clearInterval(this.playing);
+    if (button.textContent === "Stop") {
+      button.textContent = "Play";
+      return;
+    }
+    if (slider.value === slider.max) slider.value = slider.min;
+    button.textContent = "Stop";
+    this.playing = setInterval(() => {
+      slider.stepUp();
+      this.moved(slider);
+      if (slider.value === slider.max) this.play(button);
+    }, Number(button.dataset.play));
+  }
+}
+
+function exercise(form) {
+  const reply = form.querySelector(".reply"), replies = form.dataset.replies && JSON.parse(form.dataset.replies);
+  const say = ({ status, text }) => { reply.textContent = `${status[0].toUpperCase()}${status.slice(1)}. ${text}`; };
+  const check = async () => {
+    const answer = new FormData(form).get("answer")?.trim();
+    if (!answer) say({ status: "not attempted yet", text: "Give an answer first." });
+    else if (replies) say(replies[answer]);
+    else say(await ask("checked", form.dataset.record, answer));
+  };
+  form.querySelector("fieldset").disabled = false;
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (replies || form.dataset.ready) check();
+    else form.querySelector(".live button")?.click();
+  });
+  if (!replies) starter(form.querySelector(".live"), "Check with Python", async () => {
+    await check();
+    form.dataset.ready = "yes";
+    form.querySelector(".again").hidden = false;
+  });
+}
+
+document.querySelectorAll(".panel").forEach((place) => { place.live = new Panel(place); });
+document.querySelectorAll("form.exercise").forEach(exercise);

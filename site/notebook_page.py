@@ -1,0 +1,234 @@
+"""One notebook as the inside of a page: text, code and stored outputs, with an anchor for every cell.
+
+Markdown goes through nbconvert's own renderer, code through Pygments. Formulas become MathML here, so that a page
+needs no script and no other machine for them. Alt texts stand where the notebook stored them.
+"""
+
+import ast
+import base64
+import hashlib
+import re
+import struct
+from dataclasses import dataclass, field
+from html import escape, unescape
+from pathlib import Path
+
+import nbformat
+from exercises import exercise_html
+from latex2mathml.converter import convert as mathml
+from nbconvert.filters.ansi import ansi2html
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+TAG = re.compile(r"<[^>]+>")
+
+
+@dataclass(kw_only=True)
+class Page:
+    """What the frame around a page needs to know of it. ``search`` has (anchor, heading, text) for each cell."""
+
+    stem: str
+    title: str
+    html: str = ""
+    facts: str = ""
+    question: str = ""
+    picture: str = ""
+    notebook: str = ""
+    headings: list[tuple[str, str]] = field(default_factory=list)
+    search: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+class Renderer(IPythonRenderer):
+    """nbconvert's renderer, with formulas as MathML, pictures in frames and links between pages."""
+
+    def __init__(self, files: "Files"):
+        super().__init__(escape=False, exclude_anchor_links=True)
+        self.files = files
+
+    def inline_math(self, body: str) -> str:
+        return mathml(unescape(body).strip())
+
+    def block_math(self, body: str) -> str:
+        return mathml(unescape(body).strip(), display="block")
+
+    def heading(self, text: str, level: int, **attrs) -> str:
+        anchor = re.sub(r"\s+", "-", unescape(TAG.sub("", text)).strip())
+        return f'<h{level} id="{escape(anchor)}">{text}</h{level}>\n'
+
+    def image(self, text: str, url: str, title: str | None = None) -> str:
+        return self.files.picture(self.files.figure(url), text)
+
+    def link(self, text: str, url: str, title: str | None = None) -> str:
+        address = self.files.address(url)
+        return f'<a href="{escape(address)}">{text}</a>' if address else text
+
+    def block_code(self, code: str, info: str | None = None) -> str:
+        return coloured(code) if info == "python" else f"<pre><code>{escape(code)}</code></pre>\n"
+
+
+class Files:
+    """The files that pages show or link to: copied into the site when a page asks for one, and no others."""
+
+    def __init__(self, root: Path, out: Path):
+        self.root, self.out = root, out
+
+    def figure(self, url: str) -> Path:
+        """A drawn figure in the repository; as SVG where there is one, which follows a light or a dark page."""
+        path = (self.root / "chapters" / url).resolve()
+        drawn = path.with_suffix(".svg")
+        return drawn if drawn.exists() and drawn.stat().st_size < 400_000 else path
+
+    def picture(self, source: Path | bytes, alt: str) -> str:
+        """A picture with its words. Its size is written down, so that the text below it does not jump."""
+        if isinstance(source, bytes):
+            name = f"{hashlib.sha256(source).hexdigest()[:16]}.png"
+            target = self.out / "pictures" / name
+            target.write_bytes(source)
+        else:
+            target = self.out / "pictures" / source.name
+            target.write_bytes(source.read_bytes())
+        width, height = size_of(target)
+        size = f'width="{width}" height="{height}"'
+        image = f'<img src="pictures/{target.name}" alt="{escape(unescape(alt))}" {size} loading="lazy">'
+        return f'<span class="picture">{image}</span>'
+
+    def address(self, url: str) -> str:
+        """Where a link of a notebook or of README leads on the site; '' where the site has no such page."""
+        if re.match(r"https?:|mailto:|#", url):
+            return url
+        path, mark, fragment = url.partition("#")
+        if path.startswith("figures/"):
+            path = f"../{path}"
+        path = path.removeprefix("chapters/")
+        if path.endswith(".ipynb"):
+            return f"{Path(path).stem}.html{mark}{fragment}"
+        file = (self.root / "chapters" / path).resolve()
+        if not file.is_file():
+            return ""
+        (self.out / "files").mkdir(exist_ok=True)
+        (self.out / "files" / file.name).write_bytes(file.read_bytes())
+        return f"files/{file.name}"
+
+    def markdown(self, source: str) -> str:
+        """Markdown as HTML."""
+        html = MarkdownWithMath(renderer=Renderer(self)).render(source)
+        return html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """Width and height of a PNG or SVG file in pixels."""
+    data = path.read_bytes()
+    if data.startswith(b"\x89PNG"):
+        return struct.unpack(">II", data[16:24])
+    if found := re.search(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', data):
+        return round(float(found[1])), round(float(found[2]))
+    raise ValueError(f"{path.name} is neither a PNG nor an SVG with a viewBox that begins at 0 0")
+
+
+def coloured(code: str) -> str:
+    """Python with the colours of the style sheet."""
+    return highlight(code, PythonLexer(), HtmlFormatter(cssclass="code"))
+
+
+def panel_call(source: str, names: list[str]) -> tuple[str, dict] | None:
+    """Name and arguments of the panel that a cell shows.
+
+    The arguments are ``None`` where the cell computes them: such a panel cannot be opened from its name alone.
+
+    >>> panel_call("widgets.NumberLine(is_log=False)", ["NumberLine"])
+    ('NumberLine', {'is_log': False})
+    >>> panel_call("lab = widgets.Lab(gradients)\\nlab", ["Lab"])
+    ('Lab', None)
+    """
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if name in names:
+            try:
+                arguments = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
+            except ValueError:
+                arguments = None
+            return name, None if node.args else arguments
+    return None
+
+
+def exercise_call(source: str) -> str:
+    """The exercise that a cell checks, such as ``1.2``; '' if it checks none."""
+    found = re.fullmatch(r'check\("([\d.]+)", \w+\)', source.strip())
+    return found[1] if found else ""
+
+
+class ChapterWriter:
+    """Writes the cells of one notebook; ``panels`` says what stands in place of a panel's stored picture."""
+
+    def __init__(self, files: Files, panels):
+        self.files, self.panels = files, panels
+
+    def page(self, path: Path) -> Page:
+        """The notebook as a page. Raises: ValueError: it has no title in its first cell."""
+        notebook = nbformat.read(path, as_version=4)
+        first = notebook.cells[0].source
+        title = re.match(r"# (.+)", first)
+        if not title:
+            raise ValueError(
+                f"{path.name} begins with {first[:40]!r}; a chapter begins with '# ' and its title"
+            )
+        page = Page(stem=path.stem, title=title[1], notebook=path.name)
+        facts = re.search(r"^\*(.+)\*$", first, re.MULTILINE)
+        page.facts = facts[1] if facts else ""
+        page.html = "\n".join(self.cell(cell, page) for cell in notebook.cells)
+        page.picture = next(iter(re.findall(r'<span class="picture">.*?</span>', page.html)), "")
+        page.question = next(
+            (cell.source.partition("\n")[2] for cell in notebook.cells if cell.id == "question"), ""
+        )
+        return page
+
+    def cell(self, cell, page: Page) -> str:
+        """One cell in a frame that carries its id; the page's headings and what a search finds are noted."""
+        html = self.files.markdown(cell.source) if cell.cell_type == "markdown" else self.code_cell(cell)
+        anchor, heading = f"cell-id={cell.id}", page.headings[-1][1] if page.headings else page.title
+        for level, name, words in re.findall(r'<h([1-6]) id="([^"]*)">(.*?)</h', html):
+            if level == "2":
+                page.headings.append((name, TAG.sub("", words)))
+                anchor, heading = unescape(name), unescape(page.headings[-1][1])
+        words = " ".join(unescape(TAG.sub(" ", cell.source)).split())
+        page.search.append((anchor, unescape(heading), words))
+        return f'<div class="cell {cell.cell_type}" id="cell-id={cell.id}">{html}</div>'
+
+    def code_cell(self, cell) -> str:
+        """Code and what it printed. A cell whose code the notebook folds is folded here too."""
+        number = cell.get("execution_count") or " "
+        source = f'<span class="prompt">In [{number}]</span>{coloured(cell.source)}'
+        if cell.metadata.get("jupyter", {}).get("source_hidden"):
+            source = f"<details><summary>Code of this cell</summary>{source}</details>"
+        if exercise := exercise_call(cell.source):
+            return source + exercise_html(exercise)
+        call = panel_call(cell.source, self.panels.names) if cell.outputs else None
+        stored = "".join(map(self.output, cell.outputs))
+        return source + (self.panels.html(*call, stored) if call else stored)
+
+    def output(self, output) -> str:
+        """One stored output: the richest form that a page can show."""
+        if output.output_type == "stream":
+            return f'<pre class="output">{ansi2html(output.text)}</pre>'
+        if output.output_type == "error":
+            return f'<pre class="output">{ansi2html(chr(10).join(output.traceback))}</pre>'
+        data, metadata = output.data, output.metadata
+        for kind in ("image/svg+xml", "image/png"):
+            if kind in data:
+                alt = metadata.get(kind, {}).get("alt") or data.get("text/plain", "")
+                if kind == "image/svg+xml":
+                    return f'<div class="picture output">{"".join(data[kind])}</div>'
+                return f'<div class="output">{self.files.picture(base64.b64decode(data[kind]), alt)}</div>'
+        if "text/html" in data:
+            return f'<div class="output scroll">{self.relinked("".join(data["text/html"]))}</div>'
+        if "text/markdown" in data:
+            return f'<div class="output">{self.files.markdown("".join(data["text/markdown"]))}</div>'
+        return f'<pre class="output">{ansi2html("".join(data.get("text/plain", "")))}</pre>'
+
+    def relinked(self, html: str) -> str:
+        """Stored HTML whose links lead to pages of the site."""
+        return re.sub(r'href="([^"]+)"', lambda found: f'href="{self.files.address(found[1])}"', html)

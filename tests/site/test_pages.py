@@ -1,0 +1,197 @@
+"""The pages of the site against the notebooks that they come from, axe-core, and a reader who has only keys."""
+
+import gzip
+import json
+import re
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+
+pytestmark = [pytest.mark.site, pytest.mark.browser]
+AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
+CHAPTERS = sorted((Path(__file__).resolve().parents[2] / "chapters").glob("*.ipynb"))
+NAMES = ["index", *(path.stem for path in CHAPTERS), "claims", "questions"]
+WIDTHS, SCHEMES = (390, 800, 1280), ("light", "dark")
+FOCUSED = """() => { const place = document.activeElement, box = place.getBoundingClientRect();
+    const isInView = box.bottom > 0 && box.top < innerHeight;
+    return [!!place.closest("main"), getComputedStyle(place).outlineStyle, isInView]; }"""
+LOOKS = ["color-contrast", "link-in-text-block"]
+"""The rules of axe-core that look at colours; what the others read is the same in dark."""
+RUN_AXE = """async (rules) => (await axe.run(document, { resultTypes: ["violations"],
+    ...(rules.length ? { runOnly: rules } : {}) })).violations
+    .map((rule) => [rule.id, rule.nodes.length, rule.nodes[0].html.slice(0, 200), rule.nodes[0].failureSummary])"""
+
+
+@pytest.fixture(scope="module")
+def soups(site) -> dict[str, BeautifulSoup]:
+    return {
+        path.name: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+        for path in site.glob("*.html")
+    }
+
+
+def zipped(path: Path) -> int:
+    """Bytes of a file as a server sends it."""
+    data = path.read_bytes()
+    return len(data) if path.suffix in (".gz", ".png") else len(gzip.compress(data, 6))
+
+
+def test_there_is_a_page_for_every_chapter_and_it_bears_its_title(soups):
+    assert {f"{name}.html" for name in NAMES} == set(soups)
+    for path in CHAPTERS:
+        title = nbformat.read(path, as_version=4).cells[0].source.partition("\n")[0].removeprefix("# ")
+        soup = soups[f"{path.stem}.html"]
+        assert soup.title.text.startswith(title) and soup.h1.text == title
+
+
+def test_every_link_leads_somewhere(site, soups):
+    anchors = {name: {place["id"] for place in soup.select("[id]")} for name, soup in soups.items()}
+    dead = []
+    for name, soup in soups.items():
+        for place in soup.select("[href], [src]"):
+            parts = urlsplit(place.get("href") or place["src"])
+            if parts.scheme:
+                continue
+            target = unquote(parts.path) or name
+            if (
+                not (site / target).is_file()
+                or parts.fragment
+                and unquote(parts.fragment) not in anchors[target]
+            ):
+                dead.append(f"{name}: {place.get('href') or place['src']}")
+    assert not dead
+
+
+def test_what_a_search_finds_is_there(site, soups):
+    index = json.loads((site / "search.json").read_text(encoding="utf-8"))
+    anchors = {name: {place["id"] for place in soup.select("[id]")} for name, soup in soups.items()}
+    assert len(index["entries"]) > 1000
+    for number, anchor, _, _ in index["entries"]:
+        assert anchor in anchors[f"{index['titles'][number][0]}.html"]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem[:2])
+def test_every_cell_keeps_its_address_and_every_picture_its_words(path, soups):
+    soup, cells = soups[f"{path.stem}.html"], nbformat.read(path, as_version=4).cells
+    assert [place["id"] for place in soup.select(".cell")] == [f"cell-id={cell.id}" for cell in cells]
+    for cell in cells:
+        place = soup.find(id=f"cell-id={cell.id}")
+        if place.select_one(".panel"):
+            assert place.select_one(".panel svg[role=img] title").text
+            continue
+        stored = [output.metadata["image/png"]["alt"] for output in cell.get("outputs", ())
+                  if "image/png" in output.get("data", ())]  # fmt: skip
+        assert [image["alt"] for image in place.select(".output img")] == stored
+    assert all(image["alt"] for image in soup.select("img"))
+
+
+def test_formulas_are_mathml_and_none_is_left_in_tex(soups):
+    for name, soup in soups.items():
+        for place in soup.select("pre, code, script, form"):
+            place.extract()
+        assert not re.findall(r"\$[^$\n]*\\[a-z]+|\\(?:frac|cdot|le|sum)\b", soup.get_text()), name
+    assert sum(len(soup.select("math")) for soup in soups.values()) >= 60
+
+
+def test_bytes_stay_within_their_budgets(site, soups):
+    for name, soup in soups.items():
+        page = zipped(site / name)
+        assert page <= 100_000, name
+        first = page + sum(
+            zipped(site / file) for file in ("book.css", "book.js", "live.mjs", "live/in_page.mjs")
+        )
+        first += sum(zipped(site / image["src"]) for image in soup.select("img")[:2])
+        assert first <= 500_000, name
+    assert zipped(site / "search.json") <= 170_000
+    live = site / "live"
+    click = [
+        *live.glob("pyodide*"),
+        live / "python_stdlib.zip.gz",
+        live / "memkit.zip.gz",
+        site / "worker.mjs",
+    ]
+    assert sum(map(zipped, click)) <= 6_500_000
+    shown = float(soups["index.html"].body["data-live-mb"])
+    assert shown == pytest.approx(sum(map(zipped, click)) / 1e6, abs=0.1), (
+        "the button says what a click fetches"
+    )
+    assert sum(file.stat().st_size for file in site.rglob("*") if file.is_file()) <= 20_000_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_axe_finds_nothing_at_three_widths_in_light_and_dark(name, page, address):
+    page.goto(f"{address}{name}.html")
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = {}
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, (
+            "the page itself scrolls sideways"
+        )
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            page.wait_for_timeout(50)
+            if violations := page.evaluate(RUN_AXE, [] if scheme == "light" else LOOKS):
+                found[width, scheme] = violations
+    assert not found
+
+
+def test_a_reader_with_keys_alone_goes_through_a_page(page, address):
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(f"{address}01_memory_breakdown.html")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the text"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    seen, controls = 0, page.evaluate(
+        "[...document.querySelectorAll('main :is(a[href], button, input, select, summary, [tabindex=\"0\"])')]"
+        ".filter((place) => place.checkVisibility() && !place.matches(':disabled')).length"
+    )  # fmt: skip
+    for _ in range(controls + 5):
+        page.keyboard.press("Tab")
+        place = page.evaluate(FOCUSED)
+        if not place[0]:
+            break
+        assert place[1] != "none" and place[2], "what has the focus is framed and in view"
+        seen += 1
+    radios = page.locator("main [type=radio]").count() - page.locator("main form:has([type=radio])").count()
+    assert seen >= controls - radios - 3 > 50, "every control of the text, and then on to what follows it"
+
+
+def test_the_search_answers_to_keys_and_fetches_its_index_at_the_first_one(page, address):
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{address}index.html")
+    assert not any(url.endswith("search.json") for url in asked)
+    page.keyboard.press("/")
+    page.keyboard.type("C028")
+    page.locator(".search li a").first.wait_for()
+    assert any(url.endswith("search.json") for url in asked)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/claims.html#C028")
+    page.keyboard.press("/")
+    page.keyboard.type("no such word at all")
+    page.get_by_text("Nothing found.").wait_for()
+    page.keyboard.press("Escape")
+    assert page.input_value(".search input") == ""
+
+
+def test_on_a_phone_the_contents_are_folded_and_open_by_key(page, address):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{address}04_activation_recomputation.html")
+    assert not page.is_visible(".contents nav")
+    page.focus(".contents summary")
+    page.keyboard.press("Enter")
+    assert page.is_visible(".contents nav a[aria-current=page]")
+
+
+def test_the_filter_of_claims_keeps_those_of_a_verdict(page, address):
+    page.goto(f"{address}claims.html")
+    page.select_option("[name=verdict]", "wrong")
+    shown = page.locator(".claim:visible")
+    assert 0 < shown.count() == page.locator(".claim[data-verdict=wrong]").count()
