@@ -49,7 +49,7 @@ __getattr__, __dir__, __all__ = front_door(
         "number_line": "number_line_figure",
         "over_time": "over_time_figure",
         "page": "html_page",
-        "peaks": "choices_figure peaks_figure",
+        "peaks": "choices_figure",
         "plans": "plans_figure",
         "recipes": "recipes_figure",
         "saved": "ledger_pieces saved_figure",

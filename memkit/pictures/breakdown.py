@@ -5,7 +5,16 @@ from collections.abc import Mapping, Sequence
 
 from memkit.formula.activations import Ledger
 from memkit.hardware.hierarchy import MemoryLevel
-from memkit.pictures.axes import COLOURS, DASHED, DASHES, Curve, Scale, ticks_below, ticks_beside
+from memkit.pictures.axes import (
+    COLOURS,
+    DASHED,
+    DASHES,
+    Curve,
+    Scale,
+    draw_curves,
+    ticks_below,
+    ticks_beside,
+)
 from memkit.pictures.svg import FAINT, GREY, OKABE_ITO, Chart
 from memkit.pictures.timeline import tick_words
 from memkit.units import format_bytes
@@ -114,43 +123,30 @@ def memory_curves_figure(
     for name, values in curves.items():
         if len(values) != len(xs):
             raise ValueError(f"{name!r} has {len(values)} values for {len(xs)} places")
-    chart = Chart(800, 370, title)
-    top = max(max(values) for values in curves.values())
+    chart, top = Chart(800, 370, title), max(max(values) for values in curves.values())
     x = Scale(low=xs[0] - (xs[-1] - xs[0]) * 0.03, high=xs[-1], start=92, end=590)
     y, tick = Scale(low=0, high=top * 1.12, start=310, end=50), round_step(top / 4)
-    ticks_beside(
-        chart, y, [(size, tick_words(size)) for size in range(0, int(top * 1.12) + 1, tick)], 92, 590
-    )
-    ticks_below(chart, x, [(place, f"{place:,}") for place in xs], 50, 310, xlabel)
-    ends = sorted(
-        zip((values[-1] for values in curves.values()), range(len(curves)), strict=True), reverse=True
-    )
-    lowest = 0.0
-    for value, number in ends:
-        name, values = list(curves.items())[number]
-        curve = Curve(
+    ticks = range(0, int(y.high) + 1, tick)
+    ticks_beside(chart, y, [(size, tick_words(size)) for size in ticks], x.start, x.end)
+    ticks_below(chart, x, [(place, f"{place:,}") for place in xs], y.end, y.start, xlabel)
+    drawn = [
+        Curve(
             name=name,
             xs=xs,
             ys=values,
             colour=COLOURS[number + 1],
             dashes=DASHES[number],
             shape="os^D"[number],
-            note=format_bytes(value, 1),
+            note=format_bytes(values[-1], 1),
         )
-        curve.draw(chart, x, y)
-        lowest = max(lowest, y(value), 60)
-        curve.entry(chart, 602, lowest)
-        lowest += 38
-        for place, size in zip(xs, values, strict=True):
-            chart.rect(
-                x(place) - 6,
-                y(size) - 6,
-                12,
-                12,
-                ("transparent", ""),
-                tip=f"{name}, {place:,} {xlabel}: {format_bytes(size)}",
-                data={"bytes": size},
-            )
+        for number, (name, values) in enumerate(curves.items())
+    ]
+    by_end = sorted(drawn, key=lambda curve: -curve.ys[-1])
+    draw_curves(chart, by_end, x, y, 602, 66, 48)
+    for curve in drawn:
+        for place, size in zip(xs, curve.ys, strict=True):
+            tip = f"{curve.name}, {place:,} {xlabel}: {format_bytes(size)}"
+            chart.rect(x(place) - 6, y(size) - 6, 12, 12, ("transparent", ""), tip=tip, data={"bytes": size})
     if capacity:
         card, num_bytes = capacity
         chart.line([(92, y(num_bytes)), (590, y(num_bytes))], stroke_width=1.5, stroke_dasharray=DASHED)

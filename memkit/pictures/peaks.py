@@ -15,13 +15,12 @@ def name_parts(chart: Chart, left: float, top: float) -> None:
     chart.legend(parts, left, top, chart.width - left, 12, row=27)
 
 
-def peaks_figure(
-    peaks: Sequence[Instant],
-    below: Sequence[str],
-    chosen: int,
-    capacity_bytes: int,
+def choices_figure(
+    peaks: Mapping[str, Instant],
     title: str,
     subtitle: str = "",
+    capacity_bytes: int = 0,
+    chosen: int = -1,
     above: Sequence[str] = (),
     foot: str = "",
 ) -> Chart:
@@ -29,8 +28,12 @@ def peaks_figure(
 
     ``above`` is a second line above each bar, and ``foot`` says what the texts are; ``chosen`` is an index, -1 for
     none. A bar's ``data-pick`` is its number.
+
+    Raises: ValueError: nothing to draw.
     """
-    top = axis_top(max(peak.total_bytes for peak in peaks), capacity_bytes)
+    if not peaks:
+        raise ValueError("choices_figure needs at least one peak")
+    top = axis_top(max(peak.total_bytes for peak in peaks.values()), capacity_bytes)
     chart = Chart(800, 390, title, subtitle)
     y, x = (
         Scale(low=0, high=top, start=310, end=70),
@@ -38,7 +41,7 @@ def peaks_figure(
     )
     memory_axis(chart, y, 92, 640)
     tops, told = [], []
-    for number, (peak, name) in enumerate(zip(peaks, below, strict=True)):
+    for number, (name, peak) in enumerate(peaks.items()):
         flat, size = name.replace("\n", " "), format_bytes(peak.total_bytes)
         stacked_bar(chart, peak, x(number), 0.72 * (x(1) - x(0)), y, flat, data={"pick": number})
         tops.append(
@@ -59,21 +62,9 @@ def peaks_figure(
         )
     )
     if chosen >= 0:
-        point(chart, x(chosen), y(peaks[chosen].total_bytes) - 10 - 14 * lines, "v", "currentColor", 5)
-    chart.row([(x(number), name) for number, name in enumerate(below)], y.start + 5, 11.5)
+        point(chart, x(chosen), y(list(peaks.values())[chosen].total_bytes) - 10 - 14 * lines, "v", "currentColor", 5)
+    chart.row([(x(number), name) for number, name in enumerate(peaks)], y.start + 5, 11.5)
     chart.words(92, 376, foot, 12, shade=GREY)
     name_parts(chart, 660, 100)
     chart.alt = f"{title}. {subtitle}. {foot or 'Stacked bars'}: {'; '.join(told)}."
     return chart
-
-
-def choices_figure(
-    peaks: Mapping[str, Instant], title: str, subtitle: str = "", capacity_bytes: int = 0
-) -> Chart:
-    """Peaks by name, for a page.
-
-    Raises: ValueError: nothing to draw.
-    """
-    if not peaks:
-        raise ValueError("choices_figure needs at least one peak")
-    return peaks_figure(list(peaks.values()), list(peaks), -1, capacity_bytes, title, subtitle)

@@ -10,7 +10,7 @@ from memkit.formula.activations import block_ledger
 from memkit.formula.parameters import count_adapter_parameters, count_parameters
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS, Card
-from memkit.pictures.peaks import peaks_figure
+from memkit.pictures.peaks import choices_figure
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
@@ -68,7 +68,7 @@ class AdapterExplorer(Explorer):
         subtitle = (
             f"{micro_batch_size} × {seq_len} tokens, weights and arithmetic in bfloat16; dashed: {card}"
         )
-        chart = peaks_figure(list(peaks.values()), list(WAYS), -1, own_card.memory_bytes, title, subtitle)
+        chart = choices_figure(peaks, title, subtitle, own_card.memory_bytes)
         words = (*trained_and_kept(full, adapter), ways_that_fit(peaks, own_card))
         table = [("way", "peak", "weights", "activations")]
         for name, peak in peaks.items():

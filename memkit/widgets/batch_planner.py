@@ -14,7 +14,7 @@ from memkit.fitting.batch_plan import (
 )
 from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS, Card
-from memkit.pictures.peaks import peaks_figure
+from memkit.pictures.peaks import choices_figure
 from memkit.setup.layouts import Layout
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import PRECISIONS, PURE_BF16, OptimizerConfig
@@ -70,20 +70,13 @@ class BatchPlanner(Explorer):
         times = [second / min(seconds) for second in seconds]
         chosen = shown.index(own)
         sizes = [(choice.micro_batch_size, choice.grad_accum_steps) for choice in shown]
-        above, below = (
-            [f"{time:.2f} ×" for time in times] if len({round(time, 2) for time in times}) > 1 else [],
-            [f"{size}\n× {steps}" for size, steps in sizes],
-        )
-        chart = peaks_figure(
-            peaks,
-            below,
-            chosen,
-            capacity,
-            f"{plan.global_batch_tokens:,} tokens a step, {model}",
-            f"{seq_len} tokens a sequence, {dp_size} ranks, {precision}; dashed: {card}",
-            above,
-            FOOT + (", and time ÷ the shortest" if above else "; all take the same time by the card's rates"),
-        )
+        above, foot = [f"{time:.2f} ×" for time in times], FOOT + ", and time ÷ the shortest"
+        if len(set(above)) == 1:
+            above, foot = [], FOOT + "; all take the same time by the card's rates"
+        bars = {f"{size}\n× {steps}": peak for (size, steps), peak in zip(sizes, peaks, strict=True)}
+        title = f"{plan.global_batch_tokens:,} tokens a step, {model}"
+        subtitle = f"{seq_len} tokens a sequence, {dp_size} ranks, {precision}; dashed: {card}"
+        chart = choices_figure(bars, title, subtitle, capacity, chosen, above, foot)
         rows = [
             (str(size), str(steps), format_bytes(peak.total_bytes), f"{time:.2f}")
             for (size, steps), peak, time in zip(sizes, peaks, times, strict=True)

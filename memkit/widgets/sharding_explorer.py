@@ -7,7 +7,7 @@ from memkit.fitting.batch_plan import peak_of
 from memkit.fitting.room import fit_on
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS, Card
-from memkit.pictures.peaks import peaks_figure
+from memkit.pictures.peaks import choices_figure
 from memkit.pictures.timeline import short
 from memkit.setup.layouts import STAGES, Layout
 from memkit.setup.models import PUBLISHED_MODELS
@@ -71,8 +71,8 @@ class ShardingExplorer(Explorer):
         sent = [step_traffic(*way).sent_bytes for way in ways]
         title = f"{model}, {STAGES[stage]}: the peak of one rank"
         subtitle = f"{micro_batch_size} × {seq_len} tokens a rank, {precision}; dashed: {card}"
-        above, below = [f"↑ {short(bytes_)}" for bytes_ in sent], [str(ranks) for ranks in RANKS]
-        chart = peaks_figure(peaks, below, RANKS.index(dp_size), capacity, title, subtitle, above, FOOT)
+        above, bars = [f"↑ {short(bytes_)}" for bytes_ in sent], dict(zip(map(str, RANKS), peaks, strict=True))
+        chart = choices_figure(bars, title, subtitle, capacity, RANKS.index(dp_size), above, FOOT)
         rows = [
             (str(ranks), format_bytes(peak.total_bytes), peak.name, format_bytes(bytes_))
             for ranks, peak, bytes_ in zip(RANKS, peaks, sent, strict=True)

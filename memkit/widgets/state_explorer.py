@@ -8,7 +8,7 @@ from memkit.fitting.room import fit_on
 from memkit.formula.offload import host_bytes, link_bytes
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS
-from memkit.pictures.peaks import peaks_figure
+from memkit.pictures.peaks import choices_figure
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS
@@ -76,10 +76,8 @@ class StateExplorer(Explorer):
         capacity = CARDS[card].memory_bytes
         title = f"{model}, {precision}, {trained}: the peak under each optimizer"
         subtitle = f"{micro_batch_size} × {seq_len} tokens, full recomputation; steps {place}; dashed: {card}"
-        names = list(SHOWN)
-        chart = peaks_figure(
-            list(peaks.values()), list(SHOWN.values()), names.index(optimizer), capacity, title, subtitle
-        )
+        bars = {SHOWN[name]: peak for name, peak in peaks.items()}
+        chart = choices_figure(bars, title, subtitle, capacity, list(SHOWN).index(optimizer))
         table = [("optimizer", "peak", "at", "states on the card")]
         for name, peak in peaks.items():
             states = format_bytes(peak.optimizer_states)

@@ -4,7 +4,7 @@ import pytest
 from drawn import labels_of, marks_of, overlap, words_of
 
 from memkit.pictures.comparison import compare_figure
-from memkit.pictures.peaks import choices_figure, peaks_figure
+from memkit.pictures.peaks import choices_figure
 from memkit.pictures.svg import LOOKS, Chart
 from memkit.pictures.timeline import STACK, axis_top, drawn_instants, timeline_figure
 from memkit.timeline import PARTS, Instant, MemoryTimeline
@@ -189,7 +189,7 @@ def test_compare_refuses_what_has_nothing_in_common():
 
 @pytest.mark.parametrize("chosen", [-1, 1])
 def test_peaks_tell_their_parts_and_which_is_chosen(chosen):
-    chart = peaks_figure(list(PEAKS.values()), list(PEAKS), chosen, GIB, "Three", "of a kind", ["1.0 ×"] * 3, "a foot")
+    chart = choices_figure(PEAKS, "Three", "of a kind", GIB, chosen, ["1.0 ×"] * 3, "a foot")
     for number, peak in enumerate(PEAKS.values()):
         told = {mark.data["part"]: int(mark.data["bytes"]) for mark in marks_of(chart, "part", pick=number)}
         assert told == {part: size for part, size in peak.parts.items() if size}
