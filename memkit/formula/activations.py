@@ -173,11 +173,11 @@ def autocast_casts(setup: TrainingSetup, phase: str = "backward") -> Ledger:
     """
     as_one_of("phase", phase, ("forward", "backward"))
     forward = Forward(setup)
-    found = [(cast.storage.block, part) for part in forward.parts for cast in part.casts.values()]
+    casts = [(cast.storage.block, part) for part in forward.parts for cast in part.casts.values()]
     if phase == "backward":
         forward.end()
     lines = []
-    for block, part in found:
+    for block, part in casts:
         if block.is_alive:
             block.section = "head" if part.block is None else "blocks"
             block.kept_by = "autocast cache" if block.name.endswith("bias") else "linear"
@@ -214,10 +214,10 @@ def _of_outside(forward: Forward) -> list[tuple[Block, int]]:
     return [(block, 1) for block in kept if not block.is_cast and block.section not in moved]
 
 
-def _ledger(setup: TrainingSetup, title: str, found: Iterable[tuple[Block, int]]) -> Ledger:
+def _ledger(setup: TrainingSetup, title: str, blocks: Iterable[tuple[Block, int]]) -> Ledger:
     """Lines of allocations, equal ones counted."""
     counts: Counter[Kept] = Counter()
-    for block, times in found:
+    for block, times in blocks:
         counts[line_of(setup, block)] += times
     sbh = setup.seq_len * setup.micro_batch_size * setup.model.hidden_size
     lines = tuple(replace(line, count=count) for line, count in counts.items())

@@ -24,7 +24,7 @@ from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import ModelConfig
 from memkit.setup.optimizers import MIN_PAGED_VALUES, State
 from memkit.setup.recipes import MIN_OFFLOADED, OptimizerConfig, Precision
-from memkit.units import as_items, as_kind, as_whole_number, round_up
+from memkit.units import as_items, as_kind, as_whole_number
 
 NF4_BLOCK, NF4_SCALE_BLOCK = 64, 256
 """Values that share a scale, and scales that share one of their own (Dettmers et al. 2023, section 3)."""
@@ -48,11 +48,6 @@ class StateTensor:
     def num_bytes(self) -> int:
         """Bytes before the allocator rounds."""
         return tensor_bytes(math.prod(self.shape), self.dtype)
-
-
-def held_bytes(num_bytes: int, device: str) -> int:
-    """Bytes the device's allocator takes for a tensor: on CUDA whole blocks of 512."""
-    return round_up(num_bytes) if device == "cuda" else num_bytes
 
 
 def weight_tensors(

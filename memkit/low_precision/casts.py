@@ -21,8 +21,8 @@ FLOAT32_MANTISSA_BITS = 23
 @torch.library.custom_op("memkit::factors", mutates_args=())
 def factors(amax: Tensor, scaling: str, element: str) -> tuple[Tensor, Tensor, Tensor]:
     """``scaling.factors_from``: multipliers and block scales, of amax's shape, and the tensor's scale; float32."""
-    found = factors_from(amax.cpu().numpy(), scaling, element)
-    arrays = found.multipliers, found.block_scales, np.float32(found.tensor_scale)
+    blocks = factors_from(amax.cpu().numpy(), scaling, element)
+    arrays = blocks.multipliers, blocks.block_scales, np.float32(blocks.tensor_scale)
     return tuple(torch.tensor(array, device=amax.device) for array in arrays)
 
 
@@ -35,8 +35,8 @@ def _(amax, scaling, element):
 def encode(x: Tensor, element: str, seed: int | None) -> Tensor:
     """``rounding.encode``, saturating: a byte a code. A ``seed`` asks for stochastic rounding."""
     rng = None if seed is None else np.random.default_rng(seed)
-    how = "nearest_even" if rng is None else "stochastic"
-    codes = rounding.encode(x.cpu().numpy(), element, overflow="saturate", rounding=how, rng=rng)
+    mode = "nearest_even" if rng is None else "stochastic"
+    codes = rounding.encode(x.cpu().numpy(), element, overflow="saturate", rounding=mode, rng=rng)
     return torch.from_numpy(codes).to(x.device)
 
 

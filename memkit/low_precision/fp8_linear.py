@@ -25,7 +25,6 @@ is for reading and for numbers; for speed take torchao or Transformer Engine.
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -79,24 +78,20 @@ def _recipe(name: str, input_scaling: str, weight_scaling: str, **more) -> Fp8Re
 
 _HYBRID = {"gradient_element": "float8_e5m2"}
 _FP4 = {"element": "float4_e2m1fn", "gradient_element": "float4_e2m1fn"}
-FP8_RECIPES: MappingProxyType[str, Fp8Recipe] = MappingProxyType(
-    {
-        recipe.name: recipe
-        for recipe in (
-            _recipe("unscaled", "none", "none", **_HYBRID),
-            _recipe("delayed", "tensor", "tensor", delayed=DelayedScale(), **_HYBRID),
-            _recipe("tensor", "tensor", "tensor", **_HYBRID),
-            _recipe("row", "row_power_of_two", "row_power_of_two"),
-            _recipe("row_wide_wgrad", "row_power_of_two", "row_power_of_two", is_wgrad_wide=True),
-            _recipe("block", "1x128", "128x128"),
-            _recipe("mxfp8", "mx", "mx"),
-            _recipe("nvfp4_plain", "nvfp4", "nvfp4", **_FP4),
-            _recipe(
-                "nvfp4", "nvfp4", "nvfp4_16x16", rounds_gradients_by_chance=True, rotates_wgrad=True, **_FP4
-            ),
-        )
-    }
-)
+FP8_RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        _recipe("unscaled", "none", "none", **_HYBRID),
+        _recipe("delayed", "tensor", "tensor", delayed=DelayedScale(), **_HYBRID),
+        _recipe("tensor", "tensor", "tensor", **_HYBRID),
+        _recipe("row", "row_power_of_two", "row_power_of_two"),
+        _recipe("row_wide_wgrad", "row_power_of_two", "row_power_of_two", is_wgrad_wide=True),
+        _recipe("block", "1x128", "128x128"),
+        _recipe("mxfp8", "mx", "mx"),
+        _recipe("nvfp4_plain", "nvfp4", "nvfp4", **_FP4),
+        _recipe("nvfp4", "nvfp4", "nvfp4_16x16", rounds_gradients_by_chance=True, rotates_wgrad=True, **_FP4),
+    )
+}
 """Recipes by name. torchao's are ``tensor``, ``row``, ``row_wide_wgrad``; Transformer Engine's ``delayed``, ``tensor``
 (its current scaling), ``block``, ``mxfp8``, ``nvfp4``."""
 

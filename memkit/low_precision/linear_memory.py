@@ -17,7 +17,6 @@ docs/features/low_precision_training/introduction.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from memkit.formats.dtypes import tensor_bytes
 from memkit.low_precision.scaling import SCALINGS
@@ -42,24 +41,21 @@ class LinearKeeps:
     keeps_weight: bool = True
 
 
-LINEAR_KEEPS: MappingProxyType[str, LinearKeeps] = MappingProxyType(
-    {
-        keeps.name: keeps
-        for keeps in (
-            LinearKeeps(name="bf16"),
-            LinearKeeps(name="torchao float8"),
-            LinearKeeps(name="TE per tensor, Hopper", saved=(E4M3, "tensor"), weight_casts=((E4M3, "tensor"),) * 2),
-            LinearKeeps(name="TE per tensor, Blackwell", saved=(E4M3, "tensor"), weight_casts=((E4M3, "tensor"),)),
-            LinearKeeps(name="TE block, Hopper", saved=(E4M3, "1x128"), weight_casts=((E4M3, "128x128"),) * 2),
-            LinearKeeps(name="TE MXFP8", saved=(E4M3, "mx"), weight_casts=((E4M3, "mx"),) * 2),
-            LinearKeeps(name="TE NVFP4", saved=(E2M1, "nvfp4"), weight_casts=((E2M1, "nvfp4_16x16"),) * 2),
-            LinearKeeps(
-                name="TE MXFP8, only cast weights", saved=(E4M3, "mx"), weight_casts=((E4M3, "mx"),) * 2,
-                keeps_weight=False,
-            ),
-        )
-    }
-)  # fmt: skip
+LINEAR_KEEPS = {
+    keeps.name: keeps
+    for keeps in (
+        LinearKeeps(name="bf16"),
+        LinearKeeps(name="torchao float8"),
+        LinearKeeps(name="TE per tensor, Hopper", saved=(E4M3, "tensor"), weight_casts=((E4M3, "tensor"),) * 2),
+        LinearKeeps(name="TE per tensor, Blackwell", saved=(E4M3, "tensor"), weight_casts=((E4M3, "tensor"),)),
+        LinearKeeps(name="TE block, Hopper", saved=(E4M3, "1x128"), weight_casts=((E4M3, "128x128"),) * 2),
+        LinearKeeps(name="TE MXFP8", saved=(E4M3, "mx"), weight_casts=((E4M3, "mx"),) * 2),
+        LinearKeeps(name="TE NVFP4", saved=(E2M1, "nvfp4"), weight_casts=((E2M1, "nvfp4_16x16"),) * 2),
+        LinearKeeps(
+            name="TE MXFP8, only cast weights", saved=(E4M3, "mx"), weight_casts=((E4M3, "mx"),) * 2, keeps_weight=False
+        ),
+    )
+}  # fmt: skip
 """What each library keeps, by name."""
 
 

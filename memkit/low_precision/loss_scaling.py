@@ -41,8 +41,8 @@ class ScaledGradients:
 def scale_gradients(gradients: np.ndarray, scale: float) -> ScaledGradients:
     """FP16's account of float32 ``gradients`` times ``scale``.
 
-    >>> found = scale_gradients(np.array([2.0**-26, 2.0**-20, 1.0, 0.0]), scale=1.0)
-    >>> round(found.flushed, 3), round(found.subnormal, 3), found.overflowing
+    >>> shares = scale_gradients(np.array([2.0**-26, 2.0**-20, 1.0, 0.0]), scale=1.0)
+    >>> round(shares.flushed, 3), round(shares.subnormal, 3), shares.overflowing
     (0.333, 0.333, 0.0)
 
     Raises: ValueError: a scale that is not a positive number, no gradient that is not zero.

@@ -27,7 +27,6 @@ common/recipe/__init__.py, quantization._default_sf_compute and custom_recipes/q
 
 import math
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -44,27 +43,24 @@ WHOLE = 0
 """A block as long as its dimension."""
 
 
-SCALINGS: MappingProxyType[str, Scaling] = MappingProxyType(
-    {
-        name: Scaling(
-            name=name, block_shape=shape, scale_rule=rule, scale=FORMATS[scale],
-            has_tensor_scale=name.startswith("nvfp4"),
-        )
-        for name, shape, scale, rule in (
-            ("none", (WHOLE, WHOLE), "float32", "unit"),
-            ("tensor", (WHOLE, WHOLE), "float32", "nearest"),
-            ("tensor_power_of_two", (WHOLE, WHOLE), "float32", "power_of_two"),
-            ("row", (1, WHOLE), "float32", "nearest"),
-            ("row_power_of_two", (1, WHOLE), "float32", "power_of_two"),
-            ("1x128", (1, 128), "float32", "power_of_two"),
-            ("128x128", (128, 128), "float32", "power_of_two"),
-            ("mx", (1, 32), "float8_e8m0fnu", "nvidia_round_up"),
-            ("mx_floor", (1, 32), "float8_e8m0fnu", "ocp_floor"),
-            ("nvfp4", (1, 16), "float8_e4m3fn", "nearest"),
-            ("nvfp4_16x16", (16, 16), "float8_e4m3fn", "nearest"),
-        )
-    }
-)  # fmt: skip
+SCALINGS = {
+    name: Scaling(
+        name=name, block_shape=shape, scale_rule=rule, scale=FORMATS[scale], has_tensor_scale=name.startswith("nvfp4"),
+    )
+    for name, shape, scale, rule in (
+        ("none", (WHOLE, WHOLE), "float32", "unit"),
+        ("tensor", (WHOLE, WHOLE), "float32", "nearest"),
+        ("tensor_power_of_two", (WHOLE, WHOLE), "float32", "power_of_two"),
+        ("row", (1, WHOLE), "float32", "nearest"),
+        ("row_power_of_two", (1, WHOLE), "float32", "power_of_two"),
+        ("1x128", (1, 128), "float32", "power_of_two"),
+        ("128x128", (128, 128), "float32", "power_of_two"),
+        ("mx", (1, 32), "float8_e8m0fnu", "nvidia_round_up"),
+        ("mx_floor", (1, 32), "float8_e8m0fnu", "ocp_floor"),
+        ("nvfp4", (1, 16), "float8_e4m3fn", "nearest"),
+        ("nvfp4_16x16", (16, 16), "float8_e4m3fn", "nearest"),
+    )
+}  # fmt: skip
 """The scalings of the book by name. torchao's rowwise recipe is ``row_power_of_two``; Transformer Engine's block
 recipe takes powers of two too, DeepSeek's kernels the exact quotient."""
 

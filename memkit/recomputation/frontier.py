@@ -106,7 +106,7 @@ def points(model: ModelConfig, micro_batch_size: int, seq_len: int) -> tuple[Poi
     )
 
 
-def pareto_front(found: Iterable[Point]) -> tuple[Point, ...]:
+def pareto_front(plane: Iterable[Point]) -> tuple[Point, ...]:
     """The points that no other beats in both, by rising overhead.
 
     >>> one, two, three = (Point(strategy=NONE, overhead=x, peak_bytes=y) for x, y in ((0, 9), (0.2, 4), (0.3, 5)))
@@ -114,7 +114,7 @@ def pareto_front(found: Iterable[Point]) -> tuple[Point, ...]:
     [9, 4]
     """
     front: list[Point] = []
-    for point in sorted(found, key=lambda point: (point.overhead, point.peak_bytes)):
+    for point in sorted(plane, key=lambda point: (point.overhead, point.peak_bytes)):
         if not front or point.peak_bytes < front[-1].peak_bytes:
             front.append(point)
     return tuple(front)

@@ -81,16 +81,16 @@ def key_bytes(config: Mapping, model: ModelConfig, num_ranks: int = 8) -> dict[s
         return {}
     total, num_buckets = count_parameters(model), 2 if zero["overlap_comm"] and zero["stage"] < 3 else 1
     buckets = num_buckets * tensor_bytes(zero["reduce_bucket_size"], dtype)
-    found = {"reduce_bucket_size": buckets if zero["contiguous_gradients"] else 0}
+    sizes = {"reduce_bucket_size": buckets if zero["contiguous_gradients"] else 0}
     if zero["stage"] < 3:
-        found["allgather_bucket_size"] = 0  # weights are gathered into their own place
+        sizes["allgather_bucket_size"] = 0  # weights are gathered into their own place
     else:
         small = [p.count for p in parameter_ledger(model) if p.count <= zero["stage3_param_persistence_threshold"]]
-        found["stage3_prefetch_bucket_size"] = tensor_bytes(zero["stage3_prefetch_bucket_size"], dtype)
-        found["stage3_param_persistence_threshold"] = sum(tensor_bytes(count, dtype) for count in small)
-        found["stage3_max_live_parameters"] = tensor_bytes(min(zero["stage3_max_live_parameters"], total), dtype)
+        sizes["stage3_prefetch_bucket_size"] = tensor_bytes(zero["stage3_prefetch_bucket_size"], dtype)
+        sizes["stage3_param_persistence_threshold"] = sum(tensor_bytes(count, dtype) for count in small)
+        sizes["stage3_max_live_parameters"] = tensor_bytes(min(zero["stage3_max_live_parameters"], total), dtype)
     moved = {"offload_optimizer": STATES * total, "offload_param": tensor_bytes(total, dtype)}
     if zero["stage"] < 3:
         del moved["offload_param"]  # DeepSpeed takes it under stage 3 alone
     places = {key: (zero.get(key) or {}).get("device", "none") for key in moved}
-    return found | {key: -(moved[key] // num_ranks) for key in moved if places[key] != "none"}
+    return sizes | {key: -(moved[key] // num_ranks) for key in moved if places[key] != "none"}
