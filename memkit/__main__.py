@@ -51,10 +51,10 @@ def bytes_in(text: str) -> int:
     >>> bytes_in("1.5 GiB"), bytes_in("24GB")
     (1610612736, 24000000000)
     """
-    found = re.fullmatch(r"(\d+(?:[.]\d+)?) *([KMG]i?B|B|)", text.strip())
-    if not found:
+    size = re.fullmatch(r"(\d+(?:[.]\d+)?) *([KMG]i?B|B|)", text.strip())
+    if not size:
         raise argparse.ArgumentTypeError(f"{text!r} is no size such as 22GiB, 500MiB or 24GB")
-    return int(Fraction(found[1]) * UNITS[found[2]])
+    return int(Fraction(size[1]) * UNITS[size[2]])
 
 
 def number_in(text: str) -> int:
@@ -63,10 +63,10 @@ def number_in(text: str) -> int:
     >>> number_in("32768"), number_in("16k")
     (32768, 16384)
     """
-    found = re.fullmatch(r"([+-]?\d+)([kKM]?)", text.strip())
-    if not found:
+    count = re.fullmatch(r"([+-]?\d+)([kKM]?)", text.strip())
+    if not count:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number such as 2, or 16k for 16,384") from None
-    return int(found[1]) * {"": 1, "k": KIB, "M": MIB}[found[2].replace("K", "k")]
+    return int(count[1]) * {"": 1, "k": KIB, "M": MIB}[count[2].replace("K", "k")]
 
 
 def assumption(text: str) -> tuple[str, float]:
@@ -223,22 +223,22 @@ def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
         adapter = AdapterConfig(rank=16 if options.lora is None else options.lora, targets=targets)
     num_cards = options.cards
     progress(f"trying plans for {model.name} on {num_cards} × {card.name}")
-    found = find_plans(
+    plans = find_plans(
         model, card, tokens_per_step=options.tokens, seq_len=options.seq_len, num_cards=num_cards, adapter=adapter,
         host_room_bytes=options.host,
     )  # fmt: skip
-    progress("tracing the best" if found.fitting else "done")
-    plan = found.chosen
+    progress("tracing the best" if plans.fitting else "done")
+    plan = plans.chosen
     code = code_of(plan, options.code) if plan else ""
     worth = deepspeed_worth(plan) if plan and options.code == "deepspeed" else ""
     data = {
         "model": model.name, "card": card.name, "num_cards": num_cards, "chosen": plan and plan_as_data(plan),
         "code": code,
-        "front": [plan_as_data(p) for p in found.front], "missed": [plan_as_data(p) for p in found.missed],
+        "front": [plan_as_data(p) for p in plans.front], "missed": [plan_as_data(p) for p in plans.missed],
     }  # fmt: skip
     needed = max(plan.peak_bytes, plan.traced_bytes or 0) if plan else sys.maxsize
     timelines = (second_step(plan.setup, plan.layout),) if plan else ()
-    return needed, f"{found}\n\n{code}\n\n{worth}".strip(), data, timelines
+    return needed, f"{plans}\n\n{code}\n\n{worth}".strip(), data, timelines
 
 
 def plan_as_data(plan) -> dict:
@@ -284,16 +284,16 @@ def compare_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]
 
     files = (options.first, options.second)
     progress(f"replaying {files[0]} and {files[1]}")
-    found = compare_runs(*map(existing, files), names=files, devices=(options.device, options.device))
+    two = compare_runs(*map(existing, files), names=files, devices=(options.device, options.device))
     data = {
-        "files": files, "allocated_bytes": found.peaks, "reserved_bytes": [r.peak_reserved_bytes for r in found.runs],
-        "words": found.words,
+        "files": files, "allocated_bytes": two.peaks, "reserved_bytes": [r.peak_reserved_bytes for r in two.runs],
+        "words": two.words,
         "lines": [
             {"where": line.where, "part": line.part, "first_bytes": line.bytes[0], "second_bytes": line.bytes[1]}
-            for line in found.lines if line.grown_bytes
+            for line in two.lines if line.grown_bytes
         ],
     }  # fmt: skip
-    return found.runs[1].peak_reserved_bytes, str(found), data, tuple(run.timeline for run in found.runs)
+    return two.runs[1].peak_reserved_bytes, str(two), data, tuple(run.timeline for run in two.runs)
 
 
 def parser() -> OneLineParser:
@@ -359,16 +359,16 @@ def answer(options: argparse.Namespace) -> int:
     if options.html and not Path(options.html).resolve().parent.is_dir():
         raise ValueError(f"--html {options.html!r} is in no folder that exists")
     with redirect_stdout(sys.stderr), patch("os._exit", refuse_exit):  # what a program prints is none of the result
-        found, text, data, timelines = COMMANDS[options.command](options)
+        num_bytes, text, data, timelines = COMMANDS[options.command](options)
     if options.html:
         asked = (getattr(options, key, "") for key in ("target", "model", "file", "first", "second", "card"))
         write_page(options.html, " ".join(filter(None, ("memkit", options.command, *asked))), text, timelines)
     progress()
     tell(json.dumps(data, indent=1) if options.json else text)
-    if found == sys.maxsize:  # no plan fits
+    if num_bytes == sys.maxsize:  # no plan fits
         return ABOVE
-    if options.fail_above is not None and found > options.fail_above:
-        print(f"memkit: {format_bytes(found)} is above {format_bytes(options.fail_above)}", file=sys.stderr)
+    if options.fail_above is not None and num_bytes > options.fail_above:
+        print(f"memkit: {format_bytes(num_bytes)} is above {format_bytes(options.fail_above)}", file=sys.stderr)
         return ABOVE
     return 0
 

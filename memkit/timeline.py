@@ -107,17 +107,17 @@ class MemoryTimeline:
 
     def at(self, name: str, step: int | None = None, micro_batch: int | None = None) -> Instant:
         """The last instant called ``name`` (of that step and micro-batch, where given)."""
-        found = [
+        matching = [
             instant
             for instant in self.instants
             if instant.name == name
             and step in (None, instant.step)
             and micro_batch in (None, instant.micro_batch)
         ]
-        if not found:
+        if not matching:
             names = ", ".join(dict.fromkeys(instant.name for instant in self.instants))
             raise ValueError(f"no instant {name!r} (step={step}, micro_batch={micro_batch}); there are: {names}")
-        return found[-1]
+        return matching[-1]
 
     def for_step(self, step: int) -> "MemoryTimeline":
         """The same timeline with the instants of one step only (``init`` belongs to step 1); events are dropped."""
@@ -225,10 +225,10 @@ def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> str:
     wanted = {as_one_of("names", name, known) for name in as_items("names", names, str)}
     columns = [t.source for t in timelines]
     rows = [["instant", *columns, *(f"{c} ÷ {columns[-1]}" for c in columns[:-1])]]
-    found = [{(i.name, i.step, i.micro_batch): i.total_bytes for i in t.instants} for t in timelines]
+    totals = [{(i.name, i.step, i.micro_batch): i.total_bytes for i in t.instants} for t in timelines]
     keys = [(i.name, i.step, i.micro_batch) for i in last.instants if i.name in wanted]
     for key, instant in zip(keys, (i for i in last.instants if i.name in wanted), strict=True):
-        values = [totals.get(key) for totals in found]
+        values = [column.get(key) for column in totals]
         ratios = [format_ratio(value, values[-1]) for value in values[:-1]]
         rows.append([_label(instant, last), *(format_bytes(value) for value in values), *ratios])
     peaks = [t.peak_bytes for t in timelines]
@@ -252,6 +252,6 @@ def where(instant: Instant) -> str:
 
 def provenance_line(timeline: MemoryTimeline) -> str:
     """Where a timeline's numbers come from, in one line: source, rules or card, versions, date."""
-    told = [str(timeline.provenance[key]) for key in ("card", "torch", "date") if key in timeline.provenance]
+    origin = [str(timeline.provenance[key]) for key in ("card", "torch", "date") if key in timeline.provenance]
     rules = "CUDA's rules" if timeline.device == "cuda" else "a CPU's rules"
-    return ", ".join([timeline.source, *(told or [rules])])
+    return ", ".join([timeline.source, *(origin or [rules])])

@@ -100,10 +100,10 @@ def helpful(effects: Iterable[Effect]) -> list[Effect]:
 
 def best_of_each_kind(effects: Iterable[Effect], num_effects: int) -> list[Effect]:
     """The first ``num_effects`` that could all be made: one of each kind."""
-    found: dict[object, Effect] = {}
+    first: dict[object, Effect] = {}
     for number, effect in enumerate(effects):
-        found.setdefault(effect.change.kind or number, effect)
-    return list(found.values())[:num_effects]
+        first.setdefault(effect.change.kind or number, effect)
+    return list(first.values())[:num_effects]
 
 
 # --- what a change does to a setup ------------------------------------------------------------------------------
@@ -176,8 +176,8 @@ def _no_grad(run: Run) -> Sequence[Event] | None:
     trains = run.has_phase("backward") or run.has_phase("optimizer") or any("backward" in e.where for e in run.events)
     if run.has_failed or trains:
         return None
-    held = edits.held_for_no_backward(run.events, 1 if run.has_phases else 2)
-    return edits.recomputed(run.events, lambda e: e.block in held, is_wanted=False) if held else None
+    graphs = edits.held_for_no_backward(run.events, 1 if run.has_phases else 2)
+    return edits.recomputed(run.events, lambda e: e.block in graphs, is_wanted=False) if graphs else None
 
 
 def _gradients_to_none(run: Run) -> Sequence[Event] | None:
@@ -314,10 +314,10 @@ def effects_on_run(timeline: MemoryTimeline, run: Run, before_bytes: int, replay
         after = before_bytes - saved
         how = "replay" if events is None else "events changed"
         effects.append(Effect(change=change, before_bytes=before_bytes, after_bytes=after, how=how))
-    found: dict[int, Effect] = {}
+    by_peak: dict[int, Effect] = {}
     for effect in helpful(effects):  # two changes that come to the same are one piece of advice: what mends a fault
-        found.setdefault(effect.after_bytes, effect)
-    return list(found.values())
+        by_peak.setdefault(effect.after_bytes, effect)
+    return list(by_peak.values())
 
 
 # --- in words ---------------------------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ class BatchPlan:
         counts = {
             "sequence": self.micro_batch_size, "accumulation step": self.grad_accum_steps, "rank": self.dp_size,
         }  # fmt: skip
-        told = " × ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
-        return f"{self.seq_len:,} tokens × {told} = {format_count(self.global_batch_tokens)} tokens"
+        factors = " × ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
+        return f"{self.seq_len:,} tokens × {factors} = {format_count(self.global_batch_tokens)} tokens"
 
 
 def plan_batch(global_batch_tokens: int, *, seq_len: int, micro_batch_size: int, dp_size: int = 1) -> BatchPlan:

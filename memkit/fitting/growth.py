@@ -64,16 +64,17 @@ class TwoRuns:
         peaks = " and ".join(f"{n} peaks at {format_bytes(p)}" for n, p in zip(names, self.peaks, strict=True))
         if not grown and not any(line.grown_bytes for line in self.lines):
             return f"{peaks}. Nothing at the peak differs."
-        told = [f"{peaks}, {signed(grown)}."]
+        sentences = [f"{peaks}, {signed(grown)}."]
         if any(self.phases):
             named = [f"{n} in {phase or 'a phase not named'}" for n, phase in zip(names, self.phases, strict=True)]
-            told.append(f"Both in {self.phases[0]}." if self.phases[0] == self.phases[1] else f"{', '.join(named)}.")
+            phases = f"Both in {self.phases[0]}" if self.phases[0] == self.phases[1] else ", ".join(named)
+            sentences.append(f"{phases}.")
         largest = max(self.lines, key=lambda line: abs(line.grown_bytes))
         part = f" ({largest.part.replace('_', ' ')})" if largest.part else ""
-        told.append(f"What changed most is {largest.where}{part}: {signed(largest.grown_bytes)}.")
+        sentences.append(f"What changed most is {largest.where}{part}: {signed(largest.grown_bytes)}.")
         reserved = self.runs[1].peak_reserved_bytes - self.runs[0].peak_reserved_bytes
-        told.append(f"Reserved, the peaks differ by {signed(reserved)}.")
-        return " ".join(told)
+        sentences.append(f"Reserved, the peaks differ by {signed(reserved)}.")
+        return " ".join(sentences)
 
     def __str__(self) -> str:
         header = ["by line", "part", *self.names, "change"]
@@ -114,12 +115,12 @@ def compare_runs(
     runs = [with_parts(run) for run in runs]
     events = [at_peak(run) for run in runs]
     has_parts = all(any(event.part for event in run.timeline.events) for run in runs)
-    found = [by_line(live, has_parts) for live, _ in events]
+    lines = matched(*(by_line(live, has_parts) for live, _ in events))
     return TwoRuns(
         names=(str(names[0]), str(names[1])),
         runs=(runs[0], runs[1]),
         phases=(events[0][1], events[1][1]),
-        lines=tuple(sorted(matched(*found), key=lambda line: (-abs(line.grown_bytes), line.where))),
+        lines=tuple(sorted(lines, key=lambda line: (-abs(line.grown_bytes), line.where))),
     )
 
 

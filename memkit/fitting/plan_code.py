@@ -205,16 +205,16 @@ def trainer_arguments(plan: TrainingPlan) -> dict:
     """
     setup = plan.setup
     in_file = plan.layout is not None and plan.layout.is_fully_sharded
-    found = {
+    arguments = {
         "output_dir": "out", "per_device_train_batch_size": setup.micro_batch_size,
         "gradient_accumulation_steps": setup.grad_accum_steps, "max_length": setup.seq_len, "packing": True,
         "bf16": casts_to_bf16(plan), "optim": setup.optimizer.record.trainer_name or "adamw_torch_fused",
         "activation_checkpointing": setup.recomputation != NONE and not in_file,
         "learning_rate": 3e-4, "warmup_steps": 100,
     }  # fmt: skip
-    if found["activation_checkpointing"]:
-        found["activation_checkpointing_kwargs"] = {"use_reentrant": False}
-    return found
+    if arguments["activation_checkpointing"]:
+        arguments["activation_checkpointing_kwargs"] = {"use_reentrant": False}
+    return arguments
 
 
 def deepspeed_config(plan: TrainingPlan) -> dict:
@@ -249,20 +249,20 @@ def accelerate_config(plan: TrainingPlan) -> dict:
     """Accelerate's keys for a plan, as ``ClusterConfig`` takes them; those of FSDP2 under ``fsdp_config``."""
     layout = plan.layout
     kinds = {True: "FSDP", False: "MULTI_GPU"}
-    found = {
+    keys = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": kinds[layout.is_fully_sharded] if layout else "NO",
         "mixed_precision": "bf16" if casts_to_bf16(plan) else "no", "num_machines": 1,
         "num_processes": layout.world_size if layout else 1,
     }  # fmt: skip
     if layout and layout.is_fully_sharded:
-        found["fsdp_config"] = {
+        keys["fsdp_config"] = {
             "fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_reshard_after_forward": layout.stage == 3, "fsdp_offload_params": layout.offloads,
             "fsdp_activation_checkpointing": plan.setup.recomputation == FULL,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }  # fmt: skip
-    return found
+    return keys
 
 
 def casts_to_bf16(plan: TrainingPlan) -> bool:
@@ -273,25 +273,25 @@ def casts_to_bf16(plan: TrainingPlan) -> bool:
 def opposites(plan: TrainingPlan) -> dict[str, tuple[str, TrainingPlan]]:
     """By key that moves bytes: the opposite value, and the plan with it."""
     setup, layout = plan.setup, plan.layout
-    found = {}
+    ways = {}
     if layout is None or not layout.is_fully_sharded:
         if casts_to_bf16(plan):
-            found["mixed_precision"] = "no", (replace(setup, precision=FP32), layout)
+            ways["mixed_precision"] = "no", (replace(setup, precision=FP32), layout)
     else:
         if casts_to_bf16(plan):
-            found["mixed_precision"] = "no", (setup, replace(layout, param_dtype=None))
+            ways["mixed_precision"] = "no", (setup, replace(layout, param_dtype=None))
         reshards, offloads, again = layout.stage == 3, layout.offloads, setup.recomputation == FULL
         other = replace(layout, stage=2 if reshards else 3)
-        found["fsdp_reshard_after_forward"] = as_yaml(not reshards), (setup, other)
+        ways["fsdp_reshard_after_forward"] = as_yaml(not reshards), (setup, other)
         other = replace(layout, offloads=not offloads)
-        found["fsdp_offload_params"] = as_yaml(not offloads), (setup, other)
+        ways["fsdp_offload_params"] = as_yaml(not offloads), (setup, other)
         if setup.recomputation in (NONE, FULL):
             other = replace(setup, recomputation=NONE if again else FULL)
-            found["fsdp_activation_checkpointing"] = as_yaml(not again), (other, layout)
+            ways["fsdp_activation_checkpointing"] = as_yaml(not again), (other, layout)
     if layout:
         alone = replace(setup, precision=AUTOCAST_BF16) if layout.param_dtype else setup
-        found["num_processes"] = "1", (alone, None)
-    return {key: (value, plan_of(way[0], plan.card, way[1])) for key, (value, way) in found.items()}
+        ways["num_processes"] = "1", (alone, None)
+    return {key: (value, plan_of(way[0], plan.card, way[1])) for key, (value, way) in ways.items()}
 
 
 def accelerate_yaml(plan: TrainingPlan) -> str:

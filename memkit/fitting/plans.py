@@ -206,8 +206,8 @@ def find_plans(
     Raises: ValueError: tokens that are no whole number of sequences for every card, or what ``TrainingSetup`` refuses.
 
     >>> from memkit import CARDS, models
-    >>> found = find_plans(models.GPT2_XL, CARDS["RTX 4090"], tokens_per_step=32768, seq_len=1024)
-    >>> found.fitting[0].name
+    >>> plans = find_plans(models.GPT2_XL, CARDS["RTX 4090"], tokens_per_step=32768, seq_len=1024)
+    >>> plans.fitting[0].name
     'autocast bf16, paged AdamW, 1 × 32'
     """
     as_kind("model", model, ModelConfig)

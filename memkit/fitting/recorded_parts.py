@@ -76,10 +76,10 @@ def _steps(events: Events, signature: Counter, kept: set[int], num_held: int) ->
     steps, start = Steps(), 0
     freed_at = {event.block: index for index, event in enumerate(events) if event.num_bytes < 0}
     while start < len(events):
-        found = _next_level(events, start, signature, kept, num_held)
-        if found is None:
+        level = _next_level(events, start, signature, kept, num_held)
+        if level is None:
             break
-        base, complete, misfit = found
+        base, complete, misfit = level
         before, after = (
             {event.block for event in events.live_at(index) if event.num_bytes in signature}
             for index in (base, complete)

@@ -20,14 +20,14 @@ SIZE, REPEATS = 512, 20
 
 def cast_overflows(device: str) -> dict[str, str]:
     """What ``tensor.to(dtype)`` makes of four times the largest value: ``saturate``, ``inf`` or ``nan``, by format."""
-    found = {}
+    outcomes = {}
     for name in CASTS:
         dtype = getattr(torch, name)
         largest = torch.finfo(dtype).max
         beyond = min(4 * largest, torch.finfo(torch.float32).max)  # which is beyond bfloat16's largest, too
         cast = torch.tensor([beyond], device=device).to(dtype).double().item()
-        found[name] = "nan" if math.isnan(cast) else "inf" if math.isinf(cast) else "saturate"
-    return found
+        outcomes[name] = "nan" if math.isnan(cast) else "inf" if math.isinf(cast) else "saturate"
+    return outcomes
 
 
 def product_errors(device: str, size: int = SIZE) -> dict[str, float]:
@@ -66,16 +66,16 @@ def time_products(sizes: tuple[int, ...]) -> dict[int, dict[str, float]]:
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9):
         raise ValueError("FP8 products need a CUDA card of compute capability 8.9 or later; there is none")
     cast, median_of = torch.compile(to_fp8), lambda run: median(seconds_of(run, REPEATS))
-    found = {}
+    seconds = {}
     for size in sizes:
         a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
         (a8, scale_a), (b8, scale_b) = cast(a), cast(b)
-        found[size] = {
+        seconds[size] = {
             "bf16": median_of(lambda a=a, b=b: a @ b.t()),
             "fp8": median_of(lambda q=(a8, scale_a), r=(b8, scale_b): multiplied(q, r)),
             "cast": median_of(lambda a=a, b=b: multiplied(cast(a), cast(b))),
         }
-    return found
+    return seconds
 
 
 def to_fp8(x: Tensor) -> tuple[Tensor, Tensor]:

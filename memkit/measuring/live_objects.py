@@ -33,7 +33,7 @@ def live_tensors(device: str = "cuda", besides: Iterable[LiveTensor] = ()) -> tu
     nobody may have looked at it in Python yet.
     """
     known = {tensor.storage for tensor in besides}
-    found: dict[int, LiveTensor] = {}
+    owners: dict[int, LiveTensor] = {}
     tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
     gradients = [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
     kinds = ["parameter" if isinstance(tensor, torch.nn.Parameter) else "tensor" for tensor in tensors]
@@ -45,14 +45,14 @@ def live_tensors(device: str = "cuda", besides: Iterable[LiveTensor] = ()) -> tu
         except (NotImplementedError, RuntimeError):  # a tensor inside torch.func or a subclass has none of its own
             continue
         key = storage._cdata
-        if key not in known and storage.nbytes() and (key not in found or kind != "tensor"):
-            found[key] = LiveTensor(
+        if key not in known and storage.nbytes() and (key not in owners or kind != "tensor"):
+            owners[key] = LiveTensor(
                 storage=key,
                 num_bytes=storage.nbytes(),
                 shape=tuple(tensor.shape),
                 dtype=str(tensor.dtype).removeprefix("torch."),
                 kind=kind,
             )
-    return tuple(sorted(found.values(), key=lambda tensor: (-tensor.num_bytes, tensor.kind, tensor.shape)))
+    return tuple(sorted(owners.values(), key=lambda tensor: (-tensor.num_bytes, tensor.kind, tensor.shape)))
 
 

@@ -194,11 +194,11 @@ def cpu_record() -> Iterator[Record]:
         transforms_unseen(look),
     ):
         yield record
-    found = []
+    timed = []
     for root in profiler.profiler.kineto_results.experimental_event_tree():
-        read_events(root, (), found)
-    found.sort(key=lambda item: item[0])
-    record.entries = [entry for _, entry in found]
+        read_events(root, (), timed)
+    timed.sort(key=lambda item: item[0])
+    record.entries = [entry for _, entry in timed]
 
 
 @contextmanager
@@ -227,7 +227,7 @@ def transforms_unseen(look: Callable[[bool], None]) -> Iterator[None]:
         yield
 
 
-def read_events(event, callers: tuple, found: list) -> None:
+def read_events(event, callers: tuple, timed: list) -> None:
     """Collect (time, entry) of an event of the profiler's tree and of all events inside it."""
     waiting = [(event, callers)]
     births = {}
@@ -235,7 +235,7 @@ def read_events(event, callers: tuple, found: list) -> None:
         event, callers = waiting.pop()
         fields = event.extra_fields
         if event.name == MARK:
-            found.append((event.start_time_ns, Entry()))
+            timed.append((event.start_time_ns, Entry()))
         elif isinstance(fields, torch._C._profiler._ExtraFields_Allocation):
             operation = operation_of(callers)
             entry = Entry(fields.ptr, fields.alloc_size, name_of(operation, fields.alloc_size))
@@ -245,7 +245,7 @@ def read_events(event, callers: tuple, found: list) -> None:
             elif entry.address in births:
                 birth, maker = births.pop(entry.address)
                 birth.is_scratch = maker is not None and maker is operation
-            found.append((event.start_time_ns, entry))
+            timed.append((event.start_time_ns, entry))
         else:
             waiting.extend((child, (*callers, event)) for child in reversed(event.children))
 
@@ -307,9 +307,9 @@ def cuda_entries(lines: list[dict], mark_sizes: tuple[int, ...]) -> list[Entry]:
         Entry(line["addr"], signs[line["action"]] * line["size"]) for line in lines if line["action"] in signs
     ]
     mark = [sign * size for size in mark_sizes for sign in (1, -1)]
-    found, position = [], 0
+    merged, position = [], 0
     while position < len(entries):
         is_mark = [entry.num_bytes for entry in entries[position : position + len(mark)]] == mark
-        found.append(Entry() if is_mark else entries[position])
+        merged.append(Entry() if is_mark else entries[position])
         position += len(mark) if is_mark else 1
-    return found
+    return merged

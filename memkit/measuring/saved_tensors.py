@@ -62,20 +62,20 @@ def saved_storages(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) 
     """
     as_kind("run", run, Callable)
     known = {tensor.untyped_storage()._cdata for tensor in as_items("elsewhere", elsewhere, Tensor)}
-    found: dict[int, SavedStorage] = {}
+    saved: dict[int, SavedStorage] = {}
     calls = CallNames()
     alive = []  # an address may be given to another tensor once its storage is gone
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in found:
-            before = found[key]
+        if key in saved:
+            before = saved[key]
             ops = tuple(dict.fromkeys((*before.ops, calls.name or "custom function")))
-            found[key] = replace(before, num_saves=before.num_saves + 1, ops=ops)
+            saved[key] = replace(before, num_saves=before.num_saves + 1, ops=ops)
         else:
             alive.append(storage)
-            found[key] = SavedStorage(
+            saved[key] = SavedStorage(
                 shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."),
                 num_bytes=storage.nbytes(), is_elsewhere=key in known, ops=(calls.name or "custom function",),
             )  # fmt: skip
@@ -83,7 +83,7 @@ def saved_storages(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) 
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), calls:
         run()
-    return tuple(found.values())
+    return tuple(saved.values())
 
 
 def saved_bytes(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) -> int:

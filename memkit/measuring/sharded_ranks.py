@@ -103,19 +103,19 @@ def gloos_own(events: Sequence[Event], collectives: Collectives) -> set[int]:
     It frees a clone in a thread of its own, which the profiler may not see. A flat tensor is born after the buffer of
     that size which it fills, and dies before it; a buffer of the program dies before the next one does.
     """
-    found, empty = set(), defaultdict(list)
+    copies, empty = set(), defaultdict(list)
     for event in events:
         if event.op == "aten.clone" and event.num_bytes in collectives.sizes["reduce_scatter"]:
-            found.add(event.block)
+            copies.add(event.block)
         elif event.op == "aten.empty" and abs(event.num_bytes) in collectives.sizes["allgather"]:
             buffers = empty[abs(event.num_bytes)]
             if event.num_bytes > 0:
                 buffers.append(event.block)
             else:
                 if buffers[-1] == event.block and len(buffers) > 1:
-                    found.add(event.block)
+                    copies.add(event.block)
                 buffers.remove(event.block)
-    return found
+    return copies
 
 
 def of_a_step(setup: TrainingSetup, layout: Layout) -> dict:
@@ -152,18 +152,18 @@ def sent(collectives: Collectives) -> dict[str, int]:
 def main() -> None:
     """Run every layout, or those named, on the ranks that ``torchrun`` started; rank 0 reports."""
     setup, world = replace(SETUP, device=join_group()), dist.get_world_size()
-    told = {"world": world, "device": setup.device, "ways": {}, "windows": {}}
+    result = {"world": world, "device": setup.device, "ways": {}, "windows": {}}
     for name in sys.argv[1:] or [*all_layouts(world), *windows(world)]:
         if name in windows(world):
-            told["windows"][name] = of_a_window(setup, *windows(world)[name])
+            result["windows"][name] = of_a_window(setup, *windows(world)[name])
         else:
-            told["ways"][name] = of_a_step(setup, all_layouts(world)[name])
+            result["ways"][name] = of_a_step(setup, all_layouts(world)[name])
     for kind, one in (("oracle", setup), ("window_oracle", window_of(setup))):
-        if told["ways" if kind == "oracle" else "windows"]:
+        if result["ways" if kind == "oracle" else "windows"]:
             whole = replace(one, micro_batch_size=world * one.micro_batch_size)
-            told[kind], _ = trained(training_build(whole, batches(one, range(world))))
+            result[kind], _ = trained(training_build(whole, batches(one, range(world))))
     if dist.get_rank() == 0:
-        report(told)
+        report(result)
     dist.destroy_process_group()
 
 

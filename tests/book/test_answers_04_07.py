@@ -111,9 +111,8 @@ def test_the_planner_answers_what_4_5_says():
 
 
 def said_of(explorer, **settings) -> str:
-    for name, value in settings.items():
-        explorer.controls[name].value = value
-    return explorer.status.value
+    explorer.set(**settings)
+    return " ".join(explorer.shown.words)
 
 
 def test_the_frontier_explorer_shows_what_the_experiments_of_4_6_should_find():

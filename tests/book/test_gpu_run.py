@@ -13,7 +13,6 @@ from book import measurements
 from book.measurements import MEASUREMENTS, Measured
 from book.recordings import load_recordings
 from memkit.hardware.cards import card_by_driver_name
-from memkit.hardware.driver import DriverAnswer
 from memkit.units import GIB, KIB, MIB
 
 pytestmark = pytest.mark.xdist_group("record")  # one dry run serves all
@@ -177,20 +176,6 @@ def test_what_the_child_runs_is_python(stage):
     exec(statement, {"torch": torch})
 
 
-def test_the_card_tells_what_it_can(monkeypatch):
-    known = {
-        "name": "NVIDIA H200", "total_memory": 150_110_011_392, "L2_cache_size": 62_914_560,
-        "shared_memory_per_multiprocessor": 233_472, "multi_processor_count": 132, "major": 9, "minor": 0,
-    }  # fmt: skip
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(**known))
-    monkeypatch.setattr(measurements, "ask_driver", DriverAnswer)
-    numbers = measurements.record_card("cuda").numbers
-    assert numbers["total_memory_bytes"] == 150_110_011_392
-    assert numbers["compute_capability"] == "9.0"
-    assert numbers["table_bytes"] == pytest.approx(150_110_011_392, rel=0.001)
-    assert not {"clock_khz", "nvidia_smi_total_bytes"} & numbers.keys()  # what it does not tell is left out
-
-
 def test_a_pretended_card_is_named_in_the_files_and_costs_a_line_for_each_thing_it_cannot_do(
     monkeypatch, tmp_path, capsys
 ):
@@ -212,6 +197,9 @@ def test_a_pretended_card_is_named_in_the_files_and_costs_a_line_for_each_thing_
     assert kept == {"01_card_nvidia-h200.json", "09_ranks_nvidia-h200.json"}
     (card,) = load_recordings("01", tmp_path)
     assert card.provenance["card"] == "NVIDIA H200"
+    assert (card.numbers["total_memory_bytes"], card.numbers["compute_capability"]) == (150_110_011_392, "9.0")
+    assert card.numbers["table_bytes"] == pytest.approx(150_110_011_392, rel=0.001)
+    assert not {"clock_khz", "nvidia_smi_total_bytes"} & card.numbers.keys()  # what it does not tell is left out
     lines = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines() if ": " in line]
     assert {name for _, name in MEASUREMENTS} - {"card", "ranks"} <= set(lines)
 

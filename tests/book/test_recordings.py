@@ -63,7 +63,7 @@ def test_a_broken_file_is_refused_in_words_or_still_prints(start, tmp_path):
     assert 50 < num_refused < 100
 
 
-@pytest.mark.parametrize("text", ["", "[", "[]", "3", "[" * 100_000, '{"a": 1}', "9" * 10_000])
+@pytest.mark.parametrize("text", ["", "[", "[]", "{}", "3", "[" * 100_000, '{"chapter": "01"}', "9" * 10_000])
 def test_what_is_no_recording_is_refused(text, tmp_path):
     (tmp_path / "01_other.json").write_text(text)
     with pytest.raises(ValueError, match="01_other.json is not a recording"):
@@ -137,13 +137,6 @@ def test_what_was_recorded_names_card_torch_and_date(tmp_path):
 def test_a_recording_that_hides_something_is_refused(changes, words):
     with pytest.raises(ValueError, match=words):
         make_recording(**changes)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"chapter": "01"}', "not json"])
-def test_a_broken_file_is_named(tmp_path, text):
-    (tmp_path / "01_broken.json").write_text(text)
-    with pytest.raises(ValueError, match="01_broken.json is not a recording"):
-        load_recordings("01", tmp_path)
 
 
 def test_every_kept_recording_is_one():
