@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from memkit.measuring.small_card import CudaCard, SimulatedCard
-from memkit.units import aligned_table, as_whole_number, format_bytes
+from memkit.units import aligned_table, format_bytes
+
+RESERVED_SHARE, PATIENCE = 0.9, 3
+"""The share of the card at which a warning begins, and the steps in which the floor has to rise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +27,12 @@ class StepMemory:
 class MemoryMonitor:
     """Call ``after_step()`` at the end of every step; it returns the warnings of this step, most often none.
 
-    ``card`` is what ``capped_card`` gives; ``reserved_share`` of it is where a warning begins; ``patience`` is how
-    many steps in a row the floor has to rise to count as a leak (not the first: optimizer states are born in it).
+    ``card`` is what ``capped_card`` gives. A floor that rises in so many steps in a row as ``PATIENCE`` says counts
+    as a leak (not the first step: optimizer states are born in it).
     """
 
-    def __init__(self, card: CudaCard | SimulatedCard, reserved_share: float = 0.9, patience: int = 3):
-        if not 0.0 < reserved_share <= 1.0:
-            raise ValueError(f"reserved_share={reserved_share} is outside (0, 1]")
-        self.card, self.reserved_share = card, reserved_share
-        self.patience = as_whole_number("patience", patience, minimum=1)
+    def __init__(self, card: CudaCard | SimulatedCard):
+        self.card = card
         self.steps: list[StepMemory] = []
         self.start_retries = card.num_alloc_retries
         card.reset_peak()
@@ -50,7 +50,7 @@ class MemoryMonitor:
         retries_before = self.steps[-1].num_alloc_retries if self.steps else 0
         self.steps.append(step)
         warnings = []
-        if step.peak_reserved_bytes > self.reserved_share * card.capacity_bytes:
+        if step.peak_reserved_bytes > RESERVED_SHARE * card.capacity_bytes:
             share = step.peak_reserved_bytes / card.capacity_bytes
             warnings.append(f"{share:.0%} of the card was reserved: the next longer batch may fail")
         if step.num_alloc_retries > retries_before:
@@ -58,16 +58,16 @@ class MemoryMonitor:
                 "the cache was given back to find room: slow, and the last stage before the error"
             )
         if grown := self.growth_bytes:
-            floors = f"{format_bytes(grown)} in {self.patience} steps"
+            floors = f"{format_bytes(grown)} in {PATIENCE} steps"
             warnings.append(f"the floor rises, {floors}: something is kept from step to step")
         return tuple(f"step {len(self.steps)}: {warning}" for warning in warnings)
 
     @property
     def growth_bytes(self) -> int:
         """How far the floor rose over the last ``patience`` steps; 0 unless it rose in each of them."""
-        floors = [step.floor_bytes for step in self.steps[1:]][-self.patience - 1 :]
+        floors = [step.floor_bytes for step in self.steps[1:]][-PATIENCE - 1 :]
         rises = all(before < after for before, after in pairwise(floors))
-        return floors[-1] - floors[0] if len(floors) > self.patience and rises else 0
+        return floors[-1] - floors[0] if len(floors) > PATIENCE and rises else 0
 
     def __str__(self) -> str:
         rows = [["step", "floor", "peak allocated", "peak reserved", "retries"]]
