@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 from memkit.pictures.svg import FAINT, GREY, OKABE_ITO, Chart
@@ -139,6 +139,11 @@ class Curve:
     marks_every: int = 1
     marks_from: int = 0
 
+    @property
+    def stroke(self) -> dict:
+        """Its width and dashes."""
+        return {"stroke_width": self.width, "stroke_dasharray": self.dashes or "none"}
+
     def draw(self, chart: Chart, x: Scale, y: Scale) -> None:
         """The line and its marks."""
         places = [(x(a), y.inside(b)) for a, b in zip(self.xs, self.ys, strict=True)]
@@ -149,17 +154,15 @@ class Curve:
                 for (a, b), (c, _) in zip(places, [*places[1:], places[-1]])
                 for corner in ((a, b), (c, b))
             ]
-        chart.line(line, self.colour, stroke_width=self.width, stroke_dasharray=self.dashes or "none")
+        chart.line(line, self.colour, **self.stroke)
         for a, b in places[self.marks_from :: self.marks_every] if self.shape else ():
             point(chart, a, b, self.shape, self.colour)
 
     def entry(self, chart: Chart, left: float, y: float) -> None:
         """A piece of the line, its name and its note."""
-        sample = replace(self, xs=(0, 1, 2), ys=(0, 0, 0), is_stepped=False, marks_every=3, marks_from=0)
-        wide = Scale(low=0, high=2, start=left, end=left + 34)
-        middle = replace(wide, low=1, high=3, start=left + 17, end=left + 51)
-        replace(sample, shape="").draw(chart, wide, Scale(low=0, high=1, start=y, end=y - 1))
-        replace(sample, xs=(1,), ys=(0,)).draw(chart, middle, Scale(low=0, high=1, start=y, end=y - 1))
+        chart.line([(left, y), (left + 34, y)], self.colour, **self.stroke)
+        if self.shape:
+            point(chart, left + 17, y, self.shape, self.colour)
         chart.words(left + 44, y, self.name, 12.5)
         chart.words(left + 44, y + 16, self.note, 12, shade=GREY)
 

@@ -105,11 +105,3 @@ def bits_in_words(reading: CodeReading) -> str:
         f"The {len(reading.bits)} bits {reading.bits} of code {reading.code} in {reading.fmt.name}: {fields}; "
         f"{spelled(reading)}; next below {reading.text(reading.below)}, next above {reading.text(reading.above)}."
     )
-
-
-def bits_figure(reading: CodeReading) -> Chart:
-    """The bits of one code, what they spell, and the neighbours on a line with their distances to scale."""
-    chart = Chart(800, 260)
-    draw_neighbours(chart, reading, draw_bits(chart, reading, 8) + 66)
-    chart.title, chart.alt = f"{reading.fmt.name}, code {reading.code}", bits_in_words(reading)
-    return chart

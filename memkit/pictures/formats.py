@@ -9,11 +9,11 @@ from memkit.formats.decoding import all_values
 from memkit.formats.reading import CodeReading, Nearest, nearest_in, number_text, read_code
 from memkit.formats.records import Format
 from memkit.formats.rounding import round_to
-from memkit.pictures.axes import Scale
-from memkit.pictures.bits import bits_figure, bits_in_words, draw_bits, draw_neighbours
+from memkit.pictures.axes import Scale, ticks_below
+from memkit.pictures.bits import bits_in_words, draw_bits, draw_neighbours
 from memkit.pictures.number_line import SUPERSCRIPTS, number_line_figure
 from memkit.pictures.sums import running_sum_figure
-from memkit.pictures.svg import FAINT, GREY, OKABE_ITO, Chart
+from memkit.pictures.svg import GREY, OKABE_ITO, Chart
 
 COMPARED = (
     "float32",
@@ -33,8 +33,11 @@ SMALLEST_ERROR = 1e-9  # left end of the error axis
 
 
 def bit_figure(code: int, fmt: str | Format) -> Chart:
-    """One code's bits by field, its value and its neighbours."""
-    return bits_figure(read_code(code, fmt))
+    """The bits of one code, what they spell, and the neighbours on a line with their distances to scale."""
+    chart, reading = Chart(800, 260), read_code(code, fmt)
+    draw_neighbours(chart, reading, draw_bits(chart, reading, 8) + 66)
+    chart.title, chart.alt = f"{reading.fmt.name}, code {reading.code}", bits_in_words(reading)
+    return chart
 
 
 def explorer_figure(
@@ -52,17 +55,8 @@ def explorer_figure(
     top += 96
     chart.words(10, top + 12, f"{number_text(float(number), 9)} in {len(rows)} formats", 15, bold=True)
     x = Scale(low=SMALLEST_ERROR, high=1, start=320, end=664, is_log=True)
-    for power in range(-9, 1, 3):
-        chart.line([(x(10.0**power), top + 30), (x(10.0**power), top + 292)], shade=FAINT)
-        chart.words(
-            x(10.0**power),
-            top + 302,
-            f"10{str(power).translate(SUPERSCRIPTS)}",
-            12,
-            anchor="middle",
-            shade=GREY,
-        )
-    chart.words(492, top + 321, "relative error", 12, anchor="middle")
+    powers = [(10.0**power, f"10{str(power).translate(SUPERSCRIPTS)}") for power in range(-9, 1, 3)]
+    ticks_below(chart, x, powers, top + 30, top + 292, "relative error")
     for row, nearest in enumerate(rows):
         y, error = top + 42 + 24 * row, nearest.relative_error
         length = max(x(min(error, 1)) - x.start, 2) if error else 0

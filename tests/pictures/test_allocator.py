@@ -70,15 +70,6 @@ def test_the_stories_show_what_they_promise():
     assert growing.still(len(growing)).reserved_bytes == 80 * MIB
 
 
-def test_words_say_where_the_memory_came_from():
-    film = Film(rounding_story(), EXPANDABLE)
-    assert film.still(1).words == "loss wants 4 B, gets 512 B: maps 2.00 MiB"
-    assert film.still(2).words.endswith("from a cached block")
-    assert (
-        Film(rounding_story()).still(4).words == "w1 wants 3.00 MiB, gets 3.00 MiB: cudaMalloc of 20.00 MiB"
-    )
-
-
 @pytest.mark.parametrize("name", STORIES)
 @pytest.mark.parametrize("index", [0, 5, None])
 def test_what_is_drawn_is_what_the_allocator_holds(name, index):
@@ -101,14 +92,6 @@ def test_more_segments_than_rows_are_counted():
     events = [Event(number, 12 * MIB) for number in range(MAX_ROWS + 5)]
     chart = allocator_picture(Film(events))
     assert "6 more" in words_of(chart) and "19 segments" in chart.alt
-
-
-def test_the_words_for_who_does_not_see_the_picture():
-    text = allocator_picture(Film(holes_story(), capacity_bytes=90 * MIB)).alt
-    assert text.startswith(
-        "After event 14 of 14: fits nowhere wants 24.00 MiB: out of memory, 10.00 MiB left"
-    )
-    assert "4 segments, 38.00 MiB allocated, 80.00 MiB reserved, largest hole 8.00 MiB" in text
 
 
 # ---------------------------------------------------------------- bands

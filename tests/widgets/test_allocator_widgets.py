@@ -9,7 +9,6 @@ from memkit.allocator.film import Film
 from memkit.allocator.snapshot_replay import replay_trace
 from memkit.allocator.snapshot_writer import predicted_snapshot, write_snapshot
 from memkit.allocator.stories import STORIES, holes_story
-from memkit.fitting import growing_lines
 from memkit.pictures.bands import stack_bands
 from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
@@ -235,10 +234,6 @@ def test_the_page_tells_the_kernel_which_mark_is_meant(view):
     [helper] = [child for child in view.panel.children if type(child).__name__ == "KeyHelper"]
     helper._handle_custom_msg({"pick": "2"}, [])
     assert view.ranked[ORDERS[0]][view.value["allocation"] - 1] is view.bands.bands[2]
-
-
-def test_growing_lines_of_the_trace_above_are_none(trace):
-    assert growing_lines(trace.events) == {}
 
 
 NEEDLE = [Event(0, 100, "weights"), *(Event(n, 1, "activations") for n in range(1, 40)), Event(40, 900, "temporary"),
