@@ -14,8 +14,6 @@ from memkit.formula.parameters import count_parameters
 from memkit.setup.models import ModelConfig
 from memkit.units import as_whole_number
 
-KEYS_AND_VALUES = 2
-
 
 def kv_cache_bytes_per_token(config: ModelConfig, dtype: str = "bfloat16") -> int:
     """Bytes of keys and values that one token leaves in the cache, over all layers.
@@ -26,7 +24,7 @@ def kv_cache_bytes_per_token(config: ModelConfig, dtype: str = "bfloat16") -> in
     >>> kv_cache_bytes_per_token(LLAMA_2_7B), kv_cache_bytes_per_token(LLAMA_3_8B)
     (524288, 131072)
     """
-    return config.num_layers * tensor_bytes(KEYS_AND_VALUES * config.kv_size, dtype)
+    return config.num_layers * tensor_bytes(config.kv_size + config.kv_size, dtype)  # keys and values
 
 
 def kv_cache_bytes(config: ModelConfig, *, batch_size: int, seq_len: int, dtype: str = "bfloat16") -> int:

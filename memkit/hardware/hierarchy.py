@@ -14,7 +14,6 @@ FMA_OPERANDS = 3
 
 FLOAT32_BYTES = 4
 
-LATENCY_SOURCE = "https://github.com/markdewing/AI_kernels/tree/main/latency"
 LATENCY_CYCLES = {
     "V100 32 GB": (36, 221, 460),
     "A100 SXM 80 GB": (39, 210, 550),
@@ -25,7 +24,8 @@ LATENCY_CYCLES = {
 }
 """Clock cycles until a dependent load of one thread returns, from L1, from L2 and from the card's memory.
 
-Source: ``LATENCY_SOURCE``, a pointer chase; its V100, A100 and H100 are the SXM cards of 32, 80 and 80 GB.
+Source: https://github.com/markdewing/AI_kernels/tree/main/latency, a pointer chase; its V100, A100 and H100 are the SXM
+cards of 32, 80 and 80 GB.
 """
 
 
@@ -50,7 +50,7 @@ def memory_hierarchy(card: Card) -> tuple[MemoryLevel, ...]:
 
     Registers: SMs * float32 lanes * 3 operands * 4 bytes * clock. L1 and shared memory: SMs * bytes per clock
     * clock. L2: bytes per clock * clock. Memory: bus bits / 8 * transfers per second.
-    Source: NVIDIA's architecture whitepapers named in ``card.source``; latency: ``LATENCY_SOURCE``.
+    Source: NVIDIA's architecture whitepapers named in ``card.source``; latency: as ``LATENCY_CYCLES``.
 
     >>> from memkit.hardware.cards import CARDS
     >>> [round(level.bandwidth / 1e12, 1) for level in memory_hierarchy(CARDS["A100 SXM 80 GB"])[:4]]

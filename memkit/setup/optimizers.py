@@ -96,8 +96,8 @@ class Optimizer:
     """One optimizer. ``made_by`` is ``module:class`` and ``arguments`` what it takes beside the learning rate.
 
     ``temporaries`` is by implementation, one of ``TEMPORARIES``. ``implementations`` are those it offers;
-    ``has_argument`` says whether the class takes ``foreach`` and ``fused``. ``only_matrices``: it steps the matrices of
-    the blocks, and the optimizer named ``rest`` all else. ``gives_up``: what a plan with it gives up beside time.
+    ``has_argument`` says whether the class takes ``foreach`` and ``fused``. With a ``rest`` it steps the matrices of
+    the blocks, and the optimizer of that name all else. ``gives_up``: what a plan with it gives up beside time.
     ``trainer_name`` is the value of ``optim`` in Hugging Face's ``TrainingArguments``.
     """
 

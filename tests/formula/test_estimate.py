@@ -12,7 +12,6 @@ import warnings
 from dataclasses import replace
 
 import pytest
-import torch
 from lab_server import ROOT
 
 from memkit.formula import estimate
@@ -186,21 +185,6 @@ def test_layers_that_are_repeated_are_layers_that_are_written_out(strategy):
     assert tuple(whole) == estimate_memory(chosen).instants
 
 
-def test_gradients_live_through_the_next_micro_batchs_forward():
-    timeline = estimate_memory(setup(grad_accum_steps=2))
-    first, second = (timeline.at("forward", 1, micro_batch=number) for number in (1, 2))
-    assert first.gradients == 0 and second.gradients == second.weights
-    kept = estimate_memory(setup(sets_grads_to_none=False))
-    assert kept.at("forward", 2).gradients == kept.at("zero_grad", 1).gradients == kept.at("init").weights
-
-
-def test_the_second_steps_peak_is_higher_by_the_states():
-    timeline = estimate_memory(TrainingSetup(model=GPT2_SMALL, micro_batch_size=8))
-    first, second = (timeline.for_step(step).peak for step in (1, 2))
-    assert first.name == second.name == "backward peak"
-    assert second.total_bytes - first.total_bytes == timeline.at("zero_grad").optimizer_states
-
-
 @pytest.mark.parametrize("implementation, tensors", [("fused", 0), ("for-loop", 2), ("foreach", None)])
 def test_the_optimizers_transient(implementation, tensors):
     """None, two of the largest tensor (the head's, after a small one), or one of every tensor."""
@@ -215,16 +199,6 @@ def test_8_bit_states_have_no_transient():
     timeline = estimate_memory(setup(optimizer=OptimizerConfig(name="8-bit AdamW")))
     assert timeline.at("optimizer peak", 2).temporary == 0
     assert timeline.at("optimizer", 1).optimizer_states < 0.6 * timeline.at("init").weights  # 2.03 of 4 bytes
-
-
-def test_autocasts_casts_of_weights_are_temporary_and_live_until_the_backward():
-    timeline = estimate_memory(setup(precision=AUTOCAST_BF16))
-    products = [m.numel() for m in (torch.empty(256, 256), torch.empty(128, 256), torch.empty(128, 256))]
-    products += [256 * 256, *[256 * 688] * 3]
-    assert timeline.at("forward", 1).temporary == 2 * (5 * sum(products) + 256 * 300)
-    assert timeline.at("backward", 1).temporary == 0
-    full = estimate_memory(setup(precision=AUTOCAST_BF16, recomputation="full"))
-    assert full.at("forward", 1).temporary == 2 * 256 * 300  # the head's alone
 
 
 @pytest.mark.parametrize(
