@@ -37,14 +37,14 @@ EXERCISES = (
         weights + states + 2 * kept + 2 * logits :: The logits have a row for each token: their two tensors double
             too.
         weights + states + kept + 4 * logits :: The activations are kept for each token: they double too.
-        weights + states + 2 * kept + 3 * logits :: Two tensors of the logits' size stand there, and both double.
-        2 * weights + states + 2 * kept + 4 * logits :: 62 too many: the weights twice, or gradients, and none is
-            alive yet.
+        weights + states + 2 * kept + 3 * logits :: Two tensors of the logits' size are there, and both double.
+        2 * weights + states + 2 * kept + 4 * logits :: 62 too many: you counted the weights twice, or the
+            gradients, which are not there yet.
         weights + 2 * states + 2 * kept + 4 * logits :: AdamW's states are as large as before: they belong to the
             parameters.
-        2 * kept + 4 * logits :: That is what doubles. Weights and states stand beside it.
+        2 * kept + 4 * logits :: That is what doubles. Add the weights and the states.
         weights + 2 * kept + 4 * logits :: AdamW's states, 124 MiB, are there from the second step on.
-        states + 2 * kept + 4 * logits :: The weights, 62 MiB, stand there too.
+        states + 2 * kept + 4 * logits :: The weights, 62 MiB, are there too.
         weights + states + 2 * kept :: The two tensors of the logits' size are missing.
         """,
     ),

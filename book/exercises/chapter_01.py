@@ -253,7 +253,7 @@ EXERCISES = (
         because="Two float32 means for each parameter, 4 bytes each: {8 * P:,}.",
         table="""
         8 :: That is right for one parameter. There are {P:,}.
-        P :: That is the number of parameters. Two means stand for each, and a mean has 4 bytes.
+        P :: That is the number of parameters. Each has two means, and a mean takes 4 bytes.
         2 * P :: You counted the two means, not their bytes: each has 4.
         4 * P :: 4 bytes a parameter: one float32 mean where AdamW keeps two, or two means in bfloat16 where the run
             is float32.
@@ -261,7 +261,7 @@ EXERCISES = (
             gradients. In float32 the weights are the master, and the states alone are the two means.
         20 * P :: 20 bytes are a whole recipe, with a master copy and a second gradient. Asked are two float32 means.
         16 * P :: You counted weights and gradients too. The states alone are half.
-        16 * billions * 10**9 :: {16 * billions} GB is what is often printed: 16 bytes for each of {billions} billion,
+        16 * billions * 10**9 :: {16 * billions} GB is often quoted: 16 bytes for each of {billions} billion,
             which is weights, gradients and states together.
         8 * billions * 10**9 :: {billions}B is a name. The count is {P:,}.
         8 * rounded :: You rounded the count to {rounded / 10 ** 9:.1f} billion. Three digits need three of the count.
@@ -302,7 +302,7 @@ EXERCISES = (
         count(h, L, v, k, f) + L * h * (h - k) :: One attention matrix of width k. Two are: the keys' and the values'.
         count(h, L, v, k, f) + L * 2 * k * (k - h) :: Keys and values from k to k. Their matrices take the hidden
             state: h by k.
-        count(h, L, v, k, f) + (L - 1) * h :: The last norm in each block: it stands once, after the blocks.
+        count(h, L, v, k, f) + (L - 1) * h :: You counted the last norm in each block. It comes once, after the blocks.
         v * h + L * (12 * h * h + 13 * h) + 2 * h :: That is GPT-2's count. A Llama has no biases, a gated MLP, keys
             of width k and a head of its own.
         2 * count(h, L, v, k, f) :: Twice the count. These are the bytes in 16 bit, if you multiplied by 2; asked are
@@ -311,7 +311,7 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="1.4",
-        title="Mend a printed estimator",
+        title="Mend a published estimator",
         right=block_activation_bytes,
         unit="bytes",
         probes=((8, 1024, 1280, 20), (4, 512, 768, 12), (1, 2048, 4096, 16)),
@@ -328,9 +328,9 @@ EXERCISES = (
         16 * b * s :: the two norms' statistics, 16bs,
         """,
         table="""
-        b * a * s**2 * 2 + b * s * 4 * h * 2 :: This is the function as printed. One score tensor, and one MLP tensor
-            of two.
-        b * s * 4 * h * 2 :: You struck the scores and kept the printed MLP tensor. The ledger has nine more lines.
+        b * a * s**2 * 2 + b * s * 4 * h * 2 :: This is the function as published. It has one score tensor, and one
+            MLP tensor of two.
+        b * s * 4 * h * 2 :: You struck the scores and kept the published MLP tensor. The ledger has nine more lines.
         34 * s * b * h :: You struck the scores from 34sbh + 5as²b. Two of the 34 are dropout masks, and flash keeps
             one float32 number per head and token, 4abs.
         34 * s * b * h + 4 * a * b * s :: You counted two dropout masks, a byte a value each. There is no dropout

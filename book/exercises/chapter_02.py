@@ -67,7 +67,7 @@ _MEANS = (
     (lambda xs: xs.float().mean().bfloat16(),
      "That is the plain mean of all values. A moving average starts at 0 and forgets."),
     (lambda xs: torch.tensor(moving_mean(xs).item() / (1 - 0.999 ** len(xs))).bfloat16(),
-     "That is the moving average with Adam's bias correction. Asked is the average as it stands."),
+     "That is the moving average with Adam's bias correction. Asked is the plain average."),
     (lambda xs: average(xs.tolist(), beta=0.001, weight=0.999),
      "The weights are turned round: 0.999 belongs to mean, 0.001 to x."),
     (lambda xs: average(xs.half(), torch.zeros((), dtype=torch.float16)),

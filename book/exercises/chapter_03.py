@@ -55,7 +55,7 @@ def _judge_master_step(answer, scale: float, lr: float) -> str | None:
     if not near(moved, right):
         return "master does not end where it should, and I cannot tell which mistake this is."
     if given.dtype != torch.bfloat16:
-        return f"The weights that you return are {str(given.dtype).removeprefix('torch.')}; the model wants BF16."
+        return f"The weights that you return are {str(given.dtype).removeprefix('torch.')}; the model needs BF16."
     if not torch.equal(given, wanted.bfloat16()):
         return "master is right; what you return is not its BF16 rounding."
     return None
@@ -121,7 +121,7 @@ def _judge_by_chance(answer) -> str | None:
     if abs(share - 0.75) < 0.02:
         exact = (answer(torch.ones(num)).float() == 1.0).float().mean().item()
         if abs(exact - 0.5) < 0.05:
-            return "Three quarters go up: the lower 16 bits still stand, and .bfloat16() rounds them once more."
+            return "Three quarters go up: the lower 16 bits are still set, and .bfloat16() rounds them once more."
         return "Upside down: a quarter of the way is cut off, and three quarters go up."
     if torch.equal(answer(kept), given):
         return "The same values go up in each call: a generator seeded inside the function repeats its chance."
@@ -151,7 +151,7 @@ EXERCISES = (
         8 * P :: That is pure bf16. Autocast leaves weights and states in float32.
         12 * P :: 12 bytes: the gradients are missing, or weights and gradients were halved.
         14 * P :: You halved one of the copies. Weights and gradients both stay float32.
-        18 * P :: You added the casts. They stand between forward and backward; they are no state.
+        18 * P :: You added the casts. They are in memory from forward to backward only, so they are no state.
         20 * P :: That is bf16 with a master copy and a second gradient, another recipe.
         4 * P :: That is the weights alone.
         P :: That is the number of parameters. How many bytes has each, with its gradient and its states?
@@ -209,7 +209,7 @@ EXERCISES = (
         right="b",
         because="10 bytes per parameter, and no update is lost.",
         table="""
-        a :: It fits with 8 bytes, and stands still: at 1e-6 nearly every update is rounded away.
+        a :: It fits with 8 bytes, but it does not learn: at 1e-6 nearly every update is rounded away.
         c :: It trains, with 16 bytes per parameter: autocast saves none of the states.
         d :: It trains, with 16 bytes per parameter: 2 + 2 + 4 + 4 + 4.
         """,

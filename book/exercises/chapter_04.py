@@ -20,7 +20,7 @@ SMALL_LLAMA = TrainingSetup(
 
 
 def peak_of_groups(L: int, g: int, block: int, x: int) -> int:
-    """L blocks in groups of g: one input of x bytes a group, and one group's blocks alive at a time."""
+    """L blocks in groups of g: one input of x bytes a group, and one group's blocks in memory at a time."""
     return ceil(L / g) * x + g * block
 
 
@@ -174,24 +174,24 @@ EXERCISES = (
         probes=((36, 1, 32, 2), (36, 6, 32, 2), (36, 7, 32, 2)),
         because="Smallest near √(2L/32), 1.5 for L = 36. Chen's √L holds where a block is as large as its input.",
         table="""
-        ceil(L / g) * x + L * block :: You let all blocks live at once. The backward rebuilds one group at a time.
+        ceil(L / g) * x + L * block :: You kept all blocks at once. The backward rebuilds one group at a time.
         L * x + g * block :: You kept an input for every layer. A group keeps one for all its layers.
         ceil(L / g) * x + block :: You rebuilt one block at a time. A group is rebuilt whole before its backward.
         L / g * x + g * block :: 36 blocks in groups of 7 are not 5.14 groups: the last, shorter one needs its input
             too.
         g * x + ceil(L / g) * block :: You took g for the number of groups. It is the number of blocks in one.
         max(ceil(L / g) * x, g * block) :: You took the larger of the two. The inputs stay while a group's blocks
-            live: add them.
-        ceil(L / g) * x :: You left out the group that lives: its g blocks stand when its backward comes.
+            are in memory: add them.
+        ceil(L / g) * x :: You left out the blocks. The g blocks of one group are in memory during its backward.
         g * block :: You left out the inputs. One for each group stays until its turn comes.
-        ceil(L / g) * (x + g * block) :: You let the blocks of all groups live at once. The backward rebuilds one
+        ceil(L / g) * (x + g * block) :: You kept the blocks of all groups at once. The backward rebuilds one
             group at a time.
-        (ceil(L / g) - 1) * x + g * block :: You left out the live group's own input. The question counts one for
+        (ceil(L / g) - 1) * x + g * block :: You left out the rebuilt group's own input. The question counts one for
             every group.
         ceil(L / g) * x + (g - 1) * block :: You left out one block. A group of g is rebuilt whole before its
             backward.
         L // g * x + g * block :: You lost the last, shorter group: round the number of groups up.
-        ceil(L / g) * x + g * block + g * x :: You added an input for every block of the live group. A block's bytes
+        ceil(L / g) * x + g * block + g * x :: You added an input for every block of the rebuilt group. A block's bytes
             hold its input already.
         """,
     ),

@@ -68,7 +68,7 @@ def judge_validate(answer) -> str | None:
         if not isinstance(given, Real):
             return f"You returned a {type(given).__name__}. Return a number, the mean loss."
         if any(parameter.grad is not None for parameter in model.parameters()):
-            return "You ran a backward: now the gradients stand on the card too. Validation needs no gradient."
+            return "You ran a backward: now the gradients are on the card too. Validation needs no gradient."
         if math.isclose(given, wanted * count, rel_tol=1e-4):
             return f"That is the sum of the losses, {given:.4f}. The mean is asked for: divide by how many there are."
         if not can_train:
@@ -127,7 +127,7 @@ def judge_guarded(answer) -> str | None:
     if not alive_at_recovery:
         return "recover() was not called after the failure."
     if any(alive_at_recovery):
-        return "When recover() ran, the failed step's tensors were still alive: the error and its traceback hold them."
+        return "When recover() ran, the step's tensors were still in memory: the error and its traceback hold them."
     for breaks, error, words in PASSES_THROUGH:
         recovered = len(alive_at_recovery)
         try:
@@ -212,14 +212,14 @@ def judge_mystery(answer) -> str | None:
     if at := re.search(r"chapter_07\.py:(\d+)", str(name)):
         lines, first = inspect.getsourcelines(Classifier.statistics)
         if first <= int(at[1]) < first + len(lines):
-            return "That is the line whose blocks are never freed. Give the name of the function in which it stands."
+            return "That is the line whose blocks are never freed. Give the name of the function that it is in."
     name = str(name).removesuffix("()").rpartition(".")[2]
     if name in ("encode", "features", "forward"):
         return f"Much is made in {name}, and freed again in each step. Which line's blocks are never freed?"
     if name == "step":
         return "Optimizer states are made there, in step 1 only. Look for blocks that are left in every step."
     if name != "statistics":
-        return f"No line of the snapshot grows in {name!r}. Which blocks are born step after step, and never freed?"
+        return f"No line of the snapshot grows in {name!r}. Which blocks are made in each step, and never freed?"
     if num_bytes == 5 * LEAK_BYTES:
         return "The place is right. These are the bytes of all five steps; the question is about one."
     if isinstance(num_bytes, Real) and (slip := unit_slip([num_bytes], [LEAK_BYTES], "bytes")):
@@ -250,7 +250,7 @@ def judge_order(answer) -> str | None:
     if sorted(lengths) != sorted(LENGTHS):
         return "These are not the eight lengths of the question; only the first place is yours to fill."
     if lengths == list(LENGTHS):
-        return "This is the order of section 7.3. It dies."
+        return "This is the order of section 7.3. It runs out of memory."
     if lengths[1:] != [length for length in LENGTHS if length != lengths[0]]:
         return "Move one length to the front, and leave the others in their order."
     trace = trace_memory(ragged_build(small_llama(), lengths), steps=len(lengths))
@@ -259,11 +259,11 @@ def judge_order(answer) -> str | None:
         phases = [phase for phase, _ in groupby(event.phase for event in trace.events[: failure.event])]
         tokens = lengths[phases.count("zero_grad")]
         asked = format_bytes(failure.requested_bytes)
-        return f"It dies in the batch of {tokens} tokens, {asked} asked for: what was cached before does not fit it."
+        return f"It fails in the batch of {tokens} tokens, asking for {asked}: no cached block is large enough."
     peak = replay_trace(trace, AllocatorConfig()).peak_reserved_bytes
     if peak > RESERVED_MIB * MIB:
         more = f"reserves {format_bytes(peak)}, over {format_bytes(RESERVED_MIB * MIB)}"
-        return f"It lives, by giving its cache back. Without a limit it {more}."
+        return f"It succeeds, by giving its cache back. Without a limit it {more}."
     return None
 
 
@@ -274,7 +274,7 @@ EXERCISES = (
         right="b",
         because="The pool keeps freed blocks; nvidia-smi shows the pool and the context.",
         table="""
-        a :: A leak would stand in memory_allocated: it counts every live block.
+        a :: A leak would show in memory_allocated: it counts every block in use.
         c :: The context takes a few hundred MiB, not 26.5 GiB.
         d :: Fragmentation is free memory of no use to a request. None has failed.
         """,

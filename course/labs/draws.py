@@ -3,12 +3,13 @@
 import getpass
 import hashlib
 import os
+import re
 
 TERM = "1"
 """Part of every draw. A teacher who changes it gives new numbers to everybody."""
 
 
-CHOICES = {}
+CHOICES, QUESTIONS = {}, ()
 
 
 class Numbers(dict):
@@ -35,6 +36,18 @@ def draw(lab: str, student: str, choices: dict | None = None) -> Numbers:
         (name, options[_index(f"{TERM}/{lab}/{name}/{same_name(student)}", len(options))])
         for name, options in (CHOICES if choices is None else choices).items()
     )
+
+
+def in_words(mine: Numbers, questions: tuple[str, ...] | None = None) -> str:
+    """The questions of the tasks with your numbers in their sentences.
+
+    >>> in_words(Numbers(card="T4"), ("Does it fit on `mine[\"card\"]`?",))
+    'Task 1. Does it fit on T4?'
+    """
+    numbered = enumerate(QUESTIONS if questions is None else questions, 1)
+    texts = (f"Task {number}. {' '.join(question.split())}" for number, question in numbered)
+    drawn = re.compile(r"`mine\[\"(\w+)\"\]`")
+    return "\n\n".join(drawn.sub(lambda found: _shown(mine[found[1]]), text) for text in texts)
 
 
 def same_name(student: str) -> str:

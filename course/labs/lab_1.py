@@ -93,7 +93,7 @@ assert state_bytes > 10**9, "a number of bytes"
             minutes=15,
             question="""Write the parameter count of a Llama-style model: *h* hidden size, *L* layers, *v* vocabulary,
 *k* width of all key heads together (and of all value heads), *f* MLP width. No biases; a norm is one vector of *h*.
-The output head is, as `mine["head"]` says, of its own or tied to the embedding.""",
+The output head of your model is `mine["head"]`.""",
             opening='''def parameters_of(h, L, v, k, f):
     """Parameters of a Llama-style model with the head that you drew."""''',
             solution=COUNT,
@@ -105,14 +105,14 @@ assert parameters_of(4096, 32, 32000, 4096, 11008) == known, f"Llama-2-7B has {k
         ),
         Task(
             exercise_id="1.4",
-            title="Mend a printed estimator",
+            title="Mend a published estimator",
             answer="block_bytes",
             points=3,
             minutes=15,
-            question="""In print, the activations that one GPT-2 block keeps with 16-bit values are
+            question="""The activations that one GPT-2 block keeps with 16-bit values have been published as
 `b * a * s**2 * 2 + b * s * 4 * h * 2` bytes. Mend it for flash attention. Leave out the norms' statistics; count the
-one float32 number that flash keeps per head and token. `mine["dropout"]` says whether attention's and the MLP's
-outputs pass a dropout; its mask has a byte a value. The kernel of flash attention itself drops nothing.""",
+one float32 number that flash keeps per head and token. Dropout in your block: `mine["dropout"]`
+(the outputs of attention and of the MLP); a mask has a byte a value. The flash kernel itself drops nothing.""",
             opening='''def block_bytes(b, s, h, a):
     """Bytes that a block keeps: b sequences of s tokens, hidden size h, a heads."""''',
             solution=BLOCK,
@@ -121,7 +121,7 @@ known = none + (786_432 if mine["dropout"] != "none" else 0)
 assert block_bytes(1, 512, 768, 12) == known, f"512 tokens of GPT-2 small keep {known:,} bytes"
 """,
             exercise=_block,
-            worthless=("This is the function as printed",),
+            worthless=("This is the function as published",),
         ),
         Task(
             exercise_id="1.6",
@@ -146,7 +146,7 @@ make room, say for each which part of the memory it takes bytes from, and what i
         points=3,
         rubric=(
             "1 point: two changes that lower this run's peak (8-bit states, a loss in chunks, a shorter sequence).",
-            "1 point: the part that each takes from is named, and stands at the peak (states, logits).",
+            "1 point: the part that each takes from is named, and is in memory at the peak (states, logits).",
             "1 point: what each costs (accuracy, time, less context).",
         ),
     ),

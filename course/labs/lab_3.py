@@ -89,7 +89,7 @@ assert one.item() == 0.75 and weights.item() == 0.75, "1 - 0.5 * 8 / 16"
                 "learning rate is missing",
                 "lost there",
                 "Make the gradient float32 first",
-                "the model wants BF16",
+                "the model needs BF16",
                 "master did not move",
                 "not its BF16 rounding",
             ),

@@ -51,7 +51,7 @@ LAB = Lab(
             answer="steps",
             points=2,
             minutes=5,
-            question="""A recipe wants `mine["tokens"]` tokens between two optimizer steps. Sequences have
+            question="""A recipe needs `mine["tokens"]` tokens between two optimizer steps. Sequences have
 `mine["seq_len"]` tokens, a rank holds a micro-batch of `mine["micro_batch"]`, and there are `mine["ranks"]` ranks.
 How many accumulation steps?""",
             solution='steps = mine["tokens"] // (mine["seq_len"] * mine["micro_batch"] * mine["ranks"])',
@@ -96,9 +96,9 @@ each micro-batch's mean loss, so that the sum of the gradients is that of all to
             points=3,
             minutes=15,
             question="""`steps_of(num_batches, N)` returns a list with one number for each optimizer step of an
-epoch: the factor that the losses of its micro-batches are multiplied by (all have equal lengths). In print it is
-`[1 / N] * (num_batches // N)`, which forgets the rest of the epoch. Mend it: every micro-batch is trained, and a
-short window is still a mean.""",
+epoch: the factor that the losses of its micro-batches are multiplied by (all have equal lengths). It has been
+published as `[1 / N] * (num_batches // N)`, which forgets the rest of the epoch. Mend it: every micro-batch is
+trained, and a short window is still a mean.""",
             opening='''def steps_of(num_batches, N):
     """The factor of each optimizer step."""''',
             solution="""full, rest = divmod(num_batches, N)

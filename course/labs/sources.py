@@ -12,10 +12,10 @@ KERNEL = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language":
 HIDDEN = '''### BEGIN HIDDEN TESTS
 raise RuntimeError("Marks are made outside of this kernel: autograde with course/nbgrader_config.py")
 ### END HIDDEN TESTS'''
-DRAWN = '''from lab_numbers import draw
+DRAWN = '''from lab_numbers import draw, in_words
 
 mine = draw({name!r}, STUDENT)
-mine'''
+print(mine, in_words(mine), sep="\\n\\n")'''
 
 
 def cell_settings(grade_id: str, **settings: object) -> dict:
@@ -33,7 +33,9 @@ def write_sources(folder: Path) -> list[Path]:
         place.mkdir(parents=True, exist_ok=True)
         lab = load_lab(name)
         choices = "".join(f"    {name!r}: {options!r},\n" for name, options in lab.choices.items())
-        (place / "lab_numbers.py").write_text(f"{draws}\n\nCHOICES = {{\n{choices}}}\n", encoding="utf-8")
+        questions = "".join(f"    {task.question!r},\n" for task in lab.tasks)
+        given = f"CHOICES = {{\n{choices}}}\nQUESTIONS = (\n{questions})\n"
+        (place / "lab_numbers.py").write_text(f"{draws}\n\n{given}", encoding="utf-8")
         nbformat.write(notebook_of(lab), place / f"{name}.ipynb")
         written.append(place / f"{name}.ipynb")
     return written
@@ -62,7 +64,8 @@ def opening_cells(lab: Lab) -> list:
     )
     asks = (
         "**Who are you?** The numbers of this lab are drawn from the name under which you hand in. On a hub it is the "
-        "name you logged in with, and the next cell finds it. Elsewhere write it in quotes."
+        "name you logged in with, and the next cell finds it. Elsewhere write it in quotes. The cell after it prints "
+        "your numbers, by name and in the sentences of the tasks."
     )
     drawn = DRAWN.format(name=lab.name)
     named = "from lab_numbers import my_name\n\nSTUDENT = my_name()"

@@ -144,7 +144,7 @@ WRONG = {
         (_forgets_to_divide, "That is the sum of the losses"),
     ),
     "7.5": (
-        (_recovers_inside, "the failed step's tensors were still alive"),
+        (_recovers_inside, "tensors were still in memory"),
         (_keeps_the_error, "the error and its traceback hold them"),
         (_passes_over_runtime_errors, "A shape mismatch of the step"),
         (_swallows_all, "Catch torch.OutOfMemoryError and nothing else."),
@@ -165,10 +165,10 @@ WRONG = {
         ("statistics", "The answer is a pair"),
     ),
     "7.7": (
-        (LENGTHS, "This is the order of section 7.3. It dies."),
+        (LENGTHS, "This is the order of section 7.3. It runs out of memory."),
         ((748, 531, 354, 604, 866, 249, 274, 296), "by giving its cache back"),
-        ((604, 531, 354, 866, 249, 274, 748, 296), "It dies in the batch of 866 tokens"),
-        ((249, 531, 354, 604, 866, 274, 748, 296), "It dies"),
+        ((604, 531, 354, 866, 249, 274, 748, 296), "It fails in the batch of 866 tokens"),
+        ((249, 531, 354, 604, 866, 274, 748, 296), "It fails"),
         (tuple(sorted(LENGTHS)), "leave the others in their order"),
         ((866,) * 8, "only the first place is yours to fill"),
         (866, "is no list of lengths"),
