@@ -324,15 +324,15 @@ def effects_on_run(timeline: MemoryTimeline, run: Run, before_bytes: int, replay
 
 
 def verdict(setup: TrainingSetup, card: str = NO_CARD) -> str:
-    """The peak, the part that wins there, and whether it fits on the card."""
+    """The peak, its largest part, and whether it fits on the card."""
     peak = steady_step(setup).peak
     part = max(PARTS, key=lambda name: getattr(peak, name) or 0)
     share = (getattr(peak, part) or 0) / peak.total_bytes
     size = format_bytes(peak.total_bytes)
-    wins = f"Peak {size}, at the {where(peak)}; {part.replace('_', ' ')} win with {share:.0%} of it."
+    said = f"Peak {size}, at the {where(peak)}; the largest part is {part.replace('_', ' ')}, {share:.0%} of it."
     if card == NO_CARD:
-        return wins
-    return f"{wins} {fit_on(CARDS[card], peak.total_bytes)}"
+        return said
+    return f"{said} {fit_on(CARDS[card], peak.total_bytes)}"
 
 
 def advice_in_words(setup: TrainingSetup) -> tuple[str, str]:

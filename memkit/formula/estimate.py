@@ -2,7 +2,7 @@
 
 ``estimate_memory(setup)`` makes the states, runs the model on paper, forward and backward, and lets the optimizer
 step. At each instant it adds up what is alive, part by part. The peak is a maximum over instants, not a sum of
-parts: gradients are born while activations die. Layers that are alike are run once and multiplied. The timeline's
+parts: gradients appear while activations are freed. Layers that are alike are run once and multiplied. The timeline's
 events, one block after another, are written out when somebody asks for them.
 """
 
