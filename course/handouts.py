@@ -25,12 +25,12 @@ NOTES = '<h2>Notes</h2><div class="notes"></div>'
 SECTIONS = ("You will be able to", "Common mistakes", "Summary")
 STYLE = """@page { size: A4; margin: 12mm } body { font: 9.8pt/1.3 Georgia, serif; margin: 0; color: #111 }
 h1 { font-size: 17pt; margin: 0 0 1mm } h2 { font-size: 11.5pt; margin: 3mm 0 1mm } p, ul { margin: 0 0 1.5mm }
-figure { margin: 0; text-align: center } figure img { max-width: 100%; max-height: 86mm } code { font-size: 8.6pt }
+figure { margin: 0; text-align: center } figure img { max-width: 100%; max-height: 78mm } code { font-size: 8.6pt }
 table { border-collapse: collapse; width: 100% } th, td { border-top: 0.3pt solid #888; padding: 0.6mm 1.5mm;
 text-align: left; vertical-align: top } th { border-top: none }
 section { break-after: page; display: flex; flex-direction: column; min-height: 270mm }
 section:last-child { break-after: auto } pre { font-size: 7.4pt; line-height: 1.25; margin: 0 0 2mm }
-.notes { flex: 1; min-height: 18mm; print-color-adjust: exact; -webkit-print-color-adjust: exact;
+.notes { flex: 1; min-height: 8mm; print-color-adjust: exact; -webkit-print-color-adjust: exact;
 background: repeating-linear-gradient(#fff 0 7.7mm, #bbb 7.7mm 8mm) }
 footer { margin-top: 2mm; font-size: 8pt; color: #555 }"""
 

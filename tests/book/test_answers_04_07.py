@@ -65,12 +65,6 @@ NUMBERS_AND_LETTERS = [
     ("4.7", 0.7, "not yet", "not one of"),
     ("7.1", "b", "right", "pool"),
     ("7.1", "B ", "right", ""),
-<<<<<<< HEAD
-=======
-    ("7.1", "a", "not yet", "counts every block in use"),
-    ("7.1", "c", "not yet", "few hundred MiB"),
-    ("7.1", "d", "not yet", "None has failed"),
->>>>>>> 2ccf680 (chapters 00 to 04, 07: plain words in exercises; every number of an experiment is computed by a cell or a test; terms at first use)
     ("7.1", 26.5, "not yet", "not one of"),
     ("7.2", 0.82, "right", ""),
     ("7.2", 23.64 - 0.31 - 21.90 - 0.61, "right", ""),
@@ -319,10 +313,6 @@ def in_finally(step, recover):
         (by_its_words, "right", ""),
         (with_bare_except, "not yet", "shape mismatch"),
         (in_finally, "not yet", "recovered after a step that works"),
-<<<<<<< HEAD
-=======
-        (clears_inside, "not yet", "still in memory"),
->>>>>>> 2ccf680 (chapters 00 to 04, 07: plain words in exercises; every number of an experiment is computed by a cell or a test; terms at first use)
         (lambda step, recover: step() or True, "not yet", "raised OutOfMemoryError"),
     ],
 )
