@@ -1,0 +1,45 @@
+"""Explorers in JupyterLab and Notebook 7: controls obey the keyboard and keep the focus, words and picture follow."""
+
+import pytest
+from live_notebook import PANEL, open_and_run, press, words, write_notebook
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+KEYS = {
+    "ShardingExplorer": (
+        ("combobox", "Ranks", "ArrowDown"), ("combobox", "Model", "ArrowDown"), ("combobox", "Precision", "ArrowUp"),
+        ("combobox", "Sequence", "ArrowUp"), ("combobox", "Card", "ArrowDown"), ("combobox", "Stage", "ArrowUp"),
+        ("spinbutton", "Micro-batch", "ArrowUp"), ("checkbox", "Recompute each block", "Space"),
+    ),
+    "StateExplorer": (
+        ("combobox", "Its step", "ArrowDown"), ("combobox", "Optimizer", "ArrowUp"),
+        ("combobox", "Trained", "ArrowDown"), ("slider", "Micro-batch", "ArrowRight"),
+    ),
+    "AdapterExplorer": (
+        ("slider", "Rank", "ArrowRight"), ("combobox", "Adapters in", "ArrowDown"), ("combobox", "Card", "ArrowDown"),
+    ),
+    "OutlierLab": (("slider", "Size, √10 to the", "ArrowRight"),),
+    "SpikeFilm": (("slider", "Step", "ArrowRight"),),
+    "ScalingLab": (("combobox", "Values", "ArrowDown"),),
+}  # fmt: skip
+SAME_PICTURE = {("StateExplorer", "Optimizer"), ("AdapterExplorer", "Card")}
+"""The choice among the bars, and a line beyond them."""
+
+
+@pytest.mark.parametrize("front", ["lab", "notebook"])
+def test_controls_obey_the_keyboard(page, lab, artefacts, front):
+    write_notebook(lab["folder"] / "keys.ipynb", *(f"from memkit.widgets import {name}\n{name}()" for name in KEYS))
+    open_and_run(page, lab, "keys.ipynb", front)
+    for number, (explorer, controls) in enumerate(KEYS.items()):
+        panel = page.locator(PANEL).nth(number)
+        panel.scroll_into_view_if_needed()
+        for role, name, key in controls:
+            control = panel.get_by_role(role, name=name, exact=True)
+            assert control.count() == 1, (role, name)
+            before, picture = words(panel), panel.locator(".memkit-view svg").get_attribute("id")
+            assert press(page, panel, control, key) != before
+            has_changed = panel.locator(".memkit-view svg").get_attribute("id") != picture
+            assert has_changed or (explorer, name) in SAME_PICTURE, name
+            assert control.evaluate("e => e === document.activeElement"), f"{name} lost the focus"
+        page.screenshot(path=artefacts / f"{explorer}_{front}.png")
+    assert page.broken == []
