@@ -18,11 +18,11 @@ def html_of(widget, numbers: dict) -> str:
     """A widget as elements of a page, which carry its number as ``data-id``."""
     import ipywidgets
 
-    from memkit.widgets.panel import Number
+    from memkit.widgets.panel import NumberBox
 
     mark, label = f'data-id="{numbers[id(widget)]}"', escape(getattr(widget, "description", "") or "")
     named = f"<label><span>{label}</span>"
-    if isinstance(widget, Number):
+    if isinstance(widget, NumberBox):
         box, slider = widget.box, widget.slider
         ends = f'min="{slider.min}" max="{slider.max}" step="{slider.step}" value="{slider.value}"'
         return (

@@ -161,6 +161,7 @@ def build(out: Path) -> None:
         raise ValueError(f"{out} is not empty and holds no site that could be written anew")
     shutil.rmtree(out, ignore_errors=True)
     (out / "pictures").mkdir(parents=True)
+    (out / "search.json").write_text("{}", encoding="utf-8")  # a build that fails leaves what the next one may replace
     files, panels = Files(ROOT, out), Panels(ROOT, out)
     writer = ChapterWriter(files, panels)
     chapters = [writer.page(path) for path in sorted((ROOT / "chapters").glob("*.ipynb"))]

@@ -22,7 +22,8 @@ class Host:
     """One open panel. Its widgets have numbers, in the order in which they stand in it."""
 
     def __init__(self, name: str, arguments: dict):
-        self.panel = getattr(widgets, name)(**arguments)
+        self.explorer = getattr(widgets, name)(**arguments)
+        self.panel = self.explorer.panel
         self.widgets = list(below(self.panel))
         self.told = self.state()
 
@@ -86,7 +87,7 @@ def moved(key: str, number: int, value: str) -> str:
 
 def picked(key: str, mark: str) -> str:
     """What has changed since a mark of the picture was chosen."""
-    OPEN[key].panel.pick(mark)
+    OPEN[key].explorer.pick(mark)
     return json.dumps(OPEN[key].changes())
 
 

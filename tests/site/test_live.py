@@ -44,7 +44,8 @@ class Reader:
     """Somebody who moves the controls of a real panel at random, and notes what it shows."""
 
     def __init__(self, name: str, arguments: dict, seed: int = 0):
-        self.panel, self.random = getattr(widgets, name)(**arguments), random.Random(f"{name}{seed}")
+        self.explorer, self.random = getattr(widgets, name)(**arguments), random.Random(f"{name}{seed}")
+        self.panel = self.explorer.panel
         self.widgets = below(self.panel)
         self.controls = [number for number, widget in enumerate(self.widgets) if isinstance(
             widget, (ipywidgets.Dropdown, ipywidgets.Checkbox, ipywidgets.IntText, ipywidgets.IntSlider)
@@ -155,7 +156,7 @@ def test_the_first_control_moves_without_python_and_the_second_asks_for_it(page,
     place.get_by_role("button", name="Move all controls together").press("Enter")
     page.wait_for_selector(".panel[data-ready]")
     reader = Reader("MemoryExplorer", {})
-    reader.panel.set(model=reader.panel.controls["model"].options[1])
+    reader.explorer.set(model=reader.panel.controls["model"].options[1])
     reader.panel.controls["precision"].index = 0
     shown = place.locator(".memkit-view svg").get_attribute("id")
     assert f'id="{shown}"' in reader.panel.picture.value
