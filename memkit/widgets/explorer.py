@@ -25,10 +25,6 @@ class Number:
     high: int
     step: int = 1
 
-    def refuse(self, name: str, new: object) -> None:
-        """Raises: ValueError: no whole number, or one below the slider's end."""
-        as_whole_number(name, new, min(self.low, 1))
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -38,12 +34,6 @@ class Choice:
     options: tuple | list
     value: object
 
-    def refuse(self, name: str, new: object) -> None:
-        """Raises: ValueError: not on the menu."""
-        allowed = values_of(self.options)
-        if not isinstance(new, float) or new not in allowed:
-            as_one_of(name, new, allowed)
-
 
 @dataclass(frozen=True)
 class Switch:
@@ -51,10 +41,6 @@ class Switch:
 
     label: str
     value: bool
-
-    def refuse(self, name: str, new: object) -> None:
-        """Raises: ValueError: no truth value."""
-        as_kind(name, new, bool)
 
 
 @dataclass(frozen=True)
@@ -64,10 +50,6 @@ class Entry:
     label: str
     value: str | float
 
-    def refuse(self, name: str, new: object) -> None:
-        """Raises: ValueError: neither a text nor a number."""
-        as_kind(name, new, str, int, float)
-
 
 @dataclass(frozen=True)
 class Bits:
@@ -76,9 +58,18 @@ class Bits:
     label: str
     value: int
 
-    def refuse(self, name: str, new: object) -> None:
-        """Raises: ValueError: neither a code nor a text that spells one."""
-        as_kind(name, new, int, str)
+
+def refuse(name: str, control: object, new: object) -> None:
+    """Raises: ValueError: no whole number, not on the menu, no truth value; what is typed the view reads or refuses."""
+    match control:
+        case Number():
+            as_whole_number(name, new, min(control.low, 1))
+        case Choice():
+            allowed = values_of(control.options)
+            if not isinstance(new, float) or new not in allowed:
+                as_one_of(name, new, allowed)
+        case Switch():
+            as_kind(name, new, bool)
 
 
 def values_of(options: tuple | list) -> tuple:
@@ -180,7 +171,7 @@ class Explorer:
             if name not in self.controls:
                 raise ValueError(f"{name!r} is not a control; there are: {', '.join(self.controls)}")
             if name not in self.offered(self.state):
-                self.controls[name].refuse(name, new)
+                refuse(name, self.controls[name], new)
 
     def _completed(self, changes: dict) -> dict:
         """The state after ``changes`` and those that follow, each menu of ``offered`` at a value that it offers."""
