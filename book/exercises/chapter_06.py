@@ -124,7 +124,7 @@ EXERCISES = (
         letters={"ceil": math.ceil, "floor": math.floor, "log": math.log, "log2": math.log2},
         right=power_of_two,
         probes=((3.0,), (3.5,), (3.9,), (448.0,), (500.0,), (0.01,), (1e-6, 57344.0), (1.0, 6.0)),
-        because="Cut down, never up: else amax would land beyond the end.",
+        because="Round down, never up; otherwise amax would land beyond the end.",
         table="""
         largest / amax :: The quotient is no power of two.
         2.0 ** ceil(log2(largest / amax)) :: You rounded up: 3 · 256 is 768, beyond 448.

@@ -93,14 +93,14 @@ EXERCISES = (
         ),
         also=("sum(tokens * rows * trained for rows, _, trained in layers)",),
         because=(
-            "The weight's gradient alone wants the input. The gradient of the input wants the weight, which stays."
+            "Only the weight's gradient needs the input. The gradient of the input needs the weight, which stays."
         ),
         table="""
         sum(tokens * rows for rows, _, _ in layers) :: That is every layer's input, as if all were trained.
         sum(tokens * rows for rows, _, trained in layers if not trained) :: Turned round: these are the inputs of the
             frozen layers.
         sum(tokens * out for _, out, trained in layers if trained) :: These are the outputs. A product's gradients
-            want its factors, not its result.
+            need its factors, not its result.
         sum(rows * out for rows, out, trained in layers if trained) :: These are weights, which are there anyway.
             What does the forward have to keep?
         sum(rows for rows, _, trained in layers if trained) :: That is one token's.
@@ -110,7 +110,7 @@ EXERCISES = (
         sum(4 * tokens * rows for rows, _, trained in layers if trained) :: Values were asked for, not bytes in
             float32.
         sum(tokens * (rows + out) for rows, out, trained in layers if trained) :: Inputs and outputs: a product's
-            gradients want its factors, not its result.
+            gradients need its factors, not its result.
         sum( tokens * rows for i, (rows, _, _) in enumerate(layers) if any(t for *_, t in layers[: i + 1]) ) :: That
             is every input from the first trained layer on. A frozen one needs its weight, not its input.
         sum(tokens * rows for i, (rows, _, t) in enumerate(layers) if t or not i) :: The first layer's input is no
