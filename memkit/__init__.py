@@ -20,6 +20,7 @@ it holds and in which order to read it:
 - ``fitting``: advice, diagnosis and plans
 - ``pictures``: charts as text
 - ``widgets``: ipywidgets
+- ``arguments``: the words of the command line
 
 To take the package over, read these ten files first, in this order. They make the three columns:
 

@@ -27,75 +27,19 @@ import importlib
 import importlib.util
 import json
 import os
-import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
-from fractions import Fraction
 from pathlib import Path
 from unittest.mock import patch
 
-from memkit import __version__
+from memkit.arguments import UNUSABLE, named, parser
 from memkit.fitting.program_errors import in_words
-from memkit.units import GIB, KIB, MIB, aligned_table, as_one_of, format_bytes, format_count
+from memkit.units import aligned_table, format_bytes, format_count
 
-ABOVE, UNUSABLE, STOPPED = 1, 2, 130
-UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-
-
-def bytes_in(text: str) -> int:
-    """A size such as 22GiB or 500MB in bytes.
-
-    >>> bytes_in("1.5 GiB"), bytes_in("24GB")
-    (1610612736, 24000000000)
-    """
-    size = re.fullmatch(r"(\d+(?:[.]\d+)?) *([KMG]i?B|B|)", text.strip())
-    if not size:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 22GiB, 500MiB or 24GB")
-    return int(Fraction(size[1]) * UNITS[size[2]])
-
-
-def number_in(text: str) -> int:
-    """A whole number; each command knows its own limits.
-
-    >>> number_in("32768"), number_in("16k")
-    (32768, 16384)
-    """
-    count = re.fullmatch(r"([+-]?\d+)([kKM]?)", text.strip())
-    if not count:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number such as 2, or 16k for 16,384") from None
-    return int(count[1]) * {"": 1, "k": KIB, "M": MIB}[count[2].replace("K", "k")]
-
-
-def assumption(text: str) -> tuple[str, float]:
-    """A line and the number that is assumed there.
-
-    >>> assumption("train.py:41=128")
-    ('train.py:41', 128)
-    """
-    line, _, number = text.rpartition("=")
-    try:
-        return line, int(number) if number.isdigit() else float(number)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form train.py:41=128") from None
-
-
-def named(kind: str, name: str, known: Mapping) -> object:
-    """What is called ``name``, in capitals or not.
-
-    Raises: ValueError: nothing is.
-    """
-    by_lower_case = {key.casefold(): key for key in known}
-    return known[as_one_of(kind, by_lower_case.get(name.casefold(), name), known)]
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """Says in one line what it cannot use."""
-
-    def error(self, message: str) -> None:
-        self.exit(UNUSABLE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+ABOVE, STOPPED = 1, 130
 
 
 def is_config(text: str) -> bool:
@@ -296,53 +240,6 @@ def compare_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]
     return two.runs[1].peak_reserved_bytes, str(two), data, tuple(run.timeline for run in two.runs)
 
 
-def parser() -> OneLineParser:
-    """The arguments."""
-    doc, _, codes = __doc__.replace("``", "").partition("Exit codes:")
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--json", action="store_true", help="print the result as JSON")
-    shared.add_argument("--html", metavar="FILE", help="write one self-contained page with the picture")
-    shared.add_argument("--fail-above", metavar="SIZE", type=bytes_in, help="exit 1 above this, such as 22GiB")
-    main = OneLineParser(
-        prog="memkit", description=doc, epilog=f"Exit codes:{codes}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    main.add_argument("--version", action="version", version=f"memkit {__version__}")
-    commands = main.add_subparsers(dest="command", required=True)
-    kind = {"parents": [shared], "epilog": f"Exit codes:{codes}"}
-    one = commands.add_parser("report", help="a program, traced without a GPU", **kind)
-    one.add_argument(
-        "target", metavar="my_module.py:build",
-        help="build() makes model and optimizer and returns the step; or a script, with its arguments after --; or a "
-        "Hugging Face config.json",
-    )  # fmt: skip
-    one.add_argument("--assume", metavar="FILE:LINE=N", type=assumption, action="append", default=[], help=(
-        "what only values could say there: how many rows a mask keeps, or the value that is read or tested"))
-    one.add_argument("--steps", type=number_in, default=2, help="training steps to trace (2)")
-    one.add_argument("--card", help="the one card to be judged, such as 'RTX 4090'; all without it")
-    fit = commands.add_parser("fit", help="every plan that fits a card, and its code", **kind)
-    fit.add_argument("model", help="a name such as Llama-2-7B, or a config.json")
-    fit.add_argument("--card", required=True, help="a name such as 'RTX 4090'")
-    fit.add_argument("--tokens", type=number_in, required=True, help="tokens between two optimizer steps")
-    fit.add_argument("--seq-len", type=number_in, required=True, help="tokens in a sequence")
-    fit.add_argument("--cards", type=number_in, default=1, metavar="N", help="so many equal cards (1)")
-    fit.add_argument("--code", default="plain", metavar="KIND", help=(
-        "plain (PyTorch, for this book's model), transformers (the same for a model of Hugging Face's), trainer, "
-        "deepspeed or accelerate"))
-    fit.add_argument("--lora", type=number_in, nargs="?", const=16, metavar="RANK", help="only plans of LoRA (16)")
-    fit.add_argument("--targets", metavar="NAMES", help="its layers, such as query,value; all, if none is named")
-    fit.add_argument("--host", type=bytes_in, metavar="SIZE", help="the host's memory that offloading may take")
-    commands.add_parser("list", help="the models and cards that have names", **kind)
-    two = commands.add_parser("snapshot", help="a recording of a GPU's memory", **kind)
-    two.add_argument("file", help="what torch.cuda.memory._dump_snapshot wrote")
-    three = commands.add_parser("compare", help="two recordings: what grew", **kind)
-    three.add_argument("first", help="a recording or trace: .pickle, .json, .json.gz")
-    three.add_argument("second", help="another one")
-    for command in (two, three):
-        command.add_argument("--device", type=number_in, help="the card, where the file has several")
-    return main
-
-
 def write_page(path: str, title: str, text: str, timelines: Sequence) -> None:
     """The page of ``--html``."""
     from memkit.pictures.bands import allocations_figure
@@ -394,10 +291,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
-    options = parser().parse_args(words[:end])
+    options = parser(__doc__).parse_args(words[:end])
     options.script_arguments = words[end + 1 :]
     if end < len(words) and options.command != "report":
-        parser().error(f"memkit {options.command} takes nothing after --")
+        parser(__doc__).error(f"memkit {options.command} takes nothing after --")
     try:
         return answer(options)
     except KeyboardInterrupt:

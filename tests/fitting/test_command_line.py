@@ -12,9 +12,10 @@ from card_recordings import recording
 
 import memkit
 from memkit import OptimizerConfig, TrainingSetup, models
-from memkit.__main__ import bytes_in, main, number_in
+from memkit.__main__ import main
 from memkit.allocator.snapshot_replay import replay_trace
 from memkit.allocator.snapshot_writer import predicted_snapshot, write_snapshot
+from memkit.arguments import bytes_in, number_in
 from memkit.program.changed import PROGRAM_CHANGES, changed_build
 from memkit.program.sharded import one_rank_of, sharded_build
 from memkit.setup.layouts import Layout
