@@ -145,7 +145,7 @@ def style() -> str:
 def write_search(pages: list[Page], out: Path) -> None:
     """What the search looks through: a page's number, an anchor, a heading and the words of each cell."""
     entries = [
-        (number, anchor, heading, words[:600])
+        (number, anchor, heading, words[:450])
         for number, page in enumerate(pages)
         for anchor, heading, words in page.search
     ]
