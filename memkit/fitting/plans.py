@@ -226,7 +226,22 @@ def find_plans(
     ways = [way for layout in layouts_of(num_cards) for way in ways_of(setup, layout, tokens // one_pass, adapter)]
     plans = (plan_of(way, card, layout) for way, layout in ways)
     plans = tuple(replace(plan, host_room_bytes=host_room_bytes) for plan in plans)
-    return PlansFound(plans=plans, not_tried=NOT_TRIED)
+    return PlansFound(plans=plans, not_tried=" ".join(filter(None, (NOT_TRIED, without_bfloat16(card)))))
+
+
+def without_bfloat16(card: Card) -> str:
+    """What a plan in bfloat16 means on a card whose tensor cores do not multiply it; nothing on a newer one.
+
+    >>> from memkit import CARDS
+    >>> without_bfloat16(CARDS["A100 SXM 80 GB"])
+    ''
+    """
+    if "bfloat16" in card.dtypes:
+        return ""
+    return (
+        f"The tensor cores of {card.name} do not multiply bfloat16, which torch then does slowly: write float16 in its "
+        "place under autocast, with a GradScaler. The bytes stay the same. Plans in pure bf16 have no such twin."
+    )
 
 
 def plan_recomputation(setup: TrainingSetup, card_bytes: int) -> PlansFound:

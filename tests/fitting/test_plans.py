@@ -360,3 +360,11 @@ def test_a_recorded_job_is_judged_right_again(number):
 def test_a_wrong_number_of_tokens_is_refused(tokens, words):
     with pytest.raises(ValueError, match=words):
         find_plans(TINY_LLAMA, CARD, tokens_per_step=tokens, seq_len=2048)
+
+
+@pytest.mark.parametrize(("name", "multiplies"), [("T4", False), ("V100 16 GB", False), ("A10", True)])
+def test_a_card_without_bfloat16_is_named(name, multiplies):
+    """Compute capability 8.0 is the first with bfloat16: ``torch.cuda.is_bf16_supported``."""
+    found = find_plans(TINY_LLAMA, CARDS[name], tokens_per_step=2048, seq_len=2048)
+    assert (CARDS[name].compute_capability >= (8, 0)) == multiplies
+    assert ("GradScaler" in str(found)) != multiplies
