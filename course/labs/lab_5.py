@@ -123,7 +123,7 @@ grad_accum_steps)` with the **fewest forwards** whose predicted peak fits, the m
 assert len(cut) == 2 and cut[0] * cut[1] == mine["sequences"], "a pair whose product is the window"
 """,
             exercise=_cut,
-            near=("the second finds the gradients there", "in half as many forwards"),
+            near=("the second has the gradients besides", "in half as many forwards"),
             worthless=("So do 2 sequences",),
         ),
     ),

@@ -70,12 +70,12 @@ def test_nothing_beats_the_front_and_everything_else_is_beaten():
 
 
 def test_only_lengths_that_the_model_takes_are_offered():
-    panel = FrontierExplorer(seq_len=4096)
-    panel.controls["model"].value = "GPT-2 large"
-    assert panel.controls["seq_len"].options == (512, 1024)
-    assert panel.error == "" and panel.value["seq_len"] == 1024
-    panel.set(model="Llama-3-8B", micro_batch_size=16, seq_len=2048)
-    assert panel.error == "" and panel.controls["seq_len"].options == (512, 1024, 2048, 4096)
+    explorer = FrontierExplorer(seq_len=4096)
+    explorer.set(model="GPT-2 large")
+    assert explorer.offered(explorer.value)["seq_len"] == (512, 1024)
+    assert explorer.error == "" and explorer.value["seq_len"] == 1024
+    explorer.set(model="Llama-3-8B", micro_batch_size=16, seq_len=2048)
+    assert explorer.error == "" and explorer.offered(explorer.value)["seq_len"] == (512, 1024, 2048, 4096)
 
 
 def words_that_collide(labels: list[Label]) -> list[tuple[str, str]]:
@@ -99,7 +99,7 @@ def test_no_words_cover_others_in_any_setting_on_offer(model):
     panel, collisions = FrontierExplorer(model=model), {}
     for batch, card in itertools.product(*(panel.controls[name].options for name in ("micro_batch_size", "card"))):
         panel.set(micro_batch_size=batch, card=card)
-        for length in panel.controls["seq_len"].options:
+        for length in panel.offered(panel.value)["seq_len"]:
             panel.set(seq_len=length)
             assert panel.value["seq_len"] == length and panel.error == ""
             chart = panel.shown.chart
