@@ -95,7 +95,7 @@ class Script:
                 ending = f" with exit code {error.code}" if error.code else ""
             finally:  # a second run makes anew what the script's own modules make when they are imported
                 for name in set(sys.modules) - before:
-                    if str(getattr(sys.modules[name], "__file__", None)).startswith(folder):
+                    if is_own(getattr(sys.modules[name], "__file__", None), folder):
                         del sys.modules[name]
         if ending or not follower.counts:
             raise ValueError(
@@ -104,6 +104,11 @@ class Script:
             )
         if not follower.has_ended:
             follower.end_step()
+
+
+def is_own(file: str | None, folder: str) -> bool:
+    """Whether a module's file is the script's own: below its folder, and no library of a .venv that lies there too."""
+    return file is not None and Path(file).is_relative_to(folder) and "site-packages" not in Path(file).parts
 
 
 def imports_in(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:

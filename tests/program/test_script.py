@@ -117,6 +117,18 @@ def test_a_script_ends_where_it_was_followed_to_and_leaves_python_as_it_was(scri
     assert "beside" not in sys.modules
 
 
+def test_libraries_of_an_environment_in_the_scripts_folder_stay_imported(script, tmp_path):
+    """A .venv often lies beside train.py; a library that is imported twice in one process may end it."""
+    (tmp_path / ".venv" / "site-packages").mkdir(parents=True)
+    script("made = 1", ".venv/site-packages/a_library.py")
+    text = "import sys\nsys.path.append(__file__.replace('train.py', '.venv/site-packages'))\nimport a_library\n"
+    try:
+        trace_memory(Script(script(text + dedent(TRAIN))))
+        assert "a_library" in sys.modules
+    finally:
+        sys.modules.pop("a_library", None)
+
+
 def test_a_scripts_except_does_not_keep_it_running(script):
     text = """
         import torch
