@@ -136,6 +136,21 @@ class Events(Sequence):
         totals = list(accumulate(event.num_bytes for event in self))
         return totals.index(max(totals))
 
+    def moment(self, index: int) -> str:
+        """When an event was, in words: its phase and its step of so many; nothing where no phase is known.
+
+        >>> Events([Event(1, 8, phase="init"), Event(2, 4, phase="forward"), Event(2, -4, phase="zero_grad")]).moment(1)
+        'forward of step 1'
+        >>> Events([Event(1, 8, phase="init"), Event(2, 4, phase="forward", step=2)]).moment(0)
+        'init, before the first step'
+        """
+        event, num_steps = self[index], max(event.step for event in self)
+        if event.phase in ("", "before"):
+            return ""
+        if event.phase == "init":
+            return "init, before the first step"
+        return f"{event.phase} of step {event.step}" + (f" of {num_steps}" if num_steps > 1 else "")
+
     def live_at(self, index: int) -> "Events":
         """The births of the blocks that are alive after event ``index``."""
         live: dict[int, Event] = {}

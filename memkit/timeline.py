@@ -204,7 +204,8 @@ def _label(instant: Instant, timeline: MemoryTimeline) -> str:
 def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> str:
     """Formula, trace and measurement side by side: total bytes per instant, and each column ÷ the last.
 
-    Instants are matched by name, step and micro-batch; one that a timeline lacks is ``unknown``.
+    Instants are matched by name, step and micro-batch; one that a timeline lacks is ``unknown``. Where the peaks are
+    of different moments (a trace's may be of making the model), that is said below.
 
     >>> from memkit import TrainingSetup, estimate_memory, models, trace_memory, training_build
     >>> setup = TrainingSetup(model=models.TINY_GPT2, seq_len=64)
@@ -235,7 +236,12 @@ def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> str:
     ratios = [format_ratio(value, peaks[-1]) for value in peaks[:-1]]
     partial = [(t, t.provenance["left out"]) for t in timelines if "left out" in t.provenance]
     rows.append(["peak", *(format_bytes(value) for value in peaks), *ratios])
-    return "\n".join([aligned_table(rows), *(f"{t.source}: at least; left out: {left_out}" for t, left_out in partial)])
+    notes = [f"{t.source}: at least; left out: {left_out}" for t, left_out in partial]
+    moments = [_label(t.peak, t) for t in timelines]
+    if len(set(moments)) > 1:
+        pairs = zip(timelines, moments, strict=True)
+        notes.append("The peaks are of different moments: " + "; ".join(f"{t.source} at {m}" for t, m in pairs))
+    return "\n".join([aligned_table(rows), *notes])
 
 
 def where(instant: Instant) -> str:

@@ -116,6 +116,14 @@ def test_compare_divides_each_column_by_the_last():
     assert rows[-1].startswith("peak") and rows[-1].endswith("1.50×")
 
 
+def test_compare_says_where_the_peaks_are_of_different_moments():
+    first = timeline(1, 2, 3, 4, 9)
+    made = MemoryTimeline(instants=(Instant(name="init", total_bytes=12), *first.instants), source="traced")
+    note = "The peaks are of different moments: formula at optimizer peak; traced at init"
+    assert compare(first, made).endswith(note)
+    assert "different moments" not in compare(first, timeline(1, 2, 3, 4, 9, source="traced"))
+
+
 def test_compare_says_unknown_where_a_timeline_lacks_the_instant():
     text = compare(timeline(110), timeline(100, 200, source="measured"))
     assert "unknown" in text.splitlines()[3] and text.splitlines()[3].endswith("–")

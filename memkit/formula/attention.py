@@ -139,7 +139,8 @@ class Attention(Layers):
             ]
         out = paper.run(
             "attention", inputs, axes, name=name, by=self.kernel, keeps=inputs, extra=extra,
-            out_kept_by=self.kernel if self.pads_heads else "",  # else the projection keeps it too: a ledger names that
+            # The projection keeps it too, and a ledger names that; a frozen one beside an adapter may not.
+            out_kept_by=self.kernel if self.pads_heads or setup.adapter is not None else "",
             scratch_bytes=self.highest(stages), flops=2 * self.core_flops,
         )  # fmt: skip
         if not self.pads_heads:

@@ -162,6 +162,8 @@ class Transformer(nn.Module):
         config, self.make_policy = as_kind("setup", setup, TrainingSetup).model, make_policy
         if device is not None:
             as_one_of("device", str(device).split(":")[0], ("cuda", "cpu", "meta"))
+            if not torch.cuda.is_available() and str(device).startswith("cuda"):
+                raise ValueError(f"device={str(device)!r}: there is no CUDA card here; trace_memory needs none")
         where = {"device": device or setup.device, "dtype": getattr(torch, setup.precision.weight_dtype)}
         self.config, self.setup = config, setup
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size, **where)

@@ -129,6 +129,11 @@ class Optimizer:
         return "exp_avg_sq" in self.roles and self.quantized is None
 
     @property
+    def is_paged(self) -> bool:
+        """Whether the driver moves its large states between host and card."""
+        return any(state.on_host == "if paged" for state in self.states)
+
+    @property
     def library(self) -> str:
         """What ``pip install`` is asked for."""
         return self.made_by.partition(":")[0].partition(".")[0]

@@ -15,9 +15,10 @@ Reading order:
 - ``host``: the host's memory beside a card
 - ``card``: streams and properties of a card that nobody has chosen
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout
+- ``in_place``: operations that write over their first argument
+- ``patched``: libraries that would do otherwise on tensors without values
 - ``libraries``: what libraries take that a trace does not know
 - ``trace``: ``trace_memory``: every allocation of a step
-- ``model_call``: ``trace_model``: a model that exists, its inputs and its optimizer
 - ``flops``: FLOPs as torch's own counter sees them
 """
 
@@ -26,7 +27,6 @@ from memkit import front_door
 __getattr__, __dir__, __all__ = front_door(__name__, {
     "cuda": "pretend_cuda",
     "flops": "CountedFlops counted_flops",
-    "model_call": "trace_model",
     "trace": "trace_memory",
     "without_values": "NeedsValues",
 })

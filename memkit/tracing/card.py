@@ -1,13 +1,16 @@
 """A card that nobody has chosen: its streams and properties, and the calls of ``torch.cuda`` that a trace refuses."""
 
 import math
+import sys
+from collections import defaultdict
 from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
-from memkit.tracing.without_values import not_followed
+from memkit.tracing.without_values import LIBRARY_HOME, OWN_HOME, not_followed
 
+IMPORTS = "<frozen importlib._bootstrap>"
 CARD = torch.device("cuda", 0)
 CAPABILITY = (8, 0)
 
@@ -36,6 +39,29 @@ class Stream:
         return lambda *_, **__: None
 
 
+class CardGenerator(torch._C.Generator):
+    """A card's generator, drawn from by nobody: the host's, which says that it is the card's."""
+
+    device = CARD
+
+    def __new__(cls):
+        return super().__new__(cls, "cpu")
+
+
+class AnyGenerator(type):
+    """Every generator counts as one."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, torch._C.Generator)
+
+
+class Generator(metaclass=AnyGenerator):
+    """In place of ``torch.Generator``, which a CPU build makes for no card; a class, as libraries annotate with it."""
+
+    def __new__(cls, device: object = "cpu"):
+        return CardGenerator() if "cuda" in str(device) else torch._C.Generator(device)
+
+
 class Properties:
     """What ``get_device_properties`` says of a card that nobody has chosen."""
 
@@ -47,7 +73,8 @@ class Properties:
 
 WITHOUT_EFFECT = (
     "_lazy_init empty_cache ipc_collect reset_accumulated_memory_stats reset_max_memory_allocated set_device "
-    "reset_max_memory_cached reset_peak_memory_stats set_per_process_memory_fraction set_rng_state synchronize"
+    "reset_max_memory_cached reset_peak_memory_stats set_per_process_memory_fraction set_rng_state set_sync_debug_mode "
+    "synchronize"
 )
 """Functions of ``torch.cuda`` that change no tensor."""
 RECORDERS = ("_record_memory_history", "_dump_snapshot", "_snapshot", "set_per_process_memory_fraction")
@@ -72,14 +99,38 @@ def refusing(home, name: str, instead: str):
     return type(name, (), {"__init__": refuse}) if isinstance(getattr(home, name), type) else refuse
 
 
+IS_AVAILABLE = torch.cuda.is_available
+
+
+def is_available() -> bool:
+    """A card is there, but for a library that is imported meanwhile: it would load what this build of torch lacks."""
+    frame = sys._getframe(1)
+    if not frame.f_code.co_filename.startswith(LIBRARY_HOME):
+        return True
+    while frame is not None and not frame.f_code.co_filename.startswith(OWN_HOME):
+        if frame.f_code.co_filename == IMPORTS:
+            return IS_AVAILABLE()
+        frame = frame.f_back
+    return True
+
+
 STAND_INS = (
-    (torch.cuda, "is_available", lambda: True),
+    (torch.cuda, "is_available", is_available),
     (torch.cuda, "get_device_capability", lambda *_: CAPABILITY),
     (torch.cuda, "get_device_name", lambda *_: "a card that is traced"),
     (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
     # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
     (torch.cuda, "is_current_stream_capturing", lambda: False),
     (torch.accelerator, "current_stream", Stream),
+    (torch.accelerator, "current_device_index", lambda: 0),
+    *((torch.accelerator, name, lambda *_: None) for name in ("synchronize", "empty_cache", "reset_peak_memory_stats")),
+    *((torch.accelerator, name, lambda *_: 0) for name in ("memory_allocated", "max_memory_allocated")),
+    (torch.cuda, "memory_stats", lambda *_: defaultdict(int)),
+    (torch.cuda, "get_sync_debug_mode", lambda: 0),
+    (torch.cuda, "initial_seed", torch.initial_seed),
+    (torch.cuda, "cudart", Stream),
+    (torch, "Generator", Generator),
+    (torch.autograd.profiler, "emit_nvtx", lambda *_, **__: nullcontext()),
     (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
     (torch.cuda, "current_device", lambda: 0),
     (torch.cuda, "device_count", lambda: 1),

@@ -28,6 +28,12 @@ FILLED = {"zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1, "full_
 DRAWN = {"rand": torch.rand, "randint": torch.randint, "randperm": torch.randperm}
 """Draws by which programs shuffle, index and skip layers: made anew, with a seed of the trace's own."""
 
+DECIDED_BY_ONE = {"bitwise_or": True, "logical_or": True, "bitwise_and": False, "logical_and": False}
+"""Operations that return this value wherever one operand is it: a loop that ends at a length ends, whatever else."""
+
+OVERWRITES = ("zero_", "fill_")
+"""Operations in place after which a whole tensor is known, whatever it held before."""
+
 CHANGES_SIZE = ("resize_", "set_", "resize_as_")
 
 
@@ -61,6 +67,12 @@ class KnownValues:
             if copy.dtype is not tensor.dtype:
                 return None
             return copy.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def largest(self, numbers: Tensor | list[int]) -> int | None:
+        """The largest of whole numbers, None where they are not known."""
+        known = self.value_of(numbers) if isinstance(numbers, Tensor) else numbers
+        with _disable_current_modes():
+            return None if known is None else int(max(known))
 
     def values_in(self, value: object) -> object:
         """Arguments of an operation with real tensors in them. Raises: Unknown."""
@@ -100,6 +112,9 @@ class KnownValues:
             value = args[-1] if value is None else value
             if not isinstance(value, Tensor):
                 self.keep(out, lambda shape=tuple(out.shape), dtype=out.dtype: torch.full(shape, value, dtype=dtype))
+        elif func._opname in DECIDED_BY_ONE and self.is_decided(func._opname, args, out):
+            value, shape, dtype = DECIDED_BY_ONE[func._opname], tuple(out.shape), out.dtype
+            self.keep(out, lambda: torch.full(shape, value, dtype=dtype))
         elif kind == "operation" and self.knows_first(args) and is_small(out):
             try:
                 real = self.result_of(func, args, kwargs)
@@ -113,6 +128,11 @@ class KnownValues:
         """An operation in place: on the real copies too, or they are dropped."""
         values = [args[place] if place < len(args) else (kwargs or {}).get(name) for place, name in written]
         tensors = [tensor for tensor in tree_leaves(values) if isinstance(tensor, Tensor)]
+        if func._opname in OVERWRITES and args[0].nbytes == args[0].untyped_storage().nbytes():
+            shape, dtype, value = tuple(args[0].shape), args[0].dtype, args[1] if func._opname == "fill_" else 0
+            if not isinstance(value, Tensor):
+                self.keep(args[0], lambda: torch.full(shape, value, dtype=dtype))
+                return
         keys = {tensor.untyped_storage()._cdata for tensor in tensors if tensor.layout is torch.strided}
         if keys.isdisjoint(self.copies):
             return
@@ -123,6 +143,17 @@ class KnownValues:
         except Unknown:
             for key in keys:
                 self.copies.pop(key, None)
+
+    def is_decided(self, name: str, operands: tuple, out: Tensor) -> bool:
+        """Whether one operand alone says what comes out: "or" with true everywhere, "and" with false."""
+        if not is_small(out) or (DECIDED_BY_ONE[name] and out.dtype is not torch.bool):
+            return False
+        for operand in operands:
+            known = self.value_of(operand) if isinstance(operand, Tensor) else None
+            with _disable_current_modes():
+                if known is not None and bool((known == DECIDED_BY_ONE[name]).all()):
+                    return True
+        return False
 
     def knows_first(self, args: tuple) -> bool:
         """Whether the first tensor is known or real: most are not, and the rest need no look."""

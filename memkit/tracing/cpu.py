@@ -6,9 +6,8 @@ differ from a real run and are mended here: values, ``Module.to``, random states
 """
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from unittest.mock import patch
 
 import torch
@@ -16,18 +15,23 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from memkit.program.interrupts import torch_as_before
-from memkit.tracing.scratch import PRODUCTS, copied_factors, distance_factors
+from memkit.tracing.scratch import CTC_BACKWARD, PRODUCTS, copied_factors, ctc_betas, distance_factors
 from memkit.tracing.without_values import ShapesOnly, program_line, shapes_only
 
 aten = torch.ops.aten
+SOFTMAXES = {aten._softmax.default, aten._log_softmax.default}
+BATCH_NORMS = {aten.native_batch_norm.default: 0, aten.native_batch_norm_backward.default: 1}
+"""Where the normalized input is among the arguments."""
+
 RESIZES, MAX_VECTORIZED_SIDES = {aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default}, 128
 
 
 def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
     """The result as the CPU's kernel lays it out in memory, and the bytes of copies it makes of what it reads.
 
-    LayerNorm's backward makes a contiguous gradient of contiguous inputs; its fake kernel follows their strides. A
-    product copies what BLAS cannot read, matrix by matrix. A small image is resized with its channels last.
+    LayerNorm's backward makes a contiguous gradient of contiguous inputs, and a batch norm contiguous results unless
+    its input has its channels last; their fake kernels follow the input's strides. A softmax copies an input that is
+    not contiguous, a product what BLAS cannot read, matrix by matrix. A small image is resized with its channels last.
     Source: ATen/native/layer_norm.cpp (``layer_norm_backward_cpu``), LinearAlgebra.cpp, cpu/UpSampleKernel.cpp
     (``_use_vectorized_kernel_cond_2d``) of torch 2.13.
     """
@@ -35,6 +39,16 @@ def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
         has_channels_last = args[0].is_contiguous(memory_format=torch.channels_last)
         is_small = sum(out.shape[-2:]) <= MAX_VECTORIZED_SIDES
         return out, [args[0].nbytes, out.nbytes] if is_small and not has_channels_last else []
+    if func in BATCH_NORMS and out[0] is not None:
+        x = args[BATCH_NORMS[func]]
+        ranks = {4: torch.channels_last, 5: torch.channels_last_3d}
+        has_channels_last = x.dim() in ranks and x.is_contiguous(memory_format=ranks[x.dim()])
+        if not has_channels_last and not out[0].is_contiguous():
+            return (torch.empty_like(out[0], memory_format=torch.contiguous_format), *out[1:]), []
+    if func in SOFTMAXES:
+        return out, [] if args[0].is_contiguous() else [args[0].nbytes]
+    if func in CTC_BACKWARD:
+        return out, ctc_betas(args)
     if func is aten._euclidean_dist.default:
         return out, distance_factors(*args)
     if func in PRODUCTS:
@@ -54,7 +68,6 @@ def copies_of_factors(args: tuple) -> list[int]:
 def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
     """Inside, every new tensor is fake. ``note`` is told of what is allocated below every dispatch mode."""
     mode, get_rng_state = ShapesOnly(), torch.get_rng_state
-    transformers = sys.modules.get("transformers.utils.import_utils")
 
     def noted_rng_state() -> Tensor:
         """The generator's state, which checkpointing keeps for each segment."""
@@ -71,8 +84,6 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
         patch.object(torch.nn.Module, "_apply", apply_to_data),
         patch.object(Tensor, "_make_subclass", staticmethod(make_subclass)),
         patch.object(torch.nn.parallel.DistributedDataParallel, "__init__", refuse_reducer),
-        # it looks at no mask that is fake, and then takes another road than a real run
-        patch.object(transformers, "is_fake_tensor", lambda _: False) if transformers else nullcontext(),
     ):
         mode.rules[Tensor.__deepcopy__] = deepcopied
         yield mode

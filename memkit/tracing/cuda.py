@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._device import _device_constructors
-from torch.utils._python_dispatch import _disable_current_modes
 
 from memkit.low_precision.autocast import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
 from memkit.program.doors import tensors_in
 from memkit.program.interrupts import torch_as_before
-from memkit.tracing.card import CARD, STAND_INS
+from memkit.tracing.card import CARD, STAND_INS, CardGenerator
 from memkit.tracing.constants import MAX_BYTES
 from memkit.tracing.cuda_kernels import fused_attention, kernels_on_meta, recurrent
 from memkit.tracing.host import HostMemory
@@ -86,6 +85,8 @@ class CudaRules(ShapesOnly):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if kwargs and "device" in kwargs:
             kwargs["device"] = on_card(kwargs["device"])
+        if kwargs and isinstance(kwargs.get("generator"), CardGenerator):
+            kwargs["generator"] = None
         return super().__torch_function__(func, types, args, kwargs)
 
     def cast(self, policy: str, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -114,6 +115,8 @@ def _rules() -> dict:
         Tensor.pin_memory: lambda mode, func, args, kwargs: args[0],
         Tensor.cuda: lambda mode, func, args, kwargs: _to(mode, Tensor.to, (args[0], META), {}),
         Tensor.to: _to,
+        Tensor.data.__set__: _set_data,
+        torch._C._nn._parse_to: _parse_to,
         Tensor.copy_: _copy,
         Tensor.cpu: lambda mode, func, args, kwargs: _to_host(mode, args[0]),
         torch.empty_like: _like,
@@ -175,14 +178,17 @@ def _like(mode, func, args, kwargs):
 
 
 def _from_data(mode, func, args, kwargs):
-    """A number stays in the host's memory, where the optimizers keep their step counts."""
+    """A number stays in the host's memory, where the optimizers keep their step counts.
+
+    Data for the card are made in the host's memory and copied: made on ``meta``, they would pass every dispatch mode.
+    """
+    goes_to_card, needs_grad = kwargs.get("device") == META, kwargs.pop("requires_grad", False)
+    if goes_to_card and not any(tensors_in(list(args))):
+        kwargs.pop("device")
     tensor = func(*args, **kwargs)
-    if tensor.is_meta and tensor.nbytes <= MAX_BYTES and not any(tensors_in(list(args))):
-        with _disable_current_modes():
-            real = func(*args, **kwargs | {"device": "cpu"})
-        mode.known.keep(tensor, lambda: real)
-    stays = mode.starts_in_host or kwargs.get("device") is not None or tensor.dim() == 0
-    return tensor if stays else tensor.to(META)
+    if goes_to_card or not (mode.starts_in_host or "device" in kwargs or tensor.dim() == 0):
+        tensor = tensor.to(META)
+    return tensor.requires_grad_() if needs_grad else tensor
 
 
 def _copy(mode, func, args, kwargs):
@@ -200,6 +206,22 @@ def _to(mode, func, args, kwargs):
     if target == META and tensor.is_meta and storage_key(tensor) in mode.unplaced:
         mode.warn_once("unplaced", COUNTED_ON_CARD)
     return func(tensor, *rest, **kwargs)
+
+
+def _parse_to(mode, func, args, kwargs):
+    """What the arguments of ``Module.to`` mean; a library that asks for the kind of device finds a card."""
+    device, *rest = func(*map(on_card, args), **kwargs)
+    return (CARD if device == META else device, *rest)
+
+
+def _set_data(mode, func, args, kwargs):
+    """``tensor.data = other``: torch takes data of the card for a tensor of the host, but none of ``meta``."""
+    tensor, data = args
+    if tensor.is_meta == data.is_meta:
+        return func(tensor, data)
+    needs_grad = tensor.requires_grad
+    torch._C._swap_tensor_impl(tensor, data.detach())
+    return tensor.requires_grad_(needs_grad) if needs_grad else None
 
 
 def _to_host(mode, tensor):

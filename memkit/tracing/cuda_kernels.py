@@ -30,13 +30,14 @@ EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward.defau
 
 
 def fused_attention(
-    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """``F.scaled_dot_product_attention`` by the kernel that CUDA would choose.
+    """``F.scaled_dot_product_attention`` by the kernel that CUDA would choose; its arguments may come by name.
 
-    Shapes: q is [B, A, S, H]; k and v are [B, K, T, H]. Raises: RuntimeError: no kernel takes the inputs.
+    Shapes: query is [B, A, S, H]; key and value are [B, K, T, H]. Raises: RuntimeError: no kernel takes the inputs.
     """
+    q, k, v = query, key, value
     refuse_dtypes(torch._C._nn.scaled_dot_product_attention, (q, k, v), {})
     backend = choose_backend(q, k, v, attn_mask, is_causal, enable_gqa)
     if backend == SDPBackend.FLASH_ATTENTION:

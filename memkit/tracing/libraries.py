@@ -12,7 +12,6 @@ import os
 import sys
 import warnings
 from dataclasses import dataclass
-from operator import attrgetter
 from unittest.mock import patch
 
 import torch
@@ -73,14 +72,8 @@ NAMED = {
     "bitsandbytes.optimizer_update_8bit_blockwise.default": ("bitsandbytes", None),
     "bitsandbytes.optimizer_update_32bit.default": ("bitsandbytes", None),
 }
-"""The same for operations of a library that may not be there, on the CPU's rules: its kernels there are Python."""
-
-
-def of_loaded(device_type: str) -> dict:
-    """What of ``NAMED`` is here, by operation."""
-    if device_type != "cpu" or "bitsandbytes" not in sys.modules:
-        return {}
-    return {attrgetter(name)(torch.ops): entry for name, entry in NAMED.items()}
+"""The same, by name, for operations of a library that may be loaded later, on the CPU's rules: its kernels there are
+Python."""
 
 
 @dataclass(frozen=True)

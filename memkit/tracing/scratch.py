@@ -61,6 +61,29 @@ def distance_factors(left: Tensor, right: Tensor) -> list[int]:
     return [(x.numel() + 2 * x.shape[:-1].numel()) * x.element_size() for x in (left, right)]
 
 
+LOSSES = {
+    aten.mse_loss.default: 2, aten.smooth_l1_loss.default: 2, aten.huber_loss.default: 2,
+    aten.binary_cross_entropy.default: 3,
+}  # fmt: skip
+"""Losses that make an element for each pair before they are one number; where the reduction is in their arguments."""
+
+
+def elements_of_loss(func, args: tuple, kwargs: dict | None) -> tuple[int, int] | None:
+    """Bytes that the result of a loss holds, and those beside it; None where the result is no sum or mean.
+
+    But for Huber's the result is made with all elements and made smaller in place, which frees nothing; but for binary
+    cross-entropy's, whose elements they are, there is a second tensor of all. Source: ATen/native/BinaryOps.cpp
+    (``TORCH_META_FUNC(mse_loss)``), Loss.cpp and cuda/Loss.cu of torch 2.13.
+    """
+    place = LOSSES[func]
+    if (kwargs or {}).get("reduction", args[place] if len(args) > place else 1) == 0:
+        return None
+    dtype = torch.promote_types(args[0].dtype, args[1].dtype)
+    num_bytes = math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape)) * dtype.itemsize
+    held = dtype.itemsize if func is aten.huber_loss.default else num_bytes
+    return held, 0 if func is aten.binary_cross_entropy.default else num_bytes
+
+
 def padded_pieces(x: Tensor, lengths: Tensor, batch_first: bool) -> Stages:
     """Copies of the pieces between two lengths, all there until they are joined; rows of full width need none."""
     rows = x.transpose(0, 1) if batch_first else x
@@ -120,6 +143,16 @@ def four_bit_product(
     wide = math.prod(shape) * x.element_size()
     return [[4 * num_scales, 4 * num_scales], [4 * num_scales, wide]] if num_scales else [[wide]]
 
+
+CTC_BACKWARD = {aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor}
+
+
+def ctc_betas(args: tuple) -> list[int]:
+    """Bytes of the backward variables of a CTC loss, as many as its forward ones, which it is given."""
+    return [args[6].nbytes]
+
+
+SCRATCH |= dict.fromkeys(CTC_BACKWARD, lambda *args, **_: [ctc_betas(args)])
 
 BY_NAME = {"bitsandbytes.gemm_4bit.default": four_bit_product}
 """The same for operations of libraries that may not be there. Source: ``_gemm_4bit_default_impl`` of bitsandbytes 0.50,

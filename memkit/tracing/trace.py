@@ -24,21 +24,22 @@ from torch import Tensor
 from torch._subclasses import fake_tensor as fake
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memkit.formula.kernels import merged
 from memkit.program.doors import PLAIN, OutsideBuild, line_of, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
 from memkit.program.script import Script
 from memkit.setup.training import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
-from memkit.tracing.assumed import Assumptions, result_of_size
+from memkit.tracing.assumed import ASSUMED, Assumptions, result_of_size
 from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, kernels_on_meta
-from memkit.tracing.libraries import LIBRARIES, Besides, Call, as_compiled, asked, of_loaded
+from memkit.tracing.in_place import REUSES_FIRST_ARGUMENT, is_dense
+from memkit.tracing.libraries import LIBRARIES, NAMED, Besides, Call, as_compiled, asked
+from memkit.tracing.patched import Patches
 from memkit.tracing.refused import refuse_dtypes
-from memkit.tracing.scratch import BY_NAME, SCRATCH
-from memkit.tracing.without_values import NeedsValues, asks_quietly, has_values, not_followed, refuse_unseen
+from memkit.tracing.scratch import BY_NAME, LOSSES, SCRATCH, elements_of_loss
+from memkit.tracing.without_values import NeedsValues, has_values, not_followed, refuse_unseen
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_kind, as_one_of, as_whole_number
 
 aten = torch.ops.aten
@@ -46,10 +47,6 @@ NO_KERNEL = (NotImplementedError, fake.UnsupportedOperatorException)
 VALUE_ERRORS = (*NO_KERNEL, fake.DataDependentOutputException, fake.DynamicOutputShapeException)
 VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 ENGINE = torch.autograd.graph._engine_run_backward.__code__
-REUSES_FIRST_ARGUMENT = {
-    aten.add.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.index_put.default,
-    aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.logical_and.default,
-}  # fmt: skip
 NESTED = {aten._nested_tensor_from_tensor_list.default, aten._nested_view_from_jagged.default}
 PRODUCTS, ASKS_DEVICE = {"aten.mm.default", "aten.bmm.default"}, torch.ops.prim.device.default
 OPERATIONS_BETWEEN_LOOKS, SECONDS_BETWEEN_WORDS = 1000, 2.0
@@ -58,7 +55,7 @@ OWN_FILES = {
     str(Path(__file__).parents[1] / room / f"{name}.py")
     for room, names in (
         ("program", "doors script"),
-        ("tracing", "trace assumed card cuda cuda_kernels cpu constants host refused without_values"),
+        ("tracing", "trace assumed card cuda cuda_kernels cpu constants host patched refused without_values"),
     )
     for name in names.split()
 }
@@ -98,6 +95,8 @@ def trace_memory(
     as_one_of("device", device, DEVICES)
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     assumptions = Assumptions({} if assume is None else as_kind("assume", assume, Mapping))
+    if say is not None and not callable(say):
+        raise ValueError(f"say={say!r} is no function that takes a line of text")
     is_script = isinstance(build, Script)
     if is_script:
         build.import_libraries()
@@ -125,7 +124,7 @@ class Tracer(TorchDispatchMode):
         is_cuda = device_type == "meta"
         self.buffers = BUFFERS | SCRATCH if is_cuda else {}
         self.host_outputs = HOST_OUTPUTS if is_cuda else {}
-        self.with_library = LIBRARIES[device_type] | of_loaded(device_type)
+        self.with_library = dict(LIBRARIES[device_type])
         self.is_paused = False
         self.say: Callable[[str], None] | None = None
         self.num_operations, self.said_at = 0, time.monotonic()
@@ -186,11 +185,12 @@ class Tracer(TorchDispatchMode):
         try:
             out = func(*args, **kwargs) if kwargs else func(*args)
         except VALUE_ERRORS as error:
-            if isinstance(error, NO_KERNEL) and not VALUE_TAGS & set(func.tags):
+            is_of_ctc = func._opname.startswith("_ctc_loss")
+            if isinstance(error, NO_KERNEL) and not VALUE_TAGS & set(func.tags) and not is_of_ctc:
                 raise not_followed(func, "give it a kernel without values by torch.library.register_fake") from error
             out = self.from_values(func, args, kwargs, error)
         except RuntimeError as error:
-            if func is aten._local_scalar_dense.default:  # a slice up to a tensor
+            if func is aten._local_scalar_dense.default or "cannot be called on meta tensors" in str(error):
                 out = self.from_values(func, args, kwargs, error)
             elif "expected device meta" in str(error) and any(t.requires_grad for t in tensors_in(args)):
                 raise OutsideBuild from error
@@ -203,8 +203,12 @@ class Tracer(TorchDispatchMode):
         if op is None:
             makes_storage = func is aten.lift_fresh.default or any(not r.alias_info for r in func._schema.returns)
             op = self.names[func] = str(func) if makes_storage else ""
+            if self.device_type == "cpu" and str(func) in NAMED:
+                self.with_library[func] = NAMED[str(func)]
         out, copies = as_laid_out(func, args, out) if self.device_type == "cpu" else (out, [])
         call = self.ask_library(func, args, out) if func in self.with_library else None
+        if func in LOSSES and (elements := elements_of_loss(func, args, kwargs)):
+            call = Call(elements[1], (elements[0],))
         if op:
             in_host = self.host_outputs.get(func, ())
             for number, item in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
@@ -226,8 +230,12 @@ class Tracer(TorchDispatchMode):
             real = self.known.result_of(func, args, kwargs)
         except Unknown:
             number = self.known.assumptions.here()
+            if func._opname == "_ctc_loss" and number is None:
+                number = self.known.largest(args[3])
+            if func._opname == "_ctc_loss_backward":
+                number = 0  # its result is as large as what it was given
             if number is None:
-                raise NeedsValues(str(func)) from error
+                raise NeedsValues(str(func), can_assume=func._opname in ASSUMED) from error
             out, scratch = result_of_size(func, args, kwargs or {}, number)
             self.note_scratch([[scratch]] if scratch else [], func, self.place(sys._getframe(3)))
             return out
@@ -349,6 +357,7 @@ class Tracer(TorchDispatchMode):
         return self.blocks.get(tensor.untyped_storage()._cdata)
 
     def now(self, change: str, *args: object) -> None:
+        self.patches.look()
         getattr(self.log, change)(*args)
 
     def saw(self, part: str, tensors: list[Tensor]) -> None:
@@ -362,12 +371,6 @@ class Tracer(TorchDispatchMode):
                 return
             blocks = {self.block_of(tensor) for tensor in tensors}
         getattr(self.log, part).update(blocks - {None})
-
-
-def is_dense(tensor: Tensor) -> bool:
-    """Whether the elements fill their storage without gaps or overlaps."""
-    walks = merged(list(zip(tensor.shape, tensor.stride(), strict=True)))
-    return [stride for _, stride in walks] in ([], [1])
 
 
 TRACE = trace_memory.__code__
@@ -389,7 +392,7 @@ def recording(device: str, *, starts_in_host: bool = False):
         stack.enter_context(patch.object(torch, "compile", functools.partial(as_compiled, tracer)))
         resize = patch.object(torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size))
         stack.enter_context(resize)
-        stack.enter_context(asks_quietly(tracer))
+        tracer.patches = Patches(tracer, stack)
         stack.enter_context(tracer)
         tracer.calibrate()
         tracer.forget()

@@ -49,13 +49,19 @@ COMPILED = (
 class NeedsValues(RuntimeError):
     """An operation asked for the values of a tensor, and the trace has only shapes."""
 
-    def __init__(self, operation: str):
-        super().__init__(
-            f"{program_line()}: {operation} needs the values of a tensor, and a trace has only shapes and dtypes. "
-            "Take it out of build and step, or write it with a fixed shape: torch.where or masked_fill in place "
-            "of a mask as index, a constant in place of a branch. Or say what comes out (how many rows, or a "
-            f"value): trace_memory(..., assume={{{own_line()!r}: 128}}), or memkit report --assume {own_line()}=128"
+    def __init__(self, operation: str, *, can_assume: bool = True):
+        line, own = program_line(), own_line()
+        where = line if line.startswith(own) else f"{own}: in {line}"
+        words = (
+            f"{where}: {operation} needs the values of a tensor, and a trace has only shapes and dtypes. Take "
+            "it out of build and step, or write it with a fixed shape: torch.where or masked_fill in place of a mask "
+            "as index, a constant in place of a branch. "
         )
+        offer = (
+            "Or say what comes out (how many rows, the longest target, a value, 1 or 0 for a branch): "
+            f"trace_memory(..., assume={{{own!r}: 128}}), or memkit report --assume {own}=128"
+        )
+        super().__init__(words + (offer if can_assume else "No one number says what comes out: use measure_memory"))
 
 
 def has_values(tensor: Tensor) -> bool:
@@ -233,26 +239,6 @@ def refuse_workers(loader, *_):
 
 
 @contextmanager
-def asks_quietly(tracer):
-    """DTensor runs each operation once more, to know the result's shape: ``tracer`` pauses meanwhile."""
-    module = sys.modules.get("torch.distributed.tensor._sharding_prop")
-    if module is None:
-        yield
-        return
-    ask = module.ShardingPropagator._propagate_tensor_meta_non_cached
-
-    def quietly(*args):
-        tracer.is_paused = True
-        try:
-            return ask(*args)
-        finally:
-            tracer.is_paused = False
-
-    with patch.object(module.ShardingPropagator, ask.__name__, quietly):
-        yield
-
-
-@contextmanager
 def maps_of_bitsandbytes():
     """bitsandbytes keeps its maps of codes from call to call: those of a trace have no values, and are forgotten."""
     maps = getattr(sys.modules.get("bitsandbytes.functional"), "name2qmap", {})
@@ -282,6 +268,9 @@ def shapes_only(mode: ShapesOnly):
             mode.warn_once("compiled", COMPILED, is_told_in_torch=True)
         return from_stance(callback)
 
+    def save_nothing(*_, **__):
+        mode.warn_once("saved", "torch.save: a trace has no values, and writes no file")
+
     from_stance = torch._dynamo.eval_frame._callback_from_stance
     set_anomaly = torch.set_anomaly_enabled  # without the search for NaN: there are no values
     with (
@@ -289,6 +278,7 @@ def shapes_only(mode: ShapesOnly):
         patch.object(torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", refuse_workers),
         patch.object(torch.nn.parallel.distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),
         torch.compiler.set_stance("force_eager"),
+        patch.object(torch, "save", save_nothing),
         patch.object(torch, "set_anomaly_enabled", lambda mode, *_, **__: set_anomaly(mode, False)),
         patch.object(torch._dynamo.eval_frame, "_callback_from_stance", as_eager),
         patch.object(torch.autograd.graph.saved_tensors_hooks, "__init__", init_hooks),

@@ -55,6 +55,17 @@ def sliced(device):
     return lambda: net(torch.randn(64, 32, device=device)[: mask_of(device).sum()]).square().sum().backward()
 
 
+def compared(device):
+    net = nn.Linear(32, 32, device=device)
+
+    def step():
+        x = net(torch.randn(64, 32, device=device))
+        if not torch.allclose(x, x + 1):
+            x.square().sum().backward()
+
+    return step
+
+
 PROGRAMS = [masked, selected, routed, branched, sliced]
 
 
@@ -96,3 +107,78 @@ def test_an_assumption_that_cannot_be_used_is_refused(bad, words):
 
 def masked_by_nothing():
     torch.ones(8, device="cuda")
+
+
+def spoken(device, knows_lengths):
+    net = nn.Linear(64, 29, device=device)
+
+    def step():
+        scores = net(torch.randn(100, 8, 64, device=device)).log_softmax(-1)
+        targets, length = torch.randint(1, 29, (8, 20), device=device), torch.full((8,), 100, device=device)
+        sizes = torch.tensor([20, 11, 4, 5, 6, 7, 8, 9], device=device)
+        if not knows_lengths:
+            sizes = sizes + (0 * torch.randn(8, device=device)).long()
+        nn.functional.ctc_loss(scores, targets, length, sizes).backward()
+
+    return step
+
+
+@pytest.mark.parametrize("knows_lengths", [True, False])
+def test_a_ctc_loss_takes_what_it_takes_for_its_longest_target(knows_lengths):
+    def program(device):
+        return spoken(device, knows_lengths)
+
+    assume = {} if knows_lengths else {line_asked_for(program, "cpu"): 20}
+    traced = trace_memory(lambda: program("cpu"), device="cpu", assume=assume)
+    measured = measure_memory(lambda: program("cpu"), device="cpu")
+    assert abs(traced.peak_bytes - measured.peak_bytes) <= NUMBERS
+    assert trace_memory(lambda: program("cuda"), assume=assume).peak_bytes >= measured.peak_bytes
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_comparison_of_unknown_values_is_asked_on_both_rules(device):
+    line = line_asked_for(compared, device)
+    trained, left_out = (
+        trace_memory(lambda: compared(device), device=device, assume={line: number}).at("zero_grad").gradients
+        for number in (0, 1)
+    )
+    assert trained >= 4 * 32 * 33 and left_out == 0
+
+
+def generated(device):
+    """A sampling loop as libraries write it: it ends when every row has drawn the end, or at eight tokens."""
+    table = torch.randn(16, 16, device=device)
+
+    def step():
+        tokens = torch.randint(16, (4, 1), device=device)
+        unfinished = torch.ones(4, dtype=torch.long, device=device)
+        while True:
+            chosen = table[tokens[:, -1]].softmax(-1).multinomial(1)
+            tokens = torch.cat([tokens, chosen], 1)
+            is_done = torch.full((4,), False, device=device) | (chosen[:, 0] == 99)
+            is_done = is_done | torch.full((4,), tokens.shape[1] >= 8, device=device)
+            unfinished = unfinished & ~is_done
+            if unfinished.max() == 0:
+                return
+
+    return step
+
+
+def test_a_loop_that_is_told_not_to_stop_ends_where_its_length_does():
+    line = line_asked_for(generated, "cpu")
+    traced = trace_memory(lambda: generated("cpu"), device="cpu", assume={line: 0})
+    measured = measure_memory(lambda: generated("cpu"), device="cpu")
+    concatenated = [
+        [event.num_bytes for event in run.events if "cat" in event.op and event.num_bytes > 0]
+        for run in (traced, measured)
+    ]
+    assert concatenated[0] == concatenated[1] and len(concatenated[0]) == 2 * 7
+
+
+def test_no_number_is_offered_where_none_can_answer():
+    def build():
+        data = torch.randn(5, 4, 8)
+        return lambda: nn.utils.rnn.pack_padded_sequence(data, torch.randn(4).long())
+
+    with pytest.raises(NeedsValues, match=r"test_assumed.py:\d+ .*_pack_padded_sequence.* use measure_memory$"):
+        trace_memory(build, device="cpu")

@@ -393,6 +393,14 @@ def test_a_cuda_build_without_a_driver_traces_as_a_cpu_build_does(monkeypatch):
         lambda: torch.cuda.nvtx.range("forward").__enter__(),
         lambda: torch.cuda.device(0).__enter__(),
         lambda: torch.cuda.get_device_properties(0).major,
+        lambda: torch.cuda.memory_stats()["allocated_bytes.all.peak"],
+        lambda: torch.cuda.set_sync_debug_mode("warn"),
+        lambda: torch.cuda.cudart().cudaProfilerStart(),
+        lambda: torch.cuda.initial_seed(),
+        lambda: torch.autograd.profiler.emit_nvtx().__enter__(),
+        lambda: torch.accelerator.synchronize(),
+        lambda: torch.accelerator.max_memory_allocated(torch.accelerator.current_device_index()),
+        lambda: torch.Generator(device="cuda").manual_seed(0),
     ],
 )
 def test_what_reads_or_sets_a_real_allocator_changes_no_trace(call):
@@ -424,3 +432,128 @@ def traced_beside(call) -> list[int]:
         return step
 
     return [event.num_bytes for event in trace_memory(build).events]
+
+
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.asarray])
+def test_data_made_on_the_card_are_counted_and_forgotten_with_their_bytes(make):
+    """Made on ``meta`` they passed every dispatch mode: no bytes, and values that outlived them at their address."""
+
+    def build():
+        def step():
+            for value in range(50):
+                data = make([float(value)] * 1000, device="cuda")
+                assert data[0].item() == value
+                del data
+            torch.relu(torch.empty(64, 256, device="cuda"))
+
+        return step
+
+    births = [event.num_bytes for event in trace_memory(build, steps=1).events if event.num_bytes > 0]
+    assert births.count(4000) == 50
+
+
+def test_a_weight_made_of_data_is_a_leaf_and_counted():
+    def build():
+        weight = torch.tensor([[0.5] * 512] * 512, device="cuda", requires_grad=True)
+        other = torch.as_tensor([1.0] * 512, device="cuda")
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+
+        def step():
+            (weight @ other).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    assert trace_memory(build).at("backward").gradients == 4 * 512 * 512
+
+
+def test_attention_takes_its_arguments_by_name():
+    def build(by_name):
+        q, k, v = (torch.randn(2, 4, 64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in "qkv")
+
+        def step():
+            names = {"query": q, "key": k, "value": v, "is_causal": True}
+            attend = F.scaled_dot_product_attention
+            (attend(**names) if by_name else attend(q, k, v, is_causal=True)).sum().backward()
+
+        return step
+
+    assert trace_memory(lambda: build(True)).peak_bytes == trace_memory(lambda: build(False)).peak_bytes
+
+
+def test_a_library_that_build_imports_sees_the_build_of_torch_that_is_there(tmp_path, monkeypatch):
+    """bitsandbytes loads CUDA's kernels as it is imported where a card is there, and a CPU build has none."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("memkit.tracing.card.LIBRARY_HOME", str(tmp_path))
+    (tmp_path / "of_a_library.py").write_text(
+        "import torch\nat_import = torch.cuda.is_available()\ndef asked():\n    return torch.cuda.is_available()\n"
+    )
+
+    def build():
+        import of_a_library
+
+        assert of_a_library.at_import is torch.backends.cuda.is_built() and of_a_library.asked()
+        assert torch.cuda.is_available()
+        return lambda: torch.ones(8, device="cuda")
+
+    trace_memory(build)
+
+
+def test_averaged_weights_of_a_batch_norm_are_counted_anew():
+    """``update_bn`` sets the count of batches to 0 and divides by it after the first: a tensor zeroed is known."""
+    rows = [torch.randn(8, 16, device="cpu") for _ in range(2)]
+
+    def build():
+        net = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32)).to("cuda")
+        average = torch.optim.swa_utils.AveragedModel(net)
+        return lambda: torch.optim.swa_utils.update_bn(rows, average, device="cuda")
+
+    assert trace_memory(build).peak_bytes > 0
+
+
+def test_a_generator_of_the_card_draws_nothing_and_says_where_it_is():
+    def build(draws):
+        generator = torch.Generator(device=torch.device("cuda", 0)).manual_seed(3) if draws else None
+        assert not draws or generator.device.type == "cuda"
+        assert torch.Generator | None and isinstance(torch.default_generator, torch.Generator)  # as libraries ask
+        weight = torch.empty(64, 64, device="cuda").normal_(generator=generator)
+        weight.uniform_(generator=generator)
+        torch.nn.init.kaiming_normal_(weight, generator=generator)
+        return lambda: torch.multinomial(torch.rand(4, 64, device="cuda", generator=generator), 2, generator=generator)
+
+    assert trace_memory(lambda: build(True)).peak_bytes == trace_memory(lambda: build(False)).peak_bytes
+    assert torch.Generator is torch._C.Generator
+
+
+WAYS_TO_A_CARD = {
+    "to a name": lambda module: module.to("cuda"), "cuda": lambda module: module.cuda(),
+    "cuda of a number": lambda module: module.cuda(0), "to a number": lambda module: module.to(0),
+    "to a device": lambda module: module.to(device=torch.device("cuda", 0)),
+    "to a tensor": lambda module: module.to(torch.ones(1, device="cuda")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS_TO_A_CARD)
+def test_a_model_moved_to_the_card_in_any_way_stands_there(way):
+    def build():
+        layer = WAYS_TO_A_CARD[way](nn.Linear(64, 64, device="cpu"))
+        return lambda: layer(torch.ones(2, 64, device="cuda")).sum().backward()
+
+    assert trace_memory(build).at("init").weights == 64 * 64 * 4 + 512
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS_TO_A_CARD if way != "to a tensor"])
+def test_four_bit_weights_are_made_as_they_are_moved_to_the_card(way):
+    """bitsandbytes quantizes where a weight reaches a card; it asks the arguments of ``to`` whether it does."""
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+
+    def build():
+        layer = bitsandbytes.nn.Linear4bit(256, 512, bias=False, compress_statistics=False, device="cpu")
+        layer = WAYS_TO_A_CARD[way](layer)
+        return lambda: layer(torch.ones(2, 256, device="cuda", requires_grad=True)).sum().backward()
+
+    timeline = trace_memory(build)
+    assert timeline.at("init").weights == 256 * 512 // 2
+    scales = timeline.at("init").total_bytes - timeline.at("init").weights
+    assert 4 * 256 * 512 // 64 <= scales < 4 * 256 * 512 // 64 + 2048  # one a block of 64, and the map of codes

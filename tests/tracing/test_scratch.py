@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_padded_sequence
@@ -185,3 +186,59 @@ def test_distances_without_gradient_take_what_torchs_cpu_takes(sizes, batch):
     assert abs(traced.peak_bytes - measured.peak_bytes) <= 64  # Python's numbers
     factors = sum(event.num_bytes for event in trace_memory(build).events if event.is_scratch and event.num_bytes > 0)
     assert factors == 2 * 4 * math.prod(batch) * (num_left + num_right) * (width + 2)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.binary_cross_entropy, F.l1_loss, F.huber_loss])
+def test_a_loss_that_is_one_number_may_hold_the_bytes_of_all_its_elements(loss, reduction, device):
+    """torch makes three of them smaller in place; the measurement shows which."""
+
+    def build(device):
+        held, target = [], torch.full((64, 300), 0.5, device=device)
+
+        def step():
+            values = torch.full((64, 300), 0.3, device=device, requires_grad=True)
+            held[:] = [loss(values, target, reduction=reduction)]
+            held[0].sum().backward()
+
+        return step
+
+    measured = measure_memory(lambda: build("cpu"), device="cpu")
+    traced = trace_memory(lambda: build(device), device=device)
+    for name in ("forward", "backward"):
+        assert abs(traced.at(name, 2).total_bytes - measured.at(name, 2).total_bytes) < 5 * 512
+    assert abs(traced.peak_bytes - measured.peak_bytes) < 5 * 512
+
+
+@pytest.mark.parametrize("has_channels_last", [False, True])
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_batch_norm_of_transposed_input_is_laid_out_as_torchs_cpu_does(trains, has_channels_last):
+    """What follows reshapes it, with a copy or without."""
+
+    def build():
+        norm = torch.nn.BatchNorm2d(48).train(trains)
+
+        def step():
+            x = torch.randn(8, 16, 48, 20, requires_grad=True)
+            if has_channels_last:
+                x = x.transpose(1, 2).contiguous(memory_format=torch.channels_last)
+                norm(x).permute(0, 2, 3, 1).reshape(-1, 48).square().sum().backward()
+            else:
+                norm(x.transpose(1, 2)).transpose(1, 2).reshape(8, -1).square().sum().backward()
+
+        return step
+
+    traced, measured = trace_memory(build, device="cpu"), measure_memory(build, device="cpu")
+    assert abs(traced.peak_bytes - measured.peak_bytes) <= 1024
+
+
+@pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_a_softmax_copies_what_is_not_contiguous(function, is_transposed):
+    def build():
+        x = torch.randn(4, 300, 64)
+        return lambda: function(x.transpose(1, 2) if is_transposed else x, dim=1)
+
+    traced, measured = trace_memory(build, device="cpu"), measure_memory(build, device="cpu")
+    assert abs(traced.peak_bytes - measured.peak_bytes) <= 64

@@ -931,3 +931,27 @@ def test_an_initialiser_under_a_default_device_draws_as_without_it(device):
     modes = contextlib.nullcontext(), torch.device(device)
     plain, under = (trace_memory(build(mode), device=device) for mode in modes)
     assert [e.num_bytes for e in plain.events] == [e.num_bytes for e in under.events]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_checkpoint_is_not_written_over_one_that_is_there(device, tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(b"weights of a week")
+
+    def build():
+        net = nn.Linear(256, 256).to(device)
+        optimizer = torch.optim.AdamW(net.parameters())
+
+        def step():
+            net(torch.randn(4, 256, device=device)).sum().backward()
+            optimizer.step()
+            torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict()}, path)
+            optimizer.zero_grad()
+
+        return step
+
+    with pytest.warns(UserWarning, match="writes no file"):
+        traced = trace_memory(build, device=device)
+    assert path.read_bytes() == b"weights of a week"
+    if device == "cpu":
+        assert abs(traced.peak_bytes - measure_memory(build, device="cpu").peak_bytes) <= 64

@@ -58,10 +58,50 @@ def diffusion(device):
     return training(net, loss)
 
 
+def segformer():
+    sizes = {"num_encoder_blocks": 2, "depths": [1, 1], "hidden_sizes": [16, 32], "num_attention_heads": [1, 2]}
+    sizes |= {"sr_ratios": [4, 2], "patch_sizes": [7, 3], "strides": [4, 2], "mlp_ratios": [2, 2]}
+    return hf.SegformerForSemanticSegmentation(hf.SegformerConfig(num_labels=5, decoder_hidden_size=32, **sizes))
+
+
+def segmented(device):
+    net = segformer().to(device).train()
+    images = torch.randn(2, 3, SIDE, SIDE, device=device)
+    labels = torch.randint(0, 5, (2, SIDE, SIDE), device=device)
+    return training(net, lambda: net(pixel_values=images, labels=labels).loss)
+
+
+def series(device):
+    sizes = {"num_input_channels": 4, "context_length": 128, "prediction_length": 24, "patch_length": 8}
+    sizes |= {"patch_stride": 8, "d_model": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "ffn_dim": 128}
+    net = hf.PatchTSTForPrediction(hf.PatchTSTConfig(**sizes)).to(device).train()
+    past, future = torch.randn(16, 128, 4, device=device), torch.randn(16, 24, 4, device=device)
+    return training(net, lambda: net(past_values=past, future_values=future).loss)
+
+
+def flux(device):
+    net = diffusers.FluxTransformer2DModel(
+        patch_size=1, in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=4,
+        joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8),
+    ).to(device)  # fmt: skip
+    places = {"txt_ids": torch.zeros(12, 3, device=device), "img_ids": torch.zeros(64, 3, device=device)}
+
+    def loss():
+        noise, times = torch.randn(2, 64, 16, device=device), torch.rand(2, device=device)
+        text = {"encoder_hidden_states": torch.randn(2, 12, 32, device=device)}
+        text |= {"pooled_projections": torch.randn(2, 32, device=device)}
+        return F.mse_loss(net(hidden_states=noise, timestep=times, **text, **places).sample, noise)
+
+    return training(net, loss)
+
+
 PROGRAMS = [
     Program(name="ViT", build=classifier(vit)),
     Program(name="ResNet", build=classifier(resnet)),
     Program(name="Swin", build=classifier(swin)),
     Program(name="ConvNeXt", build=classifier(convnext)),
     Program(name="diffusers' UNet", build=diffusion),
+    Program(name="SegFormer", build=segmented),
+    Program(name="PatchTST", build=series),
+    Program(name="Flux", build=flux),
 ]

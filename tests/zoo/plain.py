@@ -1,11 +1,13 @@
 """Plain torch as strangers write it: nanoGPT's batches, a shuffled loader, averaged weights, policies, streams."""
 
+import io
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Categorical
 from torch.nn.utils.rnn import pad_sequence
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 from training_loop import training
 from zoo.programs import Program
 
@@ -130,6 +132,85 @@ def compressed(device):
     return training(net, lambda: (torch.eye(WIDTH, device=device).to_sparse_csr() @ net.weight).pow(2).mean())
 
 
+class Adjoint(torch.autograd.Function):
+    """Euler's steps forward, and backward again with gradients taken inside the backward."""
+
+    @staticmethod
+    def forward(ctx, field, x, *parameters):
+        for _ in range(5):
+            x = x + field(x) / 5
+        ctx.field = field
+        ctx.save_for_backward(x, *parameters)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, *parameters = ctx.saved_tensors
+        sums = [torch.zeros_like(parameter) for parameter in parameters]
+        for _ in range(5):
+            with torch.enable_grad():
+                x = x.detach().requires_grad_()
+                y = ctx.field(x)
+                of_x, *of_parameters = torch.autograd.grad(y, (x, *parameters), grad)
+            x, grad = x - y.detach() / 5, grad + of_x / 5
+            for total, part in zip(sums, of_parameters, strict=True):
+                total.add_(part, alpha=0.2)
+        return None, grad, *sums
+
+
+def adjoint(device):
+    net = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64)).to(device)
+
+    def loss():
+        x = torch.randn(512, 64, device=device, requires_grad=True)
+        return F.mse_loss(Adjoint.apply(net, x, *net.parameters()), torch.zeros(512, 64, device=device))
+
+    return training(net, loss)
+
+
+def spoken(device):
+    net = nn.ModuleList([nn.Conv1d(40, WIDTH, 3, 2, 1), nn.LSTM(WIDTH, WIDTH, batch_first=True), nn.Linear(WIDTH, 29)])
+    convolution, recurrent, head = net.to(device)
+
+    def loss():
+        sound, letters = torch.randn(8, 40, 200, device=device), torch.randint(1, 29, (8, 20), device=device)
+        scores = head(recurrent(convolution(sound).transpose(1, 2))[0]).log_softmax(-1).transpose(0, 1)
+        lengths = torch.full((8,), 100, device=device), torch.full((8,), 20, device=device)
+        return F.ctc_loss(scores, letters, *lengths, zero_infinity=True)
+
+    return training(net, loss)
+
+
+def saved(device):
+    net = nn.Sequential(nn.Linear(WIDTH, 256), nn.SiLU(), nn.Linear(256, WIDTH)).to(device)
+    train = training(net, lambda: net(torch.randn(64, WIDTH, device=device)).square().mean())
+
+    def step():
+        train()
+        torch.save({name: tensor.cpu() for name, tensor in net.state_dict().items()}, io.BytesIO())
+
+    return step
+
+
+def averaged_anew(device):
+    net = nn.Sequential(nn.Linear(WIDTH, 256), nn.BatchNorm1d(256), nn.Linear(256, WIDTH)).to(device)
+    average, rows = AveragedModel(net), [torch.randn(8, WIDTH, device="cpu") for _ in range(3)]
+    train = training(net, lambda: net(torch.randn(8, WIDTH, device=device)).square().mean())
+
+    def step():
+        train()
+        average.update_parameters(net)
+        update_bn(rows, average, device=device)
+
+    return step
+
+
+def orthogonal(device):
+    cell = nn.RNNCell(64, WIDTH).to(device)
+    nn.utils.parametrizations.orthogonal(cell, "weight_hh")
+    return training(cell, lambda: cell(torch.randn(8, 64, device=device)).square().mean())
+
+
 def refused(words: str) -> dict[str, str]:
     return dict.fromkeys(("cuda", "cpu"), words)
 
@@ -143,6 +224,11 @@ PROGRAMS = [
     Program(name="nearest, looking for anomalies", build=lambda device: image_net(device, "nearest")),
     Program(name="bilinear, looking for anomalies", build=lambda device: image_net(device, "bilinear")),
     Program(name="streams and timed events", build=streamed),
+    Program(name="an adjoint of its own, a mean squared error", build=adjoint),
+    Program(name="CTC, lengths written down", build=spoken),
+    Program(name="a checkpoint each step", build=saved),
+    Program(name="averaged weights, their BatchNorm counted anew", build=averaged_anew),
+    Program(name="an orthogonal weight", build=orthogonal, refused=refused("allclose.default needs the values")),
     Program(name="gradients that are sparse", build=sparse, refused=refused("does not follow sparse tensors")),
     Program(name="torch.func.grad", build=by_func, refused=refused("does not follow torch.func's transforms")),
     Program(name="nested rows, jagged", build=lambda device: nested(device, torch.jagged),
