@@ -114,7 +114,7 @@ def report_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     progress(f"done in {time.monotonic() - started:.0f} s; drawing" if options.html else "done")
     data = {
         "name": result.name, "allocated_bytes": result.allocated_bytes, "reserved_bytes": result.reserved_bytes,
-        "expected_bytes": result.expected_bytes, "peak": asdict(result.timeline.peak),
+        "expected_bytes": result.expected_bytes, "peak": asdict(result.timeline.peak), "moment": result.moment,
         "lines": [asdict(line) for line in result.lines], "changes": changes_as_data(result.changes),
         "left_out": [asdict(item) for item in result.left_out],
         "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
@@ -148,9 +148,9 @@ def changes_as_data(changes: Sequence) -> list[dict]:
 
 def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     """``memkit fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
-    from memkit.fitting.batch_plan import second_step
     from memkit.fitting.plan_code import code_of, deepspeed_worth
     from memkit.fitting.plans import find_plans
+    from memkit.fitting.step import second_step
     from memkit.hardware.cards import CARDS
     from memkit.setup.adapters import AdapterConfig, linear_layers
     from memkit.setup.hugging_face import model_of_config, read_config
@@ -205,6 +205,7 @@ def snapshot_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple
         "file": options.file, "device": page.result.device, "other_devices": page.result.other_devices,
         "allocated_bytes": page.result.peak_allocated_bytes, "reserved_bytes": page.result.peak_reserved_bytes,
         "failed": page.result.failure and page.result.failure.message, "phase": page.phase,
+        "moment": page.moment,
         "parts": {part or "not told apart": size for part, size in page.parts.items()},
         "parts_from": page.parts_from or "not told apart", "lines": [asdict(line) for line in page.lines],
         "changes": changes_as_data(page.changes),

@@ -6,6 +6,7 @@ Reading order:
 
 - ``edits``: what a change does to recorded events
 - ``room``: the one rule for "fits on a card", and what stands there beside the tensors
+- ``step``: the second step of a setup: how high it is and how long it takes
 - ``advice``: the one adviser: changes, what each does, and what it saves
 - ``recorded_parts``: weights, gradients, states and activations of a recording that names none
 - ``growth``: two runs on one axis: what grew, by line and part
@@ -21,7 +22,7 @@ from memkit import front_door
 
 __getattr__, __dir__, __all__ = front_door(__name__, {
     "advice": "CHANGES Change Effect advice_in_words effects_on_setup verdict",
-    "batch_plan": "BatchPlan nearest_plans plan_batch planned_setup",
+    "batch_plan": "BatchPlan cuts_of nearest_plans plan_batch",
     "diagnosis": "diagnose_memory",
     "edits": "growing_lines",
     "growth": "TwoRuns compare_runs",

@@ -9,19 +9,18 @@ decided by the text that is shown.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.trace_replay import replay_trace
 from memkit.events import Event, Events
 from memkit.fitting import edits
 from memkit.fitting.room import fit_on
-from memkit.formula.estimate import estimate_memory
+from memkit.fitting.step import second_step
 from memkit.hardware.cards import CARDS
 from memkit.setup.optimizers import MIN_8BIT_VALUES
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import FULL, NONE
-from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
+from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, MemoryTimeline, where
 from memkit.units import format_bytes
 
@@ -109,32 +108,24 @@ def best_of_each_kind(effects: Iterable[Effect], num_effects: int) -> list[Effec
 # --- what a change does to a setup ------------------------------------------------------------------------------
 
 
-def _with(applies: Callable[[TrainingSetup], bool], **fields) -> Callable[[TrainingSetup], TrainingSetup | None]:
-    """The setup with other ``fields``, where that ``applies``."""
-    return lambda setup: replace(setup, **fields) if applies(setup) else None
+def _with(applies: Callable[[TrainingSetup], bool] | None = None, **fields) -> Callable:
+    """The setup with other ``fields``, where that ``applies`` and changes something."""
+
+    def changed(setup: TrainingSetup) -> TrainingSetup | None:
+        other = replace(setup, **fields)
+        return other if other != setup and (applies is None or applies(setup)) else None
+
+    return changed
+
+
+def _with_optimizer(applies: Callable[[TrainingSetup], bool] | None = None, **fields) -> Callable:
+    """The setup whose optimizer has other ``fields``, where that ``applies``."""
+    return lambda setup: _with(applies, optimizer=replace(setup.optimizer, **fields))(setup)
 
 
 def _half_batch(setup: TrainingSetup) -> TrainingSetup | None:
-    size, count = setup.micro_batch_size, 2 * setup.grad_accum_steps
-    can = size % 2 == 0 and count <= MAX_GRAD_ACCUM_STEPS
-    return replace(setup, micro_batch_size=size // 2, grad_accum_steps=count) if can else None
-
-
-def _8_bit(setup: TrainingSetup) -> TrainingSetup | None:
-    optimizer = replace(setup.optimizer, name="8-bit AdamW")
-    return replace(setup, optimizer=optimizer) if setup.optimizer.record.is_wide_adam else None
-
-
-def _implementation(name: str, instead_of: tuple[str, ...]) -> Callable[[TrainingSetup], TrainingSetup | None]:
-    def changed(setup: TrainingSetup) -> TrainingSetup | None:
-        if setup.optimizer.implementation not in instead_of:
-            return None
-        try:
-            return replace(setup, optimizer=replace(setup.optimizer, implementation=name))
-        except ValueError:  # the optimizer offers no such implementation
-            return None
-
-    return changed
+    size, steps = setup.micro_batch_size, setup.grad_accum_steps
+    return None if size % 2 else replace(setup, micro_batch_size=size // 2, grad_accum_steps=2 * steps)
 
 
 # --- what a change does to the events of a run ------------------------------------------------------------------
@@ -195,33 +186,34 @@ def _growing_segments(config: AllocatorConfig) -> AllocatorConfig | None:
 
 FULL_RECOMPUTATION = Change(
     name="full recomputation, which runs each forward twice", kind="recomputation", to_events=_all_activations,
-    to_setup=_with(lambda setup: setup.recomputation != FULL, recomputation="full"),
-    why="a block keeps its input alone and is run again; at least this much stays, for it then holds all of its own",
+    to_setup=_with(recomputation=FULL),
+    why="a block keeps only its input and is run again; it then holds all of its own, so at least this much stays",
     program="checkpointed",
 )  # fmt: skip
 HALF_BATCH = Change(
     name="half the micro-batch, accumulated twice", to_setup=_half_batch, to_events=_half_activations,
-    why="every activation half as large, and scratch smaller by an unknown share; gradients and states stay",
+    why="every activation is half as large, and scratch is smaller by an unknown share; gradients and states stay",
 )  # fmt: skip
 EIGHT_BIT = Change(
-    name="8-bit AdamW", to_setup=_8_bit, to_events=_8_bit_states,
+    name="8-bit AdamW", to_events=_8_bit_states,
+    to_setup=_with_optimizer(lambda setup: setup.optimizer.record.is_wide_adam, name="8-bit AdamW"),
     why="a quarter of the bytes of 32-bit states, half of those of 16-bit ones",
 )
 FOR_LOOP = Change(
     name="optimizer step for-loop, one tensor at a time (foreach=False)", program="for_loop",
     kind="optimizer step",
-    to_setup=_implementation("for-loop", ("foreach",)), to_events=_optimizers_scratch(edits.recomputed),
+    to_setup=_with_optimizer(implementation="for-loop"), to_events=_optimizers_scratch(edits.recomputed),
     why="the optimizer's scratch for one parameter at a time, not for all at once",
 )  # fmt: skip
 FUSED = Change(
     name="optimizer step fused, in one kernel (fused=True)", program="fused",
     kind="optimizer step",
-    to_setup=_implementation("fused", ("foreach", "for-loop")), to_events=_optimizers_scratch(edits.without),
+    to_setup=_with_optimizer(implementation="fused"), to_events=_optimizers_scratch(edits.without),
     why="one kernel updates a parameter without any scratch",
 )  # fmt: skip
 SET_TO_NONE = Change(
     name="zero_grad(set_to_none=True)", to_events=_gradients_to_none, program="set_to_none",
-    to_setup=_with(lambda setup: not setup.sets_grads_to_none, sets_grads_to_none=True),
+    to_setup=_with(sets_grads_to_none=True),
     why="gradients go after the optimizer's step instead of standing through the next forward", comes_first=True,
 )  # fmt: skip
 NO_GRAD = Change(
@@ -244,7 +236,7 @@ CHANGES = (
                           recomputation="selective")),
     HALF_BATCH,
     Change(name="pure bf16, which rounds every update", why="two bytes for each number",
-           to_setup=_with(lambda setup: setup.precision.name != PURE_BF16.name, precision=PURE_BF16)),
+           to_setup=_with(precision=PURE_BF16)),
     EIGHT_BIT,
     FOR_LOOP,
     FUSED,
@@ -280,21 +272,18 @@ def changes_of(run: Run) -> tuple[Change, ...]:
 # --- trying them ------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=512)
-def steady_step(setup: TrainingSetup) -> MemoryTimeline:
-    """The second step's timeline: the optimizer states exist from then on, and each later step is like it."""
-    return estimate_memory(setup, steps=2).for_step(2)
-
-
 def effects_on_setup(setup: TrainingSetup) -> list[Effect]:
     """What each change does to the peak by formula, the most helpful first; those that help only."""
-    before = steady_step(setup).peak_bytes
-    changed = [(change, change.to_setup(setup)) for change in CHANGES]
-    return helpful(
-        Effect(change=change, before_bytes=before, after_bytes=steady_step(new).peak_bytes, how="formula")
-        for change, new in changed
-        if new is not None
-    )
+    before, effects = second_step(setup).peak_bytes, []
+    for change in CHANGES:
+        try:
+            changed = change.to_setup(setup)
+        except ValueError:  # the optimizer has no such implementation, or frees each gradient at once
+            continue
+        if changed is not None:
+            after = second_step(changed).peak_bytes
+            effects.append(Effect(change=change, before_bytes=before, after_bytes=after, how="formula"))
+    return helpful(effects)
 
 
 def effects_on_run(timeline: MemoryTimeline, run: Run, before_bytes: int, replayed_bytes: int) -> list[Effect]:
@@ -325,7 +314,7 @@ def effects_on_run(timeline: MemoryTimeline, run: Run, before_bytes: int, replay
 
 def verdict(setup: TrainingSetup, card: str = NO_CARD) -> str:
     """The peak, its largest part, and whether it fits on the card."""
-    peak = steady_step(setup).peak
+    peak = second_step(setup).peak
     part = max(PARTS, key=lambda name: getattr(peak, name) or 0)
     share = (getattr(peak, part) or 0) / peak.total_bytes
     size = format_bytes(peak.total_bytes)
@@ -342,7 +331,7 @@ def advice_in_words(setup: TrainingSetup) -> tuple[str, str]:
         for effect in best_of_each_kind(effects_on_setup(setup), 3)
     ]
     larger = replace(setup, micro_batch_size=setup.micro_batch_size + 1)
-    added = steady_step(larger).peak_bytes - steady_step(setup).peak_bytes
+    added = second_step(larger).peak_bytes - second_step(setup).peak_bytes
     return (
         f"What would help most: {'; '.join(helps)}." if helps else "No change offered here lowers the peak.",
         f"One more sequence in the micro-batch would add {format_bytes(added)}.",

@@ -5,7 +5,7 @@ allocator again, and the two peaks are subtracted (``memkit.fitting.advice``). A
 they are inferred from its pattern the page says so, and where they cannot be it says that.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 
@@ -15,7 +15,7 @@ from memkit.allocator.snapshot_replay import replay_snapshot, replay_trace
 from memkit.events import Events
 from memkit.fitting.advice import Effect, Run, best_of_each_kind, effects_on_run
 from memkit.fitting.edits import line_of
-from memkit.fitting.recorded_parts import with_inferred_parts
+from memkit.fitting.recorded_parts import with_parts
 from memkit.timeline import PARTS, MemoryTimeline
 from memkit.units import PAGE_COLUMNS, aligned_table, format_bytes
 
@@ -44,13 +44,14 @@ class Diagnosis:
     """One page about a run: its peak, what stood there, and what would help. ``print`` it.
 
     ``parts_from`` is "trace" where the program told them, "pattern" where they are inferred from a recording,
-    "" where nothing tells them; ``timeline`` has them. The changes have one base, ``peak_reserved_bytes``: a
-    saving is the difference of two replays from an empty card, taken off it.
+    "" where nothing tells them; ``timeline`` has them. ``moment`` is the peak's phase and step in words. The changes
+    have one base, ``peak_reserved_bytes``: a saving is the difference of two replays from an empty card, taken off it.
     """
 
     result: Replay
     timeline: MemoryTimeline
     phase: str
+    moment: str
     parts: dict[str | None, int]
     all_lines: tuple[Line, ...]
     tried: tuple[Effect, ...]
@@ -79,7 +80,7 @@ class Diagnosis:
 
     def _headline(self) -> str:
         result, failure = self.result, self.result.failure
-        when = f", reached in {self.phase}" if self.phase else ""
+        when = f", reached in {self.moment}" if self.moment else ""
         peak = f"Peak: {format_bytes(result.peak_allocated_bytes)} allocated{when}; "
         lines = [peak + f"{format_bytes(result.peak_reserved_bytes)} reserved."]
         if failure is not None:
@@ -114,7 +115,10 @@ def changes_in_words(changes: tuple[Effect, ...]) -> str:
 def diagnose_memory(
     source: dict | str | Path | MemoryTimeline, config: AllocatorConfig | None = None, **card
 ) -> Diagnosis:
-    """Diagnose a memory snapshot (or its file) or a traced timeline; ``card`` as in ``replay_snapshot``.
+    """Diagnose a memory snapshot (or its file) or a traced timeline.
+
+    ``card`` is what ``replay_snapshot`` takes of a snapshot, and ``replay_trace`` of a trace: there with a
+    ``compute_capability`` the page counts the workspaces of cuBLAS too.
 
     Raises: ValueError: the source carries no events.
 
@@ -123,14 +127,11 @@ def diagnose_memory(
     >>> "what would help most" in str(diagnose_memory(trace))
     True
     """
-    result = replay_snapshot(source, config, **card)
-    timeline, parts_from = result.timeline, "trace"
-    if all(event.part is None for event in timeline.events):
-        inferred = with_inferred_parts(timeline.events)
-        parts_from = "pattern" if inferred else ""
-        timeline = replace(timeline, events=inferred or timeline.events)
+    replayed = replay_trace if isinstance(source, MemoryTimeline) else replay_snapshot
+    result, parts_from = with_parts(replayed(source, config, **card))
+    timeline = result.timeline
     base = replay_trace(timeline, result.config)
-    live = timeline.events.live_at(base.peak_event)
+    live, moment = timeline.events.live_at(base.peak_event), timeline.events.moment(base.peak_event)
     failed, has_phases = result.failure is not None, parts_from != ""
     run = Run(events=timeline.events, live=live, config=result.config, has_failed=failed, has_phases=has_phases)
     headline = base.peak_reserved_bytes if failed else result.peak_reserved_bytes
@@ -139,6 +140,7 @@ def diagnose_memory(
         result=result,
         timeline=timeline,
         phase=timeline.events[base.peak_event].phase,
+        moment=moment.replace("step", "recorded step") if parts_from == "pattern" else moment,
         parts={part: parts[part] for part in (*PARTS, None) if part in parts},
         all_lines=lines_of(live),
         tried=tuple(effects_on_run(timeline, run, headline, base.peak_reserved_bytes)),

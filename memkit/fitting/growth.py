@@ -6,8 +6,7 @@ lines are matched by their place alone.
 """
 
 import re
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 
@@ -15,7 +14,7 @@ from memkit.allocator.replays import Replay
 from memkit.allocator.snapshot_replay import replay_snapshot
 from memkit.events import Event, Events
 from memkit.fitting.edits import line_of
-from memkit.fitting.recorded_parts import with_inferred_parts
+from memkit.fitting.recorded_parts import with_parts
 from memkit.timeline import MemoryTimeline
 from memkit.units import PAGE_COLUMNS, aligned_table, format_bytes
 
@@ -43,7 +42,7 @@ class TwoRuns:
 
     names: tuple[str, str]
     runs: tuple[Replay, Replay]
-    phases: tuple[str, str]
+    moments: tuple[str, str]
     lines: tuple[LineGrowth, ...]
 
     @property
@@ -65,10 +64,10 @@ class TwoRuns:
         if not grown and not any(line.grown_bytes for line in self.lines):
             return f"{peaks}. Nothing at the peak differs."
         sentences = [f"{peaks}, {signed(grown)}."]
-        if any(self.phases):
-            named = [f"{n} in {phase or 'a phase not named'}" for n, phase in zip(names, self.phases, strict=True)]
-            phases = f"Both in {self.phases[0]}" if self.phases[0] == self.phases[1] else ", ".join(named)
-            sentences.append(f"{phases}.")
+        if any(self.moments):
+            named = [f"{n} in {moment or 'a phase not named'}" for n, moment in zip(names, self.moments, strict=True)]
+            moments = f"Both in {self.moments[0]}" if self.moments[0] == self.moments[1] else ", ".join(named)
+            sentences.append(f"{moments}.")
         largest = max(self.lines, key=lambda line: abs(line.grown_bytes))
         part = f" ({largest.part.replace('_', ' ')})" if largest.part else ""
         sentences.append(f"What changed most is {largest.where}{part}: {signed(largest.grown_bytes)}.")
@@ -112,56 +111,39 @@ def compare_runs(
     """
     pairs = zip((first, second), devices, strict=True)
     runs = [run if isinstance(run, Replay) else replay_snapshot(run, device=device) for run, device in pairs]
-    runs = [with_parts(run) for run in runs]
-    events = [at_peak(run) for run in runs]
-    has_parts = all(any(event.part for event in run.timeline.events) for run in runs)
-    lines = matched(*(by_line(live, has_parts) for live, _ in events))
+    runs, parts_from = zip(*map(with_parts, runs), strict=True)
+    events = [run.timeline.events for run in runs]
+    lines = matched(*(by_line(own.live_at(own.peak()), all(parts_from)) for own in events))
     return TwoRuns(
         names=(str(names[0]), str(names[1])),
-        runs=(runs[0], runs[1]),
-        phases=(events[0][1], events[1][1]),
-        lines=tuple(sorted(lines, key=lambda line: (-abs(line.grown_bytes), line.where))),
+        runs=runs,
+        moments=tuple(own.moment(own.peak()) for own in events),
+        lines=tuple(sorted(lines, key=lambda line: (-abs(line.grown_bytes), line.where, line.part or ""))),
     )
 
 
-def with_parts(run: Replay) -> Replay:
-    """A recording's run with the parts that its own pattern tells, if it tells any."""
-    if any(event.part for event in run.timeline.events):
-        return run
-    events = with_inferred_parts(run.timeline.events) or run.timeline.events
-    return replace(run, timeline=replace(run.timeline, events=events))
-
-
-def at_peak(run: Replay) -> tuple[Events, str]:
-    """The births of the blocks alive at the highest point of what was asked for, and its phase."""
-    events = run.timeline.events
-    phase = events[events.peak()].phase
-    return events.live_at(events.peak()), "" if phase == "before" else phase
-
-
-def by_line(births: Events, has_parts: bool) -> dict[Key, Counter]:
-    """Bytes and blocks of each line, and of each part where both runs tell the parts."""
+def by_line(births: Events, has_parts: bool) -> dict[Key, Events]:
+    """What each line has made, and for each part where both runs tell the parts."""
 
     def key(event: Event) -> Key:
         is_older = event.phase == "before" and not event.where
         return "stood before the recording" if is_older else line_of(event), event.part if has_parts else None
 
-    return {name: Counter(bytes=own.num_bytes, blocks=len(own)) for name, own in births.by(key).items()}
+    return births.by(key)
 
 
-def matched(first: dict[Key, Counter], second: dict[Key, Counter]) -> list[LineGrowth]:
+def matched(first: dict[Key, Events], second: dict[Key, Events]) -> list[LineGrowth]:
     """The lines of both; one that moved inside its function is the same line."""
-    nothing = Counter()
-    pairs = [(key, first[key], second[key]) for key in first.keys() & second.keys()]
-    gone: dict[Key, list[Counter]] = {}
+    gone: dict[Key, list[Key]] = {}
     for key in sorted(first.keys() - second.keys(), key=str):
-        gone.setdefault(without_number(key), []).append((key, first[key]))
+        gone.setdefault(without_number(key), []).append(key)
+    pairs = [(key, first[key], own) for key, own in second.items() if key in first]
     for key in sorted(second.keys() - first.keys(), key=str):
         moved = gone.get(without_number(key))
-        pairs.append((key, moved.pop(0)[1] if moved else nothing, second[key]))
-    pairs += [(key, counter, nothing) for left in gone.values() for key, counter in left]
+        pairs.append((key, first[moved.pop(0)] if moved else Events(), second[key]))
+    pairs += [(key, first[key], Events()) for left in gone.values() for key in left]
     return [
-        LineGrowth(where=where, part=part, bytes=(a["bytes"], b["bytes"]), blocks=(a["blocks"], b["blocks"]))
+        LineGrowth(where=where, part=part, bytes=(a.num_bytes, b.num_bytes), blocks=(len(a), len(b)))
         for (where, part), a, b in pairs
     ]
 

@@ -13,21 +13,20 @@ from functools import cached_property, lru_cache
 from itertools import product
 from textwrap import fill
 
-from memkit.fitting.batch_plan import as_high, least_seconds, peak_of
+from memkit.fitting.batch_plan import cuts_of
 from memkit.fitting.room import Fit, fit_on
-from memkit.formats.dtypes import dtype_bits
-from memkit.formula.offload import host_bytes, link_bytes
-from memkit.formula.parameters import count_parameters
-from memkit.formula.states import state_bytes, state_ledger
+from memkit.fitting.step import as_high, paged_bytes, peak_of, seconds_of
+from memkit.formula.offload import host_bytes
+from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS, Card
-from memkit.recomputation.costs import step_flops
+from memkit.recomputation.frontier import beats, pareto_front
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import CORE, FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, every
-from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
-from memkit.sharding.traffic import step_traffic
+from memkit.setup.training import TrainingSetup
+from memkit.timeline import Instant
 from memkit.units import PAGE_COLUMNS, aligned_table, as_kind, as_whole_number, format_bytes
 
 ROUNDED, ADAPTERS_ONLY, FOUR_BITS = "updates rounded to bf16", "only adapters are trained", "frozen weights in 4 bits"
@@ -49,7 +48,7 @@ STRATEGIES = (NONE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, every(3), 
 """The others are left out since one of these costs no more and keeps no more."""
 
 NOT_TRIED = (
-    "Not tried: SGD, Lion and Muon, which train otherwise; bitsandbytes' 8-bit and torchao's FP8 AdamW, whose states "
+    "Not tried: SGD, Lion and Muon, which train differently; bitsandbytes' 8-bit and torchao's FP8 AdamW, whose states "
     "are as large as torchao's 8-bit ones; on several cards, other optimizers than AdamW, adapters, blocks of which "
     "only some run again, and sharded groups of fewer cards than all; saved activations on the host; a loss in pieces."
 )
@@ -59,15 +58,28 @@ NUM_MISSED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """A way to train: its highest bytes by formula and, where it was traced, by the trace; its seconds on paper."""
+    """A way to train on a card, or on each of several: its highest bytes by formula and, where traced, by the trace."""
 
     setup: TrainingSetup
     card: Card
-    peak_bytes: int
-    seconds: float
     layout: Layout | None = None
     traced_bytes: int | None = None
     host_room_bytes: int | None = None
+
+    @cached_property
+    def peak(self) -> Instant:
+        """The highest moment of its second step by formula, on each card."""
+        return peak_of(self.setup, self.layout)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Its highest bytes by formula."""
+        return self.peak.total_bytes
+
+    @cached_property
+    def seconds(self) -> float:
+        """Seconds of a step on paper."""
+        return seconds_of(self.setup, self.card, self.layout)
 
     @property
     def fit(self) -> Fit:
@@ -116,16 +128,17 @@ class TrainingPlan:
             kept = f"{'QLoRA' if setup.adapter.base == 'nf4' else 'LoRA'} of rank {setup.adapter.rank}"
         return f"{kept}, {setup.optimizer.name}{place}{again}, {batch}{spread}"
 
+    @cached_property
+    def worth(self) -> tuple[float, ...]:
+        """What plans are compared by, less is better: bytes, seconds to the nanosecond, each thing given up or not.
+
+        No number can add these up, so that a plan is beaten only by one that is no worse in each.
+        """
+        return self.peak_bytes, round(self.seconds, 9), *(words in self.gives_up for words in GIVES_UP)
+
     def is_beaten_by(self, other: "TrainingPlan") -> bool:
         """Whether the other is no worse in bytes, in time and in what it gives up, and better in one."""
-        mine, theirs = self._worth, other._worth
-        is_no_worse = other.peak_bytes <= self.peak_bytes and theirs[1] <= mine[1] and theirs[2].issubset(mine[2])
-        return is_no_worse and theirs != mine
-
-    @cached_property
-    def _worth(self) -> tuple[int, float, frozenset[str]]:
-        """Bytes, seconds to the nanosecond, and what is given up: what plans are compared by."""
-        return self.peak_bytes, round(self.seconds, 9), frozenset(self.gives_up)
+        return beats(other.worth, self.worth)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +163,8 @@ class PlansFound:
 
     @cached_property
     def front(self) -> tuple[TrainingPlan, ...]:
-        """The Pareto front of those that fit: none of the others is as good in bytes, time and what it gives up."""
-        return tuple(plan for plan in self.fitting if not any(plan.is_beaten_by(other) for other in self.fitting))
+        """The Pareto front of those that fit."""
+        return pareto_front(self.fitting)
 
     @cached_property
     def missed(self) -> tuple[TrainingPlan, ...]:
@@ -224,9 +237,8 @@ def find_plans(
     if adapter is not None and num_cards > 1:
         raise ValueError(f"adapter={adapter!r} on num_cards={num_cards}: adapters are planned for one card")
     ways = [way for layout in layouts_of(num_cards) for way in ways_of(setup, layout, tokens // one_pass, adapter)]
-    plans = (plan_of(way, card, layout) for way, layout in ways)
-    plans = tuple(replace(plan, host_room_bytes=host_room_bytes) for plan in plans)
-    return PlansFound(plans=plans, not_tried=" ".join(filter(None, (NOT_TRIED, without_bfloat16(card)))))
+    plans = (TrainingPlan(setup=way, card=card, layout=on, host_room_bytes=host_room_bytes) for way, on in ways)
+    return PlansFound(plans=tuple(plans), not_tried=" ".join(filter(None, (NOT_TRIED, without_bfloat16(card)))))
 
 
 def without_bfloat16(card: Card) -> str:
@@ -272,13 +284,13 @@ def ways_of(
     setup: TrainingSetup, layout: Layout | None, num_sequences: int, adapter: AdapterConfig | None = None
 ) -> Iterator[tuple[TrainingSetup, Layout | None]]:
     """The combinations that are tried for a window of so many sequences; with an adapter those that train it alone."""
-    sizes = [size for size in range(1, num_sequences + 1) if num_sequences % size == 0]
-    cuts = [(size, num_sequences // size) for size in sizes if num_sequences // size <= MAX_GRAD_ACCUM_STEPS]
     trained = [] if adapter else product(PRECISIONS, OPTIMIZERS if layout is None else OPTIMIZERS[:1], (None,))
     lora = adapter or AdapterConfig(rank=RANK, targets=linear_layers(setup.model))
     bases = (replace(lora, base="as loaded"), replace(lora, base="nf4"))
     adapters = product((PURE_BF16,), (ADAMW,), bases if layout is None else ())
-    for (precision, optimizer, added), strategy, (size, steps) in product((*trained, *adapters), STRATEGIES, cuts):
+    for (precision, optimizer, added), strategy, (size, steps) in product(
+        (*trained, *adapters), STRATEGIES, cuts_of(num_sequences)
+    ):
         if optimizer.frees_gradients and steps > 1:
             continue
         if layout and layout.is_fully_sharded and strategy.period > 1:  # no formula
@@ -293,63 +305,13 @@ def ways_of(
 
 
 def plan_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> TrainingPlan:
-    """A plan with its peak by formula and its time on paper."""
-    peak = peak_of(setup, layout)
-    seconds = seconds_of(setup, card, layout)
-    return TrainingPlan(setup=setup, card=card, layout=layout, peak_bytes=peak.total_bytes, seconds=seconds)
-
-
-def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> float:
-    """Seconds of a step on paper, nothing hidden behind anything.
-
-    The passes, by the card's rates; 4-bit weights are made 16-bit ones for each. Then what is sent, by the rate of the
-    links, or of PCIe where there are none, and what goes to the host and back.
-    """
-    computed = setup if layout is None or not layout.param_dtype else replace(setup, precision=PURE_BF16)
-    passes = passes_of(replace(computed, micro_batch_size=1, grad_accum_steps=1, optimizer=ADAMW))
-    seconds = least_seconds(computed, card) * passes / 3
-    num_parameters, weight_bits = count_parameters(setup.model), dtype_bits(setup.precision.weight_dtype)
-    if setup.adapter and setup.adapter.base == "nf4":
-        unpacked = num_parameters * (4 + weight_bits) // 8  # read, and written
-        seconds += setup.grad_accum_steps * passes * unpacked / card.memory_bandwidth
-    moved = sum(link_bytes(setup).values()) if setup.optimizer.is_on_host else 2 * paged_bytes(setup)
-    seconds += moved / card.pcie_bytes_per_s
-    if layout is None:
-        return seconds
-    seconds += step_traffic(setup, layout).seconds(card.link_bytes_per_s or card.pcie_bytes_per_s)
-    if layout.offloads:
-        share = num_parameters * weight_bits // 8 // layout.dp_size
-        seconds += 3 * setup.grad_accum_steps * share / card.pcie_bytes_per_s
-    return seconds
-
-
-def paged_bytes(setup: TrainingSetup) -> int:
-    """Bytes of paged states, which may stand on the host: at worst each comes to the card and goes in every step."""
-    if all(state.on_host != "if paged" for state in setup.optimizer.record.states):
-        return 0
-    states = state_ledger(setup.model, setup.precision, setup.optimizer, setup.adapter)
-    return sum(tensor.num_bytes for tensor in states if tensor.is_on_host)
-
-
-@lru_cache(maxsize=1024)
-def passes_of(setup: TrainingSetup) -> float:
-    """Passes through the model by their FLOPs, three where all is trained and nothing runs again.
-
-    The same for every optimizer, size and number of micro-batches. A frozen weight has no gradient to compute.
-
-    >>> from memkit.setup.models import LLAMA_2_7B
-    >>> setup = TrainingSetup(model=LLAMA_2_7B, seq_len=2048, precision=PURE_BF16, adapter=AdapterConfig(rank=RANK))
-    >>> [round(passes_of(replace(setup, recomputation=strategy)), 2) for strategy in (NONE, FULL)]
-    [2.09, 2.86]
-    """
-    plain = replace(setup, adapter=None, recomputation=NONE)
-    return 3 * step_flops(setup).total / step_flops(plain).total
+    """The plan of a setup on a card, or on each of a layout's."""
+    return TrainingPlan(setup=setup, card=card, layout=layout)
 
 
 def runs_without_a_card(setup: TrainingSetup) -> bool:
     """Whether the optimizer can be traced: torchao's on the host and bitsandbytes' paged ones ask CUDA for memory."""
-    is_paged = any(state.on_host == "if paged" for state in setup.optimizer.record.states)
-    return not setup.optimizer.is_on_host and not is_paged
+    return not setup.optimizer.is_on_host and not setup.optimizer.record.is_paged
 
 
 def traced(plan: TrainingPlan) -> TrainingPlan:

@@ -25,6 +25,7 @@ class Report:
     name: str
     trace: MemoryTimeline
     timeline: MemoryTimeline
+    moment: str
     allocated_bytes: int
     reserved_bytes: int
     lines: tuple[Line, ...]
@@ -37,12 +38,19 @@ class Report:
         """Bytes on the card at the peak: the tensors' and the expected bytes of what they leave out."""
         return self.allocated_bytes + sum(item.expected_bytes for item in self.left_out)
 
+    @property
+    def steps_bytes(self) -> int:
+        """The most that stands in a step, once model and optimizer are made; with an untied head init may take more."""
+        return max(i.total_bytes for i in self.trace.instants if not i.name.startswith("init"))
+
     def __str__(self) -> str:
         fits = [["card", "memory left, expected", "verdict"]]
         fits += [[fit.card, format_bytes(fit.expected_bytes).replace("-", "−"), fit.verdict] for fit in self.fits]
         lines = [("made at the peak by", "part", "blocks", "bytes"), *(line.row for line in self.lines)]
-        total = f"{self.name}: {format_bytes(self.allocated_bytes)} in tensors at the peak, "
+        total = f"{self.name}: {format_bytes(self.allocated_bytes)} in tensors at the peak, in {self.moment}; "
         total += f"{format_bytes(self.expected_bytes)} expected on the card."
+        if self.steps_bytes < self.trace.peak_bytes:
+            total += f" Making the model takes more than any step: the steps reach {format_bytes(self.steps_bytes)}."
         tables = (str(self.timeline), aligned_table(lines), left_out_in_words(self.left_out), aligned_table(fits))
         return "\n\n".join([total, *tables, changes_in_words(self.changes)])
 
@@ -68,6 +76,7 @@ def report_on(
         name=name,
         trace=trace,
         timeline=trace.for_step(trace.peak.step),
+        moment=page.moment,
         allocated_bytes=page.result.peak_allocated_bytes,
         reserved_bytes=page.result.peak_reserved_bytes,
         lines=page.lines,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
+from memkit.allocator.replays import Replay
 from memkit.events import Event, Events
 
 MAX_COPIES = 5
@@ -52,6 +53,16 @@ class Steps:
     misfit: float = 1.0  # bytes at the first wave's end that no copy explains, or lacks, as a share of a copy
 
 
+def with_parts(run: Replay) -> tuple[Replay, str]:
+    """The run with a part for each block, and who says so: its "trace", its own "pattern", or nobody, ""."""
+    if any(event.part for event in run.timeline.events):
+        return run, "trace"
+    inferred = with_inferred_parts(run.timeline.events)
+    if inferred is None:
+        return run, ""
+    return replace(run, timeline=replace(run.timeline, events=inferred)), "pattern"
+
+
 def with_inferred_parts(events: Events) -> tuple[Event, ...] | None:
     """The events with part and phase, or ``None`` where no training step is found."""
     kept = events.unfreed()
@@ -67,7 +78,9 @@ def with_inferred_parts(events: Events) -> tuple[Event, ...] | None:
         weights = sum(e.num_bytes for e in events if e.block in kept and steps.roles.get(e.block) == "weights")
         copy_bytes = sum(size * count for size, count in signature.items())
         if steps.misfit <= MISFIT and weights >= ENOUGH * copy_bytes:  # what stands at the end holds the weights too
-            return _labelled(events, steps)
+            told = _labelled(events, steps)
+            # Little is made between the optimizer and the next forward: a peak there is of steps that were not found.
+            return None if told[events.peak()].phase == "zero_grad" else told
     return None
 
 
@@ -197,8 +210,9 @@ def _inherit(events: Sequence[Event], wave: Wave, roles: dict, signature: Counte
 
 
 def _labelled(events: Sequence[Event], steps: Steps) -> tuple[Event, ...]:
-    phases = ["zero_grad"] * len(events)
-    for wave in steps.waves:
+    phases, numbers = ["zero_grad"] * len(events), [1] * len(events)
+    for number, wave in enumerate(steps.waves, 1):
+        numbers[wave.start + 1 :] = [number] * (len(events) - wave.start - 1)
         spans = (("forward", wave.start + 1, wave.first), ("backward", wave.first, wave.complete))
         for name, first, last in (*spans, ("optimizer", wave.complete, wave.freed)):
             phases[first:last] = [name] * (last - first)
@@ -213,5 +227,6 @@ def _labelled(events: Sequence[Event], steps: Steps) -> tuple[Event, ...]:
             spans = any(wave.start < index < wave.first < end for wave in steps.waves)
             parts[event.block] = steps.roles.get(event.block, "activations" if spans else "temporary")
     return tuple(
-        replace(e, part=parts[e.block], phase=e.phase or p) for e, p in zip(events, phases, strict=True)
+        replace(e, part=parts[e.block], phase=e.phase or phase, step=step)
+        for e, phase, step in zip(events, phases, numbers, strict=True)
     )

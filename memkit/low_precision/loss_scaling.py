@@ -5,6 +5,7 @@ the smallest subnormal value it is **flushed** to zero, below the smallest norma
 loses digits, above the largest it **overflows** and the step is lost.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +79,17 @@ class ScalerDefaults:
     least: float | None = None
     most: float | None = None
     source: str
+
+    @property
+    def bounds(self) -> str:
+        """Both bounds in words.
+
+        >>> [scaler.bounds for scaler in SCALERS[:3]]
+        ['none', '≤ 2^24', '≥ 1']
+        """
+        least = [] if self.least is None else [f"≥ {self.least:g}"]
+        most = [] if self.most is None else [f"≤ 2^{math.log2(self.most):g}"]
+        return ", ".join(least + most) or "none"
 
 
 SCALERS = (

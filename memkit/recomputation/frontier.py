@@ -1,12 +1,12 @@
 """The memory-compute plane: what each strategy costs in FLOPs and what its peak is, and which are worth choosing.
 
 The peaks were traced once, of whole models, and are read from a file (``scripts/trace_frontier.py``); FLOPs
-are the formula's. A strategy is on the Pareto front if no other has both a lower peak and fewer FLOPs.
+are the formula's. A strategy is on the Pareto front if no other is as good in both and better in one.
 """
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -59,6 +59,11 @@ class Point:
     overhead: float
     peak_bytes: int
 
+    @property
+    def worth(self) -> tuple[float, int]:
+        """What it is compared by; less is better."""
+        return self.overhead, self.peak_bytes
+
 
 @cache
 def traced_peaks() -> dict[str, dict[str, list[int]]]:
@@ -106,15 +111,18 @@ def points(model: ModelConfig, micro_batch_size: int, seq_len: int) -> tuple[Poi
     )
 
 
-def pareto_front(plane: Iterable[Point]) -> tuple[Point, ...]:
-    """The points that no other beats in both, by rising overhead.
+def beats(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether ``one`` has no number above the ``other``'s, and one below."""
+    return one != other and all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
+
+
+def pareto_front(items: Iterable) -> tuple:
+    """The items that no other beats, in their order, by their ``worth``: numbers of which less is better.
 
     >>> one, two, three = (Point(strategy=NONE, overhead=x, peak_bytes=y) for x, y in ((0, 9), (0.2, 4), (0.3, 5)))
     >>> [point.peak_bytes for point in pareto_front((one, two, three))]
     [9, 4]
     """
-    front: list[Point] = []
-    for point in sorted(plane, key=lambda point: (point.overhead, point.peak_bytes)):
-        if not front or point.peak_bytes < front[-1].peak_bytes:
-            front.append(point)
-    return tuple(front)
+    items = tuple(items)
+    worths = [item.worth for item in items]
+    return tuple(item for item in items if not any(beats(worth, item.worth) for worth in worths))

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memkit.fitting.batch_plan import BatchPlan, nearest_plans, plan_batch, planned_setup
-from memkit.setup.models import TINY_LLAMA
-from memkit.setup.training import TrainingSetup
+from memkit.fitting.batch_plan import BatchPlan, cuts_of, nearest_plans, plan_batch
 
 
 def test_four_million_tokens_at_8192_a_pass():
@@ -28,9 +26,9 @@ def test_nearest_plans_hold_the_tokens_between_them(tokens, sizes):
 
 
 def test_a_plan_that_is_not_whole_names_its_neighbours():
-    with pytest.raises(ValueError, match=r"1,000 tokens are 1\.95 passes of 512; .*: 512 \(1\), 1,024 \(2 steps\)"):
+    with pytest.raises(ValueError, match=r"1\.95 forwards of 512; take 512 \(1\) or 1,024 \(2\)"):
         plan_batch(1000, seq_len=512, micro_batch_size=1)
-    with pytest.raises(ValueError, match=r"whole plans: 512 \(1 steps\)"):
+    with pytest.raises(ValueError, match=r"100 tokens are 0\.20 forwards of 512; take 512 \(1\)"):
         plan_batch(100, seq_len=512, micro_batch_size=1)
 
 
@@ -41,8 +39,12 @@ def test_sizes_are_whole_numbers_above_zero(bad):
             plan_batch(1024, **({"seq_len": 1, "micro_batch_size": 1, "dp_size": 1} | {name: bad}))
 
 
-def test_a_setup_takes_the_plan():
+@given(st.integers(1, 10**4))
+def test_every_cut_sees_all_sequences(num_sequences):
+    cuts = cuts_of(num_sequences)
+    assert {size * steps for size, steps in cuts} == {num_sequences} and (num_sequences, 1) in cuts
+
+
+def test_a_plan_in_words():
     plan = BatchPlan(seq_len=64, micro_batch_size=2, grad_accum_steps=8, dp_size=4)
-    setup = planned_setup(TrainingSetup(model=TINY_LLAMA), plan)
-    assert (setup.seq_len, setup.micro_batch_size, setup.grad_accum_steps) == (64, 2, 8)
     assert "64 tokens × 2 sequences × 8 accumulation steps × 4 ranks = 4.1 K" in str(plan)

@@ -117,6 +117,49 @@ def test_a_report_agrees_with_the_trace(program, capsys, tmp_path):
     assert not re.search(r'(src|href)="(?!data:)', html), "the page needs another file"
 
 
+SCRATCH_OF_INIT = """
+import torch
+
+def build(side):
+    weights = torch.empty(side, side, device="cuda")
+    weight = torch.nn.Parameter(torch.nn.init.orthogonal_(weights) if side == 1024 else weights)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step():
+        weight.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+def wide():
+    return build(1024)
+
+def plain():
+    return build(512)
+"""
+
+
+@pytest.mark.parametrize("name", ["wide", "plain"])
+def test_a_report_says_of_which_moment_its_peak_is(name, tmp_path, capsys):
+    """Drawing an orthogonal matrix takes several of its size; a step takes the weight, its gradient and no more."""
+    path = tmp_path / "scratch_of_init.py"
+    path.write_text(SCRATCH_OF_INIT, encoding="utf-8")
+    assert main(["report", f"{path}:{name}"]) == 0
+    head = " ".join(capsys.readouterr().out.split("\n\n")[0].split())
+    names: dict = {}
+    exec(SCRATCH_OF_INIT, names)
+    trace = trace_memory(names[name])
+    steps = max(instant.total_bytes for instant in trace.instants if not instant.name.startswith("init"))
+    if name == "wide":
+        assert trace.peak_bytes >= 3 * 1024**2 * 4 > steps
+        assert "at the peak, in init, before the first step; " in head
+        assert head.endswith("Making the model takes more than any step: the steps reach 8.00 MiB.")
+    else:
+        assert trace.peak.step == 1 and "at the peak, in backward of step 1 of 2; " in head
+        assert "Making the model" not in head
+
+
 def test_a_change_that_can_be_made_is_traced_again(program, capsys):
     main(["report", f"{program}:build", "--json"])
     changes = {change["known_by"]: change for change in json.loads(capsys.readouterr().out)["changes"]}

@@ -50,6 +50,16 @@ def test_a_planted_leak_is_named_first_with_its_bytes():
     assert growing_lines(trace_memory(build, steps=6).events) == {}
 
 
+def test_a_trace_s_page_counts_workspaces_where_a_card_is_named():
+    trace = trace_memory(build)
+    without, page = diagnose_memory(trace), diagnose_memory(trace, compute_capability=(9, 0))
+    assert page.result.peak_allocated_bytes == replay_trace(trace, compute_capability=(9, 0)).peak_allocated_bytes
+    assert page.result.peak_allocated_bytes >= without.result.peak_allocated_bytes + 32 * MIB  # one thread's at least
+    assert page.parts == without.parts  # a workspace is in no tensor
+    with pytest.raises(TypeError, match="compute_capability"):
+        diagnose_memory(predicted_snapshot(replay_trace(trace)), compute_capability=(9, 0))  # a recording has its own
+
+
 def test_the_page_says_what_stands_at_the_peak():
     page = diagnose_memory(trace_memory(build))
     trace = trace_memory(build)
@@ -59,7 +69,7 @@ def test_the_page_says_what_stands_at_the_peak():
     for part, size in page.parts.items():
         assert 0 <= asked[part] - size < 64 * 512  # the trace rounds each block up to 512 bytes
     text = str(page)
-    assert f"reached in {page.phase}" in text
+    assert f"reached in {page.phase} of step {trace.peak.step} of 2" in text
     assert f"{Path(__file__).name}:" in text and "what would help most" in text
     assert sum(line.num_bytes for line in page.lines) <= sum(page.parts.values())
 

@@ -102,3 +102,29 @@ def test_logits_that_the_program_holds_may_be_as_large_as_the_head(seq_len):
 def test_a_recording_without_a_pattern_says_so():
     events = replay_trace(trace_memory(lambda: lambda: torch.ones(1000, device="cuda").sum())).timeline.events
     assert with_inferred_parts(events) is None
+
+
+def test_a_peak_that_lies_in_no_step_that_was_found_is_not_told_apart():
+    """Backwards through four pieces of a text, each with an update, look like one step and much that follows it."""
+
+    def build():
+        cell, head = torch.nn.LSTMCell(64, 256, device="cuda"), torch.nn.Linear(256, 80, device="cuda")
+        optimizer = torch.optim.Adagrad([*cell.parameters(), *head.parameters()])
+
+        def step():
+            h = c = torch.zeros(16, 256, device="cuda")
+            for _ in range(4):
+                h, c, loss = h.detach(), c.detach(), 0
+                for _ in range(10):
+                    h, c = cell(torch.randn(16, 64, device="cuda"), (h, c))
+                    loss = loss + head(h).logsumexp(1).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+        return step
+
+    trace = trace_memory(build, steps=4)
+    told = with_inferred_parts(replay_snapshot(predicted_snapshot(replay_trace(trace))).timeline.events)
+    assert trace.peak.name != "zero_grad"
+    assert told is None or told[Events(told).peak()].phase == trace.events[trace.events.peak()].phase

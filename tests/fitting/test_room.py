@@ -5,14 +5,18 @@ from dataclasses import replace
 
 import pytest
 
+from memkit.allocator.config import AllocatorConfig
+from memkit.allocator.stories import growing_story
+from memkit.allocator.trace_replay import replay_trace
 from memkit.fitting.advice import verdict
 from memkit.fitting.plans import plan_of
-from memkit.fitting.room import fit_on, fits_of, left_out_of, planned_room
+from memkit.fitting.room import fit_on, fits_of, left_out_of, planned_room, replayed_holes
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
 from memkit.setup.models import GPT2_LARGE
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
+from memkit.timeline import Instant, MemoryTimeline
 from memkit.units import GIB
 
 CARD = CARDS["RTX 3090"]
@@ -86,3 +90,14 @@ def test_the_words_are_the_rule():
 def test_no_room_is_refused(card, context, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         planned_room(card, context)
+
+
+def test_the_least_cached_is_that_of_the_segments_that_cache_least():
+    timeline = MemoryTimeline(
+        instants=(Instant(name="end", total_bytes=0),), source="traced", events=tuple(growing_story())
+    )
+    kinds = AllocatorConfig(), AllocatorConfig(expandable_segments=True)
+    plain, growing = (replay_trace(timeline, kind) for kind in kinds)
+    cached = [run.peak_reserved_bytes - plain.peak_allocated_bytes for run in (plain, growing)]
+    low, expected, high = replayed_holes(timeline)
+    assert low == max(min(cached), 0) < expected == cached[0] <= high

@@ -1,11 +1,14 @@
 """The predicted peak of every strategy against the trace of the real step, replayed through the same allocator."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from memkit.allocator.caching import OutOfMemory
+from memkit.allocator.caching import CachingAllocator, OutOfMemory
 from memkit.allocator.config import AllocatorConfig
+from memkit.allocator.heap import Driver
+from memkit.allocator.replays import Player
 from memkit.allocator.trace_replay import replay_trace
 from memkit.allocator.workspaces import workspace_bytes
 from memkit.formula.estimate import estimate_memory
@@ -97,3 +100,32 @@ def test_the_events_of_an_estimate_are_its_instants(strategy, changes):
         if event.num_bytes > 0:
             live[event.block] = event.num_bytes
     assert sum(-(-size // 512) * 512 for size in live.values()) == timeline.instants[-1].total_bytes
+
+
+def test_what_chapter_04_leaves_between_formula_and_trace_is_unsplit_rests_of_optimizer_states():
+    setup = TrainingSetup(
+        model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, optimizer=OptimizerConfig(implementation="fused")
+    )
+    traced = trace_memory(strategy_build(setup, FULL), steps=2)
+    requested, rests, allocated = at_peak(traced)
+    by_formula, more_rests, more_allocated = at_peak(estimate_memory(setup.under(FULL), 2))
+    assert by_formula == requested  # the same tensors
+    assert not rests - more_rests
+    more = list((more_rests - rests).elements())
+    assert [part for part, _ in more] == ["optimizer_states"] * 2
+    assert sum(rest for _, rest in more) == more_allocated - allocated == 841_216
+
+
+def at_peak(timeline) -> tuple[Counter, Counter, int]:
+    """The tensors at the peak on an A100, what their blocks are too large by, and all allocated bytes."""
+    peak_event = replay_trace(timeline, compute_capability=(8, 0)).peak_event
+    player = Player(CachingAllocator(None, Driver(None, 0)), workspace_bytes((8, 0)))
+    for event in timeline.events[: peak_event + 1]:
+        player.play(event)
+    requested, rests = Counter(), Counter()
+    for address, event in player.live.values():
+        requested[event.part, event.num_bytes] += 1
+        rest = player.allocator.blocks[address].size + -event.num_bytes // 512 * 512
+        if rest:
+            rests[event.part, rest] += 1
+    return requested, rests, player.allocator.allocated_bytes
