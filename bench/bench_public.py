@@ -34,6 +34,8 @@ def run() -> list[Row]:
         Row(name="convolutions: median error / 10 %", ratio=median("xMem CNNs") / 0.10, at_most=1,
             detail="cuDNN's workspaces are not modelled"),
         Row(name="MLPs: median error / 0.5 %", ratio=median("GPUMemNet MLPs") / 0.005, at_most=1, detail="an A100"),
+        Row(name="encoders: median error / 0.5 %", ratio=median("GPUMemNet transformers") / 0.005, at_most=1,
+            detail="an A100; the constant is that of the MLPs"),
         Row(name="runs more than 5 % too low without a warning", ratio=float(len(silent)), at_most=0,
             detail=", ".join(run.run for run in silent)),
         Row(name="runs out of memory that were called fitting", ratio=float(len(missed)), at_most=0,

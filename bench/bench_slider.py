@@ -40,13 +40,13 @@ SETUP = """
 import numpy as np
 from memkit import widgets
 from memkit.allocator.stories import step_story
-from memkit.fitting.advice import steady_step
+from memkit.fitting.step import second_step
 from memkit.timeline import Instant, MemoryTimeline
 from memkit.widgets.memory_explorer import MemoryExplorer
 
 class Uncached(MemoryExplorer):
     def view(self, **state):
-        steady_step.cache_clear()
+        second_step.cache_clear()
         return super().view(**state)
 
 end = Instant(name="end", total_bytes=0)
@@ -61,13 +61,14 @@ from memkit.hardware.cards import CARDS
 from memkit.setup.models import GPT2_SMALL
 from memkit.pictures.timeline import drawn_instants
 from memkit.setup.training import TrainingSetup
-from memkit.fitting.advice import advice_in_words, steady_step, verdict
+from memkit.fitting.advice import advice_in_words, verdict
+from memkit.fitting.step import second_step
 from memkit.timeline import PARTS
 
 def show(micro_batch_size):
-    steady_step.cache_clear()
+    second_step.cache_clear()
     setup = TrainingSetup(model=GPT2_SMALL, micro_batch_size=micro_batch_size)
-    instants = drawn_instants(steady_step(setup))
+    instants = drawn_instants(second_step(setup))
     figure, axes = plt.subplots(figsize=(8, 4.3))
     bottom = [0] * len(instants)
     for part, hatch in zip(PARTS, ("", "///", "...", "xxx", "---")):

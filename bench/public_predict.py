@@ -39,6 +39,10 @@ def predict(run: PublicRun) -> Prediction:
         return _replayed(run, *_b200_program(run))
     if run.set == "GPUMemNet MLPs":
         return _replayed(run, programs.perceptron(run.config, run.batch), 4)
+    if run.set == "GPUMemNet transformers":
+        return _replayed(run, programs.encoder(run.config, run.batch), 4)
+    if run.set == "GPUMemNet CNNs":
+        return _replayed(run, programs.stack(run.config, run.batch), 4)
     if run.set == "xMem CNNs":
         return _replayed(run, programs.convolutional(run.model, run.optimizer, run.batch), 3)
     ways = LENGTHS if run.batch < LEAST_BATCH_OF_FULL_LENGTH else LENGTHS[:1]

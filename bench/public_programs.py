@@ -1,15 +1,18 @@
 """The programs of other people's GPU runs, written again in our own words, for ``trace_memory``.
 
-Three programs with published measurements, and what each keeps alive, because that decides the peak:
+Five programs with published measurements, and what each keeps alive, because that decides the peak:
 
 - **xMem transformers**: a Hugging Face model in training mode, ``zero_grad`` before the batch is moved, four steps.
   Batch, outputs and loss of a step stay alive until the next step replaces them.
 - **xMem CNNs**: a torchvision model, cross entropy, images of 86 × 86. Images, logits and loss stay alive too.
 - **GPUMemNet MLPs**: linear layers with batch norm, activation and dropout, a softmax, then cross entropy, by Adam.
   An epoch has 4,096 samples, so most end with a smaller batch.
+- **GPUMemNet transformers**: an embedding, ``nn.TransformerEncoder``, the mean over the tokens and a head, by Adam. The
+  model runs twice on a batch before the training, for a printed summary; that batch stays alive.
+- **GPUMemNet CNNs**: 3 × 3 convolutions, norm, activation and dropout one after another, a mean and a head, by Adam.
 
 Sources: github.com/Stone-ResearchLife/xMem (perf_estimator/trainer/train_loop.py, dataset.py), arXiv:2510.21048;
-github.com/itu-rad/GPUMemNet (NeuroNetGen_scripts/MLP), arXiv:2602.17817. Nothing is copied from them.
+github.com/itu-rad/GPUMemNet (NeuroNetGen_scripts), arXiv:2602.17817. Nothing is copied from them.
 """
 
 import contextlib
@@ -189,6 +192,120 @@ def perceptron(config: str, batch: int) -> Build:
             alive["loss"] = criterion(alive["outputs"], alive["labels"])
             alive["loss"].backward()
             optimizer.step()
+
+        return step
+
+    return build
+
+
+def stack(config: str, batch: int) -> Build:
+    """The program of one stack of 3 × 3 convolutions.
+
+    ``config`` says channels, classes, architecture, first width, depth, size, activation, dropout and norm.
+    """
+    channels, classes, architecture, first, depth, size, activation, has_dropout, has_norm = config.split()
+    widths = filters(architecture, int(first), int(depth))
+    classes, shape = int(classes), (int(channels), int(size), int(size))
+    rest = 10_000 % batch or batch
+    sizes_of_steps = (batch, batch, rest, batch)
+
+    def build():
+        layers = []
+        for narrow, wide in itertools.pairwise((int(channels), *widths)):
+            layers.append(nn.Conv2d(narrow, wide, 3, padding=1))
+            if has_norm == "1":
+                layers.append(nn.BatchNorm2d(wide))
+            layers.append(ACTIVATIONS[activation]())
+            if has_dropout == "1":
+                layers.append(nn.Dropout(0.3))
+        head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes), nn.Softmax(dim=1))
+        network = nn.Sequential(*layers, *head).to("cuda")
+        optimizer, criterion = torch.optim.Adam(network.parameters()), nn.CrossEntropyLoss()
+        alive, steps = {}, iter(sizes_of_steps)
+
+        def step():
+            num_images = next(steps)
+            alive["inputs"] = torch.rand(num_images, *shape, device="cpu").to("cuda")
+            alive["labels"] = torch.randint(0, classes, (num_images,), device="cpu").to("cuda")
+            optimizer.zero_grad()
+            alive["outputs"] = network(alive["inputs"])
+            alive["loss"] = criterion(alive["outputs"], alive["labels"])
+            alive["loss"].backward()
+            optimizer.step()
+
+        return step
+
+    return build
+
+
+def filters(architecture: str, first: int, depth: int) -> list[int]:
+    """Widths of a stack, at most 2,048 filters wide.
+
+    >>> filters("gradual", 64, 12)[:3], filters("pyramid", 126, 24)[-1], filters("uniform", 98, 2)
+    ([64, 73, 85], 1823, [98, 98])
+    >>> filters("hourglass", 110, 29)[13:16]
+    [1661, 1685, 1386]
+    """
+    top = 2048 / first
+    match architecture:
+        case "uniform":
+            return [first] * depth
+        case "pyramid":
+            return [int(first * (top ** (1 / depth)) ** place) for place in range(depth)]
+        case "gradual":
+            return [int(first * (top ** (1 / (2 * depth))) ** place) for place in range(depth)]
+        case "hourglass":
+            half, rest = depth // 2, depth - depth // 2
+            wider = [int(first * (top ** (1 / half)) ** place) for place in range(half)]
+            return wider + [int(first * (top ** (1 / rest)) ** (depth - place - 1)) for place in range(half, depth)]
+    raise ValueError(f"architecture={architecture!r} is not one of uniform, pyramid, gradual, hourglass")
+
+
+class Classifier(nn.Module):
+    """A transformer's encoder over tokens, whose mean is classified."""
+
+    def __init__(self, classes, width, layers, heads, inner, dropout, length, vocab):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, width)
+        self.places = nn.Parameter(torch.zeros(1, length, width))
+        layer = nn.TransformerEncoderLayer(width, heads, inner, dropout, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, layers)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, tokens):
+        return self.head(self.encoder(self.embedding(tokens) + self.places).mean(dim=1))
+
+
+def encoder(config: str, batch: int) -> Build:
+    """The program of one encoder run.
+
+    ``config`` says classes, width, layers, heads, inner width, dropout, length, vocabulary and samples of an epoch.
+    """
+    classes, width, layers, heads, inner, dropout, length, vocab, samples = config.split()
+    classes, length, vocab = int(classes), int(length), int(vocab)
+    rest = int(samples) % batch or batch
+    sizes_of_steps = (batch, batch, rest, batch)
+
+    def build():
+        network = Classifier(
+            classes, int(width), int(layers), int(heads), int(inner), float(dropout), length, vocab
+        ).to("cuda")
+        first_batch = torch.randint(0, vocab, (batch, length), device="cpu").to("cuda")
+        network(first_batch)  # tried once, and run again for a summary of the model
+        network(first_batch)
+        optimizer, criterion = torch.optim.Adam(network.parameters()), nn.CrossEntropyLoss()
+        alive, steps = {"first batch": first_batch}, iter(sizes_of_steps)
+
+        def step():
+            num_rows = next(steps)
+            alive["inputs"] = torch.randint(0, vocab, (num_rows, length), device="cpu").to("cuda")
+            alive["labels"] = torch.randint(0, classes, (num_rows,), device="cpu").to("cuda")
+            optimizer.zero_grad()
+            alive["outputs"] = network(alive["inputs"])
+            alive["loss"] = criterion(alive["outputs"], alive["labels"])
+            alive["loss"].backward()
+            optimizer.step()
+            alive["largest"] = torch.max(alive["outputs"], 1)
 
         return step
 

@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
+from handouts import handouts_page
 from notebook_page import ChapterWriter, Files, Page
 from panels import Panels
 
@@ -164,11 +165,13 @@ def build(out: Path) -> None:
     (out / "search.json").write_text("{}", encoding="utf-8")  # a build that fails leaves what the next one may replace
     files, panels = Files(ROOT, out), Panels(ROOT, out)
     writer = ChapterWriter(files, panels)
-    chapters = [writer.page(path) for path in sorted((ROOT / "chapters").glob("*.ipynb"))]
+    notebooks = sorted((ROOT / "chapters").glob("*.ipynb"))
+    chapters = [writer.page(path) for path in notebooks]
     for page in chapters:
         before, _, after = page.html.partition("</h1>")
         page.html = f"{before}</h1>{run_line(page, files)}{after}"
-    pages = [first_page(files, panels, chapters), *chapters, claims_page(files), questions_page()]
+    sheets = handouts_page([path for path in notebooks if path.stem[0].isdigit()], files)
+    pages = [first_page(files, panels, chapters), *chapters, claims_page(files), questions_page(), sheets]
     panels.make()
     frame = jinja2.Environment(autoescape=False).from_string(
         (HERE / "page.html.j2").read_text(encoding="utf-8")

@@ -62,24 +62,21 @@ function starter(place, words, begin) {
 
 function show(element, facts) {
   if (facts.options) element.replaceChildren(...facts.options.map((text) => new Option(text)));
-  for (const name of ["min", "max", "step"]) if (name in facts && element.matches("input")) element[name] = facts[name];
-  if ("disabled" in facts) element.disabled = facts.disabled;
+  if ("max" in facts && element.matches("[type=range]")) element.max = facts.max;
   if (!("value" in facts)) return;
   if (element.matches("select")) element.selectedIndex = facts.value;
   else if (element.matches("[type=checkbox]")) element.checked = facts.value;
   else if (element.matches("input")) element.value = facts.value;
-  else if (!element.matches("button")) element.innerHTML = facts.value;
+  else element.innerHTML = facts.value;
 }
 
 class Panel {
   constructor(place) {
     Object.assign(this, { place, key: `panel-${++count}`, shown: {}, moves: new Map() });
-    this.elements = new Map([...place.querySelectorAll("[data-id]")].map((element) => [element.dataset.id, element]));
-    for (const element of place.querySelectorAll(":is(select, input, button)[data-id]")) {
+    for (const element of place.querySelectorAll(".controls :is(select, input, button)")) {
       element.disabled = false;
-      element.addEventListener(element.matches("[type=range]") ? "input" : "change", () => this.moved(element));
       if (element.dataset.play) element.onclick = () => this.play(element);
-      else if (element.matches("button")) element.onclick = () => this.moved(element);
+      else element.addEventListener(element.matches("[type=range]") ? "input" : "change", () => this.moved(element));
     }
     helper.render({ model: { send: ({ pick }) => this.ask("picked", pick) }, el: place.querySelector(".memkit-panel > *") });
     this.said = starter(place.querySelector(".live"), "Move all controls together", () => this.start());
@@ -88,22 +85,21 @@ class Panel {
   value(element) {
     if (element.matches("select")) return element.selectedIndex;
     if (element.matches("[type=checkbox]")) return element.checked;
-    return element.matches("[type=text], button") ? element.value : Number(element.value);
+    return element.matches("[type=text]") ? element.value : Number(element.value);
   }
 
-  // A number's box and its slider are one control; the slider's values are those that are drawn ahead.
+  // A number's box and its slider are one control.
   moved(element) {
-    const slider = element.closest(".number")?.querySelector("[type=range]");
-    if (element.matches("[type=number]") && !Number.isInteger(Number(element.value || "x"))) return;
-    if (slider) element.closest(".number").querySelector("[type=number]").value = element.value;
-    this.moves.set((slider ?? element).dataset.id, [Number(element.dataset.id), this.value(element)]);
+    if (element.matches("[type=number]") && !Number.isFinite(Number(element.value || "x"))) return;
+    if (element.matches("[type=range]")) element.closest(".number").querySelector("[type=number]").value = element.value;
+    this.moves.set(element.dataset.id, this.value(element));
     return this.live ? this.answer() : this.drawnAhead();
   }
 
   async drawnAhead() {
     this.ahead ??= fetch(this.place.dataset.moves)
       .then((answer) => new Response(answer.body.pipeThrough(new DecompressionStream("gzip"))).json());
-    const [opening, moves] = await this.ahead, [[control, [, value]]] = this.moves;
+    const [opening, moves] = await this.ahead, [[control, value]] = this.moves;
     const changes = this.moves.size === 1 ? moves[`${control} ${JSON.stringify(value)}`] : undefined;
     if (this.live) return;
     if (!changes) {
@@ -117,7 +113,9 @@ class Panel {
   }
 
   apply(changes) {
-    for (const [id, facts] of Object.entries(changes)) if (this.elements.has(id)) show(this.elements.get(id), facts);
+    for (const [id, facts] of Object.entries(changes)) {
+      for (const element of this.place.querySelectorAll(`[data-id="${id}"]`)) show(element, facts);
+    }
     this.place.dispatchEvent(new Event("changed", { bubbles: true }));
   }
 
@@ -140,16 +138,16 @@ class Panel {
     if (this.works) return;
     this.works = true;
     while (this.moves.size) {
-      const moves = [...this.moves.values()];
+      const moves = [...this.moves];
       this.moves.clear();
-      for (const [number, value] of moves) await this.ask("moved", number, JSON.stringify(value));
+      for (const [name, value] of moves) await this.ask("moved", name, JSON.stringify(value));
     }
     this.works = false;
     this.pause = setTimeout(() => this.ask("rested"), 500);
   }
 
   play(button) {
-    const slider = this.place.querySelector("[type=range]");
+    const slider = this.place.querySelector(`[type=range][data-id="${button.dataset.for}"]`);
     clearInterval(this.playing);
     if (button.textContent === "Stop") {
       button.textContent = "Play";

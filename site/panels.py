@@ -1,6 +1,6 @@
 """Panels on a page: their first moves are drawn ahead, and after a click they run the book's own Python.
 
-A panel is opened by its name, on the stand-in of ipywidgets and without torch and numpy. Where that works it moves on
+A panel is opened by its name, without torch, numpy and ipywidgets. Where that works it moves on
 the page too; where it does not, the page shows the picture that the notebook stores, and says how to move it.
 """
 
@@ -85,7 +85,7 @@ class Panels:
         kept = self.out.parent / "ahead" / f"{name}-{key}.json.gz"
         kept.parent.mkdir(exist_ok=True)
         if not kept.exists():
-            path = os.pathsep.join(map(str, (HERE / "stand_in", self.root)))
+            path = os.pathsep.join(map(str, (HERE, self.root)))
             command = [sys.executable, str(HERE / "ahead.py"), name, words, str(kept)]
             done = subprocess.run(
                 command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
@@ -124,7 +124,7 @@ def packed(files: dict[str, bytes]) -> bytes:
 
 
 def book(root: Path) -> bytes:
-    """The part of the book that runs without torch, with the stand-in of ipywidgets."""
+    """The part of the book that runs without torch, and what the page's worker calls."""
     files = [file for file in (root / "memkit").rglob("*") if file.suffix in (".py", ".json", ".txt")]
     files = [file for file in files if file.relative_to(root).parts[1] not in NEEDS_TORCH]
     exercises = [
@@ -132,5 +132,5 @@ def book(root: Path) -> bytes:
     ]
     files += [root / "book" / "__init__.py", *exercises]
     sources = {str(file.relative_to(root)): file.read_bytes() for file in sorted(files)}
-    own = {f"stand_in/{file.name}": file.read_bytes() for file in sorted((HERE / "stand_in").glob("*.py"))}
-    return packed(sources | own | {"lazy_loader/__init__.py": Path(lazy_loader.__file__).read_bytes()})
+    sources["page_host.py"] = (HERE / "page_host.py").read_bytes()
+    return packed(sources | {"lazy_loader/__init__.py": Path(lazy_loader.__file__).read_bytes()})

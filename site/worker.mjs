@@ -23,8 +23,8 @@ const ready = (async () => {
   const python = await loadPyodide({ indexURL: new URL("./live/", import.meta.url).href });
   const zip = await (await fetch(new URL("./live/memkit.zip", import.meta.url))).arrayBuffer();
   python.unpackArchive(zip, "zip", { extractDir: "/book" });
-  python.runPython("import sys; sys.path[:0] = ['/book/stand_in', '/book']");
-  return python.pyimport("panel_host");
+  python.runPython("import sys; sys.path.insert(0, '/book')");
+  return python.pyimport("page_host");
 })();
 
 onmessage = async ({ data: { number, call, given } }) => {

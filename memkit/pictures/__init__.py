@@ -1,7 +1,7 @@
 """Every picture of the book, drawn once: live in a widget, stored in a page, and in ``figures/``.
 
 A picture takes what the rooms above computed and holds no formula. It is a ``Chart``: text, which a page draws. Loads
-neither torch nor matplotlib; the pictures of values and of labs load numpy.
+neither torch nor matplotlib; the pictures of sums and of labs load numpy.
 
 Reading order:
 
@@ -43,7 +43,7 @@ __getattr__, __dir__, __all__ = front_door(
         "comparison": "compare_figure",
         "curves": "curves_figure",
         "flows": "autocast_figure fp8_products_figure master_weights_figure",
-        "formats": "bit_figure",
+        "formats": "bit_figure scaled_block_figure",
         "frontier": "frontier_figure",
         "gradients": "gradients_figure",
         "number_line": "number_line_figure",

@@ -11,12 +11,6 @@ from memkit.pictures.svg import GREY, LOOKS, PAPER, Chart, text_width
 WIDEST_BOX = 48
 
 
-def pale_colour(field: str) -> str:
-    """A field's colour mixed with white, for buttons whose digits are dark."""
-    channels = bytes.fromhex(LOOKS[field][0][1:])
-    return "#" + bytes(round(255 - 0.375 * (255 - channel)) for channel in channels).hex()
-
-
 def draw_bits(chart: Chart, reading: CodeReading, top: float) -> float:
     """The bits in boxes by field, named above, and what they spell below; returns the lower end.
 
@@ -30,7 +24,7 @@ def draw_bits(chart: Chart, reading: CodeReading, top: float) -> float:
     chart.words(400, top + 8, code, 15, anchor="middle", bold=True)
     for field, digits in reading.fields:
         start = left + number * width
-        for digit in digits:
+        for place, digit in enumerate(digits):
             x = left + number * width
             chart.rect(
                 x,
@@ -41,7 +35,7 @@ def draw_bits(chart: Chart, reading: CodeReading, top: float) -> float:
                 shade=0.7,
                 stroke="currentColor",
                 stroke_opacity=0.7,
-                tip=f"{field}, bit {digit}",
+                tip=f"{field} bit {len(digits) - 1 - place}: {digit}",
                 data={"pick": number, "field": field},
             )
             chart.rect(x + 0.2 * width, top + 56, 0.6 * width, 28, (PAPER, ""), pointer_events="none")
@@ -74,7 +68,10 @@ def spelled(reading: CodeReading) -> str:
 
 
 def draw_neighbours(chart: Chart, reading: CodeReading, y: float) -> None:
-    """The value between the next ones below and above, their distances to scale."""
+    """The value between the next ones below and above, their distances to scale.
+
+    The next values have ``data-pick``: ``below`` and ``above``.
+    """
     trio = (reading.below, reading.value, reading.above)
     gaps = [None if None in pair else pair[1] - pair[0] for pair in pairwise(trio)]
     finite = [gap for gap in gaps if gap is not None and gap < float("inf")]
@@ -86,6 +83,9 @@ def draw_neighbours(chart: Chart, reading: CodeReading, y: float) -> None:
     for x, value, side in zip(places, trio, sides, strict=True):
         if value is not None:
             chart.line([(x, y - 8), (x, y + 8)], stroke_width=1.8)
+        if value is not None and side != "this value":
+            to_press = {"tip": f"{side}: {reading.text(value)}", "data": {"pick": side.removeprefix("next ")}}
+            chart.rect(x - 22, y - 14, 44, 56, pointer_events="all", **to_press)
     texts = [(x, reading.text(value), side) for x, value, side in zip(places, trio, sides, strict=True)]
     chart.place(
         [(x, y + 22, text) for x, text, _ in texts],

@@ -10,9 +10,9 @@ DTYPES = {"float32": (OKABE_ITO[2], ""), "bfloat16": (OKABE_ITO[0], "..."), "flo
 """The look of a value's dtype in the drawings of this page."""
 
 PRODUCTS = (
-    ("forward", "Y", "M", "N", "X", "W'", "K"),
-    ("gradient of the input", "dX", "M", "K", "dY", "W", "N"),
-    ("gradient of the weight", "dW", "N", "K", "dY'", "X", "M"),
+    ("forward", "y", "M", "N", "x", "Wᵀ", "K"),
+    ("gradient of the input", "dx", "M", "K", "dy", "W", "N"),
+    ("gradient of the weight", "dW", "N", "K", "dyᵀ", "x", "M"),
 )
 """The products of a linear layer of M tokens, K inputs, N outputs: result, its sides, operands, summed side."""
 SIDES = {"M": 92, "K": 64, "N": 44}
@@ -36,11 +36,11 @@ def fp8_products_figure(
 ) -> Chart:
     """Forward and both gradients as matrices; the summed side of each operand is hatched.
 
-    A factor can leave a sum only if all its terms share it, so an operand's groups lie along its summed side. X is
-    summed along K in the forward and along M for the weight's gradient: it is cast twice, and so are W and dY.
+    A factor can leave a sum only if all its terms share it, so an operand's groups lie along its summed side. x is
+    summed along K in the forward and along M for the weight's gradient: it is cast twice, and so are W and dy.
     """
     chart = Chart(
-        800, 470, title, "hatched: the summed dimension; a scale has to be the same for all that is summed"
+        800, 470, title, "M tokens, K inputs, N outputs; hatched: what one entry of the result sums over"
     )
     for row, (name, result, rows, columns, left, right, summed) in enumerate(PRODUCTS):
         y, x = 128 + 136 * row, 250

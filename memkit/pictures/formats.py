@@ -3,16 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from memkit.formats.decoding import all_values
 from memkit.formats.reading import CodeReading, Nearest, nearest_in, number_text, read_code
 from memkit.formats.records import Format
-from memkit.formats.rounding import round_to
+from memkit.formats.single import decode_one, encode_one, values_of
 from memkit.pictures.axes import Scale, ticks_below
 from memkit.pictures.bits import bits_in_words, draw_bits, draw_neighbours
-from memkit.pictures.number_line import SUPERSCRIPTS, number_line_figure
-from memkit.pictures.sums import running_sum_figure
+from memkit.pictures.number_line import SUPERSCRIPTS
 from memkit.pictures.svg import GREY, OKABE_ITO, Chart
 
 COMPARED = (
@@ -40,16 +36,14 @@ def bit_figure(code: int, fmt: str | Format) -> Chart:
     return chart
 
 
-def explorer_figure(
-    reading: CodeReading, number: float, *, saturates: bool = True, has_bits: bool = True
-) -> Chart:
+def explorer_figure(reading: CodeReading, number: float, *, saturates: bool = True) -> Chart:
     """A code's bits and neighbours, and below them a number in every format of ``COMPARED``.
 
     A row per format: what it makes of the number, and a bar for the relative error, one decade a step. Beyond a
     format's range the number saturates, or becomes what the format has: infinity or NaN.
     """
-    chart = Chart(800, 570 if has_bits else 430)
-    top = draw_bits(chart, reading, 8) if has_bits else 0
+    chart = Chart(800, 570)
+    top = draw_bits(chart, reading, 8)
     draw_neighbours(chart, reading, top + 40)
     rows = [nearest_in(number, name, saturates=saturates) for name in COMPARED]
     top += 96
@@ -90,15 +84,16 @@ def note_on(nearest: Nearest) -> str:
 def scaled_block_figure(values: Sequence[float], scales: Mapping[str, float], fmt: str, title: str) -> Chart:
     """Where the values of one block land for each scale: dots above, the format's values times the scale below."""
     chart = Chart(800, 56 + 140 * len(scales), title)
-    grid = np.unique(np.abs(all_values(fmt)))
+    grid = sorted({abs(value) for value in values_of(fmt)})
     right = max(max(values), *(grid[-1] * scale for scale in scales.values())) * 1.08
     x, told = Scale(low=0, high=right, start=26, end=780), []
     for row, (name, scale) in enumerate(scales.items()):
-        landed = (round_to(np.asarray(values) / scale, fmt, overflow="saturate") * scale).tolist()
+        codes = [encode_one(value / scale, fmt, overflow="saturate") for value in values]
+        landed = [decode_one(code, fmt) * scale for code in codes]
         top = 48 + 140 * row
         chart.words(10, top + 6, f"{name}: scale {scale:g}", 12.5, bold=True)
         chart.line([(26, top + 96), (780, top + 96)], shade=GREY)
-        ticks = (grid * scale).tolist()
+        ticks = [value * scale for value in grid]
         for tick in ticks:
             chart.line([(x(tick), top + 96), (x(tick), top + 106)], stroke_width=1.4)
         chart.row([(x(tick), f"{tick:g}") for tick in ticks], top + 108, 11, shade=GREY)
@@ -128,13 +123,3 @@ def scaled_block_figure(values: Sequence[float], scales: Mapping[str, float], fm
     chart.alt = f"{title}. {'; '.join(told)}."
     return chart
 
-
-__all__ = [
-    "COMPARED",
-    "bit_figure",
-    "explorer_figure",
-    "note_on",
-    "number_line_figure",
-    "running_sum_figure",
-    "scaled_block_figure",
-]

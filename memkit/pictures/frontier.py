@@ -47,7 +47,7 @@ def frontier_figure(
     )
     _room_line(chart, y, plane, room_bytes)
     _draw_curves(chart, curves, chosen, seq_len, room_bytes)
-    front = pareto_front(found)
+    front = sorted(pareto_front(found), key=lambda each: each.worth)
     _draw_plane(chart, found, front, chosen, plane, y)
     _write_names(chart, found, front, chosen, room_bytes)
     own = found[chosen]

@@ -4,13 +4,13 @@ Normal and subnormal values differ by colour, by height and by a line of their o
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 
-import numpy as np
-
-from memkit.formats.decoding import all_values
 from memkit.formats.reading import number_text
 from memkit.formats.records import FloatFormat, Format, get_format
+from memkit.formats.single import values_of
 from memkit.pictures.axes import Scale, round_ticks, ticks_below
 from memkit.pictures.svg import FAINT, GREY, OKABE_ITO, PAPER, Chart
 
@@ -22,16 +22,22 @@ NAMED = 130
 """Up to so many values in view, each tells its value under the pointer; more are drawn as one path."""
 
 
-def line_values(fmt: Format, is_scaled: bool = False) -> np.ndarray:
+@lru_cache(maxsize=8)
+def line_values(fmt: Format, is_scaled: bool = False) -> tuple[float, ...]:
     """Every value of a format; divided by the largest if ``is_scaled``, as a block is whose factor fits its largest."""
-    return all_values(fmt) / fmt.max if is_scaled else all_values(fmt)
+    return tuple(value / fmt.max for value in values_of(fmt)) if is_scaled else values_of(fmt)
+
+
+def between(values: Sequence[float], low: float, high: float) -> Sequence[float]:
+    """Those of ascending values that lie from ``low`` to ``high``."""
+    return values[bisect_left(values, low) : bisect_right(values, high)]
 
 
 def default_range(formats: Sequence[Format], is_log: bool, is_scaled: bool = False) -> tuple[float, float]:
     """What is shown unless asked otherwise: all positive values by power of two, or all values by size."""
     lines = [line_values(fmt, is_scaled) for fmt in formats]
-    lows = [float(values[values > 0][0] if is_log else values[0]) for values in lines]
-    return min(lows), max(float(values[-1]) for values in lines)
+    lows = [values[bisect_right(values, 0.0)] if is_log else values[0] for values in lines]
+    return min(lows), max(values[-1] for values in lines)
 
 
 def number_line_figure(
@@ -84,14 +90,15 @@ def line_ticks(low: float, high: float, is_log: bool) -> list[tuple[float, str]]
 def _draw_row(chart: Chart, fmt: Format, x: Scale, y: float, colour: str, is_scaled: bool) -> list[str]:
     """The values in view as ticks, subnormal ones short, zero as a ring; and the row in words."""
     values = line_values(fmt, is_scaled)
-    shown = values[(values >= x.low) & (values <= x.high)]
+    shown = between(values, x.low, x.high)
     smallest_normal = fmt.smallest_normal if isinstance(fmt, FloatFormat) else 0.0
-    is_subnormal = (np.abs(shown) < smallest_normal / (fmt.max if is_scaled else 1)) & (shown != 0)
+    smallest_normal /= fmt.max if is_scaled else 1
+    normal = [value for value in shown if value and abs(value) >= smallest_normal]
+    subnormal = [value for value in shown if 0 < abs(value) < smallest_normal]
     chart.line([(x.start - 10, y), (x.end + 10, y)], shade=FAINT)
-    rows = ((shown[(shown != 0) & ~is_subnormal], colour, 22), (shown[is_subnormal], OKABE_ITO[3], 11))
-    for chosen, ink, tall in rows:
-        if shown.size <= NAMED:
-            for value in chosen.tolist():
+    for chosen, ink, tall in ((normal, colour, 22), (subnormal, OKABE_ITO[3], 11)):
+        if len(shown) <= NAMED:
+            for value in chosen:
                 chart.line(
                     [(x(value), y - tall), (x(value), y + tall)],
                     ink,
@@ -99,15 +106,16 @@ def _draw_row(chart: Chart, fmt: Format, x: Scale, y: float, colour: str, is_sca
                     tip=number_text(value, 9),
                     data={"value": repr(value)},
                 )
-        elif chosen.size:
-            places = sorted({round(x(value)) for value in chosen.tolist()})
+        elif chosen:
+            places = sorted({round(x(value)) for value in chosen})
             path = "".join(f"M{place} {y - tall}v{2 * tall}" for place in places)
             chart.path(path, ink)
-    for _ in shown[shown == 0][:1]:
+    if 0.0 in shown:
         chart.rect(x(0) - 4, y - 4, 8, 8, (PAPER, ""), rx=4, stroke="currentColor", tip="0")
-    count = f"{shown.size} of {values.size} values" if shown.size < values.size else f"{values.size} values"
+    all_of_them = f"{len(values)} values"
+    count = f"{len(shown)} of {all_of_them}" if len(shown) < len(values) else all_of_them
     parts = [fmt.name, count, f"largest {number_text(fmt.max)}" + (", shown as 1" if is_scaled else "")]
     if isinstance(fmt, FloatFormat) and fmt.has_subnormals:
-        parts.insert(2, f"{int(is_subnormal.sum())} subnormal (short ticks)")
+        parts.insert(2, f"{len(subnormal)} subnormal (short ticks)")
     chart.words(24, y - 32, "  ·  ".join(parts), 12.5, boxed=True)
     return parts

@@ -4,6 +4,7 @@ from memkit.fitting.plans import PlansFound, TrainingPlan
 from memkit.pictures.axes import (
     COLOURS,
     DASHED,
+    SHAPES,
     Scale,
     outline_of,
     point,
@@ -14,15 +15,19 @@ from memkit.pictures.axes import (
 from memkit.pictures.svg import GREY, OKABE_ITO, Chart
 from memkit.units import GIB, format_bytes
 
-SHAPES = "osD^vP"
+NAMES_TOP = 76.0
 
 
 def plans_figure(found: PlansFound, title: str, chosen: TrainingPlan | None = None) -> Chart:
-    """Every plan by its peak and its time on paper; the front's are filled, and what is given up has a mark.
+    """Every plan by its peak and its time on paper; the front's are filled, and what is given up has its own shape.
 
     ``chosen`` has a ring. A mark's ``data-pick`` is the plan's place in ``found.plans``.
     """
-    chart = Chart(800, 410, title)
+    kinds = list(dict.fromkeys(plan.gives_up for plan in sorted(found.plans, key=lambda plan: plan.sacrifice)))
+    colours = (COLOURS[n % len(COLOURS)] for n in range(len(kinds)))
+    looks = {kind: (colour, shape) for kind, colour, shape in zip(kinds, colours, SHAPES, strict=False)}
+    names_end = NAMES_TOP + sum(_height_of(kind) for kind in kinds)
+    chart = Chart(800, max(410, round(names_end + 50)), title)
     plans, card, least = found.plans, found.plans[0].card, min(plan.seconds for plan in found.plans)
     most, slowest = (
         max(card.memory_bytes, *(plan.peak_bytes for plan in plans)) / GIB,
@@ -36,8 +41,6 @@ def plans_figure(found: PlansFound, title: str, chosen: TrainingPlan | None = No
     ticks_beside(
         chart, y, [(tick, f"{tick:g}") for tick in round_ticks(1, y.high)], 62, 512, "time of a step ÷ least"
     )
-    kinds = list(dict.fromkeys(plan.gives_up for plan in sorted(plans, key=lambda plan: plan.sacrifice)))
-    looks = {kind: (COLOURS[n % len(COLOURS)], SHAPES[n % len(SHAPES)]) for n, kind in enumerate(kinds)}
     chart.line(
         [(x(card.memory_bytes / GIB), 60), (x(card.memory_bytes / GIB), 350)],
         OKABE_ITO[1],
@@ -69,12 +72,17 @@ def plans_figure(found: PlansFound, title: str, chosen: TrainingPlan | None = No
     return chart
 
 
+def _height_of(kind: tuple[str, ...]) -> float:
+    """What the name of a kind takes beside the picture: a line for each thing that it gives up, or for nothing."""
+    return 16 + 13.5 * max(len(kind), 1)
+
+
 def _name_kinds(chart: Chart, looks: dict, card: str) -> None:
     """What each mark gives up, in words."""
-    place = 76.0
+    place = NAMES_TOP
     for kind, (colour, shape) in looks.items():
         lines = list(kind) or ["gives up nothing"]
         point(chart, 540, place + 6, shape, colour, 5)
         chart.words(556, place, "\n".join(lines), 11.5, at="top")
-        place += 16 + 13.5 * len(lines)
+        place += _height_of(kind)
     chart.words(536, place + 14, f"filled: on the front\ndashed: {card}", 11.5, shade=GREY, at="top")

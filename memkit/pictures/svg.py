@@ -11,6 +11,7 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import combinations
+from math import fsum
 from pathlib import Path
 from zlib import crc32
 
@@ -91,7 +92,7 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
     >>> round(text_width("16 GiB", 10), 1), round(text_width("weights\\nand more", 10), 1)
     (34.5, 50.5)
     """
-    widest = max(sum(WIDTH_OF.get(char, USUAL_WIDTH) for char in line) for line in text.split("\n"))
+    widest = max(fsum(WIDTH_OF.get(char, USUAL_WIDTH) for char in line) for line in text.split("\n"))
     return widest * size * (BOLD if bold else 1)
 
 

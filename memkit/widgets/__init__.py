@@ -1,13 +1,12 @@
 """The explorers of the chapters. A widget asks, draws and explains; it holds no formula and no advice.
 
 What the memory explorer says of a setup is ``memkit.fitting.advice``'s. An explorer is plain Python: ipywidgets is
-loaded when a notebook shows one, numpy by the explorers of formats and of labs, torch and matplotlib never.
+loaded when a notebook shows one, numpy by the labs, torch and matplotlib never.
 
 Reading order:
 
 - ``explorer``: named values and what there is to see for them, without any library
 - ``in_page``: keyboard and names for controls, and which mark of a picture a reader means
-- ``bit_buttons``: the bits of a code as buttons
 - ``panel``: an explorer in a notebook: controls above, a picture below, and what it means in words
 - ``memory_explorer``: a model, a recipe, the shape of a step: where the bytes are
 - ``step_timeline``: walk through the instants of a step

@@ -4,8 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import ClassVar
 
-from memkit.fitting.advice import steady_step
-from memkit.fitting.room import fit_on
+from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.formula.activations import block_ledger
 from memkit.formula.parameters import count_adapter_parameters, count_parameters
 from memkit.formula.states import state_bytes
@@ -15,7 +14,6 @@ from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import Instant
 from memkit.units import format_bytes, format_count
 from memkit.widgets.explorer import Choice, Explorer, Number, View
 
@@ -49,37 +47,29 @@ class AdapterExplorer(Explorer):
         "card": Choice("Card", list(CARDS), "RTX 4090"),
     }
 
-    def view(
-        self, model: str, targets: str, rank: int, dtype: str, micro_batch_size: int, seq_len: int, card: str
-    ) -> View:
+    def view(self, model: str, targets: str, rank: int, dtype: str, card: str, **shape: int) -> View:
         """The peak of each way as a bar; the words are about the adapters and what they leave to be kept."""
-        config, own_card = PUBLISHED_MODELS[model], CARDS[card]
-        full = TrainingSetup(
-            model=config,
-            precision=PURE_BF16,
-            optimizer=OptimizerConfig(implementation="fused"),
-            seq_len=seq_len,
-            micro_batch_size=micro_batch_size,
-        )
+        fused = OptimizerConfig(implementation="fused")
+        full = TrainingSetup(model=PUBLISHED_MODELS[model], precision=PURE_BF16, optimizer=fused, **shape)
         adapter = AdapterConfig(rank=rank, targets=TARGETS[targets], dtype=dtype)
-        peaks = {name: steady_step(in_this_way(full, adapter, *way)).peak for name, way in WAYS.items()}
-        count = count_adapter_parameters(config, adapter)
-        title = f"{model}, LoRA of rank {rank} beside {targets}: {format_count(count)} trained parameters"
-        subtitle = (
-            f"{micro_batch_size} × {seq_len} tokens, weights and arithmetic in bfloat16; dashed: {card}"
+        plans = {name: plan_of(in_this_way(full, adapter, *way), CARDS[card]) for name, way in WAYS.items()}
+        count = format_count(count_adapter_parameters(full.model, adapter))
+        tokens = f"{full.micro_batch_size} × {full.seq_len} tokens"
+        chart = choices_figure(
+            {name: plan.peak for name, plan in plans.items()},
+            f"{model}, LoRA of rank {rank} beside {targets}: {count} trained parameters",
+            f"{tokens}, weights and arithmetic in bfloat16; dashed: {card}",
+            CARDS[card].memory_bytes,
         )
-        chart = choices_figure(peaks, title, subtitle, own_card.memory_bytes)
-        words = (*trained_and_kept(full, adapter), ways_that_fit(peaks, own_card))
+        words = (*trained_and_kept(full, adapter), ways_that_fit(plans, CARDS[card]))
         table = [("way", "peak", "weights", "activations")]
-        for name, peak in peaks.items():
-            sizes = (peak.total_bytes, peak.weights, peak.activations)
+        for name, plan in plans.items():
+            sizes = (plan.peak_bytes, plan.peak.weights, plan.peak.activations)
             table.append((name.replace("\n", " "), *map(format_bytes, sizes)))
         return View(chart=chart, words=words, table=tuple(table))
 
 
-def in_this_way(
-    full: TrainingSetup, adapter: AdapterConfig, base: str | None, recomputation: str
-) -> TrainingSetup:
+def in_this_way(full: TrainingSetup, adapter: AdapterConfig, base: str | None, recomputation: str) -> TrainingSetup:
     """The setup with the adapter on such a base, or with all weights trained."""
     chosen = None if base is None else replace(adapter, base=base)
     return replace(full, adapter=chosen, recomputation=recomputation)
@@ -109,11 +99,9 @@ def trained_and_kept(full: TrainingSetup, adapter: AdapterConfig) -> tuple[str, 
     return trains, keeps
 
 
-def ways_that_fit(peaks: dict[str, Instant], card: Card) -> str:
+def ways_that_fit(plans: dict[str, TrainingPlan], card: Card) -> str:
     """Which ways should fit the card."""
-    fit = [
-        name.replace("\n", " ") for name, peak in peaks.items() if fit_on(card, peak.total_bytes).is_expected
-    ]
-    if not fit:
+    fitting = [name.replace("\n", " ") for name, plan in plans.items() if plan.fits]
+    if not fitting:
         return f"None of the six fits one {card.name} ({format_bytes(card.memory_bytes)})."
-    return f"On one {card.name}, context, workspaces and fragments as expected, fit: {'; '.join(fit)}."
+    return f"On one {card.name}, context, workspaces and fragments as expected, fit: {'; '.join(fitting)}."

@@ -1,25 +1,18 @@
 """The batch planner: a global batch in tokens → micro-batches, accumulation steps and ranks that a card holds."""
 
+from dataclasses import replace
 from math import prod
 from typing import ClassVar
 
-from memkit.fitting.batch_plan import (
-    BatchPlan,
-    least_seconds,
-    micro_batch_choices,
-    nearest_plans,
-    peak_of,
-    plan_batch,
-    planned_setup,
-)
-from memkit.fitting.room import fit_on
-from memkit.hardware.cards import CARDS, Card
+from memkit.fitting.batch_plan import BatchPlan, cuts_of, nearest_plans, plan_batch
+from memkit.fitting.plans import TrainingPlan, plan_of
+from memkit.fitting.step import least_seconds, peak_of
+from memkit.hardware.cards import CARDS
 from memkit.pictures.peaks import choices_figure
 from memkit.setup.layouts import Layout
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import Instant
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, View
 
@@ -45,96 +38,86 @@ class BatchPlanner(Explorer):
         """Only sequences that the model takes."""
         return {"seq_len": tuple(n for n in LENGTHS if n <= PUBLISHED_MODELS[state["model"]].max_seq_len)}
 
-    def view(
-        self,
-        model: str,
-        precision: str,
-        global_batch_tokens: int,
-        seq_len: int,
-        micro_batch_size: int,
-        dp_size: int,
-        card: str,
-    ) -> View:
+    def view(self, model: str, precision: str, card: str, **shape: int) -> View:
         """The plan as a bar among the other ways to cut the same window."""
-        config, own_card = PUBLISHED_MODELS[model], CARDS[card]
-        plan, first = plan_or_nearest(global_batch_tokens, seq_len, micro_batch_size, dp_size)
+        batch, first = plan_or_nearest(shape.pop("global_batch_tokens"), **shape)
         setup = TrainingSetup(
-            model=config, precision=PRECISIONS[precision], optimizer=OptimizerConfig(implementation="fused")
-        )
-        own = planned_setup(setup, plan)
-        capacity = own_card.memory_bytes
-        shown = shown_choices(micro_batch_choices(setup, plan), own, capacity)
-        layout = Layout(stage=0, dp_size=dp_size) if dp_size > 1 else None
-        peaks = [peak_of(choice, layout) for choice in shown]
-        seconds = [least_seconds(choice, own_card) for choice in shown]
-        times = [second / min(seconds) for second in seconds]
-        chosen = shown.index(own)
-        sizes = [(choice.micro_batch_size, choice.grad_accum_steps) for choice in shown]
-        above, foot = [f"{time:.2f} ×" for time in times], FOOT + ", and time ÷ the shortest"
+            model=PUBLISHED_MODELS[model], precision=PRECISIONS[precision], seq_len=batch.seq_len,
+            micro_batch_size=batch.micro_batch_size, grad_accum_steps=batch.grad_accum_steps,
+            optimizer=OptimizerConfig(implementation="fused"),
+        )  # fmt: skip
+        own = plan_of(setup, CARDS[card], Layout(stage=0, dp_size=batch.dp_size) if batch.dp_size > 1 else None)
+        plans = {cut_of(plan): plan for plan in shown_plans(own)}
+        seconds = {cut: least_seconds(plan.setup, plan.card) for cut, plan in plans.items()}
+        times = {cut: each / min(seconds.values()) for cut, each in seconds.items()}
+        above, foot = [f"{time:.2f} ×" for time in times.values()], FOOT + ", and time ÷ the shortest"
         if len(set(above)) == 1:
-            above, foot = [], FOOT + "; all take the same time by the card's rates"
-        bars = {f"{size}\n× {steps}": peak for (size, steps), peak in zip(sizes, peaks, strict=True)}
-        title = f"{plan.global_batch_tokens:,} tokens a step, {model}"
-        subtitle = f"{seq_len} tokens a sequence, {dp_size} ranks, {precision}; dashed: {card}"
-        chart = choices_figure(bars, title, subtitle, capacity, chosen, above, foot)
-        rows = [
-            (str(size), str(steps), format_bytes(peak.total_bytes), f"{time:.2f}")
-            for (size, steps), peak, time in zip(sizes, peaks, times, strict=True)
-        ]
-        words = (
-            first,
-            *verdict(peaks, sizes, times, chosen, own_card),
-            *buckets_in_words(own, peaks[chosen], dp_size),
-        )
-        table = (("micro-batch", "steps", "peak", "relative time"), *rows)
-        return View(chart=chart, words=words, table=table)
+            above, foot = [], FOOT + "; all take the same time"
+        title = f"{batch.global_batch_tokens:,} tokens a step, {model}"
+        subtitle = f"{batch.seq_len:,} tokens in a sequence, {batch.dp_size} ranks, {precision}; dashed: {card}"
+        bars = {f"{size}\n× {steps}": plan.peak for (size, steps), plan in plans.items()}
+        chosen = list(plans).index(cut_of(own))
+        chart = choices_figure(bars, title, subtitle, own.card.memory_bytes, chosen, above, foot)
+        table = [("micro-batch", "steps", "peak", "relative time")]
+        for (size, steps), plan in plans.items():
+            table.append((str(size), str(steps), format_bytes(plan.peak_bytes), f"{times[size, steps]:.2f}"))
+        words = (first, *verdict(own, plans, times), *buckets_in_words(own))
+        return View(chart=chart, words=words, table=tuple(table))
 
 
-def plan_or_nearest(tokens: int, seq_len: int, micro_batch_size: int, dp_size: int) -> tuple[BatchPlan, str]:
-    """The plan and its sentence; where none is whole, the nearest one, named as such."""
-    sizes = {"seq_len": seq_len, "micro_batch_size": micro_batch_size, "dp_size": dp_size}
+def plan_or_nearest(tokens: int, **sizes: int) -> tuple[BatchPlan, str]:
+    """The batch and its sentence; where none is whole, the nearest one, named as such."""
     if tokens % prod(sizes.values()) == 0:
         plan = plan_batch(tokens, **sizes)
         return plan, f"{plan}."
-    below, above = nearest_plans(tokens, **sizes)
-    nearest = min((p for p in (below, above) if p), key=lambda p: abs(p.global_batch_tokens - tokens))
+    nearest = min(filter(None, nearest_plans(tokens, **sizes)), key=lambda p: abs(p.global_batch_tokens - tokens))
     one_pass, shown = prod(sizes.values()), f"{nearest.global_batch_tokens:,}"
-    whole = f"{tokens:,} tokens are no whole number of passes of {one_pass:,}; shown are {shown}, the nearest"
+    whole = f"{tokens:,} tokens are not a whole number of forwards of {one_pass:,}; shown are {shown}, the nearest"
     return nearest, f"{whole}: {nearest}."
 
 
-def buckets_in_words(setup: TrainingSetup, peak: Instant, dp_size: int) -> tuple[str, ...]:
-    """What DDP's buckets add to the peak of one rank; nothing on one rank alone."""
-    if dp_size == 1:
-        return ()
-    added = format_bytes(peak.total_bytes - peak_of(setup).total_bytes)
-    return (
-        f"{added} of it are DDP's buckets, a second copy of the gradients; gradient_as_bucket_view=True saves it.",
-    )
+def cut_of(plan: TrainingPlan) -> tuple[int, int]:
+    """Sequences in a micro-batch, and micro-batches."""
+    return plan.setup.micro_batch_size, plan.setup.grad_accum_steps
 
 
-def shown_choices(choices: list[TrainingSetup], own: TrainingSetup, capacity: int) -> list[TrainingSetup]:
-    """The ways to cut the window that are worth a bar: up to three cards' worth of memory, and the chosen one."""
-    shown = [choice for choice in choices if choice == own or peak_of(choice).total_bytes <= 3 * capacity]
-    return shown if len(shown) <= MAX_BARS else sorted({*shown[: MAX_BARS - 1], own}, key=shown.index)
+def shown_plans(own: TrainingPlan) -> list[TrainingPlan]:
+    """The ways to cut the window that are worth a bar: 1, 2, 4, ... sequences, all, and the chosen number.
+
+    Those that take more than three cards are left out, and so are the last if there are too many.
+    """
+    num_sequences = prod(cut_of(own))
+    plans = []
+    for size, steps in cuts_of(num_sequences):
+        is_round = size & (size - 1) == 0 or size == num_sequences
+        plan = replace(own, setup=replace(own.setup, micro_batch_size=size, grad_accum_steps=steps))
+        if plan == own or (is_round and peak_of(plan.setup).total_bytes <= 3 * own.card.memory_bytes):
+            plans.append(plan)
+    if len(plans) <= MAX_BARS:
+        return plans
+    return [plan for plan in plans if plan == own or plan in plans[: MAX_BARS - 1]]
 
 
-def verdict(peaks, sizes, times, chosen: int, card: Card) -> tuple[str, ...]:
+def verdict(own: TrainingPlan, plans: dict[tuple, TrainingPlan], times: dict[tuple, float]) -> tuple[str, ...]:
     """Whether it fits, and which micro-batch takes least time of those that should."""
-    fits = [fit_on(card, peak.total_bytes) for peak in peaks]
-    fitting = [number for number, fit in enumerate(fits) if fit.is_expected]
+    fitting = {cut: round(times[cut], 2) for cut, plan in plans.items() if plan.fits}
     if not fitting:
-        return (
-            f"Not even one sequence at a time fits on one {card.name}: accumulation divides activations only.",
-        )
-    best = min(fitting, key=lambda number: (round(times[number], 2), -number))
-    size, steps = sizes[best]
+        return (f"Not even one sequence at a time fits on one {own.card.name}: accumulation divides activations only.",)
+    size, steps = min(fitting, key=lambda cut: (fitting[cut], -cut[0]))
     least = (
         f"Of those that fit, {size} × {steps} takes least time by the card's rates: all do the same arithmetic, and a "
         "micro-batch of few tokens waits for the weights."
     )
-    if len({round(times[number], 2) for number in fitting}) == 1:
-        least = (
-            f"By the card's rates those that fit take the same time; {size} × {steps} has the fewest passes."
-        )
-    return f"Its peak is {format_bytes(peaks[chosen].total_bytes)}. {fits[chosen]}", least
+    if len(set(fitting.values())) == 1:
+        least = f"By the card's rates those that fit take the same time; {size} × {steps} has the fewest passes."
+    return f"Its peak is {format_bytes(own.peak_bytes)}. {own.fit}", least
+
+
+def buckets_in_words(own: TrainingPlan) -> tuple[str, ...]:
+    """What DDP's buckets add to the peak of one rank; nothing on one rank alone."""
+    if own.layout is None:
+        return ()
+    added = format_bytes(own.peak_bytes - peak_of(own.setup).total_bytes)
+    return (
+        f"{added} of it are DDP's buckets, a second copy of the gradients; gradient_as_bucket_view=True saves it.",
+    )

@@ -14,6 +14,7 @@ from memkit.formats.reading import (
     read_code,
 )
 from memkit.formats.records import FORMATS, FloatFormat, get_format
+from memkit.formats.single import encode_one
 from memkit.pictures.formats import COMPARED, explorer_figure, note_on
 from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Switch, View
 
@@ -23,7 +24,8 @@ class BitExplorer(Explorer):
 
     Bits and number follow each other: a new code sets the number to its value, a new number or format sets
     the code to the nearest one. A code of infinity or NaN leaves the number as it was. As a number one may type
-    0.1, 1/3 or 2**-9; and also a code, 0x3C or 0 0111 100, or inf or nan.
+    0.1, 1/3 or 2**-9; and also a code, 0x3C or 0 0111 100, or inf or nan. The bits of the picture, and the next
+    values on both sides, can be pressed.
     """
 
     controls: ClassVar = {
@@ -32,6 +34,16 @@ class BitExplorer(Explorer):
         "saturates": Switch("too large: saturate, not infinity or NaN", True),
         "code": Bits("Bits", nearest_in(1.5, "float8_e4m3fn", saturates=True).code),
     }
+
+    def pick(self, mark: str) -> None:
+        """Flip the bit that was pressed, or go to the next value ``below`` or ``above``."""
+        reading = self.shown.kept
+        if mark in ("below", "above"):
+            value = getattr(reading, mark)
+            overflow = "inf" if math.isinf(value) else "saturate"
+            self.set(code=encode_one(value, reading.fmt, overflow=overflow))
+        else:
+            self.set(code=reading.code ^ 1 << reading.fmt.bits - 1 - int(mark))
 
     def followed(self, changes: dict) -> dict:
         """``changes`` with what follows from them: a code for a new number, a number for a new code."""
@@ -59,7 +71,6 @@ class BitExplorer(Explorer):
         table += [(n.fmt.name, number_text(n.value, 9), note_on(n), f"{n.code:0{n.fmt.bits}b}") for n in rows]
         return View(
             chart=explorer_figure(reading, asked, saturates=saturates),
-            live=explorer_figure(reading, asked, saturates=saturates, has_bits=False),
             words=(said(reading), gaps(reading), held(reading, nearest), compared(rows)),
             table=tuple(table),
             kept=reading,

@@ -53,7 +53,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Bits:
-    """A code whose bits are buttons."""
+    """A code, whose bits are pressed in the picture; it has no box of its own."""
 
     label: str
     value: int
@@ -83,8 +83,7 @@ class View:
 
     ``words`` are the sentences of the status line, the first of which is the one-line summary. ``table`` has rows of
     text, the header first. ``more`` gives sentences that take longer to find; it is called when the controls rest.
-    ``code`` stands below the words, indented as it is. ``live`` is shown in place of the picture where controls show
-    the rest of it; a page without a kernel has all of it. ``kept`` is what the next view may want of this one.
+    ``code`` stands below the words, indented as it is. ``kept`` is what the next view may want of this one.
     """
 
     chart: Chart
@@ -92,7 +91,6 @@ class View:
     table: tuple[tuple[str, ...], ...] = ()
     more: Callable[[], tuple[str, ...]] = tuple
     code: str = ""
-    live: Chart | None = None
     kept: object = None
 
 

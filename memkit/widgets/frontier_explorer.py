@@ -7,6 +7,7 @@ from memkit.recomputation.frontier import (
     MODELS,
     TOKENS,
     Point,
+    beats,
     overhead_of,
     pareto_front,
     peak_at,
@@ -94,14 +95,12 @@ def words(found: tuple[Point, ...], chosen: int, card: str) -> tuple[str, ...]:
     sentences = [f"{point.strategy.name}: peak {peak}, {against}."]
     if card != NO_CARD:
         sentences.append(str(fit_on(CARDS[card], point.peak_bytes)))
-    front = pareto_front(found)
-    if point in front:
+    better = [each for each in pareto_front(found) if beats(each.worth, point.worth)]
+    if not better:
         sentences.append("It is on the front: nothing is both cheaper and smaller.")
     else:
-        better = next(p for p in front if p.peak_bytes <= point.peak_bytes and p.overhead <= point.overhead)
-        sentences.append(
-            f"It is not on the front: {better.strategy.name} costs no more and its peak is no higher."
-        )
+        name = min(better, key=lambda each: each.worth).strategy.name
+        sentences.append(f"It is not on the front: {name} costs no more and its peak is no higher.")
     return tuple(sentences)
 
 

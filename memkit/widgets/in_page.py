@@ -7,13 +7,15 @@ name (its description is not linked to it), nor has a button that shows an icon 
 by the colour of a border of one pixel.
 
 The marks of a picture tell their bytes under the pointer without any script. With it the arrow keys go from mark to
-mark of a picture that has the focus, a line below tells each, and Enter or a click chooses it.
+mark of a picture that has the focus, a line below tells each, and Enter, Space or a click chooses it.
 
 Without ``anywidget`` a panel works all the same: a number is typed into the box beside its slider, which has a name
 and keeps its keys, and what a click selects, a slider selects too.
 """
 
 from collections.abc import Callable
+
+from memkit.pictures.svg import PAPER_OF
 
 MEND_JS = """
 function render({ model, el }) {
@@ -26,20 +28,25 @@ function render({ model, el }) {
     if (icon && !control.textContent.trim()) control.setAttribute("aria-label", icon);
   });
   const leave = (event) => event.key === "Escape" && panel.closest(".jp-Cell")?.focus();
+  const kept = () => picked && view.querySelector(`[data-pick="${picked}"]`);  // a new picture keeps the place
   const marks = () => [...view.querySelectorAll("[data-pick], [data-bytes]")];
   const tell = (mark) => {
     view.querySelector(".memkit-here")?.classList.remove("memkit-here");
     mark?.classList.add("memkit-here");
+    picked = mark?.dataset.pick;
     tip.textContent = mark?.querySelector("title")?.textContent ?? "";
   };
   const walk = (event) => {
-    const all = marks(), here = view.querySelector(".memkit-here");
+    const all = marks(), here = view.querySelector(".memkit-here") ?? kept();
     const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (way && all.length) {
       tell(all[(all.indexOf(here) + way + all.length) % all.length]);
       event.preventDefault();
     }
-    if (event.key === "Enter" && here) choose(here);
+    if ([" ", "Enter"].includes(event.key) && here) {
+      choose(here);
+      event.preventDefault();
+    }
   };
   const choose = (mark) => mark?.dataset.pick && model.send({ pick: mark.dataset.pick });
   const watch = () => {
@@ -55,11 +62,18 @@ function render({ model, el }) {
     view.after(tip);
     Object.assign(view, { tabIndex: 0, role: "group", ariaLabel: "the picture: arrow keys go through its marks" });
     view.addEventListener("keydown", walk);
-    view.addEventListener("mouseover", (event) => tell(event.target.closest("[data-pick], [data-bytes]")));
-    view.addEventListener("click", (event) => choose(event.target.closest("[data-pick]")));
+    new MutationObserver(() => view.querySelector(".memkit-here") || !kept() || tell(kept()))
+      .observe(view, { childList: true, subtree: true });
+    const below = (event) => document.elementsFromPoint(event.clientX, event.clientY);  // words stand on marks
+    const at = (event, wanted) => below(event).find((element) => element.matches(wanted));
+    view.addEventListener("mousemove", (event) => {  // a new picture under a pointer at rest is no move
+      const mark = at(event, "[data-pick], [data-bytes]");
+      if (mark && !mark.matches(".memkit-here")) tell(mark);
+    });
+    view.addEventListener("click", (event) => choose(at(event, "[data-pick]")));
   };
   const observer = new MutationObserver(mend);
-  let panel, view, tip;
+  let panel, view, tip, picked;
   watch();
   return () => observer.disconnect();
 }
@@ -73,6 +87,16 @@ FOCUS_CSS = """
 .memkit-panel [role=slider]:focus-visible { outline-offset: 1px; }
 .memkit-tip { min-height: 1.5em; line-height: 1.5; }
 """
+
+FOLD = """<details class="memkit-fold"><summary>The numbers as a table</summary></details>
+<style>@supports selector(:has(*)) {
+.memkit-table {display: none} .memkit-panel:has(details.memkit-fold[open]) .memkit-table {display: block}}
+.memkit-table td, .memkit-table th {text-align: right; padding: 1px 10px}
+.memkit-table td:first-child, .memkit-table th:first-child {text-align: left}
+.memkit-view {overflow-x: auto; PAPER}
+.memkit-view [data-pick] {cursor: pointer}
+.memkit-view .memkit-here {stroke: currentColor; stroke-width: 2.5px}</style>""".replace("PAPER", PAPER_OF)
+"""The fold stays one element while the table beside it changes; else each move would close it."""
 
 
 def key_helper(pick: Callable[[str], None] = lambda mark: None):

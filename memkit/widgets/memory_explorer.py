@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from memkit.fitting.advice import NO_CARD, advice_in_words, steady_step, verdict
+from memkit.fitting.advice import NO_CARD, advice_in_words, verdict
+from memkit.fitting.step import second_step
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
 from memkit.pictures.timeline import drawn_instants, timeline_figure
@@ -71,7 +72,7 @@ class MemoryExplorer(Explorer):
     def view(self, card, **state) -> View:
         """The step's timeline as bars, with the card as a line."""
         setup = self.setup(**state)
-        timeline = steady_step(setup)
+        timeline = second_step(setup)
         capacity = None if card == NO_CARD else CARDS[card].memory_bytes
         title = (
             f"{setup.model.name}, {format_count(count_parameters(setup.model))} parameters: one training step"

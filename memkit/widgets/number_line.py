@@ -1,15 +1,14 @@
 """The number line: every value of one or two formats, by power of two or by size."""
 
 import math
+from bisect import bisect_left
+from itertools import pairwise
 from typing import ClassVar
 
-import numpy as np
-
-from memkit.formats.decoding import all_values
 from memkit.formats.reading import number_text
 from memkit.formats.records import FORMATS, FloatFormat, Format
-from memkit.formats.rounding import neighbours
-from memkit.pictures.number_line import MAX_BITS, default_range, line_values, number_line_figure
+from memkit.formats.single import neighbours_of, values_of
+from memkit.pictures.number_line import MAX_BITS, between, default_range, line_values, number_line_figure
 from memkit.widgets.explorer import Choice, Entry, Explorer, Number, Switch, View
 
 NAMES = tuple(name for name, fmt in FORMATS.items() if fmt.bits <= MAX_BITS)
@@ -102,15 +101,15 @@ def window(
     return around - half, around + half
 
 
-def gap_below(line: np.ndarray, place: float) -> float:
+def gap_below(line: tuple[float, ...], place: float) -> float:
     """Distance of the two values between which ``place`` lies, or of the last two at that end."""
-    above = min(max(np.searchsorted(line, place), 1), line.size - 1)
-    return float(line[above] - line[above - 1])
+    above = min(max(bisect_left(line, place), 1), len(line) - 1)
+    return line[above] - line[above - 1]
 
 
 def gap_at(fmt: Format, value: float) -> float:
     """Distance from ``value`` to the next larger value of the format; infinite where there is none."""
-    return float(neighbours(value, fmt)[1]) - value
+    return neighbours_of(value, fmt)[1] - value
 
 
 def beside(fmt: Format, around: float, is_scaled: bool = False) -> str:
@@ -120,9 +119,7 @@ def beside(fmt: Format, around: float, is_scaled: bool = False) -> str:
     'Next to 256 in bfloat16: 255 below, 1 away; 258 above, 2 away.'
     """
     unit = fmt.max if is_scaled else 1.0
-    sides = zip(
-        ("below", "above"), (float(side) / unit for side in neighbours(around * unit, fmt)), strict=True
-    )
+    sides = zip(("below", "above"), (side / unit for side in neighbours_of(around * unit, fmt)), strict=True)
     told = (
         f"{number_text(v)} {way}, {number_text(abs(v - around))} away" for way, v in sides if math.isfinite(v)
     )
@@ -131,17 +128,17 @@ def beside(fmt: Format, around: float, is_scaled: bool = False) -> str:
 
 def summary(fmt: Format) -> str:
     """Count, ends, and where the values crowd."""
-    values = all_values(fmt)
+    values = values_of(fmt)
     ends = f"{number_text(least(fmt))} to {number_text(fmt.max)}"
-    inside = np.count_nonzero(np.abs(values) <= 1) / values.size
-    return f"{fmt.name}: {values.size} values, the positive ones from {ends}; {inside:.0%} lie within ±1."
+    inside = len(between(values, -1, 1)) / len(values)
+    return f"{fmt.name}: {len(values)} values, the positive ones from {ends}; {inside:.0%} lie within ±1."
 
 
 def contrast(first: Format, second: Format) -> str:
     """Which of two formats reaches further and which is finer at 1."""
     spans = [fmt.max / least(fmt) for fmt in (first, second)]
     if "nf4" in (first.name, second.name):  # a table: compared as shares of the largest value
-        gaps = [float(np.diff(all_values(fmt)).min() / fmt.max) for fmt in (first, second)]
+        gaps = [min(b - a for a, b in pairwise(values_of(fmt))) / fmt.max for fmt in (first, second)]
         fine = (first, second)[gaps[1] < gaps[0]]
         return (
             f"As shares of their largest values, {fine.name} is the finer: its smallest step is "
@@ -149,7 +146,7 @@ def contrast(first: Format, second: Format) -> str:
         )
     steps = [gap_at(fmt, 1.0) if fmt.max > 1 else float("inf") for fmt in (first, second)]
     wide = (first, second)[spans[1] > spans[0]]
-    reach = f"{wide.name} spans {np.log2(max(spans)):.0f} powers of two, the other {np.log2(min(spans)):.0f}"
+    reach = f"{wide.name} spans {math.log2(max(spans)):.0f} powers of two, the other {math.log2(min(spans)):.0f}"
     if steps[0] == steps[1]:
         return f"{reach}; at 1 their steps are equal, {number_text(steps[0])}."
     fine = (first, second)[steps[1] < steps[0]]
@@ -166,14 +163,11 @@ def rows(formats: list[Format], low: float, high: float, is_scaled: bool) -> tup
     """The facts of each format and what is in view."""
     table = [("format", "values", "in view", "subnormal", "smallest positive", "largest", "step at 1")]
     for fmt in formats:
-        values = all_values(fmt)
-        line = line_values(fmt, is_scaled)
-        shown = np.count_nonzero((line >= low) & (line <= high))
+        values = values_of(fmt)
+        shown = len(between(line_values(fmt, is_scaled), low, high))
         has_subnormals = isinstance(fmt, FloatFormat) and fmt.has_subnormals
-        small = (
-            np.count_nonzero((np.abs(values) < fmt.smallest_normal) & (values != 0)) if has_subnormals else 0
-        )
+        small = sum(0 < abs(value) < fmt.smallest_normal for value in values) if has_subnormals else 0
         step = number_text(gap_at(fmt, 1.0)) if fmt.max > 1 else "none"
         ends = number_text(least(fmt)), number_text(fmt.max)
-        table.append((fmt.name, str(values.size), str(shown), str(small), *ends, step))
+        table.append((fmt.name, str(len(values)), str(shown), str(small), *ends, step))
     return tuple(table)

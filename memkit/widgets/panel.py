@@ -7,25 +7,15 @@ from contextlib import contextmanager
 import ipywidgets as widgets
 import traitlets
 
-from memkit.pictures.svg import PAPER_OF
 from memkit.units import html_table
-from memkit.widgets.explorer import Choice, Entry, Explorer, Number, Switch, html_error, html_words
-from memkit.widgets.in_page import key_helper
+from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Number, Switch, html_error, html_words
+from memkit.widgets.in_page import FOLD, key_helper
 
 WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
 LABEL = {"description_width": "118px"}
 PAUSE_SECONDS = 1.2
 """Controls that nobody has moved for so long rest. Advice costs a kernel more than a move does, and on a hub forty
 share two cores: a reader who moves once a second must not pay for advice that nobody reads."""
-FOLD = """<details class="memkit-fold"><summary>The numbers as a table</summary></details>
-<style>@supports selector(:has(*)) {
-.memkit-table {display: none} .memkit-panel:has(details.memkit-fold[open]) .memkit-table {display: block}}
-.memkit-table td, .memkit-table th {text-align: right; padding: 1px 10px}
-.memkit-table td:first-child, .memkit-table th:first-child {text-align: left}
-.memkit-view {overflow-x: auto; PAPER}
-.memkit-view [data-pick] {cursor: pointer}
-.memkit-view .memkit-here {stroke: currentColor; stroke-width: 2.5px}</style>""".replace("PAPER", PAPER_OF)
-"""The fold stays one element while the table beside it changes; else each move would close it."""
 
 
 class NumberBox(widgets.HBox):
@@ -81,11 +71,7 @@ def box_of(control) -> widgets.Widget:
             return widgets.Checkbox(indent=False, **named)
         case Entry(value=str()):
             return widgets.Text(continuous_update=False, style=LABEL, **named)
-        case Entry():
-            return widgets.FloatText(style=LABEL, **named)
-    from memkit.widgets.bit_buttons import BitButtons
-
-    return BitButtons(control.value)
+    return widgets.FloatText(style=LABEL, **named)
 
 
 class Panel(widgets.VBox):
@@ -93,7 +79,8 @@ class Panel(widgets.VBox):
 
     def __init__(self, explorer: Explorer):
         self.explorer = explorer
-        self.controls = {name: box_of(control) for name, control in explorer.controls.items()}
+        boxes = ((name, control) for name, control in explorer.controls.items() if not isinstance(control, Bits))
+        self.controls = {name: box_of(control) for name, control in boxes}
         self._shown, self._chart, self._pause, self._is_showing = None, None, None, False
         self.picture, self.status, self.alert = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self.table, self.fold, self.frame = widgets.HTML(), widgets.HTML(FOLD), widgets.HTML()
@@ -129,7 +116,7 @@ class Panel(widgets.VBox):
         self.alert.value = html_error(self.explorer)
         shown = self.explorer.shown
         if shown is not self._shown:
-            self._shown, chart = shown, shown.live or shown.chart
+            self._shown, chart = shown, shown.chart
             if chart is not self._chart:  # the same picture with another mark framed is not sent again
                 self.picture.value, self._chart = chart.html(), chart
             self.frame.value = f"<style>{chart.frame_style()}</style>" if chart.marked is not None else ""
@@ -152,11 +139,9 @@ class Panel(widgets.VBox):
                 self.controls[name].options = options
         for name, end in explorer.ends().items():
             self.controls[name].slider.max = end
-        for name, value in state.items():
-            if self.controls[name].value != value:
-                self.controls[name].value = value
-            if hasattr(self.controls[name], "show"):  # a code's buttons
-                self.controls[name].show(explorer.shown.kept)
+        for name, control in self.controls.items():
+            if control.value != state[name]:
+                control.value = state[name]
 
     def _say_more_in_a_pause(self) -> None:
         """What takes longer to find must not hold up a slider that is being moved: it waits until that rests."""

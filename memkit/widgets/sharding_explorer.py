@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import ClassVar
 
-from memkit.fitting.batch_plan import peak_of
+from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.fitting.room import fit_on
 from memkit.formula.parameters import count_parameters
-from memkit.hardware.cards import CARDS, Card
+from memkit.hardware.cards import CARDS
 from memkit.pictures.peaks import choices_figure
 from memkit.pictures.timeline import short
 from memkit.setup.layouts import STAGES, Layout
@@ -14,7 +14,6 @@ from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import AUTOCAST_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.sharding.traffic import step_traffic
-from memkit.timeline import Instant
 from memkit.units import format_bytes, format_count
 from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View
 
@@ -45,41 +44,28 @@ class ShardingExplorer(Explorer):
         """Only sequences that the model takes."""
         return {"seq_len": tuple(n for n in LENGTHS if n <= PUBLISHED_MODELS[state["model"]].max_seq_len)}
 
-    def view(
-        self,
-        model: str,
-        stage: int,
-        dp_size: int,
-        precision: str,
-        seq_len: int,
-        micro_batch_size: int,
-        recomputes: bool,
-        offloads: bool,
-        card: str,
-    ) -> View:
+    def view(self, model, stage, dp_size, precision, recomputes, offloads, card, **shape) -> View:
         """The chosen number of ranks among the others."""
-        config, capacity = PUBLISHED_MODELS[model], fit_on(CARDS[card], 0).room_bytes
         setup = TrainingSetup(
-            model=config,
-            seq_len=seq_len,
-            micro_batch_size=micro_batch_size,
-            recomputation="full" if recomputes else "none",
+            model=PUBLISHED_MODELS[model], recomputation="full" if recomputes else "none", **shape,
             optimizer=OptimizerConfig(implementation="fused"),
-        )
-        ways = [way_of(setup, stage, ranks, precision, offloads) for ranks in RANKS]
-        peaks = [peak_of(*way) for way in ways]
-        sent = [step_traffic(*way).sent_bytes for way in ways]
-        title = f"{model}, {STAGES[stage]}: the peak of one rank"
-        subtitle = f"{micro_batch_size} × {seq_len} tokens a rank, {precision}; dashed: {card}"
-        above, bars = [f"↑ {short(bytes_)}" for bytes_ in sent], dict(zip(map(str, RANKS), peaks, strict=True))
-        chart = choices_figure(bars, title, subtitle, capacity, RANKS.index(dp_size), above, FOOT)
-        rows = [
-            (str(ranks), format_bytes(peak.total_bytes), peak.name, format_bytes(bytes_))
-            for ranks, peak, bytes_ in zip(RANKS, peaks, sent, strict=True)
-        ]
-        words = verdict(setup, ways[RANKS.index(dp_size)][1], peaks, sent, CARDS[card])
-        table = (("ranks", "peak", "at", "sent a step"), *rows)
-        return View(chart=chart, words=words, table=table)
+        )  # fmt: skip
+        ways = {ranks: way_of(setup, stage, ranks, precision, offloads) for ranks in RANKS}
+        plans = {ranks: plan_of(way, CARDS[card], layout) for ranks, (way, layout) in ways.items()}
+        sent = {ranks: step_traffic(*way).sent_bytes for ranks, way in ways.items()}
+        tokens = f"{setup.micro_batch_size} × {setup.seq_len} tokens a rank"
+        room, above = fit_on(CARDS[card], 0).room_bytes, [f"↑ {short(size)}" for size in sent.values()]
+        chart = choices_figure(
+            {str(ranks): plan.peak for ranks, plan in plans.items()},
+            f"{model}, {STAGES[stage]}: the peak of one rank",
+            f"{tokens}, {precision}; dashed: room on {card}",
+            room, RANKS.index(dp_size), above, FOOT,
+        )  # fmt: skip
+        table = [("ranks", "peak", "at", "sent a step")]
+        for ranks, plan in plans.items():
+            table.append((str(ranks), format_bytes(plan.peak_bytes), plan.peak.name, format_bytes(sent[ranks])))
+        words = (*verdict(plans, dp_size), f"A rank sends {format_bytes(sent[dp_size])} a step.")
+        return View(chart=chart, words=words, table=tuple(table))
 
     def pick(self, mark: str) -> None:
         """Choose the number of ranks whose bar was clicked."""
@@ -101,26 +87,22 @@ def way_of(
     return replace(setup, precision=AUTOCAST_BF16), layout
 
 
-def verdict(
-    setup: TrainingSetup, layout: Layout, peaks: list[Instant], sent: list[int], card: Card
-) -> tuple[str, ...]:
-    """Whether it fits, what more ranks could still take away, and what a step sends."""
-    chosen = RANKS.index(layout.dp_size)
-    fits = [fit_on(card, peak.total_bytes) for peak in peaks]
-    own, least = peaks[chosen].total_bytes, peaks[-1].total_bytes
-    first = next((ranks for ranks, fit in zip(RANKS, fits, strict=True) if fit.is_expected), None)
+def verdict(plans: dict[int, TrainingPlan], dp_size: int) -> tuple[str, str]:
+    """Whether it fits, and what more ranks could still take away."""
+    own, least = plans[dp_size], plans[RANKS[-1]].peak_bytes
+    first = next((ranks for ranks, plan in plans.items() if plan.fits), None)
     if first is None:
         needs = "none of these numbers of ranks fits"
     elif first == 1:
-        needs = f"one rank {fits[0].verdict}"
+        needs = f"one rank {plans[1].fit.verdict}"
     else:
-        needs = f"{first} ranks are the first that {fits[RANKS.index(first)].verdict}"
+        needs = f"{first} ranks are the first that {plans[first].fit.verdict}"
     peak = (
-        f"{layout.name}, {format_count(count_parameters(setup.model))} parameters: {format_bytes(own)} a rank at the "
-        f"{peaks[chosen].name}. {fits[chosen]} On this card {needs}."
+        f"{own.layout.name}, {format_count(count_parameters(own.setup.model))} parameters: "
+        f"{format_bytes(own.peak_bytes)} a rank at the {own.peak.name}. {own.fit} On this card {needs}."
     )
     rest = (
-        f"512 ranks would leave {format_bytes(least)}, or {round(100 * least / own)} % of it: activations, gathered "
-        "blocks and buffers are not shared out."
+        f"512 ranks would leave {format_bytes(least)}, or {round(100 * least / own.peak_bytes)} % of it: activations, "
+        "gathered blocks and buffers are not shared out."
     )
-    return peak, rest, f"A rank sends {format_bytes(sent[chosen])} a step."
+    return peak, rest

@@ -3,9 +3,8 @@
 from dataclasses import replace
 from typing import ClassVar
 
-from memkit.fitting.advice import steady_step
-from memkit.fitting.room import fit_on
-from memkit.formula.offload import host_bytes, link_bytes
+from memkit.fitting.plans import TrainingPlan, plan_of
+from memkit.formula.offload import link_bytes
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS
 from memkit.pictures.peaks import choices_figure
@@ -14,21 +13,18 @@ from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS
 from memkit.setup.recipes import PLACES, PRECISIONS, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import Instant, where
+from memkit.timeline import where
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, View
 
-SHOWN = {
-    "SGD": "SGD",
-    "SGD momentum": "SGD\nmomentum",
-    "AdamW": "AdamW",
-    "Adafactor": "Adafactor",
-    "Lion": "Lion",
-    "Muon": "Muon",
-    "8-bit AdamW": "8-bit\nAdamW",
-    "torchao 4-bit AdamW": "4-bit\nAdamW",
-    "paged AdamW": "paged\nAdamW",
+SHOWN = (
+    "SGD", "SGD momentum", "AdamW", "Adafactor", "Lion", "Muon", "8-bit AdamW", "torchao 4-bit AdamW", "paged AdamW",
+)  # fmt: skip
+OTHERWISE = {
+    "implementation": "no fused kernel, shown with foreach",
+    "place": "no formula for a step in the backward, shown after it",
 }
+"""What an optimizer may not offer, and how it is shown then."""
 TRAINED = {"all weights": None, "LoRA, rank 16, attention": 16, "LoRA, rank 64, attention": 64}
 MODELS = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qkv]
 
@@ -48,46 +44,32 @@ class StateExplorer(Explorer):
         "card": Choice("Card", list(CARDS), "A100 SXM 80 GB"),
     }
 
-    def view(
-        self,
-        model: str,
-        precision: str,
-        optimizer: str,
-        implementation: str,
-        place: str,
-        trained: str,
-        micro_batch_size: int,
-        seq_len: int,
-        card: str,
-    ) -> View:
+    def view(self, model, precision, optimizer, implementation, place, trained, card, **shape) -> View:
         """Each optimizer's peak as a bar; the words are about the chosen one."""
         rank = TRAINED[trained]
-        setup = TrainingSetup(
-            model=PUBLISHED_MODELS[model],
-            precision=PRECISIONS[precision],
-            micro_batch_size=micro_batch_size,
-            seq_len=seq_len,
-            recomputation="full",
+        asked = TrainingSetup(
+            model=PUBLISHED_MODELS[model], precision=PRECISIONS[precision], recomputation="full", **shape,
             adapter=AdapterConfig(rank=rank) if rank else None,
             optimizer=OptimizerConfig(name=optimizer, implementation=implementation, place=place),
-        )
-        setups = {name: with_optimizer(setup, name) for name in SHOWN}
-        peaks = {name: steady_step(one).peak for name, one in setups.items()}
-        capacity = CARDS[card].memory_bytes
-        title = f"{model}, {precision}, {trained}: the peak under each optimizer"
-        subtitle = f"{micro_batch_size} × {seq_len} tokens, full recomputation; steps {place}; dashed: {card}"
-        bars = {SHOWN[name]: peak for name, peak in peaks.items()}
-        chart = choices_figure(bars, title, subtitle, capacity, list(SHOWN).index(optimizer))
+        )  # fmt: skip
+        plans = {name: plan_of(with_optimizer(asked, name), CARDS[card]) for name in SHOWN}
+        tokens = f"{asked.micro_batch_size} × {asked.seq_len} tokens"
+        chart = choices_figure(
+            {name.removeprefix("torchao ").replace(" ", "\n"): plan.peak for name, plan in plans.items()},
+            f"{model}, {precision}, {trained}: the peak under each optimizer",
+            f"{tokens}, full recomputation; steps {place}; dashed: {card}",
+            CARDS[card].memory_bytes, SHOWN.index(optimizer),
+        )  # fmt: skip
         table = [("optimizer", "peak", "at", "states on the card")]
-        for name, peak in peaks.items():
-            states = format_bytes(peak.optimizer_states)
-            table.append((name, format_bytes(peak.total_bytes), where(peak), states))
-        words = in_words(setups[optimizer], peaks[optimizer], CARDS[card]) + otherwise(setup, setups)
+        for name, plan in plans.items():
+            states = format_bytes(plan.peak.optimizer_states)
+            table.append((name, format_bytes(plan.peak_bytes), where(plan.peak), states))
+        words = (*in_words(plans[optimizer]), *otherwise(asked, plans))
         return View(chart=chart, words=words, table=tuple(table))
 
     def pick(self, mark: str) -> None:
         """Choose the optimizer whose bar was clicked."""
-        self.set(optimizer=list(SHOWN)[int(mark)])
+        self.set(optimizer=SHOWN[int(mark)])
 
 
 def with_optimizer(setup: TrainingSetup, name: str) -> TrainingSetup:
@@ -100,41 +82,33 @@ def with_optimizer(setup: TrainingSetup, name: str) -> TrainingSetup:
     return replace(setup, optimizer=OptimizerConfig(name=name, implementation=implementation, place=place))
 
 
-def otherwise(asked: TrainingSetup, setups: dict[str, TrainingSetup]) -> tuple[str, ...]:
-    """Which bars step otherwise than asked for, in words."""
-    why = {
-        "implementation": "no fused kernel, shown with foreach",
-        "place": "no formula for a step in the backward, shown after it",
-    }
-    return tuple(
-        f"{', '.join(names)}: {words}."
-        for what, words in why.items()
-        if (
-            names := [
-                n
-                for n, one in setups.items()
-                if getattr(one.optimizer, what) != getattr(asked.optimizer, what)
-            ]
-        )
+def otherwise(asked: TrainingSetup, plans: dict[str, TrainingPlan]) -> list[str]:
+    """Which bars step otherwise than asked for."""
+    words = []
+    for choice, why in OTHERWISE.items():
+        wanted = getattr(asked.optimizer, choice)
+        names = [name for name, plan in plans.items() if getattr(plan.setup.optimizer, choice) != wanted]
+        if names:
+            words.append(f"{', '.join(names)}: {why}.")
+    return words
+
+
+def in_words(plan: TrainingPlan) -> list[str]:
+    """Which part is the largest, what the states take, and what an optimizer on the host moves."""
+    setup, peak, card = plan.setup, plan.peak, plan.card
+    part = max(peak.parts, key=peak.parts.get)
+    states = state_bytes(setup.model, setup.precision, setup.optimizer, setup.adapter)["optimizer_states"]
+    paged = "; torch does not count the paged ones, there or on the host" if setup.optimizer.record.is_paged else ""
+    own = (
+        f"{setup.optimizer.name}: peak {format_bytes(plan.peak_bytes)} at the {where(peak)}, which {plan.fit.verdict} "
+        f"on the {card.name}; the largest part is {part.replace('_', ' ')}, {format_bytes(peak.parts[part])}."
     )
-
-
-def in_words(setup: TrainingSetup, peak: Instant, card) -> tuple[str, ...]:
-    """Which part is the largest, what the states cost a parameter, and what an optimizer on the host moves."""
-    optimizer = setup.optimizer
-    parts = {part.replace("_", " "): size for part, size in peak.parts.items()}
-    largest = max(parts, key=parts.get)
-    states = state_bytes(setup.model, setup.precision, optimizer, setup.adapter)
-    fits = f"{fit_on(card, peak.total_bytes).verdict} on the {card.name}"
-    own = f"{optimizer.name}: peak {format_bytes(peak.total_bytes)} at the {where(peak)}, which {fits}"
-    own = f"{own}; the largest part is {largest}, {format_bytes(parts[largest])}."
-    paged = "; torch does not count the paged ones, there or on the host" * optimizer.name.startswith("paged")
-    words = [own, f"Its states on the card: {format_bytes(states['optimizer_states'])}{paged}."]
+    words = [own, f"Its states on the card: {format_bytes(states)}{paged}."]
     moved = link_bytes(setup)
-    if optimizer.is_on_host and moved:
+    if setup.optimizer.is_on_host and moved:
         each = max(moved.values())
         words.append(
             f"A step moves {format_bytes(each)} each way over the link, {each / card.pcie_bytes_per_s:.2f} s by its "
-            f"data sheet; the host holds {format_bytes(sum(host_bytes(setup).values()))}."
+            f"data sheet; the host holds {format_bytes(plan.host_bytes)}."
         )
-    return tuple(words)
+    return words

@@ -40,7 +40,7 @@ def test_the_products_have_the_shapes_of_a_linear_layer_s_and_sum_what_is_marked
     y = x @ w.T
     dy = torch.randn_like(y)
     y.backward(dy)
-    known = {"Y": y, "X": x, "W'": w.T, "dX": x.grad, "dY": dy, "W": w, "dW": w.grad, "dY'": dy.T}
+    known = {"y": y, "x": x, "Wᵀ": w.T, "dx": x.grad, "dy": dy, "W": w, "dW": w.grad, "dyᵀ": dy.T}
     for _, result, rows, columns, left, right, summed in PRODUCTS:
         assert known[result].shape == (sizes[rows], sizes[columns])
         assert known[left].shape[1] == known[right].shape[0] == sizes[summed]

@@ -16,15 +16,14 @@ from memkit.pictures.formats import (
     bit_figure,
     explorer_figure,
     note_on,
-    number_line_figure,
-    running_sum_figure,
 )
-from memkit.pictures.sums import LOOKS, running_totals
+from memkit.pictures.number_line import number_line_figure
+from memkit.pictures.sums import LOOKS, running_sum_figure, running_totals
 from memkit.pictures.svg import LOOKS as FIELDS
 
 
 def compared(number: float, **choices):
-    return explorer_figure(read_code(0, "float16"), number, has_bits=False, **choices)
+    return explorer_figure(read_code(0, "float16"), number, **choices)
 
 
 # Bits.
@@ -34,8 +33,8 @@ def compared(number: float, **choices):
 def test_the_boxes_hold_the_bits_in_order(name: str) -> None:
     bits = FORMATS[name].bits
     code = 0x5A5A5A5A5A5A5A5A % 2**bits
-    boxes = marks_of(bit_figure(code, name), "pick")
-    assert "".join(re.search(r"bit (\d)", box.tip)[1] for box in boxes) == f"{code:0{bits}b}"
+    boxes = marks_of(bit_figure(code, name), "field")
+    assert "".join(box.tip[-1] for box in boxes) == f"{code:0{bits}b}"
     assert [int(box.data["pick"]) for box in boxes] == list(range(bits))
     lefts = [box.at("x") for box in boxes]
     np.testing.assert_allclose(np.diff(lefts), boxes[0].at("width"), atol=0.11)

@@ -14,7 +14,7 @@ from bs4 import BeautifulSoup
 pytestmark = [pytest.mark.site, pytest.mark.browser]
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
 CHAPTERS = sorted((Path(__file__).resolve().parents[2] / "chapters").glob("*.ipynb"))
-NAMES = ["index", *(path.stem for path in CHAPTERS), "claims", "questions"]
+NAMES = ["index", *(path.stem for path in CHAPTERS), "claims", "questions", "handouts"]
 WIDTHS, SCHEMES = (390, 800, 1280), ("light", "dark")
 FOCUSED = """() => { const place = document.activeElement, box = place.getBoundingClientRect();
     const isInView = box.bottom > 0 && box.top < innerHeight;
@@ -138,6 +138,27 @@ def test_axe_finds_nothing_at_three_widths_in_light_and_dark(name, page, address
             if violations := page.evaluate(RUN_AXE, [] if scheme == "light" else LOOKS):
                 found[width, scheme] = violations
     assert not found
+
+
+def test_a_sheet_has_the_chapter_s_goals(soups):
+    for path in CHAPTERS[:12]:
+        text = "".join(cell.source + "\n" for cell in nbformat.read(path, as_version=4).cells)
+        goals = re.search(r"^## You will be able to\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
+        bullets = re.findall(r"^- ", goals, re.MULTILINE)
+        sheet = soups["handouts.html"].find(id=f"handout-{path.stem[:2]}")
+        assert len(sheet.select("li")) >= len(bullets) >= 2 and sheet.img["alt"] and sheet.select("tr")
+
+
+def test_each_chapter_prints_on_one_sheet_and_the_first_on_two(page, address):
+    def num_sheets(mark: str) -> int:
+        page.goto("about:blank")
+        page.goto(f"{address}handouts.html{mark}")
+        page.evaluate("document.querySelectorAll('img').forEach((image) => { image.loading = 'eager'; })")
+        page.wait_for_load_state("networkidle")
+        return len(re.findall(rb"/Type\s*/Page[^s]", page.pdf(prefer_css_page_size=True)))
+
+    assert (num_sheets("#handout-00"), num_sheets("#handout-01")) == (1, 2)
+    assert num_sheets("") == 12 + 1
 
 
 def test_a_reader_with_keys_alone_goes_through_a_page(page, address):

@@ -57,7 +57,7 @@ def test_what_fits_is_told_by_the_one_rule(size, fits):
 def test_tokens_that_are_not_whole_show_the_nearest_plan(planner):
     planner.set(micro_batch_size=1, global_batch_tokens=4_000_000)
     nearest = 65_536 * round(4_000_000 / 65_536)  # 8 ranks of one sequence of 8,192 tokens
-    told = f"4,000,000 tokens are no whole number of passes of 65,536; shown are {nearest:,}, the nearest"
+    told = f"4,000,000 tokens are not a whole number of forwards of 65,536; shown are {nearest:,}, the nearest"
     assert told in planner.shown.words[0]
     planner.set(global_batch_tokens=2**22)
 

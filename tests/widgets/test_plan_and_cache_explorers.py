@@ -1,11 +1,14 @@
 """The plan and the cache explorer: what they say is what the plans and torch's own shapes say."""
 
+import re
+
 import pytest
-from drawn import marks_of
+from drawn import labels_of, marks_of
 from transformers import DynamicCache
 
 from memkit.fitting.plans import GIVES_UP
 from memkit.formula.inference import kv_cache_bytes
+from memkit.pictures.plans import plans_figure
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.units import format_bytes
 from memkit.widgets.cache_explorer import CacheExplorer
@@ -76,3 +79,19 @@ def test_the_number_that_fits_is_the_last_that_does():
         assert panel.shown.words[2].endswith(fits)
     panel.set(model="Llama-3.1-405B")
     assert "not even the weights fit" in panel.shown.words[2]
+
+
+def test_each_kind_of_plan_has_a_shape_of_its_own_and_its_name_stands_on_the_page():
+    found = plans_for("Llama-3.2-1B", "RTX 5090", 16384, 2048, 1)
+    chart = plans_figure(found, "plans")
+    shapes = {}
+    for mark in marks_of(chart, "pick"):
+        numbers = [float(number) for number in re.findall(r"-?[\d.]+", mark.attributes["d"])]
+        outline = [round(numbers[n] - numbers[n % 2]) for n in range(len(numbers))]
+        kind = found.plans[int(mark.data["pick"])].gives_up
+        shapes.setdefault(kind, set()).add((len(outline), *outline[2:6]))
+    assert len(shapes) == 10
+    for kind, seen in shapes.items():
+        assert not any(seen & others for other, others in shapes.items() if other != kind), kind
+    lowest = max(labels_of(chart), key=lambda label: label.box[3])
+    assert "filled: on the front" in lowest.text and lowest.box[3] <= chart.height

@@ -14,6 +14,7 @@ from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
 from memkit.pictures.svg import Chart
 from memkit.setup.models import GPT2_SMALL, LLAMA_2_7B, TINY_LLAMA
+from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.units import format_bytes, html_table
@@ -160,6 +161,13 @@ def test_fitting_is_a_comparison_of_bytes(card, micro_batch_size):
     fit = fit_on(CARDS[card], peak)
     assert ("does not fit" in words) == (fit.most_bytes < 0)
     assert format_bytes(abs(fit.expected_bytes)) in words
+
+
+def test_no_change_is_offered_that_the_setup_refuses():
+    """An optimizer that frees each gradient in the backward leaves none to accumulate."""
+    setup = replace(SETUP, optimizer=OptimizerConfig(place="in backward"))
+    names = [effect.name for effect in effects_on_setup(setup)]
+    assert names and not any("accumulated" in name for name in names)
 
 
 def test_what_helps_is_sorted_and_each_really_helps():

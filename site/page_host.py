@@ -1,0 +1,154 @@
+"""Panels and exercises for a page: a reader's move is answered by what it has changed, in plain values.
+
+The page's worker calls ``opened``, ``moved``, ``picked``, ``rested`` and ``checked``; the build calls ``Host`` for the
+pictures that are drawn ahead. Every number in an answer is computed by ``memkit`` and ``book``, as in a notebook.
+"""
+
+import json
+import math
+from html import escape
+
+from book.exercises import NumberExercise
+from memkit import widgets
+from memkit.units import html_table
+from memkit.widgets.explorer import Bits, Choice, Entry, Number, Switch, html_error, html_words, values_of
+from memkit.widgets.in_page import FOLD
+
+
+class Host:
+    """One open explorer, and what its page was told last, by the names of the controls and of the places below them."""
+
+    def __init__(self, name: str, arguments: dict):
+        self.explorer = getattr(widgets, name)(**arguments)
+        self.controls = {
+            key: control for key, control in self.explorer.controls.items() if not isinstance(control, Bits)
+        }
+        self.told = self.facts(rests=True)
+
+    def facts(self, rests: bool = False) -> dict[str, dict]:
+        """What the page shows; advice that takes longer to find is there when the controls rest."""
+        explorer, shown = self.explorer, self.explorer.shown
+        offered, ends = explorer.offered(explorer.state), explorer.ends()
+        facts = {}
+        for name, control in self.controls.items():
+            facts[name] = {"value": explorer.state[name]}
+            if isinstance(control, Choice):
+                options = offered.get(name, control.options)
+                facts[name] = {
+                    "options": [option[0] if isinstance(option, tuple) else str(option) for option in options],
+                    "value": values_of(options).index(explorer.state[name]),
+                }
+            if isinstance(control, Number):
+                facts[name]["max"] = ends.get(name, control.high)
+        words = (*shown.words, *(shown.more() if rests else ()))
+        places = {
+            "alert": html_error(explorer), "picture": shown.chart.html(), "status": html_words(words, shown.code),
+            "table": html_table(shown.table), "frame": f"<style>{shown.chart.frame_style()}</style>",
+        }  # fmt: skip
+        return facts | {name: {"value": html} for name, html in places.items()}
+
+    def changes(self, moved: str = "", rests: bool = False) -> dict[str, dict]:
+        """What has changed since the page was told last; a control that was moved says its value in any case."""
+        now, before = self.facts(rests), self.told
+        self.told = now
+        return {name: facts for name, facts in now.items() if facts != before[name] or name == moved}
+
+    def move(self, name: str, value: object, rests: bool = False) -> dict[str, dict]:
+        """The reader has moved a control; a choice is told by its place in the menu."""
+        if isinstance(self.controls[name], Choice):
+            options = self.explorer.offered(self.explorer.state).get(name, self.controls[name].options)
+            value = values_of(options)[value]
+        self.explorer.set(**{name: value})
+        return self.changes(name, rests)
+
+    def html(self) -> str:
+        """The panel as elements of a page: controls above, below them the places for picture, words and table."""
+        boxes = "".join(self.box(name, control) for name, control in self.controls.items())
+        for name, interval in self.explorer.plays.items():
+            boxes += f'<button type="button" data-play="{interval}" data-for="{name}" disabled>Play</button>'
+        inside = {name: facts["value"] for name, facts in self.told.items()}
+        return (
+            f'<div class="memkit-panel"><div class="controls">{boxes}</div><div data-id="alert"></div>'
+            f'<div class="memkit-view view" data-id="picture">{inside["picture"]}</div>'
+            f'<div data-id="status">{inside["status"]}</div><div>{FOLD}</div>'
+            f'<div class="memkit-table" data-id="table">{inside["table"]}</div>'
+            f'<div data-id="frame">{inside["frame"]}</div></div>'
+        )
+
+    def box(self, name: str, control: Number | Choice | Switch | Entry) -> str:
+        """One control with its label; a number has a slider beside its box."""
+        facts, mark = self.told[name], f'data-id="{name}" disabled'
+        value = escape(str(facts["value"]))
+        match control:
+            case Choice():
+                options = "".join(
+                    f"<option{' selected' if number == facts['value'] else ''}>{escape(text)}</option>"
+                    for number, text in enumerate(facts["options"])
+                )
+                box = f"<select {mark}>{options}</select>"
+            case Switch():
+                box = f'<input type="checkbox" {mark}{" checked" if facts["value"] else ""}>'
+            case Entry(value=str()):
+                box = f'<input type="text" {mark} value="{value}">'
+            case _:
+                box = f'<input type="number" step="any" {mark} value="{value}">'
+        labelled = f"<label><span>{escape(control.label)}</span>{box}</label>"
+        if not isinstance(control, Number):
+            return labelled
+        ends = f'min="{control.low}" max="{facts["max"]}" step="{control.step}" value="{value}"'
+        slider = f'<input type="range" {mark} aria-label="{escape(control.label)}, slider" {ends}>'
+        return f'<div class="number">{labelled}{slider}</div>'
+
+    def single_moves(self) -> list[tuple[str, object]]:
+        """Every value that a menu, a box to tick or a slider offers, each from the opening."""
+        moves = []
+        for name, control in self.controls.items():
+            match control:
+                case Choice():
+                    values = range(len(self.told[name]["options"]))
+                case Switch():
+                    values = (False, True)
+                case Number():
+                    values = range(control.low, self.told[name]["max"] + 1, control.step)
+                case _:
+                    values = ()
+            moves += [(name, value) for value in values]
+        return moves
+
+
+OPEN: dict[str, Host] = {}
+
+
+def opened(key: str, name: str, arguments: str) -> str:
+    """A panel is opened under a key of the page's; what it shows."""
+    OPEN[key] = Host(name, json.loads(arguments))
+    return json.dumps(OPEN[key].told)
+
+
+def moved(key: str, name: str, value: str) -> str:
+    """What a move has changed."""
+    return json.dumps(OPEN[key].move(name, json.loads(value)))
+
+
+def picked(key: str, mark: str) -> str:
+    """What has changed since a mark of the picture was chosen."""
+    OPEN[key].explorer.pick(mark)
+    return json.dumps(OPEN[key].changes())
+
+
+def rested(key: str) -> str:
+    """What has changed in a pause: advice that takes longer to find."""
+    return json.dumps(OPEN[key].changes(rests=True))
+
+
+def checked(record: str, text: str) -> str:
+    """The book's feedback on an answer that was typed: a number, or arithmetic such as ``8 * 6_738_415_616``."""
+    try:
+        answer = eval(text, {"__builtins__": {}, **vars(math)})
+    except Exception:  # noqa: BLE001 - whatever is typed
+        return json.dumps(
+            {"status": "not yet", "text": f"{text!r} is no number. Type one, such as 53.9e9 or 8 * 7e9."}
+        )
+    given = json.loads(record)
+    feedback = NumberExercise(**given | {"also": tuple(given["also"])}).check(answer)
+    return json.dumps({"status": feedback.status, "text": feedback.text})
