@@ -7,8 +7,8 @@ README.md beside this file says what that means, and what to use instead where i
 
 import asyncio
 import atexit
+import functools
 import os
-import resource
 import secrets
 import shutil
 import socket
@@ -18,10 +18,12 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from jupyterhub.authenticators.shared import SharedPasswordAuthenticator
 from jupyterhub.spawner import SimpleLocalProcessSpawner
 from jupyterhub.traitlets import ByteSpecification
 from traitlets import TraitError
 
+from course.hub.limits import Guesses, limit_process, refuse_full_home
 from course.hub.restart import answers, end_orphaned_proxy, kept_port
 
 HERE = Path(__file__).resolve().parent
@@ -31,6 +33,15 @@ ADDRESS = os.environ.get("MEMKIT_HUB_ADDRESS", "http://127.0.0.1:8000")
 PASSWORD = os.environ.get("MEMKIT_HUB_PASSWORD") or secrets.token_hex(4)
 MEMORY = os.environ.get("MEMKIT_HUB_MEMORY", "3G")
 """What one process of a student may take: the server, and each kernel. Linux enforces it, macOS does not."""
+
+DISK = os.environ.get("MEMKIT_HUB_DISK", "5G")
+"""What a student's files may take when her server starts, and the size of any one file that she writes."""
+
+PROCESSES = os.environ.get("MEMKIT_HUB_PROCESSES", "4096")
+"""Processes and threads of all students together, on Linux; a hub that root has started has no such limit."""
+
+STUDENTS = os.environ.get("MEMKIT_HUB_STUDENTS", "200")
+"""Servers that run at once."""
 
 SOCKETS = tempfile.mkdtemp(prefix="hub-", dir="/tmp")
 """Kernels' sockets: a short path, for the name of a Unix socket ends after about 100 letters."""
@@ -52,10 +63,14 @@ def refuse_wrong_settings() -> None:
     address = urlsplit(ADDRESS)
     if len(PASSWORD) < 8:
         sys.exit(f"MEMKIT_HUB_PASSWORD has {len(PASSWORD)} letters; it takes eight or more.")
-    try:
-        ByteSpecification().validate(None, MEMORY)
-    except TraitError:
-        sys.exit(f"MEMKIT_HUB_MEMORY={MEMORY!r} is no size such as 3G or 1500M.")
+    for name, size in (("MEMORY", MEMORY), ("DISK", DISK)):
+        try:
+            ByteSpecification().validate(None, size)
+        except TraitError:
+            sys.exit(f"MEMKIT_HUB_{name}={size!r} is no size such as 3G or 1500M.")
+    for name, number in (("PROCESSES", PROCESSES), ("STUDENTS", STUDENTS)):
+        if not number.isdecimal() or int(number) == 0:
+            sys.exit(f"MEMKIT_HUB_{name}={number!r} is no whole number above 0.")
     if address.scheme != "http" or not address.hostname or not address.port:
         sys.exit(f"MEMKIT_HUB_ADDRESS={ADDRESS!r} is no address such as http://127.0.0.1:8000.")
     end_orphaned_proxy(FOLDER)
@@ -73,6 +88,8 @@ def free_port() -> int:
 class LimitedSpawner(SimpleLocalProcessSpawner):
     """A local server with a log of its own; it and each kernel take at most ``mem_limit`` of private memory.
 
+    No file that they write is larger than ``MEMKIT_HUB_DISK``.
+
     A kernel that asks for more gets Python's MemoryError and lives on. If the machine itself runs out, Linux ends
     a student's process before the hub.
     """
@@ -82,7 +99,7 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
 
         def preexec():
             go_home()
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+            limit_process(limit, DISK_BYTES, int(PROCESSES))
             if sys.platform == "linux":
                 Path("/proc/self/oom_score_adj").write_text("500")
 
@@ -111,7 +128,24 @@ def bring_the_book(spawner) -> None:
                 shutil.copyfile(source, target)
 
 
+class SlowedAuthenticator(SharedPasswordAuthenticator):
+    """The class's password; whoever guesses wrong several times in a row waits for each further guess."""
+
+    guesses = Guesses()
+
+    async def authenticate(self, handler, data):
+        judge = functools.partial(super().authenticate, handler, data)
+        return await self.guesses.judged(handler.request.remote_ip, judge)
+
+
+def prepare(spawner) -> None:
+    """Before a server starts: the student's files are not too many, and the book is there."""
+    refuse_full_home(Path(spawner.home_dir), DISK_BYTES)
+    bring_the_book(spawner)
+
+
 refuse_wrong_settings()
+DISK_BYTES = ByteSpecification().validate(None, DISK)
 (FOLDER / "logs").mkdir(parents=True, exist_ok=True)
 FOLDER.chmod(0o700)
 
@@ -127,7 +161,8 @@ c.ConfigurableHTTPProxy.command = proxy_command()
 c.ConfigurableHTTPProxy.log_level = "warn"
 c.ConfigurableHTTPProxy.pid_file = str(FOLDER / "proxy.pid")
 
-c.JupyterHub.authenticator_class = "shared-password"
+c.JupyterHub.authenticator_class = SlowedAuthenticator
+c.JupyterHub.active_server_limit = int(STUDENTS)
 c.SharedPasswordAuthenticator.user_password = PASSWORD
 c.Authenticator.allow_all = True
 c.Authenticator.username_pattern = r"[a-z0-9][a-z0-9_-]{0,30}$"
@@ -139,7 +174,7 @@ c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser", "--allow-root"]
 c.Spawner.default_url = "/lab/tree/chapters/00_start_here.ipynb"
 c.Spawner.mem_limit = MEMORY
 c.Spawner.http_timeout = c.Spawner.start_timeout = 300  # forty servers start at once on two cores
-c.Spawner.pre_spawn_hook = lambda spawner: asyncio.to_thread(bring_the_book, spawner)
+c.Spawner.pre_spawn_hook = lambda spawner: asyncio.to_thread(prepare, spawner)
 c.SimpleLocalProcessSpawner.home_dir_template = f"{FOLDER}/homes/{{username}}"
 c.Spawner.environment = {
     "JUPYTER_CONFIG_PATH": str(HERE / "student"),  # what every student's server is told

@@ -100,6 +100,8 @@ from ipykernel.connect import get_connection_info
 assert json.loads(get_connection_info())['transport'] == 'ipc'
 assert os.environ['OMP_NUM_THREADS'] == '1'
 assert resource.getrlimit(resource.RLIMIT_DATA)[0] == 3 * 2**30
+assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == 5 * 2**30
+assert resource.getrlimit(resource.RLIMIT_NPROC)[0] <= 4096
 """
     assert ann.run(code)[0] == ""
 
@@ -182,6 +184,9 @@ def test_a_wrong_password_or_name_is_refused(hub, name, password):
     [
         ({"PASSWORD": "short"}, "MEMKIT_HUB_PASSWORD has 5 letters"),
         ({"MEMORY": "lots"}, "MEMKIT_HUB_MEMORY='lots'"),
+        ({"DISK": "all"}, "MEMKIT_HUB_DISK='all'"),
+        ({"PROCESSES": "0"}, "MEMKIT_HUB_PROCESSES='0'"),
+        ({"STUDENTS": "many"}, "MEMKIT_HUB_STUDENTS='many'"),
         ({"ADDRESS": "localhost"}, "MEMKIT_HUB_ADDRESS='localhost'"),
         ({"ADDRESS": "taken"}, "answers at http"),
         ({"PREFIX": "elsewhere"}, "`make hub` installs it"),

@@ -1,0 +1,75 @@
+"""What keeps one student of a hub from taking it from all others: files, processes, and guesses at the password."""
+
+import asyncio
+import os
+import resource
+from collections import Counter, defaultdict
+from pathlib import Path
+
+FREE_GUESSES, LONGEST_WAIT_SECONDS = 3, 5.0
+"""So many wrong passwords in a row cost nothing; each later one doubles the wait, from a quarter of a second."""
+
+
+def limit_process(memory_bytes: int, file_bytes: int, num_processes: int) -> None:
+    """Bound what this process and those that it starts may take; called between fork and exec.
+
+    Private memory of each process, the size of each file that it writes, and the processes and threads of the whole
+    account: Linux counts the latter by account, but asks only those that have a limit. Root has no such limit.
+    """
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    most = num_processes if hard == resource.RLIM_INFINITY else min(num_processes, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
+def bytes_under(folder: Path) -> int:
+    """Bytes of all files in a folder, as the disk counts them; links are not followed."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512
+            except FileNotFoundError:  # removed meanwhile
+                continue
+    return total
+
+
+class HomeIsFull(RuntimeError):
+    """A student's files are more than the hub allows; her server does not start until some are gone."""
+
+    def __init__(self, num_bytes: int, most_bytes: int):
+        words = (
+            f"Your files take {num_bytes / 1e9:.1f} GB and may take {most_bytes / 1e9:.1f}. Ask your teacher, who can "
+            "remove some."
+        )
+        super().__init__(words)
+        self.jupyterhub_message = words
+
+
+def refuse_full_home(home: Path, most_bytes: int) -> None:
+    """Raises: HomeIsFull: the files under ``home`` take more than ``most_bytes``."""
+    num_bytes = bytes_under(home)
+    if num_bytes > most_bytes:
+        raise HomeIsFull(num_bytes, most_bytes)
+
+
+class Guesses:
+    """Wrong passwords in a row by address; each address is asked one after the other, and waits."""
+
+    def __init__(self):
+        self.wrong: Counter[str] = Counter()
+        self.turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def wait_seconds(self, address: str) -> float:
+        """How long the next guess from the address waits before it is looked at."""
+        later = self.wrong[address] - FREE_GUESSES
+        return 0.0 if later < 0 else min(0.25 * 2.0**later, LONGEST_WAIT_SECONDS)
+
+    async def judged(self, address: str, judge):
+        """What ``judge()`` answers, after the wait; an answer of None is a wrong guess."""
+        async with self.turns[address]:
+            await asyncio.sleep(self.wait_seconds(address))
+            answer = await judge()
+            self.wrong[address] = self.wrong[address] + 1 if answer is None else 0
+            return answer
