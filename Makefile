@@ -43,8 +43,8 @@ labs: $(VENV)/.course   ## the graded labs for nbgrader: sources and release in 
 guide: $(VENV)/.test    ## write the tables of course/GUIDE.md anew, and the list of wrong answers
 	$(BIN)/python course/guide.py
 
-handouts: $(VENV)/.book ## a printable page a chapter, in build/handouts
-	$(BIN)/python course/handouts.py build/handouts
+handouts: site          ## the site's sheets to print, a PDF a chapter, in build/handouts
+	$(BIN)/python site/handouts.py build/site build/handouts
 
 site: $(VENV)/.site     ## the book as pages that need no Jupyter, in build/site
 	$(BIN)/python site/build.py build/site

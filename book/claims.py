@@ -1,8 +1,8 @@
-"""What is commonly printed about GPU memory, and what is so: the reader of ``chapters/claims.toml``.
+"""What is commonly written about GPU memory, and what is so: the reader of ``chapters/claims.toml``.
 
 A claim is a sentence that the reader may have met elsewhere, restated in our words, with our answer, a
 verdict and the test or chapter cell that proves the answer. Both sentences are templates: the numbers in them
-stand in one table, ``figures``, and the proof reads the same table. So no number of the ledger can change
+are in one table, ``figures``, and the proof reads the same table. So no number of the ledger can change
 without its proof failing.
 """
 
@@ -21,6 +21,15 @@ Figure = int | float | bool | str
 
 VERDICTS = ("true", "conditional", "wrong", "outdated", "opinion")
 """``conditional`` is true under a condition that the answer names; ``outdated`` was true once."""
+
+IN_WORDS = {
+    "true": "That is true",
+    "conditional": "That depends",
+    "wrong": "That is wrong",
+    "outdated": "That is outdated",
+    "opinion": "That is an opinion",
+}
+"""A verdict as the answer to a reader who has met the sentence elsewhere."""
 
 GROUPS = {
     "A": ("weights, gradients, optimizer states", 1, 57),
@@ -71,7 +80,7 @@ class Figures(dict):
         self.verdict = verdict
 
     def settle(self, *, once: bool | None = None, **cases: bool) -> None:
-        """Prove the verdict: each case says whether the printed sentence holds there.
+        """Prove the verdict: each case says whether the sentence holds there.
 
         All hold: true. None: wrong. Some: conditional. ``once``: it held for what its time knew, and no longer
         in every case: outdated. Raises: AssertionError: the ledger has another verdict.
@@ -101,14 +110,14 @@ def verdict_of(cases: Iterable[bool], once: bool | None = None) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One sentence that is commonly printed, and what is so.
+    """One sentence that is commonly written, and what is so.
 
     ``claim`` and ``answer`` are complete sentences, figures put in. ``proof`` is a test's node id, such as
     ``tests/claims/test_claims_a.py::test_C001``, or a cell, ``chapters/01_memory_breakdown.ipynb::cell-id``;
     an opinion, or a claim left out, has a ``reason`` instead. Where a few lines of arithmetic prove it, ``proof`` is
     the file whose names they use, all of ``so`` is true, and ``cases`` settle the verdict: expressions in the
     figures and the letters of ``given``. ``cell`` shows the claim to the reader, or ``no_cell`` says why none does.
-    ``printed`` lists public pages that print it, and is empty where we know of none
+    ``printed`` lists public pages that contain it, and is empty where we know of none
     ("unsourced").
     """
 
@@ -257,20 +266,20 @@ def count_verdicts(claims: Iterable[Claim]) -> dict[str, int]:
 
 
 def printed_and_so(chapter: str, *claim_ids: str) -> str:
-    """How many of a chapter's claims have each verdict, and some of them: as printed, and as it is.
+    """How many of a chapter's claims have each verdict, and some of them: as one reads them, and what is so.
 
     >>> print(printed_and_so("11_cards_and_inference", "C085"))
     5 true, 14 conditional, 3 wrong, 1 outdated
     <BLANKLINE>
-    Printed: The registers of a card move about 20 TB/s.
-    So it is: On an A100 they move 117 TB/s, 5.8× as much: each multiply-add reads three. The
-    printed figure is close to the 19.5 TB/s of its shared memory.
+    You may read: The registers of a card move about 20 TB/s.
+    That is wrong: On an A100 they move 117 TB/s, 5.8× as much: each multiply-add reads three. The
+    figure is close to the 19.5 TB/s of its shared memory.
     """
     ledger = load_claims()
     counts = count_verdicts(ledger[claim_id] for claim_id in ids_of(chapter))
     lines = [", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)]
     for shown in (ledger[claim_id] for claim_id in claim_ids):
-        said = f"Printed: {shown.claim}", f"So it is: {shown.answer}"
+        said = f"You may read: {shown.claim}", f"{IN_WORDS[shown.verdict]}: {shown.answer}"
         lines += ["", *(fill(sentence, PAGE_COLUMNS) for sentence in said)]
     return "\n".join(lines)
 

@@ -1,19 +1,22 @@
 """Other people's GPU runs beside what this package predicts for them from the program alone.
 
 No card has run this book yet. Others have measured thousands of training runs and published the figures with the
-programs. ``load_public_runs`` gives 147 of them, each with its source, its card, what was measured, what was predicted
+programs. ``load_public_runs`` gives 178 of them, each with its source, its card, what was measured, what was predicted
 here, and what the published estimators said of the same run.
 
 What is measured is the process's memory on the card, so a prediction is reserved bytes and one constant a card: the
 CUDA context, kernels and library handles. The constant is the median difference on the *given* half of the runs, and
 it is held on the other half, which no figure here was fitted to.
 
-Two things are not known, and a run that hangs on one has a range and a warning: how long the longest line of a small
-batch of text was, and which workspaces cuDNN took for convolutions.
+Three things are not known, and a run that hangs on one has a range and a warning: how long the longest line of a small
+batch of text was, which workspaces cuDNN took for convolutions, and whether PyTorch's allocator reserved one more block
+of the size of an embedding that is most of the model.
 
 Sources: xMem, arXiv:2510.21048, github.com/Stone-ResearchLife/xMem at d61e076, plot/data/001-Anova (``run`` names the
 folder; ``evaluation_result.json`` in it); GPUMemNet, arXiv:2602.17817, github.com/itu-rad/GPUMemNet at 4fe157b,
-Datasets/MLP/mlp_data_step2.csv (``run`` is the row, from 0); CS336 on a B200, github.com/csdiywithme/
+Datasets/MLP/mlp_data_step2.csv (``run`` is the row, from 0), and at acd9dbc and c202180 Analysis/00-Cleaned-NoteBooks/
+001-visualizations/Transformers.csv and Assets/Estimator_Transformer/01-Transformer_estimates_for_CNNs/cnn_data1.csv
+(``run`` is how the row's name begins); CS336 on a B200, github.com/csdiywithme/
 cs336-assignment2-systems at bb85bbf, runs/cloud (``result.json``).
 """
 
@@ -29,10 +32,21 @@ from memkit.units import GIB, MIB, aligned_table
 FILE = Path(__file__).resolve().parents[1] / "chapters" / "recordings" / "public_runs.csv"
 FACTS = ("set", "half", "run", "card", "model", "optimizer", "batch", "config", "outcome", "measured_bytes")
 PREDICTED = ("expected_bytes", "low_bytes", "high_bytes", "allocated_bytes", "is_failure")
-ESTIMATORS = ("xmem", "dnnmem", "schedtune", "llmem")
-"""Published estimators whose figures for the same runs stand in xMem's files: xMem, DNNMem, SchedTune, LLMem."""
+ESTIMATORS = ("xmem", "dnnmem", "schedtune", "llmem", "accelerate")
+"""Published estimators: xMem, DNNMem, SchedTune and LLMem with the figures that xMem's files give for the same runs;
+Hugging Face's ``accelerate estimate-memory``, run here (1.15.0): four times the weights, for training with Adam."""
 LENGTHS_UNKNOWN = "the batches of text differ in length, and which lengths came is not recorded"
-CUDNN_UNKNOWN = "cuDNN's workspaces are not modelled: the range is that of the runs that were given"
+NOT_MODELLED = {
+    "xMem CNNs": "cuDNN's workspaces are not modelled: the range is that of the runs that were given",
+    "GPUMemNet CNNs": "cuDNN's workspaces are not modelled: the range is that of the runs that were given",
+    "GPUMemNet transformers": "most of the model is its embedding, and PyTorch's allocator may reserve one block of "
+    "that size more: the range is that of the runs that were given",
+}
+"""Sets of runs with something that no prediction knows; their range is taken from their given half."""
+CONSTANT_OF = {
+    "xMem CNNs": "xMem transformers", "GPUMemNet CNNs": "GPUMemNet MLPs", "GPUMemNet transformers": "GPUMemNet MLPs",
+}
+"""Sets that take the constant of their card from other runs on the same machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +80,7 @@ class PublicRun:
     prediction: Prediction | None
     context_bytes: int = 0
     """The constant of this set and card, in every prediction below."""
-    cudnn_range: tuple[float, float] = (1.0, 1.0)
+    given_range: tuple[float, float] = (1.0, 1.0)
 
     @property
     def predicted_bytes(self) -> int:
@@ -76,7 +90,7 @@ class PublicRun:
     @property
     def range_bytes(self) -> tuple[int, int]:
         """The least and the most that are predicted."""
-        low, high = self.cudnn_range
+        low, high = self.given_range
         bounds = self.prediction.low_bytes * low, self.prediction.high_bytes * high
         return tuple(round(bound) + self.context_bytes for bound in bounds)
 
@@ -93,8 +107,8 @@ class PublicRun:
     @property
     def warning(self) -> str:
         """What the prediction cannot know, or nothing."""
-        if self.set == "xMem CNNs":
-            return CUDNN_UNKNOWN
+        if self.set in NOT_MODELLED:
+            return NOT_MODELLED[self.set]
         return LENGTHS_UNKNOWN if self.prediction.low_bytes < self.prediction.high_bytes else ""
 
 
@@ -105,9 +119,11 @@ def load_public_runs() -> list[PublicRun]:
     runs = [_run_of(row) for row in rows]
     contexts = {key: _context_bytes(runs, *key) for key in {(run.set, run.card) for run in runs}}
     runs = [replace(run, context_bytes=contexts[run.set, run.card]) for run in runs]
-    ratios = [run.ratio for run in runs if run.set == "xMem CNNs" and _is_fitted_on(run)]
-    bounds = (min(ratios, default=1.0), max(ratios, default=1.0))
-    return [replace(run, cudnn_range=bounds) if run.set == "xMem CNNs" else run for run in runs]
+    for of_set in NOT_MODELLED:
+        ratios = [run.ratio for run in runs if run.set == of_set and _is_fitted_on(run)]
+        bounds = (min(ratios, default=1.0), max(ratios, default=1.0))
+        runs = [replace(run, given_range=bounds) if run.set == of_set else run for run in runs]
+    return runs
 
 
 def store_public_runs(runs: list[PublicRun], note: str) -> None:
@@ -143,10 +159,10 @@ def _is_fitted_on(run: PublicRun) -> bool:
 def _context_bytes(runs: list[PublicRun], of_set: str, card: str) -> int:
     """The median of what is measured beyond reserved bytes, on the given runs of a card and a set of runs.
 
-    Runs with a warning tell nothing about it. For convolutions it is the constant of the same card's transformers;
-    where no run is sure it is 0.
+    Runs with a warning tell nothing about it: they take the constant of other runs on the same machine
+    (``CONSTANT_OF``). Where no run is sure it is 0.
     """
-    of_set = "xMem transformers" if of_set == "xMem CNNs" else of_set
+    of_set = CONSTANT_OF.get(of_set, of_set)
     fitted = [run for run in runs if (run.set, run.card) == (of_set, card) and _is_fitted_on(run)]
     beyond = [run.measured_bytes - run.prediction.expected_bytes for run in fitted if not run.warning]
     return round(statistics.median(beyond)) if beyond else 0
@@ -190,7 +206,7 @@ def draw(runs: list[PublicRun] | None = None) -> Chart:
     ticks_below(chart, across, ticks, 50, 380, "measured")
     chart.line([(across(end), up(end)) for end in (across.low, across.high)], shade=GREY)
     for number, (of_set, some) in enumerate(_by_set(fine).items()):
-        colour, shape = COLOURS[1:][number], list(SHAPES)[number]
+        colour, shape = COLOURS[1:][number % (len(COLOURS) - 1)], list(SHAPES)[number]
         for run in some:
             x, tip = across(run.measured_bytes / GIB), f"{run.model}, {run.card}: {run.error:+.1%}"
             low, high = (up.inside(size / GIB) for size in run.range_bytes)

@@ -23,6 +23,17 @@ MOST_NUMBER = 1 << 63
 PROVENANCE = ("card", "driver", "torch", "cuda", "date", "command", "commit")
 """What every recording must say about its origin; ``date`` as 2026-11-20, ``commit`` of this repository."""
 
+SHOWS = {
+    ("01", "bandwidth"): "the speed of copies on the card and over the bus",
+    ("01", "training_steps"): "the peaks of training steps: by formula, traced and measured",
+    ("02", "card_formats"): "the error of a matrix product by the format of its inputs",
+    ("03", "matmul_rates"): "the speed of matrix products by dtype",
+    ("06", "fp8_products"): "the times of matrix products in bf16 and in FP8, with casts and without",
+    ("07", "context"): "what a process takes on the card beside its tensors",
+    ("08", "optimizer_steps"): "peak and time of a step under each optimizer",
+}
+"""What a reader sees of a recording, by chapter and name: those that a chapter's cell prints."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
@@ -146,21 +157,23 @@ def find_recording(
 
 
 def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: Path = FOLDER) -> str:
-    """The recording as text, or a sentence that says that there is none and how to make one.
+    """The recording as text. Without one: what would stand here, and the command that measures it.
 
     >>> from book import recorded_or_words
     >>> print(recorded_or_words("99", "moon_phase"))
-    Nobody has recorded 'moon phase' yet.
-    On a machine with a CUDA card, `make record` measures it and writes chapters/recordings.
+    This needs a CUDA card. On a machine with one, run `make record` in the book's folder.
+    Then this cell shows the moon phase.
     """
     for key, value in (("chapter", chapter), ("name", name)):
         as_kind(key, value, str)
     recording = find_recording(chapter, name, card, folder) if Path(folder).is_dir() else None
     if recording is not None:
         return str(recording)
+    shown = SHOWS.get((chapter, name), f"the {_words(name)}")
     return (
-        f"Nobody has recorded {_words(name)!r}{f' on {card}' if card else ''} yet.\n"
-        "On a machine with a CUDA card, `make record` measures it and writes chapters/recordings."
+        f"This needs a CUDA card{f', {card}' if card else ''}. "
+        "On a machine with one, run `make record` in the book's folder.\n"
+        f"Then this cell shows {shown}."
     )
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from memkit.fitting.plans import PlansFound, TrainingPlan, find_plans, runs_without_a_card, traced
+from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS, Card
 from memkit.setup.models import gpt2_config, llama_config
 from memkit.units import GIB, MIB
@@ -90,8 +91,11 @@ def judged(job: dict, chance: random.Random) -> dict:
 
 def wrong_of(plan: TrainingPlan, rows: Sequence) -> list[str]:
     """Names of the plans of which the trace says otherwise; one that is offloaded may be too large to trace."""
-    fits = lambda size: replace(plan, peak_bytes=size).fits
-    return [name for name, said, _, size in rows if size is not None and fits(size) != (said == "fits")]
+    wrong = []
+    for name, said, _, size in rows:
+        if size is not None and fit_on(plan.card, size).is_expected != (said == "fits"):
+            wrong.append(name)
+    return wrong
 
 
 def recorded(seed: int) -> list[dict]:

@@ -19,6 +19,7 @@ from memkit.program.small_gpt import held_out_loss, make_small_gpt, text_batches
 
 FILE = Path(__file__).parents[1] / "chapters" / "recordings" / "fp8_training_cpu.json"
 SEEDS, NUM_STEPS, SPIKE_STEP, SPIKE = (0, 1, 2), 300, 150, 64.0
+WARM_UP_STEPS, MAX_NORM = 30, 1.0
 OUTLIER_CHANNELS, OUTLIER = [17, 90], 1000.0
 
 INT8 = Fp8Recipe(name="int8", element="int8", gradient_element="int8")
@@ -27,7 +28,7 @@ RECIPES = {**FP8_RECIPES, "int8": INT8, "13-bit sums": SHORT_SUMS, "head too": F
 RUNS = (
     "bf16", "tensor", "row", "block", "mxfp8", "delayed", "unscaled", "nvfp4", "fp32", "row_wide_wgrad",
     "nvfp4_plain", "bf16 spike", "delayed spike", "tensor spike", "head too", "13-bit sums", "int8",
-    "bf16 outliers", "tensor outliers", "int8 outliers",
+    "bf16 outliers", "tensor outliers", "int8 outliers", "bf16 warm-up", "tensor warm-up", "unscaled warm-up",
 )  # fmt: skip
 
 
@@ -72,7 +73,7 @@ def with_outliers(model: torch.nn.Module) -> None:
 def one_run(name: str, seed: int) -> dict:
     """Losses of the steps and the loss on held-out text, in nats a character."""
     model = make_small_gpt(seed)
-    recipe = name.removesuffix(" spike").removesuffix(" outliers")
+    recipe = name.removesuffix(" spike").removesuffix(" outliers").removesuffix(" warm-up")
     if recipe in RECIPES:
         convert_to_fp8(model, RECIPES[recipe], keep=() if name == "head too" else ("head",))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -81,7 +82,14 @@ def one_run(name: str, seed: int) -> dict:
     if name.endswith("outliers"):
         with_outliers(model)
     autocast_dtype = None if name == "fp32" else torch.bfloat16
-    losses = train(model, optimizer, text_batches(NUM_STEPS, seed=seed), autocast_dtype=autocast_dtype)
+    is_careful = name.endswith("warm-up")
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / WARM_UP_STEPS) if is_careful else 1.0
+    )
+    max_norm, losses = MAX_NORM if is_careful else None, []
+    for batch in text_batches(NUM_STEPS, seed=seed):
+        losses += train(model, optimizer, [batch], autocast_dtype=autocast_dtype, max_norm=max_norm)
+        schedule.step()
     with torch.autocast("cpu", torch.bfloat16, enabled=name != "fp32"):
         held_out = held_out_loss(model)
     return {"losses": [round(loss, 4) for loss in losses], "held_out": round(held_out, 5)}
@@ -93,7 +101,8 @@ def main(names: tuple[str, ...], seeds: tuple[int, ...]) -> None:
         "what": "small GPT, losses in nats a character: each step's, and on held-out text after the last one",
         "setup": f"{NUM_STEPS} steps of 8 x 64 characters, AdamW lr 1e-3, autocast bf16 around all but fp32; "
         f"head in bf16 but in 'head too'; spike: LayerNorm outputs x {SPIKE:g} in step {SPIKE_STEP}; "
-        f"outliers: {len(OUTLIER_CHANNELS)} channels of the LayerNorm outputs x {OUTLIER:g}, undone in the weights",
+        f"outliers: {len(OUTLIER_CHANNELS)} channels of the LayerNorm outputs x {OUTLIER:g}, undone in the weights; "
+        f"warm-up: the rate rises over {WARM_UP_STEPS} steps, gradients are clipped at {MAX_NORM:g}",
         "machine": "2-core x86-64 CPU", "torch": torch.__version__, "date": date.today().isoformat(),
         "command": "python scripts/train_fp8.py",
     }  # fmt: skip

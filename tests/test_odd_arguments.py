@@ -18,7 +18,8 @@ from memkit.setup.strategies import NONE, Strategy, all_strategies, every, seque
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.flops import counted_flops
 
-ODD = (None, True, -1, 0, 1.5, math.nan, math.inf, 10**400, "GPT-2", "", b"x", [], {}, object(), len)
+ODD = (None, True, -1, 0, 1.5, math.nan, math.inf, 10**400, "GPT-2", "", b"x", [], {}, object(), len, "cuda:9",
+       torch.ones(2), 1j)  # fmt: skip
 RAW = re.compile(
     r"object (is not|has no attribute)|unsupported operand|unhashable|bad operand|Errno(?! 2)|subscriptable"
     r"|not iterable|argument of type|positional argument|not supported between|unpack|object of type|interpreted as"

@@ -121,7 +121,8 @@ class Exercise:
         except Exception as error:  # noqa: BLE001 - the reader's code may raise anything
             if is_stub_error(error):
                 return Feedback(exercise_id=self.id, status="not attempted yet")
-            diagnosis = f"Your code raised {type(error).__name__}: {error}"
+            notes = getattr(error, "__notes__", [])
+            diagnosis = ". ".join([f"Your code raised {type(error).__name__}: {error}", *notes])
             if not callable(answer) and "object is not callable" in str(error):
                 diagnosis = f"{kind_of(answer)}; the answer is a function."
         if diagnosis is None:
@@ -213,7 +214,7 @@ class FunctionExercise(Exercise):
             return f"{kind_of(answer)}; the answer is a function."
         if used := [name for name in names_in(answer) if name in self.forbidden]:
             return f"Your function uses {used[0]}, and the exercise asks to do without it."
-        given = [listed(answer(*probe)) for probe in copy.deepcopy(self.probes)]  # a function may change its arguments
+        given = [listed(self._result(answer, probe)) for probe in self.probes]
         wanted = self._results(self.right)
         if agree(given, wanted, self.tolerance):
             return None
@@ -223,14 +224,27 @@ class FunctionExercise(Exercise):
         numbers = all(isinstance(value, Real) for value in (*given, *wanted))
         if numbers and (slip := self._slip(given, wanted)):
             return slip
-        name = getattr(answer, "__name__", "yours")
+        if given.count(None) == len(given):
+            name = getattr(answer, "__name__", "your function")
+            return f"{name} returned None. If it prints the result: write return in place of print."
         for probe, mine, theirs in zip(self.probes, given, wanted, strict=True):
             if not agree(mine, theirs, self.tolerance):
-                call = f"{name}({', '.join(map(self.shows, probe))}) returned {shown(mine, self.shows)}."
+                call = f"{self._call(answer, probe)} returned {shown(mine, self.shows)}."
                 far = how_far(mine, theirs) if numbers and self.shows is repr else ""
                 wanted_words = "That is not right." if self.hides_results else f"Wanted: {shown(theirs, self.shows)}."
                 return f"{call} {far or wanted_words} I cannot tell which mistake this is."
         return None
+
+    def _call(self, answer: Callable, probe: tuple) -> str:
+        return f"{getattr(answer, '__name__', 'yours')}({', '.join(map(self.shows, probe))})"
+
+    def _result(self, answer: Callable, probe: tuple) -> object:
+        """What the answer returns for a probe. An error that it raises says for which one."""
+        try:
+            return answer(*copy.deepcopy(probe))  # a function may change its arguments
+        except Exception as error:
+            error.add_note(f"The call was {self._call(answer, probe)}.")
+            raise
 
     def _results(self, function: Callable) -> list:
         return [function(*probe) for probe in self.probes]

@@ -46,9 +46,10 @@ def judge_seq_len(answer: object) -> str | None:
     if answer % 1024:
         return f"{answer:,} is not a multiple of 1,024."
     if "optimizer" in peak_name(answer):
+        still = f"At {answer:,} tokens the peak is still inside the optimizer's step."
         if "optimizer" not in peak_name(answer, FP32) and "optimizer" in peak_name(answer - 1024, FP32):
-            return "That is the answer in float32, the default. The run is in pure bfloat16: precision=PURE_BF16."
-        return f"At {answer:,} tokens the peak is still at the {peak_name(answer)}."
+            return f"{still} In float32, the default, it has moved: check that your run has precision=PURE_BF16."
+        return still
     if answer > 1024 and "optimizer" not in peak_name(answer - 1024):
         return f"At {answer:,} tokens the peak has moved, but at {answer - 1024:,} it had moved already."
     return None
@@ -93,8 +94,8 @@ def judge_fill(answer: object, setup: TrainingSetup, card: Card) -> str | None:
         return ways[0]
     peak_bytes = estimate_memory(replace(setup, micro_batch_size=answer)).peak_bytes
     fits = "fits: try one more" if peak_bytes <= room else "does not fit"
-    peak = f"With {answer} the peak is {format_bytes(peak_bytes)} of {format_bytes(room)}. It {fits}."
-    return f"{peak} If you did not just try one too many: {' Or: '.join(ways)}" if ways else peak
+    peak = f"With {answer} the peak is {format_bytes(peak_bytes)}, the room {format_bytes(room)}. It {fits}."
+    return f"{peak} One of these may be the mistake: {' Or: '.join(ways)}" if ways else peak
 
 
 def model_states(parameters: int, kept: dict[str, float]) -> tuple[float, float, float]:
@@ -148,6 +149,9 @@ EXERCISES = (
             has bytes of its own, exp_avg_sq.
         (*states_of(parameters, kept)[:2], sum(kept.values()) * parameters) :: The states are the two means alone. You
             added weight and gradient to them.
+        tuple(size * parameters for size in kept.values()) :: These are four numbers. The states are the two means
+            together: add them.
+        tuple(size / 2**30 for size in states_of(parameters, kept)) :: These are GiB. Return bytes.
         tuple(states_of(parameters, kept)[place] for place in (0, 2, 1)) :: The three numbers are right, their order is
             not: weights, gradients, states.
         """,
@@ -178,6 +182,10 @@ EXERCISES = (
             one value for each weight.
         at(weights + gradients + states, 1024, gradients, 512) :: The temporaries are as large as the weights.
             Gradients have the same size in some recipes, but not in all.
+        at(weights + gradients + states, 1024, states / 2, 512) :: Half the states is one mean, and that is indeed
+            the size of the temporaries. In the recipes of this section a mean is as large as the weights: count W.
+        (weights + gradients + states + 1024, 2 * weights + states + 512) :: The gradients are there in the
+            optimizer's step as well, until zero_grad frees them.
         at(weights + gradients + states, 1024, states, 512) :: The temporaries are as large as the weights, not as
             the states.
         at(weights + gradients + states, 16, weights, 8) ; at(weights + gradients + states, 8, weights, 4) :: CUDA's
@@ -207,10 +215,10 @@ EXERCISES = (
         tokens * vocabulary * logit_bytes :: one tensor of the logits' size
         """,
         table="""
-        start(weights, states, activations, tokens, vocabulary, logit_bytes) + 8 * tokens + 512 :: Only what the loss
-            alone had kept is not yet subtracted: it is freed before the peak.
-        start(weights, states, activations, tokens, vocabulary, logit_bytes) + 512 :: The loss itself, one number of
-            512 B, is freed too.
+        start(weights, states, activations, tokens, vocabulary, logit_bytes) + 8 * tokens + 512 :: One thing is
+            missing: subtract what only the loss had kept. It is freed before the peak.
+        start(weights, states, activations, tokens, vocabulary, logit_bytes) + 512 :: The number of
+            targets, which takes 512 B, is freed too.
         start(weights, states, activations, tokens, vocabulary, logit_bytes) + 8 * tokens :: The targets are freed too,
             8 bytes a token.
         start(weights, states, activations, tokens, vocabulary, logit_bytes) + 2 * (8 * tokens + 512) :: You added
@@ -228,8 +236,12 @@ EXERCISES = (
             kept is not subtracted.
         weights + states + activations + tokens * vocabulary * logit_bytes :: One tensor of the logits' size is
             missing, and what the loss alone had kept is not subtracted.
-        2 * weights + states + activations + 2 * tokens * vocabulary * logit_bytes - 8 * tokens - 512 :: The weights
-            are counted twice, if that was not for the gradients. There are none yet.
+        2 * weights + states + activations + 2 * tokens * vocabulary * logit_bytes - 8 * tokens - 512 :: You
+            counted W twice. If the second was for the gradients: there are none yet.
+        weights + states + activations + 2 * tokens * vocabulary * 4 - 8 * tokens - 512 :: You took 4 bytes for each
+            logit. In pure bfloat16 it has 2: take logit_bytes.
+        start(weights, states, activations, tokens, vocabulary, logit_bytes) + 8 * tokens - 8 :: There is a target of
+            8 bytes for each token. You subtracted 8 bytes once.
         """,
     ),
     ChoiceExercise(
@@ -305,8 +317,8 @@ EXERCISES = (
         count(h, L, v, k, f) + (L - 1) * h :: You counted the last norm in each block. It comes once, after the blocks.
         v * h + L * (12 * h * h + 13 * h) + 2 * h :: That is GPT-2's count. A Llama has no biases, a gated MLP, keys
             of width k and a head of its own.
-        2 * count(h, L, v, k, f) :: Twice the count. These are the bytes in 16 bit, if you multiplied by 2; asked are
-            parameters.
+        2 * count(h, L, v, k, f) :: That is twice the count. If you multiplied by 2 bytes: the exercise
+            asks for parameters.
         """,
     ),
     FunctionExercise(

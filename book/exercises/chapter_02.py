@@ -69,7 +69,7 @@ _MEANS = (
     (lambda xs: torch.tensor(moving_mean(xs).item() / (1 - 0.999 ** len(xs))).bfloat16(),
      "That is the moving average with Adam's bias correction. Asked is the plain average."),
     (lambda xs: average(xs.tolist(), beta=0.001, weight=0.999),
-     "The weights are turned round: 0.999 belongs to mean, 0.001 to x."),
+     "Your result is close to the last value. Are the weights turned round? 0.999 belongs to mean, 0.001 to x."),
     (lambda xs: average(xs.half(), torch.zeros((), dtype=torch.float16)),
      "float16 has three bits more than BF16 and sticks too, only later. Use a wide number."),
     (lambda xs: average(xs.tolist()[1:], mean=xs[0].item()),
@@ -245,7 +245,8 @@ EXERCISES = (
         2048.0 :: That is where a sum of ones sticks. A smaller term sticks earlier.
         65504.0 :: That is where float16 ends. The sum stops long before.
         term * 2**11 :: Where half a step would equal the term. Steps change only at powers of two: take the next.
-        total * 2 :: There the step is {2 * step:g} already. Half of {step:g} is more than {term}.
+        total * 2 :: The sum sticks one power of two earlier: at {total:g} half a step is {step / 2:g}, more
+            than {term}.
         total - term :: {total - term:g} is no float16 number: below {total:g} the step is {step / 2:g}, and the last
             term carries the sum to {total:g}.
         term * 2**10 :: Where a whole step would equal the term. Half a step counts, and steps change at powers of
@@ -298,7 +299,9 @@ EXERCISES = (
         table="""
         1 - share :: That is the share that stays. Asked is what moves.
         moved('float16') :: That is float16: its steps here are an eighth of BF16's. Or 1e-4 was taken off, not 1e-5.
-        1.0 :: In float64 every weight moves. Round the difference to BF16.
+        1.0 :: You compared BF16 with float64, and there every weight differs. Round the weights first,
+            and the difference after.
+        0.0 :: Some do move: those near zero, where BF16's values are closer together.
         moved('bfloat16', rounds_first=False) :: You took 1e-5 off before the weights were BF16.
         round(share, 2) :: Rounded to two digits. Three are asked.
         100 * share :: That is the number of percent. The answer is a share, from 0 to 1.

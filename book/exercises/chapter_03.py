@@ -48,7 +48,7 @@ def _judge_master_step(answer, scale: float, lr: float) -> str | None:
     ):
         if near(moved, found):
             return words
-    if near(moved, wanted.bfloat16().float() - start, 1e-4):
+    if torch.equal(master, master.bfloat16().float()):
         return "master was rounded to BF16 on the way: a small update is lost there. It has to stay float32."
     if not near(moved, right) and near(moved, right, 0.01):
         return "Nearly: the update itself was computed in BF16. Make the gradient float32 first."
@@ -105,9 +105,13 @@ def _judge_by_chance(answer) -> str | None:
     if not torch.equal(x, kept):
         return "You changed x itself; work on a copy of its bits."
     values = given.float()
+    if (values == 0).float().mean() > 0.9:
+        return "Every value became 0: .to(torch.int32) converts the number. x.view(torch.int32) reads its bits."
     if bool((values < low).any()):
         return "Some values went down by a whole step: the random integer is below 0 too. It runs from 0 up to 2^16."
     if bool(((values != low) & (values != high)).any()):
+        if bool((values > high).any()) and bool(torch.isin(values, torch.tensor([low, high, 1 + 2**-6])).all()):
+            return "Some values went up by two steps: the random integer is too large. It runs from 0 up to 2^16."
         return "Some values are neither of the two neighbours: clear exactly the lower 16 bits, after the addition."
     share = (values == high).float().mean().item()
     if share in (0.0, 1.0):
@@ -121,7 +125,7 @@ def _judge_by_chance(answer) -> str | None:
     if abs(share - 0.75) < 0.02:
         exact = (answer(torch.ones(num)).float() == 1.0).float().mean().item()
         if abs(exact - 0.5) < 0.05:
-            return "Three quarters go up: the lower 16 bits are still set, and .bfloat16() rounds them once more."
+            return "Three quarters go up: after the addition it is rounded once more. Clear the lower 16 bits."
         return "Upside down: a quarter of the way is cut off, and three quarters go up."
     if torch.equal(answer(kept), given):
         return "The same values go up in each call: a generator seeded inside the function repeats its chance."
@@ -129,7 +133,8 @@ def _judge_by_chance(answer) -> str | None:
         return "Half of them go up: a fair coin forgets how much is cut off. Add up to 2^16 to the bits."
     if abs(share - 0.25) > 0.02:
         return f"A quarter should go up, and {share:.0%} do: the random integer runs from 0 up to 2^16."
-    if not torch.equal(answer(torch.tensor([0.5, -3.0, 0.0])).float(), torch.tensor([0.5, -3.0, 0.0])):
+    held = torch.tensor([0.5, -3.0, 0.0]).repeat(64)
+    if not torch.equal(answer(held.clone()).float(), held):
         return "A value that BF16 holds must stay as it is."
     down = (answer(-kept).float() == -high).float().mean().item()
     if abs(down - 0.25) > 0.02:
@@ -148,8 +153,8 @@ EXERCISES = (
         tolerance=3e-3,
         because="Weights 4, gradients 4, two moments of 4: autocast changes none of them.",
         table="""
-        8 * P :: That is pure bf16. Autocast leaves weights and states in float32.
-        12 * P :: 12 bytes: the gradients are missing, or weights and gradients were halved.
+        8 * P :: That is pure bf16, or the two moments alone. Autocast leaves weights, gradients and states in float32.
+        12 * P :: 12 bytes: one of the four is missing, or weights and gradients were halved.
         14 * P :: You halved one of the copies. Weights and gradients both stay float32.
         18 * P :: You added the casts. They are in memory from forward to backward only, so they are no state.
         20 * P :: That is bf16 with a master copy and a second gradient, another recipe.
@@ -239,6 +244,12 @@ EXERCISES = (
         (scale, clean) if not overflowed and clean + 1 < interval else next(scale, clean, overflowed, interval) :: A
             clean step is counted: one more clean step in a row.
         move(scale, clean, overflowed, interval, counts_on=True) :: After doubling counting starts again at 0.
+        (scale * 2, 1) if clean + 1 == interval and not overflowed else next(scale, clean, overflowed, interval) :: The
+            step after which the scale doubles is not counted again: counting starts at 0.
+        (scale / 2, 1) if overflowed else next(scale, clean, False, interval) :: After an overflow no step in a row is
+            clean: the count is 0.
+        (scale * 2, 0) if overflowed else (scale / 2, 0) if clean + 1 == interval else (scale, clean + 1) :: Halving and
+            doubling are exchanged: an overflow halves.
         (scale // 2, 0) if overflowed else next(scale, clean, False, interval) :: Right for a scale above 1: // rounds
             1 / 2 down to 0, and no loss is left.
         (max(scale / 2, 1), 0) if overflowed else next(scale, clean, False, interval) :: Your scale stops at 1.

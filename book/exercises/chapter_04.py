@@ -106,7 +106,7 @@ def judge_policy(make_policy: object) -> str | None:
     if bill.kept_sbh < 2.1:
         return f"Your policy saves nothing: it {bill}. That is full recomputation; the budget leaves 16 sbh to use."
     if bill.share_again > 0.5:
-        return f"Your policy {bill}; with this budget half is possible."
+        return f"Your policy {bill}. At most half may run again, and the budget leaves room to save more."
     return None
 
 

@@ -4,7 +4,7 @@ import torch
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from book.exercises.answers import whole
-from memkit.fitting.batch_plan import peak_of
+from memkit.fitting.step import peak_of
 from memkit.setup.models import GPT2_MEDIUM
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
@@ -149,6 +149,12 @@ EXERCISES = (
             mean.
         [1 / N] * (n // N) + [1 / max(n % N, 1)] :: (8, 4) has no short window, and yours steps a third time, on
             nothing.
+        [1 / N] * (n // N) + [1 / (n % N) if n % N else 0] :: (8, 4) has two windows, and yours adds a third with the
+            factor 0. Leave it out where no micro-batch is left over.
+        [1 / N] * (n // N - 1) + [1 / (N + n % N)] :: You gave the rest to the last full window. It is a window of its
+            own, with a step of its own.
+        [N / n] * (n // N) + ([n % N / n] if n % N else []) :: Those are the windows' shares of the epoch. Each window
+            is a mean of its own.
         [1 / n] * -(-n // N) :: You divide by the epoch. The optimizer steps once a window.
         [1 / N] * (n - n % N) + [1 / (n % N or 1)] * (n % N) :: That is one factor a micro-batch; the question asks
             for one per optimizer step.
@@ -172,6 +178,7 @@ EXERCISES = (
         table="""
         own / of_rank :: The broken version: a token of the rank with fewer tokens counts more.
         own / of_all :: The right share; then DDP divides by the ranks again: the gradient is that much too small.
+        own * 2 / of_all :: Right for two ranks. Take their number from ranks, and it holds for any.
         own / (of_all * ranks) :: DDP divides by the ranks already. Multiply it back.
         own * ranks / of_rank :: of_rank counts this rank's tokens only; the mean is over all ranks' tokens.
         of_rank * ranks / of_all :: That is the share of the whole window, given to every micro-batch of it.

@@ -98,6 +98,8 @@ EXERCISES = (
         240 / amax :: 240 is the end of IEEE's E4M3 and of AMD's first one. E4M3FN has 448.
         448.0 * amax :: Multiplied, the largest value would be {448 * amax ** 2:,.0f}: divide by amax.
         127 / amax :: 127 is the end of INT8.
+        256 / amax :: You took 256, as the floor rule does. The exact factor moves amax to 448.
+        448 / (2 * amax) :: Half of it: 448 / {amax:g} is a power of two already, and no rule rounds it further down.
         """,
     ),
     NumberExercise(
@@ -165,6 +167,7 @@ EXERCISES = (
             128. INT8 ends at 127.
         0.8 :: Near. Two digits do not tell whether the four columns were counted.
         1 - lost("int8") :: That is the share that survives.
+        1.0 :: Not all of them: what is larger than half a step, in either direction, does not become 0.
         100 * lost("int8") :: That is in percent. The answer is a share of 1.
         lost("int8", scaling="row") :: You gave each row its own factor.
         lost("int8", size=1.0) :: You forgot to make the four columns larger.
@@ -184,7 +187,7 @@ EXERCISES = (
         outputs :: Half of it: with one cast of the weight, as on Blackwell, or an input of no bytes at all.
         2 * inputs :: The inputs cancel: both the weight and the saved input have them.
         inputs :: The inputs cancel. What does a weight cost for each of its outputs?
-        4 * outputs :: The bf16 weight is there in both. Only its casts are paid for.
+        4 * outputs ; 3 * outputs :: The bf16 weight is there in both. Only its two casts are paid for, a byte each.
         2 * inputs * outputs :: Those are bytes: how many tokens save as much?
         2 * (inputs + outputs) :: The output is bf16 in both: it saves nothing.
         2 * outputs + 1 :: From there on it keeps less. Asked is the number at which both are even.

@@ -81,7 +81,7 @@ def judge_validate(answer) -> str | None:
             return f"You put {max(seen):,} rows through the model at once: all batches in one forward. Take one by one."
     grows = _growth(peaks)
     if is_tensor:
-        tensor = "You returned a tensor: who logs it keeps a block on the card. Return a number, with .item()."
+        tensor = "You returned a tensor: whoever logs it keeps a block on the card. Return a number, with .item()."
         return f"{grows} And: {tensor}" if grows else tensor
     return grows
 

@@ -41,7 +41,8 @@ EXERCISES = (
         n :: That is one byte a parameter. Adam keeps two states.
         2 * n :: The codes are right. Each block of 256 has a float32 scale as well.
         n + scales :: That is one state with its scales; Adam keeps two.
-        2 * n + scales :: Each of the two states has scales of its own, or a scale is a float32: 4 bytes, not two.
+        2 * n + scales :: The scales are half of what they should be. Each of the two states has scales of its own, and
+            a scale is a float32 of 4 bytes.
         8 * n :: That is AdamW in float32: 4 bytes, twice.
         4 * n :: That is AdamW in bfloat16: 2 bytes, twice.
         2 * (n + scales // 4) :: A scale is a float32: 4 bytes, not one.
@@ -65,11 +66,12 @@ EXERCISES = (
         table="""
         L * r * 4 * h :: You gave the value projection 4,096 outputs. Grouped heads: 8 · 128 = 1,024.
         r * (3 * h + v) :: That is one layer. There are 32.
-        L * r * 2 * h :: That is the query's projection alone; or A alone, r · in, beside both, where B has out · r as
-            well.
-        L * r * (h + v) :: That is the value's projection alone; or B alone, out · r, where A has r · in as well.
-        2 * L * r * (3 * h + v) :: That is rank 32, or each matrix twice: A has r · in values, B has out · r. Or key
-            and output too, or bytes in 16 bits.
+        L * r * 2 * h :: This is the query's adapter alone, or both adapters with their A (r · in) and without their B
+            (out · r).
+        L * r * (h + v) :: This is the value's adapter alone, or both adapters with their B (out · r) and without their
+            A (r · in).
+        2 * L * r * (3 * h + v) :: Twice too many. Did you take rank 32, count each matrix twice, add key and output,
+            or give bytes in 16 bits?
         2 * L * r * (h + v) :: That is key and value; or the value projection with 1,024 inputs. Each reads the hidden
             state, 4,096.
         L * r * (3 * h + 128) :: You gave the value projection one head, 128 outputs. There are 8 of them.
@@ -103,7 +105,10 @@ EXERCISES = (
             need its factors, not its result.
         sum(rows * out for rows, out, trained in layers if trained) :: These are weights, which are there anyway.
             What does the forward have to keep?
-        sum(rows for rows, _, trained in layers if trained) :: That is one token's.
+        sum(rows for rows, _, trained in layers if trained) :: That is for one token. Each token has input values of
+            its own.
+        sum(tokens * rows * out for rows, out, trained in layers if trained) :: Inputs times outputs is the weight. A
+            layer's input has `tokens` times its number of inputs.
         0 :: A trained weight's gradient is made of the input: that is kept.
         sum(2 * tokens * rows for rows, _, trained in layers if trained) :: Values were asked for, not bytes in
             bfloat16.
@@ -134,7 +139,9 @@ EXERCISES = (
         because="Frozen weights cost their own bytes and nothing else; there is no master copy.",
         table="""
         2 * base + 16 * adapters :: 16 bytes are float32; width says which it is.
-        2 * base + 12 * adapters :: The broken version: 12 whatever the width.
+        2 * base + 12 * adapters :: This is still the broken version: 12 bytes, whatever the width.
+        2 * base + 12 * width * adapters :: 12 is a number of bytes, not of tensors. How many tensors of `width` bytes
+            per value does an adapter have?
         4 * base + 4 * width * adapters :: The base is bfloat16, 2 bytes, and has no gradient.
         2 * base + 3 * width * adapters :: Weight, gradient and two states are four, not three.
         2 * base + 2 * width * adapters :: Adam's two states are missing, or the weight and gradient.
@@ -206,6 +213,8 @@ EXERCISES = (
             themselves: one set of them, in bfloat16.
         (4 + states) * sum(sizes) + 2 * standing(sizes, n) :: Weights are bfloat16, 2 bytes a value, and there is no
             copy of them in float32.
+        right(sizes, states, n) - sum(sizes) - standing(sizes, n) :: A weight and a gradient in bfloat16 take 2 bytes
+            each, not one.
         right(sizes, 0, n) :: The states are missing: `states` bytes for each value, from step to step.
         rest(sizes, states) + 4 * standing(sizes, n) :: 4 bytes a gradient are float32. Here gradients are bfloat16.
         rest(sizes, states) :: Gradients are missing: at least one is there while it is used.

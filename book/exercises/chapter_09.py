@@ -46,7 +46,8 @@ def judge_layout(layout: object) -> str | None:
         return f"{layout!r} is not a pair of whole numbers: (stage, ranks)."
     stage, ranks = pair
     if stage not in (2, 3) or ranks not in (1, 2, 4, 8):
-        return f"(stage, ranks) = {stage}, {ranks}: take stage 2 or 3, and 1, 2, 4 or 8 ranks."
+        turned = " The stage comes first." if stage in (1, 2, 4, 8) and ranks in (2, 3) else ""
+        return f"(stage, ranks) = {stage}, {ranks}: take stage 2 or 3, and 1, 2, 4 or 8 ranks.{turned}"
     peak, sent = peak_and_traffic(stage, ranks)
     if peak > ROOM_BYTES:
         return f"It peaks at {format_bytes(peak)} a rank; the room is {format_bytes(ROOM_BYTES)}."
@@ -74,15 +75,17 @@ EXERCISES = (
         because="2 B × 7 B of weights stay whole; 14 B × 7 B ÷ 16 = 6.125 GB: together 20.125 GB.",
         table="""
         16 * P / 16 :: That is stage 3: all 16 bytes are divided. Under stage 2 the weights stay whole.
-        4 * P + 12 * P / 16 :: That is stage 1: under stage 2 the gradients are shared out too.
+        4 * P + 12 * P / 16 :: That is stage 1: under stage 2 the gradients are divided too.
         16 * P :: That is DDP: nothing is divided.
         8 * P :: The number that is often copied for stage 2 on 8 ranks. Divide part by part.
-        14 * P / 16 :: That is the shared part. The whole weights come on top.
+        14 * P / 16 :: That is the divided part. The whole weights come on top.
         14 * P :: You divided nothing of the 14 bytes, or took what is often copied for stage 1.
-        2 * P :: That is the whole weights alone, or stage 3 on 8 ranks. Add the shared part.
+        2 * P :: That is the whole weights alone, or stage 3 on 8 ranks. Add the divided part.
         2 * P + 14 * P / 8 :: That is stage 2 on 8 ranks. Here are 16.
+        12 * P / 16 :: Those are the states alone. Weights and gradients take memory too.
+        4 * P :: Weights and gradients, both whole. Stage 2 divides the gradients, and the states come on top.
         2 * P + 12 * P / 16 :: The gradients are missing: 14 bytes are divided, 2 of them the gradient's.
-        14 * P + 2 * P / 16 :: You divided the gradients alone. Stage 2 keeps what stage 1 shares out: the states too.
+        14 * P + 2 * P / 16 :: You divided the gradients alone. Stage 2 also divides what stage 1 does: the states.
         """,
     ),
     NumberExercise(
@@ -122,12 +125,16 @@ EXERCISES = (
         at_rest(P, stage, n, sizes=(2, 2, 8)) :: The master copy is missing: the optimizer has 4 + 4 + 4 bytes.
         at_rest(P, stage, n, cut=(3, 2, 4)) :: Stage 1 divides nothing, and the optimizer's states stay whole in all
             stages.
-        at_rest(P, stage, n, cut=(3, 2 if stage < 3 else 4, 1 if stage < 2 else 4)) :: A stage shares out what the
-            stages before it do, and one part more.
-        at_rest(P, stage, n, cut=(3, 3, 1)) :: Your stage 2 is stage 1: it shares out the gradients too.
-        16 * P / n :: Only stage 3 divides all 16 bytes; DDP, stage 0, divides none.
-        at_rest(P, stage, n, cut=(4, 3, 2)) :: Each part is shared out one stage too late: the states from stage 1 on,
-            not after it.
+        at_rest(P, stage, n, cut=(3, 2 if stage < 3 else 4, 1 if stage < 2 else 4)) :: A stage divides what the
+            stages before it divide, and one part more.
+        at_rest(P, stage, n, cut=(3, 3, 1)) :: Your stage 2 is stage 1. Stage 2 divides the gradients too.
+        16 * P / n ; 16 * P / n if stage == 0 else at_rest(P, stage, n) :: Only stage 3 divides all 16 bytes; DDP,
+            stage 0, divides none.
+        at_rest(P, {1: 2, 2: 1}.get(stage, stage), n) :: Your stages 1 and 2 are exchanged. Stage 1 divides the states
+            alone.
+        at_rest(P, min(stage, 2), n) :: Stages 0 to 2 are right. Stage 3 divides the weights as well.
+        at_rest(P, stage, n, cut=(4, 3, 2)) :: Each part is divided one stage too late: the states are divided from
+            stage 1 on, not after it.
         at_rest(P, stage, n, sizes=(4, 4, 8)) :: That is the recipe 4 + 4 + 8, all in float32. The one asked for is 2
             + 2 + 12.
         at_rest(P, stage, n) / 10**9 :: Right in GB. The answer is in bytes.
@@ -142,7 +149,8 @@ EXERCISES = (
         probes=((0, 1, True), (0, 4, True), (0, 4, False), (3, 1, True), (3, 4, True), (3, 4, False)),
         because="Gradients can wait for the last micro-batch; weights are gathered twice in each.",
         table="""
-        moved(stage, m, True) :: The broken version: without sync the gradients go once.
+        moved(stage, m, True) :: This is still the broken version. With syncs_each=False the gradients are sent
+            once.
         (2 if stage == 0 else 3) * (m if syncs_each else 1) :: no_sync holds gradients back. Stage 3 gathers the
             weights for each micro-batch all the same.
         moved(stage, m, True, reduce=1) :: An all-reduce moves its bytes twice: it reduces, and gathers what is
@@ -155,6 +163,10 @@ EXERCISES = (
             DDP's.
         moved(stage, m, not syncs_each) :: You took syncs_each the other way round: True sends gradients after each
             micro-batch.
+        moved(stage, m, syncs_each or stage == 3) :: DDP is right. Under stage 3 too, gradients that are held back are
+            reduced once.
+        moved(stage, m, syncs_each, gathers=2 if syncs_each else 1) :: Holding gradients back changes no gather: the
+            weights are gathered twice in each micro-batch.
         moved(stage, m, syncs_each or stage == 0) :: Stage 3 is right. Under DDP too gradients that are held back go
             once.
         2 if stage == 0 else 3 * m :: With syncs_each DDP sends its gradients after every micro-batch; without, stage
@@ -170,7 +182,7 @@ EXERCISES = (
         id="9.5",
         title="More ranks, still out of memory",
         right="c",
-        because="At 64 ranks the activations are nearly all of the peak, and no stage shares them out.",
+        because="At 64 ranks the activations are nearly all of the peak, and no stage divides them.",
         table="""
         a :: From 64 to 512 ranks a share shrinks from little to less. Look at the last bars of the explorer.
         b :: Stage 2 keeps more, not less: the whole weights through the step.

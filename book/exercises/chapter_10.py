@@ -4,8 +4,7 @@ from dataclasses import replace
 from operator import itemgetter
 
 from book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
-from memkit.fitting.batch_plan import peak_of
-from memkit.fitting.room import fit_on
+from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.hardware.cards import CARDS
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B
@@ -90,22 +89,14 @@ def judge_job(job: str, card: str, setup: TrainingSetup) -> str | None:
     dtype = setup.precision.compute_dtype
     if dtype not in CARDS[card].peak_tflops:
         return f"a {card} does not multiply {dtype}."
-    fit = fit_on(CARDS[card], peak_of(setup).total_bytes)
-    if fit.expected_bytes < 0:
-        return f"its peak is {format_bytes(peak_of(setup).total_bytes)}. {fit}"
-    return None
+    plan = plan_of(setup, CARDS[card])
+    return None if plan.fits else f"its peak is {format_bytes(plan.peak_bytes)}. {plan.fit}"
 
 
-def given_up(setup: TrainingSetup) -> str:
-    """What a setup gives up beside full training under autocast, as a list in words."""
-    losses = {
-        "a base in 4 bits": setup.adapter and setup.adapter.base == "nf4",
-        "all weights but the adapters": setup.adapter,
-        "master weights": setup.precision == PURE_BF16 and not setup.adapter,
-        "digits of the states": "bit" in setup.optimizer.name,
-        "the time to run blocks twice": setup.recomputation != NONE,
-    }
-    return ", ".join(words for words, is_lost in losses.items() if is_lost) or "nothing"
+def given_up(plan: TrainingPlan) -> str:
+    """What a plan gives up, time included, as a list in words."""
+    again = () if plan.setup.recomputation == NONE else ("the time to run blocks twice",)
+    return ", ".join((*plan.gives_up, *again)) or "nothing"
 
 
 class Game(JudgedExercise):
@@ -115,15 +106,12 @@ class Game(JudgedExercise):
         feedback = super().check(answer)
         if feedback.status != "right":
             return feedback
-        spare = {
-            job: fit_on(CARDS[card], peak_of(setup).total_bytes).expected_bytes
-            for job, (card, setup) in answer.items()
-        }
-        tightest = min(spare, key=spare.get)
+        plans = {job: plan_of(setup, CARDS[card]) for job, (card, setup) in sorted(answer.items())}
+        tightest = min(plans, key=lambda job: plans[job].fit.expected_bytes)
         score = (
             f"{sum(PRICES[card] for card, _ in answer.values())} of {BUDGET} spent; tightest is {tightest}, with "
-            f"{format_bytes(spare[tightest])} to spare. Given up: "
-            f"{'; '.join(f'{job}: {given_up(setup)}' for job, (_, setup) in sorted(answer.items()))}. "
+            f"{format_bytes(plans[tightest].fit.expected_bytes)} to spare. Given up: "
+            f"{'; '.join(f'{job}: {given_up(plan)}' for job, plan in plans.items())}. "
         )
         return replace(feedback, text=f"{score}{feedback.text}")
 
@@ -179,7 +167,7 @@ EXERCISES = (
             ([("a", 30, 1.0)], 24), ([("c", 10, 2.0), ("d", 12, 1.5), ("a", 24, 3.0)], 24),
         ),
         also=("(sorted((p[2], p[0]) for p in plans if p[1] <= room) or [(0, None)])[0][1]",),
-        because="of those that fit, the one of least seconds; none is None.",
+        because="The fastest plan of those that fit, and None if no plan fits.",
         table="""
         min(plans, key=seconds)[0] :: You do not look at the room.
         min([p for p in plans if p[1] < room], key=seconds, default=[None])[0] :: A plan that fills the room to the
@@ -204,7 +192,7 @@ EXERCISES = (
         unit="bytes",
         probes=((20 * GIB, 25_294_995_456, GIB // 2), (25 * GIB, 25_294_995_456, GIB // 2), (0, 1060, 100)),
         also=("c - k - int((c - k) / 100) - p",),
-        because="the context goes off first, a hundredth of the rest is kept free, and then comes the step.",
+        because="The context goes off first. A hundredth of the rest is kept free. Then the step goes off.",
         table="""
         c - p :: That is the broken version: the context is not in it.
         (c - k) * 99 // 100 - p :: A byte short: that rounds the hundredth up, not down.
@@ -224,7 +212,7 @@ EXERCISES = (
         id="10.5",
         title="Which change helps",
         right="c",
-        because="Weights, gradients and states of all parameters are there; a smaller batch changes none of them.",
+        because="Weights, gradients and states are in memory at that moment, and only LoRA shrinks any of them.",
         table="""
         a :: The activations are gone at that moment, whatever the batch was.
         b :: It shrinks activations, and none are left at that moment.

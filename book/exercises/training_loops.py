@@ -178,6 +178,8 @@ def judge_clipping(answer) -> str | None:
     ):
         if near(moved, _stepped(wrong)[1]):
             return words
+    if near(moved, torch.tensor([[-0.5, -0.5, 0.0, 0.0]])):
+        return "You clipped each value by itself, and the direction is lost. Clip the norm: clip_grad_norm_."
     if not near(moved, _stepped(clipped_step)[1]):
         return "The step is neither the clipped one nor one that I know; I cannot tell which mistake this is."
     if not near(_stepped(answer, max_norm=100.0)[1], _stepped(clipped_step, max_norm=100.0)[1]):

@@ -17,15 +17,15 @@ CHOICES = {
     "room_gib": [10.5, 11.0, 12.0, 13.0, 15.0, 18.0, 21.0, 24.0, 30.0],
 }
 CUT = """fused = OptimizerConfig(implementation="fused")
-fitting = []
+fits = []
 for b in (1, 2, 4, 8, 16, 32, 64, 128):
     steps = mine["sequences"] // b
     setup = TrainingSetup(
         model=models.GPT2_MEDIUM, optimizer=fused, seq_len=1024, micro_batch_size=b, grad_accum_steps=max(steps, 1)
     )
     if steps and estimate_memory(setup).for_step(2).peak_bytes <= mine["room_gib"] * GIB:
-        fitting.append((b, steps))
-cut = fitting[-1]"""
+        fits.append((b, steps))
+cut = fits[-1]"""
 
 
 def _cut(mine):
@@ -96,9 +96,9 @@ each micro-batch's mean loss, so that the sum of the gradients is that of all to
             points=3,
             minutes=15,
             question="""`steps_of(num_batches, N)` returns a list with one number for each optimizer step of an
-epoch: the factor that the losses of its micro-batches are multiplied by (all have equal lengths). It has been
-published as `[1 / N] * (num_batches // N)`, which forgets the rest of the epoch. Mend it: every micro-batch is
-trained, and a short window is still a mean.""",
+epoch: the factor by which each loss of that step's window is multiplied. All micro-batches have equal lengths. The
+version `[1 / N] * (num_batches // N)` divides by N and forgets the rest of the epoch. Repair it, so that every
+micro-batch is trained and a short window is a mean as well.""",
             opening='''def steps_of(num_batches, N):
     """The factor of each optimizer step."""''',
             solution="""full, rest = divmod(num_batches, N)
@@ -115,9 +115,10 @@ return [1 / N] * full + ([1 / rest] if rest else [])""",
             answer="cut",
             points=4,
             minutes=15,
-            question="""GPT-2 medium, float32, fused AdamW, sequences of 1,024 tokens; `mine["room_gib"]` GiB are
-left for the run beside the context. You want `mine["sequences"]` sequences a step. Give `(micro_batch_size,
-grad_accum_steps)` with the **fewest forwards** whose predicted peak fits, the micro-batch a power of two.""",
+            question="""You train GPT-2 medium in float32 with fused AdamW, on sequences of 1,024 tokens. Beside the
+CUDA context `mine["room_gib"]` GiB are left. A step shall see `mine["sequences"]` sequences. Give the pair
+`(micro_batch_size, grad_accum_steps)` with the **fewest forwards** whose predicted peak fits, the micro-batch a power
+of two.""",
             solution=CUT,
             shown="""assert cut is not ..., "not attempted yet"
 assert len(cut) == 2 and cut[0] * cut[1] == mine["sequences"], "a pair whose product is the window"

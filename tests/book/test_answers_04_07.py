@@ -149,7 +149,7 @@ FUNCTIONS = [
     ("4.6", keeps(1, 3, 5, 7), "right", "sbh a layer and"),
     ("4.6", keeps(1, 5, 6), "not yet", "keeps 20.1 sbh"),
     ("4.6", keeps(5), "right", "again"),
-    ("4.6", keeps(), "not yet", "with this budget half is possible"),
+    ("4.6", keeps(), "not yet", "At most half may run again"),
     ("4.6", policy_itself, "not yet", "policy itself"),
     ("4.6", lambda: {ALL_MM}, "not yet", "returned no function"),
     ("4.6", keeps(1, 2, 3, 4, 5, 6, 7), "not yet", "The budget is 18"),

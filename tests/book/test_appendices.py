@@ -16,9 +16,9 @@ SHEET = "".join(
     for cell in json.loads((ROOT / "chapters/C_formulas_and_names.ipynb").read_text(encoding="utf-8"))["cells"]
     if cell["id"] == "sheet"
 )
-NAMED = re.compile(r"([\w ]+) \(`([\w/]+\.py)`\)")
-"""A test as the sheet names it: its name in words, and its file, below ``tests``."""
-TESTS = sorted({f"tests/{file}::test_{words.strip().replace(' ', '_')}" for words, file in NAMED.findall(SHEET)})
+NAMED = re.compile(r"`(test_\w+)` \(`([\w/]+\.py)`\)")
+"""A test as the sheet names it: its name, and its file, below ``tests``."""
+TESTS = sorted({f"tests/{file}::{name}" for name, file in NAMED.findall(SHEET)})
 FUNCTIONS = sorted(set(re.findall(r"`(memkit(?:\.\w+)+)`", SHEET)))
 
 

@@ -1,17 +1,20 @@
-"""The numbers that chapter 01's prose gives as the outcome of its experiments in the explorer."""
+"""The numbers of chapter 01's prose: the outcome of its experiments in the explorer, and its closing rule."""
 
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from memkit.fitting.room import fit_on
-from memkit.formula.activations import block_ledger
+from memkit.formula.activations import activation_bytes, autocast_cast_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
+from memkit.formula.states import bytes_per_parameter
 from memkit.hardware.cards import CARDS
-from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_3_8B
-from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
+from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, FP32, PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
 
@@ -46,14 +49,14 @@ def largest_that_fits(setup: TrainingSetup) -> int:
 
 
 def test_the_crossing():
-    crossing = int(re.search(r"1\. At (\d+)\.", found_text())[1])
+    crossing = int(re.search(r"at a micro-batch of (\d+)\.", found_text())[1])
     assert "optimizer" in second_step_peak(replace(SHORT, micro_batch_size=crossing - 1)).name
     assert "optimizer" not in second_step_peak(replace(SHORT, micro_batch_size=crossing)).name
 
 
 def test_what_recomputation_buys():
     words = {"One": 1, "Two": 2, "Three": 3}
-    plain, recomputed = re.search(r"2\. (\w+) sequences; with recomputation, (\d+)\.", found_text()).groups()
+    plain, recomputed = re.search(r"2\. (\w+) sequences fit; with recomputation, (\d+) do\.", found_text()).groups()
     assert largest_that_fits(LONG) == words[plain]
     assert largest_that_fits(replace(LONG, recomputation="full")) == int(recomputed)
 
@@ -81,3 +84,24 @@ def test_what_the_ten_lines_leave_out_of_gpt2_xl():
     setup = TrainingSetup(model=GPT2_XL, precision=FP32, seq_len=1024)
     by_hand = 20 * count_parameters(GPT2_XL) + 512
     assert f"{(second_step_peak(setup).total_bytes - by_hand) / 1e6:.1f} MB" in text_of("timeline-table-text")
+
+
+@pytest.mark.parametrize("recipe", PRECISIONS.values(), ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("batch", [1, 16])
+def test_the_rule_to_take_home_holds_for_every_recipe(recipe, batch):
+    setup = TrainingSetup(model=LLAMA_32_1B, precision=recipe, micro_batch_size=batch, seq_len=512)
+    kept, count = bytes_per_parameter(recipe, ADAMW), count_parameters(LLAMA_32_1B)
+    weights = count * kept["weight"]
+    gradients = count * (kept["gradient"] + kept.get("main gradient", 0))
+    states = count * sum(kept.values()) - weights - gradients
+    logits = setup.tokens_per_micro_batch * LLAMA_32_1B.vocab_size * (2 if kept["weight"] == 2 else 4)
+    activations = activation_bytes(setup) + autocast_cast_bytes(setup)
+    moments = {
+        "backward": weights + states + activations + 2 * logits,
+        "optimizer": weights + gradients + states + count * kept["exp_avg"],
+    }
+    peak = estimate_memory(setup).for_step(2).peak
+    name = max(moments, key=moments.get)
+    assert name in peak.name
+    within = 0.05 if recipe.name == "autocast fp16" else 0.01  # its gradients of logits are smaller
+    assert abs(moments[name] / peak.total_bytes - 1) < within

@@ -1,8 +1,17 @@
-"""What chapter 03 says of a loop that clips before it unscales: the losses that torch's own loop gives."""
+"""What chapter 03 says of its loops and of its gradients, by torch's own loop: losses, and shares of gradients."""
 
+import json
+import re
+from pathlib import Path
+
+import pytest
 import torch
 
-from memkit.program import make_small_gpt, text_batches
+from memkit import OptimizerConfig, TrainingSetup, estimate_memory, models, recipes
+from memkit.low_precision import scale_gradients
+from memkit.program import make_small_gpt, text_batches, train
+
+CHAPTER = Path(__file__).parents[2] / "chapters" / "03_mixed_precision.ipynb"
 
 
 def losses(make_optimizer, unscales: bool, steps: int = 28) -> list[float]:
@@ -40,3 +49,61 @@ def test_sgd_hardly_learns_without_unscale():
     right, wrong = losses(sgd, True), losses(sgd, False)
     assert right[0] - right[-1] > 1
     assert abs(wrong[0] - wrong[-1]) < 0.1
+
+
+def test_the_jump_at_scale_one_is_in_float32_too():
+    model = make_small_gpt()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    seen = train(model, optimizer, text_batches(30, batch_size=4))
+    assert max(seen[20:]) > min(seen[:20]) + 0.5
+
+
+def test_the_answers_of_the_loss_scaling_lab():
+    cells = json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]
+    text = next("".join(cell["source"]) for cell in cells if cell["id"] == "lab-explore")
+    assert re.search(r"1\. From 2³ and from 2¹⁴\.\n2\. At about 2²²", text)
+    base = make_small_gpt(seed=0)
+    train(base, torch.optim.AdamW(base.parameters(), lr=3e-3), text_batches(150))
+    flowing, layers = [], (torch.nn.Linear, torch.nn.LayerNorm)
+
+    def watch(module, inputs, output):
+        output.register_hook(lambda gradient: flowing.append(gradient.flatten()))
+
+    for module in base.modules():
+        if isinstance(module, layers):
+            module.register_forward_hook(watch)
+    base(*next(text_batches(1, batch_size=32, seq_len=128, seed=3))).backward()
+    activations = torch.cat(flowing)[::97].numpy()
+    weights = torch.cat([p.grad.flatten() for p in base.parameters()]).numpy()
+    found = {power: scale_gradients(activations, 2.0**power) for power in (2, 3, 13, 14)}
+    assert found[2].flushed > 0.1 > found[3].flushed
+    assert found[13].subnormal > 0.1 > found[14].subnormal
+    assert scale_gradients(weights, 2.0**20).overflowing == 0 < scale_gradients(weights, 2.0**23).overflowing
+
+
+@pytest.mark.parametrize(
+    "name", ["QWEN_2_05B", "LLAMA_32_1B", "LLAMA_32_3B", "LLAMA_3_8B", "MISTRAL_7B", "LLAMA_2_70B"]
+)
+def test_autocast_saves_once_the_micro_batch_has_more_tokens_than_the_hidden_size(name):
+    """The rule to take home, on models other than the GPT-2 block that it was derived on."""
+    model = getattr(models, name)
+
+    def share(tokens_per_unit: int) -> float:
+        peaks = [
+            estimate_memory(
+                TrainingSetup(
+                    model=model,
+                    precision=precision,
+                    optimizer=OptimizerConfig(implementation="fused"),
+                    attention="flash",
+                    seq_len=model.hidden_size,
+                    micro_batch_size=tokens_per_unit,
+                )
+            ).peak_bytes
+            for precision in (recipes.AUTOCAST_BF16, recipes.FP32)
+        ]
+        return peaks[0] / peaks[1]
+
+    assert 0.94 < share(1) < 1
+    assert 0.84 < share(2) < 0.93
+    assert 0.74 < share(4) < 0.86

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from memkit.fitting.batch_plan import least_seconds
+from memkit.fitting.step import least_seconds
 from memkit.hardware.cards import CARDS
 from memkit.setup.models import LLAMA_32_1B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from memkit.fitting.advice import steady_step
+from memkit.fitting.step import second_step
 from memkit.formula.parameters import count_by_kind
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
@@ -22,7 +22,7 @@ def recomputed_peak(base: str, rank: int) -> str:
         model=LLAMA_2_7B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"),
         adapter=adapter, recomputation="full", seq_len=2048, micro_batch_size=4,
     )  # fmt: skip
-    return format_bytes(steady_step(setup).peak_bytes)
+    return format_bytes(second_step(setup).peak_bytes)
 
 
 def test_what_a_larger_rank_costs():

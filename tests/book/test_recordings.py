@@ -1,11 +1,13 @@
 """A recording is read back equal, says where it comes from, and refuses to say less."""
 
 import json
+import re
 
 import pytest
 from mutations import mutated
 
 from book import recordings
+from book.measurements import MEASUREMENTS
 from book.recordings import (
     Recording,
     find_recording,
@@ -105,9 +107,18 @@ def test_the_newest_run_is_found_first(tmp_path):
 
 def test_what_was_not_recorded_is_said_in_words(tmp_path):
     words = recorded_or_words("01", "device_copy", folder=tmp_path / "not there")
-    assert words.startswith("Nobody has recorded 'device copy' yet.")
-    assert "make record" in words
+    assert words.startswith("This needs a CUDA card. On a machine with one, run `make record`")
+    assert words.endswith("Then this cell shows the device copy.")
     assert not any(digit in words for digit in "0123456789")
+    assert "CUDA card, NVIDIA A100." in recorded_or_words("01", "device_copy", "NVIDIA A100", tmp_path)
+
+
+def test_every_recording_that_a_chapter_prints_is_said_in_words():
+    asked = set()
+    for path in sorted(recordings.FOLDER.parent.glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            asked |= set(re.findall(r'recorded_or_words\("(\d\d)", "(\w+)"\)', "".join(cell["source"])))
+    assert asked == set(recordings.SHOWS) and asked <= set(MEASUREMENTS)
 
 
 def test_what_was_recorded_names_card_torch_and_date(tmp_path):

@@ -275,6 +275,7 @@ def test_C176(figures):
     for name, dtype in (("fp16", "float16"), ("bf16", "bfloat16")):
         major, minor = MIN_CAPABILITY[dtype]
         assert figures[name] == float(f"{major}.{minor}")
+    assert f".major >= {figures['bf16']:.0f}:" in inspect.getsource(torch.cuda.is_bf16_supported)  # torch's own bound
     figures.settle(bf16=MIN_CAPABILITY["bfloat16"] == (8, 0), fp16=MIN_CAPABILITY["float16"] < (7, 0))
 
 

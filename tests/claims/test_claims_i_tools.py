@@ -343,6 +343,26 @@ def growth(runs_backward: bool, adds) -> int:
     return steps[0]
 
 
+def kept_nodes(adds) -> int:
+    """How many nodes of autograd's graphs a running total holds more after each iteration with a backward."""
+    model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512))
+    counts, total = [], 0.0
+    for _ in range(4):
+        loss = model(torch.randn(64, 512)).square().mean()
+        loss.backward()
+        total = total + adds(loss)
+        waiting, seen = [getattr(total, "grad_fn", None)], set()
+        while waiting:
+            node = waiting.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                waiting.extend(following for following, _ in node.next_functions)
+        counts.append(len(seen))
+    steps = [after - before for before, after in pairwise(counts[1:])]
+    assert len(set(steps)) == 1
+    return steps[0]
+
+
 def itself(loss: torch.Tensor) -> torch.Tensor:
     return loss
 

@@ -4,13 +4,23 @@ The rest is ``python -m bench.public_predict``, which traces every run.
 """
 
 import dataclasses
+import itertools
 import statistics
+from pathlib import Path
 
 import pytest
 import torch
 
 from bench.public_predict import predict
-from bench.public_programs import CONVOLUTIONAL, TRANSFORMERS, layer_widths, perceptron, transformer
+from bench.public_programs import (
+    CONVOLUTIONAL,
+    TRANSFORMERS,
+    Classifier,
+    filters,
+    layer_widths,
+    perceptron,
+    transformer,
+)
 from book import public_runs
 from book.public_runs import ESTIMATORS, draw, error_table, load_public_runs, store_public_runs
 from memkit import replay_trace, trace_memory
@@ -66,13 +76,49 @@ def test_a_transformer_has_the_parameters_of_its_checkpoint(model, parameters):
     assert sum(parameter.numel() for parameter in network.parameters()) == parameters
 
 
+@pytest.mark.parametrize(
+    "place, counted",
+    # the column "Total Parameters" of GPUMemNet's tables
+    [(0, 71_621_233), (1, 35_133_650), (2, 543_883_815), (3, 327_971_308), (14, 213_618_065), (-1, 108_364_482)],
+)
+def test_an_encoder_has_the_parameters_that_its_authors_counted(place, counted):
+    run = [run for run in RUNS if run.set == "GPUMemNet transformers"][place]
+    classes, width, layers, heads, inner, dropout, length, vocab, _ = run.config.split()
+    with torch.device("meta"):
+        model = Classifier(
+            int(classes), int(width), int(layers), int(heads), int(inner), float(dropout), int(length), int(vocab)
+        )
+    left_out = {"places", "in_proj_weight", "in_proj_bias"}
+    own = [
+        (name, parameter.numel()) for name, parameter in model.named_parameters()
+        if "out_proj" not in name and name.rpartition(".")[2] not in left_out
+    ]
+    assert sum(size for _, size in own) == counted
+
+
+@pytest.mark.parametrize(
+    "place, counted", [(0, 1_864_805), (1, 1_730_036), (2, 731_920), (3, 2_960_902), (4, 128_242_341), (5, 148_861_286)]
+)
+def test_a_stack_has_the_parameters_that_its_authors_counted(place, counted):
+    run = [run for run in RUNS if run.set == "GPUMemNet CNNs"][place]
+    channels, classes, architecture, first, depth, *_, has_norm = run.config.split()
+    widths = filters(architecture, int(first), int(depth))
+    convolutions = sum(9 * a * b + b for a, b in itertools.pairwise((int(channels), *widths)))
+    norms = 2 * sum(widths) if has_norm == "1" else 0
+    assert convolutions + norms + (widths[-1] + 1) * int(classes) == counted
+
+
 def test_the_given_and_the_held_half_share_no_run():
     names = [(run.set, run.run) for run in RUNS]
     assert len(set(names)) == len(names)
-    assert {run.model for run in RUNS} <= {*TRANSFORMERS, *CONVOLUTIONAL, "MnasNet", "MLP", "xl", "small", "medium"}
+    assert {run.model for run in RUNS} <= {*TRANSFORMERS, *CONVOLUTIONAL, "MnasNet", "MLP", "encoder", "stack"}\
+        | {"xl", "small", "medium"}
 
 
-CHEAP = [*runs_of("GPUMemNet MLPs")[:4], *runs_of("xMem CNNs")[3:4]]
+CHEAP = [
+    *runs_of("GPUMemNet MLPs")[:4], *runs_of("GPUMemNet transformers")[1:2], *runs_of("GPUMemNet CNNs")[:1],
+    *runs_of("xMem CNNs")[3:4],
+]
 
 
 @pytest.mark.parametrize("run", CHEAP, ids=lambda run: run.run)
@@ -101,6 +147,8 @@ def test_medians_on_runs_that_nothing_was_fitted_to():
     assert statistics.median(errors["GPUMemNet MLPs"]) < 0.002
     assert statistics.median(errors["xMem CNNs"]) < 0.05
     assert max(errors["CS336 on a B200"]) < 0.006
+    encoders = [abs(run.error) for run in ENDED_WELL if run.set == "GPUMemNet transformers"]  # no constant is theirs
+    assert statistics.median(encoders) < 0.002 and sum(error < 0.015 for error in encoders) == len(encoders) - 2
 
 
 def test_no_run_is_more_than_five_per_cent_too_low_without_a_warning():
@@ -139,3 +187,30 @@ def test_the_picture_has_every_run_that_ended_well():
 def test_the_table_of_errors_counts_every_run():
     ours = [row for row in error_table(RUNS) if row[3] == "memkit"]
     assert sum(int(row[2]) for row in ours) == len(ENDED_WELL)
+
+
+def test_readme_and_chapter_07_say_what_the_runs_say():
+    root = Path(public_runs.FILE).parents[2]
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    chapter = (root / "chapters" / "07_measuring_and_oom.ipynb").read_text(encoding="utf-8")
+
+    def median(of_set: str, half: tuple = ("given", "held"), of: str = "") -> float:
+        some = [run for run in ENDED_WELL if run.set == of_set and run.half in half]
+        errors = [run.estimates[of] / run.measured_bytes - 1 if of else run.error for run in some]
+        return 100 * statistics.median(map(abs, errors))
+
+    held = ("held",)
+    texts, images = median("xMem transformers", held), median("xMem CNNs", held)
+    encoders, stacks = median("GPUMemNet transformers"), median("GPUMemNet CNNs")
+    theirs = {of_set: median(of_set, held, "xmem") for of_set in ("xMem transformers", "xMem CNNs")}
+    assert f"peaks of {len(ENDED_WELL)} training runs" in readme and f"takes {len(RUNS)} of these runs" in chapter
+    assert f"predicts {sum(abs(run.error) <= 0.01 for run in ENDED_WELL)} of them within 1 %" in readme
+    for text in (readme, chapter):
+        for figure in (f"{texts:.2f} %", f"{encoders:.2f} %", f"{images:.1f} %", f"{stacks:.0f} %"):
+            assert f"| {figure}" in text, figure
+        assert all(f"| {size:.1f} %" in text for size in theirs.values())
+    worst = {of_set: min(run.error for run in ENDED_WELL if run.set == of_set) for of_set in {run.set for run in RUNS}}
+    assert f"at worst {-100 * worst['xMem CNNs']:.0f} % too low" in readme
+    assert f"at worst {-100 * worst['GPUMemNet CNNs']:.0f} % too low" in readme and "at worst 18 % too low" in chapter
+    low = sorted(round(-100 * run.error) for run in ENDED_WELL if run.set == "GPUMemNet transformers")[-2:]
+    assert low == [10, 15] and "10 and 15 % too low" in readme and "10 and 15 % too low" in chapter

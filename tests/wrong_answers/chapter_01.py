@@ -11,7 +11,8 @@ ROOM_BYTES = CARD.memory_bytes - CONTEXT_BYTES
 
 WRONG = {
     "1.5": (
-        (1024, "still at the optimizer peak"),
+        (1024, "still inside the optimizer's step"),
+        (5120, "check that your run has precision=PURE_BF16"),
         (8192, "it had moved already"),
         (5000, "not a multiple of 1,024"),
         (4, "multiply by that"),

@@ -117,10 +117,37 @@ def _by_floats(x):
     return ((bits & -(1 << 16)) + (up.int() << 16)).view(torch.float32).bfloat16()
 
 
+def _converted(x):
+    bits = x.to(torch.int32) + torch.randint(0, 1 << 16, x.shape, dtype=torch.int32)
+    return (bits & -(1 << 16)).float().bfloat16()
+
+
+def _centred(x):
+    chance = torch.randint(-(1 << 15), 1 << 15, x.shape, dtype=torch.int32)
+    return (x.view(torch.int32) + chance).view(torch.float32).bfloat16()
+
+
 def _in_place(x):
     bits = x.view(torch.int32)
     bits += torch.randint(0, 1 << 16, x.shape, dtype=torch.int32)
     return (bits & -(1 << 16)).view(torch.float32).bfloat16()
+
+
+def _moves_the_weights(master, gradient, scale, lr):
+    weights = master.bfloat16()
+    weights -= lr * gradient / scale
+    master.copy_(weights.float())
+    return weights
+
+
+def _clips_values(model, optimizer, scaler, loss, max_norm):
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_value_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    return True
 
 
 WRONG = {
@@ -134,6 +161,7 @@ WRONG = {
         (_stepping(lambda m, g, s, lr: m.add_(lr * g.float())), "Still uphill, and the gradient is still multiplied"),
         (_stepping(lambda m, g, s, lr: m.sub_(g.float())), "both missing"),
         (_out_of_place, "master did not move"),
+        (_moves_the_weights, "a small update is lost there"),
         (_stepping(lambda m, g, s, lr: m.sub_(lr * g.float() / s), torch.clone), "the model needs BF16"),
         (_stepping(lambda m, g, s, lr: m.mul_(0.5)), "I cannot tell which mistake"),
         (lambda m, g, s, lr: 1.0, "returns the new BF16 weights"),
@@ -156,6 +184,7 @@ WRONG = {
         (step_of(), "unscale_ is missing before it"),
         (step_of(unscales="after"), "unscale_ is missing before it"),
         (step_of(unscales="before", clips=False), "Nothing is clipped"),
+        (_clips_values, "You clipped each value by itself"),
         (step_of(steps="plain", clips=False, updates=False), "scaled gradients as they are"),
         (step_of(steps="plain"), "No inf checks were recorded"),
         (step_of(unscales="before", steps="plain"), "An infinite gradient went into the weights"),
@@ -172,10 +201,12 @@ WRONG = {
         (_coin, "a fair coin forgets"),
         (_chance_below(1 << 15), "too little chance is added"),
         (_chance_below(1 << 16, dtype=torch.int64), "give it dtype=torch.int32"),
-        (_chance_below(1 << 16, mask=-1), "the lower 16 bits are still set"),
+        (_chance_below(1 << 16, mask=-1), "rounded once more"),
         (_chance_below(1 << 16, seed=0), "The same values go up in each call"),
         (_upside_down, "Upside down"),
-        (_chance_below(1 << 17), "neither of the two neighbours"),
+        (_converted, "converts the number"),
+        (_centred, "must stay as it is"),
+        (_chance_below(1 << 17), "up by two steps"),
         (_in_place, "You changed x itself"),
         (_by_floats, "Right, but by floating point"),
         (lambda x: round_by_chance(x).float(), "to be a BF16 tensor"),

@@ -39,7 +39,7 @@ WRONG = {
     "4.6": (
         (_saves("mm.default", "attention"), "The budget is 18"),
         (_saves("nothing"), "Your policy saves nothing"),
-        (_saves("attention"), "with this budget half is possible"),
+        (_saves("attention"), "At most half may run again"),
         (_saves("mm.default"), "The budget is 18 sbh"),
         (lambda ctx, op, *args: None, "Is it the policy itself?"),
         (lambda: "MUST_SAVE", "returned no function"),

@@ -7,7 +7,7 @@ WRONG = {
         ((3, 4), "The other stage fits on as many"),
         ((3, 8), "So does a run on 4 ranks"),
         ((2, 8), "So does a run on 4 ranks"),
-        ((4, 2), "take stage 2 or 3"),
+        ((4, 2), "The stage comes first"),
         ((1, 8), "take stage 2 or 3"),
         (3, "is not a pair"),
         ("stage 2", "is not a pair"),

@@ -15,12 +15,12 @@ WAYS = {
     ),
     "5.7": (
         ("=max(steps, 1)", "=1", "the second has the gradients besides"),
-        ("fitting[-1]", "fitting[-2]", "in half as many forwards"),
-        ("fitting[-1]", "(1, mine['sequences'])", "So do 2 sequences at a time"),
-        ("fitting[-1]", "(mine['sequences'], 1)", "It peaks at"),
+        ("fits[-1]", "fits[-2]", "in half as many forwards"),
+        ("fits[-1]", "(1, mine['sequences'])", "So do 2 sequences at a time"),
+        ("fits[-1]", "(mine['sequences'], 1)", "It peaks at"),
         ("(b, steps)", "(b, steps * 1024)", "are tokens"),
         ("(b, steps)", "(b, steps + 1)", "tokens are"),
-        ("fitting[-1]", "fitting[-1][0]", "is not a pair"),
+        ("fits[-1]", "fits[-1][0]", "is not a pair"),
     ),
 }
 WORTHLESS = {
