@@ -83,6 +83,7 @@ def show(micro_batch_size):
 interact(show, micro_batch_size=IntSlider({START}, 1, 64))
 """
 
+PICTURE = "the picture: arrow keys go through its marks"
 OURS = {
     "memory explorer": (f'Uncached(model="GPT-2 small", micro_batch_size={START}, card="RTX 4090")', "Micro-batch"),
     "step timeline": ("widgets.StepTimeline()", "Instant"),
@@ -91,7 +92,7 @@ OURS = {
     "batch planner": ("widgets.BatchPlanner()", "Micro-batch"),
     "batch planner, ranks": ("widgets.BatchPlanner()", "Ranks"),
     "number line": ("widgets.NumberLine()", "Zoom"),
-    "bit explorer": ("widgets.BitExplorer()", "exponent bit 2"),
+    "bit explorer": ("widgets.BitExplorer()", PICTURE),
     "rounding lab": ("widgets.RoundingLab()", "Additions"),
     "allocator lab": ("widgets.AllocatorLab(step=0)", "Event"),
     "snapshot view": ("widgets.SnapshotView(run)", "Allocation"),
@@ -105,7 +106,7 @@ OURS = {
     "plan explorer": ("widgets.PlanExplorer()", "Plan"),
     "cache explorer": ("widgets.CacheExplorer()", "Sequences"),
 }
-"""Each widget and the control that is moved: a slider, a menu, or the title of a button."""
+"""Each widget and the control that is moved: a slider, a menu, or the picture, where a mark is pressed."""
 INTERACTS = "interact"
 
 PROBE = """
@@ -154,8 +155,8 @@ class Book:
         if name == INTERACTS:
             return cell.locator("[role=slider]").first
         label = OURS[name][1]
-        kinds = [cell.get_by_role(role, name=label, exact=True) for role in ("slider", "combobox")]
-        return next((kind.first for kind in kinds if kind.count()), cell.get_by_title(label).first)
+        kinds = [cell.get_by_role(role, name=label, exact=True) for role in ("slider", "combobox", "group")]
+        return next(kind.first for kind in kinds if kind.count())
 
     def press(self, key: str, name: str) -> float | None:
         """Milliseconds from the key press to the new picture; ``None`` if none came."""
@@ -178,7 +179,9 @@ class Book:
         control.focus()
         control.evaluate(PROBE)
         self.page.wait_for_timeout(600)
-        there, back = KEYS[control.evaluate("e => e.tagName")]
+        there, back = KEYS[control.evaluate("e => e.role || e.tagName")]
+        if back == "Enter":
+            self.page.keyboard.press("ArrowRight")  # to a mark, which is then pressed and pressed again
         keys = ([there] * RUN + [back] * RUN) * (MOVES // (2 * RUN))
         return [took for took in [self.press(key, name) for key in keys][2:] if took]
 
@@ -205,8 +208,8 @@ class Book:
         return sum(share < statistics.median(ink) / 4 for share in ink), len(ink)
 
 
-KEYS = {"DIV": ("ArrowRight", "ArrowLeft"), "SELECT": ("ArrowDown", "ArrowUp"), "BUTTON": ("Enter", "Enter")}
-"""There and back, by the element that takes the key: a slider, a menu, a button."""
+KEYS = {"slider": ("ArrowRight", "ArrowLeft"), "SELECT": ("ArrowDown", "ArrowUp"), "group": ("Enter", "Enter")}
+"""There and back, by what takes the key: a slider, a menu, a picture."""
 
 
 def latencies(names: list[str]) -> tuple[dict[str, list[float]], tuple[int, int]]:

@@ -162,38 +162,53 @@ def layer_widths(inputs: int, outputs: int, depth: int, architecture: str) -> li
     return widths
 
 
+def classified(network, classes: int, sizes: Sequence[int], draw: Callable, *kept, takes_largest=False):
+    """A training step by Adam on as many samples as ``sizes`` says, one number a step.
+
+    ``draw(samples)`` makes a step's inputs in the host's memory. Inputs, labels, outputs and loss of a step stay alive
+    until the next step replaces them, ``kept`` as long as the step does.
+    """
+    optimizer, criterion = torch.optim.Adam(network.parameters()), nn.CrossEntropyLoss()
+    alive, steps = {"kept": kept}, iter(sizes)
+
+    def step():
+        samples = next(steps)
+        alive["inputs"] = draw(samples).to("cuda")
+        alive["labels"] = torch.randint(0, classes, (samples,), device="cpu").to("cuda")
+        optimizer.zero_grad()
+        alive["outputs"] = network(alive["inputs"])
+        alive["loss"] = criterion(alive["outputs"], alive["labels"])
+        alive["loss"].backward()
+        optimizer.step()
+        if takes_largest:
+            alive["largest"] = torch.max(alive["outputs"], 1)
+
+    return step
+
+
+def after(product: nn.Module, norm: nn.Module, activation: str, has_dropout: str, has_norm: str) -> list[nn.Module]:
+    """One layer of a generated network: the product, then norm, activation and dropout where it has them."""
+    layers = [product, *([norm] if has_norm == "1" else []), ACTIVATIONS[activation]()]
+    return layers + ([nn.Dropout(0.3)] if has_dropout == "1" else [])
+
+
 def perceptron(config: str, batch: int) -> Build:
     """The program of one MLP run; ``config`` says inputs, outputs, depth, architecture, activation, dropout, norm."""
     *sizes, architecture, activation, has_dropout, has_norm = config.split()
     inputs, outputs, depth = map(int, sizes)
     rest = NUM_SAMPLES % batch or batch
-    sizes_of_steps = (batch, rest, batch, batch)
 
     def build():
         layers, widths = [], layer_widths(inputs, outputs, depth, architecture)
         for narrow, wide in itertools.pairwise(widths):
-            layers.append(nn.Linear(narrow, wide))
-            if has_norm == "1":
-                layers.append(nn.BatchNorm1d(wide))
-            layers.append(ACTIVATIONS[activation]())
-            if has_dropout == "1":
-                layers.append(nn.Dropout(0.3))
+            layers += after(nn.Linear(narrow, wide), nn.BatchNorm1d(wide), activation, has_dropout, has_norm)
         network = nn.Sequential(*layers, nn.Linear(widths[-1], outputs), nn.Softmax(dim=1)).to("cuda")
         network(torch.rand(2, inputs, device="cuda"))  # a printed summary of the model runs it once
-        optimizer, criterion = torch.optim.Adam(network.parameters()), nn.CrossEntropyLoss()
-        alive, steps = {}, iter(sizes_of_steps)
 
-        def step():
-            samples = next(steps)
-            alive["inputs"] = torch.rand(samples, inputs, device="cpu").to("cuda")
-            alive["labels"] = torch.randint(0, outputs, (samples,), device="cpu").to("cuda")
-            optimizer.zero_grad()
-            alive["outputs"] = network(alive["inputs"])
-            alive["loss"] = criterion(alive["outputs"], alive["labels"])
-            alive["loss"].backward()
-            optimizer.step()
+        def draw(samples):
+            return torch.rand(samples, inputs, device="cpu")
 
-        return step
+        return classified(network, outputs, (batch, rest, batch, batch), draw)
 
     return build
 
@@ -207,33 +222,19 @@ def stack(config: str, batch: int) -> Build:
     widths = filters(architecture, int(first), int(depth))
     classes, shape = int(classes), (int(channels), int(size), int(size))
     rest = 10_000 % batch or batch
-    sizes_of_steps = (batch, batch, rest, batch)
 
     def build():
         layers = []
         for narrow, wide in itertools.pairwise((int(channels), *widths)):
-            layers.append(nn.Conv2d(narrow, wide, 3, padding=1))
-            if has_norm == "1":
-                layers.append(nn.BatchNorm2d(wide))
-            layers.append(ACTIVATIONS[activation]())
-            if has_dropout == "1":
-                layers.append(nn.Dropout(0.3))
+            product = nn.Conv2d(narrow, wide, 3, padding=1)
+            layers += after(product, nn.BatchNorm2d(wide), activation, has_dropout, has_norm)
         head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes), nn.Softmax(dim=1))
         network = nn.Sequential(*layers, *head).to("cuda")
-        optimizer, criterion = torch.optim.Adam(network.parameters()), nn.CrossEntropyLoss()
-        alive, steps = {}, iter(sizes_of_steps)
 
-        def step():
-            num_images = next(steps)
-            alive["inputs"] = torch.rand(num_images, *shape, device="cpu").to("cuda")
-            alive["labels"] = torch.randint(0, classes, (num_images,), device="cpu").to("cuda")
-            optimizer.zero_grad()
-            alive["outputs"] = network(alive["inputs"])
-            alive["loss"] = criterion(alive["outputs"], alive["labels"])
-            alive["loss"].backward()
-            optimizer.step()
+        def draw(samples):
+            return torch.rand(samples, *shape, device="cpu")
 
-        return step
+        return classified(network, classes, (batch, batch, rest, batch), draw)
 
     return build
 
@@ -284,30 +285,19 @@ def encoder(config: str, batch: int) -> Build:
     classes, width, layers, heads, inner, dropout, length, vocab, samples = config.split()
     classes, length, vocab = int(classes), int(length), int(vocab)
     rest = int(samples) % batch or batch
-    sizes_of_steps = (batch, batch, rest, batch)
 
     def build():
         network = Classifier(
             classes, int(width), int(layers), int(heads), int(inner), float(dropout), length, vocab
         ).to("cuda")
-        first_batch = torch.randint(0, vocab, (batch, length), device="cpu").to("cuda")
+
+        def draw(samples):
+            return torch.randint(0, vocab, (samples, length), device="cpu")
+
+        first_batch = draw(batch).to("cuda")
         network(first_batch)  # tried once, and run again for a summary of the model
         network(first_batch)
-        optimizer, criterion = torch.optim.Adam(network.parameters()), nn.CrossEntropyLoss()
-        alive, steps = {"first batch": first_batch}, iter(sizes_of_steps)
-
-        def step():
-            num_rows = next(steps)
-            alive["inputs"] = torch.randint(0, vocab, (num_rows, length), device="cpu").to("cuda")
-            alive["labels"] = torch.randint(0, classes, (num_rows,), device="cpu").to("cuda")
-            optimizer.zero_grad()
-            alive["outputs"] = network(alive["inputs"])
-            alive["loss"] = criterion(alive["outputs"], alive["labels"])
-            alive["loss"].backward()
-            optimizer.step()
-            alive["largest"] = torch.max(alive["outputs"], 1)
-
-        return step
+        return classified(network, classes, (batch, batch, rest, batch), draw, first_batch, takes_largest=True)
 
     return build
 
