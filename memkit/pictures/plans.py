@@ -1,27 +1,17 @@
 """Plans by bytes and time, the front filled."""
 
-from memkit.fitting.plans import PlansFound, TrainingPlan
-from memkit.pictures.axes import (
-    COLOURS,
-    DASHED,
-    SHAPES,
-    Scale,
-    outline_of,
-    point,
-    round_ticks,
-    ticks_below,
-    ticks_beside,
-)
+from memkit.fitting.plans import PlansFound
+from memkit.pictures.axes import COLOURS, DASHED, SHAPES, Scale, point, round_ticks, ticks_below, ticks_beside
 from memkit.pictures.svg import GREY, OKABE_ITO, Chart
 from memkit.units import GIB, format_bytes
 
 NAMES_TOP = 76.0
 
 
-def plans_figure(found: PlansFound, title: str, chosen: TrainingPlan | None = None) -> Chart:
+def plans_figure(found: PlansFound, title: str) -> Chart:
     """Every plan by its peak and its time on paper; the front's are filled, and what is given up has its own shape.
 
-    ``chosen`` has a ring. A mark's ``data-pick`` is the plan's place in ``found.plans``.
+    A mark's ``data-pick`` is the plan's place in ``found.plans``.
     """
     kinds = list(dict.fromkeys(plan.gives_up for plan in sorted(found.plans, key=lambda plan: plan.sacrifice)))
     colours = (COLOURS[n % len(COLOURS)] for n in range(len(kinds)))
@@ -60,9 +50,6 @@ def plans_figure(found: PlansFound, title: str, chosen: TrainingPlan | None = No
             tip=tip,
             data={"pick": number, "bytes": plan.peak_bytes},
         )
-        if plan == chosen:
-            ring = outline_of("o", x(plan.peak_bytes / GIB), y(plan.seconds / least), 8)
-            chart.area([ring], stroke="currentColor", stroke_width=1.6)
     _name_kinds(chart, looks, card.name)
     chart.alt = (
         f"{title}: {len(plans)} plans by peak and time; {len(found.fitting)} fit the {card.name}, "

@@ -7,6 +7,7 @@ from memkit.fitting.plan_code import code_of
 from memkit.fitting.plans import GIVES_UP, PlansFound, TrainingPlan, find_plans
 from memkit.hardware.cards import CARDS
 from memkit.pictures.plans import plans_figure
+from memkit.pictures.svg import Chart
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, View
@@ -22,11 +23,20 @@ def plans_for(model: str, card: str, tokens: int, seq_len: int, num_cards: int) 
     return find_plans(PUBLISHED_MODELS[model], CARDS[card], **sizes)
 
 
+def picture_of(model: str, card: str, tokens: int, seq_len: int, num_cards: int) -> Chart:
+    """The picture of all plans of a job."""
+    cards = f"{num_cards} × {card}" if num_cards > 1 else f"an {card}" if card[0] in "AHLR" else f"a {card}"
+    found = plans_for(model, card, tokens, seq_len, num_cards)
+    return plans_figure(found, f"{model} on {cards}, {tokens:,} tokens a step")
+
+
 class PlanExplorer(Explorer):
     """Model, card, tokens a step, what may be given up → plans by peak and time, and the code of the chosen one.
 
     ``plan`` counts the plans that fit, the one that gives up least first.
     """
+
+    job: tuple = ()
 
     controls: ClassVar = {
         "model": Choice("Model", list(PUBLISHED_MODELS), "Llama-3.2-1B"),
@@ -60,22 +70,21 @@ class PlanExplorer(Explorer):
         gives_up: str,
         plan: int,
     ) -> View:
-        """Every plan as a point, the chosen one ringed; it in words, and in code."""
-        found = plans_for(model, card, tokens_per_step, seq_len, num_cards)
-        allowed = allowed_by(found, gives_up)
-        cards = (
-            f"{num_cards} × {card}" if num_cards > 1 else f"an {card}" if card[0] in "AHLR" else f"a {card}"
-        )
-        title = f"{model} on {cards}, {tokens_per_step:,} tokens a step"
+        """Every plan as a point, the chosen one framed; it in words, and in code."""
+        job = model, card, tokens_per_step, seq_len, num_cards
+        found = plans_for(*job)
+        if job != self.job:  # hundreds of points are drawn once a job; each plan frames another of them
+            self.job, self.chart = job, picture_of(*job)
+        chart, allowed = self.chart, allowed_by(found, gives_up)
         if not allowed:
+            chart.marked = None
             words = (f"None of {len(found.plans)} plans fits that gives up {gives_up}.", *next_best(found))
-            return View(chart=plans_figure(found, title), words=words, table=rows_of((), found), kept=())
+            return View(chart=chart, words=words, table=rows_of((), found), kept=())
         if plan > len(allowed):
             raise ValueError(f"plan={plan} is past the last of {len(allowed)} that fit")
         chosen = allowed[plan - 1]
+        chart.marked = found.plans.index(chosen)
         words = (f"Plan {plan} of {len(allowed)} that fit: {chosen.name}.", *in_words(chosen, found))
-        chart = plans_figure(found, title, chosen)
-        chart.alt += f" Chosen: {chosen.name}, {format_bytes(chosen.peak_bytes)}."
         return View(
             chart=chart, words=words, table=rows_of(allowed, found), code=code_of(chosen), kept=allowed
         )

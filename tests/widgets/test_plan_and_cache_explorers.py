@@ -27,6 +27,7 @@ def test_each_plan_is_told_with_its_peak_its_price_and_its_code(plans):
     assert plans.shown.kept == found.fitting
     for number, plan in enumerate(found.fitting[:5], start=1):
         plans.set(plan=number)
+        assert found.plans[plans.shown.chart.marked] == plan
         assert plan.name in plans.shown.words[0] and format_bytes(plan.peak_bytes) in plans.shown.words[1]
         assert all(words in plans.shown.words[1] for words in plan.gives_up)
         compile(plans.shown.code, "plan", "exec")
