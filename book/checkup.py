@@ -18,7 +18,7 @@ from pathlib import Path
 
 from memkit.hardware.cards import MIN_CAPABILITY, matrix_dtypes
 from memkit.hardware.driver import CAP_VARIABLE, Gpu, ask_driver, available_ram_bytes, gpu_cap_bytes
-from memkit.units import GIB, aligned_table, as_kind, format_bytes
+from memkit.units import GIB, Printable, aligned_table, as_kind, format_bytes, on_page
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
 OLDEST_IPYWIDGETS = (8, 1)
@@ -47,7 +47,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(Printable):
     """What ``doctor()`` found; ``mode`` is ``"GPU"`` or ``"CPU"``: where this book's cells will run."""
 
     mode: str
@@ -73,7 +73,8 @@ class Diagnosis:
         """Whether everything is there, the findings as aligned text, and what to do."""
         rows = [[finding.name, finding.found, finding.verdict] for finding in self.findings]
         table = aligned_table([[f"{self.mode} mode", "found", ""], *rows])
-        return "\n".join([self.headline, table, *(f"{number}. {text}" for number, text in enumerate(self.advice, 1))])
+        advice = (f"{number}. {text}" for number, text in enumerate(self.advice, 1))
+        return on_page(self.headline, table, *advice, between="\n")
 
     __str__ = __repr__ = table
 

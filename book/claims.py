@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
-from textwrap import fill
 
-from memkit.units import PAGE_COLUMNS, as_kind
+from memkit.units import Text, as_kind, on_page
 
 Figure = int | float | bool | str
 
@@ -265,7 +264,7 @@ def count_verdicts(claims: Iterable[Claim]) -> dict[str, int]:
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
-def printed_and_so(chapter: str, *claim_ids: str) -> str:
+def printed_and_so(chapter: str, *claim_ids: str) -> Text:
     """How many of a chapter's claims have each verdict, and some of them: as one reads them, and what is so.
 
     >>> print(printed_and_so("11_cards_and_inference", "C085"))
@@ -280,8 +279,8 @@ def printed_and_so(chapter: str, *claim_ids: str) -> str:
     lines = [", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)]
     for shown in (ledger[claim_id] for claim_id in claim_ids):
         said = f"You may read: {shown.claim}", f"{IN_WORDS[shown.verdict]}: {shown.answer}"
-        lines += ["", *(fill(sentence, PAGE_COLUMNS) for sentence in said)]
-    return "\n".join(lines)
+        lines.append("\n".join(said))
+    return on_page(*lines)
 
 
 def verdicts_by_subject() -> dict[str, dict[str, int]]:

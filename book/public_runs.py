@@ -27,7 +27,7 @@ from pathlib import Path
 
 from memkit.pictures.axes import COLOURS, SHAPES, Scale, point, ticks_below, ticks_beside
 from memkit.pictures.svg import GREY, Chart
-from memkit.units import GIB, MIB, aligned_table
+from memkit.units import GIB, MIB, Text, aligned_table, on_page
 
 FILE = Path(__file__).resolve().parents[1] / "chapters" / "recordings" / "public_runs.csv"
 FACTS = ("set", "half", "run", "card", "model", "optimizer", "batch", "config", "outcome", "measured_bytes")
@@ -236,9 +236,9 @@ def _by_set(runs: list[PublicRun]) -> dict[str, list[PublicRun]]:
     return sets
 
 
-def words(runs: list[PublicRun] | None = None) -> str:
+def words(runs: list[PublicRun] | None = None) -> Text:
     """The table of errors as text, and the constants that were taken from the given half."""
     runs = runs or load_public_runs()
     contexts = {(run.set, run.card): run.context_bytes for run in runs}
     lines = [f"{of_set}, {card}: {size / MIB:,.0f} MiB" for (of_set, card), size in contexts.items()]
-    return f"{aligned_table(error_table(runs))}\n\nbeyond reserved bytes, from the given half:\n" + "\n".join(lines)
+    return on_page(aligned_table(error_table(runs)), "\n".join(["beyond reserved bytes, from the given half:", *lines]))

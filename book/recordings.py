@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from memkit.timeline import MemoryTimeline
-from memkit.units import aligned_table, as_kind, format_bytes, format_gb
+from memkit.units import Printable, Text, aligned_table, as_kind, format_bytes, format_gb, on_page
 
 FOLDER = Path(__file__).resolve().parents[1] / "chapters" / "recordings"
 
@@ -36,7 +36,7 @@ SHOWS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recording:
+class Recording(Printable):
     """One measurement of one chapter on one card.
 
     ``numbers`` are ints, floats and texts by name; ``_bytes``, ``_bytes_per_s`` and ``_seconds`` at the end
@@ -88,7 +88,7 @@ class Recording:
         card = re.sub(r"[^a-z0-9]+", "-", self.provenance["card"].lower()).strip("-")
         return f"{self.chapter}_{self.name}_{card}.json"
 
-    def table(self) -> str:
+    def table(self) -> Text:
         """The numbers as aligned text, in the units their names end with."""
         rows = [[_words(name), _with_unit(name, value)] for name, value in self.numbers.items()]
         return aligned_table([["measured", ""], *rows])
@@ -97,8 +97,9 @@ class Recording:
         parts = [self.title]
         if self.numbers:
             parts.append(self.table())
-        parts += [f"{name}: {timeline}" for name, timeline in self.timelines.items()]
-        return "\n\n".join(parts)
+        for name, timeline in self.timelines.items():
+            parts += [f"{name}:", str(timeline)]
+        return on_page(*parts)
 
     def to_json(self) -> str:
         """JSON text that ``from_json`` reads back to an equal recording."""
@@ -156,7 +157,7 @@ def find_recording(
     return None
 
 
-def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: Path = FOLDER) -> str:
+def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: Path = FOLDER) -> Text:
     """The recording as text. Without one: what would stand here, and the command that measures it.
 
     >>> from book import recorded_or_words
@@ -170,7 +171,7 @@ def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: 
     if recording is not None:
         return str(recording)
     shown = SHOWS.get((chapter, name), f"the {_words(name)}")
-    return (
+    return on_page(
         f"This needs a CUDA card{f', {card}' if card else ''}. "
         "On a machine with one, run `make record` in the book's folder.\n"
         f"Then this cell shows {shown}."

@@ -11,7 +11,17 @@ from functools import cache
 from typing import get_origin, get_type_hints
 
 from memkit.events import PARTS, Event, Events
-from memkit.units import aligned_table, as_items, as_kind, as_one_of, format_bytes, format_ratio
+from memkit.units import (
+    Printable,
+    Text,
+    aligned_table,
+    as_items,
+    as_kind,
+    as_one_of,
+    format_bytes,
+    format_ratio,
+    on_page,
+)
 
 INSTANTS = (
     "init", "forward peak", "forward", "backward peak", "backward", "optimizer peak", "optimizer", "zero_grad",
@@ -67,7 +77,7 @@ class Instant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryTimeline:
+class MemoryTimeline(Printable):
     """Bytes at the instants of a training step, from one of ``SOURCES``.
 
     ``device`` is ``"cuda"`` or ``"cpu"`` (whose rules apply); ``provenance`` says which machine, versions,
@@ -136,18 +146,15 @@ class MemoryTimeline:
             for instant, values in zip(self.instants, columns, strict=True)
         ]
 
-    def table(self) -> str:
+    def table(self) -> Text:
         """``rows`` as aligned text."""
         return aligned_table(self.rows())
 
     def __str__(self) -> str:
         at_least = "at least " if "left out" in self.provenance else ""
         peak = f"peak {at_least}{format_bytes(self.peak_bytes)} at {_label(self.peak, self)}"
-        left_out = f"\nleft out: {self.provenance['left out']}" if "left out" in self.provenance else ""
-        return f"{self.source}, {self.device} rules: {peak}\n{self.table()}{left_out}"
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
+        left_out = f"left out: {self.provenance['left out']}" if "left out" in self.provenance else ""
+        return on_page(f"{self.source}, {self.device} rules: {peak}", self.table(), left_out, between="\n")
 
     def to_json(self) -> str:
         """JSON text that ``from_json`` reads back to an equal timeline."""
@@ -201,7 +208,7 @@ def _label(instant: Instant, timeline: MemoryTimeline) -> str:
     return label
 
 
-def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> str:
+def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> Text:
     """Formula, trace and measurement side by side: total bytes per instant, and each column ÷ the last.
 
     Instants are matched by name, step and micro-batch; one that a timeline lacks is ``unknown``. Where the peaks are
@@ -241,7 +248,7 @@ def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> str:
     if len(set(moments)) > 1:
         pairs = zip(timelines, moments, strict=True)
         notes.append("The peaks are of different moments: " + "; ".join(f"{t.source} at {m}" for t, m in pairs))
-    return "\n".join([aligned_table(rows), *notes])
+    return on_page(aligned_table(rows), *notes, between="\n")
 
 
 def where(instant: Instant) -> str:

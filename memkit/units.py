@@ -12,6 +12,7 @@ import operator
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from textwrap import fill
 
 KIB = 1024
 MIB = 1024**2
@@ -206,19 +207,48 @@ def format_ratio(estimate: int | None, measured: int | None) -> str:
     return f"{ratio:.2f}×" if math.isfinite(ratio) else "–"
 
 
-class Table(str):
-    """Aligned text, which a notebook shows as a table that scrolls where it is too wide; ``print`` shows the text."""
+class Text(str):
+    """Text with a twin in HTML, which a notebook shows; ``print`` shows the text."""
 
-    def __new__(cls, text: str, rows: Sequence[Sequence[str]]):
-        table = super().__new__(cls, text)
-        table.rows = tuple(map(tuple, rows))
-        return table
+    def __new__(cls, text: str, html: str):
+        self = super().__new__(cls, text)
+        self.html = html
+        return self
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return f'<div style="overflow-x:auto" tabindex="0">{html_table(self.rows)}</div>'
+        return self.html
+
+
+class Printable:
+    """A record that a notebook shows as the text which ``str`` makes of it, with its tables as tables."""
+
+    def _repr_mimebundle_(self, **_kwargs) -> dict[str, str]:
+        page = on_page(str(self))
+        return {"text/plain": str(page), "text/html": page.html}
+
+
+def on_page(*parts: str, between: str = "\n\n") -> Text:
+    """Sentences and tables below one another; a sentence is broken at words, in text and by the page that shows it.
+
+    >>> print(on_page("Two formats.", aligned_table([["format", "bits"], ["bfloat16", "16"]]), between="\\n"))
+    Two formats.
+    format    bits
+    ──────────────
+    bfloat16    16
+    """
+    texts, html = [], ""
+    for part in filter(None, parts):
+        if isinstance(part, Text):
+            texts.append(part)
+            html += part.html
+        else:
+            lines = part.split("\n")
+            texts.append("\n".join(fill(line, PAGE_COLUMNS) if len(line) > PAGE_COLUMNS else line for line in lines))
+            html += f"<p>{'<br>'.join(map(escape, lines))}</p>"
+    return Text(between.join(texts), html)
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:
@@ -233,7 +263,7 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
     return f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def aligned_table(rows: list[list[str]]) -> Table:
+def aligned_table(rows: list[list[str]]) -> Text:
     """Rows of text with the first column flush left and the others flush right; the first row is the header.
 
     >>> print(aligned_table([["format", "bits"], ["bfloat16", "16"]]))
@@ -249,4 +279,5 @@ def aligned_table(rows: list[list[str]]) -> Table:
     for first, *others in rows:
         cells = [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True))]
         lines.append("  ".join(cells).rstrip())
-    return Table("\n".join([lines[0], "─" * len(lines[0]), *lines[1:]]), rows)
+    scrolling = f'<div style="overflow-x:auto" tabindex="0">{html_table(rows)}</div>'
+    return Text("\n".join([lines[0], "─" * len(lines[0]), *lines[1:]]), scrolling)

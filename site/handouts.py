@@ -70,7 +70,7 @@ def sheets_of(path: Path, files: Files) -> str:
     number = path.stem[:2]
     if number != "01":
         return f'<section class="handout" id="handout-{number}">{"".join(parts)}{NOTES}</section>'
-    ledger = "".join(text for output in cells["ledger-block"]["outputs"] for text in output["text"])
+    ledger = "".join(text for output in cells["ledger-block"]["outputs"] for text in output["data"]["text/plain"])
     second = f"<h3>The ledger: what one block keeps</h3><pre>{ledger}</pre>{blank_timeline()}{NOTES}"
     sheets = (f'<div class="sheet">{inside}</div>' for inside in ("".join(parts), second))
     return f'<section class="handout" id="handout-{number}">{"".join(sheets)}</section>'

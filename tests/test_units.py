@@ -2,17 +2,24 @@
 
 import math
 from fractions import Fraction
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memkit.fitting.plans import PlansFound
+from memkit.formula.estimate import estimate_memory
+from memkit.setup.models import TINY_GPT2
+from memkit.setup.training import TrainingSetup
 from memkit.units import (
     GIB,
     KIB,
     MIB,
+    PAGE_COLUMNS,
     TIB,
+    aligned_table,
     as_one_of,
     as_whole_number,
     bytes_of,
@@ -20,6 +27,7 @@ from memkit.units import (
     format_count,
     format_gb,
     format_ratio,
+    on_page,
     round_up,
 )
 
@@ -142,9 +150,38 @@ def test_the_minimum_belongs_to_what_is_allowed():
 def test_a_table_is_text_in_print_and_html_in_a_notebook():
     from IPython.core.formatters import DisplayFormatter
 
-    from memkit.units import aligned_table
-
     table = aligned_table([["part", "bytes"], ["a<b", "1"]])
     shown, _ = DisplayFormatter().format(table)
     assert shown["text/plain"] == str(table) == "part  bytes\n───────────\na<b       1"
     assert "<td>1</td>" in shown["text/html"] and "a&lt;b" in shown["text/html"] and "overflow-x" in shown["text/html"]
+
+
+class Words(HTMLParser):
+    """The words of a page, as any browser reads them."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.words = []
+        self.feed(page)
+
+    def handle_data(self, data: str) -> None:
+        self.words += data.split()
+
+
+def test_a_page_breaks_a_long_sentence_in_text_and_leaves_it_whole_in_html():
+    sentence = " ".join(f"word{number}" for number in range(60))
+    page = on_page(sentence, aligned_table([["part", "bytes"], ["a<b", "1"]]), "", "a line\nanother")
+    assert max(map(len, page.splitlines())) <= PAGE_COLUMNS
+    assert page.split() == [*sentence.split(), "part", "bytes", "─" * 11, "a<b", "1", "a", "line", "another"]
+    assert Words(page.html).words == [*sentence.split(), "part", "bytes", "a<b", "1", "a", "line", "another"]
+    assert sentence in page.html and page.html.count("overflow-x") == 1  # the table scrolls alone
+
+
+@pytest.mark.parametrize("record", [PlansFound(plans=()), estimate_memory(TrainingSetup(model=TINY_GPT2, seq_len=64))])
+def test_a_record_shows_in_a_notebook_what_it_prints(record):
+    from IPython.core.formatters import DisplayFormatter
+
+    shown, _ = DisplayFormatter().format(record)
+    assert shown["text/plain"] == str(record)
+    printed = [word for word in str(record).split() if not word.startswith("──")]
+    assert Words(shown["text/html"]).words == printed

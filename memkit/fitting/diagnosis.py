@@ -7,7 +7,6 @@ they are inferred from its pattern the page says so, and where they cannot be it
 
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import fill
 
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.replays import Replay
@@ -17,7 +16,7 @@ from memkit.fitting.advice import Effect, Run, best_of_each_kind, effects_on_run
 from memkit.fitting.edits import line_of
 from memkit.fitting.recorded_parts import with_parts
 from memkit.timeline import PARTS, MemoryTimeline
-from memkit.units import PAGE_COLUMNS, aligned_table, format_bytes
+from memkit.units import Printable, aligned_table, format_bytes, on_page
 
 NUM_LINES = 8
 NUM_CHANGES = 3
@@ -40,8 +39,8 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosis:
-    """One page about a run: its peak, what stood there, and what would help. ``print`` it.
+class Diagnosis(Printable):
+    """One page about a run: its peak, what stood there, and what would help.
 
     ``parts_from`` is "trace" where the program told them, "pattern" where they are inferred from a recording,
     "" where nothing tells them; ``timeline`` has them. ``moment`` is the peak's phase and step in words. The changes
@@ -75,8 +74,8 @@ class Diagnosis:
         cached = result.peak_reserved_bytes - result.peak_allocated_bytes
         unseen = format_bytes(max(result.peak_allocated_bytes - total, 0))
         rounded, idle = f"{unseen} in the allocator's rounding and workspaces", f"{format_bytes(cached)} reserved"
-        pages.append(fill(f"In no tensor: {rounded}, {idle} but not allocated.", PAGE_COLUMNS))
-        return "\n\n".join([*filter(None, pages), changes_in_words(self.changes)])
+        pages.append(f"In no tensor: {rounded}, {idle} but not allocated.")
+        return on_page(*pages, changes_in_words(self.changes))
 
     def _headline(self) -> str:
         result, failure = self.result, self.result.failure
@@ -109,7 +108,7 @@ def changes_in_words(changes: tuple[Effect, ...]) -> str:
         return "Nothing tried here saves a byte."
     rows = [["what would help most", "saves", "reserved then", "known by"]]
     rows += [[c.name, format_bytes(c.saved_bytes), format_bytes(c.after_bytes), c.how] for c in changes]
-    return "\n".join([aligned_table(rows), *(fill(f"{c.name}: {c.why}", PAGE_COLUMNS) for c in changes)])
+    return on_page(aligned_table(rows), *(f"{c.name}: {c.why}" for c in changes), between="\n")
 
 
 def diagnose_memory(

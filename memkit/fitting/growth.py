@@ -8,7 +8,6 @@ lines are matched by their place alone.
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import fill
 
 from memkit.allocator.replays import Replay
 from memkit.allocator.snapshot_replay import replay_snapshot
@@ -16,7 +15,7 @@ from memkit.events import Event, Events
 from memkit.fitting.edits import line_of
 from memkit.fitting.recorded_parts import with_parts
 from memkit.timeline import MemoryTimeline
-from memkit.units import PAGE_COLUMNS, aligned_table, format_bytes
+from memkit.units import Printable, aligned_table, format_bytes, on_page
 
 NUM_LINES = 8
 Key = tuple[str, str | None]
@@ -37,7 +36,7 @@ class LineGrowth:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoRuns:
+class TwoRuns(Printable):
     """What ``compare_runs`` found; ``lines`` are sorted by how much they changed, either way. ``print`` it."""
 
     names: tuple[str, str]
@@ -87,7 +86,7 @@ class TwoRuns:
         rows.append(["all other lines", "–", *map(format_bytes, sums), signed(sums[1] - sums[0])])
         rest = [peak - sum(line.bytes[i] for line in self.lines) for i, peak in enumerate(self.peaks)]
         rows.append(["rounding, workspaces", "–", *map(format_bytes, rest), signed(rest[1] - rest[0])])
-        return f"{fill(self.words, PAGE_COLUMNS)}\n\n{aligned_table([header, *rows])}"
+        return on_page(self.words, aligned_table([header, *rows]))
 
 
 def compare_runs(

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
-from textwrap import fill
 
 from memkit.fitting.batch_plan import cuts_of
 from memkit.fitting.room import Fit, fit_on
@@ -27,7 +26,7 @@ from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import CORE, FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, every
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
-from memkit.units import PAGE_COLUMNS, aligned_table, as_kind, as_whole_number, format_bytes
+from memkit.units import Printable, aligned_table, as_kind, as_whole_number, format_bytes, on_page
 
 ROUNDED, ADAPTERS_ONLY, FOUR_BITS = "updates rounded to bf16", "only adapters are trained", "frozen weights in 4 bits"
 GIVES_UP = (
@@ -142,7 +141,7 @@ class TrainingPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlansFound:
+class PlansFound(Printable):
     """Every plan that was tried for a job."""
 
     plans: tuple[TrainingPlan, ...]
@@ -188,7 +187,7 @@ class PlansFound:
         if self.missed:
             short = [f"{p.name}: {too_much(p)}" for p in self.missed[:NUM_MISSED]]
             parts.append(f"{len(self.missed)} of {len(self.plans)} do not fit; the nearest:\n" + "\n".join(short))
-        return "\n\n".join(filter(None, [*parts, fill(self.not_tried, PAGE_COLUMNS), chosen_in_words(self.chosen)]))
+        return on_page(*parts, self.not_tried, chosen_in_words(self.chosen))
 
 
 def chosen_in_words(plan: TrainingPlan | None) -> str:

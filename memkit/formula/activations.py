@@ -26,7 +26,17 @@ from memkit.formula.forward import Forward, Part
 from memkit.formula.layers import axis_sizes
 from memkit.formula.paper import Block
 from memkit.setup.training import DEVICES, TrainingSetup
-from memkit.units import aligned_table, as_kind, as_one_of, as_whole_number, format_bytes, round_up
+from memkit.units import (
+    Printable,
+    Text,
+    aligned_table,
+    as_kind,
+    as_one_of,
+    as_whole_number,
+    format_bytes,
+    on_page,
+    round_up,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +72,7 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ledger:
+class Ledger(Printable):
     """Lines and their sum. ``sbh`` is s·b·h, the values in one hidden state: the field's unit of account."""
 
     title: str
@@ -102,7 +112,7 @@ class Ledger:
         lines = tuple(line for line in self.lines if line.section == name)
         return replace(self, title=f"{self.title}: {name}", lines=lines)
 
-    def table(self) -> str:
+    def table(self) -> Text:
         """Lines as aligned text: name, operation, shape in letters, dtype, bytes, multiple of sbh."""
         rows = [["kept tensor", "kept by", "shape", "dtype", "bytes", "sbh"]]
         for line in self.lines:
@@ -114,7 +124,8 @@ class Ledger:
         return aligned_table(rows)
 
     def __str__(self) -> str:
-        return f"{self.title}, {self.device} rules: {format_bytes(self.num_bytes)}\n{self.table()}"
+        title = f"{self.title}, {self.device} rules: {format_bytes(self.num_bytes)}"
+        return on_page(title, self.table(), between="\n")
 
 
 def block_ledger(setup: TrainingSetup) -> Ledger:

@@ -12,7 +12,7 @@ import torch
 from memkit.hardware.cards import Card, card_by_driver_name
 from memkit.hardware.driver import available_ram_bytes
 from memkit.measuring.gpu import seconds_of, usable_bytes
-from memkit.units import MIB, aligned_table, as_whole_number, format_bytes, format_gb
+from memkit.units import MIB, Printable, aligned_table, as_whole_number, format_bytes, format_gb, on_page
 
 LARGEST_COPY_BYTES = 512 * MIB
 """Larger than any cache of a card or a processor core, small enough to be done at once."""
@@ -40,7 +40,7 @@ class Copy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bandwidths:
+class Bandwidths(Printable):
     """The copies that were timed on this machine; ``device`` is the card's name, or ``None`` without a card."""
 
     copies: tuple[Copy, ...]
@@ -56,7 +56,7 @@ class Bandwidths:
                 f"{format_gb(peak)}/s" if peak else "–", f"{copy.bytes_per_s / peak:.0%}" if peak else "–",
             ])  # fmt: skip
         where = f"on {self.device}" if self.device else "there is no CUDA card here: only the RAM is measured"
-        return f"{aligned_table(rows)}\n{where}"
+        return on_page(aligned_table(rows), where, between="\n")
 
 
 def measure_bandwidth(num_bytes: int | None = None, repeats: int = REPEATS) -> Bandwidths:

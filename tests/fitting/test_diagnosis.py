@@ -116,7 +116,7 @@ def test_a_diagnosis_of_a_snapshot_without_parts_names_lines_only():
 def test_a_failure_is_part_of_the_page():
     page = diagnose_memory(trace_memory(build), capacity_bytes=60 * MIB)
     assert page.result.failure is not None
-    assert "CUDA out of memory. Tried to allocate" in str(page)
+    assert "CUDA out of memory. Tried to allocate" in " ".join(str(page).split())
 
 
 EVENTS = (
