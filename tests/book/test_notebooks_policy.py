@@ -267,6 +267,14 @@ def outputs_that_fit_the_page(notebook):
 
 
 @rule
+def tables_are_shown_not_printed(notebook):
+    for cell in cells_of(notebook, "code"):
+        for output in cell["outputs"]:
+            if re.search(r"^─{9,}$", "".join(output.get("text", "")), re.MULTILINE):
+                yield f"{cell['id']} prints a table, whose rows break on a narrow page: let the cell end with it"
+
+
+@rule
 def nothing_of_the_authors_machine(notebook):
     private = (
         r"/(?:home|root|Users|work|tmp|opt|mnt|usr|var)/[\w.-]+|[A-Z]:\\Users|site-packages|\b0x[0-9a-f]{6,}"
@@ -545,6 +553,7 @@ BAD = [
         with_output({"output_type": "error", "ename": "ValueError", "evalue": "", "traceback": []}),
     ),
     (outputs_that_fit_the_page, with_output(printed("short\n" + "x" * (MOST_COLUMNS + 1)))),
+    (tables_are_shown_not_printed, with_output(printed("part  bytes\n───────────\na      1 B\n"))),
     (outputs_that_fit_the_page, with_output(SHOWN | {"data": {"text/plain": "x" * (MOST_COLUMNS + 1)}})),
     (nothing_of_the_authors_machine, with_output(printed("saved in /home/ann/book"))),
     (nothing_of_the_authors_machine, with_output(SHOWN | {"data": {"text/plain": "<Line2D at 0x7f80aa10>"}})),
