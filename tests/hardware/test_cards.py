@@ -5,6 +5,7 @@ import importlib.util
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 
@@ -13,36 +14,42 @@ from memkit.units import GIB, KIB, MIB, format_bytes
 
 NVIDIA = [card for card in CARDS.values() if card.vendor == "NVIDIA"]
 
-# 10**9 bytes per second as the data sheets print them.
-PRINTED_BANDWIDTH = {
-    "V100 16 GB": 900, "V100 32 GB": 900, "T4": 320, "RTX 3080": 760, "RTX 3090": 936, "A10": 600,
-    "A100 PCIe 40 GB": 1555, "A100 SXM 40 GB": 1555, "A100 PCIe 80 GB": 1935, "A100 SXM 80 GB": 2039,
-    "RTX 4090": 1008, "L4": 300, "L40S": 864, "H100 PCIe": 2000, "H100 SXM": 3350, "H100 NVL": 3900,
-    "H200": 4800, "RTX 5090": 1792, "B200": 8000, "MI300X": 5300,
-}  # fmt: skip
 
-# GB as the product pages print them.
-PRINTED_LABELS = {
-    10: ("RTX 3080",), 16: ("V100 16 GB", "T4"), 24: ("RTX 3090", "A10", "RTX 4090", "L4"),
-    32: ("V100 32 GB", "RTX 5090"), 40: ("A100 PCIe 40 GB", "A100 SXM 40 GB"), 48: ("L40S",),
-    80: ("A100 PCIe 80 GB", "A100 SXM 80 GB", "H100 PCIe", "H100 SXM"), 94: ("H100 NVL",), 141: ("H200",),
-    180: ("B200",), 192: ("MI300X",),
-}  # fmt: skip
+class Sheet(NamedTuple):
+    """What a vendor prints of a card: GB on the product page, 10**9 bytes per second of its memory, and of its links in
+    both directions together, and 10**12 operations per second *with sparsity*, which is twice the dense rate: TF32,
+    BF16, FP8, FP4. ``None`` or nothing where no figure was looked up.
+    """
 
-# Both directions together, as the vendors print them.
-PRINTED_LINKS = {
-    "V100 32 GB": 300, "A100 SXM 80 GB": 600, "H100 SXM": 900, "B200": 1800, "RTX 3090": 112.5, "H100 PCIe": 600,
-    "H100 NVL": 600, "H200": 900, "MI300X": 896,
-}  # fmt: skip
+    label_gb: int
+    gb_per_s: float
+    link_gb_per_s: float | None
+    sparse_tflops: tuple
 
-# 10**12 operations per second with sparsity, twice the dense rate, as the data sheets print them in their other column:
-# TF32, BF16, FP8, FP4. An L40S's 733 in BF16 are left out: they are not twice the 362.05 beside them.
-PRINTED_SPARSE = {
-    "RTX 3080": (59.5, 119), "RTX 3090": (71, 142), "A10": (125, 250), "A100 SXM 80 GB": (312, 624),
-    "RTX 4090": (165.2, 330.4, 660.6), "L4": (120, 242, 485), "L40S": (366, None, 1466), "H100 PCIe": (756, 1513, 3026),
-    "H100 SXM": (989, 1979, 3958), "H100 NVL": (835, 1671, 3341), "H200": (989, 1979, 3958),
-    "RTX 5090": (209.5, 419, 838, 3352), "B200": (2250, 4500, 9000, 18000), "MI300X": (1307.4, 2614.9, 5229.8),
-}  # fmt: skip
+
+# An L40S's 733 in BF16 are left out: they are not twice the 362.05 beside them.
+SHEETS = {
+    "V100 16 GB": Sheet(16, 900, None, ()),
+    "V100 32 GB": Sheet(32, 900, 300, ()),
+    "T4": Sheet(16, 320, None, ()),
+    "RTX 3080": Sheet(10, 760, None, (59.5, 119)),
+    "RTX 3090": Sheet(24, 936, 112.5, (71, 142)),
+    "A10": Sheet(24, 600, None, (125, 250)),
+    "A100 PCIe 40 GB": Sheet(40, 1555, None, ()),
+    "A100 SXM 40 GB": Sheet(40, 1555, None, ()),
+    "A100 PCIe 80 GB": Sheet(80, 1935, None, ()),
+    "A100 SXM 80 GB": Sheet(80, 2039, 600, (312, 624)),
+    "RTX 4090": Sheet(24, 1008, None, (165.2, 330.4, 660.6)),
+    "L4": Sheet(24, 300, None, (120, 242, 485)),
+    "L40S": Sheet(48, 864, None, (366, None, 1466)),
+    "H100 PCIe": Sheet(80, 2000, 600, (756, 1513, 3026)),
+    "H100 SXM": Sheet(80, 3350, 900, (989, 1979, 3958)),
+    "H100 NVL": Sheet(94, 3900, 600, (835, 1671, 3341)),
+    "H200": Sheet(141, 4800, 900, (989, 1979, 3958)),
+    "RTX 5090": Sheet(32, 1792, None, (209.5, 419, 838, 3352)),
+    "B200": Sheet(180, 8000, 1800, (2250, 4500, 9000, 18000)),
+    "MI300X": Sheet(192, 5300, 896, (1307.4, 2614.9, 5229.8)),
+}
 
 # What torch's get_device_properties printed elsewhere: total_memory and L2_cache_size in MiB, and the number of SMs.
 PROPERTIES = [
@@ -98,24 +105,26 @@ def test_nvidia_smi_shows_more_than_a_process_gets(card):
     assert 0.94 * card.nvidia_smi_mib * MIB < card.memory_bytes < card.nvidia_smi_mib * MIB
 
 
-def test_every_label_is_the_product_pages():
-    printed = {name: label for label, names in PRINTED_LABELS.items() for name in names}
-    assert {card.name: card.label_gb for card in CARDS.values()} == printed
+def test_every_card_has_a_sheet_to_be_compared_with():
+    missing, unknown = CARDS.keys() - SHEETS.keys(), SHEETS.keys() - CARDS.keys()
+    assert not missing, f"copy what the vendor prints of {', '.join(missing)} into SHEETS, in this file"
+    assert not unknown, f"SHEETS names {', '.join(unknown)}, which memkit/hardware/cards.py does not know"
 
 
-def test_every_card_has_a_printed_bandwidth_to_be_compared_with():
-    assert PRINTED_BANDWIDTH.keys() == CARDS.keys()
+@pytest.mark.parametrize("name", SHEETS)
+def test_the_label_is_the_product_page_s(name):
+    assert CARDS[name].label_gb == SHEETS[name].label_gb
 
 
-@pytest.mark.parametrize("name", sorted(PRINTED_BANDWIDTH.keys() - {"B200"}))
+@pytest.mark.parametrize("name", sorted(SHEETS.keys() - {"B200"}))
 def test_bandwidth_is_bus_width_times_rate(name):
-    assert CARDS[name].memory_bandwidth == pytest.approx(PRINTED_BANDWIDTH[name] * 10**9, rel=0.02)
+    assert CARDS[name].memory_bandwidth == pytest.approx(SHEETS[name].gb_per_s * 10**9, rel=0.02)
 
 
 def test_the_8_tb_per_s_of_a_b200_are_rounded_up():
     # https://github.com/pytorch/ao/pull/4002: 7680 bits at 3996 MHz, twice a clock: "7.672 TB/s".
     assert round(CARDS["B200"].memory_bandwidth / 1e12, 3) == 7.672
-    assert round(PRINTED_BANDWIDTH["B200"] * 10**9 / CARDS["B200"].memory_bandwidth, 2) == 1.04
+    assert round(SHEETS["B200"].gb_per_s * 10**9 / CARDS["B200"].memory_bandwidth, 2) == 1.04
 
 
 def test_mixbench_prints_the_bandwidth_of_an_a100_pcie():
@@ -130,15 +139,15 @@ def test_the_float32_rate_is_lanes_times_clock(card):
     assert card.peak_tflops["float32"] == pytest.approx(derived, rel=0.01)
 
 
-@pytest.mark.parametrize("name, printed", PRINTED_LINKS.items())
-def test_a_link_is_half_of_what_both_directions_carry(name, printed):
-    assert CARDS[name].link_bytes_per_s * 2 == printed * 10**9
+@pytest.mark.parametrize("name", [name for name, sheet in SHEETS.items() if sheet.link_gb_per_s])
+def test_a_link_is_half_of_what_both_directions_carry(name):
+    assert CARDS[name].link_bytes_per_s * 2 == SHEETS[name].link_gb_per_s * 10**9
 
 
-@pytest.mark.parametrize("name, printed", PRINTED_SPARSE.items())
-def test_a_rate_is_half_of_what_is_printed_with_sparsity(name, printed):
+@pytest.mark.parametrize("name", [name for name, sheet in SHEETS.items() if sheet.sparse_tflops])
+def test_a_rate_is_half_of_what_is_printed_with_sparsity(name):
     tensor = [rate for dtype, rate in CARDS[name].peak_tflops.items() if dtype not in ("float32", "float16")]
-    for rate, sparse in zip(tensor, printed, strict=True):
+    for rate, sparse in zip(tensor, SHEETS[name].sparse_tflops, strict=True):
         assert sparse is None or 2 * rate == pytest.approx(sparse, abs=1.01)
     assert CARDS[name].peak_tflops["float16"] == CARDS[name].peak_tflops["bfloat16"]
 
