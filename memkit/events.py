@@ -1,7 +1,7 @@
 """What happens to memory, in order: blocks are allocated and freed, each for one part of a training step.
 
-Formula, trace, measurement and recording all write down ``Events``. What stood in memory when, how high it rose and
-who made it follow from them, and are worked out here alone.
+Formula, trace, measurement and recording all write down ``Events``. From them follow the bytes of each part at each
+moment, the peak and the blocks that are allocated there. All of that is worked out here alone.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -15,8 +15,8 @@ from memkit.units import round_up
 PARTS = ("weights", "gradients", "optimizer_states", "activations", "temporary")
 """What memory is for. Buffers count as weights; a cast made by autocast, even of a weight, is temporary.
 
-An activation is what the forward made and the backward finds alive: tensors saved by autograd, the loss, and
-whatever the program still holds. Everything else that is neither a weight, a gradient nor a state is temporary.
+An activation is what the forward allocated and has not freed when the backward begins: tensors saved by autograd, the
+loss, and whatever the program still holds. All else that is neither a weight, a gradient nor a state is temporary.
 """
 
 
@@ -35,13 +35,13 @@ class Event:
     phase: str = ""
     op: str = ""
     where: str = ""
-    is_scratch: bool = False  # born and freed inside one operation
+    is_scratch: bool = False  # allocated and freed inside one operation
     step: int = 1
     micro_batch: int = 1
 
 
 def play(changes: Iterable[tuple[str, int]], now: dict[str, int]) -> dict[str, int]:
-    """Let bytes of parts come and go in ``now``; the parts at the highest moment, the first of equal ones.
+    """Apply changes, each a part and bytes, to ``now``. Returns the parts at the (first) highest moment.
 
     >>> now = dict.fromkeys(PARTS, 0)
     >>> play([("activations", 8), ("gradients", 3), ("activations", -8), ("gradients", 5)], now)["activations"]
@@ -61,7 +61,7 @@ def play(changes: Iterable[tuple[str, int]], now: dict[str, int]) -> dict[str, i
 
 @dataclass(frozen=True)
 class Levels:
-    """Bytes of each part after each event; ``parts[part][index]`` is what stands after event ``index``."""
+    """Bytes of each part after each event; ``parts[part][index]`` are those after event ``index``."""
 
     parts: dict[Hashable, list[int]]
 
@@ -71,7 +71,7 @@ class Levels:
         return [sum(column) for column in zip(*self.parts.values(), strict=True)]
 
     def at(self, index: int) -> dict[Hashable, int]:
-        """Bytes by part after event ``index``; -1 is the moment before the first event, when nothing stands."""
+        """Bytes by part after event ``index``; -1 is the moment before the first event, when there are none."""
         return {part: heights[index] if index >= 0 else 0 for part, heights in self.parts.items()}
 
     def peak(self, start: int = 0, end: int | None = None) -> int:
@@ -85,9 +85,9 @@ class Levels:
 
 
 class Events(Sequence):
-    """Allocations and frees in program order, and what follows from them: what stood when, and who made it.
+    """Allocations and frees in program order, and what follows from them: bytes at each moment, peak, blocks, phases.
 
-    They are made from an iterable, or by a function that is called when the first of them is asked for.
+    ``events`` is an iterable, or a function that makes one and is called when the first event is asked for.
 
     >>> events = Events([Event(1, 8, "weights"), Event(2, 4, "gradients"), Event(1, -8, "weights")])
     >>> events.levels().totals, events.peak(), [born.block for born in events.live_at(2)]
@@ -152,7 +152,7 @@ class Events(Sequence):
         return f"{event.phase} of step {event.step}" + (f" of {num_steps}" if num_steps > 1 else "")
 
     def live_at(self, index: int) -> "Events":
-        """The births of the blocks that are alive after event ``index``."""
+        """The allocations of the blocks that are not yet freed after event ``index``."""
         live: dict[int, Event] = {}
         for event in self[: index + 1]:
             if event.num_bytes > 0:
@@ -167,7 +167,7 @@ class Events(Sequence):
         return born - {event.block for event in self if event.num_bytes < 0}
 
     def by(self, key: Callable[[Event], Hashable]) -> dict[Hashable, "Events"]:
-        """The events under each key, in order; of births, what each line or each part has made.
+        """The events under each key, in order. Of allocations alone, that is what each line or part has allocated.
 
         >>> births = Events([Event(1, 8, "weights"), Event(2, 4, "gradients"), Event(3, 2, "weights")])
         >>> {part: own.num_bytes for part, own in births.by(lambda event: event.part).items()}
@@ -180,5 +180,5 @@ class Events(Sequence):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that stand after the last event; of births, the bytes of all."""
+        """Bytes that are allocated after the last event."""
         return sum(event.num_bytes for event in self)

@@ -1,4 +1,4 @@
-"""The one type of the book: what stands in memory at named instants of a training step, part by part.
+"""The one type of the book: what is in memory at named instants of a training step, part by part.
 
 The closed formula, the trace on fake tensors and the measurement all return a ``MemoryTimeline``. So an
 estimate divided by a measurement is one line, and one table and one plot draw all three.
@@ -112,7 +112,7 @@ class MemoryTimeline(Printable):
 
     @property
     def peak_bytes(self) -> int:
-        """The peak is a maximum over instants, not a sum of parts: the parts never all stand together."""
+        """The peak is a maximum over instants, not a sum of parts: no instant has the most of every part."""
         return self.peak.total_bytes
 
     def at(self, name: str, step: int | None = None, micro_batch: int | None = None) -> Instant:

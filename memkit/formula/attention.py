@@ -2,7 +2,10 @@
 
 Attention keeps query, key and value whichever way it is computed. Written out it also keeps the weights of
 every head, so its memory grows with the square of the sequence. The fused kernels keep one float32 number per
-query and head in their place, the log-sum-exp, and compute the weights again in the backward.
+query and head in their place, the log-sum-exp, and compute the weights again in the backward. ``attention_kernel``
+says which of these forms runs; ``fused_core``, ``stored_core`` and ``math_core`` say by ``keeps``, ``out_kept_by`` and
+``extra`` which tensors it keeps. (In a trace nobody says so: ``memkit.tracing.cuda_kernels`` chooses the kernel, and
+torch's autograd keeps what that kernel saves.)
 
 Most of the small lines here are layout. A projection gives [b, s, a·d], the core wants [b, a, s, d]. Seen as
 a view that costs nothing, but a batched matrix product (bmm) wants [b·a, s, d] in one piece, and then it is a

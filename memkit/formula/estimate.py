@@ -47,7 +47,7 @@ class Phase:
 
 
 class Memory:
-    """Bytes by part."""
+    """Bytes by part now, and, of each phase that has happened, what it leads to from the bytes that it began with."""
 
     def __init__(self):
         self.now = dict.fromkeys(PARTS, 0)
@@ -77,7 +77,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The events of one micro-batch. ``first_gradient`` and ``loss`` are freed a little after its backward."""
+    """The events of one micro-batch.
+
+    After its backward ``first_gradient`` is freed, the gradient of the loss, when ``loss.backward()`` has returned, and
+    ``loss`` when the program binds that name anew.
+    """
 
     forward: tuple[Stretch, ...]
     backward: tuple[Stretch, ...]
@@ -92,8 +96,8 @@ def estimate_memory(setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
     A recipe that torch does not run (a master copy, 8-bit states) is taken to update in fused kernels or in
     torch's ``foreach`` way, as its ``implementation`` says, and to cast gradients without a copy.
 
-    Raises: ValueError: ``setup`` is no ``TrainingSetup``, its strategy has no formula (offload, reentrant), nor
-    Adafactor in the backward, or ``steps`` is not a whole number above 0.
+    Raises: ValueError: ``setup`` is no ``TrainingSetup``; there is no formula for its strategy (offload, reentrant) or
+    for Adafactor in the backward; or ``steps`` is not a whole number above 0.
 
     >>> from memkit import TrainingSetup, models, recipes
     >>> setup = TrainingSetup(model=models.LLAMA_2_7B, precision=recipes.PURE_BF16, seq_len=512)
@@ -127,7 +131,7 @@ def estimate_on(rank: Alone, setup: TrainingSetup, steps: int = 2) -> MemoryTime
 
 
 def what_is_left_out(setup: TrainingSetup) -> str:
-    """What a run of this setup takes besides and no formula here knows; a peak is then printed as "at least".
+    """What a run of this setup takes besides and no formula here knows. A peak is then printed as "at least".
 
     A recipe with copies of its own is estimated as libraries step it (Megatron, DeepSpeed); the program here steps by
     ``SixteenBitAdamW``, one tensor at a time in float32, whatever the optimizer's ``implementation`` says.
@@ -138,7 +142,7 @@ def what_is_left_out(setup: TrainingSetup) -> str:
         left_out.append("what oneDNN packs for products of 16 bits")
     if setup.adapter is None and (any(copies) or precision.gradient_dtype != precision.weight_dtype):
         left_out.append("the float32 temporaries of memkit's own step, which a library's kernel does without")
-    return "; ".join([*left_out, "a trace asks it"]) if left_out else ""
+    return "; ".join([*left_out, "trace_memory counts it"]) if left_out else ""
 
 
 def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone = ALONE) -> Iterator[Phase]:
@@ -182,7 +186,7 @@ def written_once(write: Callable, setup: TrainingSetup, layout: Layout | None = 
 
 @lru_cache(maxsize=64)
 def born(write: Callable, setup: TrainingSetup, layout: Layout | None, is_whole: bool) -> tuple[Stretch, ...]:
-    """What ``write`` only gives birth to: in any order, so a block's tensors are written once and multiplied."""
+    """What ``write`` allocates and never frees. The order is of no matter, so alike layers are written once."""
     if is_whole or layout is not None:  # some layouts share out whole tensors, whichever block they are of
         return written_once(write, setup, layout)
     [one] = written_once(write, replace(setup, model=replace(setup.model, num_layers=1)))
@@ -218,7 +222,7 @@ def written_events(setup: TrainingSetup, steps: int, rank: Alone = ALONE) -> Ite
 
 
 def step_at_once(setup: TrainingSetup, paper: Paper, makes_states: bool) -> Callable[[Leaf], bool] | None:
-    """What an optimizer that frees gradients does with each as it is complete, and whether it frees this one."""
+    """For an optimizer that frees gradients: what it does with each complete one, returning whether it frees it."""
     optimizer = setup.optimizer
     if not optimizer.frees_gradients:
         return None
@@ -237,7 +241,7 @@ def step_at_once(setup: TrainingSetup, paper: Paper, makes_states: bool) -> Call
 
 
 def free_gradients(backward: Stretch) -> Stretch:
-    """The deaths of the gradients that a stretch of the backward has left."""
+    """The frees of the gradients that a stretch of the backward has left."""
     left = [block for block, sign in backward.events if sign > 0 and block.part == "gradients" and block.is_alive]
     return Stretch([(block, -1) for block in left], backward.times)
 

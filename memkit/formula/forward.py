@@ -19,13 +19,13 @@ from memkit.setup.strategies import Strategy
 from memkit.setup.training import TrainingSetup
 
 Unit = tuple[tuple[int, bool], ...]
-"""Regions behind one another as (blocks, are run again): what repeats in a model under a strategy."""
+"""Regions in order, each as (number of blocks, whether they run again). A model under a strategy is a row of units."""
 
 
 class Alone:
     """The moments of a step at which a rank of many gathers, sends or frees; a rank without others does nothing.
 
-    ``layout``: which share of the states it keeps; ``None``: all. The layouts of ``memkit.sharding`` are its children.
+    ``layout``: which share of the states it keeps; ``None``: all. Its subclasses are in ``memkit.sharding``.
     """
 
     layout: Layout | None = None
@@ -258,10 +258,10 @@ class Forward:
 def units_of(
     strategy: Strategy, num_layers: int, is_whole: bool = False, num_first: int = 1
 ) -> list[tuple[int, Unit]]:  # fmt: skip
-    """How often each unit of blocks happens: the first, the last, and those between, of which equal ones are one.
+    """The units of blocks in order, each with how often it comes; neighbours in the middle that are equal are one.
 
-    The first is the last to need the tables that all share; the last one's output goes to the final norm and
-    not to another block.
+    The first ``num_first`` and the last are never joined with others, for their backward frees other tensors: the first
+    is the last to need the tables that all share, and the last one's output goes to the final norm.
 
     >>> from memkit.setup.strategies import NONE, every
     >>> units_of(NONE, 7)

@@ -1,9 +1,9 @@
 """The layers of ``memkit.program.transformer`` on paper: linear, norm, dropout, activation functions.
 
 Read it beside ``memkit/program/transformer.py``: a method here stands for the module of that name there, and a name
-that goes out of scope there goes out of scope here. What each operation keeps is PyTorch's own doing: a linear layer
-keeps its input and its weight, a product keeps both factors, an addition nothing. Under autocast each linear layer
-casts its input for itself and each weight once.
+that goes out of scope there goes out of scope here. Each call of ``paper.run`` says by ``keeps``, ``out_kept_by`` and
+``extra`` what PyTorch's operation keeps for its backward: a linear layer keeps its input and its weight, a product
+both factors, an addition nothing. Under autocast each linear layer casts its input for itself and each weight once.
 """
 
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ class Layers:
         self.prefix = ""
 
     def add_parameters(self, parameters: Iterable[Parameter]) -> None:
-        """New tensors under these names; a block's replace those of the block before. All but adapters are frozen."""
+        """Tensors under these names, in place of those of the block before. Beside adapters all others are frozen."""
         adapter = self.setup.adapter
         for p in parameters:
             dtype = adapter.dtype if p.kind == "adapter" else self.weight_dtype
@@ -106,7 +106,7 @@ class Layers:
         return self.multiply(op, narrow, weight, biases, label, keeps=[narrow, weight])
 
     def multiply(self, op: str, x: Tensor, weight: Tensor, biases: list, label: str, **more) -> Tensor:
-        """The matrix product itself. A bias' gradient is the sum of the output's rows."""
+        """The matrix product itself. A bias' gradient is the sum of the rows of the output's gradient."""
         width = weight.axes.split()[0]
         rows = Summed(self.highest(row_sum_buffers(self.num_tokens, self.paper.count(width)))) if biases else NEW
         return self.paper.run(
@@ -169,14 +169,14 @@ class Layers:
         return self.paper.run("add", [x, y], x.axes, ways=(SAME, rows))
 
     def dropout(self, x: Tensor, name: str, rate: float | None = None) -> Tensor:
-        """x where there is no dropout. The mask is one byte a value on CUDA, a factor in x's dtype on the CPU."""
+        """x, dropped out unless the rate is 0. The mask is a byte a value on CUDA, a factor in x's dtype on the CPU."""
         if not (self.setup.dropout if rate is None else rate):
             return x
         mask = (f"{name} dropout mask", x.axes, "bool" if self.is_cuda else x.dtype)
         return self.paper.run("dropout", [x], x.axes, name=f"{name} dropout output", extra=[mask])
 
     def softmax(self, op: str, x: Tensor, name: str) -> Tensor:
-        """softmax or log_softmax; CUDA's autocast wants float32, which from float16 is one kernel without a cast."""
+        """softmax or log_softmax. CUDA's autocast casts x to float32 first; from float16 one kernel does both."""
         wide = self.paper.cast(x, "float32") if self.widens and x.dtype != "float16" else x
         dtype = "float32" if self.widens else x.dtype
         return self.paper.run(op, [wide], x.axes, dtype, name=name, out_kept_by=op)

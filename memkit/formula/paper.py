@@ -20,18 +20,18 @@ from typing import NamedTuple
 from memkit.formats.dtypes import tensor_bytes
 
 NEW, SAME = "new", "same"
-"""How a backward makes the gradient of an input: as a tensor of its own; or it hands on the output's gradient itself
-(an addition, a view). ``Summed`` is the third way."""
+"""How a backward makes the gradient of an input. ``NEW``: it allocates a tensor for it. ``SAME``: it hands on the
+output's gradient itself, as an addition or a view does. ``Summed`` is the third way."""
 
 FACTORS = ("mm", "addmm", "bmm", "mul")
 """Products of two factors: the backward needs each factor for the gradient of the other one."""
 
 
 class Summed(NamedTuple):
-    """The gradient of an input that was broadcast: the output's gradient, summed down.
+    """The gradient of an input that was broadcast: the output's gradient, summed to the size of the input.
 
-    ``scratch_bytes`` is what the kernel of the sum takes for itself. ``is_product``: a tensor as large as the output
-    is made first, since a factor's gradient is a product (a bias' gradient is the output's own, summed).
+    ``scratch_bytes`` is what the kernel of the sum takes for itself. ``is_product``: the input is a factor, so that its
+    gradient is a product first, as large as the output, and then summed. (For a bias the output's gradient itself is.)
     """
 
     scratch_bytes: int = 0
@@ -40,7 +40,7 @@ class Summed(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """What is known of one allocation: it outlives the bytes, because the events and the ledgers name it.
+    """What is known of one allocation. It stays when the bytes are freed, because events and ledgers name it.
 
     ``num_bytes`` is what the allocator takes, ``asked_bytes`` what was asked for; ``part`` is one of
     ``timeline.PARTS``. ``axes`` are its shape in letters. ``kept_by`` says which operations' backward needs it, and
@@ -234,12 +234,13 @@ class Paper:
         keeps: Sequence[Tensor] = (), out_kept_by: str | None = None, extra: Sequence[tuple[str, str, str]] = (),
         ways: Sequence = (), scratch_bytes: int = 0, flops: int = 0,
     ) -> Tensor:  # fmt: skip
-        """One operation, whose output has these axes.
+        """Run one operation and return its output, a tensor of these axes called ``name``.
 
-        ``name``: of what it makes. ``by``: its own name as a keeper, where that is not ``op``. ``keeps``: inputs that
-        it keeps for the backward; it keeps the output too if ``out_kept_by`` says under which name. ``extra``: further
-        tensors that it makes and keeps, as (name, axes, dtype): a mask, statistics. ``ways``: how the gradient of each
-        input is made (all ``NEW``). ``scratch_bytes``: further temporaries of the backward. ``flops``: of the forward.
+        For the backward it keeps the inputs in ``keeps``; its output too, unless ``out_kept_by`` is ``None``; and the
+        tensors of ``extra``, each (name, axes, dtype), which it makes beside the output: a mask, statistics. A ledger
+        says that ``by`` keeps them (left out: ``op``), and ``out_kept_by`` the output; one kept by ``""`` is in no
+        ledger. ``ways``: how the backward makes each input's gradient (left out: all ``NEW``). ``scratch_bytes`` are
+        further temporaries of the backward, ``flops`` those of the forward.
         """
         operation = self._begin(op, inputs, ways, name, scratch_bytes, flops)
         needs_grad, by = operation.needs_grad, by or op

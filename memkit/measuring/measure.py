@@ -33,7 +33,7 @@ NUM_MARK_SIZES, MAX_MARK_BYTES = 4, 8192
 """On a GPU a mark is this many allocations, each freed at once, of sizes drawn anew for each measurement."""
 
 KINDS = tuple(getattr(torch.profiler.ProfilerActivity, name) for name in ("CPU", "CUDA", "XPU"))
-"""What the profiler is told to look away from; of the first alone it says a warning at each call."""
+"""What the profiler is told to stop and go on recording. Told of ``CPU`` alone, it would print a warning each time."""
 
 NUMBER = "python number"
 SECOND_PROFILER = (
@@ -203,10 +203,11 @@ def cpu_record() -> Iterator[Record]:
 
 @contextmanager
 def transforms_unseen(look: Callable[[bool], None]) -> Iterator[None]:
-    """``look(False)`` while torch.func transforms: the profiler would hold each such tensor that it sees to its end.
+    """Call ``look(False)`` while ``torch.func`` transforms, and ``look(True)`` after it.
 
-    Their bytes are noted all the same; the operations that took them have no name. Not in a backward of the program's
-    own, where the engine puts the profiler back.
+    The profiler would keep each tensor inside a transform that it sees until it ends. While it looks away, bytes are
+    noted all the same, without the name of the operation. In a backward the engine switches the profiler on again, so
+    ``look`` does nothing there.
     """
 
     def entered(enter: Callable, *args) -> int:

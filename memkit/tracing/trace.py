@@ -2,11 +2,11 @@
 
 ``trace_memory(build)`` runs ``build()`` and then the step that it returns, on tensors with a shape and a
 dtype only. A ``TorchDispatchMode`` sees every operation that torch runs, in the backward and in the optimizer
-too, and notes each new storage; a weak reference to the storage tells when Python or autograd let it go. A
-model of 70 billion parameters needs a laptop and seconds.
+too, and notes each new storage; a weak reference to the storage tells when Python or autograd let it go. So what
+is kept for the backward is decided by autograd itself. A model of 70 billion parameters needs a laptop and seconds.
 
-Not seen is what a kernel takes and gives back inside one operation, but for ``BUFFERS`` and ``SCRATCH`` on CUDA's
-rules and what ``libraries`` asks for on the CPU's. Convolutions and recurrent networks on CUDA are warned of.
+A dispatch mode sees no scratch, which a kernel takes and gives back inside one operation. ``BUFFERS`` and ``SCRATCH``
+know some of CUDA's and ``libraries`` asks for the CPU's; a warning names convolutions and recurrent networks on CUDA.
 """
 
 import contextlib
@@ -112,7 +112,7 @@ def trace_memory(
 
 
 class Tracer(TorchDispatchMode):
-    """Notes every storage that is born and dies; knows the parameters, gradients and optimizer states."""
+    """Notes when each storage is allocated and freed, and which ones are parameters, gradients and optimizer states."""
 
     supports_higher_order_operators = True
 
@@ -260,7 +260,7 @@ class Tracer(TorchDispatchMode):
             self.note_scratch(size_of(*args, **(kwargs or {})), func, self.place(sys._getframe(2)))
 
     def note_scratch(self, stages, func, place: str) -> None:
-        """Blocks that stand together, stage by stage."""
+        """Record scratch: the blocks of a stage are taken together, and given back before the next stage."""
         for sizes in stages:
             blocks = [self.log.allocate(size, str(func), place) for size in sizes]
             self.log.scratch.update(blocks)
