@@ -2,20 +2,16 @@
 
 import ast
 import importlib
-import json
 import re
 from pathlib import Path
 
 import pytest
+from cells import texts_of
 
 import memkit
 
 ROOT = Path(__file__).parents[2]
-SHEET = "".join(
-    "".join(cell["source"])
-    for cell in json.loads((ROOT / "chapters/C_formulas_and_names.ipynb").read_text(encoding="utf-8"))["cells"]
-    if cell["id"] == "sheet"
-)
+SHEET = texts_of("C")["sheet"]
 NAMED = re.compile(r"`(test_\w+)` \(`([\w/]+\.py)`\)")
 """A test as the sheet names it: its name, and its file, below ``tests``."""
 TESTS = sorted({f"tests/{file}::{name}" for name, file in NAMED.findall(SHEET)})

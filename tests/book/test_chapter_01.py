@@ -1,11 +1,10 @@
 """The numbers of chapter 01's prose: the outcome of its experiments in the explorer, and its closing rule."""
 
-import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from cells import texts_of
 
 from memkit.fitting.room import fit_on
 from memkit.formula.activations import activation_bytes, autocast_cast_bytes, block_ledger
@@ -18,18 +17,12 @@ from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, FP32, PRECISIONS, PURE_BF
 from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
 
-CHAPTER = Path(__file__).parents[2] / "chapters" / "01_memory_breakdown.ipynb"
 SHORT = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048)
 LONG = replace(SHORT, seq_len=4096)
 
 
-def text_of(cell_id: str) -> str:
-    cells = json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]
-    return next("".join(cell["source"]) for cell in cells if cell["id"] == cell_id)
-
-
 def found_text() -> str:
-    return text_of("explorer-text").partition("What you should find")[2]
+    return texts_of("01")["explorer-text"].partition("What you should find")[2]
 
 
 def second_step_peak(setup: TrainingSetup):
@@ -76,14 +69,14 @@ def test_fused_never_peaks_in_the_optimizer():
 def test_the_logits_spike():
     setup = TrainingSetup(model=LLAMA_3_8B, precision=AUTOCAST_BF16, seq_len=1024, micro_batch_size=4)
     logits = setup.tokens_per_micro_batch * LLAMA_3_8B.vocab_size * 4
-    assert format_bytes(logits) in text_of("candidates-logits")
-    assert f"{block_ledger(setup).num_bytes / 2**20:.0f} MiB" in text_of("candidates-logits")
+    assert format_bytes(logits) in texts_of("01")["candidates-logits"]
+    assert f"{block_ledger(setup).num_bytes / 2**20:.0f} MiB" in texts_of("01")["candidates-logits"]
 
 
 def test_what_the_ten_lines_leave_out_of_gpt2_xl():
     setup = TrainingSetup(model=GPT2_XL, precision=FP32, seq_len=1024)
     by_hand = 20 * count_parameters(GPT2_XL) + 512
-    assert f"{(second_step_peak(setup).total_bytes - by_hand) / 1e6:.1f} MB" in text_of("timeline-table-text")
+    assert f"{(second_step_peak(setup).total_bytes - by_hand) / 1e6:.1f} MB" in texts_of("01")["timeline-table-text"]
 
 
 @pytest.mark.parametrize("recipe", PRECISIONS.values(), ids=lambda recipe: recipe.name)

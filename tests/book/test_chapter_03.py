@@ -1,17 +1,14 @@
 """What chapter 03 says of its loops and of its gradients, by torch's own loop: losses, and shares of gradients."""
 
-import json
 import re
-from pathlib import Path
 
 import pytest
 import torch
+from cells import texts_of
 
 from memkit import OptimizerConfig, TrainingSetup, estimate_memory, models, recipes
 from memkit.low_precision import scale_gradients
 from memkit.program import make_small_gpt, text_batches, train
-
-CHAPTER = Path(__file__).parents[2] / "chapters" / "03_mixed_precision.ipynb"
 
 
 def losses(make_optimizer, unscales: bool, steps: int = 28) -> list[float]:
@@ -59,9 +56,7 @@ def test_the_jump_at_scale_one_is_in_float32_too():
 
 
 def test_the_answers_of_the_loss_scaling_lab():
-    cells = json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]
-    text = next("".join(cell["source"]) for cell in cells if cell["id"] == "lab-explore")
-    assert re.search(r"1\. From 2³ and from 2¹⁴\.\n2\. At about 2²²", text)
+    assert re.search(r"1\. From 2³ and from 2¹⁴\.\n2\. At about 2²²", texts_of("03")["lab-explore"])
     base = make_small_gpt(seed=0)
     train(base, torch.optim.AdamW(base.parameters(), lr=3e-3), text_batches(150))
     flowing, layers = [], (torch.nn.Linear, torch.nn.LayerNorm)

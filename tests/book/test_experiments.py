@@ -1,29 +1,31 @@
-"""What the fold-outs of chapters 00, 02, 04 and 07 say of their experiments, computed."""
+"""What the prose of chapters 00, 02, 04, 05, 07 and 08 says of its experiments and panels, computed."""
 
-import json
 import re
-from pathlib import Path
+from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import torch
+from cells import texts_of
 
+from memkit.allocator import CachingAllocator, Driver
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.film import Film
 from memkit.allocator.stories import STORIES
 from memkit.fitting.room import fit_on
+from memkit.fitting.step import least_seconds, second_step
 from memkit.formats import running_sum, sticking_point
+from memkit.formula.parameters import count_by_kind
 from memkit.hardware.cards import CARDS
 from memkit.recomputation.frontier import MODELS, pareto_front, points
+from memkit.setup.adapters import AdapterConfig
+from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
+from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
 from memkit.tracing import trace_memory
-from memkit.units import MIB, format_bytes
+from memkit.units import GIB, KIB, MIB, format_bytes
+from memkit.widgets.batch_planner import BatchPlanner
 from memkit.widgets.frontier_explorer import cheapest_that_fits
-
-CHAPTERS = Path(__file__).parents[2] / "chapters"
-
-
-def text_of(chapter: str, cell_id: str) -> str:
-    cells = json.loads(next(CHAPTERS.glob(f"{chapter}_*.ipynb")).read_text(encoding="utf-8"))["cells"]
-    return next("".join(cell["source"]) for cell in cells if cell["id"] == cell_id)
 
 
 def own_build(make_optimizer, rows: int):
@@ -47,14 +49,14 @@ def own_build(make_optimizer, rows: int):
 def test_sgd_and_a_hundred_times_the_batch():
     sgd = trace_memory(own_build(lambda p: torch.optim.SGD(p, lr=0.1), 64)).for_step(2)
     large = trace_memory(own_build(torch.optim.AdamW, 6400)).for_step(2)
-    text = text_of("00", "own-read")
+    text = texts_of("00")["own-read"]
     assert format_bytes(sgd.peak_bytes) in text
     assert format_bytes(large.at("forward").activations) in text
     assert format_bytes(large.peak_bytes) in text and "optimizer" in large.peak.name
 
 
 def test_what_becomes_of_sums():
-    text = text_of("02", "lab-explore")
+    text = texts_of("02")["lab-explore"]
     low, high = map(float, re.search(r"sums from ([\d.]+) to ([\d.]+)", text).groups())
     ends = []
     for seed in range(4):
@@ -66,7 +68,7 @@ def test_what_becomes_of_sums():
 
 
 def test_what_the_frontier_explorer_chooses():
-    text = text_of("04", "frontier-text").partition("What you should find")[2]
+    text = texts_of("04")["frontier-text"].partition("What you should find")[2]
     room = fit_on(CARDS["RTX 4090"], 0).room_bytes
     for length, name in re.findall(r"([\d,]+)(?: tokens)?: \*([^*]+)\*", text):
         found = points(MODELS["Llama-3.2-1B"], 8, int(length.replace(",", "")))
@@ -92,7 +94,7 @@ def smallest_card(story: str, expandable: bool) -> int:
 
 
 def test_what_the_allocator_lab_shows():
-    text = text_of("07", "lab-text").partition("What you should find")[2]
+    text = texts_of("07")["lab-text"].partition("What you should find")[2]
     reserved = re.search(r"2\. (\d+) MiB; (\d+) with", text).groups()
     fails = []
     for option, num_mib in zip((False, True), reserved, strict=True):
@@ -102,3 +104,67 @@ def test_what_the_allocator_lab_shows():
     assert fails == [False, True]
     sizes = re.search(r"3\. (\d+) MiB; (\d+) with", text).groups()
     assert [smallest_card("a training step", option) for option in (False, True)] == list(map(int, sizes))
+
+
+def bars(**controls) -> dict[str, tuple[str, ...]]:
+    """The planner's table: micro-batch → (steps, peak, relative time)."""
+    return {size: row for size, *row in BatchPlanner(**controls).shown.table[1:]}
+
+
+def test_the_experiments_find_what_the_text_says():
+    text, opened = texts_of("05")["planner-widget"], bars()
+    assert f"2, with a peak of {opened['2'][1]}. With 4 the peak is {opened['4'][1]}" in text
+    assert f"{bars(seq_len=128)['1'][2]} times the shortest" in text
+    assert {row[2] for row in bars(seq_len=512).values()} == {"1.00"}
+
+
+def test_a_pass_of_295_tokens_computes_as_long_as_it_reads():
+    card = CARDS["H100 SXM"]
+    rate, bandwidth = card.peak_tflops["bfloat16"], card.memory_bandwidth
+    assert f"({rate} · 10¹² FLOP/s ÷ {bandwidth / 1e12:.2f} · 10¹² B/s)" in texts_of("05")["planner-widget"]
+    assert round(rate * 1e12 / bandwidth) == 295
+    fused = OptimizerConfig(implementation="fused")
+    setup = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, optimizer=fused)
+    seconds = [least_seconds(replace(setup, seq_len=tokens), card) for tokens in (100, 295, 590)]
+    assert seconds[0] == seconds[1] < 0.51 * seconds[2]
+
+
+def test_the_quoted_summary_is_pytorchs_own_text_of_the_models_figures(monkeypatch):
+    """Chapter 07 quotes PyTorch's own ``memory_summary`` in a fence."""
+    allocator = CachingAllocator(driver=Driver(8 * GIB, outside_bytes=450 * MIB))
+    held = [allocator.malloc(size) for size in (4, 700 * KIB, 3 * MIB, 25 * MIB)]
+    made = dict(allocator.current)
+    for address in held[2:]:
+        allocator.free(address)
+    stats = defaultdict(int)
+    for name, total in made.items():
+        prefix = f"{name}_bytes.all."
+        stats[prefix + "current"], stats[prefix + "peak"] = allocator.current[name], allocator.peak[name]
+        stats[prefix + "allocated"], stats[prefix + "freed"] = total, total - allocator.current[name]
+    stats["num_ooms"], stats["num_alloc_retries"] = 0, 0
+    monkeypatch.setattr("torch.cuda.memory.memory_stats", lambda device=None: stats)
+    monkeypatch.setattr("torch.cuda.memory._get_device_index", lambda *args, **kwargs: 0)
+    said = torch.cuda.memory.memory_summary(abbreviated=True).splitlines()
+    quoted = texts_of("07")["four-read"].partition("```text\n")[2].partition("\n```")[0].splitlines()
+    assert len(quoted) == 3 and all(line in said for line in quoted)
+
+
+def recomputed_peak(base: str, rank: int) -> str:
+    """The explorer's bar for LoRA (``as loaded``) or QLoRA (``nf4``) with every block recomputed."""
+    adapter = AdapterConfig(rank=rank, targets=("query", "key", "value", "output"), base=base)
+    setup = TrainingSetup(
+        model=LLAMA_2_7B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"),
+        adapter=adapter, recomputation="full", seq_len=2048, micro_batch_size=4,
+    )  # fmt: skip
+    return format_bytes(second_step(setup).peak_bytes)
+
+
+def test_what_a_larger_rank_costs():
+    for base in ("nf4", "as loaded"):
+        assert f"{recomputed_peak(base, 16)} to {recomputed_peak(base, 256)}" in texts_of("08")["qlora-logits"]
+
+
+def test_what_32_bit_states_of_an_embedding_cost():
+    values = count_by_kind(LLAMA_32_1B)["embedding"]
+    assert f"{values:,} values" in texts_of("08")["eight-bit-rules"]
+    assert f"{values * (8 - 2) / 1e9:.1f} GB" in texts_of("08")["eight-bit-rules"]
