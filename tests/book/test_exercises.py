@@ -252,19 +252,6 @@ def test_a_part_is_missed_doubled_or_added(given, words):
     assert slip is None if words is None else words in slip
 
 
-@pytest.mark.parametrize("exercise_id, two_digits", [("8.1", 92_000_000), ("8.2", 6_800_000)])
-def test_two_digits_where_three_are_asked_are_told(exercise_id, two_digits):
-    feedback = check(exercise_id, two_digits)
-    assert feedback.status == "not yet" and "one digit more" in feedback.text
-
-
-@pytest.mark.parametrize(
-    "exercise_id, answer, unit", [("8.1", 91.6, "MB"), ("8.1", 87.3, "MiB"), ("8.2", 6.82, "millions")]
-)
-def test_three_digits_in_another_unit_are_told(exercise_id, answer, unit):
-    assert f"the number of {unit}." in check(exercise_id, answer).text
-
-
 # The kinds of exercise.
 
 TIMES_SIX = NumberExercise(

@@ -1,24 +1,21 @@
 """Wrong answers to the judged exercises of chapter 04, each with a part of what its judge has to say."""
+import torch
+from torch.utils.checkpoint import CheckpointPolicy
+
+MATMUL = torch.ops.aten.mm.default
 
 
-
-
-
-def _saves(*names: str, every_second: bool = False):
-    """A ``make_policy`` that saves operations whose name holds one of ``names``."""
-    import torch
-    from torch.utils.checkpoint import CheckpointPolicy
+def keeps(*numbers, attention=True):
+    """A ``make_policy`` that saves attention, and of a block's seven linear layers those with these numbers."""
 
     def make_policy():
         count = 0
 
         def policy(ctx, op, *args, **kwargs):
             nonlocal count
-            count += op is torch.ops.aten.mm.default
-            saves = any(name in str(op) for name in names)
-            if every_second and op is torch.ops.aten.mm.default and count % 2 == 0:
-                saves = False
-            return CheckpointPolicy.MUST_SAVE if saves else CheckpointPolicy.PREFER_RECOMPUTE
+            count += op is MATMUL
+            is_kept = (attention and "attention" in str(op)) or (op is MATMUL and count in numbers)
+            return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
         return policy
 
@@ -37,10 +34,10 @@ WRONG = {
         (["linear"], "is not one of mm, addmm"),
     ),
     "4.6": (
-        (_saves("mm.default", "attention"), "The budget is 18"),
-        (_saves("nothing"), "Your policy saves nothing"),
-        (_saves("attention"), "At most half may run again"),
-        (_saves("mm.default"), "The budget is 18 sbh"),
+        (keeps(*range(1, 8)), "The budget is 18"),
+        (keeps(attention=False), "Your policy saves nothing"),
+        (keeps(), "At most half may run again"),
+        (keeps(*range(1, 8), attention=False), "The budget is 18 sbh"),
         (lambda ctx, op, *args: None, "Is it the policy itself?"),
         (lambda: "MUST_SAVE", "returned no function"),
         (["attention"], "the answer is a function that returns a policy"),
