@@ -4,6 +4,7 @@ import copy
 
 import torch
 import torch.nn.functional as F
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from book.exercises.training_loops import around_all, bf16_region, no_zero_grad, per_step, step_of
 from memkit.low_precision.sixteen_bit_adamw import round_by_chance
@@ -30,10 +31,6 @@ def _around_disabled(model, optimizer, batches):
         return per_step(model, optimizer, batches)
 
 
-def _in_fp16(model, optimizer, batches):
-    return per_step(model, optimizer, batches, lambda: torch.autocast("cpu", dtype=torch.float16))
-
-
 def _zeroed_before_the_step(model, optimizer, batches):
     losses = []
     for inputs, targets in batches:
@@ -55,76 +52,56 @@ def _sixteen_bit_weights(model, optimizer, batches):
     return _without_autocast(model, optimizer, [(x.bfloat16(), y.float()) for x, y in batches])
 
 
-def _losses_with_graphs(model, optimizer, batches):
-    return [torch.tensor(loss, requires_grad=True) for loss in per_step(model, optimizer, batches)]
-
-
 def _losses_of_nothing(model, optimizer, batches):
     with bf16_region(), torch.no_grad():
         return [F.mse_loss(model(inputs).float(), targets).item() for inputs, targets in batches]
 
 
-def _deep_copy_loop(model, optimizer, batches):
-    return per_step(copy.deepcopy(model), optimizer, batches)
+def _clipping(unscale=lambda scaler, optimizer: scaler.unscale_(optimizer), clip=clip_grad_norm_, updates_first=False):
+    def step(model, optimizer, scaler, loss, max_norm):
+        scaler.scale(loss).backward()
+        unscale(scaler, optimizer)
+        clip(model.parameters(), max_norm)
+        if updates_first:
+            scaler.update()
+        scaler.step(optimizer)
+        if not updates_first:
+            scaler.update()
+        optimizer.zero_grad()
+        return True
+
+    return step
 
 
-def _updated_first(model, optimizer, scaler, loss, max_norm):
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    scaler.update()
-    scaler.step(optimizer)
-    optimizer.zero_grad()
-    return True
-
-
-def _divided_by_hand(model, optimizer, scaler, loss, max_norm):
-    scaler.scale(loss).backward()
-    for parameter in model.parameters():
+def _divides(scaler, optimizer):
+    for parameter in optimizer.param_groups[0]["params"]:
         parameter.grad /= scaler.get_scale()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
-    optimizer.zero_grad()
-    return True
 
 
-def _coin(x):
-    bits = x.view(torch.int32)
-    up = torch.randint(0, 2, x.shape, dtype=torch.int32) << 16
-    return ((bits + up) & -(1 << 16)).view(torch.float32).bfloat16()
+def _up_where(is_up):
+    """Up where ``is_up`` of the share of the gap says so."""
+
+    def rounded(x):
+        bits = x.view(torch.int32)
+        up = is_up((bits & 0xFFFF) / 65_536)
+        return ((bits & -(1 << 16)) + (up.int() << 16)).view(torch.float32).bfloat16()
+
+    return rounded
 
 
-def _chance_below(limit, shape=None, dtype=torch.int32, mask=-(1 << 16), seed=None):
+def _chance_below(limit, shape=None, dtype=torch.int32, mask=-(1 << 16), seed=None, least=0):
     def rounded(x):
         size = x.shape if shape is None else shape
         chance = None if seed is None else torch.Generator().manual_seed(seed)
-        bits = x.view(torch.int32) + torch.randint(0, limit, size, dtype=dtype, generator=chance)
+        bits = x.view(torch.int32) + torch.randint(least, limit, size, dtype=dtype, generator=chance)
         return (bits & mask).view(torch.float32).bfloat16()
 
     return rounded
 
 
-def _upside_down(x):
-    bits = x.view(torch.int32)
-    up = torch.rand(x.shape) > (bits & 0xFFFF) / 65_536
-    return ((bits & -(1 << 16)) + (up.int() << 16)).view(torch.float32).bfloat16()
-
-
-def _by_floats(x):
-    bits = x.view(torch.int32)
-    up = torch.rand(x.shape) < (bits & 0xFFFF) / 65_536
-    return ((bits & -(1 << 16)) + (up.int() << 16)).view(torch.float32).bfloat16()
-
-
 def _converted(x):
     bits = x.to(torch.int32) + torch.randint(0, 1 << 16, x.shape, dtype=torch.int32)
     return (bits & -(1 << 16)).float().bfloat16()
-
-
-def _centred(x):
-    chance = torch.randint(-(1 << 15), 1 << 15, x.shape, dtype=torch.int32)
-    return (x.view(torch.int32) + chance).view(torch.float32).bfloat16()
 
 
 def _in_place(x):
@@ -138,16 +115,6 @@ def _moves_the_weights(master, gradient, scale, lr):
     weights -= lr * gradient / scale
     master.copy_(weights.float())
     return weights
-
-
-def _clips_values(model, optimizer, scaler, loss, max_norm):
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    torch.nn.utils.clip_grad_value_(model.parameters(), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
-    optimizer.zero_grad()
-    return True
 
 
 WRONG = {
@@ -173,10 +140,10 @@ WRONG = {
         (_sixteen_bit_weights, "You made the weights BF16"),
         (no_zero_grad, "optimizer.zero_grad() is missing"),
         (_losses_of_nothing, "nothing learns"),
-        (_losses_with_graphs, "append loss.item()"),
+        (lambda m, o, b: [torch.tensor(loss, requires_grad=True) for loss in per_step(m, o, b)], "append loss.item()"),
         (_zeroed_before_the_step, "zero_grad there, in this order?"),
-        (_in_fp16, "That is FP16"),
-        (_deep_copy_loop, "nothing learns"),
+        (lambda m, o, b: per_step(m, o, b, lambda: torch.autocast("cpu", dtype=torch.float16)), "That is FP16"),
+        (lambda m, o, b: per_step(copy.deepcopy(m), o, b), "nothing learns"),
         (lambda m, o, b: per_step(m, o, b)[-1], "Return the list of losses"),
         (lambda m, o, b: per_step(m, o, b[:1]) * len(b), "I cannot tell which mistake"),
     ),
@@ -184,31 +151,31 @@ WRONG = {
         (step_of(), "unscale_ is missing before it"),
         (step_of(unscales="after"), "unscale_ is missing before it"),
         (step_of(unscales="before", clips=False), "Nothing is clipped"),
-        (_clips_values, "You clipped each value by itself"),
+        (_clipping(clip=clip_grad_value_), "You clipped each value by itself"),
         (step_of(steps="plain", clips=False, updates=False), "scaled gradients as they are"),
         (step_of(steps="plain"), "No inf checks were recorded"),
         (step_of(unscales="before", steps="plain"), "An infinite gradient went into the weights"),
         (step_of(unscales="before", updates=False), "scaler.update() is missing"),
         (step_of(unscales="before", zeroes=False), "optimizer.zero_grad() is missing"),
-        (_updated_first, "divided by the scale twice"),
-        (_divided_by_hand, "divided by the scale twice"),
+        (_clipping(updates_first=True), "divided by the scale twice"),
+        (_clipping(_divides), "divided by the scale twice"),
         (step_of(unscales="before", times=-1.0), "I cannot tell which mistake"),
     ),
     "3.8": (
         (torch.Tensor.bfloat16, "rounding without any chance"),
-        (lambda x: (x.view(torch.int32) & -(1 << 16)).view(torch.float32).bfloat16(), "rounding without any chance"),
+        (_up_where(torch.zeros_like), "rounding without any chance"),
         (_chance_below(1 << 16, ()), "One chance decides for all values"),
-        (_coin, "a fair coin forgets"),
+        (_up_where(lambda share: torch.rand(share.shape) < 0.5), "a fair coin forgets"),
         (_chance_below(1 << 15), "too little chance is added"),
         (_chance_below(1 << 16, dtype=torch.int64), "give it dtype=torch.int32"),
         (_chance_below(1 << 16, mask=-1), "rounded once more"),
         (_chance_below(1 << 16, seed=0), "The same values go up in each call"),
-        (_upside_down, "Upside down"),
+        (_up_where(lambda share: torch.rand(share.shape) > share), "Upside down"),
         (_converted, "converts the number"),
-        (_centred, "must stay as it is"),
+        (_chance_below(1 << 15, least=-(1 << 15), mask=-1), "must stay as it is"),
         (_chance_below(1 << 17), "up by two steps"),
         (_in_place, "You changed x itself"),
-        (_by_floats, "Right, but by floating point"),
+        (_up_where(lambda share: torch.rand(share.shape) < share), "Right, but by floating point"),
         (lambda x: round_by_chance(x).float(), "to be a BF16 tensor"),
         (lambda x: round_by_chance(x)[:1], "the shape"),
     ),

@@ -5,38 +5,22 @@ import torch
 from book.exercises.chapter_06 import _cast
 
 
-def _as_printed(a, b):
-    m = 448 / a.abs().max()
-    return _cast(a * m) @ _cast(b * m).t() * m * m
+def _scaled(factors, back):
+    """A product whose matrices are cast times ``factors(a, b)`` and which ``back`` takes back."""
+
+    def product(a, b):
+        m_a, m_b = factors(a, b)
+        return back(_cast(a * m_a) @ _cast(b * m_b).t(), m_a, m_b)
+
+    return product
 
 
-def _only_divided(a, b):
-    m = 448 / a.abs().max()
-    return _cast(a * m) @ _cast(b * m).t() / (m * m)
+def _own(a, b):
+    return 448 / a.abs().max(), 448 / b.abs().max()
 
 
-def _only_own_factors(a, b):
-    m_a, m_b = 448 / a.abs().max(), 448 / b.abs().max()
-    return _cast(a * m_a) @ _cast(b * m_b).t() * m_a * m_b
-
-
-def _divided_once(a, b):
-    m_a, m_b = 448 / a.abs().max(), 448 / b.abs().max()
-    return _cast(a * m_a) @ _cast(b * m_b).t() / m_a
-
-
-def _unscaled(a, b):
-    return _cast(a) @ _cast(b).t()
-
-
-def _shared_smallest(a, b):
-    m = 448 / torch.maximum(a.abs().max(), b.abs().max())
-    return _cast(a * m) @ _cast(b * m).t() / (m * m)
-
-
-def _without_magnitude(a, b):
-    m_a, m_b = 448 / a.max(), 448 / b.max()
-    return (_cast(a * m_a) @ _cast(b * m_b).t()) / (m_a * m_b)
+def _first(a, b):
+    return _own(a, a)
 
 
 def _product_of_elements(a, b):
@@ -50,13 +34,13 @@ def _cast_only_a(a, b):
 
 WRONG = {
     "6.4": (
-        (_as_printed, "times too large"),
-        (_only_own_factors, "times too large"),
-        (_divided_once, "each of them"),
-        (_only_divided, "is clipped"),
-        (_unscaled, "each needs a factor from itself"),
-        (_shared_smallest, "each needs a factor of its own"),
-        (_without_magnitude, "without its sign"),
+        (_scaled(_first, lambda c, m, n: c * m * n), "times too large"),
+        (_scaled(_own, lambda c, m, n: c * m * n), "times too large"),
+        (_scaled(_own, lambda c, m, n: c / m), "each of them"),
+        (_scaled(_first, lambda c, m, n: c / (m * n)), "is clipped"),
+        (_scaled(lambda a, b: (1, 1), lambda c, m, n: c), "each needs a factor from itself"),
+        (_scaled(lambda a, b: (min(_own(a, b)),) * 2, lambda c, m, n: c / (m * n)), "each needs a factor of its own"),
+        (_scaled(lambda a, b: (448 / a.max(), 448 / b.max()), lambda c, m, n: c / (m * n)), "without its sign"),
         (lambda a, b: a @ b.t(), "nothing was cast"),
         (lambda a, b: (a.bfloat16() @ b.bfloat16().t()).float(), "nothing was cast"),
         (_product_of_elements, "The product itself is in eight bits"),

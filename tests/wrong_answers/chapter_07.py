@@ -51,85 +51,22 @@ def _runs_a_backward(model, batches):
     return total / len(batches)
 
 
-def guarded(step, recover):
-    failed = False
-    try:
-        step()
-    except torch.OutOfMemoryError:
-        failed = True
-    if failed:
-        recover()
-    return not failed
+def _guard(catches=torch.OutOfMemoryError, recovers="after a failure", gives=lambda failure: failure is None):
+    """A guarded step; by default the right one."""
 
+    def guarded(step, recover):
+        failure = None
+        try:
+            step()
+        except catches as error:
+            if recovers == "inside":
+                recover()
+            failure = error if recovers == "with the error" else True
+        if recovers == "always" or (failure and recovers in ("after a failure", "with the error")):
+            recover()
+        return gives(failure)
 
-def _recovers_inside(step, recover):
-    try:
-        step()
-    except torch.OutOfMemoryError:
-        recover()
-        return False
-    return True
-
-
-def _keeps_the_error(step, recover):
-    failure = None
-    try:
-        step()
-    except torch.OutOfMemoryError as error:
-        failure = error
-    if failure is not None:
-        recover()
-    return failure is None
-
-
-def _swallows_all(step, recover):
-    failed = False
-    try:
-        step()
-    except Exception:  # noqa: BLE001 - the mistake of the exercise
-        failed = True
-    if failed:
-        recover()
-    return not failed
-
-
-def _passes_over_runtime_errors(step, recover):
-    try:
-        step()
-        return True
-    except RuntimeError:
-        pass
-    recover()
-    return False
-
-
-def _catches_even_an_interrupt(step, recover):
-    failed = False
-    try:
-        step()
-    except (torch.OutOfMemoryError, KeyboardInterrupt):
-        failed = True
-    if failed:
-        recover()
-    return not failed
-
-
-def _gives_nothing(step, recover):
-    guarded(step, recover)
-
-
-def _never_recovers(step, recover):
-    try:
-        step()
-    except torch.OutOfMemoryError:
-        return False
-    return True
-
-
-def _always_recovers(step, recover):
-    is_fine = guarded(step, lambda: None)
-    recover()
-    return is_fine
+    return guarded
 
 
 WRONG = {
@@ -144,14 +81,14 @@ WRONG = {
         (_forgets_to_divide, "That is the sum of the losses"),
     ),
     "7.5": (
-        (_recovers_inside, "tensors were still in memory"),
-        (_keeps_the_error, "the error and its traceback hold them"),
-        (_passes_over_runtime_errors, "A shape mismatch of the step"),
-        (_swallows_all, "Catch torch.OutOfMemoryError and nothing else."),
-        (_catches_even_an_interrupt, "Ctrl-C disappeared"),
-        (_gives_nothing, "A step that works should give True."),
-        (_never_recovers, "recover() was not called after the failure."),
-        (_always_recovers, "recover only after a failure"),
+        (_guard(recovers="inside"), "tensors were still in memory"),
+        (_guard(recovers="with the error"), "the error and its traceback hold them"),
+        (_guard(RuntimeError), "A shape mismatch of the step"),
+        (_guard(Exception), "Catch torch.OutOfMemoryError and nothing else."),
+        (_guard((torch.OutOfMemoryError, KeyboardInterrupt)), "Ctrl-C disappeared"),
+        (_guard(gives=lambda failure: None), "A step that works should give True."),
+        (_guard(recovers="never"), "recover() was not called after the failure."),
+        (_guard(recovers="always"), "recover only after a failure"),
     ),
     "7.6": (
         (("features", 2 * LEAK_BYTES), "freed again in each step"),
