@@ -224,7 +224,7 @@ _ALL_CARDS = (
     ),
     _ada(  # the report is an L40's, for which nvidia-smi prints the same 46068 MiB
         name="L40S", driver_names=("NVIDIA L40S",), label_gb=48, nvidia_smi_mib=46068,
-        memory_report="44.40 GiB", memory_source=_GITHUB + "QwenLM/Qwen3-VL/issues/2097",
+        memory_report="44.42 GiB", memory_source=_GITHUB + "stepfun-ai/Step-Video-T2V/issues/8",
         memory_kind="GDDR6", bus_bits=384, transfers_per_s=18_000_000_000, l2_bytes=96 * MIB, num_sms=142,
         clock_hz=2_520_000_000, peak_tflops=_rates(91.6, 362.0, tf32=183.0, bf16=362.0, fp8=733.0),
     ),
@@ -242,9 +242,10 @@ _ALL_CARDS = (
     ),
     _hopper(
         name="H100 NVL", driver_names=("NVIDIA H100 NVL",), label_gb=94,
-        memory_report="93.00 GiB", memory_source=_GITHUB + "ali-vilab/VACE/issues/56",
+        memory_report="99961274368 bytes", memory_source=_GITHUB + "fastfetch-cli/fastfetch/issues/1658",
         memory_kind="HBM3", bus_bits=6016, transfers_per_s=5_238_000_000, num_sms=132, clock_hz=1_785_000_000,
-        peak_tflops=_rates(60.0, 835.5, tf32=417.5, bf16=835.5, fp8=1671.0), link_bytes_per_s=300 * 10**9,
+        l2_bytes=60 * MIB, link_bytes_per_s=300 * 10**9,  # twelve memory controllers, as an H200's, not ten
+        peak_tflops=_rates(60.0, 835.5, tf32=417.5, bf16=835.5, fp8=1671.0),
     ),
     _hopper_sxm(
         name="H200", driver_names=("NVIDIA H200",), label_gb=141, memory_report="139.80 GiB",

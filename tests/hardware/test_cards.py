@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,6 +69,7 @@ OTHER_LOGS = [
 ]
 NEARBY_LOGS = [
     ("V100 32 GB", "totalMemory: 31.72GiB", "https://github.com/tensorflow/tensorflow/issues/37162"),
+    ("H100 NVL", "a total capacity of 93.00 GiB", "https://github.com/ali-vilab/VACE/issues/56"),
     ("RTX 4090", "23.68 GiB total capacity", "https://github.com/zai-org/CogVideo/issues/36"),
     ("RTX 4090", "a total capacity of 23.52 GiB", "https://github.com/Soul-AILab/SoulX-FlashTalk/issues/5"),
     ("A100 SXM 40 GB", "40441 MBytes (42405855232 bytes)",
@@ -213,6 +215,13 @@ def test_formats_are_those_that_torch_expects(card, monkeypatch):
 def test_caches_as_device_query_prints_them(name, l2_bytes, shared_bytes):
     assert CARDS[name].l2_bytes == l2_bytes
     assert CARDS[name].shared_bytes_per_sm == shared_bytes
+
+
+@pytest.mark.parametrize("name", ["H100 PCIe", "H100 SXM", "H100 NVL", "H200"])
+def test_a_hoppers_cache_follows_from_its_memory_controllers(name):
+    """The H100 whitepaper, v1.04: the full chip has 12 controllers of 512 bits and 60 MB, an H100 10 and 50 MB."""
+    controllers = math.ceil(CARDS[name].bus_bits / 512)
+    assert CARDS[name].l2_bytes == controllers * 60 * MIB // 12
 
 
 def test_cards_are_found_by_the_drivers_name():
