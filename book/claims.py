@@ -115,7 +115,8 @@ class Claim:
     ``tests/claims/test_claims_a.py::test_C001``, or a cell, ``chapters/01_memory_breakdown.ipynb::cell-id``;
     an opinion, or a claim left out, has a ``reason`` instead. Where a few lines of arithmetic prove it, ``proof`` is
     the file whose names they use, all of ``so`` is true, and ``cases`` settle the verdict: expressions in the
-    figures and the letters of ``given``. ``cell`` shows the claim to the reader, or ``no_cell`` says why none does.
+    figures and the letters of ``given``. ``cell`` shows the claim to the reader with one of its figures at least, or
+    ``about`` is on its subject with other numbers, or ``no_cell`` says why there is none.
     ``printed`` lists public pages that contain it, and is empty where we know of none
     ("unsourced").
     """
@@ -127,6 +128,7 @@ class Claim:
     proof: str | None = None
     reason: str | None = None
     cell: str | None = None
+    about: str | None = None
     no_cell: str | None = None
     printed: tuple[str, ...] = ()
     figures: Figures | None = None
@@ -139,8 +141,8 @@ class Claim:
             raise ValueError(f"{self.id}: verdict={self.verdict!r} is not one of {', '.join(VERDICTS)}")
         if (self.proof is None) == (self.reason is None):
             raise ValueError(f"{self.id} needs either a proof or a reason why there is none, not both")
-        if self.cell and self.no_cell:
-            raise ValueError(f"{self.id} has a cell and a reason why there is none")
+        if len(places := [name for name in ("cell", "about", "no_cell") if getattr(self, name)]) > 1:
+            raise ValueError(f"{self.id} has {' and '.join(places)}: give one of them")
         if self.verdict == "opinion" and self.reason is None:
             raise ValueError(f"{self.id} is an opinion: give the reason, it cannot have a proof")
         if self.figures and self.proof is None:

@@ -15,7 +15,7 @@ from memkit.units import as_kind
 
 QUESTIONS = LEDGER.with_name("questions.toml")
 
-_FIELDS = {"question", "answer", "because", "cell", "wrong"}
+_FIELDS = {"question", "answer", "because", "wrong"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,15 +23,17 @@ class Question:
     """One question, figures put in.
 
     ``answer`` is the right choice and ``because`` explains it; ``wrong`` maps each other choice to the reason
-    why it is wrong; ``cell``, such as ``01_memory_breakdown.ipynb::timeline-table``, shows it.
+    why it is wrong; ``cell``, such as ``01_memory_breakdown.ipynb::timeline-table``, shows it, or ``about`` shows
+    the same with other numbers.
     """
 
     id: str
     question: str
     answer: str
     because: str
-    cell: str
     wrong: dict[str, str]
+    cell: str | None = None
+    about: str | None = None
 
     def __post_init__(self):
         if len(self.wrong) < 2 or self.answer in self.wrong:
@@ -82,12 +84,14 @@ def load_questions(path: Path = QUESTIONS) -> dict[str, Question]:
 
 def read_question(question_id: str, table: dict, figures: dict[str, SimpleNamespace]) -> Question:
     """The question that one table holds, the figures of ``figures`` put into its sentences."""
-    if set(table) != _FIELDS:
-        odd = sorted(set(table) ^ _FIELDS)
+    places = {name: table[name] for name in ("cell", "about") if name in table}
+    if odd := sorted(set(table) - set(places) ^ _FIELDS):
         raise ValueError(f"{question_id} has or lacks {', '.join(odd)}; its fields are {', '.join(sorted(_FIELDS))}")
+    if len(places) != 1:
+        raise ValueError(f"{question_id} has {' and '.join(places) or 'neither'}: give cell or about")
     try:
         texts = {name: table[name].format(**figures) for name in ("question", "answer", "because")}
         wrong = {choice.format(**figures): reason.format(**figures) for choice, reason in table["wrong"]}
     except (KeyError, AttributeError) as error:
         raise ValueError(f"{question_id} names a figure that the ledger does not have: {error}") from error
-    return Question(id=question_id, cell=table["cell"], wrong=wrong, **texts)
+    return Question(id=question_id, wrong=wrong, **places, **texts)

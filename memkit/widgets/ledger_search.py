@@ -15,8 +15,8 @@ ALL = "all"
 class LedgerSearch(widgets.VBox):
     """A box for words and two menus above the claims that match; the page without a kernel shows all claims.
 
-    ``claims`` are objects with ``id``, ``claim``, ``answer``, ``verdict``, ``group``, ``cell`` and ``printed``, as
-    the book's ``load_claims().values()``; ``groups`` maps a group's letter to its subject.
+    ``claims`` are objects with ``id``, ``claim``, ``answer``, ``verdict``, ``group``, ``cell``, ``about`` and
+    ``printed``, as the book's ``load_claims().values()``; ``groups`` maps a group's letter to its subject.
 
     Raises: ValueError: no claims.
     """
@@ -80,11 +80,10 @@ class LedgerSearch(widgets.VBox):
 def entry_of(claim: object) -> str:
     """One claim as HTML: what is printed, the verdict in words, what is so, and where it is shown."""
     places = [f'<a href="{url}">printed</a>' for url in claim.printed] or ["unsourced"]
-    if claim.cell:
-        chapter, _, cell = claim.cell.partition("::")
-        places.insert(
-            0, f'shown in <a href="{chapter}#cell-id={cell}">{chapter[:2]}, cell <code>{cell}</code></a>'
-        )
+    if claim.cell or claim.about:
+        chapter, _, cell = (claim.cell or claim.about).partition("::")
+        link = f'<a href="{chapter}#cell-id={cell}">{chapter[:2]}, cell <code>{cell}</code></a>'
+        places.insert(0, f"shown in {link}" if claim.cell else f"with other numbers in {link}")
     return (
         f"<p><strong>{claim.id}</strong> “{escape(claim.claim)}” <strong>{claim.verdict.capitalize()}.</strong> "
         f"{escape(claim.answer)} <small>({'; '.join(places)})</small></p>"

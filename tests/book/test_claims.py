@@ -147,8 +147,8 @@ def problems_of(claim_id: str, table: Mapping) -> list[str]:
     ]
     if entry.proof and not exists(entry.proof):
         problems.append(f"there is no {entry.proof}")
-    if entry.cell and not exists(f"chapters/{entry.cell}"):
-        problems.append(f"there is no cell {entry.cell}")
+    if (place := entry.cell or entry.about) and not exists(f"chapters/{place}"):
+        problems.append(f"there is no cell {place}")
     if entry.figures and not (entry.cases or entry.proof.endswith(f"::test_{claim_id}") or ".ipynb::" in entry.proof):
         problems.append(f"{entry.proof} does not read the figures; call it test_{claim_id}(figures)")
     return problems
@@ -213,7 +213,7 @@ def test_no_verdict_flips_unnoticed(claim_id):
 @pytest.mark.parametrize("claim_id", TABLES)
 def test_an_entry_names_the_cell_that_shows_it_or_says_why_none_does(claim_id):
     entry = claim(claim_id)
-    assert entry.cell or entry.no_cell or entry.reason
+    assert entry.cell or entry.about or entry.no_cell or entry.reason
 
 
 @pytest.mark.parametrize(
@@ -279,6 +279,8 @@ def planted(**changes) -> dict:
         ({"proof": "tests/book/test_claims.py::test_that_nobody_wrote"}, "there is no tests/book/test_claims.py"),
         ({"proof": "tests/no_such_file.py::test_C900"}, "there is no tests/no_such_file.py"),
         ({"cell": "01_no_such_chapter.ipynb::cell"}, "there is no cell"),
+        ({"about": "01_no_such_chapter.ipynb::cell"}, "there is no cell"),
+        ({"cell": "01.ipynb::a", "about": "01.ipynb::b"}, "cell and about: give one"),
         ({"colour": "red"}, "unknown fields colour"),
         ({}, "does not read the figures"),
     ],

@@ -49,7 +49,7 @@ def test_the_figures_of_an_answer_are_proved(question_id):
 
 @pytest.mark.parametrize("question_id", LOADED)
 def test_a_cell_of_the_book_shows_the_answer(question_id):
-    chapter, _, cell = LOADED[question_id].cell.partition("::")
+    chapter, _, cell = (LOADED[question_id].cell or LOADED[question_id].about).partition("::")
     cells = json.loads((CHAPTERS / chapter).read_text(encoding="utf-8"))["cells"]
     assert cell in {one["id"] for one in cells}
 
@@ -78,6 +78,8 @@ def test_an_answer_does_not_stand_out_by_its_length():
     [
         ({"because": None}, "has or lacks because"),
         ({"colour": "red"}, "has or lacks colour"),
+        ({"cell": None}, "has neither: give cell or about"),
+        ({"about": "01_memory_breakdown.ipynb::bytes-idea"}, "has cell and about: give cell or about"),
         ({"answer": "{C028.no_such}"}, "does not have"),
         ({"answer": "{C999.gb}"}, "does not have"),
         ({"wrong": [["Never", "Ever."]]}, "1 wrong choices"),

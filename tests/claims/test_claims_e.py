@@ -4,6 +4,8 @@ import inspect
 import math
 import warnings
 from functools import cache
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -271,12 +273,28 @@ def test_C167(figures):
     figures.settle(needed=right > wrong)
 
 
+WMMA_SINCE = {"float16": (7, 0), "bfloat16": (8, 0)}
+"""Compute capability from which a warp multiplies matrices of the dtype.
+
+Source: NVIDIA, Parallel Thread Execution ISA 8.5, wmma.mma, "Target ISA Notes": sm_70, and sm_80 for .bf16.
+"""
+
+
+def multiplies_bf16(major: int) -> bool:
+    """Torch's own answer on a card of this generation."""
+    card = SimpleNamespace(major=major)
+    with patch.multiple(
+        torch.cuda, is_available=lambda: True, current_device=lambda: 0, get_device_properties=lambda _=None: card
+    ):
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def test_C176(figures):
-    for name, dtype in (("fp16", "float16"), ("bf16", "bfloat16")):
-        major, minor = MIN_CAPABILITY[dtype]
-        assert figures[name] == float(f"{major}.{minor}")
-    assert f".major >= {figures['bf16']:.0f}:" in inspect.getsource(torch.cuda.is_bf16_supported)  # torch's own bound
-    figures.settle(bf16=MIN_CAPABILITY["bfloat16"] == (8, 0), fp16=MIN_CAPABILITY["float16"] < (7, 0))
+    assert (figures["fp16"], figures["bf16"]) == tuple(float(f"{a}.{b}") for a, b in WMMA_SINCE.values())
+    assert {dtype: MIN_CAPABILITY[dtype] for dtype in WMMA_SINCE} == WMMA_SINCE
+    first = min(major for major in range(5, 13) if multiplies_bf16(major))
+    assert first == figures["bf16"]
+    figures.settle(bf16=first == 8, fp16=WMMA_SINCE["float16"] < (7, 0))
 
 
 def test_C177(figures):

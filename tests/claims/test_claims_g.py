@@ -19,6 +19,12 @@ from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
 
+OLMO_7B_SEQUENCES, OLMO_7B_TOKENS = 2048, 2048
+"""Sequences of a step, and tokens of each.
+
+Source: https://github.com/allenai/OLMo, configs/official/OLMo-7B.yaml at 0bb7f7db.
+"""
+
 SETUP = TrainingSetup(
     model=replace(SMALL_GPT, num_layers=4), seq_len=64, micro_batch_size=4, device="cpu",
     optimizer=OptimizerConfig(implementation="fused"),

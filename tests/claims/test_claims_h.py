@@ -68,6 +68,12 @@ def test_C241(figures):
 
 def test_C242(figures):
     card = CARDS["H100 SXM"]
+    tensor_cores, multiply_adds, clock_hz = 528, 1024, 1_830_000_000
+    """FP8 multiply-adds of a tensor core in a clock, and the clock of tensor core operations.
+
+    Source: NVIDIA H100 Tensor Core GPU Architecture whitepaper v1.04, tables 2 and 3, H100 SXM5, dense.
+    """
+    assert rounds_to(2 * tensor_cores * multiply_adds * clock_hz / 1e12, figures["tflops"])
     assert card.compute_capability >= MIN_CAPABILITY[E4M3] and card.peak_tflops[E4M3] == figures["tflops"]
     for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
         assert ml_dtypes.finfo(dtype).bits == figures["bits"]

@@ -6,11 +6,13 @@ to the byte (tests/allocator/test_snapshot_replay.py). What PyTorch prints and o
 
 import json
 import re
+from collections import defaultdict
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -197,7 +199,22 @@ PRINTED_ROWS = {
 """MiB now, taken so far and given back so far, as a survey on mixed precision prints them."""
 
 
+def summary_rows(rows: dict) -> dict[str, tuple[int, ...]]:
+    """What torch's own memory_summary prints in its columns for these (current, allocated, freed) in MiB."""
+    stats = defaultdict(int, num_ooms=0, num_alloc_retries=0)
+    for name, values in rows.items():
+        keys = (f"{name.lower()}_bytes.all.{key}" for key in ("current", "allocated", "freed"))
+        stats.update(zip(keys, (value * MIB for value in values), strict=True))
+    with patch.object(torch.cuda.memory, "memory_stats", lambda device=None: stats):
+        text = torch.cuda.memory.memory_summary(device=0, abbreviated=True)
+    cells = {line[1:23].strip(): re.findall(r"(\d+) M?i?B", line) for line in text.splitlines()}
+    return {name: tuple(int(cells[f"{name} memory"][i]) for i in (0, 2, 3)) for name in rows}
+
+
 def test_C287(figures):
+    documented = torch.cuda.memory_stats.__doc__
+    assert "total increase in this metric" in documented and "total decrease in this metric" in documented
+    assert summary_rows(PRINTED_ROWS) == PRINTED_ROWS
     for name, row in PRINTED_ROWS.items():
         now, taken, freed = (figures[f"{name.lower()}_{column}"] for column in ("now", "taken", "freed"))
         assert (now, taken, freed) == row

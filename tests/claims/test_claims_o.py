@@ -19,6 +19,11 @@ LORA = AdapterConfig(rank=16)
 QLORA = replace(LORA, base="nf4")
 
 
+LLAMA_2_70B_CHECKPOINT_BYTES = 137_953_316_864
+"""``total_size`` of model.safetensors.index.json of meta-llama/Llama-2-70b-hf: 16-bit weights, and beside them 64
+float32 frequencies of the rotary embedding for each of 80 layers, which are no parameters."""
+
+
 def planned(model: ModelConfig, card: str, layout: Layout | None = None, **choices) -> TrainingPlan:
     """Fused AdamW in pure bf16, every block run again, one sequence of 512 tokens, unless told otherwise."""
     usual = {"precision": PURE_BF16, "recomputation": "full", "seq_len": 512}

@@ -176,6 +176,10 @@ def test_C386(figures):
     figures.settle(same_window=pieces >= whole)
 
 
+PRODUCT_PAGES_GB = {"RTX 3090": 24, "RTX 4090": 24, "RTX 5090": 32}
+"""Source: https://www.nvidia.com/en-us/geforce/graphics-cards/, the page of each card, "Standard Memory Config"."""
+
+
 def test_C387(figures):
     is_default = inspect.signature(torch.optim.Optimizer.zero_grad).parameters["set_to_none"].default
     model = nn.Linear(2, 2)

@@ -77,7 +77,10 @@ def test_every_link_of_an_entry_leads_to_a_cell_that_is_there(search):
         chapter: {cell["id"] for cell in json.loads(LEDGER.with_name(chapter).read_text(encoding="utf-8"))["cells"]}
         for chapter in dict(linked)
     }
-    assert len(linked) == sum(claim.cell is not None for claim in search.claims) > 300
+    places = [(claim.cell, claim.about) for claim in search.claims]
+    assert len(linked) == sum(any(place) for place in places) > 300
+    page = search._repr_mimebundle_()["text/html"]
+    assert page.count("with other numbers in <a") == sum(about is not None for _, about in places) > 50
     assert [link for link in linked if link[1] not in ids[link[0]]] == []
 
 
