@@ -5,7 +5,7 @@ Chapters 04, 05, 07 and 10.
 Reading order:
 
 - ``edits``: what a change does to recorded events
-- ``room``: the one rule for "fits on a card", and what stands there beside the tensors
+- ``room``: the one rule for "fits on a card", and what is on it beside the tensors
 - ``step``: the second step of a setup: how high it is and how long it takes
 - ``advice``: the one adviser: changes, what each does, and what it saves
 - ``recorded_parts``: weights, gradients, states and activations of a recording that names none

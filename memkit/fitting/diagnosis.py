@@ -59,7 +59,7 @@ class Diagnosis(Printable):
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The lines that made most of what stands at the peak."""
+        """The lines that allocated most of what is in memory at the peak."""
         return self.all_lines[:NUM_LINES]
 
     @property
@@ -91,9 +91,9 @@ class Diagnosis(Printable):
 
     def _parts(self) -> str:
         if not self.parts_from:
-            return "What stands there cannot be told apart: the recording shows no whole training step."
+            return "What was in memory cannot be told apart: the recording shows no whole training step."
         total = sum(self.parts.values())
-        head = "what stands there" + (", as its pattern suggests" if self.parts_from == "pattern" else "")
+        head = "in memory at the peak" + (", as its pattern suggests" if self.parts_from == "pattern" else "")
         rows = [[head, "bytes", "share"]]
         for part, size in self.parts.items():
             if size:

@@ -10,7 +10,7 @@ from memkit.timeline import MemoryTimeline
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, View
 
-ORDERS = ("largest first", "in order of birth")
+ORDERS = ("largest first", "in order of allocation")
 NUM_LINES = 10
 
 

@@ -47,7 +47,7 @@ def test_every_control_obeys_the_keyboard_and_has_a_name(page, lab, artefacts, f
     assert "Allocation 2 of" in press(page, view, number, "ArrowRight")
     assert "born" in press(page, view, number, "End").lower()
     order = view.get_by_role("combobox", name="Order")
-    assert "in order of birth" in press(page, view, order, "ArrowDown")
+    assert "in order of allocation" in press(page, view, order, "ArrowDown")
     assert order.evaluate("e => e === document.activeElement")
     view.scroll_into_view_if_needed()
     page.screenshot(path=artefacts / f"snapshot_view_{front}.png")

@@ -110,7 +110,7 @@ def test_a_diagnosis_of_a_snapshot_without_parts_names_lines_only():
     page = diagnose_memory(recorded)
     assert set(page.parts) == {None}
     assert page.result.agreement.num_same_address == page.result.agreement.num_allocations
-    assert "what stands there" not in str(page)
+    assert "in memory at the peak" not in str(page)
 
 
 def test_a_failure_is_part_of_the_page():
