@@ -166,7 +166,7 @@ EXERCISES = (
         lost("int8", counts_all=True) :: Two ways lead there: the four large columns counted too; or a step of amax /
             128. INT8 ends at 127.
         0.8 :: Near. Two digits do not tell whether the four columns were counted.
-        1 - lost("int8") :: That is the share that survives.
+        1 - lost("int8") ; round(1 - lost("int8"), 3) :: That is the share that survives.
         1.0 :: Not all of them: what is larger than half a step, in either direction, does not become 0.
         100 * lost("int8") :: That is in percent. The answer is a share of 1.
         lost("int8", scaling="row") :: You gave each row its own factor.

@@ -178,6 +178,7 @@ EXERCISES = (
         4 * 7_000_000_000 :: 7 billion is 4 % too many: count the model's parameters as they are.
         4 * 6_700_000_000 :: Two digits of the count give two of the answer: take 6.738 billion.
         16 * P :: That is what card and host keep in float32, not what moves.
+        4 * P / 31.5e9 ; 0.86 :: That is in seconds, at 31.5 GB/s. Asked are the bytes.
         """,
     ),
     FunctionExercise(
