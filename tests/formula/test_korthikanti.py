@@ -219,14 +219,6 @@ def test_section_5_printed_and_counted_overhead(model, printed, counted):
     assert round(percent(recomputed_flops(model), model_flops(model)), 1) == counted
 
 
-def test_equation_9():
-    """Hardware over model FLOPs is about 1 + s/6h, as printed; by the count it is about 1 + s/18h."""
-    for model in PAPER_MODELS[1:]:
-        share = model.seq_len / model.hidden_size
-        assert printed_hardware_flops(model) / model_flops(model) == pytest.approx(1 + share / 6, abs=0.002)
-        assert 1 + recomputed_flops(model) / model_flops(model) == pytest.approx(1 + share / 18, abs=0.001)
-
-
 # Times.
 
 
@@ -253,7 +245,6 @@ def test_abstract_90_percent_of_the_overhead_is_gone():
     total = {name: sum(times) for name, times in LAYER_MILLISECONDS.items()}
     full, both = (total[name] - total["none"] for name in ("full", "selective, sequence parallel"))
     assert percent(full - both, full) > 90
-    assert percent(36 - 2, 36) > 90  # figure 8, 530B and 1T: 36 % against 2 %
 
 
 @pytest.mark.parametrize("model, printed", list(zip(PAPER_MODELS, (29.0, 31.8, 29.7, 32.1), strict=True)))
@@ -272,11 +263,6 @@ def test_table_5_utilization(model, mfu, hfu):
     most = model.seconds * model.tp_size * model.pp_size * A100_FLOPS_PER_SECOND
     assert 100 * model_flops(model) / most == pytest.approx(mfu, rel=rounding)
     assert 100 * printed_hardware_flops(model) / most == pytest.approx(hfu, rel=rounding + 0.05 / hfu)
-
-
-def test_abstract_54_percent_is_29_percent_more_than_42():
-    assert round(percent(54.2, 42.1)) - 100 == 29
-    assert MODEL_530B.tp_size * MODEL_530B.pp_size * 8 == 2240
 
 
 def test_refusals():
