@@ -7,7 +7,7 @@ from numbers import Real
 import numpy as np
 import torch
 
-from book.exercises import FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS
 from memkit.formats.rounding import encode, round_to
@@ -320,5 +320,19 @@ EXERCISES = (
         title="Stochastic rounding",
         judge=_judge_stochastic,
         because="The error of each value is larger than with rounding to nearest. Its average is zero.",
+    ),
+    ChoiceExercise(
+        id="2.9",
+        title="A format for a tensor and a card",
+        letters={"fp16": FORMATS["float16"], "bf16": FORMATS["bfloat16"], "e5m2": FORMATS["float8_e5m2"]},
+        right="b",
+        because="BF16 reaches {bf16.max:.2g}, is off by {bf16.eps / 2:.1%} at most, and an A100 multiplies it.",
+        table="""
+        a :: FP16 ends at {fp16.max:,.0f}: a cast makes 70,000 infinite.
+        c :: FP8 E5M2 fails all three tests. It ends at {e5m2.max:,.0f}, it is off by up to {e5m2.eps / 2:.1%}, and an
+            A100 does not multiply it.
+        d :: It would serve. But TF32 only rounds the inputs of a product: in memory a value takes four bytes, and one
+            of the others serves with two.
+        """,
     ),
 )

@@ -1,6 +1,7 @@
 """The exercises of chapter 03: what mixed precision keeps, and how its loops go wrong."""
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -12,6 +13,10 @@ from book.exercises import (
     names_in,
 )
 from book.exercises.training_loops import judge_clipping, judge_loop, near, without_cache, zeroed_first
+from memkit.formula.estimate import estimate_memory
+from memkit.setup.models import LLAMA_3_8B
+from memkit.setup.recipes import AUTOCAST_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
 
 # 3.3: a master update
 
@@ -144,6 +149,19 @@ def _judge_by_chance(answer) -> str | None:
     return None
 
 
+# 3.9: where autocast saves
+
+
+def autocast_share(micro_batch_size: int, seq_len: int, attention: str = "flash") -> float:
+    """The peak of a step of Llama-3-8B under bf16 autocast as a share of its peak in float32."""
+    setup = TrainingSetup(
+        model=LLAMA_3_8B, optimizer=OptimizerConfig(implementation="fused"), attention=attention,
+        micro_batch_size=micro_batch_size, seq_len=seq_len,
+    )  # fmt: skip
+    autocast = replace(setup, precision=AUTOCAST_BF16)
+    return estimate_memory(autocast).peak_bytes / estimate_memory(setup).peak_bytes
+
+
 EXERCISES = (
     NumberExercise(
         id="3.1",
@@ -264,5 +282,20 @@ EXERCISES = (
         title="Round by chance, on bits",
         judge=_judge_by_chance,
         because="On average nothing is lost, and no master copy is needed.",
+    ),
+    ChoiceExercise(
+        id="3.9",
+        title="Does autocast lower this peak?",
+        letters={"share": autocast_share},
+        right="c",
+        because="Four tokens for each hidden unit save more than the casts take: it falls by {1 - share(4, 4096):.0%}.",
+        table="""
+        a :: With a quarter of a token for each hidden unit there are few activations, and the casts are gone when the
+            peak comes. It falls by {1 - share(1, 1024):.1%}.
+        b :: With as many tokens as hidden units the casts take most of what the activations save. The peak falls by
+            {1 - share(1, 4096):.1%}.
+        d :: With stored scores it rises by {share(4, 4096, "stored") - 1:.0%}: softmax gives a float32 result, which is
+            kept, and the next product keeps a 16-bit copy of it.
+        """,
     ),
 )

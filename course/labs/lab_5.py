@@ -130,12 +130,13 @@ assert len(cut) == 2 and cut[0] * cut[1] == mine["sequences"], "a pair whose pro
     ),
     prose=Prose(
         question="""A colleague doubles the accumulation steps and halves the micro-batch, and says that the run now
-needs half the memory and does the same. In which two ways is that wrong? Four sentences at most.""",
+needs half the memory and does the same. In which two ways is that wrong, and what becomes of the time of a step?
+Four sentences at most.""",
         points=3,
         rubric=(
             "1 point: weights, gradients and states do not shrink; only activations halve.",
             "1 point: not the same everywhere: batch norm, losses averaged per micro-batch, sums in bf16.",
-            "1 point: says what it does to the time, or that the gradients now stand in every forward but one.",
+            "1 point: the step takes as long or longer: the same arithmetic in twice as many passes, each half as large.",
         ),
     ),
 )

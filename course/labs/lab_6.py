@@ -111,7 +111,7 @@ be, and what did the switch buy all the same? Four sentences at most.""",
         points=3,
         rubric=(
             "1 point: what is saved for the backward, the weights or the states kept their dtype.",
-            "1 point: casts of the weights stand beside the bf16 ones; the peak may be the optimizer's.",
+            "1 point: casts of the weights are in memory beside the bf16 ones; the peak may be the optimizer's.",
             "1 point: faster products on cards that have them, where the layers are large.",
         ),
     ),
