@@ -19,6 +19,7 @@ EXERCISES = (
         8 * P :: You took 8 bytes per number, which is float64; or you multiplied by the 8 bits of a byte.
         16 * P :: That is the number of bits: a byte has 8. (16 bytes a parameter are all that training keeps.)
         0.7 :: That is the number of GB. The answer is in bytes.
+        round(2 * P / 2**30, 2) :: That is the number of GiB. The answer is in bytes.
         """,
     ),
     NumberExercise(

@@ -317,6 +317,8 @@ EXERCISES = (
         count(h, L, v, k, f) + (L - 1) * h :: You counted the last norm in each block. It comes once, after the blocks.
         v * h + L * (12 * h * h + 13 * h) + 2 * h :: That is GPT-2's count. A Llama has no biases, a gated MLP, keys
             of width k and a head of its own.
+        12 * h * h * L :: That is GPT-2's short formula: the matrices of its blocks alone. A Llama's are others, and
+            tables and norms come besides.
         2 * count(h, L, v, k, f) :: That is twice the count. If you multiplied by 2 bytes: the exercise
             asks for parameters.
         """,

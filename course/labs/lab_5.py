@@ -136,7 +136,7 @@ Four sentences at most.""",
         rubric=(
             "1 point: weights, gradients and states do not shrink; only activations halve.",
             "1 point: not the same everywhere: batch norm, losses averaged per micro-batch, sums in bf16.",
-            "1 point: the step takes as long or longer: the same arithmetic in twice as many passes, each half as large.",
+            "1 point: the step takes as long or longer: the same arithmetic in twice as many passes.",
         ),
     ),
 )
