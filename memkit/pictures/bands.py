@@ -125,7 +125,7 @@ def allocations_figure(
             [(86, y(num_bytes)), (786, y(num_bytes))], OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED
         )
         words = f"{name}: {format_bytes(num_bytes, 1)}"
-        chart.words(90, y(num_bytes) - 2, words, 12, at="bottom", boxed=True)
+        chart.words(782, y(num_bytes) - 2, words, 12, anchor="end", at="bottom", boxed=True)
     there = {band.event.part or UNKNOWN for band in stacked.bands}
     parts = [(look, part.replace("_", " ")) for part, look in LOOKS.items() if part in there]
     chart.legend([*parts, (LOOKS[UNKNOWN], "pale: smaller blocks of a part")], 10, 412, 780, 11)

@@ -65,7 +65,7 @@ class SnapshotView(Explorer):
         part = (born.part or "of a part that is not recorded").replace("_", " ")
         size = f"{format_bytes(band.num_bytes)}, {part}."
         made = f"Made by {born.where or 'a line not recorded'}" + (f", in {born.op}." if born.op else ".")
-        life = f"Born at event {band.start}" + (f", in {born.phase}" if born.phase else "")
+        life = f"Allocated at event {band.start}" + (f", in {born.phase}" if born.phase else "")
         if band.end >= len(events):
             return size, made, f"{life}; never freed here."
         died = events[band.end].phase

@@ -153,7 +153,7 @@ def test_every_allocation_can_be_selected_and_told(view, order):
         assert view.error == "" and view.value["allocation"] == number
         assert view.shown.words[0].endswith(view.words(band)[0])
         assert band.event.where in view.shown.words[1]
-        assert f"Born at event {band.start}, in {band.event.phase}" in view.shown.words[2]
+        assert f"Allocated at event {band.start}, in {band.event.phase}" in view.shown.words[2]
     sizes = [band.num_bytes for band in view.ranked[ORDERS[0]]]
     assert sizes == sorted(sizes, reverse=True)
     births = [band.start for band in view.ranked[ORDERS[1]]]
@@ -219,7 +219,7 @@ def test_the_table_lists_what_stands_at_the_peak():
         ("model.py:2", "activations", "1", "60 B"),
         ("model.py:3", "gradients", "1", "50 B"),
     )
-    assert view.shown.words[2] == "Born at event 0, in init; never freed here."
+    assert view.shown.words[2] == "Allocated at event 0, in init; never freed here."
 
 
 def test_a_source_without_events_is_refused(trace):
