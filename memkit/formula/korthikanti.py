@@ -1,19 +1,12 @@
-"""The activation formulas of Korthikanti et al. 2022, arXiv:2205.05198, addend by addend, and the paper's
-four models.
+"""The activation formulas of a layer by Korthikanti et al. 2022, arXiv:2205.05198, addend by addend.
 
-Letters: s sequence, b micro-batch, h hidden size, a heads, L layers, v vocabulary, t tensor-parallel size, p
-pipeline-parallel size, m interleaved stages per device, B global batch. Values have 16 bits, dropout masks
-one byte.
+Letters: s sequence, b micro-batch, h hidden size, a heads, L layers, v vocabulary, t tensor-parallel size, B global
+batch. Values have 16 bits, dropout masks one byte.
 
 The paper counts by hand what ``memkit.formula.activations`` counts for our transformer; ``paper_setup`` makes
-the two the same model. Two printed statements do not follow from the paper's own expressions, and this module
-keeps both sides:
-
-1. Equation 8 charges the recomputed attention three times. Running QKᵀ and the weighted sum again costs
-4BLs²h operations (``recomputed_flops``), a third of the 12BLs²h by which equation 8 exceeds equation 7. The
+the two the same model. Equation 8 charges the recomputed attention three times. Running QKᵀ and the weighted sum again
+costs 4BLs²h operations (``recomputed_flops``), a third of the 12BLs²h by which equation 8 exceeds equation 7. The
 printed 2.7 % for GPT-3 and 1.6 % for MT-NLG follow from equation 8; 0.9 % and 0.5 % follow from the count.
-2. Embedding, final norm and logits are called less than 0.01 % of the total for the 22B model. The paper's
-own expression (``outside_bytes``) gives 0.6 % of the activations that are kept without recomputation.
 """
 
 from dataclasses import dataclass
@@ -24,24 +17,20 @@ from memkit.setup.strategies import RECOMPUTATIONS
 from memkit.setup.training import TrainingSetup
 from memkit.units import as_one_of
 
-VALUE_BYTES, MASK_BYTES, LOGIT_BYTES = 2, 1, 4
+VALUE_BYTES, MASK_BYTES = 2, 1
 PARALLELISMS = ("none", "tensor", "tensor and sequence")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperModel:
-    """A row of the paper's table 3 (shape and parallelism) and of its table 5 (seconds per iteration)."""
+    """A row of the paper's table 3."""
 
     name: str
     num_heads: int
     hidden_size: int
     num_layers: int
-    pp_size: int
     global_batch_size: int
     micro_batch_size: int
-    full_recompute_seconds: float
-    seconds: float
-    interleaved_stages: int | None = None
     tp_size: int = 8
     seq_len: int = 2048
     vocab_size: int = 51200
@@ -58,22 +47,15 @@ class PaperModel:
 
 
 MODEL_22B = PaperModel(
-    name="22B", num_heads=64, hidden_size=6144, num_layers=48, pp_size=1, global_batch_size=4, micro_batch_size=4,
-    full_recompute_seconds=1.42, seconds=1.10,
-)  # fmt: skip
+    name="22B", num_heads=64, hidden_size=6144, num_layers=48, global_batch_size=4, micro_batch_size=4
+)
 MODEL_175B = PaperModel(
-    name="175B (GPT-3)", num_heads=96, hidden_size=12288, num_layers=96, pp_size=8, global_batch_size=64,
-    micro_batch_size=1, full_recompute_seconds=18.13, seconds=13.75, interleaved_stages=3,
-)  # fmt: skip
+    name="175B (GPT-3)", num_heads=96, hidden_size=12288, num_layers=96, global_batch_size=64, micro_batch_size=1
+)
 MODEL_530B = PaperModel(
-    name="530B (MT-NLG)", num_heads=128, hidden_size=20480, num_layers=105, pp_size=35, global_batch_size=280,
-    micro_batch_size=1, full_recompute_seconds=49.05, seconds=37.83, interleaved_stages=3,
-)  # fmt: skip
-MODEL_1T = PaperModel(
-    name="1T", num_heads=160, hidden_size=25600, num_layers=128, pp_size=64, global_batch_size=512, micro_batch_size=1,
-    full_recompute_seconds=94.42, seconds=71.49,
-)  # fmt: skip
-PAPER_MODELS = (MODEL_22B, MODEL_175B, MODEL_530B, MODEL_1T)
+    name="530B (MT-NLG)", num_heads=128, hidden_size=20480, num_layers=105, global_batch_size=280, micro_batch_size=1
+)
+PAPER_MODELS = (MODEL_22B, MODEL_175B, MODEL_530B)
 
 LAYER_MILLISECONDS = {
     "none": (7.7, 11.9),
@@ -143,38 +125,11 @@ def layer_bytes(model: PaperModel, parallelism: str = "none", recomputation: str
         if recomputation == "selective" and addend.is_square:
             continue
         is_split = parallelism == "tensor and sequence" or (parallelism == "tensor" and addend.is_split)
-        total += _divided(addend.num_bytes(model), model.tp_size if is_split else 1)
+        num_bytes, num_shares = addend.num_bytes(model), model.tp_size if is_split else 1
+        if num_bytes % num_shares:
+            raise ValueError(f"{num_bytes} does not divide evenly by {num_shares}")
+        total += num_bytes // num_shares
     return total
-
-
-def first_stage_bytes(model: PaperModel, parallelism: str = "none", recomputation: str = "none") -> int:
-    """Bytes of the layers on a device of the first pipeline stage, where p micro-batches are in flight
-    (equation 5).
-
-    A stage has L/p layers and p micro-batches, so L layers' worth whatever p is. With m interleaved stages on
-    each device it is L(1 + (p - 1)/(pm)).
-    """
-    num_layers = model.num_layers
-    if model.interleaved_stages:
-        in_flight = model.num_layers * (model.pp_size - 1)
-        num_layers += _divided(in_flight, model.pp_size * model.interleaved_stages)
-    return num_layers * layer_bytes(model, parallelism, recomputation)
-
-
-def outside_bytes(model: PaperModel) -> dict[str, int]:
-    """Bytes outside the layers on a device of the first stage, by name, with sequence parallelism (section
-    4.3).
-
-    sbhp/t for the embedding's dropout; if the first stage is also the last, 4sbh/t · (1 + v/h) more.
-    """
-    values, t = model.sbh, model.tp_size
-    parts = {"embedding dropout mask": _divided(MASK_BYTES * values * model.pp_size, t)}
-    if model.pp_size == 1:
-        parts["final norm input"] = _divided(VALUE_BYTES * values, t)
-        parts["head input"] = _divided(VALUE_BYTES * values, t)
-        logits = model.seq_len * model.micro_batch_size * model.vocab_size
-        parts["logits, float32"] = _divided(LOGIT_BYTES * logits, t)
-    return parts
 
 
 def model_flops(model: PaperModel) -> int:
@@ -213,9 +168,3 @@ def paper_setup(model: PaperModel, recomputation: str = "none") -> TrainingSetup
         model=config, precision=PURE_BF16, micro_batch_size=model.micro_batch_size, seq_len=model.seq_len,
         attention="stored", dropout=0.1, recomputation=recomputation,
     )  # fmt: skip
-
-
-def _divided(num_bytes: int, size: int) -> int:
-    if num_bytes % size:
-        raise ValueError(f"{num_bytes} does not divide evenly by {size}")
-    return num_bytes // size

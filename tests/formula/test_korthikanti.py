@@ -1,4 +1,4 @@
-"""The paper's formulas against its own equations, against our ledger, and against every percentage it prints.
+"""The paper's formulas against its own equations, against our ledger, and against the percentages that the book quotes.
 
 Printed figures are from Korthikanti et al. 2022, arXiv:2205.05198v1; the section or table stands beside each.
 """
@@ -15,26 +15,21 @@ from memkit.formula.activations import block_ledger
 from memkit.formula.korthikanti import (
     ADDENDS,
     LAYER_MILLISECONDS,
-    MODEL_1T,
     MODEL_22B,
     MODEL_175B,
     MODEL_530B,
     PAPER_MODELS,
     PaperModel,
-    first_stage_bytes,
     layer_bytes,
     model_flops,
-    outside_bytes,
     paper_setup,
     printed_hardware_flops,
     recomputed_flops,
 )
-from memkit.hardware.cards import CARDS
 from memkit.program.transformer import Transformer
 from memkit.setup.recipes import FP32
 
 BOTH = "tensor and sequence"
-A100_FLOPS_PER_SECOND = CARDS["A100 SXM 80 GB"].peak_tflops["bfloat16"] * 10**12
 each_model = pytest.mark.parametrize("model", PAPER_MODELS, ids=lambda model: model.name)
 
 
@@ -68,24 +63,6 @@ def test_table_2(model):
     assert layer_bytes(model, "tensor", "selective") == sbh * (10 + Fraction(24, t))
     assert layer_bytes(model, BOTH, "selective") == Fraction(34 * sbh, t)  # equation 6, a layer of it
     assert layer_bytes(model, "none", "full") == layer_bytes(model, BOTH, "full") == 2 * sbh
-
-
-@each_model
-def test_the_first_stage_holds_as_many_layers_as_the_model(model):
-    factor = 1
-    if model.interleaved_stages:
-        factor = 1 + Fraction(model.pp_size - 1, model.pp_size * model.interleaved_stages)
-    assert first_stage_bytes(model, BOTH) == model.num_layers * factor * layer_bytes(model, BOTH)
-
-
-@each_model
-def test_outside_the_layers(model):
-    s, b, h, _, t = letters(model)
-    layers, last = model.num_layers, 0
-    if model.pp_size == 1:
-        last = Fraction(4, layers) * (1 + Fraction(model.vocab_size, h))
-    expected = Fraction(s * b * h * layers, t) * (Fraction(model.pp_size, layers) + last)  # section 4.3
-    assert sum(outside_bytes(model).values()) == expected
 
 
 # The same from our own ledger.
@@ -138,34 +115,16 @@ def test_section_6_1_each_technique_halves_and_both_leave_a_fifth():
         for model in PAPER_MODELS
     }
     of = {kind: [share for (k, _), share in shares.items() if k == kind] for kind, _ in shares}
-    assert [round(share) for share in of[BOTH, "none"]] == [67, 62, 58, 58]
-    assert [round(share) for share in of["tensor", "selective"]] == [49, 57, 62, 62]
-    assert [round(share, 1) for share in of[BOTH, "selective"]] == [16.1, 18.5, 20.2, 20.2]  # 20 %, not quite under
-    assert [round(share) for share in of[BOTH, "full"]] == [8, 9, 10, 10]
+    assert [round(share) for share in of[BOTH, "none"]] == [67, 62, 58]
+    assert [round(share) for share in of["tensor", "selective"]] == [49, 57, 62]
+    assert [round(share, 1) for share in of[BOTH, "selective"]] == [16.1, 18.5, 20.2]  # 20 %, not quite under
+    assert [round(share) for share in of[BOTH, "full"]] == [8, 9, 10]
     assert all(round(100 / share) in (5, 6) for share in of[BOTH, "selective"])
 
 
 @each_model
 def test_section_6_1_twice_the_memory_of_full_recomputation(model):
     assert round(layer_bytes(model, BOTH, "selective") / layer_bytes(model, BOTH, "full"), 1) == 2.1  # "only ~2x"
-
-
-def test_appendix_b_a_freed_output_per_micro_batch_is_2_73_gib():
-    """The 530B model's first stage, sbh values of 2 bytes for p micro-batches: the printed "2.73 GB" are GiB."""
-    assert round(2 * MODEL_530B.sbh * MODEL_530B.pp_size / 2**30, 2) == 2.73
-
-
-# Slip 2: what lies outside the layers.
-
-
-def test_slip_2_the_extra_terms_are_not_below_a_hundredth_of_a_percent():
-    extra = sum(outside_bytes(MODEL_22B).values())
-    layers = {kind: first_stage_bytes(MODEL_22B, BOTH, kind) for kind in ("none", "selective", "full")}
-    assert round(percent(extra, extra + layers["none"]), 2) == 0.56  # printed: "less than 0.01 %"
-    assert round(percent(extra, extra + layers["selective"]), 1) == 2.3
-    assert round(percent(extra, extra + layers["full"]), 1) == 4.8
-    logits = outside_bytes(MODEL_22B)["logits, float32"]
-    assert logits > 0.85 * extra
 
 
 # Operations.
@@ -247,28 +206,10 @@ def test_abstract_90_percent_of_the_overhead_is_gone():
     assert percent(full - both, full) > 90
 
 
-@pytest.mark.parametrize("model, printed", list(zip(PAPER_MODELS, (29.0, 31.8, 29.7, 32.1), strict=True)))
-def test_table_5_throughput(model, printed):
-    increase = percent(model.full_recompute_seconds / model.seconds - 1, 1)
-    assert increase == pytest.approx(printed, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    "model, mfu, hfu",
-    [(MODEL_22B, 41.5, 43.7), (MODEL_175B, 51.4, 52.8), (MODEL_530B, 56.0, 57.0), (MODEL_1T, 56.3, 57.0)],
-)
-def test_table_5_utilization(model, mfu, hfu):
-    """Within what the rounding of the printed seconds allows: 0.5 % of the 22B model's 1.10 s."""
-    rounding = 0.005 / model.seconds + 0.05 / mfu
-    most = model.seconds * model.tp_size * model.pp_size * A100_FLOPS_PER_SECOND
-    assert 100 * model_flops(model) / most == pytest.approx(mfu, rel=rounding)
-    assert 100 * printed_hardware_flops(model) / most == pytest.approx(hfu, rel=rounding + 0.05 / hfu)
-
-
 def test_refusals():
     with pytest.raises(ValueError, match="parallelism='data'"):
-        layer_bytes(MODEL_1T, "data")
+        layer_bytes(MODEL_530B, "data")
     with pytest.raises(ValueError, match="recomputation='some'"):
-        layer_bytes(MODEL_1T, "tensor", "some")
+        layer_bytes(MODEL_530B, "tensor", "some")
     with pytest.raises(ValueError, match="does not divide evenly by 7"):
-        layer_bytes(replace(MODEL_1T, tp_size=7), "tensor")
+        layer_bytes(replace(MODEL_530B, tp_size=7), "tensor")
