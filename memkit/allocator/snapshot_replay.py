@@ -27,7 +27,6 @@ def replay_snapshot(
     source: dict | str | Path | MemoryTimeline,
     config: AllocatorConfig | None = None,
     capacity_bytes: int | None = None,
-    outside_bytes: int = 0,
     device: int | None = None,
 ) -> Replay:
     """Play a snapshot (or its file), or the events of a trace, through the allocator.
@@ -48,12 +47,12 @@ def replay_snapshot(
     True
     """
     if isinstance(source, MemoryTimeline):
-        return replay_trace(source, config, capacity_bytes=capacity_bytes, outside_bytes=outside_bytes)
+        return replay_trace(source, config, capacity_bytes=capacity_bytes)
     as_kind("source", source, dict, str, Path, MemoryTimeline)
     snapshot = as_torch_layout(source) if isinstance(source, dict) else load_snapshot(source)
     run = recorded_run(snapshot, device)
     is_as_recorded = config in (None, run.config) and capacity_bytes is None
-    driver = _RecordedDriver(capacity_bytes, outside_bytes)
+    driver = _RecordedDriver(capacity_bytes)
     allocator = CachingAllocator(run.config if config is None else config, driver)
     replaying = Replaying(allocator, run)
     start_bytes = allocator.allocated_bytes
@@ -77,8 +76,8 @@ class _RecordedDriver(Driver):
     ``blocks`` are those of the allocator: an address is not given twice, even where model and run part.
     """
 
-    def __init__(self, capacity_bytes: int | None, outside_bytes: int):
-        super().__init__(capacity_bytes, outside_bytes)
+    def __init__(self, capacity_bytes: int | None):
+        super().__init__(capacity_bytes)
         self.recorded: list[Entry] = []
         self.blocks: dict[int, Block] = {}
         self.next_address = 1 << 52  # addresses of the model's own making, above any that a card gives

@@ -33,24 +33,16 @@ NEWEST = "2.13"
 """The version of torch that is meant where none is named."""
 
 
-def workspace_bytes(
-    compute_capability: tuple[int, int], config: str | None = None, torch_version: str = NEWEST
-) -> int:
-    """Bytes of one cuBLAS workspace; ``config`` is the text of ``CUBLAS_WORKSPACE_CONFIG``, ``:KiB:count``
-    pairs.
+def workspace_bytes(compute_capability: tuple[int, int], torch_version: str = NEWEST) -> int:
+    """Bytes of one cuBLAS workspace, where ``CUBLAS_WORKSPACE_CONFIG`` does not say otherwise.
 
-    Raises: ValueError: a text without such a pair, a version that is none or is below 2.0, no pair of numbers.
+    Raises: ValueError: a version that is none or is below 2.0, no pair of numbers.
 
-    >>> workspace_bytes((8, 0)), workspace_bytes((9, 0)), workspace_bytes((9, 0), ":16:8")
-    (8519680, 33554432, 131072)
+    >>> workspace_bytes((8, 0)), workspace_bytes((9, 0))
+    (8519680, 33554432)
     >>> workspace_bytes((10, 0), torch_version="2.11.0+cu128"), workspace_bytes((10, 0), torch_version="2.12.0")
     (8519680, 33554432)
     """
-    pairs = re.findall(r":(\d+):(\d+)", config or "")
-    if pairs:
-        return sum(int(kib) * KIB * int(count) for kib, count in pairs)
-    if config:
-        raise ValueError(f"CUBLAS_WORKSPACE_CONFIG={config!r} has no :KiB:count pair, such as :4096:2:16:8")
     digits = re.match(r"(\d+)\.(\d+)", as_kind("torch_version", torch_version, str))
     version = (int(digits[1]), int(digits[2])) if digits else (0, 0)
     if version < (2, 0):

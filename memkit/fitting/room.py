@@ -16,7 +16,7 @@ from memkit.timeline import MemoryTimeline
 from memkit.units import GIB, aligned_table, as_whole_number, format_bytes
 
 CONTEXT_BYTES = GIB // 2
-"""What CUDA's context takes beside PyTorch's allocator unless one says otherwise; chapter 07 measures it."""
+"""What CUDA's context takes beside PyTorch's allocator; chapter 07 measures it."""
 
 SLACK_SHARE = 100
 """One part in so many of the room is left free, for fragments: they hang on the order of small requests."""
@@ -75,7 +75,7 @@ def _left(num_bytes: int) -> str:
     return f"{format_bytes(abs(num_bytes))} {'to spare' if num_bytes >= 0 else 'too much'}"
 
 
-def planned_room(card_bytes: int, context_bytes: int = CONTEXT_BYTES) -> int:
+def planned_room(card_bytes: int) -> int:
     """Bytes that a plan uses: the card's less the context's, less one part in ``SLACK_SHARE`` of the rest.
 
     For tensors and workspaces, which a replay with a ``compute_capability`` allocates among them; ``fit_on`` is told
@@ -86,9 +86,9 @@ def planned_room(card_bytes: int, context_bytes: int = CONTEXT_BYTES) -> int:
 
     Raises: ValueError: no card, or a context as large as the card.
     """
-    room = as_whole_number("card_bytes", card_bytes, 1) - as_whole_number("context_bytes", context_bytes)
+    room = as_whole_number("card_bytes", card_bytes, 1) - CONTEXT_BYTES
     if room < 1:
-        raise ValueError(f"card_bytes={card_bytes} less context_bytes={context_bytes} leaves no room")
+        raise ValueError(f"card_bytes={card_bytes} less context_bytes={CONTEXT_BYTES} leaves no room")
     return room - room // SLACK_SHARE
 
 

@@ -171,29 +171,23 @@ def activation_bytes(setup: TrainingSetup) -> int:
     return activation_ledger(as_kind("setup", setup, TrainingSetup)).held_bytes
 
 
-def autocast_casts(setup: TrainingSetup, phase: str = "backward") -> Ledger:
+def autocast_casts(setup: TrainingSetup) -> Ledger:
     """The low-precision copies of parameters that autocast makes: temporary, yet as long-lived as
     activations.
 
-    ``phase="backward"``: the copies alive when the backward starts, one of each linear weight whose forward
-    is not run again. ``phase="forward"``: the copies alive at the end of the autocast region. Its cache still
-    holds one of each linear weight and bias, recomputed or not. A tied head is cast like any other,
-    embeddings are not.
-
-    Raises: ValueError: ``phase`` is another.
+    Listed are the copies alive when the backward starts, one of each linear weight whose forward is not run again. A
+    tied head is cast like any other, embeddings are not.
     """
-    as_one_of("phase", phase, ("forward", "backward"))
     forward = Forward(setup)
     casts = [(cast.storage.block, part) for part in forward.parts for cast in part.casts.values()]
-    if phase == "backward":
-        forward.end()
+    forward.end()
     lines = []
     for block, part in casts:
         if block.is_alive:
             block.section = "head" if part.block is None else "blocks"
-            block.kept_by = "autocast cache" if block.name.endswith("bias") else "linear"
+            block.kept_by = "linear"
             lines.append((block, part.times))
-    return _ledger(setup, f"casts by autocast, {phase}", lines)
+    return _ledger(setup, "casts by autocast", lines)
 
 
 def autocast_cast_bytes(setup: TrainingSetup) -> int:

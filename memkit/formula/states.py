@@ -118,13 +118,13 @@ def _state_tensors(
         "never": False, "always": True, "unless fused": optimizer.implementation != "fused",
         "if paged": parameter.count >= MIN_PAGED_VALUES,
     }[state.on_host]  # fmt: skip
-    coded, block_size = optimizer.record.quantized, optimizer.block_size
-    if coded is None or not state.is_moment or not coded.takes(parameter.count, block_size):
+    coded = optimizer.record.quantized
+    if coded is None or not state.is_moment or not coded.takes(parameter.count):
         return [_state(parameter, state.role, state.dtype or precision.moment_dtype, shape, is_on_host=is_on_host)]
     shape = shape if coded.bits == 8 else (parameter.count * coded.bits // 8,)
     tensors = [
         _state(parameter, state.role, coded.dtype, shape, is_on_host=is_on_host),
-        _state(parameter, f"{state.role} {coded.scale}", "float32", (-(-parameter.count // block_size),)),
+        _state(parameter, f"{state.role} {coded.scale}", "float32", (-(-parameter.count // coded.block_size),)),
     ]
     if coded.map_values and not coded.shares_map:
         tensors.append(_state(parameter, f"{state.role} map", "float32", (coded.map_values,)))
@@ -134,7 +134,7 @@ def _state_tensors(
 def shared_tensors(parameters: Iterable[Parameter], optimizer: OptimizerConfig) -> tuple[StateTensor, ...]:
     """What an optimizer keeps once for all tensors: bitsandbytes' two maps from codes to values."""
     coded = optimizer.record.quantized
-    if coded is None or not coded.shares_map or not any(coded.takes(p.count, optimizer.block_size) for p in parameters):
+    if coded is None or not coded.shares_map or not any(coded.takes(p.count) for p in parameters):
         return ()
     return tuple(
         StateTensor(

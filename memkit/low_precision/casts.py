@@ -135,7 +135,7 @@ class DelayedFactor:
     def note(self, amax: Tensor) -> None:
         """A cast saw ``amax``; where that is 0, infinite or NaN the factor stays. Shapes: []."""
         self.history = torch.cat([self.history[1:].to(amax.device), amax.detach().float()[None]])
-        wanted = self.history.max() if self.scale.algo == "max" else self.history[-1]
+        wanted = self.history.max()
         quotient = (get_format(self.scale.element).max / wanted / 2**self.scale.margin).clamp(max=float(FLOAT32_MAX))
         self.multiplier = torch.where((wanted > 0) & wanted.isfinite(), quotient, self.multiplier.to(amax.device))
 

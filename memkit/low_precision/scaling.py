@@ -168,8 +168,7 @@ def relative_error(x: object, held: object) -> float:
 class DelayedScale:
     """The factor of the next cast, from the largest magnitudes of the last ones; Transformer Engine's defaults.
 
-    ``history`` ends with the latest step. ``algo`` is ``max`` of it, or ``most_recent``; ``margin`` halves the factor
-    so many times.
+    ``history`` ends with the latest step, and its maximum counts; ``margin`` halves the factor so many times.
 
     >>> scale = DelayedScale(history_len=2)
     >>> [(scale := scale.after(amax)).multiplier for amax in (1.0, 14.0, 1.0, 1.0)]    # a spike stays two steps
@@ -179,19 +178,17 @@ class DelayedScale:
     element: str = "float8_e4m3fn"
     history_len: int = 1024
     margin: int = 0
-    algo: str = "max"
     history: tuple[float, ...] = ()
     multiplier: float = 1.0
 
     def __post_init__(self):
         as_whole_number("history_len", self.history_len, 1)
         as_whole_number("margin", self.margin)
-        as_one_of("algo", self.algo, ("max", "most_recent"))
 
     def after(self, amax: float) -> "DelayedScale":
         """The state after a cast that saw ``amax``; where that is 0, infinite or NaN the factor stays."""
         history = (*self.history, float(amax))[-self.history_len :]
-        wanted = float(np.max(history)) if self.algo == "max" else history[-1]
+        wanted = float(np.max(history))
         multiplier = self.multiplier
         if 0 < wanted < math.inf:
             with np.errstate(over="ignore"):

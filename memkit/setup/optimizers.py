@@ -44,7 +44,7 @@ class Quantized:
 
     ``map_values``: how many values each moment's map has. bitsandbytes has one map for all tensors, and the
     last block of a tensor may be short; torchao has one for each tensor, and leaves a tensor with a short
-    block in the parameter's dtype. ``block_size`` is the library's own choice.
+    block in the parameter's dtype. ``block_size`` values share a scale.
     """
 
     dtype: str
@@ -54,9 +54,9 @@ class Quantized:
     shares_map: bool = False
     block_size: int = 256
 
-    def takes(self, count: int, block_size: int) -> bool:
+    def takes(self, count: int) -> bool:
         """Whether the moments of a tensor of ``count`` values are quantized."""
-        return count >= MIN_8BIT_VALUES and (self.shares_map or count % block_size == 0)
+        return count >= MIN_8BIT_VALUES and (self.shares_map or count % self.block_size == 0)
 
 
 @dataclass(frozen=True, kw_only=True)

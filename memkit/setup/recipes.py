@@ -7,8 +7,8 @@ recipes. A ``Precision`` says who keeps which copy; an ``OptimizerConfig`` says 
 from dataclasses import dataclass
 
 from memkit.formats.dtypes import dtype_bits
-from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS, Optimizer, Quantized
-from memkit.units import as_one_of, as_whole_number
+from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS, Optimizer
+from memkit.units import as_one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +100,7 @@ class OptimizerConfig:
 
     ``implementation``: torch's ``foreach`` (default on CUDA) works on lists of tensors and holds temporaries
     as large as the parameters; ``for-loop`` (default on the CPU) on one tensor at a time; ``fused`` in one
-    kernel without any. ``place`` is one of ``PLACES``. ``block_size`` is the group that shares one float32
-    scale in a quantized state; ``None`` is the library's own: 128 in 4-bit states, 256 in others.
+    kernel without any. ``place`` is one of ``PLACES``.
 
     Raises: ValueError: an unknown name; an implementation the optimizer lacks.
 
@@ -117,7 +116,6 @@ class OptimizerConfig:
     name: str = "AdamW"
     implementation: str = "foreach"
     place: str = "after backward"
-    block_size: int | None = None
 
     def __post_init__(self):
         as_one_of("optimizer name", self.name, OPTIMIZERS)
@@ -129,9 +127,6 @@ class OptimizerConfig:
                 f"implementation={self.implementation!r} is not offered by {self.name}; "
                 f"use {' or '.join(map(repr, offered))}"
             )
-        if self.block_size is None:
-            object.__setattr__(self, "block_size", (self.record.quantized or Quantized(dtype="uint8")).block_size)
-        as_whole_number("block_size", self.block_size, 1)
 
     @property
     def record(self) -> Optimizer:

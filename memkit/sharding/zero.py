@@ -14,7 +14,7 @@ Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5 and figure 1.
 
 from memkit.formula.states import bytes_per_parameter
 from memkit.setup.layouts import STAGES
-from memkit.setup.recipes import ADAMW, BF16_MASTER, OptimizerConfig, Precision
+from memkit.setup.recipes import ADAMW, BF16_MASTER
 from memkit.units import as_whole_number
 
 SHARED_FROM = {"weights": 3, "gradients": 2, "optimizer_states": 1}
@@ -23,11 +23,8 @@ SHARED_FROM = {"weights": 3, "gradients": 2, "optimizer_states": 1}
 PARTS_BY_ROLE = {"weight": "weights", "gradient": "gradients", "main gradient": "gradients"}
 
 
-def resting_bytes(
-    num_parameters: int, stage: int, num_ranks: int, precision: Precision = BF16_MASTER,
-    optimizer: OptimizerConfig = ADAMW,
-) -> dict[str, int]:  # fmt: skip
-    """Bytes by part on one of ``num_ranks``, each share rounded up to a whole byte.
+def resting_bytes(num_parameters: int, stage: int, num_ranks: int) -> dict[str, int]:
+    """Bytes by part on one of ``num_ranks`` in the paper's recipe, each share rounded up to a whole byte.
 
     Raises: ValueError: no stage 0 to 3, no whole number of ranks.
 
@@ -39,7 +36,7 @@ def resting_bytes(
     if as_whole_number("stage", stage) >= len(STAGES):
         raise ValueError(f"stage={stage} is not one of 0 (DDP), 1, 2, 3")
     totals = dict.fromkeys(SHARED_FROM, 0)
-    for role, per_parameter in bytes_per_parameter(precision, optimizer).items():
+    for role, per_parameter in bytes_per_parameter(BF16_MASTER, ADAMW).items():
         part = PARTS_BY_ROLE.get(role, "optimizer_states")
         whole = int(per_parameter * num_parameters)
         totals[part] += -(-whole // num_ranks) if stage >= SHARED_FROM[part] else whole

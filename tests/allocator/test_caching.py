@@ -475,7 +475,4 @@ def test_the_documented_workspace_sizes():
     with pytest.raises(ValueError, match="torch_version='1.13.1' is not 2.0 or later"):
         workspace_bytes((9, 0), torch_version="1.13.1")
     assert workspace_bytes((9, 0), torch_version="2.0.0+cu117") == 32 * MIB
-    assert workspace_bytes((9, 0), ":4096:2:16:8") == 8_519_680
     assert training_workspace_bytes((8, 0)) == 2 * 8_519_680
-    with pytest.raises(ValueError, match="'4096' has no :KiB:count pair"):
-        workspace_bytes((8, 0), "4096")

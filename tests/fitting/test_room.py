@@ -83,13 +83,13 @@ def test_the_words_are_the_rule():
 
 
 @pytest.mark.parametrize(
-    "card, context, words",
-    [(-1, 0, "card_bytes=-1 is below 1"), (10, -1, "context_bytes=-1"), (10, 10, "leaves no room"),
-     ("80", 0, "card_bytes='80'"), (1.5, 0, "card_bytes=1.5"), (None, 0, "card_bytes=None")],
+    "card, words",
+    [(-1, "card_bytes=-1 is below 1"), (10, "leaves no room"), ("80", "card_bytes='80'"), (1.5, "card_bytes=1.5"),
+     (None, "card_bytes=None")],
 )  # fmt: skip
-def test_no_room_is_refused(card, context, words):
+def test_no_room_is_refused(card, words):
     with pytest.raises(ValueError, match=re.escape(words)):
-        planned_room(card, context)
+        planned_room(card)
 
 
 def test_the_least_cached_is_that_of_the_segments_that_cache_least():

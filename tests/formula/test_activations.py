@@ -18,7 +18,6 @@ from memkit.formula.activations import (
     activation_bytes,
     activation_ledger,
     autocast_cast_bytes,
-    autocast_casts,
     block_ledger,
 )
 from memkit.program.transformer import Transformer
@@ -156,21 +155,6 @@ def test_the_random_number_state_has_the_size_stated():
     assert line.shape == tuple(torch.get_rng_state().shape) and line.dtype == "uint8"
 
 
-@pytest.mark.parametrize("recomputation", RECOMPUTATIONS)
-def test_autocast_holds_biases_and_recomputed_weights_until_its_region_ends(recomputation):
-    setup = cpu(GPT2, AUTOCAST_BF16, recomputation=recomputation)
-    model = Transformer(setup)
-    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-    with profiler as prof, torch.autocast("cpu", torch.bfloat16):
-        loss = model(token_ids(setup), token_ids(setup))
-        mark = torch.empty(1000, dtype=torch.uint8)  # the last allocation inside
-    assert loss.requires_grad and mark.numel() == 1000
-    sizes = memory_events(prof)
-    freed_at_exit = -sum(size for size in sizes[sizes.index(1000) + 1 :] if size < 0)
-    casts = autocast_casts(setup, "forward").num_bytes - autocast_casts(setup).num_bytes
-    assert freed_at_exit == casts > 0
-
-
 # Published sizes: bytes per token, hidden unit and layer.
 GPT2_L = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, seq_len=1024)
 LLAMA_7B = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=4096)
@@ -261,8 +245,6 @@ def test_refusals():
     with pytest.raises(ValueError, match="float64"):
         odd = Precision(name="odd", weight_dtype="float64", compute_dtype="bfloat16")
         activation_bytes(replace(GPT2_L, precision=odd))
-    with pytest.raises(ValueError, match="phase='optimizer'"):
-        autocast_casts(GPT2_L, "optimizer")
     with pytest.raises(ValueError, match="device='tpu'"):
         Ledger(title="", lines=(), sbh=1, device="tpu")
     with pytest.raises(ValueError, match="count=-1"):

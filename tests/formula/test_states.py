@@ -120,11 +120,6 @@ def test_8_bit_states_cost_two_bytes_and_their_scales():
     assert bytes_per_parameter(FP32, eight_bit, shape=(4096,))["exp_avg"] == 1
 
 
-def test_a_block_of_another_size_changes_the_scales_only():
-    large = OptimizerConfig(name="8-bit AdamW", block_size=2048)
-    assert bytes_per_parameter(FP32, large)["exp_avg absmax"] == 4 / 2048
-
-
 @pytest.mark.parametrize("precision", PRECISIONS.values(), ids=PRECISIONS)
 def test_totals_are_bytes_per_parameter_times_parameters(precision):
     totals = state_bytes(GPT2_SMALL, precision, ADAMW)

@@ -100,17 +100,16 @@ def test_two_levels_reach_where_one_does_not():
 
 
 @pytest.mark.parametrize("margin", [0, 3])
-@pytest.mark.parametrize("algo", ["max", "most_recent"])
 @pytest.mark.parametrize("length", [1, 4, 16])
-def test_delayed_scaling_is_transformer_engine_s_rule(length, algo, margin):
-    """quantization.py: the amax goes into slot 0; max or slot 0; roll by -1, zero slot 0; _default_sf_compute."""
+def test_delayed_scaling_is_transformer_engine_s_rule(length, margin):
+    """quantization.py: the amax goes into slot 0; its max; roll by -1, zero slot 0; _default_sf_compute."""
     rng = np.random.default_rng(length)
     amaxes = [*np.exp(4 * rng.normal(size=40)).astype(np.float32), 0.0, 0.0, np.inf, 2.0, np.nan, 1e-44, 3.0]
     slots, scale = torch.zeros(length), torch.ones(())
-    ours = DelayedScale(history_len=length, margin=margin, algo=algo)
+    ours = DelayedScale(history_len=length, margin=margin)
     for amax in amaxes:
         slots[0] = float(amax)
-        wanted = slots.max() if algo == "max" else slots[0].clone()
+        wanted = slots.max()
         if length > 1:
             slots = torch.roll(slots, -1, 0)
         slots[0] = 0
@@ -171,7 +170,6 @@ def test_bad_values_are_refused():
         lambda: factors_from(1.0, "mx", "int8"),
         lambda: Scaling(name="x", block_shape=(1, 1), scale_rule="floor"),
         lambda: DelayedScale(history_len=0),
-        lambda: DelayedScale(algo="mean"),
     ):
         with pytest.raises(ValueError, match="is not|no MX|below"):
             call()
