@@ -65,13 +65,13 @@ SMALL = (
     setup(LLAMA_100M, AUTOCAST_BF16, "4x2048", "efficient", recomputation="full", grad_accum_steps=2),
     setup(LLAMA_100M, FP32, "2x1024", "stored", uses_fused_norm=False),
     setup(GPT2_SMALL, FP32, "1x128", "flash", **optimizer("AdamW", "for-loop")),
-    setup(GPT2_SMALL, FP32, "8x1024", "stored", dropout=0.1, uses_fused_gelu=False),
+    setup(GPT2_SMALL, FP32, "8x1024", "stored", dropout=0.1),
     setup(GPT2_SMALL, AUTOCAST_BF16, "8x1024", "flash", grad_accum_steps=4),
     setup(GPT2_SMALL, AUTOCAST_FP16, "4x1024", "stored", recomputation="selective"),
     setup(GPT2_SMALL, PURE_BF16, "16x1024", "flash", recomputation="full", upcasts_logits=True),
     setup(QWEN_2_05B, AUTOCAST_BF16, "2x2048", "efficient", recomputation="selective", **optimizer("SGD momentum")),
     setup(QWEN_2_05B, PURE_BF16, "1x4096", "flash", upcasts_logits=True, grad_accum_steps=2, **optimizer("Adafactor")),
-    setup(GPT2_MEDIUM, AUTOCAST_BF16, "4x1024", "efficient", dropout=0.1, uses_fused_gelu=False),
+    setup(GPT2_MEDIUM, AUTOCAST_BF16, "4x1024", "efficient", dropout=0.1),
 )
 LARGE = (
     setup(GPT2_LARGE, FP32, "2x1024", "efficient", recomputation="full", sets_grads_to_none=False),
@@ -131,7 +131,7 @@ def describe(setup: TrainingSetup) -> list[str]:
     extras = [f"{setup.optimizer.name}, {setup.optimizer.implementation}"]
     extras += [f"{setup.grad_accum_steps} micro-batches"] * (setup.grad_accum_steps > 1)
     extras += [f"dropout {setup.dropout}"] * bool(setup.dropout)
-    extras += ["norm in steps"] * (not setup.uses_fused_norm) + ["GELU in steps"] * (not setup.uses_fused_gelu)
+    extras += ["norm in steps"] * (not setup.uses_fused_norm)
     extras += ["logits upcast"] * setup.upcasts_logits + ["gradients kept"] * (not setup.sets_grads_to_none)
     size = format_count(count_parameters(setup.model))
     return [setup.model.name, size, setup.precision.name, *choices, "; ".join(extras)]

@@ -61,7 +61,7 @@ def random_setup(r: random.Random) -> TrainingSetup:
         optimizer=OptimizerConfig(name=name, implementation=how), seq_len=seq_len,
         micro_batch_size=r.choice((1, 1, 2, 3, 4, 8)), grad_accum_steps=r.choice((1, 1, 1, 2, 3)),
         attention=r.choice(ATTENTIONS), recomputation=r.choice(list(RECOMPUTATIONS)), dropout=r.choice((0.0, 0.1)),
-        uses_fused_norm=r.random() < 0.7, uses_fused_gelu=r.random() < 0.7, upcasts_logits=r.random() < 0.3,
+        uses_fused_norm=r.random() < 0.7, upcasts_logits=r.random() < 0.3,
         sets_grads_to_none=r.random() < 0.8,
     )  # fmt: skip
 

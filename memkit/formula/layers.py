@@ -246,23 +246,5 @@ class Layers:
         return self.paper.run("mul", [gate, up], up.axes, name="silu(gate) · up", keeps=[gate, up])
 
     def gelu(self, x: Tensor) -> Tensor:
-        """x Φ(x) as one kernel; or 0.5 x (1 + tanh(c (x + 0.044715 x³))), one tensor a step."""
-        run, axes = self.paper.run, x.axes
-        if self.setup.uses_fused_gelu:
-            return run("gelu", [x], axes, name="GELU output", keeps=[x])
-        half = run("mul", [x], axes, name="half the GELU input")
-        wide = self.paper.cast(x, "float32") if self.widens else x
-        cube = self.power(wide)
-        del wide
-        small = run("mul", [cube], axes)
-        del cube
-        inner = run("add", [x, small], axes, small.dtype, ways=(SAME, SAME))
-        del small
-        argument = run("mul", [inner], axes)
-        del inner
-        tanh = run("tanh", [argument], axes, name="tanh", out_kept_by="tanh")
-        del argument
-        more = run("add", [tanh], axes, name="1 + tanh", ways=(SAME,))
-        del tanh
-        first = Summed(is_product=True) if self.widens else NEW  # the half's gradient is float32 before it is cast
-        return run("mul", [half, more], axes, more.dtype, name="GELU output", keeps=[half, more], ways=(first, NEW))
+        """x Φ(x)."""
+        return self.paper.run("gelu", [x], x.axes, name="GELU output", keeps=[x])

@@ -38,11 +38,6 @@ class PythonRMSNorm(nn.RMSNorm):
         return self.weight * wide.to(x.dtype)
 
 
-def python_gelu(x: Tensor) -> Tensor:
-    """GELU's tanh approximation as GPT-2's first PyTorch ports wrote it, one Python line for what a kernel fuses."""
-    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
-
-
 class Attention(nn.Module):
     def __init__(self, setup: TrainingSetup, **where):
         super().__init__()
@@ -99,7 +94,6 @@ class MLP(nn.Module):
         super().__init__()
         config = setup.model
         self.is_gated = config.mlp == "swiglu"
-        self.gelu = F.gelu if setup.uses_fused_gelu else python_gelu
         if self.is_gated:
             self.gate = nn.Linear(config.hidden_size, config.intermediate_size, config.has_mlp_bias, **where)
         self.up = nn.Linear(config.hidden_size, config.intermediate_size, config.has_mlp_bias, **where)
@@ -108,7 +102,7 @@ class MLP(nn.Module):
     def forward(self, x_BSD: Tensor) -> Tensor:
         if self.is_gated:
             return self.down(F.silu(self.gate(x_BSD)) * self.up(x_BSD))
-        return self.down(self.gelu(self.up(x_BSD)))
+        return self.down(F.gelu(self.up(x_BSD)))
 
 
 def make_norm(setup: TrainingSetup, **where) -> nn.Module:

@@ -29,8 +29,8 @@ class TrainingSetup:
     """A model, a precision, an optimizer and the shape of a step.
 
     ``recomputation`` is a ``Strategy`` or one of the names in ``RECOMPUTATIONS``, held as a ``Strategy``.
-    ``device`` says whose rules decide what autograd saves. ``uses_fused_norm`` and ``uses_fused_gelu`` choose
-    torch's kernels over the same formula written in Python; ``upcasts_logits`` makes a float32 copy of the
+    ``device`` says whose rules decide what autograd saves. ``uses_fused_norm`` chooses torch's kernel over the same
+    formula written in Python; ``upcasts_logits`` makes a float32 copy of the
     logits before the loss, as many training scripts do. ``sets_grads_to_none``: what ``zero_grad`` does
     (torch's default is True). ``adapter``: LoRA is trained, and nothing else.
 
@@ -55,7 +55,6 @@ class TrainingSetup:
     recomputation: Strategy = NONE
     dropout: float = 0.0
     uses_fused_norm: bool = True
-    uses_fused_gelu: bool = True
     upcasts_logits: bool = False
     sets_grads_to_none: bool = True
     device: str = "cuda"
@@ -68,7 +67,7 @@ class TrainingSetup:
         check_fields(self, "grad_accum_steps", as_whole_number, 1, MAX_GRAD_ACCUM_STEPS)
         check_fields(self, "attention", as_one_of, ATTENTIONS)
         check_fields(self, "device", as_one_of, DEVICES)
-        check_fields(self, "uses_fused_norm uses_fused_gelu upcasts_logits sets_grads_to_none", as_kind, bool)
+        check_fields(self, "uses_fused_norm upcasts_logits sets_grads_to_none", as_kind, bool)
         if not isinstance(self.recomputation, Strategy):
             if self.recomputation not in tuple(RECOMPUTATIONS):
                 allowed = ", ".join(RECOMPUTATIONS)

@@ -131,12 +131,7 @@ class Card:
             y = F.silu(gate) * self.linear(x, model.intermediate_size)
             return self.linear(y, model.hidden_size)
         y = self.linear(x, model.intermediate_size, model.has_mlp_bias)
-        if self.setup.uses_fused_gelu:
-            y = F.gelu(y)
-        else:
-            cube = torch.pow(self.wide(y), 3.0)
-            y = 0.5 * y * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (y + 0.044715 * cube)))
-        return self.linear(y, model.hidden_size, model.has_mlp_bias)
+        return self.linear(F.gelu(y), model.hidden_size, model.has_mlp_bias)
 
     def shared(self):
         model, length, tables = self.setup.model, self.setup.seq_len, {}
