@@ -3,7 +3,7 @@
 Attention keeps query, key and value whichever way it is computed. Written out it also keeps the weights of
 every head, so its memory grows with the square of the sequence. The fused kernels keep one float32 number per
 query and head in their place, the log-sum-exp, and compute the weights again in the backward. ``attention_kernel``
-says which of these forms runs; ``fused_core``, ``stored_core`` and ``math_core`` say by ``keeps``, ``out_kept_by`` and
+says which of these forms runs; ``fused_core`` and ``stored_core`` say by ``keeps``, ``out_kept_by`` and
 ``extra`` which tensors it keeps. (In a trace nobody says so: ``memkit.tracing.cuda_kernels`` chooses the kernel, and
 torch's autograd keeps what that kernel saves.)
 
@@ -24,17 +24,15 @@ PROJECTIONS = {"query": "ad", "key": "kd", "value": "kd"}
 
 
 def attention_kernel(setup: TrainingSetup) -> str:
-    """The kernel that runs: ``stored``, ``flash``, ``efficient`` or ``math``.
+    """The kernel that runs: ``stored``, ``flash`` or ``efficient``.
 
-    CUDA's flash kernel has no float32 and no head above 256: PyTorch takes the memory-efficient one. The
-    CPU's flash kernel has no dropout: PyTorch takes its math path, which computes in float32 whatever the
-    model's dtype.
+    CUDA's flash kernel has no float32 and no head above 256: PyTorch takes the memory-efficient one.
+
+    Raises: ValueError: dropout on a CPU, whose flash kernel has none; PyTorch runs a composite of its own then.
     """
-    if setup.uses_efficient_kernel:
-        return "efficient"
     if setup.attention == "flash" and setup.device == "cpu" and setup.dropout:
-        return "math"
-    return setup.attention
+        raise ValueError(f"attention='flash' with dropout={setup.dropout} on a CPU has no formula; trace it")
+    return "efficient" if setup.uses_efficient_kernel else setup.attention
 
 
 class Attention(Layers):
@@ -47,7 +45,7 @@ class Attention(Layers):
         # CUDA's flash kernel wants head sizes that are multiples of 8; PyTorch pads others, and cuts the output.
         self.pads_heads = self.is_cuda and self.kernel == "flash" and model.head_dim % 8 != 0
         # Whether the core's result, and the gradients that leave it, lie in memory as [b, a, s, d].
-        self.is_by_heads = self.kernel in ("stored", "math") or self.pads_heads
+        self.is_by_heads = self.kernel == "stored" or self.pads_heads
         # Whether [b, s, a, d] has to be copied to become [b·a, s, d].
         self.copies_heads = min(setup.micro_batch_size, model.num_heads) > 1
         # Whether [b, a, s, d] and [b, s, a, d] are the same order: a sequence of one token.
@@ -106,8 +104,6 @@ class Attention(Layers):
 
     def core(self, q: Tensor, k: Tensor, v: Tensor, shared: dict[str, Tensor]) -> Tensor:
         """Scores, softmax and weighted sum."""
-        if self.kernel == "math":
-            return self.math_core(q, k, v)
         if self.repeats_heads(q):
             k, v = self.repeat(k, "key"), self.repeat(v, "value")
         return self.stored_core(q, k, v, shared) if self.kernel == "stored" else self.fused_core(q, k, v)
@@ -162,13 +158,13 @@ class Attention(Layers):
         return self.times_values(narrow, v)
 
     def lower(self, x: Tensor) -> Tensor:
-        """What autocast makes of the input of a product; PyTorch's own composite is past it."""
-        return self.paper.cast(x, self.dtype) if self.setup.precision.uses_autocast and self.kernel != "math" else x
+        """What autocast makes of the input of a product."""
+        return self.paper.cast(x, self.dtype) if self.setup.precision.uses_autocast else x
 
-    def times_keys(self, q: Tensor, k: Tensor, key: str = "key") -> Tensor:
+    def times_keys(self, q: Tensor, k: Tensor) -> Tensor:
         """The scores, q kᵀ."""
         left, right = self.lower(q), self.lower(k)
-        left, right = self.for_bmm(left, q.storage.block.name), self.for_bmm(right, key, self.is_grouped)
+        left, right = self.for_bmm(left, q.storage.block.name), self.for_bmm(right, "key", self.is_grouped)
         keeps, flops = [left, right], self.core_flops
         return self.paper.run("bmm", keeps, SCORES, name="scores", keeps=keeps, flops=flops)
 
@@ -177,27 +173,6 @@ class Attention(Layers):
         keeps = [weights, self.for_bmm(self.lower(v), "value", self.is_grouped)]
         out = self.paper.run("bmm", keeps, HEADS, name="weighted sum", keeps=keeps, flops=self.core_flops)
         return self.paper.rename(out, "attention output")
-
-    def math_core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """PyTorch's own composite, in float32, which a CPU takes where its kernel cannot: with dropout."""
-        paper, wide = self.paper, "float32"
-        casts = [paper.cast(x, wide) for x in (q, k, v)]
-        wide_q, wide_k, wide_v = casts
-        scaled = paper.run("mul", [wide_q], HEADS, name="query, scaled, float32")
-        mask = paper.empty("s s", wide)
-        if self.is_grouped:
-            wide_k, wide_v = self.repeat(wide_k, "key"), self.repeat(wide_v, "value")
-        key = "key, scaled, float32"
-        scores = self.times_keys(scaled, paper.run("mul", [wide_k], HEADS, name=key), key)
-        weights = self.softmax("softmax", scores, "softmax output")
-        del scores
-        weights = self.dropout(weights, "softmax")
-        returned = [mask] if q.dtype == wide else [mask, paper.empty(SCORES, q.dtype)]  # a second result, not used
-        factors = [weights, self.for_bmm(wide_v, "value" if q.dtype == wide else "value, float32", self.is_grouped)]
-        product = paper.run("bmm", factors, HEADS, name="weighted sum", keeps=factors, flops=self.core_flops)
-        out = paper.rename(paper.cast(product, q.dtype), "attention output")
-        del returned
-        return out
 
     def for_bmm(self, x: Tensor, name: str, is_together: bool = False) -> Tensor:
         """x as a bmm reads it: a copy, unless its heads lie together already."""

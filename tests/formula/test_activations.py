@@ -46,8 +46,9 @@ def setups(draw, **fixed):
         position=draw(st.sampled_from(["learned", "rotary"])), ties_embeddings=draw(st.booleans()),
         has_qkv_bias=draw(st.booleans()), has_mlp_bias=draw(st.booleans()), fuses_qkv=draw(st.booleans()),
     )  # fmt: skip
+    attention, dropout = draw(st.sampled_from([("stored", 0.0), ("stored", 0.1), ("flash", 0.0)]))
     more = {
-        "attention": draw(st.sampled_from(["stored", "flash"])), "dropout": draw(st.sampled_from([0.0, 0.1])),
+        "attention": attention, "dropout": dropout,
         "uses_fused_norm": draw(st.booleans()), "upcasts_logits": draw(st.booleans()),
     }  # fmt: skip
     precision = draw(st.sampled_from([FP32, AUTOCAST_BF16, AUTOCAST_FP16, PURE_BF16, BF16_MASTER]))
@@ -236,6 +237,8 @@ def test_a_ledger_prints_its_lines_and_their_sum():
 
 
 def test_refusals():
+    with pytest.raises(ValueError, match="dropout=0.1 on a CPU has no formula; trace it"):
+        activation_bytes(cpu(GPT2, dropout=0.1))
     with pytest.raises(ValueError, match="'nowhere' is not one of norms, attention, mlp"):
         block_ledger(GPT2_L).section("nowhere")
     with pytest.raises(ValueError, match="float8_e4m3fn"):

@@ -73,7 +73,10 @@ LORA = [
     replace(LLAMA, adapter=AdapterConfig(rank=4, targets=("up", "down")), recomputation="selective"),
     replace(LLAMA, adapter=AdapterConfig(rank=4, targets=("gate",)), recomputation="full", precision=AUTOCAST_BF16),
     replace(LLAMA, adapter=AdapterConfig(rank=4), optimizer=OptimizerConfig(place="in backward"), grad_accum_steps=1),
-    replace(GPT, adapter=AdapterConfig(rank=4, targets=("qkv",), dropout=0.1), precision=AUTOCAST_BF16, dropout=0.1),
+    replace(
+        GPT, adapter=AdapterConfig(rank=4, targets=("qkv",), dropout=0.1), precision=AUTOCAST_BF16, dropout=0.1,
+        attention="stored",
+    ),
     replace(GPT, adapter=AdapterConfig(rank=4, targets=("output", "down")), precision=FP32, grad_accum_steps=2),
 ]
 
