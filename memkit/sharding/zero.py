@@ -12,15 +12,11 @@ Nothing else is shared out: not activations, not what a step gathers, not its bu
 Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5 and figure 1.
 """
 
-from memkit.formula.states import bytes_per_parameter
 from memkit.setup.layouts import STAGES
-from memkit.setup.recipes import ADAMW, BF16_MASTER
 from memkit.units import as_whole_number
 
-SHARED_FROM = {"weights": 3, "gradients": 2, "optimizer_states": 1}
-"""The first stage that shares a part out."""
-
-PARTS_BY_ROLE = {"weight": "weights", "gradient": "gradients", "main gradient": "gradients"}
+PARTS = {"weights": (2, 3), "gradients": (2, 2), "optimizer_states": (4 + 4 + 4, 1)}
+"""Bytes of a parameter in the paper's recipe, and the first stage that shares them out."""
 
 
 def resting_bytes(num_parameters: int, stage: int, num_ranks: int) -> dict[str, int]:
@@ -35,12 +31,8 @@ def resting_bytes(num_parameters: int, stage: int, num_ranks: int) -> dict[str, 
     num_ranks = as_whole_number("num_ranks", num_ranks, 1)
     if as_whole_number("stage", stage) >= len(STAGES):
         raise ValueError(f"stage={stage} is not one of 0 (DDP), 1, 2, 3")
-    totals = dict.fromkeys(SHARED_FROM, 0)
-    for role, per_parameter in bytes_per_parameter(BF16_MASTER, ADAMW).items():
-        part = PARTS_BY_ROLE.get(role, "optimizer_states")
-        whole = int(per_parameter * num_parameters)
-        totals[part] += -(-whole // num_ranks) if stage >= SHARED_FROM[part] else whole
-    return totals
+    wholes = {part: each * num_parameters for part, (each, _) in PARTS.items()}
+    return {part: -(-whole // num_ranks) if stage >= PARTS[part][1] else whole for part, whole in wholes.items()}
 
 
 def zero_saving(stage: int, num_ranks: int) -> float:
