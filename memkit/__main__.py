@@ -207,6 +207,7 @@ def snapshot_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple
         "failed": page.result.failure and page.result.failure.message, "phase": page.phase,
         "moment": page.moment,
         "parts": {part or "not told apart": size for part, size in page.parts.items()},
+        "growing": [asdict(line) for line in page.growing],
         "parts_from": page.parts_from or "not told apart", "lines": [asdict(line) for line in page.lines],
         "changes": changes_as_data(page.changes),
     }  # fmt: skip

@@ -5,7 +5,9 @@ allocator again, and the two peaks are subtracted (``memkit.fitting.advice``). A
 they are inferred from its pattern the page says so, and where they cannot be it says that.
 """
 
+from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from memkit.allocator.config import AllocatorConfig
@@ -20,6 +22,10 @@ from memkit.units import Printable, aligned_table, format_bytes, on_page
 
 NUM_LINES = 8
 NUM_CHANGES = 3
+NUM_SPANS = 4
+"""A line grows if the least that it holds rises over so many equal spans of the events."""
+SHARE_SHOWN = 100
+"""Less than one part in so many of the peak is no growth worth a line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +42,24 @@ class Line:
         """Its cells in a table."""
         part = (self.part or "–").replace("_", " ")
         return self.where, part, str(self.num_blocks), format_bytes(self.num_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growing:
+    """A line that holds more and more: the least bytes that are there from it in each span of the recording."""
+
+    where: str
+    floors: tuple[int, ...]
+
+    @property
+    def grown_bytes(self) -> int:
+        return self.floors[-1] - self.floors[0]
+
+    @property
+    def is_rising(self) -> bool:
+        """Whether it holds more in each span; the first may be the start, where there is nothing yet."""
+        first, *rest = self.floors
+        return first <= rest[0] and all(a < b for a, b in pairwise(rest))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +80,7 @@ class Diagnosis(Printable):
     tried: tuple[Effect, ...]
     parts_from: str
     peak_reserved_bytes: int
+    growing: tuple[Growing, ...] = ()
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -69,7 +94,7 @@ class Diagnosis(Printable):
 
     def __str__(self) -> str:
         lines = [("by line", "part", "blocks", "bytes"), *(line.row for line in self.lines)]
-        pages = [self._headline(), self._parts(), aligned_table(lines)]
+        pages = [self._headline(), self._parts(), aligned_table(lines), *growth_in_words(self.growing)]
         total, result = sum(self.parts.values()), self.result
         cached = result.peak_reserved_bytes - result.peak_allocated_bytes
         unseen = format_bytes(max(result.peak_allocated_bytes - total, 0))
@@ -145,7 +170,37 @@ def diagnose_memory(
         tried=tuple(effects_on_run(timeline, run, headline, base.peak_reserved_bytes)),
         parts_from=parts_from,
         peak_reserved_bytes=headline,
+        growing=growing_lines(timeline.events, live.num_bytes),
     )
+
+
+def growth_in_words(growing: tuple[Growing, ...]) -> tuple[str, ...]:
+    """A table of what grows, and what it means."""
+    if not growing:
+        return ()
+    rows = [["what grows: the least it holds in", *(f"quarter {number + 1}" for number in range(NUM_SPANS))]]
+    rows += [[line.where, *map(format_bytes, line.floors)] for line in growing[:NUM_LINES]]
+    return aligned_table(rows), "If the recording spans several steps, this is kept from step to step: a leak."
+
+
+def growing_lines(events: Events, peak_bytes: int) -> tuple[Growing, ...]:
+    """The lines whose least bytes rise from span to span, the one that grows most first.
+
+    Weights and states are there from the first steps on and rise no more; activations and gradients fall to nothing
+    in each step. A forward that fails half-way grows too, and a recording does not tell it from a leak.
+    """
+    line, held, floors = {}, Counter(), []
+    ends = [len(events) * number // NUM_SPANS for number in range(NUM_SPANS + 1)]
+    for first, last in pairwise(ends):
+        least = Counter(held)
+        for event in events[first:last]:
+            where = line.setdefault(event.block, line_of(event))
+            held[where] += event.num_bytes
+            least[where] = min(least[where], held[where])
+        floors.append(least)
+    found = (Growing(where=where, floors=tuple(least[where] for least in floors)) for where in held)
+    worth = [one for one in found if one.is_rising and one.grown_bytes * SHARE_SHOWN >= peak_bytes]
+    return tuple(sorted(worth, key=lambda one: -one.grown_bytes))
 
 
 def lines_of(births: Events) -> tuple[Line, ...]:
