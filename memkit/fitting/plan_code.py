@@ -13,7 +13,7 @@ import json
 from dataclasses import replace
 
 from memkit.fitting.plans import TrainingPlan, plan_of
-from memkit.setup.recipes import AUTOCAST_BF16, FP32
+from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32
 from memkit.setup.strategies import FULL, NONE
 from memkit.sharding.deepspeed import key_bytes
 from memkit.units import aligned_table, as_one_of, format_bytes
@@ -45,15 +45,19 @@ def plain_code(plan: TrainingPlan, lr: float = 3e-4, library: str = "book") -> s
     if setup.precision.uses_autocast:
         where = f'torch.autocast("{setup.device}", torch.{setup.precision.compute_dtype})'
         forward = [f"        with {where}:", f"            loss = {loss}"]
-    steps_by_itself = ["    optimizer.step()", "    optimizer.zero_grad()"]
-    casts = setup.precision.weight_dtype == "bfloat16" and not is_in_4_bits(plan)
+    backward, steps_by_itself = "loss.backward()", ["    optimizer.step()", "    optimizer.zero_grad()"]
+    if plan.scales_loss:
+        made = [*made, f'scaler = torch.amp.GradScaler("{setup.device}")']
+        backward = "scaler.scale(loss).backward()"
+        steps_by_itself = ["    scaler.step(optimizer)", "    scaler.update()", "    optimizer.zero_grad()"]
+    is_narrow = setup.precision.weight_dtype != "float32" and not is_in_4_bits(plan)
     parts = [
-        ["import torch", *imports], ["model = model.to(torch.bfloat16)"] if casts else [],
+        ["import torch", *imports], [f"model = model.to(torch.{setup.precision.weight_dtype})"] if is_narrow else [],
         adapter_lines(plan, library), checkpoint_lines(plan), spread_lines(plan), made, LOSSES[library],
         [
             "def step():",
             f"    for _ in range({steps}):  # micro-batches of {setup.micro_batch_size} × {setup.seq_len}",
-            "        inputs, targets = next(batches)", *forward, "        loss.backward()",
+            "        inputs, targets = next(batches)", *forward, f"        {backward}",
             *([] if setup.optimizer.place == "in backward" else steps_by_itself),
             f"    return loss.detach() * {steps}" if steps > 1 else "    return loss.detach()",
         ],
@@ -127,7 +131,7 @@ def adapter_lines(plan: TrainingPlan, library: str = "transformers") -> list[str
     if adapter.base == "nf4":
         lines += ["# load the model with quantization_config=BitsAndBytesConfig(load_in_4bit=True,",
                   '#     bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,',
-                  "#     bnb_4bit_compute_dtype=torch.bfloat16)"]  # fmt: skip
+                  f"#     bnb_4bit_compute_dtype=torch.{plan.setup.precision.compute_dtype})"]  # fmt: skip
     targets = adapter.targets if library == "book" else tuple(PEFT_NAMES.get(name, name) for name in adapter.targets)
     config = f"LoraConfig(r={adapter.rank}, lora_alpha={2 * adapter.rank}, target_modules=targets)"
     return [*lines, f"targets = {list(targets)}", f"model = get_peft_model(model, {config})"]
@@ -167,10 +171,13 @@ def differences(plan: TrainingPlan, kind: str) -> list[str]:
         notes.append(f"{setup.recomputation.name!r} has no argument: this run recomputes whole blocks")
     if kind == "trainer":
         notes.append("SFTTrainer takes the loss in pieces, never all the logits: its peak may be lower than the plan's")
+        if plan.scales_loss and setup.adapter is not None:
+            notes.append("the trainer scales the loss under autocast alone, which makes norms and softmax float32")
         if not setup.optimizer.record.trainer_name:
             notes.append(f"{setup.optimizer.name} has no value of optim: pass optimizers=(...) to the trainer")
         return notes
-    notes.append("DeepSpeed's bf16 keeps a float32 copy of the weights beside AdamW's states, whatever the plan keeps")
+    copies = "keeps a float32 copy of the weights beside AdamW's states, whatever the plan keeps"
+    notes.append(f"DeepSpeed's {half_of(plan)} {copies}")
     if setup.recomputation != NONE:
         notes.append("the script recomputes: model.gradient_checkpointing_enable() before deepspeed.initialize")
     if setup.adapter is not None:
@@ -208,7 +215,8 @@ def trainer_arguments(plan: TrainingPlan) -> dict:
     arguments = {
         "output_dir": "out", "per_device_train_batch_size": setup.micro_batch_size,
         "gradient_accumulation_steps": setup.grad_accum_steps, "max_length": setup.seq_len, "packing": True,
-        "bf16": casts_to_bf16(plan), "optim": setup.optimizer.record.trainer_name or "adamw_torch_fused",
+        "bf16": casts_down(plan) and not plan.scales_loss, "fp16": plan.scales_loss,
+        "optim": setup.optimizer.record.trainer_name or "adamw_torch_fused",
         "activation_checkpointing": setup.recomputation != NONE and not in_file,
         "learning_rate": 3e-4, "warmup_steps": 100,
     }  # fmt: skip
@@ -218,7 +226,7 @@ def trainer_arguments(plan: TrainingPlan) -> dict:
 
 
 def deepspeed_config(plan: TrainingPlan) -> dict:
-    """The plan as DeepSpeed's JSON. Its bf16 keeps a float32 master copy, whatever the plan's weights are."""
+    """The plan as DeepSpeed's JSON. Its halves keep a float32 master copy, whatever the plan's weights are."""
     setup, layout = plan.setup, plan.layout
     zero: dict = {"stage": layout.stage if layout else 0}
     if layout and layout.offloads:
@@ -226,7 +234,7 @@ def deepspeed_config(plan: TrainingPlan) -> dict:
     return {
         "train_micro_batch_size_per_gpu": setup.micro_batch_size,
         "gradient_accumulation_steps": setup.grad_accum_steps, "gradient_clipping": 1.0,
-        "bf16": {"enabled": True}, "zero_optimization": zero,
+        half_of(plan): {"enabled": True}, "zero_optimization": zero,
     }  # fmt: skip
 
 
@@ -252,7 +260,7 @@ def accelerate_config(plan: TrainingPlan) -> dict:
     keys = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": kinds[layout.is_fully_sharded] if layout else "NO",
-        "mixed_precision": "bf16" if casts_to_bf16(plan) else "no", "num_machines": 1,
+        "mixed_precision": half_of(plan) if casts_down(plan) or plan.scales_loss else "no", "num_machines": 1,
         "num_processes": layout.world_size if layout else 1,
     }  # fmt: skip
     if layout and layout.is_fully_sharded:
@@ -265,8 +273,13 @@ def accelerate_config(plan: TrainingPlan) -> dict:
     return keys
 
 
-def casts_to_bf16(plan: TrainingPlan) -> bool:
-    """Whether float32 weights are computed with in bf16: by autocast, or by what FSDP2 gathers."""
+def half_of(plan: TrainingPlan) -> str:
+    """The 16-bit dtype that is computed in, as the libraries spell it."""
+    return "fp16" if plan.scales_loss else "bf16"
+
+
+def casts_down(plan: TrainingPlan) -> bool:
+    """Whether float32 weights are computed with in 16 bits: by autocast, or by what FSDP2 gathers."""
     return plan.setup.precision.uses_autocast or bool(plan.layout and plan.layout.param_dtype)
 
 
@@ -275,10 +288,10 @@ def opposites(plan: TrainingPlan) -> dict[str, tuple[str, TrainingPlan]]:
     setup, layout = plan.setup, plan.layout
     ways = {}
     if layout is None or not layout.is_fully_sharded:
-        if casts_to_bf16(plan):
+        if casts_down(plan):
             ways["mixed_precision"] = "no", (replace(setup, precision=FP32), layout)
     else:
-        if casts_to_bf16(plan):
+        if casts_down(plan):
             ways["mixed_precision"] = "no", (setup, replace(layout, param_dtype=None))
         reshards, offloads, again = layout.stage == 3, layout.offloads, setup.recomputation == FULL
         other = replace(layout, stage=2 if reshards else 3)
@@ -289,7 +302,8 @@ def opposites(plan: TrainingPlan) -> dict[str, tuple[str, TrainingPlan]]:
             other = replace(setup, recomputation=NONE if again else FULL)
             ways["fsdp_activation_checkpointing"] = as_yaml(not again), (other, layout)
     if layout:
-        alone = replace(setup, precision=AUTOCAST_BF16) if layout.param_dtype else setup
+        halves = AUTOCAST_FP16 if plan.scales_loss else AUTOCAST_BF16
+        alone = replace(setup, precision=halves) if layout.param_dtype else setup
         ways["num_processes"] = "1", (alone, None)
     return {key: (value, plan_of(way[0], plan.card, way[1])) for key, (value, way) in ways.items()}
 

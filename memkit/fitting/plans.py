@@ -10,7 +10,7 @@ random jobs.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import islice, product
 
 from memkit.fitting.batch_plan import cuts_of
 from memkit.fitting.room import Fit, fit_on
@@ -22,11 +22,11 @@ from memkit.recomputation.frontier import beats, pareto_front
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, PURE_FP16, OptimizerConfig
 from memkit.setup.strategies import CORE, FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, every
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
-from memkit.units import Printable, aligned_table, as_kind, as_whole_number, format_bytes, on_page
+from memkit.units import Printable, Text, aligned_table, as_kind, as_whole_number, format_bytes, on_page
 
 ROUNDED, ADAPTERS_ONLY, FOUR_BITS = "updates rounded to bf16", "only adapters are trained", "frozen weights in 4 bits"
 GIVES_UP = (
@@ -34,7 +34,12 @@ GIVES_UP = (
 )  # fmt: skip
 """What a plan may give up besides time, the dearest last; the first three are in the optimizers' records."""
 
-ADAMW, PRECISIONS = OptimizerConfig(implementation="fused"), (AUTOCAST_BF16, PURE_BF16)
+PRECISIONS = {"bfloat16": (AUTOCAST_BF16, PURE_BF16), "float16": (AUTOCAST_FP16,)}
+"""What is tried where the tensor cores multiply the dtype; a GradScaler refuses gradients in float16."""
+BESIDE_ADAPTERS = {"bfloat16": PURE_BF16, "float16": PURE_FP16}
+"""Of the frozen weights; the adapters are float32."""
+
+ADAMW = OptimizerConfig(implementation="fused")
 OPTIMIZERS = (
     *(replace(ADAMW, place=place) for place in ("after backward", "in backward")),
     *(OptimizerConfig(place=place) for place in ("on the host", "on the host, gradients too")),
@@ -99,6 +104,11 @@ class TrainingPlan:
         return sum(state_bytes(self.setup.model, self.setup.precision, self.setup.optimizer).values())
 
     @property
+    def scales_loss(self) -> bool:
+        """Whether gradients are float16 on their way, so that small ones are lost without a GradScaler."""
+        return "float16" in (self.setup.precision.compute_dtype, self.layout and self.layout.param_dtype)
+
+    @property
     def gives_up(self) -> tuple[str, ...]:
         """Which of ``GIVES_UP``, in that order."""
         setup, adapter = self.setup, self.setup.adapter
@@ -117,15 +127,26 @@ class TrainingPlan:
     @property
     def name(self) -> str:
         """What is chosen, in one line."""
+        return f"{self.kept}, {self.cut}"
+
+    @property
+    def cut(self) -> str:
+        """What runs again, how the batch is cut, and how the run is spread."""
         setup = self.setup
-        again = {NONE: "", FULL: ", full recomputation"}.get(setup.recomputation, f", {setup.recomputation.name}")
-        batch = f"{setup.micro_batch_size} × {setup.grad_accum_steps}"
-        kept = "fp32 shards, bf16 inside" if self.layout and self.layout.param_dtype else setup.precision.name
+        again = {NONE: "", FULL: "full recomputation, "}.get(setup.recomputation, f"{setup.recomputation.name}, ")
         spread = f", {self.layout.name}" if self.layout else ""
+        return f"{again}{setup.micro_batch_size} × {setup.grad_accum_steps}{spread}"
+
+    @property
+    def kept(self) -> str:
+        """The precision or adapter, and the optimizer and its place."""
+        setup = self.setup
+        inside = f"fp32 shards, {'fp16' if self.scales_loss else 'bf16'} inside"
+        kept = inside if self.layout and self.layout.param_dtype else setup.precision.name
         place = "" if setup.optimizer.place == "after backward" else f" {setup.optimizer.place}"
         if setup.adapter:
             kept = f"{'QLoRA' if setup.adapter.base == 'nf4' else 'LoRA'} of rank {setup.adapter.rank}"
-        return f"{kept}, {setup.optimizer.name}{place}{again}, {batch}{spread}"
+        return f"{kept}, {setup.optimizer.name}{place}"
 
     @cached_property
     def worth(self) -> tuple[float, ...]:
@@ -176,14 +197,26 @@ class PlansFound(Printable):
         verified = (traced(plan) for plan in self.fitting)
         return next((plan for plan in verified if plan.fits), None)
 
+    def table(self) -> Text:
+        """The front, a plan a line; as text under what its plans keep and give up, so that a page is wide enough."""
+        head, groups = ["plan", "peak", "to spare", "time"], {}
+        for plan in self.front:
+            groups.setdefault((plan.kept, plan.gives_up), []).append(plan)
+        least = min(plan.seconds for plan in self.fitting)
+        rows, flat = [], [[*head, "gives up"]]
+        for plan in (plan for own in groups.values() for plan in own):
+            row = [format_bytes(plan.peak_bytes), format_bytes(plan.fit.expected_bytes), f"{plan.seconds / least:.2f}×"]
+            rows.append([f"  {plan.cut}", *row])
+            flat.append([plan.name, *row, ", ".join(plan.gives_up) or "–"])
+        lines = iter(aligned_table([head, *rows]).splitlines())
+        text = [*islice(lines, 2)]
+        for (kept, given), own in groups.items():
+            words = f"gives up: {', '.join(given)}" if given else "gives up nothing but time"
+            text += [f"{kept}; {words}", *islice(lines, len(own))]
+        return Text("\n".join(text), aligned_table(flat).html)
+
     def __str__(self) -> str:
-        head = ["plan", "peak", "to spare", "time", "gives up"]
-        least = min((plan.seconds for plan in self.fitting), default=1)
-        rows = [
-            [p.name, format_bytes(p.peak_bytes), format_bytes(p.fit.expected_bytes), f"{p.seconds / least:.2f}×",
-             ", ".join(p.gives_up) or "–"] for p in self.front
-        ]  # fmt: skip
-        parts = [aligned_table([head, *rows])] if rows else []
+        parts = [self.table()] if self.front else []
         if self.missed:
             short = [f"{p.name}: {too_much(p)}" for p in self.missed[:NUM_MISSED]]
             parts.append(f"{len(self.missed)} of {len(self.plans)} do not fit; the nearest:\n" + "\n".join(short))
@@ -235,13 +268,15 @@ def find_plans(
     setup = TrainingSetup(model=model, seq_len=seq_len)
     if adapter is not None and num_cards > 1:
         raise ValueError(f"adapter={adapter!r} on num_cards={num_cards}: adapters are planned for one card")
-    ways = [way for layout in layouts_of(num_cards) for way in ways_of(setup, layout, tokens // one_pass, adapter)]
+    half = "bfloat16" if "bfloat16" in card.dtypes else "float16"
+    layouts = layouts_of(num_cards)
+    ways = [way for layout in layouts for way in ways_of(setup, layout, tokens // one_pass, adapter, half)]
     plans = (TrainingPlan(setup=way, card=card, layout=on, host_room_bytes=host_room_bytes) for way, on in ways)
     return PlansFound(plans=tuple(plans), not_tried=" ".join(filter(None, (NOT_TRIED, without_bfloat16(card)))))
 
 
 def without_bfloat16(card: Card) -> str:
-    """What a plan in bfloat16 means on a card whose tensor cores do not multiply it; nothing on a newer one.
+    """What is planned for a card whose tensor cores do not multiply bfloat16; nothing on a newer one.
 
     >>> from memkit import CARDS
     >>> without_bfloat16(CARDS["A100 SXM 80 GB"])
@@ -250,8 +285,9 @@ def without_bfloat16(card: Card) -> str:
     if "bfloat16" in card.dtypes:
         return ""
     return (
-        f"The tensor cores of {card.name} do not multiply bfloat16, which torch then does slowly: write float16 in its "
-        "place under autocast, with a GradScaler. The bytes stay the same. Plans in pure bf16 have no such twin."
+        f"The tensor cores of {card.name} do not multiply bfloat16: its plans are in float16, with a GradScaler. They "
+        "have float32 gradients, and step on the card once all of them are there: only then is it known whether one "
+        "overflowed."
     )
 
 
@@ -280,13 +316,18 @@ def layouts_of(num_cards: int) -> tuple[Layout | None, ...]:
 
 
 def ways_of(
-    setup: TrainingSetup, layout: Layout | None, num_sequences: int, adapter: AdapterConfig | None = None
+    setup: TrainingSetup, layout: Layout | None, num_sequences: int, adapter: AdapterConfig | None = None,
+    half: str = "bfloat16",
 ) -> Iterator[tuple[TrainingSetup, Layout | None]]:
-    """The combinations that are tried for a window of so many sequences; with an adapter those that train it alone."""
-    trained = [] if adapter else product(PRECISIONS, OPTIMIZERS if layout is None else OPTIMIZERS[:1], (None,))
+    """The combinations that are tried for a window of so many sequences; with an adapter those that train it alone.
+
+    ``half``: the 16-bit dtype that is computed in.
+    """
+    optimizers = [one for one in OPTIMIZERS if half == "bfloat16" or one.place == "after backward"]
+    trained = [] if adapter else product(PRECISIONS[half], optimizers if layout is None else [ADAMW], (None,))
     lora = adapter or AdapterConfig(rank=RANK, targets=linear_layers(setup.model))
     bases = (replace(lora, base="as loaded"), replace(lora, base="nf4"))
-    adapters = product((PURE_BF16,), (ADAMW,), bases if layout is None else ())
+    adapters = product((BESIDE_ADAPTERS[half],), (ADAMW,), bases if layout is None else ())
     for (precision, optimizer, added), strategy, (size, steps) in product(
         (*trained, *adapters), STRATEGIES, cuts_of(num_sequences)
     ):

@@ -67,7 +67,7 @@ class Fit:
 
     def __str__(self) -> str:
         decides, when = (self.least_bytes, "worst") if self.is_expected else (self.most_bytes, "best")
-        ends = f"{_left(self.expected_bytes)} as expected, {_left(decides)} at {when}"
+        ends = f"probably {_left(self.expected_bytes)}, at {when} {_left(decides)}"
         return f"It {self.verdict} on one {self.card}: {ends}; context, workspaces and fragments counted."
 
 
@@ -99,7 +99,7 @@ def fit_on(card: Card, allocated_bytes: int, holes: tuple[int, int, int] | None 
     without one none, the planner's slack, and the worst recorded share.
 
     >>> print(fit_on(CARDS["RTX 4090"], 20 * GIB))
-    It fits on one RTX 4090: 2.89 GiB to spare as expected, 411.55 MiB to spare at worst; context, workspaces and
+    It fits on one RTX 4090: probably 2.89 GiB to spare, at worst 411.55 MiB to spare; context, workspaces and
     fragments counted.
     """
     slack = card.memory_bytes - CONTEXT_BYTES - planned_room(card.memory_bytes)

@@ -15,7 +15,7 @@ from memkit.formula.states import state_ledger
 from memkit.hardware.cards import Card
 from memkit.recomputation.costs import step_flops
 from memkit.setup.layouts import Layout
-from memkit.setup.recipes import ADAMW, PURE_BF16
+from memkit.setup.recipes import ADAMW, PURE_BF16, PURE_FP16
 from memkit.setup.strategies import NONE
 from memkit.setup.training import TrainingSetup
 from memkit.sharding.step import estimate_sharded
@@ -49,7 +49,8 @@ def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -
     The passes, by the card's rates; 4-bit weights are made 16-bit ones for each. Then what is sent, by the rate of the
     links, or of PCIe where there are none, and what goes to the host and back.
     """
-    computed = setup if layout is None or not layout.param_dtype else replace(setup, precision=PURE_BF16)
+    inside = {"bfloat16": PURE_BF16, "float16": PURE_FP16}.get(layout and layout.param_dtype, setup.precision)
+    computed = replace(setup, precision=inside)
     passes = passes_of(replace(computed, micro_batch_size=1, grad_accum_steps=1, optimizer=ADAMW))
     seconds = least_seconds(computed, card) * passes / 3
     num_parameters, weight_bits = count_parameters(setup.model), dtype_bits(setup.precision.weight_dtype)

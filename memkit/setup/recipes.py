@@ -72,6 +72,10 @@ PURE_BF16 = Precision(
     name="pure bf16", weight_dtype="bfloat16", gradient_dtype="bfloat16", compute_dtype="bfloat16",
     source="model.to(torch.bfloat16)",
 )  # fmt: skip
+PURE_FP16 = Precision(
+    name="pure fp16", weight_dtype="float16", gradient_dtype="float16", compute_dtype="float16",
+    source="model.to(torch.float16); a GradScaler refuses 16-bit gradients, so for frozen weights alone",
+)  # fmt: skip
 KAHAN_BF16 = Precision(
     name="bf16 + Kahan", weight_dtype="bfloat16", gradient_dtype="bfloat16", compute_dtype="bfloat16",
     remainder_dtype="bfloat16", source="arXiv:2010.06192, Kahan summation for the weight update",

@@ -54,7 +54,10 @@ FOUND = find_plans(LLAMA_32_1B, CARD, tokens_per_step=8192, seq_len=2048)
 TINY = TrainingSetup(model=TINY_LLAMA, seq_len=128)
 TINY_PLANS = [plan_of(setup, CARD) for setup, _ in ways_of(TINY, None, 2)]
 LAYOUTS = [Layout(stage=stage, dp_size=4) for stage in range(4)]
-SPREAD = [plan_of(setup, CARD, spread) for layout in LAYOUTS for setup, spread in ways_of(TINY, layout, 2)]
+HALVES = (CARD, "bfloat16"), (CARDS["T4"], "float16")
+SPREAD = [plan_of(setup, card, spread) for layout in LAYOUTS for card, half in HALVES
+          for setup, spread in ways_of(TINY, layout, 2, half=half)]  # fmt: skip
+HALF = [plan_of(setup, CARDS["T4"]) for setup, _ in ways_of(TINY, None, 2, half="float16")]
 OFFLOADED = [plan_of(p.setup, CARD, replace(p.layout, offloads=True)) for p in SPREAD if p.layout.stage == 3]
 
 
@@ -91,7 +94,7 @@ def test_what_does_not_fit_is_told_by_how_much():
     assert sizes == sorted(sizes) and FOUND.missed[0].fit.expected_bytes < 0
 
 
-@pytest.mark.parametrize("plan", TINY_PLANS[::9], ids=lambda plan: plan.name)
+@pytest.mark.parametrize("plan", [*TINY_PLANS[::9], *HALF[::9]], ids=lambda plan: plan.name)
 def test_the_formula_is_the_trace(plan):
     again = traced(plan)
     if not runs_without_a_card(plan.setup):
@@ -141,13 +144,14 @@ def test_the_words_of_a_sacrifice_are_ordered():
 
 
 RUN_BY_TORCH = [p for p in TINY_PLANS if runs_without_a_card(p.setup) and p.setup.adapter is None][::9]
-WITH_ADAPTERS = [p for p in TINY_PLANS if p.setup.adapter and p.setup.adapter.base == "as loaded"][::3]
+HALF_BY_TORCH = [p for p in HALF if runs_without_a_card(p.setup) and p.setup.adapter is None][::5]
+WITH_ADAPTERS = [p for p in (*TINY_PLANS, *HALF) if p.setup.adapter and p.setup.adapter.base == "as loaded"][::3]
 
 
 # --- its code -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plan", [*RUN_BY_TORCH, *SPREAD[::11]], ids=lambda p: p.name)
+@pytest.mark.parametrize("plan", [*RUN_BY_TORCH, *HALF_BY_TORCH, *SPREAD[::11]], ids=lambda p: p.name)
 def test_the_plain_code_runs_and_peaks_where_the_plan_says(plan):
     """The text, executed on a model that recomputes nothing by itself, is traced."""
 
@@ -181,7 +185,7 @@ def batches_of(setup: TrainingSetup):
         yield draw()
 
 
-@pytest.mark.parametrize("plan", [*RUN_BY_TORCH[::3], *WITH_ADAPTERS], ids=lambda p: p.name)
+@pytest.mark.parametrize("plan", [*RUN_BY_TORCH[::3], *HALF_BY_TORCH[::3], *WITH_ADAPTERS], ids=lambda p: p.name)
 def test_the_plain_code_runs_on_a_model_of_transformers(plan):
     """A Llama of Hugging Face's of the same sizes, whose layers, names and outputs are its own."""
     import_peft()
@@ -253,7 +257,7 @@ class Blocks(torch.nn.Module):
             return self.inner(inputs, targets)
 
 
-@pytest.mark.parametrize("plan", [*TINY_PLANS[::3], *SPREAD[::5]], ids=lambda plan: plan.name)
+@pytest.mark.parametrize("plan", [*TINY_PLANS[::3], *SPREAD[::5], *HALF[::5]], ids=lambda plan: plan.name)
 def test_the_trainer_takes_every_argument(plan, tmp_path):
     """TRL's own class is made of them; nothing is deprecated, and what it holds is the plan."""
     trl = pytest.importorskip("trl")
@@ -264,6 +268,7 @@ def test_the_trainer_takes_every_argument(plan, tmp_path):
     assert (made.per_device_train_batch_size, made.gradient_accumulation_steps) == (
         plan.setup.micro_batch_size, plan.setup.grad_accum_steps)  # fmt: skip
     assert (made.max_length, made.optim) == (plan.setup.seq_len, given["optim"])
+    assert made.fp16 == plan.scales_loss and made.bf16 == given["bf16"]
     in_file = plan.layout is not None and plan.layout.is_fully_sharded
     assert made.activation_checkpointing == (plan.setup.recomputation.name != "none" and not in_file)
 
@@ -280,14 +285,15 @@ def as_launched(text: str, path: Path) -> dict:
     return launch.prepare_multi_gpu_env(arguments)
 
 
-@pytest.mark.parametrize("plan", [*TINY_PLANS[::17], *SPREAD[::3], *OFFLOADED[::7]], ids=lambda plan: plan.name)
+@pytest.mark.parametrize("plan", [*TINY_PLANS[::17], *HALF[::17], *SPREAD[::3], *OFFLOADED[::7]], ids=lambda p: p.name)
 def test_accelerate_reads_the_file_as_the_plan(plan, tmp_path, monkeypatch):
     """Its loader takes every key, and the plugin that it makes of them has the layout's choices."""
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
     environment = as_launched(accelerate_yaml(plan), tmp_path / "accelerate.yaml")
     is_mixed = plan.setup.precision.uses_autocast or bool(plan.layout and plan.layout.param_dtype)
-    assert environment["ACCELERATE_MIXED_PRECISION"] == ("bf16" if is_mixed else "no")
+    wanted = "fp16" if plan.scales_loss else "bf16" if is_mixed else "no"
+    assert environment["ACCELERATE_MIXED_PRECISION"] == wanted
     sharded = plan.layout is not None and plan.layout.is_fully_sharded
     assert ("ACCELERATE_USE_FSDP" in environment) == sharded
     if not sharded:
@@ -360,11 +366,3 @@ def test_a_recorded_job_is_judged_right_again(number):
 def test_a_wrong_number_of_tokens_is_refused(tokens, words):
     with pytest.raises(ValueError, match=words):
         find_plans(TINY_LLAMA, CARD, tokens_per_step=tokens, seq_len=2048)
-
-
-@pytest.mark.parametrize(("name", "multiplies"), [("T4", False), ("V100 16 GB", False), ("A10", True)])
-def test_a_card_without_bfloat16_is_named(name, multiplies):
-    """Compute capability 8.0 is the first with bfloat16: ``torch.cuda.is_bf16_supported``."""
-    found = find_plans(TINY_LLAMA, CARDS[name], tokens_per_step=2048, seq_len=2048)
-    assert (CARDS[name].compute_capability >= (8, 0)) == multiplies
-    assert ("GradScaler" in str(found)) != multiplies
