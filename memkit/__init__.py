@@ -76,7 +76,6 @@ __getattr__, __dir__, __all__ = front_door(__name__, {
     "measuring.measure": "measure_memory",
     "measuring.saved_tensors": "saved_bytes saved_storages",
     "program.transformer": "Transformer training_build",
-    "recomputation.peak": "predict_peak",
     "setup": "models recipes strategies",
     "setup.models": "ModelConfig",
     "setup.recipes": "OptimizerConfig",

@@ -54,7 +54,6 @@ VALID = {
     "give_back": {},
     "measure_memory": {"build": build, "device": "cpu", "steps": 1},
     "plan_recomputation": {"setup": SETUP, "card_bytes": 10**10},
-    "predict_peak": {"setup": SETUP},
     "replay_snapshot": {"source": TRACE},
     "replay_trace": {"trace": TRACE},
     "round_to": {"values": [1.0], "fmt": "bfloat16", "overflow": "saturate"},
@@ -112,7 +111,7 @@ def test_an_odd_argument_ends_in_words(name, argument):
                 raise AssertionError(f"{name}({argument}={value!r}): {error}") from error
 
 
-@pytest.mark.parametrize("name", ["estimate_memory", "measure_memory", "predict_peak", "trace_memory"])
+@pytest.mark.parametrize("name", ["estimate_memory", "measure_memory", "trace_memory"])
 def test_more_steps_than_anyone_waits_for_are_refused(name):
     with pytest.raises(ValueError, match=f"steps={2**63} is above 10000"):
         call(name, {**VALID[name], "steps": 2**63})
@@ -125,7 +124,7 @@ def test_a_name_that_no_timeline_has_is_refused():
 
 @pytest.mark.parametrize("call, words", [
     (lambda: memkit.count_parameters("GPT-2"), "config='GPT-2' is not a ModelConfig"),
-    (lambda: memkit.predict_peak(SETUP, "full"), "strategy='full' is not a Strategy"),
+    (lambda: SETUP.under("full"), "strategy='full' is not a Strategy"),
     (lambda: TrainingSetup(model=GPT2_SMALL, sets_grads_to_none="False"), "sets_grads_to_none='False' is not a bool"),
     (lambda: memkit.ModelConfig(num_layers=1, hidden_size=8, num_heads=1, vocab_size=8, max_seq_len=8,
                                 ties_embeddings="False"), "ties_embeddings='False' is not a bool"),

@@ -1,11 +1,10 @@
-"""Activation recomputation on paper: what each strategy keeps, what it costs, what its peak is.
+"""Activation recomputation on paper: what each strategy keeps and what it costs.
 
 Chapter 04.
 
 Reading order:
 
 - ``costs``: bytes kept and FLOPs run again, by formula
-- ``peak``: the peak under any strategy, allocated and reserved
 - ``frontier``: the memory-compute plane and its Pareto front
 """
 
@@ -14,5 +13,4 @@ from memkit import front_door
 __getattr__, __dir__, __all__ = front_door(__name__, {
     "costs": "block_products blocks_ledger saved_products step_flops stored_bytes",
     "frontier": "Point pareto_front peak_at points",
-    "peak": "PeakPrediction predict_peak",
 })

@@ -6,6 +6,7 @@ from functools import cache
 from math import sqrt
 
 from book.claims import rounds_to
+from memkit.allocator.trace_replay import replay_trace
 from memkit.formula.activations import activation_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.korthikanti import (
@@ -22,7 +23,6 @@ from memkit.formula.korthikanti import (
     recomputed_flops,
 )
 from memkit.recomputation.costs import blocks_ledger, step_flops, stored_bytes
-from memkit.recomputation.peak import predict_peak
 from memkit.setup.models import GPT2_LARGE, GPT2_MEDIUM, GPT2_SMALL, LLAMA_2_7B
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import (
@@ -58,7 +58,8 @@ def full(setup: TrainingSetup) -> TrainingSetup:
 
 @cache
 def predicted(setup: TrainingSetup, strategy: Strategy) -> int:
-    return predict_peak(setup, strategy).allocated_bytes
+    events = estimate_memory(setup.under(strategy))
+    return replay_trace(events, compute_capability=(8, 0)).peak_allocated_bytes
 
 
 def saved_percent(measure: Callable[[TrainingSetup], int], setup: TrainingSetup) -> float:

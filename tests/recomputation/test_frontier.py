@@ -7,7 +7,7 @@ import re
 import pytest
 from drawn import Label, labels_of, marks_of, overlap
 
-from memkit.allocator.workspaces import workspace_bytes
+from memkit.formula.estimate import estimate_memory
 from memkit.pictures.svg import Chart
 from memkit.program.transformer import strategy_build
 from memkit.recomputation.frontier import (
@@ -21,7 +21,6 @@ from memkit.recomputation.frontier import (
     shown_strategies,
     traced_setup,
 )
-from memkit.recomputation.peak import predict_peak
 from memkit.setup.models import GPT2_LARGE, LLAMA_32_1B
 from memkit.setup.strategies import FULL, HOST, NONE, SAVE_EVERY_SECOND
 from memkit.tracing.trace import trace_memory
@@ -46,7 +45,7 @@ def test_a_trace_of_today_gives_the_stored_peak(strategy):
 def test_the_formula_gives_the_traced_peaks(model, tokens):
     for strategy in shown_strategies(model):
         if not strategy.is_reentrant:
-            formula = predict_peak(traced_setup(model, tokens), strategy).allocated_bytes - 2 * workspace_bytes((8, 0))
+            formula = estimate_memory(traced_setup(model, tokens).under(strategy)).peak_bytes
             assert formula == pytest.approx(peak_at(model, strategy, tokens), rel=0.005), strategy.name
 
 

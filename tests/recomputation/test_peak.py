@@ -5,15 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from memkit.allocator.caching import CachingAllocator, OutOfMemory
+from memkit.allocator.caching import CachingAllocator
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Driver
-from memkit.allocator.replays import Player
+from memkit.allocator.replays import Player, Replay
 from memkit.allocator.trace_replay import replay_trace
 from memkit.allocator.workspaces import workspace_bytes
 from memkit.formula.estimate import estimate_memory
 from memkit.program.transformer import strategy_build
-from memkit.recomputation.peak import predict_peak
 from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import (
@@ -32,6 +31,7 @@ from memkit.setup.strategies import (
     sequential,
 )
 from memkit.setup.training import TrainingSetup
+from memkit.timeline import MemoryTimeline
 from memkit.tracing.trace import trace_memory
 
 EXPANDABLE = AllocatorConfig(expandable_segments=True)
@@ -51,37 +51,32 @@ STRATEGIES = (
 )  # fmt: skip
 
 
+def on_a100(timeline: MemoryTimeline) -> Replay:
+    return replay_trace(timeline, EXPANDABLE, compute_capability=(8, 0))
+
+
 @pytest.mark.parametrize("setup", [LLAMA, GPT2], ids=["llama", "gpt2"])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
 def test_the_peak_is_the_traces(setup, strategy):
-    predicted = predict_peak(setup, strategy, config=EXPANDABLE)  # reserved hangs on the order of small requests
-    replayed = replay_trace(trace_memory(strategy_build(setup, strategy)), EXPANDABLE, compute_capability=(8, 0))
-    assert predicted.allocated_bytes == pytest.approx(replayed.peak_allocated_bytes, rel=0.003)
-    assert predicted.reserved_bytes == pytest.approx(replayed.peak_reserved_bytes, rel=0.03)
+    predicted = on_a100(estimate_memory(setup.under(strategy)))  # reserved hangs on the order of small requests
+    replayed = on_a100(trace_memory(strategy_build(setup, strategy)))
+    assert predicted.peak_allocated_bytes == pytest.approx(replayed.peak_allocated_bytes, rel=0.003)
+    assert predicted.peak_reserved_bytes == pytest.approx(replayed.peak_reserved_bytes, rel=0.03)
 
 
 @pytest.mark.parametrize("name, strategy", [("none", NONE), ("selective", CORE), ("full", FULL)])
 def test_the_spines_recomputations_are_the_estimates(name, strategy):
     estimated = estimate_memory(replace(GPT2, recomputation=name)).peak_bytes
-    beyond = predict_peak(GPT2, strategy).allocated_bytes - estimated
+    beyond = on_a100(estimate_memory(GPT2.under(strategy))).peak_allocated_bytes - estimated
     assert workspace_bytes((8, 0)) <= beyond <= 2 * workspace_bytes((8, 0)) + 0.003 * estimated  # and unsplit blocks
-
-
-def test_a_room_too_small_is_out_of_memory():
-    peak = predict_peak(LLAMA, FULL)
-    with pytest.raises(OutOfMemory):
-        predict_peak(LLAMA, FULL, room_bytes=peak.allocated_bytes - 1)
-    assert predict_peak(LLAMA, FULL, room_bytes=peak.reserved_bytes) == peak
 
 
 def test_what_has_no_formula_says_so():
     for strategy in (FULL_REENTRANT, HOST):
         with pytest.raises(ValueError, match="trace it"):
-            predict_peak(LLAMA, strategy)
-    with pytest.raises(ValueError, match="device='cpu'"):
-        predict_peak(replace(LLAMA, device="cpu"), NONE)
+            estimate_memory(LLAMA.under(strategy))
     with pytest.raises(ValueError, match="recomputation='full' of the setup and strategy='none'"):
-        predict_peak(replace(LLAMA, recomputation="full"), NONE)
+        replace(LLAMA, recomputation="full").under(NONE)
 
 
 @pytest.mark.parametrize("changes", [{}, {"grad_accum_steps": 3, "sets_grads_to_none": False}], ids=str)
