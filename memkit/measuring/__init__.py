@@ -8,7 +8,7 @@ Reading order:
 - ``measure``: ``measure_memory``: CUDA's allocator history, or the profiler's events on a CPU
 - ``saved_tensors``: what autograd keeps, for any code of the reader's own
 - ``live_objects``: the tensors that Python can see
-- ``profiler``: one step under torch's profiler, and what its trace tells
+- ``profiler``: one step under torch's profiler, by operation
 - ``small_card``: a card small enough to run out of memory on purpose
 - ``monitor``: one line a step, and a warning in time
 - ``bandwidth``: how fast bytes move on this machine
@@ -27,7 +27,7 @@ __getattr__, __dir__, __all__ = front_door(__name__, {
     "live_objects": "LiveTensor live_tensors",
     "measure": "measure_memory",
     "monitor": "MemoryMonitor",
-    "profiler": "ExecutionTrace own_memory_table profiled_step read_execution_trace",
+    "profiler": "own_memory_table profiled_step",
     "ranks": "run_on_ranks",
     "saved_tensors": "SavedStorage saved_bytes saved_storages",
     "small_card": "CudaCard SimulatedCard capped_card",

@@ -1,13 +1,10 @@
 """The tools of chapter 07: a small card that refuses, a monitor that warns, a walk that sees what Python sees."""
 
 import gc
-import json
-import math
 import weakref
 
 import pytest
 import torch
-from mutations import mutated
 
 from memkit.allocator.caching import CachingAllocator, OutOfMemory
 from memkit.allocator.config import AllocatorConfig
@@ -15,7 +12,7 @@ from memkit.allocator.heap import Driver
 from memkit.measuring.live_objects import live_tensors
 from memkit.measuring.measure import measure_memory
 from memkit.measuring.monitor import MemoryMonitor
-from memkit.measuring.profiler import own_memory_table, profiled_step, read_execution_trace
+from memkit.measuring.profiler import own_memory_table, profiled_step
 from memkit.measuring.small_card import CudaCard, SimulatedCard, capped_card
 from memkit.program.small_programs import ragged_build, small_net, small_step
 from memkit.setup.models import TINY_LLAMA
@@ -252,72 +249,7 @@ def test_the_walk_keeps_to_its_device():
     assert x.device.type == "meta"
 
 
-# The execution trace
-
-
-def event(cat, ts, dur, **args):
-    return {"ph": "X", "cat": cat, "name": f"cudaLaunchKernel {cat}", "ts": ts, "dur": dur, "args": args}
-
-
-EVENTS = [
-    event("cpu_op", 0, 50),
-    event("cuda_runtime", 5, 2, correlation=1),
-    event("cuda_runtime", 8, 2, correlation=2),
-    event("kernel", 10, 20, stream=7, correlation=1),
-    event("kernel", 40, 10, stream=7, correlation=2),
-    event("gpu_memcpy", 25, 20, stream=20),
-    {"ph": "i", "cat": "kernel", "name": "a mark, not a span"},
-]
-
-
-def test_counts_delays_overlap_and_idle_time_are_read():
-    found = read_execution_trace(EVENTS)
-    assert (found.num_operations, found.num_launches, found.num_kernels) == (1, 2, 3)
-    assert found.busy_us == {7: 30.0, 20: 20.0}
-    assert found.overlap_us == 5 + 5  # 25 to 30 and 40 to 45
-    assert found.idle_us == 0.0 and found.launch_delay_us == 40 - 8
-    alone = read_execution_trace([e for e in EVENTS if e.get("cat") != "gpu_memcpy"])
-    assert alone.overlap_us == 0 and alone.idle_us == 10
-
-
-def test_a_file_of_the_real_profiler_is_read(tmp_path):
-    step = small_step("cpu")
-    profiler = profiled_step(lambda: step(16))
-    path = tmp_path / "trace.json"
-    profiler.export_chrome_trace(str(path))
-    events = json.loads(path.read_text())["traceEvents"]
-    found = read_execution_trace(path)
-    assert found.num_operations == sum(e.get("cat") == "cpu_op" and e["ph"] == "X" for e in events) > 20
-    assert "operations" in str(found)
-
-
-def test_broken_traces_are_refused_with_the_field_or_read():
-    """An odd value ends in words that name its event; what is read all the same is made of finite numbers."""
-    num_refused = 0
-    for seed in range(400):
-        broken = mutated(EVENTS, seed)
-        try:
-            found = read_execution_trace(broken)
-        except ValueError as error:
-            assert "event " in str(error)
-            num_refused += 1
-        else:
-            assert math.isfinite(found.idle_us) and math.isfinite(found.launch_delay_us) and str(found)
-    assert 40 < num_refused < 400
-
-
-def test_the_odd_field_of_a_trace_is_named():
-    broken = [{**EVENTS[3], "dur": math.nan}]
-    with pytest.raises(ValueError, match=r"event 0\.dur='nan' is not a number of microseconds"):
-        read_execution_trace(broken)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"traceEvents"', "3", "[" * 100_000])
-def test_another_file_is_refused(tmp_path, text):
-    path = tmp_path / "other.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match="other.json is not a trace"):
-        read_execution_trace(path)
+# The profiler
 
 
 def test_the_profilers_table_ranks_by_own_memory():
