@@ -7,7 +7,6 @@ Reading order:
 - ``gpu``: how much of the card this process may take, and how to give it back
 - ``measure``: ``measure_memory``: CUDA's allocator history, or the profiler's events on a CPU
 - ``saved_tensors``: what autograd keeps, for any code of the reader's own
-- ``live_objects``: the tensors that Python can see
 - ``profiler``: one step under torch's profiler, by operation
 - ``small_card``: a card small enough to run out of memory on purpose
 - ``monitor``: one line a step, and a warning in time
@@ -24,7 +23,6 @@ __getattr__, __dir__, __all__ = front_door(__name__, {
     "bandwidth": "measure_bandwidth",
     "card_formats": "cast_overflows product_errors time_products",
     "gpu": "cap_gpu give_back usable_bytes",
-    "live_objects": "LiveTensor live_tensors",
     "measure": "measure_memory",
     "monitor": "MemoryMonitor",
     "profiler": "own_memory_table profiled_step",
