@@ -77,10 +77,8 @@ def optimizer_lines(plan: TrainingPlan, lr: float) -> tuple[list[str], list[str]
     module, name = record.made_by.split(":")
     imports = [] if module == "torch.optim" else [f"from {module} import {name}"]
     made_by = f"torch.optim.{name}" if module == "torch.optim" else name
-    arguments = [f"lr={lr}", *(f"{key}={value!r}" for key, value in record.arguments.items())]
-    if record.has_argument and (optimizer.implementation == "fused" or optimizer.is_on_host):
-        arguments.append("fused=True")
-    more = ", ".join(arguments)
+    keywords = record.keywords("fused" if optimizer.is_on_host else optimizer.implementation)
+    more = ", ".join(f"{key}={value!r}" for key, value in {"lr": lr, **keywords}.items())
     if plan.layout and plan.layout.stage == 1:
         imports.append("from torch.distributed.optim import ZeroRedundancyOptimizer")
         return imports, [f"optimizer = ZeroRedundancyOptimizer({trained}, {made_by}, {more})"]

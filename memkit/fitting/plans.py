@@ -22,6 +22,8 @@ from memkit.recomputation.frontier import beats, pareto_front
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
+from memkit.setup.optimizers import GIVEN_UP
+from memkit.setup.optimizers import OPTIMIZERS as RECORDS
 from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, PURE_FP16, OptimizerConfig
 from memkit.setup.strategies import CORE, FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, every
 from memkit.setup.training import TrainingSetup
@@ -29,10 +31,8 @@ from memkit.timeline import Instant
 from memkit.units import Printable, Text, aligned_table, as_kind, as_whole_number, format_bytes, on_page
 
 ROUNDED, ADAPTERS_ONLY, FOUR_BITS = "updates rounded to bf16", "only adapters are trained", "frozen weights in 4 bits"
-GIVES_UP = (
-    *("second moments by row and column", "states in 8 bits", "states in 4 bits"), ROUNDED, ADAPTERS_ONLY, FOUR_BITS,
-)  # fmt: skip
-"""What a plan may give up besides time, the dearest last; the first three are in the optimizers' records."""
+GIVES_UP = (*GIVEN_UP, ROUNDED, ADAPTERS_ONLY, FOUR_BITS)
+"""What a plan may give up besides time, the dearest last."""
 
 PRECISIONS = {"bfloat16": (AUTOCAST_BF16, PURE_BF16), "float16": (AUTOCAST_FP16,)}
 """What is tried where the tensor cores multiply the dtype; a GradScaler refuses gradients in float16."""
@@ -40,20 +40,31 @@ BESIDE_ADAPTERS = {"bfloat16": PURE_BF16, "float16": PURE_FP16}
 """Of the frozen weights; the adapters are float32."""
 
 ADAMW = OptimizerConfig(implementation="fused")
-OPTIMIZERS = (
-    *(replace(ADAMW, place=place) for place in ("after backward", "in backward")),
-    *(OptimizerConfig(place=place) for place in ("on the host", "on the host, gradients too")),
-    *(OptimizerConfig(name=name, implementation="fused") for name in ("torchao 8-bit AdamW", "torchao 4-bit AdamW")),
-    OptimizerConfig(name="torchao 8-bit AdamW", implementation="fused", place="in backward"),
-    OptimizerConfig(name="paged AdamW", implementation="fused"),
-    OptimizerConfig(name="Adafactor", implementation="for-loop"),
-)  # fmt: skip
+OPTIMIZERS = tuple(
+    OptimizerConfig(name=record.name, implementation=implementation, place=place)
+    for record in RECORDS.values()
+    for implementation, place in record.planned
+)
+"""What the optimizers' records say is to be tried."""
+
 STRATEGIES = (NONE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, every(3), every(2), FULL)
 """The others are left out since one of these costs no more and keeps no more."""
 
+
+def optimizers_not_tried() -> str:
+    """The optimizers that the planner leaves out, those with the same reason together, each time with the reason."""
+    by_reason: dict[str, list[str]] = {}
+    for record in RECORDS.values():
+        if record.not_planned:
+            by_reason.setdefault(record.not_planned, []).append(record.name)
+    clauses = []
+    for reason, (*most, last) in by_reason.items():
+        clauses.append(f"{', '.join(most)} and {last}, {reason}" if most else f"{last}, {reason}")
+    return "; ".join(clauses)
+
+
 NOT_TRIED = (
-    "Not tried: SGD, Lion and Muon, which train differently; bitsandbytes' 8-bit and torchao's FP8 AdamW, whose states "
-    "are as large as torchao's 8-bit ones; on several cards, other optimizers than AdamW, adapters, blocks of which "
+    f"Not tried: {optimizers_not_tried()}; on several cards, other optimizers than AdamW, adapters, blocks of which "
     "only some run again, and sharded groups of fewer cards than all; saved activations on the host; a loss in pieces."
 )
 RANK = 16

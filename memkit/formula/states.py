@@ -196,8 +196,8 @@ def bytes_per_parameter(
 ) -> dict[str, float]:
     """Bytes per parameter as named addends, for a tensor of ``shape``; their sum is the number people print.
 
-    The shape matters only to Adafactor and to quantized states. The ``step`` scalar, one per tensor, is left
-    out, and so are maps that all tensors share.
+    The shape matters only to Adafactor and to quantized states. Scalars, such as ``step``, are left out: there is one
+    for each tensor. So are maps that all tensors share.
 
     >>> from memkit.setup.recipes import ADAMW, BF16_MASTER
     >>> addends = bytes_per_parameter(BF16_MASTER, ADAMW)
@@ -215,7 +215,7 @@ def bytes_per_parameter(
         *gradient_tensors(parameter, precision),
         *optimizer_tensors(parameter, precision, optimizer),
     )
-    return {t.role: t.num_bytes / parameter.count for t in tensors if t.role != "step"}
+    return {t.role: t.num_bytes / parameter.count for t in tensors if t.shape}
 
 
 def _state(

@@ -66,13 +66,9 @@ def make_optimizer(config: OptimizerConfig, parameters: Iterable, lr: float = 3e
 
     Raises: ValueError: Muon without names. ImportError: the optimizer's library is not there.
     """
-    record, implementation = config.record, config.implementation
-    if record.rest:
+    if config.record.rest:
         return hidden_and_rest(config, parameters, lr)
-    arguments = dict(record.arguments)
-    if record.has_argument:
-        arguments |= {"fused": True} if implementation == "fused" else {"foreach": implementation == "foreach"}
-    return class_of(record)(parameters, lr=lr, **arguments)
+    return class_of(config.record)(parameters, lr=lr, **config.record.keywords(config.implementation))
 
 
 def class_of(record: Optimizer) -> type[torch.optim.Optimizer]:

@@ -1,8 +1,9 @@
 """The optimizers, one record each: what it keeps, what its step allocates, how it is made and what it gives up.
 
-Whoever needs to know an optimizer reads its record: the formula its states and the rule of its temporaries, the
-program its class, a plan's code the same class as a line, the planner what it gives up. A new optimizer is a new
-record here. If none of ``TEMPORARIES`` describes its step, the record says ``TRACE_IT``.
+Whoever needs to know an optimizer reads its record. The formula takes the states and the rule of the temporaries from
+it, and the program takes the class. The code of a plan has the same class as a line. The planner learns in which ways
+to try the optimizer, or why not to, and what it gives up, and the state explorer whether to show it. A new optimizer is
+a new record in ``_ALL``. If none of ``TEMPORARIES`` describes its step, the record says ``TRACE_IT``.
 
 Source: ``_init_group`` in torch.optim's SGD, Adam, Adafactor and Muon (2.13); ``Optimizer2State`` of bitsandbytes 0.50;
 torchao 0.18's ``optim/low_bit``.
@@ -30,6 +31,9 @@ TEMPORARIES = (
 )  # fmt: skip
 """What a step allocates and frees again: nothing; a tensor like every parameter, all at once or one at a time; AdamW's
 two of one parameter at a time; Adafactor's; Muon's. ``memkit.formula.optimizer`` plays each."""
+
+GIVEN_UP = ("second moments by row and column", "states in 8 bits", "states in 4 bits")
+"""What an optimizer may give up besides time, the dearest last. The planner compares plans by it."""
 
 MIN_8BIT_VALUES = 4096
 """bitsandbytes and torchao leave the states of smaller tensors as they are (``min_8bit_size``)."""
@@ -97,8 +101,12 @@ class Optimizer:
 
     ``temporaries`` is by implementation, one of ``TEMPORARIES``. ``implementations`` are those it offers;
     ``has_argument`` says whether the class takes ``foreach`` and ``fused``. With a ``rest`` it steps the matrices of
-    the blocks, and the optimizer of that name all else. ``gives_up``: what a plan with it gives up beside time.
-    ``trainer_name`` is the value of ``optim`` in Hugging Face's ``TrainingArguments``.
+    the blocks, and the optimizer of that name all else. ``gives_up`` is one of ``GIVEN_UP`` or empty.
+    ``planned`` has a pair of implementation and place (one of ``PLACES``) for each way in which the planner tries it;
+    ``not_planned`` says in a relative clause why the planner does not. ``is_shown``: the state explorer has a bar for
+    it. ``trainer_name`` is the value of ``optim`` in Hugging Face's ``TrainingArguments``.
+
+    Raises: ValueError: a word that is not one of those above, or neither or both of ``planned`` and ``not_planned``.
     """
 
     name: str
@@ -112,16 +120,32 @@ class Optimizer:
     rest: str = ""
     steps_in_backward: bool = True
     gives_up: str = ""
+    planned: tuple[tuple[str, str], ...] = ()
+    not_planned: str = ""
+    is_shown: bool = True
     trainer_name: str = ""
 
     def __post_init__(self):
         for implementation in self.implementations:
             as_one_of("temporaries", self.temporaries[implementation], TEMPORARIES)
+        as_one_of("gives_up", self.gives_up, ("", *GIVEN_UP))
+        if bool(self.planned) == bool(self.not_planned):
+            raise ValueError(
+                f"optimizer {self.name!r} has planned={self.planned} and not_planned={self.not_planned!r}: give the "
+                "planner ways to try it, or the reason why it is not tried"
+            )
 
     @property
     def roles(self) -> tuple[str, ...]:
         """Names of the states that are moments."""
         return tuple(state.role for state in self.states if state.is_moment)
+
+    def keywords(self, implementation: str) -> dict[str, object]:
+        """What its class takes beside the learning rate to step in this way."""
+        if not self.has_argument:
+            return dict(self.arguments)
+        way = {"fused": True} if implementation == "fused" else {"foreach": implementation == "foreach"}
+        return {**self.arguments, **way}
 
     @property
     def is_wide_adam(self) -> bool:
@@ -144,54 +168,61 @@ FIRST, SECOND = State(role="exp_avg"), State(role="exp_avg_sq")
 MOMENTUM = State(role="momentum_buffer")
 ON_LISTS = {"foreach": "all at once", "for-loop": "root and denominator", "fused": "none"}
 IN_ONE_KERNEL = dict.fromkeys(IMPLEMENTATIONS, "none")
+TRAINS_DIFFERENTLY, AS_LARGE = "which train differently", "whose states are as large as torchao's 8-bit ones"
+FUSED_AFTER, FUSED_INSIDE = ("fused", "after backward"), ("fused", "in backward")
 
 ADAMW = Optimizer(
     name="AdamW", states=(STEP, FIRST, SECOND), temporaries=ON_LISTS, made_by="torch.optim:AdamW",
+    planned=(FUSED_AFTER, FUSED_INSIDE, ("foreach", "on the host"), ("foreach", "on the host, gradients too")),
     trainer_name="adamw_torch_fused",
 )  # fmt: skip
+LIKE_ADAMW = replace(ADAMW, planned=(), not_planned=TRAINS_DIFFERENTLY, is_shown=False, trainer_name="")
 IN_BITSANDBYTES = Optimizer(
     name="paged AdamW", temporaries=IN_ONE_KERNEL, made_by="bitsandbytes.optim:PagedAdamW32bit", has_argument=False,
     states=tuple(replace(state, dtype="float32", on_host="if paged") for state in (FIRST, SECOND)),
-    trainer_name="paged_adamw_32bit",
+    planned=(FUSED_AFTER,), trainer_name="paged_adamw_32bit",
 )  # fmt: skip
 IN_TORCHAO = Optimizer(
     name="torchao 8-bit AdamW", temporaries=IN_ONE_KERNEL, made_by="torchao.optim:AdamW8bit", has_argument=False,
     states=(replace(STEP, on_host="always"), FIRST, SECOND), quantized=Quantized(dtype="uint8", map_values=256),
-    gives_up="states in 8 bits", trainer_name="adamw_torch_8bit",
+    gives_up="states in 8 bits", planned=(FUSED_AFTER, FUSED_INSIDE), is_shown=False, trainer_name="adamw_torch_8bit",
 )  # fmt: skip
 ABSMAX = Quantized(dtype="uint8", scale="absmax", map_values=256, shares_map=True)
 
 _ALL = (
-    Optimizer(name="SGD", states=(), temporaries=IN_ONE_KERNEL, made_by="torch.optim:SGD", trainer_name="sgd"),
+    Optimizer(name="SGD", states=(), temporaries=IN_ONE_KERNEL, made_by="torch.optim:SGD",
+              not_planned=TRAINS_DIFFERENTLY, trainer_name="sgd"),
     Optimizer(name="SGD momentum", states=(MOMENTUM,), temporaries=IN_ONE_KERNEL, made_by="torch.optim:SGD",
-              arguments={"momentum": 0.9}),
-    replace(ADAMW, name="Adam", made_by="torch.optim:Adam", trainer_name=""),
+              arguments={"momentum": 0.9}, not_planned=TRAINS_DIFFERENTLY),
+    replace(LIKE_ADAMW, name="Adam", made_by="torch.optim:Adam"),
     ADAMW,
-    replace(ADAMW, name="AdamW amsgrad", states=(*ADAMW.states, State(role="max_exp_avg_sq")),
-            arguments={"amsgrad": True}, trainer_name=""),
+    replace(LIKE_ADAMW, name="AdamW amsgrad", states=(*ADAMW.states, State(role="max_exp_avg_sq")),
+            arguments={"amsgrad": True}),
     Optimizer(
         name="Adafactor", made_by="torch.optim:Adafactor", implementations=UNFUSED_ONLY, steps_in_backward=False,
         states=(STEP, State(role="variance", shape="vector"), State(role="row_var", shape="rows"),
                 State(role="col_var", shape="columns")),
         temporaries={"foreach": "factored, all at once", "for-loop": "factored, one by one"},
-        gives_up="second moments by row and column",
+        gives_up="second moments by row and column", planned=(("for-loop", "after backward"),),
     ),
     Optimizer(name="Lion", states=(FIRST,), made_by="memkit.program.optimizers:Lion", implementations=UNFUSED_ONLY,
-              temporaries={"foreach": "all at once", "for-loop": "one at a time"}),
+              temporaries={"foreach": "all at once", "for-loop": "one at a time"}, not_planned=TRAINS_DIFFERENTLY),
     Optimizer(name="Muon", states=(MOMENTUM,), made_by="torch.optim:Muon", implementations=UNFUSED_ONLY, rest="AdamW",
-              temporaries=dict.fromkeys(UNFUSED_ONLY, "Newton-Schulz"), has_argument=False),
+              temporaries=dict.fromkeys(UNFUSED_ONLY, "Newton-Schulz"), has_argument=False,
+              not_planned=TRAINS_DIFFERENTLY),
     replace(IN_BITSANDBYTES, name="8-bit AdamW", made_by="bitsandbytes.optim:AdamW8bit", quantized=ABSMAX,
             states=tuple(replace(state, on_host="never") for state in IN_BITSANDBYTES.states),
-            gives_up="states in 8 bits", trainer_name="adamw_bnb_8bit"),
-    IN_BITSANDBYTES,
-    replace(IN_BITSANDBYTES, name="paged 8-bit AdamW", made_by="bitsandbytes.optim:PagedAdamW8bit", quantized=ABSMAX,
-            gives_up="states in 8 bits", trainer_name="paged_adamw_8bit"),
+            gives_up="states in 8 bits", planned=(), not_planned=AS_LARGE, trainer_name="adamw_bnb_8bit"),
     IN_TORCHAO,
     replace(IN_TORCHAO, name="torchao 4-bit AdamW", made_by="torchao.optim:AdamW4bit", gives_up="states in 4 bits",
-            quantized=Quantized(dtype="uint8", bits=4, map_values=16, block_size=128),
-            trainer_name="adamw_torch_4bit"),
-    replace(IN_TORCHAO, name="torchao FP8 AdamW", made_by="torchao.optim:AdamWFp8", gives_up="states in 8 bits",
+            quantized=Quantized(dtype="uint8", bits=4, map_values=16, block_size=128), planned=(FUSED_AFTER,),
+            is_shown=True, trainer_name="adamw_torch_4bit"),
+    replace(IN_TORCHAO, name="torchao FP8 AdamW", made_by="torchao.optim:AdamWFp8", planned=(), not_planned=AS_LARGE,
             quantized=Quantized(dtype="float8_e4m3fn"), trainer_name=""),
+    IN_BITSANDBYTES,
+    replace(IN_BITSANDBYTES, name="paged 8-bit AdamW", made_by="bitsandbytes.optim:PagedAdamW8bit", quantized=ABSMAX,
+            gives_up="states in 8 bits", planned=(), not_planned=AS_LARGE, is_shown=False,
+            trainer_name="paged_adamw_8bit"),
 )  # fmt: skip
 
 OPTIMIZERS = {optimizer.name: optimizer for optimizer in _ALL}

@@ -17,9 +17,7 @@ from memkit.timeline import where
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, View
 
-SHOWN = (
-    "SGD", "SGD momentum", "AdamW", "Adafactor", "Lion", "Muon", "8-bit AdamW", "torchao 4-bit AdamW", "paged AdamW",
-)  # fmt: skip
+SHOWN = tuple(name for name, record in OPTIMIZERS.items() if record.is_shown)
 OTHERWISE = {
     "implementation": "no fused kernel, shown with foreach",
     "place": "no formula for a step in the backward, shown after it",

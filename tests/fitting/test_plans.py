@@ -356,6 +356,8 @@ def test_a_recorded_job_is_judged_right_again(number):
     recorded = RECORDED["jobs"][number]
     chance = random.Random(f"{RECORDED['about']['seed']} {number % len(RECORDED['jobs'])}")
     again = JUDGE["judged"](JUDGE["random_job"](chance), chance)
+    advice = "the planner tries other plans than were judged: run scripts/judge_plans.py 30 for new jobs"
+    assert recorded["plans"] == again["plans"], advice
     assert all(again[key] == recorded[key] for key in recorded if key != "traced") and not again["wrong"]
     traced_again = {name: by_trace for name, _, _, by_trace in again["traced"]}
     assert {name: size for name, _, _, size in recorded["traced"] if size}.items() <= traced_again.items()

@@ -1,15 +1,17 @@
 """The step with adapters, in the backward, on the host: the formula against a trace of the real step, to the byte."""
 
 import logging
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 
 from memkit.formula.activations import block_ledger
 from memkit.formula.estimate import estimate_memory
+from memkit.program.optimizers import FROM_LIBRARIES
 from memkit.program.transformer import training_build
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B, TINY_GPT2, TINY_LLAMA
+from memkit.setup.optimizers import OPTIMIZERS, TRACE_IT
 from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import SAVE_PRODUCTS
 from memkit.setup.training import TrainingSetup
@@ -20,6 +22,13 @@ LLAMA = TrainingSetup(
     model=replace(TINY_LLAMA, num_layers=5, vocab_size=512), precision=PURE_BF16, seq_len=64, micro_batch_size=2
 )
 GPT = replace(LLAMA, model=replace(TINY_GPT2, num_layers=5, vocab_size=512))
+PLAYED = [
+    OptimizerConfig(name=name, implementation=implementation)
+    for name, record in OPTIMIZERS.items()
+    for implementation in record.implementations
+    if name not in FROM_LIBRARIES and record.temporaries[implementation] != TRACE_IT
+]
+"""Every optimizer that plain torch runs, in each way for whose temporaries its record names a rule."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,16 +59,15 @@ def assert_same(setup: TrainingSetup) -> None:
 @pytest.mark.parametrize(
     "setup",
     [
+        *(replace(GPT, precision=FP32, optimizer=config) for config in PLAYED),
         replace(LLAMA, optimizer=OptimizerConfig(name="Lion")),
-        replace(LLAMA, precision=FP32, optimizer=OptimizerConfig(name="Lion", implementation="for-loop")),
-        replace(GPT, precision=FP32, optimizer=OptimizerConfig(name="Muon")),
         replace(LLAMA, optimizer=OptimizerConfig(name="Muon", implementation="for-loop")),
         replace(LLAMA, precision=AUTOCAST_BF16, optimizer=OptimizerConfig(place="in backward")),
         replace(GPT, precision=FP32, optimizer=OptimizerConfig(place="in backward", implementation="for-loop")),
         replace(GPT, optimizer=OptimizerConfig(name="Lion", place="in backward", implementation="for-loop")),
         replace(LLAMA, optimizer=OptimizerConfig(name="SGD momentum", place="in backward")),
     ],
-    ids=lambda s: f"{s.model.name}, {s.precision.name}, {s.optimizer.name}, {s.optimizer.place}",
+    ids=lambda s: f"{s.model.name}, {s.precision.name}, {', '.join(astuple(s.optimizer)[:3])}",
 )
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_a_step_with_other_optimizers(setup, device):

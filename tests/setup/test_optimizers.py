@@ -1,13 +1,17 @@
 """A new optimizer is one record: torch's RMSprop, added by it, is estimated, run and traced."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from memkit.fitting.plans import GIVES_UP, NOT_TRIED
+from memkit.fitting.plans import OPTIMIZERS as PLANNED
 from memkit.formula.estimate import estimate_memory
+from memkit.formula.optimizer import RULES
 from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_LLAMA
-from memkit.setup.optimizers import OPTIMIZERS, STEP, TRACE_IT, Optimizer, State
+from memkit.setup.optimizers import GIVEN_UP, OPTIMIZERS, STEP, TEMPORARIES, TRACE_IT, Optimizer, State
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.trace import trace_memory
@@ -15,6 +19,7 @@ from memkit.tracing.trace import trace_memory
 RMSPROP = Optimizer(
     name="RMSprop", states=(replace(STEP, on_host="never"), State(role="square_avg")), made_by="torch.optim:RMSprop",
     implementations=("foreach", "for-loop"), temporaries={"foreach": "all at once", "for-loop": TRACE_IT},
+    not_planned="which is an example",
 )  # fmt: skip
 """torch 2.13 makes its ``step`` on the parameter's own device; ``_multi_tensor_rmsprop`` takes all roots at once."""
 
@@ -36,6 +41,28 @@ def test_a_step_without_a_rule_is_left_to_the_trace(monkeypatch):
     with pytest.raises(ValueError, match="the temporaries of RMSprop's step have no formula; trace it"):
         estimate_memory(with_rmsprop("for-loop"))
     assert trace_memory(training_build(with_rmsprop("for-loop"))).peak_bytes
+
+
+def test_every_rule_of_temporaries_is_played_by_the_formula():
+    assert {*RULES, TRACE_IT} == set(TEMPORARIES), "a rule is a word in TEMPORARIES and a function in RULES"
+
+
+def test_the_planner_tries_an_optimizer_or_says_why_not():
+    tried = {config.name for config in PLANNED}
+    not_tried = set(re.split(", | and |; ", NOT_TRIED.removeprefix("Not tried: ")))
+    for name in OPTIMIZERS:
+        assert (name in tried) != (name in not_tried), name
+    assert GIVES_UP[: len(GIVEN_UP)] == GIVEN_UP
+
+
+@pytest.mark.parametrize("wrong, words", [
+    ({"gives_up": "its good name"}, "gives_up='its good name' is not one of"),
+    ({"not_planned": ""}, "'RMSprop' has planned=.. and not_planned='': give the planner ways"),
+    ({"planned": (("foreach", "after backward"),)}, "give the planner ways to try it, or the reason"),
+])  # fmt: skip
+def test_a_record_that_leaves_the_planner_in_doubt_is_refused(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        replace(RMSPROP, **wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"shape": "square"}, {"on_host": "sometimes"}])

@@ -4,13 +4,9 @@
 import pytest
 import torch
 
-from memkit.setup.recipes import (
-    IMPLEMENTATIONS,
-    OPTIMIZERS,
-    PRECISIONS,
-    TORCH_PRECISIONS,
-    OptimizerConfig,
-)
+from memkit.program.optimizers import class_of
+from memkit.setup.optimizers import OPTIMIZERS
+from memkit.setup.recipes import IMPLEMENTATIONS, PRECISIONS, TORCH_PRECISIONS, OptimizerConfig
 
 
 @pytest.mark.parametrize("name", TORCH_PRECISIONS)
@@ -30,12 +26,10 @@ def test_dtypes_are_those_of_a_real_step(name):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_an_implementation_is_refused_exactly_where_torch_lacks_it(name, implementation):
-    in_torch = {"SGD momentum": "SGD", "AdamW amsgrad": "AdamW"}.get(name, name)
-    if not hasattr(torch.optim, in_torch):
-        assert name == "Lion" or "8-bit" in name or "torchao" in name or "paged" in name
-        return
-    parameters = getattr(torch.optim, in_torch).__init__.__annotations__
-    torch_has_it = implementation != "fused" or "fused" in parameters
+    record = OPTIMIZERS[name]
+    if record.library != "torch":
+        pytest.skip(f"{name} is not torch's")
+    torch_has_it = implementation != "fused" or "fused" in class_of(record).__init__.__annotations__
     if torch_has_it:
         assert OptimizerConfig(name=name, implementation=implementation).implementation == implementation
     else:
