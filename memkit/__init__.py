@@ -5,7 +5,7 @@ it holds and in which order to read it:
 
 - ``units``: bytes, counts and ratios as text; the only division
 - ``events``: what happens to memory: blocks are allocated and freed
-- ``timeline``: the one type of the book: what stands in memory at named instants, and the events in between
+- ``timeline``: the one type of the book: what is in memory at named instants, and the events in between
 - ``formats``: number formats: decoding, rounding, blocks
 - ``setup``: what is trained, and how
 - ``hardware``: what it runs on
@@ -34,6 +34,9 @@ To take the package over, read these ten files first, in this order. They make t
 8. ``program/transformer.py``: the same model in PyTorch
 9. ``tracing/trace.py``: the second column
 10. ``measuring/measure.py``: the third column
+
+Four more are worth opening on the way: ``formula/attention.py`` and ``formula/backward.py``, which forward and estimate
+build on, and ``program/doors.py`` and ``program/log.py``, which trace and measurement share.
 
 The names below are the front door: what a reader imports, loaded when it is used. ``import memkit`` itself
 loads neither torch nor numpy nor matplotlib nor ipywidgets.
