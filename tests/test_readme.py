@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import memkit
 from scripts import tree as tree_of_rooms
 
 ROOT = Path(__file__).parent.parent
@@ -49,13 +48,6 @@ def test_the_table_lists_every_chapter_with_its_title_and_minutes():
         minutes = re.search(r"(\d+) min", first)[1]
         wanted.append((f"{int(number):02d}" if number.isdigit() else number, title, path.name, minutes))
     assert rows == wanted, "if only minutes differ, run: python scripts/minutes.py"
-
-
-def test_the_files_to_begin_with_are_ten_and_read_in_a_day():
-    listed = re.findall(r"^\d+\. ``(.+?)``", memkit.__doc__, re.MULTILINE)
-    beside = re.findall(r"``(\w+/\w+\.py)``", memkit.__doc__.partition("Four more")[2])
-    assert (len(listed), len(beside)) == (10, 4)
-    assert sum(len((ROOT / "memkit" / name).read_text().splitlines()) for name in listed + beside) <= 4000
 
 
 def test_every_place_where_something_is_decided_is_there():
