@@ -78,7 +78,7 @@ def test_the_recording_that_is_ambiguous_without_a_look_ahead(monkeypatch):
     """
     snapshot = recording("medium_512_training")
     run = recorded_run(snapshot)
-    allocator = CachingAllocator(run.config, _RecordedDriver(None, 0))
+    allocator = CachingAllocator(run.config, _RecordedDriver(None))
     with monkeypatch.context() as patched:
         patched.setattr(snapshot_replay, "settle_sizes", lambda runs, _, config: settle_sizes(runs, [], config))
         replaying = Replaying(allocator, run)
