@@ -45,7 +45,7 @@ def test_every_control_obeys_the_keyboard_and_has_a_name(page, lab, artefacts, f
     page.screenshot(path=artefacts / f"allocator_lab_{front}.png")
     number = view.get_by_role("slider", name="Allocation", exact=True)
     assert "Allocation 2 of" in press(page, view, number, "ArrowRight")
-    assert "born" in press(page, view, number, "End").lower()
+    assert "Allocated at event" in press(page, view, number, "End")
     order = view.get_by_role("combobox", name="Order")
     assert "in order of allocation" in press(page, view, order, "ArrowDown")
     assert order.evaluate("e => e === document.activeElement")
