@@ -255,11 +255,11 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
     """Rows of text as an HTML table with row and column headers; the first row is the header."""
     if not rows:
         return ""
-    header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in rows[0])
+    header = "".join(f'<th scope="col">{escape(cell)}</th>' if cell else "<td></td>" for cell in rows[0])
     body = ""
     for first, *rest in rows[1:]:
         cells = "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        body += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
+        body += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>' if first else f"<tr><td></td>{cells}</tr>"
     return f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
 
 
