@@ -53,6 +53,7 @@ class Growing:
 
     @property
     def grown_bytes(self) -> int:
+        """How much more it holds in the last span than in the first."""
         return self.floors[-1] - self.floors[0]
 
     @property
