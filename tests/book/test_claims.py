@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import inspect
 import json
+import math
 import tomllib
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -18,6 +19,7 @@ import pytest
 import torch
 from free_numbers import free_numbers
 
+from book import claims
 from book.claims import (
     CHAPTERS,
     GROUPS,
@@ -31,15 +33,21 @@ from book.claims import (
     read_claim,
     rounds_to,
 )
-from memkit import formula, low_precision, units
-from memkit.hardware import hierarchy
-from memkit.setup import recipes
+from memkit import formula, low_precision, timeline, units
+from memkit.allocator import workspaces
+from memkit.formula import korthikanti
+from memkit.hardware import cards, hierarchy
+from memkit.program import transformer
+from memkit.recomputation import costs
+from memkit.setup import models, recipes, strategies
+from memkit.sharding import traffic
 
 ROOT = Path(__file__).parents[2]
 TABLES = tomllib.loads(LEDGER.read_text(encoding="utf-8"), parse_float=Decimal) if LEDGER.exists() else {}
-ROOMS = (formula, hierarchy, low_precision, recipes, units)
+ROOMS = (cards, claims, costs, formula, hierarchy, korthikanti, low_precision, models, recipes)
+ROOMS += (strategies, timeline, traffic, transformer, units, workspaces)
 NAMES = {name: getattr(room, name) for room in ROOMS for name in dir(room)} | {
-    "inspect": inspect, "ml_dtypes": ml_dtypes, "np": np, "torch": torch,
+    "inspect": inspect, "math": math, "ml_dtypes": ml_dtypes, "np": np, "pytest": pytest, "torch": torch,
 }  # fmt: skip
 """What an expression of the ledger may name besides the figures and the names of the file it gives as its proof."""
 

@@ -4,7 +4,6 @@ Where PyTorch can answer, a real training step does (``real_step``); the rest is
 compare them with real optimizers, and arithmetic with named factors.
 """
 
-import math
 from bisect import bisect_left
 from dataclasses import replace
 from functools import cache
@@ -14,14 +13,12 @@ import numpy as np
 import torch
 
 from book.claims import rounds_to
-from memkit.allocator.workspaces import training_workspace_bytes
 from memkit.formats.decoding import decode
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.activations import activation_bytes
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import block_parameters, count_by_kind, count_parameters
 from memkit.formula.states import bytes_per_parameter
-from memkit.hardware.cards import CARDS
 from memkit.program.transformer import Transformer
 from memkit.setup.models import GPT2_LARGE, GPT2_SMALL, LLAMA_2_7B
 from memkit.setup.recipes import (
@@ -37,8 +34,7 @@ from memkit.setup.recipes import (
     Precision,
 )
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import PARTS
-from memkit.units import GIB, MIB
+from memkit.units import GIB
 
 BILLION = 10**9
 SEVEN = 7
@@ -147,16 +143,6 @@ def model_states(micro_batch_size: int, seq_len: int) -> dict[str, int]:
     setup = TrainingSetup(model=GPT2_SMALL, micro_batch_size=micro_batch_size, seq_len=seq_len)
     instant = estimate_memory(setup).at("optimizer", step=2)
     return {part: instant.parts[part] for part in ("weights", "gradients", "optimizer_states")}
-
-
-def test_C002(figures):
-    lasting = [part for part in PARTS if part != "temporary"]
-    assert figures["categories"] == len(lasting)
-    step = estimate_memory(TrainingSetup(model=GPT2_SMALL)).at("optimizer peak", step=2)
-    assert step.temporary == step.weights
-    workspaces = training_workspace_bytes(CARDS["A100 SXM 80 GB"].compute_capability)
-    assert rounds_to(workspaces / MIB, figures["workspace_mib"])
-    figures.settle(lasting=figures["categories"] == len(lasting), at_every_instant=step.temporary == 0)
 
 
 def test_C003(figures):
@@ -273,26 +259,6 @@ def test_C022(figures):
     figures.settle(**{name: figures[name] == figures["times"] for name in ("times", "with_master", "fp32")})
 
 
-def test_C023(figures):
-    parameters = count_parameters(GPT2_LARGE)
-    half = real_step(torch.optim.SGD, torch.float16)["gradient"]
-    autocast = real_step(torch.optim.SGD, autocast_dtype=torch.float16)["gradient"]
-    assert rounds_to(half * parameters / BILLION, figures["half_gb"])
-    assert rounds_to(autocast * parameters / BILLION, figures["autocast_gb"])
-    figures.settle(
-        fp16_weights=rounds_to(half * parameters / BILLION, figures["half_gb"]),
-        autocast=rounds_to(autocast * parameters / BILLION, figures["half_gb"]),
-    )
-
-
-def test_C024(figures):
-    assert figures["bytes_per_param"] == kept(BF16_MASTER).optimizer
-    gb = kept(BF16_MASTER).optimizer * count_parameters(GPT2_LARGE) / BILLION
-    assert rounds_to(gb, figures["printed_gb"])
-    assert rounds_to(gb, figures["gb"])
-    figures.settle(with_a_master=rounds_to(gb, figures["printed_gb"]))
-
-
 def prove_zero_recipe(figures):
     """The addends of the ZeRO paper (arXiv:1910.02054, section 3.1), one by one."""
     addends = bytes_per_parameter(BF16_MASTER, ADAMW)
@@ -308,84 +274,6 @@ def test_C025(figures):
     step = real_step(*ADAM_FP32, autocast_dtype=torch.bfloat16)
     assert set(step.values()) == {figures["autocast"]}
     assert len(step) * figures["autocast"] == figures["total"]
-
-
-def test_C029(figures):
-    card = CARDS["A100 SXM 40 GB"]
-    assert figures["label_gb"] == card.label_gb
-    assert figures["states_gb"] == kept(BF16_MASTER).optimizer * SEVEN
-    assert figures["printed_gb"] == kept(BF16_MASTER).total * SEVEN
-    for total in (figures["states_gb"], figures["printed_gb"]):
-        assert figures["cards"] == math.ceil(total / card.label_gb)
-    assert rounds_to(2 * card.memory_bytes / BILLION, figures["two_cards_gb"])
-    assert figures["states_gb"] < figures["two_cards_gb"]
-    figures.settle(
-        by_the_label=figures["states_gb"] > 2 * card.label_gb,
-        reported=figures["states_gb"] > figures["two_cards_gb"],
-    )
-
-
-def test_C030(figures):
-    setup = TrainingSetup(
-        model=LLAMA_2_7B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=2048
-    )
-    eight_bit = kept(PURE_BF16, OptimizerConfig(name="8-bit AdamW")).total
-    card = CARDS["A100 SXM 80 GB"]
-    assert figures["label_gb"] == card.label_gb
-    assert figures["full_gb"] == kept(BF16_MASTER).total * SEVEN
-    assert figures["full_gb"] * BILLION > card.memory_bytes
-    assert figures["pure_bf16_gb"] == sum(real_step(*ADAM_BF16).values()) * SEVEN
-    assert rounds_to(eight_bit * SEVEN, figures["eight_bit_gb"])
-    assert figures["tokens"] == setup.tokens_per_micro_batch
-    peak = estimate_memory(setup).peak_bytes
-    assert rounds_to(peak / BILLION, figures["peak_gb"])
-    assert peak < card.memory_bytes
-    assert rounds_to(CARDS["H200"].memory_bytes / BILLION, figures["h200_gb"])
-    assert figures["full_gb"] < figures["h200_gb"]
-    figures.settle(
-        pure_bf16=peak > card.memory_bytes,
-        a_larger_card=figures["full_gb"] * BILLION > CARDS["H200"].memory_bytes,
-    )
-
-
-def test_C032(figures):
-    assert figures["with_master"] == kept(BF16_MASTER).optimizer
-    assert figures["half_weight"] == kept(BF16_MASTER).weight
-    step = real_step(*ADAM_FP32)
-    assert figures["moments"] == sum(states_of(step).values())
-    assert figures["full_weight"] == step["weight"]
-    eight_bit = kept(FP32, OptimizerConfig(name="8-bit AdamW"))
-    assert rounds_to(eight_bit.moments, figures["eight_bit"])
-    figures.settle(
-        with_a_master=figures["with_master"] > figures["half_weight"],
-        fp32=figures["moments"] > figures["full_weight"],
-        eight_bit=figures["eight_bit"] > figures["full_weight"],
-    )
-
-
-def test_C035(figures):
-    recipe = kept(BF16_MASTER)
-    assert figures["weights_gb"] == recipe.weight * SEVEN
-    assert figures["gradients_gb"] == recipe.gradient * SEVEN
-    assert figures["optimizer_gb"] == recipe.optimizer * SEVEN
-    assert figures["low"] == recipe.total * SEVEN + figures["few"]
-    assert figures["high"] == recipe.total * SEVEN + figures["many"]
-    assert figures["excess"] == figures["printed_low"] - figures["low"]
-    assert figures["excess"] == figures["printed_high"] - figures["high"]
-    figures.settle(
-        few=figures["printed_low"] == figures["low"],
-        many=figures["printed_high"] == figures["high"],
-    )
-
-
-def test_C040(figures):
-    for name, dtype in (("fp32", torch.float32), ("half", torch.float16), ("half", torch.bfloat16)):
-        assert figures[name] == dtype.itemsize
-        assert figures[f"{name}_gb"] == dtype.itemsize * SEVEN
-    figures.settle(
-        fp32=torch.float32.itemsize * SEVEN == figures["fp32_gb"],
-        half=torch.float16.itemsize * SEVEN == figures["half_gb"],
-    )
 
 
 def test_C041(figures):
@@ -471,22 +359,6 @@ def test_C049(figures):
     )
 
 
-def test_C050(figures):
-    setup = TrainingSetup(model=GPT2_SMALL, micro_batch_size=4, seq_len=1024)
-    timeline = estimate_memory(setup).for_step(2)
-    lasting = [[i.parts[part] for part in PARTS if part != "temporary"] for i in timeline.instants]
-    maxima = [max(column) for column in zip(*lasting, strict=True)]
-    assert maxima not in lasting  # never all at their largest in one instant
-    assert figures["tokens"] == setup.tokens_per_micro_batch
-    assert rounds_to(sum(maxima) / GIB, figures["sum_gib"])
-    assert rounds_to(timeline.peak_bytes / GIB, figures["peak_gib"])
-    assert timeline.peak.name == "backward peak"
-    figures.settle(
-        end_of_forward=timeline.at("forward").temporary == 0,
-        at_the_peak=timeline.peak_bytes == sum(maxima),
-    )
-
-
 def test_C051(figures):
     for name, bits in (("fp32", 32), ("fp16", 16), ("int8", 8), ("int4", 4)):
         assert figures[name] == bits / 8
@@ -537,40 +409,3 @@ def adamw_experiment() -> tuple[bool, float]:
     zero = torch.zeros_like(start)
     first, uncorrected = (adamw_by_hand(zero, gradients[:1], corrects=c) for c in (True, False))
     return is_same, (uncorrected / first).median().item()
-
-
-def test_C052(figures):
-    is_same, times = adamw_experiment()
-    assert is_same
-    assert rounds_to(times, figures["times"])
-    figures.settle(a_real_step=is_same)
-
-
-def test_C055(figures):
-    step = real_step(*ADAM_FP32)
-    parts = (step["weight"], sum(states_of(step).values()), step["gradient"])
-    for name, part in zip(("weights_gb", "moments_gb", "gradients_gb"), parts, strict=True):
-        assert figures[name] == part * SEVEN
-    assert figures["total_gb"] == sum(parts) * SEVEN + figures["activations_gb"]
-    setup = TrainingSetup(model=LLAMA_2_7B, precision=FP32, seq_len=2048, attention="efficient")
-    assert figures["tokens"] == setup.tokens_per_micro_batch
-    assert rounds_to(activation_bytes(setup) / BILLION, figures["kept_gb"])
-    assert rounds_to(activation_bytes(replace(setup, attention="stored")) / BILLION, figures["stored_gb"])
-    figures.settle(
-        fused=abs(figures["kept_gb"] - figures["activations_gb"]) < 1,
-        stored=abs(figures["stored_gb"] - figures["activations_gb"]) < 1,
-    )
-
-
-def test_C056(figures):
-    assert figures["printed_half"] == sum(states_of(real_step(*ADAM_BF16)).values()) * SEVEN
-    assert figures["printed_master"] == kept(BF16_MASTER).moments * SEVEN
-    assert figures["master_gb"] == kept(BF16_MASTER).master * SEVEN
-    assert figures["with_master_gb"] == kept(BF16_MASTER).optimizer * SEVEN
-    second_mean = (1 - 0.999) * torch.tensor(1e-4) ** 2  # after one step, for a gradient of 1e-4
-    assert second_mean.to(torch.float16) == 0
-    assert second_mean.to(torch.bfloat16) > 0
-    figures.settle(
-        in_fp16=second_mean.to(torch.float16) > 0,
-        with_a_master=figures["printed_master"] == figures["with_master_gb"],
-    )

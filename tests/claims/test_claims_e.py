@@ -15,7 +15,6 @@ from torch import nn
 from book.claims import rounds_to
 from memkit.formula.activations import block_ledger
 from memkit.formula.states import bytes_per_parameter
-from memkit.hardware.cards import CARDS, MIN_CAPABILITY
 from memkit.low_precision.dynamic_scale import play_scaler
 from memkit.low_precision.loss_scaling import SCALERS
 from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
@@ -139,25 +138,10 @@ def test_C134(figures):
     figures.settle(old="device_type" in inspect.signature(torch.cuda.amp.autocast).parameters)
 
 
-def test_C135(figures):
-    a100, h100 = CARDS["A100 SXM 80 GB"].peak_tflops, CARDS["H100 SXM"].peak_tflops
-    assert rounds_to(a100["bfloat16"], figures["a100"]) and rounds_to(h100["bfloat16"], figures["h100"])
-    figures.settle(
-        a100=a100["bfloat16"] == a100["float16"], h100=h100["bfloat16"] == h100["float16"],
-        range=torch.finfo(BF16).smallest_normal == torch.finfo(torch.float32).smallest_normal,
-    )  # fmt: skip
-
-
 def test_C136(figures):
     scales, skipped = play_scaler(200, lambda step, scale: True)
     assert figures["scale"] == scales[-1]
     figures.settle(disabled=torch.amp.GradScaler("cpu", enabled=False).get_scale() == 1, enabled=not skipped)
-
-
-def test_C138(figures):
-    right, wrong = (step_with_scaler(figures["scale"], unscales=u) for u in (True, False))
-    assert right / wrong == pytest.approx(figures["scale"], rel=1e-5) and figures["scale"] == 4096
-    figures.settle(needed=right > wrong)
 
 
 def test_C140(figures):
@@ -243,16 +227,6 @@ def test_C156(figures):
     figures.settle(rises=max(scales[400:]) > max(scales[:200]))
 
 
-def test_C157(figures):
-    large = figures["large"]
-    assert (torch.tensor(large, dtype=BF16) + 1).item() == large
-    assert (torch.tensor(large - 1, dtype=BF16) + 1).item() == 256 == large
-    figures.settle(
-        range=torch.tensor(1e-30).to(BF16).item() > 0,
-        rounding=(torch.tensor(256, dtype=BF16) + 1).item() == 257,
-    )
-
-
 def test_C165(figures):
     scales, skipped = play_scaler(3, lambda step, scale: step == 1)
     figures.settle(skips=skipped == [1], adapts=scales[2] == scales[1] / 2)
@@ -265,12 +239,6 @@ def test_C166(figures):
     with pretend_cuda():
         default = torch.get_autocast_dtype("cuda")
     figures.settle(trains=found[-1] < found[0] - 0.5, default=default == FP16)
-
-
-def test_C167(figures):
-    right, wrong = (step_with_scaler(2.0**16, unscales=u) for u in (True, False))
-    assert right / wrong == pytest.approx(figures["scale"], rel=1e-6)
-    figures.settle(needed=right > wrong)
 
 
 WMMA_SINCE = {"float16": (7, 0), "bfloat16": (8, 0)}
@@ -287,14 +255,6 @@ def multiplies_bf16(major: int) -> bool:
         torch.cuda, is_available=lambda: True, current_device=lambda: 0, get_device_properties=lambda _=None: card
     ):
         return torch.cuda.is_bf16_supported(including_emulation=False)
-
-
-def test_C176(figures):
-    assert (figures["fp16"], figures["bf16"]) == tuple(float(f"{a}.{b}") for a, b in WMMA_SINCE.values())
-    assert {dtype: MIN_CAPABILITY[dtype] for dtype in WMMA_SINCE} == WMMA_SINCE
-    first = min(major for major in range(5, 13) if multiplies_bf16(major))
-    assert first == figures["bf16"]
-    figures.settle(bf16=first == 8, fp16=WMMA_SINCE["float16"] < (7, 0))
 
 
 def test_C177(figures):

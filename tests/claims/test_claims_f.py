@@ -17,13 +17,10 @@ from memkit.formula.korthikanti import (
     MODEL_530B,
     VALUE_BYTES,
     layer_bytes,
-    model_flops,
     paper_setup,
-    printed_hardware_flops,
-    recomputed_flops,
 )
-from memkit.recomputation.costs import blocks_ledger, step_flops, stored_bytes
-from memkit.setup.models import GPT2_LARGE, GPT2_MEDIUM, GPT2_SMALL, LLAMA_2_7B
+from memkit.recomputation.costs import blocks_ledger, step_flops
+from memkit.setup.models import GPT2_LARGE, GPT2_MEDIUM, LLAMA_2_7B
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import (
     CORE,
@@ -31,7 +28,6 @@ from memkit.setup.strategies import (
     FULL_NO_STOP,
     NONE,
     Strategy,
-    every,
     groups,
     square_root_groups,
 )
@@ -147,23 +143,6 @@ def test_C184(figures):
     figures.settle(stored=rounds_to(1 - stored, 0.7), flash=rounds_to(1 - core, 0.7))
 
 
-def test_C185(figures):
-    plain, again = model_flops(MODEL_175B), recomputed_flops(MODEL_175B)
-    assert rounds_to(100 * (printed_hardware_flops(MODEL_175B) / plain - 1), figures["printed_percent"])
-    assert rounds_to(100 * again / plain, figures["counted_percent"])
-    assert figures["times"] * again == printed_hardware_flops(MODEL_175B) - plain
-    ours = step_flops(paper_setup(MODEL_175B), CORE)  # PyTorch stops before the weighted sum
-    assert rounds_to(100 * ours.overhead, figures["early_percent"])
-    assert rounds_to(slower_percent("selective"), figures["time_percent"])
-    # the paper compares with the layer that has neither recomputation nor sequence parallelism
-    parallel = sum(LAYER_MILLISECONDS["selective, sequence parallel"]) / sum(LAYER_MILLISECONDS["none"])
-    assert rounds_to(100 * (parallel - 1), figures["parallel_percent"])
-    figures.settle(
-        by_the_papers_operations=rounds_to(100 * again / plain, figures["printed_percent"]),
-        in_pytorch=rounds_to(100 * ours.overhead, figures["printed_percent"]),
-    )
-
-
 def test_C186(figures):
     llama = LLAMA_2_7B
     assert figures["tokens"] == 2 * llama.max_seq_len
@@ -254,34 +233,6 @@ def test_C195(figures):
     )
 
 
-def test_C197(figures):
-    small = replace(FLASH, model=GPT2_SMALL, micro_batch_size=figures["batch"])
-    shallow = replace(small, model=replace(GPT2_SMALL, num_layers=figures["few"]))
-    assert figures["printed_layers"] == GPT2_SMALL.num_layers
-    assert figures["few"] * 3 == GPT2_SMALL.num_layers
-    assert rounds_to(saved_percent(peak_bytes, shallow), figures["few_percent"])
-    assert rounds_to(saved_percent(peak_bytes, small), figures["small_percent"])
-    assert figures["layers"] == GPT2_LARGE.num_layers
-    one = replace(FLASH, micro_batch_size=1)
-    assert figures["one_percent"] == saved_percent(peak_bytes, one)
-    eight = replace(one, micro_batch_size=figures["batch"])
-    assert rounds_to(saved_percent(peak_bytes, eight), figures["large_percent"])
-    figures.settle(
-        at_least_twelve=saved_percent(peak_bytes, small) > 10,
-        fewer=saved_percent(peak_bytes, shallow) < 10,
-        one_sequence=saved_percent(peak_bytes, one) > 10,
-    )
-
-
-def test_C199(figures):
-    assert rounds_to(saved_percent(block_bytes, FLASH), figures["block_percent"])
-    assert rounds_to(saved_percent(activation_bytes, FLASH), figures["all_percent"])
-    half = blocks_ledger(FLASH, every(2)).num_bytes / blocks_ledger(FLASH, NONE).num_bytes
-    assert rounds_to(100 * (1 - half), figures["half_percent"])
-    saved = {"blocks": saved_percent(block_bytes, FLASH), "all": saved_percent(activation_bytes, FLASH)}
-    figures.settle(**{name: 40 < percent < 60 for name, percent in saved.items()})
-
-
 def test_C200(figures):
     assert rounds_to(most_percent(), figures["printed_percent"])
     assert rounds_to(most_percent(), figures["most_percent"])
@@ -299,33 +250,3 @@ def test_C211(figures):
     assert rounds_to(saved_percent(block_bytes, FLASH), figures["block_percent"])
     core_share = {s: 1 - blocks_ledger(s, CORE).num_bytes / blocks_ledger(s, NONE).num_bytes for s in (STORED, FLASH)}
     figures.settle(once=core_share[STORED] > 0.5, flash=core_share[FLASH] > 0.5)
-
-
-def test_C212(figures):
-    both = [blocks_ledger(FLASH, way).num_bytes for way in (NONE, every(2))]
-    assert rounds_to(100 * (1 - both[1] / both[0]), figures["saved_percent"])
-    for name, way in (("none", NONE), ("half", every(2)), ("full", FULL)):
-        assert rounds_to(stored_bytes(FLASH, way) / 1e9, figures[f"{name}_gb"])
-    again = [step_flops(FLASH, way).recomputed for way in (every(2), FULL)]
-    assert figures["cost_percent"] == 100 * again[0] / again[1]
-    kept = [stored_bytes(FLASH, way) for way in (NONE, every(2), FULL)]
-    figures.settle(memory=kept[0] > kept[1] > kept[2], compute=0 < again[0] < again[1])
-
-
-def test_C216(figures):
-    assert rounds_to(saved_percent(block_bytes, FLASH), figures["flash_block"])
-    assert rounds_to(saved_percent(block_bytes, STORED), figures["stored_block"])
-    assert rounds_to(saved_percent(activation_bytes, FLASH), figures["all_percent"])
-    step = saved_percent(peak_bytes, FLASH)
-    assert rounds_to(step, figures["peak_percent"])
-    assert figures["low"] == 10 * int(step // 10)  # the decade that is printed is the step's
-    assert figures["high"] == figures["low"] + 10
-    assert rounds_to(extra_percent(FLASH), figures["flops_percent"])
-    assert rounds_to(extra_percent(NO_DROPOUT), figures["early_percent"])
-    assert figures["printed_slower"] == round(extra_percent(FLASH), -1)
-    low, high = figures["low"], figures["high"]
-    figures.settle(
-        of_the_activations=low <= saved_percent(activation_bytes, FLASH) <= high,
-        of_the_peak=low <= round(step) <= high,
-        more_flops_with_dropout=round(extra_percent(FLASH), -1) == figures["printed_slower"],
-    )

@@ -159,14 +159,6 @@ def saved_by_blocks() -> tuple[list[SavedStorage], TrainingSetup]:
     return [saved for saved in saved_storages(run, model.parameters()) if not saved.is_elsewhere], setup
 
 
-def test_C180(figures):
-    saved, setup = saved_by_blocks()
-    assert figures["blocks"] == setup.model.num_layers == len(saved)
-    values = BATCH * TOKENS * setup.model.hidden_size
-    assert {figures["per_value"] * values} == {storage.num_bytes for storage in saved}
-    figures.settle(one_tensor_a_block=len(saved) == setup.model.num_layers)
-
-
 def test_C191(figures):
     assert inspect.signature(checkpoint).parameters["use_reentrant"].default is None
     recommended = "It is recommended that you use\n    ``use_reentrant=False``" in checkpoint.__doc__
@@ -307,16 +299,6 @@ def test_C203(figures):
     figures.settle(**{name: times <= isqrt(many // few) for name, times in ratio.items() if name != "plain"})
 
 
-def test_C204(figures):
-    forward, backward = block_flops(GPT2)
-    whole = block_flops(GPT2, **WITHOUT_STOP)
-    assert figures["forwards"] == (whole[0] + whole[1] - backward) / forward
-    assert rounds_to(extra_percent(GPT2, **WITHOUT_STOP), figures["step_percent"])
-    assert rounds_to(figures["printed_percent"], round(extra_percent(GPT2, **WITHOUT_STOP)))
-    assert rounds_to(extra_percent(GPT2, **NON_REENTRANT), figures["early_percent"])
-    figures.settle(forward=rounds_to(100 * (figures["forwards"] - 1), figures["printed_percent"]))
-
-
 def test_C205(figures):
     calls = [name for name in torch_checkpoint.__all__ if name.startswith("checkpoint")]
     assert figures["printed"] == len(calls)
@@ -408,15 +390,6 @@ def hugging_face_checkpoint(**options) -> partial:
     model.activation_checkpointing_enable(**options)
     assert all(layer.gradient_checkpointing for layer in model.model.layers)
     return model.model.layers[0]._gradient_checkpointing_func
-
-
-def test_C215(figures):
-    hf = pytest.importorskip("transformers")
-    old = hf.PreTrainedModel.gradient_checkpointing_enable
-    passed = inspect.signature(old).parameters
-    assert figures["new_name"] in inspect.signature(hf.PreTrainedModel.activation_checkpointing_enable).parameters
-    by_default = hugging_face_checkpoint().keywords == NON_REENTRANT
-    figures.settle(can="gradient_checkpointing_kwargs" in passed, default=by_default)
 
 
 def test_C214(figures):

@@ -9,9 +9,7 @@ from book.claims import rounds_to
 from memkit.formats.blocks import BLOCK_FORMATS
 from memkit.hardware.cards import CARDS, MIN_CAPABILITY
 from memkit.low_precision.fp8_linear import FP8_RECIPES
-from memkit.low_precision.linear_memory import linear_keeps, saved_inputs_bytes
-from memkit.low_precision.scaling import SCALINGS, DelayedScale, scale_to
-from memkit.setup.models import LLAMA_3_8B
+from memkit.low_precision.scaling import SCALINGS, DelayedScale
 
 E4M3 = "float8_e4m3fn"
 
@@ -28,17 +26,6 @@ def capability(figure: float) -> tuple[int, ...]:
     return tuple(int(part) for part in str(figure).split("."))
 
 
-def test_C238(figures):
-    x = normal(figures["deviation"])
-    assert rounds_to(percent_zero(x.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)), figures["lost"])
-    kept = {name: percent_zero(scale_to(x, E4M3, name).dequantize()) for name in ("tensor", "row", "1x128")}
-    assert all(rounds_to(value, figures["kept"]) for value in kept.values())
-    figures.settle(
-        scaling=figures["lost"] > 50 > kept["tensor"],
-        by_tensor=all(kept[name] > 50 for name in ("row", "1x128")),
-    )
-
-
 def test_C239(figures):
     rowwise, tensorwise = (Float8LinearConfig.from_recipe_name(name) for name in ("rowwise", "tensorwise"))
     assert rowwise.cast_config_grad_output.target_dtype == torch.float8_e4m3fn
@@ -52,18 +39,6 @@ def test_C239(figures):
             for config, recipe in (("tensorwise", tensorwise), ("rowwise", rowwise))
         }
     )
-
-
-def test_C241(figures):
-    card = CARDS["H100 SXM"]
-    fp8, bf16 = card.peak_tflops[E4M3], card.peak_tflops["bfloat16"]
-    assert (fp8, bf16) == (figures["fp8"], figures["bf16"])
-    assert rounds_to(fp8 / bf16, figures["times"])
-    n = figures["size"]
-    product, casts = 2 * n**3 / (fp8 * 1e12), 2 * n**2 * (2 + 2 + 1) / 3.35e12  # read twice in bf16, written in FP8
-    assert n == 4096 and rounds_to(2 * n**3 / (bf16 * 1e12) / (product + casts), figures["with_casts"])
-    assert linear_keeps("torchao float8", 128, 128, 128) == linear_keeps("bf16", 128, 128, 128)
-    figures.settle(peak=rounds_to(fp8 / bf16, 2), with_casts=figures["with_casts"] >= 2)
 
 
 def test_C242(figures):
@@ -117,12 +92,3 @@ def test_C250(figures):
         new=hopper.compute_capability < MIN_CAPABILITY["float4_e2m1fn"] <= blackwell.compute_capability,
         multiplies=blackwell.peak_tflops["float4_e2m1fn"] > blackwell.peak_tflops[E4M3],
     )
-
-
-def test_C251(figures):
-    """torchtitan's table: Llama 3 8B, FSDP 4, 32 x 2,048 tokens: bf16 174.49 GiB, NVFP4 110.95 GiB."""
-    assert rounds_to(174.49 - 110.95, figures["measured"])
-    kept = [saved_inputs_bytes(LLAMA_3_8B, 32 * 2048, int(0.85 * 32), name) for name in ("bf16", "TE NVFP4")]
-    assert rounds_to((kept[0] - kept[1]) / 2**30, figures["formula"])
-    for_inference, trained = (2025, 6), divmod(202509, 100)  # NVIDIA's blog of June 2025; arXiv:2509.25149
-    figures.settle(once=for_inference < trained, today=figures["measured"] <= 0)

@@ -79,26 +79,6 @@ def card_of(num_mib: int, **config) -> CachingAllocator:
     return CachingAllocator(AllocatorConfig(**config), Driver(num_mib * MIB))
 
 
-def test_C253(figures):
-    timeline = traced()
-    assert figures["batch"] == STEP.micro_batch_size
-    assert figures["tokens"] == STEP.seq_len
-    forward, backward = timeline.at("forward", 1), timeline.at("backward", 1)
-    assert figures["activations_gib"] == gib(forward.activations)
-    assert forward.gradients == 0
-    assert figures["gradients_mib"] == mib(backward.gradients)
-    assert mib(backward.activations) == 0
-    peak = timeline.for_step(1).peak
-    assert peak.name == "backward peak"
-    assert peak.gradients == 0
-    assert figures["peak_gib"] == gib(peak.total_bytes)
-    figures.settle(
-        activations_rise=forward.activations > timeline.at("init").activations,
-        gradients_rise=backward.gradients > forward.gradients,
-        activations_fall=backward.activations < forward.activations,
-    )
-
-
 @cache
 def memory_events(**options) -> int:
     """Memory events in the profiler's record of a small forward and backward."""
@@ -162,17 +142,6 @@ def on_a_card(trace: str, option: str = "") -> Replay:
 def cached_percent(trace: str, option: str = "") -> float:
     """What is reserved and not allocated, at the moment when most is allocated."""
     return 100 * on_a_card(trace, option).fragmentation
-
-
-def test_C258(figures):
-    assert figures["llama"] == round(cached_percent("llama"), 1)
-    assert figures["small"] == round(cached_percent("small"))
-    assert figures["ragged"] == round(cached_percent("ragged"))
-    assert figures["expandable"] == round(cached_percent("ragged", "expandable_segments:True"))
-    assert figures["below"] == round(figures["low"] - figures["llama"], 1)
-    assert figures["above"] == figures["ragged"] - figures["high"]
-    found = {"llama": cached_percent("llama"), "small": cached_percent("small"), "ragged": cached_percent("ragged")}
-    figures.settle(**{name: figures["low"] <= percent <= figures["high"] for name, percent in found.items()})
 
 
 def test_C259(figures):
@@ -328,18 +297,6 @@ def test_C270(figures):
 def first_step_that_fails(capacity_bytes: int) -> int:
     setup = replace(STEP, model=TINY_GPT2)
     return next(n for n in (1, 2, 3) if replay_trace(traced(setup, n), capacity_bytes=capacity_bytes).failure)
-
-
-def test_C271(figures):
-    setup = replace(STEP, model=TINY_GPT2)
-    peaks = [traced(setup, 3).for_step(n).peak_bytes for n in (1, 2, 3)]
-    assert figures["step"] == first_step_that_fails(2750 * MIB) == 1 + peaks.index(max(peaks))
-    floors = [traced(setup, 3).at("zero_grad", n).total_bytes for n in (1, 2, 3)]
-    assert len(set(floors)) == 1
-    assert figures["longest"] == 1 + LENGTHS.index(max(LENGTHS))
-    ends = [instant.total_bytes for instant in ragged().instants if instant.name == "zero_grad"]
-    assert len(set(ends)) == 1
-    figures.settle(states_come=len(set(floors)) > 1, longest_batch=len(set(ends)) > 1)
 
 
 def test_C272(figures):

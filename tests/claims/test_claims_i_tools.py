@@ -161,14 +161,6 @@ def summary(num_alloc_retries: int = 0) -> str:
         return torch.cuda.memory_summary(0)
 
 
-def test_C284(figures):
-    rows = [line.split("|")[1].strip() for line in summary().splitlines() if line.count("|") == 6]
-    columns = next(line for line in summary().splitlines() if "Cur Usage" in line).split("|")[2:-1]
-    assert figures["metrics"] == len([row for row in rows[1:] if "pool" not in row])
-    assert figures["columns"] == len(columns)
-    figures.settle(detailed=len(rows) > 10 and len(columns) == 4)
-
-
 def test_C285(figures):
     [header] = [line for line in summary(234).splitlines() if "234" in line]
     assert f"| {figures['field']}: 234 " in re.sub(" +", " ", header)
@@ -274,16 +266,6 @@ def test_C293(figures):
     figures.settle(armed_before=armed > 0, armed_after=len(allocator.trace) - armed > 0)
 
 
-def test_C294(figures):
-    without_step = max(bytes_at(instant, 1) for instant in ("forward peak", "backward peak"))
-    assert figures["printed_gib"] == gib(without_step)
-    assert figures["peak_gib"] == gib(peak_of())
-    assert figures["missing_gib"] == gib(peak_of() - without_step)
-    sgd = {"optimizer": OptimizerConfig(name="SGD")}
-    alone = max(bytes_at(instant, 1, **sgd) for instant in ("forward peak", "backward peak"))
-    figures.settle(adamw=without_step == peak_of(), plain_sgd=alone == peak_of(**sgd))
-
-
 def test_C295(figures):
     for context_mib in (0, 300, 500):
         allocator = card_of(8192, outside_mib=context_mib)
@@ -294,12 +276,6 @@ def test_C295(figures):
     assert figures["asked"] == torch.zeros(()).nbytes
     assert figures["kind"] == CARDS["RTX 4090"].memory_kind
     figures.settle(**{name: "HBM" in CARDS[name].memory_kind for name in ("A100 SXM 80 GB", "RTX 4090")})
-
-
-def test_C296(figures):
-    assert f"has been renamed to `torch.cuda.{figures['name']}`" in torch.cuda.memory_cached.__deprecated__
-    names = ("memory_allocated", "max_memory_allocated", "memory_cached")
-    figures.settle(**{name: not hasattr(getattr(torch.cuda, name), "__deprecated__") for name in names})
 
 
 def profiled() -> profile:
@@ -384,11 +360,6 @@ def itself(loss: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def test_C300(figures):
-    assert growth(False, torch.Tensor.item) == growth(True, torch.Tensor.item) == 0
-    figures.settle(**{f"backward {runs}": growth(runs, torch.Tensor.item) == 0 for runs in (False, True)})
-
-
 @cache
 def kept_by(keep) -> int:
     """Bytes per iteration that a list of outputs holds."""
@@ -422,19 +393,6 @@ def test_C303(figures):
 
 def forward_peak(**changes) -> float:
     return gib(bytes_at("forward peak", **({"attention": "stored"} | changes)))
-
-
-def test_C305(figures):
-    assert figures["gib"] == forward_peak()
-    assert figures["batch_gib"] == forward_peak(micro_batch_size=2)
-    assert figures["tokens_gib"] == forward_peak(seq_len=512)
-    assert figures["recomputed_gib"] == forward_peak(recomputation="full")
-    assert figures["fused_gib"] == forward_peak(attention="efficient")
-    advice = {
-        "batch": {"micro_batch_size": 2}, "tokens": {"seq_len": 512}, "recomputed": {"recomputation": "full"},
-        "fused": {"attention": "efficient"},
-    }  # fmt: skip
-    figures.settle(**{name: forward_peak(**change) < forward_peak() for name, change in advice.items()})
 
 
 def test_C306(figures):

@@ -7,18 +7,16 @@ import pytest
 import torch
 
 from book.claims import rounds_to
-from memkit.formula.estimate import estimate_memory
 from memkit.formula.offload import link_bytes
 from memkit.hardware.cards import CARDS
 from memkit.program.sharded import one_rank_of, sharded_build
-from memkit.program.transformer import Transformer, training_build
+from memkit.program.transformer import Transformer
 from memkit.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, TINY_LLAMA
 from memkit.setup.recipes import FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.sharding import estimate_sharded
 from memkit.tracing.trace import trace_memory
-from memkit.units import GIB
 
 BILLION = 10**9
 TOKENS = 2048
@@ -70,21 +68,6 @@ def test_C336(figures):
     figures.settle(gen_3=rates[3] >= figures["printed"], gen_4=rates[4] >= figures["printed"])
 
 
-def test_C337(figures):
-    on_host = replace(LLAMA.optimizer, place="on the host, gradients too")
-    card, host = (
-        estimate_memory(replace(LLAMA, optimizer=optimizer)).for_step(2).peak_bytes
-        for optimizer in (LLAMA.optimizer, on_host)
-    )
-    assert card == trace_memory(training_build(LLAMA)).for_step(2).peak_bytes
-    assert figures["tokens"] == LLAMA.tokens_per_micro_batch and figures["card"] == CARD
-    assert rounds_to(card / GIB, figures["card_gib"]) and rounds_to(host / GIB, figures["host_gib"])
-    fits = CARDS[CARD].memory_bytes
-    assert rounds_to(fits / GIB, figures["fits_gib"])
-    is_the_only_way = host < fits < card
-    figures.settle(same_batch=not is_the_only_way)
-
-
 def test_C340(figures):
     accelerate = pytest.importorskip("accelerate")
     assert figures["argument"] == accelerate.cpu_offload.__name__
@@ -98,15 +81,6 @@ def test_C340(figures):
     else:
         is_taken = True
     figures.settle(argument=is_taken)
-
-
-def test_C341(figures):
-    accelerate = pytest.importorskip("accelerate")
-    plugin = accelerate.DeepSpeedPlugin(zero_stage=3, offload_optimizer_device="cpu", offload_param_device="cpu")
-    written = plugin.deepspeed_config["zero_optimization"]
-    names = {name for name, entry in written.items() if isinstance(entry, dict) and entry.get("device") == "cpu"}
-    assert names == {figures["optimizer"], figures["parameters"]}
-    figures.settle(optimizer=figures["optimizer"] in names, parameters=figures["parameters"] in names)
 
 
 def test_C342(figures):

@@ -36,26 +36,6 @@ def bytes_each(name: str, count: int = 2**16, dtype: torch.dtype = torch.float32
     return sum(t.nbytes for t in states_after_a_step(name, count, dtype).values()) / count
 
 
-def test_C368(figures):
-    states = states_after_a_step("AdamW8bit")
-    assert states["state1"].numel() // states["absmax1"].numel() == figures["block"]
-    assert bytes_each("AdamW8bit") == figures["bytes"]
-    smallest = figures["smallest"]
-    widths = [states_after_a_step("AdamW8bit", count)["state1"].element_size() for count in (smallest - 1, smallest)]
-    assert widths == [4, 1] and bytes_each("AdamW8bit", smallest - 1) == figures["small"]
-    assert figures["printed"] == states["state1"].element_size()
-    figures.settle(both_states=figures["printed"] == round(bytes_each("AdamW8bit")))
-
-
-def test_C369(figures):
-    eight, whole = bytes_each("AdamW8bit"), bytes_each("AdamW")
-    percent = 100 * (1 - eight / whole)
-    assert rounds_to(percent, figures["percent"]) and rounds_to(SEVEN * eight, figures["gb"])
-    assert figures["adam_gb"] == SEVEN * whole
-    assert rounds_to(100 * (1 - eight / bytes_each("AdamW", dtype=torch.bfloat16)), figures["half"])
-    figures.settle(in_fp32=rounds_to(percent, figures["printed"]))
-
-
 def test_C370(figures):
     """What cannot leave decides: weights and gradients of the two models beside one card."""
     assert bytes_each("PagedAdamW32bit") == figures["bytes"]

@@ -63,14 +63,6 @@ def core_bytes(setup: TrainingSetup) -> int:
     return sum(line.num_bytes for line in lines if not line.name.startswith("norm"))
 
 
-def test_C371(figures):
-    short, long = figures["short"], figures["long"]
-    assert long == 2 * short
-    assert rounds_to(saved_by_module(long, False) / saved_by_module(short, False), figures["without"])
-    assert rounds_to(saved_by_module(long, True) / saved_by_module(short, True), figures["with_weights"])
-    figures.settle(a_real_module=saved_by_module(long, False) < saved_by_module(long, True))
-
-
 def test_C372(figures):
     saved = saved_by_sdpa(SDPBackend.FLASH_ATTENTION, torch.bfloat16)
     [log_sum_exp] = [s for s in saved if s.dtype == "float32"]
@@ -80,24 +72,6 @@ def test_C372(figures):
     assert rounds_to(sum(s.num_bytes for s in longer) / sum(s.num_bytes for s in saved), figures["twice"])
     assert per_score(saved) == per_score(longer, 128) == 0
     figures.settle(a_real_kernel=per_score(longer, 128) == 0)
-
-
-def test_C373(figures):
-    assert figures["fused"] == per_score(saved_by_sdpa(None, torch.bfloat16))
-    assert figures["math"] == per_score(saved_by_sdpa(SDPBackend.MATH, torch.bfloat16))
-    assert figures["cpu_dropout"] == per_score(saved_by_sdpa(None, torch.bfloat16, 0.1))
-    assert figures["fused_kernels"] == len(FUSED)
-    figures.settle(**{name: figures[name] == 0 for name in ("fused", "math", "cpu_dropout")})
-
-
-def test_C374(figures):
-    short = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=figures["short"])
-    long = replace(short, seq_len=figures["long"])
-    assert figures["long"] == 2 * figures["short"]
-    stored = [core_bytes(replace(setup, attention="stored")) for setup in (short, long)]
-    assert rounds_to(stored[1] / stored[0], figures["stored"])
-    assert rounds_to(core_bytes(long) / core_bytes(short), figures["flash"])
-    figures.settle(stored=stored[1] / stored[0] > 3.5, flash=core_bytes(long) / core_bytes(short) < 2.1)
 
 
 def test_C375(figures):

@@ -9,8 +9,8 @@ from memkit.hardware.cards import CARDS
 from memkit.program.transformer import Transformer
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.layouts import Layout
-from memkit.setup.models import LLAMA_2_7B, LLAMA_2_13B, LLAMA_2_70B, LLAMA_32_1B, LLAMA_32_3B, ModelConfig
-from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup.models import LLAMA_2_7B, LLAMA_2_13B, LLAMA_32_1B, LLAMA_32_3B, ModelConfig
+from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB
 
@@ -63,60 +63,9 @@ def test_C391(figures):
     settle_lora(figures, LLAMA_32_3B, rank=16, tokens=2048, card_gb=16)
 
 
-def test_C392(figures):
-    choices = {"adapter": replace(LORA, rank=figures["rank"]), "seq_len": figures["tokens"]}
-    again = planned(LLAMA_2_7B, RTX, **choices)
-    kept = planned(LLAMA_2_7B, RTX, **choices, recomputation="none")
-    assert (figures["rank"], figures["tokens"]) == (16, 2048) and CARDS[RTX].label_gb == figures["card_gb"]
-    assert rounds_to(again.peak_bytes / GIB, figures["again_gib"])
-    assert rounds_to(kept.peak_bytes / GIB, figures["kept_gib"])
-    figures.settle(recomputed=again.fits, kept=kept.fits)
-
-
-def test_C394(figures):
-    autocast, pure = (planned(LLAMA_2_7B, A100_80, precision=precision) for precision in (AUTOCAST_BF16, PURE_BF16))
-    assert CARDS[A100_80].label_gb == figures["card_gb"]
-    assert rounds_to(16 * parameters_of(LLAMA_2_7B) / 1e9, figures["states_gb"])
-    assert rounds_to(autocast.peak_bytes / GIB, figures["autocast_gib"])
-    assert rounds_to(pure.peak_bytes / GIB, figures["pure_gib"])
-    figures.settle(autocast=autocast.fits, pure_bf16=pure.fits)
-
-
-def test_C395(figures):
-    layout = Layout(stage=3, dp_size=figures["ranks"])
-    mixed = planned(LLAMA_2_70B, A100_80, replace(layout, param_dtype="bfloat16"), precision=FP32)
-    pure = planned(LLAMA_2_70B, A100_80, layout)
-    assert CARDS[A100_80].label_gb == figures["card_gb"] and figures["ranks"] == 8
-    assert rounds_to(16 * parameters_of(LLAMA_2_70B) / 8 / 1e9, figures["share_gb"])
-    assert rounds_to(mixed.peak_bytes / GIB, figures["mixed_gib"])
-    assert rounds_to(pure.peak_bytes / GIB, figures["pure_gib"])
-    figures.settle(master_weights=mixed.fits, pure_bf16=pure.fits)
-
-
-def test_C396(figures):
-    wide, autocast, pure = (
-        planned(LLAMA_2_7B, A100_80, precision=precision, recomputation="none").peak_bytes
-        for precision in (FP32, AUTOCAST_BF16, PURE_BF16)
-    )
-    assert rounds_to(100 * autocast / wide, figures["autocast_percent"])
-    assert rounds_to(100 * pure / wide, figures["pure_percent"])
-    assert figures["tokens"] == 512
-    figures.settle(autocast=autocast < 0.6 * wide, pure_bf16=pure < 0.6 * wide)
-
-
 def test_C414(figures):
     plans = [planned(model, RTX, adapter=QLORA, seq_len=figures["tokens"]) for model in (LLAMA_2_7B, LLAMA_2_13B)]
     assert figures["tokens"] == 2048 and CARDS[RTX].label_gb == figures["card_gb"]
     small, large = (plan.peak_bytes / GIB for plan in plans)
     assert rounds_to(small, figures["small_gib"]) and rounds_to(large, figures["large_gib"])
     figures.settle(small=plans[0].fits, large=plans[1].fits)
-
-
-def test_C415(figures):
-    lora = planned(LLAMA_2_13B, A100_40, adapter=LORA)
-    one, many = (planned(LLAMA_2_70B, A100_40, adapter=QLORA, micro_batch_size=n) for n in (1, figures["batch"]))
-    assert CARDS[A100_40].label_gb == figures["card_gb"] and figures["tokens"] == 512
-    assert rounds_to(lora.peak_bytes / GIB, figures["lora_gib"])
-    assert rounds_to(one.peak_bytes / GIB, figures["one_gib"])
-    assert rounds_to(many.peak_bytes / GIB, figures["many_gib"])
-    figures.settle(lora=lora.fits, one_sequence=one.fits, many=many.fits)

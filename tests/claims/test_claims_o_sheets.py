@@ -32,9 +32,7 @@ from memkit.setup.adapters import AdapterConfig
 from memkit.setup.layouts import Layout
 from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_2_70B, TINY_LLAMA, ModelConfig, gpt2_config
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
-from memkit.setup.strategies import every
 from memkit.setup.training import TrainingSetup
-from memkit.sharding.traffic import step_traffic
 from memkit.timeline import MemoryTimeline
 from memkit.tracing.trace import trace_memory
 from memkit.units import GIB, MIB
@@ -120,17 +118,6 @@ def parameter_bytes(weight: torch.dtype, master: bool, dtype: torch.dtype = torc
     return bytes_of(parameter, parameter.grad, *copies, *states) / count
 
 
-def test_C379(figures):
-    with_copy, wide = parameter_bytes(torch.bfloat16, True), parameter_bytes(torch.float32, False)
-    assert (with_copy, wide) == (figures["with_copy"], figures["wide"])
-    assert parameter_bytes(torch.bfloat16, False) == figures["pure"]
-    no_copy = with_copy - torch.float32.itemsize
-    assert no_copy == figures["no_copy"] and figures["printed"] == torch.float32.itemsize
-    figures.settle(
-        beside_fp32_states_alone=with_copy - no_copy == figures["printed"], beside_fp32=with_copy > wide
-    )
-
-
 def test_C380(figures):
     """The first three figures are the paper's own model; what runs again is counted by torch, too, on the small one."""
     as_printed(figures, part=70, extra=2.7, most=90, low=30, high=40)
@@ -155,17 +142,6 @@ def test_C383(figures):
     busy = lambda tokens: min(1.0, tokens * card.memory_bandwidth / (card.peak_tflops["bfloat16"] * 10**12))
     assert rounds_to(1 / busy(1), figures["tokens"])
     figures.settle(below=busy(64) > busy(32), above=busy(4096) == busy(2048) == 1)
-
-
-def test_C385(figures):
-    every_block, second = (less(kept(recomputation=way), kept()) for way in ("full", every(2)))
-    assert rounds_to(every_block, figures["every_block"]) and rounds_to(second, figures["second"])
-    assert rounds_to(again_on(GPT2_LARGE), figures["flops"])
-    half = again_on(GPT2_LARGE) / 2
-    assert rounds_to(half, figures["half"]) and figures["printed"] == 33
-    figures.settle(
-        every_block=is_about(every_block, 50), every_second_block=is_about(second, 50) and is_about(half, 33)
-    )
 
 
 def test_C386(figures):
@@ -373,16 +349,6 @@ def test_C419(figures):
     eight = less(bytes_each("AdamW8bit"), bytes_each("AdamW"))
     assert rounds_to(eight, figures["eight"])
     figures.settle(long=5 <= times[1] <= 20 and is_about(eight, 75), short=5 <= times[0] <= 20)
-
-
-def test_C420(figures):
-    """Traffic counted in whole models a step, as the paper's section 7 has it."""
-    setup = TrainingSetup(model=LLAMA_2_7B)
-    whole = torch.float32.itemsize * sum(p.numel() for p in Transformer(setup, device="meta").parameters())
-    sent = {stage: step_traffic(setup, Layout(stage=stage, dp_size=8)).moved_bytes / whole for stage in (0, 2, 3)}
-    assert all(is_about(sent[stage], volume, 0.02) for stage, volume in PAPER_VOLUMES.items())
-    assert (PAPER_VOLUMES[2], PAPER_VOLUMES[3]) == (figures["stage_2"], figures["stage_3"])
-    figures.settle(stage_2=sent[2] > 1.01 * sent[0], stage_3=sent[3] > 1.01 * sent[0])
 
 
 def test_C421(figures):
