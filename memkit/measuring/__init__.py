@@ -10,8 +10,6 @@ Reading order:
 - ``profiler``: one step under torch's profiler, by operation
 - ``small_card``: a card small enough to run out of memory on purpose
 - ``monitor``: one line a step, and a warning in time
-- ``bandwidth``: how fast bytes move on this machine
-- ``card_formats``: what a device's own casts and products do, and the seconds of a product in bf16 and FP8
 - ``ranks``: several processes for real, and what they send
 - ``accumulating_ranks``: gradient accumulation on several ranks, six ways
 - ``sharded_ranks``: DDP, ZeRO's stages and FSDP2 on several ranks
@@ -20,8 +18,6 @@ Reading order:
 from memkit import front_door
 
 __getattr__, __dir__, __all__ = front_door(__name__, {
-    "bandwidth": "measure_bandwidth",
-    "card_formats": "cast_overflows product_errors time_products",
     "gpu": "cap_gpu give_back usable_bytes",
     "measure": "measure_memory",
     "monitor": "MemoryMonitor",

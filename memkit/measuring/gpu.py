@@ -7,8 +7,7 @@ CUDA context beside it, and it is manners, not a wall: another program is not st
 
 import gc
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -42,26 +41,6 @@ def usable_bytes(environment: Mapping[str, str] | None = None) -> int:
     within_card = free_bytes + reserved - allocated
     cap_bytes = gpu_cap_bytes(environment)
     return within_card if cap_bytes is None else max(0, min(within_card, cap_bytes - allocated))
-
-
-def seconds_of(run: Callable[[], object], repeats: int, device: str = "cuda") -> list[float]:
-    """Seconds of each of ``repeats`` calls, after one that is not counted; on a card by its own clock."""
-    run()
-    seconds = []
-    for _ in range(repeats):
-        if device == "cpu":
-            begun = time.perf_counter_ns()
-            run()
-            seconds.append((time.perf_counter_ns() - begun) / 1e9)
-            continue
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        seconds.append(start.elapsed_time(end) / 1e3)
-    return seconds
 
 
 def give_back() -> int:

@@ -11,7 +11,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from memkit.measuring.gpu import seconds_of
+from book.bandwidth import seconds_of
 from memkit.units import as_whole_number
 
 CASTS = ("float16", "bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz")

@@ -5,16 +5,9 @@ import itertools
 import pytest
 import torch
 
+from book import bandwidth
+from book.bandwidth import Bandwidths, Copy, copy_size, measure_bandwidth, time_cpu_copy, time_cuda_copies
 from memkit.hardware.cards import CARDS, card_by_driver_name
-from memkit.measuring import bandwidth, gpu
-from memkit.measuring.bandwidth import (
-    Bandwidths,
-    Copy,
-    copy_size,
-    measure_bandwidth,
-    time_cpu_copy,
-    time_cuda_copies,
-)
 from memkit.units import GIB, MIB
 
 
@@ -22,7 +15,7 @@ from memkit.units import GIB, MIB
 def clock(monkeypatch):
     """A clock on which every look is one millisecond later."""
     looks = itertools.count(0, 1_000_000)
-    monkeypatch.setattr(gpu.time, "perf_counter_ns", lambda: next(looks))
+    monkeypatch.setattr(bandwidth.time, "perf_counter_ns", lambda: next(looks))
 
 
 @pytest.fixture

@@ -5,13 +5,15 @@ bytes. Pinned host memory cannot be paged out, so the card fetches it by itself;
 driver first copies every piece into a pinned buffer of its own.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from memkit.hardware.cards import Card, card_by_driver_name
 from memkit.hardware.driver import available_ram_bytes
-from memkit.measuring.gpu import seconds_of, usable_bytes
+from memkit.measuring.gpu import usable_bytes
 from memkit.units import MIB, Printable, aligned_table, as_whole_number, format_bytes, format_gb, on_page
 
 LARGEST_COPY_BYTES = 512 * MIB
@@ -21,6 +23,26 @@ SHARE_OF_FREE = 8
 """One copy takes at most this part of the free memory: two buffers then leave three quarters alone."""
 
 REPEATS = 10
+
+
+def seconds_of(run: Callable[[], object], repeats: int, device: str = "cuda") -> list[float]:
+    """Seconds of each of ``repeats`` calls, after one that is not counted; on a card by its own clock."""
+    run()
+    seconds = []
+    for _ in range(repeats):
+        if device == "cpu":
+            begun = time.perf_counter_ns()
+            run()
+            seconds.append((time.perf_counter_ns() - begun) / 1e9)
+            continue
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        seconds.append(start.elapsed_time(end) / 1e3)
+    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)

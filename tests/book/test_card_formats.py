@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from book.card_formats import CASTS, cast_overflows, product_errors
 from memkit.formats.rounding import round_to, torch_overflow
-from memkit.measuring.card_formats import CASTS, cast_overflows, product_errors
 
 
 def test_casts_on_the_cpu_are_those_of_this_torch():
