@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from memkit.formula.states import bytes_per_parameter
-from memkit.pictures.recipes import recipes_figure
+from memkit.pictures.rows_of_bars import recipes_figure
 from memkit.setup.recipes import ADAMW, KAHAN_BF16, PRECISIONS
 
 addends = {p.name: bytes_per_parameter(p, ADAMW) for p in (*PRECISIONS.values(), KAHAN_BF16)}

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from memkit.low_precision.linear_memory import linear_keeps
-from memkit.pictures.breakdown import memory_curves_figure
+from memkit.pictures.curves import memory_curves_figure
 
 TOKENS, WIDTH = (2048, 4096, 8192, 12288, 16384), 4096
 kept = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from memkit.allocator.film import Film, Piece, Row, Still
 from memkit.pictures.axes import DASHED, Scale
-from memkit.pictures.svg import GREY, INK, LOOKS, OKABE_ITO, PAPER, Chart, text_width
+from memkit.pictures.svg import GREY, LOOKS, OKABE_ITO, PAPER, Chart, text_width
 from memkit.pictures.timeline import STACK
 from memkit.units import MIB, format_bytes
 
@@ -69,9 +69,7 @@ def still_figure(still: Still, scale: FilmScale) -> Chart:
         for piece in row.pieces:
             _draw_piece(chart, piece, x, y)
     if len(rows) < len(still.rows):
-        chart.words(
-            90, 70 + ROW * (scale.num_rows - 1), f"{len(still.rows) - len(rows)} more", 11, anchor="end"
-        )
+        chart.words(90, 70 + ROW * (scale.num_rows - 1), f"{len(still.rows) - len(rows)} more", 11, anchor="end")
     _draw_totals(chart, still, scale, bottom + 36)
     parts = [(LOOKS[part], part.replace("_", " ")) for part in STACK if part != UNKNOWN]
     chart.legend([*parts, (REST, "unasked rest"), ((PAPER, ""), "hole")], 10, bottom + 106, 790, 10.5)
@@ -90,33 +88,23 @@ def _kind(row: Row) -> str:
 
 def _draw_piece(chart: Chart, piece: Piece, x: Scale, y: float) -> None:
     """A block or a hole; what the block got unasked is dotted, a new one has a frame, its name stands in it."""
-    left, wide = x(piece.offset), x(piece.offset + piece.size) - x(piece.offset)
-    box = (left, y - 9, wide, 18)
+    left, right = x(piece.offset), x(piece.offset + piece.size)
+    box, edge = (left, right, y, 18), {"stroke": PAPER, "stroke_width": 0.7}
     if piece.is_free:
-        chart.rect(
-            *box,
-            (PAPER, ""),
-            stroke="currentColor",
-            stroke_opacity=0.6,
-            tip=f"hole: {format_bytes(piece.size)}",
-            data={"hole": piece.size},
-        )
+        tells = {"tip": f"hole: {format_bytes(piece.size)}", "data": {"hole": piece.size}}
+        chart.bar(*box, (PAPER, ""), stroke="currentColor", stroke_opacity=0.6, **tells)
         return
     part = piece.part if piece.part in LOOKS else UNKNOWN
     tip = f"{piece.label}: {format_bytes(piece.size)}, {part.replace('_', ' ')}"
     tip += f", {format_bytes(piece.rest_bytes)} unasked" if piece.rest_bytes else ""
-    chart.rect(
-        *box, LOOKS[part], stroke=PAPER, stroke_width=0.7, tip=tip, data={"part": part, "bytes": piece.size}
-    )
+    chart.bar(*box, LOOKS[part], **edge, tip=tip, data={"part": part, "bytes": piece.size})
     rest = x(piece.rest_bytes) - x(0)
     if rest > 1.7:
-        chart.rect(
-            left + wide - rest, y - 9, rest, 18, REST, stroke=PAPER, stroke_width=0.7, pointer_events="none"
-        )
+        chart.bar(right - rest, right, y, 18, REST, **edge, pointer_events="none")
     if piece.is_new:
-        chart.rect(*box, stroke="currentColor", stroke_width=2, pointer_events="none")
-    if text_width(piece.label, 10) + 6 < wide:
-        chart.words(left + (wide - rest) / 2, y, piece.label, 10, anchor="middle", boxed=True)
+        chart.bar(*box, stroke="currentColor", stroke_width=2, pointer_events="none")
+    if text_width(piece.label, 10) + 6 < right - left:
+        chart.words((left + right - rest) / 2, y, piece.label, 10, anchor="middle", boxed=True)
 
 
 def _draw_totals(chart: Chart, still: Still, scale: FilmScale, top: float) -> None:
@@ -131,16 +119,8 @@ def _draw_totals(chart: Chart, still: Still, scale: FilmScale, top: float) -> No
     for row, (name, size, look, more) in enumerate(totals):
         y = top + 10 + 24 * row
         chart.words(90, y, name, 12, anchor="end")
-        chart.rect(
-            x.start,
-            y - 9,
-            x(size) - x.start,
-            18,
-            look,
-            tip=f"{name}: {format_bytes(size)}",
-            data={"bytes": size},
-        )
-        chart.words(512, y, format_bytes(size) + more, 12, shade=INK)
+        chart.bar(x.start, x(size), y, 18, look, tip=f"{name}: {format_bytes(size)}", data={"bytes": size})
+        chart.words(512, y, format_bytes(size) + more, 12)
     if scale.capacity_bytes is not None:
         at = x(scale.capacity_bytes)
         chart.line([(at, top - 2), (at, top + 46)], OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED)

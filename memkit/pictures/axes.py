@@ -74,8 +74,7 @@ def thinned(places: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     for x, column in groupby(places, key=lambda place: round(place[0])):
         heights = [round(2 * y) / 2 for _, y in column]
         kept += [
-            (x, y)
-            for y in ((heights[0], min(heights), max(heights), heights[-1]) if len(heights) > 2 else heights)
+            (x, y) for y in ((heights[0], min(heights), max(heights), heights[-1]) if len(heights) > 2 else heights)
         ]
     return kept
 
@@ -108,22 +107,16 @@ def outline_of(shape: str, x: float, y: float, size: float) -> list[tuple[float,
     if inner < 1:
         angles = [angle + half for angle in angles for half in (0, math.pi / corners)]
     radii = [1.3 * size, 1.3 * size * inner] * len(angles) if inner < 1 else [1.3 * size] * len(angles)
-    return [
-        (x + r * math.sin(angle), y - r * math.cos(angle)) for angle, r in zip(angles, radii, strict=False)
-    ]
+    return [(x + r * math.sin(angle), y - r * math.cos(angle)) for angle, r in zip(angles, radii, strict=False)]
 
 
-def point(
-    chart: Chart, x: float, y: float, shape: str, colour: str, size: float = 4, is_filled=True, **tells
-):
+def point(chart: Chart, x: float, y: float, shape: str, colour: str, size: float = 4, is_filled=True, **tells):
     """A mark of a shape; hollow, it shows the ground."""
     fill = (colour if is_filled else "none", "")
-    chart.area(
-        [outline_of(shape, x, y, size)], fill, stroke=colour, stroke_width=1.2, pointer_events="all", **tells
-    )
+    chart.area([outline_of(shape, x, y, size)], fill, stroke=colour, stroke_width=1.2, pointer_events="all", **tells)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Curve:
     """Named values over places: a line with its colour, dashes and mark; ``note`` stands below its name."""
 
@@ -149,11 +142,7 @@ class Curve:
         places = [(x(a), y.inside(b)) for a, b in zip(self.xs, self.ys, strict=True)]
         line = places
         if self.is_stepped:
-            line = [
-                corner
-                for (a, b), (c, _) in zip(places, [*places[1:], places[-1]])
-                for corner in ((a, b), (c, b))
-            ]
+            line = [corner for (a, b), (c, _) in zip(places, [*places[1:], places[-1]]) for corner in ((a, b), (c, b))]
         chart.line(line, self.colour, **self.stroke)
         for a, b in places[self.marks_from :: self.marks_every] if self.shape else ():
             point(chart, a, b, self.shape, self.colour)
@@ -167,9 +156,7 @@ class Curve:
         chart.words(left + 44, y + 16, self.note, 12, shade=GREY)
 
 
-def draw_curves(
-    chart: Chart, curves: Iterable[Curve], x: Scale, y: Scale, left: float, top: float, row: float
-) -> None:
+def draw_curves(chart: Chart, curves: Iterable[Curve], x: Scale, y: Scale, left: float, top: float, row: float) -> None:
     """Curves on two scales, and their names below one another."""
     for number, curve in enumerate(curves):
         curve.draw(chart, x, y)

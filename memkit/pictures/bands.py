@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from memkit.pictures.axes import DASHED, Scale, thinned, ticks_beside
-from memkit.pictures.over_time import corners
+from memkit.pictures.over_time import corners, lay
 from memkit.pictures.svg import FAINT, LOOKS, OKABE_ITO, Chart
 from memkit.pictures.timeline import tick_words
 from memkit.timeline import Event, MemoryTimeline
@@ -121,9 +121,7 @@ def allocations_figure(
     chart.line(thinned([(a, y(b)) for a, b in corners(stacked.totals, x)]), stroke_width=1)
     if capacity:
         name, num_bytes = capacity
-        chart.line(
-            [(86, y(num_bytes)), (786, y(num_bytes))], OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED
-        )
+        chart.line([(86, y(num_bytes)), (786, y(num_bytes))], OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED)
         words = f"{name}: {format_bytes(num_bytes, 1)}"
         chart.words(782, y(num_bytes) - 2, words, 12, anchor="end", at="bottom", boxed=True)
     there = {band.event.part or UNKNOWN for band in stacked.bands}
@@ -142,29 +140,15 @@ def _draw_bands(chart: Chart, stacked: Bands, x: Scale, y: Scale) -> None:
     """The smaller blocks as one pale area a part, then each large block as a band."""
     floor = [total - rest for total, rest in zip(stacked.totals, stacked.rest, strict=True)]
     for part, heights in stacked.rest_by_part.items():
-        ceiling = [low + high for low, high in zip(floor, heights, strict=True)]
-        edges = (*corners(ceiling, x), *reversed(corners(floor, x)))
         tip = f"smaller blocks, {part or UNKNOWN}: at most {format_bytes(max(heights))}".replace("_", " ")
-        chart.area(
-            [thinned([(a, y(b)) for a, b in edges])], LOOKS.get(part, LOOKS[UNKNOWN]), shade=0.45, tip=tip
-        )
-        floor = ceiling
+        floor = lay(chart, x, y, floor, heights, LOOKS.get(part, LOOKS[UNKNOWN]), shade=0.45, tip=tip)
     for number, band in enumerate(stacked.bands):
         margin = {"stroke": "transparent", "stroke_width": 6} if x(band.end) - x(band.start) < NEEDLE else {}
         event, part = band.event, band.event.part or UNKNOWN
-        life = (
-            f"event {band.start} to {band.end}"
-            if band.end < len(stacked.totals)
-            else f"event {band.start} to the end"
-        )
-        tip = f"{format_bytes(band.num_bytes)}, {part.replace('_', ' ')}, {event.where or event.op}, {life}"
-        chart.area(
-            [outline_of(band, x, y)],
-            LOOKS.get(event.part, LOOKS[UNKNOWN]),
-            tip=tip,
-            data={"pick": number, "bytes": band.num_bytes},
-            **margin,
-        )
+        end = band.end if band.end < len(stacked.totals) else "the end"
+        tip = f"{format_bytes(band.num_bytes)}, {part.replace('_', ' ')}, {event.where or event.op}"
+        tells = {"tip": f"{tip}, event {band.start} to {end}", "data": {"pick": number, "bytes": band.num_bytes}}
+        chart.area([outline_of(band, x, y)], LOOKS.get(event.part, LOOKS[UNKNOWN]), **tells, **margin)
 
 
 def outline_of(band: Band, x: Scale, y: Scale) -> list[tuple[float, float]]:

@@ -19,43 +19,24 @@ def draw_bits(chart: Chart, reading: CodeReading, top: float) -> float:
     fmt, bits = reading.fmt, reading.bits
     width = min(WIDEST_BOX, 760 / len(bits))
     size = 17 if width > 32 else 13 if width > 20 else 9
-    left, number, names = 400 - width * len(bits) / 2, 0, []
+    left, number, middles = 400 - width * len(bits) / 2, 0, {}
     code = f"{fmt.name}   code {reading.code} = 0x{reading.code:0{-(-len(bits) // 4)}X}"
     chart.words(400, top + 8, code, 15, anchor="middle", bold=True)
     for field, digits in reading.fields:
-        start = left + number * width
+        middles[field] = left + (number + len(digits) / 2) * width
         for place, digit in enumerate(digits):
-            x = left + number * width
-            chart.rect(
-                x,
-                top + 48,
-                width,
-                44,
-                LOOKS[field],
-                shade=0.7,
-                stroke="currentColor",
-                stroke_opacity=0.7,
-                tip=f"{field} bit {len(digits) - 1 - place}: {digit}",
-                data={"pick": number, "field": field},
-            )
-            chart.rect(x + 0.2 * width, top + 56, 0.6 * width, 28, (PAPER, ""), pointer_events="none")
-            chart.words(x + width / 2, top + 70, digit, size, anchor="middle")
+            x, y = left + number * width, top + 70
+            tells = {"tip": f"{field} bit {len(digits) - 1 - place}: {digit}", "data": {"pick": number, "field": field}}
+            edge = {"stroke": "currentColor", "stroke_opacity": 0.7}
+            chart.bar(x, x + width, y, 44, LOOKS[field], shade=0.7, **edge, **tells)
+            chart.bar(x + 0.2 * width, x + 0.8 * width, y, 28, (PAPER, ""), pointer_events="none")
+            chart.words(x + width / 2, y, digit, size, anchor="middle")
             number += 1
-        names.append((start + len(digits) * width / 2, field, len(digits) * width, int(digits, 2)))
-    with_value = [(x, top + 36, f"{field} = {value}") for x, field, _, value in names]
-    chart.place(
-        with_value,
-        [(x, top + 36, field) for x, field, *_ in names],
-        [(x, top + 36, field[:4]) for x, field, *_ in names],
-        size=12.5,
-    )
-    chart.words(
-        400,
-        top + 116,
-        spelled(reading),
-        16 if text_width(spelled(reading), 16) < 780 else 11.5,
-        anchor="middle",
-    )
+    with_value = [(middles[field], top + 36, f"{field} = {int(digits, 2)}") for field, digits in reading.fields]
+    plain = [(x, top + 36, field) for field, x in middles.items()]
+    chart.place(with_value, plain, [(x, y, field[:4]) for x, y, field in plain], size=12.5)
+    words = spelled(reading)
+    chart.words(400, top + 116, words, 16 if text_width(words, 16) < 780 else 11.5, anchor="middle")
     return top + 130
 
 

@@ -1,9 +1,8 @@
-"""Drawings of what flows where: FP8's three products, dtypes through a block, master weights with a scaled loss."""
+"""Drawings of what flows where: a block with what it keeps, its dtypes, FP8's products, master weights."""
 
-from collections.abc import Sequence
-
+from memkit.formula.activations import Ledger
 from memkit.low_precision.autocast import FLOAT32, LOWER_PRECISION
-from memkit.pictures.svg import GREY, INK, OKABE_ITO, Chart
+from memkit.pictures.svg import GREY, OKABE_ITO, Chart
 
 SUMMED = (OKABE_ITO[1], "///")
 DTYPES = {"float32": (OKABE_ITO[2], ""), "bfloat16": (OKABE_ITO[0], "..."), "float16": (OKABE_ITO[4], "xxx")}
@@ -31,42 +30,86 @@ BLOCK_OPS = (
 """A block's operations in order, each with the name by which autocast knows it."""
 
 
-def fp8_products_figure(
-    title: str = "A linear layer's three products, and the side that each sums over",
-) -> Chart:
+KEPT = (
+    (
+        ("norm 1", ("norm 1 input",)),
+        ("query, key,\nvalue", ("norm 1 output",)),
+        ("scores,\nsoftmax", ("query", "key", "softmax output")),
+        ("dropout", ("softmax dropout mask",)),
+        ("weights\n× value", ("softmax dropout output", "value")),
+        ("output\nmatrix", ("attention output",)),
+        ("dropout", ("attention dropout mask",)),
+    ),
+    (
+        ("norm 2", ("norm 2 input",)),
+        ("wide\nmatrix", ("norm 2 output",)),
+        ("GELU", ("GELU input",)),
+        ("narrow\nmatrix", ("GELU output",)),
+        ("dropout", ("mlp dropout mask",)),
+    ),
+)
+"""The operations of a GPT-2 block, attention above and MLP below, each with the tensors it keeps, by how they begin."""
+TALLEST = 115  # of a bar on an edge
+PREFIXES = ("norm 1 ", "norm 2 ", "mlp ", "attention ", "softmax dropout ", "dropout ")
+
+
+def block_figure(ledger: Ledger, title: str = "One GPT-2 block, and what it keeps for the backward") -> Chart:
+    """The operations of a GPT-2 block in order; below each hang the tensors that it keeps, as high as their bytes."""
+    words = "height of a bar: bytes; the number: bytes per token and hidden unit (sbh)"
+    chart = Chart(800, 490, title, words)
+    sizes = {line.name: line.num_bytes / ledger.sbh for line in ledger.lines}
+    unit = TALLEST / max(sizes.values())
+    sides = ((118, "attention", OKABE_ITO[0]), (368, "MLP", OKABE_ITO[3]))
+    for operations, (y, label, colour) in zip(KEPT, sides, strict=True):
+        chart.words(10, y - 46, label, 13, bold=True)
+        step = 720 / len(operations)
+        for number, (operation, names) in enumerate(operations):
+            x = 62 + step * number
+            chart.rect(x - 40, y - 25, 80, 50, stroke="currentColor", rx=5)
+            chart.words(x, y, operation, 11.5, anchor="middle")
+            if number:
+                chart.line([(x - step + 42, y), (x - 48, y)], shade=GREY)
+                chart.area([[(x - 42, y), (x - 50, y - 4), (x - 50, y + 4)]], ("currentColor", ""), shade=GREY)
+            kept = {n: size for n, size in sizes.items() if n.partition(",")[0] in names and size >= 0.5}
+            for place, (name, size) in enumerate(kept.items()):
+                at, end = x - 17 * len(kept) + 34 * place + 17, y + 30 + size * unit
+                tells = {"tip": f"{name}: {size:.4g} bytes per token and hidden unit"}
+                tells["data"] = {"name": name, "sbh": f"{size:.4g}"}
+                chart.rect(at - 15, y + 30, 30, size * unit, (colour, "///" if "mask" in name else ""), **tells)
+                chart.words(at, end + 4, f"{size:.0f}", 12, anchor="middle", at="top")
+                flat = name.split(",")[0]
+                for prefix in PREFIXES:
+                    flat = flat.removeprefix(prefix)
+                chart.words(at, end + 21, flat.replace(" ", "\n"), 10, anchor="middle", at="top", shade=GREY)
+        chart.line([(x + 40, y), (x + 50, y)], shade=GREY)
+        chart.words(x + 52, y, "+ input", 11.5)
+    named = ", ".join(f"{name} {size:.3g}" for name, size in sizes.items() if size >= 0.5)
+    chart.alt = f"{title}: {named} sbh; {ledger.per_sbh:.1f} sbh together."
+    return chart
+
+
+def fp8_products_figure(title: str = "A linear layer's three products, and the side that each sums over") -> Chart:
     """Forward and both gradients as matrices; the summed side of each operand is hatched.
 
     A factor can leave a sum only if all its terms share it, so an operand's groups lie along its summed side. x is
     summed along K in the forward and along M for the weight's gradient: it is cast twice, and so are W and dy.
     """
-    chart = Chart(
-        800, 470, title, "M tokens, K inputs, N outputs; hatched: what one entry of the result sums over"
-    )
+    chart = Chart(800, 470, title, "M tokens, K inputs, N outputs; hatched: what one entry of the result sums over")
     for row, (name, result, rows, columns, left, right, summed) in enumerate(PRODUCTS):
         y, x = 128 + 136 * row, 250
         chart.words(10, y, name, 13, bold=True)
         chart.words(10, y + 22, f"summed over {summed}", 12, shade=GREY)
         for operand, tall, wide in ((result, rows, columns), (left, rows, summed), (right, summed, columns)):
             width, height = SIDES[wide], SIDES[tall]
-            chart.rect(
-                x,
-                y - height / 2,
-                width,
-                height,
-                (OKABE_ITO[5], ""),
-                shade=0.35,
-                stroke="currentColor",
-                tip=f"{operand}: {tall} × {wide}",
-                data={"operand": operand, "rows": tall, "columns": wide},
-            )
+            tells = {"tip": f"{operand}: {tall} × {wide}"}
+            tells["data"] = {"operand": operand, "rows": tall, "columns": wide}
+            chart.bar(x, x + width, y, height, (OKABE_ITO[5], ""), shade=0.35, stroke="currentColor", **tells)
             if operand != result:
                 across = wide == summed
                 band = (x, y - 7, width, 14) if across else (x + width / 2 - 7, y - height / 2, 14, height)
                 chart.rect(*band, SUMMED, tip=f"{operand} is summed along {summed}", data={"summed": summed})
             chart.words(x + width / 2, y - height / 2 - 12, operand, 13, anchor="middle", bold=True)
-            chart.words(
-                x + width / 2, y + height / 2 + 11, f"{tall} × {wide}", 11.5, anchor="middle", shade=GREY
-            )
+            chart.words(x + width / 2, y + height / 2 + 11, f"{tall} × {wide}", 11.5, anchor="middle", shade=GREY)
             x += width + 62
             chart.words(x - 31, y, {result: "=", left: "×"}.get(operand, ""), 18, anchor="middle")
     told = "; ".join(
@@ -100,24 +143,16 @@ def block_dtypes(stream: str = "float32") -> list[tuple[str, str]]:
 def autocast_figure(title: str = "One block under autocast: the dtype of each result") -> Chart:
     """The operations of a block in two rows, each in its dtype; an arrow that changes the dtype is a cast."""
     flows = block_dtypes()
-    chart = Chart(
-        800,
-        300,
-        title,
-        "the weights stay in float32; autocast casts them for each product and keeps the cast",
-    )
+    subtitle = "the weights stay in float32; autocast casts them for each product and keeps the cast"
+    chart = Chart(800, 300, title, subtitle)
     chart.legend([(DTYPES[name], name) for name in ("float32", "bfloat16")], 10, 70, 780)
     before = "float32"
     for number, (label, dtype) in enumerate(flows):
         x, y = 70 + 150 * (number % 5), 130 + 100 * (number // 5)
-        box(chart, x, y, label, DTYPES[dtype], 104, dtype)
-        cast = (
-            ""
-            if dtype == before
-            else f"cast to\n{dtype.replace('bfloat16', 'bf16').replace('float32', 'fp32')}"
-        )
+        box(chart, x, y, label, dtype, 104)
+        cast = "" if dtype == before else f"cast to\n{dtype.replace('bfloat16', 'bf16').replace('float32', 'fp32')}"
         if number % 5:
-            arrow(chart, [(x - 97, y), (x - 53, y)])
+            arrow(chart, x - 97, y, x - 53, y)
             chart.words(x - 75, y - 20, cast, 10, anchor="middle", shade=GREY)
         before = dtype
     told = ", ".join(f"{label} {dtype}".replace("\n", " ") for label, dtype in flows)
@@ -125,9 +160,7 @@ def autocast_figure(title: str = "One block under autocast: the dtype of each re
     return chart
 
 
-def master_weights_figure(
-    title: str = "Master weights and a scaled loss: one training step in FP16",
-) -> Chart:
+def master_weights_figure(title: str = "Master weights and a scaled loss: one training step in FP16") -> Chart:
     """Where each number of an FP16 step lives, and where the loss scale enters and leaves."""
     subtitle = "the scale lifts small gradients out of FP16's underflow; it is taken out before the step"
     chart = Chart(800, 310, title, subtitle)
@@ -141,15 +174,15 @@ def master_weights_figure(
         (700, 124, "optimizer step\nand its states", "float32"),
     )
     for x, y, label, dtype in boxes:
-        box(chart, x, y, label, DTYPES[dtype], 126, dtype)
+        box(chart, x, y, label, dtype, 126)
     for start, words in zip((165, 365, 565), ("forward", "backward", "unscale"), strict=True):
-        arrow(chart, [(start, 244), (start + 70, 244)])
+        arrow(chart, start, 244, start + 70, 244)
         chart.words(start + 35, 231, words, 11, anchor="middle", shade=GREY)
-    arrow(chart, [(100, 153), (100, 215)])
+    arrow(chart, 100, 153, 100, 215)
     chart.words(110, 184, "round", 11, shade=GREY)
-    arrow(chart, [(700, 215), (700, 153)])
+    arrow(chart, 700, 215, 700, 153)
     chart.words(690, 184, "infinity or NaN: skip, halve the scale", 11, anchor="end", shade=GREY)
-    arrow(chart, [(636, 124), (165, 124)])
+    arrow(chart, 636, 124, 165, 124)
     chart.words(400, 111, "add the update in float32", 11, anchor="middle", shade=GREY)
     chart.alt = (
         f"{title}: master weights in float32 are rounded to float16 weights; the forward's loss is multiplied by the "
@@ -159,29 +192,18 @@ def master_weights_figure(
     return chart
 
 
-def box(chart: Chart, x: float, y: float, words: str, look: tuple[str, str], width: float, tip: str) -> None:
+def box(chart: Chart, x: float, y: float, words: str, dtype: str, width: float) -> None:
     """A named box around a place, in the look of its dtype."""
-    label = words.replace("\n", " ")
-    chart.rect(
-        x - width / 2,
-        y - 28,
-        width,
-        56,
-        look,
-        shade=0.4,
-        stroke="currentColor",
-        rx=5,
-        tip=f"{label}: {tip}",
-        data={"name": label, "dtype": tip},
-    )
-    chart.words(x, y, words, 12, anchor="middle", shade=INK)
+    label, half = words.replace("\n", " "), width / 2
+    style = {"shade": 0.4, "stroke": "currentColor", "rx": 5, "tip": f"{label}: {dtype}"}
+    chart.bar(x - half, x + half, y, 56, DTYPES[dtype], **style, data={"name": label, "dtype": dtype})
+    chart.words(x, y, words, 12, anchor="middle")
 
 
-def arrow(chart: Chart, points: Sequence[tuple[float, float]]) -> None:
-    """A line that ends in a head."""
-    (a, b), (x, y) = points[-2:]
+def arrow(chart: Chart, a: float, b: float, x: float, y: float) -> None:
+    """A line from one place to another that ends in a head."""
     length = ((x - a) ** 2 + (y - b) ** 2) ** 0.5
     dx, dy = (x - a) / length, (y - b) / length
-    chart.line([*points[:-1], (x - 6 * dx, y - 6 * dy)], shade=GREY, stroke_width=1.4)
+    chart.line([(a, b), (x - 6 * dx, y - 6 * dy)], shade=GREY, stroke_width=1.4)
     head = [(x, y), (x - 9 * dx - 4 * dy, y - 9 * dy + 4 * dx), (x - 9 * dx + 4 * dy, y - 9 * dy - 4 * dx)]
     chart.area([head], ("currentColor", ""), shade=GREY)

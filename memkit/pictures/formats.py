@@ -53,18 +53,14 @@ def explorer_figure(reading: CodeReading, number: float, *, saturates: bool = Tr
     ticks_below(chart, x, powers, top + 30, top + 292, "relative error")
     for row, nearest in enumerate(rows):
         y, error = top + 42 + 24 * row, nearest.relative_error
-        length = max(x(min(error, 1)) - x.start, 2) if error else 0
+        end = max(x(min(error, 1)), x.start + 2) if error else x.start
         tip = f"{nearest.fmt.name}: {number_text(nearest.value, 9)}, {note_on(nearest)}"
         chart.words(10, y, nearest.fmt.name, 12.5)
         chart.words(308, y, number_text(nearest.value, 9), 12.5, anchor="end")
-        chart.rect(
-            x.start, y - 8, length, 16, (OKABE_ITO[1], "///"), tip=tip, data={"error": repr(float(error))}
-        )
+        chart.bar(x.start, end, y, 16, (OKABE_ITO[1], "///"), tip=tip, data={"error": repr(float(error))})
         chart.words(676, y, note_on(nearest), 12.5)
     words = (f"{n.fmt.name} {number_text(n.value, 9)}, {note_on(n)}" for n in rows)
-    chart.title = (
-        f"{reading.fmt.name}, code {reading.code}, and {number_text(float(number), 9)} in {len(rows)} formats"
-    )
+    chart.title = f"{reading.fmt.name}, code {reading.code}, and {number_text(float(number), 9)} in {len(rows)} formats"
     chart.alt = f"{bits_in_words(reading)} {number_text(float(number), 9)} as each format holds it: {'; '.join(words)}."
     return chart
 
@@ -76,9 +72,7 @@ def note_on(nearest: Nearest) -> str:
         return "saturated" if math.isfinite(nearest.value) else "overflow"
     if error == 0:
         return "exact" if nearest.is_exact else "sign lost"
-    return (
-        "underflow to 0" if nearest.value == 0 else f"{error:.2g}" if error < 1e-4 else f"{100 * error:.2g} %"
-    )
+    return "underflow to 0" if nearest.value == 0 else f"{error:.2g}" if error < 1e-4 else f"{100 * error:.2g} %"
 
 
 def scaled_block_figure(values: Sequence[float], scales: Mapping[str, float], fmt: str, title: str) -> Chart:
@@ -99,27 +93,12 @@ def scaled_block_figure(values: Sequence[float], scales: Mapping[str, float], fm
         chart.row([(x(tick), f"{tick:g}") for tick in ticks], top + 108, 11, shade=GREY)
         for value, end in zip(values, landed, strict=True):
             chart.line([(x(value), top + 46), (x(end), top + 88)], OKABE_ITO[1], stroke_width=1.4)
-            chart.area(
-                [[(x(end), top + 96), (x(end) - 4, top + 86), (x(end) + 4, top + 86)]], (OKABE_ITO[1], "")
-            )
-            chart.rect(
-                x(value) - 4,
-                top + 42,
-                8,
-                8,
-                (OKABE_ITO[1], ""),
-                rx=4,
-                tip=f"{value:g} becomes {end:g}",
-                data={"value": f"{value:g}", "landed": f"{end:g}"},
-            )
-            chart.place(
-                [(x(value), top + 38, f"{value:g}")],
-                [(x(value), top + 25, f"{value:g}")],
-                size=11.5,
-                at="bottom",
-            )
+            chart.area([[(x(end), top + 96), (x(end) - 4, top + 86), (x(end) + 4, top + 86)]], (OKABE_ITO[1], ""))
+            tells = {"tip": f"{value:g} becomes {end:g}", "data": {"value": f"{value:g}", "landed": f"{end:g}"}}
+            chart.bar(x(value) - 4, x(value) + 4, top + 46, 8, (OKABE_ITO[1], ""), rx=4, **tells)
+            label = f"{value:g}"
+            chart.place([(x(value), top + 38, label)], [(x(value), top + 25, label)], size=11.5, at="bottom")
         pairs = ", ".join(f"{v:g} to {h:g}" for v, h in zip(values, landed, strict=True))
         told.append(f"{name}, scale {scale:g}: {pairs}")
     chart.alt = f"{title}. {'; '.join(told)}."
     return chart
-

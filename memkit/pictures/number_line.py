@@ -62,14 +62,11 @@ def number_line_figure(
         raise ValueError(f"low={low}, high={high}: low has to be below high, and above 0 by power of two")
     chart = Chart(800, 300, " and ".join(fmt.name for fmt in formats))
     kind = "positive values, logarithmic" if is_log else "linear"
-    chart.words(
-        786, 20, f"{kind}, as shares of the largest" if is_scaled else kind, 12, anchor="end", shade=GREY
-    )
+    chart.words(786, 20, f"{kind}, as shares of the largest" if is_scaled else kind, 12, anchor="end", shade=GREY)
     x = Scale(low=low, high=high, start=34, end=766, is_log=is_log)
     ticks_below(chart, x, line_ticks(low, high, is_log), 44, 258)
     parts = [
-        _draw_row(chart, fmt, x, y, colour, is_scaled)
-        for fmt, y, colour in zip(formats, ROWS, COLOURS, strict=False)
+        _draw_row(chart, fmt, x, y, colour, is_scaled) for fmt, y, colour in zip(formats, ROWS, COLOURS, strict=False)
     ]
     way = "by power of two" if is_log else "by size"
     told = "".join(f" {', '.join(words).replace(' (short ticks)', '')}." for words in parts)
@@ -99,17 +96,11 @@ def _draw_row(chart: Chart, fmt: Format, x: Scale, y: float, colour: str, is_sca
     for chosen, ink, tall in ((normal, colour, 22), (subnormal, OKABE_ITO[3], 11)):
         if len(shown) <= NAMED:
             for value in chosen:
-                chart.line(
-                    [(x(value), y - tall), (x(value), y + tall)],
-                    ink,
-                    stroke_width=1.2,
-                    tip=number_text(value, 9),
-                    data={"value": repr(value)},
-                )
+                tells = {"tip": number_text(value, 9), "data": {"value": repr(value)}}
+                chart.line([(x(value), y - tall), (x(value), y + tall)], ink, stroke_width=1.2, **tells)
         elif chosen:
             places = sorted({round(x(value)) for value in chosen})
-            path = "".join(f"M{place} {y - tall}v{2 * tall}" for place in places)
-            chart.path(path, ink)
+            chart.path("".join(f"M{place} {y - tall}v{2 * tall}" for place in places), ink)
     if 0.0 in shown:
         chart.rect(x(0) - 4, y - 4, 8, 8, (PAPER, ""), rx=4, stroke="currentColor", tip="0")
     all_of_them = f"{len(values)} values"

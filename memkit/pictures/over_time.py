@@ -4,12 +4,12 @@ The bars of ``memkit.pictures.timeline`` show named instants; here one sees how 
 sawtooth of micro-batches, the second run of a checkpoint, the spike at the logits.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 
 from memkit.events import Events
 from memkit.pictures.axes import Scale, point, thinned, ticks_beside
-from memkit.pictures.breakdown import round_step
+from memkit.pictures.curves import round_step
 from memkit.pictures.peaks import name_parts
 from memkit.pictures.svg import GREY, LOOKS, Chart
 from memkit.pictures.timeline import tick_words
@@ -44,9 +44,7 @@ def over_time_figure(panels: Mapping[str, MemoryTimeline], *, step: int = 2, tit
     return chart
 
 
-def steps_of(
-    timeline: MemoryTimeline, step: int
-) -> tuple[dict[str, list[int]], list[tuple[str, int, int]], int]:
+def steps_of(timeline: MemoryTimeline, step: int) -> tuple[dict[str, list[int]], list[tuple[str, int, int]], int]:
     """Heights by part at the events of one step, its phases as (name, first, end), and where the highest moment is."""
     if not timeline.events:
         raise ValueError(f"this {timeline.source} timeline carries no events to draw")
@@ -80,19 +78,24 @@ def corners(ys: Iterable[float], x: Scale) -> list[tuple[float, float]]:
     return turns
 
 
+def lay(chart: Chart, x: Scale, y: Scale, floor: Sequence[int], heights: Sequence[int], look, **tells) -> list[int]:
+    """Heights over the events on top of a floor, as one area; returns what it reaches, the next one's floor."""
+    ceiling = [low + high for low, high in zip(floor, heights, strict=True)]
+    edges = (*corners(ceiling, x), *reversed(corners(floor, x)))
+    chart.area([thinned((a, y(b)) for a, b in edges)], look, **tells)
+    return ceiling
+
+
 def _draw(chart: Chart, x: Scale, y: Scale, heights: Mapping[str, list[int]], phases) -> None:
     floor = [0] * len(heights["weights"])
     for part in PARTS:
-        ceiling = [low + high for low, high in zip(floor, heights[part], strict=True)]
-        if ceiling != floor:
-            edges = thinned((a, y(b)) for a, b in (*corners(ceiling, x), *reversed(corners(floor, x))))
-            most = f"{part.replace('_', ' ')}: at most {format_bytes(max(heights[part]))}"
-            chart.area([edges], LOOKS[part], tip=most, data={"part": part, "bytes": max(heights[part])})
-        floor = ceiling
+        if not any(heights[part]):
+            continue
+        most = max(heights[part])
+        tip, data = f"{part.replace('_', ' ')}: at most {format_bytes(most)}", {"part": part, "bytes": most}
+        floor = lay(chart, x, y, floor, heights[part], LOOKS[part], tip=tip, data=data)
     chart.line(thinned((a, y(b)) for a, b in corners(floor, x)), stroke_width=0.8)  # so that a needle is seen
     for phase, start, end in phases:
         chart.line([(x(end), y.start), (x(end), y.end)], shade=GREY, stroke_width=0.7, stroke_dasharray="2 2")
         middle = (x(start) + x(end)) / 2
-        chart.place(
-            [(middle, y.start + 3, phase)], [(middle, y.start + 15, phase)], [], size=11, at="top", shade=GREY
-        )
+        chart.place([(middle, y.start + 3, phase)], [(middle, y.start + 15, phase)], [], size=11, at="top", shade=GREY)

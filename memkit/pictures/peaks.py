@@ -1,12 +1,23 @@
-"""Peaks side by side, part by part, and a card's line: optimizers, ways to fine-tune, cuts of a batch, ranks."""
+"""Stacked bars side by side: peaks of choices with a card's line, and formula, trace and measurement of one step."""
 
 from collections.abc import Mapping, Sequence
 
 from memkit.pictures.axes import Scale, point
 from memkit.pictures.svg import GREY, LOOKS, Chart
-from memkit.pictures.timeline import axis_top, card_line, memory_axis, short, stacked_bar
-from memkit.timeline import PARTS, Instant
-from memkit.units import format_bytes
+from memkit.pictures.timeline import (
+    STACK,
+    axis_top,
+    card_line,
+    drawn_instants,
+    memory_axis,
+    short,
+    stacked_bar,
+)
+from memkit.timeline import PARTS, Instant, MemoryTimeline, where
+from memkit.units import format_bytes, format_ratio
+
+MAX_COMPARED = 10
+"""More instants than this are not compared in one picture; then only the last step is drawn."""
 
 
 def name_parts(chart: Chart, left: float, top: float) -> None:
@@ -35,36 +46,67 @@ def choices_figure(
         raise ValueError("choices_figure needs at least one peak")
     top = axis_top(max(peak.total_bytes for peak in peaks.values()), capacity_bytes)
     chart = Chart(800, 390, title, subtitle)
-    y, x = (
-        Scale(low=0, high=top, start=310, end=70),
-        Scale(low=-0.65, high=len(peaks) - 0.35, start=92, end=640),
-    )
+    y = Scale(low=0, high=top, start=310, end=70)
+    x = Scale(low=-0.65, high=len(peaks) - 0.35, start=92, end=640)
     memory_axis(chart, y, 92, 640)
     tops, told = [], []
     for number, (name, peak) in enumerate(peaks.items()):
         flat, size = name.replace("\n", " "), format_bytes(peak.total_bytes)
         stacked_bar(chart, peak, x(number), 0.72 * (x(1) - x(0)), y, flat, data={"pick": number})
-        tops.append(
-            (x(number), y(peak.total_bytes) - 3, "\n".join([short(peak.total_bytes), *above[number:][:1]]))
-        )
+        tops.append((x(number), y(peak.total_bytes) - 3, "\n".join([short(peak.total_bytes), *above[number:][:1]])))
         mark = ", chosen" if number == chosen else ""
         told.append(f"{flat}{mark}: {size}, {above[number]}" if above else f"{flat} {size}")
     card_line(chart, y, capacity_bytes, 92, 640)
-    lines = (
-        1
-        + bool(above)
-        + chart.place(
-            tops,
-            [(*at, text.replace(" ", "\n", 1)) for *at, text in tops],
-            size=11.5,
-            at="bottom",
-            boxed=bool(above),
-        )
-    )
+    broken = [(*at, text.replace(" ", "\n", 1)) for *at, text in tops]
+    lines = 1 + bool(above) + chart.place(tops, broken, size=11.5, at="bottom", boxed=bool(above))
     if chosen >= 0:
-        point(chart, x(chosen), y(list(peaks.values())[chosen].total_bytes) - 10 - 14 * lines, "v", "currentColor", 5)
+        point(chart, x(chosen), tops[chosen][1] - 7 - 14 * lines, "v", "currentColor", 5)
     chart.row([(x(number), name) for number, name in enumerate(peaks)], y.start + 5, 11.5)
     chart.words(92, 376, foot, 12, shade=GREY)
     name_parts(chart, 660, 100)
     chart.alt = f"{title}. {subtitle}. {foot or 'Stacked bars'}: {'; '.join(told)}."
+    return chart
+
+
+def compare_figure(*timelines: MemoryTimeline, title: str = "One training step, three ways") -> Chart:
+    """For each instant that all timelines know, a stacked bar of each.
+
+    Above an instant stands the first ÷ the last of its bars; the letters below the bars name the timelines.
+
+    Raises: ValueError: no instant in common.
+    """
+    known = [{(i.name, i.step, i.micro_batch): i for i in drawn_instants(t)} for t in timelines]
+    keys = [key for key in known[-1] if all(key in instants for instants in known)] if timelines else []
+    if not keys:
+        raise ValueError(f"compare_figure needs timelines with an instant in common, got {len(timelines)} timelines")
+    if len(keys) > MAX_COMPARED:
+        keys = [key for key in keys if key[1] == keys[-1][1]]
+    sources = [timeline.source for timeline in timelines]
+    chart = Chart(800, 430, title, f"above the bars: {sources[0]} ÷ {sources[-1]}")
+    bars = [[instants[key] for instants in known] for key in keys]
+    y = Scale(low=0, high=axis_top(max(bar.total_bytes for group in bars for bar in group)), start=357, end=71)
+    pitch = len(timelines) + 0.9
+    x = Scale(low=-0.8, high=len(keys) * pitch - 1.1, start=92, end=624)
+    memory_axis(chart, y, 92, 624)
+    ratios, names = [], []
+    for number, group in enumerate(bars):
+        middle = x(number * pitch + (len(timelines) - 1) / 2)
+        for place, (bar, source) in enumerate(zip(group, sources, strict=True)):
+            at = x(number * pitch + place)
+            stacked_bar(chart, bar, at, 0.94 * (x(1) - x(0)), y, f"{where(bar)}, {source}", data={"source": source})
+            chart.words(at, y.start + 4, source[0], 11, anchor="middle", at="top", shade=GREY)
+        ratio = format_ratio(group[0].total_bytes, group[-1].total_bytes)
+        ratios.append((middle, y(max(bar.total_bytes for bar in group)) - 3, ratio))
+        phase, _, moment = keys[number][0].partition(" ")
+        names.append((middle, phase if phase in ("init", "zero_grad") else f"{phase}\n{moment or 'end'}"))
+    chart.place(ratios, size=12, at="bottom")
+    chart.row(names, y.start + 20, 11.5)
+    has_rest = any(bar.unattributed_bytes for group in bars for bar in group)
+    parts = [part for part in reversed(STACK) if has_rest or part != "not attributed"]
+    parts = parts[1:] + parts[:1] if has_rest else parts
+    end = chart.legend([(LOOKS[part], part.replace("_", " ")) for part in parts], 644, 80, 156, 12.5, row=34)
+    for number, source in enumerate(sources):
+        chart.words(644, end + 10 + 24 * number, f"{source[0]}  {source}", 12.5)
+    peaks = ", ".join(f"{t.source} {format_bytes(t.peak_bytes)}" for t in timelines)
+    chart.alt = f"{title}: groups of stacked bars, one group per instant. Peaks: {peaks}."
     return chart

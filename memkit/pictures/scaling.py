@@ -66,17 +66,10 @@ def scaling_figure(kind: str, element: str, scaling: str) -> Chart:
     )
     _draw_zones(chart, fmt, x)
     ticks_below(
-        chart,
-        x,
-        [(t, f"{t:g}") for t in round_ticks(x.low, x.high)],
-        330,
-        330,
-        "value × factor, as a power of two",
+        chart, x, [(t, f"{t:g}") for t in round_ticks(x.low, x.high)], 330, 330, "value × factor, as a power of two"
     )
     tops = heights / max(heights.max(), 1)
-    stairs = [
-        (x(a), y(h)) for left, right, h in zip(BINS, BINS[1:], tops, strict=False) for a in (left, right)
-    ]
+    stairs = [(x(a), y(h)) for left, right, h in zip(BINS, BINS[1:], tops, strict=False) for a in (left, right)]
     chart.line([(x(BINS[0]), y(0)), *stairs, (x(BINS[-1]), y(0))], stroke_width=1.6)
     chart.words(40, 50, "share of the values", 12, shade=GREY)
     _draw_errors(chart, kind, element, scaling)
@@ -106,15 +99,8 @@ def _draw_errors(chart: Chart, kind: str, element: str, scaling: str) -> None:
         error, y, mark = scaled(kind, element, name)[1], 80 + 37 * row, "▸ " if name == scaling else ""
         colour = OKABE_ITO[1 if name == scaling else 0]
         chart.words(584, y, mark + NAMES[name], 12.5, anchor="end", bold=name == scaling)
-        chart.rect(
-            x.start,
-            y - 12,
-            x.inside(error) - x.start if error > 0.01 else 2,
-            24,
-            (colour, "///"),
-            tip=f"{NAMES[name]}: {error:.2%}",
-            data={"error": f"{error:.6f}", "scaling": name},
-        )
+        end, data = x.inside(error) if error > 0.01 else x.start + 2, {"error": f"{error:.6f}", "scaling": name}
+        chart.bar(x.start, end, y, 24, (colour, "///"), tip=f"{NAMES[name]}: {error:.2%}", data=data)
         chart.words(722, y, f"{error:.2%}", 12.5)
 
 
@@ -130,21 +116,11 @@ def outlier_figure(errors: Mapping[str, Sequence[float]], index: int, num_outlie
     y = Scale(low=0.005, high=1.3, start=338, end=64, is_log=True)
     ticks_beside(chart, y, PER_CENT, 76, 540, "relative error of the others")
     powers = [10**p for p in range(round(math.log10(OUTLIER_FACTORS[-1])) + 1)]
-    ticks_below(
-        chart, x, [(p, f"{p:,}") for p in powers], 64, 338, "outlier channels are this many times larger"
-    )
+    ticks_below(chart, x, [(p, f"{p:,}") for p in powers], 64, 338, "outlier channels are this many times larger")
     chart.line([(x(factor), 64), (x(factor), 338)], shade=GREY, stroke_dasharray=DASHED)
     curves = [
-        Curve(
-            name=name,
-            xs=OUTLIER_FACTORS,
-            ys=errors[name],
-            colour=colour,
-            dashes=dashes,
-            shape=shape,
-            note=f"{errors[name][index]:.1%}",
-        )
-        for name, (_, _, colour, dashes, shape) in LINES.items()
+        Curve(name, OUTLIER_FACTORS, errors[name], *look, note=f"{errors[name][index]:.1%}")
+        for name, (_, _, *look) in LINES.items()
     ]
     draw_curves(chart, curves, x, y, 562, 76, 48)
     told = "; ".join(f"{name} {row[index]:.1%}" for name, row in errors.items())
@@ -159,19 +135,19 @@ def spike_figure(steps: Sequence[SpikeStep], step: int, title: str) -> Chart:
     value = Scale(low=1, high=10**4, start=226, end=58, is_log=True)
     error = Scale(low=0.015, high=1.3, start=370, end=262, is_log=True)
     ticks_beside(chart, value, [(10**p, f"{10**p:,}") for p in range(5)], 80, 586, "value")
-    ticks_beside(
-        chart, error, [(0.03, "3 %"), (0.1, "10 %"), (0.3, "30 %"), (1, "100 %")], 80, 586, "relative error"
-    )
+    ticks_beside(chart, error, [(0.03, "3 %"), (0.1, "10 %"), (0.3, "30 %"), (1, "100 %")], 80, 586, "relative error")
     for scale, label in ((value, ""), (error, "step")):
         ticks = [(t, f"{t:g}" if label else "") for t in round_ticks(0, len(steps), 7)]
         ticks_below(chart, x, ticks, scale.end, scale.start, label)
         chart.line([(x(step), scale.start), (x(step), scale.end)], shade=GREY, stroke_dasharray=DASHED)
-    above, below = _spike_curves(steps)
-    draw_curves(chart, above, x, value, 604, 76, 28)
-    draw_curves(chart, below, x, error, 604, 276, 28)
-    chart.words(
-        604, 150, f"step {step}: {shown.clipped_share:.1%} clipped,\nerror {shown.error:.1%}", 12.5, at="top"
-    )
+    numbers, before = range(len(steps)), [number - 0.5 for number in range(len(steps))]
+    reaches = Curve("largest in the tensor", numbers, [s.amax for s in steps], OKABE_ITO[0], shape="o")
+    fits = Curve("largest that fits", before, [s.fits for s in steps], OKABE_ITO[1], is_stepped=True)
+    delayed = Curve("delayed", numbers, [s.error for s in steps], OKABE_ITO[1], shape="s")
+    current = Curve("current", numbers, [s.current_error for s in steps], OKABE_ITO[3], DASHES[1])
+    draw_curves(chart, (reaches, fits), x, value, 604, 76, 28)
+    draw_curves(chart, (delayed, current), x, error, 604, 276, 28)
+    chart.words(604, 150, f"step {step}: {shown.clipped_share:.1%} clipped,\nerror {shown.error:.1%}", 12.5, at="top")
     clipped = sum(s.clipped_share > 0 for s in steps)
     chart.words(604, 192, f"{clipped} of {len(steps)} steps clip", 12.5, at="top", shade=GREY)
     chart.alt = (
@@ -180,35 +156,3 @@ def spike_figure(steps: Sequence[SpikeStep], step: int, title: str) -> Chart:
         f"{clipped} of {len(steps)} steps clip."
     )
     return chart
-
-
-def _spike_curves(steps: Sequence[SpikeStep]) -> tuple[list[Curve], list[Curve]]:
-    """What reaches and what fits in each step; the error of delayed and of current scaling."""
-    numbers = range(len(steps))
-    above = [
-        Curve(
-            name="largest in the tensor",
-            xs=numbers,
-            ys=[s.amax for s in steps],
-            colour=OKABE_ITO[0],
-            shape="o",
-        ),
-        Curve(
-            name="largest that fits",
-            xs=[n - 0.5 for n in numbers],
-            ys=[s.fits for s in steps],
-            colour=OKABE_ITO[1],
-            is_stepped=True,
-        ),
-    ]
-    below = [
-        Curve(name="delayed", xs=numbers, ys=[s.error for s in steps], colour=OKABE_ITO[1], shape="s"),
-        Curve(
-            name="current",
-            xs=numbers,
-            ys=[s.current_error for s in steps],
-            colour=OKABE_ITO[3],
-            dashes=DASHES[1],
-        ),
-    ]
-    return above, below

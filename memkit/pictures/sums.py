@@ -52,26 +52,12 @@ def running_sum_figure(
     kept = np.unique(np.linspace(0, num_terms - 1, min(num_terms, MAX_POINTS)).astype(int))
     curves, ends = [], []
     for name, total in totals.items():
-        colour, dashes, shape = LOOKS[name]
         moving = num_moving_terms(total)
-        stops = (
-            f", stuck after {moving}" if name == "nearest" and moving < num_terms else ""
-        )  # the same sum for ever
+        stops = f", stuck after {moving}" if name == "nearest" and moving < num_terms else ""  # the same sum for ever
         end = number_text(float(total[-1])) + stops
         ends.append(f"{name} {end}")
-        curves.append(
-            Curve(
-                name=name,
-                xs=(kept + 1).tolist(),
-                ys=total[kept].tolist(),
-                colour=colour,
-                dashes=dashes,
-                shape=shape,
-                note=end,
-                marks_every=max(1, kept.size // 6),
-                marks_from=len(curves) * kept.size // 30,
-            )
-        )
+        marks = {"marks_every": max(1, kept.size // 6), "marks_from": len(curves) * kept.size // 30}
+        curves.append(Curve(name, (kept + 1).tolist(), total[kept].tolist(), *LOOKS[name], note=end, **marks))
     term_text = number_text(float(totals["exact"][0]))
     chart = Chart(800, 400, f"{num_terms} × {term_text} in {get_format(fmt).name}")
     low = min(0.0, *(float(total.min()) for total in totals.values()))

@@ -21,6 +21,8 @@ INK, GREY, FAINT = 1.0, 0.72, 0.2
 """Shades: shares of the page's ink. Words in ``GREY`` stand at 7 : 1 on white and on JupyterLab's dark ground."""
 PAPER = "var(--memkit-paper,#fff)"
 """The ground behind words that stand on a colour; a page sets ``--memkit-paper`` to its own."""
+EDGED = {"stroke": "currentColor", "stroke_opacity": 0.5}
+"""The style of a pale mark, whose edge is ink."""
 FONT = "DejaVu Sans,Verdana,Arial,sans-serif"
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#999999")
@@ -122,29 +124,19 @@ class Chart:
         box = {"x": x, "y": y, "width": max(width, 0), "height": max(height, 0)}
         self._mark("rect", {**box, **self._painted(look, shade), **style}, tip, data)
 
+    def bar(self, left, right, y, tall, look=None, **rest) -> None:
+        """A rectangle from left to right around a height, as ``rect`` draws it."""
+        self.rect(left, y - tall / 2, right - left, tall, look, **rest)
+
     def line(
-        self,
-        points: Sequence[tuple[float, float]],
-        colour="currentColor",
-        *,
-        shade=INK,
-        tip="",
-        data=None,
-        **style,
+        self, points: Sequence[tuple[float, float]], colour="currentColor", *, shade=INK, tip="", data=None, **style
     ) -> None:
         """A line through points."""
         paint = {"fill": "none", "stroke": colour, **({} if shade == INK else {"stroke_opacity": shade})}
         self._mark("path", {"d": _path(points), **paint, **style}, tip, data)
 
     def area(
-        self,
-        outlines: Iterable[Sequence[tuple[float, float]]],
-        look=None,
-        *,
-        shade=INK,
-        tip="",
-        data=None,
-        **style,
+        self, outlines: Iterable[Sequence[tuple[float, float]]], look=None, *, shade=INK, tip="", data=None, **style
     ) -> None:
         """Closed outlines as one mark."""
         path = "".join(_path(outline) + "Z" for outline in outlines)
@@ -154,9 +146,7 @@ class Chart:
         """Strokes of one colour as a path, for a thousand ticks in one mark."""
         self._mark("path", {"d": d, "stroke": colour, **style}, "", None)
 
-    def words(
-        self, x, y, text: str, size=12, *, anchor="start", shade=INK, bold=False, at="middle", boxed=False
-    ):
+    def words(self, x, y, text: str, size=12, *, anchor="start", shade=INK, bold=False, at="middle", boxed=False):
         """Words; ``x`` is where they start, end or have their middle, ``y`` their middle, ``top`` or ``bottom``."""
         if not text:
             return
@@ -171,25 +161,18 @@ class Chart:
             for number, line in enumerate(lines)
         )
         style = {"y": base, "font_size": size, **({"text_anchor": anchor} if anchor != "start" else {})}
-        style |= {
-            **({"fill_opacity": shade} if shade != INK else {}),
-            **({"font_weight": "bold"} if bold else {}),
-        }
+        style |= {**({"fill_opacity": shade} if shade != INK else {}), **({"font_weight": "bold"} if bold else {})}
         single = f' x="{_short(x)}"' if len(lines) == 1 else ""
         self._marks.append(f"<text{single}{_written(style)}>{escape(text) if single else spans}</text>")
 
-    def place(
-        self, *ways: Sequence[tuple[float, float, str]], size=12, anchor="middle", at="middle", **look
-    ) -> int:
+    def place(self, *ways: Sequence[tuple[float, float, str]], size=12, anchor="middle", at="middle", **look) -> int:
         """Labels (x, y, text) in the first of several ways in which none touches another or what stands already.
 
         If all touch, the way that touches least. Returns its number. This is the one rule for crowded labels.
         """
         touching = []
         for number, way in enumerate(ways):
-            boxes = [
-                _box(x, y, text, size, anchor, look.get("bold", False), at) for x, y, text in way if text
-            ]
+            boxes = [_box(x, y, text, size, anchor, look.get("bold", False), at) for x, y, text in way if text]
             count = sum(_touch(a, b) for a, b in combinations(boxes, 2))
             count += sum(_touch(box, other) for box in boxes for other in self._boxes)
             touching.append((count, number))
@@ -218,7 +201,7 @@ class Chart:
             needed = 30 + max(text_width(first, size), text_width(second, size))
             if left > x and left + needed > x + width:
                 left, y = x, y + row
-            edge = {"stroke": "currentColor", "stroke_opacity": 0.5} if look[0] == PAPER else {}
+            edge = EDGED if look[0] == PAPER else {}
             self.rect(left, y - size * 0.6, 22, size * 1.2 + bool(second) * size, look, **edge)
             self.words(left + 29, y, first, size)
             self.words(left + 29, y + size * 1.25, second, size, shade=GREY)
@@ -260,9 +243,7 @@ class Chart:
             "fill": "currentColor",
             **({"color": "#1a1a1a"} if stands_alone else {}),
         }
-        words = (
-            f'<title id="{key}-t">{escape(self.title)}</title><desc id="{key}-d">{escape(self.alt)}</desc>'
-        )
+        words = f'<title id="{key}-t">{escape(self.title)}</title><desc id="{key}-d">{escape(self.alt)}</desc>'
         styled = f"<style>{style}</style>" if style else ""
         drawn = f"<defs>{patterns}</defs>{marks}".replace(KEY, key)
         return f"<svg{_written(head)}>{words}{styled}{drawn}</svg>"
@@ -280,11 +261,7 @@ class Chart:
 
     def png(self, zoom: float = 1.0) -> bytes | None:
         """The picture as pixels on white, for viewers that draw no SVG; ``None`` where ``resvg-py`` is missing."""
-        light = (
-            self.svg(style=self.frame_style())
-            .replace("<svg ", '<svg color="#1a1a1a" ', 1)
-            .replace(PAPER, "#fff")
-        )
+        light = self.svg(style=self.frame_style()).replace("<svg ", '<svg color="#1a1a1a" ', 1).replace(PAPER, "#fff")
         return png_of(light, zoom)
 
     def write_files(self, stem: Path) -> None:
@@ -315,12 +292,8 @@ class Chart:
         return {"fill": fill} if shade == INK else {"fill": fill, "fill_opacity": shade}
 
     def _mark(self, tag: str, attributes: Mapping, tip: str, data: Mapping | None) -> None:
-        written = _written(
-            {**attributes, **{f"data-{name}": str(value) for name, value in (data or {}).items()}}
-        )
-        self._marks.append(
-            f"<{tag}{written}><title>{escape(tip)}</title></{tag}>" if tip else f"<{tag}{written}/>"
-        )
+        written = _written({**attributes, **{f"data-{name}": str(value) for name, value in (data or {}).items()}})
+        self._marks.append(f"<{tag}{written}><title>{escape(tip)}</title></{tag}>" if tip else f"<{tag}{written}/>")
 
 
 KEY = "\x00"

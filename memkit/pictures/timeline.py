@@ -69,28 +69,16 @@ def sizes_of(instant: Instant) -> dict[str, int]:
     return {**sizes, "not attributed": instant.unattributed_bytes}
 
 
-def stacked_bar(
-    chart: Chart, instant: Instant, x: float, width: float, y: Scale, name: str, *, shade=INK, data=None
-):
+def stacked_bar(chart: Chart, instant: Instant, x: float, width: float, y: Scale, name: str, *, shade=INK, data=None):
     """The parts of an instant on top of one another, each with its bytes under the pointer."""
     bottom = 0
     for part, size in sizes_of(instant).items():
         if size:
             top = bottom + size
-            tells = {"part": part, "bytes": size, **(data or {})}
-            tip = f"{part.replace('_', ' ')}: {format_bytes(size)}, {name}"
-            chart.rect(
-                x - width / 2,
-                y(top),
-                width,
-                y(bottom) - y(top),
-                LOOKS[part],
-                shade=shade,
-                tip=tip,
-                data=tells,
-                stroke="#fff",
-                stroke_width=0.7,
-            )
+            tells = {"tip": f"{part.replace('_', ' ')}: {format_bytes(size)}, {name}", "shade": shade}
+            tells["data"] = {"part": part, "bytes": size, **(data or {})}
+            edge = {"stroke": "#fff", "stroke_width": 0.7}
+            chart.rect(x - width / 2, y(top), width, y(bottom) - y(top), LOOKS[part], **tells, **edge)
             bottom = top
     chart.keep_clear(x - width / 2, y(bottom), x + width / 2, y.start)
 
@@ -101,9 +89,7 @@ def memory_axis(chart: Chart, y: Scale, left: float, right: float) -> None:
     ticks_beside(chart, y, [(size, tick_words(size)) for size in quarters], left, right)
 
 
-def card_line(
-    chart: Chart, y: Scale, num_bytes: int | None, left: float, right: float, name: str = ""
-) -> None:
+def card_line(chart: Chart, y: Scale, num_bytes: int | None, left: float, right: float, name: str = "") -> None:
     """A card's capacity across the bars, where it is near, named at the end that has room."""
     if num_bytes and num_bytes < y.high:
         chart.line(
@@ -176,23 +162,17 @@ def _arranged(chart: Chart, instants: Sequence[Instant], left, right, bottom) ->
     for key, place in zip(keys, places, strict=True):
         groups.setdefault(key, []).append(place)
     moments = [i.name.partition(" ")[2] or "end" for i in instants]
-    named = [
-        (a, m) for a, m, key in zip(places, moments, keys, strict=True) if key[0] not in ("init", "zero_grad")
-    ]
+    named = [(a, m) for a, m, key in zip(places, moments, keys, strict=True) if key[0] not in ("init", "zero_grad")]
     chart.row(named, bottom + 4, 11, shade=GREY)
     is_split = len({i.micro_batch for i in instants}) > 1
     names = []
     for (phase, _, batch), group in groups.items():
         name = f"{phase} batch_{batch}" if is_split and phase in ("forward", "backward") else phase
         names.append((sum(group) / len(group), name))
-    chart.row(
-        [(a, name.replace("batch_", "\nbatch ").replace(" \n", "\n")) for a, name in names], bottom + 20, 11.5
-    )
+    chart.row([(a, name.replace("batch_", "\nbatch ").replace(" \n", "\n")) for a, name in names], bottom + 20, 11.5)
     for step in sorted({key[1] for key in keys}):
         own = [
-            place
-            for place, key, i in zip(places, keys, instants, strict=True)
-            if key[1] == step and i.name != "init"
+            place for place, key, i in zip(places, keys, instants, strict=True) if key[1] == step and i.name != "init"
         ]
         if own:
             y, half = bottom + (56 if is_split else 50), 0.44 * (x(1) - x(0))
@@ -220,12 +200,7 @@ def _beside(chart: Chart, timeline: MemoryTimeline, shown: Instant, has_rest: bo
     """The legend in words, with the bytes of the selected instant."""
     is_peak = shown.total_bytes == timeline.peak_bytes
     chart.words(
-        624,
-        12,
-        f"{'Peak of the step' if is_peak else 'This instant'}:\n{where(shown)}",
-        13,
-        bold=True,
-        at="top",
+        624, 12, f"{'Peak of the step' if is_peak else 'This instant'}:\n{where(shown)}", 13, bold=True, at="top"
     )
     sizes = {**shown.parts, "not attributed": shown.unattributed_bytes}
     parts = [*reversed(PARTS), *(["not attributed"] if has_rest else [])]

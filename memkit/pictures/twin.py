@@ -14,9 +14,7 @@ def fonts() -> tuple[str, ...]:
     """The files of DejaVu Sans beside matplotlib; none without it."""
     spec = find_spec("matplotlib")
     folder = Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf" if spec else Path()
-    return tuple(
-        str(folder / name) for name in ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf") if (folder / name).exists()
-    )
+    return tuple(str(folder / name) for name in ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf") if (folder / name).exists())
 
 
 def png_of(svg: str, zoom: float = 1.0) -> bytes | None:

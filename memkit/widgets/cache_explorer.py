@@ -5,7 +5,7 @@ from typing import ClassVar
 from memkit.fitting.room import planned_room
 from memkit.formula.inference import inference_bytes, kv_cache_bytes_per_token
 from memkit.hardware.cards import CARDS
-from memkit.pictures.breakdown import memory_curves_figure
+from memkit.pictures.curves import memory_curves_figure
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, View

@@ -2,7 +2,7 @@
 
 from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS
-from memkit.pictures.frontier import LENGTHS, frontier_figure
+from memkit.pictures.planes import LENGTHS, frontier_figure
 from memkit.recomputation.frontier import (
     MODELS,
     TOKENS,

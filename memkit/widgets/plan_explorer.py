@@ -6,7 +6,7 @@ from typing import ClassVar
 from memkit.fitting.plan_code import code_of
 from memkit.fitting.plans import GIVES_UP, PlansFound, TrainingPlan, find_plans
 from memkit.hardware.cards import CARDS
-from memkit.pictures.plans import plans_figure
+from memkit.pictures.planes import plans_figure
 from memkit.pictures.svg import Chart
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.units import format_bytes

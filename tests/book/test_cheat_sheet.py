@@ -10,7 +10,7 @@ from drawn import marks_of
 from book.cheat_sheet import JOBS, TECHNIQUES, apply_techniques, words_of
 from memkit.formula.estimate import estimate_memory
 from memkit.pictures import sheet_figure
-from memkit.pictures.sheet import LONGEST
+from memkit.pictures.rows_of_bars import LONGEST
 from memkit.setup.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup.training import TrainingSetup
 

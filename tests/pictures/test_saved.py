@@ -4,7 +4,7 @@ import pytest
 from drawn import marks_of
 
 from memkit.formula.activations import block_ledger
-from memkit.pictures.saved import ledger_pieces, saved_figure
+from memkit.pictures.rows_of_bars import ledger_pieces, saved_figure
 from memkit.setup.models import GPT2_LARGE
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.training import TrainingSetup

@@ -3,7 +3,7 @@
 import pytest
 from drawn import marks_of
 
-from memkit.pictures.streams import streams_figure
+from memkit.pictures.rows_of_bars import streams_figure
 
 
 def test_a_bar_is_as_long_as_its_kernel():

@@ -3,8 +3,7 @@
 import pytest
 from drawn import labels_of, marks_of, overlap, words_of
 
-from memkit.pictures.comparison import compare_figure
-from memkit.pictures.peaks import choices_figure
+from memkit.pictures.peaks import choices_figure, compare_figure
 from memkit.pictures.svg import LOOKS, Chart
 from memkit.pictures.timeline import STACK, axis_top, drawn_instants, timeline_figure
 from memkit.timeline import PARTS, Instant, MemoryTimeline

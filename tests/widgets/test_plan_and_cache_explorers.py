@@ -8,7 +8,7 @@ from transformers import DynamicCache
 
 from memkit.fitting.plans import GIVES_UP
 from memkit.formula.inference import kv_cache_bytes
-from memkit.pictures.plans import plans_figure
+from memkit.pictures.planes import plans_figure
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.units import format_bytes
 from memkit.widgets.cache_explorer import CacheExplorer
