@@ -21,18 +21,22 @@ from memkit.formula.paper import Block, Leaf, Paper
 from memkit.formula.parameters import alike
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import MIN_OFFLOADED
+from memkit.setup.recipes import MIN_OFFLOADED, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MAX_STEPS, Instant, MemoryTimeline
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_kind, as_whole_number
 
 
 class Stretch:
-    """Events that happen ``times`` times in a row: (block, +1) for a birth, (block, -1) for a free."""
+    """Events that happen ``times`` times in a row: (block, +1) for a birth, (block, -1) for a free.
+
+    ``change`` and ``highest`` are the bytes by part that they add in all, and at their first highest moment.
+    """
 
     def __init__(self, events: list[tuple[Block, int]], times: int = 1):
         self.events, self.times = events, times
-        self.changes = [(block.part, sign * block.num_bytes) for block, sign in events]
+        self.change = dict.fromkeys(PARTS, 0)
+        self.highest = play(((block.part, sign * block.num_bytes) for block, sign in events), self.change)
 
 
 @dataclass(frozen=True)
@@ -46,33 +50,30 @@ class Phase:
     has_peak: bool = True
 
 
+def added(now: dict[str, int], change: dict[str, int], times: int = 1) -> dict[str, int]:
+    """Bytes by part after a change that happens ``times`` times."""
+    return {part: num_bytes + times * change[part] for part, num_bytes in now.items()}
+
+
 class Memory:
-    """Bytes by part now, and, of each phase that has happened, what it leads to from the bytes that it began with."""
+    """Bytes by part now, through one phase after another."""
 
     def __init__(self):
         self.now = dict.fromkeys(PARTS, 0)
-        self.known: dict[tuple, tuple[dict, dict]] = {}
 
     def instants(self, phase: Phase) -> list[Instant]:
-        """Let a phase happen: its peak, if it has one, and its end. A phase that starts alike ends alike."""
-        key = (phase.stretches, *self.now.values())
-        if key not in self.known:
-            peaks = [dict(self.now), *(peak for stretch in phase.stretches for peak in self._peaks(stretch))]
-            self.known[key] = max(peaks, key=lambda parts: sum(parts.values())), dict(self.now)
-        peak, now = self.known[key]
-        self.now = dict(now)
+        """Let a phase happen: its peak, if it has one, and its end."""
+        peaks = [self.now]
+        for stretch in phase.stretches:
+            # a repeated stretch is highest in its first or in its last repetition
+            peaks += (
+                added(added(self.now, stretch.change, times), stretch.highest) for times in {0, stretch.times - 1}
+            )
+            self.now = added(self.now, stretch.change, stretch.times)
+        peak = max(peaks, key=lambda parts: sum(parts.values()))
         when = {"step": phase.step, "micro_batch": phase.micro_batch}
-        end = Instant(name=phase.name, **now, **when)
+        end = Instant(name=phase.name, **self.now, **when)
         return [Instant(name=f"{phase.name} peak", **peak, **when), end] if phase.has_peak else [end]
-
-    def _peaks(self, stretch: Stretch) -> Iterator[dict[str, int]]:
-        """A repeated stretch is highest in its first or in its last repetition."""
-        yield play(stretch.changes, self.now)
-        if stretch.times > 2:
-            for part, num_bytes in stretch.changes:
-                self.now[part] += (stretch.times - 2) * num_bytes
-        if stretch.times > 1:
-            yield play(stretch.changes, self.now)
 
 
 @dataclass(frozen=True)
@@ -152,10 +153,11 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
         attention="stored", adapter=setup.adapter,
     )  # fmt: skip
     steps_in_backward = setup.optimizer.place == "in backward"
-    makes_states = run_micro_batch(setup, False, is_whole, rank, True) if steps_in_backward else None
-    first = run_micro_batch(setup, False, is_whole, rank)
+    run = run_micro_batch if is_whole or rank is not ALONE else added_up
+    makes_states = run(setup, False, is_whole, rank, True) if steps_in_backward else None
+    first = run(setup, False, is_whole, rank)
     does_accumulate = setup.grad_accum_steps > 1 or not setup.sets_grads_to_none
-    later = run_micro_batch(setup, True, is_whole, rank) if does_accumulate else None
+    later = run(setup, True, is_whole, rank) if does_accumulate else None
     temporaries, freed, accumulates = written_once(write_step, bare, rank.layout), (), False
     yield Phase("init", born(write_init, bare, rank.layout, is_whole), has_peak=False)
     for step in range(1, steps + 1):
@@ -299,3 +301,23 @@ def run_micro_batch(
         loss=stretches[end_of_backward + 1 :],
         free_gradients=tuple(free_gradients(stretch) for stretch in stretches[end_of_forward:end_of_backward]),
     )
+
+
+def added_up(setup: TrainingSetup, *how: object) -> MicroBatch:
+    """``run_micro_batch`` of one rank alone; all optimizers that leave the gradients alone share it.
+
+    A planner asks for many setups that differ by optimizer only.
+    """
+    if not setup.optimizer.frees_gradients:
+        setup = replace(setup, optimizer=OptimizerConfig(), grad_accum_steps=1, sets_grads_to_none=True)
+    return remembered(setup, *how)
+
+
+@lru_cache(maxsize=512)
+def remembered(setup: TrainingSetup, *how: object) -> MicroBatch:
+    """A micro-batch of which only what it adds up to is kept: none of its events, and no tensor."""
+    batch = run_micro_batch(setup, *how)
+    for stretches in vars(batch).values():
+        for stretch in stretches:
+            stretch.events = ()
+    return batch

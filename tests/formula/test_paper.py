@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memkit.formula import forward
 from memkit.formula.backward import Backward
-from memkit.formula.estimate import estimate_memory
+from memkit.formula.estimate import estimate_memory, remembered
 from memkit.formula.paper import SAME, Leaf, Paper, Summed, Tensor
 from memkit.formula.parameters import Parameter
 from memkit.setup.models import TINY_LLAMA
@@ -192,6 +192,7 @@ def test_an_estimate_is_the_same_whatever_python_does_besides(setup):
     events = list(expected.events)
     gc.disable()
     try:
+        remembered.cache_clear()
         without = estimate_memory(setup)
         assert without == expected and list(without.events) == events
     finally:
@@ -222,6 +223,7 @@ def test_an_error_in_the_middle_leaves_nothing_behind(monkeypatch):
     expected = list(estimate_memory(CHECKPOINTED).events)
     with monkeypatch.context() as patched:
         patched.setattr(forward.Transformer, "logits", lambda model: 1 / 0)
+        remembered.cache_clear()
         with pytest.raises(ZeroDivisionError) as caught:
             estimate_memory(CHECKPOINTED)
     assert list(estimate_memory(CHECKPOINTED).events) == expected and caught.value  # whose frames hold tensors still
@@ -231,6 +233,7 @@ def test_an_error_in_the_middle_leaves_nothing_behind(monkeypatch):
 def test_what_an_estimate_ran_is_freed_without_a_search_for_garbage(recomputation):
     setup = TrainingSetup(model=TINY_LLAMA, recomputation=recomputation)
     estimate_memory(setup)
+    remembered.cache_clear()
     gc.collect()
     gc.disable()
     try:
