@@ -76,7 +76,7 @@ def sums_by_method(term: float, num_terms: int, fmt: str | FloatFormat, seed: in
     for method in METHODS:
         rng = np.random.default_rng(seed) if method == "stochastic" else None
         running_sum(term, 0, fmt, method=method, rng=rng)  # refuses what cannot be summed
-        known, later = _begun(float(term), fmt, method, seed)
+        known, later = _begun(float(term), fmt, method, seed if rng else 0)  # only chance has a seed
         known += islice(later, max(0, num_terms - len(known)))
         totals[method] = np.array(known[:num_terms])
     return totals
