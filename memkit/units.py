@@ -252,15 +252,37 @@ def on_page(*parts: str, between: str = "\n\n") -> Text:
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text as an HTML table with row and column headers; the first row is the header."""
+    """Rows of text as an HTML table with row and column headers; the first row is the header.
+
+    Jupyter sets every cell at the right and breaks it where it likes. Names of rows are at the left here, and a
+    number keeps its unit on its line by spaces at which no page breaks, because GitHub drops any style.
+
+    >>> html_table([["way", "peak"], ["LoRA", "9 MiB"]])[-44:]
+    'LoRA</th><td>9\\xa0MiB</td></tr></tbody></table>'
+    """
     if not rows:
         return ""
     header = "".join(f'<th scope="col">{escape(cell)}</th>' if cell else "<td></td>" for cell in rows[0])
+    header = header.replace('<th scope="col">', f'<th scope="col"{AT_LEFT}>', 1) if rows[0][0] else header
     body = ""
     for first, *rest in rows[1:]:
-        cells = "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        body += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>' if first else f"<tr><td></td>{cells}</tr>"
+        cells = "".join(f"<td>{escape(in_one_line(cell))}</td>" for cell in rest)
+        name = f'<th scope="row"{AT_LEFT}>{escape(first)}</th>' if first else "<td></td>"
+        body += f"<tr>{name}{cells}</tr>"
     return f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
+
+
+AT_LEFT = ' style="text-align:left"'
+
+
+def in_one_line(cell: str) -> str:
+    """A number with its unit, its spaces such that no page breaks at them; any other text as it is.
+
+    >>> in_one_line("62.13 MiB"), in_one_line("1.03 × 8"), in_one_line("8 ranks are the first that fit")
+    ('62.13\\xa0MiB', '1.03\\xa0×\\xa08', '8 ranks are the first that fit')
+    """
+    is_number = cell.lstrip("−+±~≈<>≤≥ ")[:1].isdigit() and len(cell) <= 20
+    return cell.replace(" ", "\N{NO-BREAK SPACE}") if is_number else cell
 
 
 def aligned_table(rows: list[list[str]]) -> Text:

@@ -58,7 +58,7 @@ def choices_figure(
         told.append(f"{flat}{mark}: {size}, {above[number]}" if above else f"{flat} {size}")
     card_line(chart, y, capacity_bytes, 92, 640)
     broken = [(*at, text.replace(" ", "\n", 1)) for *at, text in tops]
-    lines = 1 + bool(above) + chart.place(tops, broken, size=11.5, at="bottom", boxed=bool(above))
+    lines = 1 + bool(above) + chart.place(tops, broken, size=11.5, at="bottom", boxed=True)
     if chosen >= 0:
         point(chart, x(chosen), tops[chosen][1] - 7 - 14 * lines, "v", "currentColor", 5)
     chart.row([(x(number), name) for number, name in enumerate(peaks)], y.start + 5, 11.5)

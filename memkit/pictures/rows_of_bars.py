@@ -163,8 +163,10 @@ def streams_figure(events: Sequence[dict], title: str = "Kernels and copies on t
         tip, data = f"{long} µs from {start:g}", {"start": f"{start:g}", "duration": f"{length:g}"}
         chart.bar(left, right, y, 30, look, shade=0.38, **EDGED, tip=tip, data=data)
         words = long if text_width(long, 11.5) <= right - left else name
-        if text_width(words, 11.5) <= right - left + 24:
-            chart.words((left + right) / 2, y, words, 11.5, anchor="middle")
+        middle, half = (left + right) / 2, text_width(words, 11.5) / 2
+        if 2 * half <= right - left + 24:
+            chart.place([(middle, y, words)], [(middle, y - 22, words)], [], size=11.5, boxed=kind % 2)
+            chart.keep_clear(middle - half - 9, y - 8, middle + half + 9, y + 8)  # the next name begins further away
         spans.append(f"stream {stream}, {name} from {start:g} to {start + length:g} µs")
     chart.alt = f"{title}: {'; '.join(spans)}."
     return chart

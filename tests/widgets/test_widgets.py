@@ -286,5 +286,6 @@ def test_a_panel_works_without_the_helper_for_keys(monkeypatch):
 
 def test_a_table_is_escaped_and_has_headers():
     html = html_table((("part", "bytes"), ("a<b", "1")))
-    assert '<th scope="col">part</th>' in html and '<th scope="row">a&lt;b</th><td>1</td>' in html
+    assert ">part</th>" in html and ">a&lt;b</th><td>1</td>" in html
+    assert html.count('scope="col"') == 2 and html.count('scope="row"') == 1
     assert html_table(()) == ""
