@@ -270,11 +270,13 @@ class Chart:
         stem.with_suffix(".png").write_bytes(self.png(2))
 
     def _repr_mimebundle_(self, **_kwargs) -> tuple[dict, dict]:
-        """What a notebook stores: pixels with their words; the SVG only where no pixels can be made.
+        """What a notebook stores: pixels, which every viewer shows; the SVG only where no pixels can be made.
 
-        JupyterLab and nbconvert show an SVG as an image without words, JupyterLab none of a notebook that nobody has
-        trusted, and nbval compares it byte by byte, so that a tenth of a pixel would fail on another machine. All of
-        them show a PNG with its ``alt``, and a changed number fails by the text.
+        Seen in a notebook that nobody has trusted yet (JupyterLab 4.6, Notebook 7.6, nbconvert 7.17): where both are
+        stored the two Jupyters show the PNG, white in a dark theme too, and nbconvert the SVG. None of them reads
+        ``alt``, which the book's own site does, and nbval compares an SVG byte by byte. Of an inline SVG in
+        ``text/html`` only the words are left. An ``<img>`` of the SVG in ``text/html`` is shown by all three, with its
+        words, and is dark in a dark Jupyter; what GitHub makes of that nobody has tried.
         """
         kind, data = "image/svg+xml", self.svg(stands_alone=True)
         if pixels := self.png():
