@@ -85,5 +85,5 @@ __getattr__, __dir__, __all__ = front_door(__name__, {
     "setup.training": "TrainingSetup",
     "timeline": "MemoryTimeline compare",
     "tracing.trace": "trace_memory",
-    "units": "GIB KIB MIB aligned_table format_bytes format_count format_gb",
+    "units": "GIB KIB MIB aligned_table format_bytes format_count format_gb on_page",
 })
