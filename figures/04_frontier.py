@@ -1,4 +1,4 @@
-"""Chapter 04's title figure: the strategies of Llama-3.2-1B on the memory-compute plane, as traced."""
+"""Chapter 04's title figure: the strategies of Llama-3.2-1B on the memory-compute plane."""
 
 from pathlib import Path
 

@@ -1,23 +1,20 @@
 """The memory-compute plane: what each strategy costs in FLOPs and what its peak is, and which are worth choosing.
 
-The peaks were traced once, of whole models, and are read from a file (``scripts/trace_frontier.py``); FLOPs
-are the formula's. A strategy is on the Pareto front if no other is as good in both and better in one.
+Both are the formula's. It has none for the peak of the reentrant checkpoint, which is not on the plane. A strategy is
+on the Pareto front if no other is as good in both and better in one.
 """
 
-import json
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
+from memkit.formula.estimate import estimate_memory
 from memkit.recomputation.costs import step_flops
 from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B, LLAMA_32_1B, ModelConfig
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import (
     CORE,
     FULL,
-    FULL_REENTRANT,
     NONE,
     SAVE_ATTENTION,
     SAVE_EVERY_SECOND,
@@ -29,8 +26,6 @@ from memkit.setup.strategies import (
 )
 from memkit.setup.training import TrainingSetup
 
-FILE = Path(__file__).with_name("frontier_traced_cuda_rules.json")
-TOKENS = tuple(512 * 2**power for power in range(8))
 MODELS = {model.name: model for model in (GPT2_LARGE, LLAMA_32_1B, LLAMA_3_8B)}
 
 
@@ -38,22 +33,13 @@ def shown_strategies(model: ModelConfig) -> tuple[Strategy, ...]:
     """The strategies of the plane."""
     return (
         NONE, CORE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, every(2), square_root_groups(model.num_layers),
-        sequential(4), FULL_REENTRANT, FULL,
-    )  # fmt: skip
-
-
-def traced_setup(model: ModelConfig, tokens: int) -> TrainingSetup:
-    """The step that was traced for so many tokens: the longest sequence that the model and the tokens allow."""
-    seq_len = min(tokens, model.max_seq_len)
-    return TrainingSetup(
-        model=model, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=seq_len,
-        micro_batch_size=tokens // seq_len,
+        sequential(4), FULL,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A strategy on the plane: FLOPs run again ÷ those of a plain step, and the traced peak in bytes."""
+    """A strategy on the plane: FLOPs run again ÷ those of a plain step, and the peak in bytes."""
 
     strategy: Strategy
     overhead: float
@@ -66,30 +52,13 @@ class Point:
 
 
 @cache
-def traced_peaks() -> dict[str, dict[str, list[int]]]:
-    """Peaks by model, strategy and position in ``TOKENS``."""
-    return json.loads(FILE.read_text(encoding="utf-8"))["peak_bytes"]
-
-
-def peak_at(model: ModelConfig, strategy: Strategy, tokens: int) -> int:
-    """Traced peak in bytes; between two traced counts of tokens on the straight line between them.
-
-    The peak is the largest of several moments, each a straight line in the tokens, so the true peak lies
-    there or a little below.
-
-    Raises: ValueError: a model, a strategy or a count of tokens that nobody traced.
-    """
-    known = traced_peaks().get(model.name, {}).get(strategy.name)
-    if known is None:
-        raise ValueError(f"{model.name!r} with {strategy.name!r} was not traced")
-    if not TOKENS[0] <= tokens <= TOKENS[-1]:
-        raise ValueError(f"tokens={tokens} is outside the traced {TOKENS[0]} to {TOKENS[-1]}")
-    right = bisect_left(TOKENS, tokens)
-    if TOKENS[right] == tokens:
-        return known[right]
-    left = right - 1
-    share = (tokens - TOKENS[left]) / (TOKENS[right] - TOKENS[left])
-    return round(known[left] + share * (known[right] - known[left]))
+def peak_at(model: ModelConfig, strategy: Strategy, micro_batch_size: int, seq_len: int) -> int:
+    """Peak in bytes of two steps in pure bf16 with fused AdamW and flash attention."""
+    setup = TrainingSetup(
+        model=model, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=seq_len,
+        micro_batch_size=micro_batch_size, recomputation=strategy,
+    )  # fmt: skip
+    return estimate_memory(setup).peak_bytes
 
 
 @cache
@@ -105,7 +74,7 @@ def points(model: ModelConfig, micro_batch_size: int, seq_len: int) -> tuple[Poi
         Point(
             strategy=strategy,
             overhead=overhead_of(model, strategy, seq_len),
-            peak_bytes=peak_at(model, strategy, micro_batch_size * seq_len),
+            peak_bytes=peak_at(model, strategy, micro_batch_size, seq_len),
         )
         for strategy in shown_strategies(model)
     )

@@ -5,7 +5,6 @@ from memkit.hardware.cards import CARDS
 from memkit.pictures.planes import LENGTHS, frontier_figure
 from memkit.recomputation.frontier import (
     MODELS,
-    TOKENS,
     Point,
     beats,
     overhead_of,
@@ -58,7 +57,7 @@ class FrontierExplorer(Explorer):
 
     def offered(self, state: dict) -> dict[str, tuple]:
         """Only sequences that can be shown."""
-        return {"seq_len": lengths(state["model"], state["micro_batch_size"])}
+        return {"seq_len": lengths(state["model"])}
 
     def view(self, model: str, micro_batch_size: int, seq_len: int, card: str, strategy: str) -> View:
         """The plane for these values."""
@@ -67,8 +66,8 @@ class FrontierExplorer(Explorer):
         room = fit_on(CARDS[card], 0).room_bytes if card != NO_CARD else None
         names = [point.strategy.name for point in found]
         chosen = cheapest_that_fits(found, room) if strategy == CHEAPEST else names.index(strategy)
-        taken = lengths(model, micro_batch_size)
-        curves = [[(n, peak_at(config, p.strategy, n * micro_batch_size)) for n in taken] for p in found]
+        taken = lengths(model)
+        curves = [[(n, peak_at(config, p.strategy, micro_batch_size, n)) for n in taken] for p in found]
         title = f"{model}, micro-batch {micro_batch_size} × {seq_len:,} tokens"
         title += f", {card} with {format_bytes(room)} of room" if room else ""
         chart = frontier_figure(found, chosen, curves, title=title, room_bytes=room, seq_len=seq_len)
@@ -76,10 +75,9 @@ class FrontierExplorer(Explorer):
         return View(chart=chart, words=said, table=table(found, card), code=code)
 
 
-def lengths(model: str, micro_batch_size: int) -> tuple[int, ...]:
-    """Sequences that a model takes, at a micro-batch, and whose peaks were traced."""
-    most = min(MODELS[model].max_seq_len, TOKENS[-1] // micro_batch_size)
-    return tuple(n for n in LENGTHS if n <= most)
+def lengths(model: str) -> tuple[int, ...]:
+    """Sequences that a model takes."""
+    return tuple(n for n in LENGTHS if n <= MODELS[model].max_seq_len)
 
 
 def words(found: tuple[Point, ...], chosen: int, card: str) -> tuple[str, ...]:
@@ -107,7 +105,7 @@ def words(found: tuple[Point, ...], chosen: int, card: str) -> tuple[str, ...]:
 def table(found: tuple[Point, ...], card: str) -> tuple[tuple[str, ...], ...]:
     """The points as rows."""
     front = pareto_front(found)
-    rows = [("strategy", "FLOPs run again", "traced peak", "front", "fits")]
+    rows = [("strategy", "FLOPs run again", "peak", "front", "fits")]
     for point in found:
         fits = "" if card == NO_CARD else fit_on(CARDS[card], point.peak_bytes).verdict
         on_front = "yes" if point in front else "no"

@@ -1,59 +1,27 @@
-"""The plane's traced peaks against fresh traces and the formula; the front; the explorer without a browser."""
+"""The plane's peaks against traces; the front; the explorer without a browser."""
 
 import itertools
-import json
 import re
 
 import pytest
 from drawn import Label, labels_of, marks_of, overlap
 
-from memkit.formula.estimate import estimate_memory
 from memkit.pictures.svg import Chart
 from memkit.program.transformer import strategy_build
-from memkit.recomputation.frontier import (
-    FILE,
-    MODELS,
-    TOKENS,
-    Point,
-    pareto_front,
-    peak_at,
-    points,
-    shown_strategies,
-    traced_setup,
-)
-from memkit.setup.models import GPT2_LARGE, LLAMA_32_1B
-from memkit.setup.strategies import FULL, HOST, NONE, SAVE_EVERY_SECOND
+from memkit.recomputation.frontier import MODELS, Point, pareto_front, peak_at, points
+from memkit.setup.models import LLAMA_32_1B
+from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.setup.strategies import FULL, NONE, SAVE_EVERY_SECOND
+from memkit.setup.training import TrainingSetup
 from memkit.tracing.trace import trace_memory
 from memkit.widgets.frontier_explorer import FrontierExplorer
 
 
-def test_every_shown_strategy_was_traced():
-    traced = json.loads(FILE.read_text(encoding="utf-8"))
-    assert tuple(traced["tokens"]) == TOKENS
-    for model in MODELS.values():
-        assert list(traced["peak_bytes"][model.name]) == [strategy.name for strategy in shown_strategies(model)]
-
-
 @pytest.mark.parametrize("strategy", [NONE, SAVE_EVERY_SECOND, FULL], ids=lambda strategy: strategy.name)
-def test_a_trace_of_today_gives_the_stored_peak(strategy):
-    traced = trace_memory(strategy_build(traced_setup(LLAMA_32_1B, 4096), strategy))
-    assert peak_at(LLAMA_32_1B, strategy, 4096) == pytest.approx(traced.peak_bytes, rel=1e-3)
-
-
-@pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)
-@pytest.mark.parametrize("tokens", [512, 8192, 65536])
-def test_the_formula_gives_the_traced_peaks(model, tokens):
-    for strategy in shown_strategies(model):
-        if not strategy.is_reentrant:
-            formula = estimate_memory(traced_setup(model, tokens).under(strategy)).peak_bytes
-            assert formula == pytest.approx(peak_at(model, strategy, tokens), rel=0.005), strategy.name
-
-
-def test_what_was_not_traced_is_refused():
-    with pytest.raises(ValueError, match="'offload' was not traced"):
-        peak_at(GPT2_LARGE, HOST, 1024)
-    with pytest.raises(ValueError, match="tokens=100 is outside the traced 512 to 65536"):
-        peak_at(GPT2_LARGE, NONE, 100)
+def test_the_plane_has_the_peaks_of_a_trace(strategy):
+    optimizer = OptimizerConfig(implementation="fused")
+    setup = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, optimizer=optimizer, seq_len=4096)
+    assert peak_at(LLAMA_32_1B, strategy, 1, 4096) == trace_memory(strategy_build(setup, strategy)).peak_bytes
 
 
 def test_nothing_beats_the_front_and_everything_else_is_beaten():
@@ -73,8 +41,6 @@ def test_only_lengths_that_the_model_takes_are_offered():
     explorer.set(model="GPT-2 large")
     assert explorer.offered(explorer.value)["seq_len"] == (512, 1024)
     assert explorer.error == "" and explorer.value["seq_len"] == 1024
-    explorer.set(model="Llama-3-8B", micro_batch_size=16, seq_len=2048)
-    assert explorer.error == "" and explorer.offered(explorer.value)["seq_len"] == (512, 1024, 2048, 4096)
 
 
 def words_that_collide(labels: list[Label]) -> list[tuple[str, str]]:
