@@ -148,7 +148,7 @@ def changes_as_data(changes: Sequence) -> list[dict]:
 
 def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     """``memkit fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
-    from memkit.fitting.plan_code import code_of, deepspeed_worth
+    from memkit.fitting.plan_code import code_of
     from memkit.fitting.plans import find_plans
     from memkit.fitting.step import second_step
     from memkit.hardware.cards import CARDS
@@ -174,7 +174,6 @@ def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     progress("tracing the best" if plans.fitting else "done")
     plan = plans.chosen
     code = code_of(plan, options.code) if plan else ""
-    worth = deepspeed_worth(plan) if plan and options.code == "deepspeed" else ""
     data = {
         "model": model.name, "card": card.name, "num_cards": num_cards, "chosen": plan and plan_as_data(plan),
         "code": code,
@@ -182,7 +181,7 @@ def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     }  # fmt: skip
     needed = max(plan.peak_bytes, plan.traced_bytes or 0) if plan else sys.maxsize
     timelines = (second_step(plan.setup, plan.layout),) if plan else ()
-    return needed, f"{plans}\n\n{code}\n\n{worth}".strip(), data, timelines
+    return needed, f"{plans}\n\n{code}".strip(), data, timelines
 
 
 def plan_as_data(plan) -> dict:

@@ -13,7 +13,7 @@ Reading order:
 - ``diagnosis``: from a recording or a trace: peak, parts, lines, and the changes that help most
 - ``batch_plan``: from a global batch in tokens to micro-batches, steps and ranks
 - ``plans``: every plan that fits a job, what it costs and gives up, and the one to take
-- ``plan_code``: a plan in plain PyTorch, for Hugging Face's trainer, DeepSpeed and Accelerate
+- ``plan_code``: a plan in plain PyTorch, for Hugging Face's trainer and Accelerate
 - ``program_report``: a program nobody has run: its peak, its lines, its cards, and changes traced a second time
 - ``program_errors``: what a program raised, in one line
 """
@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = front_door(__name__, {
     "diagnosis": "diagnose_memory",
     "edits": "growing_lines",
     "growth": "TwoRuns compare_runs",
-    "plan_code": "accelerate_config accelerate_yaml code_of deepspeed_config plain_code trainer_arguments trainer_code",
+    "plan_code": "accelerate_config accelerate_yaml code_of plain_code trainer_arguments trainer_code",
     "plans": "PlansFound TrainingPlan find_plans plan_of plan_recomputation",
     "program_report": "Report report_on",
     "recorded_parts": "with_inferred_parts",

@@ -1,4 +1,4 @@
-"""A plan as code: in plain PyTorch, as arguments of Hugging Face's trainer, as DeepSpeed's or Accelerate's file.
+"""A plan as code: in plain PyTorch, as arguments of Hugging Face's trainer, as Accelerate's file.
 
 Each is text that runs as it is. The plain loop takes a ``model`` and a source ``batches`` of (inputs, targets), each
 target the token that follows; the model is this book's, or one of ``transformers`` (``MODELS``). What a library has no
@@ -9,14 +9,12 @@ there is no key, and the file says so. Each key that moves bytes carries a comme
 same plan with the opposite value, both by formula.
 """
 
-import json
 from dataclasses import replace
 
 from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32
 from memkit.setup.strategies import FULL, NONE
-from memkit.sharding.deepspeed import key_bytes
-from memkit.units import aligned_table, as_one_of, format_bytes
+from memkit.units import as_one_of, format_bytes
 
 MODELS = ("book", "transformers")
 BLOCKS = "max((m for m in model.modules() if isinstance(m, torch.nn.ModuleList)), key=len)"
@@ -160,28 +158,18 @@ def checkpoint_lines(plan: TrainingPlan) -> list[str]:
     return [*lines, "", f"for block in {chosen}:", wrapped]
 
 
-def differences(plan: TrainingPlan, kind: str) -> list[str]:
-    """Where a run of the trainer's or DeepSpeed's code is not the plan that was traced, a sentence each."""
+def differences(plan: TrainingPlan) -> list[str]:
+    """Where a run of the trainer's code is not the plan that was traced, a sentence each."""
     setup, notes = plan.setup, []
     if setup.optimizer.place != "after backward":
         notes.append(f"an optimizer {setup.optimizer.place} has no argument: this run steps after the backward")
     if setup.recomputation not in (NONE, FULL):
         notes.append(f"{setup.recomputation.name!r} has no argument: this run recomputes whole blocks")
-    if kind == "trainer":
-        notes.append("SFTTrainer takes the loss in pieces, never all the logits: its peak may be lower than the plan's")
-        if plan.scales_loss and setup.adapter is not None:
-            notes.append("the trainer scales the loss under autocast alone, which makes norms and softmax float32")
-        if not setup.optimizer.record.trainer_name:
-            notes.append(f"{setup.optimizer.name} has no value of optim: pass optimizers=(...) to the trainer")
-        return notes
-    copies = "keeps a float32 copy of the weights beside AdamW's states, whatever the plan keeps"
-    notes.append(f"DeepSpeed's {half_of(plan)} {copies}")
-    if setup.recomputation != NONE:
-        notes.append("the script recomputes: model.gradient_checkpointing_enable() before deepspeed.initialize")
-    if setup.adapter is not None:
-        notes.append("the script adds the adapters: peft's get_peft_model, as --code plain prints it")
-    if setup.optimizer.name != "AdamW":
-        notes.append(f"the script makes the optimizer: {setup.optimizer.name}")
+    notes.append("SFTTrainer takes the loss in pieces, never all the logits: its peak may be lower than the plan's")
+    if plan.scales_loss and setup.adapter is not None:
+        notes.append("the trainer scales the loss under autocast alone, which makes norms and softmax float32")
+    if not setup.optimizer.record.trainer_name:
+        notes.append(f"{setup.optimizer.name} has no value of optim: pass optimizers=(...) to the trainer")
     return notes
 
 
@@ -189,7 +177,7 @@ def trainer_code(plan: TrainingPlan, name: str = "MODEL") -> str:
     """The plan for TRL's ``SFTTrainer``, by arguments of TRL 1 and transformers 5."""
     rows = [f"    {key}={value!r}," for key, value in trainer_arguments(plan).items()]
     dtype = plan.setup.precision.weight_dtype
-    notes = [f"# {words}" for words in differences(plan, "trainer")]
+    notes = [f"# {words}" for words in differences(plan)]
     if plan.layout:
         notes += ["# start it by: accelerate launch --config_file accelerate.yaml train.py"]
     return "\n".join([
@@ -221,34 +209,6 @@ def trainer_arguments(plan: TrainingPlan) -> dict:
     if arguments["activation_checkpointing"]:
         arguments["activation_checkpointing_kwargs"] = {"use_reentrant": False}
     return arguments
-
-
-def deepspeed_config(plan: TrainingPlan) -> dict:
-    """The plan as DeepSpeed's JSON. Its halves keep a float32 master copy, whatever the plan's weights are."""
-    setup, layout = plan.setup, plan.layout
-    zero: dict = {"stage": layout.stage if layout else 0}
-    if layout and layout.offloads:
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    return {
-        "train_micro_batch_size_per_gpu": setup.micro_batch_size,
-        "gradient_accumulation_steps": setup.grad_accum_steps, "gradient_clipping": 1.0,
-        half_of(plan): {"enabled": True}, "zero_optimization": zero,
-    }  # fmt: skip
-
-
-def deepspeed_worth(plan: TrainingPlan) -> str:
-    """What DeepSpeed's keys take on each card, those that the file leaves at their defaults too, and the differences.
-
-    Not in the file: JSON has no comments. The plan's peak is torch's, with its own buckets in it, not these.
-    """
-    sizes = key_bytes(deepspeed_config(plan), plan.setup.model, plan.layout.dp_size if plan.layout else 1)
-    rows = [
-        [key, f"{format_bytes(-size)} moved to the host" if size < 0 else format_bytes(size)]
-        for key, size in sizes.items()
-    ]  # fmt: skip
-    table = [aligned_table([["DeepSpeed's key", "bytes on each card, at most"], *rows])] if rows else []
-    notes = [f"Not the plan that was traced: {words}." for words in differences(plan, "deepspeed")]
-    return "\n\n".join([*table, "\n".join(notes)])
 
 
 def accelerate_config(plan: TrainingPlan) -> dict:
@@ -352,6 +312,8 @@ def as_yaml(value: bool | int | str) -> str:
 def code_of(plan: TrainingPlan, kind: str = "plain") -> str:
     """One of ``KINDS`` as text; ``plain`` is for the book's model, ``transformers`` the same for one of Hugging Face's.
 
+    None is DeepSpeed's file: its halves keep a float32 copy beside AdamW's states, so that its run was never the plan.
+
     Raises: ValueError: no such kind.
     """
     return KINDS[as_one_of("kind", kind, KINDS)](plan)
@@ -361,6 +323,5 @@ KINDS = {
     "plain": plain_code,
     "transformers": lambda plan: plain_code(plan, library="transformers"),
     "trainer": trainer_code,
-    "deepspeed": lambda plan: json.dumps(deepspeed_config(plan), indent=2),
     "accelerate": accelerate_yaml,
 }
