@@ -29,7 +29,7 @@ OPTIMIZERS = ("SGD", "SGD momentum", "Adam", "AdamW", "AdamW amsgrad", "Adafacto
 
 def random_model(r: random.Random, seq_len: int) -> ModelConfig:
     """GPT-2, Llama or a mixture of both, up to 3 layers."""
-    heads, head_dim = r.choice((1, 2, 4, 8, 12, 16, 20)), r.choice((32, 36, 64, 64, 64, 80, 128, 264))
+    heads, head_dim = r.choice((1, 2, 4, 8, 12, 16, 20)), r.choice((32, 40, 64, 64, 64, 80, 128, 264))
     family, choices = r.choice(("GPT-2", "Llama", "mixed")), {}
     if family == "GPT-2":
         choices = dict(GPT2)

@@ -17,7 +17,6 @@ from memkit.formula.kernels import efficient_backward_buffers, flash_backward_bu
 from memkit.formula.layers import Layers
 from memkit.formula.paper import NEW, SAME, Tensor
 from memkit.setup.training import TrainingSetup
-from memkit.units import round_up
 
 HEADS, SCORES = "b a s d", "b a s s"
 PROJECTIONS = {"query": "ad", "key": "kd", "value": "kd"}
@@ -28,11 +27,15 @@ def attention_kernel(setup: TrainingSetup) -> str:
 
     CUDA's flash kernel has no float32 and no head above 256: PyTorch takes the memory-efficient one.
 
-    Raises: ValueError: dropout on a CPU, whose flash kernel has none; PyTorch runs a composite of its own then.
+    Raises: ValueError: dropout on a CPU, whose flash kernel has none; PyTorch runs a composite of its own then. Heads
+    that CUDA's flash kernel does not take as they are; PyTorch pads them to a multiple of 8, and cuts the output.
     """
-    if setup.attention == "flash" and setup.device == "cpu" and setup.dropout:
+    kernel = "efficient" if setup.uses_efficient_kernel else setup.attention
+    if kernel == "flash" and setup.device == "cpu" and setup.dropout:
         raise ValueError(f"attention='flash' with dropout={setup.dropout} on a CPU has no formula; trace it")
-    return "efficient" if setup.uses_efficient_kernel else setup.attention
+    if kernel == "flash" and setup.device == "cuda" and setup.model.head_dim % 8:
+        raise ValueError(f"attention='flash' with head_dim={setup.model.head_dim} has no formula; trace it")
+    return kernel
 
 
 class Attention(Layers):
@@ -42,10 +45,8 @@ class Attention(Layers):
         super().__init__(setup)
         model, self.kernel = setup.model, attention_kernel(setup)
         self.is_grouped = model.num_heads > model.num_kv_heads
-        # CUDA's flash kernel wants head sizes that are multiples of 8; PyTorch pads others, and cuts the output.
-        self.pads_heads = self.is_cuda and self.kernel == "flash" and model.head_dim % 8 != 0
         # Whether the core's result, and the gradients that leave it, lie in memory as [b, a, s, d].
-        self.is_by_heads = self.kernel == "stored" or self.pads_heads
+        self.is_by_heads = self.kernel == "stored"
         # Whether [b, s, a, d] has to be copied to become [b·a, s, d].
         self.copies_heads = min(setup.micro_batch_size, model.num_heads) > 1
         # Whether [b, a, s, d] and [b, s, a, d] are the same order: a sequence of one token.
@@ -82,12 +83,11 @@ class Attention(Layers):
         return self.paper.view("transpose", x, ways=(NEW if is_copied else SAME,))
 
     def merge_heads(self, y: Tensor) -> Tensor:
-        """[b, a, s, d] to [b, s, a·d]: a copy behind a bmm or padding, a view behind a fused kernel."""
-        is_merged = not self.is_by_heads or self.model.num_heads == 1
-        if is_merged or (self.has_one_order and not self.pads_heads):
+        """[b, a, s, d] to [b, s, a·d]: a copy behind a bmm, a view behind a fused kernel."""
+        if not self.is_by_heads or self.model.num_heads == 1 or self.has_one_order:
             return self.paper.view("view", y)
         # A gradient in the order of the bmm of the backward is copied.
-        way = NEW if self.copies_heads and not self.pads_heads else SAME
+        way = NEW if self.copies_heads else SAME
         return self.paper.run("clone", [y], "b s ad", name="attention output", ways=(way,))
 
     def rotate(self, x: Tensor, shared: dict[str, Tensor], name: str) -> Tensor:
@@ -120,32 +120,22 @@ class Attention(Layers):
         """One kernel; it keeps its inputs, its output and the log-sum-exp of every row of scores."""
         paper, setup, is_flash = self.paper, self.setup, self.kernel == "flash"
         heads = self.model.num_heads, self.model.num_heads if self.repeats_heads(q) else self.model.num_kv_heads
-        inputs, name, axes = [self.lower(x) for x in (q, k, v)], "attention output", "b s ad"
+        inputs = [self.lower(x) for x in (q, k, v)]
         b, s, d = setup.micro_batch_size, setup.seq_len, self.model.head_dim
         value_bytes = dtype_bits(inputs[0].dtype) // 8
         extra = [("log-sum-exp", "b a s" if is_flash else "b a s↑32", "float32")]
         if is_flash:
-            stages = flash_backward_buffers(b, *heads, s, round_up(d, 8), value_bytes)
+            stages = flash_backward_buffers(b, *heads, s, d, value_bytes)
         else:
             stages = efficient_backward_buffers(b, heads[0], s, d, value_bytes)
         if is_flash and self.is_cuda:  # the efficient kernel's seed and offset are on the host
             extra += [("random number state", "2", "int64"), ("unused seed", "", "int64")]
-        if self.pads_heads:
-            name, axes = "output, padded", "b a s d↑8"
-            inputs = [
-                paper.run("pad", [x], f"b {letter} s d↑8", name=f"{what}, padded")
-                for x, what, letter in zip(inputs, PROJECTIONS, "akk", strict=True)
-            ]
-        out = paper.run(
-            "attention", inputs, axes, name=name, by=self.kernel, keeps=inputs, extra=extra,
+        return paper.run(
+            "attention", inputs, "b s ad", name="attention output", by=self.kernel, keeps=inputs, extra=extra,
             # The projection keeps it too, and a ledger names that; a frozen one beside an adapter may not.
-            out_kept_by=self.kernel if self.pads_heads or setup.adapter is not None else "",
+            out_kept_by=self.kernel if setup.adapter is not None else "",
             scratch_bytes=self.highest(stages), flops=2 * self.core_flops,
         )  # fmt: skip
-        if not self.pads_heads:
-            return out
-        del inputs
-        return paper.view("slice", out, [HEADS], (NEW,))[0]
 
     def stored_core(self, q: Tensor, k: Tensor, v: Tensor, shared: dict[str, Tensor]) -> Tensor:
         """softmax(q kᵀ / √d) v, each intermediate result a tensor."""

@@ -27,8 +27,7 @@ def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
     """The number behind every axis that a tensor of the step may have."""
     return model_axes(setup.model) | {
         "b": setup.micro_batch_size, "s": setup.seq_len, "s↑32": round_up(setup.seq_len, 32),
-        "d↑8": round_up(setup.model.head_dim, 8), "1": 1, "2": 2, "5056": 5056,
-        "r": setup.adapter.rank if setup.adapter else 0,
+        "1": 1, "2": 2, "5056": 5056, "r": setup.adapter.rank if setup.adapter else 0,
     }  # fmt: skip
 
 

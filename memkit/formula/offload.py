@@ -1,17 +1,15 @@
 """What offloading moves over the link between card and host in one step, and what stays on the host.
 
 A step with the optimizer's states on the host sends every gradient there and every new weight back: 4 B a parameter
-in bf16, whatever the batch is. Offloaded activations go there and back in every micro-batch and grow with it.
-Seconds are bytes divided by the link's rate; what of them hides behind the arithmetic is a measurement.
+in bf16, whatever the batch is. (Offloaded activations, which ``blocks_ledger`` lists, go there and back in every
+micro-batch.) Seconds are bytes divided by the link's rate; what of them hides behind the arithmetic is a measurement.
 """
 
 from dataclasses import replace
 
-from memkit.formula.activations import blocks_ledger
 from memkit.formula.parameters import Parameter, trained_parameters
 from memkit.formula.states import gradient_tensors, optimizer_tensors, trained_precision, weight_tensors
 from memkit.setup.recipes import MIN_OFFLOADED
-from memkit.setup.strategies import NONE
 from memkit.setup.training import TrainingSetup
 from memkit.units import as_kind
 
@@ -38,9 +36,6 @@ def link_bytes(setup: TrainingSetup) -> dict[str, int]:
         weights = (t for p in parameters for t in weight_tensors(p, precision, setup.adapter))
         moved["gradients to the host"] = setup.grad_accum_steps * sum(t.num_bytes for t in gradients)
         moved["weights to the card"] = sum(t.num_bytes for t in weights)
-    if setup.recomputation.scope == "host":
-        kept = setup.grad_accum_steps * blocks_ledger(replace(setup, recomputation=NONE)).num_bytes
-        moved |= {"activations to the host": kept, "activations to the card": kept}
     return moved
 
 
@@ -48,5 +43,5 @@ def host_bytes(setup: TrainingSetup) -> dict[str, int]:
     """Bytes that an optimizer on the host keeps there: a copy of weights and gradients, both pinned, and the states."""
     parameters, precision = offloaded_parameters(setup), trained_precision(setup.precision, setup.adapter)
     states = (t for p in parameters for t in optimizer_tensors(p, precision, setup.optimizer))
-    moved = list(link_bytes(replace(setup, recomputation=NONE, grad_accum_steps=1)).values()) or [0, 0]
+    moved = list(link_bytes(replace(setup, grad_accum_steps=1)).values()) or [0, 0]
     return {"weights": moved[1], "gradients": moved[0], "optimizer_states": sum(t.num_bytes for t in states)}

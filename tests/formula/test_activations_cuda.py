@@ -96,9 +96,7 @@ class Card:
         if groups > 1 and not is_flash:
             k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
         if is_flash:
-            head_dim, padding = q.shape[-1], -q.shape[-1] % 8
-            q, k, v = (F.pad(t, (0, padding)) if padding else t for t in (q, k, v))
-            return aten._scaled_dot_product_flash_attention(q, k, v, setup.dropout, True)[0][..., :head_dim]
+            return aten._scaled_dot_product_flash_attention(q, k, v, setup.dropout, True)[0]
         if setup.attention != "stored":
             out = aten._scaled_dot_product_efficient_attention(q, k, v, None, True, setup.dropout, True)
             self.on_host += out[2:]  # seed and offset: attention.cu makes them with no device
