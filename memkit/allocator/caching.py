@@ -15,13 +15,13 @@ between them is cached, and what lies between in pieces too small for the next r
 Source: c10/cuda/CUDACachingAllocator.cpp of torch 2.6, c10/core/AllocatorConfig.h of torch 2.13; a name in
 backticks after a method is its counterpart there. Recorded runs of torch 2.11 replay exactly
 (``tests/allocator/test_snapshot_replay.py``). Not modelled: private pools (CUDA graphs, MemPool), the
-cudaMallocAsync backend.
+cudaMallocAsync backend, garbage collection.
 """
 
 from bisect import bisect_left
 from collections.abc import Hashable
 
-from memkit.allocator.config import SMALL_REQUEST_BYTES, AllocatorConfig
+from memkit.allocator.config import LARGE_SEGMENT_BYTES, SMALL_REQUEST_BYTES, AllocatorConfig
 from memkit.allocator.expandable import grow, growable_size, unmap
 from memkit.allocator.heap import Block, Driver, Heap, Pool
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_kind, as_whole_number, format_bytes
@@ -192,8 +192,6 @@ class CachingAllocator:
 
     def _find_free(self, pool: Pool, size: int, stream: int) -> Block | None:
         """Best fit among the free blocks of this stream (``get_free_block``)."""
-        if self._collects_garbage:
-            pool.num_searches += 1
         index = bisect_left(pool.free, (stream, size, 0))
         block = self._free_at(pool, index, stream)
         if block is None:
@@ -205,7 +203,7 @@ class CachingAllocator:
         limit = self.config.max_split_bytes
         if limit is not None and size < limit <= block.size:
             return None  # an oversize block is not broken for a small request
-        if limit is not None and size >= limit and block.size >= size + self.config.non_split_rounding_bytes:
+        if limit is not None and size >= limit and block.size >= size + LARGE_SEGMENT_BYTES:
             return None
         pool.remove(block)
         return block
@@ -242,7 +240,6 @@ class CachingAllocator:
 
     def _make_block(self, pool: Pool, size: int, stream: int) -> Block | None:
         """Ask the driver; if it refuses, give back more and more of the cache and ask again."""
-        self._collect_garbage()
         block = self._new_segment(pool, size, stream)
         if block is None and self._release_oversize(pool, size, stream):
             block = self._new_segment(pool, size, stream)
@@ -285,23 +282,3 @@ class CachingAllocator:
             released += key[1]
             self.heap.release(self.blocks[key[2]])
         return released >= need
-
-    @property
-    def _collects_garbage(self) -> bool:
-        return self.config.garbage_collection_threshold > 0.0 and self.allowed_bytes is not None
-
-    def _collect_garbage(self) -> None:
-        """Give back whole segments that have lain idle longest (``garbage_collect_cached_blocks``)."""
-        if not self._collects_garbage:
-            return
-        excess = self.reserved_bytes - int(self.config.garbage_collection_threshold * self.allowed_bytes)
-        pool, freed_any = self.heap.large, True
-        while excess > 0 and freed_any:
-            free = [self.blocks[key[2]] for key in pool.free]
-            whole = [block for block in free if not block.is_split and block.span is None]
-            ages = {block: pool.num_searches - block.searches_at_free for block in whole}
-            old = [block for block, age in ages.items() if age * len(ages) >= sum(ages.values())]
-            for block in old:
-                excess -= block.size
-                self.heap.release(block)
-            freed_any = bool(old)

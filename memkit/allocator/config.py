@@ -16,6 +16,7 @@ from memkit.units import ALLOCATOR_BLOCK_BYTES, MIB, as_kind, as_whole_number, r
 
 SMALL_REQUEST_BYTES = 1 * MIB  # kSmallSize: a rounded request up to this goes to the small pool
 SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer: a segment (or page) of the small pool
+LARGE_SEGMENT_BYTES = 20 * MIB  # kLargeBuffer: a segment (or page) of the large pool
 MIN_OWN_SEGMENT_BYTES = 10 * MIB  # kMinLargeAlloc: from here on a request gets a segment of its own size
 SEGMENT_ROUNDING_BYTES = 2 * MIB  # kRoundLarge: such a segment is rounded up to this
 
@@ -34,33 +35,27 @@ IGNORED_OPTIONS = (
 )
 """Options that change time, host memory or the error's text, but no size on the card."""
 
+NOT_MODELLED = ("garbage_collection_threshold", "large_segment_size_mb", "max_non_split_rounding_mb")
+"""Refused. A snapshot tells neither of the last two, nor the fraction of the card under which the first one acts."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatorConfig:
     """The options that decide sizes; bytes where PyTorch's own spelling says ``_mb``.
 
-    ``max_split_bytes`` is ``None`` where any block may be split, ``max_non_split_rounding_bytes`` is ``None``
-    where it equals ``large_segment_bytes`` (as in PyTorch).
+    ``max_split_bytes`` is ``None`` where any block may be split.
     """
 
     expandable_segments: bool = False
     max_split_bytes: int | None = None
-    max_non_split_rounding_bytes: int | None = None
-    large_segment_bytes: int = 20 * MIB
     roundup_power2_divisions: tuple[int, ...] = (0,) * NUM_DIVISION_INTERVALS
-    garbage_collection_threshold: float = 0.0
     per_process_memory_fraction: float = 1.0
 
     def __post_init__(self):
         as_kind("expandable_segments", self.expandable_segments, bool)
-        large = as_whole_number("large_segment_bytes", self.large_segment_bytes)
-        if large <= MIN_OWN_SEGMENT_BYTES:
-            raise ValueError(f"large_segment_size_mb:{large / MIB:g} must be above 10")
-        for key in ("max_split_bytes", "max_non_split_rounding_bytes"):
-            value = getattr(self, key)
-            if value is not None and as_whole_number(key, value) < large:
-                option = key.replace("split_bytes", "split_size_mb").replace("rounding_bytes", "rounding_mb")
-                raise ValueError(f"{option}:{value / MIB:g} is below the size of a large segment, {large // MIB}")
+        most, least = self.max_split_bytes, LARGE_SEGMENT_BYTES
+        if most is not None and as_whole_number("max_split_bytes", most) < least:
+            raise ValueError(f"max_split_size_mb:{most / MIB:g} is below the size of a large segment, {least // MIB}")
         divisions = as_kind("roundup_power2_divisions", self.roundup_power2_divisions, tuple)
         if len(divisions) != NUM_DIVISION_INTERVALS:
             raise ValueError(
@@ -70,25 +65,16 @@ class AllocatorConfig:
         for count in divisions:
             if as_whole_number("roundup_power2_divisions", count) & (count - 1):
                 raise ValueError(f"roundup_power2_divisions:{count} is neither 0 nor a power of two")
-        threshold, fraction = self.garbage_collection_threshold, self.per_process_memory_fraction
-        if not 0.0 <= as_kind("garbage_collection_threshold", threshold, int, float) < 1.0:
-            raise ValueError(f"garbage_collection_threshold:{threshold} is outside (0.0, 1.0); 0 is off")
+        fraction = self.per_process_memory_fraction
         if not 0.0 < as_kind("per_process_memory_fraction", fraction, int, float) <= 1.0:
             raise ValueError(f"per_process_memory_fraction:{fraction} is outside (0, 1]")
-
-    @property
-    def non_split_rounding_bytes(self) -> int:
-        """How much larger than the request an oversize block may be and still be handed out whole."""
-        if self.max_non_split_rounding_bytes is None:
-            return self.large_segment_bytes
-        return self.max_non_split_rounding_bytes
 
     @classmethod
     def parse(cls, text: str) -> "AllocatorConfig":
         """Read a ``PYTORCH_ALLOC_CONF`` string such as ``expandable_segments:True,max_split_size_mb:64``.
 
-        Raises: ValueError: what torch 2.13 refuses, and a key that no version knows (torch refuses that on
-        CUDA).
+        Raises: ValueError: what torch 2.13 refuses, a key that no version knows (torch refuses that on CUDA), and
+        one of ``NOT_MODELLED``.
 
         >>> AllocatorConfig.parse("max_split_size_mb:64").max_split_bytes
         67108864
@@ -101,6 +87,8 @@ class AllocatorConfig:
                 raise ValueError(f"{part!r} in {text!r} is not of the form key:value")
             if key in IGNORED_OPTIONS:
                 continue
+            if key in NOT_MODELLED:
+                raise ValueError(f"{part} is not modelled; without it the allocator is as by default")
             if key not in _READERS:
                 known = ", ".join(sorted(_READERS))
                 raise ValueError(f"{key!r} is not an allocator option; known are {known}")
@@ -125,7 +113,6 @@ class AllocatorConfig:
             expandable_segments=settings.get("expandable_segments", False),
             max_split_bytes=max_split if max_split > 0 else None,
             roundup_power2_divisions=tuple(divisions.get(str(1 << i), 0) for i in range(NUM_DIVISION_INTERVALS)),
-            garbage_collection_threshold=settings.get("garbage_collection_threshold", 0.0),
         )
 
     def divisions_for(self, num_bytes: int) -> int:
@@ -158,12 +145,12 @@ class AllocatorConfig:
         if size <= SMALL_REQUEST_BYTES:
             return SMALL_SEGMENT_BYTES
         if size < MIN_OWN_SEGMENT_BYTES:
-            return self.large_segment_bytes
+            return LARGE_SEGMENT_BYTES
         return round_up(size, SEGMENT_ROUNDING_BYTES)
 
     def page_size(self, is_small: bool) -> int:
         """Bytes that an expandable segment maps at once."""
-        return SMALL_SEGMENT_BYTES if is_small else self.large_segment_bytes
+        return SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
 
 
 def _read_mib(key: str, value: str) -> int:
@@ -183,7 +170,7 @@ def _read_fraction(key: str, value: str) -> float:
         fraction = float(value)
     except ValueError:
         raise ValueError(f"{key}:{value} is not a number") from None
-    if not 0.0 < fraction <= 1.0 or (key == "garbage_collection_threshold" and fraction == 1.0):
+    if not 0.0 < fraction <= 1.0:
         raise ValueError(f"{key}:{value} is outside (0.0, 1.0)")
     return fraction
 
@@ -225,10 +212,7 @@ def _read_divisions(key: str, value: str) -> tuple[int, ...]:
 _READERS = {
     "expandable_segments": ("expandable_segments", _read_bool),
     "max_split_size_mb": ("max_split_bytes", _read_mib),
-    "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", _read_mib),
-    "large_segment_size_mb": ("large_segment_bytes", _read_mib),
     "roundup_power2_divisions": ("roundup_power2_divisions", _read_divisions),
-    "garbage_collection_threshold": ("garbage_collection_threshold", _read_fraction),
     "per_process_memory_fraction": ("per_process_memory_fraction", _read_fraction),
     "backend": ("", _read_backend),
 }

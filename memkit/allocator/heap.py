@@ -74,7 +74,6 @@ class Block:
     next: "Block | None" = None
     stream_uses: set = field(default_factory=set)
     num_events: int = 0  # streams that still use it after it was freed
-    searches_at_free: int = 0  # for garbage collection: the pool's clock when it became free
 
     @property
     def is_split(self) -> bool:
@@ -101,11 +100,9 @@ class Pool:
         self.is_small = is_small
         self.free: list[tuple[int, int, int]] = []
         self.unmapped: list[tuple[int, int]] = []
-        self.num_searches = 0
 
     def add(self, block: Block) -> None:
         if block.mapped:
-            block.searches_at_free = self.num_searches
             insort(self.free, (block.stream, block.size, block.address))
         else:
             insort(self.unmapped, (block.stream, block.address))

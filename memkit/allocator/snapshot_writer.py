@@ -102,7 +102,7 @@ def _settings(config: AllocatorConfig) -> dict:
     return {
         "PYTORCH_CUDA_ALLOC_CONF": "",
         "max_split_size": -1 if config.max_split_bytes is None else config.max_split_bytes,
-        "garbage_collection_threshold": config.garbage_collection_threshold,
+        "garbage_collection_threshold": 0.0,
         "expandable_segments": config.expandable_segments,
         "roundup_power2_divisions": {
             str(1 << index): divisions for index, divisions in enumerate(config.roundup_power2_divisions)

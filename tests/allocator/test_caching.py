@@ -88,7 +88,6 @@ def test_zero_bytes_need_no_block():
 
 
 EXPANDABLE, OVERSIZE = "expandable_segments:True", "max_split_size_mb:32"
-COLLECTS = "per_process_memory_fraction:0.8,garbage_collection_threshold:0.5"
 LAYOUTS = {
     "the smallest block that fits": ("a=40 b=12 c=20 -a -b -c d=14", "40i | 12i | 14a 6i"),
     "of equal blocks the lowest address": ("a=12 b=12 -b -a c=12", "12a | 12i"),
@@ -108,20 +107,10 @@ LAYOUTS = {
     "an oversize block stays whole": ("a=40 -a b=8", "40i | 8a 12i", OVERSIZE),
     "an oversize request takes it whole": ("a=40 -a b=8 c=36", "40a | 8a 12i", OVERSIZE),
     "20 MiB too large is too large": ("a=60 -a b=40", "60i | 40a", OVERSIZE),
-    "and 30 may be allowed": ("a=60 -a b=40", "60a", f"{OVERSIZE},max_non_split_rounding_mb:30"),
     "just enough oversize blocks go back": (
         "a=20 b=40 c=50 d=60 -a -b -c -d e=100", "20i | 40i | 100a", OVERSIZE, 200 * MIB
     ),
     "steps of 4 MiB between 16 and 32": ("a=17", "20a", "roundup_power2_divisions:4"),
-    # 200 MiB are allowed, and 102 held when c asks: 2 above the threshold
-    "what lay idle longest is collected": (
-        "a=20 b=36 -a c=22 d=24 -b e=40", "36i | 22a | 24a | 40a", COLLECTS, 250 * MIB
-    ),
-    "or not": (
-        "a=20 b=36 -a c=22 d=24 -b e=40", "20i | 36i | 22a | 24a | 40a", COLLECTS.partition(",")[0], 250 * MIB
-    ),
-    "a large segment of 64 MiB": ("a=2 b=12", "2a 12a 50i", "large_segment_size_mb:64"),
-    "pages of 64 MiB": ("a=70", "70a 58i", f"large_segment_size_mb:64,{EXPANDABLE}"),
 }  # fmt: skip
 """By rule of the source: a script, what lies where after it, and the options and the card where it needs some."""
 
@@ -288,7 +277,6 @@ for text in json.loads(sys.argv[1]):
         answers.append([divisions(1 << exponent) for exponent in range(10, 40)])
     except (ValueError, RuntimeError):
         answers.append(None)
-    torch._C._accelerator_setAllocatorSettings("large_segment_size_mb:20")  # which alone is not reset
 print(json.dumps(answers))
 """
 
@@ -297,14 +285,11 @@ def test_parse_accepts_and_refuses_what_torch_does():
     texts = [
         "", "expandable_segments:True", "expandable_segments:true", "expandable_segments=True",
         "expandable_segments:True,", "max_split_size_mb:20", "max_split_size_mb:19", "max_split_size_mb:abc",
-        "max_split_size_mb", "large_segment_size_mb:10", "large_segment_size_mb:11",
-        "max_split_size_mb:32,large_segment_size_mb:64", "max_split_size_mb:64,large_segment_size_mb:64",
-        "max_non_split_rounding_mb:19", "max_non_split_rounding_mb:20", "garbage_collection_threshold:0.8",
-        "garbage_collection_threshold:1.0", "garbage_collection_threshold:0", "roundup_power2_divisions:8",
+        "max_split_size_mb", "roundup_power2_divisions:8",
         "roundup_power2_divisions:3", "roundup_power2_divisions:0", "roundup_power2_divisions:[64:8,3:4]",
         "roundup_power2_divisions:[64:8,256:4,>:1]", "roundup_power2_divisions:[64:8,256:0,>:2]",
         "roundup_power2_divisions:[1:2,2:4,65536:8]", "roundup_power2_divisions:[64:3]",
-        " max_split_size_mb: 32 , garbage_collection_threshold:0.8", "pinned_use_background_threads:True",
+        " max_split_size_mb: 32 , expandable_segments:False", "pinned_use_background_threads:True",
         "roundup_power2_divisions:[>:4]",
     ]  # fmt: skip
     if not sys.platform.startswith("linux"):
@@ -327,6 +312,7 @@ def test_parse_accepts_and_refuses_what_torch_does():
     [
         ("expandable_segment:True", "'expandable_segment' is not an allocator option; known are backend"),
         ("backend:cudaMallocAsync", "backend:cudaMallocAsync is not modelled"),
+        ("garbage_collection_threshold:0.8", "garbage_collection_threshold:0.8 is not modelled"),
         ("max_split_size_mb:10", "max_split_size_mb:10 is below the size of a large segment, 20"),
         ("expandable_segments:yes", "expandable_segments:yes is neither True nor False"),
         ("roundup_power2_divisions:[64:8", "not of the form"),
@@ -340,12 +326,6 @@ def test_parse_says_what_is_wrong(text, words):
 def test_a_card_is_used_to_its_last_byte():
     """The driver refuses what is more than free, and not what is as much."""
     assert CachingAllocator(driver=Driver(capacity_bytes=2 * MIB)).malloc(512) is not None
-
-
-def test_a_threshold_of_all_is_refused_without_text_too():
-    """As torch refuses its text, in the list above."""
-    with pytest.raises(ValueError, match="garbage_collection_threshold:1.0 is outside"):
-        AllocatorConfig(garbage_collection_threshold=1.0)
 
 
 def test_ignored_options_change_no_size():
@@ -431,9 +411,7 @@ OPTIONS = st.fixed_dictionaries(
     optional={
         "expandable_segments": st.sampled_from(["True", "False"]),
         "max_split_size_mb": st.sampled_from(["64", "100"]),
-        "large_segment_size_mb": st.sampled_from(["12", "64"]),
         "roundup_power2_divisions": st.sampled_from(["1", "4", "[16:8,64:2,>:4]"]),
-        "garbage_collection_threshold": st.sampled_from(["0.3", "0.9"]),
         "per_process_memory_fraction": st.sampled_from(["0.5", "0.95"]),
     },
 )

@@ -319,10 +319,9 @@ def test_layouts_of_older_versions_say_the_same():
 @pytest.mark.parametrize(
     "options",
     [
-        {"max_split_bytes": math.nan}, {"max_split_bytes": 32.0 * MIB}, {"large_segment_bytes": None},
+        {"max_split_bytes": math.nan}, {"max_split_bytes": 32.0 * MIB},
         {"expandable_segments": "False"}, {"roundup_power2_divisions": [0] * 16},
-        {"roundup_power2_divisions": (1.5,) * 16}, {"garbage_collection_threshold": "0.5"},
-        {"garbage_collection_threshold": math.nan}, {"per_process_memory_fraction": math.nan},
+        {"roundup_power2_divisions": (1.5,) * 16}, {"per_process_memory_fraction": math.nan},
         {"per_process_memory_fraction": None},
     ],
 )  # fmt: skip
