@@ -203,7 +203,8 @@ class Explorer:
 
 def html_words(words: tuple[str, ...], code: str) -> str:
     """The status line, which a screen reader reads out when it changes."""
-    block = f'<pre style="line-height:1.3;margin:4px 0">{escape(code)}</pre>' if code else ""
+    style = "line-height:1.3;margin:4px 0;white-space:pre;overflow-x:auto"  # JupyterLab would break it in mid-word
+    block = f'<pre tabindex="0" style="{style}">{escape(code)}</pre>' if code else ""
     said = "<br>".join(map(escape, words))
     return f'<div role="status" aria-live="polite" style="line-height:1.45">{said}{block}</div>'
 
