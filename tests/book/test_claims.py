@@ -35,7 +35,8 @@ from book.claims import (
 )
 from memkit import formula, low_precision, timeline, units
 from memkit.allocator import workspaces
-from memkit.formula import korthikanti
+from memkit.formats import blocks
+from memkit.formula import attention, korthikanti
 from memkit.hardware import cards, hierarchy
 from memkit.program import transformer
 from memkit.recomputation import costs
@@ -44,7 +45,7 @@ from memkit.sharding import traffic
 
 ROOT = Path(__file__).parents[2]
 TABLES = tomllib.loads(LEDGER.read_text(encoding="utf-8"), parse_float=Decimal) if LEDGER.exists() else {}
-ROOMS = (cards, claims, costs, formula, hierarchy, korthikanti, low_precision, models, recipes)
+ROOMS = (attention, blocks, cards, claims, costs, formula, hierarchy, korthikanti, low_precision, models, recipes)
 ROOMS += (strategies, timeline, traffic, transformer, units, workspaces)
 NAMES = {name: getattr(room, name) for room in ROOMS for name in dir(room)} | {
     "inspect": inspect, "math": math, "ml_dtypes": ml_dtypes, "np": np, "pytest": pytest, "torch": torch,

@@ -57,17 +57,6 @@ def prove_card(card: Card, gb: int, gb_per_s: float) -> None:
     assert rounds_to(card.bus_bits / 8 * card.transfers_per_s / 1e9, gb_per_s)
 
 
-def test_C095(figures):
-    assert figures["card"] in CARDS
-    prove_card(CARDS[figures["card"]], figures["gb"], figures["gb_per_s"])
-    assert figures["larger_gb"] == RTX_3080_12GB_BUS_BITS // 32  # one chip of 1 GB for every 32 bits
-    assert rounds_to(RTX_3080_12GB_BUS_BITS / 8 * RTX_3080_12GB_TRANSFERS / 1e9, figures["larger_gb_per_s"])
-    figures.settle(
-        first=figures["gb"] == CARDS[figures["card"]].label_gb,
-        later=figures["gb"] == figures["larger_gb"],
-    )
-
-
 def test_C096(figures):
     assert figures["card"] in CARDS
     card = CARDS[figures["card"]]
@@ -81,26 +70,6 @@ def test_C096(figures):
 
 def test_C097(figures):
     test_C096(figures)
-
-
-def test_C098(figures):
-    card = CARDS["A100 SXM 40 GB"]
-    prove_card(card, figures["gb"], figures["gb_per_s"])
-    assert figures["bus_bits"] == card.bus_bits == CARDS["A100 PCIe 40 GB"].bus_bits
-    assert figures["gigatransfers"] * 10**9 == card.transfers_per_s
-    assert card.memory_bandwidth == CARDS["A100 PCIe 40 GB"].memory_bandwidth
-    figures.settle(
-        by_its_bus=rounds_to(figures["bus_bits"] / 8 * figures["gigatransfers"], figures["gb_per_s"]),
-    )
-
-
-def test_C099(figures):
-    prove_card(A100, figures["gb"], figures["gb_per_s"])
-    prove_card(CARDS["A100 PCIe 80 GB"], figures["gb"], figures["pcie_gb_per_s"])
-    figures.settle(
-        sxm=rounds_to(A100.memory_bandwidth / 1e9, figures["gb_per_s"]),
-        pcie=figures["pcie_gb_per_s"] == figures["gb_per_s"],
-    )
 
 
 def test_C100(figures):

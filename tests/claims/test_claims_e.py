@@ -138,12 +138,6 @@ def test_C134(figures):
     figures.settle(old="device_type" in inspect.signature(torch.cuda.amp.autocast).parameters)
 
 
-def test_C136(figures):
-    scales, skipped = play_scaler(200, lambda step, scale: True)
-    assert figures["scale"] == scales[-1]
-    figures.settle(disabled=torch.amp.GradScaler("cpu", enabled=False).get_scale() == 1, enabled=not skipped)
-
-
 def test_C140(figures):
     weight, gradient = nn.Parameter(torch.zeros(1, dtype=torch.float64)), figures["gradient"]
     assert gradient == 0.5
@@ -225,11 +219,6 @@ def test_C156(figures):
     scales, _ = play_scaler(600, overflows, growth_interval=10, init_scale=2.0**12)
     assert max(scales[400:]) / max(scales[100:200]) == times
     figures.settle(rises=max(scales[400:]) > max(scales[:200]))
-
-
-def test_C165(figures):
-    scales, skipped = play_scaler(3, lambda step, scale: step == 1)
-    figures.settle(skips=skipped == [1], adapts=scales[2] == scales[1] / 2)
 
 
 def test_C166(figures):

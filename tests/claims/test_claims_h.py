@@ -6,7 +6,6 @@ import torch
 from torchao.float8 import Float8LinearConfig
 
 from book.claims import rounds_to
-from memkit.formats.blocks import BLOCK_FORMATS
 from memkit.hardware.cards import CARDS, MIN_CAPABILITY
 from memkit.low_precision.fp8_linear import FP8_RECIPES
 from memkit.low_precision.scaling import SCALINGS, DelayedScale
@@ -22,7 +21,7 @@ def percent_zero(x: np.ndarray) -> float:
     return 100 * float(np.mean(x == 0))
 
 
-def capability(figure: float) -> tuple[int, ...]:
+def as_capability(figure: float) -> tuple[int, ...]:
     return tuple(int(part) for part in str(figure).split("."))
 
 
@@ -80,15 +79,4 @@ def test_C247(figures):
         margin=DelayedScale().margin == figures["margin"] == 0,
         history=DelayedScale().history_len == figures["history"],
         forgets_afterwards=scale.after(3.5).multiplier == 448 / 3.5,
-    )
-
-
-def test_C250(figures):
-    assert MIN_CAPABILITY["float4_e2m1fn"] == capability(figures["capability"])
-    assert BLOCK_FORMATS["mxfp8_e4m3"].bits_per_value == figures["mx"] == 8 * (1 + 1 / 32)
-    assert BLOCK_FORMATS["nvfp4"].bits_per_value == figures["nv"] == 4 + 8 / 16
-    hopper, blackwell = (CARDS[name] for name in ("H100 SXM", "B200"))
-    figures.settle(
-        new=hopper.compute_capability < MIN_CAPABILITY["float4_e2m1fn"] <= blackwell.compute_capability,
-        multiplies=blackwell.peak_tflops["float4_e2m1fn"] > blackwell.peak_tflops[E4M3],
     )

@@ -311,14 +311,6 @@ def exported() -> tuple[str, bool, bool]:
         return re.sub(r"^worker\.\d+", "", file.name), "traceEvents" in keys[0], keys[0] == keys[1]
 
 
-def test_C298(figures):
-    ending, has_events, is_same = exported()
-    assert figures["ending"] == ending
-    assert has_events
-    assert is_same
-    figures.settle(same_json=is_same, name_it_looks_for="chrome.json".endswith(ending))
-
-
 @cache
 def growth(runs_backward: bool, adds) -> int:
     """By how many bytes a loop's floor rises per iteration."""

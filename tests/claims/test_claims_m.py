@@ -7,12 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from book.claims import rounds_to
-from memkit.formula.states import state_bytes
-from memkit.hardware.cards import CARDS
-from memkit.setup.models import LLAMA_2_7B, LLAMA_2_13B
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
-
 BILLION = 10**9
 SEVEN = 7
 
@@ -34,21 +28,3 @@ def states_after_a_step(name: str, count: int = 2**16, dtype: torch.dtype = torc
 def bytes_each(name: str, count: int = 2**16, dtype: torch.dtype = torch.float32) -> float:
     """Bytes of states a parameter."""
     return sum(t.nbytes for t in states_after_a_step(name, count, dtype).values()) / count
-
-
-def test_C370(figures):
-    """What cannot leave decides: weights and gradients of the two models beside one card."""
-    assert bytes_each("PagedAdamW32bit") == figures["bytes"]
-    kept, large = (
-        state_bytes(model, PURE_BF16, OptimizerConfig(name="paged AdamW")) for model in (LLAMA_2_7B, LLAMA_2_13B)
-    )
-    seven, thirteen = (parts["weights"] + parts["gradients"] for parts in (kept, large))
-    states = figures["bytes"] * kept["weights"] // torch.bfloat16.itemsize
-    assert kept["optimizer_states"] < states // 1000  # small tensors' states, which stay on the card
-    assert rounds_to(seven / BILLION, figures["kept_gb"]) and rounds_to(thirteen / BILLION, figures["large_gb"])
-    assert rounds_to(states / BILLION, figures["states_gb"])
-    card = CARDS["A100 SXM 40 GB"]
-    assert card.label_gb == figures["label_gb"]
-    figures.settle(
-        states_do_not_fit=seven < card.memory_bytes < seven + states, nothing_fits=thirteen < card.memory_bytes,
-    )  # fmt: skip

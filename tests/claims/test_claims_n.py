@@ -10,10 +10,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from book.claims import rounds_to
 from memkit.formula.activations import block_ledger
-from memkit.formula.attention import attention_kernel
 from memkit.measuring.saved_tensors import SavedStorage, saved_bytes, saved_storages
-from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B
-from memkit.setup.recipes import FP32, PURE_BF16
+from memkit.setup.models import GPT2_LARGE
+from memkit.setup.recipes import PURE_BF16
 from memkit.setup.training import TrainingSetup
 
 B, A, D = 2, 4, 16  # micro-batch, heads, head size of the small real tensors
@@ -46,7 +45,7 @@ def saved_by_sdpa(
         )
 
 
-def per_score(saved: tuple[SavedStorage, ...], seq: int = 64) -> float:
+def bytes_a_score(saved: tuple[SavedStorage, ...], seq: int = 64) -> float:
     """Bytes for each score in the tensors that are as large as the matrix of scores."""
     return sum(s.num_bytes for s in saved if s.shape[-2:] == (seq, seq)) / (B * A * seq**2)
 
@@ -70,18 +69,8 @@ def test_C372(figures):
     assert figures["row_bytes"] == log_sum_exp.num_bytes / (B * A * 64)
     longer = saved_by_sdpa(SDPBackend.FLASH_ATTENTION, torch.bfloat16, seq=128)
     assert rounds_to(sum(s.num_bytes for s in longer) / sum(s.num_bytes for s in saved), figures["twice"])
-    assert per_score(saved) == per_score(longer, 128) == 0
-    figures.settle(a_real_kernel=per_score(longer, 128) == 0)
-
-
-def test_C375(figures):
-    setup = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16)
-    assert attention_kernel(setup) == "flash"
-    assert figures["fp32_kernel"] == attention_kernel(replace(setup, precision=FP32))
-    assert figures["bf16_kernels"] == len(FUSED - {SDPBackend.EFFICIENT_ATTENTION})
-    fused = saved_by_sdpa(None, torch.bfloat16)  # no package but torch is imported here
-    assert figures["per_score"] == per_score(fused)
-    figures.settle(sixteen_bit=figures["bf16_kernels"] > 0, needs_the_package=figures["per_score"] > 0)
+    assert bytes_a_score(saved) == bytes_a_score(longer, 128) == 0
+    figures.settle(a_real_kernel=bytes_a_score(longer, 128) == 0)
 
 
 def test_C376(figures):
