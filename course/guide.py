@@ -37,14 +37,19 @@ def notebook(chapter: int) -> dict:
     return json.loads(CHAPTERS[chapter].read_text(encoding="utf-8"))
 
 
+def exercise_titles(chapter: int) -> dict[str, str]:
+    """The title of each exercise of a chapter, from the line that heads it there."""
+    text = "\n".join("".join(cell["source"]) for cell in notebook(chapter)["cells"])
+    return dict(re.findall(r"^\*\*Exercise (\S+) · (.+?)\*\*", text, re.MULTILINE))
+
+
 def item(words: str) -> tuple[str, int]:
     """A section or an exercise by its first words: its name as the book has it, and its minutes."""
     if words.startswith("ex "):
         number = words[3:]
         text = "\n".join("".join(cell["source"]) for cell in notebook(int(number.split(".")[0]))["cells"])
-        title = exercises_of(int(number.split(".")[0]))[number].title
         [minutes] = [int(m[1]) for m in EXERCISE.finditer(text) if m[0].startswith(f"**Exercise {number} ")]
-        return f"exercise {number}, {title}", minutes
+        return f"exercise {number}, {exercise_titles(int(number.split('.')[0]))[number]}", minutes
     chapter = int(re.match(r"\d+", words)[0])
     start = words.partition(" ")[2] or f"{words} "
     [found] = [name for name in section_minutes(notebook(chapter)).items() if name[0].startswith(start)]
@@ -115,9 +120,10 @@ def wrong_answers() -> str:
     parts = [f"# Known wrong answers, and what they mean\n\n{how} {what}"]
     for number, path in CHAPTERS.items():
         parts.append(f"## {number:02d} {path.stem[3:].replace('_', ' ').capitalize()}")
+        titles = exercise_titles(number)
         for exercise in exercises_of(number).values():
             told = dict.fromkeys(f"- {line}" for line in mistakes_in_words(exercise))
-            parts.append(f"**{exercise.id} {exercise.title}**\n\n" + "\n".join(told))
+            parts.append(f"**{exercise.id} {titles[exercise.id]}**\n\n" + "\n".join(told))
     return "\n\n".join(parts) + "\n"
 
 

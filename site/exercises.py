@@ -55,7 +55,7 @@ def record_of(exercise: NumberExercise) -> dict:
     """The exercise with its letters put in: the right number, and every wrong one with its sentence."""
     table = "\n".join(f"{number!r} :: {plain(sentence)}" for number, sentence in exercise.mistakes)
     return {
-        "id": exercise.id, "title": exercise.title, "because": plain(exercise.check(exercise.right).text),
+        "id": exercise.id, "because": plain(exercise.check(exercise.right).text),
         "formula": repr(exercise.right), "unit": exercise.unit, "tolerance": exercise.tolerance,
         "also": [repr(number) for number in exercise.accepted], "table": table,
     }  # fmt: skip

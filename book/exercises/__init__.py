@@ -78,7 +78,6 @@ class Exercise:
     """
 
     id: str
-    title: str
     because: str
     letters: Mapping[str, object] = field(default_factory=dict)
     table: str = ""

@@ -5,7 +5,6 @@ from book.exercises import NumberExercise
 EXERCISES = (
     NumberExercise(
         id="0.1",
-        title="Weights of a model",
         letters={"P": 350 * 10**6},
         formula="2 * P",
         tolerance=0.001,
@@ -24,7 +23,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="0.2",
-        title="Twice the batch",
         letters={"weights": 62, "states": 124, "kept": 66, "logits": 49},
         formula="weights + states + 2 * kept + 4 * logits",
         unit="MiB",

@@ -125,7 +125,6 @@ def start_of_backward(
 EXERCISES = (
     FunctionExercise(
         id="1.a",
-        title="Weights, gradients and states",
         right=model_states,
         hides_results=True,
         probes=(
@@ -158,7 +157,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="1.b",
-        title="Two moments after the backward",
         right=after_the_backward,
         hides_results=True,
         probes=((1000, 3000, 70_000), (20_000, 5000, 900), (13_476_831_232, 13_476_831_232, 26_953_662_464)),
@@ -198,7 +196,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="1.c",
-        title="The start of the backward",
         right=start_of_backward,
         unit="bytes",
         hides_results=True,
@@ -246,7 +243,6 @@ EXERCISES = (
     ),
     ChoiceExercise(
         id="1.1",
-        title="What the batch moves",
         right="c",
         because="Only tensors with a b in their shape double, and those are activations.",
         table="""
@@ -257,7 +253,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="1.2",
-        title="States of a 7B model",
         letters={"P": count_parameters(LLAMA_2_7B), "billions": "round(P / 10**9)", "rounded": "round(P, -8)"},
         formula="8 * P",
         tolerance=0.005,
@@ -281,7 +276,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="1.3",
-        title="Count a Llama",
         letters={"count": llama_parameters},
         right=llama_parameters,
         unit="parameters",
@@ -325,7 +319,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="1.4",
-        title="Mend a published estimator",
         right=block_activation_bytes,
         unit="bytes",
         probes=((8, 1024, 1280, 20), (4, 512, 768, 12), (1, 2048, 4096, 16)),
@@ -371,13 +364,11 @@ EXERCISES = (
     ),
     JudgedExercise(
         id="1.5",
-        title="Where the peak moves",
         judge=judge_seq_len,
         because="From here on the activations at the start of the backward outweigh the optimizer's temporaries.",
     ),
     JudgedExercise(
         id="1.6",
-        title="Fill a card",
         letters={"setup": ON_A100, "card": CARDS["A100 SXM 40 GB"]},
         judge=judge_fill,
         also=(37.0,),
@@ -385,7 +376,6 @@ EXERCISES = (
     ),
     ChoiceExercise(
         id="1.7",
-        title="Out of memory in the second step",
         right="b",
         because="Step 1 runs its forward without them; step 2 has them from the start.",
         table="""

@@ -182,7 +182,6 @@ def bits_to_round(cut: int) -> tuple[tuple[int], ...]:
 EXERCISES = (
     NumberExercise(
         id="2.1",
-        title="Read a code",
         letters={
             "decode": decode, "code": 0b0_10010_11, "field": "code >> 2 & 31", "mantissa": "code & 3",
             "power": "2.0 ** (field - 15)", "significand": "1 + mantissa / 4", "value": "power * significand",
@@ -208,7 +207,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="2.2",
-        title="Bytes of a 4-bit model",
         letters={"P": 7_000_000_000, "nvfp4_bits": 4 + 8 / 16, "mxfp4_bits": 4 + 8 / 32},
         formula="int(P * nvfp4_bits / 8)",
         tolerance=0.005,
@@ -230,7 +228,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="2.3",
-        title="Where it sticks",
         letters={
             "sticks": sticks_at, "log2": math.log2, "term": 0.1,
             "total": "sticks(term, 'float16')", "step": "total / 2**10", "count": additions_until_stuck,
@@ -259,7 +256,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="2.4",
-        title="Round to BF16 with integers",
         letters={"cut": 16, "half": "1 << cut - 1", "right": to_bfloat16, "decode": decode, "torch": torch},
         right=to_bfloat16,
         probes=bits_to_round(16),
@@ -283,13 +279,11 @@ EXERCISES = (
     ),
     JudgedExercise(
         id="2.5",
-        title="A mean that does not move",
         judge=_judge_moving_mean,
         because="A long recursion needs a wide number, or two narrow ones as Kahan has; its constants are wide too.",
     ),
     NumberExercise(
         id="2.6",
-        title="Weights that do not move",
         letters={"moved": share_moved, "share": "moved('bfloat16')"},
         formula="share",
         unit="share",
@@ -310,20 +304,17 @@ EXERCISES = (
     ),
     JudgedExercise(
         id="2.7",
-        title="Choose a loss scale",
         judge=_judge_scale,
         also=(2**14, 2.0**14, np.float64(16384)),
         because="3 · 16,384 is 49,152; twice that is beyond 65,504.",
     ),
     JudgedExercise(
         id="2.8",
-        title="Stochastic rounding",
         judge=_judge_stochastic,
         because="The error of each value is larger than with rounding to nearest. Its average is zero.",
     ),
     ChoiceExercise(
         id="2.9",
-        title="A format for a tensor and a card",
         letters={"fp16": FORMATS["float16"], "bf16": FORMATS["bfloat16"], "e5m2": FORMATS["float8_e5m2"]},
         right="b",
         because="BF16 reaches {bf16.max:.2g}, is off by {bf16.eps / 2:.1%} at most, and an A100 multiplies it.",

@@ -165,7 +165,6 @@ def autocast_share(micro_batch_size: int, seq_len: int, attention: str = "flash"
 EXERCISES = (
     NumberExercise(
         id="3.1",
-        title="States under autocast",
         letters={"P": 1_500_000_000},
         formula="16 * P",
         tolerance=3e-3,
@@ -185,7 +184,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="3.2",
-        title="How many steps are skipped",
         letters={
             "log2": math.log2, "ceil": math.ceil, "first": 16, "limit": 6_000, "exact": "first - log2(limit)",
             "steps": "ceil(exact)", "last": "first - steps + 1", "settled": "2 ** (first - steps)",
@@ -207,28 +205,24 @@ EXERCISES = (
     ),
     JudgedExercise(
         id="3.3",
-        title="A step that goes uphill",
         judge=_judge_master_step,
         letters={"scale": 1024.0, "lr": 0.1},
         because="Against the gradient, unscaled, in float32; the weights are its rounding.",
     ),
     JudgedExercise(
         id="3.4",
-        title="The loop that learns from stale weights",
         judge=judge_loop,
         also=(without_cache,),
         because="The casts are made anew in each step, from the weights as they are.",
     ),
     JudgedExercise(
         id="3.5",
-        title="Clipping that clips everything",
         judge=judge_clipping,
         also=(zeroed_first,),
         because="The norm of the true gradients is compared with max_norm.",
     ),
     ChoiceExercise(
         id="3.6",
-        title="Twelve bytes per parameter",
         right="b",
         because="10 bytes per parameter, and no update is lost.",
         table="""
@@ -239,7 +233,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="3.7",
-        title="The scale's next move",
         letters={"move": _wrong_move, "next": next_scale},
         right=next_scale,
         hides_results=True,
@@ -279,13 +272,11 @@ EXERCISES = (
     ),
     JudgedExercise(
         id="3.8",
-        title="Round by chance, on bits",
         judge=_judge_by_chance,
         because="On average nothing is lost, and no master copy is needed.",
     ),
     ChoiceExercise(
         id="3.9",
-        title="Does autocast lower this peak?",
         letters={"share": autocast_share},
         right="c",
         because="Four tokens for each hidden unit save more than the casts take: it falls by {1 - share(4, 4096):.0%}.",

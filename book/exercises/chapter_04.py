@@ -124,7 +124,6 @@ class PolicyExercise(JudgedExercise):
 EXERCISES = (
     NumberExercise(
         id="4.1",
-        title="The segment that is spared",
         letters={"L": 24, "S": 4},
         formula="L - L // S",
         unit="layers",
@@ -141,7 +140,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="4.2",
-        title="What full recomputation keeps",
         letters={
             "model": LLAMA_3_8B, "s": 8192, "L": "model.num_layers", "h": "model.hidden_size",
             "ledger": lambda model, s: block_ledger(TrainingSetup(model=model, precision=PURE_BF16, seq_len=s)),
@@ -168,7 +166,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="4.3",
-        title="The peak of groups",
         letters={"ceil": ceil},
         right=peak_of_groups,
         probes=((36, 1, 32, 2), (36, 6, 32, 2), (36, 7, 32, 2)),
@@ -197,13 +194,11 @@ EXERCISES = (
     ),
     JudgedExercise(
         id="4.4",
-        title="A list that saves nothing",
         judge=judge_list,
         because="addmm and the attention kernel are all the products there are; the rest is cheap to run again.",
     ),
     ChoiceExercise(
         id="4.5",
-        title="Ask the planner",
         right="c",
         because="On 14 GiB it answers 'save every second product', on 16 GiB 'save attention and products'.",
         table="""
@@ -214,13 +209,11 @@ EXERCISES = (
     ),
     PolicyExercise(
         id="4.6",
-        title="A policy within a budget",
         judge=judge_policy,
         because=f"The budget was {BUDGET_SBH} sbh and half.",
     ),
     ChoiceExercise(
         id="4.7",
-        title="Selective, and flash",
         right="b",
         because=(
             "The kernel keeps no scores. Its checkpoint would save only the log-sum-exp and run the kernel again."

@@ -67,7 +67,6 @@ def judge_cut(cut: object, num_sequences: int, card_bytes: int) -> str | None:
 EXERCISES = (
     NumberExercise(
         id="5.1",
-        title="Steps of a window",
         letters={
             "tokens": 2_097_152, "s": 4096, "b": 4, "ranks": 16,
             "forward": "s * b * ranks", "steps": "tokens // forward",
@@ -91,7 +90,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="5.2",
-        title="What it adds to the peak",
         letters={"P": 6_738_415_616, "steps": 64},
         formula="2 * P",
         tolerance=0.006,
@@ -107,7 +105,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="5.3",
-        title="The weights of a window",
         right=token_weights,
         hides_results=True,
         tolerance=1e-6,
@@ -137,7 +134,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="5.4",
-        title="Repair: the last window",
         right=steps_of,
         hides_results=True,
         tolerance=1e-6,
@@ -170,7 +166,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="5.5",
-        title="Repair: ranks and tokens",
         right=factor,
         tolerance=1e-6,
         probes=((3, 20, 50, 2), (17, 20, 50, 2), (8, 64, 512, 8)),
@@ -189,7 +184,6 @@ EXERCISES = (
     ),
     ChoiceExercise(
         id="5.6",
-        title="What a rank keeps",
         right="d",
         because="7 B gradients of 4 bytes, whole on every rank until the last micro-batch.",
         table="""
@@ -200,7 +194,6 @@ EXERCISES = (
     ),
     JudgedExercise(
         id="5.7",
-        title="A window under a limit",
         judge=judge_cut,
         letters={"num_sequences": 64, "card_bytes": 27 * GIB // 2},
         because="With twice the micro-batch the second forward, in which the gradients are in memory, does not fit.",

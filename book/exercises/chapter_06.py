@@ -86,7 +86,6 @@ def judge_product(answer, seed: int) -> str | None:
 EXERCISES = (
     NumberExercise(
         id="6.1",
-        title="A factor",
         letters={"amax": 7.0},
         formula="448 / amax",
         unit="the multiplier",
@@ -104,7 +103,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="6.2",
-        title="A saved input",
         letters={"tokens": 8192, "inputs": 4096, "values": "tokens * inputs"},
         formula="values + values // 32",
         tolerance=0.002,
@@ -122,7 +120,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="6.3",
-        title="A power of two",
         letters={"ceil": math.ceil, "floor": math.floor, "log": math.log, "log2": math.log2},
         right=power_of_two,
         probes=((3.0,), (3.5,), (3.9,), (448.0,), (500.0,), (0.01,), (1e-6, 57344.0), (1.0, 6.0)),
@@ -147,14 +144,12 @@ EXERCISES = (
     ),
     JudgedExercise(
         id="6.4",
-        title="A product that is far too large",
         judge=judge_product,
         letters={"seed": 0},
         because="Each operand has its own factor, and both leave the sum by division.",
     ),
     NumberExercise(
         id="6.5",
-        title="What INT8 loses",
         letters={"lost": share_lost, "share_cut_off": share_cut_off},
         formula="lost('int8')",
         unit="the share",
@@ -177,7 +172,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="6.6",
-        title="When it pays",
         letters={"inputs": 4096, "outputs": 14_336},
         formula="2 * outputs",
         unit="tokens",
@@ -195,7 +189,6 @@ EXERCISES = (
     ),
     ChoiceExercise(
         id="6.7",
-        title="Why nothing was saved",
         right="b",
         because="What is saved for the backward has the dtype it had before.",
         table="""

@@ -270,7 +270,6 @@ def judge_order(answer) -> str | None:
 EXERCISES = (
     ChoiceExercise(
         id="7.1",
-        title="30 GiB of what",
         right="b",
         because="The pool keeps freed blocks; nvidia-smi shows the pool and the context.",
         table="""
@@ -281,7 +280,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="7.2",
-        title="What the message does not name",
         letters={
             "capacity": 23.64, "in_use": 23.33, "allocated": 21.90, "cached": 0.61,
             "outside": "in_use - allocated - cached",
@@ -308,7 +306,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="7.3",
-        title="What cudaMalloc is asked for",
         letters={"MIB": MIB, "segment": segment_bytes},
         right=segment_bytes,
         probes=tuple(
@@ -346,31 +343,26 @@ EXERCISES = (
     ),
     JudgedExercise(
         id="7.4",
-        title="Mend a validation loop",
         judge=judge_validate,
         because="Its peak is the same for 2 and for 12 batches, and it returns a number.",
     ),
     JudgedExercise(
         id="7.5",
-        title="Recover in the right place",
         judge=judge_guarded,
         because="When the handler is left, the error, its traceback and the step's tensors are gone.",
     ),
     JudgedExercise(
         id="7.6",
-        title="An unknown snapshot",
         judge=judge_mystery,
         because="A list in the model keeps it; the snapshot names the line that made it, and no one else.",
     ),
     JudgedExercise(
         id="7.7",
-        title="Same batches, smaller card",
         judge=judge_order,
         because="Large blocks come first, and later requests are cut from them. And step 1 has no states yet.",
     ),
     ChoiceExercise(
         id="7.8",
-        title="Step 311, every time",
         right="c",
         because="A flat floor rules out growth, and equal runs have equal data.",
         table="""

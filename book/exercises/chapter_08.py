@@ -31,7 +31,6 @@ def model_bytes(sizes, states, n):
 EXERCISES = (
     NumberExercise(
         id="8.1",
-        title="A matrix under 8-bit AdamW",
         letters={"n": 4096 * 11008, "scales": "4 * n // 256"},
         formula="2 * (n + scales)",
         tolerance=0.001,
@@ -56,7 +55,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="8.2",
-        title="Adapters beside grouped heads",
         letters={"L": 32, "r": 16, "h": 4096, "v": 8 * 128},
         formula="L * r * ((h + h) + (h + v))",
         unit="parameters",
@@ -86,7 +84,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="8.3",
-        title="What frozen layers keep",
         right=kept_values,
         probes=(
             (8, ((64, 256, True), (256, 32, False))),
@@ -130,7 +127,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="8.4",
-        title="Repair: an estimator of LoRA",
         right=lora_bytes,
         unit="bytes",
         tolerance=1e-9,
@@ -162,7 +158,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="8.5",
-        title="Over the link",
         letters={"P": 6_738_415_616},
         formula="4 * P",
         tolerance=0.002,
@@ -183,7 +178,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="8.6",
-        title="Two savings that exclude each other",
         letters={"rest": rest, "standing": standing, "right": model_bytes},
         right=model_bytes,
         unit="bytes",

@@ -66,7 +66,6 @@ def judge_layout(layout: object) -> str | None:
 EXERCISES = (
     NumberExercise(
         id="9.1",
-        title="At rest on sixteen",
         letters={"P": 7},
         formula="2 * P + 14 * P / 16",
         unit="GB",
@@ -90,7 +89,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="9.2",
-        title="A block that is whole",
         letters={"block": BLOCK_PARAMETERS, "model": LLAMA_2_7B_PARAMETERS},
         formula="4 * block",
         tolerance=0.005,
@@ -110,7 +108,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="9.3",
-        title="The three stages",
         letters={"at_rest": rank_bytes},
         right=rank_bytes,
         tolerance=1e-6,
@@ -142,7 +139,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="9.4",
-        title="Repair: the traffic of a window",
         letters={"moved": moved},
         right=moved,
         tolerance=1e-9,
@@ -180,7 +176,6 @@ EXERCISES = (
     ),
     ChoiceExercise(
         id="9.5",
-        title="More ranks, still out of memory",
         right="c",
         because="At 64 ranks the activations are nearly all of the peak, and no stage divides them.",
         table="""
@@ -191,13 +186,11 @@ EXERCISES = (
     ),
     JudgedExercise(
         id="9.6",
-        title="The fewest ranks, then the least traffic",
         judge=judge_layout,
         because="Where both stages fit on as many ranks, the weights may as well stay gathered.",
     ),
     NumberExercise(
         id="9.7",
-        title="Between the nodes",
         letters={"P": LLAMA_2_7B_PARAMETERS},
         formula="4 * P // 8",
         tolerance=0.01,

@@ -119,7 +119,6 @@ class Game(JudgedExercise):
 EXERCISES = (
     NumberExercise(
         id="10.1",
-        title="How much too much",
         letters={"P": 8_030_261_248, "card": CARDS["A100 SXM 80 GB"].memory_bytes, "GIB": GIB},
         formula="16 * P - card",
         tolerance=0.01,
@@ -139,7 +138,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="10.2",
-        title="What QLoRA's base takes",
         letters={"linear": 6_476_005_376, "others": 262_410_240},
         formula="round(linear * 4.127 / 8) + 2 * others",
         tolerance=0.01,
@@ -158,7 +156,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="10.3",
-        title="A planner in two lines",
         letters={"fit": fitting, "size": itemgetter(1), "seconds": itemgetter(2)},
         right=cheapest,
         probes=(
@@ -187,7 +184,6 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="10.4",
-        title="Repair: it said that it fits",
         right=spare_bytes,
         unit="bytes",
         probes=((20 * GIB, 25_294_995_456, GIB // 2), (25 * GIB, 25_294_995_456, GIB // 2), (0, 1060, 100)),
@@ -210,7 +206,6 @@ EXERCISES = (
     ),
     ChoiceExercise(
         id="10.5",
-        title="Which change helps",
         right="c",
         because="Weights, gradients and states are in memory at that moment, and only LoRA shrinks any of them.",
         table="""
@@ -222,7 +217,6 @@ EXERCISES = (
     ),
     Game(
         id="10.6",
-        title="The design game",
         judge=judge_game,
         because="Many purchases are right. A better one gives up less for the same price.",
     ),

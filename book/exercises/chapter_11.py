@@ -11,7 +11,6 @@ from memkit.units import GIB
 EXERCISES = (
     NumberExercise(
         id="11.1",
-        title="Cache against weights",
         letters={
             "weights": 2 * count_parameters(LLAMA_2_7B),
             "tokens": f"weights / {kv_cache_bytes_per_token(LLAMA_2_7B)}",
@@ -36,7 +35,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="11.2",
-        title="States over the bus",
         letters={"seconds": 2 * (4 + 4) * 7e9 / 32e9},
         formula="seconds",
         unit="seconds",
@@ -59,7 +57,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="11.3",
-        title="Cards to train",
         letters={
             "ceil": ceil, "P": count_parameters(LLAMA_3_70B), "GIB": GIB, "card": 39.39, "context": 1, "own": 12.21,
             "states": "16 * P / GIB",
@@ -91,7 +88,6 @@ EXERCISES = (
     ),
     NumberExercise(
         id="11.4",
-        title="Cards to answer",
         letters={
             "ceil": ceil, "GIB": GIB, "room": 78.19,
             "weights": 2 * count_parameters(LLAMA_3_70B) / GIB,
