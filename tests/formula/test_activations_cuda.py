@@ -25,8 +25,8 @@ from memkit.formula.activations import (
     autocast_casts,
     block_ledger,
 )
-from memkit.setup.models import GPT2_SMALL, TINY_GPT2
-from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16
+from memkit.setup.models import TINY_GPT2
+from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import CORE, FULL, NONE
 from memkit.setup.training import TrainingSetup
 
@@ -223,19 +223,3 @@ def test_the_oracle_can_fail():
     card = Unfused(setup)
     card.keep(card.run(card.model))
     assert card.bytes_kept()[0] > activation_ledger(setup).num_bytes
-
-
-def test_a_tied_head_is_cast_and_an_embedding_is_not():
-    setup = cuda(GPT2_SMALL, AUTOCAST_BF16)
-    [head] = autocast_casts(setup).section("head").lines
-    assert head.shape == (GPT2_SMALL.vocab_size, GPT2_SMALL.hidden_size) and head.count == 1
-
-
-def test_the_loss_keeps_four_bytes_a_logit_where_anything_is_float32():
-    logits = 2 * 256 * GPT2_SMALL.vocab_size
-    for precision, upcasts, width in (
-        (PURE_BF16, False, 2), (PURE_BF16, True, 4), (FP32, False, 4), (AUTOCAST_BF16, False, 4),
-        (AUTOCAST_BF16, True, 4),
-    ):  # fmt: skip
-        lines = activation_ledger(cuda(GPT2_SMALL, precision, upcasts_logits=upcasts)).section("loss").lines
-        assert lines[0].num_bytes == width * logits
