@@ -1,7 +1,6 @@
 """Values that no record of memkit accepts, each with what its one error must show.
 
-Used by ``tests/setup/test_training.py`` (each raises one clear ``ValueError``) and by the widget tests (each leaves
-the widget alive).
+Used by ``tests/setup/test_training.py``: each raises one clear ``ValueError``.
 """
 
 import math

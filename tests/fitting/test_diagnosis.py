@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from training_loop import training
 
 from memkit.allocator.recorded import line_of
 from memkit.allocator.snapshot_replay import replay_trace
@@ -19,9 +21,7 @@ from memkit.units import MIB
 
 
 def build(batch: int = 2048, leak: list | None = None):
-    model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.GELU(), torch.nn.Linear(4000, 1000)).to(
-        "cuda"
-    )
+    model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.GELU(), torch.nn.Linear(4000, 1000)).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     x = torch.randn(batch, 1000, device="cuda")
 
@@ -86,17 +86,10 @@ def test_half_the_micro_batch_saves_at_least_what_is_predicted():
 
 
 def test_foreach_off_is_predicted_as_the_traced_run_has_it():
-
     def deep(foreach: bool):
-        model = torch.nn.Sequential(*(torch.nn.Linear(1000, 1000) for _ in range(12))).to("cuda")
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
-
-        def step():
-            model(torch.ones(16, 1000, device="cuda")).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step
+        model = torch.nn.Sequential(*(torch.nn.Linear(1000, 1000) for _ in range(12))).cuda()
+        adamw = partial(torch.optim.AdamW, foreach=foreach)
+        return training(model, lambda: model(torch.ones(16, 1000, device="cuda")).sum(), adamw)
 
     page = diagnose_memory(trace_memory(lambda: deep(foreach=True)))
     change = next(change for change in page.changes if change.change is FOR_LOOP)
@@ -180,9 +173,19 @@ def test_every_figure_has_one_base():
         assert change.after_bytes == change.before_bytes - change.saved_bytes < change.before_bytes
 
 
+def twelve_layers() -> torch.nn.Module:
+    """Twelve times a Linear and a GELU."""
+    layers = (torch.nn.Sequential(torch.nn.Linear(500, 500), torch.nn.GELU()) for _ in range(12))
+    return torch.nn.Sequential(*layers).cuda()
+
+
+def deep_training():
+    model, x = twelve_layers(), torch.randn(4096, 500, device="cuda")
+    return training(model, lambda: model(x).sum())
+
+
 def forward_only(keeps_graph: bool):
-    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(500, 500), torch.nn.GELU()) for _ in range(12)))
-    model = model.to("cuda")
+    model = twelve_layers()
 
     def step():
         with torch.set_grad_enabled(keeps_graph):
@@ -207,7 +210,7 @@ def test_a_forward_without_a_backward_brings_no_grad():
 @pytest.mark.parametrize("capacity", [60, 80, 100, 140])
 def test_a_training_that_dies_in_its_first_forward_is_not_told_to_need_no_gradients(capacity):
     """The dying forward lets its graph go, as an evaluation does; what follows was never recorded."""
-    snapshot = predicted_snapshot(replay_trace(trace_memory(training), capacity_bytes=capacity * MIB))
+    snapshot = predicted_snapshot(replay_trace(trace_memory(deep_training), capacity_bytes=capacity * MIB))
     events = snapshot["device_traces"][0]
     assert events[-1]["action"] == "oom"
     standing = {entry["addr"]: entry for entry in events if entry["action"] == "alloc"}
@@ -220,21 +223,8 @@ def test_a_training_that_dies_in_its_first_forward_is_not_told_to_need_no_gradie
             if block["address"] == entry["addr"]:
                 block["state"] = "inactive"
     assert NO_GRAD not in [effect.change for effect in diagnose_memory(snapshot).tried]
-    died = trace_memory(training)
+    died = trace_memory(deep_training)
     assert NO_GRAD not in [effect.change for effect in diagnose_memory(died, capacity_bytes=capacity * MIB).tried]
-
-
-def training():
-    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(500, 500), torch.nn.GELU()) for _ in range(12)))
-    model = model.to("cuda")
-    optimizer, x = torch.optim.AdamW(model.parameters()), torch.randn(4096, 500, device="cuda")
-
-    def step():
-        model(x).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
 
 
 def test_gradients_set_to_none_stand_where_the_program_has_them():
