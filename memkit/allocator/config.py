@@ -8,7 +8,6 @@ and only a segment is asked from the driver with ``cudaMalloc``. This module kno
 Source: c10/core/AllocatorConfig.h of torch 2.13, c10/cuda/CUDACachingAllocator.cpp of torch 2.6.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -81,7 +80,7 @@ class AllocatorConfig:
         """
         fields: dict[str, object] = {}
         text = "".join(text.split())
-        for part in re.split(r",(?![^\[]*\])", text.removesuffix(",")) if text else []:
+        for part in text.removesuffix(",").split(",") if text else []:
             key, colon, value = part.partition(":")
             if not colon or not value:
                 raise ValueError(f"{part!r} in {text!r} is not of the form key:value")
@@ -181,32 +180,10 @@ def _read_backend(key: str, value: str) -> None:
 
 
 def _read_divisions(key: str, value: str) -> tuple[int, ...]:
-    """``4`` for every size, or ``[64:8,256:4,>:1]``: from 64 MiB on, from 256 MiB on, above.
-
-    As in PyTorch the first entry also fills everything below it, ``>`` everything after the last one; what
-    lies between two entries stays 0, that is, off.
-    """
-    if not value.startswith("["):
-        if not value.isdecimal() or int(value) == 0:
-            raise ValueError(f"{key}:{value} is not a power of two")
-        return (int(value),) * NUM_DIVISION_INTERVALS
-    divisions, last = [0] * NUM_DIVISION_INTERVALS, None
-    for entry in value.strip("[]").split(","):
-        match = re.fullmatch(r"(>|\d+):(\d+)", entry)
-        if not match or not value.endswith("]"):
-            raise ValueError(f"{key}:{value} is not of the form [64:8,256:4,>:1]")
-        boundary, count = match[1], int(match[2])
-        if boundary == ">":
-            start = 1 if last is None else last + 1
-            divisions[start:] = [count] * (NUM_DIVISION_INTERVALS - start)
-            continue
-        if int(boundary) == 0 or int(boundary) & (int(boundary) - 1):
-            raise ValueError(f"{key}:{value}: the boundary {boundary} is not a power of two")
-        index = min(int(boundary).bit_length() - 1, NUM_DIVISION_INTERVALS - 1)
-        if last is None:
-            divisions[:index] = [count] * index
-        divisions[index], last = count, index
-    return tuple(divisions)
+    """So many steps between two powers of two, for every size; those by size are read from snapshots alone."""
+    if not value.isdecimal() or int(value) == 0:
+        raise ValueError(f"{key}:{value} is not one power of two for all sizes")
+    return (int(value),) * NUM_DIVISION_INTERVALS
 
 
 _READERS = {
