@@ -117,23 +117,21 @@ class Layers:
         """The same with a frozen weight in NF4, which is made wide for the product, and in the backward once more.
 
         It runs in the dtype that the model was loaded in and gives back its input's, whatever autocast says: no policy
-        and no autocast knows ``gemm_4bit``. Where the scales are in 8 bits themselves, they are made float32 first.
+        and no autocast knows ``gemm_4bit``. The scales, which are in 8 bits themselves, are made float32 first.
         Source: ``Linear4bit.forward`` and ``_gemm_4bit_default_impl`` of bitsandbytes 0.50, which its CUDA backend
         takes for long inputs.
         """
-        paper, doubles = self.paper, self.setup.adapter.double_quantises
-        scale_bytes = tensor_bytes(-(-codes.count // NF4_BLOCK), "float32") if doubles else 0
+        paper = self.paper
+        scale_bytes = tensor_bytes(-(-codes.count // NF4_BLOCK), "float32")
         weight_bytes = tensor_bytes(codes.count, self.weight_dtype)
         wide = paper.cast(x, self.weight_dtype)
         # In the backward the weight stands beside the gradient, or with its scales before the gradient is there.
         scratch_bytes = max(weight_bytes, weight_bytes + scale_bytes - wide.edge.num_bytes)
         biases = [bias] if bias else []
         out = self.multiply("gemm_4bit", wide, codes, biases, label, scratch_bytes=scratch_bytes)
-        scales = []
-        if doubles:
-            without_mean = paper.allocate(scale_bytes)
-            scales.append(paper.allocate(scale_bytes))
-            del without_mean
+        without_mean = paper.allocate(scale_bytes)
+        scales = paper.allocate(scale_bytes)
+        del without_mean
         paper.allocate(weight_bytes)
         del scales
         return paper.cast(out, x.dtype)

@@ -61,15 +61,14 @@ def weight_tensors(
         dtype = adapter.dtype if parameter.kind == "adapter" else precision.weight_dtype
         return (_state(parameter, "weight", dtype, part="weights"),)
     num_scales = -(-parameter.count // NF4_BLOCK)
-    scales = {"NF4 scales": ((num_scales,), "float32")}
-    if adapter.double_quantises:
-        scales = {
-            "NF4 scales": ((num_scales,), "uint8"),
-            "scales of scales": ((-(-num_scales // NF4_SCALE_BLOCK),), "float32"),
-            "mean scale": ((), "float32"),
-            "map of scales": ((256,), "float32"),
-        }
-    tensors = {"NF4 codes": ((-(-parameter.count // 2), 1), "uint8"), **scales, "NF4 map": ((16,), "float32")}
+    tensors = {
+        "NF4 codes": ((-(-parameter.count // 2), 1), "uint8"),
+        "NF4 scales": ((num_scales,), "uint8"),
+        "scales of scales": ((-(-num_scales // NF4_SCALE_BLOCK),), "float32"),
+        "mean scale": ((), "float32"),
+        "map of scales": ((256,), "float32"),
+        "NF4 map": ((16,), "float32"),
+    }
     return tuple(
         StateTensor(parameter=parameter.name, role=role, shape=shape, dtype=dtype, part="weights")
         for role, (shape, dtype) in tensors.items()

@@ -49,7 +49,7 @@ def add_adapters(module: nn.Module, adapter: AdapterConfig) -> nn.Module:
         if isinstance(layer, nn.Linear)
     ]
     for parent, name, layer in layers:
-        base = in_4_bits(layer, adapter.double_quantises) if adapter.base == "nf4" else layer
+        base = in_4_bits(layer) if adapter.base == "nf4" else layer
         setattr(parent, name, LoRALinear(base, adapter) if name in adapter.targets else base)
     return module
 
@@ -62,8 +62,8 @@ def bitsandbytes_layers() -> ModuleType:
         raise ImportError("base='nf4' needs bitsandbytes: pip install bitsandbytes") from error
 
 
-def in_4_bits(layer: nn.Linear, double_quantises: bool = True) -> nn.Module:
-    """bitsandbytes' ``Linear4bit`` of the same weight in NF4, which computes in the weight's dtype.
+def in_4_bits(layer: nn.Linear) -> nn.Module:
+    """bitsandbytes' ``Linear4bit`` of the same weight in NF4, doubly quantized, which computes in the weight's dtype.
 
     Its scales and maps become buffers, so that a trace counts them as weights.
 
@@ -71,13 +71,11 @@ def in_4_bits(layer: nn.Linear, double_quantises: bool = True) -> nn.Module:
     """
     bnb = bitsandbytes_layers()
     narrow = bnb.Linear4bit(1, 1, bias=False)  # its own weight is replaced
-    weight = bnb.Params4bit(
-        layer.weight.detach(), quant_type="nf4", compress_statistics=double_quantises, module=narrow
-    )
+    weight = bnb.Params4bit(layer.weight.detach(), quant_type="nf4", compress_statistics=True, module=narrow)
     narrow.weight, narrow.bias = weight._quantize(layer.weight.device), layer.bias
     narrow.in_features, narrow.out_features = layer.in_features, layer.out_features
     narrow.compute_dtype, narrow.compute_type_is_set = layer.weight.dtype, True
     state = narrow.weight.quant_state
-    for number, tensor in enumerate(tensors_in([vars(state), vars(state.state2 or state)])):
+    for number, tensor in enumerate(tensors_in([vars(state), vars(state.state2)])):
         narrow.register_buffer(f"quantization_{number}", tensor, persistent=False)
     return narrow

@@ -84,7 +84,6 @@ def hugging_face_build(
     micro_batch_size: int = 1,
     seq_len: int | None = None,
     dtype: str = "bfloat16",
-    is_checkpointed: bool = False,
     num_layers: int | None = None,
     device: str = "cuda",
 ) -> Callable[[], Callable[[], torch.Tensor]]:
@@ -103,8 +102,6 @@ def hugging_face_build(
 
     def build():
         model = hugging_face_model(config, num_layers, dtype).to(device).train()
-        if is_checkpointed:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
         def step():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from memkit.formats.dtypes import dtype_bits
 from memkit.setup.models import ModelConfig
-from memkit.units import as_kind, as_one_of, as_whole_number, check_fields
+from memkit.units import as_one_of, as_whole_number, check_fields
 
 TARGETS = ("qkv", "query", "key", "value", "output", "gate", "up", "down")
 """The linear layers of a block that an adapter may stand beside; ``qkv`` where a model has the three in one."""
@@ -43,8 +43,8 @@ class AdapterConfig:
 
     ``dtype`` is that of the adapters: peft makes them float32 whatever the weights are
     (``autocast_adapter_dtype=True``). ``dropout`` is applied to what enters an adapter. ``base="nf4"``: the
-    weights of all linear layers of the blocks are kept in 4 bits, one scale for 64 values;
-    ``double_quantises`` keeps those scales in 8 bits.
+    weights of all linear layers of the blocks are kept in 4 bits, one scale for 64 values, and those scales in 8 bits
+    (double quantization).
 
     Raises: ValueError: no target, or an unknown one; a value out of range.
 
@@ -60,12 +60,10 @@ class AdapterConfig:
     dropout: float = 0.0
     dtype: str = "float32"
     base: str = "as loaded"
-    double_quantises: bool = True
 
     def __post_init__(self):
         check_fields(self, "rank", as_whole_number, 1)
         dtype_bits(self.dtype)
-        check_fields(self, "double_quantises", as_kind, bool)
         check_fields(self, "base", as_one_of, BASES)
         if isinstance(self.targets, str) or not self.targets or not set(self.targets) <= set(TARGETS):
             raise ValueError(f"targets={self.targets!r} are not some of {', '.join(TARGETS)}")

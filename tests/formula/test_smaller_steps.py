@@ -98,7 +98,6 @@ def test_a_step_with_adapters(setup, device):
 IN_4_BITS = replace(LLAMA, seq_len=256, adapter=AdapterConfig(base="nf4"))
 QLORA = [
     IN_4_BITS,
-    replace(IN_4_BITS, adapter=AdapterConfig(base="nf4", double_quantises=False)),
     replace(IN_4_BITS, recomputation=SAVE_PRODUCTS),  # no policy knows bitsandbytes' product
     replace(IN_4_BITS, precision=AUTOCAST_BF16),  # a product in float32, and all that comes out of it
     replace(IN_4_BITS, precision=AUTOCAST_FP16, attention="stored", recomputation="selective", dropout=0.1),
@@ -114,9 +113,8 @@ def test_a_step_on_weights_in_4_bits(setup):
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     formula = highest(estimate_memory(setup))
     traced = highest(trace_memory(training_build(setup)))
-    book = 4 * 256 if setup.adapter.double_quantises else 0
     for key, parts in formula.items():
-        assert sum(traced[key].values()) - sum(parts.values()) == book, key
+        assert sum(traced[key].values()) - sum(parts.values()) == 4 * 256, key
 
 
 def test_bitsandbytes_works_after_a_trace_of_it():

@@ -109,7 +109,7 @@ LLAMA = TrainingSetup(
     "setup",
     [
         replace(LLAMA, adapter=AdapterConfig(rank=8)),
-        replace(LLAMA, adapter=AdapterConfig(rank=8, base="nf4", double_quantises=False)),
+        replace(LLAMA, adapter=AdapterConfig(rank=8, base="nf4")),
         replace(LLAMA, adapter=AdapterConfig(rank=8, base="nf4"), precision=AUTOCAST_BF16, recomputation="full"),
     ],
     ids=["LoRA", "QLoRA", "QLoRA, recomputed"],
