@@ -44,6 +44,13 @@ def percent(part: float, whole: float) -> float:
 # The formulas.
 
 
+@each_model
+def test_a_model_has_the_billions_of_its_name(model):
+    """12 h² a layer and the embedding: table 3 gives layers, width and this count."""
+    parameters = 12 * model.num_layers * model.hidden_size**2 + model.vocab_size * model.hidden_size
+    assert f"{parameters / 10**9:.0f}B" == model.name.split()[0]
+
+
 def test_the_addends_make_the_papers_coefficients():
     for block, sbh, as2b in (("attention", 11, 5), ("MLP", 19, 0), ("layer norms", 4, 0)):
         lines = [addend for addend in ADDENDS if addend.block == block]
