@@ -212,6 +212,7 @@ def test_a_ledger_prints_its_lines_and_their_sum():
     ledger = block_ledger(replace(GPT2_L, attention="stored", dropout=0.1))
     text = str(ledger)
     assert "softmax dropout mask" in text and "b·a·s·s" in text and "114.01" in text.splitlines()[-1]
+    assert "36 × b·s·h" in str(activation_ledger(GPT2_L)) and "×" not in text  # a model's layers, or one
     sections = dict.fromkeys(line.section for line in ledger.lines)
     assert sum(ledger.section(name).num_bytes for name in sections) == ledger.num_bytes
     assert ledger.section("mlp").num_bytes == 19 * ledger.sbh
