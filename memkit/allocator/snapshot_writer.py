@@ -5,8 +5,6 @@ same form, so that https://pytorch.org/memory_viz and ``torch/cuda/_memory_viz.p
 without a GPU.
 """
 
-import gzip
-import json
 import pickle
 import re
 from pathlib import Path
@@ -111,20 +109,11 @@ def _settings(config: AllocatorConfig) -> dict:
 
 
 def write_snapshot(snapshot: dict, path: str | Path) -> Path:
-    """Write a snapshot as ``.pickle`` (what pytorch.org/memory_viz reads), ``.json`` or ``.json.gz``.
+    """Write a snapshot as the pickle that pytorch.org/memory_viz reads.
 
-    The pickle has protocol 4: the public viewer refuses protocol 5, which is Python 3.14's default
-    (pytorch/pytorch#183842). Whoever dumps a snapshot there writes it again with this function.
-
-    Raises: ValueError: a name that ends otherwise.
+    It has protocol 4: the public viewer refuses protocol 5, which is Python 3.14's default (pytorch/pytorch#183842).
+    Whoever dumps a snapshot there writes it again with this function.
     """
     path = Path(path)
-    if path.name.endswith(".pickle"):
-        path.write_bytes(pickle.dumps(snapshot, protocol=4))
-    elif path.name.endswith(".json"):
-        path.write_text(json.dumps(snapshot), encoding="utf-8")
-    elif path.name.endswith(".json.gz"):
-        path.write_bytes(gzip.compress(json.dumps(snapshot).encode()))
-    else:
-        raise ValueError(f"path={path.name!r} ends in none of .pickle, .json, .json.gz")
+    path.write_bytes(pickle.dumps(snapshot, protocol=4))
     return path

@@ -1,6 +1,7 @@
 """A predicted snapshot is read by PyTorch's own viewer and replayed by our own reader to the same state."""
 
 import base64
+import gzip
 import json
 import pickle
 import pickletools
@@ -115,11 +116,13 @@ def test_a_line_of_the_model_becomes_a_frame():
     assert [frame["name"] for frame in unnamed] == ["layers.0.mlp", "unknown phase"]
 
 
-@pytest.mark.parametrize("name", ["a.pickle", "a.json", "a.json.gz"])
-def test_it_is_written_and_read_back(trace, tmp_path, name):
+def test_it_is_written_and_read_back_as_json_is(trace, tmp_path):
     snapshot = predicted_snapshot(replay_trace(trace))
-    read = load_snapshot(write_snapshot(snapshot, tmp_path / name))
-    assert json.dumps(read) == json.dumps(snapshot)
+    text, packed = tmp_path / "a.json", tmp_path / "a.json.gz"
+    text.write_text(json.dumps(snapshot), encoding="utf-8")
+    packed.write_bytes(gzip.compress(text.read_bytes()))
+    for path in (write_snapshot(snapshot, tmp_path / "a.pickle"), text, packed):
+        assert json.dumps(load_snapshot(path)) == json.dumps(snapshot)
 
 
 def test_the_pickle_has_the_protocol_that_the_public_viewer_reads(trace, tmp_path):
@@ -128,9 +131,7 @@ def test_the_pickle_has_the_protocol_that_the_public_viewer_reads(trace, tmp_pat
     assert (operation.name, protocol) == ("PROTO", 4)
 
 
-def test_an_unknown_ending_and_a_recorded_run_are_refused(trace, tmp_path):
-    with pytest.raises(ValueError, match=r"a.zip.*\.pickle"):
-        write_snapshot({}, tmp_path / "a.zip")
+def test_a_recorded_run_is_refused(trace):
     recorded = replay_snapshot(predicted_snapshot(replay_trace(trace)))
     with pytest.raises(ValueError, match="recorded run"):
         predicted_snapshot(recorded)

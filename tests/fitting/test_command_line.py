@@ -198,7 +198,7 @@ def test_a_changed_program_is_the_program_with_the_change():
 def two_files(tmp_path):
     build = namespace()["build"]
     replays = [replay_trace(trace_memory(lambda rows=rows: build(rows))) for rows in (2048, 4096)]
-    names = ("small.json.gz", "large.pickle")
+    names = ("small.pickle", "large.pickle")
     return [str(write_snapshot(predicted_snapshot(r), tmp_path / n)) for r, n in zip(replays, names, strict=True)]
 
 
@@ -366,6 +366,6 @@ def test_where_nothing_fits_the_exit_code_says_so(capsys):
 
 
 def test_a_recorded_run(tmp_path, capsys):
-    path = write_snapshot(recording("medium_128_training"), tmp_path / "recorded.json")
+    path = write_snapshot(recording("medium_128_training"), tmp_path / "recorded.pickle")
     assert main(["snapshot", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["allocated_bytes"] == 7_026_606_592
