@@ -8,10 +8,10 @@ bottom are what never goes away.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from memkit.pictures.axes import DASHED, Scale, thinned, ticks_beside
+from memkit.pictures.axes import Scale, thinned, ticks_beside
 from memkit.pictures.over_time import corners, lay
-from memkit.pictures.svg import FAINT, LOOKS, OKABE_ITO, Chart
-from memkit.pictures.timeline import tick_words
+from memkit.pictures.svg import FAINT, LOOKS, Chart
+from memkit.pictures.timeline import card_line, tick_words
 from memkit.timeline import Event, MemoryTimeline
 from memkit.units import format_bytes
 
@@ -121,9 +121,7 @@ def allocations_figure(
     chart.line(thinned([(a, y(b)) for a, b in corners(stacked.totals, x)]), stroke_width=1)
     if capacity:
         name, num_bytes = capacity
-        chart.line([(86, y(num_bytes)), (786, y(num_bytes))], OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED)
-        words = f"{name}: {format_bytes(num_bytes, 1)}"
-        chart.words(782, y(num_bytes) - 2, words, 12, anchor="end", at="bottom", boxed=True)
+        card_line(chart, y, num_bytes, 86, 786, f"{name}: {format_bytes(num_bytes, 1)}")
     there = {band.event.part or UNKNOWN for band in stacked.bands}
     parts = [(look, part.replace("_", " ")) for part, look in LOOKS.items() if part in there]
     chart.legend([*parts, (LOOKS[UNKNOWN], "pale: smaller blocks of a part")], 10, 412, 780, 11)

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from memkit.pictures.axes import (
     COLOURS,
-    DASHED,
     DASHES,
     Curve,
     Scale,
@@ -16,7 +15,7 @@ from memkit.pictures.axes import (
     ticks_beside,
 )
 from memkit.pictures.svg import GREY, Chart
-from memkit.pictures.timeline import tick_words
+from memkit.pictures.timeline import card_line, tick_words
 from memkit.units import format_bytes
 
 SIZES = tuple(zip(COLOURS[1:], DASHES, "os^D", strict=False))
@@ -76,7 +75,7 @@ def memory_curves_figure(
     title: str,
     capacity: tuple[str, int] | None = None,
 ) -> Chart:
-    """Bytes over a batch or a length, one named curve each; ``capacity`` is a card's name and bytes, as a line.
+    """Bytes over a batch or a length, one named curve each; ``capacity`` is a card's name and bytes, a line if near.
 
     Raises: ValueError: no curve, more than four, or one of another length than ``xs``.
     """
@@ -86,6 +85,8 @@ def memory_curves_figure(
         if len(values) != len(xs):
             raise ValueError(f"{name!r} has {len(values)} values for {len(xs)} places")
     chart, top = Chart(800, 370, title), max(max(values) for values in curves.values())
+    if capacity and capacity[1] <= 1.5 * top:  # a card that is near is in view
+        top = max(top, capacity[1])
     x = Scale(low=xs[0] - (xs[-1] - xs[0]) * 0.03, high=xs[-1], start=92, end=590)
     y, tick = Scale(low=0, high=top * 1.12, start=310, end=50), round_step(top / 4)
     ticks = range(0, int(y.high) + 1, tick)
@@ -101,10 +102,10 @@ def memory_curves_figure(
         for place, size in zip(xs, curve.ys, strict=True):
             tip = f"{curve.name}, {place:,} {xlabel}: {format_bytes(size)}"
             chart.rect(x(place) - 6, y(size) - 6, 12, 12, ("transparent", ""), tip=tip, data={"bytes": size})
+            chart.keep_clear(x(place) - 6, y(size) - 6, x(place) + 6, y(size) + 6)
     if capacity:
         card, num_bytes = capacity
-        chart.line([(92, y(num_bytes)), (590, y(num_bytes))], stroke_width=1.5, stroke_dasharray=DASHED)
-        chart.words(96, y(num_bytes) - 2, f"{card}: {format_bytes(num_bytes, 1)}", 12, at="bottom")
+        card_line(chart, y, num_bytes, 92, 590, f"{card}: {format_bytes(num_bytes, 1)}")
     told = (f"{name} from {format_bytes(v[0], 1)} to {format_bytes(v[-1], 1)}" for name, v in curves.items())
     chart.alt = f"{title}, for {xlabel} from {xs[0]:,} to {xs[-1]:,}: {'; '.join(told)}."
     return chart
