@@ -25,9 +25,9 @@ _pure = replace(_small, precision=PURE_BF16)
 _lora = replace(_pure, optimizer=FUSED, adapter=AdapterConfig(rank=16, targets=linear_layers(LLAMA_2_7B)))
 _qlora = replace(_lora, adapter=replace(_lora.adapter, base="nf4"))
 STAIR = {
-    "fp32": START, "autocast\nbf16": _autocast, "in four\npieces": _accumulated, "blocks\ntwice": _again,
-    "fused\nAdamW": _fused, "8-bit\nstates": _small, "pure\nbf16": _pure,
-    "LoRA\nr = 16": _lora, "QLoRA\nr = 16": _qlora,
+    "fp32": START, "autocast bf16": _autocast, "in four pieces": _accumulated, "blocks twice": _again,
+    "fused AdamW": _fused, "8-bit states": _small, "pure bf16": _pure,
+    "LoRA r = 16": _lora, "QLoRA r = 16": _qlora,
 }  # fmt: skip
 """The chapter's stair: each setup is the one before it with one change."""
 

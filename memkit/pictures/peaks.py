@@ -26,6 +26,19 @@ def name_parts(chart: Chart, left: float, top: float) -> None:
     chart.legend(parts, left, top, chart.width - left, 12, row=27)
 
 
+def two_lines(name: str) -> str:
+    """A name broken at the space nearest its middle, unless it says itself where.
+
+    >>> two_lines("LoRA r = 16")
+    'LoRA\\nr = 16'
+    """
+    spaces = [place for place, letter in enumerate(name) if letter == " "]
+    if "\n" in name or not spaces:
+        return name
+    middle = min(spaces, key=lambda place: abs(place - (len(name) - 1) / 2))
+    return f"{name[:middle]}\n{name[middle + 1:]}"
+
+
 def choices_figure(
     peaks: Mapping[str, Instant],
     title: str,
@@ -35,7 +48,7 @@ def choices_figure(
     above: Sequence[str] = (),
     foot: str = "",
 ) -> Chart:
-    """A stacked bar for each peak, its bytes above, its name of up to two lines below; a triangle marks the chosen.
+    """A stacked bar for each peak, its bytes above, its name in up to two lines below; a triangle marks the chosen.
 
     ``above`` is a second line above each bar, and ``foot`` says what the texts are; ``chosen`` is an index, -1 for
     none. A bar's ``data-pick`` is its number.
@@ -61,7 +74,7 @@ def choices_figure(
     lines = 1 + bool(above) + chart.place(tops, broken, size=11.5, at="bottom", boxed=True)
     if chosen >= 0:
         point(chart, x(chosen), tops[chosen][1] - 7 - 14 * lines, "v", "currentColor", 5)
-    chart.row([(x(number), name) for number, name in enumerate(peaks)], y.start + 5, 11.5)
+    chart.row([(x(number), two_lines(name)) for number, name in enumerate(peaks)], y.start + 5, 11.5)
     chart.words(92, 376, foot, 12, shade=GREY)
     name_parts(chart, 660, 100)
     chart.alt = f"{title}. {subtitle}. {foot or 'Stacked bars'}: {'; '.join(told)}."

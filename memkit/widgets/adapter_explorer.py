@@ -23,12 +23,12 @@ TARGETS = {
     "all linear layers": ("query", "key", "value", "output", "gate", "up", "down"),
 }
 WAYS = {
-    "all\nweights": (None, "none"),
+    "all weights": (None, "none"),
     "LoRA": ("as loaded", "none"),
     "QLoRA": ("nf4", "none"),
-    "all,\nrecomputed": (None, "full"),
-    "LoRA,\nrecomputed": ("as loaded", "full"),
-    "QLoRA,\nrecomputed": ("nf4", "full"),
+    "all, recomputed": (None, "full"),
+    "LoRA, recomputed": ("as loaded", "full"),
+    "QLoRA, recomputed": ("nf4", "full"),
 }
 """What the bars show: how the frozen weights are kept (None: nothing is frozen), and the recomputation."""
 MODELS = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qkv]
@@ -65,7 +65,7 @@ class AdapterExplorer(Explorer):
         table = [("way", "peak", "weights", "activations")]
         for name, plan in plans.items():
             sizes = (plan.peak_bytes, plan.peak.weights, plan.peak.activations)
-            table.append((name.replace("\n", " "), *map(format_bytes, sizes)))
+            table.append((name, *map(format_bytes, sizes)))
         return View(chart=chart, words=words, table=tuple(table))
 
 
@@ -101,7 +101,7 @@ def trained_and_kept(full: TrainingSetup, adapter: AdapterConfig) -> tuple[str, 
 
 def ways_that_fit(plans: dict[str, TrainingPlan], card: Card) -> str:
     """Which ways should fit the card."""
-    fitting = [name.replace("\n", " ") for name, plan in plans.items() if plan.fits]
+    fitting = [name for name, plan in plans.items() if plan.fits]
     if not fitting:
         return f"None of the six fits one {card.name} ({format_bytes(card.memory_bytes)})."
     return f"On one {card.name}, context, workspaces and fragments as expected, fit: {'; '.join(fitting)}."
