@@ -278,11 +278,10 @@ def effects_on_setup(setup: TrainingSetup) -> list[Effect]:
     for change in CHANGES:
         try:
             changed = change.to_setup(setup)
-        except ValueError:  # the optimizer has no such implementation, or frees each gradient at once
+            after = before if changed is None else second_step(changed).peak_bytes
+        except ValueError:  # no such implementation, gradients that are freed at once, no formula
             continue
-        if changed is not None:
-            after = second_step(changed).peak_bytes
-            effects.append(Effect(change=change, before_bytes=before, after_bytes=after, how="formula"))
+        effects.append(Effect(change=change, before_bytes=before, after_bytes=after, how="formula"))
     return helpful(effects)
 
 

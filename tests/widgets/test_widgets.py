@@ -170,6 +170,15 @@ def test_no_change_is_offered_that_the_setup_refuses():
     assert names and not any("accumulated" in name for name in names)
 
 
+def test_a_change_to_what_has_no_formula_is_left_out():
+    """A CPU's flash kernel has no dropout, so that PyTorch runs a composite of its own."""
+    setup = replace(SETUP, attention="stored", dropout=0.1, device="cpu")
+    with pytest.raises(ValueError, match="no formula"):
+        estimate_memory(replace(setup, attention="flash"))
+    names = [effect.name for effect in effects_on_setup(setup)]
+    assert "full recomputation, which runs each forward twice" in names and "flash attention" not in names
+
+
 def test_what_helps_is_sorted_and_each_really_helps():
     peak = estimate_memory(SETUP, steps=2).for_step(2).peak_bytes
     helps = effects_on_setup(SETUP)
