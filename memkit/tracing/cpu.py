@@ -13,15 +13,26 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from memkit.program.doors import tensors_in
 from memkit.program.interrupts import torch_as_before
 from memkit.tracing.scratch import CTC_BACKWARD, PRODUCTS, copied_factors, ctc_betas, distance_factors
 from memkit.tracing.without_values import ShapesOnly, program_line, shapes_only
 
 aten = torch.ops.aten
+OF_COMPLEX = {aten.abs.default, aten.angle.default}
+"""Results in real numbers that the CPU takes out of complex ones."""
+
 SOFTMAXES = {aten._softmax.default, aten._log_softmax.default}
 BATCH_NORMS = {aten.native_batch_norm.default: 0, aten.native_batch_norm_backward.default: 1}
 """Where the normalized input is among the arguments."""
+
+VECTORS = {aten._linalg_svd.default: "compute_uv", aten._linalg_eigh.default: "compute_v"}
+ASKS_VALUES = {
+    getattr(torch.linalg, name) for name in "svdvals eigvals eigvalsh norm matrix_norm matrix_rank cond".split()
+}
+"""Decompositions by the argument that asks for vectors; functions that use none."""
 
 RESIZES, MAX_VECTORIZED_SIDES = {aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default}, 128
 
@@ -47,6 +58,8 @@ def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
             return (torch.empty_like(out[0], memory_format=torch.contiguous_format), *out[1:]), []
     if func in SOFTMAXES:
         return out, [] if args[0].is_contiguous() else [args[0].nbytes]
+    if func in OF_COMPLEX and args[0].is_complex():
+        return out, [args[0].nbytes]
     if func in CTC_BACKWARD:
         return out, ctc_betas(args)
     if func is aten._euclidean_dist.default:
@@ -62,6 +75,24 @@ def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
 def copies_of_factors(args: tuple) -> list[int]:
     """Bytes of the copies that a product makes of factors that BLAS cannot read, one matrix at a time."""
     return [num_bytes // args[-1].shape[:-2].numel() for num_bytes in copied_factors(*args[-2:])]
+
+
+class WithoutVectors(TorchDispatchMode):
+    """Singular values and eigenvalues without vectors, which torch computes for every fake tensor."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is aten.linalg_eig.default:
+            return aten._linalg_eigvals.default(*args), args[0].new_empty(0)
+        choice = {VECTORS[func]: False} if func in VECTORS else {}
+        return func(*args[: 2 if choice else None], **(kwargs or {}) | choice)
+
+
+def values_alone(_, func, args, kwargs):
+    """The call without vectors, which only a gradient needs."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(args)):
+        return func(*args, **kwargs)
+    with WithoutVectors():
+        return func(*args, **kwargs)
 
 
 @contextmanager
@@ -86,6 +117,7 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
         patch.object(torch.nn.parallel.DistributedDataParallel, "__init__", refuse_reducer),
     ):
         mode.rules[Tensor.__deepcopy__] = deepcopied
+        mode.rules |= dict.fromkeys(ASKS_VALUES, values_alone)
         yield mode
 
 

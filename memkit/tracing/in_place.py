@@ -16,3 +16,14 @@ def is_dense(tensor: Tensor) -> bool:
     """Whether the elements fill their storage without gaps or overlaps."""
     walks = merged(list(zip(tensor.shape, tensor.stride(), strict=True)))
     return [stride for _, stride in walks] in ([], [1])
+
+
+def is_engines_sum(maker: int | None) -> bool:
+    """Whether the node that runs adds up gradients for the next one, and is no formula that adds two terms.
+
+    ``maker`` is the number of the node that made the first summand. The engine adds to what an earlier node made; to
+    what this one made only if two of its gradients go to the same place.
+    """
+    node = torch._C._current_autograd_node()
+    goals = [edge for edge in node.next_functions if edge[0] is not None]
+    return maker != node._sequence_nr() or len(set(goals)) < len(goals)

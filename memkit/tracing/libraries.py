@@ -1,9 +1,9 @@
-"""What libraries take beside an operation's results: convolutions, recurrent layers, products in 16 bits, codes.
+"""What libraries take beside an operation's results: convolutions, recurrent layers, factors, products in 16 bits.
 
 How much is decided by the library's own choice among kernels, processor and threads. On the CPU's rules the library
 is here and is asked: a small call is made once on zeros, and torch's profiler notes what it takes. A product that is
-too large for that is asked by a part of it. What cannot be asked (cuDNN, a large convolution, a compiled step) is told,
-once for each library, with a size where the shapes bound it.
+too large for that is asked by a part of it, a factorization by LAPACK with smaller matrices. What cannot be asked
+(cuDNN, a large convolution, a compiled step) is told, once for each library, with a size where the shapes bound it.
 """
 
 import functools
@@ -11,6 +11,7 @@ import math
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -33,6 +34,11 @@ MAX_FLOPS, MAX_BYTES = 10**10, 128 * MIB
 """A larger call is not made: it would cost more than a moment, or more memory than a trace should."""
 
 CORNER_FLOPS = 10**7
+PART_SIZES, FLOPS_PER_FACTORED = (512, 768), 25
+"""Matrices of these sizes are factored in place of larger ones; a decomposition takes about so many flops a cube."""
+MAX_ASKED, FILL = 3, 4
+"""So many matrices are factored to ask, of this number everywhere."""
+
 FLOAT32_BYTES, ALIGNMENT_BYTES = 4, 256
 
 
@@ -47,12 +53,25 @@ def in_16_bits(out: Tensor, *_: object) -> int | None:
 
 
 CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
+FACTORIZATIONS = {
+    getattr(getattr(aten, name), "atol_rtol_tensor" if name == "linalg_pinv" else "default")
+    for name in (
+        "linalg_eig _linalg_eigvals _linalg_eigh _linalg_svd linalg_qr linalg_householder_product ormqr geqrf "
+        "linalg_pinv linalg_cholesky_ex cholesky_solve cholesky_inverse linalg_inv_ex _linalg_solve_ex "
+        "linalg_solve_triangular triangular_solve linalg_lstsq _linalg_det _linalg_slogdet linalg_lu "
+        "linalg_lu_factor_ex linalg_lu_solve linalg_ldl_factor_ex linalg_ldl_solve linalg_matrix_exp"
+    ).split()
+}
 RECURRENT, RECURRENT_BACKWARD = aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default
 LIBRARIES = {
-    "meta": dict.fromkeys(CONVOLUTIONS, ("cuDNN", None)),
+    "meta": {
+        **dict.fromkeys(CONVOLUTIONS, ("cuDNN", None)),
+        **dict.fromkeys(FACTORIZATIONS, ("cuSOLVER", None)),
+    },
     "cpu": {
         **dict.fromkeys(CONVOLUTIONS, ("oneDNN", own_layout)),
         **dict.fromkeys(PRODUCTS, ("oneDNN", in_16_bits)),
+        **dict.fromkeys(FACTORIZATIONS, ("LAPACK", None)),
         **dict.fromkeys((RECURRENT, RECURRENT_BACKWARD), ("oneDNN", None)),
     },
 }
@@ -88,15 +107,17 @@ CALLS: dict[tuple, Call | None] = {}
 """What was asked already; None where it was too large."""
 
 
-def asked(func, args: tuple, out: object) -> Call | None:
+def asked(func, args: tuple, kwargs: dict, out: object) -> Call | None:
     """What the library takes for this call, found by making it or a part of it; None where it would be too large."""
     if torch.autograd._profiler_enabled():
         return None  # there is one at a time
     described_args = (described(arg) for arg in args if func.namespace == "aten" or isinstance(arg, Tensor))
-    key = (func, torch.get_num_threads(), torch.is_grad_enabled(), *described_args)
+    key = (func, torch.get_num_threads(), torch.is_grad_enabled(), *described_args, *kwargs.items())
     if key not in CALLS:
         if func in PRODUCTS:
             CALLS[key] = asked_of_product(func, args, out)
+        elif func in FACTORIZATIONS:
+            CALLS[key] = asked_of_factorization(functools.partial(func, **kwargs), args, out)
         else:
             num_bytes = sum(tensor.nbytes for tensor in tensors_in([out, *args]))
             flops = flop_registry.get(func.overloadpacket, lambda *_, **__: 0)
@@ -159,6 +180,49 @@ def part_of(args: tuple, matrices: int, rows: int, inner: int, columns: int) -> 
     return tuple(parts)
 
 
+def asked_of_factorization(factor: Callable, args: tuple, out: object) -> Call:
+    """What a factorization takes: its scratch, or that of fewer and smaller matrices, carried on to the whole size.
+
+    The scratch is copies of matrices (n²) and LAPACK's workspaces (n² and n), each for all matrices or for one at a
+    time. So two sizes give both parts, and the third matrix what each further one takes (a single one may take another
+    road). Source: ATen/native/BatchLinearAlgebra.cpp of torch 2.13.
+    """
+    *batch, rows, columns = args[0].shape
+    largest, num_matrices = max(rows, columns), math.prod(batch)
+    results = tuple(each.untyped_storage().nbytes() for each in (out if isinstance(out, tuple) else (out,)))
+    flops = num_matrices * FLOPS_PER_FACTORED * rows * columns * largest
+    if flops <= MAX_FLOPS and args[0].nbytes <= MAX_BYTES:
+        return Call(made(factor, args, FILL).scratch_bytes, results)
+
+    def scratch(matrices: int) -> float:
+        if largest <= PART_SIZES[0]:
+            return made(factor, smaller(args, matrices, 1), FILL).scratch_bytes
+        shorter, longer = (
+            made(factor, smaller(args, matrices, size / largest), FILL).scratch_bytes / size for size in PART_SIZES
+        )
+        by_square = (longer - shorter) / (PART_SIZES[1] - PART_SIZES[0])
+        return (shorter + by_square * (largest - PART_SIZES[0])) * largest
+
+    if num_matrices <= MAX_ASKED:
+        return Call(round(scratch(num_matrices)), results)
+    most = scratch(MAX_ASKED)
+    return Call(round(most + (num_matrices - MAX_ASKED) * (most - scratch(MAX_ASKED - 1))), results)
+
+
+def smaller(args: tuple, matrices: int, scale: float) -> tuple:
+    """The arguments with fewer matrices, large ones scaled down, each with its dimensions in the same order."""
+    num_batch = args[0].dim() - 2
+    parts = []
+    for value in args:
+        if isinstance(value, Tensor) and value.dim():
+            sizes = [*[1] * (num_batch - 1), *[matrices] * (num_batch > 0)]
+            sizes += [round(size * scale) if size > min(PART_SIZES) else size for size in value.shape[num_batch:]]
+            order = sorted(range(value.dim()), key=value.stride, reverse=True)
+            value = torch.empty_permuted(sizes, order, dtype=value.dtype, device="meta")
+        parts.append(value)
+    return tuple(parts)
+
+
 def described(value: object) -> object:
     """What of an argument decides which kernel runs."""
     if isinstance(value, Tensor):
@@ -166,11 +230,11 @@ def described(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def made(func, args: tuple) -> Call:
-    """What the call takes, found by making it on zeros while torch's profiler watches."""
+def made(func, args: tuple, value: int = 0) -> Call:
+    """What the call takes, found by making it on zeros, or another value, while torch's profiler watches."""
     quiet = {} if "KINETO_LOG_LEVEL" in os.environ else {"KINETO_LOG_LEVEL": "99"}  # it reports on stderr
     with torch._C.DisableTorchFunction(), _disable_current_modes(), patch.dict(os.environ, quiet):
-        real = [zeros_like(value) if isinstance(value, Tensor) else value for value in args]
+        real = [filled_like(arg, value) if isinstance(arg, Tensor) else arg for arg in args]
         if func is RECURRENT_BACKWARD:
             real[-1] = workspace(*real)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -184,9 +248,10 @@ def made(func, args: tuple) -> Call:
     return Call(peak - now, tuple(0 if each is None else each.untyped_storage().nbytes() for each in results))
 
 
-def zeros_like(tensor: Tensor) -> Tensor:
-    """A real tensor of the same shape and strides."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu").zero_()
+def filled_like(tensor: Tensor, value: int) -> Tensor:
+    """A real tensor of the same shape and strides; whole numbers are 0 or 1, as a row that is exchanged is."""
+    value = value if tensor.is_floating_point() or tensor.is_complex() else min(value, 1)
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu").fill_(value)
 
 
 def workspace(*backward: object) -> Tensor:

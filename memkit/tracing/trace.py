@@ -34,7 +34,7 @@ from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, kernels_on_meta
-from memkit.tracing.in_place import REUSES_FIRST_ARGUMENT, is_dense
+from memkit.tracing.in_place import REUSES_FIRST_ARGUMENT, is_dense, is_engines_sum
 from memkit.tracing.libraries import LIBRARIES, NAMED, Besides, Call, as_compiled, asked
 from memkit.tracing.patched import Patches
 from memkit.tracing.refused import refuse_dtypes
@@ -139,6 +139,7 @@ class Tracer(TorchDispatchMode):
         self.blocks: dict[int, int] = {}
         self.watches: dict[int, weakref.ref] = {}
         self.forward_lines: dict[int, str] = {}
+        self.makers: dict[int, int] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -185,8 +186,7 @@ class Tracer(TorchDispatchMode):
         try:
             out = func(*args, **kwargs) if kwargs else func(*args)
         except VALUE_ERRORS as error:
-            is_of_ctc = func._opname.startswith("_ctc_loss")
-            if isinstance(error, NO_KERNEL) and not VALUE_TAGS & set(func.tags) and not is_of_ctc:
+            if isinstance(error, NO_KERNEL) and not VALUE_TAGS & set(func.tags) and "_ctc_loss" not in func._opname:
                 raise not_followed(func, "give it a kernel without values by torch.library.register_fake") from error
             out = self.from_values(func, args, kwargs, error)
         except RuntimeError as error:
@@ -206,7 +206,7 @@ class Tracer(TorchDispatchMode):
             if self.device_type == "cpu" and str(func) in NAMED:
                 self.with_library[func] = NAMED[str(func)]
         out, copies = as_laid_out(func, args, out) if self.device_type == "cpu" else (out, [])
-        call = self.ask_library(func, args, out) if func in self.with_library else None
+        call = self.ask_library(func, args, kwargs, out) if func in self.with_library else None
         if func in LOSSES and (elements := elements_of_loss(func, args, kwargs)):
             call = Call(elements[1], (elements[0],))
         if op:
@@ -229,11 +229,7 @@ class Tracer(TorchDispatchMode):
         try:
             real = self.known.result_of(func, args, kwargs)
         except Unknown:
-            number = self.known.assumptions.here()
-            if func._opname == "_ctc_loss" and number is None:
-                number = self.known.largest(args[3])
-            if func._opname == "_ctc_loss_backward":
-                number = 0  # its result is as large as what it was given
+            number = self.known.number_for(func._opname, args)
             if number is None:
                 raise NeedsValues(str(func), can_assume=func._opname in ASSUMED) from error
             out, scratch = result_of_size(func, args, kwargs or {}, number)
@@ -244,11 +240,11 @@ class Tracer(TorchDispatchMode):
         out = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=args[0].device)
         return real if has_values(out) else out  # torch's DeviceMesh puts the fake tensors' mode aside
 
-    def ask_library(self, func, args, out) -> Call | None:
+    def ask_library(self, func, args, kwargs, out) -> Call | None:
         """What the library takes for the call; where it cannot be asked, the largest call is remembered."""
         library, size_of = self.with_library[func]
         num_bytes = size_of(out, *args) if size_of else None
-        call = asked(func, args, out) if self.device_type == "cpu" and num_bytes != 0 else None
+        call = asked(func, args, kwargs or {}, out) if self.device_type == "cpu" and num_bytes != 0 else None
         if call is None:
             self.besides.note(library, num_bytes, str(func), self.place(sys._getframe(3)))
         return call
@@ -280,7 +276,8 @@ class Tracer(TorchDispatchMode):
         if caller is ENGINE and not torch.is_grad_enabled():
             if func is not aten.add.Tensor:  # a formula's own new tensor, which it may hold under two names
                 return owners[1:] == self.sole_owner[1:]
-            return owners == self.sole_owner and is_dense(args[0])
+            maker = self.makers.get(args[0].untyped_storage()._cdata)
+            return owners == self.sole_owner and is_dense(args[0]) and is_engines_sum(maker)
         block = self.block_of(args[0])
         is_product = block is not None and self.log.births[block][0] in PRODUCTS
         return func is aten.add.Tensor and owners == self.sole_owner and is_product
@@ -311,11 +308,14 @@ class Tracer(TorchDispatchMode):
         num_bytes = storage.nbytes() if num_bytes is None else num_bytes
         if num_bytes == 0:
             return
-        self.blocks[key] = self.log.allocate(num_bytes, op, self.place(sys._getframe(3)))
+        frame = sys._getframe(3)
+        self.blocks[key] = self.log.allocate(num_bytes, op, self.place(frame))
+        if frame.f_code is ENGINE:
+            self.makers[key] = torch._C._current_autograd_node()._sequence_nr()
 
         def freed(_, key=key):
-            self.watches.pop(key, None)
-            self.known.copies.pop(key, None)
+            for by_storage in (self.watches, self.makers, self.known.copies):
+                by_storage.pop(key, None)
             block = self.blocks.pop(key, None)
             if block is not None:
                 self.log.free(block)

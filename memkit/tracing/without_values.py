@@ -46,6 +46,14 @@ COMPILED = (
 )
 
 
+MOST = {
+    torch.linalg.matrix_exp: "matrices of a 1-norm above 3",
+    **dict.fromkeys((torch.matrix_exp, Tensor.matrix_exp), "matrices of a 1-norm above 3"),
+    **dict.fromkeys((torch.cumprod, Tensor.cumprod, torch.prod, Tensor.prod), "factors with zeros among them"),
+}
+"""Functions whose own memory, or whose backward's, follows from values: those that are taken to be there."""
+
+
 class NeedsValues(RuntimeError):
     """An operation asked for the values of a tensor, and the trace has only shapes."""
 
@@ -96,6 +104,7 @@ class ShapesOnly(TorchFunctionMode):
         self.rules.update(dict.fromkeys((Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy), answer))
         self.rules.update(dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), refuse))
         self.rules[Tensor.__format__] = answer
+        self.rules |= dict.fromkeys(MOST, at_most)
         for name in ("isnan", "isinf", "isfinite"):
             self.rules |= dict.fromkeys((getattr(torch, name), getattr(Tensor, name)), as_finite)
 
@@ -202,6 +211,15 @@ def refuse(mode: ShapesOnly, func, args, kwargs):
     if caller == DISTRIBUTIONS:
         return True
     raise NeedsValues(f"Tensor.{func.__name__}")
+
+
+def at_most(mode: ShapesOnly, func, args, kwargs):
+    """A call that takes what it takes for the values that need most, with a warning; of products the backward alone."""
+    is_product = "prod" in func.__name__
+    if not is_product or (torch.is_grad_enabled() and args[0].requires_grad):
+        which = f"{func.__name__}'s backward" if is_product else func.__name__
+        mode.warn_once(func.__name__, f"{which} is traced as for {MOST[func]}: other values may take less")
+    return func(*args, **kwargs)
 
 
 def as_finite(mode: ShapesOnly, func, args, kwargs):
