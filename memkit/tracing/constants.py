@@ -98,14 +98,27 @@ class KnownValues:
         """What the operation returns, computed. Raises: Unknown."""
         if kind_and_writes(func)[0] not in ("root", "operation"):
             raise Unknown
+        if func._opname == "_pack_padded_sequence":
+            return self.packed(func, *args)
         args, kwargs = self.values_in(args), self.values_in(kwargs or {})
         with _disable_current_modes(), torch.no_grad():
             return func(*args, **kwargs)
+
+    def packed(self, func, x: Tensor, lengths: Tensor, *batch_first: bool) -> tuple[Tensor, Tensor]:
+        """Rows without padding, whose number follows from the lengths, and how many sequences go on at each place."""
+        lengths = self.values_in(lengths)
+        with _disable_current_modes():
+            rows, sizes = func(torch.zeros(x.shape[:2]), lengths, *batch_first)
+        return x.new_empty((len(rows), *x.shape[2:])), sizes
 
     def follow(self, func, args: tuple, kwargs: dict | None, out: object) -> None:
         """Keep up with an operation that has just run: ``out`` is its result without values."""
         kind, written = kind_and_writes(func)
         if kind == "view":
+            if type(args[0]) is Tensor and isinstance(out, FakeTensor) and args[0].nbytes <= MAX_BYTES:
+                with _disable_current_modes():
+                    whole = torch.empty(0, dtype=args[0].dtype).set_(args[0].untyped_storage())
+                self.copies.setdefault(out.untyped_storage()._cdata, whole)
             return
         if written:
             self.write(func, args, kwargs, kind, written)

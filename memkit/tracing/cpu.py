@@ -6,6 +6,7 @@ differ from a real run and are mended here: values, ``Module.to``, random states
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -13,7 +14,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from memkit.program.doors import tensors_in
 from memkit.program.interrupts import torch_as_before
@@ -77,6 +78,24 @@ def copies_of_factors(args: tuple) -> list[int]:
     return [num_bytes // args[-1].shape[:-2].numel() for num_bytes in copied_factors(*args[-2:])]
 
 
+def unpacked(_, __, args, ___):
+    """``pad_packed_sequence`` by its kernel's steps, which write lengths into memory that a fake tensor does not have.
+
+    Source: ATen/native/PackedSequence.cpp (``_pad_packed_sequence``) of torch 2.13.
+    """
+    data, sizes, batch_first, padding, total = args
+    with _disable_current_modes():
+        counts = sizes.tolist()
+    out = data.new_full((max(total, len(counts)), counts[0], *data.shape[1:]), padding)
+    row = place = 0
+    for count, places in ((count, len(list(alike))) for count, alike in itertools.groupby(counts)):
+        piece = data[row : row + count * places].view(places, count, *data.shape[1:])
+        out[place : place + places, :count].copy_(piece)
+        row, place = row + count * places, place + places
+    lengths = torch.tensor([sum(count > number for count in counts) for number in range(counts[0])])
+    return out.transpose(0, 1) if batch_first else out, lengths
+
+
 class WithoutVectors(TorchDispatchMode):
     """Singular values and eigenvalues without vectors, which torch computes for every fake tensor."""
 
@@ -118,6 +137,7 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
     ):
         mode.rules[Tensor.__deepcopy__] = deepcopied
         mode.rules |= dict.fromkeys(ASKS_VALUES, values_alone)
+        mode.rules[torch._VF._pad_packed_sequence] = unpacked
         yield mode
 
 

@@ -24,7 +24,7 @@ from memkit.tracing.card import CARD, STAND_INS, CardGenerator
 from memkit.tracing.constants import MAX_BYTES
 from memkit.tracing.cuda_kernels import fused_attention, kernels_on_meta, recurrent
 from memkit.tracing.host import HostMemory
-from memkit.tracing.without_values import ShapesOnly, has_values, not_followed, shapes_only, storage_key
+from memkit.tracing.without_values import ShapesOnly, has_values, shapes_only, storage_key
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -135,7 +135,6 @@ def _rules() -> dict:
         rules[function] = lambda mode, func, args, kwargs: fused_attention(*args, **kwargs)
     for function in (*_named("softmax"), *_named("log_softmax")):
         rules[function] = _softmax
-    rules |= dict.fromkeys(_named("_pack_padded_sequence"), _pack)
     for policy, names in (("lower", LOWER_PRECISION), ("float32", FLOAT32), ("promote", PROMOTE)):
         for function in (function for name in names.split() for function in _named(name)):
             rules[function] = functools.partial(_autocast, policy, rules.get(function))
@@ -229,16 +228,6 @@ def _to_host(mode, tensor):
         return tensor
     mode.tell_no_values("cpu")
     return mode.host.copy_of(tensor)
-
-
-def _pack(mode, func, args, kwargs):
-    """Lengths are read in the host's memory, where a program makes them without ``device=``."""
-    tensor, lengths, *rest = args
-    if lengths.is_meta:
-        lengths = mode.known.value_of(lengths)
-        if lengths is None:
-            raise not_followed("pack_padded_sequence with lengths that it does not know", 'make them with device="cpu"')
-    return func(tensor, lengths, *rest, **kwargs)
 
 
 def _dropout(mode, func, args, kwargs):

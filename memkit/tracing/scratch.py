@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from memkit.formula.kernels import INDEX_BYTES, Stages, embedding_backward_buffers, sort_bytes, sum_buffers
 
@@ -67,6 +68,24 @@ LOSSES = {
 }  # fmt: skip
 """Losses that make an element for each pair before they are one number; where the reduction is in their arguments."""
 
+WINDOWS = {aten.im2col.default, aten.col2im.default}
+
+
+def bytes_of_windows(x: Tensor, out: Tensor) -> tuple[int, int]:
+    """Bytes that the result of ``unfold`` or ``fold`` holds, and those beside it: it is made as large as the input.
+
+    Source: ATen/native/Im2Col.cpp and Col2Im.cpp of torch 2.13 (``at::empty_like(input)``, then ``resize_``).
+    """
+    grows = out.nbytes > x.nbytes
+    return max(x.nbytes, out.nbytes), x.nbytes * (grows + (not x.is_contiguous()))
+
+
+def bytes_made(func, args: tuple, kwargs: dict | None, out: Tensor) -> tuple[int, int] | None:
+    """Bytes that a result holds and those beside it, where it is made in another size than it has; else None."""
+    if func in WINDOWS:
+        return bytes_of_windows(args[0], out)
+    return elements_of_loss(func, args, kwargs) if func in LOSSES else None
+
 
 def elements_of_loss(func, args: tuple, kwargs: dict | None) -> tuple[int, int] | None:
     """Bytes that the result of a loss holds, and those beside it; None where the result is no sum or mean.
@@ -87,8 +106,11 @@ def elements_of_loss(func, args: tuple, kwargs: dict | None) -> tuple[int, int] 
 def padded_pieces(x: Tensor, lengths: Tensor, batch_first: bool) -> Stages:
     """Copies of the pieces between two lengths, all there until they are joined; rows of full width need none."""
     rows = x.transpose(0, 1) if batch_first else x
-    stops = sorted(set(lengths.tolist()))
-    pieces = [rows[start:stop, : int((lengths >= stop).sum())] for start, stop in zip([0, *stops], stops, strict=False)]
+    with _disable_current_modes():
+        known = lengths.tolist()
+    stops = sorted(set(known))
+    widths = [sum(length >= stop for length in known) for stop in stops]
+    pieces = [rows[start:stop, :width] for start, stop, width in zip([0, *stops], stops, widths, strict=False)]
     return [[piece.nbytes for piece in pieces if not piece.is_contiguous()]]
 
 
@@ -130,7 +152,6 @@ SCRATCH = {
     aten.embedding_dense_backward.default: _embeddings,
     **dict.fromkeys(PRODUCTS, _products),
     aten._euclidean_dist.default: lambda left, right: [distance_factors(left, right)],
-    aten._pack_padded_sequence.default: padded_pieces,
 }
 """Which operation takes which scratch; each function is called with the operation's arguments."""
 
@@ -154,6 +175,9 @@ def ctc_betas(args: tuple) -> list[int]:
 
 SCRATCH |= dict.fromkeys(CTC_BACKWARD, lambda *args, **_: [ctc_betas(args)])
 
-BY_NAME = {"bitsandbytes.gemm_4bit.default": four_bit_product}
-"""The same for operations of libraries that may not be there. Source: ``_gemm_4bit_default_impl`` of bitsandbytes 0.50,
-which a CPU runs, and CUDA too but for short inputs."""
+BY_NAME = {
+    "aten._pack_padded_sequence.default": padded_pieces,
+    "bitsandbytes.gemm_4bit.default": four_bit_product,
+}
+"""The same on both devices, and for operations of libraries that may not be there. Source:
+``_gemm_4bit_default_impl`` of bitsandbytes 0.50, which a CPU runs, and CUDA too but for short inputs."""

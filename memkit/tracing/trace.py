@@ -38,7 +38,7 @@ from memkit.tracing.in_place import REUSES_FIRST_ARGUMENT, is_dense, is_engines_
 from memkit.tracing.libraries import LIBRARIES, NAMED, Besides, Call, as_compiled, asked
 from memkit.tracing.patched import Patches
 from memkit.tracing.refused import refuse_dtypes
-from memkit.tracing.scratch import BY_NAME, LOSSES, SCRATCH, elements_of_loss
+from memkit.tracing.scratch import BY_NAME, SCRATCH, bytes_made
 from memkit.tracing.without_values import NeedsValues, has_values, not_followed, refuse_unseen
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_kind, as_one_of, as_whole_number
 
@@ -207,9 +207,9 @@ class Tracer(TorchDispatchMode):
                 self.with_library[func] = NAMED[str(func)]
         out, copies = as_laid_out(func, args, out) if self.device_type == "cpu" else (out, [])
         call = self.ask_library(func, args, kwargs, out) if func in self.with_library else None
-        if func in LOSSES and (elements := elements_of_loss(func, args, kwargs)):
-            call = Call(elements[1], (elements[0],))
-        if op:
+        if sizes := bytes_made(func, args, kwargs, out):
+            call = Call(sizes[1], (sizes[0],))
+        if op and (func is not aten.lift_fresh.default or args[0].untyped_storage().resizable()):  # not numpy's
             in_host = self.host_outputs.get(func, ())
             for number, item in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
                 for tensor in (item,) if isinstance(item, Tensor) else tensors_in(item):

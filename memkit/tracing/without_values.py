@@ -6,9 +6,11 @@ depends on values, has no answer: ``NeedsValues`` names the call and says what t
 
 import functools
 import itertools
+import linecache
 import math
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -35,6 +37,9 @@ BETWEEN = (OWN_HOME, torch.utils._device.__file__, torch.overrides.__file__)
 INITIALISERS = torch.nn.init.__file__
 """Its loops draw again while a value is out of bounds; they are told so twice, which shows all they hold."""
 
+LBFGS = sys.modules[torch.optim.LBFGS.__module__].__file__
+"""It asks whether it is done, and whether an update may be kept: ``if ys > 1e-10``."""
+
 DISTRIBUTIONS = torch.distributions.distribution.__file__
 """It asks whether arguments and samples are allowed; they are taken to be."""
 
@@ -52,6 +57,11 @@ MOST = {
     **dict.fromkeys((torch.cumprod, Tensor.cumprod, torch.prod, Tensor.prod), "factors with zeros among them"),
 }
 """Functions whose own memory, or whose backward's, follows from values: those that are taken to be there."""
+
+
+COMPARED = ("__lt__", "__le__", "__gt__", "__ge__")
+COMPUTED = tuple(f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv") for side in ("", "r"))
+"""What a program does with a value that it has read: a branch, or an average of several."""
 
 
 class NeedsValues(RuntimeError):
@@ -105,6 +115,8 @@ class ShapesOnly(TorchFunctionMode):
         self.rules.update(dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), refuse))
         self.rules[Tensor.__format__] = answer
         self.rules |= dict.fromkeys(MOST, at_most)
+        self.rules[Tensor.add_] = add_in_place
+        self.rules |= dict.fromkeys((torch._pack_padded_sequence, torch._VF._pack_padded_sequence), pack)
         for name in ("isnan", "isinf", "isfinite"):
             self.rules |= dict.fromkeys((getattr(torch, name), getattr(Tensor, name)), as_finite)
 
@@ -134,7 +146,8 @@ class ShapesOnly(TorchFunctionMode):
         """Warn, once, that a program asks for values."""
         text = (
             f"Tensor.{call}: a trace has no values; the result is NaN, 0 for whole numbers. A step that "
-            "returns early on it is traced only as far as it goes"
+            "returns early on it is traced only as far as it goes, and a best state that is kept is missing; "
+            f"assume={{{own_line()!r}: 0.5}} says the value"
         )
         self.warn_once("values", text)
 
@@ -191,7 +204,39 @@ def answer(mode: ShapesOnly, func, args, kwargs):
         if func in (Tensor.tolist, Tensor.numpy):
             return func(stand_in)
         value = no_value(tensor) or (0 if func is Tensor.item else 0.0)
-        return format(value, *args[1:]) if func is Tensor.__format__ else value
+        if func is Tensor.__format__:
+            return format(value, *args[1:])
+        return stand_in_number(mode, value) if func is Tensor.item else value
+
+
+def stand_in_number(mode: ShapesOnly, value: complex) -> complex:
+    """NaN or 0 for a value that nobody knows; who compares it, or a sum with it, is told where that was decided."""
+    kind = type(value)
+    if kind not in (int, float):
+        return value
+    line = own_line()
+
+    def compared(name: str) -> Callable:
+        def compare(self, other: object) -> bool:
+            text = (
+                f"{own_line()}: compared with a value that a trace does not have, as {value}: what runs if it is "
+                "smaller or larger (a best state that is kept) may be missing. Say the value: "
+                f"assume={{{line!r}: 0.5}}"
+            )
+            mode.warn_once(f"compared at {own_line()}", text)
+            return getattr(kind, name)(self, other)
+
+        return compare
+
+    def computed(name: str) -> Callable:
+        def compute(self, *others: object) -> object:
+            result = getattr(kind, name)(self, *others)
+            return stand_in_number(mode, result) if type(result) in (int, float) else result
+
+        return compute
+
+    names = {name: compared(name) for name in COMPARED} | {name: computed(name) for name in COMPUTED}
+    return type(kind.__name__, (kind,), names)(value)
 
 
 def refuse(mode: ShapesOnly, func, args, kwargs):
@@ -205,7 +250,12 @@ def refuse(mode: ShapesOnly, func, args, kwargs):
     number = mode.known.assumptions.here()
     if number is not None:
         return bool(number) if func is Tensor.__bool__ else int(number)
-    caller = calling_frame().f_code.co_filename
+    frame = calling_frame()
+    caller = frame.f_code.co_filename
+    if caller == LBFGS and frame.f_locals.get("line_search_fn", "") is None:
+        text = "LBFGS is traced as if it took every iteration and kept each update"
+        mode.warn_once("lbfgs", text, is_told_in_torch=True)
+        return "ys >" in linecache.getline(caller, frame.f_lineno)
     if caller == INITIALISERS:
         return next(mode.rejects)
     if caller == DISTRIBUTIONS:
@@ -219,6 +269,22 @@ def at_most(mode: ShapesOnly, func, args, kwargs):
     if not is_product or (torch.is_grad_enabled() and args[0].requires_grad):
         which = f"{func.__name__}'s backward" if is_product else func.__name__
         mode.warn_once(func.__name__, f"{which} is traced as for {MOST[func]}: other values may take less")
+    return func(*args, **kwargs)
+
+
+def pack(mode: ShapesOnly, func, args, kwargs):
+    """Lengths are read in the host's memory, where a program makes them without ``device=``."""
+    tensor, lengths, *rest = args
+    lengths = mode.known.value_of(lengths)
+    if lengths is None:
+        raise not_followed("pack_padded_sequence with lengths that it does not know", 'make them with device="cpu"')
+    return func(tensor, lengths, *rest, **kwargs)
+
+
+def add_in_place(_, func, args, kwargs):
+    """A factor that is a tensor counts as 1: torch reads its value, which decides nothing."""
+    if isinstance(kwargs.get("alpha"), Tensor):
+        kwargs = kwargs | {"alpha": 1}
     return func(*args, **kwargs)
 
 

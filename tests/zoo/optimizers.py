@@ -85,7 +85,10 @@ PROGRAMS = [
     Program(name="torchao's AdamWFp8", build=updated_by(torchao.optim.AdamWFp8), warns=ONE_KERNEL, off="0.00 %",
             compiles=True),
     Program(name="Muon", build=updated_by(optim.Muon, has_bias=False)),
-    Program(name="LBFGS", build=updated_by(functools.partial(optim.LBFGS, max_iter=3), closure=True), refused=REFUSED),
+    Program(name="LBFGS", build=updated_by(functools.partial(optim.LBFGS, max_iter=3), closure=True),
+            warns="traced as if it took every iteration", off="+7.1 %"),
+    Program(name="LBFGS, a line search", refused=REFUSED,
+            build=updated_by(functools.partial(optim.LBFGS, line_search_fn="strong_wolfe"), closure=True)),
     Program(name="GradScaler and clipping", build=updated_by(optim.AdamW, clips=True, scales=True)),
     *(
         Program(name=f"torch.compile, {backend}", build=updated_by(optim.AdamW, backend=backend), warns=COMPILED,

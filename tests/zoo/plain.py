@@ -1,12 +1,14 @@
 """Plain torch as strangers write it: nanoGPT's batches, a shuffled loader, averaged weights, policies, streams."""
 
+import copy
 import io
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Categorical
-from torch.nn.utils.rnn import pad_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 from training_loop import training
 from zoo.programs import Program
@@ -211,6 +213,61 @@ def orthogonal(device):
     return training(cell, lambda: cell(torch.randn(8, 64, device=device)).square().mean())
 
 
+def folded(device):
+    net = nn.Linear(27, 27).to(device)
+
+    def loss():
+        image = torch.randn(8, 3, 64, 64, device=device)
+        windows = net(F.unfold(image, 3, padding=1).mT)
+        return F.mse_loss(F.fold(windows.mT, (64, 64), 3, padding=1), image)
+
+    return training(net, loss)
+
+
+def packed(device):
+    net = nn.ModuleList([nn.Embedding(VOCAB, WIDTH), nn.LSTM(WIDTH, WIDTH, batch_first=True)]).to(device)
+    words, recurrent = net
+
+    def loss():
+        rows = words(torch.randint(VOCAB, (4, LENGTH), device=device))
+        out, _ = recurrent(pack_padded_sequence(rows, torch.tensor([LENGTH, 17, 9, 3]), batch_first=True))
+        return pad_packed_sequence(out, batch_first=True)[0].pow(2).mean()
+
+    return training(net, loss)
+
+
+def from_numpy(device):
+    net = nn.Linear(WIDTH, WIDTH).to(device)
+    data = torch.from_numpy(np.ones((2000, WIDTH), dtype=np.float32))
+    return training(net, lambda: net(data[torch.randint(2000, (8,), device="cpu")].to(device)).pow(2).mean())
+
+
+def whitened(device):
+    """Rows made independent of each other by the root of their covariance, and a rotation that is learned."""
+    turn = nn.Parameter(0.1 * torch.randn(WIDTH, WIDTH, device=device))
+    data = torch.randn(512, WIDTH, device=device)
+
+    def loss():
+        values, vectors = torch.linalg.eigh(data.mT @ data / 512)
+        rows = data @ (vectors * values.rsqrt()) @ torch.linalg.matrix_exp(turn - turn.mT)
+        return rows.atan2(data).pow(2).mean()
+
+    return training(nn.ParameterList([turn]), loss)
+
+
+def best_kept(device):
+    net, best = nn.Linear(WIDTH, WIDTH).to(device), {"loss": float("inf")}
+    train = training(net, lambda: net(torch.randn(8, WIDTH, device=device)).pow(2).mean())
+
+    def step():
+        train()
+        loss = net(torch.ones(8, WIDTH, device=device)).pow(2).mean().item()
+        if loss < best["loss"]:
+            best.update(loss=loss, state=copy.deepcopy(net.state_dict()))
+
+    return step
+
+
 def refused(words: str) -> dict[str, str]:
     return dict.fromkeys(("cuda", "cpu"), words)
 
@@ -229,6 +286,11 @@ PROGRAMS = [
     Program(name="a checkpoint each step", build=saved),
     Program(name="averaged weights, their BatchNorm counted anew", build=averaged_anew),
     Program(name="an orthogonal weight", build=orthogonal, refused=refused("allclose.default needs the values")),
+    Program(name="windows folded", build=folded),
+    Program(name="packed rows", build=packed),
+    Program(name="rows of numpy's", build=from_numpy),
+    Program(name="whitened and rotated", build=whitened, warns="matrix_exp is traced as for", off="0.00 %"),
+    Program(name="the best state kept", build=best_kept, warns="may be missing. Say the value: assume", off="−14.3 %"),
     Program(name="gradients that are sparse", build=sparse, refused=refused("does not follow sparse tensors")),
     Program(name="torch.func.grad", build=by_func, refused=refused("does not follow torch.func's transforms")),
     Program(name="nested rows, jagged", build=lambda device: nested(device, torch.jagged),
