@@ -7,6 +7,7 @@ of its allocator, which replays recorded runs of real cards to the byte (tests/a
 import gc
 import inspect
 import re
+from collections import defaultdict
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -172,15 +173,8 @@ def peak_with_recomputation(in_one_scope: bool) -> int:
         return card.peak_allocated_bytes
 
 
-class AllZero(dict):
-    """Counters of an allocator that has done nothing yet."""
-
-    def __missing__(self, key):
-        return 0
-
-
 def test_C263(figures):
-    counters = AllZero(num_ooms=0, num_alloc_retries=0)
+    counters = defaultdict(int, num_ooms=0, num_alloc_retries=0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda.memory, "memory_stats", lambda device: counters)
         lines = torch.cuda.memory_summary(0).splitlines()

@@ -145,17 +145,10 @@ def test_C283(figures):
     figures.settle(**{name: card.reserved_bytes < held for name, (card, held) in before.items()})
 
 
-class AllZero(dict):
-    """Counters of an allocator that has done nothing yet."""
-
-    def __missing__(self, key):
-        return 0
-
-
 @cache
 def summary(num_alloc_retries: int = 0) -> str:
     """What ``torch.cuda.memory_summary`` prints for given counters."""
-    counters = AllZero(num_ooms=0, num_alloc_retries=num_alloc_retries)
+    counters = defaultdict(int, num_ooms=0, num_alloc_retries=num_alloc_retries)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda.memory, "memory_stats", lambda device: counters)
         return torch.cuda.memory_summary(0)
