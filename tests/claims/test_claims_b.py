@@ -27,7 +27,6 @@ LLAMA = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048)
 PAPER_LINEAR = sum(addend.value_bytes * addend.width for addend in ADDENDS if not addend.is_square)
 PAPER_SQUARE = sum(addend.value_bytes for addend in ADDENDS if addend.is_square)
 SCORES_PER_SBH = GPT2.seq_len * GPT2_LARGE.num_heads / GPT2_LARGE.hidden_size  # as/h
-SBH = GPT2.micro_batch_size * GPT2.seq_len * GPT2_LARGE.hidden_size
 
 
 def all_blocks(setup: TrainingSetup) -> int:
