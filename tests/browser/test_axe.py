@@ -45,7 +45,7 @@ UNNAME_A_MENU = """(panel) => {
 """What axe-core has to find, or it looks at nothing."""
 
 
-def test_axe_finds_nothing_in_any_panel_in_light_and_dark(page, lab, artefacts):
+def test_axe_finds_nothing_in_any_panel_in_light_and_dark(page, lab):
     if not AXE.exists():
         pytest.skip(f"{AXE} is missing: `make site` fetches axe-core from npm")
     calls = (f"widgets.{name}({ARGUMENTS.get(name, '')})" for name in NAMES)
@@ -63,7 +63,6 @@ def test_axe_finds_nothing_in_any_panel_in_light_and_dark(page, lab, artefacts):
             ground = page.locator(".jp-Notebook").first.evaluate("e => getComputedStyle(e).backgroundColor")
             assert sum(map(int, ground.strip("rgb()").split(",")[:3])) < 150, ground
         for number, name in enumerate(NAMES):
-            panels.nth(number).screenshot(path=artefacts / f"axe_{name}_{scheme}.png")
             if violations := panels.nth(number).evaluate(RUN_AXE):
                 found[name, scheme] = violations
     assert not found
