@@ -26,8 +26,18 @@ OF_COMPLEX = {aten.abs.default, aten.angle.default}
 """Results in real numbers that the CPU takes out of complex ones."""
 
 SOFTMAXES = {aten._softmax.default, aten._log_softmax.default}
+SOFTMAX_BACKWARDS = {aten._softmax_backward_data.default, aten._log_softmax_backward_data.default}
 BATCH_NORMS = {aten.native_batch_norm.default: 0, aten.native_batch_norm_backward.default: 1}
 """Where the normalized input is among the arguments."""
+
+PROMOTES = {
+    getattr(getattr(aten, name), overload)
+    for name in "add sub mul div eq ne lt le gt ge maximum minimum pow atan2 add_ sub_ mul_ div_ pow_".split()
+    for overload in ("default", "Tensor", "Tensor_Tensor", "Scalar")
+    if overload in getattr(aten, name).overloads()
+}
+SUMS = {aten.sum.default, aten.sum.dim_IntList, aten.cumsum.default}
+"""Operations on numbers of two dtypes, and sums of one in another: the CPU's loop takes one and copies the rest."""
 
 VECTORS = {aten._linalg_svd.default: "compute_uv", aten._linalg_eigh.default: "compute_v"}
 ASKS_VALUES = {
@@ -59,6 +69,14 @@ def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
             return (torch.empty_like(out[0], memory_format=torch.contiguous_format), *out[1:]), []
     if func in SOFTMAXES:
         return out, [] if args[0].is_contiguous() else [args[0].nbytes]
+    if func in PROMOTES:
+        return out, promoted(args) if len({x.dtype for x in args[:2] if isinstance(x, Tensor)}) > 1 else []
+    if func is aten._safe_softmax.default:
+        return out, [args[0].numel(), args[0].numel() // args[0].shape[args[1]]]
+    if func in SUMS:
+        return out, [args[0].numel() * out.element_size()] if out.dtype is not args[0].dtype else []
+    if func in SOFTMAX_BACKWARDS:
+        return out, [x.nbytes for x in args[:2] if not x.is_contiguous()]
     if func in OF_COMPLEX and args[0].is_complex():
         return out, [args[0].nbytes]
     if func in CTC_BACKWARD:
@@ -71,6 +89,12 @@ def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
         return out, []
     copies = [x.nbytes for x in args[:2] if not x.is_contiguous()]
     return (torch.empty_like(out[0], memory_format=torch.contiguous_format), *out[1:]), copies
+
+
+def promoted(args: tuple) -> list[int]:
+    """Bytes of the operands that are copied into the dtype of both. Source: ATen/TensorIterator.cpp of torch 2.13."""
+    dtype = torch.result_type(*args[:2])
+    return [x.numel() * dtype.itemsize for x in args[:2] if x.dtype is not dtype]
 
 
 def copies_of_factors(args: tuple) -> list[int]:

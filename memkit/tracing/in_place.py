@@ -1,4 +1,4 @@
-"""Operations of a backward that write over their first argument if nobody else holds it."""
+"""Operations of a backward that write over their first argument if nobody else holds it, or allocate nothing."""
 
 import torch
 from torch import Tensor
@@ -27,3 +27,10 @@ def is_engines_sum(maker: int | None) -> bool:
     node = torch._C._current_autograd_node()
     goals = [edge for edge in node.next_functions if edge[0] is not None]
     return maker != node._sequence_nr() or len(set(goals)) < len(goals)
+
+
+def holds_bytes(func, args: tuple) -> bool:
+    """Whether torch allocates what comes out: zeros of forward mode have no memory, numpy's arrays have their own."""
+    if func is aten.lift_fresh.default:
+        return args[0].untyped_storage().resizable()
+    return func is not aten._efficientzerotensor.default

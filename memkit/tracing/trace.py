@@ -34,7 +34,7 @@ from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, kernels_on_meta
-from memkit.tracing.in_place import REUSES_FIRST_ARGUMENT, is_dense, is_engines_sum
+from memkit.tracing.in_place import REUSES_FIRST_ARGUMENT, holds_bytes, is_dense, is_engines_sum
 from memkit.tracing.libraries import LIBRARIES, NAMED, Besides, Call, as_compiled, asked
 from memkit.tracing.patched import Patches
 from memkit.tracing.refused import refuse_dtypes
@@ -209,7 +209,7 @@ class Tracer(TorchDispatchMode):
         call = self.ask_library(func, args, kwargs, out) if func in self.with_library else None
         if sizes := bytes_made(func, args, kwargs, out):
             call = Call(sizes[1], (sizes[0],))
-        if op and (func is not aten.lift_fresh.default or args[0].untyped_storage().resizable()):  # not numpy's
+        if op and holds_bytes(func, args):
             in_host = self.host_outputs.get(func, ())
             for number, item in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
                 for tensor in (item,) if isinstance(item, Tensor) else tensors_in(item):

@@ -116,6 +116,8 @@ class ShapesOnly(TorchFunctionMode):
         self.rules[Tensor.__format__] = answer
         self.rules |= dict.fromkeys(MOST, at_most)
         self.rules[Tensor.add_] = add_in_place
+        self.rules[torch._C._nn.one_hot] = one_hot
+        self.rules |= dict.fromkeys((torch.ctc_loss, torch.nn.functional.ctc_loss), ctc_loss)
         self.rules |= dict.fromkeys((torch._pack_padded_sequence, torch._VF._pack_padded_sequence), pack)
         for name in ("isnan", "isinf", "isfinite"):
             self.rules |= dict.fromkeys((getattr(torch, name), getattr(Tensor, name)), as_finite)
@@ -279,6 +281,22 @@ def pack(mode: ShapesOnly, func, args, kwargs):
     if lengths is None:
         raise not_followed("pack_padded_sequence with lengths that it does not know", 'make them with device="cpu"')
     return func(tensor, lengths, *rest, **kwargs)
+
+
+def one_hot(_, func, args, kwargs):
+    """Ones scattered into zeros; torch compares fake numbers with all classes instead."""
+    num_classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+    if num_classes <= 0 or args[0].numel() == 0:
+        return func(*args, **kwargs)
+    zeros = torch.zeros(*args[0].shape, num_classes, dtype=torch.int64, device=args[0].device)
+    return zeros.scatter_(-1, args[0].unsqueeze(-1), 1)
+
+
+def ctc_loss(_, func, args, kwargs):
+    """Lengths in a list become a tensor, as torch makes one of them where a fake one has no memory."""
+    scores, targets, *lengths = args[:4]
+    as_tensors = [x if isinstance(x, Tensor) else torch.tensor(x, device=scores.device) for x in lengths]
+    return func(scores, targets, *as_tensors, *args[4:], **kwargs)
 
 
 def add_in_place(_, func, args, kwargs):

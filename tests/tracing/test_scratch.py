@@ -242,3 +242,31 @@ def test_a_softmax_copies_what_is_not_contiguous(function, is_transposed):
 
     traced, measured = trace_memory(build, device="cpu"), measure_memory(build, device="cpu")
     assert abs(traced.peak_bytes - measured.peak_bytes) <= 64
+
+
+MIXED = {
+    "a mask times float32": lambda x: (x * (x > 0)).sum(),
+    "a mask over rows": lambda x: (x * (x[:, :1] > 0)).sum(),
+    "bf16 beside float32": lambda x: (x + x.bfloat16()).sum(),
+    "whole numbers over each other": lambda x: (torch.ones(64, 300) / torch.ones(64, 300).long() * x).sum(),
+    "compared": lambda x: ((x > 0) == x).sum() + x.sum(),
+    "one-hot": lambda x: (torch.nn.functional.one_hot(torch.zeros(64, dtype=torch.int64), 300) * x).sum(),
+    "attention that masks whole rows": lambda x: torch._safe_softmax(x, -1).sum(),
+    "forward mode": lambda x: torch.func.jvp(lambda w: (w @ torch.randn(300, 8)).tanh().mean(), (x,), (x,))[1],
+    "windows of what is not contiguous": lambda x: F.fold(x.reshape(1, 300, 64).mT[:, :36], (16, 21), 2).sum(),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_operands_of_two_dtypes_and_made_zeros_take_what_torchs_cpu_takes(name):
+    def build():
+        x = torch.nn.Parameter(torch.randn(64, 300))
+
+        def step():
+            MIXED[name](x).backward()
+            x.grad = None
+
+        return step
+
+    traced, measured = trace_memory(build, device="cpu"), measure_memory(build, device="cpu")
+    assert abs(traced.peak_bytes - measured.peak_bytes) <= 64
