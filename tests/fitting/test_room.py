@@ -66,6 +66,8 @@ def test_the_verdicts_are_ordered_and_the_cards_too():
     for fit in fits.values():
         assert fit.least_bytes <= fit.expected_bytes <= fit.most_bytes
     assert fits["H200"].verdict == "fits" and fits["T4"].verdict == "does not fit"
+    to_the_byte = replace(fits["T4"], least_bytes=-2, expected_bytes=-1, most_bytes=0)
+    assert to_the_byte.verdict == "may just fit" and replace(to_the_byte, most_bytes=-1).verdict == "does not fit"
 
 
 def test_the_words_are_the_rule():
