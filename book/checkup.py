@@ -18,7 +18,7 @@ from pathlib import Path
 
 from memkit.hardware.cards import MIN_CAPABILITY, matrix_dtypes
 from memkit.hardware.driver import CAP_VARIABLE, Gpu, ask_driver, available_ram_bytes, gpu_cap_bytes
-from memkit.units import GIB, Printable, aligned_table, as_kind, format_bytes, on_page
+from memkit.units import GIB, Printable, aligned_table, format_bytes, on_page
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
 OLDEST_IPYWIDGETS = (8, 1)
@@ -88,7 +88,7 @@ def doctor(environment: Mapping[str, str] | None = None) -> Diagnosis:
     >>> doctor({"CUDA_VISIBLE_DEVICES": ""}).mode
     'CPU'
     """
-    environment = os.environ if environment is None else as_kind("environment", environment, Mapping)
+    environment = os.environ if environment is None else environment
     answer = ask_driver(environment)
     gpu = answer.gpus[0] if answer.gpus else None
     try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
 
-from memkit.units import Text, as_kind, on_page
+from memkit.units import Text, on_page
 
 Figure = int | float | bool | str
 
@@ -184,7 +184,7 @@ def ids_of(chapter: str) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def load_claims(path: Path = LEDGER) -> dict[str, Claim]:
+def load_claims(path: str | Path = LEDGER) -> dict[str, Claim]:
     """Every claim of the ledger by id, in the ledger's order.
 
     Raises: ValueError: an entry that is not complete, or a figure that is named in a sentence and not given.
@@ -193,7 +193,7 @@ def load_claims(path: Path = LEDGER) -> dict[str, Claim]:
     >>> load_claims()["C028"].verdict
     'wrong'
     """
-    path = Path(as_kind("path", path, str, Path))
+    path = Path(path)
     if not path.is_file():
         raise ValueError(f"no ledger of claims at {path}; it is the book's chapters/claims.toml, not the package's")
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -261,8 +261,7 @@ def count_verdicts(claims: Iterable[Claim]) -> dict[str, int]:
     >>> counts["wrong"] > 0 and sum(counts.values()) == len(load_claims())
     True
     """
-    as_kind("claims", claims, Iterable)
-    counts = Counter(as_kind("claim", claim, Claim).verdict for claim in claims)
+    counts = Counter(claim.verdict for claim in claims)
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from book.claims import LEDGER, load_claims
-from memkit.units import as_kind
 
 QUESTIONS = LEDGER.with_name("questions.toml")
 
@@ -62,7 +61,7 @@ class Question:
         return f"No. {self.wrong[choice]}"
 
 
-def load_questions(path: Path = QUESTIONS) -> dict[str, Question]:
+def load_questions(path: str | Path = QUESTIONS) -> dict[str, Question]:
     """Every question by id, in the order of the file.
 
     Raises: ValueError: an entry that is not complete, or a figure that the ledger does not have.
@@ -70,7 +69,7 @@ def load_questions(path: Path = QUESTIONS) -> dict[str, Question]:
     >>> load_questions()["Q10"].answer
     'About half a GB'
     """
-    path = Path(as_kind("path", path, str, Path))
+    path = Path(path)
     if not path.is_file():
         raise ValueError(f"no questions at {path}; they are the book's chapters/questions.toml, not the package's")
     figures = {

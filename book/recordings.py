@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from memkit.timeline import MemoryTimeline
-from memkit.units import Printable, Text, aligned_table, as_kind, format_bytes, format_gb, on_page
+from memkit.units import Printable, Text, aligned_table, format_bytes, format_gb, on_page
 
 FOLDER = Path(__file__).resolve().parents[1] / "chapters" / "recordings"
 
@@ -122,22 +122,22 @@ class Recording(Printable):
             raise ValueError(f"no recording: {type(error).__name__} {error}") from error
 
 
-def save_recording(recording: Recording, folder: Path = FOLDER) -> Path:
+def save_recording(recording: Recording, folder: str | Path = FOLDER) -> Path:
     """Write the recording into ``folder``, timelines without their events, and return the file."""
     timelines = {name: replace(timeline, events=()) for name, timeline in recording.timelines.items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / recording.file_name
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    path = Path(folder) / recording.file_name
     path.write_text(replace(recording, timelines=timelines).to_json() + "\n", encoding="utf-8")
     return path
 
 
-def load_recordings(chapter: str, folder: Path = FOLDER) -> tuple[Recording, ...]:
+def load_recordings(chapter: str, folder: str | Path = FOLDER) -> tuple[Recording, ...]:
     """All recordings of a chapter (``"01"``), the newest first.
 
     Raises: ValueError: a file there is not a recording; the message names it.
     """
     recordings = []
-    if not Path(as_kind("folder", folder, str, Path)).is_dir():
+    if not Path(folder).is_dir():
         raise ValueError(f"no recordings at {folder}; they are the book's chapters/recordings, not the package's")
     for path in sorted(Path(folder).glob(f"{chapter}_*.json")):
         try:
@@ -148,7 +148,7 @@ def load_recordings(chapter: str, folder: Path = FOLDER) -> tuple[Recording, ...
 
 
 def find_recording(
-    chapter: str, name: str, card: str | None = None, folder: Path = FOLDER
+    chapter: str, name: str, card: str | None = None, folder: str | Path = FOLDER
 ) -> Recording | None:
     """The newest recording of a measurement (on ``card``, where one is named), or ``None``."""
     for recording in load_recordings(chapter, folder):
@@ -157,7 +157,7 @@ def find_recording(
     return None
 
 
-def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: Path = FOLDER) -> Text:
+def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: str | Path = FOLDER) -> Text:
     """The recording as text. Without one: what would stand here, and the command that measures it.
 
     >>> from book import recorded_or_words
@@ -165,8 +165,6 @@ def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: 
     This needs a CUDA card. On a machine with one, run `make record` in the book's folder.
     Then this cell shows the moon phase.
     """
-    for key, value in (("chapter", chapter), ("name", name)):
-        as_kind(key, value, str)
     recording = find_recording(chapter, name, card, folder) if Path(folder).is_dir() else None
     if recording is not None:
         return str(recording)

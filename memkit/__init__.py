@@ -4,6 +4,7 @@ Reading order, from the bottom; a room imports only what stands above it here, a
 it holds and in which order to read it:
 
 - ``units``: bytes, counts and ratios as text; the only division
+- ``kinds``: arguments held against their annotations
 - ``events``: what happens to memory: blocks are allocated and freed
 - ``timeline``: the one type of the book: what is in memory at named instants, and the events in between
 - ``formats``: number formats: decoding, rounding, blocks
@@ -42,7 +43,11 @@ The names below are the front door: what a reader imports, loaded when it is use
 loads neither torch nor numpy nor matplotlib nor ipywidgets.
 """
 
+import sys
+
 import lazy_loader
+
+from memkit.kinds import checked
 
 __version__ = "0.2.0"
 
@@ -51,6 +56,7 @@ def front_door(package: str, offered: dict[str, str]) -> tuple:
     """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are imported when asked for (PEP 562).
 
     ``offered`` has the names that each module gives, as words; under ``""`` stand modules that are offered whole.
+    A function refuses arguments that are not what its annotations say (``kinds``), and so does a class.
     """
     names = {module: words.split() for module, words in offered.items()}
     imported, listed, every_name = lazy_loader.attach(package, names.pop("", ()), names)
@@ -58,7 +64,15 @@ def front_door(package: str, offered: dict[str, str]) -> tuple:
     def __getattr__(name: str) -> object:
         if name not in every_name:
             raise AttributeError(f"{package} has no {name!r}; it has: {', '.join(every_name)}")
-        return imported(name)
+        value = imported(name)
+        if isinstance(value, type):
+            return checked(value)
+        if not callable(value):
+            return value
+        vars(sys.modules[package]).pop(name, None)  # lazy_loader may have put it there unchecked
+        held = checked(value)
+        held.__module__ = package  # where pickle looks for it
+        return held
 
     return __getattr__, listed, every_name
 

@@ -11,12 +11,11 @@ from functools import cache
 from typing import get_origin, get_type_hints
 
 from memkit.events import PARTS, Event, Events
+from memkit.kinds import checked
 from memkit.units import (
     Printable,
     Text,
     aligned_table,
-    as_items,
-    as_kind,
     as_one_of,
     format_bytes,
     format_ratio,
@@ -76,6 +75,7 @@ class Instant:
         return self.total_bytes - sum(value or 0 for value in self.parts.values())
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class MemoryTimeline(Printable):
     """Bytes at the instants of a training step, from one of ``SOURCES``.
@@ -99,11 +99,10 @@ class MemoryTimeline(Printable):
 
     def __post_init__(self):
         as_one_of("source", self.source, SOURCES)
-        if not as_items("instants", self.instants, Instant):
+        if not self.instants:
             raise ValueError("a timeline needs at least one instant")
-        as_kind("provenance", self.provenance, Mapping)
         if not isinstance(self.events, Events):
-            object.__setattr__(self, "events", Events(as_items("events", self.events, Event)))
+            object.__setattr__(self, "events", Events(self.events))
 
     @property
     def peak(self) -> Instant:
@@ -228,9 +227,9 @@ def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> Text
     """
     if len(timelines) < 2:
         raise ValueError(f"compare needs at least two timelines, got {len(timelines)}")
-    *_, last = as_items("timelines", timelines, MemoryTimeline)
+    *_, last = timelines
     known = dict.fromkeys((*INSTANTS, *(instant.name for timeline in timelines for instant in timeline.instants)))
-    wanted = {as_one_of("names", name, known) for name in as_items("names", names, str)}
+    wanted = {as_one_of("names", name, known) for name in names}
     columns = [t.source for t in timelines]
     rows = [["instant", *columns, *(f"{c} ÷ {columns[-1]}" for c in columns[:-1])]]
     totals = [{(i.name, i.step, i.micro_batch): i.total_bytes for i in t.instants} for t in timelines]

@@ -20,6 +20,7 @@ GIB = 1024**3
 TIB = 1024**4
 
 MAX_NEAR = 4
+MAX_SHOWN = 60
 MAX_PRINTED = 1e300
 
 PAGE_COLUMNS = 95
@@ -31,17 +32,22 @@ ALLOCATOR_BLOCK_BYTES = 512
 
 _BRIEF = reprlib.Repr()
 _BRIEF.maxlevel = 3
+_ENDLESS = 10**4000
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: as Python writes it, but of a list, a dict or a tuple only the first few parts.
+    """A value as an error shows it: as Python writes it, in one line, and of a long one only the first 60 letters.
 
     A file of a few hundred bytes can hold a list whose parts are shared so often that its text would never end.
 
     >>> shown("many"), shown([1] * 100)
     ("'many'", '[1, 1, 1, 1, 1, 1, ...]')
     """
-    return _BRIEF.repr(value) if isinstance(value, (list, tuple, dict, set, frozenset)) else repr(value)
+    if isinstance(value, int) and abs(value) >= _ENDLESS:
+        return f"{'-' * (value < 0)}10**4000 or more"
+    text = _BRIEF.repr(value) if isinstance(value, (list, tuple, dict, set, frozenset)) else repr(value)
+    text = " ".join(text.split()) if "\n" in text else text
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 def as_whole_number(name: str, value: object, minimum: int = 0, maximum: int | None = None) -> int:
@@ -56,9 +62,9 @@ def as_whole_number(name: str, value: object, minimum: int = 0, maximum: int | N
     except TypeError:
         raise ValueError(f"{name}={shown(value)} is not a whole number") from None
     if number < minimum:
-        raise ValueError(f"{name}={number} is below {minimum}")
+        raise ValueError(f"{name}={shown(number)} is below {minimum}")
     if maximum is not None and number > maximum:
-        raise ValueError(f"{name}={number} is above {maximum}")
+        raise ValueError(f"{name}={shown(number)} is above {maximum}")
     return number
 
 
@@ -72,9 +78,7 @@ def as_kind(name: str, value: object, *kinds: type) -> object:
     """
     if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
         return value
-    text = shown(value)
-    text = text if len(text) <= 60 else f"{text[:57]}..."
-    raise ValueError(f"{name}={text} is not a {' or a '.join(kind.__name__ for kind in kinds)}")
+    raise ValueError(f"{name}={shown(value)} is not a {' or a '.join(kind.__name__ for kind in kinds)}")
 
 
 def check_fields(record: object, names: str, check: Callable, *allowed: object) -> None:
@@ -131,7 +135,7 @@ def _as_finite(name: str, value: object) -> int | float:
     """
     number = as_kind(name, value, numbers.Real)
     if not -MAX_PRINTED <= number <= MAX_PRINTED:
-        raise ValueError(f"{name}={str(number)[:40]} is not between -1e300 and 1e300")
+        raise ValueError(f"{name}={shown(number)} is not between -1e300 and 1e300")
     return number
 
 
@@ -153,7 +157,7 @@ def round_up(num_bytes: int, multiple: int = ALLOCATOR_BLOCK_BYTES) -> int:
     return -(-num_bytes // multiple) * multiple
 
 
-def format_bytes(num_bytes: int | None, digits: int = 2) -> str:
+def format_bytes(num_bytes: float | None, digits: int = 2) -> str:
     """Bytes as text in the largest binary unit that leaves a number of at least one.
 
     The rounding edge rolls over: one byte less than a GiB prints as a GiB, not as 1024 MiB.
@@ -168,7 +172,7 @@ def format_bytes(num_bytes: int | None, digits: int = 2) -> str:
     return f"{num_bytes} B" if abs(num_bytes) < KIB else _in_units(num_bytes, KIB, ("KiB", "MiB", "GiB", "TiB"), digits)
 
 
-def format_gb(num_bytes: int, digits: int = 1) -> str:
+def format_gb(num_bytes: float, digits: int = 1) -> str:
     """Bytes as decimal gigabytes, for bandwidth and for a vendor's label only.
 
     >>> format_gb(112 * 10**9)
@@ -177,7 +181,7 @@ def format_gb(num_bytes: int, digits: int = 1) -> str:
     return f"{_as_finite('num_bytes', num_bytes) / 1e9:,.{as_whole_number('digits', digits)}f} GB"
 
 
-def format_count(count: int) -> str:
+def format_count(count: float) -> str:
     """A parameter or token count as decimal text.
 
     >>> format_count(124_439_808), format_count(8_030_261_248), format_count(999_950)
@@ -293,9 +297,8 @@ def aligned_table(rows: list[list[str]]) -> Text:
     ──────────────
     bfloat16    16
     """
-    as_kind("rows", rows, list, tuple)
     if not rows or not all(isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows):
-        raise ValueError(f"rows={shown(rows)[:60]} is no list of rows of equal length")
+        raise ValueError(f"rows={shown(rows)} is no list of rows of equal length")
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for first, *others in rows:

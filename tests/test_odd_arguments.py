@@ -1,22 +1,25 @@
 """Every function of the front door refuses odd arguments in words: what came, and what it wants."""
 
+import importlib
 import inspect
 import math
+import pickle
+import pkgutil
 import re
 from dataclasses import replace
+from typing import get_type_hints
 
 import pytest
 import torch
 
 import memkit
-from book.claims import load_claims
-from book.recordings import load_recordings
+from book import load_claims, load_recordings
 from memkit.allocator.stories import rounding_story
 from memkit.hardware.driver import gpu_cap_bytes
 from memkit.setup.models import GPT2_SMALL, TINY_GPT2
 from memkit.setup.strategies import NONE, Strategy, all_strategies, every, sequential
 from memkit.setup.training import TrainingSetup
-from memkit.tracing.flops import counted_flops
+from memkit.tracing import counted_flops
 
 ODD = (None, True, -1, 0, 1.5, math.nan, math.inf, 10**400, "GPT-2", "", b"x", [], {}, object(), len, "cuda:9",
        torch.ones(2), 1j)  # fmt: skip
@@ -52,6 +55,7 @@ VALID = {
     "format_count": {"count": 5},
     "format_gb": {"num_bytes": 5},
     "give_back": {},
+    "on_page": {"parts": ("One sentence.",)},
     "measure_memory": {"build": build, "device": "cpu", "steps": 1},
     "plan_recomputation": {"setup": SETUP, "card_bytes": 10**10},
     "replay_snapshot": {"source": TRACE},
@@ -80,7 +84,7 @@ def odd_calls():
 
 
 def call(name: str, arguments: dict):
-    positional = arguments.pop("timelines", ())
+    positional = arguments.pop("timelines", arguments.pop("parts", ()))
     return getattr(memkit, name)(*positional, **arguments)
 
 
@@ -100,7 +104,7 @@ def test_an_odd_argument_ends_in_words(name, argument):
     for value in ODD:
         if value is len and argument in CALLED_BY_US:
             continue
-        odd = (TIMELINE, value) if argument == "timelines" else value
+        odd = {"timelines": (TIMELINE, value), "parts": (value,)}.get(argument, value)
         try:
             call(name, {**VALID[name], argument: odd})
         except (ValueError, FileNotFoundError) as error:
@@ -113,8 +117,8 @@ def test_an_odd_argument_ends_in_words(name, argument):
 
 @pytest.mark.parametrize("name", ["estimate_memory", "measure_memory", "trace_memory"])
 def test_more_steps_than_anyone_waits_for_are_refused(name):
-    with pytest.raises(ValueError, match=f"steps={2**63} is above 10000"):
-        call(name, {**VALID[name], "steps": 2**63})
+    with pytest.raises(ValueError, match=f"steps={2**62} is above 10000"):
+        call(name, {**VALID[name], "steps": 2**62})
 
 
 def test_a_name_that_no_timeline_has_is_refused():
@@ -146,3 +150,37 @@ def test_what_was_taken_or_failed_raw_is_refused(call, words):
 def test_a_cap_that_no_card_has(text):
     with pytest.raises(ValueError, match="MEMKIT_GPU_GIB="):
         gpu_cap_bytes({"MEMKIT_GPU_GIB": text})
+
+
+class Odd:
+    """What no argument of any function takes."""
+
+
+PACKAGES = ["memkit", "book", *(f"memkit.{each.name}" for each in pkgutil.iter_modules(memkit.__path__) if each.ispkg)]
+OFFERED = {
+    value: f"{package}.{name}"
+    for package in PACKAGES
+    for name in importlib.import_module(package).__all__
+    if inspect.isroutine(value := getattr(importlib.import_module(package), name)) or inspect.isclass(value)
+}
+"""Every function and class that a room or the book offers."""
+
+
+def kinds_in(offered) -> dict:
+    """The arguments that an annotation says something of; a ``*rest`` has no name to give it by."""
+    hints = get_type_hints(offered.__init__ if inspect.isclass(offered) else offered)
+    parameters = inspect.signature(offered).parameters.values()
+    by_name = {p.name: hints.get(p.name, object) for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    return {name: kind for name, kind in by_name.items() if kind is not object}
+
+
+@pytest.mark.parametrize("offered", OFFERED, ids=OFFERED.values())
+def test_every_door_refuses_what_no_annotation_takes(offered):
+    for name in kinds_in(offered):
+        with pytest.raises(ValueError, match=f"{name}=.*Odd object"):
+            offered(**{name: Odd()})
+
+
+@pytest.mark.parametrize("offered", OFFERED, ids=OFFERED.values())
+def test_what_a_door_hands_out_can_be_sent_to_another_process(offered):
+    assert pickle.loads(pickle.dumps(offered)) is offered

@@ -51,7 +51,7 @@ from book.exercises.answers import (
 )
 from book.exercises.slips import agree, part_slip, unit_slip
 from book.exercises.tables import filled, function_of, rows_of, value_of, values_of
-from memkit.units import as_kind
+from memkit.units import as_one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,9 +277,7 @@ def check(exercise_id: str, answer: object) -> Feedback:
     >>> check("0.1", ...)
     Exercise 0.1: not attempted yet
     """
-    as_kind("exercise_id", exercise_id, str)
-    chapter = str(exercise_id).partition(".")[0]
-    exercises = exercises_of(int(chapter)) if chapter.isdecimal() else {}
+    exercises = exercises_beside(exercise_id)
     if exercise_id not in exercises:
         known = ", ".join(exercises) or "none"
         return Feedback(
@@ -299,12 +297,19 @@ def exercises_of(chapter: int) -> dict[str, Exercise]:
     return {exercise.id: exercise for exercise in module.EXERCISES}
 
 
+def exercises_beside(exercise_id: object) -> dict[str, Exercise]:
+    """All exercises of the chapter that an exercise's id names; none if it names no chapter."""
+    chapter = str(exercise_id).partition(".")[0]
+    return exercises_of(int(chapter)) if chapter.isdecimal() else {}
+
+
 def built(exercise_id: str, answer: object) -> object:
     """The reader's function if its check is right; until then the book's own, and a line that says so.
 
     With it a chapter that builds a function in steps runs to its end, whether they are solved or not.
     """
-    exercise = exercises_of(int(exercise_id.partition(".")[0]))[exercise_id]
+    exercises = exercises_beside(exercise_id)
+    exercise = exercises[as_one_of("exercise_id", exercise_id, exercises)]
     if exercise.check(answer).status == "right":
         return answer
     print(f"{exercise_id}: the book's own function is used until yours is right.")

@@ -24,7 +24,7 @@ from collections.abc import Hashable
 from memkit.allocator.config import LARGE_SEGMENT_BYTES, SMALL_REQUEST_BYTES, AllocatorConfig
 from memkit.allocator.expandable import grow, growable_size, unmap
 from memkit.allocator.heap import Block, Driver, Heap, Pool
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_kind, as_whole_number, format_bytes
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number, format_bytes
 
 
 class OutOfMemory(MemoryError):
@@ -65,7 +65,7 @@ class CachingAllocator:
     """
 
     def __init__(self, config: AllocatorConfig | None = None, driver: Driver | None = None):
-        self.config = AllocatorConfig() if config is None else as_kind("config", config, AllocatorConfig)
+        self.config = config or AllocatorConfig()
         self.driver = driver or Driver()
         self.heap = heap = Heap(self.config, self.driver)
         self.blocks, self.trace, self.counts = heap.blocks, heap.trace, heap.counts

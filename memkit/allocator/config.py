@@ -11,6 +11,7 @@ Source: c10/core/AllocatorConfig.h of torch 2.13, c10/cuda/CUDACachingAllocator.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from memkit.kinds import checked
 from memkit.units import ALLOCATOR_BLOCK_BYTES, MIB, as_kind, as_whole_number, round_up, shown
 
 SMALL_REQUEST_BYTES = 1 * MIB  # kSmallSize: a rounded request up to this goes to the small pool
@@ -38,6 +39,7 @@ NOT_MODELLED = ("garbage_collection_threshold", "large_segment_size_mb", "max_no
 """Refused. A snapshot tells neither of the last two, nor the fraction of the card under which the first one acts."""
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class AllocatorConfig:
     """The options that decide sizes; bytes where PyTorch's own spelling says ``_mb``.
@@ -106,7 +108,7 @@ class AllocatorConfig:
         """
         divisions = settings.get("roundup_power2_divisions") or {}
         if not isinstance(divisions, Mapping):
-            raise ValueError(f"roundup_power2_divisions={shown(divisions)[:60]} is no mapping")
+            raise ValueError(f"roundup_power2_divisions={shown(divisions)} is no mapping")
         max_split = as_whole_number("max_split_size", settings.get("max_split_size", -1), minimum=-1)
         return cls(
             expandable_segments=settings.get("expandable_segments", False),

@@ -135,9 +135,9 @@ def checked(value: object, place: str, kind: type, low: int | None = None, high:
     Raises: ValueError: naming ``place``.
     """
     if type(value) is not kind:
-        raise ValueError(f"{place}={shown(value)[:60]} is a {type(value).__name__}, not a {kind.__name__}")
+        raise ValueError(f"{place}={shown(value)} is a {type(value).__name__}, not a {kind.__name__}")
     if low is not None and not low <= value <= high:
-        raise ValueError(f"{place}={shown(value)[:60]} is outside {low} to {high}")
+        raise ValueError(f"{place}={shown(value)} is outside {low} to {high}")
     return value
 
 
@@ -176,7 +176,7 @@ def line_of(frames: object, place: str) -> str:
     its innermost function that is not the recorder's own; autograd's thread has such stacks.
     """
     if not isinstance(frames, (list, tuple)):
-        raise ValueError(f"{place}.frames={shown(frames)[:60]} is no list")
+        raise ValueError(f"{place}.frames={shown(frames)} is no list")
     names = []
     for index, frame in enumerate(frames):
         spot = f"{place}.frames[{index}]"

@@ -32,11 +32,15 @@ def load_snapshot(path: str | Path) -> dict:
     containers and numbers. FileNotFoundError: there is no such file.
     """
     path = Path(path)
+    try:
+        size = path.stat().st_size
+    except ValueError:  # a null byte, or half a letter
+        raise ValueError(f"path={str(path)!r} cannot be a file's name") from None
     if path.is_dir():
         raise ValueError(f"{str(path)!r} is a folder, not a snapshot's file")
-    content = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
+    content = path.read_bytes() if size <= MAX_BYTES else b""
     if not content:
-        raise ValueError(f"{path.name} has {path.stat().st_size} B; 1 to {MAX_BYTES} are read as a snapshot")
+        raise ValueError(f"{path.name} has {size} B; 1 to {MAX_BYTES} are read as a snapshot")
     try:
         return as_torch_layout(plain_data(content))
     except RecursionError:

@@ -20,7 +20,6 @@ from memkit.allocator.snapshot_start import FREED_BEFORE, build, settle_sizes, s
 from memkit.allocator.trace_replay import replay_trace
 from memkit.events import Event, Events
 from memkit.timeline import Instant, MemoryTimeline
-from memkit.units import as_kind
 
 
 def replay_snapshot(
@@ -48,7 +47,6 @@ def replay_snapshot(
     """
     if isinstance(source, MemoryTimeline):
         return replay_trace(source, config, capacity_bytes=capacity_bytes)
-    as_kind("source", source, dict, str, Path, MemoryTimeline)
     snapshot = as_torch_layout(source) if isinstance(source, dict) else load_snapshot(source)
     run = recorded_run(snapshot, device)
     is_as_recorded = config in (None, run.config) and capacity_bytes is None

@@ -16,7 +16,6 @@ from memkit.allocator.replays import Player, Replay
 from memkit.allocator.workspaces import NEWEST, workspace_bytes
 from memkit.events import PARTS
 from memkit.timeline import Instant, MemoryTimeline
-from memkit.units import as_kind
 
 
 def replay_trace(
@@ -42,7 +41,6 @@ def replay_trace(
     >>> replay.peak_allocated_bytes < replay.peak_reserved_bytes
     True
     """
-    as_kind("trace", trace, MemoryTimeline)
     if not trace.events:
         raise ValueError(f"this {trace.source} timeline carries no events to replay")
     allocator = CachingAllocator(config, Driver(capacity_bytes, outside_bytes))

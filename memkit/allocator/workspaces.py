@@ -10,7 +10,7 @@ in a thread of its own, so a training step holds **two** buffers and inference o
 
 import re
 
-from memkit.units import KIB, as_items, as_kind, shown
+from memkit.units import KIB
 
 SMALLER_BYTES, LARGER_BYTES = 2 * 4096 * KIB + 8 * 16 * KIB, 8 * 4096 * KIB
 """``:4096:2:16:8`` and ``:4096:8``.
@@ -43,12 +43,10 @@ def workspace_bytes(compute_capability: tuple[int, int], torch_version: str = NE
     >>> workspace_bytes((10, 0), torch_version="2.11.0+cu128"), workspace_bytes((10, 0), torch_version="2.12.0")
     (8519680, 33554432)
     """
-    digits = re.match(r"(\d+)\.(\d+)", as_kind("torch_version", torch_version, str))
+    digits = re.match(r"(\d+)\.(\d+)", torch_version)
     version = (int(digits[1]), int(digits[2])) if digits else (0, 0)
     if version < (2, 0):
         raise ValueError(f"torch_version={torch_version!r} is not 2.0 or later")
-    if len(as_items("compute_capability", compute_capability, int)) != 2:
-        raise ValueError(f"compute_capability={shown(compute_capability)} is not of the form (9, 0)")
     return LARGER_BYTES if version >= LARGER_SINCE.get(compute_capability[0], (99, 0)) else SMALLER_BYTES
 
 

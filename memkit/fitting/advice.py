@@ -22,7 +22,7 @@ from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import FULL, NONE
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, MemoryTimeline, where
-from memkit.units import format_bytes
+from memkit.units import as_one_of, format_bytes
 
 NO_CARD = "no card"
 
@@ -320,7 +320,7 @@ def verdict(setup: TrainingSetup, card: str = NO_CARD) -> str:
     said = f"Peak {size}, at the {where(peak)}; the largest part is {part.replace('_', ' ')}, {share:.0%} of it."
     if card == NO_CARD:
         return said
-    return f"{said} {fit_on(CARDS[card], peak.total_bytes)}"
+    return f"{said} {fit_on(CARDS[as_one_of('card', card, CARDS)], peak.total_bytes)}"
 
 
 def advice_in_words(setup: TrainingSetup) -> tuple[str, str]:

@@ -78,5 +78,5 @@ def cuts_of(num_sequences: int) -> list[tuple[int, int]]:
     >>> cuts_of(4)
     [(1, 4), (2, 2), (4, 1)]
     """
-    sizes = [size for size in range(1, num_sequences + 1) if num_sequences % size == 0]
-    return [(size, num_sequences // size) for size in sizes if num_sequences // size <= MAX_GRAD_ACCUM_STEPS]
+    counts = range(min(num_sequences, MAX_GRAD_ACCUM_STEPS), 0, -1)
+    return [(num_sequences // count, count) for count in counts if num_sequences % count == 0]

@@ -28,7 +28,7 @@ from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, 
 from memkit.setup.strategies import CORE, FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, every
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
-from memkit.units import Printable, Text, aligned_table, as_kind, as_whole_number, format_bytes, on_page
+from memkit.units import Printable, Text, aligned_table, as_whole_number, format_bytes, on_page
 
 ROUNDED, ADAPTERS_ONLY, FOUR_BITS = "updates rounded to bf16", "only adapters are trained", "frozen weights in 4 bits"
 GIVES_UP = (*GIVEN_UP, ROUNDED, ADAPTERS_ONLY, FOUR_BITS)
@@ -266,8 +266,6 @@ def find_plans(
     >>> plans.fitting[0].name
     'autocast bf16, paged AdamW, 1 × 32'
     """
-    as_kind("model", model, ModelConfig)
-    as_kind("card", card, Card)
     sizes = {"tokens_per_step": tokens_per_step, "seq_len": seq_len, "num_cards": num_cards}
     tokens, seq_len, num_cards = (as_whole_number(name, value, 1) for name, value in sizes.items())
     if tokens % (one_pass := seq_len * num_cards):
@@ -312,7 +310,6 @@ def plan_recomputation(setup: TrainingSetup, card_bytes: int) -> PlansFound:
     >>> plan_recomputation(setup, 24 * GIB).chosen.setup.recomputation.name
     'save attention and products'
     """
-    as_kind("setup", setup, TrainingSetup)
     size = as_whole_number("card_bytes", card_bytes, 1)
     card = replace(CARDS["A100 SXM 80 GB"], name=f"card of {format_bytes(size)}", memory_report=f"{size} bytes")
     return PlansFound(plans=tuple(plan_of(setup.under(strategy), card) for strategy in (*STRATEGIES, CORE, every(4))))

@@ -143,6 +143,8 @@ def left_out_of(trace: MemoryTimeline) -> tuple[LeftOut, ...]:
 
 def fits_of(left_out: tuple[LeftOut, ...], allocated_bytes: int) -> tuple[Fit, ...]:
     """Every NVIDIA card of the table with the room left beside the tensors and what their number leaves out."""
+    if not left_out:
+        raise ValueError("left_out=() has no holes of the allocator: left_out_of(trace) gives them, at its end")
     cached = left_out[-1]
     holes = cached.low_bytes, cached.expected_bytes, cached.high_bytes
     return tuple(fit_on(card, allocated_bytes, holes) for card in CARDS.values() if card.vendor == "NVIDIA")

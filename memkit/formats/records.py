@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from memkit.units import as_one_of
+from memkit.units import as_one_of, shown
 
 SPECIALS = ("ieee", "fn", "fnuz", "finite")
 """Where infinity and NaN hide, in torch's suffixes. ``ieee``: the top exponent field holds both. ``fn``: no
@@ -48,6 +48,8 @@ class FloatFormat:
             value = getattr(self, field)
             if not isinstance(value, int) or not lowest <= value <= highest:
                 self._refuse(f"{field}={value!r} is not a whole number in {lowest}..{highest}")
+        if not isinstance(self.has_subnormals, bool):
+            self._refuse(f"has_subnormals={shown(self.has_subnormals)} is not a bool")
         if self.specials not in SPECIALS:
             self._refuse(f"specials={self.specials!r} is not one of {', '.join(SPECIALS)}")
         if self.specials == "ieee" and self.mantissa_bits == 0:

@@ -30,7 +30,6 @@ from memkit.units import (
     Printable,
     Text,
     aligned_table,
-    as_kind,
     as_one_of,
     as_whole_number,
     format_bytes,
@@ -141,7 +140,6 @@ def block_ledger(setup: TrainingSetup) -> Ledger:
     >>> round(block_ledger(setup).per_sbh)  # 34 + 5as/h of Korthikanti et al. 2022
     114
     """
-    as_kind("setup", setup, TrainingSetup)
     num_layers = 1 if setup.adapter is None else 3
     forward = Forward(replace(setup, model=replace(setup.model, num_layers=num_layers)), is_whole=True)
     return _ledger(setup, "one block", _of_blocks(forward, forward.units[num_layers // 2 :][:1]))
@@ -168,7 +166,7 @@ def activation_bytes(setup: TrainingSetup) -> int:
     >>> activation_bytes(TrainingSetup(model=LLAMA_3_8B, precision=PURE_BF16, seq_len=8192)) // 2**20  # MiB
     44154
     """
-    return activation_ledger(as_kind("setup", setup, TrainingSetup)).held_bytes
+    return activation_ledger(setup).held_bytes
 
 
 def autocast_casts(setup: TrainingSetup) -> Ledger:

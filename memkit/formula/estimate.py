@@ -24,7 +24,7 @@ from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import MIN_OFFLOADED, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MAX_STEPS, Instant, MemoryTimeline
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_kind, as_whole_number
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
 
 
 class Stretch:
@@ -91,7 +91,7 @@ class MicroBatch:
     free_gradients: tuple[Stretch, ...]  # what ``zero_grad`` does to the gradients that it left
 
 
-def estimate_memory(setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
+def estimate_memory(setup: TrainingSetup | ModelConfig, steps: int = 2) -> MemoryTimeline:
     """Bytes at every instant of ``steps`` training steps, by formula; states exist from the first optimizer step on.
 
     A recipe that torch does not run (a master copy, 8-bit states) is taken to update in fused kernels or in
@@ -108,7 +108,7 @@ def estimate_memory(setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
     """
     if isinstance(setup, ModelConfig):
         raise ValueError(f"setup={setup.name!r} is a ModelConfig; wrap it: TrainingSetup(model=...)")
-    return estimate_on(ALONE, as_kind("setup", setup, TrainingSetup), steps)
+    return estimate_on(ALONE, setup, steps)
 
 
 def estimate_on(rank: Alone, setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:

@@ -11,7 +11,6 @@ from memkit.formula.parameters import Parameter, trained_parameters
 from memkit.formula.states import gradient_tensors, optimizer_tensors, trained_precision, weight_tensors
 from memkit.setup.recipes import MIN_OFFLOADED
 from memkit.setup.training import TrainingSetup
-from memkit.units import as_kind
 
 
 def offloaded_parameters(setup: TrainingSetup) -> tuple[Parameter, ...]:
@@ -29,7 +28,7 @@ def link_bytes(setup: TrainingSetup) -> dict[str, int]:
     >>> link_bytes(TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, optimizer=on_host))
     {'gradients to the host': 13476831232, 'weights to the card': 13476831232}
     """
-    moved, precision = {}, trained_precision(as_kind("setup", setup, TrainingSetup).precision, setup.adapter)
+    moved, precision = {}, trained_precision(setup.precision, setup.adapter)
     parameters = offloaded_parameters(setup)
     if parameters:
         gradients = (t for p in parameters for t in gradient_tensors(p, precision))

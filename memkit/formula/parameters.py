@@ -33,7 +33,6 @@ from functools import lru_cache
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
-from memkit.units import as_kind
 
 PARAMETER_KINDS = ("embedding", "attention", "mlp", "norm", "head")
 """Where a parameter sits. A tied head's weight counts as ``embedding``, once."""
@@ -116,7 +115,7 @@ def count_parameters(config: ModelConfig) -> int:
     >>> count_parameters(GPT2_SMALL), count_parameters(LLAMA_3_8B)
     (124439808, 8030261248)
     """
-    return sum(count_by_kind(as_kind("config", config, ModelConfig)).values())
+    return sum(count_by_kind(config).values())
 
 
 def count_by_kind(config: ModelConfig) -> dict[str, int]:
@@ -165,8 +164,7 @@ def count_adapter_parameters(config: ModelConfig, adapter: AdapterConfig) -> int
     >>> count_adapter_parameters(LLAMA_2_7B, AdapterConfig(rank=16))
     16777216
     """
-    as_kind("adapter", adapter, AdapterConfig)
-    block = adapters_of_block(as_kind("config", config, ModelConfig), adapter)
+    block = adapters_of_block(config, adapter)
     return config.num_layers * sum(parameter.count for parameter in block)
 
 

@@ -24,7 +24,7 @@ from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import ModelConfig
 from memkit.setup.optimizers import MIN_PAGED_VALUES, State
 from memkit.setup.recipes import MIN_OFFLOADED, OptimizerConfig, Precision
-from memkit.units import as_items, as_kind, as_whole_number
+from memkit.units import as_whole_number
 
 NF4_BLOCK, NF4_SCALE_BLOCK = 64, 256
 """Values that share a scale, and scales that share one of their own (Dettmers et al. 2023, section 3)."""
@@ -205,9 +205,7 @@ def bytes_per_parameter(
     >>> sum(addends.values())
     16.0
     """
-    as_kind("precision", precision, Precision)
-    as_kind("optimizer", optimizer, OptimizerConfig)
-    shape = tuple(as_whole_number("shape", size, 1) for size in as_items("shape", shape, int))
+    shape = tuple(as_whole_number("shape", size, 1) for size in shape)
     parameter = Parameter(name="matrix", shape=shape, kind="mlp")
     tensors = (
         *weight_tensors(parameter, precision),

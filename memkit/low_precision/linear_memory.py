@@ -101,4 +101,5 @@ def linear_inputs(model: ModelConfig) -> int:
 
 def saved_inputs_bytes(model: ModelConfig, tokens: int, num_blocks: int, recipe: str) -> int:
     """Bytes of the inputs that the linear layers of ``num_blocks`` blocks keep for the backward."""
-    return num_blocks * cast_bytes((linear_inputs(model), tokens), *LINEAR_KEEPS[recipe].saved)
+    keeps = LINEAR_KEEPS[as_one_of("recipe", recipe, LINEAR_KEEPS)]
+    return num_blocks * cast_bytes((linear_inputs(model), tokens), *keeps.saved)

@@ -33,7 +33,7 @@ import numpy as np
 from memkit.formats.blocks import BLOCK_FORMATS, Scaling, block_amax, by_block, encode_scales
 from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS, FloatFormat, get_format
-from memkit.formats.rounding import encode
+from memkit.formats.rounding import as_real, encode
 from memkit.units import as_one_of, as_whole_number
 
 FLOAT32_MAX = np.finfo(np.float32).max
@@ -120,7 +120,7 @@ def factors_from(amax: object, scaling: str | Scaling, element: str) -> Factors:
     128.0
     """
     scaling, largest = get_scaling(scaling), get_format(element).max
-    amax = np.asarray(amax, dtype=np.float32)
+    amax = as_real(amax).astype(np.float32)
     if scaling.scale_rule == "unit":
         return Factors(multipliers=np.ones_like(amax), block_scales=np.ones_like(amax))
     if scaling.has_tensor_scale:
@@ -143,7 +143,7 @@ def scale_to(x: object, element: str, scaling: str | Scaling) -> Scaled:
     Raises: ValueError: the blocks do not tile the matrix.
     """
     scaling = get_scaling(scaling)
-    x = np.asarray(x, dtype=np.float32)
+    x = as_real(x).astype(np.float32)
     factors = factors_from(block_amax(x, scaling), scaling, element)
     moved = by_block(x, factors.multipliers, scaling)
     codes = encode(moved, element, overflow="saturate")
@@ -160,7 +160,9 @@ def scale_to(x: object, element: str, scaling: str | Scaling) -> Scaled:
 
 def relative_error(x: object, held: object) -> float:
     """Root mean square of the error by that of ``x``."""
-    x, held = np.asarray(x, np.float64), np.asarray(held, np.float64)
+    x, held = as_real(x).astype(np.float64), as_real(held).astype(np.float64)
+    if x.shape != held.shape:
+        raise ValueError(f"held has the shape {held.shape}, x has {x.shape}")
     return float(np.sqrt(np.mean((x - held) ** 2) / np.mean(x**2)))
 
 

@@ -9,6 +9,8 @@ Sources: Micikevicius et al. 2018 (arXiv:1710.03740) for the master copy; Zamira
 (arXiv:2010.06192) for the other two in BF16 training.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -47,7 +49,7 @@ class SixteenBitAdamW(torch.optim.Optimizer):
     Raises: ValueError: an unknown ``write``.
     """
 
-    def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, *,
+    def __init__(self, parameters: Iterable[Tensor | dict], lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, *,
                  write: str = "nearest", copies_gradients: bool = False, seed: int = 0):  # fmt: skip
         as_one_of("write", write, WRITES)
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from memkit.units import as_items, as_kind, format_bytes
+from memkit.units import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +60,7 @@ def saved_storages(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) 
     >>> [(saved.shape, saved.ops) for saved in saved_storages(lambda: x.exp() * 2)]
     [((8,), ('exp',))]
     """
-    as_kind("run", run, Callable)
-    known = {tensor.untyped_storage()._cdata for tensor in as_items("elsewhere", elsewhere, Tensor)}
+    known = {tensor.untyped_storage()._cdata for tensor in elsewhere}
     saved: dict[int, SavedStorage] = {}
     calls = CallNames()
     alive = []  # an address may be given to another tensor once its storage is gone

@@ -76,7 +76,12 @@ def note_on(nearest: Nearest) -> str:
 
 
 def scaled_block_figure(values: Sequence[float], scales: Mapping[str, float], fmt: str, title: str) -> Chart:
-    """Where the values of one block land for each scale: dots above, the format's values times the scale below."""
+    """Where the values of one block land for each scale: dots above, the format's values times the scale below.
+
+    Raises: ValueError: no values, or no scales.
+    """
+    if not len(values) or not scales:
+        raise ValueError(f"{len(values)} values and {len(scales)} scales: one of each is drawn at least")
     chart = Chart(800, 56 + 140 * len(scales), title)
     grid = sorted({abs(value) for value in values_of(fmt)})
     right = max(max(values), *(grid[-1] * scale for scale in scales.values())) * 1.08

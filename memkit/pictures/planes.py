@@ -44,7 +44,11 @@ def frontier_figure(
     A strategy has a number, a mark and a colour; the number stands beside its point and in the list of names.
     ``chosen`` is the index of a point; ``curves`` has for each (sequence, peak in bytes). A mark's ``data-pick`` is
     the index of its point.
+
+    Raises: ValueError: not a curve for each point, with a place at least.
     """
+    if not found or len(curves) != len(found) or not all(curves):
+        raise ValueError(f"{len(found)} points and {len(curves)} curves: each point wants one, with a place at least")
     chart = Chart(920, 430, title)
     plane = Scale(low=-2.5, high=WIDEST, start=74, end=396)
     y = Scale(low=0, high=axis_top(max(point.peak_bytes for point in found), room_bytes), start=372, end=56)
@@ -93,6 +97,8 @@ def _room_line(chart: Chart, y: Scale, x: Scale, room_bytes: int | None) -> None
 def _draw_curves(chart: Chart, curves, chosen: int, seq_len: int | None, room_bytes: int | None) -> None:
     """The peak of each strategy over the length of a sequence, both by powers of two; the chosen one is thick."""
     peaks = [peak for curve in curves for _, peak in curve]
+    if not peaks:
+        raise ValueError("curves=[] has no curve to draw: a (tokens, bytes) pair at least")
     low, high = min(peaks).bit_length() - 1, max(peaks).bit_length()
     tokens = Scale(low=400, high=10_500, start=470, end=662, is_log=True)
     octaves = Scale(low=2**low, high=2**high, start=372, end=56, is_log=True)

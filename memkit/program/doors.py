@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from unittest.mock import patch
 
 import torch
@@ -33,6 +33,7 @@ NOTHING_AROUND = nullcontext()
 PLAIN = {Tensor, torch.nn.Parameter, FakeTensor}
 
 
+@runtime_checkable
 class Recorder(Protocol):
     """Who is told: ``now`` names a method of ``Log`` to call, ``saw`` names tensors of one part.
 

@@ -21,7 +21,7 @@ from memkit.program.strategies import run_again, stages_of
 from memkit.setup.models import ModelConfig
 from memkit.setup.strategies import Strategy
 from memkit.setup.training import TrainingSetup
-from memkit.units import as_kind, as_one_of
+from memkit.units import as_one_of
 
 SDPA_BACKENDS = {
     "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION],  # flash has no float32 kernel
@@ -153,7 +153,7 @@ class Transformer(nn.Module):
 
     def __init__(self, setup: TrainingSetup, device: str | None = None, make_policy: Callable | None = None):
         super().__init__()
-        config, self.make_policy = as_kind("setup", setup, TrainingSetup).model, make_policy
+        config, self.make_policy = setup.model, make_policy
         if device is not None:
             as_one_of("device", str(device).split(":")[0], ("cuda", "cpu", "meta"))
             if not torch.cuda.is_available() and str(device).startswith("cuda"):
@@ -234,11 +234,7 @@ def training_build(
     >>> step().shape
     torch.Size([])
     """
-    precision = as_kind("setup", setup, TrainingSetup).precision
-    as_kind("make_model", make_model, Callable)
-    as_kind("make_optimizer", make_optimizer, Callable)
-    if next_batch is not None:
-        as_kind("next_batch", next_batch, Callable)
+    precision = setup.precision
     make_step_optimizer(setup, {})  # refuses here, before a model is made
     if setup.adapter is not None and setup.adapter.base == "nf4":
         bitsandbytes_layers()  # loaded here: a trace pretends that there is a card

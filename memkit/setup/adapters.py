@@ -7,6 +7,7 @@ al. 2023, arXiv:2305.14314) keeps the frozen W in 4 bits (NF4) and makes 16-bit 
 from dataclasses import dataclass
 
 from memkit.formats.dtypes import dtype_bits
+from memkit.kinds import checked
 from memkit.setup.models import ModelConfig
 from memkit.units import as_one_of, as_whole_number, check_fields
 
@@ -37,6 +38,7 @@ def as_probability(name: str, value: object) -> float:
     return value
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class AdapterConfig:
     """LoRA of rank ``rank`` beside the layers ``targets`` of every block; all else is frozen.
@@ -65,7 +67,7 @@ class AdapterConfig:
         check_fields(self, "rank", as_whole_number, 1)
         dtype_bits(self.dtype)
         check_fields(self, "base", as_one_of, BASES)
-        if isinstance(self.targets, str) or not self.targets or not set(self.targets) <= set(TARGETS):
+        if not self.targets or not set(self.targets) <= set(TARGETS):
             raise ValueError(f"targets={self.targets!r} are not some of {', '.join(TARGETS)}")
         object.__setattr__(self, "targets", tuple(self.targets))
         check_fields(self, "dropout", as_probability)

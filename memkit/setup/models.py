@@ -7,7 +7,8 @@ positions, grouped key and value heads, a head of its own. What-ifs are made wit
 
 from dataclasses import dataclass
 
-from memkit.units import as_kind, as_one_of, as_whole_number, check_fields
+from memkit.kinds import checked
+from memkit.units import as_one_of, as_whole_number, check_fields
 
 NORMS = ("layernorm", "rmsnorm")
 MLPS = ("gelu", "swiglu")
@@ -16,6 +17,7 @@ MAX_SIZE = 10**9
 """Nothing counted by a ``ModelConfig`` field is larger; a larger value is a typing error."""
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Sizes and choices that fix every tensor of a decoder-only transformer.
@@ -56,7 +58,6 @@ class ModelConfig:
         sizes = "num_layers hidden_size num_heads vocab_size max_seq_len"
         check_fields(self, sizes, as_whole_number, 1, MAX_SIZE)
         check_fields(self, "num_kv_heads head_dim intermediate_size", as_whole_number, 0, MAX_SIZE)
-        check_fields(self, "ties_embeddings has_qkv_bias has_output_bias has_mlp_bias fuses_qkv", as_kind, bool)
         check_fields(self, "norm", as_one_of, NORMS)
         check_fields(self, "mlp", as_one_of, MLPS)
         check_fields(self, "position", as_one_of, POSITIONS)

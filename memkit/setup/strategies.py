@@ -8,7 +8,8 @@ follows from the record alone: ``memkit.recomputation.costs``. The record is pla
 
 from dataclasses import dataclass
 
-from memkit.units import as_kind, as_one_of, as_whole_number, check_fields
+from memkit.kinds import checked
+from memkit.units import as_one_of, as_whole_number, check_fields
 
 SCOPES = ("nothing", "blocks", "core", "host")
 """What is treated: nothing; whole blocks run again; only the attention core does; saved tensors move to the host."""
@@ -27,6 +28,7 @@ TORCH_NAMES = {op: (op,) for op in OPS} | {
 so a policy that is to work everywhere names all of them; the ``math`` fallback is no kernel, but ``bmm`` and others."""
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
     """One way to trade FLOPs for bytes.
@@ -54,7 +56,6 @@ class Strategy:
         check_fields(self, "scope", as_one_of, SCOPES)
         check_fields(self, "group_size period", as_whole_number, 1)
         check_fields(self, "num_segments", as_whole_number)
-        check_fields(self, "saves_every_second stops_early is_reentrant", as_kind, bool)
         for op in self.saved_ops:
             as_one_of("saved_ops", op, OPS)
         if self.is_reentrant and self.saved_ops:

@@ -6,6 +6,7 @@ same setup, for ``trace_memory`` and ``measure_memory``.
 
 from dataclasses import dataclass, replace
 
+from memkit.kinds import checked
 from memkit.setup.adapters import AdapterConfig, as_probability, linear_layers
 from memkit.setup.models import MAX_SIZE, ModelConfig
 from memkit.setup.recipes import ADAMW, FP32, OptimizerConfig, Precision
@@ -24,6 +25,7 @@ MAX_GRAD_ACCUM_STEPS = 4096
 """Every micro-batch has instants of its own; more of them than this is a typing error."""
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
     """A model, a precision, an optimizer and the shape of a step.
@@ -52,7 +54,7 @@ class TrainingSetup:
     seq_len: int = 1024
     grad_accum_steps: int = 1
     attention: str = "flash"
-    recomputation: Strategy = NONE
+    recomputation: Strategy | str = NONE
     dropout: float = 0.0
     uses_fused_norm: bool = True
     upcasts_logits: bool = False
@@ -60,14 +62,10 @@ class TrainingSetup:
     device: str = "cuda"
 
     def __post_init__(self):
-        check_fields(self, "model", as_kind, ModelConfig)
-        check_fields(self, "precision", as_kind, Precision)
-        check_fields(self, "optimizer", as_kind, OptimizerConfig)
         check_fields(self, "micro_batch_size seq_len", as_whole_number, 1, MAX_SIZE)
         check_fields(self, "grad_accum_steps", as_whole_number, 1, MAX_GRAD_ACCUM_STEPS)
         check_fields(self, "attention", as_one_of, ATTENTIONS)
         check_fields(self, "device", as_one_of, DEVICES)
-        check_fields(self, "uses_fused_norm upcasts_logits sets_grads_to_none", as_kind, bool)
         if not isinstance(self.recomputation, Strategy):
             if self.recomputation not in tuple(RECOMPUTATIONS):
                 allowed = ", ".join(RECOMPUTATIONS)
@@ -92,7 +90,6 @@ class TrainingSetup:
             )
         if self.adapter is None:
             return
-        as_kind("adapter", self.adapter, AdapterConfig)
         layers = linear_layers(self.model)
         if not set(self.adapter.targets) <= set(layers):
             raise ValueError(f"adapter targets={self.adapter.targets} are not layers of {self.model.name}: {layers}")

@@ -14,7 +14,7 @@ from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.parameters import count_parameters, parameter_ledger
 from memkit.setup.layouts import STAGES
 from memkit.setup.models import ModelConfig
-from memkit.units import as_kind, as_whole_number
+from memkit.units import as_whole_number
 
 DEFAULTS = {
     "reduce_bucket_size": 5 * 10**8, "allgather_bucket_size": 5 * 10**8, "stage3_prefetch_bucket_size": 5 * 10**7,
@@ -47,7 +47,7 @@ def filled(config: Mapping, hidden_size: int) -> dict:
 
     Raises: ValueError: no stage 0 to 3, a size that is no count, ``"auto"`` where Hugging Face fills nothing in.
     """
-    zero = dict(as_kind("config", config, Mapping).get("zero_optimization", {}))
+    zero = dict(config.get("zero_optimization", {}))
     if as_whole_number("stage", zero.setdefault("stage", 0)) >= len(STAGES):
         raise ValueError(f"stage={zero['stage']} is not one of 0, 1, 2, 3")
     autos = auto_sizes(hidden_size)

@@ -27,7 +27,6 @@ from memkit.formula.parameters import (
 from memkit.setup.layouts import Layout
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline
-from memkit.units import as_kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +82,6 @@ def estimate_sharded(setup: TrainingSetup, layout: Layout, steps: int = 2) -> Me
     >>> [round(peak / 2**30, 2) for peak in peaks]
     [18.43, 10.11]
     """
-    as_kind("setup", setup, TrainingSetup)
-    as_kind("layout", layout, Layout)
     return estimate_on(FullySharded(setup, layout) if layout.is_fully_sharded else Replicated(layout), setup, steps)
 
 

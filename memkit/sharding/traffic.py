@@ -68,8 +68,6 @@ def step_traffic(setup: TrainingSetup, layout: Layout, syncs_each: bool = True) 
     >>> [round(step_traffic(setup, Layout(stage=stage)).moved_bytes / whole, 2) for stage in range(4)]
     [2.0, 3.0, 2.0, 2.96]
     """
-    as_kind("setup", setup, TrainingSetup)
-    as_kind("layout", layout, Layout)
     forwards = setup.grad_accum_steps
     reductions = forwards if syncs_each else 1
     if not layout.is_fully_sharded:

@@ -13,7 +13,7 @@ from memkit.program.transformer import strategy_build
 from memkit.setup.strategies import Strategy
 from memkit.setup.training import DEVICES, TrainingSetup
 from memkit.tracing.cuda import pretend_cuda
-from memkit.units import as_kind, as_one_of
+from memkit.units import as_one_of
 
 aten = torch.ops.aten
 FUSED_BACKWARD = tuple(
@@ -49,8 +49,6 @@ def counted_flops(
 
     The counter has no formula for a CPU's fused attention: with ``device="cpu"`` it counts none for it.
     """
-    as_kind("setup", setup, TrainingSetup)
-    as_kind("strategy", strategy, Strategy)
     as_one_of("device", device, DEVICES)
     if device == "cuda":
         setup = replace(setup, device=device)

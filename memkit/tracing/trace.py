@@ -40,7 +40,7 @@ from memkit.tracing.patched import Patches
 from memkit.tracing.refused import refuse_dtypes
 from memkit.tracing.scratch import BY_NAME, SCRATCH, bytes_made
 from memkit.tracing.without_values import NeedsValues, has_values, not_followed, refuse_unseen
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_kind, as_one_of, as_whole_number
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 
 aten = torch.ops.aten
 NO_KERNEL = (NotImplementedError, fake.UnsupportedOperatorException)
@@ -94,9 +94,7 @@ def trace_memory(
     """
     as_one_of("device", device, DEVICES)
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
-    assumptions = Assumptions({} if assume is None else as_kind("assume", assume, Mapping))
-    if say is not None and not callable(say):
-        raise ValueError(f"say={say!r} is no function that takes a line of text")
+    assumptions = Assumptions(assume or {})
     is_script = isinstance(build, Script)
     if is_script:
         build.import_libraries()

@@ -5,6 +5,7 @@ from html import escape
 
 import ipywidgets as widgets
 
+from memkit.units import shown
 from memkit.widgets.explorer import Choice
 from memkit.widgets.in_page import key_helper
 from memkit.widgets.panel import LABEL, box_of
@@ -23,8 +24,8 @@ class LedgerSearch(widgets.VBox):
 
     def __init__(self, claims: Iterable, groups: Mapping[str, str]):
         self.claims, self.groups = list(claims), dict(groups)
-        if not self.claims:
-            raise ValueError("no claims: pass one at least")
+        if not self.claims or not all(hasattr(claim, "verdict") for claim in self.claims):
+            raise ValueError(f"claims={shown(self.claims)} are no claims of the ledger, such as load_claims().values()")
         present = {claim.group for claim in self.claims}
         subjects = [
             (ALL, ALL),

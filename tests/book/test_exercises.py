@@ -14,6 +14,7 @@ import pytest
 import torch
 from wrong_answers.chapter_10 import ALSO_RIGHT, RIGHT
 
+from book import check
 from book.exercises import (
     ChoiceExercise,
     Exercise,
@@ -21,7 +22,6 @@ from book.exercises import (
     JudgedExercise,
     NumberExercise,
     agree,
-    check,
     exercises_of,
     part_slip,
     unit_slip,

@@ -14,8 +14,7 @@ from dataclasses import replace
 import pytest
 from lab_server import ROOT
 
-from memkit.formula import estimate
-from memkit.formula.estimate import estimate_memory
+from memkit.formula import estimate, estimate_memory
 from memkit.formula.parameters import count_parameters
 from memkit.program.transformer import training_build
 from memkit.setup.models import GPT2_SMALL, TINY_GPT2, TINY_LLAMA
