@@ -155,9 +155,11 @@ class Layers:
         scaled = paper.run("mul", [up], up.axes)
         del up
         wider = dtype if dtype == scaled.dtype else "float32"
-        y = paper.run("add", [y, scaled], y.axes, wider, ways=(SAME, SAME), name=label)
-        del scaled
-        return paper.rename(paper.cast(y, dtype), label)
+        total = paper.run("add", [y, scaled], y.axes, wider, ways=(SAME, SAME), name=label)
+        if not self.is_cuda:  # the CPU's loop takes one dtype: what has another is copied first
+            paper.allocate(sum(total.edge.num_bytes for each in (y, scaled) if each.dtype != wider))
+        del y, scaled
+        return paper.rename(paper.cast(total, dtype), label)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """x + y, where y may be one row that is added to all."""

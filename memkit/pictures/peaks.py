@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from memkit.pictures.axes import Scale, point
-from memkit.pictures.svg import GREY, LOOKS, Chart
+from memkit.pictures.svg import GREY, LOOKS, Chart, text_width
 from memkit.pictures.timeline import (
     STACK,
     axis_top,
@@ -16,7 +16,7 @@ from memkit.pictures.timeline import (
 from memkit.timeline import PARTS, Instant, MemoryTimeline, where
 from memkit.units import format_bytes, format_ratio
 
-MAX_COMPARED = 10
+MAX_COMPARED, NAME_SIZE = 10, 11.5
 """More instants than this are not compared in one picture; then only the last step is drawn."""
 
 
@@ -26,14 +26,14 @@ def name_parts(chart: Chart, left: float, top: float) -> None:
     chart.legend(parts, left, top, chart.width - left, 12, row=27)
 
 
-def two_lines(name: str) -> str:
-    """A name broken at the space nearest its middle, unless it says itself where.
+def two_lines(name: str, room: float) -> str:
+    """A name that is wider than its room, broken at the space nearest its middle, unless it says itself where.
 
-    >>> two_lines("LoRA r = 16")
-    'LoRA\\nr = 16'
+    >>> two_lines("LoRA r = 16", 60), two_lines("LoRA r = 16", 90)
+    ('LoRA\\nr = 16', 'LoRA r = 16')
     """
     spaces = [place for place, letter in enumerate(name) if letter == " "]
-    if "\n" in name or not spaces:
+    if "\n" in name or not spaces or text_width(name, NAME_SIZE) <= room:
         return name
     middle = min(spaces, key=lambda place: abs(place - (len(name) - 1) / 2))
     return f"{name[:middle]}\n{name[middle + 1:]}"
@@ -74,7 +74,8 @@ def choices_figure(
     lines = 1 + bool(above) + chart.place(tops, broken, size=11.5, at="bottom", boxed=True)
     if chosen >= 0:
         point(chart, x(chosen), tops[chosen][1] - 7 - 14 * lines, "v", "currentColor", 5)
-    chart.row([(x(number), two_lines(name)) for number, name in enumerate(peaks)], y.start + 5, 11.5)
+    room = 0.9 * (x(1) - x(0))
+    chart.row([(x(n), two_lines(name, room)) for n, name in enumerate(peaks)], y.start + 5, NAME_SIZE)
     chart.words(92, 376, foot, 12, shade=GREY)
     name_parts(chart, 660, 100)
     chart.alt = f"{title}. {subtitle}. {foot or 'Stacked bars'}: {'; '.join(told)}."

@@ -147,12 +147,13 @@ def recurrent(mode, func, args, kwargs):
 def kernels_on_meta(device: str):
     """Inside, grouped products run on ``meta`` in float32 too, as they do on real devices.
 
-    For ``cuda`` RMSNorm is one kernel, and the fused steps of SGD and Adagrad run at all.
+    For ``cuda`` RMSNorm and the backward of mish are one kernel each; the fused steps of SGD and Adagrad run at all.
     """
     library = torch.library.Library("aten", "IMPL", "Meta")
     library.m.impl("_grouped_mm", "Meta", grouped_mm, False)
     if device == "cuda":
         library.m.impl("_fused_rms_norm", "Meta", rms_norm, False)
+        library.m.impl("mish_backward", "Meta", lambda grad, x: torch.empty_like(x), False)
         for name in FUSED_STEPS:
             if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
                 library.m.impl(name, "Meta", lambda *_, **__: None, False)

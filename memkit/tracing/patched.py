@@ -26,8 +26,10 @@ def asks_quietly(tracer, module):
 
 OF_LIBRARIES = {
     "torch.distributed.tensor._sharding_prop": asks_quietly,
-    # It looks at no mask that is fake, and then takes another road than a real run.
-    "transformers.utils.import_utils": lambda _, module: patch.object(module, "is_fake_tensor", lambda _: False),
+    # From 5.0 on it looks at no mask that is fake, and then takes another road than a real run.
+    "transformers.utils.import_utils": lambda _, module: patch.object(
+        module, "is_fake_tensor", lambda _: False, create=True
+    ),
 }
 """Modules that need a patch, and the context that makes it."""
 

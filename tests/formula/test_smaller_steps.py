@@ -48,11 +48,18 @@ def highest(timeline) -> dict:
 
 
 def assert_same(setup: TrainingSetup) -> None:
-    """All instants; Muon's AdamW makes its states after Muon's first step, which the formula does not tell apart."""
+    """All instants; Muon's AdamW makes its states after Muon's first step, which the formula does not tell apart.
+
+    What oneDNN packs for a product in 16 bits depends on the processor: a peak of the CPU's is at least the formula's.
+    """
     formula = highest(estimate_memory(setup))
     traced = highest(trace_memory(training_build(setup), device=setup.device))
     if setup.optimizer.name == "Muon":
         del formula["optimizer peak", 1]
+    is_packed = setup.device == "cpu" and setup.precision.compute_dtype != "float32"
+    peaks = [key for key in formula if is_packed and key[0].endswith("peak")]
+    for key in peaks:
+        assert sum(formula.pop(key).values()) <= sum(traced[key].values())
     assert formula == {key: traced[key] for key in formula}
 
 

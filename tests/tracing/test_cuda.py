@@ -557,3 +557,16 @@ def test_four_bit_weights_are_made_as_they_are_moved_to_the_card(way):
     assert timeline.at("init").weights == 256 * 512 // 2
     scales = timeline.at("init").total_bytes - timeline.at("init").weights
     assert 4 * 256 * 512 // 64 <= scales < 4 * 256 * 512 // 64 + 2048  # one a block of 64, and the map of codes
+
+
+def test_the_backward_of_mish_is_one_kernel():
+    """As that of SiLU, which torch knows without a device too. Source: native_functions.yaml, ``mish_backward``."""
+
+    def peak(activation) -> int:
+        def build():
+            model = torch.nn.Linear(64, 64, device="cuda")
+            return lambda: activation(model(torch.randn(4096, 64, device="cuda"))).square().sum().backward()
+
+        return trace_memory(build, steps=1).peak_bytes
+
+    assert peak(torch.nn.functional.mish) == peak(torch.nn.functional.silu)
