@@ -275,8 +275,9 @@ class Chart:
         Seen in a notebook that nobody has trusted yet (JupyterLab 4.6, Notebook 7.6, nbconvert 7.17): where both are
         stored the two Jupyters show the PNG, white in a dark theme too, and nbconvert the SVG. None of them reads
         ``alt``, which the book's own site does, and nbval compares an SVG byte by byte. Of an inline SVG in
-        ``text/html`` only the words are left. An ``<img>`` of the SVG in ``text/html`` is shown by all three, with its
-        words, and is dark in a dark Jupyter; what GitHub makes of that nobody has tried.
+        ``text/html`` both Jupyters leave only the words; nbconvert draws it. An ``<img>`` of the SVG in ``text/html``
+        is shown by all three, with its words. It is dark in a dark Jupyter, and on nbconvert's light page if the
+        system is dark. What GitHub makes of it nobody has tried.
         """
         kind, data = "image/svg+xml", self.svg(stands_alone=True)
         if pixels := self.png():
