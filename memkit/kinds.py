@@ -15,8 +15,8 @@ from typing import Union, get_args, get_origin, get_type_hints
 
 from memkit.units import MAX_PRINTED, as_kind, as_whole_number, shown
 
-MOST = 2**63 - 1
-"""The largest whole number that a door lets in: no count of bytes, steps or values is above it."""
+MOST = 2**64 - 1
+"""The largest whole number that a door lets in: no count of bytes or steps, and no code, is above it."""
 
 ANYTHING = (object, inspect.Parameter.empty)
 

@@ -24,6 +24,7 @@ from torch._functorch import eager_transforms, vmap
 from memkit.program.doors import OutsideBuild, run_steps, tensors_in
 from memkit.program.interrupts import torch_as_before
 from memkit.program.log import Log, timeline_of
+from memkit.program.script import Script
 from memkit.setup.training import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
@@ -43,7 +44,7 @@ SECOND_PROFILER = (
 
 
 def measure_memory(
-    build: Callable[[], Callable[[], object]], *, steps: int = 2, device: str | None = None
+    build: Callable[[], Callable[[], object]] | Script, *, steps: int = 2, device: str | None = None
 ) -> MemoryTimeline:
     """The memory of ``steps`` real training steps, from CUDA's allocator or, on a CPU, the torch profiler.
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from memkit.low_precision.dynamic_scale import FixedScale
 from memkit.program.transformer import Transformer
 from memkit.setup.models import gpt2_config
 from memkit.setup.training import TrainingSetup
@@ -73,7 +74,7 @@ def train(
     batches: Iterable[tuple[Tensor, Tensor]],
     *,
     autocast_dtype: torch.dtype | None = None,
-    scaler: torch.amp.GradScaler | None = None,
+    scaler: torch.amp.GradScaler | FixedScale | None = None,
     max_norm: float | None = None,
 ) -> list[float]:
     """The loss of each step, one step a batch; with autocast, loss scaling and clipping where asked for."""

@@ -25,7 +25,7 @@ class LedgerSearch(widgets.VBox):
     def __init__(self, claims: Iterable, groups: Mapping[str, str]):
         self.claims, self.groups = list(claims), dict(groups)
         if not self.claims or not all(hasattr(claim, "verdict") for claim in self.claims):
-            raise ValueError(f"claims={shown(self.claims)} are no claims of the ledger, such as load_claims().values()")
+            raise ValueError(f"claims={shown(self.claims)} are no claims; pass one at least")
         present = {claim.group for claim in self.claims}
         subjects = [
             (ALL, ALL),

@@ -1,6 +1,6 @@
 """The loss scaling lab: move a scale, and see what FP16 makes of the gradients of a real backward."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ MAX_VALUES = 8_192
 class LossScalingLab(Explorer):
     """Named gradients and a scale 2^k → shares flushed, subnormal, overflowing, and the error of a value."""
 
-    def __init__(self, gradients: Mapping[str, np.ndarray], **values):
+    def __init__(self, gradients: Mapping[str, Sequence[float] | np.ndarray], **values):
         if not gradients:
             raise ValueError("no gradients: pass a name and an array at least")
         self.gradients = {name: thinned(array) for name, array in gradients.items()}

@@ -7,7 +7,7 @@ from memkit.pictures.timeline import drawn_instants, timeline_figure
 from memkit.setup.models import GPT2_SMALL
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, Instant, MemoryTimeline, where
-from memkit.units import format_bytes
+from memkit.units import as_kind, format_bytes
 from memkit.widgets.explorer import Explorer, Number, View
 
 MEANING = {
@@ -52,9 +52,7 @@ class StepTimeline(Explorer):
             batch = f"{what.micro_batch_size} × {what.seq_len} tokens"
             title = title or f"{what.model.name}, {batch}, {what.precision.name}"
             what = estimate_memory(what, steps=2)
-        if not isinstance(what, MemoryTimeline):
-            raise ValueError(f"what={what!r} is neither a MemoryTimeline nor a TrainingSetup")
-        self.timeline = what
+        self.timeline = as_kind("what", what, MemoryTimeline, TrainingSetup)
         self.title = title or "A training step"
         self.instants = drawn_instants(what)
         last = len(self.instants) - 1

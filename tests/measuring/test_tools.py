@@ -155,12 +155,15 @@ def test_a_real_card_is_capped_and_let_go():
 # The monitor
 
 
-class Counters:
+class Counters(SimulatedCard):
     """A card whose counters the test sets."""
 
     capacity_bytes = 1000
     allocated_bytes = peak_allocated_bytes = peak_reserved_bytes = num_alloc_retries = 0
     num_resets = 0
+
+    def __init__(self):
+        """No allocator stands behind it."""
 
     def reset_peak(self):
         self.num_resets += 1

@@ -255,7 +255,7 @@ def test_it_shows_any_timeline():
 
 @pytest.mark.parametrize("what", ["GPT-2", 3, GPT2_SMALL])
 def test_it_refuses_what_has_no_timeline(what):
-    with pytest.raises(ValueError, match="neither a MemoryTimeline nor a TrainingSetup"):
+    with pytest.raises(ValueError, match="is not a MemoryTimeline or a TrainingSetup"):
         StepTimeline(what)
 
 
