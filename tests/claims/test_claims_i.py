@@ -189,7 +189,8 @@ def test_C263(figures):
 def seen_by_python() -> dict[int, int]:
     """Bytes of every storage on the CPU that a walk through Python's objects finds."""
     tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
-    storages = [tensor.untyped_storage() for tensor in tensors if tensor.device.type == "cpu"]
+    plain = [tensor for tensor in tensors if not torch._C._functorch.is_functorch_wrapped_tensor(tensor)]
+    storages = [tensor.untyped_storage() for tensor in plain if tensor.device.type == "cpu"]
     return {storage._cdata: storage.nbytes() for storage in storages}
 
 
