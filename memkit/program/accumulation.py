@@ -32,8 +32,8 @@ def windows(batches: Iterable, size: int) -> Iterator[list]:
 
 def train_window(
     model: nn.Module, optimizer: torch.optim.Optimizer, window: Sequence[tuple[Tensor, Tensor]],
-    *, autocast_dtype: torch.dtype | None = None, scaler: torch.amp.GradScaler | FixedScale | None = None,
-    max_norm: float = 1.0,
+    *, autocast_dtype: torch.dtype | None = None,
+    scaler: torch.amp.GradScaler | FixedScale | None = None, max_norm: float = 1.0,
 ) -> float:  # fmt: skip
     """One optimizer step on a window of micro-batches; the mean loss over all its target tokens.
 
