@@ -13,7 +13,7 @@ Reading order:
 - ``curves``: lines over steps, bytes over batch or length
 - ``peaks``: stacked bars side by side: choices with a card's line, three columns of one step
 - ``over_time``: every allocation of a step in order, stacked by part
-- ``flows``: what flows where: a block with what it keeps, its dtypes, FP8's products, master weights
+- ``flows``: a block's operations in order, with what each keeps for the backward
 - ``planes``: strategies and plans on planes of bytes and time
 - ``bits``: one code, bit by bit
 - ``number_line``: all values of a format on a line
@@ -34,7 +34,7 @@ __getattr__, __dir__, __all__ = front_door(
         "allocator": "allocator_picture",
         "bands": "allocations_figure stack_bands",
         "curves": "curves_figure memory_curves_figure",
-        "flows": "autocast_figure block_figure fp8_products_figure master_weights_figure",
+        "flows": "block_figure",
         "formats": "bit_figure scaled_block_figure",
         "gradients": "gradients_figure",
         "number_line": "number_line_figure",
