@@ -28,7 +28,7 @@ class Host:
     def facts(self, rests: bool = False) -> dict[str, dict]:
         """What the page shows; advice that takes longer to find is there when the controls rest."""
         explorer, shown = self.explorer, self.explorer.shown
-        offered, ends = explorer.offered(explorer.state), explorer.ends()
+        offered, ends = explorer.offered(explorer.state), shown.ends
         facts = {}
         for name, control in self.controls.items():
             facts[name] = {"value": explorer.state[name]}

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar
 
 from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.formula.activations import block_ledger
@@ -37,36 +36,33 @@ MODELS = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qk
 class AdapterExplorer(Explorer):
     """Model, rank, targets, the adapters' dtype, batch, sequence and card → six ways to fine-tune."""
 
-    controls: ClassVar = {
-        "model": Choice("Model", MODELS, "Llama-2-7B"),
-        "targets": Choice("Beside", list(TARGETS), "attention"),
-        "rank": Number("Rank", 16, low=1, high=256),
-        "dtype": Choice("Adapters in", ["float32", "bfloat16"], "float32"),
-        "micro_batch_size": Number("Micro-batch", 4, low=1, high=32),
-        "seq_len": Choice("Sequence", [512, 1024, 2048, 4096], 2048),
-        "card": Choice("Card", list(CARDS), "RTX 4090"),
-    }
-
-    def view(self, model: str, targets: str, rank: int, dtype: str, card: str, **shape: int) -> View:
+    def view(
+        self,
+        model=Choice("Model", MODELS, "Llama-2-7B"),
+        targets=Choice("Beside", TARGETS, "attention"),
+        rank=Number("Rank", 16, low=1, high=256),
+        dtype=Choice("Adapters in", ["float32", "bfloat16"], "float32"),
+        micro_batch_size=Number("Micro-batch", 4, low=1, high=32),
+        seq_len=Choice("Sequence", [512, 1024, 2048, 4096], 2048),
+        card=Choice("Card", CARDS, "RTX 4090"),
+    ) -> View:
         """The peak of each way as a bar; the words are about the adapters and what they leave to be kept."""
         fused = OptimizerConfig(implementation="fused")
+        shape = {"micro_batch_size": micro_batch_size, "seq_len": seq_len}
         full = TrainingSetup(model=PUBLISHED_MODELS[model], precision=PURE_BF16, optimizer=fused, **shape)
         adapter = AdapterConfig(rank=rank, targets=TARGETS[targets], dtype=dtype)
         plans = {name: plan_of(in_this_way(full, adapter, *way), CARDS[card]) for name, way in WAYS.items()}
         count = format_count(count_adapter_parameters(full.model, adapter))
-        tokens = f"{full.micro_batch_size} × {full.seq_len} tokens"
         chart = choices_figure(
             {name: plan.peak for name, plan in plans.items()},
             f"{model}, LoRA of rank {rank} beside {targets}: {count} trained parameters",
-            f"{tokens}, weights and arithmetic in bfloat16; dashed: {card}",
+            f"{micro_batch_size} × {seq_len} tokens, weights and arithmetic in bfloat16; dashed: {card}",
             CARDS[card].memory_bytes,
         )
         words = (*trained_and_kept(full, adapter), ways_that_fit(plans, CARDS[card]))
-        table = [("way", "peak", "weights", "activations")]
-        for name, plan in plans.items():
-            sizes = (plan.peak_bytes, plan.peak.weights, plan.peak.activations)
-            table.append((name, *map(format_bytes, sizes)))
-        return View(chart=chart, words=words, table=tuple(table))
+        sizes = {name: (plan.peak_bytes, plan.peak.weights, plan.peak.activations) for name, plan in plans.items()}
+        rows = [(name, *map(format_bytes, each)) for name, each in sizes.items()]
+        return View(chart=chart, words=words, table=[("way", "peak", "weights", "activations"), *rows])
 
 
 def in_this_way(full: TrainingSetup, adapter: AdapterConfig, base: str | None, recomputation: str) -> TrainingSetup:

@@ -37,9 +37,7 @@ class AllocatorLab(Explorer):
         if what is not None:
             events = tuple(what.events if isinstance(what, MemoryTimeline) else what)
             if not 0 < len(events) <= MAX_EVENTS:
-                raise ValueError(
-                    f"what={type(what).__name__} has {len(events)} events; 1 to {MAX_EVENTS} fit"
-                )
+                raise ValueError(f"what={type(what).__name__} has {len(events)} events; 1 to {MAX_EVENTS} fit")
             self.stories = {OWN: events, **self.stories}
         self.films: dict[tuple, tuple[Film, FilmScale, int]] = {}
         first, is_limited = (OPENING, True) if what is None else (OWN, False)
@@ -69,10 +67,6 @@ class AllocatorLab(Explorer):
         state = {**self.state, **changes}
         return {**changes, "step": min(state.pop("step"), self.film(**state)[2])}
 
-    def ends(self) -> dict[str, int]:
-        """The slider ends where the story does."""
-        return {"step": self.shown.kept}
-
     def view(self, story: str, step: int, expandable: bool, limited: bool, card_mib: int) -> View:
         """The allocator after ``step`` events; beyond the story's end, its end."""
         film, scale, end = self.film(story, expandable, limited, card_mib)
@@ -82,19 +76,15 @@ class AllocatorLab(Explorer):
             used = [piece for piece in row.pieces if not piece.is_free]
             hole = max((piece.size for piece in row.pieces if piece.is_free), default=0)
             sizes = (row.size, sum(piece.size for piece in used))
-            rows.append(
-                (str(number), *map(format_bytes, sizes), str(len(used)), format_bytes(hole) if hole else "–")
-            )
+            rows.append((str(number), *map(format_bytes, sizes), str(len(used)), format_bytes(hole) if hole else "–"))
         said = words(still, len(film))
-        return View(chart=still_figure(still, scale), words=said, table=tuple(rows), kept=end)
+        return View(chart=still_figure(still, scale), words=said, table=rows, ends={"step": end})
 
 
 def words(still: Still, num_events: int) -> tuple[str, ...]:
     """What happened, and what the two totals mean now."""
     first = f"Event {still.index} of {num_events}: {still.words}."
-    totals = (
-        f"{format_bytes(still.allocated_bytes)} allocated, {format_bytes(still.reserved_bytes)} reserved."
-    )
+    totals = f"{format_bytes(still.allocated_bytes)} allocated, {format_bytes(still.reserved_bytes)} reserved."
     if still.failure:
         if not still.hole_bytes:
             return first, f"{totals} Nothing is free inside segments.", still.failure

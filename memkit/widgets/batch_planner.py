@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from math import prod
-from typing import ClassVar
 
 from memkit.fitting.batch_plan import BatchPlan, cuts_of, nearest_plans, plan_batch
 from memkit.fitting.plans import TrainingPlan, plan_of
@@ -14,7 +13,7 @@ from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
-from memkit.widgets.explorer import Choice, Explorer, Number, View
+from memkit.widgets.explorer import Choice, Explorer, Number, View, model_takes
 
 LENGTHS, MAX_BARS = (128, 512, 1024, 2048, 4096, 8192, 16384), 12
 FOOT = "sequences in a micro-batch × micro-batches in a step; above the bars: peak"
@@ -24,23 +23,19 @@ MODELS = [name for name, model in PUBLISHED_MODELS.items() if model.max_seq_len 
 class BatchPlanner(Explorer):
     """Model, global batch, sequence, micro-batch, ranks and card → accumulation steps, peak and relative time."""
 
-    controls: ClassVar = {
-        "model": Choice("Model", MODELS, "Llama-3.2-1B"),
-        "precision": Choice("Precision", list(PRECISIONS), PURE_BF16.name),
-        "global_batch_tokens": Number("Tokens a step", 2**22, low=2**16, high=2**23, step=2**16),
-        "seq_len": Choice("Sequence", list(LENGTHS), 8192),
-        "micro_batch_size": Number("Micro-batch", 1, low=1, high=64),
-        "dp_size": Number("Ranks", 8, low=1, high=64),
-        "card": Choice("Card", list(CARDS), "H100 SXM"),
-    }
-
-    def offered(self, state: dict) -> dict[str, tuple]:
-        """Only sequences that the model takes."""
-        return {"seq_len": tuple(n for n in LENGTHS if n <= PUBLISHED_MODELS[state["model"]].max_seq_len)}
-
-    def view(self, model: str, precision: str, card: str, **shape: int) -> View:
+    def view(
+        self,
+        model=Choice("Model", MODELS, "Llama-3.2-1B"),
+        precision=Choice("Precision", PRECISIONS, PURE_BF16.name),
+        global_batch_tokens=Number("Tokens a step", 2**22, low=2**16, high=2**23, step=2**16),
+        seq_len=Choice("Sequence", LENGTHS, 8192, model_takes),
+        micro_batch_size=Number("Micro-batch", 1, low=1, high=64),
+        dp_size=Number("Ranks", 8, low=1, high=64),
+        card=Choice("Card", CARDS, "H100 SXM"),
+    ) -> View:
         """The plan as a bar among the other ways to cut the same window."""
-        batch, first = plan_or_nearest(shape.pop("global_batch_tokens"), **shape)
+        sizes = {"seq_len": seq_len, "micro_batch_size": micro_batch_size, "dp_size": dp_size}
+        batch, first = plan_or_nearest(global_batch_tokens, **sizes)
         setup = TrainingSetup(
             model=PUBLISHED_MODELS[model], precision=PRECISIONS[precision], seq_len=batch.seq_len,
             micro_batch_size=batch.micro_batch_size, grad_accum_steps=batch.grad_accum_steps,
@@ -62,7 +57,7 @@ class BatchPlanner(Explorer):
         for (size, steps), plan in plans.items():
             table.append((str(size), str(steps), format_bytes(plan.peak_bytes), f"{times[size, steps]:.2f}"))
         words = (first, *verdict(own, plans, times), *buckets_in_words(own))
-        return View(chart=chart, words=words, table=tuple(table))
+        return View(chart=chart, words=words, table=table)
 
 
 def plan_or_nearest(tokens: int, **sizes: int) -> tuple[BatchPlan, str]:

@@ -1,7 +1,6 @@
 """The bit explorer: flip the bits of a code, or type a number, and see what a format makes of it."""
 
 import math
-from typing import ClassVar
 
 from memkit.formats.reading import (
     CodeReading,
@@ -27,13 +26,6 @@ class BitExplorer(Explorer):
     0.1, 1/3 or 2**-9; and also a code, 0x3C or 0 0111 100, or inf or nan. The bits of the picture, and the next
     values on both sides, can be pressed.
     """
-
-    controls: ClassVar = {
-        "format": Choice("Format", list(FORMATS), "float8_e4m3fn"),
-        "number": Entry("Number or code", "1.5"),
-        "saturates": Switch("too large: saturate, not infinity or NaN", True),
-        "code": Bits("Bits", nearest_in(1.5, "float8_e4m3fn", saturates=True).code),
-    }
 
     def pick(self, mark: str) -> None:
         """Flip the bit that was pressed, or go to the next value ``below`` or ``above``."""
@@ -61,7 +53,13 @@ class BitExplorer(Explorer):
         nearest = nearest_in(parse_number(state["number"]), fmt, saturates=state["saturates"])
         return {**changes, "number": str(state["number"]), "code": nearest.code}
 
-    def view(self, format: str, number: str, saturates: bool, code: int | str) -> View:
+    def view(
+        self,
+        format=Choice("Format", FORMATS, "float8_e4m3fn"),
+        number=Entry("Number or code", "1.5"),
+        saturates=Switch("too large: saturate, not infinity or NaN", True),
+        code=Bits("Bits", nearest_in(1.5, "float8_e4m3fn", saturates=True).code),
+    ) -> View:
         """The bits and their neighbours; below them the number in every format of the book's comparison."""
         reading = read_code(parse_code(code, format), format)
         asked = parse_number(number)
@@ -72,7 +70,7 @@ class BitExplorer(Explorer):
         return View(
             chart=explorer_figure(reading, asked, saturates=saturates),
             words=(said(reading), gaps(reading), held(reading, nearest), compared(rows)),
-            table=tuple(table),
+            table=table,
             kept=reading,
         )
 
@@ -92,9 +90,7 @@ def said(reading: CodeReading) -> str:
     code = f"{reading.fmt.name}, bits {' '.join(digits for _, digits in reading.fields)}: {reading.spelled}"
     if reading.kind in ("infinity", "NaN"):
         return f"{code}."
-    kind = {"zero": "zero", "table entry": "an entry of its table"}.get(
-        reading.kind, f"a {reading.kind} number"
-    )
+    kind = {"zero": "zero", "table entry": "an entry of its table"}.get(reading.kind, f"a {reading.kind} number")
     return f"{code} {reading.equals}, {kind}."
 
 
@@ -125,11 +121,7 @@ def held(reading: CodeReading, nearest: Nearest) -> str:
     if nearest.fmt.name == "float64":
         return "What you type is read as float64, so it is one of its values."
     if nearest.relative_error == 0:
-        return (
-            f"{number} is one of its values: no error."
-            if nearest.is_exact
-            else "It has no −0: the sign is lost."
-        )
+        return f"{number} is one of its values: no error." if nearest.is_exact else "It has no −0: the sign is lost."
     if nearest.value == 0:
         return f"{number} is too small and becomes 0: all of it is lost."
     subnormal = reading.kind == "subnormal" and isinstance(nearest.fmt, FloatFormat)

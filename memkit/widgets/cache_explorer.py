@@ -1,7 +1,5 @@
 """The cache explorer: a model, a card and sequences → weights, key and value cache, and what fits."""
 
-from typing import ClassVar
-
 from memkit.fitting.room import planned_room
 from memkit.formula.inference import inference_bytes, kv_cache_bytes_per_token
 from memkit.hardware.cards import CARDS
@@ -19,17 +17,14 @@ SHOWN = 8
 class CacheExplorer(Explorer):
     """Model, dtypes, sequences at once, tokens in each, card → weights and cache, and how many sequences fit."""
 
-    controls: ClassVar = {
-        "model": Choice("Model", list(PUBLISHED_MODELS), "Llama-2-7B"),
-        "weight_dtype": Choice("Weights in", list(WEIGHTS), WEIGHTS[0]),
-        "cache_dtype": Choice("Cache in", list(CACHES), CACHES[0]),
-        "num_sequences": Number("Sequences", 8, low=1, high=256),
-        "seq_len": Number("Tokens in each", 4096, low=128, high=32768, step=128),
-        "card": Choice("Card", list(CARDS), "A100 SXM 40 GB"),
-    }
-
     def view(
-        self, model: str, weight_dtype: str, cache_dtype: str, num_sequences: int, seq_len: int, card: str
+        self,
+        model=Choice("Model", PUBLISHED_MODELS, "Llama-2-7B"),
+        weight_dtype=Choice("Weights in", WEIGHTS, WEIGHTS[0]),
+        cache_dtype=Choice("Cache in", CACHES, CACHES[0]),
+        num_sequences=Number("Sequences", 8, low=1, high=256),
+        seq_len=Number("Tokens in each", 4096, low=128, high=32768, step=128),
+        card=Choice("Card", CARDS, "A100 SXM 40 GB"),
     ) -> View:
         """Bytes over the number of sequences, with the card as a line."""
         config, own = PUBLISHED_MODELS[model], CARDS[card]
@@ -51,11 +46,8 @@ class CacheExplorer(Explorer):
             f"A token leaves {format_bytes(each)} in the cache, a sequence {format_bytes(each * seq_len)}.",
             fitting_in_words(room, each * seq_len, num_sequences, card),
         )
-        rows = [("sequences", "weights", "cache", "together")]
-        for n in numbers:
-            sizes = (bytes_of[n]["weights"], bytes_of[n]["kv_cache"], sum(bytes_of[n].values()))
-            rows.append((str(n), *map(format_bytes, sizes)))
-        return View(chart=chart, words=words, table=tuple(rows))
+        rows = [(str(n), *map(format_bytes, (*parts.values(), sum(parts.values())))) for n, parts in bytes_of.items()]
+        return View(chart=chart, words=words, table=[("sequences", "weights", "cache", "together"), *rows])
 
 
 def fitting_in_words(room: int, sequence_bytes: int, num_sequences: int, card: str) -> str:

@@ -1,17 +1,20 @@
 """An explorer: named values, one question, and what there is to see for an answer. Plain Python, no library.
 
-A subclass names its controls and answers ``view(**state)``: what is there to see for these values? An explorer keeps
-the last answer that works and the reason why a value has none. A notebook shows it as a ``Panel``; a page without a
-kernel runs the same Python; where neither runs, its picture and one sentence stand in the page.
+A subclass answers ``view(**state)``: what is there to see for these values? The controls are the defaults of its
+parameters. An explorer keeps the last answer that works and the reason why a value has none. A notebook shows it as a
+``Panel``; a page without a kernel runs the same Python; where neither runs, its picture and one sentence stand in the
+page.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from threading import RLock
 
 from memkit import widgets
 from memkit.pictures.svg import Chart
+from memkit.setup.models import PUBLISHED_MODELS
 from memkit.units import as_kind, as_one_of, as_whole_number
 
 
@@ -28,11 +31,12 @@ class Number:
 
 @dataclass(frozen=True)
 class Choice:
-    """A menu, of texts or of (text, value) pairs."""
+    """A menu, of texts or of (text, value) pairs; it offers only what ``goes_with(value, state)``, if that is given."""
 
     label: str
-    options: tuple | list
+    options: Collection
     value: object
+    goes_with: Callable[[object, dict], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,9 @@ class Bits:
     value: int
 
 
+Control = Number | Choice | Switch | Entry | Bits
+
+
 def refuse(name: str, control: object, new: object) -> None:
     """Raises: ValueError: no whole number, not on the menu, no truth value; what is typed the view reads or refuses."""
     match control:
@@ -72,9 +79,14 @@ def refuse(name: str, control: object, new: object) -> None:
             as_kind(name, new, bool)
 
 
-def values_of(options: tuple | list) -> tuple:
+def values_of(options: Collection) -> tuple:
     """The values of a menu's options, which are values or (text, value) pairs."""
     return tuple(option[1] if isinstance(option, tuple) else option for option in options)
+
+
+def model_takes(length: int, state: dict) -> bool:
+    """Whether a sequence is one that the chosen model takes."""
+    return length <= PUBLISHED_MODELS[state["model"]].max_seq_len
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +95,18 @@ class View:
 
     ``words`` are the sentences of the status line, the first of which is the one-line summary. ``table`` has rows of
     text, the header first. ``more`` gives sentences that take longer to find; it is called when the controls rest.
-    ``code`` stands below the words, indented as it is. ``kept`` is what the next view may want of this one.
+    ``code`` stands below the words, indented as it is. ``picks`` are the values of controls that a mark of the picture
+    chooses, by its ``data-pick``; ``ends`` says where sliders end, if not at their ``high``. ``kept`` is what the next
+    view may want of this one.
     """
 
     chart: Chart
-    words: tuple[str, ...]
-    table: tuple[tuple[str, ...], ...] = ()
-    more: Callable[[], tuple[str, ...]] = tuple
+    words: Sequence[str]
+    table: Sequence[Sequence[str]] = ()
+    more: Callable[[], Sequence[str]] = tuple
     code: str = ""
+    picks: Mapping[str, Sequence] = field(default_factory=dict)
+    ends: Mapping[str, int] = field(default_factory=dict)
     kept: object = None
 
 
@@ -98,11 +114,17 @@ class Explorer:
     """Controls by the names of the state, the ``state`` that is ``shown``, and the ``error`` of the last change.
 
     ``set(**changes)`` moves controls; a value that cannot be shown leaves everything as it was and is explained.
+    An explorer whose controls depend on what it is given sets ``controls`` itself before it opens.
     """
 
-    controls: Mapping[str, Number | Choice | Switch | Entry | Bits] = {}
+    controls: Mapping[str, Control] = {}
     plays: Mapping[str, int] = {}
     """Numbers that a button moves to their end by itself, and the milliseconds of a step."""
+
+    def __init_subclass__(cls):
+        parameters = inspect.signature(cls.view).parameters.values()
+        named = {each.name: each.default for each in parameters if isinstance(each.default, Control)}
+        cls.controls = named or cls.controls
 
     def __init__(self, **values):
         self.state = {name: control.value for name, control in self.controls.items()}
@@ -135,14 +157,16 @@ class Explorer:
 
         A value that is not among them any more gives way to the last one.
         """
-        return {}
-
-    def ends(self) -> dict[str, int]:
-        """Where sliders end for the state that is shown, if not at their ``high``."""
-        return {}
+        menus = {name: menu for name, menu in self.controls.items() if isinstance(menu, Choice) and menu.goes_with}
+        return {
+            name: tuple(option for option in menu.options if menu.goes_with(*values_of([option]), state))
+            for name, menu in menus.items()
+        }
 
     def pick(self, mark: str) -> None:
-        """The mark of the picture with this ``data-pick`` was chosen; nothing follows unless an explorer says what."""
+        """The mark of the picture with this ``data-pick`` was chosen; nothing follows unless the view says what."""
+        if self.shown.picks:
+            self.set(**{name: values[int(mark)] for name, values in self.shown.picks.items()})
 
     def set(self, **changes) -> None:
         """Move controls; a bad name or value is explained and changes nothing."""
@@ -201,7 +225,7 @@ class Explorer:
         return {**self.panel._repr_mimebundle_(**kwargs), **bundle, "text/plain": self.summary}, metadata
 
 
-def html_words(words: tuple[str, ...], code: str) -> str:
+def html_words(words: Sequence[str], code: str) -> str:
     """The status line, which a screen reader reads out when it changes."""
     style = "line-height:1.3;margin:4px 0;white-space:pre;overflow-x:auto"  # JupyterLab would break it in mid-word
     block = f'<pre tabindex="0" style="{style}">{escape(code)}</pre>' if code else ""

@@ -14,11 +14,12 @@ from memkit.recomputation.frontier import (
     shown_strategies,
 )
 from memkit.units import format_bytes
-from memkit.widgets.explorer import Choice, Explorer, View
+from memkit.widgets.explorer import Choice, Explorer, View, model_takes
 
 NO_CARD = "no card"
 BATCHES = (1, 2, 4, 8, 16)
 CHEAPEST = "cheapest that fits"
+NAMES = [strategy.name for strategy in shown_strategies(next(iter(MODELS.values())))]
 
 
 def cheapest_that_fits(found: tuple[Point, ...], room_bytes: int | None) -> int:
@@ -41,43 +42,28 @@ class FrontierExplorer(Explorer):
                 for strategy in shown_strategies(config):
                     if length <= config.max_seq_len:
                         overhead_of(config, strategy, length)
-        names = [strategy.name for strategy in shown_strategies(next(iter(MODELS.values())))]
-        self.controls = {
-            "model": Choice("Model", list(MODELS), "Llama-3.2-1B"),
-            "micro_batch_size": Choice("Micro-batch", list(BATCHES), 8),
-            "seq_len": Choice("Sequence", list(LENGTHS), 1024),
-            "card": Choice("Card", [NO_CARD, *CARDS], "RTX 4090"),
-            "strategy": Choice("Strategy", [CHEAPEST, *names], CHEAPEST),
-        }
         super().__init__(**values)
 
-    def pick(self, mark: str) -> None:
-        """Choose the strategy whose point was clicked."""
-        self.set(strategy=self.controls["strategy"].options[1 + int(mark)])
-
-    def offered(self, state: dict) -> dict[str, tuple]:
-        """Only sequences that can be shown."""
-        return {"seq_len": lengths(state["model"])}
-
-    def view(self, model: str, micro_batch_size: int, seq_len: int, card: str, strategy: str) -> View:
+    def view(
+        self,
+        model=Choice("Model", MODELS, "Llama-3.2-1B"),
+        micro_batch_size=Choice("Micro-batch", BATCHES, 8),
+        seq_len=Choice("Sequence", LENGTHS, 1024, model_takes),
+        card=Choice("Card", [NO_CARD, *CARDS], "RTX 4090"),
+        strategy=Choice("Strategy", [CHEAPEST, *NAMES], CHEAPEST),
+    ) -> View:
         """The plane for these values."""
         config = MODELS[model]
         found = points(config, micro_batch_size, seq_len)
         room = fit_on(CARDS[card], 0).room_bytes if card != NO_CARD else None
-        names = [point.strategy.name for point in found]
-        chosen = cheapest_that_fits(found, room) if strategy == CHEAPEST else names.index(strategy)
-        taken = lengths(model)
+        chosen = cheapest_that_fits(found, room) if strategy == CHEAPEST else NAMES.index(strategy)
+        taken = [n for n in LENGTHS if n <= config.max_seq_len]
         curves = [[(n, peak_at(config, p.strategy, micro_batch_size, n)) for n in taken] for p in found]
         title = f"{model}, micro-batch {micro_batch_size} × {seq_len:,} tokens"
         title += f", {card} with {format_bytes(room)} of room" if room else ""
         chart = frontier_figure(found, chosen, curves, title=title, room_bytes=room, seq_len=seq_len)
         said, code = words(found, chosen, card), found[chosen].strategy.code
-        return View(chart=chart, words=said, table=table(found, card), code=code)
-
-
-def lengths(model: str) -> tuple[int, ...]:
-    """Sequences that a model takes."""
-    return tuple(n for n in LENGTHS if n <= MODELS[model].max_seq_len)
+        return View(chart=chart, words=said, table=table(found, card), code=code, picks={"strategy": NAMES})
 
 
 def words(found: tuple[Point, ...], chosen: int, card: str) -> tuple[str, ...]:
@@ -102,14 +88,12 @@ def words(found: tuple[Point, ...], chosen: int, card: str) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def table(found: tuple[Point, ...], card: str) -> tuple[tuple[str, ...], ...]:
+def table(found: tuple[Point, ...], card: str) -> list[tuple[str, ...]]:
     """The points as rows."""
     front = pareto_front(found)
     rows = [("strategy", "FLOPs run again", "peak", "front", "fits")]
     for point in found:
         fits = "" if card == NO_CARD else fit_on(CARDS[card], point.peak_bytes).verdict
         on_front = "yes" if point in front else "no"
-        rows.append(
-            (point.strategy.name, f"{point.overhead:.1%}", format_bytes(point.peak_bytes), on_front, fits)
-        )
-    return tuple(rows)
+        rows.append((point.strategy.name, f"{point.overhead:.1%}", format_bytes(point.peak_bytes), on_front, fits))
+    return rows

@@ -40,7 +40,7 @@ class LossScalingLab(Explorer):
         return View(
             chart=gradients_figure(self.gradients[gradients], power, gradients),
             words=(*told(found, power), starts_here(power)),
-            table=tuple(table),
+            table=table,
         )
 
 

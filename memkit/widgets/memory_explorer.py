@@ -56,10 +56,6 @@ class MemoryExplorer(Explorer):
             return {**changes, "seq_len": min(self.state["seq_len"], self.longest(changes["model"]))}
         return changes
 
-    def ends(self) -> dict[str, int]:
-        """The sequence's slider ends where the model's positions do."""
-        return {"seq_len": self.longest(self.state["model"])}
-
     def setup(self, model, precision, optimizer, implementation, **shape) -> TrainingSetup:
         """The ``TrainingSetup`` of a state. Raises: ValueError: a shape that no setup takes."""
         return TrainingSetup(
@@ -74,9 +70,7 @@ class MemoryExplorer(Explorer):
         setup = self.setup(**state)
         timeline = second_step(setup)
         capacity = None if card == NO_CARD else CARDS[card].memory_bytes
-        title = (
-            f"{setup.model.name}, {format_count(count_parameters(setup.model))} parameters: one training step"
-        )
+        title = f"{setup.model.name}, {format_count(count_parameters(setup.model))} parameters: one training step"
         now, before = self.shown.kept if self.shown else (None, None)
         if timeline is not now:
             now, before = timeline, now
@@ -87,5 +81,6 @@ class MemoryExplorer(Explorer):
             words=(verdict(setup, card),),
             more=lambda: advice_in_words(setup),
             table=replace(timeline, instants=tuple(drawn_instants(timeline))).rows(),
+            ends={"seq_len": self.longest(setup.model.name)},
             kept=(now, before),
         )

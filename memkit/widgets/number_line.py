@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_left
 from itertools import pairwise
-from typing import ClassVar
 
 from memkit.formats.reading import number_text
 from memkit.formats.records import FORMATS, FloatFormat, Format
@@ -25,36 +24,22 @@ class NumberLine(Explorer):
     of its largest value; a table of shares, ``nf4``, beside another format turns it on.
     """
 
-    controls: ClassVar = {
-        "format": Choice("Format", list(NAMES), "float8_e4m3fn"),
-        "second": Choice("Second", [NONE, *NAMES], "float8_e5m2"),
-        "is_log": Switch("logarithmic", True),
-        "is_scaled": Switch("as shares of the largest value", False),
-        "zoom": Number("Zoom", 0, low=0, high=8),
-        "around": Entry("Around", 1.0),
-    }
-
     def followed(self, changes: dict) -> dict:
         """Shares for a table of shares beside another format."""
         pair = [{**self.state, **changes}[name] for name in ("format", "second")]
         if "is_scaled" not in changes and {"format", "second"} & set(changes):
-            changes = {
-                **changes,
-                "is_scaled": BLOCK_TABLE in pair and NONE not in pair and pair[0] != pair[1],
-            }
+            changes = {**changes, "is_scaled": BLOCK_TABLE in pair and NONE not in pair and pair[0] != pair[1]}
         return changes
 
-    def ends(self) -> dict[str, int]:
-        """The zoom's slider ends where a few values fill the line."""
-        state = self.state
-        formats, deepest = chosen(state["format"], state["second"]), 8
-        if not state["is_log"]:
-            first, last = default_range(formats, False, state["is_scaled"])
-            gap = min(gap_below(line_values(fmt, state["is_scaled"]), state["around"]) for fmt in formats)
-            deepest = max(2, round(math.log2((last / 2 - first / 2) / gap)))
-        return {"zoom": deepest}
-
-    def view(self, format: str, second: str, is_log: bool, is_scaled: bool, zoom: int, around: float) -> View:
+    def view(
+        self,
+        format=Choice("Format", NAMES, "float8_e4m3fn"),
+        second=Choice("Second", [NONE, *NAMES], "float8_e5m2"),
+        is_log=Switch("logarithmic", True),
+        is_scaled=Switch("as shares of the largest value", False),
+        zoom=Number("Zoom", 0, low=0, high=8),
+        around=Entry("Around", 1.0),
+    ) -> View:
         """The ticks between the ends that the zoom leaves."""
         if zoom > MAX_ZOOM:
             raise ValueError(f"zoom={zoom} is above {MAX_ZOOM}: no format here has steps so small")
@@ -68,6 +53,7 @@ class NumberLine(Explorer):
                 *([contrast(*formats)] if len(formats) == 2 else []),
             ),
             table=rows(formats, low, high, is_scaled),
+            ends={"zoom": deepest(formats, is_log, around, is_scaled)},
         )
 
 
@@ -76,9 +62,7 @@ def chosen(*names: str) -> list[Format]:
     return [FORMATS[name] for name in names if name != NONE]
 
 
-def window(
-    formats: list[Format], is_log: bool, zoom: int, around: float, is_scaled: bool = False
-) -> tuple[float, float]:
+def window(formats: list[Format], is_log: bool, zoom: int, around: float, is_scaled=False) -> tuple[float, float]:
     """The ends of what is shown: the whole line halved ``zoom`` times, with ``around`` in the middle.
 
     >>> window([FORMATS["int4"]], False, 0, 1.0), window([FORMATS["bfloat16"]], False, 125, 256.0)
@@ -101,6 +85,15 @@ def window(
     return around - half, around + half
 
 
+def deepest(formats: list[Format], is_log: bool, around: float, is_scaled: bool) -> int:
+    """The zoom at which a few values fill the line."""
+    if is_log:
+        return 8
+    first, last = default_range(formats, False, is_scaled)
+    gap = min(gap_below(line_values(fmt, is_scaled), around) for fmt in formats)
+    return max(2, round(math.log2((last / 2 - first / 2) / gap)))
+
+
 def gap_below(line: tuple[float, ...], place: float) -> float:
     """Distance of the two values between which ``place`` lies, or of the last two at that end."""
     above = min(max(bisect_left(line, place), 1), len(line) - 1)
@@ -120,9 +113,7 @@ def beside(fmt: Format, around: float, is_scaled: bool = False) -> str:
     """
     unit = fmt.max if is_scaled else 1.0
     sides = zip(("below", "above"), (side / unit for side in neighbours_of(around * unit, fmt)), strict=True)
-    told = (
-        f"{number_text(v)} {way}, {number_text(abs(v - around))} away" for way, v in sides if math.isfinite(v)
-    )
+    told = (f"{number_text(v)} {way}, {number_text(abs(v - around))} away" for way, v in sides if math.isfinite(v))
     return f"Next to {number_text(around)} in {fmt.name}: {'; '.join(told)}."
 
 
@@ -159,7 +150,7 @@ def least(fmt: Format) -> float:
     return default_range([fmt], True)[0]
 
 
-def rows(formats: list[Format], low: float, high: float, is_scaled: bool) -> tuple[tuple[str, ...], ...]:
+def rows(formats: list[Format], low: float, high: float, is_scaled: bool) -> list[tuple[str, ...]]:
     """The facts of each format and what is in view."""
     table = [("format", "values", "in view", "subnormal", "smallest positive", "largest", "step at 1")]
     for fmt in formats:
@@ -170,4 +161,4 @@ def rows(formats: list[Format], low: float, high: float, is_scaled: bool) -> tup
         step = number_text(gap_at(fmt, 1.0)) if fmt.max > 1 else "none"
         ends = number_text(least(fmt)), number_text(fmt.max)
         table.append((fmt.name, str(len(values)), str(shown), str(small), *ends, step))
-    return tuple(table)
+    return table

@@ -66,7 +66,7 @@ def box_of(control) -> widgets.Widget:
         case Number():
             return NumberBox(control)
         case Choice():
-            return widgets.Dropdown(options=control.options, style=LABEL, **named)
+            return widgets.Dropdown(options=tuple(control.options), style=LABEL, **named)
         case Switch():
             return widgets.Checkbox(indent=False, **named)
         case Entry(value=str()):
@@ -137,7 +137,7 @@ class Panel(widgets.VBox):
         for name, options in explorer.offered(state).items():
             if tuple(self.controls[name].options) != tuple(options):
                 self.controls[name].options = options
-        for name, end in explorer.ends().items():
+        for name, end in explorer.shown.ends.items():
             self.controls[name].slider.max = end
         for name, control in self.controls.items():
             if control.value != state[name]:

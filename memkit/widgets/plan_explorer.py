@@ -1,7 +1,6 @@
 """The plan explorer: a job and a card → every plan that fits, and what the chosen one gives up for what."""
 
 from functools import lru_cache
-from typing import ClassVar
 
 from memkit.fitting.plan_code import code_of
 from memkit.fitting.plans import GIVES_UP, PlansFound, TrainingPlan, find_plans
@@ -10,7 +9,7 @@ from memkit.pictures.planes import plans_figure
 from memkit.pictures.svg import Chart
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.units import format_bytes
-from memkit.widgets.explorer import Choice, Explorer, Number, View
+from memkit.widgets.explorer import Choice, Explorer, Number, View, model_takes
 
 LENGTHS, NUM_CARDS, MAX_ROWS = (512, 1024, 2048, 4096), (1, 2, 4, 8), 12
 ANYTHING, NOTHING = "anything", "nothing but time"
@@ -38,37 +37,19 @@ class PlanExplorer(Explorer):
 
     job: tuple = ()
 
-    controls: ClassVar = {
-        "model": Choice("Model", list(PUBLISHED_MODELS), "Llama-3.2-1B"),
-        "card": Choice("Card", list(CARDS), "RTX 5090"),
-        "tokens_per_step": Number("Tokens a step", 2**14, low=2**12, high=2**17, step=2**12),
-        "seq_len": Choice("Sequence", list(LENGTHS), 2048),
-        "num_cards": Choice("Cards", list(NUM_CARDS), 1),
-        "gives_up": Choice("May give up", [NOTHING, *GIVES_UP, ANYTHING], ANYTHING),
-        "plan": Number("Plan", 1, low=1, high=40),
-    }
-
-    def offered(self, state: dict) -> dict[str, tuple]:
-        """Only sequences that the model takes."""
-        return {"seq_len": tuple(n for n in LENGTHS if n <= PUBLISHED_MODELS[state["model"]].max_seq_len)}
-
     def followed(self, changes: dict) -> dict:
         """Another job starts at its first plan."""
         return changes if "plan" in changes else {**changes, "plan": 1}
 
-    def ends(self) -> dict[str, int]:
-        """The slider ends at the last plan."""
-        return {"plan": max(len(self.shown.kept), 1)}
-
     def view(
         self,
-        model: str,
-        card: str,
-        tokens_per_step: int,
-        seq_len: int,
-        num_cards: int,
-        gives_up: str,
-        plan: int,
+        model=Choice("Model", PUBLISHED_MODELS, "Llama-3.2-1B"),
+        card=Choice("Card", CARDS, "RTX 5090"),
+        tokens_per_step=Number("Tokens a step", 2**14, low=2**12, high=2**17, step=2**12),
+        seq_len=Choice("Sequence", LENGTHS, 2048, model_takes),
+        num_cards=Choice("Cards", NUM_CARDS, 1),
+        gives_up=Choice("May give up", [NOTHING, *GIVES_UP, ANYTHING], ANYTHING),
+        plan=Number("Plan", 1, low=1, high=40),
     ) -> View:
         """Every plan as a point, the chosen one framed; it in words, and in code."""
         job = model, card, tokens_per_step, seq_len, num_cards
@@ -79,24 +60,22 @@ class PlanExplorer(Explorer):
         if not allowed:
             chart.marked = None
             words = (f"None of {len(found.plans)} plans fits that gives up {gives_up}.", *next_best(found))
-            return View(chart=chart, words=words, table=rows_of((), found), kept=())
+            return View(chart=chart, words=words, table=rows_of((), found), ends={"plan": 1}, kept=(found, ()))
         if plan > len(allowed):
             raise ValueError(f"plan={plan} is past the last of {len(allowed)} that fit")
         chosen = allowed[plan - 1]
         chart.marked = found.plans.index(chosen)
         words = (f"Plan {plan} of {len(allowed)} that fit: {chosen.name}.", *in_words(chosen, found))
+        rows, code = rows_of(allowed, found), code_of(chosen)
         return View(
-            chart=chart, words=words, table=rows_of(allowed, found), code=code_of(chosen), kept=allowed
+            chart=chart, words=words, table=rows, code=code, ends={"plan": len(allowed)}, kept=(found, allowed)
         )
 
     def pick(self, mark: str) -> None:
         """Choose the plan whose point was clicked, if it fits."""
-        plan = plans_for(
-            **{key: self.state[key] for key in ("model", "card", "seq_len", "num_cards")},
-            tokens=self.state["tokens_per_step"],
-        ).plans[int(mark)]
-        if plan in self.shown.kept:
-            self.set(plan=self.shown.kept.index(plan) + 1)
+        found, allowed = self.shown.kept
+        if found.plans[int(mark)] in allowed:
+            self.set(plan=allowed.index(found.plans[int(mark)]) + 1)
 
 
 def allowed_by(found: PlansFound, gives_up: str) -> tuple[TrainingPlan, ...]:
@@ -109,19 +88,11 @@ def allowed_by(found: PlansFound, gives_up: str) -> tuple[TrainingPlan, ...]:
 def in_words(plan: TrainingPlan, found: PlansFound) -> tuple[str, ...]:
     """Its bytes and time, what it gives up, and whether another does better."""
     least = min(each.seconds for each in found.plans)
-    gives = (
-        "; it gives up " + " and ".join(plan.gives_up) if plan.gives_up else "; it gives up nothing but time"
-    )
-    bytes_and_time = (
-        f"Peak {format_bytes(plan.peak_bytes)}, {plan.seconds / least:.2f} × the least time{gives}."
-    )
+    gives = f"it gives up {' and '.join(plan.gives_up) or NOTHING}"
+    bytes_and_time = f"Peak {format_bytes(plan.peak_bytes)}, {plan.seconds / least:.2f} × the least time; {gives}."
     better = next((each for each in found.front if plan.is_beaten_by(each)), None)
-    front = (
-        f"{better.name} is as good or better in bytes, time and what it gives up."
-        if better
-        else ("No plan that fits is as good in bytes, time and what it gives up.")
-    )
-    return bytes_and_time, str(plan.fit), front
+    front = f"{better.name} is as good or better" if better else "No plan that fits is as good"
+    return bytes_and_time, str(plan.fit), f"{front} in bytes, time and what it gives up."
 
 
 def next_best(found: PlansFound) -> tuple[str, ...]:
@@ -132,16 +103,11 @@ def next_best(found: PlansFound) -> tuple[str, ...]:
     return (f"{plan.name} would fit; it gives up {' and '.join(plan.gives_up) or 'time'}.",)
 
 
-def rows_of(plans: tuple[TrainingPlan, ...], found: PlansFound) -> tuple[tuple[str, ...], ...]:
+def rows_of(plans: tuple[TrainingPlan, ...], found: PlansFound) -> list[tuple[str, ...]]:
     """The first plans that fit as rows."""
     least = min(each.seconds for each in found.plans)
-    header = ("plan", "peak", "time ÷ least", "gives up")
-    return header, *(
-        (
-            each.name,
-            format_bytes(each.peak_bytes),
-            f"{each.seconds / least:.2f}",
-            ", ".join(each.gives_up) or "nothing",
-        )
-        for each in plans[:MAX_ROWS]
-    )
+    rows = [("plan", "peak", "time ÷ least", "gives up")]
+    for each in plans[:MAX_ROWS]:
+        gives = ", ".join(each.gives_up) or "nothing"
+        rows.append((each.name, format_bytes(each.peak_bytes), f"{each.seconds / least:.2f}", gives))
+    return rows

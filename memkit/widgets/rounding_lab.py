@@ -1,7 +1,5 @@
 """The rounding lab: add a small number again and again, in a narrow format, in four ways."""
 
-from typing import ClassVar
-
 import numpy as np
 
 from memkit.formats.reading import number_text, parse_number
@@ -22,19 +20,18 @@ MAX_TERMS, MAX_SEED = 50_000, 10**6
 class RoundingLab(Explorer):
     """Format, term, number of additions and a seed → the running sum in four ways, beside the exact one."""
 
-    controls: ClassVar = {
-        "format": Choice("Format", list(NAMES), "bfloat16"),
-        "term": Entry("Term", "0.001"),
-        "num_terms": Number("Additions", 4096, low=16, high=8192, step=16),
-        "seed": Number("Seed of chance", 0, low=0, high=99),
-    }
-
     def followed(self, changes: dict) -> dict:
         """A term may be given as a number or as text."""
         is_number = isinstance(changes.get("term"), (int, float)) and not isinstance(changes["term"], bool)
         return {**changes, "term": repr(changes["term"])} if is_number else changes
 
-    def view(self, format: str, term: str, num_terms: int, seed: int) -> View:
+    def view(
+        self,
+        format=Choice("Format", NAMES, "bfloat16"),
+        term=Entry("Term", "0.001"),
+        num_terms=Number("Additions", 4096, low=16, high=8192, step=16),
+        seed=Number("Seed of chance", 0, low=0, high=99),
+    ) -> View:
         """The sums as lines, and what became of them."""
         number = parse_number(term, "term")
         if num_terms > MAX_TERMS:
@@ -50,7 +47,7 @@ class RoundingLab(Explorer):
         return View(
             chart=running_sum_figure(number, num_terms, format, seed, totals),
             words=(fate(format, totals), *why(format, totals), others(totals)),
-            table=tuple(table),
+            table=table,
         )
 
 
@@ -87,9 +84,7 @@ def why(format: str, totals: dict[str, np.ndarray]) -> tuple[str, ...]:
     if num_moving_terms(totals["nearest"]) < totals["nearest"].size:
         return (f"{steps}, and a term of {number_text(term)} is at most half of that: it is rounded away.",)
     end = sticking_point(term, fmt)
-    later = (
-        f"the sum will stick at {number_text(end)}" if end < fmt.max else f"{format} ends before it sticks"
-    )
+    later = f"the sum will stick at {number_text(end)}" if end < fmt.max else f"{format} ends before it sticks"
     later = "from here on the sum sticks" if end == total else later
     return (f"{steps}; the term is {number_text(term)}: {later}.",)
 

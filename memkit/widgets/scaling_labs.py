@@ -1,7 +1,5 @@
 """Chapter 06's explorers: what a scaling loses, what outliers do to it, and how a spike passes through a history."""
 
-from typing import ClassVar
-
 import numpy as np
 
 from memkit.low_precision.trials import (
@@ -30,6 +28,11 @@ SPIKES = (2, 4, 16, 64, 256)
 HISTORIES = (1, 4, 16, 1024)
 
 
+def goes_with_the_element(scaling: str, state: dict) -> bool:
+    """Whether the picture compares a scaling for the chosen element."""
+    return scaling in scalings_for(state["element"])
+
+
 class ScalingLab(Explorer):
     """A distribution, an element format and who shares a factor → error, clipped and flushed shares."""
 
@@ -38,34 +41,27 @@ class ScalingLab(Explorer):
             for element in ELEMENTS:
                 for scaling in scalings_for(element):
                     scaled(kind, element, scaling)
-        self.controls = {
-            "kind": Choice("Values", list(DRAWS), "gradients"),
-            "element": Choice("Element", list(ELEMENTS), "float8_e4m3fn"),
-            "scaling": Choice("Shared by", [(NAMES[name], name) for name in NAMES], "none"),
-        }
         super().__init__(**values)
 
-    def offered(self, state: dict) -> dict[str, tuple]:
-        """Only scalings that go with the element."""
-        return {"scaling": tuple((NAMES[name], name) for name in scalings_for(state["element"]))}
-
-    def view(self, kind: str, element: str, scaling: str) -> View:
+    def view(
+        self,
+        kind=Choice("Values", DRAWS, "gradients"),
+        element=Choice("Element", ELEMENTS, "float8_e4m3fn"),
+        scaling=Choice("Shared by", [(NAMES[name], name) for name in NAMES], "none", goes_with_the_element),
+    ) -> View:
         """The distribution under the format, and what was lost."""
         held, error = scaled(kind, element, scaling)
         errors = {name: scaled(kind, element, name)[1] for name in scalings_for(element)}
         best = min(errors, key=errors.get)
         losses = f"{held.flushed_share:.2%} of the values become 0 and {held.clipped_share:.2%} are clipped"
-        others = (
-            [f"{NAMES[best]} would do best, with {errors[best]:.2%}."] if errors[best] < 0.95 * error else []
-        )
-        words = (f"{kind} in {element}, {NAMES[scaling]}: relative error {error:.2%}; {losses}.", *others)
+        words = [f"{kind} in {element}, {NAMES[scaling]}: relative error {error:.2%}; {losses}."]
+        if errors[best] < 0.95 * error:
+            words.append(f"{NAMES[best]} would do best, with {errors[best]:.2%}.")
         rows = [("scaling", "error", "clipped", "become 0")]
         for name, lost in errors.items():
             each = scaled(kind, element, name)[0]
-            rows.append(
-                (NAMES[name], f"{lost:.2%}", f"{each.clipped_share:.2%}", f"{each.flushed_share:.2%}")
-            )
-        return View(chart=scaling_figure(kind, element, scaling), words=words, table=tuple(rows))
+            rows.append((NAMES[name], f"{lost:.2%}", f"{each.clipped_share:.2%}", f"{each.flushed_share:.2%}"))
+        return View(chart=scaling_figure(kind, element, scaling), words=words, table=rows)
 
 
 class OutlierLab(Explorer):
@@ -73,24 +69,19 @@ class OutlierLab(Explorer):
 
     def __init__(self, **values):
         self.errors = {
-            num: {
-                name: outlier_errors(element, scaling, num) for name, (element, scaling, *_) in LINES.items()
-            }
-            for num in NUM_OUTLIERS
-        }
-        self.controls = {
-            "half_decades": Number("Size, √10 to the", 4, low=0, high=len(OUTLIER_FACTORS) - 1),
-            "num_outliers": Choice("Outlier channels", list(NUM_OUTLIERS), 4),
+            num: {name: outlier_errors(*line[:2], num) for name, line in LINES.items()} for num in NUM_OUTLIERS
         }
         super().__init__(**values)
 
-    def view(self, half_decades: int, num_outliers: int) -> View:
+    def view(
+        self,
+        half_decades=Number("Size, √10 to the", 4, low=0, high=len(OUTLIER_FACTORS) - 1),
+        num_outliers=Choice("Outlier channels", NUM_OUTLIERS, 4),
+    ) -> View:
         """The curves, and which format has died."""
-        index = half_decades
-        if index >= len(OUTLIER_FACTORS):
-            raise ValueError(
-                f"half_decades={index} is above {len(OUTLIER_FACTORS) - 1}, where the picture ends"
-            )
+        index, last = half_decades, len(OUTLIER_FACTORS) - 1
+        if index > last:
+            raise ValueError(f"half_decades={index} is above {last}, where the picture ends")
         errors = self.errors[num_outliers]
         now = {name: row[index] for name, row in errors.items()}
         doubled = [name for name, row in errors.items() if row[index] > 2 * row[0]]
@@ -102,20 +93,19 @@ class OutlierLab(Explorer):
         words = (f"{size}. {fate}", f"The best is {best}, {now[best]:.1%}.")
         table = [("format", "without outliers", "with them")]
         table += [(name, f"{errors[name][0]:.2%}", f"{now[name]:.2%}") for name in now]
-        return View(chart=outlier_figure(errors, index, num_outliers), words=words, table=tuple(table))
+        return View(chart=outlier_figure(errors, index, num_outliers), words=words, table=table)
 
 
 class SpikeFilm(Explorer):
     """A spike, a history and a margin → each step's factor under delayed scaling, and what the cast loses."""
 
-    controls: ClassVar = {
-        "step": Number("Step", SPIKE_STEP, low=0, high=NUM_STEPS - 1),
-        "spike": Choice("Spike, times", list(SPIKES), 16),
-        "history_len": Choice("History, steps", list(HISTORIES), 1024),
-        "margin": Number("Margin, bits", 0, low=0, high=8),
-    }
-
-    def view(self, step: int, spike: int, history_len: int, margin: int) -> View:
+    def view(
+        self,
+        step=Number("Step", SPIKE_STEP, low=0, high=NUM_STEPS - 1),
+        spike=Choice("Spike, times", SPIKES, 16),
+        history_len=Choice("History, steps", HISTORIES, 1024),
+        margin=Number("Margin, bits", 0, low=0, high=8),
+    ) -> View:
         """The film with one step marked, and what happens there."""
         if step >= NUM_STEPS:
             raise ValueError(f"step={step} is above {NUM_STEPS - 1}, the film's last step")
@@ -124,14 +114,8 @@ class SpikeFilm(Explorer):
         steps = spike_steps(float(spike), history_len, margin)
         title = f"A spike of {spike} ×, history {history_len:,}, margin {margin}"
         table = [("step", "largest", "fits", "clipped", "error", "current scaling")]
-        table += [
-            table_row(i, steps[i]) for i in sorted({0, SPIKE_STEP - 1, SPIKE_STEP, SPIKE_STEP + 1, step})
-        ]
-        return View(
-            chart=spike_figure(steps, step, title),
-            words=(told(steps, step), after(steps)),
-            table=tuple(table),
-        )
+        table += [table_row(i, steps[i]) for i in sorted({0, SPIKE_STEP - 1, SPIKE_STEP, SPIKE_STEP + 1, step})]
+        return View(chart=spike_figure(steps, step, title), words=(told(steps, step), after(steps)), table=table)
 
 
 def table_row(number: int, step: SpikeStep) -> tuple[str, ...]:
@@ -159,7 +143,5 @@ def after(steps: tuple[SpikeStep, ...]) -> str:
     wide = int(np.sum(fits[SPIKE_STEP + 1 :] > 1.5 * before))
     rest = NUM_STEPS - SPIKE_STEP - 1
     if wide == rest:
-        return (
-            f"For all {rest} steps after the spike the factor stays too small; a float format hardly minds."
-        )
+        return f"For all {rest} steps after the spike the factor stays too small; a float format hardly minds."
     return f"The factor stays too small for {wide} steps after the spike."

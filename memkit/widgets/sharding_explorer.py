@@ -1,7 +1,6 @@
 """The sharding explorer: a model, a stage, 1 to 512 ranks → the peak of each rank, what it sends, a card's line."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.fitting.room import fit_on
@@ -15,7 +14,7 @@ from memkit.setup.recipes import AUTOCAST_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.sharding.traffic import step_traffic
 from memkit.units import format_bytes, format_count
-from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View
+from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View, model_takes
 
 RANKS = (1, 2, 4, 8, 16, 64, 512)
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -26,50 +25,38 @@ FOOT = "ranks; above the bars: the peak of a rank, and ↑ what it sends in a st
 class ShardingExplorer(Explorer):
     """Model, stage, ranks, precision, offload, shape of a step, card → bytes a rank and traffic, for 1 to 512 ranks."""
 
-    controls: ClassVar = {
-        "model": Choice(
-            "Model", [n for n, m in PUBLISHED_MODELS.items() if m.max_seq_len > 1024], "Llama-2-7B"
-        ),
-        "stage": Choice("Stage", [(name, number) for number, name in enumerate(STAGES)], 3),
-        "dp_size": Choice("Ranks", list(RANKS), 8),
-        "precision": Choice("Precision", list(PRECISIONS), PRECISIONS[1]),
-        "seq_len": Choice("Sequence", list(LENGTHS), 2048),
-        "micro_batch_size": Number("Micro-batch", 4, low=1, high=32),
-        "recomputes": Switch("Recompute each block", False),
-        "offloads": Switch("Offload states to the CPU", False),
-        "card": Choice("Card", list(CARDS), "H100 SXM"),
-    }
-
-    def offered(self, state: dict) -> dict[str, tuple]:
-        """Only sequences that the model takes."""
-        return {"seq_len": tuple(n for n in LENGTHS if n <= PUBLISHED_MODELS[state["model"]].max_seq_len)}
-
-    def view(self, model, stage, dp_size, precision, recomputes, offloads, card, **shape) -> View:
+    def view(
+        self,
+        model=Choice("Model", [n for n, m in PUBLISHED_MODELS.items() if m.max_seq_len > 1024], "Llama-2-7B"),
+        stage=Choice("Stage", [(name, number) for number, name in enumerate(STAGES)], 3),
+        dp_size=Choice("Ranks", RANKS, 8),
+        precision=Choice("Precision", PRECISIONS, PRECISIONS[1]),
+        seq_len=Choice("Sequence", LENGTHS, 2048, model_takes),
+        micro_batch_size=Number("Micro-batch", 4, low=1, high=32),
+        recomputes=Switch("Recompute each block", False),
+        offloads=Switch("Offload states to the CPU", False),
+        card=Choice("Card", CARDS, "H100 SXM"),
+    ) -> View:
         """The chosen number of ranks among the others."""
         setup = TrainingSetup(
-            model=PUBLISHED_MODELS[model], recomputation="full" if recomputes else "none", **shape,
-            optimizer=OptimizerConfig(implementation="fused"),
+            model=PUBLISHED_MODELS[model], recomputation="full" if recomputes else "none",
+            micro_batch_size=micro_batch_size, seq_len=seq_len, optimizer=OptimizerConfig(implementation="fused"),
         )  # fmt: skip
         ways = {ranks: way_of(setup, stage, ranks, precision, offloads) for ranks in RANKS}
         plans = {ranks: plan_of(way, CARDS[card], layout) for ranks, (way, layout) in ways.items()}
         sent = {ranks: step_traffic(*way).sent_bytes for ranks, way in ways.items()}
-        tokens = f"{setup.micro_batch_size} × {setup.seq_len} tokens a rank"
         room, above = fit_on(CARDS[card], 0).room_bytes, [f"↑ {short(size)}" for size in sent.values()]
         chart = choices_figure(
             {str(ranks): plan.peak for ranks, plan in plans.items()},
             f"{model}, {STAGES[stage]}: the peak of one rank",
-            f"{tokens}, {precision}; dashed: room on {card}",
+            f"{micro_batch_size} × {seq_len} tokens a rank, {precision}; dashed: room on {card}",
             room, RANKS.index(dp_size), above, FOOT,
         )  # fmt: skip
         table = [("ranks", "peak", "at", "sent a step")]
         for ranks, plan in plans.items():
             table.append((str(ranks), format_bytes(plan.peak_bytes), plan.peak.name, format_bytes(sent[ranks])))
         words = (*verdict(plans, dp_size), f"A rank sends {format_bytes(sent[dp_size])} a step.")
-        return View(chart=chart, words=words, table=tuple(table))
-
-    def pick(self, mark: str) -> None:
-        """Choose the number of ranks whose bar was clicked."""
-        self.set(dp_size=RANKS[int(mark)])
+        return View(chart=chart, words=words, table=table, picks={"dp_size": RANKS})
 
 
 def way_of(

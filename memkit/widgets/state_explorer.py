@@ -1,7 +1,6 @@
 """The state explorer: the peak of one step under each optimizer, by where it steps and what is trained."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.formula.offload import link_bytes
@@ -30,32 +29,30 @@ MODELS = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qk
 class StateExplorer(Explorer):
     """Model, precision, optimizer, its implementation and place, trained share, batch and card → peaks."""
 
-    controls: ClassVar = {
-        "model": Choice("Model", MODELS, "Llama-2-7B"),
-        "precision": Choice("Precision", list(PRECISIONS), "pure bf16"),
-        "optimizer": Choice("Optimizer", list(SHOWN), "AdamW"),
-        "implementation": Choice("Its step", list(IMPLEMENTATIONS), "foreach"),
-        "place": Choice("It steps", list(PLACES), PLACES[0]),
-        "trained": Choice("Trained", list(TRAINED), "all weights"),
-        "micro_batch_size": Number("Micro-batch", 1, low=1, high=32),
-        "seq_len": Choice("Sequence", [512, 1024, 2048, 4096], 512),
-        "card": Choice("Card", list(CARDS), "A100 SXM 80 GB"),
-    }
-
-    def view(self, model, precision, optimizer, implementation, place, trained, card, **shape) -> View:
+    def view(
+        self,
+        model=Choice("Model", MODELS, "Llama-2-7B"),
+        precision=Choice("Precision", PRECISIONS, "pure bf16"),
+        optimizer=Choice("Optimizer", SHOWN, "AdamW"),
+        implementation=Choice("Its step", IMPLEMENTATIONS, "foreach"),
+        place=Choice("It steps", PLACES, PLACES[0]),
+        trained=Choice("Trained", TRAINED, "all weights"),
+        micro_batch_size=Number("Micro-batch", 1, low=1, high=32),
+        seq_len=Choice("Sequence", [512, 1024, 2048, 4096], 512),
+        card=Choice("Card", CARDS, "A100 SXM 80 GB"),
+    ) -> View:
         """Each optimizer's peak as a bar; the words are about the chosen one."""
         rank = TRAINED[trained]
         asked = TrainingSetup(
-            model=PUBLISHED_MODELS[model], precision=PRECISIONS[precision], recomputation="full", **shape,
-            adapter=AdapterConfig(rank=rank) if rank else None,
+            model=PUBLISHED_MODELS[model], precision=PRECISIONS[precision], recomputation="full",
+            micro_batch_size=micro_batch_size, seq_len=seq_len, adapter=AdapterConfig(rank=rank) if rank else None,
             optimizer=OptimizerConfig(name=optimizer, implementation=implementation, place=place),
         )  # fmt: skip
         plans = {name: plan_of(with_optimizer(asked, name), CARDS[card]) for name in SHOWN}
-        tokens = f"{asked.micro_batch_size} × {asked.seq_len} tokens"
         chart = choices_figure(
             {name.removeprefix("torchao ").replace(" ", "\n"): plan.peak for name, plan in plans.items()},
             f"{model}, {precision}, {trained}: the peak under each optimizer",
-            f"{tokens}, full recomputation; steps {place}; dashed: {card}",
+            f"{micro_batch_size} × {seq_len} tokens, full recomputation; steps {place}; dashed: {card}",
             CARDS[card].memory_bytes, SHOWN.index(optimizer),
         )  # fmt: skip
         table = [("optimizer", "peak", "at", "states on the card")]
@@ -63,11 +60,7 @@ class StateExplorer(Explorer):
             states = format_bytes(plan.peak.optimizer_states)
             table.append((name, format_bytes(plan.peak_bytes), where(plan.peak), states))
         words = (*in_words(plans[optimizer]), *otherwise(asked, plans))
-        return View(chart=chart, words=words, table=tuple(table))
-
-    def pick(self, mark: str) -> None:
-        """Choose the optimizer whose bar was clicked."""
-        self.set(optimizer=SHOWN[int(mark)])
+        return View(chart=chart, words=words, table=table, picks={"optimizer": SHOWN})
 
 
 def with_optimizer(setup: TrainingSetup, name: str) -> TrainingSetup:

@@ -74,8 +74,4 @@ class StepTimeline(Explorer):
         words = [first, *([MEANING[now.name]] if now.name in MEANING else [])]
         if number:
             words.append(changes(self.instants[number - 1], now))
-        return View(chart=chart, words=tuple(words), table=self.timeline.rows())
-
-    def pick(self, mark: str) -> None:
-        """Go to the instant whose bar was clicked."""
-        self.set(instant=int(mark))
+        return View(chart=chart, words=words, table=self.timeline.rows(), picks={"instant": range(len(self.instants))})
