@@ -39,6 +39,7 @@ def test_a_tensor_that_is_kept_is_named_with_its_bytes():
     (line,) = [line for line in found.lines if line.grown_bytes]
     assert "test_growth.py" in line.where and line.bytes == (0, 24 * MIB) and line.blocks == (0, 1)
     assert "What changed most is test_growth.py" in found.words and "+24.00 MiB" in str(found)
+    assert "Reserved, the peaks differ by +24.00 MiB." in found.words  # from 10 MiB on a block has its own segment
     back = compare_runs(after, before, names=("a", "b"))
     assert back.grown_bytes == -24 * MIB and "−24.00 MiB" in back.words
 
@@ -52,6 +53,31 @@ def test_a_run_whose_parts_are_not_known_is_compared_by_line():
         assert sum(line.bytes[0] for line in found.lines) == sum(line.bytes[1] for line in found.lines) == 56 * MIB
         assert all(line.grown_bytes == 0 and line.part is None for line in found.lines)
         assert "Nothing at the peak differs." in found.words
+
+
+def by_hand(*births: tuple[int, str, str]) -> MemoryTimeline:
+    """Blocks of whole MiB that stay, each with its line and phase."""
+    events = [Event(i, size * MIB, where=where, phase=phase) for i, (size, where, phase) in enumerate(births)]
+    return replace(trace_memory(program(1, False)), events=tuple(events))
+
+
+@pytest.mark.parametrize(
+    "first, second, moments",
+    [
+        ("backward", "backward", "Both in backward of step 1."),
+        ("forward", "backward", "before in forward of step 1, after in backward of step 1."),
+        ("", "backward", "before in a phase not named, after in backward of step 1."),
+        ("", "", None),
+    ],
+)
+def test_as_many_bytes_by_another_line_are_a_change_and_the_moments_are_named(first, second, moments):
+    kept = (8, "model.py:1 build", "init")
+    found = compare_runs(by_hand(kept, (16, "a.py:1 f", first)), by_hand(kept, (16, "b.py:2 g", second)))
+    assert found.words.startswith("before peaks at 24.00 MiB and after peaks at 24.00 MiB, no change.")
+    assert moments in found.words if moments else " in " not in found.words
+    assert {line.where: line.grown_bytes for line in found.lines if line.grown_bytes} == {
+        "a.py:1 f": -16 * MIB, "b.py:2 g": 16 * MIB,
+    }  # fmt: skip
 
 
 def test_a_line_that_moved_in_its_function_is_the_same_line():

@@ -47,13 +47,23 @@ def highest(timeline) -> dict:
     return {key: instant.parts for key, instant in found.items()}
 
 
+def made_by_optimizer(timeline, leaves_out_scratch: bool = False) -> list[int]:
+    """Bytes of every tensor that the optimizer's second step makes, in their order."""
+    births = [e for e in timeline.events if (e.phase, e.step) == ("optimizer", 2) and e.num_bytes > 0]
+    return [e.num_bytes for e in births if not (leaves_out_scratch and e.is_scratch)]
+
+
 def assert_same(setup: TrainingSetup) -> None:
     """All instants; Muon's AdamW makes its states after Muon's first step, which the formula does not tell apart.
 
+    On a card the optimizer also makes the same tensors in the same order, those that no peak shows among them.
+
     What oneDNN packs for a product in 16 bits depends on the processor: a peak of the CPU's is at least the formula's.
     """
-    formula = highest(estimate_memory(setup))
-    traced = highest(trace_memory(training_build(setup), device=setup.device))
+    played, run = estimate_memory(setup), trace_memory(training_build(setup), device=setup.device)
+    if setup.device == "cuda" and setup.optimizer.place == "after backward":
+        assert made_by_optimizer(played) == made_by_optimizer(run, setup.optimizer.name == "Muon")  # its norm's scratch
+    formula, traced = highest(played), highest(run)
     if setup.optimizer.name == "Muon":
         del formula["optimizer peak", 1]
     is_packed = setup.device == "cpu" and setup.precision.compute_dtype != "float32"

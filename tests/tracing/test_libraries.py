@@ -103,6 +103,29 @@ def test_a_product_too_large_to_be_made_is_asked_by_a_part_of_it(monkeypatch, dt
         assert abs(asked.scratch_bytes - whole) <= 2 * 2**20 and (asked.scratch_bytes > 0) == (whole > 0)
 
 
+@pytest.mark.parametrize("results, rest, grows", [(1, 128, True), (2, 256, True), (1, 257, False), (0, 4096, False)])
+@pytest.mark.parametrize("is_expanded", [False, True])
+def test_results_in_float32_grow_with_the_product_and_packed_blocks_do_not(
+    monkeypatch, results, rest, grows, is_expanded
+):
+    """oneDNN as its source has it stands in for the processor's own, so that the answer is every processor's."""
+    asked, rest = [], rest * torch.get_num_threads()
+
+    def onednn(_, factors):
+        (rows, inner), (_, columns) = (x.shape for x in factors)
+        asked.append((2 * rows * inner * columns, 4 * results * rows * columns + rest))
+        return libraries.Call(asked[-1][1], (2 * rows * columns,))
+
+    monkeypatch.setattr(libraries, "made", onednn)
+    monkeypatch.setattr(libraries, "MAX_FLOPS", 10**8)
+    left = torch.zeros(1 if is_expanded else 40, 9000, dtype=torch.bfloat16).expand(40, 9000)
+    right = torch.zeros(9000, 1100, dtype=torch.bfloat16)
+    call = libraries.asked_of_product(torch.ops.aten.mm.default, (left, right), left @ right)
+    copied = 2 * 40 * 9000 if is_expanded else 0  # BLAS reads no matrix whose rows are one row
+    assert call.scratch_bytes - copied == (4 * results * 40 * 1100 + rest if grows else asked[-1][1])
+    assert call.result_bytes == (2 * 40 * 1100,) and [flops <= most for (flops, _), most in zip(asked, (10**7, 10**8))]
+
+
 def test_a_matrix_of_one_row_is_no_corner_that_torch_keeps_from_onednn():
     """Products of at most 16 · 16 · 16 are torch's own (``use_mkldnn_bf16_matmul``, mkldnn/Matmul.cpp)."""
     left, right = (torch.zeros(shape, dtype=torch.bfloat16) for shape in ((3, 1, 1024), (3, 1024, 7)))
