@@ -22,7 +22,7 @@ from memkit.allocator.workspaces import workspace_bytes
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import card_by_driver_name
 from memkit.hardware.driver import ask_driver
-from memkit.measuring import sharded_ranks
+from memkit.measuring import training_ranks
 from memkit.measuring.gpu import give_back, usable_bytes
 from memkit.measuring.measure import measure_memory
 from memkit.measuring.ranks import MAX_RANKS, run_on_ranks
@@ -316,15 +316,14 @@ def record_ranks(device: str) -> Measured:
     if num_cards == 1:
         return Measured(numbers={"ranks": "none: this machine has one card, and nccl wants one for each rank"})
     num_ranks, names = (2, ("DDP", "ZeRO-3")) if device == "cpu" else (min(num_cards, MAX_RANKS), ())
-    told = run_on_ranks(sharded_ranks.__name__, num_ranks, names)
-    setup, numbers = replace(sharded_ranks.SETUP, device=told["device"]), {"ranks": num_ranks, "device": told["device"]}
+    told = run_on_ranks(training_ranks.__name__, num_ranks, ("sharding", *names))
+    numbers = {"ranks": num_ranks, "device": told["device"]}
+    for name, way in training_ranks.steps(num_ranks, told["device"]).items():
+        if name in told["ways"]:
+            numbers[f"{name}, formula_peak_bytes"] = estimate_sharded(way.setup, way.layout).for_step(2).peak_bytes
+            numbers[f"{name}, measured_peak_bytes"] = told["ways"][name]["peak_bytes"]
     for name, row in told["ways"].items():
-        layout = sharded_ranks.all_layouts(num_ranks)[name]
-        numbers[f"{name}, formula_peak_bytes"] = estimate_sharded(setup, layout).for_step(2).peak_bytes
-        numbers[f"{name}, measured_peak_bytes"] = row["peak_bytes"]
-    for name, row in (told["ways"] | told["windows"]).items():
-        oracle = told["oracle" if name in told["ways"] else "window_oracle"]
-        worst = max(abs(loss / alone - 1) for loss, alone in zip(row["losses"], oracle, strict=True))
+        worst = max(abs(loss / alone - 1) for loss, alone in zip(row["losses"], row["oracle"], strict=True))
         numbers[f"{name}, losses off one process's by"] = worst
         numbers |= {f"{name}, {kind}_bytes": num_bytes for kind, num_bytes in row["sent"].items()}
     return Measured(numbers=numbers)

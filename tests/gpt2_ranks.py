@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch.distributed as dist
 
 from memkit.measuring.ranks import join_group, report
-from memkit.measuring.sharded_ranks import of_a_step
+from memkit.measuring.training_ranks import Way, row_of
 from memkit.setup.layouts import Layout
 from memkit.setup.models import TINY_GPT2
 from memkit.setup.training import TrainingSetup
@@ -15,7 +15,7 @@ LAYOUT = Layout(stage=2, dp_size=2, param_dtype="bfloat16")
 
 if __name__ == "__main__":
     setup, layout = replace(SETUP, device=join_group()), replace(LAYOUT, dp_size=dist.get_world_size())
-    told = of_a_step(setup, layout)
+    told = row_of(Way(setup=setup, layout=layout))
     if dist.get_rank() == 0:
         report(told)
     dist.destroy_process_group()

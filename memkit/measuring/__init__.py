@@ -11,8 +11,7 @@ Reading order:
 - ``small_card``: a card small enough to run out of memory on purpose
 - ``monitor``: one line a step, and a warning in time
 - ``ranks``: several processes for real, and what they send
-- ``accumulating_ranks``: gradient accumulation on several ranks, six ways
-- ``sharded_ranks``: DDP, ZeRO's stages and FSDP2 on several ranks
+- ``training_ranks``: DDP, ZeRO's stages and FSDP2 on several ranks, with and without accumulation
 """
 
 from memkit import front_door

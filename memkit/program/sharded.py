@@ -72,10 +72,13 @@ def send_after_the_last(model: nn.Module, num_micro_batches: int) -> nn.Module:
     return model
 
 
-def sharded_build(setup: TrainingSetup, layout: Layout, next_batch=None, *, syncs_each: bool = True) -> Callable:
+def sharded_build(
+    setup: TrainingSetup, layout: Layout, next_batch=None, *, syncs_each: bool = True, watch: Callable | None = None
+) -> Callable:
     """``training_build`` on a rank of a layout; a process group is there already.
 
-    ``syncs_each``: gradients of a window are sent after each micro-batch, and not after the last alone.
+    ``syncs_each``: gradients of a window are sent after each micro-batch, and not after the last alone. ``watch``
+    may put hooks on the model.
 
     Raises: ValueError: plain torch cannot run the setup's precision or optimizer.
     """
@@ -92,7 +95,9 @@ def sharded_build(setup: TrainingSetup, layout: Layout, next_batch=None, *, sync
 
     def make_model(_) -> nn.Module:
         model = wrap_model(Transformer(in_dtype), layout, setup.device)
-        return model if syncs_each else send_after_the_last(model, setup.grad_accum_steps)
+        if not syncs_each:
+            send_after_the_last(model, setup.grad_accum_steps)
+        return watch(model) if watch else model
 
     return training_build(setup, next_batch, make_model, make_optimizer)
 

@@ -85,7 +85,7 @@ def test_C221(figures):
             gradient(make_small_gpt(), parts, [1] * (8 // size))
         counts.append(counter.get_total_flops())
     assert counts[0] == counts[1]
-    sent = {way: row["sent_bytes"] for way, row in two_ranks()["ways"].items()}
+    sent = {way: sum(row["sent"].values()) for way, row in two_ranks()["ways"].items()}
     assert figures["times_less"] * sent["DDP, no_sync"] == sent["DDP"]
     more_passes = 8 // 2 > 1
     figures.settle(one_rank=more_passes, ranks_that_send_once=sent["DDP, no_sync"] > sent["DDP"])
@@ -93,7 +93,7 @@ def test_C221(figures):
 
 @cache
 def two_ranks() -> dict:
-    return run_on_ranks("memkit.measuring.accumulating_ranks", 2)
+    return run_on_ranks("memkit.measuring.training_ranks", 2, ["accumulation"])
 
 
 def same_gradient_as_one_batch(size: int, num_steps: int) -> bool:

@@ -12,14 +12,17 @@ import pytest
 import torch
 
 from memkit.measuring.ranks import environments, join_group, run_on_ranks
+from memkit.program.small_gpt import make_small_gpt
 
-MODULE = "memkit.measuring.accumulating_ranks"
+MODULE = "memkit.measuring.training_ranks"
+JOB = ("accumulation",)
+WHOLE = 8 * sum(parameter.numel() for parameter in make_small_gpt().parameters())
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def two():
-    return run_on_ranks(MODULE, 2)
+    return run_on_ranks(MODULE, 2, JOB)
 
 
 def ranks_alive() -> list[psutil.Process]:
@@ -42,15 +45,15 @@ def gone(seconds: float = 60) -> bool:
 def test_every_way_has_the_gradient_and_the_loss_of_one_process(two):
     for way, row in two["ways"].items():
         assert row["difference"] < 1e-12, way
-        assert row["loss"] == pytest.approx(two["oracle_loss"], rel=1e-12), way
+        assert row["losses"] == pytest.approx(row["oracle"], rel=1e-12), way
     assert gone()
 
 
 @pytest.mark.serial
 def test_what_is_sent_and_kept(two):
     """An all-reduce sends P a micro-batch or once a window; FSDP2 keeps a shard, or the whole gradient."""
-    ways, whole = two["ways"], two["parameter_bytes"]
-    assert ways["DDP"]["sent_bytes"] == 4 * whole and ways["DDP, no_sync"]["sent_bytes"] == whole
+    ways, whole = two["ways"], WHOLE
+    assert ways["DDP"]["sent"] == {"allreduce": 4 * whole} and ways["DDP, no_sync"]["sent"] == {"allreduce": whole}
     assert ways["DDP, no_sync"]["kept_bytes"] == 2 * whole
     assert ways["DDP, no_sync, bucket view"]["kept_bytes"] == whole
     assert ways["FSDP2"]["kept_bytes"] == pytest.approx(whole / 2, rel=0.01)
@@ -61,16 +64,16 @@ def test_what_is_sent_and_kept(two):
 
 @pytest.mark.exhaustive
 def test_four_ranks_and_hsdp():
-    four = run_on_ranks(MODULE, 4)
+    four = run_on_ranks(MODULE, 4, JOB)
     assert all(row["difference"] < 1e-12 for row in four["ways"].values())
-    assert four["ways"]["HSDP, no all-reduce"]["kept_bytes"] == pytest.approx(four["parameter_bytes"] / 2, rel=0.01)
+    assert four["ways"]["HSDP, no all-reduce"]["kept_bytes"] == pytest.approx(WHOLE / 2, rel=0.01)
 
 
 @pytest.mark.serial
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_end_half_way_leaves_no_process_behind(how):
     listens = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a job may ignore it
-    program = f"{listens}; from memkit.measuring.ranks import run_on_ranks; run_on_ranks({MODULE!r}, 2)"
+    program = f"{listens}; from memkit.measuring.ranks import run_on_ranks; run_on_ranks({MODULE!r}, 2, {JOB})"
     process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.DEVNULL)
     while len(ranks_alive()) < 2 and process.poll() is None:
         time.sleep(0.1)

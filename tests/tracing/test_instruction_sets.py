@@ -11,7 +11,7 @@ TESTS = Path(__file__).parents[1]
 DEPENDENT = (
     "tracing/test_libraries.py",
     "tracing/test_trace.py::test_live_bytes_equal_a_real_runs_at_every_operation_boundary[gpt2 bf16]",
-    "measuring/test_sharded_ranks.py::test_a_block_that_ends_in_a_bias_is_reduced_as_on_real_ranks",
+    "measuring/test_training_ranks.py::test_a_block_that_ends_in_a_bias_is_reduced_as_on_real_ranks",
 )
 LARGE = "tracing/test_trace.py::test_the_peak_of_two_adamw_steps_is_within_three_per_mille[pure bf16-tiny GPT-2]"
 """Under AVX2, where torch multiplies 16 bits by itself, it takes minutes; the same calls are in ``DEPENDENT``."""

@@ -8,12 +8,12 @@ import gpt2_ranks
 import pytest
 
 from memkit.measuring.ranks import run_on_ranks
-from memkit.measuring.sharded_ranks import SENT, SETUP, all_layouts, window_of, windows
+from memkit.measuring.training_ranks import SENT, steps, windows
 from memkit.program.sharded import one_rank_of, sharded_build
 from memkit.sharding import estimate_sharded, step_traffic
 from memkit.tracing.trace import trace_memory
 
-MODULE = "memkit.measuring.sharded_ranks"
+MODULE = "memkit.measuring.training_ranks"
 
 NUMBERS = 64
 """Bytes of Python's numbers, which only a measurement sees."""
@@ -21,7 +21,7 @@ NUMBERS = 64
 
 @cache
 def told_by(num_ranks: int) -> dict:
-    return run_on_ranks(MODULE, num_ranks)
+    return run_on_ranks(MODULE, num_ranks, ["sharding"])["ways"]
 
 
 MANY = pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
@@ -31,15 +31,13 @@ MANY = pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mar
 @MANY
 def test_memory_is_that_of_real_ranks(num_ranks):
     """The trace is of rank 0 in a group that sends nothing; the CPU's rules do not know DDP."""
-    ways = all_layouts(num_ranks)
-    assert set(told_by(num_ranks)["ways"]) == set(ways)
-    for name, row in told_by(num_ranks)["ways"].items():
-        layout, measured = ways[name], row["peak_bytes"]
+    for name, way in steps(num_ranks).items():
+        setup, layout, measured = way.setup, way.layout, told_by(num_ranks)[name]["peak_bytes"]
         device = "cpu" if layout.is_fully_sharded else "cuda"
         with one_rank_of(num_ranks):
-            trace = trace_memory(sharded_build(replace(SETUP, device=device), layout), device=device)
+            trace = trace_memory(sharded_build(replace(setup, device=device), layout), device=device)
         assert trace.for_step(2).peak_bytes == pytest.approx(measured, rel=0.005), name
-        assert estimate_sharded(SETUP, layout).for_step(2).peak_bytes == pytest.approx(measured, rel=0.005), name
+        assert estimate_sharded(setup, layout).for_step(2).peak_bytes == pytest.approx(measured, rel=0.005), name
 
 
 @pytest.mark.serial
@@ -62,12 +60,11 @@ def test_a_block_that_ends_in_a_bias_is_reduced_as_on_real_ranks():
 @pytest.mark.serial
 @MANY
 def test_losses_are_those_of_one_process_and_collectives_those_of_the_formula(num_ranks):
-    told, ways = told_by(num_ranks), windows(num_ranks)
-    assert set(told["windows"]) == set(ways)
-    cases = [(row, SETUP, all_layouts(num_ranks)[name], True, told["oracle"]) for name, row in told["ways"].items()]
-    cases += [(row, window_of(SETUP), *ways[name], told["window_oracle"]) for name, row in told["windows"].items()]
-    for row, setup, layout, syncs_each, oracle in cases:
-        assert row["losses"] == pytest.approx(oracle, rel=1e-5), layout.name
-        traffic = step_traffic(setup, layout, syncs_each)
+    told, ways = told_by(num_ranks), steps(num_ranks) | windows(num_ranks)
+    assert set(told) == set(ways)
+    for name, way in ways.items():
+        row = told[name]
+        assert row["losses"] == pytest.approx(row["oracle"], rel=1e-5) and row["difference"] < 1e-5, name
+        traffic = step_traffic(way.setup, way.layout, way.syncs_each)
         formula = (traffic.all_gathered, traffic.reduce_scattered, traffic.all_reduced, traffic.broadcast)
-        assert tuple(row["sent"].get(kind, 0) for kind in SENT) == formula, (layout.name, syncs_each)
+        assert tuple(row["sent"].get(kind, 0) for kind in SENT) == formula, name
