@@ -26,15 +26,16 @@ def started(tmp_path):
 
     def start(name: str) -> subprocess.Popen:
         program = tmp_path / name
-        program.write_text("import time; time.sleep(100)")
-        processes.append(subprocess.Popen([sys.executable, program]))
+        program.write_text("import time; print(flush=True); time.sleep(100)")
+        processes.append(subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE))
+        processes[-1].stdout.readline()  # it runs: for a moment after exec Linux shows no command line
         (tmp_path / "proxy.pid").write_text(str(processes[-1].pid))
         return processes[-1]
 
     yield start
     for process in processes:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process is stands in Linux's /proc")
