@@ -30,7 +30,7 @@ WANTED_GPU_BYTES = 2 * GIB
 OTHER_PACKAGES = {
     "ipywidgets": "each explorer is the picture above it",
     "numpy": "nothing runs without it",
-    "matplotlib": "there are no pictures",
+    "resvg-py": "cells store their pictures as SVG, which GitHub and an untrusted notebook may not show",
     "jupyterlab": "another notebook program is needed",
     "anywidget": "sliders work, but screen readers hear no names and Notebook takes the arrow keys",
 }

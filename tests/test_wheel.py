@@ -116,5 +116,5 @@ def test_the_wheel_wants_six_packages_and_no_notebook(installed):
     metadata = next(installed.glob("*/METADATA")).read_text(encoding="utf-8")
     lines = [line.partition(": ")[2] for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
     plain = {wanted.name for wanted in map(Requirement, lines) if wanted.marker is None}
-    assert plain == {"anywidget", "ipywidgets", "lazy_loader", "matplotlib", "numpy", "torch"}
+    assert plain == {"anywidget", "ipywidgets", "lazy_loader", "numpy", "torch"}
     assert "Name: memkit-book" in metadata.splitlines()

@@ -29,7 +29,7 @@ def machine(monkeypatch):
     """Play a machine: package versions (``None``: not installed), torch's backend, the driver, RAM."""
 
     def play(backend="cuda 13.0", answer=WITH_T4, ram=20 * GIB, platform=None, **versions):
-        known = {"torch": "2.13.0", "ipywidgets": "8.1.9", "numpy": "2.4.6", "matplotlib": "3.11.2",
+        known = {"torch": "2.13.0", "ipywidgets": "8.1.9", "numpy": "2.4.6", "resvg-py": "0.5.0",
                  "jupyterlab": "4.6.6", "anywidget": "0.11.0"} | versions  # fmt: skip
         monkeypatch.setattr(doctor_module, "installed_version", known.__getitem__)
         monkeypatch.setattr(doctor_module, "torch_backend", lambda: backend)
