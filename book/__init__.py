@@ -22,7 +22,7 @@ from memkit import front_door
 __getattr__, __dir__, __all__ = front_door(__name__, {
     "bandwidth": "measure_bandwidth",
     "card_formats": "cast_overflows product_errors time_products",
-    "cheat_sheet": "TECHNIQUES apply_techniques",
+    "cheat_sheet": "TECHNIQUES apply_techniques sheet_figure",
     "checkup": "doctor quietly",
     "claims": "claim count_verdicts ids_of load_claims printed_and_so verdicts_by_subject",
     "exercises": "built check",

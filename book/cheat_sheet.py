@@ -5,11 +5,12 @@ it was depends on the job. So every technique is applied to two of them, one wit
 most of the peak, and one with many, whose activations are.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from memkit.fitting.step import peak_of
+from memkit.pictures.svg import GREY, OKABE_ITO, PAPER, Chart, text_width
 from memkit.recomputation.costs import step_flops
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout
@@ -26,6 +27,9 @@ JOBS = {
 }
 """Where a technique is applied: Llama-2-7B on one sequence, Llama-3.2-1B on eight of twice the length; both under
 autocast, with AdamW's foreach and flash attention."""
+JOB_LOOKS = ((OKABE_ITO[0], ""), (OKABE_ITO[2], "///"), (OKABE_ITO[3], "..."))
+LONGEST = 1.3
+"""A bar longer than this share of the plain job's peak is cut, with a break in it; its number says how long it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,3 +132,43 @@ def flops_per_token(setup: TrainingSetup) -> float:
 def words_of(line: Line) -> tuple[str, str, str, str]:
     """FLOPs per token, price, effort and chapter of a line, as text."""
     return f"{line.flops:.2f}×", line.technique.price, line.technique.effort, line.technique.chapter
+
+
+def sheet_figure(
+    rows: Sequence[tuple[str, Mapping[str, float], Sequence[str]]], columns: Sequence[str], title: str
+) -> Chart:
+    """Rows of (name, job → share of its plain peak, words); ``columns`` head the words.
+
+    Raises: ValueError: no rows, or more jobs than looks.
+    """
+    if not rows:
+        raise ValueError("no rows to draw")
+    jobs = list(rows[0][1])
+    if len(jobs) > len(JOB_LOOKS):
+        raise ValueError(f"{len(jobs)} jobs; {len(JOB_LOOKS)} at most can be told apart")
+    left, width, tall = 24 + max(text_width(name, 12) for name, *_ in rows), 250, 34 / len(jobs)
+    texts = [[head, *(row[2][number] for row in rows)] for number, head in enumerate(columns)]
+    wide = [18 + max(text_width(text, 12) for text in column) for column in texts]
+    start = left + width + 60
+    chart = Chart(start + sum(wide), 108 + 44 * len(rows), title)
+    chart.legend([(JOB_LOOKS[number], job) for number, job in enumerate(jobs)], 10, 48, chart.width)
+    plain = left + width / LONGEST
+    chart.line([(plain, 86), (plain, chart.height - 8)], shade=GREY, stroke_dasharray="1 3")
+    for number, column in enumerate(texts):
+        place = start + sum(wide[:number])
+        chart.words(place, 80, column[0], 12, shade=GREY)
+        for row, text in enumerate(column[1:]):
+            chart.words(place, 112 + 44 * row, text, 12)
+    for row, (name, shares, _) in enumerate(rows):
+        chart.words(10, 112 + 44 * row, name, 12)
+        for number, (job, share) in enumerate((job, shares[job]) for job in jobs):
+            end, y = left + width * min(share, LONGEST) / LONGEST, 95 + 44 * row + (number + 0.5) * tall
+            tells = {"tip": f"{name}, {job}: {share:.1%}", "data": {"job": job, "share": f"{share:.6g}"}}
+            chart.bar(left, end, y, tall, JOB_LOOKS[number], **tells)
+            if share > LONGEST:
+                gap = [(end - a, y + b * tall) for a, b in ((20, 0.5), (14, -0.5), (9, -0.5), (15, 0.5))]
+                chart.area([gap], (PAPER, ""))
+            chart.words(end + 6, y, f"{share:.0%}", 11)
+    lines = (f"{name} {', '.join(f'{share:.0%}' for share in shares.values())}" for name, shares, _ in rows)
+    chart.alt = f"{title}, for {' and '.join(jobs)}: {'; '.join(lines)}."
+    return chart

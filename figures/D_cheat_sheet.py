@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from book.cheat_sheet import apply_techniques, words_of
-from memkit.pictures.rows_of_bars import sheet_figure
+from book.cheat_sheet import apply_techniques, sheet_figure, words_of
 
 rows = [(line.technique.name, line.shares, words_of(line)) for line in apply_techniques()]
 title = "What is left of the peak of a training step, and at which price"

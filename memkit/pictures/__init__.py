@@ -8,12 +8,11 @@ Reading order:
 - ``twin``: pixels of a picture, for viewers that draw no SVG
 - ``svg``: a chart of rectangles, lines and words; every colour of the book
 - ``axes``: scales, ticks and curves
-- ``rows_of_bars``: recipes, what blocks keep, techniques, streams, the memory of a card
+- ``rows_of_bars``: recipes, what blocks keep, streams, the memory of a card
 - ``timeline``: bars by instant and part, for any timeline
 - ``curves``: lines over steps, bytes over batch or length
 - ``peaks``: stacked bars side by side: choices with a card's line, three columns of one step
 - ``over_time``: every allocation of a step in order, stacked by part
-- ``flows``: a block's operations in order, with what each keeps for the backward
 - ``planes``: strategies and plans on planes of bytes and time
 - ``bits``: one code, bit by bit
 - ``number_line``: all values of a format on a line
@@ -34,7 +33,6 @@ __getattr__, __dir__, __all__ = front_door(
         "allocator": "allocator_picture",
         "bands": "allocations_figure stack_bands",
         "curves": "curves_figure memory_curves_figure",
-        "flows": "block_figure",
         "formats": "bit_figure scaled_block_figure",
         "gradients": "gradients_figure",
         "number_line": "number_line_figure",
@@ -42,7 +40,7 @@ __getattr__, __dir__, __all__ = front_door(
         "page": "html_page",
         "peaks": "choices_figure compare_figure",
         "planes": "frontier_figure plans_figure",
-        "rows_of_bars": "hierarchy_figure ledger_pieces recipes_figure saved_figure sheet_figure streams_figure",
+        "rows_of_bars": "hierarchy_figure ledger_pieces recipes_figure saved_figure streams_figure",
         "scaling": "outlier_figure scaling_figure spike_figure",
         "sums": "running_sum_figure",
         "svg": "Chart",

@@ -1,4 +1,4 @@
-"""Rows of bars from the left: recipes, what blocks keep, techniques, streams of a GPU, the memory of a card."""
+"""Rows of bars from the left: recipes, what blocks keep, streams of a GPU, the memory of a card."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,10 +9,6 @@ from memkit.hardware.hierarchy import MemoryLevel
 from memkit.pictures.axes import Scale, round_ticks, ticks_below
 from memkit.pictures.svg import EDGED, FAINT, GREY, LOOKS, OKABE_ITO, OTHER, PAPER, Chart, look_of, text_width
 from memkit.units import format_bytes
-
-JOBS = ((OKABE_ITO[0], ""), (OKABE_ITO[2], "///"), (OKABE_ITO[3], "..."))
-LONGEST = 1.3
-"""A bar longer than this share of the plain job's peak is cut, with a break in it; its number says how long it is."""
 
 
 def end_to_end(sizes: Mapping[str, float]) -> Iterator[tuple[str, float, float, float]]:
@@ -96,46 +92,6 @@ def saved_figure(
             note = note.removesuffix(", …").rpartition(",")[0] + ", …"
         chart.words(790, y - 34, note, 10.5, anchor="end", shade=GREY)
     chart.alt = f"{title}, one bar each: {'; '.join(f'{label} {total:.1f} {unit}' for label, total in totals.items())}."
-    return chart
-
-
-def sheet_figure(
-    rows: Sequence[tuple[str, Mapping[str, float], Sequence[str]]], columns: Sequence[str], title: str
-) -> Chart:
-    """Rows of (name, job → share of its plain peak, words); ``columns`` head the words.
-
-    Raises: ValueError: no rows, or more jobs than looks.
-    """
-    if not rows:
-        raise ValueError("no rows to draw")
-    jobs = list(rows[0][1])
-    if len(jobs) > len(JOBS):
-        raise ValueError(f"{len(jobs)} jobs; {len(JOBS)} at most can be told apart")
-    left, width, tall = 24 + max(text_width(name, 12) for name, *_ in rows), 250, 34 / len(jobs)
-    texts = [[head, *(row[2][number] for row in rows)] for number, head in enumerate(columns)]
-    wide = [18 + max(text_width(text, 12) for text in column) for column in texts]
-    start = left + width + 60
-    chart = Chart(start + sum(wide), 108 + 44 * len(rows), title)
-    chart.legend([(JOBS[number], job) for number, job in enumerate(jobs)], 10, 48, chart.width)
-    plain = left + width / LONGEST
-    chart.line([(plain, 86), (plain, chart.height - 8)], shade=GREY, stroke_dasharray="1 3")
-    for number, column in enumerate(texts):
-        place = start + sum(wide[:number])
-        chart.words(place, 80, column[0], 12, shade=GREY)
-        for row, text in enumerate(column[1:]):
-            chart.words(place, 112 + 44 * row, text, 12)
-    for row, (name, shares, _) in enumerate(rows):
-        chart.words(10, 112 + 44 * row, name, 12)
-        for number, (job, share) in enumerate((job, shares[job]) for job in jobs):
-            end, y = left + width * min(share, LONGEST) / LONGEST, 95 + 44 * row + (number + 0.5) * tall
-            tells = {"tip": f"{name}, {job}: {share:.1%}", "data": {"job": job, "share": f"{share:.6g}"}}
-            chart.bar(left, end, y, tall, JOBS[number], **tells)
-            if share > LONGEST:
-                gap = [(end - a, y + b * tall) for a, b in ((20, 0.5), (14, -0.5), (9, -0.5), (15, 0.5))]
-                chart.area([gap], (PAPER, ""))
-            chart.words(end + 6, y, f"{share:.0%}", 11)
-    lines = (f"{name} {', '.join(f'{share:.0%}' for share in shares.values())}" for name, shares, _ in rows)
-    chart.alt = f"{title}, for {' and '.join(jobs)}: {'; '.join(lines)}."
     return chart
 
 

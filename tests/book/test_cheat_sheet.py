@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from drawn import marks_of
 
-from book.cheat_sheet import JOBS, TECHNIQUES, apply_techniques, words_of
+from book.cheat_sheet import JOBS, LONGEST, TECHNIQUES, apply_techniques, sheet_figure, words_of
 from memkit.formula.estimate import estimate_memory
-from memkit.pictures import sheet_figure
-from memkit.pictures.rows_of_bars import LONGEST
 from memkit.setup.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup.training import TrainingSetup
 

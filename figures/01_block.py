@@ -1,7 +1,12 @@
-"""A block as its operations in order, and below each the tensors that it keeps for the backward."""
+"""Chapter 01: a block of GPT-2 large as its operations in order, below each the tensors that it keeps."""
 
-from memkit.formula.activations import Ledger
+from pathlib import Path
+
+from memkit.formula.activations import Ledger, block_ledger
 from memkit.pictures.svg import GREY, OKABE_ITO, Chart
+from memkit.setup.models import GPT2_LARGE
+from memkit.setup.recipes import PURE_BF16
+from memkit.setup.training import TrainingSetup
 
 KEPT = (
     (
@@ -26,8 +31,9 @@ TALLEST = 115  # of a bar on an edge
 PREFIXES = ("norm 1 ", "norm 2 ", "mlp ", "attention ", "softmax dropout ", "dropout ")
 
 
-def block_figure(ledger: Ledger, title: str = "One GPT-2 block, and what it keeps for the backward") -> Chart:
+def block(ledger: Ledger) -> Chart:
     """The operations of a GPT-2 block in order; below each hang the tensors that it keeps, as high as their bytes."""
+    title = "One GPT-2 block, and what it keeps for the backward"
     words = "height of a bar: bytes; the number: bytes per token and hidden unit (sbh)"
     chart = Chart(800, 490, title, words)
     sizes = {line.name: line.num_bytes / ledger.sbh for line in ledger.lines}
@@ -59,3 +65,7 @@ def block_figure(ledger: Ledger, title: str = "One GPT-2 block, and what it keep
     named = ", ".join(f"{name} {size:.3g}" for name, size in sizes.items() if size >= 0.5)
     chart.alt = f"{title}: {named} sbh; {ledger.per_sbh:.1f} sbh together."
     return chart
+
+
+setup = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, attention="stored", dropout=0.1)
+block(block_ledger(setup)).write_files(Path(__file__).with_suffix(""))
