@@ -68,6 +68,7 @@ AUTOCAST_CASES = {
     "softmax": (lambda a, b: F.softmax(a.to(HALF), -1), torch.float32),
     "Tensor.softmax": (lambda a, b: a.to(HALF).softmax(-1), torch.float32),
     "softmax with dtype": (lambda a, b: F.softmax(a.to(HALF), -1, dtype=HALF), HALF),
+    "softmax with dtype by place": (lambda a, b: torch.softmax(a.to(HALF), -1, HALF), HALF),
     "log_softmax": (lambda a, b: torch.log_softmax(a.to(HALF), -1), torch.float32),
     "layer_norm": (lambda a, b: F.layer_norm(a.to(HALF), (8,)), torch.float32),
     "rms_norm": (lambda a, b: F.rms_norm(a.to(HALF), (8,)), torch.float32),
