@@ -87,19 +87,6 @@ def check_fields(record: object, names: str, check: Callable, *allowed: object) 
         object.__setattr__(record, name, check(name, getattr(record, name), *allowed))
 
 
-def as_items(name: str, values: object, *kinds: type) -> tuple:
-    """Return ``values`` as a tuple, or refuse what is no list, or holds an item that is none of ``kinds``.
-
-    Raises: ValueError: no iterable, or another type in it.
-
-    >>> as_items("shape", [2, 3], int)
-    (2, 3)
-    """
-    if not isinstance(values, Iterable):
-        raise ValueError(f"{name}={shown(values)} is no list of {' or '.join(kind.__name__ for kind in kinds)}")
-    return tuple(as_kind(f"{name}[{index}]", item, *kinds) for index, item in enumerate(values))
-
-
 def as_one_of(name: str, value: object, allowed: Iterable) -> object:
     """Return ``value``, or refuse what is not among ``allowed`` with one sentence that shows it, and what is near.
 
