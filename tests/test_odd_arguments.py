@@ -116,9 +116,16 @@ def test_an_odd_argument_ends_in_words(name, argument):
 
 
 @pytest.mark.parametrize("name", ["estimate_memory", "measure_memory", "trace_memory"])
-def test_more_steps_than_anyone_waits_for_are_refused(name):
-    with pytest.raises(ValueError, match=f"steps={2**63} is above 10000"):
-        call(name, {**VALID[name], "steps": 2**63})
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True, None, "two", 10_001, 2**63])
+def test_a_number_of_steps_that_nobody_takes_or_waits_for_is_refused(name, steps):
+    with pytest.raises(ValueError, match=f"steps={steps!r} is"):
+        call(name, {**VALID[name], "steps": steps})
+
+
+@pytest.mark.parametrize("name, device", [("measure_memory", "tpu"), ("trace_memory", "tpu"), ("trace_memory", None)])
+def test_a_device_that_is_none_of_ours_is_refused(name, device):
+    with pytest.raises(ValueError, match=f"device={device!r} is"):
+        call(name, {**VALID[name], "device": device})
 
 
 def test_a_name_that_no_timeline_has_is_refused():

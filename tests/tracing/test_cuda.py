@@ -15,7 +15,7 @@ from training_loop import training
 
 from memkit.program.transformer import training_build
 from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16
 from memkit.setup.training import TrainingSetup
 from memkit.tracing import cuda as cuda_rules
 from memkit.tracing.cuda import pretend_cuda
@@ -352,18 +352,6 @@ def test_what_a_program_asks_of_the_card_is_answered():
         weight = nn.Linear(3, 2).weight
         assert str(weight) == "Parameter containing:\ntensor(..., device='cuda:0', size=(2, 3), requires_grad=True)"
     assert str(torch.zeros(2)) == "tensor([0., 0.])"
-
-
-def test_for_loop_and_foreach_differ_by_what_stands_in_the_optimizer():
-    peaks = {}
-    for implementation in ("for-loop", "foreach", "fused"):
-        model = ModelConfig(num_layers=2, hidden_size=128, num_heads=4, vocab_size=512, max_seq_len=128)
-        setup = TrainingSetup(model=model, seq_len=64, optimizer=OptimizerConfig(implementation=implementation))
-        timeline = trace_memory(training_build(setup))
-        peaks[implementation] = timeline.at("optimizer peak").temporary
-        weights = timeline.at("init").weights
-    assert peaks["fused"] == 0 < peaks["for-loop"] < peaks["foreach"]
-    assert peaks["foreach"] == pytest.approx(weights, rel=0.01)
 
 
 def test_a_cuda_build_without_a_driver_traces_as_a_cpu_build_does(monkeypatch):
