@@ -15,7 +15,7 @@ from memkit.recomputation.costs import step_flops
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
-from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import FULL, every
 from memkit.setup.training import TrainingSetup
 
@@ -58,7 +58,6 @@ def one_at_a_time(setup: TrainingSetup) -> TrainingSetup:
     return replace(setup, micro_batch_size=1, grad_accum_steps=setup.micro_batch_size)
 
 
-FUSED = OptimizerConfig(implementation="fused")
 TECHNIQUES = (
     Technique(name="FP32 in place of autocast", applied=partial(replace, precision=FP32), price="slower products",
               effort="none", chapter="03"),
@@ -66,7 +65,7 @@ TECHNIQUES = (
               effort="a dtype", chapter="03"),
     Technique(name="stored attention scores", applied=partial(replace, attention="stored"), price="more traffic",
               effort="none", chapter="01"),
-    Technique(name="AdamW, fused", applied=partial(replace, optimizer=FUSED), price="none", effort="an argument",
+    Technique(name="AdamW, fused", applied=partial(replace, optimizer=FUSED_ADAMW), price="none", effort="an argument",
               chapter="01"),
     Technique(name="8-bit AdamW", applied=partial(replace, optimizer=OptimizerConfig(name="8-bit AdamW")),
               price="states rounded to 8 bits", effort="a library", chapter="08"),
@@ -86,7 +85,7 @@ TECHNIQUES = (
               effort="a launcher, two lines", chapter="09"),
     Technique(name="half the sequence", applied=lambda setup: replace(setup, seq_len=setup.seq_len // 2),
               price="shorter context", effort="a number", chapter="01"),
-    Technique(name="checkpoints and fused AdamW", applied=partial(replace, recomputation=FULL, optimizer=FUSED),
+    Technique(name="checkpoints and fused AdamW", applied=partial(replace, recomputation=FULL, optimizer=FUSED_ADAMW),
               price="a second forward", effort="both", chapter="04"),
 )  # fmt: skip
 

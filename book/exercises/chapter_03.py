@@ -15,7 +15,7 @@ from book.exercises import (
 from book.exercises.training_loops import judge_clipping, judge_loop, near, without_cache, zeroed_first
 from memkit.formula.estimate import estimate_memory
 from memkit.setup.models import LLAMA_3_8B
-from memkit.setup.recipes import AUTOCAST_BF16, OptimizerConfig
+from memkit.setup.recipes import AUTOCAST_BF16, FUSED_ADAMW
 from memkit.setup.training import TrainingSetup
 
 # 3.3: a master update
@@ -155,7 +155,7 @@ def _judge_by_chance(answer) -> str | None:
 def autocast_share(micro_batch_size: int, seq_len: int, attention: str = "flash") -> float:
     """The peak of a step of Llama-3-8B under bf16 autocast as a share of its peak in float32."""
     setup = TrainingSetup(
-        model=LLAMA_3_8B, optimizer=OptimizerConfig(implementation="fused"), attention=attention,
+        model=LLAMA_3_8B, optimizer=FUSED_ADAMW, attention=attention,
         micro_batch_size=micro_batch_size, seq_len=seq_len,
     )  # fmt: skip
     autocast = replace(setup, precision=AUTOCAST_BF16)

@@ -6,7 +6,7 @@ from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, Num
 from book.exercises.answers import whole
 from memkit.fitting.step import peak_of
 from memkit.setup.models import GPT2_MEDIUM
-from memkit.setup.recipes import OptimizerConfig
+from memkit.setup.recipes import FUSED_ADAMW
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, format_bytes
 
@@ -31,10 +31,9 @@ def factor(own, of_rank, of_all, ranks):
 
 def peak_bytes(micro_batch_size: int, grad_accum_steps: int) -> int:
     """The predicted peak of exercise 5.7's window."""
-    fused = OptimizerConfig(implementation="fused")
     return peak_of(
         TrainingSetup(
-            model=GPT2_MEDIUM, optimizer=fused, seq_len=1024, micro_batch_size=micro_batch_size,
+            model=GPT2_MEDIUM, optimizer=FUSED_ADAMW, seq_len=1024, micro_batch_size=micro_batch_size,
             grad_accum_steps=grad_accum_steps,
         )
     ).total_bytes  # fmt: skip

@@ -7,7 +7,7 @@ from book.exercises.answers import whole
 from memkit.formula.parameters import block_parameters
 from memkit.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B
-from memkit.setup.recipes import OptimizerConfig
+from memkit.setup.recipes import FUSED_ADAMW
 from memkit.setup.training import TrainingSetup
 from memkit.sharding.step import estimate_sharded
 from memkit.sharding.traffic import step_traffic
@@ -33,7 +33,7 @@ def moved(stage, m, syncs_each, reduce=2, gathers=2, scatter=1):
 def peak_and_traffic(stage: int, dp_size: int) -> tuple[int, int]:
     """The peak of a rank and the bytes that it sends, for the run of exercise 9.6."""
     setup = TrainingSetup(
-        model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4, optimizer=OptimizerConfig(implementation="fused")
+        model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4, optimizer=FUSED_ADAMW
     )
     layout = Layout(stage=stage, dp_size=dp_size, param_dtype="bfloat16", reduce_dtype="float32")
     return estimate_sharded(setup, layout).for_step(2).peak_bytes, step_traffic(setup, layout).sent_bytes

@@ -8,21 +8,20 @@ from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.hardware.cards import CARDS
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B
-from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
+from memkit.setup.recipes import AUTOCAST_BF16, FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import NONE
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, format_bytes
 
-FUSED = OptimizerConfig(implementation="fused")
 SMALL = OptimizerConfig(name="torchao 8-bit AdamW", implementation="fused")
 START = TrainingSetup(model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4)
 _autocast = replace(START, precision=AUTOCAST_BF16)
 _accumulated = replace(_autocast, micro_batch_size=1, grad_accum_steps=4)
 _again = replace(_accumulated, recomputation="full")
-_fused = replace(_again, optimizer=FUSED)
+_fused = replace(_again, optimizer=FUSED_ADAMW)
 _small = replace(_fused, optimizer=SMALL)
 _pure = replace(_small, precision=PURE_BF16)
-_lora = replace(_pure, optimizer=FUSED, adapter=AdapterConfig(rank=16, targets=linear_layers(LLAMA_2_7B)))
+_lora = replace(_pure, optimizer=FUSED_ADAMW, adapter=AdapterConfig(rank=16, targets=linear_layers(LLAMA_2_7B)))
 _qlora = replace(_lora, adapter=replace(_lora.adapter, base="nf4"))
 STAIR = {
     "fp32": START, "autocast bf16": _autocast, "in four pieces": _accumulated, "blocks twice": _again,

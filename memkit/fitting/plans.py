@@ -24,7 +24,7 @@ from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.optimizers import GIVEN_UP
 from memkit.setup.optimizers import OPTIMIZERS as RECORDS
-from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, PURE_FP16, OptimizerConfig
+from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, FUSED_ADAMW, PURE_BF16, PURE_FP16
 from memkit.setup.strategies import CORE, FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, every
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
@@ -39,9 +39,8 @@ PRECISIONS = {"bfloat16": (AUTOCAST_BF16, PURE_BF16), "float16": (AUTOCAST_FP16,
 BESIDE_ADAPTERS = {"bfloat16": PURE_BF16, "float16": PURE_FP16}
 """Of the frozen weights; the adapters are float32."""
 
-ADAMW = OptimizerConfig(implementation="fused")
 OPTIMIZERS = tuple(
-    OptimizerConfig(name=record.name, implementation=implementation, place=place)
+    replace(FUSED_ADAMW, name=record.name, implementation=implementation, place=place)
     for record in RECORDS.values()
     for implementation, place in record.planned
 )
@@ -306,7 +305,7 @@ def plan_recomputation(setup: TrainingSetup, card_bytes: int) -> PlansFound:
     Raises: ValueError: a card that CUDA's context fills, or a setup without a formula.
 
     >>> from memkit import GIB, models
-    >>> setup = TrainingSetup(model=models.LLAMA_32_1B, precision=PURE_BF16, optimizer=ADAMW, seq_len=8192)
+    >>> setup = TrainingSetup(model=models.LLAMA_32_1B, precision=PURE_BF16, optimizer=FUSED_ADAMW, seq_len=8192)
     >>> plan_recomputation(setup, 24 * GIB).chosen.setup.recomputation.name
     'save attention and products'
     """
@@ -332,10 +331,10 @@ def ways_of(
     ``half``: the 16-bit dtype that is computed in.
     """
     optimizers = [one for one in OPTIMIZERS if half == "bfloat16" or one.place == "after backward"]
-    trained = [] if adapter else product(PRECISIONS[half], optimizers if layout is None else [ADAMW], (None,))
+    trained = [] if adapter else product(PRECISIONS[half], optimizers if layout is None else [FUSED_ADAMW], (None,))
     lora = adapter or AdapterConfig(rank=RANK, targets=linear_layers(setup.model))
     bases = (replace(lora, base="as loaded"), replace(lora, base="nf4"))
-    adapters = product((BESIDE_ADAPTERS[half],), (ADAMW,), bases if layout is None else ())
+    adapters = product((BESIDE_ADAPTERS[half],), (FUSED_ADAMW,), bases if layout is None else ())
     for (precision, optimizer, added), strategy, (size, steps) in product(
         (*trained, *adapters), STRATEGIES, cuts_of(num_sequences)
     ):

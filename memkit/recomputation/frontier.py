@@ -11,7 +11,7 @@ from functools import cache
 from memkit.formula.estimate import estimate_memory
 from memkit.recomputation.costs import step_flops
 from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B, LLAMA_32_1B, ModelConfig
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.setup.recipes import FUSED_ADAMW, PURE_BF16
 from memkit.setup.strategies import (
     CORE,
     FULL,
@@ -56,8 +56,8 @@ class Point:
 def peak_at(model: ModelConfig, strategy: Strategy, micro_batch_size: int, seq_len: int) -> int:
     """Peak in bytes of two steps in pure bf16 with fused AdamW and flash attention."""
     setup = TrainingSetup(
-        model=model, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=seq_len,
-        micro_batch_size=micro_batch_size, recomputation=strategy,
+        model=model, precision=PURE_BF16, optimizer=FUSED_ADAMW, seq_len=seq_len, recomputation=strategy,
+        micro_batch_size=micro_batch_size,
     )  # fmt: skip
     return estimate_memory(setup).peak_bytes
 

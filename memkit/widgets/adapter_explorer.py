@@ -11,7 +11,7 @@ from memkit.hardware.cards import CARDS, Card
 from memkit.pictures.peaks import choices_figure
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.setup.recipes import FUSED_ADAMW, PURE_BF16
 from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes, format_count
 from memkit.widgets.explorer import Choice, Explorer, Number, View
@@ -47,9 +47,8 @@ class AdapterExplorer(Explorer):
         card=Choice("Card", CARDS, "RTX 4090"),
     ) -> View:
         """The peak of each way as a bar; the words are about the adapters and what they leave to be kept."""
-        fused = OptimizerConfig(implementation="fused")
         shape = {"micro_batch_size": micro_batch_size, "seq_len": seq_len}
-        full = TrainingSetup(model=PUBLISHED_MODELS[model], precision=PURE_BF16, optimizer=fused, **shape)
+        full = TrainingSetup(model=PUBLISHED_MODELS[model], precision=PURE_BF16, optimizer=FUSED_ADAMW, **shape)
         adapter = AdapterConfig(rank=rank, targets=TARGETS[targets], dtype=dtype)
         plans = {name: plan_of(in_this_way(full, adapter, *way), CARDS[card]) for name, way in WAYS.items()}
         count = format_count(count_adapter_parameters(full.model, adapter))

@@ -10,7 +10,7 @@ from memkit.hardware.cards import CARDS
 from memkit.pictures.peaks import choices_figure
 from memkit.setup.layouts import Layout
 from memkit.setup.models import PUBLISHED_MODELS
-from memkit.setup.recipes import PRECISIONS, PURE_BF16, OptimizerConfig
+from memkit.setup.recipes import FUSED_ADAMW, PRECISIONS, PURE_BF16
 from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, View, model_takes
@@ -39,7 +39,7 @@ class BatchPlanner(Explorer):
         setup = TrainingSetup(
             model=PUBLISHED_MODELS[model], precision=PRECISIONS[precision], seq_len=batch.seq_len,
             micro_batch_size=batch.micro_batch_size, grad_accum_steps=batch.grad_accum_steps,
-            optimizer=OptimizerConfig(implementation="fused"),
+            optimizer=FUSED_ADAMW,
         )  # fmt: skip
         own = plan_of(setup, CARDS[card], Layout(stage=0, dp_size=batch.dp_size) if batch.dp_size > 1 else None)
         plans = {cut_of(plan): plan for plan in shown_plans(own)}

@@ -10,7 +10,7 @@ from memkit.pictures.peaks import choices_figure
 from memkit.pictures.timeline import short
 from memkit.setup.layouts import STAGES, Layout
 from memkit.setup.models import PUBLISHED_MODELS
-from memkit.setup.recipes import AUTOCAST_BF16, OptimizerConfig
+from memkit.setup.recipes import AUTOCAST_BF16, FUSED_ADAMW
 from memkit.setup.training import TrainingSetup
 from memkit.sharding.traffic import step_traffic
 from memkit.units import format_bytes, format_count
@@ -40,7 +40,7 @@ class ShardingExplorer(Explorer):
         """The chosen number of ranks among the others."""
         setup = TrainingSetup(
             model=PUBLISHED_MODELS[model], recomputation="full" if recomputes else "none",
-            micro_batch_size=micro_batch_size, seq_len=seq_len, optimizer=OptimizerConfig(implementation="fused"),
+            micro_batch_size=micro_batch_size, seq_len=seq_len, optimizer=FUSED_ADAMW,
         )  # fmt: skip
         ways = {ranks: way_of(setup, stage, ranks, precision, offloads) for ranks in RANKS}
         plans = {ranks: plan_of(way, CARDS[card], layout) for ranks, (way, layout) in ways.items()}
