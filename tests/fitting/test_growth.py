@@ -75,6 +75,7 @@ def test_as_many_bytes_by_another_line_are_a_change_and_the_moments_are_named(fi
     found = compare_runs(by_hand(kept, (16, "a.py:1 f", first)), by_hand(kept, (16, "b.py:2 g", second)))
     assert found.words.startswith("before peaks at 24.00 MiB and after peaks at 24.00 MiB, no change.")
     assert moments in found.words if moments else " in " not in found.words
+    assert "all other lines – 8.00 MiB 8.00 MiB no change" in " ".join(str(found).split())
     assert {line.where: line.grown_bytes for line in found.lines if line.grown_bytes} == {
         "a.py:1 f": -16 * MIB, "b.py:2 g": 16 * MIB,
     }  # fmt: skip
