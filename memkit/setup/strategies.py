@@ -114,7 +114,7 @@ def groups(group_size: int, name: str = "") -> Strategy:
 
 def square_root_groups(num_layers: int) -> Strategy:
     """√L blocks a region, as Chen et al. 2016 have it."""
-    size = max(1, round(as_whole_number("num_layers", num_layers, 1) ** 0.5))
+    size = round(as_whole_number("num_layers", num_layers, 1) ** 0.5)
     return groups(size, name="√L groups")
 
 

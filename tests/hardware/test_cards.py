@@ -141,6 +141,20 @@ def test_the_float32_rate_is_lanes_times_clock(card):
     assert card.peak_tflops["float32"] == pytest.approx(derived, rel=0.01)
 
 
+# Tuning guides of the architectures and the CUDA C++ Programming Guide, "Compute Capabilities": KiB of shared memory
+# that a multiprocessor offers, and of the unified data cache that it is a part of.
+KIB_PER_SM = {
+    (7, 0): (96, 128), (7, 5): (64, 96), (8, 0): (164, 192), (8, 6): (100, 128), (8, 9): (100, 128),
+    (9, 0): (228, 256), (10, 0): (228, 256), (12, 0): (100, 128),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("card", [card for card in CARDS.values() if card.name != "MI300X"], ids=lambda card: card.name)
+def test_a_multiprocessor_has_the_memory_of_its_compute_capability(card):
+    kib = KIB_PER_SM[card.compute_capability]
+    assert (card.shared_bytes_per_sm, card.l1_bytes_per_sm) == tuple(1024 * each for each in kib)
+
+
 @pytest.mark.parametrize("name", [name for name, sheet in SHEETS.items() if sheet.link_gb_per_s])
 def test_a_link_is_half_of_what_both_directions_carry(name):
     assert CARDS[name].link_bytes_per_s * 2 == SHEETS[name].link_gb_per_s * 10**9

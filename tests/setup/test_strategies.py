@@ -35,6 +35,7 @@ from memkit.setup.strategies import (
     groups,
     policy,
     sequential,
+    square_root_groups,
 )
 from memkit.setup.training import TrainingSetup
 
@@ -120,6 +121,7 @@ def test_offload_leaves_nothing_of_the_blocks_on_the_device():
 
 def test_the_square_root_is_too_large_a_group():
     """Chen et al. 2016 count a block as large as its checkpoint; here one block is 16 checkpoints."""
+    assert [square_root_groups(num).group_size for num in (1, 2, 4, 7, 36)] == [1, 1, 2, 3, 6]
     block = block_ledger(GPT2).num_bytes
     assert block > 16 * blocks_ledger(GPT2, FULL).num_bytes / 36
     live = {size: blocks_ledger(GPT2, groups(size)).num_bytes + size * block for size in (1, 2, 6, 12)}
