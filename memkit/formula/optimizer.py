@@ -119,7 +119,7 @@ class Temporaries:
         return self.paper.allocate(tensor_bytes(count, dtype or self.dtype))
 
     def like(self, parameters: Iterable[Parameter]) -> list[Storage]:
-        """A list of new tensors, one like every parameter."""
+        """A list of new tensors, one like every parameter, all there before the first is freed."""
         return [self.one(parameter.count) for parameter in parameters]
 
     def reduced(self, shape: tuple[int, ...], axis: int | None = None) -> Storage:
@@ -131,11 +131,6 @@ class Temporaries:
         for sizes in sum_buffers(along, kept) if self.is_cuda else ():
             [self.paper.allocate(size) for size in sizes]
         return out
-
-
-def _all_at_once(new: Temporaries, parameters: Iterable[Parameter]) -> None:
-    """One like every parameter, all there before the first is freed."""
-    new.like(parameters)
 
 
 def _one_at_a_time(new: Temporaries, parameters: Iterable[Parameter]) -> None:
@@ -191,27 +186,26 @@ def _adafactor_one_by_one(new: Temporaries, parameters: Iterable[Parameter]) -> 
 
 
 def _muon(new: Temporaries, parameters: Iterable[Parameter]) -> None:
-    """The update is replaced by what Newton-Schulz makes of it."""
+    """The update is replaced by what Newton-Schulz makes of it.
+
+    That is a copy in bfloat16, its norm, then two square matrices and one like the parameter a round.
+    """
+    narrow = "bfloat16"
     for parameter in parameters:
+        square = min(parameter.shape) ** 2
         update = new.one(parameter.count)
-        update = _newton_schulz(new, update, parameter)
-
-
-def _newton_schulz(new: Temporaries, update: Storage, parameter: Parameter) -> Storage:
-    """A copy in bfloat16, its norm, then two square matrices and one like the parameter a round."""
-    narrow, square = "bfloat16", min(parameter.shape) ** 2
-    ortho = update if new.dtype == narrow else new.one(parameter.count, narrow)
-    [new.one(1, narrow) for _ in range(2)]  # the norm, and not less than ε
-    for _ in range(NEWTON_SCHULZ_ROUNDS):
-        gram = new.one(square, narrow)
-        polynomial = new.one(square, narrow)
-        ortho = new.one(parameter.count, narrow)
-    del gram, polynomial
-    return ortho
+        ortho = update if new.dtype == narrow else new.one(parameter.count, narrow)
+        [new.one(1, narrow) for _ in range(2)]  # the norm, and not less than ε
+        for _ in range(NEWTON_SCHULZ_ROUNDS):
+            gram = new.one(square, narrow)
+            polynomial = new.one(square, narrow)
+            ortho = new.one(parameter.count, narrow)
+        update = ortho
+        del gram, polynomial, ortho
 
 
 RULES: dict[str, Callable[[Temporaries, Iterable[Parameter]], None]] = {
-    "none": lambda new, parameters: None, "all at once": _all_at_once, "one at a time": _one_at_a_time,
+    "none": lambda new, parameters: None, "all at once": Temporaries.like, "one at a time": _one_at_a_time,
     "root and denominator": _adam_one_by_one, "factored, all at once": _adafactor_lists,
     "factored, one by one": _adafactor_one_by_one, "Newton-Schulz": _muon,
 }  # fmt: skip
