@@ -203,18 +203,17 @@ def line_of(setup: TrainingSetup, block: Block) -> Kept:
 
 
 def _of_blocks(forward: Forward, units: Iterable[Part] | None = None) -> list[tuple[Block, int]]:
-    if forward.model.setup.recomputation.scope == "host":
+    if forward.setup.recomputation.scope == "host":
         return []
-    return [(block, part.times) for part in units or forward.units for block in forward.kept(part)]
+    return [(block, part.times) for part in units or forward.units for block in part.kept]
 
 
 def _of_outside(forward: Forward) -> list[tuple[Block, int]]:
     forward.end()
     Backward(forward.paper, forward.loss)
-    before, after = forward.parts[0], forward.parts[-1]
-    kept = [*forward.kept(before), *forward.paper.kept[after.kept.start :]]
-    moved = ("shared",) if forward.model.setup.recomputation.scope == "host" else ()
-    return [(block, 1) for block in kept if not block.is_cast and block.section not in moved]
+    kept = forward.parts[0].kept + forward.parts[-1].kept
+    moved = ("shared",) if forward.setup.recomputation.scope == "host" else ()
+    return [(block, 1) for block in kept if block.section not in moved]
 
 
 def _ledger(setup: TrainingSetup, title: str, blocks: Iterable[tuple[Block, int]]) -> Ledger:

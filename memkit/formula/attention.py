@@ -45,30 +45,28 @@ class Attention(Layers):
         super().__init__(setup)
         model, self.kernel = setup.model, attention_kernel(setup)
         self.is_grouped = model.num_heads > model.num_kv_heads
-        # Whether the core's result, and the gradients that leave it, lie in memory as [b, a, s, d].
-        self.is_by_heads = self.kernel == "stored"
         # Whether [b, s, a, d] has to be copied to become [b·a, s, d].
         self.copies_heads = min(setup.micro_batch_size, model.num_heads) > 1
-        # Whether [b, a, s, d] and [b, s, a, d] are the same order: a sequence of one token.
-        self.has_one_order = setup.seq_len == 1
+        # Whether the core's result, and the gradients that leave it, lie in memory as [b, a, s, d], and that is another
+        # order than [b, s, a, d]: with one token they are the same.
+        self.is_by_heads = self.kernel == "stored" and setup.seq_len > 1
         # FLOPs of one of the core's two products, the scores or the weighted sum.
         self.core_flops = 2 * self.paper.count(SCORES) * model.head_dim
 
     def attention(self, n: Tensor, shared: dict[str, Tensor]) -> Tensor:
         """Projections, rotation, core, output projection."""
-        paper, strategy = self.paper, self.setup.recomputation
+        paper, model, strategy = self.paper, self.model, self.setup.recomputation
         self.enter("attention")
-        if self.model.fuses_qkv:
+        if model.fuses_qkv:
             fused = self.linear(n, "attention.qkv", "query, key and value")
             paper.rename(fused, "query, key and value, one storage")
             q, k, v = paper.view("split", fused, [f"b s {width}" for width in PROJECTIONS.values()], (NEW,))
             del fused
         else:
             q, k, v = [self.linear(n, f"attention.{name}") for name in PROJECTIONS]
-        num_heads, num_kv_heads = self.model.num_heads, self.model.num_kv_heads
-        q_heads = self.as_heads(q, num_heads)
-        k_heads, v_heads = self.as_heads(k, num_kv_heads), self.as_heads(v, num_kv_heads)
-        if self.model.position == "rotary":
+        heads = zip((q, k, v), (model.num_heads, model.num_kv_heads, model.num_kv_heads), strict=True)
+        q_heads, k_heads, v_heads = [self.as_heads(x, num_heads) for x, num_heads in heads]
+        if model.position == "rotary":
             q_heads = self.rotate(q_heads, shared, "rotated query")
             k_heads = self.rotate(k_heads, shared, "rotated key")
         if strategy.scope == "core":
@@ -79,12 +77,11 @@ class Attention(Layers):
 
     def as_heads(self, x: Tensor, num_heads: int) -> Tensor:
         """A view [b, a, s, d]. A gradient that lies in memory in that order is copied back to [b, s, a·d]."""
-        is_copied = self.is_by_heads and num_heads > 1 and not self.has_one_order
-        return self.paper.view("transpose", x, ways=(NEW if is_copied else SAME,))
+        return self.paper.view("transpose", x, ways=(NEW if self.is_by_heads and num_heads > 1 else SAME,))
 
     def merge_heads(self, y: Tensor) -> Tensor:
         """[b, a, s, d] to [b, s, a·d]: a copy behind a bmm, a view behind a fused kernel."""
-        if not self.is_by_heads or self.model.num_heads == 1 or self.has_one_order:
+        if not self.is_by_heads or self.model.num_heads == 1:
             return self.paper.view("view", y)
         # A gradient in the order of the bmm of the backward is copied.
         way = NEW if self.copies_heads else SAME
@@ -104,70 +101,64 @@ class Attention(Layers):
 
     def core(self, q: Tensor, k: Tensor, v: Tensor, shared: dict[str, Tensor]) -> Tensor:
         """Scores, softmax and weighted sum."""
-        if self.repeats_heads(q):
+        # The program repeats grouped keys for all but flash, and for float32, which flash does not take.
+        if self.is_grouped and (self.kernel != "flash" or (self.is_cuda and q.dtype == "float32")):
             k, v = self.repeat(k, "key"), self.repeat(v, "value")
         return self.stored_core(q, k, v, shared) if self.kernel == "stored" else self.fused_core(q, k, v)
-
-    def repeats_heads(self, q: Tensor) -> bool:
-        """Whether the program repeats grouped keys: for all but flash, and for float32, which flash does not take."""
-        return self.is_grouped and (self.kernel != "flash" or (self.is_cuda and q.dtype == "float32"))
 
     def repeat(self, x: Tensor, name: str) -> Tensor:
         """Keys or values once for every query head."""
         return self.paper.run("repeat", [x], HEADS, name=f"{name}, repeated for each head")
 
+    def lower(self, x: Tensor) -> Tensor:
+        """What autocast makes of the input of a product."""
+        return self.paper.cast(x, self.dtype) if self.setup.precision.uses_autocast else x
+
     def fused_core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """One kernel; it keeps its inputs, its output and the log-sum-exp of every row of scores."""
-        paper, setup, is_flash = self.paper, self.setup, self.kernel == "flash"
-        heads = self.model.num_heads, self.model.num_heads if self.repeats_heads(q) else self.model.num_kv_heads
+        b, a, s, d = self.setup.micro_batch_size, self.model.num_heads, self.setup.seq_len, self.model.head_dim
         inputs = [self.lower(x) for x in (q, k, v)]
-        b, s, d = setup.micro_batch_size, setup.seq_len, self.model.head_dim
         value_bytes = dtype_bits(inputs[0].dtype) // 8
-        extra = [("log-sum-exp", "b a s" if is_flash else "b a s↑32", "float32")]
-        if is_flash:
-            stages = flash_backward_buffers(b, *heads, s, d, value_bytes)
+        if self.kernel == "flash":
+            extra = [("log-sum-exp", "b a s", "float32")]
+            stages = flash_backward_buffers(b, a, k.count // (b * s * d), s, d, value_bytes)
         else:
-            stages = efficient_backward_buffers(b, heads[0], s, d, value_bytes)
-        if is_flash and self.is_cuda:  # the efficient kernel's seed and offset are on the host
+            extra = [("log-sum-exp", "b a s↑32", "float32")]
+            stages = efficient_backward_buffers(b, a, s, d, value_bytes)
+        if self.kernel == "flash" and self.is_cuda:  # the efficient kernel's seed and offset are on the host
             extra += [("random number state", "2", "int64"), ("unused seed", "", "int64")]
-        return paper.run(
+        return self.paper.run(
             "attention", inputs, "b s ad", name="attention output", by=self.kernel, keeps=inputs, extra=extra,
             # The projection keeps it too, and a ledger names that; a frozen one beside an adapter may not.
-            out_kept_by=self.kernel if setup.adapter is not None else "",
+            out_kept_by=self.kernel if self.setup.adapter is not None else "",
             scratch_bytes=self.highest(stages), flops=2 * self.core_flops,
         )  # fmt: skip
 
     def stored_core(self, q: Tensor, k: Tensor, v: Tensor, shared: dict[str, Tensor]) -> Tensor:
         """softmax(q kᵀ / √d) v, each intermediate result a tensor."""
-        scores = self.times_keys(self.paper.run("mul", [q], HEADS, name="query, scaled"), k)
+        scores = self.scores(self.paper.run("mul", [q], HEADS, name="query, scaled"), k)
         scores = self.paper.run("masked_fill", [scores], SCORES, keeps=[shared["causal mask"]])
         weights = self.dropout(self.softmax("softmax", scores, "softmax output"), "softmax")
         narrow = self.paper.cast(weights, scores.dtype)
         if narrow is not weights:
             self.paper.rename(narrow, f"attention weights, cast to {narrow.dtype}")
-        return self.times_values(narrow, v)
+        factors = [narrow, self.for_bmm(self.lower(v), "value", self.is_grouped)]
+        return self.paper.rename(self.bmm(factors, HEADS, "weighted sum"), "attention output")
 
-    def lower(self, x: Tensor) -> Tensor:
-        """What autocast makes of the input of a product."""
-        return self.paper.cast(x, self.dtype) if self.setup.precision.uses_autocast else x
-
-    def times_keys(self, q: Tensor, k: Tensor) -> Tensor:
-        """The scores, q kᵀ."""
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """q kᵀ."""
         left, right = self.lower(q), self.lower(k)
         left, right = self.for_bmm(left, q.storage.block.name), self.for_bmm(right, "key", self.is_grouped)
-        keeps, flops = [left, right], self.core_flops
-        return self.paper.run("bmm", keeps, SCORES, name="scores", keeps=keeps, flops=flops)
+        return self.bmm([left, right], SCORES, "scores")
 
-    def times_values(self, weights: Tensor, v: Tensor) -> Tensor:
-        """The weighted sum."""
-        keeps = [weights, self.for_bmm(self.lower(v), "value", self.is_grouped)]
-        out = self.paper.run("bmm", keeps, HEADS, name="weighted sum", keeps=keeps, flops=self.core_flops)
-        return self.paper.rename(out, "attention output")
+    def bmm(self, factors: list[Tensor], axes: str, name: str) -> Tensor:
+        """A product for every head of every sequence."""
+        return self.paper.run("bmm", factors, axes, name=name, keeps=factors, flops=self.core_flops)
 
     def for_bmm(self, x: Tensor, name: str, is_together: bool = False) -> Tensor:
-        """x as a bmm reads it: a copy, unless its heads lie together already."""
-        is_whole = x.edge.num_bytes == x.storage.block.asked_bytes
-        if not self.copies_heads or is_together or (self.has_one_order and is_whole):
+        """x as a bmm reads it: a copy, unless its heads lie together already, as those of one token do."""
+        is_whole = x.num_bytes == x.storage.block.asked_bytes
+        if not self.copies_heads or is_together or (self.setup.seq_len == 1 and is_whole):
             return self.paper.view("view", x)
         copied = f"{name}, copied for bmm" if name in PROJECTIONS else name
         return self.paper.run("clone", [x], HEADS, name=copied, ways=(SAME,))

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from memkit.formats.dtypes import tensor_bytes
-from memkit.formula.paper import SAME, Edge, Leaf, Operation, Paper, Storage, Summed, Tensor
+from memkit.formula.paper import SAME, Leaf, Operation, Paper, Storage, Summed, Tensor
+from memkit.formula.parameters import Parameter
 
 MAKES_ALL = ("attention",)
 """Operations whose kernel makes the gradients of all inputs, wanted or not."""
@@ -30,11 +31,6 @@ held_by_one = {0: object()}
 ONE_HOLDER = sys.getrefcount(held_by_one[0])  # the dictionary, and what the call itself needs in this Python
 
 
-def is_held_elsewhere(holder: dict, key: object) -> bool:
-    """Whether somebody besides this dictionary holds what it has under a key: PyTorch asks ``use_count() > 1``."""
-    return sys.getrefcount(holder[key]) > ONE_HOLDER
-
-
 class Backward:
     """Runs the operations of a program backwards and adds its events to the program's.
 
@@ -45,24 +41,23 @@ class Backward:
 
     def __init__(
         self, paper: Paper, loss: Tensor, accumulates: bool = False, gradient_dtypes: Sequence[str] = (),
-        use: Callable[[Leaf], bool] | None = None,
+        use: Callable[[Parameter], bool] | None = None,
     ):  # fmt: skip
         self.paper, self.accumulates, self.gradient_dtypes, self.use = paper, accumulates, gradient_dtypes, use
         self.gradients: list[Storage] = []  # of parameters, complete
         paper.where, paper.op = "", "ones_like"
         # ``loss.backward()`` holds it until it returns
-        self.first_gradient = paper.allocate(loss.edge.num_bytes, "gradient of the loss, 1", "", loss.dtype)
+        self.first_gradient = paper.allocate(loss.num_bytes, "gradient of the loss, 1", "", loss.dtype)
         paper.note(self.first_gradient, "backward()", "loss")
         paper.name_activations()
-        loss.edge.source.gradients[loss.edge.output] = self.first_gradient
+        loss.source.gradients[loss.output] = self.first_gradient
 
-    def run_to(self, first: int) -> None:
-        """Go backwards until operation number ``first`` is done. What is done is forgotten."""
-        operations = self.paper.operations
-        while len(operations) > first:
-            if operations[-1].needs_grad:
-                self._step(operations[-1])
-            operations.pop()
+    def run(self, operations: list[Operation]) -> None:
+        """Go backwards through these operations. What is done is forgotten."""
+        while operations:
+            operation = operations.pop()
+            if operation.needs_grad:
+                self._step(operation)
 
     def take_gradients(self) -> list[Storage]:
         """The parameters' gradients that are complete; from now on the caller alone holds them."""
@@ -70,22 +65,35 @@ class Backward:
         return taken
 
     def _step(self, operation: Operation) -> None:
+        """The backward of one operation: make gradients, let go of what it kept, hand the gradients on."""
         paper, is_of_region = self.paper, operation.region is not None
         paper.where, paper.op = operation.where, GRADIENT_OPS.get(operation.op, f"{operation.op}_backward")
         if is_of_region and not operation.region.is_recomputed:
             paper.run_again(operation.region)
         arrived, operation.gradients = operation.gradients, {}
-        sent, to_be_summed = self._make_gradients(operation, arrived[0])
+        sent, to_be_summed = [], []
+        for edge, way in zip(operation.edges, operation.ways, strict=True):
+            if edge.source is None and operation.op not in MAKES_ALL:
+                continue
+            if isinstance(way, Summed):
+                large = paper.allocate(operation.made[0].asked_bytes) if way.is_product else arrived[0]
+                to_be_summed.append((edge, way, large))
+            elif way == SAME and edge.dtype == operation.dtype:
+                sent.append((edge, arrived[0]))
+            else:
+                sent.append((edge, paper.allocate(edge.num_bytes)))
+                sent[-1][1].is_viewed = operation.op in SENDS_VIEWS
         if operation.scratch_bytes:
             paper.allocate(operation.scratch_bytes)
         if is_of_region:
             operation.kept.clear()  # the operation's own code alone holds what was recomputed
+        large = None
         while to_be_summed:
             edge, way, large = to_be_summed.pop(0)
             sent.append((edge, paper.allocate(edge.num_bytes)))
             if way.scratch_bytes:
                 paper.allocate(way.scratch_bytes)
-            del large
+            large = None
         arrived.clear()
         operation.kept.clear()
         operation.region = None  # with its last keeper a region goes, and what it holds
@@ -94,38 +102,23 @@ class Backward:
         while sent:
             self._receive(sent)
 
-    def _make_gradients(self, operation: Operation, arrived: Storage) -> tuple[list, list]:
-        """The gradients of the inputs as (where to, storage), and those that are yet to be summed down."""
-        sent, to_be_summed = [], []
-        for edge, way in zip(operation.edges, operation.ways, strict=True):
-            if edge.source is None and operation.op not in MAKES_ALL:
-                continue
-            if way == SAME and edge.dtype == operation.out_dtype:
-                sent.append((edge, arrived))
-            elif isinstance(way, Summed):
-                large = self.paper.allocate(operation.out_bytes) if way.is_product else arrived
-                to_be_summed.append((edge, way, large))
-            else:
-                gradient = self.paper.allocate(edge.num_bytes)
-                gradient.is_viewed = operation.op in SENDS_VIEWS
-                sent.append((edge, gradient))
-        return sent, to_be_summed
-
-    def _receive(self, sent: list[tuple[Edge, Storage]]) -> None:
+    def _receive(self, sent: list[tuple[Tensor, Storage]]) -> None:
         """The last of these gradients arrives: the first of a tensor is taken over, each further one added to it."""
-        edge, storage = sent.pop()
-        source, output = edge.source, edge.output
+        edge, gradient = sent.pop()
+        source = edge.source
         if source is None:
             return
-        if output not in source.gradients:
-            source.gradients[output] = storage
-        elif is_held_elsewhere(source.gradients, output) or source.gradients[output].is_viewed:
-            source.gradients[output] = self.paper.allocate(source.gradients[output].block.num_bytes)
-        del storage
+        there = source.gradients
+        if edge.output not in there:
+            there[edge.output] = gradient
+        # PyTorch adds in place unless somebody else holds the first, too: ``use_count() > 1``.
+        elif sys.getrefcount(there[edge.output]) > ONE_HOLDER or there[edge.output].is_viewed:
+            there[edge.output] = self.paper.allocate(there[edge.output].block.num_bytes)
+        del gradient
         if isinstance(source, Leaf):
             source.num_arrived += 1
             if source.num_arrived == source.num_uses:
-                self._finish(source, source.gradients.pop(output))
+                self._finish(source, there.pop(edge.output))
 
     def _finish(self, leaf: Leaf, gradient: Storage) -> None:
         """The gradient of a parameter is complete: it is kept, or added to what is there."""
@@ -133,5 +126,5 @@ class Backward:
             own = dtype == leaf.dtype
             kept = gradient if own else self.paper.allocate(tensor_bytes(leaf.parameter.count, dtype))
             kept.block.part, kept.block.name = "gradients", leaf.parameter.name
-            if self.use is None or not self.use(leaf):
+            if self.use is None or not self.use(leaf.parameter):
                 self.gradients.append(kept)

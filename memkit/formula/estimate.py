@@ -7,18 +7,19 @@ events, one block after another, are written out when somebody asks for them.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import pairwise
-from operator import attrgetter
+from itertools import chain, count, groupby, pairwise
+from operator import itemgetter
+from typing import NamedTuple
 
 from memkit.events import PARTS, Event, Events, play
 from memkit.formula.backward import Backward
 from memkit.formula.forward import ALONE, Alone, Forward
 from memkit.formula.optimizer import write_init, write_states, write_states_of, write_step, write_update
-from memkit.formula.paper import Block, Leaf, Paper
-from memkit.formula.parameters import alike
+from memkit.formula.paper import Block, Paper
+from memkit.formula.parameters import Parameter, alike
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import MIN_OFFLOADED, OptimizerConfig
@@ -33,62 +34,35 @@ class Stretch:
     ``change`` and ``highest`` are the bytes by part that they add in all, and at their first highest moment.
     """
 
-    def __init__(self, events: list[tuple[Block, int]], times: int = 1):
+    def __init__(self, events: Sequence[tuple[Block, int]], times: int = 1):
         self.events, self.times = events, times
         self.change = dict.fromkeys(PARTS, 0)
         self.highest = play(((block.part, sign * block.num_bytes) for block, sign in events), self.change)
 
 
-@dataclass(frozen=True)
-class Phase:
-    """A stretch of the step that ends in an instant, and that has a peak of its own if ``has_peak``."""
+class Phase(NamedTuple):
+    """A stretch of the step that ends in an instant."""
 
     name: str
-    stretches: tuple[Stretch, ...]
+    stretches: Sequence[Stretch]
     step: int = 1
     micro_batch: int = 1
-    has_peak: bool = True
 
 
-def added(now: dict[str, int], change: dict[str, int], times: int = 1) -> dict[str, int]:
-    """Bytes by part after a change that happens ``times`` times."""
-    return {part: num_bytes + times * change[part] for part, num_bytes in now.items()}
-
-
-class Memory:
-    """Bytes by part now, through one phase after another."""
-
-    def __init__(self):
-        self.now = dict.fromkeys(PARTS, 0)
-
-    def instants(self, phase: Phase) -> list[Instant]:
-        """Let a phase happen: its peak, if it has one, and its end."""
-        peaks = [self.now]
-        for stretch in phase.stretches:
-            # a repeated stretch is highest in its first or in its last repetition
-            peaks += (
-                added(added(self.now, stretch.change, times), stretch.highest) for times in {0, stretch.times - 1}
-            )
-            self.now = added(self.now, stretch.change, stretch.times)
-        peak = max(peaks, key=lambda parts: sum(parts.values()))
-        when = {"step": phase.step, "micro_batch": phase.micro_batch}
-        end = Instant(name=phase.name, **self.now, **when)
-        return [Instant(name=f"{phase.name} peak", **peak, **when), end] if phase.has_peak else [end]
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """The events of one micro-batch.
-
-    After its backward ``first_gradient`` is freed, the gradient of the loss, when ``loss.backward()`` has returned, and
-    ``loss`` when the program binds that name anew.
-    """
-
-    forward: tuple[Stretch, ...]
-    backward: tuple[Stretch, ...]
-    first_gradient: tuple[Stretch, ...]
-    loss: tuple[Stretch, ...]
-    free_gradients: tuple[Stretch, ...]  # what ``zero_grad`` does to the gradients that it left
+def instants_of(phases: Iterable[Phase]) -> Iterator[Instant]:
+    """Let phases happen: the bytes by part at the peak of each, unless it only makes or only frees, and at its end."""
+    now = dict.fromkeys(PARTS, 0)
+    for name, stretches, step, micro_batch in phases:
+        peak, peak_bytes = now, sum(now.values())
+        for stretch in stretches:
+            for times in {0, stretch.times - 1}:  # it is highest in its first or in its last repetition
+                parts = {part: now[part] + times * stretch.change[part] + stretch.highest[part] for part in PARTS}
+                if sum(parts.values()) > peak_bytes:
+                    peak, peak_bytes = parts, sum(parts.values())
+            now = {part: now[part] + stretch.times * stretch.change[part] for part in PARTS}
+        if name not in ("init", "zero_grad"):
+            yield Instant(name=f"{name} peak", **peak, step=step, micro_batch=micro_batch)
+        yield Instant(name=name, **now, step=step, micro_batch=micro_batch)
 
 
 def estimate_memory(setup: TrainingSetup | ModelConfig, steps: int = 2) -> MemoryTimeline:
@@ -121,8 +95,7 @@ def estimate_on(rank: Alone, setup: TrainingSetup, steps: int = 2) -> MemoryTime
     if setup.optimizer.place == "in backward" and not setup.optimizer.record.steps_in_backward:
         raise ValueError(f"{setup.optimizer.name} with place='in backward' has no formula for its peak; trace it")
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
-    memory = Memory()
-    instants = tuple(instant for phase in phases(setup, steps, rank=rank) for instant in memory.instants(phase))
+    instants = tuple(instants_of(phases(setup, steps, rank=rank)))
     events = Events(partial(written_events, setup, steps, rank))
     left_out = what_is_left_out(setup)
     provenance = {"left out": left_out} if left_out else {}
@@ -153,47 +126,51 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
         attention="stored", adapter=setup.adapter,
     )  # fmt: skip
     steps_in_backward = setup.optimizer.place == "in backward"
-    run = run_micro_batch if is_whole or rank is not ALONE else added_up
-    makes_states = run(setup, False, is_whole, rank, True) if steps_in_backward else None
-    first = run(setup, False, is_whole, rank)
+    run = run_micro_batch if is_whole or rank is not ALONE else remembered
+    batch = setup
+    if not setup.optimizer.frees_gradients:  # all such optimizers share a micro-batch; a planner asks for many
+        batch = replace(setup, optimizer=OptimizerConfig(), grad_accum_steps=1, sets_grads_to_none=True)
+    makes_states = run(batch, False, is_whole, rank, True) if steps_in_backward else None
+    first = run(batch, False, is_whole, rank)
     does_accumulate = setup.grad_accum_steps > 1 or not setup.sets_grads_to_none
-    later = run(setup, True, is_whole, rank) if does_accumulate else None
-    temporaries, freed, accumulates = written_once(write_step, bare, rank.layout), (), False
-    yield Phase("init", born(write_init, bare, rank.layout, is_whole), has_peak=False)
+    later = run(batch, True, is_whole, rank) if does_accumulate else None
+    temporaries, freed, accumulates = written(write_step, bare, rank.layout), (), False
+    is_repeated = not is_whole and rank.layout is None  # some layouts share out whole tensors, of any block
+    yield Phase("init", written(write_init, bare, rank.layout, is_repeated))
     for step in range(1, steps + 1):
         loss = ()
         for number in range(1, setup.grad_accum_steps + 1):
-            batch = later if accumulates else (step == 1 and makes_states) or first
-            yield Phase("forward", freed + batch.forward + loss, step, number)  # the name ``loss`` moves on
-            yield Phase("backward", batch.backward, step, number)
-            freed, loss, accumulates = batch.first_gradient, batch.loss, True
+            events = later if accumulates else (step == 1 and makes_states) or first
+            yield Phase("forward", freed + events["forward"] + loss, step, number)  # the name ``loss`` moves on
+            yield Phase("backward", events["backward"], step, number)
+            freed, loss, accumulates = events["first gradient"], events["loss"], True
         if not steps_in_backward:
-            states = born(write_states, bare, rank.layout, is_whole) if step == 1 else ()
+            states = written(write_states, bare, rank.layout, is_repeated) if step == 1 else ()
             yield Phase("optimizer", freed + states + temporaries, step)
             freed = ()
-        zeroed = first.free_gradients if setup.sets_grads_to_none else ()
+        zeroed = first["zero_grad"] if setup.sets_grads_to_none else ()
         accumulates = not setup.sets_grads_to_none
-        yield Phase("zero_grad", freed + zeroed + loss, step, has_peak=False)
+        yield Phase("zero_grad", freed + zeroed + loss, step)
         freed = ()
 
 
 @lru_cache(maxsize=64)
-def written_once(write: Callable, setup: TrainingSetup, layout: Layout | None = None) -> tuple[Stretch, ...]:
-    """What ``write`` writes on a paper of its own."""
+def written(
+    write: Callable, setup: TrainingSetup, layout: Layout | None = None, is_repeated: bool = False
+) -> tuple[Stretch, ...]:
+    """What ``write`` writes on a paper of its own.
+
+    ``is_repeated``: it frees nothing, so that its order is of no matter and one layer stands for those that are alike.
+    """
+    model = setup.model
+    if is_repeated:
+        setup = replace(setup, model=replace(model, num_layers=1))
     paper = Paper(block_bytes=ALLOCATOR_BLOCK_BYTES if setup.device == "cuda" else 1)
     if layout is None or not layout.offloads or setup.device != "cuda":  # else all of it is in the host's memory
         write(setup, paper, layout)
-    return (Stretch(paper.events),)
-
-
-@lru_cache(maxsize=64)
-def born(write: Callable, setup: TrainingSetup, layout: Layout | None, is_whole: bool) -> tuple[Stretch, ...]:
-    """What ``write`` allocates and never frees. The order is of no matter, so alike layers are written once."""
-    if is_whole or layout is not None:  # some layouts share out whole tensors, whichever block they are of
-        return written_once(write, setup, layout)
-    [one] = written_once(write, replace(setup, model=replace(setup.model, num_layers=1)))
-    model = setup.model
-    of = {n: [event for event in one.events if alike(model, event[0].where) == n] for n in {1, model.num_layers}}
+    if not is_repeated:
+        return (Stretch(paper.events),)
+    of = {n: [event for event in paper.events if alike(model, event[0].where) == n] for n in {1, model.num_layers}}
     return tuple(Stretch(events, times) for times, events in of.items())
 
 
@@ -203,121 +180,93 @@ def written_events(setup: TrainingSetup, steps: int, rank: Alone = ALONE) -> Ite
     Frees with no birth between them come in the order of the births, whatever order this Python's function ends have.
     """
     alive: dict[Block, deque[int]] = defaultdict(deque)  # a stretch that comes again: the oldest block is freed first
-    next_number, freed = 0, []
-    for phase in phases(setup, steps, True, rank):
-        for block, sign in (event for stretch in phase.stretches for event in stretch.events):
-            number = next_number if sign > 0 else alive[block].popleft()
-            event = Event(
-                number, sign * block.asked_bytes, block.part, phase.name, block.op, block.where,
-                step=phase.step, micro_batch=phase.micro_batch,
-            )  # fmt: skip
-            if sign > 0:
-                alive[block].append(number)
-                next_number += 1
-                yield from sorted(freed, key=attrgetter("block"))
-                freed.clear()
-                yield event
-            else:
-                freed.append(event)
-        yield from sorted(freed, key=attrgetter("block"))
-        freed.clear()
+    numbers = count()
+    for name, stretches, step, micro_batch in phases(setup, steps, True, rank):
+        events = chain.from_iterable(stretch.events for stretch in stretches)
+        for sign, neighbours in groupby(events, key=itemgetter(1)):
+            numbered = [(next(numbers) if sign > 0 else alive[block].popleft(), block) for block, _ in neighbours]
+            for number, block in sorted(numbered, key=itemgetter(0)):
+                if sign > 0:
+                    alive[block].append(number)
+                yield Event(
+                    number, sign * block.asked_bytes, block.part, name, block.op, block.where, step=step,
+                    micro_batch=micro_batch,
+                )  # fmt: skip
 
 
-def step_at_once(setup: TrainingSetup, paper: Paper, makes_states: bool) -> Callable[[Leaf], bool] | None:
-    """For an optimizer that frees gradients: what it does with each complete one, returning whether it frees it."""
-    optimizer = setup.optimizer
-    if not optimizer.frees_gradients:
-        return None
-
-    def use(leaf: Leaf) -> bool:
-        if optimizer.is_on_host:
-            return leaf.parameter.count >= MIN_OFFLOADED
-        before = paper.where, paper.op
-        if makes_states:
-            write_states_of(setup, paper, leaf.parameter)
-        write_update(setup, paper, [leaf.parameter])
-        paper.where, paper.op = before
-        return True
-
-    return use
-
-
-def free_gradients(backward: Stretch) -> Stretch:
-    """The frees of the gradients that a stretch of the backward has left."""
-    left = [block for block, sign in backward.events if sign > 0 and block.part == "gradients" and block.is_alive]
-    return Stretch([(block, -1) for block in left], backward.times)
+def step_at_once(setup: TrainingSetup, paper: Paper, makes_states: bool, parameter: Parameter) -> bool:
+    """What an optimizer that frees gradients does with a complete one. Returns whether it frees this one."""
+    if setup.optimizer.is_on_host:
+        return parameter.count >= MIN_OFFLOADED
+    before = paper.where, paper.op
+    if makes_states:
+        write_states_of(setup, paper, parameter)
+    write_update(setup, paper, [parameter])
+    paper.where, paper.op = before
+    return True
 
 
 def run_micro_batch(
     setup: TrainingSetup, accumulates: bool, is_whole: bool = False, rank: Alone = ALONE, makes_states: bool = False
-) -> MicroBatch:
-    """Forward and backward of a micro-batch.
+) -> dict[str, tuple[Stretch, ...]]:
+    """The events of a micro-batch's forward and backward, and what is freed later.
+
+    That is the "first gradient", of the loss, when ``loss.backward()`` has returned; the "loss" when the program binds
+    that name anew; and what ``zero_grad`` frees of the gradients.
 
     ``accumulates``: earlier micro-batches left gradients, which stay through this forward and are added to.
     ``makes_states``: an optimizer that steps in the backward makes its states in this one.
     """
     setup = rank.computes(setup)
     forward = Forward(setup, is_whole, rank)
-    paper = forward.paper
-    cuts = [(part.end_of_events, part.times) for part in forward.parts]
+    paper, cuts = forward.paper, [(0, 1), *((part.end_of_events, part.times) for part in forward.parts)]
 
-    def cut(times: int = 1) -> int:
-        """A stretch of events ends here; it happens ``times`` times. Returns the number of stretches so far."""
+    def cut(times: int = 1) -> None:
+        """A stretch of events ends here; it happens ``times`` times."""
         cuts.append((len(paper.events), times))
-        return len(cuts)
 
     for unit in forward.units:  # autocast is left and forgets its casts
         unit.casts.clear()
         cut(unit.times)
     forward.end()
     dtypes = [dtype for dtype in (setup.precision.gradient_dtype, setup.precision.main_gradient_dtype) if dtype]
-    use = step_at_once(setup, paper, makes_states)
+    use = partial(step_at_once, setup, paper, makes_states) if setup.optimizer.frees_gradients else None
     adds = rank.adds_gradients(accumulates)
     backward = Backward(paper, forward.loss, adds, dtypes if setup.adapter is None else (), use)
-    end_of_forward, outside, left = cut(), [], []
-    rank.enter_backward(accumulates)
+    cut()
+    end_of_forward, outside, left = len(cuts) - 1, [], []
+    rank.enter_backward(None, accumulates)
     for part in reversed(forward.parts):
         if part.block is not None:
-            rank.enter_backward_of(part.block)
-        backward.run_to(part.operations.start)
+            rank.enter_backward(part.block, accumulates)
+        backward.run(part.operations)
         if part.block is None:
             outside += backward.take_gradients()
         else:
-            left += rank.leave_backward_of(part.block, backward.take_gradients(), part.times)
+            left += rank.leave_backward(part.block, backward.take_gradients(), part.times)
         if part is forward.parts[0]:
-            left += rank.leave_backward(outside)
+            left += rank.leave_backward(None, outside)
         cut(part.times)
-    end_of_backward = len(cuts)
-    backward.first_gradient = None
-    cut()
-    forward.loss = None
-    cut()
-    bounds = pairwise([(0, 1), *cuts])
-    stretches = tuple(Stretch(paper.events[start:end], times) for (start, _), (end, times) in bounds)
-    return MicroBatch(
-        forward=stretches[:end_of_forward],
-        backward=stretches[end_of_forward:end_of_backward],
-        first_gradient=stretches[end_of_backward : end_of_backward + 1],
-        loss=stretches[end_of_backward + 1 :],
-        free_gradients=tuple(free_gradients(stretch) for stretch in stretches[end_of_forward:end_of_backward]),
-    )
+    stretches = tuple(Stretch(paper.events[start:end], times) for (start, _), (end, times) in pairwise(cuts))
+    return {
+        "forward": stretches[:end_of_forward],
+        "backward": stretches[end_of_forward:],
+        "first gradient": (Stretch([(backward.first_gradient.block, -1)]),),
+        "loss": (Stretch([(forward.loss.storage.block, -1)]),),
+        "zero_grad": tuple(frees_of_gradients(stretch) for stretch in stretches[end_of_forward:]),
+    }
 
 
-def added_up(setup: TrainingSetup, *how: object) -> MicroBatch:
-    """``run_micro_batch`` of one rank alone; all optimizers that leave the gradients alone share it.
-
-    A planner asks for many setups that differ by optimizer only.
-    """
-    if not setup.optimizer.frees_gradients:
-        setup = replace(setup, optimizer=OptimizerConfig(), grad_accum_steps=1, sets_grads_to_none=True)
-    return remembered(setup, *how)
+def frees_of_gradients(backward: Stretch) -> Stretch:
+    """The frees of the gradients that a stretch of the backward has left."""
+    left = [block for block, sign in backward.events if sign > 0 and block.part == "gradients" and block.is_alive]
+    return Stretch([(block, -1) for block in left], backward.times)
 
 
 @lru_cache(maxsize=512)
-def remembered(setup: TrainingSetup, *how: object) -> MicroBatch:
+def remembered(*how: object) -> dict[str, tuple[Stretch, ...]]:
     """A micro-batch of which only what it adds up to is kept: none of its events, and no tensor."""
-    batch = run_micro_batch(setup, *how)
-    for stretches in vars(batch).values():
-        for stretch in stretches:
-            stretch.events = ()
+    batch = run_micro_batch(*how)
+    for stretch in chain.from_iterable(batch.values()):
+        stretch.events = ()
     return batch

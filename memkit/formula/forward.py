@@ -1,19 +1,23 @@
 """The transformer of ``memkit.program.transformer`` on paper, from the token ids to the loss.
 
-The order of the calls is that of ``Transformer.forward``. ``run_forward`` runs the blocks that differ and
-says how often each stands for others: layers in the middle are alike.
+``Forward`` runs the blocks that differ and says how often each stands for others: layers in the middle are alike.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 
 from memkit.formats.dtypes import dtype_bits
 from memkit.formula.attention import Attention
 from memkit.formula.kernels import embedding_backward_buffers
-from memkit.formula.paper import Block, Leaf, Paper, Storage, Tensor
-from memkit.formula.parameters import embedding_parameters, output_parameters
+from memkit.formula.paper import Block, Leaf, Operation, Paper, Storage, Tensor
+from memkit.formula.parameters import (
+    adapters_of_block,
+    block_parameters,
+    embedding_parameters,
+    output_parameters,
+)
 from memkit.setup.layouts import Layout
 from memkit.setup.strategies import Strategy
 from memkit.setup.training import TrainingSetup
@@ -25,7 +29,8 @@ Unit = tuple[tuple[int, bool], ...]
 class Alone:
     """The moments of a step at which a rank of many gathers, sends or frees; a rank without others does nothing.
 
-    ``layout``: which share of the states it keeps; ``None``: all. Its subclasses are in ``memkit.sharding``.
+    ``block`` is the number of the first block of a region, or ``None`` for the model around the blocks. ``layout``:
+    which share of the states the rank keeps; ``None``: all. Its subclasses are in ``memkit.sharding``.
     """
 
     layout: Layout | None = None
@@ -41,70 +46,104 @@ class Alone:
     def start(self, paper: Paper) -> None:
         """A micro-batch begins, on this paper."""
 
-    def enter_model(self) -> None:
-        """The forward begins."""
+    def enter(self, block: int | None) -> None:
+        """The forward begins, of the model or of a region of blocks."""
 
-    def enter_blocks(self, number: int) -> None:
-        """The forward of a region of blocks begins, ``number`` being the first."""
+    def leave(self, block: int | None) -> None:
+        """That forward ends."""
 
-    def leave_blocks(self, number: int) -> None:
-        """The forward of these blocks ends."""
-
-    def leave_model(self) -> None:
-        """The loss is there."""
-
-    def enter_backward(self, accumulates: bool) -> None:
+    def enter_backward(self, block: int | None, accumulates: bool) -> None:
         """The backward begins. ``accumulates``: earlier micro-batches left gradients."""
 
-    def enter_backward_of(self, block: int) -> None:
-        """The backward of a block begins."""
+    def leave_backward(self, block: int | None, gradients: list[Storage], times: int = 1) -> list[Storage]:
+        """The backward of ``times`` blocks that are alike, or of what is in no block, has left these gradients.
 
-    def leave_backward_of(self, block: int, gradients: list[Storage], times: int) -> list[Storage]:
-        """The backward of ``times`` blocks that are alike has left these gradients. Returns what is kept of them."""
-        return gradients
-
-    def leave_backward(self, gradients: list[Storage]) -> list[Storage]:
-        """The backward ends and has left these gradients of what is in no block. Returns what is kept of them."""
+        Returns what is kept of them.
+        """
         return gradients
 
 
 ALONE = Alone()
 
 
-class Transformer(Attention):
-    """The model's forward. ``rank`` does what a rank of many does around each block."""
+class Part(NamedTuple):
+    """A part of the forward that happens ``times`` times; ``block`` is the number of its first block.
 
-    def __init__(self, setup: TrainingSetup, rank: Alone = ALONE):
+    ``kept`` is what its operations were the first to keep, ``casts`` are autocast's of its parameters.
+    """
+
+    times: int
+    block: int | None
+    operations: list[Operation]
+    kept: list[Block]
+    casts: dict[Leaf, Tensor]
+    end_of_events: int
+
+
+class Forward(Attention):
+    """The forward on paper, in parts: the embedding, units of blocks, and what comes after them.
+
+    ``rank`` does what a rank of many does around each block. ``is_whole``: every block is run, none stands for others.
+    """
+
+    def __init__(self, setup: TrainingSetup, is_whole: bool = False, rank: Alone = ALONE):
         super().__init__(setup)
-        self.rank = rank
-        self.names: list[Tensor] = []  # what the program holds until its forward returns
-        self.shared: dict[str, Tensor] = {}
-        self.x: Tensor | None = None  # the hidden state
+        self.rank, self.parts, paper = rank, [], self.paper
+        rank.start(paper)
         self.add_parameters(embedding_parameters(self.model) + output_parameters(self.model))
+        num_first = 1 if setup.adapter is None else 2  # frozen, the first may need no table for its backward
+        units = units_of(setup.recomputation, self.model.num_layers, is_whole, num_first)
+        self._names = self._run(units)
+        for _ in range(len(units) + 2):
+            paper.operations, paper.kept, paper.casts = [], [], {}
+            times, block = next(self._names)
+            self.parts.append(Part(times, block, paper.operations, paper.kept, paper.casts, len(paper.events)))
 
-    def embed(self) -> None:
-        """Token ids to the first hidden state, and the tables that all blocks share."""
-        paper = self.paper
+    @property
+    def units(self) -> list[Part]:
+        """The parts that are blocks."""
+        return self.parts[1:-1]
+
+    def end(self) -> None:
+        """Autocast is left and forgets its casts, and what the program named goes out of scope, but for the loss."""
+        for part in self.parts:
+            part.casts.clear()
+        self._names.close()
+
+    def _run(self, units: Iterable[tuple[int, Unit]]) -> Iterator[tuple[int, int | None]]:
+        """From the token ids to the loss, in the order of ``Transformer.forward``.
+
+        It stops after the embedding, after each unit and after the loss, and says how often that comes and the number
+        of its first block. The names in it are the program's: they are there until it is closed.
+        """
+        paper, number = self.paper, 0
         self.enter("embedding")
-        ids = paper.empty("b s", "int64", "token ids", "randint")
-        self.targets = paper.empty("b s", "int64", op="randint")
+        ids, targets = (paper.empty("b s", "int64", name, "randint") for name in ("token ids", "target ids"))
         paper.note(ids.storage, "token embedding")
-        self.names += [ids, self.targets]
-        self.rank.enter_model()
+        self.rank.enter(None)
         x = self.embedding("token_embedding", ids, "b s h")
         if self.model.position == "learned":
             positions = paper.empty("s", "int64", "positions", "arange")
             paper.note(positions.storage, "position embedding")
-            self.names.append(positions)
             x = self.add(x, self.embedding("position_embedding", positions, "s h"))
-        self.x = self.dropout(x, "embedding")
+        x = self.dropout(x, "embedding")
+        shared = self.tables()
+        yield 1, None
+        for times, unit in units:
+            first = number
+            for num_blocks, is_run_again in unit:
+                x = self.region(num_blocks, number, is_run_again, x, shared)
+                number += num_blocks
+            yield times, first
+            number += (times - 1) * (number - first)
+        self.prefix = ""
+        loss = self.cross_entropy(self.logits(x), targets)
         del x
-        if self.setup.attention == "stored":
-            self.shared["causal mask"] = paper.empty("s s", "bool", "causal mask", "triu_")
-        if self.model.position == "rotary":
-            self.make_rotary_tables()
-        for table in self.shared.values():
-            paper.note(table.storage, "every block", "shared")
+        self.loss = paper.run("div", [loss], "", name="loss")  # by the number of micro-batches
+        del loss
+        paper.note(self.loss.storage, "the training loop")
+        self.rank.leave(None)
+        yield 1, None
 
     def embedding(self, name: str, indices: Tensor, axes: str) -> Tensor:
         """A row of the table for every index."""
@@ -113,43 +152,46 @@ class Transformer(Attention):
         stages = embedding_backward_buffers(indices.count, table.count // width, width, value_bytes)
         return self.paper.run("embedding", [table], axes, keeps=[indices], scratch_bytes=self.highest(stages))
 
-    def make_rotary_tables(self) -> None:
-        """Cosines and sines of every angle, computed in float32."""
-        paper = self.paper
-        half = paper.empty("s d/2", "float32")
-        angles = paper.empty("s d", "float32")
-        del half
-        for name in ("cosines", "sines"):
-            wide = paper.empty("s d", "float32")
-            self.shared[name] = wide if self.dtype == "float32" else paper.empty("s d", self.dtype)
-            paper.rename(self.shared[name], name)
-            del wide
-        del angles
+    def tables(self) -> dict[str, Tensor]:
+        """What all blocks share: the causal mask, cosines and sines of every angle, computed in float32."""
+        paper, shared = self.paper, {}
+        if self.setup.attention == "stored":
+            shared["causal mask"] = paper.empty("s s", "bool", "causal mask", "triu_")
+        if self.model.position == "rotary":
+            half = paper.empty("s d/2", "float32")
+            angles = paper.empty("s d", "float32")
+            del half
+            for name in ("cosines", "sines"):
+                wide = paper.empty("s d", "float32", name)
+                shared[name] = wide if self.dtype == "float32" else paper.empty("s d", self.dtype, name)
+                del wide
+            del angles
+        for table in shared.values():
+            paper.note(table.storage, "every block", "shared")
+        return shared
 
-    def stage(self, unit: Unit, number: int) -> None:
-        """The blocks of a unit in their regions, ``number`` being the first."""
-        strategy = self.setup.recomputation
-        make_policy = partial(saving_policy, strategy) if strategy.saved_ops else None
-        for num_blocks, is_run_again in unit:
-            self.rank.enter_blocks(number)
-            run = partial(self.blocks, num_blocks, number)
-            if is_run_again:
-                self.prefix = ""
-                self.enter(f"blocks.{number}", "checkpoint")
-                self.paper.rename(self.x, "block input")
-                self.x = self.paper.checkpoint(
-                    run, self.x, self.shared, make_policy=make_policy, stops_early=strategy.stops_early
-                )
-            else:
-                self.x = run(self.x, self.shared)
-            self.rank.leave_blocks(number)
-            number += num_blocks
+    def region(self, num_blocks: int, number: int, is_run_again: bool, x: Tensor, shared: dict[str, Tensor]) -> Tensor:
+        """Blocks that are run again in the backward, or are not, ``number`` being the first."""
+        strategy, run = self.setup.recomputation, partial(self.blocks, num_blocks, number)
+        self.rank.enter(number)
+        if is_run_again:
+            self.prefix = ""
+            self.enter(f"blocks.{number}", "checkpoint")
+            make_policy = partial(saving_policy, strategy) if strategy.saved_ops else None
+            out = self.paper.checkpoint(
+                run, self.paper.rename(x, "block input"), shared, make_policy=make_policy,
+                stops_early=strategy.stops_early,
+            )  # fmt: skip
+        else:
+            out = run(x, shared)
+        self.rank.leave(number)
+        return out
 
     def blocks(self, num_blocks: int, number: int, x: Tensor, shared: dict[str, Tensor]) -> Tensor:
         """Blocks behind one another, each with parameters of its own."""
         for i in range(number, number + num_blocks):
             self.prefix = f"blocks.{i}."
-            self.add_block()
+            self.add_parameters(block_parameters(self.model) + adapters_of_block(self.model, self.setup.adapter))
             x = self.block(x, shared)
         return x
 
@@ -158,33 +200,22 @@ class Transformer(Attention):
         x = self.add(x, self.dropout(self.attention(self.norm("norm_1", x), shared), "attention"))
         return self.add(x, self.dropout(self.mlp(self.norm("norm_2", x)), "mlp"))
 
-    def lose(self) -> None:
-        """Final norm, head, mean cross-entropy, divided by the number of micro-batches."""
-        self.prefix = ""
-        loss = self.cross_entropy(self.logits())
-        self.x = None
-        self.loss = self.paper.run("div", [loss], "", name="loss")
-        del loss
-        self.paper.note(self.loss.storage, "the training loop")
-        self.rank.leave_model()
-
-    def logits(self) -> Tensor:
+    def logits(self, x: Tensor) -> Tensor:
         """Final norm and head, which may be the token embedding's own table."""
-        n = self.norm("norm", self.x)
+        n = self.norm("norm", x)
         self.enter("head")
         logits = self.linear(n, "token_embedding" if self.model.ties_embeddings else "head")
         del n
         self.enter("loss")
         return self.paper.cast(logits, "float32") if self.setup.upcasts_logits else logits
 
-    def cross_entropy(self, logits: Tensor) -> Tensor:
+    def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean over the targets. A CPU's autocast casts for all of it, CUDA's for log_softmax alone."""
         paper, casts = self.paper, self.setup.precision.uses_autocast and not self.is_cuda
         wide = paper.cast(logits, "float32") if casts else logits
         log_p = self.softmax("log_softmax", wide, "log-probabilities")
-        paper.rename(self.targets, "target ids")
         extra = [("number of targets", "", log_p.dtype)]
-        return paper.run("nll_loss", [log_p], "", keeps=[log_p, self.targets], extra=extra)
+        return paper.run("nll_loss", [log_p], "", keeps=[log_p, targets], extra=extra)
 
 
 def saving_policy(strategy: Strategy) -> Callable[[str], bool]:
@@ -199,60 +230,6 @@ def saving_policy(strategy: Strategy) -> Callable[[str], bool]:
         return op in strategy.saved_ops and not is_skipped
 
     return saves
-
-
-@dataclass
-class Part:
-    """A part of the forward that happens ``times`` times; its operations and what they keep are positions on the paper.
-
-    ``casts`` are autocast's of its parameters, ``block`` the number of its first block.
-    """
-
-    times: int
-    block: int | None
-    operations: slice
-    kept: slice
-    end_of_events: int
-    casts: dict[Leaf, Tensor]
-
-
-class Forward:
-    """A forward that has been run, in parts: the embedding, units of blocks, and what comes after them."""
-
-    def __init__(self, setup: TrainingSetup, is_whole: bool = False, rank: Alone = ALONE):
-        """``is_whole``: every block is run, none stands for others."""
-        self.model, self.parts, number = Transformer(setup, rank), [], 0
-        self.paper = self.model.paper
-        rank.start(self.paper)
-        self._run(self.model.embed)
-        num_first = 1 if setup.adapter is None else 2  # frozen, the first may need no table for its backward
-        for times, unit in units_of(setup.recomputation, setup.model.num_layers, is_whole, num_first):
-            self._run(partial(self.model.stage, unit, number), times, number)
-            number += times * sum(num_blocks for num_blocks, _ in unit)
-        self._run(self.model.lose)
-        self.loss, self.model.loss = self.model.loss, None
-
-    def _run(self, run: Callable[[], None], times: int = 1, block: int | None = None) -> None:
-        paper = self.paper
-        start, paper.casts = (len(paper.operations), len(paper.kept)), {}
-        run()
-        end = len(paper.operations), len(paper.kept)
-        self.parts.append(Part(times, block, *map(slice, start, end), len(paper.events), paper.casts))
-
-    @property
-    def units(self) -> list[Part]:
-        """The parts that are blocks."""
-        return self.parts[1:-1]
-
-    def kept(self, part: Part) -> list[Block]:
-        """The activations that a part was the first to keep; casts of weights are none."""
-        return [block for block in self.paper.kept[part.kept] if not block.is_cast]
-
-    def end(self) -> None:
-        """Autocast is left and forgets its casts, and what the program named goes out of scope."""
-        for part in self.parts:
-            part.casts.clear()
-        self.model.names, self.model.targets, self.model.shared = [], None, {}
 
 
 def units_of(

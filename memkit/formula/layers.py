@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.kernels import Stages, row_sum_buffers, sum_buffers
 from memkit.formula.paper import NEW, SAME, Leaf, Paper, Summed, Tensor
-from memkit.formula.parameters import Parameter, adapters_of_block, block_parameters, is_in_4_bits, model_axes
+from memkit.formula.parameters import Parameter, is_in_4_bits, model_axes
 from memkit.formula.states import NF4_BLOCK
 from memkit.setup.training import TrainingSetup
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, round_up
@@ -20,6 +20,9 @@ RANDOM_STATE_BYTES = 5056
 """The state of the CPU's random number generator (``torch.get_rng_state()``), which every checkpoint keeps."""
 
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
+NF4 = "nf4"
+"""What the weights of QLoRA have for a dtype. No operation reads them but ``gemm_4bit``."""
+
 NORM_NAMES = {"norm_1": "norm 1", "norm_2": "norm 2", "norm": "final norm"}
 
 
@@ -51,7 +54,6 @@ class Layers:
             0 if self.is_cuda else RANDOM_STATE_BYTES,  # CUDA's is kept on the host
         )  # fmt: skip
         self.parameters: dict[str, Tensor] = {}
-        self.in_4_bits: set[str] = set()
         self.prefix = ""
 
     def add_parameters(self, parameters: Iterable[Parameter]) -> None:
@@ -59,18 +61,8 @@ class Layers:
         adapter = self.setup.adapter
         for p in parameters:
             dtype = adapter.dtype if p.kind == "adapter" else self.weight_dtype
-            is_trained = adapter is None or p.kind == "adapter"
-            leaf = Leaf(p, dtype) if is_trained else None
-            self.parameters[p.name] = Tensor(p.axes, p.count, dtype, source=leaf)
-            if is_in_4_bits(p, adapter):
-                self.in_4_bits.add(p.name)
-
-    def add_block(self) -> None:
-        """The parameters of a block, its adapters among them."""
-        adapter = self.setup.adapter
-        self.add_parameters(block_parameters(self.model))
-        if adapter is not None:
-            self.add_parameters(adapters_of_block(self.model, adapter))
+            leaf = Leaf(p, dtype) if adapter is None or p.kind == "adapter" else None
+            self.parameters[p.name] = Tensor(p.axes, p.count, NF4 if is_in_4_bits(p, adapter) else dtype, source=leaf)
 
     def enter(self, where: str, section: str = "") -> None:
         """What follows belongs to this module and to this section of a ledger."""
@@ -82,35 +74,39 @@ class Layers:
             return 0
         return max((sum(map(self.paper.round_up, buffers)) for buffers in stages), default=0)
 
+    def summed_rows(self, num_rows: int, width: int, is_product: bool = False) -> Summed:
+        """How the gradient of one row is made that stands beside all rows: a bias, a norm's weight."""
+        return Summed(self.highest(row_sum_buffers(num_rows, width)), is_product)
+
     def linear(self, x: Tensor, name: str, label: str = "") -> Tensor:
         """x Wᵀ + b, and what an adapter adds. ``label``: what comes out."""
+        label = label or name.rpartition(".")[2]
         if f"{name}.lora_a.weight" in self.parameters:
             return self.with_adapter(x, name, label)
         return self.product(x, name, label)
 
-    def product(self, x: Tensor, name: str, label: str = "") -> Tensor:
+    def product(self, x: Tensor, name: str, label: str) -> Tensor:
         """x Wᵀ + b; kept: the input and the weight, under autocast their casts.
 
         A frozen weight's gradient is not wanted, so the input is not kept.
         """
         paper, weight, bias = self.paper, self.parameters[f"{name}.weight"], self.parameters.get(f"{name}.bias")
-        if f"{name}.weight" in self.in_4_bits:
-            return self.product_of_4_bits(x, weight, bias, label or name.rpartition(".")[2])
+        if weight.dtype == NF4:
+            return self.product_of_4_bits(x, weight, bias, label)
         dtype = self.dtype if self.setup.precision.uses_autocast else weight.dtype
         short = "head" if weight.axes == "v h" else name.rpartition(".")[2]
-        biases = [paper.cast_weight(bias, dtype, f"{short} bias")] if bias else []
-        weight = paper.cast_weight(weight, dtype, f"{short} weight")
+        biases = [paper.cast(bias, dtype, f"{short} bias")] if bias else []
+        weight = paper.cast(weight, dtype, f"{short} weight")
         narrow = paper.cast(x, dtype)  # last: C++ evaluates arguments from the right
-        op, label = "addmm" if biases else "mm", label or name.rpartition(".")[2]
-        return self.multiply(op, narrow, weight, biases, label, keeps=[narrow, weight])
+        return self.multiply("addmm" if biases else "mm", narrow, weight, biases, label, keeps=[narrow, weight])
 
     def multiply(self, op: str, x: Tensor, weight: Tensor, biases: list, label: str, **more) -> Tensor:
         """The matrix product itself. A bias' gradient is the sum of the rows of the output's gradient."""
         width = weight.axes.split()[0]
-        rows = Summed(self.highest(row_sum_buffers(self.num_tokens, self.paper.count(width)))) if biases else NEW
+        ways = (NEW, NEW, *(self.summed_rows(self.num_tokens, bias.count) for bias in biases))
         return self.paper.run(
-            op, [x, weight, *biases], f"b s {width}", x.dtype, name=label, by="linear",
-            ways=(NEW, NEW, rows)[: 2 + len(biases)], flops=2 * self.num_tokens * weight.count, **more,
+            op, [x, weight, *biases], f"b s {width}", x.dtype, name=label, by="linear", ways=ways,
+            flops=2 * self.num_tokens * weight.count, **more,
         )  # fmt: skip
 
     def product_of_4_bits(self, x: Tensor, codes: Tensor, bias: Tensor | None, label: str) -> Tensor:
@@ -126,9 +122,8 @@ class Layers:
         weight_bytes = tensor_bytes(codes.count, self.weight_dtype)
         wide = paper.cast(x, self.weight_dtype)
         # In the backward the weight stands beside the gradient, or with its scales before the gradient is there.
-        scratch_bytes = max(weight_bytes, weight_bytes + scale_bytes - wide.edge.num_bytes)
-        biases = [bias] if bias else []
-        out = self.multiply("gemm_4bit", wide, codes, biases, label, scratch_bytes=scratch_bytes)
+        scratch_bytes = max(weight_bytes, weight_bytes + scale_bytes - wide.num_bytes)
+        out = self.multiply("gemm_4bit", wide, codes, [bias] if bias else [], label, scratch_bytes=scratch_bytes)
         without_mean = paper.allocate(scale_bytes)
         scales = paper.allocate(scale_bytes)
         del without_mean
@@ -150,22 +145,21 @@ class Layers:
         dropped = self.dropout(paper.view("view", x), f"{name} adapter", adapter.dropout)
         thin = self.product(dropped, f"{name}.lora_a", "A x")
         del dropped
-        up = self.product(thin, f"{name}.lora_b")
+        up = self.product(thin, f"{name}.lora_b", "lora_b")
         del thin
         scaled = paper.run("mul", [up], up.axes)
         del up
         wider = dtype if dtype == scaled.dtype else "float32"
         total = paper.run("add", [y, scaled], y.axes, wider, ways=(SAME, SAME), name=label)
         if not self.is_cuda:  # the CPU's loop takes one dtype: what has another is copied first
-            paper.allocate(sum(total.edge.num_bytes for each in (y, scaled) if each.dtype != wider))
+            paper.allocate(sum(total.num_bytes for each in (y, scaled) if each.dtype != wider))
         del y, scaled
         return paper.rename(paper.cast(total, dtype), label)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """x + y, where y may be one row that is added to all."""
-        is_row = y.count < x.count
-        rows = Summed(self.highest(row_sum_buffers(x.count // y.count, y.count))) if is_row else SAME
-        return self.paper.run("add", [x, y], x.axes, ways=(SAME, rows))
+        way = self.summed_rows(x.count // y.count, y.count) if y.count < x.count else SAME
+        return self.paper.run("add", [x, y], x.axes, ways=(SAME, way))
 
     def dropout(self, x: Tensor, name: str, rate: float | None = None) -> Tensor:
         """x, dropped out unless the rate is 0. The mask is a byte a value on CUDA, a factor in x's dtype on the CPU."""
@@ -188,62 +182,55 @@ class Layers:
         self.enter(name, "final norm" if name == "norm" else "norms")
         paper.rename(x, f"{label} input")
         if self.model.norm == "layernorm":
-            dtype = "float32" if self.is_cuda else self.weight_dtype
-            op, statistics = "layer_norm", [(f"{label} mean", "b s 1", dtype), (f"{label} 1/deviation", "b s 1", dtype)]
+            op, statistics, dtype = "layer_norm", ("mean", "1/deviation"), self.weight_dtype
         elif self.setup.uses_fused_norm and self.is_cuda:
-            op, statistics = "rms_norm", [(f"{label} 1/rms", "b s 1", "float32")]
-        elif self.setup.uses_fused_norm:  # torch's own composite
-            scaled = self.scale(weights[0], self.divide_by_rms(x, label), label)
-            return paper.rename(paper.cast(scaled, x.dtype), f"{label} output")
-        else:  # PythonRMSNorm
-            wide = self.divide_by_rms(x, label)
-            return self.scale(weights[0], paper.rename(paper.cast(wide, x.dtype), f"{label} normalised"), label)
-        keeps = [x, weights[0]]
-        return paper.run(op, [x, *weights], x.axes, name=f"{label} output", keeps=keeps, extra=statistics)
+            op, statistics, dtype = "rms_norm", ("1/rms",), "float32"
+        else:
+            return self.rms_norm_in_steps(x, weights[0], label)
+        extra = [(f"{label} {each}", "b s 1", "float32" if self.is_cuda else dtype) for each in statistics]
+        return paper.run(op, [x, *weights], x.axes, name=f"{label} output", keeps=[x, weights[0]], extra=extra)
+
+    def rms_norm_in_steps(self, x: Tensor, weight: Tensor, label: str) -> Tensor:
+        """x / √(mean x² + ε), times a weight for each column; torch's composite casts back after it, ours before."""
+        paper = self.paper
+        wide = self.divide_by_rms(x, label)
+        factor = wide if self.setup.uses_fused_norm else paper.cast(wide, x.dtype)
+        factors = [weight, paper.rename(factor, f"{label} normalised")]
+        scaled = paper.run(
+            "mul", factors, x.axes, factor.dtype, name=f"{label} output", by="mul by the weight", keeps=factors,
+            ways=(self.summed_rows(self.num_tokens, weight.count, is_product=True), NEW),
+        )  # fmt: skip
+        del wide, factor, factors
+        return paper.rename(paper.cast(scaled, x.dtype), f"{label} output")
 
     def divide_by_rms(self, x: Tensor, label: str) -> Tensor:
         """x / √(mean x² + ε) in float32, one tensor a step."""
         paper, width = self.paper, self.model.hidden_size
         along = self.highest(sum_buffers([(width, 1)], [(self.num_tokens, width)]))
         wide = paper.cast(x, "float32")
-        square = self.power(wide)
+        # The backward of a power computes exponent · x^(exponent - 1) in two temporaries.
+        scratch_bytes = 2 * paper.round_up(wide.num_bytes)
+        square = paper.run("pow", [wide], x.axes, keeps=[wide], scratch_bytes=scratch_bytes)
         mean = paper.run("mean", [square], "b s 1")
         if along:
             paper.allocate(along)
         del square
         inverse = paper.run("rsqrt", [mean], "b s 1", name=f"{label} 1/rms", out_kept_by="rsqrt")
         del mean
-        ways = (NEW, Summed(along, is_product=True))
-        return paper.run("mul", [wide, inverse], x.axes, name=f"{label} normalised", keeps=[wide, inverse], ways=ways)
-
-    def scale(self, weight: Tensor, x: Tensor, label: str) -> Tensor:
-        """x, each column times its own weight."""
-        down = self.highest(row_sum_buffers(self.num_tokens, self.model.hidden_size))
-        factors, ways = [weight, x], (Summed(down, is_product=True), NEW)
-        return self.paper.run(
-            "mul", factors, x.axes, x.dtype, name=f"{label} output", by="mul by the weight", keeps=factors, ways=ways
-        )
-
-    def power(self, x: Tensor) -> Tensor:
-        """A power of x. Its backward computes exponent · x^(exponent - 1) in two temporaries."""
-        scratch_bytes = 2 * self.paper.round_up(x.edge.num_bytes)
-        return self.paper.run("pow", [x], x.axes, keeps=[x], scratch_bytes=scratch_bytes)
+        factors, ways = [wide, inverse], (NEW, Summed(along, is_product=True))
+        return paper.run("mul", factors, x.axes, name=f"{label} normalised", keeps=factors, ways=ways)
 
     def mlp(self, n: Tensor) -> Tensor:
         """Linear, GELU, linear; or the gated form of Llama."""
         self.enter("mlp")
         if self.model.mlp == "swiglu":
-            return self.linear(self.times(self.silu(self.linear(n, "mlp.gate")), self.linear(n, "mlp.up")), "mlp.down")
-        return self.linear(self.gelu(self.paper.rename(self.linear(n, "mlp.up"), "GELU input")), "mlp.down")
+            silu = self.by_value("silu", "silu(gate)", self.linear(n, "mlp.gate"))
+            inner = self.by_value("mul", "silu(gate) · up", silu, self.linear(n, "mlp.up"))
+            del silu
+        else:
+            inner = self.by_value("gelu", "GELU output", self.paper.rename(self.linear(n, "mlp.up"), "GELU input"))
+        return self.linear(inner, "mlp.down")
 
-    def silu(self, gate: Tensor) -> Tensor:
-        """x · sigmoid(x)."""
-        return self.paper.run("silu", [gate], gate.axes, name="silu(gate)", keeps=[gate])
-
-    def times(self, gate: Tensor, up: Tensor) -> Tensor:
-        """The product of the two branches of a gated MLP."""
-        return self.paper.run("mul", [gate, up], up.axes, name="silu(gate) · up", keeps=[gate, up])
-
-    def gelu(self, x: Tensor) -> Tensor:
-        """x Φ(x)."""
-        return self.paper.run("gelu", [x], x.axes, name="GELU output", keeps=[x])
+    def by_value(self, op: str, name: str, *inputs: Tensor) -> Tensor:
+        """An operation on each value, or each pair of values, that keeps what it reads."""
+        return self.paper.run(op, inputs, inputs[-1].axes, name=name, keeps=inputs)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from memkit.formats.dtypes import tensor_bytes
+from memkit.formula.parameters import Parameter
 
 NEW, SAME = "new", "same"
 """How a backward makes the gradient of an input. ``NEW``: it allocates a tensor for it. ``SAME``: it hands on the
@@ -76,43 +77,40 @@ class Storage:
         self.events.append((self.block, -1))
 
 
-class Edge:
-    """Where a gradient goes: to output number ``output`` of ``source``; ``None`` if no gradient is wanted."""
-
-    __slots__ = ("dtype", "num_bytes", "output", "source")
-
-    def __init__(self, source: "Operation | Leaf | None", output: int, num_bytes: int, dtype: str):
-        self.source, self.output, self.num_bytes, self.dtype = source, output, num_bytes, dtype
-
-
+@dataclass(slots=True, eq=False)
 class Tensor:
     """What a name of the program stands for: ``count`` values of ``dtype``, maybe a view of a part of a storage.
 
-    A parameter has no storage here: it stays, whatever the step does.
+    A parameter has no storage here: it stays, whatever the step does. Its gradient goes to output number ``output`` of
+    ``source``; ``None`` if no gradient is wanted.
     """
 
-    __slots__ = ("axes", "count", "dtype", "edge", "storage")
-
-    def __init__(
-        self, axes: str, count: int, dtype: str, storage: Storage | None = None,
-        source: "Operation | Leaf | None" = None, output: int = 0,
-    ):  # fmt: skip
-        self.axes, self.count, self.dtype, self.storage = axes, count, dtype, storage
-        self.edge = Edge(source, output, tensor_bytes(count, dtype), dtype)
+    axes: str
+    count: int
+    dtype: str
+    storage: Storage | None = None
+    source: "Operation | Leaf | None" = None
+    output: int = 0
 
     @property
-    def needs_grad(self) -> bool:
-        """Whether the backward wants its gradient."""
-        return self.edge.source is not None
+    def num_bytes(self) -> int:
+        """Bytes of its values."""
+        return tensor_bytes(self.count, self.dtype)
+
+    def edge(self) -> "Tensor":
+        """What an operation remembers of an input: where its gradient goes, and how large it is, but no bytes."""
+        return Tensor(self.axes, self.count, self.dtype, None, self.source, self.output)
 
 
+@dataclass(slots=True, eq=False)
 class Leaf:
     """A parameter that is trained. Its gradient is complete when every use of it has sent one."""
 
-    __slots__ = ("dtype", "gradients", "num_arrived", "num_uses", "parameter")
-
-    def __init__(self, parameter, dtype: str):
-        self.parameter, self.dtype, self.num_uses, self.num_arrived, self.gradients = parameter, dtype, 0, 0, {}
+    parameter: Parameter | None
+    dtype: str
+    gradients: dict[int, Storage] = field(default_factory=dict)
+    num_uses: int = 0
+    num_arrived: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -120,29 +118,27 @@ class Operation:
     """A node of the graph: what its backward needs. It holds what it keeps and no other tensor, as in autograd."""
 
     op: str
+    dtype: str  # of its output
+    edges: list[Tensor]
+    ways: Sequence
     name: str
     where: str
-    flops: int
-    edges: list[Edge]
-    ways: Sequence
     scratch_bytes: int
+    flops: int
+    needs_grad: bool
     region: "Region | None" = None  # the checkpointed one that has to run again before this can go backwards
     made: list[Block] = field(default_factory=list)
     kept: list[Storage | None] = field(default_factory=list)
     gradients: dict[int, Storage] = field(default_factory=dict)
     num_uses: int = 0
-    out_bytes: int = 0
-    out_dtype: str = ""
-
-    @property
-    def needs_grad(self) -> bool:
-        """Whether the backward goes through it."""
-        return any(edge.source is not None for edge in self.edges)
 
 
 @dataclass(eq=False)
 class Region:
-    """A checkpointed part of the program: how to run it again, and what it holds until its backward is done."""
+    """A checkpointed part of the program: how to run it again, and what it holds until its backward is done.
+
+    ``make_policy`` makes a function that says for each operation of a run in turn whether its outputs are saved.
+    """
 
     run: Callable
     arguments: tuple
@@ -151,12 +147,8 @@ class Region:
     random_state: Storage | None  # so that dropout drops the same values again
     saves: Callable[[str], bool] | None = None  # the policy of one run, the first or the second
     saved: list[Storage] = field(default_factory=list)
-    operations: slice | None = None  # which of the program's
+    keepers: list[Operation] = field(default_factory=list)  # its operations that keep something
     is_recomputed: bool = False
-
-    def begin(self) -> None:
-        """A run begins: the policy is asked anew about each operation."""
-        self.saves = self.make_policy() if self.make_policy else None
 
 
 class EarlyStop(Exception):
@@ -185,10 +177,8 @@ class Paper:
 
     # Tensors
 
-    def count(self, axes: str | int) -> int:
-        """Values in a tensor of these axes, or of so many values; ``/2`` at the end is half of them."""
-        if isinstance(axes, int):
-            return axes
+    def count(self, axes: str) -> int:
+        """Values in a tensor of these axes; ``/2`` at the end is half of them."""
         if axes not in self.counts:
             whole = axes.removesuffix("/2")
             self.counts[axes] = math.prod(self.sizes[axis] for axis in whole.split()) // (1 + (whole != axes))
@@ -209,8 +199,8 @@ class Paper:
 
     def empty(self, axes: str, dtype: str, name: str = "", op: str = "empty") -> Tensor:
         """A tensor without a gradient: a batch, a table."""
-        self.op = op
-        return self._make(axes, dtype, name)
+        self.op, count = op, self.count(axes)
+        return Tensor(axes, count, dtype, self.allocate(tensor_bytes(count, dtype), name, axes, dtype))
 
     def rename(self, x: Tensor, name: str) -> Tensor:
         """``x``, whose storage has another name from now on, unless a ledger has it already."""
@@ -218,13 +208,15 @@ class Paper:
             x.storage.block.name = name
         return x
 
-    def note(self, storage: Storage, kept_by: str, section: str = "") -> None:
-        """Enter a storage in the list of those kept."""
+    def note(self, storage: Storage | None, kept_by: str, section: str = "") -> None:
+        """Enter a storage in the list of those kept, unless it is a parameter's or a cast of one or nobody is named."""
+        if storage is None or storage.block.is_cast or not kept_by:
+            return
         block = storage.block
-        if kept_by and not block.kept_by:
+        if not block.kept_by:
             block.kept_by, block.section = kept_by, section or self.section
             self.kept.append(block)
-        elif kept_by and not section and block.section == self.section and kept_by not in block.kept_by.split(", "):
+        elif not section and block.section == self.section and kept_by not in block.kept_by.split(", "):
             block.kept_by += f", {kept_by}"
 
     # Operations
@@ -242,93 +234,83 @@ class Paper:
         ledger. ``ways``: how the backward makes each input's gradient (left out: all ``NEW``). ``scratch_bytes`` are
         further temporaries of the backward, ``flops`` those of the forward.
         """
-        operation = self._begin(op, inputs, ways, name, scratch_bytes, flops)
-        needs_grad, by = operation.needs_grad, by or op
+        dtype = dtype or inputs[0].dtype
+        operation = self._operation(op, inputs, dtype, ways, name, scratch_bytes, flops)
         is_saved = self.region is not None and self.region.saves is not None and self.region.saves(op)
-        if needs_grad:
-            if op in FACTORS and len(inputs) > 1:
-                keeps = [x for x, other in zip(inputs, inputs[1::-1], strict=False) if x in keeps and other.needs_grad]
-            for x in keeps:
-                self._keep(operation, x.storage, by)
-        self._stop_if_complete()
+        if op in FACTORS and len(inputs) > 1:
+            keeps = [x for x, other in zip(inputs, inputs[1::-1], strict=False) if x in keeps and other.source]
+        self._keep(operation, keeps, by or op)
         if self.again is not None and not is_saved:
             self.flops_again += flops
-        out = self._make(axes, dtype or inputs[0].dtype, name, is_saved, operation if needs_grad else None)
-        others = [self._make(axes, dtype, name, is_saved) for name, axes, dtype in extra]  # all stand until it returns
+        sorts = ((name, axes, dtype), *extra)
+        out, *others = [self._make(operation, *sort, is_saved) for sort in sorts]  # all stand until it returns
         operation.made = [x.storage.block for x in (out, *others)]
-        if needs_grad:
-            for other in others:
-                self._keep(operation, other.storage, by)
-            if out_kept_by is not None:
-                self._keep(operation, out.storage, out_kept_by)
-        self._end(operation, out)
+        self._keep(operation, others, by or op)
+        if out_kept_by is not None:
+            self._keep(operation, [out], out_kept_by)
         return out
 
     def view(self, op: str, x: Tensor, axes: Iterable[str] = (), ways: Sequence = (SAME,)) -> Tensor | list[Tensor]:
         """Another shape of the same storage; with ``axes`` a list of views of parts of it."""
-        operation = self._begin(op, [x], ways)
+        operation = self._operation(op, [x], x.dtype, ways)
         source = operation if operation.needs_grad else None
         parts = [(part, self.count(part)) for part in axes] or [(x.axes, x.count)]
         outs = [Tensor(part, count, x.dtype, x.storage, source, i) for i, (part, count) in enumerate(parts)]
-        self._end(operation, outs[0])
         return outs if axes else outs[0]
 
-    def cast(self, x: Tensor, dtype: str) -> Tensor:
-        """``x`` in another dtype; ``x`` itself where it has that dtype already."""
+    def cast(self, x: Tensor, dtype: str, name: str = "") -> Tensor:
+        """``x`` in another dtype; ``x`` itself where it has that dtype already.
+
+        Autocast's cache remembers the cast of a parameter that is trained (``cached_cast``, C++).
+        """
         if x.dtype == dtype:
             return x
-        name = f"{x.storage.block.name}, cast to {dtype}" if x.storage else ""
-        return self.run("_to_copy", [x], x.axes, dtype, name=name)
-
-    def cast_weight(self, weight: Tensor, dtype: str, name: str = "") -> Tensor:
-        """Autocast's cast of a parameter; the cache remembers it if the parameter is trained (``cached_cast``, C++)."""
-        if weight.dtype == dtype:
-            return weight
-        leaf = weight.edge.source
-        if leaf in self.casts:
-            return self.casts[leaf]
-        cast = self.run("_to_copy", [weight], weight.axes, dtype, name=name)
-        cast.storage.block.is_cast = True
-        if leaf is not None:
-            self.casts[leaf] = cast
+        if x.source in self.casts:
+            return self.casts[x.source]
+        name = name if x.storage is None else f"{x.storage.block.name}, cast to {dtype}"
+        cast = self.run("_to_copy", [x], x.axes, dtype, name=name)
+        cast.storage.block.is_cast = x.storage is None
+        if isinstance(x.source, Leaf):
+            self.casts[x.source] = cast
         return cast
 
-    def _begin(self, op, inputs, ways, name="", scratch_bytes=0, flops=0) -> Operation:
-        self.op = op
-        edges = [x.edge for x in inputs]
-        return Operation(op, name, self.where, flops, edges, ways or (NEW,) * len(edges), scratch_bytes)
-
-    def _make(self, axes, dtype, name, is_saved=False, source=None) -> Tensor:
-        count = self.count(axes)
-        if is_saved and self.again is not None:  # the first run saved it
-            return Tensor(axes, count, dtype, self.region.saved.pop(0), source)
-        storage = self.allocate(tensor_bytes(count, dtype), name, axes, dtype)
-        if is_saved:
-            self.region.saved.append(storage)
-            storage.block.kept_by = storage.block.section = "policy"
-            self.kept.append(storage.block)
-        return Tensor(axes, count, dtype, storage, source)
-
-    def _keep(self, operation: Operation, storage: Storage | None, by: str) -> None:
-        """Hold a storage for the backward; in a region only the second run does, in the place of the first."""
-        if self.again is not None:
-            first_run, number = self.again.pop()
-            first_run.kept[number] = storage
-        elif self.region is not None:
-            operation.kept.append(None)
-        else:
-            operation.kept.append(storage)
-            if storage is not None:
-                self.note(storage, by)
-
-    def _end(self, operation: Operation, out: Tensor) -> None:
-        operation.out_bytes, operation.out_dtype = out.edge.num_bytes, out.dtype
+    def _operation(self, op, inputs, dtype, ways, name="", scratch_bytes=0, flops=0) -> Operation:
+        """An operation begins. A recomputation adds none to the program's: those of the first run go backwards."""
+        self.op, edges = op, [x.edge() for x in inputs]
+        needs_grad = any(edge.source is not None for edge in edges)
+        ways = ways or (NEW,) * len(edges)
+        operation = Operation(op, dtype, edges, ways, name, self.where, scratch_bytes, flops, needs_grad)
         if self.again is None:
             self.operations.append(operation)
-            for edge in operation.edges:
+            for edge in edges:
                 if edge.source is not None:
                     edge.source.num_uses += 1
-        self._stop_if_complete()
+        return operation
+
+    def _make(self, operation: Operation, name: str, axes: str, dtype: str, is_saved: bool) -> Tensor:
+        """A result of an operation; one that the first run of its region saved is there already in the second."""
+        count = self.count(axes)
+        if is_saved and self.again is not None:
+            storage = self.region.saved.pop(0)
+        else:
+            storage = self.allocate(tensor_bytes(count, dtype), name, axes, dtype)
+            if is_saved:
+                self.region.saved.append(storage)
+                self.note(storage, "policy", "policy")
+        return Tensor(axes, count, dtype, storage, operation if operation.needs_grad else None)
+
+    def _keep(self, operation: Operation, tensors: Iterable[Tensor], by: str) -> None:
+        """Hold tensors for the backward; in a region only the second run does, in the place of the first."""
+        for x in tensors if operation.needs_grad else ():
+            if self.again is not None:
+                first_run, number = self.again.pop()
+                first_run.kept[number] = x.storage
+            else:
+                operation.kept.append(None if self.region else x.storage)
+                if self.region is None:
+                    self.note(x.storage, by)
+        if self.again == [] and self.region.stops_early:
+            raise EarlyStop
 
     # Checkpoints
 
@@ -336,24 +318,18 @@ class Paper:
         self, run: Callable[..., Tensor], *arguments: Tensor | dict[str, Tensor], make_policy: Callable | None = None,
         stops_early: bool = True,
     ) -> Tensor:  # fmt: skip
-        """``run(*arguments)``, keeping the arguments and what a policy saves; the backward will run it again.
-
-        ``make_policy`` makes a function that says for each operation in turn whether its outputs are saved.
-        """
-        self.op, first, num_kept = "checkpoint", len(self.operations), len(self.kept)
-        region = self.region = Region(run, arguments, make_policy, stops_early, self._random_state())
-        region.begin()
+        """``run(*arguments)``, keeping the arguments and what a policy saves; the backward will run it again."""
+        self.op, num_operations, num_kept = "checkpoint", len(self.operations), len(self.kept)
+        region = Region(run, arguments, make_policy, stops_early, self._random_state())
         for x in arguments:
             for tensor in x.values() if isinstance(x, dict) else (x,):
                 self.note(tensor.storage, "checkpoint")
-        if region.random_state is not None:
-            self.note(region.random_state, "checkpoint", "checkpoint")
-        out = run(*arguments)
-        self.region, region.operations = None, slice(first, len(self.operations))
-        keepers = [operation for operation in self.operations[region.operations] if operation.kept]
-        for operation in keepers:  # they alone hold the region: with the last of them it goes
+        self.note(region.random_state, "checkpoint", "checkpoint")
+        out = self._run_region(region)
+        region.keepers = [operation for operation in self.operations[num_operations:] if operation.kept]
+        for operation in region.keepers:  # they alone hold the region: with the last of them it goes
             operation.region = region
-        if not keepers:  # nothing in it is trained
+        if not region.keepers:  # nothing in it is trained
             for block in self.kept[num_kept:]:
                 block.kept_by = block.section = ""
             del self.kept[num_kept:]
@@ -362,19 +338,15 @@ class Paper:
     def run_again(self, region: Region) -> None:
         """Run a checkpointed region once more; this time its operations keep what they keep."""
         region.is_recomputed = True
-        operations = self.operations[region.operations]  # those behind the first to be asked for kept nothing
-        self.again = [(operation, i) for operation in operations for i in range(len(operation.kept))][::-1]
-        casts, self.casts = self.casts, {}
-        before, start = (self.where, self.section, self.op), len(self.events)
-        state_of_now = self._random_state()
-        region.begin()
-        self.region = region
+        self.again = [(operation, i) for operation in region.keepers for i in range(len(operation.kept))][::-1]
+        before, start, casts = (self.where, self.section, self.op), len(self.events), self.casts
+        state_of_now, self.casts = self._random_state(), {}
         try:
-            region.run(*region.arguments)
+            self._run_region(region)
         except EarlyStop:
             pass
         del state_of_now
-        self.region, self.again, self.casts = None, None, casts
+        self.again, self.casts = None, casts
         self.where, self.section, self.op = before
         self.name_activations(start)
 
@@ -384,10 +356,14 @@ class Paper:
             if sign > 0 and block.is_alive and block.part == "temporary" and not block.is_cast:
                 block.part = "activations"
 
+    def _run_region(self, region: Region) -> Tensor:
+        """One run of a region, the first or the second: its policy is asked anew about each operation."""
+        self.region, region.saves = region, region.make_policy() if region.make_policy else None
+        try:
+            return region.run(*region.arguments)
+        finally:
+            self.region = None
+
     def _random_state(self) -> Storage | None:
         size = self.random_state_bytes
         return self.allocate(size, "random number state", str(size), "uint8") if size else None
-
-    def _stop_if_complete(self) -> None:
-        if self.again is not None and not self.again and self.region.stops_early:
-            raise EarlyStop

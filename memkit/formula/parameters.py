@@ -134,10 +134,10 @@ def count_by_kind(config: ModelConfig) -> dict[str, int]:
 
 
 @lru_cache(maxsize=64)
-def adapters_of_block(config: ModelConfig, adapter: AdapterConfig) -> tuple[Parameter, ...]:
+def adapters_of_block(config: ModelConfig, adapter: AdapterConfig | None) -> tuple[Parameter, ...]:
     """The thin matrices of one block, two beside each target, in the order of the layers."""
     matrices = []
-    for weight in block_parameters(config):
+    for weight in block_parameters(config) if adapter else ():
         name = weight.name.removesuffix(".weight")
         if weight.is_matrix_product and name.rpartition(".")[2] in adapter.targets:
             (num_outputs, num_inputs), (out_axis, in_axis) = weight.shape, weight.axes.split()

@@ -60,7 +60,7 @@ def block_products(setup: TrainingSetup) -> tuple[Product, ...]:
             name=names.get(operation.op, operation.name), op=operation.op, flops=operation.flops,
             outputs=tuple(activations.line_of(setup, block) for block in operation.made),
         )
-        for operation in forward.paper.operations[forward.units[0].operations]
+        for operation in forward.units[0].operations
         if operation.op in OPS
     )  # fmt: skip
 
@@ -105,7 +105,7 @@ def step_flops(setup: TrainingSetup, strategy: Strategy | None = None) -> Flops:
     forward = Forward(setup.under(strategy))
     paper, total, back, fused, again = forward.paper, 0, 0, 0, 0
     for part in forward.parts:
-        operations = paper.operations[part.operations]
+        operations = part.operations
         total += part.times * sum(operation.flops for operation in operations)
         back += part.times * sum(operation.flops * factors_with_gradient(operation) for operation in operations)
         kernels = (op for op in operations if op.op == "attention" and factors_with_gradient(op))

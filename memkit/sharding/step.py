@@ -128,49 +128,37 @@ class FullySharded(Alone):
         self.gathering = self.gathered = self.unreduced = None
         self.until_the_end: list[tuple[Storage, int]] = []
 
-    def enter_model(self) -> None:
-        """The root's group becomes whole."""
-        self._gather(self.root)
-        self._copy_out("root", self.root, "weights", is_forward=True)
+    def enter(self, block: int | None) -> None:
+        """The root's group becomes whole, or a block's; where a block stays so it counts as weights."""
+        group = self.root if block is None else self.block
+        self._gather(group)
+        stays = block is None or self.layout.stage == 2
+        self._copy_out(block, group, "weights" if stays else "temporary", is_forward=True)
 
-    def enter_blocks(self, number: int) -> None:
-        """A block becomes whole; where it stays so it counts as weights."""
-        self._gather(self.block)
-        part = "temporary" if self.layout.stage == 3 else "weights"
-        self._copy_out(number, self.block, part, is_forward=True)
+    def leave(self, block: int | None) -> None:
+        """``reshard_after_forward``; at the end the buffer of the last all-gather goes."""
+        if block is None:
+            self.gathered = None
+        elif self.layout.stage == 3:
+            del self.whole[block]
 
-    def leave_blocks(self, number: int) -> None:
-        """``reshard_after_forward``."""
-        if self.layout.stage == 3:
-            del self.whole[number]
-
-    def leave_model(self) -> None:
-        """The buffer of the last all-gather goes."""
-        self.gathered = None
-
-    def enter_backward(self, accumulates: bool) -> None:
-        """The last block is gathered ahead."""
+    def enter_backward(self, block: int | None, accumulates: bool) -> None:
+        """The block becomes whole again, and the block before it is gathered ahead, at first the last one."""
         self.accumulates = accumulates
         if self.layout.stage == 3:
-            self._gather(self.block)
-
-    def enter_backward_of(self, block: int) -> None:
-        """The block becomes whole again, and the block before it is gathered ahead."""
-        if self.layout.stage == 3:
-            self._copy_out(block, self.block, "temporary")
-            if block > 0:
+            if block is not None:
+                self._copy_out(block, self.block, "temporary")
+            if block != 0:
                 self._gather(self.block)
 
-    def leave_backward_of(self, block: int, gradients: list[Storage], times: int) -> list[Storage]:
-        """Its gradients are reduced."""
-        return self._reduce(block, self.block, gradients, times)
-
-    def leave_backward(self, gradients: list[Storage]) -> list[Storage]:
-        """The root's are reduced last, and all buffers go."""
-        shares = self._reduce("root", self.root, gradients, 1)
+    def leave_backward(self, block: int | None, gradients: list[Storage], times: int = 1) -> list[Storage]:
+        """Its gradients are reduced, the root's last; then all buffers go."""
+        if block is not None:
+            return self._reduce(block, self.block, gradients, times)
+        shares = self._reduce(None, self.root, gradients, 1)
         self.unreduced = None
-        for storage, times in self.until_the_end:
-            self.paper.events += [(storage.block, -1)] * (times - 1)  # of the blocks that this one stands for
+        for storage, num_alike in self.until_the_end:
+            self.paper.events += [(storage.block, -1)] * (num_alike - 1)  # of the blocks that this one stands for
         self.until_the_end = []
         return shares
 
@@ -191,7 +179,7 @@ class FullySharded(Alone):
             copies.append(paper.allocate(group.share_bytes(group.param_dtype)))
         self.gathering = paper.allocate(group.whole_bytes(group.param_dtype))
 
-    def _copy_out(self, key: int | str, group: Group, part: str, is_forward: bool = False) -> None:
+    def _copy_out(self, key: int | None, group: Group, part: str, is_forward: bool = False) -> None:
         """Wait for it: whole tensors are made; in a forward the buffer stays until the next group has its own."""
         self.paper.where, self.paper.op = "fully_shard", "copy_out"
         whole = (tensor_bytes(count * group.num_ranks, group.param_dtype) for count in group.shard_counts)
@@ -202,7 +190,7 @@ class FullySharded(Alone):
             self.gathered = self.gathering
         self.gathering = None
 
-    def _reduce(self, key: int | str, group: Group, gradients: list[Storage], times: int) -> list[Storage]:
+    def _reduce(self, key: int | None, group: Group, gradients: list[Storage], times: int) -> list[Storage]:
         """Whole gradients go into one buffer, a share comes out; the buffer stays until the next one is made."""
         paper = self.paper
         paper.where, paper.op = "fully_shard", "reduce_scatter"

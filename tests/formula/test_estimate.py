@@ -161,9 +161,8 @@ def test_the_grid_is_as_wide_as_promised():
 @pytest.mark.parametrize("strategy", (CORE, every(3), groups(2), SAVE_PRODUCTS), ids=lambda strategy: strategy.name)
 def test_layers_that_are_repeated_are_layers_that_are_written_out(strategy):
     chosen = setup(model=replace(LLAMA, num_layers=11), recomputation=strategy, precision=AUTOCAST_BF16)
-    memory = estimate.Memory()
-    whole = [instant for phase in estimate.phases(chosen, 2, is_whole=True) for instant in memory.instants(phase)]
-    assert tuple(whole) == estimate_memory(chosen).instants
+    whole = tuple(estimate.instants_of(estimate.phases(chosen, 2, is_whole=True)))
+    assert whole == estimate_memory(chosen).instants
 
 
 def test_8_bit_states_have_no_transient():

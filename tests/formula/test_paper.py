@@ -93,7 +93,7 @@ class OnPaper:
     def finish(self, x):
         loss = self.paper.run("sum", [self.mul(x, self.constant)], "", ways=(SAME,))
         backward = Backward(self.paper, loss)
-        backward.run_to(0)
+        backward.run(self.paper.operations)
         self.left = backward.take_gradients()
 
     def events(self, program) -> list[int]:
@@ -170,9 +170,9 @@ def test_the_comparison_can_fail():
 def test_autocasts_cast_is_made_once_and_forgotten_unless_kept():
     paper = Paper({"n": COUNT}, block_bytes=1)
     weights = [Tensor("n", COUNT, "float32", source=Leaf(None, "float32")) for _ in range(2)]
-    forgotten, kept = (paper.cast_weight(weight, "bfloat16") for weight in weights)
-    assert paper.cast_weight(weights[0], "bfloat16") is forgotten and len(paper.events) == 2
-    assert paper.cast_weight(Tensor("n", COUNT, "bfloat16"), "bfloat16").storage is None
+    forgotten, kept = (paper.cast(weight, "bfloat16") for weight in weights)
+    assert paper.cast(weights[0], "bfloat16") is forgotten and len(paper.events) == 2
+    assert paper.cast(Tensor("n", COUNT, "bfloat16"), "bfloat16").storage is None
     paper.run("product", [kept], "", "bfloat16", keeps=[kept])
     blocks = forgotten.storage.block, kept.storage.block
     del forgotten, kept
@@ -222,7 +222,7 @@ def test_an_estimate_is_the_same_whatever_python_does_besides(setup):
 def test_an_error_in_the_middle_leaves_nothing_behind(monkeypatch):
     expected = list(estimate_memory(CHECKPOINTED).events)
     with monkeypatch.context() as patched:
-        patched.setattr(forward.Transformer, "logits", lambda model: 1 / 0)
+        patched.setattr(forward.Forward, "logits", lambda model, x: 1 / 0)
         remembered.cache_clear()
         with pytest.raises(ZeroDivisionError) as caught:
             estimate_memory(CHECKPOINTED)
