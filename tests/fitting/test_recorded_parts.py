@@ -55,6 +55,8 @@ def test_a_trace_written_as_a_recording_gets_its_parts_back(implementation, step
     told = with_inferred_parts(replay_snapshot(predicted_snapshot(replay_trace(trace))).timeline.events)
     known = [event for event in trace.events if event.num_bytes]
     assert [event.num_bytes for event in known] == [event.num_bytes for event in told]
+    pairs = [(event.step, other.step) for event, other in zip(known, told, strict=True) if event.phase == "backward"]
+    assert pairs and all(step == found for step, found in pairs)
     sizes = Counter()
     for event, other in zip(known, told, strict=True):
         if event.num_bytes > 0:

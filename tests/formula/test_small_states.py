@@ -27,6 +27,7 @@ from memkit.setup.models import (
     TINY_LLAMA,
     ModelConfig,
 )
+from memkit.setup.optimizers import OPTIMIZERS
 from memkit.setup.recipes import FP32, PURE_BF16, OptimizerConfig
 
 MODELS = {
@@ -81,6 +82,7 @@ def test_states_are_those_of_the_real_optimizer(monkeypatch, name, model, precis
         warnings.filterwarnings("ignore", "Paged optimizers are not supported on CPU")
         for optimizer in optimizers:
             optimizer.step()
+    assert OPTIMIZERS[name].is_paged == getattr(optimizers[0], "is_paged", False)  # bitsandbytes' own word
     config, parameters = OptimizerConfig(name=name), parameter_ledger(model)
     ours = [t for p in parameters for t in optimizer_tensors(p, precision, config)]
     assert Counter((t.shape, t.dtype) for t in (*ours, *shared_tensors(parameters, config))) == kept(optimizers)
@@ -90,6 +92,7 @@ def test_a_paged_state_is_not_in_the_cards_own_memory_if_it_is_large():
     large = Parameter(name="large", shape=(1000, 100), kind="mlp")
     small = Parameter(name="small", shape=(1000, 99), kind="mlp")
     paged = OptimizerConfig(name="paged AdamW")
+    assert not any(OPTIMIZERS[name].is_paged for name in ("SGD", "SGD momentum", "AdamW"))  # torch pages nothing
     assert {t.is_on_host for t in optimizer_tensors(large, FP32, paged)} == {True}
     assert {t.is_on_host for t in optimizer_tensors(small, FP32, paged)} == {False}
 

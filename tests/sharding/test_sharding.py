@@ -10,6 +10,7 @@ from memkit.program.sharded import one_rank_of, sharded_build
 from memkit.setup.layouts import Layout
 from memkit.setup.strategies import every
 from memkit.sharding import estimate_sharded, resting_bytes, step_traffic, zero_saving
+from memkit.sharding.traffic import Traffic
 
 GB = 10**9
 LLAMA = TrainingSetup(model=replace(models.TINY_LLAMA, num_layers=3), seq_len=64)
@@ -125,6 +126,14 @@ def test_a_share_is_a_chunk_of_torch():
             kept_parameters(LLAMA.model), kept_parameters(LLAMA.model, Layout(dp_size=size)), strict=True
         ):
             assert torch.chunk(torch.empty(whole.shape, device="meta"), size)[0].shape == mine.shape
+
+
+@pytest.mark.parametrize("ranks, replicas", [(2, 8), (8, 2), (4, 1)])
+def test_a_ring_sends_what_nccls_own_tests_count(ranks, replicas):
+    """nccl-tests, doc/PERFORMANCE.md: 2 (n - 1) / n of an all-reduce's bytes, (n - 1) / n of a gather's."""
+    traffic = Traffic(num_ranks=ranks, all_reduce_ranks=replicas, all_gathered=800, reduce_scattered=80, all_reduced=8)
+    gathered, reduced = 880 * (ranks - 1) / ranks, 8 * 2 * (replicas - 1) / replicas
+    assert traffic.sent_bytes == gathered + reduced and traffic.seconds(2) == traffic.sent_bytes / 2
 
 
 def test_traffic_in_the_paper_s_unit():
