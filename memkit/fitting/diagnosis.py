@@ -171,7 +171,7 @@ def diagnose_memory(
         tried=tuple(effects_on_run(timeline, run, headline, base.peak_reserved_bytes)),
         parts_from=parts_from,
         peak_reserved_bytes=headline,
-        growing=growing_lines(timeline.events, live.num_bytes),
+        growing=rising_lines(timeline.events, live.num_bytes),
     )
 
 
@@ -184,7 +184,7 @@ def growth_in_words(growing: tuple[Growing, ...]) -> tuple[str, ...]:
     return aligned_table(rows), "If the recording spans several steps, this is kept from step to step: a leak."
 
 
-def growing_lines(events: Events, peak_bytes: int) -> tuple[Growing, ...]:
+def rising_lines(events: Events, peak_bytes: int) -> tuple[Growing, ...]:
     """The lines whose least bytes rise from span to span, the one that grows most first.
 
     Weights and states are there from the first steps on and rise no more; activations and gradients fall to nothing
