@@ -25,7 +25,7 @@ import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from memkit.pictures.axes import COLOURS, SHAPES, Scale, point, ticks_below, ticks_beside
+from memkit.pictures.axes import COLOURS, SHAPES, Scale, point
 from memkit.pictures.svg import GREY, Chart
 from memkit.units import GIB, MIB, Text, aligned_table, on_page
 
@@ -202,8 +202,8 @@ def draw(runs: list[PublicRun] | None = None) -> Chart:
     across = Scale(low=min(sizes) / 1.2, high=max(sizes) * 1.2, start=68, end=560, is_log=True)
     up = replace(across, start=380, end=50)
     ticks = [(float(gib), f"{gib:g} GiB") for gib in (0.5, 1, 2, 4, 8, 16, 32, 64, 128) if up.low <= gib <= up.high]
-    ticks_beside(chart, up, ticks, 68, 560, "predicted")
-    ticks_below(chart, across, ticks, 50, 380, "measured")
+    up.ticks_beside(chart, ticks, 68, 560, "predicted")
+    across.ticks_below(chart, ticks, 50, 380, "measured")
     chart.line([(across(end), up(end)) for end in (across.low, across.high)], shade=GREY)
     for number, (of_set, some) in enumerate(_by_set(fine).items()):
         colour, shape = COLOURS[1:][number % (len(COLOURS) - 1)], list(SHAPES)[number]

@@ -22,12 +22,14 @@ SHAPES = {
 """Marks of points: corners, turned by which share of a circle, and how far in the corners between them lie."""
 DASHED = "6 4"
 DASHES = ("", "7 4", "10 3 2 3", "2 3", "14 4", "5 2 1 2 1 2")
+Ticks = Iterable[tuple[float, str]]
+"""Values of an axis, each with its words."""
 COLOURS = ("currentColor", OKABE_ITO[1], OKABE_ITO[0], OKABE_ITO[3], OKABE_ITO[4], OKABE_ITO[2])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Maps values from ``low`` to ``high`` to places from ``start`` to ``end``, by size or by power.
+    """Maps values from ``low`` to ``high`` to places from ``start`` to ``end``, by size or by power; draws its ticks.
 
     >>> Scale(low=0, high=8, start=100, end=20)(2), Scale(low=1, high=100, start=0, end=50, is_log=True)(10)
     (80.0, 25.0)
@@ -48,6 +50,21 @@ class Scale:
     def inside(self, value: float) -> float:
         """The place of a value, at the nearer end where it lies outside."""
         return self(min(max(value, self.low), self.high))
+
+    def ticks_beside(self, chart: Chart, ticks: Ticks, left: float, right: float, label="") -> None:
+        """Pale lines across at values, their words at the left, and what the axis is."""
+        for value, words in ticks:
+            chart.line([(left, self(value)), (right, self(value))], shade=FAINT)
+            chart.words(left - 6, self(value), words, 12, anchor="end", shade=GREY)
+        chart.words(left, self.end - 6, label, 12, at="bottom", shade=GREY)
+
+    def ticks_below(self, chart: Chart, ticks: Ticks, top: float, bottom: float, label="") -> None:
+        """Pale lines upwards at values, their words below, and what the axis is."""
+        ticks = list(ticks)
+        for value, _ in ticks:
+            chart.line([(self(value), top), (self(value), bottom)], shade=FAINT)
+        chart.row([(self(value), words) for value, words in ticks], bottom + 5, 12, shade=GREY)
+        chart.words((self.start + self.end) / 2, bottom + 24, label, 12.5, anchor="middle", at="top")
 
 
 def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -77,27 +94,6 @@ def thinned(places: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
             (x, y) for y in ((heights[0], min(heights), max(heights), heights[-1]) if len(heights) > 2 else heights)
         ]
     return kept
-
-
-def ticks_beside(
-    chart: Chart, y: Scale, ticks: Iterable[tuple[float, str]], left: float, right: float, label=""
-) -> None:
-    """Pale lines across at values, their words at the left, and what the axis is."""
-    for value, words in ticks:
-        chart.line([(left, y(value)), (right, y(value))], shade=FAINT)
-        chart.words(left - 6, y(value), words, 12, anchor="end", shade=GREY)
-    chart.words(left, y.end - 6, label, 12, at="bottom", shade=GREY)
-
-
-def ticks_below(
-    chart: Chart, x: Scale, ticks: Iterable[tuple[float, str]], top: float, bottom: float, label=""
-) -> None:
-    """Pale lines upwards at values, their words below, and what the axis is."""
-    ticks = list(ticks)
-    for value, _ in ticks:
-        chart.line([(x(value), top), (x(value), bottom)], shade=FAINT)
-    chart.row([(x(value), words) for value, words in ticks], bottom + 5, 12, shade=GREY)
-    chart.words((x.start + x.end) / 2, bottom + 24, label, 12.5, anchor="middle", at="top")
 
 
 def outline_of(shape: str, x: float, y: float, size: float) -> list[tuple[float, float]]:

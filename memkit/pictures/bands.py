@@ -8,7 +8,7 @@ bottom are what never goes away.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from memkit.pictures.axes import Scale, thinned, ticks_beside
+from memkit.pictures.axes import Scale, thinned
 from memkit.pictures.over_time import corners, lay
 from memkit.pictures.svg import FAINT, LOOKS, Chart
 from memkit.pictures.timeline import card_line, tick_words
@@ -115,7 +115,7 @@ def allocations_figure(
     x = Scale(low=0, high=len(events), start=86, end=786)
     y = Scale(low=0, high=top * 1.04, start=356, end=40)
     ticks = range(0, top + 1, 1 << max(top // 4, 1).bit_length() - 1)
-    ticks_beside(chart, y, [(tick, tick_words(tick)) for tick in ticks], 86, 786)
+    y.ticks_beside(chart, [(tick, tick_words(tick)) for tick in ticks], 86, 786)
     _mark_phases(chart, events, x, y)
     _draw_bands(chart, stacked, x, y)
     chart.line(thinned([(a, y(b)) for a, b in corners(stacked.totals, x)]), stroke_width=1)

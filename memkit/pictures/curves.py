@@ -3,17 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from memkit.pictures.axes import (
-    COLOURS,
-    DASHES,
-    Curve,
-    Scale,
-    draw_curves,
-    point,
-    round_ticks,
-    ticks_below,
-    ticks_beside,
-)
+from memkit.pictures.axes import COLOURS, DASHES, Curve, Scale, draw_curves, point, round_ticks
 from memkit.pictures.svg import GREY, Chart
 from memkit.pictures.timeline import card_line, tick_words
 from memkit.units import format_bytes
@@ -48,8 +38,8 @@ def curves_figure(
     )
     chart = Chart(800, 390, title)
     across, up = _scales([a for row in places.values() for a in row], shown or [0.0, 1.0], log_x)
-    ticks_beside(chart, up, [(tick, f"{tick:g}") for tick in round_ticks(up.low, up.high, 7)], 68, 548, y_label)
-    ticks_below(chart, across, _ticks(x, across), up.end, up.start, x_label)
+    up.ticks_beside(chart, [(tick, f"{tick:g}") for tick in round_ticks(up.low, up.high, 7)], 68, 548, y_label)
+    across.ticks_below(chart, _ticks(x, across), up.end, up.start, x_label)
     if level is not None:
         chart.line([(68, up(level)), (548, up(level))], shade=GREY)
     told = []
@@ -90,8 +80,8 @@ def memory_curves_figure(
     x = Scale(low=xs[0] - (xs[-1] - xs[0]) * 0.03, high=xs[-1], start=92, end=590)
     y, tick = Scale(low=0, high=top * 1.12, start=310, end=50), round_step(top / 4)
     ticks = range(0, int(y.high) + 1, tick)
-    ticks_beside(chart, y, [(size, tick_words(size)) for size in ticks], x.start, x.end)
-    ticks_below(chart, x, [(place, f"{place:,}") for place in xs], y.end, y.start, xlabel)
+    y.ticks_beside(chart, [(size, tick_words(size)) for size in ticks], x.start, x.end)
+    x.ticks_below(chart, [(place, f"{place:,}") for place in xs], y.end, y.start, xlabel)
     drawn = [
         Curve(name, xs, values, *look, note=format_bytes(values[-1], 1))
         for (name, values), look in zip(curves.items(), SIZES, strict=False)

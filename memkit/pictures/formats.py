@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from memkit.formats.reading import CodeReading, Nearest, nearest_in, number_text, read_code
 from memkit.formats.records import Format
 from memkit.formats.single import decode_one, encode_one, values_of
-from memkit.pictures.axes import Scale, ticks_below
+from memkit.pictures.axes import Scale
 from memkit.pictures.bits import bits_in_words, draw_bits, draw_neighbours
 from memkit.pictures.number_line import SUPERSCRIPTS
 from memkit.pictures.svg import GREY, OKABE_ITO, Chart
@@ -50,7 +50,7 @@ def explorer_figure(reading: CodeReading, number: float, *, saturates: bool = Tr
     chart.words(10, top + 12, f"{number_text(float(number), 9)} in {len(rows)} formats", 15, bold=True)
     x = Scale(low=SMALLEST_ERROR, high=1, start=320, end=664, is_log=True)
     powers = [(10.0**power, f"10{str(power).translate(SUPERSCRIPTS)}") for power in range(-9, 1, 3)]
-    ticks_below(chart, x, powers, top + 30, top + 292, "relative error")
+    x.ticks_below(chart, powers, top + 30, top + 292, "relative error")
     for row, nearest in enumerate(rows):
         y, error = top + 42 + 24 * row, nearest.relative_error
         end = max(x(min(error, 1)), x.start + 2) if error else x.start

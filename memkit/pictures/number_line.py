@@ -11,7 +11,7 @@ from functools import lru_cache
 from memkit.formats.reading import number_text
 from memkit.formats.records import FloatFormat, Format, get_format
 from memkit.formats.single import values_of
-from memkit.pictures.axes import Scale, round_ticks, ticks_below
+from memkit.pictures.axes import Scale, round_ticks
 from memkit.pictures.svg import FAINT, GREY, OKABE_ITO, PAPER, Chart
 
 MAX_BITS = 16
@@ -64,7 +64,7 @@ def number_line_figure(
     kind = "positive values, logarithmic" if is_log else "linear"
     chart.words(786, 20, f"{kind}, as shares of the largest" if is_scaled else kind, 12, anchor="end", shade=GREY)
     x = Scale(low=low, high=high, start=34, end=766, is_log=is_log)
-    ticks_below(chart, x, line_ticks(low, high, is_log), 44, 258)
+    x.ticks_below(chart, line_ticks(low, high, is_log), 44, 258)
     parts = [
         _draw_row(chart, fmt, x, y, colour, is_scaled) for fmt, y, colour in zip(formats, ROWS, COLOURS, strict=False)
     ]

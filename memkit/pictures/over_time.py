@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 
 from memkit.events import Events
-from memkit.pictures.axes import Scale, point, thinned, ticks_beside
+from memkit.pictures.axes import Scale, point, thinned
 from memkit.pictures.curves import round_step
 from memkit.pictures.peaks import name_parts
 from memkit.pictures.svg import GREY, LOOKS, Chart
@@ -32,7 +32,7 @@ def over_time_figure(panels: Mapping[str, MemoryTimeline], *, step: int = 2, tit
     for number, (name, (heights, phases, peak)) in enumerate(drawn.items()):
         y = Scale(low=0, high=top, start=205 + 185 * number, end=70 + 185 * number)
         x = Scale(low=0, high=len(heights["weights"]), start=92, end=640)
-        ticks_beside(chart, y, [(size, tick_words(size)) for size in range(0, top + 1, tick)], x.start, x.end)
+        y.ticks_beside(chart, [(size, tick_words(size)) for size in range(0, top + 1, tick)], x.start, x.end)
         _draw(chart, x, y, heights, phases)
         total = sum(heights[part][peak] for part in PARTS)
         point(chart, x(peak + 0.5), y(total) - 6, "v", "currentColor")

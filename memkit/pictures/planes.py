@@ -5,16 +5,7 @@ from itertools import cycle, pairwise
 
 from memkit.fitting.plans import PlansFound
 from memkit.pictures import axes
-from memkit.pictures.axes import (
-    DASHED,
-    Curve,
-    Scale,
-    outline_of,
-    point,
-    round_ticks,
-    ticks_below,
-    ticks_beside,
-)
+from memkit.pictures.axes import DASHED, Curve, Scale, outline_of, point, round_ticks
 from memkit.pictures.svg import GREY, OKABE_ITO, Chart
 from memkit.pictures.timeline import axis_top, memory_axis, tick_words
 from memkit.recomputation.frontier import Point, pareto_front
@@ -54,7 +45,7 @@ def frontier_figure(
     y = Scale(low=0, high=axis_top(max(point.peak_bytes for point in found), room_bytes), start=372, end=56)
     memory_axis(chart, y, 74, 396)
     shares = [(share, str(share)) for share in range(0, WIDEST, 10)]
-    ticks_below(chart, plane, shares, y.end, y.start, "FLOPs run again, % of a plain step")
+    plane.ticks_below(chart, shares, y.end, y.start, "FLOPs run again, % of a plain step")
     _room_line(chart, y, plane, room_bytes)
     _draw_curves(chart, curves, chosen, seq_len, room_bytes)
     front = sorted(pareto_front(found), key=lambda each: each.worth)
@@ -102,8 +93,8 @@ def _draw_curves(chart: Chart, curves, chosen: int, seq_len: int | None, room_by
     low, high = min(peaks).bit_length() - 1, max(peaks).bit_length()
     tokens = Scale(low=400, high=10_500, start=470, end=662, is_log=True)
     octaves = Scale(low=2**low, high=2**high, start=372, end=56, is_log=True)
-    ticks_beside(chart, octaves, [(2**power, tick_words(2**power)) for power in range(low, high + 1)], 470, 662)
-    ticks_below(chart, tokens, [(length, f"{length:,}") for length in LENGTHS], 56, 372, "tokens in a sequence")
+    octaves.ticks_beside(chart, [(2**power, tick_words(2**power)) for power in range(low, high + 1)], 470, 662)
+    tokens.ticks_below(chart, [(length, f"{length:,}") for length in LENGTHS], 56, 372, "tokens in a sequence")
     _room_line(chart, octaves, tokens, room_bytes)
     if seq_len:
         chart.line([(tokens(seq_len), 56), (tokens(seq_len), 372)], shade=GREY, stroke_dasharray="2 3")
@@ -139,8 +130,8 @@ def plans_figure(found: PlansFound, title: str) -> Chart:
     most, slowest = max(card.memory_bytes, *(p.peak_bytes for p in plans)) / GIB, max(p.seconds for p in plans) / least
     x = Scale(low=0, high=most * 1.05, start=62, end=512)
     y = Scale(low=1, high=slowest * 1.06, start=350, end=60)
-    ticks_below(chart, x, [(tick, f"{tick:g}") for tick in round_ticks(0, x.high)], 60, 350, "peak in GiB")
-    ticks_beside(chart, y, [(tick, f"{tick:g}") for tick in round_ticks(1, y.high)], 62, 512, "time of a step ÷ least")
+    x.ticks_below(chart, [(tick, f"{tick:g}") for tick in round_ticks(0, x.high)], 60, 350, "peak in GiB")
+    y.ticks_beside(chart, [(tick, f"{tick:g}") for tick in round_ticks(1, y.high)], 62, 512, "time of a step ÷ least")
     end = x(card.memory_bytes / GIB)
     chart.line([(end, 60), (end, 350)], OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED)
     for number, plan in enumerate(plans):

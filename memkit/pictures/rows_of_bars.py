@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 
 from memkit.formula.activations import Ledger
 from memkit.hardware.hierarchy import MemoryLevel
-from memkit.pictures.axes import Scale, round_ticks, ticks_below
+from memkit.pictures.axes import Scale, round_ticks
 from memkit.pictures.svg import EDGED, FAINT, GREY, LOOKS, OKABE_ITO, OTHER, PAPER, Chart, look_of, text_width
 from memkit.units import format_bytes
 
@@ -109,7 +109,7 @@ def streams_figure(events: Sequence[dict], title: str = "Kernels and copies on t
     chart = Chart(800, bottom + 50, title)
     first, last = min(e["ts"] for e in ran), max(e["ts"] + e["dur"] for e in ran)
     x = Scale(low=first - 1, high=last + 1, start=88, end=782)
-    ticks_below(chart, x, [(t, f"{t:,g}") for t in round_ticks(x.low, x.high, 8)], 38, bottom, "µs")
+    x.ticks_below(chart, [(t, f"{t:,g}") for t in round_ticks(x.low, x.high, 8)], 38, bottom, "µs")
     for row, stream in enumerate(rows):
         chart.words(80, 64 + 44 * row, f"stream {stream}", 12, anchor="end")
     for event in ran:

@@ -9,19 +9,9 @@ from memkit.formats.blocks import block_amax, by_block
 from memkit.formats.records import Format, get_format
 from memkit.low_precision.scaling import SCALINGS, factors_from
 from memkit.low_precision.trials import OUTLIER_FACTORS, SPIKE_STEP, SpikeStep, drawn, scaled
-from memkit.pictures.axes import (
-    DASHED,
-    DASHES,
-    Curve,
-    Scale,
-    draw_curves,
-    round_ticks,
-    ticks_below,
-    ticks_beside,
-)
+from memkit.pictures.axes import DASHED, DASHES, Curve, Scale, draw_curves, round_ticks
 from memkit.pictures.svg import GREY, OKABE_ITO, Chart
 
-COMPARED = ("none", "tensor", "row", "1x128", "mx_floor", "mx", "nvfp4")
 NAMES = {
     "none": "no scaling",
     "tensor": "per tensor",
@@ -50,7 +40,7 @@ PER_CENT = [(0.01, "1 %"), (0.1, "10 %"), (1, "100 %")]
 def scalings_for(element: str) -> tuple[str, ...]:
     """The scalings that the picture compares for an element; MX has no INT8 here, two levels are FP4's."""
     wrong = {"int8": {"mx", "mx_floor", "nvfp4"}, "float4_e2m1fn": set()}.get(element, {"nvfp4"})
-    return tuple(name for name in COMPARED if name not in wrong)
+    return tuple(name for name in NAMES if name not in wrong)
 
 
 def scaling_figure(kind: str, element: str, scaling: str) -> Chart:
@@ -60,14 +50,11 @@ def scaling_figure(kind: str, element: str, scaling: str) -> Chart:
     moved = by_block(values, factors_from(block_amax(values, record), record, element).multipliers, record)
     heights = np.histogram(np.log2(np.abs(moved[moved != 0])), BINS)[0].astype(float)
     chart = Chart(800, 390, f"{kind}: {element}, {NAMES[scaling]}")
-    x, y = (
-        Scale(low=SHOWN_POWERS[0], high=SHOWN_POWERS[1], start=40, end=440),
-        Scale(low=0, high=1.16, start=330, end=60),
-    )
+    x = Scale(low=SHOWN_POWERS[0], high=SHOWN_POWERS[1], start=40, end=440)
+    y = Scale(low=0, high=1.16, start=330, end=60)
     _draw_zones(chart, fmt, x)
-    ticks_below(
-        chart, x, [(t, f"{t:g}") for t in round_ticks(x.low, x.high)], 330, 330, "value × factor, as a power of two"
-    )
+    ticks = [(t, f"{t:g}") for t in round_ticks(x.low, x.high)]
+    x.ticks_below(chart, ticks, 330, 330, "value × factor, as a power of two")
     tops = heights / max(heights.max(), 1)
     stairs = [(x(a), y(h)) for left, right, h in zip(BINS, BINS[1:], tops, strict=False) for a in (left, right)]
     chart.line([(x(BINS[0]), y(0)), *stairs, (x(BINS[-1]), y(0))], stroke_width=1.6)
@@ -94,7 +81,7 @@ def _draw_zones(chart: Chart, fmt: Format, x: Scale) -> None:
 
 def _draw_errors(chart: Chart, kind: str, element: str, scaling: str) -> None:
     x = Scale(low=0.01, high=1.1, start=592, end=712, is_log=True)
-    ticks_below(chart, x, PER_CENT, 60, 330, "relative error")
+    x.ticks_below(chart, PER_CENT, 60, 330, "relative error")
     for row, name in enumerate(scalings_for(element)):
         error, y, mark = scaled(kind, element, name)[1], 80 + 37 * row, "▸ " if name == scaling else ""
         colour = OKABE_ITO[1 if name == scaling else 0]
@@ -114,9 +101,9 @@ def outlier_figure(errors: Mapping[str, Sequence[float]], index: int, num_outlie
     chart = Chart(800, 400, f"{num_outliers} of 1,024 {plural} {factor:,.3g} times larger")
     x = Scale(low=0.9, high=OUTLIER_FACTORS[-1] * 1.1, start=76, end=540, is_log=True)
     y = Scale(low=0.005, high=1.3, start=338, end=64, is_log=True)
-    ticks_beside(chart, y, PER_CENT, 76, 540, "relative error of the others")
+    y.ticks_beside(chart, PER_CENT, 76, 540, "relative error of the others")
     powers = [10**p for p in range(round(math.log10(OUTLIER_FACTORS[-1])) + 1)]
-    ticks_below(chart, x, [(p, f"{p:,}") for p in powers], 64, 338, "outlier channels are this many times larger")
+    x.ticks_below(chart, [(p, f"{p:,}") for p in powers], 64, 338, "outlier channels are this many times larger")
     chart.line([(x(factor), 64), (x(factor), 338)], shade=GREY, stroke_dasharray=DASHED)
     curves = [
         Curve(name, OUTLIER_FACTORS, errors[name], *look, note=f"{errors[name][index]:.1%}")
@@ -134,11 +121,11 @@ def spike_figure(steps: Sequence[SpikeStep], step: int, title: str) -> Chart:
     x = Scale(low=-1, high=len(steps), start=80, end=586)
     value = Scale(low=1, high=10**4, start=226, end=58, is_log=True)
     error = Scale(low=0.015, high=1.3, start=370, end=262, is_log=True)
-    ticks_beside(chart, value, [(10**p, f"{10**p:,}") for p in range(5)], 80, 586, "value")
-    ticks_beside(chart, error, [(0.03, "3 %"), (0.1, "10 %"), (0.3, "30 %"), (1, "100 %")], 80, 586, "relative error")
+    value.ticks_beside(chart, [(10**p, f"{10**p:,}") for p in range(5)], 80, 586, "value")
+    error.ticks_beside(chart, [(0.03, "3 %"), (0.1, "10 %"), (0.3, "30 %"), (1, "100 %")], 80, 586, "relative error")
     for scale, label in ((value, ""), (error, "step")):
         ticks = [(t, f"{t:g}" if label else "") for t in round_ticks(0, len(steps), 7)]
-        ticks_below(chart, x, ticks, scale.end, scale.start, label)
+        x.ticks_below(chart, ticks, scale.end, scale.start, label)
         chart.line([(x(step), scale.start), (x(step), scale.end)], shade=GREY, stroke_dasharray=DASHED)
     numbers, before = range(len(steps)), [number - 0.5 for number in range(len(steps))]
     reaches = Curve("largest in the tensor", numbers, [s.amax for s in steps], OKABE_ITO[0], shape="o")

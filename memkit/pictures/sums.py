@@ -6,16 +6,7 @@ from memkit.formats.reading import number_text
 from memkit.formats.records import get_format
 from memkit.formats.rounding import round_to
 from memkit.formats.running_sums import num_moving_terms, sums_by_method
-from memkit.pictures.axes import (
-    COLOURS,
-    DASHES,
-    Curve,
-    Scale,
-    draw_curves,
-    round_ticks,
-    ticks_below,
-    ticks_beside,
-)
+from memkit.pictures.axes import COLOURS, DASHES, Curve, Scale, draw_curves, round_ticks
 from memkit.pictures.svg import Chart
 
 LOOKS = {
@@ -65,9 +56,9 @@ def running_sum_figure(
     room = 0.05 * (high - low) or 1.0
     x = Scale(low=0, high=num_terms * 1.03, start=78, end=528)
     y = Scale(low=low - room * (low < 0), high=high + room, start=340, end=60)
-    ticks_beside(chart, y, [(t, number_text(t, 4)) for t in round_ticks(low, high + room)], 78, 528, "total")
+    y.ticks_beside(chart, [(t, number_text(t, 4)) for t in round_ticks(low, high + room)], 78, 528, "total")
     whole = [tick for tick in round_ticks(0, num_terms) if tick == int(tick)]
-    ticks_below(chart, x, [(t, f"{t:,.0f}") for t in whole], 60, 340, "additions")
+    x.ticks_below(chart, [(t, f"{t:,.0f}") for t in whole], 60, 340, "additions")
     draw_curves(chart, curves, x, y, 548, 82, 58)
     chart.alt = f"The sum of {num_terms} terms of {term_text} in {get_format(fmt).name}: {'; '.join(ends)}."
     return chart

@@ -6,7 +6,7 @@ A bar is an instant of the training step, its pieces are the parts.
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from memkit.pictures.axes import DASHED, Scale, ticks_beside
+from memkit.pictures.axes import DASHED, Scale
 from memkit.pictures.svg import GREY, INK, LOOKS, Chart, text_width
 from memkit.timeline import PARTS, Instant, MemoryTimeline, provenance_line, where
 from memkit.units import format_bytes
@@ -86,7 +86,7 @@ def stacked_bar(chart: Chart, instant: Instant, x: float, width: float, y: Scale
 def memory_axis(chart: Chart, y: Scale, left: float, right: float) -> None:
     """Quarters of the axis, in bytes with their unit."""
     quarters = [int(y.high) * quarter // 4 for quarter in range(5)]
-    ticks_beside(chart, y, [(size, tick_words(size)) for size in quarters], left, right)
+    y.ticks_beside(chart, [(size, tick_words(size)) for size in quarters], left, right)
 
 
 def card_line(chart: Chart, y: Scale, num_bytes: int | None, left: float, right: float, name: str = "") -> None:
