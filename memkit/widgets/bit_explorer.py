@@ -39,12 +39,12 @@ class BitExplorer(Explorer):
 
     def followed(self, changes: dict) -> dict:
         """``changes`` with what follows from them: a code for a new number, a number for a new code."""
-        if not {"format", "number", "saturates", "code"} & set(changes):
+        if not changes:
             return changes
         state = {**self.state, **changes}
         fmt, typed = get_format(state["format"]), changes.get("number")
         if "code" not in changes and "number" in changes and is_code(typed):
-            changes = {**{name: new for name, new in changes.items() if name != "number"}, "code": typed}
+            changes = {name: new for name, new in changes.items() if name != "number"} | {"code": typed}
         if "code" in changes:
             code = parse_code(changes["code"], fmt)
             value = read_code(code, fmt).value

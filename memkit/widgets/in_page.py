@@ -99,15 +99,15 @@ FOLD = """<details class="memkit-fold"><summary>The numbers as a table</summary>
 """The fold stays one element while the table beside it changes; else each move would close it."""
 
 
-def key_helper(pick: Callable[[str], None] = lambda mark: None):
-    """Keyboard, names and focus for the panel that it stands in; ``None`` where ``anywidget`` is missing.
+def key_helpers(pick: Callable[[str], None] = lambda mark: None) -> list:
+    """Keyboard, names and focus for the panel that it stands in; nothing where ``anywidget`` is missing.
 
     ``pick(mark)`` is called with the ``data-pick`` of a mark that is chosen in the picture.
     """
     try:
         from anywidget import AnyWidget
     except ImportError:
-        return None
+        return []
     helper = type("KeyHelper", (AnyWidget,), {"_esm": MEND_JS, "_css": FOCUS_CSS})()
     helper.on_msg(lambda _, content, __: pick(content["pick"]))
-    return helper
+    return [helper]

@@ -7,7 +7,7 @@ import ipywidgets as widgets
 
 from memkit.units import shown
 from memkit.widgets.explorer import Choice
-from memkit.widgets.in_page import key_helper
+from memkit.widgets.in_page import key_helpers
 from memkit.widgets.panel import LABEL, box_of
 
 ALL = "all"
@@ -27,19 +27,13 @@ class LedgerSearch(widgets.VBox):
         if not self.claims or not all(hasattr(claim, "verdict") for claim in self.claims):
             raise ValueError(f"claims={shown(self.claims)} are no claims; pass one at least")
         present = {claim.group for claim in self.claims}
-        subjects = [
-            (ALL, ALL),
-            *((words, letter) for letter, words in self.groups.items() if letter in present),
-        ]
+        subjects = [(ALL, ALL), *((words, letter) for letter, words in self.groups.items() if letter in present)]
         verdicts = [ALL, *dict.fromkeys(claim.verdict for claim in self.claims)]
         self.words = widgets.Text(description="Words", placeholder="checkpoint 33", style=LABEL)
         self.subject = box_of(Choice("Subject", subjects, ALL))
         self.verdict = box_of(Choice("Verdict", verdicts, ALL))
         self.status, self.found = widgets.HTML(), widgets.HTML()
-        helper = key_helper()
-        super().__init__(
-            [self.words, self.subject, self.verdict, self.status, self.found, *([helper] if helper else [])]
-        )
+        super().__init__([self.words, self.subject, self.verdict, self.status, self.found, *key_helpers()])
         self.add_class("memkit-panel")
         for control in (self.words, self.subject, self.verdict):
             control.observe(self._show, "value")
@@ -67,9 +61,7 @@ class LedgerSearch(widgets.VBox):
     def _repr_mimebundle_(self, **kwargs) -> dict:
         """The live search, and for a page without a kernel the whole ledger, folded by subject."""
         bundle = super()._repr_mimebundle_(**kwargs)
-        bundle["text/plain"] = (
-            f"{len(self.claims)} claims on {len({claim.group for claim in self.claims})} subjects"
-        )
+        bundle["text/plain"] = f"{len(self.claims)} claims on {len({claim.group for claim in self.claims})} subjects"
         folds = []
         for letter, subject in self.groups.items():
             if entries := "".join(entry_of(claim) for claim in self.claims if claim.group == letter):

@@ -9,7 +9,7 @@ import traitlets
 
 from memkit.units import html_table
 from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Number, Switch, html_error, html_words
-from memkit.widgets.in_page import FOLD, key_helper
+from memkit.widgets.in_page import FOLD, key_helpers
 
 WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
 LABEL = {"description_width": "118px"}
@@ -24,21 +24,11 @@ class NumberBox(widgets.HBox):
     value = traitlets.CInt()
 
     def __init__(self, control: Number):
-        self.box = widgets.IntText(
-            control.value,
-            description=control.label,
-            style=LABEL,
-            layout=widgets.Layout(width="200px", margin="2px 4px 2px 0"),
-        )
-        self.slider = widgets.IntSlider(
-            min(max(control.value, control.low), control.high),
-            min=control.low,
-            max=control.high,
-            step=control.step,
-            readout=False,
-            layout=widgets.Layout(width="180px"),
-        )
-        self._is_following = False
+        wide, narrow = widgets.Layout(width="200px", margin="2px 4px 2px 0"), widgets.Layout(width="180px")
+        self.box = widgets.IntText(control.value, description=control.label, style=LABEL, layout=wide)
+        ends = {"min": control.low, "max": control.high, "step": control.step}
+        nearest = min(max(control.value, control.low), control.high)
+        self.slider = widgets.IntSlider(nearest, **ends, readout=False, layout=narrow)
         super().__init__([self.box, self.slider], layout=WIDE)
         self.add_class("memkit-number")
         self.value = control.value
@@ -49,13 +39,14 @@ class NumberBox(widgets.HBox):
         """Tell who watches, a panel that draws; then let box and slider follow, which can wait."""
         super().notify_change(change)
         if change["name"] == "value":
-            self._is_following = True
-            self.box.value = self.value
-            self.slider.value = min(max(self.value, self.slider.min), self.slider.max)
-            self._is_following = False
+            self.box.value, self.slider.value = self.value, self._nearest()
+
+    def _nearest(self) -> int:
+        """Where the slider stands for the value, which may lie beyond its ends."""
+        return min(max(self.value, self.slider.min), self.slider.max)
 
     def _move(self, change) -> None:
-        if not self._is_following:
+        if change["owner"] is self.box or change["new"] != self._nearest():
             self.value = change["new"]
 
 
@@ -89,8 +80,7 @@ class Panel(widgets.VBox):
         moved = [*self.controls.values(), *(self._play(*item) for item in explorer.plays.items())]
         layout = widgets.Layout(display="flex", flex_flow="row wrap")
         children = [widgets.Box(moved, layout=layout), self.alert, self.picture, self.status]
-        helper = key_helper(explorer.pick)
-        super().__init__([*children, self.fold, self.table, self.frame, *([helper] if helper else [])])
+        super().__init__([*children, self.fold, self.table, self.frame, *key_helpers(explorer.pick)])
         self.add_class("memkit-panel")
         self.show()
         for name, control in self.controls.items():
@@ -99,9 +89,7 @@ class Panel(widgets.VBox):
     def _play(self, name: str, interval: int) -> widgets.Play:
         """A button that moves a number's slider to its end by itself, a step each ``interval`` ms."""
         slider, auto = self.controls[name].slider, widgets.Layout(width="auto")
-        play = widgets.Play(
-            value=slider.value, max=slider.max, interval=interval, show_repeat=False, layout=auto
-        )
+        play = widgets.Play(value=slider.value, max=slider.max, interval=interval, show_repeat=False, layout=auto)
         widgets.jslink((slider, "max"), (play, "max"))
         widgets.link((play, "value"), (slider, "value"))
         return play

@@ -5,7 +5,7 @@ from html import escape
 
 import ipywidgets as widgets
 
-from memkit.widgets.in_page import key_helper
+from memkit.widgets.in_page import key_helpers
 
 FULL = widgets.Layout(width="auto", max_width="790px")
 
@@ -30,10 +30,7 @@ class QuestionCards(widgets.VBox):
         self.text, self.reply = widgets.HTML(), widgets.HTML()
         self.picked = widgets.RadioButtons(options=[""], layout=FULL)
         self.picked.add_class("memkit-choices")
-        helper = key_helper()
-        super().__init__(
-            [self.which, self.text, self.picked, self.reply, self.onward, *([helper] if helper else [])]
-        )
+        super().__init__([self.which, self.text, self.picked, self.reply, self.onward, *key_helpers()])
         self.add_class("memkit-panel")
         self.which.observe(self._ask, "value")
         self.picked.observe(self._answer, "value")
