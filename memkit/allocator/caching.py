@@ -19,7 +19,7 @@ cudaMallocAsync backend, garbage collection.
 """
 
 from bisect import bisect_left
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 from memkit.allocator.config import LARGE_SEGMENT_BYTES, SMALL_REQUEST_BYTES, AllocatorConfig
 from memkit.allocator.expandable import grow, growable_size, unmap
@@ -192,14 +192,17 @@ class CachingAllocator:
 
     def _find_free(self, pool: Pool, size: int, stream: int) -> Block | None:
         """Best fit among the free blocks of this stream (``get_free_block``)."""
-        index = bisect_left(pool.free, (stream, size, 0))
-        block = self._free_at(pool, index, stream)
+        candidates = self._free_from(pool, size, stream)
+        block = next(candidates, None)
+        while block is not None and block.span is not None:  # prefer the one that can grow to the least size
+            following = next(candidates, None)
+            if self.config.expandable_segments and (
+                following is None or growable_size(following) >= growable_size(block)
+            ):
+                break
+            block = following  # where the option is off by now, such blocks are skipped
         if block is None:
             return None
-        if block.span is not None:
-            block = self._best_expandable(pool, index, stream)
-            if block is None:
-                return None
         limit = self.config.max_split_bytes
         if limit is not None and size < limit <= block.size:
             return None  # an oversize block is not broken for a small request
@@ -208,26 +211,12 @@ class CachingAllocator:
         pool.remove(block)
         return block
 
-    def _free_at(self, pool: Pool, index: int, stream: int) -> Block | None:
-        if index >= len(pool.free) or pool.free[index][0] != stream:
-            return None
-        return self.blocks[pool.free[index][2]]
-
-    def _best_expandable(self, pool: Pool, index: int, stream: int) -> Block | None:
-        """From a block of an expandable segment on, prefer the one that can grow to the least size.
-
-        Where the option is off by now, such blocks are skipped.
-        """
-        block = self._free_at(pool, index, stream)
-        while block is not None and block.span is not None:
-            index += 1
-            following = self._free_at(pool, index, stream)
-            if self.config.expandable_segments and (
-                following is None or growable_size(following) >= growable_size(block)
-            ):
-                break
-            block = following
-        return block
+    def _free_from(self, pool: Pool, size: int, stream: int) -> Iterator[Block]:
+        """The free blocks of this stream that have at least ``size`` bytes, the smallest first."""
+        for index in range(bisect_left(pool.free, (stream, size, 0)), len(pool.free)):
+            if pool.free[index][0] != stream:
+                return
+            yield self.blocks[pool.free[index][2]]
 
     def _should_split(self, block: Block, size: int) -> bool:
         """Whether the rest is worth keeping apart; otherwise the block is handed out whole
@@ -270,13 +259,12 @@ class CachingAllocator:
         if limit is None or self.config.expandable_segments:  # PyTorch asserts on an expandable block here
             return False
         need = max(size, limit)
-        index = bisect_left(pool.free, (stream, need, 0))
-        block = self._free_at(pool, index, stream)
+        block = next(self._free_from(pool, need, stream), None)
         if block is not None:
             self.heap.release(block)
             return True
         released = 0
-        for key in reversed(pool.free[:index]):
+        for key in reversed(pool.free[: bisect_left(pool.free, (stream, need, 0))]):
             if released >= need or key[0] != stream or key[1] < limit:
                 break
             released += key[1]
