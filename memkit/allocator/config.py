@@ -8,7 +8,7 @@ and only a segment is asked from the driver with ``cudaMalloc``. This module kno
 Source: c10/core/AllocatorConfig.h of torch 2.13, c10/cuda/CUDACachingAllocator.cpp of torch 2.6.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from memkit.kinds import checked
@@ -93,11 +93,11 @@ class AllocatorConfig:
             if key not in _READERS:
                 known = ", ".join(sorted(_READERS))
                 raise ValueError(f"{key!r} is not an allocator option; known are {known}")
-            field, read = _READERS[key]
-            if field:
-                fields[field] = read(key, value)
-            else:
-                read(key, value)
+            read, problem = _READERS[key]
+            try:
+                fields |= read(value)
+            except (KeyError, ValueError):
+                raise ValueError(f"{part} {problem}") from None
         return cls(**fields)
 
     @classmethod
@@ -154,44 +154,27 @@ class AllocatorConfig:
         return SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
 
 
-def _read_mib(key: str, value: str) -> int:
-    if not value.isdecimal():
-        raise ValueError(f"{key}:{value} is not a whole number of MiB")
-    return int(value) * MIB
+def _digits(value: str, least: int = 0) -> int:
+    """A whole number as torch reads it: no sign and no underscore, both of which ``int`` takes."""
+    if not value.isdecimal() or int(value) < least:
+        raise ValueError
+    return int(value)
 
 
-def _read_bool(key: str, value: str) -> bool:
-    if value not in ("True", "False"):
-        raise ValueError(f"{key}:{value} is neither True nor False")
-    return value == "True"
-
-
-def _read_fraction(key: str, value: str) -> float:
-    try:
-        fraction = float(value)
-    except ValueError:
-        raise ValueError(f"{key}:{value} is not a number") from None
-    if not 0.0 < fraction <= 1.0:
-        raise ValueError(f"{key}:{value} is outside (0.0, 1.0)")
-    return fraction
-
-
-def _read_backend(key: str, value: str) -> None:
-    if value != "native":
-        raise ValueError(f"{key}:{value} is not modelled, only native is; cudaMallocAsync keeps its own pool")
-
-
-def _read_divisions(key: str, value: str) -> tuple[int, ...]:
-    """So many steps between two powers of two, for every size; those by size are read from snapshots alone."""
-    if not value.isdecimal() or int(value) == 0:
-        raise ValueError(f"{key}:{value} is not one power of two for all sizes")
-    return (int(value),) * NUM_DIVISION_INTERVALS
-
-
-_READERS = {
-    "expandable_segments": ("expandable_segments", _read_bool),
-    "max_split_size_mb": ("max_split_bytes", _read_mib),
-    "roundup_power2_divisions": ("roundup_power2_divisions", _read_divisions),
-    "per_process_memory_fraction": ("per_process_memory_fraction", _read_fraction),
-    "backend": ("", _read_backend),
+_READERS: dict[str, tuple[Callable[[str], dict[str, object]], str]] = {
+    "expandable_segments": (
+        lambda value: {"expandable_segments": {"True": True, "False": False}[value]},
+        "is neither True nor False",
+    ),
+    "max_split_size_mb": (lambda value: {"max_split_bytes": _digits(value) * MIB}, "is not a whole number of MiB"),
+    "roundup_power2_divisions": (  # those by size are read from snapshots alone
+        lambda value: {"roundup_power2_divisions": (_digits(value, least=1),) * NUM_DIVISION_INTERVALS},
+        "is not one power of two for all sizes",
+    ),
+    "per_process_memory_fraction": (lambda value: {"per_process_memory_fraction": float(value)}, "is not a number"),
+    "backend": (
+        lambda value: {"native": {}}[value],
+        "is not modelled, only native is; cudaMallocAsync keeps its own pool",
+    ),
 }
+"""By option: the fields that its value gives, and what is wrong with a value that gives none."""
