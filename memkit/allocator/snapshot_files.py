@@ -22,8 +22,6 @@ MAX_BYTES = 2 * GIB
 MAX_RATIO = 200
 """How many times larger than its file a packed snapshot may be (and ``MIB`` more); real ones reach 54."""
 
-SCALARS, CONTAINERS = frozenset({str, int, float, bool, type(None)}), frozenset({dict, list, tuple})
-
 
 def load_snapshot(path: str | Path) -> dict:
     """The snapshot in a ``.pickle``, ``.json`` or ``.json.gz`` file, in torch's own layout.
@@ -65,9 +63,7 @@ def plain_data(content: bytes) -> object:
     if content.lstrip()[:1] in (b"{", b"["):
         return json.loads(content)
     look_over(content)
-    data = _PlainUnpickler(io.BytesIO(content)).load()
-    _require_plain(data)
-    return data
+    return _PlainUnpickler(io.BytesIO(content)).load()
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -90,10 +86,10 @@ _HARMLESS = re.compile(
 """Opcodes of a fixed length that a plain pickle is mostly made of. A tuple is made of numbers only: tuples of
 tuples are keys that take a time to hash which doubles with each level."""
 _TEXT_OPS = b"ILVFSpg"  # an argument up to the end of the line
-_SIZED_OPS = dict.fromkeys(b"\x8cCU\x8a", 1) | dict.fromkeys(b"XBT\x8b", 4) | dict.fromkeys(b"\x8d\x8e\x96", 8)
+_SIZED_OPS = {0x8D: 8} | dict.fromkeys(b"\x8cU\x8a", 1) | dict.fromkeys(b"XT\x8b", 4)
 """Opcodes with a length of so many bytes and then so many bytes."""
-_FIXED_OPS = {ord("r"): 4, 0x95: 8} | dict.fromkeys(b"dl.201\x8f\x90\x91", 0)
-_NAMING_OPS = b"c\x93iobR\x81\x92PQ\x82\x83\x84"
+_FIXED_OPS = {ord("r"): 4, 0x95: 8} | dict.fromkeys(b"dl.201", 0)
+_NAMING_OPS = b"c\x93ioR\x81\x92PQ\x82\x83\x84"
 
 
 def look_over(content: bytes) -> None:
@@ -132,21 +128,6 @@ def look_over(content: bytes) -> None:
         else:
             words = "a tuple of more than numbers" if op in b"t\x85\x86\x87" else f"opcode {bytes([op])!r}"
             raise ValueError(f"at byte {position - 1} it has {words}, which no snapshot needs")
-
-
-def _require_plain(data: object) -> None:
-    """Refuse bytes, sets and whatever else a pickle can build without naming it."""
-    waiting, seen = [[data]], set()
-    while waiting:
-        for value in waiting.pop():
-            kind = type(value)
-            if kind in SCALARS:
-                continue
-            if kind not in CONTAINERS:
-                raise ValueError(f"it holds a {kind.__name__}, which no snapshot needs")
-            if id(value) not in seen:
-                seen.add(id(value))
-                waiting += [value, value.values()] if kind is dict else [value]
 
 
 def as_torch_layout(data: object) -> dict:

@@ -156,7 +156,11 @@ def nested_tuples(depth: int) -> tuple:
 BOMBS = {
     "memo of 2 GiB": (b"\x80\x04]r\x00\x00\x00\x08.", "points to 134217728"),
     "memo by text": (b"]p134217728\n.", "points to"),
-    "2**40 bytes": (b"\x80\x04\x8e" + (2**40).to_bytes(8, "little") + b"x.", "announces 1099511627776 B"),
+    "a memo of 2 GiB after a state of None": (b"\x80\x04]Nbr\x00\x00\x00\x08.", "opcode b'b'"),
+    "2**40 bytes": (b"\x80\x04\x8e" + (2**40).to_bytes(8, "little") + b"x.", "opcode"),
+    "a set": (pickle.dumps({"segments": {1}}, protocol=4), "opcode"),
+    "a frozen set": (pickle.dumps({"segments": frozenset({1})}, protocol=4), "opcode"),
+    "bytes": (pickle.dumps({"segments": b"1"}, protocol=4), "opcode b'C'"),
     "2**40 letters": (b"\x80\x04\x8d" + (2**40).to_bytes(8, "little") + b"x.", "announces 1099511627776 B"),
     "a frame of 2**50": (b"\x80\x04\x95" + (2**50).to_bytes(8, "little") + b"].", "points to"),
     "keys that take forever to hash": (pickle.dumps({"a": nested_tuples(64)}, protocol=4), "a tuple of more than"),
