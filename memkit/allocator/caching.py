@@ -54,7 +54,7 @@ class OutOfMemory(MemoryError):
         )
 
 
-class CachingAllocator:
+class CachingAllocator(Heap):
     """One card's caching allocator. Sizes are bytes, addresses integers; ``trace`` lists what a snapshot
     records.
 
@@ -65,11 +65,7 @@ class CachingAllocator:
     """
 
     def __init__(self, config: AllocatorConfig | None = None, driver: Driver | None = None):
-        self.config = config or AllocatorConfig()
-        self.driver = driver or Driver()
-        self.heap = heap = Heap(self.config, self.driver)
-        self.blocks, self.trace, self.counts = heap.blocks, heap.trace, heap.counts
-        self.current, self.peak = heap.current, heap.peak
+        super().__init__(config or AllocatorConfig(), driver or Driver())
         self.waiting: dict[Hashable, list[Block]] = {}  # freed, but still used by a stream
         self.finished: list[Block] = []  # once for every stream that is done with it
         self.allowed_bytes = None
@@ -103,10 +99,6 @@ class CachingAllocator:
         """``reset_peak_memory_stats``: the peak becomes the present."""
         self.peak.update(self.current)
 
-    def segments(self) -> list[list[Block]]:
-        """Segments by address, each as the list of its blocks; an expandable one as runs of mapped blocks."""
-        return self.heap.segments()
-
     def malloc(self, num_bytes: int, stream: int = 0) -> int | None:
         """The address of a block for ``num_bytes``; ``None`` for zero bytes, which need no block
         (``malloc``).
@@ -117,18 +109,18 @@ class CachingAllocator:
             return None
         self.process_events()
         size = self.config.round_size(num_bytes)
-        pool = self.heap.small if size <= SMALL_REQUEST_BYTES else self.heap.large
+        pool = self.small if size <= SMALL_REQUEST_BYTES else self.large
         block = self._find_free(pool, size, stream) or self._make_block(pool, size, stream)
         if block is None:
             self.counts["num_ooms"] += 1
-            self.heap.record("oom", self.driver.free_bytes or 0, size, stream)
+            self.record("oom", self.driver.free_bytes or 0, size, stream)
             raise OutOfMemory(self, num_bytes, self.config.segment_size(size))
         if self._should_split(block, size):
-            pool.add(self.heap.cut(block, size))
+            pool.add(self.cut(block, size))
         block.allocated, block.requested_bytes = True, num_bytes
         for name, amount in (("allocated", block.size), ("active", block.size), ("requested", num_bytes)):
-            self.heap.count(name, amount)
-        self.heap.record("alloc", block.address, num_bytes, stream)
+            self.count(name, amount)
+        self.record("alloc", block.address, num_bytes, stream)
         return block.address
 
     def free(self, address: int) -> None:
@@ -138,8 +130,8 @@ class CachingAllocator:
         if block is None or not block.allocated:
             raise ValueError(f"address={address} is not the start of an allocated block")
         block.allocated = False
-        self.heap.count("allocated", -block.size)
-        self.heap.record("free_requested", address, block.requested_bytes, block.stream)
+        self.count("allocated", -block.size)
+        self.record("free_requested", address, block.requested_bytes, block.stream)
         if not block.stream_uses:
             self._complete_free(block)
             return
@@ -165,14 +157,14 @@ class CachingAllocator:
         for stream in list(self.waiting):
             self.synchronize(stream)
         self.process_events()
-        for pool in (self.heap.large, self.heap.small):
+        for pool in (self.large, self.small):
             free = [self.blocks[key[2]] for key in pool.free]
             for block in free:
                 if block.span is None and not block.is_split:
-                    self.heap.release(block)
+                    self.release(block)
             for block in free:
                 if block.span is not None:
-                    unmap(self.heap, block)
+                    unmap(self, block)
 
     def process_events(self) -> None:
         """Free what waited for streams that are done by now (``process_events``)."""
@@ -184,11 +176,11 @@ class CachingAllocator:
 
     def _complete_free(self, block: Block) -> None:
         """The block is nobody's: merge it and put it into its pool (``free_block``)."""
-        self.heap.record("free_completed", block.address, block.requested_bytes, block.stream)
-        self.heap.count("active", -block.size)
-        self.heap.count("requested", -block.requested_bytes)
+        self.record("free_completed", block.address, block.requested_bytes, block.stream)
+        self.count("active", -block.size)
+        self.count("requested", -block.requested_bytes)
         block.requested_bytes = 0
-        self.heap.add_free(block)
+        self.add_free(block)
 
     def _find_free(self, pool: Pool, size: int, stream: int) -> Block | None:
         """Best fit among the free blocks of this stream (``get_free_block``)."""
@@ -244,12 +236,12 @@ class CachingAllocator:
         if self.allowed_bytes is not None and self.reserved_bytes + num_bytes > self.allowed_bytes:
             return None
         if self.config.expandable_segments:
-            return grow(self.heap, pool, size, stream)
+            return grow(self, pool, size, stream)
         address = self.driver.malloc(num_bytes)
         if address is None:
             return None
         block = self.blocks[address] = Block(address, num_bytes, stream, pool)
-        self.heap.reserve("segment_alloc", block, num_bytes)
+        self.reserve("segment_alloc", block, num_bytes)
         return block
 
     def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
@@ -261,12 +253,12 @@ class CachingAllocator:
         need = max(size, limit)
         block = next(self._free_from(pool, need, stream), None)
         if block is not None:
-            self.heap.release(block)
+            self.release(block)
             return True
         released = 0
         for key in reversed(pool.free[: bisect_left(pool.free, (stream, need, 0))]):
             if released >= need or key[0] != stream or key[1] < limit:
                 break
             released += key[1]
-            self.heap.release(self.blocks[key[2]])
+            self.release(self.blocks[key[2]])
         return released >= need

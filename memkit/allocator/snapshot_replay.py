@@ -211,7 +211,7 @@ class Replaying:
         named = {e.address: whole[e.address] for e in entries[index:end] if e.address in whole}
         if len(named) == end - index < len(whole):  # garbage collection or oversize blocks: only some go back
             for block in named.values():
-                self.allocator.heap.release(block)
+                self.allocator.release(block)
         else:
             length = len(self.allocator.trace)
             self.allocator.empty_cache()

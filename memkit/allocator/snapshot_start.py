@@ -148,8 +148,8 @@ def build(allocator: CachingAllocator, runs: Sequence[Segment]) -> None:
         known = own[-1].address + own[-1].size
     for own, start, end in zip(neighbours, starts, [*starts[1:], known + SPAN_BYTES], strict=False):
         allocator.driver.used_bytes += sum(run.size for run in own)
-        allocator.heap.count("reserved", sum(run.size for run in own))
-        pool = allocator.heap.small if own[0].is_small else allocator.heap.large
+        allocator.count("reserved", sum(run.size for run in own))
+        pool = allocator.small if own[0].is_small else allocator.large
         if own[0].is_expandable:
             _build_span(allocator, pool, own, start, min(end, start + SPAN_BYTES))
             continue
@@ -164,7 +164,7 @@ def _build_span(allocator: CachingAllocator, pool: Pool, runs: Sequence[Segment]
     rest = allocator.blocks[start] = Block(*span, runs[0].stream, pool, mapped=False, span=span)
     for run in runs:
         block = _cut_off_front(allocator, rest, run.address)
-        rest = allocator.heap.cut(block, run.size) if run.size < block.size else None
+        rest = allocator.cut(block, run.size) if run.size < block.size else None
         block.mapped = True
         _fill(allocator, block, run.blocks)
     if rest is not None:
@@ -175,7 +175,7 @@ def _cut_off_front(allocator: CachingAllocator, block: Block, address: int) -> B
     """The part of ``block`` from ``address`` on; what lies before it, if anything, goes into the pool."""
     if address == block.address:
         return block
-    rest = allocator.heap.cut(block, address - block.address)
+    rest = allocator.cut(block, address - block.address)
     block.pool.add(block)
     return rest
 
@@ -184,15 +184,15 @@ def _fill(allocator: CachingAllocator, block: Block, starts: Sequence[UsedBlock]
     """Cut the used blocks out of a free one."""
     for start in starts:
         block = _cut_off_front(allocator, block, start.address)
-        rest = allocator.heap.cut(block, start.size) if start.size < block.size else None
+        rest = allocator.cut(block, start.size) if start.size < block.size else None
         block.allocated = not start.is_pending
         block.requested_bytes = start.requested_bytes
         if start.is_pending:
             block.num_events = 1
             allocator.waiting[FREED_BEFORE, block.address] = [block]
-        allocator.heap.count("active", block.size)
-        allocator.heap.count("requested", block.requested_bytes)
-        allocator.heap.count("allocated", 0 if start.is_pending else block.size)
+        allocator.count("active", block.size)
+        allocator.count("requested", block.requested_bytes)
+        allocator.count("allocated", 0 if start.is_pending else block.size)
         if rest is None:
             return
         block = rest

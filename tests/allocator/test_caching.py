@@ -350,8 +350,8 @@ def check_invariants(allocator: CachingAllocator, live: dict[int, int]) -> None:
     assert allocator.reserved_bytes == sum(block.size for block in blocks)
     assert allocator.reserved_bytes >= allocator.current["active"] >= allocator.allocated_bytes
     free = {(b.stream, b.size, b.address) for b in blocks if b.is_free}
-    assert free == {*allocator.heap.small.free, *allocator.heap.large.free}
-    for pool in (allocator.heap.small, allocator.heap.large):
+    assert free == {*allocator.small.free, *allocator.large.free}
+    for pool in (allocator.small, allocator.large):
         assert pool.free == sorted(pool.free)
     for run in runs:
         for left, right in pairwise(run):
