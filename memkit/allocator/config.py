@@ -53,7 +53,6 @@ class AllocatorConfig:
     per_process_memory_fraction: float = 1.0
 
     def __post_init__(self):
-        as_kind("expandable_segments", self.expandable_segments, bool)
         most, least = self.max_split_bytes, LARGE_SEGMENT_BYTES
         if most is not None and as_whole_number("max_split_bytes", most) < least:
             raise ValueError(f"max_split_size_mb:{most / MIB:g} is below the size of a large segment, {least // MIB}")
@@ -148,10 +147,6 @@ class AllocatorConfig:
         if size < MIN_OWN_SEGMENT_BYTES:
             return LARGE_SEGMENT_BYTES
         return round_up(size, SEGMENT_ROUNDING_BYTES)
-
-    def page_size(self, is_small: bool) -> int:
-        """Bytes that an expandable segment maps at once."""
-        return SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
 
 
 def _digits(value: str, least: int = 0) -> int:

@@ -44,10 +44,9 @@ def _find_room(heap: Heap, pool: Pool, size: int, stream: int) -> Block:
             room, block = room + block.size, block.next
         if room >= size:
             return start
-    page = heap.config.page_size(pool.is_small)
     capacity = heap.driver.capacity_bytes or TIB
-    num_bytes = round_up(capacity + capacity // 8, page)
-    address = heap.driver.reserve(num_bytes, round_up(size, page))
+    num_bytes = round_up(capacity + capacity // 8, pool.page_bytes)
+    address = heap.driver.reserve(num_bytes, round_up(size, pool.page_bytes))
     num_bytes = heap.free_addresses(address, num_bytes)
     block = Block(address, num_bytes, stream, pool, mapped=False, span=(address, num_bytes))
     heap.blocks[address] = block
@@ -57,7 +56,7 @@ def _find_room(heap: Heap, pool: Pool, size: int, stream: int) -> Block:
 
 def _map(heap: Heap, block: Block, num_bytes: int) -> bool:
     """Put memory behind the first ``num_bytes`` of an unmapped block, in whole pages (``map_block``)."""
-    num_bytes = min(round_up(num_bytes, heap.config.page_size(block.pool.is_small)), block.size)
+    num_bytes = min(round_up(num_bytes, block.pool.page_bytes), block.size)
     if not heap.driver.take(num_bytes):
         return False
     block.pool.remove(block)
@@ -71,7 +70,7 @@ def _map(heap: Heap, block: Block, num_bytes: int) -> bool:
 
 def unmap(heap: Heap, block: Block) -> None:
     """Give the whole pages inside a free block back to the driver (``unmap_block``)."""
-    page, start = heap.config.page_size(block.pool.is_small), block.span[0]
+    page, start = block.pool.page_bytes, block.span[0]
     begin = start + round_up(block.address - start, page)
     end = start + (block.address + block.size - start) // page * page
     if begin >= end:

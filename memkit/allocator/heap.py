@@ -8,7 +8,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from memkit.allocator.config import SMALL_SEGMENT_BYTES, AllocatorConfig
+from memkit.allocator.config import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES, AllocatorConfig
 from memkit.units import as_whole_number, round_up
 
 
@@ -98,6 +98,7 @@ class Pool:
 
     def __init__(self, is_small: bool):
         self.is_small = is_small
+        self.page_bytes = SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES  # an expandable segment's
         self.free: list[tuple[int, int, int]] = []
         self.unmapped: list[tuple[int, int]] = []
 
