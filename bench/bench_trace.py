@@ -102,4 +102,4 @@ def run() -> list[Row]:
             detail=f"{seconds:.1f} s, peak {large_peak / 1024**3:.1f} GiB"),
         Row(name="70B step: resident memory / 1 GiB", ratio=rss_bytes / BYTES_LIMIT, at_most=1,
             detail=f"{rss_bytes / 1024**2:.0f} MiB"),
-    ]  # fmt: skip
+    ]

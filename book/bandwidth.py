@@ -76,7 +76,7 @@ class Bandwidths(Printable):
             rows.append([
                 copy.name, format_bytes(copy.num_bytes), f"{format_gb(copy.bytes_per_s)}/s",
                 f"{format_gb(peak)}/s" if peak else "–", f"{copy.bytes_per_s / peak:.0%}" if peak else "–",
-            ])  # fmt: skip
+            ])
         where = f"on {self.device}" if self.device else "there is no CUDA card here: only the RAM is measured"
         return on_page(aligned_table(rows), where, between="\n")
 
@@ -132,4 +132,4 @@ def time_cuda_copies(num_bytes: int, repeats: int = REPEATS, card: Card | None =
         Copy(name=name, num_bytes=num_bytes, seconds=min(seconds_of(copy, repeats)), crossings=crossings,
              peak_bytes_per_s=peak)
         for name, copy, crossings, peak in kinds
-    ]  # fmt: skip
+    ]

@@ -87,7 +87,7 @@ TECHNIQUES = (
               price="shorter context", effort="a number", chapter="01"),
     Technique(name="checkpoints and fused AdamW", applied=partial(replace, recomputation=FULL, optimizer=FUSED_ADAMW),
               price="a second forward", effort="both", chapter="04"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True)

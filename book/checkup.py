@@ -102,7 +102,7 @@ def doctor(environment: Mapping[str, str] | None = None) -> Diagnosis:
         _python_finding(), torch,
         *(_package_finding(name, without) for name, without in OTHER_PACKAGES.items()),
         *_gpu_findings(gpu, answer.problem, cap_bytes), *([cap] if cap else []), _ram_finding(),
-    ]  # fmt: skip
+    ]
     mode = "GPU" if gpu is not None and runs_cuda else "CPU"
     return Diagnosis(mode=mode, gpu=gpu, cap_bytes=cap_bytes, findings=tuple(findings))
 

@@ -47,7 +47,7 @@ def record(device: str, folder: Path, names: tuple[str, ...] = ()) -> list[str]:
             recording = Recording(
                 chapter=chapter, name=name, provenance=provenance(device), numbers=found.numbers,
                 timelines=found.timelines,
-            )  # fmt: skip
+            )
             path = save_recording(recording, folder)
         except Exception as error:  # noqa: BLE001 (one that fails must not cost the others)
             problems.append(f"{name}: {type(error).__name__}: {error}")

@@ -272,7 +272,7 @@ def record_matmul_rates(device: str) -> Measured:
         for name, dtype, precision in (
             ("float32", torch.float32, "highest"), ("tf32", torch.float32, "high"),
             ("bfloat16", torch.bfloat16, "highest"), ("float16", torch.float16, "highest"),
-        ):  # fmt: skip
+        ):
             torch.set_float32_matmul_precision(precision)
             x = torch.ones(size, size, device=device, dtype=dtype)
             seconds = min(seconds_of(lambda x=x: x @ x, num_runs, device))

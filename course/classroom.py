@@ -33,7 +33,7 @@ PROFILES = {
     "H100 PCIe": "1g.10gb 1g.20gb 3g.40gb 7g.80gb", "H100 SXM": "1g.10gb 1g.20gb 3g.40gb 7g.80gb",
     "H100 NVL": "1g.12gb 1g.24gb 3g.47gb 7g.94gb", "H200": "1g.18gb 1g.35gb 3g.71gb 7g.141gb",
     "B200": "1g.23gb 1g.45gb 3g.90gb 7g.180gb",
-}  # fmt: skip
+}
 """By card the profiles that cut it into equal instances: 7 of an eighth of its memory, 4 of two, 2 of four, 1."""
 CUTS = ((7, 1), (4, 2), (2, 4), (1, 8))
 INSTANCE_SHARE = 10
@@ -55,7 +55,7 @@ ISOLATION = {
         "nothing: it only caps what PyTorch's allocator takes in a process that sets it",
         "another library's memory, CUDA's context beside the cap, a student who unsets it, errors, time",
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ def by_mig(card: Card, students: int, budgets: dict[str, int]) -> Way | None:
             f"Kubernetes: nvidia.com/mig-{name}: 1",
         ),
         isolates=ISOLATION["MIG"][0], leaves_open=ISOLATION["MIG"][1],
-    )  # fmt: skip
+    )
 
 
 def by_process(name: str, card: Card, students: int, budgets: dict[str, int]) -> Way:
@@ -183,7 +183,7 @@ def by_process(name: str, card: Card, students: int, budgets: dict[str, int]) ->
     return Way(
         name=name, per_card=per_card, cards=cards, each_bytes=planned_room(share), settings=settings[name],
         isolates=isolates, leaves_open=leaves_open,
-    )  # fmt: skip
+    )
 
 
 def plan_classroom(card_name: str, students: int, budgets: dict[str, int] | None = None) -> Classroom:

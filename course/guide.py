@@ -29,7 +29,7 @@ SYLLABI = {
         "0 One number", "1.1", "1.2", "1.3", "1.4", "ex 1.a", "ex 1.b", "ex 1.c", "1.5", "2.1", "3.4", "3.5",
         "4.2", "4.4", "ex 4.2", "5.1", "5.4", "ex 5.2", "7.2", "7.4", "ex 7.2",
     ),
-}  # fmt: skip
+}
 """What two syllabi go through, in order: sections by the first words of their headings, and exercises."""
 
 

@@ -126,7 +126,7 @@ class Student:
         header = {
             "msg_id": uuid.uuid4().hex, "msg_type": kind, "username": self.name, "session": self.name,
             "version": "5.3", "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }  # fmt: skip
+        }
         message = {"header": header, "parent_header": {}, "metadata": {}, "content": content}
         self.socket.send_binary(serialize_msg_to_ws_v1(message, "shell", lambda part: json.dumps(part).encode()))
         return header["msg_id"]
@@ -352,7 +352,7 @@ def run_class(options: argparse.Namespace, url: str, password: str, hub: psutil.
         "moves": len(others), "move_ms": spread([1000 * move.seconds for move in others]),
         "moves_in_mishaps": len(shaken), "move_ms_in_mishaps": spread([1000 * move.seconds for move in shaken]),
         "failed_cells": sorted({cell for cells in failed for cell in cells}), "lost": room.lost(),
-    }  # fmt: skip
+    }
     return room.figures
 
 

@@ -37,7 +37,7 @@ chart.words(x(start) + 6, first, f"{start:.2f}", 12.5, bold=True)
 chart.words(180, first, "float32", 12.5, anchor="end")
 chart.words(180, second, "the same, autocast", 12.5, anchor="end")
 chart.line([(x(60), second - 15), (x(0), second - 15), (x(0), second + 15), (x(60), second + 15)], shade=GREY,
-           stroke_dasharray="5 4")  # fmt: skip
+           stroke_dasharray="5 4")
 chart.words(x(30), second, "?", 20, anchor="middle", bold=True)
 chart.height = second + 28
 chart.alt = (

@@ -18,5 +18,5 @@ picture = choices_figure(
     peaks, "Six ways to fine-tune Llama-2-7B",
     "4 × 2,048 tokens, bfloat16; LoRA of rank 16 beside attention, in float32; dashed: RTX 4090",
     capacity_bytes=CARDS["RTX 4090"].memory_bytes,
-)  # fmt: skip
+)
 picture.write_files(Path(__file__).with_suffix(""))

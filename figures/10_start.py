@@ -12,4 +12,4 @@ peaks = {name: step.at(name) for name in ("forward peak", "backward peak", "opti
 choices_figure(
     peaks, "Llama-2-7B in float32, 8,192 tokens: one step", "dashed: RTX 4090; by formula",
     CARDS["RTX 4090"].memory_bytes,
-).write_files(Path(__file__).with_suffix(""))  # fmt: skip
+).write_files(Path(__file__).with_suffix(""))

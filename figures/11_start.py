@@ -18,4 +18,4 @@ answering = Instant(name="answering", weights=weights, gradients=0, optimizer_st
 choices_figure(
     {"to train": training, "to answer": answering}, "70 billion parameters: what is kept",
     "dashed: one H100 of 80 GB; activations and cache not counted", CARDS["H100 SXM"].memory_bytes,
-).write_files(Path(__file__).with_suffix(""))  # fmt: skip
+).write_files(Path(__file__).with_suffix(""))

@@ -108,7 +108,7 @@ def report_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     result = report_on(
         loaded_build(options.target, options.script_arguments), options.target, options.steps, progress,
         assume=dict(options.assume),
-    )  # fmt: skip
+    )
     if card:
         result = replace(result, fits=tuple(fit for fit in result.fits if fit.card == card.name))
     progress(f"done in {time.monotonic() - started:.0f} s; drawing" if options.html else "done")
@@ -118,7 +118,7 @@ def report_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
         "lines": [asdict(line) for line in result.lines], "changes": changes_as_data(result.changes),
         "left_out": [asdict(item) for item in result.left_out],
         "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
-    }  # fmt: skip
+    }
     return result.expected_bytes, str(result), data, (result.timeline, result.trace)
 
 
@@ -170,7 +170,7 @@ def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
     plans = find_plans(
         model, card, tokens_per_step=options.tokens, seq_len=options.seq_len, num_cards=num_cards, adapter=adapter,
         host_room_bytes=options.host,
-    )  # fmt: skip
+    )
     progress("tracing the best" if plans.fitting else "done")
     plan = plans.chosen
     code = code_of(plan, options.code) if plan else ""
@@ -178,7 +178,7 @@ def fit_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
         "model": model.name, "card": card.name, "num_cards": num_cards, "chosen": plan and plan_as_data(plan),
         "code": code,
         "front": [plan_as_data(p) for p in plans.front], "missed": [plan_as_data(p) for p in plans.missed],
-    }  # fmt: skip
+    }
     needed = max(plan.peak_bytes, plan.traced_bytes or 0) if plan else sys.maxsize
     timelines = (second_step(plan.setup, plan.layout),) if plan else ()
     return needed, f"{plans}\n\n{code}".strip(), data, timelines
@@ -191,7 +191,7 @@ def plan_as_data(plan) -> dict:
         "traced_bytes": plan.traced_bytes, "seconds": plan.seconds,
         "to_spare_bytes": plan.fit.expected_bytes, "host_bytes": plan.host_bytes,
         "verdict": plan.fit.verdict, "gives_up": plan.gives_up,
-    }  # fmt: skip
+    }
 
 
 def snapshot_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]:
@@ -209,7 +209,7 @@ def snapshot_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple
         "growing": [asdict(line) for line in page.growing],
         "parts_from": page.parts_from or "not told apart", "lines": [asdict(line) for line in page.lines],
         "changes": changes_as_data(page.changes),
-    }  # fmt: skip
+    }
     return page.result.peak_reserved_bytes, str(page), data, (page.timeline,)
 
 
@@ -237,7 +237,7 @@ def compare_command(options: argparse.Namespace) -> tuple[int, str, dict, tuple]
             {"where": line.where, "part": line.part, "first_bytes": line.bytes[0], "second_bytes": line.bytes[1]}
             for line in two.lines if line.grown_bytes
         ],
-    }  # fmt: skip
+    }
     return two.runs[1].peak_reserved_bytes, str(two), data, tuple(run.timeline for run in two.runs)
 
 
@@ -311,7 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 COMMANDS = {
     "report": report_command, "fit": fit_command, "list": list_command, "snapshot": snapshot_command,
     "compare": compare_command,
-}  # fmt: skip
+}
 
 if __name__ == "__main__":
     sys.exit(main())

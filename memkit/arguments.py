@@ -75,7 +75,7 @@ def parser(description: str) -> OneLineParser:
     main = OneLineParser(
         prog="memkit", description=doc, epilog=f"Exit codes:{codes}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     main.add_argument("--version", action="version", version=f"memkit {__version__}")
     commands = main.add_subparsers(dest="command", required=True)
     kind = {"parents": [shared], "epilog": f"Exit codes:{codes}"}
@@ -84,7 +84,7 @@ def parser(description: str) -> OneLineParser:
         "target", metavar="my_module.py:build",
         help="build() makes model and optimizer and returns the step; or a script, with its arguments after --; or a "
         "Hugging Face config.json",
-    )  # fmt: skip
+    )
     one.add_argument("--assume", metavar="FILE:LINE=N", type=assumption, action="append", default=[], help=(
         "what only values could say there: how many rows a mask keeps, or the value that is read or tested"))
     one.add_argument("--steps", type=number_in, default=2, help="training steps to trace (2)")

@@ -24,7 +24,7 @@ from memkit.units import (
 
 INSTANTS = (
     "init", "forward peak", "forward", "backward peak", "backward", "optimizer peak", "optimizer", "zero_grad",
-)  # fmt: skip
+)
 """The instants of one step in order: a phase's name alone is the moment the phase ends, ``peak`` its maximum.
 
 ``init`` comes once, when model and optimizer are built; ``zero_grad`` is the end of the step.
@@ -189,7 +189,7 @@ def _built(kind: type, fields: dict, place: str):
         is_number = isinstance(value, int) and not isinstance(value, bool)
         if not isinstance(value, plain) or (isinstance(value, bool) and hint is not bool) or (
             is_number and not -MOST_BYTES < value < MOST_BYTES
-        ):  # fmt: skip
+        ):
             raise ValueError(f"{place}.{key}={str(value)[:60]!r} is not of {hint}, or too large")
     if kind is Instant and any(isinstance(v, int) and v < 0 and v != -1 for v in fields.values()):
         raise ValueError(f"{place} has fewer than 0 bytes in a part: {str(fields)[:200]}")

@@ -38,7 +38,7 @@ from memkit.tracing.trace import trace_memory
 from memkit.units import aligned_table, format_bytes, format_count, format_ratio
 
 LLAMA_100M = replace(TINY_LLAMA, name="Llama 100 M", num_layers=12, hidden_size=768, num_heads=12, head_dim=64,
-                     num_kv_heads=4, intermediate_size=2048, vocab_size=32000)  # fmt: skip
+                     num_kv_heads=4, intermediate_size=2048, vocab_size=32000)
 
 
 def setup(model: ModelConfig, precision, size: str, attention: str, **choices) -> TrainingSetup:
@@ -47,7 +47,7 @@ def setup(model: ModelConfig, precision, size: str, attention: str, **choices) -
     return TrainingSetup(
         model=model, precision=precision, micro_batch_size=micro_batch_size, seq_len=seq_len, attention=attention,
         **choices,
-    )  # fmt: skip
+    )
 
 
 def optimizer(name: str, implementation: str = "foreach") -> dict:
@@ -144,12 +144,12 @@ def label(instant: Instant) -> str:
 def table(rows: list[Row]) -> str:
     """One line a setup."""
     header = ["model", "parameters", "precision", "batch", "attention", "recompute", "else", "formula", "traced",
-              "ratio", "peak at", "formula s", "trace s"]  # fmt: skip
+              "ratio", "peak at", "formula s", "trace s"]
     lines = [
         [*describe(row.setup), format_bytes(row.formula.peak_bytes), format_bytes(row.traced.peak_bytes),
          f"{row.ratio:.5f}", label(row.traced.peak), f"{row.formula_seconds:.3f}", f"{row.trace_seconds:.1f}"]
         for row in rows
-    ]  # fmt: skip
+    ]
     return aligned_table([header, *lines])
 
 

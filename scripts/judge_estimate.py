@@ -45,7 +45,7 @@ def random_model(r: random.Random, seq_len: int) -> ModelConfig:
         hidden_size=heads * head_dim,
         vocab_size=r.choice((100, 8192, 32000, r.randint(2, 60000))), max_seq_len=seq_len + r.choice((0, 100)),
         **choices,
-    )  # fmt: skip
+    )
 
 
 def random_setup(r: random.Random) -> TrainingSetup:
@@ -63,7 +63,7 @@ def random_setup(r: random.Random) -> TrainingSetup:
         attention=r.choice(ATTENTIONS), recomputation=r.choice(list(RECOMPUTATIONS)), dropout=r.choice((0.0, 0.1)),
         uses_fused_norm=r.random() < 0.7, upcasts_logits=r.random() < 0.3,
         sets_grads_to_none=r.random() < 0.8,
-    )  # fmt: skip
+    )
 
 
 def judged(setup: TrainingSetup, steps: int = 2) -> dict:

@@ -39,7 +39,7 @@ def random_job(chance: random.Random) -> dict:
         "num_heads": 4 * chance.randint(2, 8), "vocab_size": chance.choice((8192, 32000, 50257)),
         "seq_len": 128 * chance.randint(2, 8), "num_sequences": 2 ** chance.randint(0, 3),
         "num_cards": chance.choice(CARDS_IN_A_JOB), "share": round(chance.uniform(-0.05, 1.0), 4),
-    }  # fmt: skip
+    }
 
 
 def found_for(job: dict) -> PlansFound:
@@ -51,7 +51,7 @@ def found_for(job: dict) -> PlansFound:
         model = llama_config(
             "random", **sizes, num_kv_heads=job["num_heads"] // 4, intermediate_size=176 * job["num_heads"],
             vocab_size=job["vocab_size"], max_seq_len=4096,
-        )  # fmt: skip
+        )
     tokens = job["seq_len"] * job["num_sequences"] * job["num_cards"]
     plans = find_plans(model, CARD, tokens_per_step=tokens, seq_len=job["seq_len"], num_cards=job["num_cards"]).plans
     peaks = [plan.peak_bytes for plan in plans]
@@ -134,7 +134,7 @@ def about(jobs: Sequence[dict], seed: int) -> dict:
         "what": "plans against traces", "seed": seed, "command": f"python scripts/judge_plans.py {len(jobs)} {seed}",
         "jobs": len(jobs), "right": sum(not job["wrong"] for job in jobs), "traced": len(ratios), "said": said,
         "ratio_least": min(ratios), "ratio_most": max(ratios),
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def recording_of(formats: dict[str, dict], commit: str) -> Recording:
         "card": f"CPU {cpu_name()}", "driver": "none", "cuda": "none", "torch": torch.__version__,
         "date": datetime.date.today().isoformat(), "command": "python scripts/sweep_float32.py", "commit": commit,
         "ml_dtypes": ml_dtypes.__version__, "numpy": np.__version__, "python": platform.python_version(),
-    }  # fmt: skip
+    }
     return Recording(chapter="02", name="formats_sweep", provenance=provenance, numbers=numbers)
 
 

@@ -29,7 +29,7 @@ RUNS = (
     "bf16", "tensor", "row", "block", "mxfp8", "delayed", "unscaled", "nvfp4", "fp32", "row_wide_wgrad",
     "nvfp4_plain", "bf16 spike", "delayed spike", "tensor spike", "head too", "13-bit sums", "int8",
     "bf16 outliers", "tensor outliers", "int8 outliers", "bf16 warm-up", "tensor warm-up", "unscaled warm-up",
-)  # fmt: skip
+)
 
 
 def with_spike(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -105,7 +105,7 @@ def main(names: tuple[str, ...], seeds: tuple[int, ...]) -> None:
         f"warm-up: the rate rises over {WARM_UP_STEPS} steps, gradients are clipped at {MAX_NORM:g}",
         "machine": "2-core x86-64 CPU", "torch": torch.__version__, "date": date.today().isoformat(),
         "command": "python scripts/train_fp8.py",
-    }  # fmt: skip
+    }
     describe = ["git", "describe", "--always", "--dirty"]
     commit = subprocess.run(describe, check=True, capture_output=True, text=True).stdout.strip()
     for seed in seeds:

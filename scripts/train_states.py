@@ -25,7 +25,7 @@ RATES = {
     "AdamW": ADAM_RATES, "8-bit AdamW": ADAM_RATES, "torchao 8-bit AdamW": ADAM_RATES,
     "torchao 4-bit AdamW": ADAM_RATES, "torchao FP8 AdamW": ADAM_RATES, "Lion": (1e-4, 3e-4, 1e-3),
     "Muon": (0.01, 0.03), "Adafactor": (1e-2, 3e-2), "SGD momentum": (0.03, 0.1, 0.3),
-}  # fmt: skip
+}
 
 
 def optimizer_of(name: str, model: torch.nn.Module, rate: float) -> torch.optim.Optimizer | Steps:
@@ -61,7 +61,7 @@ def main(names: tuple[str, ...]) -> None:
         "setup": f"{NUM_STEPS} steps of 8 x 64 characters; AdamW lr 1e-3, the others the best of a few on seed 9",
         "machine": "2-core x86-64 CPU", "torch": torch.__version__, "date": date.today().isoformat(),
         "command": "python scripts/train_states.py",
-    }  # fmt: skip
+    }
     for name in names or RATES:
         missing = [seed for seed in SEEDS if str(seed) not in stored().get(name, {})]
         rate = best_rate(name) if missing else 0.0

@@ -186,7 +186,7 @@ def build(out: Path) -> None:
             pages=pages[1:], before=pages[number - 1] if number else None,
             after=pages[number + 1] if number + 1 < len(pages) else None, version=memkit.__version__, live=panels,
             description=escape(" ".join(page.question.split())[:150] or "A textbook about memory in training."),
-        )  # fmt: skip
+        )
         (out / f"{page.stem}.html").write_text(html, encoding="utf-8")
     (out / "book.css").write_text(style(), encoding="utf-8")
     for name in ("book.js", "live.mjs", "worker.mjs"):

@@ -58,7 +58,7 @@ def record_of(exercise: NumberExercise) -> dict:
         "id": exercise.id, "because": plain(exercise.check(exercise.right).text),
         "formula": repr(exercise.right), "unit": exercise.unit, "tolerance": exercise.tolerance,
         "also": [repr(number) for number in exercise.accepted], "table": table,
-    }  # fmt: skip
+    }
 
 
 def plain(sentence: str) -> str:

@@ -44,7 +44,7 @@ class Host:
         places = {
             "alert": html_error(explorer), "picture": shown.chart.html(), "status": html_words(words, shown.code),
             "table": html_table(shown.table), "frame": f"<style>{shown.chart.frame_style()}</style>",
-        }  # fmt: skip
+        }
         return facts | {name: {"value": html} for name, html in places.items()}
 
     def changes(self, moved: str = "", rests: bool = False) -> dict[str, dict]:

@@ -3,7 +3,7 @@
 SHARED = (
     "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size",
     "max_position_embeddings", "tie_word_embeddings",
-)  # fmt: skip
+)
 
 
 def published(parameters: int, architecture: str, model_type: str, *shared: int | None, **own) -> tuple[dict, int]:
@@ -92,5 +92,5 @@ CONFIGS = {
     "starcoder2-3b": published(
         3_030_371_328, "Starcoder2ForCausalLM", "starcoder2", 30, 3072, 12288, 24, 2, 49152, 16384, True,
     ),
-}  # fmt: skip
+}
 """By name: the configuration, and the number of parameters."""

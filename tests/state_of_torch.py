@@ -7,7 +7,7 @@ from torch import nn
 def state_of_torch() -> dict:
     """Everything that a trace touches."""
     modules = (torch, torch.cuda, torch.autograd, torch.nn.functional, torch.functional, torch._tensor,
-               torch.random, torch.utils._foreach_utils, torch.amp.grad_scaler, torch.cuda.amp.common)  # fmt: skip
+               torch.random, torch.utils._foreach_utils, torch.amp.grad_scaler, torch.cuda.amp.common)
     classes = (
         torch.enable_grad,
         nn.Module,

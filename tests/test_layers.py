@@ -57,7 +57,7 @@ def imports_of(path: Path, name: str, package: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             targets = [alias.name.removeprefix(f"{package.name}.") for alias in node.names
-                       if alias.name.startswith(f"{package.name}.")]  # fmt: skip
+                       if alias.name.startswith(f"{package.name}.")]
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:

@@ -22,7 +22,7 @@ from memkit.setup.training import TrainingSetup
 from memkit.tracing import counted_flops
 
 ODD = (None, True, -1, 0, 1.5, math.nan, math.inf, 10**400, "GPT-2", "", b"x", [], {}, object(), len, "cuda:9",
-       torch.ones(2), 1j)  # fmt: skip
+       torch.ones(2), 1j)
 RAW = re.compile(
     r"object (is not|has no attribute)|unsupported operand|unhashable|bad operand|Errno(?! 2)|subscriptable"
     r"|not iterable|argument of type|positional argument|not supported between|unpack|object of type|interpreted as"
@@ -147,7 +147,7 @@ def test_a_name_that_no_timeline_has_is_refused():
     (lambda: load_claims("nowhere.toml"), "no ledger of claims at nowhere.toml"),
     (lambda: load_recordings("01", "nowhere"), "no recordings at nowhere"),
     (lambda: memkit.format_bytes(10**400), "is not between"),
-])  # fmt: skip
+])
 def test_what_was_taken_or_failed_raw_is_refused(call, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         call()

@@ -133,7 +133,7 @@ def test_what_is_not_a_whole_number_is_refused_and_shown(value):
 
 @pytest.mark.parametrize(("value", "hint"), [
     (" SGD ", ": did you mean sgd?"), ("adamv", ": did you mean adamw?"), ("float", ""), ("", ""), (12, ""), (None, ""),
-])  # fmt: skip
+])
 def test_a_hint_is_short_and_for_texts_alone(value, hint):
     allowed = ("sgd", "adamw", "none", 128, *(f"float{bits}" for bits in (4, 6, 8, 16, 32)))
     with pytest.raises(ValueError) as refused:

@@ -19,7 +19,7 @@ IN_BACKWARD = replace(FUSED, place="in backward")
 RECOMPUTED = TrainingSetup(
     model=LLAMA_32_3B, precision=PURE_BF16, optimizer=FUSED, micro_batch_size=2, seq_len=4096, attention="flash",
     uses_fused_norm=True, recomputation="full",
-)  # fmt: skip
+)
 ADAPTERS = AdapterConfig(
     rank=64, targets=("query", "value", "output", "gate", "up", "down"), dtype="bfloat16"
 )

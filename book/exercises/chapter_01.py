@@ -81,7 +81,7 @@ def judge_fill(answer: object, setup: TrainingSetup, card: Card) -> str | None:
             label_gb * 10**9 - CONTEXT_BYTES, "full",
         ),
         "You left 2·10⁹ bytes. 2 GiB are more.": (card.memory_bytes - 2 * 10**9, "full"),
-    }  # fmt: skip
+    }
     if answer == largest_batch(setup, room):
         return None
     ways = [
@@ -89,7 +89,7 @@ def judge_fill(answer: object, setup: TrainingSetup, card: Card) -> str | None:
         if answer == largest_batch(
             replace(setup, recomputation=recomputation, precision=(*precision, setup.precision)[0]), room_bytes
         )
-    ]  # fmt: skip
+    ]
     if len(ways) == 1:
         return ways[0]
     peak_bytes = estimate_memory(replace(setup, micro_batch_size=answer)).peak_bytes

@@ -74,7 +74,7 @@ _MEANS = (
      "float16 has three bits more than BF16 and sticks too, only later. Use a wide number."),
     (lambda xs: average(xs.tolist()[1:], mean=xs[0].item()),
      "You started at the first value. The average starts at 0."),
-)  # fmt: skip
+)
 """Wrong averages with their diagnoses; on ``_STEPS`` no two of them agree."""
 
 

@@ -157,7 +157,7 @@ def autocast_share(micro_batch_size: int, seq_len: int, attention: str = "flash"
     setup = TrainingSetup(
         model=LLAMA_3_8B, optimizer=FUSED_ADAMW, attention=attention,
         micro_batch_size=micro_batch_size, seq_len=seq_len,
-    )  # fmt: skip
+    )
     autocast = replace(setup, precision=AUTOCAST_BF16)
     return estimate_memory(autocast).peak_bytes / estimate_memory(setup).peak_bytes
 

@@ -36,7 +36,7 @@ def peak_bytes(micro_batch_size: int, grad_accum_steps: int) -> int:
             model=GPT2_MEDIUM, optimizer=FUSED_ADAMW, seq_len=1024, micro_batch_size=micro_batch_size,
             grad_accum_steps=grad_accum_steps,
         )
-    ).total_bytes  # fmt: skip
+    ).total_bytes
 
 
 def judge_cut(cut: object, num_sequences: int, card_bytes: int) -> str | None:

@@ -27,7 +27,7 @@ STAIR = {
     "fp32": START, "autocast bf16": _autocast, "in four pieces": _accumulated, "blocks twice": _again,
     "fused AdamW": _fused, "8-bit states": _small, "pure bf16": _pure,
     "LoRA r = 16": _lora, "QLoRA r = 16": _qlora,
-}  # fmt: skip
+}
 """The chapter's stair: each setup is the one before it with one change."""
 
 
@@ -36,7 +36,7 @@ BUDGET = 20
 JOBS = {
     "a": (GPT2_XL, 1024), "b": (LLAMA_32_1B, 4096), "c": (LLAMA_2_7B, 2048), "d": (LLAMA_3_8B, 2048),
     "e": (LLAMA_2_13B, 1024),
-}  # fmt: skip
+}
 """The design game: what a card costs, what there is to spend, and five jobs as (model, tokens of a sequence)."""
 
 
@@ -219,4 +219,4 @@ EXERCISES = (
         judge=judge_game,
         because="Many purchases are right. A better one gives up less for the same price.",
     ),
-)  # fmt: skip
+)

@@ -31,7 +31,7 @@ UNITS = {
     "bits": 1 / 8, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6,
     "GB": 10**9, "TB": 10**12, "tokens": 1, "thousands of tokens": 10**3, "parameters": 1, "millions": 10**6,
     "billions": 10**9, "share": 1, "percent": 0.01,
-}  # fmt: skip
+}
 """What one of each unit is worth in the first of its family."""
 
 FAMILIES = (

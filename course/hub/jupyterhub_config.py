@@ -186,7 +186,7 @@ c.Spawner.environment = {
 c.Spawner.env_keep = [
     "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_VISIBLE_DEVICES", "LANG", "LC_ALL",
     "LD_LIBRARY_PATH", "MEMKIT_GPU_GIB", "PATH", "PYTHONPATH", "VIRTUAL_ENV",
-]  # fmt: skip
+]
 
 c.JupyterHub.services = [
     {"name": "idle-culler", "command": [sys.executable, "-m", "jupyterhub_idle_culler", "--timeout=7200"]}

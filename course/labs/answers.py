@@ -47,7 +47,7 @@ class Answers:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=self.folder,
             env=plain_environment() | {"MEMKIT_STUDENT": self.student, "PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,
-        )  # fmt: skip
+        )
         self.buffer = b""
         self.problem = None
         try:

@@ -12,7 +12,7 @@ from course.labs.draws import Numbers, draw
 UNKNOWN = (
     "I cannot tell", "Your code raised", "is not a number", "the answer is a ", "has the wrong sign",
     "asks to do without it",
-)  # fmt: skip
+)
 """Parts of what a check says when it knows no mistake, or did not look further."""
 
 

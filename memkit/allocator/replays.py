@@ -177,7 +177,7 @@ class Player:
         return Replay(
             timeline=timeline, config=self.allocator.config, allocator=self.allocator, failure=self.failure,
             allocated=tuple(self.allocated), reserved=tuple(self.reserved), **facts,
-        )  # fmt: skip
+        )
 
     def _part_of(self, event: Event) -> str | None:
         return event.part if event.part in self.parts else None

@@ -189,11 +189,11 @@ FULL_RECOMPUTATION = Change(
     to_setup=_with(recomputation=FULL),
     why="a block keeps only its input and is run again; it then holds all of its own, so at least this much stays",
     program="checkpointed",
-)  # fmt: skip
+)
 HALF_BATCH = Change(
     name="half the micro-batch, accumulated twice", to_setup=_half_batch, to_events=_half_activations,
     why="every activation is half as large, and scratch is smaller by an unknown share; gradients and states stay",
-)  # fmt: skip
+)
 EIGHT_BIT = Change(
     name="8-bit AdamW", to_events=_8_bit_states,
     to_setup=_with_optimizer(lambda setup: setup.optimizer.record.is_wide_adam, name="8-bit AdamW"),
@@ -204,26 +204,26 @@ FOR_LOOP = Change(
     kind="optimizer step",
     to_setup=_with_optimizer(implementation="for-loop"), to_events=_optimizers_scratch(edits.recomputed),
     why="the optimizer's scratch for one parameter at a time, not for all at once",
-)  # fmt: skip
+)
 FUSED = Change(
     name="optimizer step fused, in one kernel (fused=True)", program="fused",
     kind="optimizer step",
     to_setup=_with_optimizer(implementation="fused"), to_events=_optimizers_scratch(edits.without),
     why="one kernel updates a parameter without any scratch",
-)  # fmt: skip
+)
 SET_TO_NONE = Change(
     name="zero_grad(set_to_none=True)", to_events=_gradients_to_none, program="set_to_none",
     to_setup=_with(sets_grads_to_none=True),
     why="gradients go after the optimizer's step instead of standing through the next forward", comes_first=True,
-)  # fmt: skip
+)
 NO_GRAD = Change(
     name="torch.no_grad() around the forward", to_events=_no_grad, program="no_grad", comes_first=True,
     why="no backward follows, so nothing of the forward need be kept for one",
-)  # fmt: skip
+)
 EXPANDABLE_SEGMENTS = Change(
     name="PYTORCH_ALLOC_CONF=expandable_segments:True", to_config=_growing_segments,
     why="the same requests, but segments that grow leave no holes between them",
-)  # fmt: skip
+)
 CHANGES = (
     EXPANDABLE_SEGMENTS,
     SET_TO_NONE,
@@ -253,7 +253,7 @@ def changes_of(run: Run) -> tuple[Change, ...]:
             name=f"let go of what {leak} leaves behind", comes_first=True,
             why=f"what it makes in each step is never freed; {format_bytes(grown[leak])} stand at the end",
             to_events=lambda run: edits.without(run.events, lambda e: edits.line_of(e) == leak and e.block in kept),
-        ))  # fmt: skip
+        ))
     changes += CHANGES
     again = Events(e for e in run.live if e.part == "activations" and e.where and _is_made_by_a_step(e, kept))
     if again and run.has_phase("backward"):
@@ -265,7 +265,7 @@ def changes_of(run: Run) -> tuple[Change, ...]:
             to_events=lambda run: edits.recomputed(
                 run.events, lambda e: e.where == line and e.part == "activations" and _is_made_by_a_step(e, kept)
             ),
-        ))  # fmt: skip
+        ))
     return tuple(changes)
 
 

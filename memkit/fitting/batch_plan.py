@@ -32,7 +32,7 @@ class BatchPlan:
     def __str__(self) -> str:
         counts = {
             "sequence": self.micro_batch_size, "accumulation step": self.grad_accum_steps, "rank": self.dp_size,
-        }  # fmt: skip
+        }
         factors = " × ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
         return f"{self.seq_len:,} tokens × {factors} = {format_count(self.global_batch_tokens)} tokens"
 

@@ -59,7 +59,7 @@ def plain_code(plan: TrainingPlan, lr: float = 3e-4, library: str = "book") -> s
             *([] if setup.optimizer.place == "in backward" else steps_by_itself),
             f"    return loss.detach() * {steps}" if steps > 1 else "    return loss.detach()",
         ],
-    ]  # fmt: skip
+    ]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
@@ -89,7 +89,7 @@ def optimizer_lines(plan: TrainingPlan, lr: float) -> tuple[list[str], list[str]
             f"optimizers = {{p: {made_by}([p], {more}) for p in {trained}}}", "",
             "def step_and_free(p):", "    optimizers[p].step()", "    optimizers[p].zero_grad()", "",
             "for p in optimizers:", "    p.register_post_accumulate_grad_hook(step_and_free)",
-        ]  # fmt: skip
+        ]
     return imports, [f"optimizer = {made_by}({trained}, {more})"]
 
 
@@ -101,7 +101,7 @@ def spread_lines(plan: TrainingPlan) -> list[str]:
     head = [f"# torchrun --nproc-per-node {layout.world_size}, after torch.distributed.init_process_group()"]
     if not layout.is_fully_sharded:
         return [*head, "from torch.nn.parallel import DistributedDataParallel", "",
-                "model = DistributedDataParallel(model)"]  # fmt: skip
+                "model = DistributedDataParallel(model)"]
     names, choices = ["fully_shard"], []
     if layout.param_dtype:
         names.append("MixedPrecisionPolicy")
@@ -115,7 +115,7 @@ def spread_lines(plan: TrainingPlan) -> list[str]:
         *([f"choices = dict({', '.join(choices)})"] if choices else []), f"for block in {BLOCKS}:",
         f"    fully_shard(block, reshard_after_forward={layout.stage == 3}{more})",
         f"fully_shard(model{more})  # the rest stays whole from the forward's start to the backward's end",
-    ]  # fmt: skip
+    ]
 
 
 def adapter_lines(plan: TrainingPlan, library: str = "transformers") -> list[str]:
@@ -127,7 +127,7 @@ def adapter_lines(plan: TrainingPlan, library: str = "transformers") -> list[str
     if adapter.base == "nf4":
         lines += ["# load the model with quantization_config=BitsAndBytesConfig(load_in_4bit=True,",
                   '#     bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,',
-                  f"#     bnb_4bit_compute_dtype=torch.{plan.setup.precision.compute_dtype})"]  # fmt: skip
+                  f"#     bnb_4bit_compute_dtype=torch.{plan.setup.precision.compute_dtype})"]
     targets = adapter.targets if library == "book" else tuple(PEFT_NAMES.get(name, name) for name in adapter.targets)
     config = f"LoraConfig(r={adapter.rank}, lora_alpha={2 * adapter.rank}, target_modules=targets)"
     return [*lines, f"targets = {list(targets)}", f"model = get_peft_model(model, {config})"]
@@ -136,7 +136,7 @@ def adapter_lines(plan: TrainingPlan, library: str = "transformers") -> list[str
 PEFT_NAMES = {
     "query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj", "gate": "gate_proj", "up": "up_proj",
     "down": "down_proj", "qkv": "c_attn",
-}  # fmt: skip
+}
 """What Hugging Face's Llama calls the layers, and GPT-2 its fused one."""
 
 
@@ -188,7 +188,7 @@ def trainer_code(plan: TrainingPlan, name: str = "MODEL") -> str:
         *rows, ")", f'tokenizer = AutoTokenizer.from_pretrained("{name}")',
         "trainer = SFTTrainer(model, args=args, processing_class=tokenizer, train_dataset=dataset)",
         "trainer.train()",
-    ])  # fmt: skip
+    ])
 
 
 def trainer_arguments(plan: TrainingPlan) -> dict:
@@ -205,7 +205,7 @@ def trainer_arguments(plan: TrainingPlan) -> dict:
         "optim": setup.optimizer.record.trainer_name or "adamw_torch_fused",
         "activation_checkpointing": setup.recomputation != NONE and not in_file,
         "learning_rate": 3e-4, "warmup_steps": 100,
-    }  # fmt: skip
+    }
     if arguments["activation_checkpointing"]:
         arguments["activation_checkpointing_kwargs"] = {"use_reentrant": False}
     return arguments
@@ -220,14 +220,14 @@ def accelerate_config(plan: TrainingPlan) -> dict:
         "distributed_type": kinds[layout.is_fully_sharded] if layout else "NO",
         "mixed_precision": half_of(plan) if casts_down(plan) or plan.scales_loss else "no", "num_machines": 1,
         "num_processes": layout.world_size if layout else 1,
-    }  # fmt: skip
+    }
     if layout and layout.is_fully_sharded:
         keys["fsdp_config"] = {
             "fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_reshard_after_forward": layout.stage == 3, "fsdp_offload_params": layout.offloads,
             "fsdp_activation_checkpointing": plan.setup.recomputation == FULL,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-        }  # fmt: skip
+        }
     return keys
 
 

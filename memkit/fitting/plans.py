@@ -252,7 +252,7 @@ def too_much(plan: TrainingPlan) -> str:
 def find_plans(
     model: ModelConfig, card: Card, *, tokens_per_step: int, seq_len: int, num_cards: int = 1,
     adapter: AdapterConfig | None = None, host_room_bytes: int | None = None,
-) -> PlansFound:  # fmt: skip
+) -> PlansFound:
     """Every plan for a model on so many equal cards with so many tokens between two optimizer steps, over all cards.
 
     With an ``adapter`` only plans that train it are tried, with frozen weights as loaded and in 4 bits.
@@ -348,7 +348,7 @@ def ways_of(
         yield replace(
             setup, precision=precision, optimizer=optimizer, adapter=added, recomputation=strategy,
             micro_batch_size=size, grad_accum_steps=steps,
-        ), spread  # fmt: skip
+        ), spread
 
 
 def plan_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> TrainingPlan:

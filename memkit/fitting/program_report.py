@@ -59,7 +59,7 @@ class Report:
 def report_on(
     build: Callable, name: str = "program", steps: int = 2, say: Callable[[str], None] = lambda words: None,
     assume: Mapping[str, float] | None = None,
-) -> Report:  # fmt: skip
+) -> Report:
     """Trace ``build`` on CUDA's rules, diagnose it, and trace the changes that help most.
 
     ``say`` is told what is being done, one line at a time; ``assume`` is ``trace_memory``'s.

@@ -108,7 +108,7 @@ def fit_on(card: Card, allocated_bytes: int, holes: tuple[int, int, int] | None 
     return Fit(
         card=card.name, need_bytes=allocated_bytes, least_bytes=room - 2 * CONTEXT_BYTES - max(high, expected),
         expected_bytes=room - CONTEXT_BYTES - expected, most_bytes=room - CONTEXT_BYTES // 2 - low,
-    )  # fmt: skip
+    )
 
 
 def replayed_holes(trace: MemoryTimeline) -> tuple[int, int, int]:
@@ -138,7 +138,7 @@ def left_out_of(trace: MemoryTimeline) -> tuple[LeftOut, ...]:
             name="cached, not allocated", low_bytes=holes[0], expected_bytes=holes[1], high_bytes=holes[2],
             reason="expandable segments; default segments; the largest share of the recorded runs held here",
         ),
-    )  # fmt: skip
+    )
 
 
 def fits_of(left_out: tuple[LeftOut, ...], allocated_bytes: int) -> tuple[Fit, ...]:

@@ -212,6 +212,6 @@ BLOCK_FORMATS: MappingProxyType[str, BlockFormat] = MappingProxyType(
             ("nf4_block64", "nf4", (64,), "float32", "nearest"),
         )
     }
-)  # fmt: skip
+)
 """The block formats of the book by name; integers are symmetric (no zero point), NF4 without double
 quantisation."""

@@ -9,7 +9,7 @@ DTYPE_BITS = {
     "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16,
     "float8_e4m3fn": 8, "float8_e5m2": 8, "float8_e8m0fnu": 8, "float4_e2m1fn": 4,
     "int64": 64, "int32": 32, "int16": 16, "int8": 8, "uint8": 8, "int4": 4, "bool": 8,
-}  # fmt: skip
+}
 """Bits per value. A bool takes a whole byte in torch."""
 
 

@@ -260,7 +260,7 @@ _FORMATS = (
         0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
         0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
     )),
-)  # fmt: skip
+)
 
 FORMATS: MappingProxyType[str, Format] = MappingProxyType({fmt.name: fmt for fmt in _FORMATS})
 """Every format of the book by name: torch's spelling of the dtype, below 8 bits that of ml_dtypes."""

@@ -199,7 +199,7 @@ def line_of(setup: TrainingSetup, block: Block) -> Kept:
     return Kept(
         name=block.name, op=block.kept_by, axes=block.axes, dtype=block.dtype, section=block.section,
         shape=tuple(sizes[axis] for axis in block.axes.split()),
-    )  # fmt: skip
+    )
 
 
 def _of_blocks(forward: Forward, units: Iterable[Part] | None = None) -> list[tuple[Block, int]]:

@@ -132,7 +132,7 @@ class Attention(Layers):
             # The projection keeps it too, and a ledger names that; a frozen one beside an adapter may not.
             out_kept_by=self.kernel if self.setup.adapter is not None else "",
             scratch_bytes=self.highest(stages), flops=2 * self.core_flops,
-        )  # fmt: skip
+        )
 
     def stored_core(self, q: Tensor, k: Tensor, v: Tensor, shared: dict[str, Tensor]) -> Tensor:
         """softmax(q kᵀ / √d) v, each intermediate result a tensor."""

@@ -42,7 +42,7 @@ class Backward:
     def __init__(
         self, paper: Paper, loss: Tensor, accumulates: bool = False, gradient_dtypes: Sequence[str] = (),
         use: Callable[[Parameter], bool] | None = None,
-    ):  # fmt: skip
+    ):
         self.paper, self.accumulates, self.gradient_dtypes, self.use = paper, accumulates, gradient_dtypes, use
         self.gradients: list[Storage] = []  # of parameters, complete
         paper.where, paper.op = "", "ones_like"

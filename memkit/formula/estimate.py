@@ -124,7 +124,7 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
     bare = TrainingSetup(  # what no batch changes is written once and remembered
         model=setup.model, precision=setup.precision, optimizer=setup.optimizer, device=setup.device, seq_len=1,
         attention="stored", adapter=setup.adapter,
-    )  # fmt: skip
+    )
     steps_in_backward = setup.optimizer.place == "in backward"
     run = run_micro_batch if is_whole or rank is not ALONE else remembered
     batch = setup
@@ -191,7 +191,7 @@ def written_events(setup: TrainingSetup, steps: int, rank: Alone = ALONE) -> Ite
                 yield Event(
                     number, sign * block.asked_bytes, block.part, name, block.op, block.where, step=step,
                     micro_batch=micro_batch,
-                )  # fmt: skip
+                )
 
 
 def step_at_once(setup: TrainingSetup, paper: Paper, makes_states: bool, parameter: Parameter) -> bool:

@@ -181,7 +181,7 @@ class Forward(Attention):
             out = self.paper.checkpoint(
                 run, self.paper.rename(x, "block input"), shared, make_policy=make_policy,
                 stops_early=strategy.stops_early,
-            )  # fmt: skip
+            )
         else:
             out = run(x, shared)
         self.rank.leave(number)
@@ -234,7 +234,7 @@ def saving_policy(strategy: Strategy) -> Callable[[str], bool]:
 
 def units_of(
     strategy: Strategy, num_layers: int, is_whole: bool = False, num_first: int = 1
-) -> list[tuple[int, Unit]]:  # fmt: skip
+) -> list[tuple[int, Unit]]:
     """The units of blocks in order, each with how often it comes; neighbours in the middle that are equal are one.
 
     The first ``num_first`` and the last are never joined with others, for their backward frees other tensors: the first

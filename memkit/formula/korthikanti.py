@@ -163,8 +163,8 @@ def paper_setup(model: PaperModel, recomputation: str = "none") -> TrainingSetup
         name=model.name, num_layers=model.num_layers, hidden_size=model.hidden_size, num_heads=model.num_heads,
         vocab_size=model.vocab_size, max_seq_len=model.seq_len, norm="layernorm", mlp="gelu", position="learned",
         ties_embeddings=True, has_qkv_bias=True, has_output_bias=True, has_mlp_bias=True,
-    )  # fmt: skip
+    )
     return TrainingSetup(
         model=config, precision=PURE_BF16, micro_batch_size=model.micro_batch_size, seq_len=model.seq_len,
         attention="stored", dropout=0.1, recomputation=recomputation,
-    )  # fmt: skip
+    )

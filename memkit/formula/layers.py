@@ -31,7 +31,7 @@ def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
     return model_axes(setup.model) | {
         "b": setup.micro_batch_size, "s": setup.seq_len, "s↑32": round_up(setup.seq_len, 32),
         "1": 1, "2": 2, "5056": 5056, "r": setup.adapter.rank if setup.adapter else 0,
-    }  # fmt: skip
+    }
 
 
 class Layers:
@@ -52,7 +52,7 @@ class Layers:
         self.paper = Paper(
             axis_sizes(setup), ALLOCATOR_BLOCK_BYTES if self.is_cuda else 1,
             0 if self.is_cuda else RANDOM_STATE_BYTES,  # CUDA's is kept on the host
-        )  # fmt: skip
+        )
         self.parameters: dict[str, Tensor] = {}
         self.prefix = ""
 
@@ -107,7 +107,7 @@ class Layers:
         return self.paper.run(
             op, [x, weight, *biases], f"b s {width}", x.dtype, name=label, by="linear", ways=ways,
             flops=2 * self.num_tokens * weight.count, **more,
-        )  # fmt: skip
+        )
 
     def product_of_4_bits(self, x: Tensor, codes: Tensor, bias: Tensor | None, label: str) -> Tensor:
         """The same with a frozen weight in NF4, which is made wide for the product, and in the backward once more.
@@ -199,7 +199,7 @@ class Layers:
         scaled = paper.run(
             "mul", factors, x.axes, factor.dtype, name=f"{label} output", by="mul by the weight", keeps=factors,
             ways=(self.summed_rows(self.num_tokens, weight.count, is_product=True), NEW),
-        )  # fmt: skip
+        )
         del wide, factor, factors
         return paper.rename(paper.cast(scaled, x.dtype), f"{label} output")
 

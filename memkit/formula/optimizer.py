@@ -208,7 +208,7 @@ RULES: dict[str, Callable[[Temporaries, Iterable[Parameter]], None]] = {
     "none": lambda new, parameters: None, "all at once": Temporaries.like, "one at a time": _one_at_a_time,
     "root and denominator": _adam_one_by_one, "factored, all at once": _adafactor_lists,
     "factored, one by one": _adafactor_one_by_one, "Newton-Schulz": _muon,
-}  # fmt: skip
+}
 """What an optimizer's record calls its temporaries, and the function that plays them."""
 
 

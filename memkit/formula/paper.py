@@ -225,7 +225,7 @@ class Paper:
         self, op: str, inputs: Sequence[Tensor], axes: str, dtype: str = "", *, name: str = "", by: str = "",
         keeps: Sequence[Tensor] = (), out_kept_by: str | None = None, extra: Sequence[tuple[str, str, str]] = (),
         ways: Sequence = (), scratch_bytes: int = 0, flops: int = 0,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Run one operation and return its output, a tensor of these axes called ``name``.
 
         For the backward it keeps the inputs in ``keeps``; its output too, unless ``out_kept_by`` is ``None``; and the
@@ -317,7 +317,7 @@ class Paper:
     def checkpoint(
         self, run: Callable[..., Tensor], *arguments: Tensor | dict[str, Tensor], make_policy: Callable | None = None,
         stops_early: bool = True,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """``run(*arguments)``, keeping the arguments and what a policy saves; the backward will run it again."""
         self.op, num_operations, num_kept = "checkpoint", len(self.operations), len(self.kept)
         region = Region(run, arguments, make_policy, stops_early, self._random_state())

@@ -67,7 +67,7 @@ def model_axes(config: ModelConfig) -> dict[str, int]:
         "h": config.hidden_size, "a": config.num_heads, "k": config.num_kv_heads, "d": config.head_dim,
         "f": config.intermediate_size, "v": config.vocab_size, "p": config.max_seq_len, "ad": config.query_size,
         "kd": config.kv_size, "(a+2k)d": config.query_size + 2 * config.kv_size,
-    }  # fmt: skip
+    }
 
 
 def embedding_parameters(config: ModelConfig) -> tuple[Parameter, ...]:

@@ -116,7 +116,7 @@ def _state_tensors(
     is_on_host = {
         "never": False, "always": True, "unless fused": optimizer.implementation != "fused",
         "if paged": parameter.count >= MIN_PAGED_VALUES,
-    }[state.on_host]  # fmt: skip
+    }[state.on_host]
     coded = optimizer.record.quantized
     if coded is None or not state.is_moment or not coded.takes(parameter.count):
         return [_state(parameter, state.role, state.dtype or precision.moment_dtype, shape, is_on_host=is_on_host)]
@@ -218,7 +218,7 @@ def bytes_per_parameter(
 def _state(
     parameter: Parameter, role: str, dtype: str, shape: tuple[int, ...] | None = None, part: str = "optimizer_states",
     is_on_host: bool = False,
-) -> StateTensor:  # fmt: skip
+) -> StateTensor:
     """A tensor of one parameter, and of its shape if no other is given."""
     shape = parameter.shape if shape is None else shape
     return StateTensor(parameter=parameter.name, role=role, shape=shape, dtype=dtype, part=part, is_on_host=is_on_host)

@@ -19,7 +19,7 @@ PCIE_GIGATRANSFERS = {3: 8, 4: 16, 5: 32}
 
 MIN_CAPABILITY = {
     "float16": (7, 0), "tf32": (8, 0), "bfloat16": (8, 0), "float8_e4m3fn": (8, 9), "float4_e2m1fn": (10, 0),
-}  # fmt: skip
+}
 """First NVIDIA compute capability whose tensor cores multiply the format; MX and NVFP4 come with the last.
 
 Source: torch 2.13, ``is_bf16_supported``, ``is_tf32_supported`` and the rules of its own FP8 and MX tests.
@@ -114,7 +114,7 @@ def _rates(fp32, fp16, tf32=None, bf16=None, fp8=None, fp4=None, fp8_dtype="floa
     rates = {
         "float32": fp32, "tf32": tf32, "float16": fp16, "bfloat16": bf16, fp8_dtype: fp8,
         "float4_e2m1fn": fp4,
-    }  # fmt: skip
+    }
     return {dtype: rate for dtype, rate in rates.items() if rate is not None}
 
 
@@ -125,33 +125,33 @@ _volta = partial(
     fp32_lanes_per_sm=64, l1_bytes_per_sm=128 * KIB, shared_bytes_per_sm=96 * KIB, clock_hz=1_530_000_000,
     peak_tflops=_rates(15.7, 125.0), pcie_generation=3, link_bytes_per_s=150 * 10**9,
     source="NVIDIA Tesla V100 GPU Architecture whitepaper, WP-08608-001, 2017",
-)  # fmt: skip
+)
 _a100 = partial(
     Card, architecture="Ampere", compute_capability=(8, 0), bus_bits=5120, l2_bytes=40 * MIB,
     l2_bytes_per_clock=5120, num_sms=108, fp32_lanes_per_sm=64, l1_bytes_per_sm=192 * KIB,
     shared_bytes_per_sm=164 * KIB, clock_hz=1_410_000_000, pcie_generation=4, link_bytes_per_s=300 * 10**9,
     peak_tflops=_rates(19.5, 312.0, tf32=156.0, bf16=312.0),
     source="NVIDIA A100 Tensor Core GPU Architecture whitepaper, 2020; A100 datasheet, 2021",
-)  # fmt: skip
+)
 _ga102 = partial(
     Card, architecture="Ampere", compute_capability=(8, 6), l1_bytes_per_sm=128 * KIB,
     shared_bytes_per_sm=100 * KIB, pcie_generation=4,
     source="NVIDIA Ampere GA102 GPU Architecture whitepaper, 2021; A10 datasheet, 2021",
-)  # fmt: skip
+)
 _ada = partial(
     Card, architecture="Ada", compute_capability=(8, 9), l1_bytes_per_sm=128 * KIB,
     shared_bytes_per_sm=100 * KIB, pcie_generation=4,
     source="NVIDIA Ada GPU Architecture whitepaper, 2022; L4 and L40S datasheets, 2023",
-)  # fmt: skip
+)
 _hopper = partial(
     Card, architecture="Hopper", compute_capability=(9, 0), l1_bytes_per_sm=256 * KIB, l2_bytes=50 * MIB,
     shared_bytes_per_sm=228 * KIB, pcie_generation=5,
     source="NVIDIA H100 Tensor Core GPU Architecture whitepaper v1.04, 2023; H100 and H200 datasheets",
-)  # fmt: skip
+)
 _hopper_sxm = partial(
     _hopper, num_sms=132, clock_hz=1_980_000_000, link_bytes_per_s=450 * 10**9,
     peak_tflops=_rates(66.9, 989.4, tf32=494.7, bf16=989.4, fp8=1978.9),
-)  # fmt: skip
+)
 
 _ALL_CARDS = (
     _volta(
@@ -282,7 +282,7 @@ _ALL_CARDS = (
         peak_tflops=_rates(163.4, 1307.4, tf32=653.7, bf16=1307.4, fp8=2614.9, fp8_dtype="float8_e4m3fnuz"),
         link_bytes_per_s=448 * 10**9, source="AMD Instinct MI300X data sheet, 2023; AMD CDNA 3 whitepaper",
     ),
-)  # fmt: skip
+)
 
 CARDS = {card.name: card for card in _ALL_CARDS}
 """The cards by name, from the oldest generation to the newest."""

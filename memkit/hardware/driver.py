@@ -134,4 +134,4 @@ def _gpu(fields: Mapping[str, str]) -> Gpu:
     return Gpu(
         name=fields["name"], uuid=fields["uuid"], driver_version=fields["driver_version"], total_bytes=total,
         used_bytes=used, free_bytes=free, compute_capability=capability,
-    )  # fmt: skip
+    )

@@ -82,16 +82,16 @@ def memory_hierarchy(card: Card) -> tuple[MemoryLevel, ...]:
             bandwidth=card.memory_bandwidth, latency_cycles=memory_latency,
             arithmetic=f"{card.bus_bits} bit ÷ 8 × {card.transfers_per_s / 1e9:.2f} G transfers/s",
         ),
-    ]  # fmt: skip
+    ]
     if card.link_bytes_per_s:
         link = "NVLink" if card.vendor == "NVIDIA" else "Infinity Fabric"
         levels.append(MemoryLevel(
             name=link, shared_by="cards of a machine", num_bytes=None, bandwidth=card.link_bytes_per_s,
             arithmetic="vendor's figure, halved to one direction",
-        ))  # fmt: skip
+        ))
     levels.append(MemoryLevel(
         name=f"PCIe {generation}.0", shared_by="host and card", num_bytes=None,
         bandwidth=card.pcie_bytes_per_s,
         arithmetic=f"{PCIE_LANES} lanes × {PCIE_GIGATRANSFERS[generation]} GT/s × 128/130 ÷ 8",
-    ))  # fmt: skip
+    ))
     return tuple(levels)

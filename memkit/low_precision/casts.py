@@ -121,7 +121,7 @@ def cast_to(
     return Cast(
         elements=elements, scales=block_scales.to(getattr(torch, record.scale.name)), element=element, scaling=scaling,
         tensor_scale=tensor_scale if record.has_tensor_scale else None,
-    )  # fmt: skip
+    )
 
 
 class DelayedFactor:
@@ -162,7 +162,7 @@ def scaled_product(a: Cast, b: Cast) -> Tensor:
     product = torch._scaled_mm(
         a.elements.contiguous(), b.elements.contiguous().t(), scale_a=scale_a, scale_b=scale_b.t(),
         out_dtype=torch.float32 if is_wide else torch.bfloat16,
-    )  # fmt: skip
+    )
     return product.float()
 
 

@@ -55,7 +55,7 @@ LINEAR_KEEPS = {
             name="TE MXFP8, only cast weights", saved=(E4M3, "mx"), weight_casts=((E4M3, "mx"),) * 2, keeps_weight=False
         ),
     )
-}  # fmt: skip
+}
 """What each library keeps, by name."""
 
 

@@ -62,7 +62,7 @@ def scale_gradients(gradients: np.ndarray, scale: float) -> ScaledGradients:
     return ScaledGradients(
         flushed=float(flushed.mean()), subnormal=float(subnormal.mean()), overflowing=float(overflowing.mean()),
         value_error=float(errors.mean()) if kept.size else 1.0,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,5 +103,5 @@ SCALERS = (
                    source="DeepSpeed@0ac4684, runtime/precision_config.py"),
     ScalerDefaults(library="TensorFlow", initial=2**15, growth_interval=2000,
                    source="keras@054e295, src/optimizers/loss_scale_optimizer.py"),
-)  # fmt: skip
+)
 """Every one of them doubles and halves; read at the commits named, of NVIDIA, deepspeedai and keras-team on GitHub."""

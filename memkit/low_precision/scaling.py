@@ -60,7 +60,7 @@ SCALINGS = {
         ("nvfp4", (1, 16), "float8_e4m3fn", "nearest"),
         ("nvfp4_16x16", (16, 16), "float8_e4m3fn", "nearest"),
     )
-}  # fmt: skip
+}
 """The scalings of the book by name. torchao's rowwise recipe is ``row_power_of_two``; Transformer Engine's block
 recipe takes powers of two too, DeepSeek's kernels the exact quotient."""
 

@@ -50,7 +50,7 @@ class SixteenBitAdamW(torch.optim.Optimizer):
     """
 
     def __init__(self, parameters: Iterable[Tensor | dict], lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, *,
-                 write: str = "nearest", copies_gradients: bool = False, seed: int = 0):  # fmt: skip
+                 write: str = "nearest", copies_gradients: bool = False, seed: int = 0):
         as_one_of("write", write, WRITES)
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
         self.write, self.copies_gradients, self.seed, self.generator = write, copies_gradients, seed, None

@@ -117,4 +117,4 @@ def spike_steps(spike: float, history_len: int = 1024, margin: int = 0) -> tuple
             error=relative_error(x[i], held[i]), current_error=current_errors[i],
         )
         for i in range(NUM_STEPS)
-    )  # fmt: skip
+    )

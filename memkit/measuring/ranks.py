@@ -51,7 +51,7 @@ def run_on_ranks(module: str, num_ranks: int = 2, arguments: Sequence[str] = ())
                             [sys.executable, "-m", __name__, module, *arguments], env=environment, stdout=output,
                             stderr=errors, stdin=subprocess.PIPE, process_group=processes[0].pid if processes else 0,
                         )
-                    )  # fmt: skip
+                    )
             codes = exit_codes_of(processes)
         finally:
             end(processes)
@@ -89,7 +89,7 @@ def environments(num_ranks: int) -> list[dict[str, str]]:
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks),
         "LOCAL_WORLD_SIZE": str(num_ranks), "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-    }  # fmt: skip
+    }
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
 
 

@@ -77,7 +77,7 @@ def saved_storages(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) 
             saved[key] = SavedStorage(
                 shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."),
                 num_bytes=storage.nbytes(), is_elsewhere=key in known, ops=(calls.name or "custom function",),
-            )  # fmt: skip
+            )
         return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), calls:

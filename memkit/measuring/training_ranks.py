@@ -40,7 +40,7 @@ FP64 = Precision(name="fp64", weight_dtype="float64", gradient_dtype="float64", 
 WINDOW = TrainingSetup(
     model=SMALL_GPT, precision=FP64, seq_len=64, micro_batch_size=2, grad_accum_steps=4, device="cpu",
     attention="stored",  # the other kernels have no float64 on a card
-)  # fmt: skip
+)
 NUM_STEPS = 3  # DDP settles its buckets in the second
 MEASUREMENTS = 3  # gloo's threads may free a buffer late, or where the profiler cannot see it: that only adds bytes
 SENT = ("allgather", "reduce_scatter", "allreduce", "broadcast")
@@ -82,7 +82,7 @@ def windows(world: int, device: str = "cpu") -> dict[str, Way]:
         )
         for name, way in steps(world, device).items() if name in ("DDP", "ZeRO-2", "ZeRO-3", "HSDP")
         for when in ("each", "the last")
-    }  # fmt: skip
+    }
 
 
 def accumulations(world: int, device: str = "cpu") -> dict[str, Way]:
@@ -222,7 +222,7 @@ def row_of(way: Way) -> dict:
         "losses": losses, "oracle": oracle, "difference": ((gradient - whole).abs().max() / whole.abs().max()).item(),
         "collectives": {name: collectives.counts[name] for name in sent},
         "sent": {name: collectives.num_bytes[name] for name in sent},
-    }  # fmt: skip
+    }
     if way.setup.grad_accum_steps > 1:
         return row | {"kept_bytes": watched.kept_bytes}
     timelines = [measure_memory(build_of(way), device=way.setup.device) for _ in range(MEASUREMENTS)]

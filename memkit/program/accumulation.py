@@ -34,7 +34,7 @@ def train_window(
     model: nn.Module, optimizer: torch.optim.Optimizer, window: Sequence[tuple[Tensor, Tensor]],
     *, autocast_dtype: torch.dtype | None = None,
     scaler: torch.amp.GradScaler | FixedScale | None = None, max_norm: float = 1.0,
-) -> float:  # fmt: skip
+) -> float:
     """One optimizer step on a window of micro-batches; the mean loss over all its target tokens.
 
     ``model(inputs, targets)`` is a micro-batch's mean loss over its targets other than ``IGNORED``.

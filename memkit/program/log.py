@@ -170,7 +170,7 @@ def instants(marks: Sequence[tuple[int, str, int, int]], events: Events, granula
 def timeline_of(
     log: Log, *, source: str, device: str, granularity: int = 1, provenance: Mapping[str, str] | None = None,
     reserved_peak_bytes: int | None = None,
-) -> MemoryTimeline:  # fmt: skip
+) -> MemoryTimeline:
     """The ``MemoryTimeline`` of a log."""
     parts = log.parts()
     texts = [(str(op), str(place or "")) for op, place, _ in log.births]

@@ -23,7 +23,7 @@ class Lion(torch.optim.Optimizer):
     """The sign of a mean of gradients, and one state (Chen et al. 2023, arXiv:2302.06675, program 1)."""
 
     def __init__(self, parameters: Iterable[Tensor | dict], lr: float = 1e-4,
-                 betas=(0.9, 0.99), weight_decay=0.0, foreach=True):  # fmt: skip
+                 betas=(0.9, 0.99), weight_decay=0.0, foreach=True):
         super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "foreach": foreach})
 
     @torch.no_grad()

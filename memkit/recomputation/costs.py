@@ -62,7 +62,7 @@ def block_products(setup: TrainingSetup) -> tuple[Product, ...]:
         )
         for operation in forward.units[0].operations
         if operation.op in OPS
-    )  # fmt: skip
+    )
 
 
 def saved_products(setup: TrainingSetup, strategy: Strategy) -> tuple[Product, ...]:

@@ -35,7 +35,7 @@ def shown_strategies(model: ModelConfig) -> tuple[Strategy, ...]:
     return (
         NONE, CORE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, every(2), square_root_groups(model.num_layers),
         sequential(4), FULL,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def peak_at(model: ModelConfig, strategy: Strategy, micro_batch_size: int, seq_l
     setup = TrainingSetup(
         model=model, precision=PURE_BF16, optimizer=FUSED_ADAMW, seq_len=seq_len, recomputation=strategy,
         micro_batch_size=micro_batch_size,
-    )  # fmt: skip
+    )
     return estimate_memory(setup).peak_bytes
 
 

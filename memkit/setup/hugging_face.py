@@ -13,16 +13,16 @@ from memkit.setup.models import ModelConfig
 GPT2_KEYS = {
     "num_layers": "n_layer", "hidden_size": "n_embd", "num_heads": "n_head", "vocab_size": "vocab_size",
     "max_seq_len": "n_positions", "intermediate_size": "n_inner",
-}  # fmt: skip
+}
 LLAMA_KEYS = {
     "num_layers": "num_hidden_layers", "hidden_size": "hidden_size", "num_heads": "num_attention_heads",
     "num_kv_heads": "num_key_value_heads", "head_dim": "head_dim", "intermediate_size": "intermediate_size",
     "vocab_size": "vocab_size", "max_seq_len": "max_position_embeddings",
-}  # fmt: skip
+}
 GPT2_CHOICES = {
     "norm": "layernorm", "mlp": "gelu", "position": "learned", "ties_embeddings": True, "has_qkv_bias": True,
     "has_output_bias": True, "has_mlp_bias": True, "fuses_qkv": True,
-}  # fmt: skip
+}
 FAMILIES = {
     "gpt2": (GPT2_KEYS, GPT2_CHOICES),
     "llama": (LLAMA_KEYS, {}),
@@ -36,7 +36,7 @@ BEYOND = {
     "num_local_experts": "it has experts (MoE)", "n_routed_experts": "it has experts (MoE)",
     "num_experts": "it has experts (MoE)", "is_encoder_decoder": "it has an encoder", "d_kv": "it has an encoder",
     "image_size": "it reads images",
-}  # fmt: skip
+}
 """Keys that tell a model of another kind, and what they tell."""
 
 

@@ -53,7 +53,7 @@ class Layout:
         chosen = {
             "num_replicas": self.num_replicas > 1, "param_dtype": self.param_dtype, "reduce_dtype": self.reduce_dtype,
             "offloads": self.offloads,
-        }  # fmt: skip
+        }
         wrong = [name for name, is_chosen in chosen.items() if is_chosen and not self.is_fully_sharded]
         if wrong:
             value = getattr(self, wrong[0])

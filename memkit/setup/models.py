@@ -89,18 +89,18 @@ def gpt2_config(name: str, num_layers: int, hidden_size: int, num_heads: int) ->
         vocab_size=50257, max_seq_len=1024,
         norm="layernorm", mlp="gelu", position="learned", ties_embeddings=True,
         has_qkv_bias=True, has_output_bias=True, has_mlp_bias=True, fuses_qkv=True,
-    )  # fmt: skip
+    )
 
 
 def llama_config(
     name: str, num_layers: int, hidden_size: int, num_heads: int, num_kv_heads: int, intermediate_size: int,
     vocab_size: int, max_seq_len: int, **choices,
-) -> ModelConfig:  # fmt: skip
+) -> ModelConfig:
     """A Llama style model; ``choices`` override single fields (Qwen2 adds ``has_qkv_bias``)."""
     return ModelConfig(
         name=name, num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads, num_kv_heads=num_kv_heads,
         intermediate_size=intermediate_size, vocab_size=vocab_size, max_seq_len=max_seq_len, **choices,
-    )  # fmt: skip
+    )
 
 
 GPT2_SMALL = gpt2_config("GPT-2 small", 12, 768, 12)
@@ -128,5 +128,5 @@ PUBLISHED_MODELS = {
         GPT2_SMALL, GPT2_MEDIUM, GPT2_LARGE, GPT2_XL, LLAMA_32_1B, QWEN_2_05B, LLAMA_32_3B, LLAMA_2_7B, LLAMA_2_13B,
         LLAMA_2_70B, MISTRAL_7B, LLAMA_3_8B, LLAMA_3_70B, LLAMA_3_405B,
     )
-}  # fmt: skip
+}
 """The published models by name, in rough order of size within a family."""

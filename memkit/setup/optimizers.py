@@ -28,7 +28,7 @@ TRACE_IT = "trace it"
 TEMPORARIES = (
     "none", "all at once", "one at a time", "root and denominator", "factored, all at once", "factored, one by one",
     "Newton-Schulz", TRACE_IT,
-)  # fmt: skip
+)
 """What a step allocates and frees again: nothing; a tensor like every parameter, all at once or one at a time; AdamW's
 two of one parameter at a time; Adafactor's; Muon's. ``memkit.formula.optimizer`` plays each."""
 
@@ -175,18 +175,18 @@ ADAMW = Optimizer(
     name="AdamW", states=(STEP, FIRST, SECOND), temporaries=ON_LISTS, made_by="torch.optim:AdamW",
     planned=(FUSED_AFTER, FUSED_INSIDE, ("foreach", "on the host"), ("foreach", "on the host, gradients too")),
     trainer_name="adamw_torch_fused",
-)  # fmt: skip
+)
 LIKE_ADAMW = replace(ADAMW, planned=(), not_planned=TRAINS_DIFFERENTLY, is_shown=False, trainer_name="")
 IN_BITSANDBYTES = Optimizer(
     name="paged AdamW", temporaries=IN_ONE_KERNEL, made_by="bitsandbytes.optim:PagedAdamW32bit", has_argument=False,
     states=tuple(replace(state, dtype="float32", on_host="if paged") for state in (FIRST, SECOND)),
     planned=(FUSED_AFTER,), trainer_name="paged_adamw_32bit",
-)  # fmt: skip
+)
 IN_TORCHAO = Optimizer(
     name="torchao 8-bit AdamW", temporaries=IN_ONE_KERNEL, made_by="torchao.optim:AdamW8bit", has_argument=False,
     states=(replace(STEP, on_host="always"), FIRST, SECOND), quantized=Quantized(dtype="uint8", map_values=256),
     gives_up="states in 8 bits", planned=(FUSED_AFTER, FUSED_INSIDE), is_shown=False, trainer_name="adamw_torch_8bit",
-)  # fmt: skip
+)
 ABSMAX = Quantized(dtype="uint8", scale="absmax", map_values=256, shares_map=True)
 
 _ALL = (
@@ -223,7 +223,7 @@ _ALL = (
     replace(IN_BITSANDBYTES, name="paged 8-bit AdamW", made_by="bitsandbytes.optim:PagedAdamW8bit", quantized=ABSMAX,
             gives_up="states in 8 bits", planned=(), not_planned=AS_LARGE, is_shown=False,
             trainer_name="paged_adamw_8bit"),
-)  # fmt: skip
+)
 
 OPTIMIZERS = {optimizer.name: optimizer for optimizer in _ALL}
 """torch's, Lion, and those of two libraries: 8-bit and paged ones are bitsandbytes', torchao's say so. Muon takes the

@@ -23,7 +23,7 @@ TORCH_NAMES = {op: (op,) for op in OPS} | {
         "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
         "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu",
     ),
-}  # fmt: skip
+}
 """What each of ``OPS`` is called in ``torch.ops.aten``. Which attention kernel runs depends on dtype, device and card,
 so a policy that is to work everywhere names all of them; the ``math`` fallback is no kernel, but ``bmm`` and others."""
 
@@ -163,4 +163,4 @@ def all_strategies(num_layers: int) -> tuple[Strategy, ...]:
     return (
         NONE, CORE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, FULL, FULL_NO_STOP, FULL_REENTRANT,
         every(2), every(3), square_root_groups(num_layers), sequential(4), HOST,
-    )  # fmt: skip
+    )

@@ -19,7 +19,7 @@ from memkit.units import as_whole_number
 DEFAULTS = {
     "reduce_bucket_size": 5 * 10**8, "allgather_bucket_size": 5 * 10**8, "stage3_prefetch_bucket_size": 5 * 10**7,
     "stage3_max_live_parameters": 10**9, "stage3_param_persistence_threshold": 10**5,
-}  # fmt: skip
+}
 """Counts of values where a configuration says nothing."""
 
 STATES = 12
@@ -39,7 +39,7 @@ def auto_sizes(hidden_size: int) -> dict[str, int]:
     return {
         "reduce_bucket_size": square, "stage3_prefetch_bucket_size": int(0.9 * square),
         "stage3_param_persistence_threshold": 10 * hidden_size,
-    }  # fmt: skip
+    }
 
 
 def filled(config: Mapping, hidden_size: int) -> dict:

@@ -115,7 +115,7 @@ class FullySharded(Alone):
         precision = replace(
             setup.precision, weight_dtype=dtype, gradient_dtype=dtype, compute_dtype=dtype, master_dtype=None,
             main_gradient_dtype=None,
-        )  # fmt: skip
+        )
         return replace(setup, precision=precision)
 
     def adds_gradients(self, accumulates: bool) -> bool:

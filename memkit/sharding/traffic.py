@@ -85,4 +85,4 @@ def step_traffic(setup: TrainingSetup, layout: Layout, syncs_each: bool = True) 
         all_gathered=0 if is_alone else forwards * gathered,
         reduce_scattered=0 if is_alone else reductions * unreduced,
         all_reduced=reductions * reduced if layout.num_replicas > 1 else 0,
-    )  # fmt: skip
+    )

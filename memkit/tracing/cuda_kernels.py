@@ -32,7 +32,7 @@ EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward.defau
 def fused_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``F.scaled_dot_product_attention`` by the kernel that CUDA would choose; its arguments may come by name.
 
     Shapes: query is [B, A, S, H]; key and value are [B, K, T, H]. Raises: RuntimeError: no kernel takes the inputs.

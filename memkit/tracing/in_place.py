@@ -9,7 +9,7 @@ aten = torch.ops.aten
 REUSES_FIRST_ARGUMENT = {
     aten.add.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.index_put.default,
     aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.logical_and.default,
-}  # fmt: skip
+}
 
 
 def is_dense(tensor: Tensor) -> bool:

@@ -65,7 +65,7 @@ def distance_factors(left: Tensor, right: Tensor) -> list[int]:
 LOSSES = {
     aten.mse_loss.default: 2, aten.smooth_l1_loss.default: 2, aten.huber_loss.default: 2,
     aten.binary_cross_entropy.default: 3,
-}  # fmt: skip
+}
 """Losses that make an element for each pair before they are one number; where the reduction is in their arguments."""
 
 WINDOWS = {aten.im2col.default, aten.col2im.default}

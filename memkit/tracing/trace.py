@@ -64,7 +64,7 @@ OWN_FILES = {
 def trace_memory(
     build: Callable[[], Callable[[], object]] | Script, *, device: str = "cuda", steps: int = 2,
     say: Callable[[str], None] | None = None, assume: Mapping[str, float] | None = None,
-) -> MemoryTimeline:  # fmt: skip
+) -> MemoryTimeline:
     """The memory of ``steps`` training steps as CUDA or the CPU would allocate it, from the program itself.
 
     ``build()`` makes model and optimizer and returns the step, a function without arguments. Both are called

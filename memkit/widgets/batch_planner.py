@@ -40,7 +40,7 @@ class BatchPlanner(Explorer):
             model=PUBLISHED_MODELS[model], precision=PRECISIONS[precision], seq_len=batch.seq_len,
             micro_batch_size=batch.micro_batch_size, grad_accum_steps=batch.grad_accum_steps,
             optimizer=FUSED_ADAMW,
-        )  # fmt: skip
+        )
         own = plan_of(setup, CARDS[card], Layout(stage=0, dp_size=batch.dp_size) if batch.dp_size > 1 else None)
         plans = {cut_of(plan): plan for plan in shown_plans(own)}
         seconds = {cut: least_seconds(plan.setup, plan.card) for cut, plan in plans.items()}

@@ -41,7 +41,7 @@ class ShardingExplorer(Explorer):
         setup = TrainingSetup(
             model=PUBLISHED_MODELS[model], recomputation="full" if recomputes else "none",
             micro_batch_size=micro_batch_size, seq_len=seq_len, optimizer=FUSED_ADAMW,
-        )  # fmt: skip
+        )
         ways = {ranks: way_of(setup, stage, ranks, precision, offloads) for ranks in RANKS}
         plans = {ranks: plan_of(way, CARDS[card], layout) for ranks, (way, layout) in ways.items()}
         sent = {ranks: step_traffic(*way).sent_bytes for ranks, way in ways.items()}
@@ -51,7 +51,7 @@ class ShardingExplorer(Explorer):
             f"{model}, {STAGES[stage]}: the peak of one rank",
             f"{micro_batch_size} × {seq_len} tokens a rank, {precision}; dashed: room on {card}",
             room, RANKS.index(dp_size), above, FOOT,
-        )  # fmt: skip
+        )
         table = [("ranks", "peak", "at", "sent a step")]
         for ranks, plan in plans.items():
             table.append((str(ranks), format_bytes(plan.peak_bytes), plan.peak.name, format_bytes(sent[ranks])))

@@ -47,14 +47,14 @@ class StateExplorer(Explorer):
             model=PUBLISHED_MODELS[model], precision=PRECISIONS[precision], recomputation="full",
             micro_batch_size=micro_batch_size, seq_len=seq_len, adapter=AdapterConfig(rank=rank) if rank else None,
             optimizer=OptimizerConfig(name=optimizer, implementation=implementation, place=place),
-        )  # fmt: skip
+        )
         plans = {name: plan_of(with_optimizer(asked, name), CARDS[card]) for name in SHOWN}
         chart = choices_figure(
             {name.removeprefix("torchao ").replace(" ", "\n"): plan.peak for name, plan in plans.items()},
             f"{model}, {precision}, {trained}: the peak under each optimizer",
             f"{micro_batch_size} × {seq_len} tokens, full recomputation; steps {place}; dashed: {card}",
             CARDS[card].memory_bytes, SHOWN.index(optimizer),
-        )  # fmt: skip
+        )
         table = [("optimizer", "peak", "at", "states on the card")]
         for name, plan in plans.items():
             states = format_bytes(plan.peak.optimizer_states)

@@ -35,7 +35,7 @@ class Row:
 
 def checkpointed(num_segments: int, allocated: int, reserved: int) -> Row:
     return Row(mode="backward", seq_len=2048, num_segments=num_segments, steps=6, initial=13_762_963_456,
-               allocated=allocated, reserved=reserved)  # fmt: skip
+               allocated=allocated, reserved=reserved)
 
 
 ROWS = {

@@ -111,7 +111,7 @@ LAYOUTS = {
         "a=20 b=40 c=50 d=60 -a -b -c -d e=100", "20i | 40i | 100a", OVERSIZE, 200 * MIB
     ),
     "steps of 4 MiB between 16 and 32": ("a=17", "20a", "roundup_power2_divisions:4"),
-}  # fmt: skip
+}
 """By rule of the source: a script, what lies where after it, and the options and the card where it needs some."""
 
 
@@ -203,7 +203,7 @@ def test_out_of_memory_says_what_was_tried_and_what_is_cached():
     assert error.cached_bytes == 22 * MIB
     for words in ("Tried to allocate 20.00 MiB", "capacity of 64.00 MiB of which 14.00 MiB is free",
                   "this process has 50.00 MiB memory in use",
-                  "18.00 MiB is allocated by PyTorch, and 22.00 MiB is reserved"):  # fmt: skip
+                  "18.00 MiB is allocated by PyTorch, and 22.00 MiB is reserved"):
         assert words in str(error)
     assert allocator.counts["num_ooms"] == 1
     allocator.free(held[0])  # the allocator survives
@@ -288,7 +288,7 @@ def test_parse_accepts_and_refuses_what_torch_does():
         "max_split_size_mb", "roundup_power2_divisions:8",
         "roundup_power2_divisions:3", "roundup_power2_divisions:0", 
         " max_split_size_mb: 32 , expandable_segments:False", "pinned_use_background_threads:True",
-    ]  # fmt: skip
+    ]
     if not sys.platform.startswith("linux"):
         pytest.skip("reads torch's own parser from libc10.so")
     run = subprocess.run(
@@ -442,7 +442,7 @@ def test_the_documented_workspace_sizes():
     assert workspace_bytes((8, 6)) == 8_519_680  # the number of pytorch/pytorch#95668, seen on an A10G
     assert workspace_bytes((9, 0)) == 32 * MIB
     for version, blackwell, thor in (("2.11.0+cu128", 8_519_680, 8_519_680), ("2.13", 32 * MIB, 8_519_680),
-                                     ("2.14.0", 32 * MIB, 32 * MIB)):  # fmt: skip
+                                     ("2.14.0", 32 * MIB, 32 * MIB)):
         assert {workspace_bytes((major, 0), torch_version=version) for major in (10, 12)} == {blackwell}
         assert workspace_bytes((11, 0), torch_version=version) == thor
     with pytest.raises(ValueError, match="torch_version='soon' is not 2.0 or later"):

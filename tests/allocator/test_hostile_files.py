@@ -27,7 +27,7 @@ from memkit.allocator.snapshot_replay import replay_snapshot
 from memkit.units import MIB
 
 ODD = (None, -1, 0, 1, 7, 513, 2**21, 2**40, 2**47, 2**55, 10**30, 1.5, math.nan, math.inf, "", "x", "alloc", "oom",
-       "segment_unmap", [], {}, [[]], True, False)  # fmt: skip
+       "segment_unmap", [], {}, [[]], True, False)
 NAME = "medium_128_inference"
 
 
@@ -105,7 +105,7 @@ def test_mutations_of_a_real_recording(change):
 
 
 RECORDINGS = ("cold_memory_ctx128_fullstep", "cold_small_train_200", "medium_128_inference", "medium_128_training",
-              "medium_512_training")  # fmt: skip
+              "medium_512_training")
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
@@ -195,7 +195,7 @@ RECORD = {"segments": [{"device": 0, "address": 0, "total_size": 2 * MIB, "strea
     "device_traces": [[{"action": "alloc", "addr": 0, "size": 512, "stream": 0, "frames": [
         {"filename": "a.py", "name": "f", "line": 1}]}]], "source": "a test",
     "allocator_settings": {"max_split_size": -1, "expandable_segments": False, "garbage_collection_threshold": 0.0,
-                           "roundup_power2_divisions": {"1": 0}}}  # fmt: skip
+                           "roundup_power2_divisions": {"1": 0}}}
 """One block that is born: each field stands in it once."""
 
 
@@ -328,7 +328,7 @@ def test_layouts_of_older_versions_say_the_same():
         {"roundup_power2_divisions": (1.5,) * 16}, {"per_process_memory_fraction": math.nan},
         {"per_process_memory_fraction": None},
     ],
-)  # fmt: skip
+)
 def test_an_odd_option_is_refused_with_its_name(options):
     with pytest.raises(ValueError, match=next(iter(options)).removesuffix("_bytes")):
         AllocatorConfig(**options)

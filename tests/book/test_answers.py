@@ -208,7 +208,7 @@ RIGHT = [
     ("7.6", ("statistics()", 4 * MIB)),
     ("10.4", lambda p, c, k: c - k - int((c - k) / 100) - p),
     ("11.1", 25_700),
-]  # fmt: skip
+]
 TOLD = [
     ("0.1", 667.6, "the number of MiB"),
     ("1.2", 53.9, "the number of GB"),
@@ -303,7 +303,7 @@ TOLD = [
     ("10.4", lambda p, c, k: c - k - round((c - k) / 100) - p, "rounds the hundredth up"),
     ("10.4", lambda p, c, k: c - k - (c - k) / 100 - p, "A byte has no parts"),
     ("10.4", lambda p, c, k: c - k - (c - k) // 100 - p + 1000, ""),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("exercise_id, answer", RIGHT)

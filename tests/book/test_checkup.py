@@ -19,7 +19,7 @@ from memkit.units import GIB, MIB
 T4 = Gpu(
     name="Tesla T4", uuid="GPU-1", driver_version="550.54.15", total_bytes=15360 * MIB, used_bytes=0,
     free_bytes=15000 * MIB, compute_capability=(7, 5),
-)  # fmt: skip
+)
 WITH_T4 = DriverAnswer(gpus=(T4,))
 NO_CARD = DriverAnswer()
 
@@ -30,7 +30,7 @@ def machine(monkeypatch):
 
     def play(backend="cuda 13.0", answer=WITH_T4, ram=20 * GIB, platform=None, **versions):
         known = {"torch": "2.13.0", "ipywidgets": "8.1.9", "numpy": "2.4.6", "resvg-py": "0.5.0",
-                 "jupyterlab": "4.6.6", "anywidget": "0.11.0"} | versions  # fmt: skip
+                 "jupyterlab": "4.6.6", "anywidget": "0.11.0"} | versions
         monkeypatch.setattr(doctor_module, "installed_version", known.__getitem__)
         monkeypatch.setattr(doctor_module, "torch_backend", lambda: backend)
         monkeypatch.setattr(doctor_module, "ask_driver", lambda environment: answer)
@@ -146,7 +146,7 @@ def test_an_unreadable_cap_is_a_finding_and_no_crash(machine):
 
 def test_unknown_sizes_are_said_to_be_unknown(machine):
     silent = Gpu(name="NVIDIA GB10", uuid="", driver_version="580", total_bytes=None, used_bytes=None,
-                 free_bytes=None, compute_capability=None)  # fmt: skip
+                 free_bytes=None, compute_capability=None)
     machine(answer=DriverAnswer(gpus=(silent,)), ram=None)
     table = doctor({}).table()
     assert "unknown of unknown" in table

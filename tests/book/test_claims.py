@@ -49,7 +49,7 @@ ROOMS = (attention, blocks, cards, claims, costs, formula, hierarchy, korthikant
 ROOMS += (strategies, timeline, traffic, transformer, units, workspaces)
 NAMES = {name: getattr(room, name) for room in ROOMS for name in dir(room)} | {
     "inspect": inspect, "math": math, "ml_dtypes": ml_dtypes, "np": np, "pytest": pytest, "torch": torch,
-}  # fmt: skip
+}
 """What an expression of the ledger may name besides the figures and the names of the file it gives as its proof."""
 
 PROVED = [claim_id for claim_id, table in TABLES.items() if "proof" in table]

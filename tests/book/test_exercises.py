@@ -476,7 +476,7 @@ def test_a_lab_s_letters_reach_answer_table_and_words():
     exercise = NumberExercise(
         id="9.4", letters={"P": 7, "billions": "P // 10**9"}, formula="8 * P", because="8 * {P} bytes.",
         table="P ; 2 * P :: There are {P:,}.\n8 * billions * 10**9 if P % 10**9 else None :: {billions}B is a name.",
-    )  # fmt: skip
+    )
     larger = exercise.given(P=3 * 10**9 + 8)
     assert [told for _, told in exercise.mistakes] == ["There are 7."] * 2 + ["0B is a name."]
     assert (larger.right, larger.mistakes[2]) == (8 * (3 * 10**9 + 8), (24 * 10**9, "3B is a name."))

@@ -155,7 +155,7 @@ def recomputed_peak(base: str, rank: int) -> str:
     setup = TrainingSetup(
         model=LLAMA_2_7B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"),
         adapter=adapter, recomputation="full", seq_len=2048, micro_batch_size=4,
-    )  # fmt: skip
+    )
     return format_bytes(second_step(setup).peak_bytes)
 
 

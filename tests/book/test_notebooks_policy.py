@@ -353,11 +353,11 @@ markdown_that_jupyter_and_github_both_render = pattern_rule(
     "markdown_that_jupyter_and_github_both_render", "markdown",
     r"^> \[!\w+\]|^:::|\[\^\w+\]|<svg|\bstyle=|\{[a-z]+\}`|^\$\$\s*\\begin\{align\}", "is not rendered everywhere",
     unfenced,
-)  # fmt: skip
+)
 plain_words = pattern_rule(
     "plain_words", "markdown", r"\b(?:simply|obviously|of course|trivially|leverage|delve)\b", "is not plain", prose_of,
     re.IGNORECASE,
-)  # fmt: skip
+)
 
 
 @rule

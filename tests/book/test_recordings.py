@@ -21,7 +21,7 @@ from memkit.units import GIB
 H200 = {
     "card": "NVIDIA H200", "driver": "580.82.07", "torch": "2.11.0", "cuda": "13.0", "date": "2026-11-20",
     "command": "python -m book.gpu_run", "commit": "4891b1b",
-}  # fmt: skip
+}
 STEP = MemoryTimeline(
     instants=(
         Instant(name="init", weights=512, gradients=0, optimizer_states=0, activations=0, temporary=0),
@@ -39,7 +39,7 @@ def make_recording(**changes) -> Recording:
         "numbers": {"copied_bytes": GIB, "device_copy_bytes_per_s": 4_100_000_000_000, "kernel": "flash",
                     "copy_seconds": 0.0005, "ratio": 0.854},
         "timelines": {"tiny GPT-2": STEP},
-    }  # fmt: skip
+    }
     return Recording(**(fields | changes))
 
 

@@ -90,6 +90,6 @@ def test_what_is_about_a_subject_is_a_cell_with_other_numbers(name):
     (Decimal("5.97"), "peak 5.97 GiB", True), (Decimal("5.97"), "peak 5.972 GiB", True), (66, "65.6% off", True),
     (Decimal("5.97"), "peak 15.97 GiB", False), (Decimal("5.97"), "6 GiB", False), (117, "116,951 GB/s", True),
     (Decimal("5.96E-8"), "5.96e-08", True), (16, "float16", False), ("max_entries", "max_entries=9", True),
-])  # fmt: skip
+])
 def test_a_figure_is_found_as_it_is_printed(figure, text, is_there):
     assert is_shown(figure, text) == is_there

@@ -21,7 +21,7 @@ KEYS = {
     "OutlierLab": (("slider", "Size, √10 to the", "ArrowRight"),),
     "SpikeFilm": (("slider", "Step", "ArrowRight"),),
     "ScalingLab": (("combobox", "Values", "ArrowDown"),),
-}  # fmt: skip
+}
 SAME_PICTURE = {("StateExplorer", "Optimizer"), ("AdapterExplorer", "Card")}
 """The choice among the bars, and a line beyond them."""
 

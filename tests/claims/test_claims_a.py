@@ -42,7 +42,7 @@ SEVEN = 7
 BF16_WITHOUT_MASTER = Precision(
     name="bf16 weights and gradients, fp32 moments", weight_dtype="bfloat16", gradient_dtype="bfloat16",
     compute_dtype="bfloat16", state_dtype="float32",
-)  # fmt: skip
+)
 
 
 @cache

@@ -25,7 +25,7 @@ Source: Jia et al. 2018, https://arxiv.org/abs/1804.06826, table 3.1
 """
 
 POINTER_CHASE_L1 = {"V100": 36, "RTX 2000": 39, "A100 SXM": 39, "4090": 40, "H100 SXM": 40, "GH200": 40, "5090": 44,
-                    "RTX PRO 6000": 44, "B200": 40}  # fmt: skip
+                    "RTX PRO 6000": 44, "B200": 40}
 """Cycles until a load that hits the L1 cache returns, by the row of the table, from V100 to B200.
 
 Source: https://github.com/markdewing/AI_kernels, latency/README.md at 0d701add; its notes say that it reads high.

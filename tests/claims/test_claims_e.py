@@ -67,7 +67,7 @@ def autocast_step() -> dict[str, torch.dtype]:
     loss.backward()
     casts = [t.dtype for t in saved if t.shape == (64, 64)]
     return {"weight": layer.weight.dtype, "gradient": layer.weight.grad.dtype, "cast": casts[0], "loss": loss.dtype,
-            "output": hidden.dtype}  # fmt: skip
+            "output": hidden.dtype}
 
 
 @cache

@@ -148,7 +148,7 @@ def test_C186(figures):
     model = replace(
         MODEL_22B, hidden_size=llama.hidden_size, num_heads=llama.num_heads, num_layers=llama.num_layers,
         seq_len=figures["tokens"], micro_batch_size=1,
-    )  # fmt: skip
+    )
     for way in ("none", "selective", "full"):
         num_bytes = model.num_layers * layer_bytes(model, recomputation=way)
         assert rounds_to(num_bytes / 1e9, figures[f"{way}_gb"])

@@ -38,7 +38,7 @@ LLAMA = replace(
     model=replace(
         LLAMA_2_7B, num_layers=1, hidden_size=128, num_heads=4, num_kv_heads=4, head_dim=32, intermediate_size=344
     ),
-)  # fmt: skip
+)
 NON_REENTRANT, REENTRANT = {"use_reentrant": False}, {"use_reentrant": True}
 WITHOUT_STOP = {"use_reentrant": False, "early_stop": False}
 

@@ -28,7 +28,7 @@ Source: https://github.com/allenai/OLMo, configs/official/OLMo-7B.yaml at 0bb7f7
 SETUP = TrainingSetup(
     model=replace(SMALL_GPT, num_layers=4), seq_len=64, micro_batch_size=4, device="cpu",
     optimizer=OptimizerConfig(implementation="fused"),
-)  # fmt: skip
+)
 
 
 @cache

@@ -23,7 +23,7 @@ TOKENS = 2048
 LLAMA = TrainingSetup(
     model=LLAMA_2_7B, precision=PURE_BF16, seq_len=TOKENS, recomputation="full",
     optimizer=OptimizerConfig(implementation="fused"),
-)  # fmt: skip
+)
 CARD, LINK_CARD = "RTX 4090", "A100 SXM 80 GB"
 PUBLISHED = {"card_s": 1.27, "host_s": 1.52}
 """Seconds a step in the table of torchao/optim/README.md: no offload, and its own CPUOffloadOptimizer."""

@@ -85,7 +85,7 @@ def trained_by_peft(rank: int, targets: tuple[str, ...]) -> tuple[int, set[torch
     config = transformers.LlamaConfig(
         hidden_size=LLAMA_2_7B.hidden_size, intermediate_size=LLAMA_2_7B.intermediate_size, vocab_size=1000,
         num_attention_heads=LLAMA_2_7B.num_heads, num_hidden_layers=1,
-    )  # fmt: skip
+    )
     names = [{"query": "q", "key": "k", "value": "v", "output": "o"}.get(name, name) + "_proj" for name in targets]
     with torch.device("meta"):
         network = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
@@ -230,7 +230,7 @@ def test_C360(figures):
     figures.settle(
         product=batch * steps == figures["effective"], fits=peak < CARDS["A10"].memory_bytes,
         trains=is_trained(uses_reentrant=False),
-    )  # fmt: skip
+    )
 
 
 def test_C361(figures):
@@ -242,7 +242,7 @@ def test_C361(figures):
     layer = modules.Linear4bit(
         256, 256, bias=False, compute_dtype=config.bnb_4bit_compute_dtype, quant_type=config.bnb_4bit_quant_type,
         compress_statistics=config.bnb_4bit_use_double_quant,
-    ).to("cpu")  # fmt: skip
+    ).to("cpu")
     state = layer.weight.quant_state
     block, outer = state.blocksize, state.state2.blocksize
     assert (block, outer) == (figures["block"], figures["outer"]) and layer.weight.nbytes * 2 == 256 * 256
@@ -251,7 +251,7 @@ def test_C361(figures):
     assert (default.bnb_4bit_quant_type, default.bnb_4bit_use_double_quant) == ("fp4", False)
     figures.settle(
         nf4=state.quant_type == "nf4", doubly=state.nested, computes=layer.compute_dtype == torch.bfloat16,
-    )  # fmt: skip
+    )
 
 
 @cache

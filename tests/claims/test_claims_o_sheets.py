@@ -39,7 +39,7 @@ from memkit.units import GIB, MIB
 SMALL = TrainingSetup(
     model=replace(gpt2_config("small", num_layers=4, num_heads=4, hidden_size=256), vocab_size=512),
     seq_len=256, micro_batch_size=8, dropout=0.1, optimizer=OptimizerConfig(implementation="fused"),
-)  # fmt: skip
+)
 BILLION = 10**9
 PAPER_VOLUMES = {0: 2, 2: 2, 3: 3}
 """Models sent a step and rank under plain data parallelism, ZeRO-2 and ZeRO-3: Rajbhandari et al. 2020, section 7."""
@@ -233,7 +233,7 @@ def test_C408(figures):
     found = {
         "large": less(again, wide), "small": less(peak_of(recomputation="full"), peak_of()),
         "activations": less(kept(recomputation="full"), kept()),
-    }  # fmt: skip
+    }
     assert all(rounds_to(found[name], figures[name]) for name in found)
     assert rounds_to(again_on(GPT2_LARGE), figures["flops"])
     figures.settle(**{name: 59.5 < percent <= 70 for name, percent in found.items()})
@@ -246,7 +246,7 @@ def test_C411(figures):
     setup = TrainingSetup(
         model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, recomputation="full",
         optimizer=OptimizerConfig(place="on the host, gradients too"),
-    )  # fmt: skip
+    )
     left = estimate_memory(setup).for_step(2).peak_bytes
     slower = PUBLISHED["host_s"] / PUBLISHED["card_s"]
     assert rounds_to(left / GIB, figures["card_gib"]) and rounds_to(slower, figures["slower"])

@@ -103,7 +103,7 @@ def test_a_small_class_gets_larger_instances():
     names = [next(s for s in plan_classroom("H200", n).ways[0].settings if "-cgi" in s) for n in (2, 4, 5)]
     assert [name.partition("-cgi ")[2].split()[0] for name in names] == [
         "3g.71gb,3g.71gb", ",".join(["1g.35gb"] * 4), ",".join(["1g.18gb"] * 7)
-    ]  # fmt: skip
+    ]
 
 
 def test_mps_takes_no_more_clients_than_it_can():

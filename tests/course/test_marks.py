@@ -153,7 +153,7 @@ def test_an_answer_is_read_where_its_test_stands(folder):
     [None, ..., True, 3, 10**40, 2.5, "a", [1, (2.0, "b")], {"a": [1]}, torch.tensor([1.5, -2]).bfloat16(),
      torch.zeros(0, 3), torch.tensor(7), np.arange(6.0).reshape(2, 3)],
     ids=repr,
-)  # fmt: skip
+)
 def test_a_value_passes_as_it_is(value):
     passed = from_line(to_line(value))
     if isinstance(value, torch.Tensor):

@@ -244,7 +244,7 @@ def _json_of(arguments, capsys) -> str:
     (["snapshot", "nowhere.pickle"], "'nowhere.pickle' is no file"),
     (["snapshot", "PROGRAM"], "is not read as a snapshot"),
     (["compare", "nowhere", "PROGRAM"], "'nowhere' is no file"),
-])  # fmt: skip
+])
 def test_an_error_is_one_line_that_shows_the_value(arguments, words, program, capsys):
     assert main([text.replace("PROGRAM", str(program)) for text in arguments]) == 2
     out, err = capsys.readouterr()
@@ -288,7 +288,7 @@ def test_a_config_without_a_length_takes_the_one_asked_for(tmp_path, capsys):
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
         "num_attention_heads": 4, "vocab_size": 100,
-    }  # fmt: skip
+    }
     path = tmp_path / "config.json"
     asked = ["fit", str(path), "--card", "T4", "--tokens", "128", "--seq-len", "128"]
     path.write_text(json.dumps(config), encoding="utf-8")
@@ -354,7 +354,7 @@ def test_a_fit_over_cards(capsys, tmp_path):
 @pytest.mark.parametrize("more, words", [
     (["--cards", "0"], "num_cards=0 is below 1"), (["--cards", "3"], "16384 is no whole number of 2048 × 3"),
     (["--card", "RTX 9"], "card='RTX 9' is not one of"), (["--code", "jax"], "kind='jax' is not one of plain"),
-])  # fmt: skip
+])
 def test_a_wrong_fit_is_refused(more, words, capsys):
     assert main([*FIT, *more]) == 2
     assert words in capsys.readouterr().err.splitlines()[-1]

@@ -79,7 +79,7 @@ def test_half_the_micro_batch_saves_at_least_what_is_predicted():
     trace = trace_memory(lambda: build(batch=8192))
     predicted = replay_trace(MemoryTimeline(
         instants=trace.instants, source="traced", events=tuple(scaled(trace.events, "activations", 2))
-    ))  # fmt: skip
+    ))
     real = replay_trace(trace_memory(lambda: build(batch=4096)))
     before = replay_trace(trace)
     assert real.peak_allocated_bytes <= predicted.peak_allocated_bytes < before.peak_allocated_bytes
@@ -128,7 +128,7 @@ def test_the_changes_do_to_the_events_what_they_say():
     again = recomputed(EVENTS, lambda e: e.where == "model.py:2")
     assert [(e.block, e.num_bytes) for e in again] == [
         (0, 100), (1, 40), (2, 60), (1, -40), (2, -60), (1, 40), (1, -40),
-    ]  # fmt: skip
+    ]
     assert recomputed(EVENTS, lambda e: e.where == "model.py:3") == list(
         EVENTS
     )  # freed before the next is born
@@ -160,7 +160,7 @@ def frame(filename: str, line: int, name: str) -> dict:
     ([frame("/e/lib/python3.12/site-packages/transformers/models/llama/modeling_llama.py", 180, "forward")],
      "modeling_llama.py:180 forward"),
     ([], ""),
-])  # fmt: skip
+])
 def test_a_line_is_the_programs_own(frames, line):
     assert line_of(frames, "frames") == line
 

@@ -78,7 +78,7 @@ def test_as_many_bytes_by_another_line_are_a_change_and_the_moments_are_named(fi
     assert "all other lines – 8.00 MiB 8.00 MiB no change" in " ".join(str(found).split())
     assert {line.where: line.grown_bytes for line in found.lines if line.grown_bytes} == {
         "a.py:1 f": -16 * MIB, "b.py:2 g": 16 * MIB,
-    }  # fmt: skip
+    }
 
 
 def test_a_line_that_moved_in_its_function_is_the_same_line():

@@ -109,7 +109,7 @@ def test_the_line_that_keeps_more_is_named(build, steps):
 @pytest.mark.parametrize("setup", [
     TrainingSetup(model=model, seq_len=64, grad_accum_steps=steps) for model in (TINY_GPT2, TINY_LLAMA)
     for steps in (1, 3)
-])  # fmt: skip
+])
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_a_sound_run_has_none(setup, steps):
     page = recorded(training_build(setup), steps)

@@ -54,7 +54,7 @@ TINY_PLANS = [plan_of(setup, CARD) for setup, _ in ways_of(TINY, None, 2)]
 LAYOUTS = [Layout(stage=stage, dp_size=4) for stage in range(4)]
 HALVES = (CARD, "bfloat16"), (CARDS["T4"], "float16")
 SPREAD = [plan_of(setup, card, spread) for layout in LAYOUTS for card, half in HALVES
-          for setup, spread in ways_of(TINY, layout, 2, half=half)]  # fmt: skip
+          for setup, spread in ways_of(TINY, layout, 2, half=half)]
 HALF = [plan_of(setup, CARDS["T4"]) for setup, _ in ways_of(TINY, None, 2, half="float16")]
 OFFLOADED = [plan_of(p.setup, CARD, replace(p.layout, offloads=True)) for p in SPREAD if p.layout.stage == 3]
 
@@ -81,7 +81,7 @@ def test_nothing_on_the_front_is_beaten_and_everything_else_is():
     for plan in FOUND.fitting:
         mine = plan.peak_bytes, plan.seconds
         better = [o for o in FOUND.fitting if o.peak_bytes <= mine[0] and o.seconds <= mine[1]
-                  and set(o.gives_up) <= set(plan.gives_up) and (o.peak_bytes, o.seconds) != mine]  # fmt: skip
+                  and set(o.gives_up) <= set(plan.gives_up) and (o.peak_bytes, o.seconds) != mine]
         assert bool(better) == (plan not in FOUND.front), plan.name
 
 
@@ -174,7 +174,7 @@ def test_the_plain_code_runs_on_a_model_of_transformers(plan):
         hidden_size=model.hidden_size, num_hidden_layers=model.num_layers, num_attention_heads=model.num_heads,
         num_key_value_heads=model.num_kv_heads, intermediate_size=model.intermediate_size,
         vocab_size=model.vocab_size, max_position_embeddings=model.max_seq_len,
-    )  # fmt: skip
+    )
 
     def build():
         names = {"model": transformers.LlamaForCausalLM(config).to("cuda"), "batches": batches_of(plan.setup)}
@@ -191,7 +191,7 @@ def test_adapters_are_added_to_the_books_model_by_its_own_names(plan):
 
     def build():
         names = {"model": Transformer(replace(plan.setup, adapter=None, recomputation="none")),
-                 "batches": batches_of(plan.setup)}  # fmt: skip
+                 "batches": batches_of(plan.setup)}
         exec(plain_code(plan), names)
         return names["step"]
 
@@ -213,7 +213,7 @@ def test_the_host_is_said_and_checked():
     setup = TrainingSetup(
         model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, recomputation="full",
         optimizer=OptimizerConfig(place=place),
-    )  # fmt: skip
+    )
     plan = plan_of(setup, CARDS["RTX 4090"])
     assert plan.fits and place in plan.name
     assert plan.host_bytes == pytest.approx(8 * 6_738_415_616, rel=0.001)
@@ -244,7 +244,7 @@ def test_the_trainer_takes_every_argument(plan, tmp_path):
         warnings.simplefilter("error", FutureWarning)
         made = trl.SFTConfig(**given, use_cpu=True)
     assert (made.per_device_train_batch_size, made.gradient_accumulation_steps) == (
-        plan.setup.micro_batch_size, plan.setup.grad_accum_steps)  # fmt: skip
+        plan.setup.micro_batch_size, plan.setup.grad_accum_steps)
     assert (made.max_length, made.optim) == (plan.setup.seq_len, given["optim"])
     assert made.fp16 == plan.scales_loss and made.bf16 == given["bf16"]
     in_file = plan.layout is not None and plan.layout.is_fully_sharded
@@ -301,7 +301,7 @@ def test_a_key_is_worth_what_its_opposite_traces():
     text = accelerate_yaml(plan)
     here = traced(plan).traced_bytes
     assert set(opposites(plan)) == {"mixed_precision", "num_processes", "fsdp_reshard_after_forward",
-                                    "fsdp_offload_params", "fsdp_activation_checkpointing"}  # fmt: skip
+                                    "fsdp_offload_params", "fsdp_activation_checkpointing"}
     for key, (value, other) in opposites(plan).items():
         more = traced(other).traced_bytes - here
         assert other.peak_bytes - plan.peak_bytes == pytest.approx(more, abs=0.02 * here)

@@ -26,7 +26,7 @@ SMALL = 2 * 10_000 * 512 + 4 * (4 * 512**2 + 3 * 512 * 1344 + 2 * 512) + 512
 @pytest.mark.parametrize("name, num_parameters", [
     ("medium_128_training", MEDIUM), ("medium_512_training", MEDIUM), ("cold_memory_ctx128_fullstep", LARGE),
     ("cold_small_train_200", SMALL),
-])  # fmt: skip
+])
 def test_weights_gradients_and_two_moments_of_recorded_runs(name, num_parameters):
     """After the last step one copy of weights and of gradients stands there, and two of Adam's moments."""
     events = with_inferred_parts(replay_snapshot(recording(name)).timeline.events)

@@ -75,7 +75,7 @@ def test_the_words_are_the_rule():
     ends = {
         "fits": ("worst", "to spare"), "should fit": ("worst", "too much"), "may just fit": ("best", "to spare"),
         "does not fit": ("best", "too much"),
-    }  # fmt: skip
+    }
     seen = set()
     for tenths in range(150, 250):
         fit = fit_on(CARD, tenths * GIB // 10)
@@ -89,7 +89,7 @@ def test_the_words_are_the_rule():
     "card, words",
     [(-1, "card_bytes=-1 is below 1"), (10, "leaves no room"), ("80", "card_bytes='80'"), (1.5, "card_bytes=1.5"),
      (None, "card_bytes=None")],
-)  # fmt: skip
+)
 def test_no_room_is_refused(card, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         planned_room(card)

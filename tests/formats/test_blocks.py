@@ -41,7 +41,7 @@ def in_torchao(x: np.ndarray, name: str, rule: str) -> tuple[np.ndarray, np.ndar
         "mxfp8_e4m3": torch.float8_e4m3fn, "mxfp8_e5m2": torch.float8_e5m2,
         "mxfp6_e3m2": constants.DTYPE_FP6_E3M2, "mxfp6_e2m3": constants.DTYPE_FP6_E2M3,
         "mxfp4": torch.float4_e2m1fn_x2,
-    }[name]  # fmt: skip
+    }[name]
     mode = {"ocp_floor": ScaleCalculationMode.FLOOR, "nvidia_round_up": ScaleCalculationMode.RCEIL}[rule]
     scales, elements = mx_tensor.to_mx(torch.from_numpy(x), dtype, 32, mode)
     elements = elements.view(torch.uint8)
@@ -171,7 +171,7 @@ def test_nvfp4_equals_torchao_but_for_ties_its_float32_reciprocal_moves() -> Non
         ("nf4_block64", 4.5),  # Dettmers et al. 2023, section 3: 32 / 64 = 0.5 bits of constants per value
         ("float8_1x128", 8.25), ("float8_128x128", 8 + 32 / 128**2), ("int4_group128", 4.125),
     ],
-)  # fmt: skip
+)
 def test_published_bits_per_value(name: str, bits: float) -> None:
     fmt = BLOCK_FORMATS[name]
     assert fmt.bits_per_value == bits

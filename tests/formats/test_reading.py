@@ -63,4 +63,4 @@ def test_the_codes_that_are_no_numbers() -> None:
 def test_numbers_as_text() -> None:
     assert [number_text(v) for v in (-0.0, 65504.0, -math.inf, math.nan, np.float64(1 / 3))] == [
         "−0", "65504", "−∞", "NaN", "0.333333",
-    ]  # fmt: skip
+    ]

@@ -49,7 +49,7 @@ def test_torch_dtypes_of_the_table_are_all_there() -> None:
     assert IN_TORCH == [
         "float64", "float32", "bfloat16", "float16", "float8_e5m2", "float8_e5m2fnuz", "float8_e4m3fn",
         "float8_e4m3fnuz", "float8_e8m0fnu",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(

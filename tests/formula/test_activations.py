@@ -45,12 +45,12 @@ def setups(draw, **fixed):
         norm=draw(st.sampled_from(["layernorm", "rmsnorm"])), mlp=draw(st.sampled_from(["gelu", "swiglu"])),
         position=draw(st.sampled_from(["learned", "rotary"])), ties_embeddings=draw(st.booleans()),
         has_qkv_bias=draw(st.booleans()), has_mlp_bias=draw(st.booleans()), fuses_qkv=draw(st.booleans()),
-    )  # fmt: skip
+    )
     attention, dropout = draw(st.sampled_from([("stored", 0.0), ("stored", 0.1), ("flash", 0.0)]))
     more = {
         "attention": attention, "dropout": dropout,
         "uses_fused_norm": draw(st.booleans()), "upcasts_logits": draw(st.booleans()),
-    }  # fmt: skip
+    }
     precision = draw(st.sampled_from([FP32, AUTOCAST_BF16, AUTOCAST_FP16, PURE_BF16, BF16_MASTER]))
     return cpu(model, precision, draw(st.integers(1, 3)), draw(st.integers(1, 40)), **more | fixed)
 

@@ -45,7 +45,7 @@ GPT2 = replace(TINY_GPT2, num_layers=3, vocab_size=300)
 LLAMA = replace(TINY_LLAMA, num_layers=5, vocab_size=300)
 ODD_HEADS = replace(LLAMA, num_layers=1, num_heads=3, num_kv_heads=3, head_dim=36, has_mlp_bias=True)
 SPLIT = replace(GPT2, num_layers=1, hidden_size=1280, num_heads=20, num_kv_heads=20, vocab_size=8192,
-                intermediate_size=5120)  # fmt: skip
+                intermediate_size=5120)
 
 
 def setup(**choices):
@@ -197,7 +197,7 @@ def test_a_recipe_whose_program_here_takes_more_is_printed_as_at_least(precision
 @pytest.mark.parametrize(
     "what, says", [(GPT2_SMALL, r"'GPT-2 small' is a ModelConfig; wrap it: TrainingSetup\(model=...\)"),
                    ("GPT-2", "setup='GPT-2' is not a TrainingSetup"), (None, "setup=None is not")]
-)  # fmt: skip
+)
 def test_what_is_no_setup_is_refused(what, says):
     with pytest.raises(ValueError, match=says):
         estimate_memory(what)

@@ -143,7 +143,7 @@ def test_equation_7(model):
 SMALL = replace(
     MODEL_22B, num_heads=4, hidden_size=64, num_layers=3, seq_len=32, vocab_size=96, micro_batch_size=2,
     global_batch_size=2,
-)  # fmt: skip
+)
 
 
 def counted_flops(recomputation: str, stops_early: bool = True) -> int:

@@ -74,7 +74,7 @@ def kept(optimizers: list[torch.optim.Optimizer]) -> Counter:
     "name",
     ["Muon", "Lion", "8-bit AdamW", "paged AdamW", "paged 8-bit AdamW", "torchao 8-bit AdamW", "torchao 4-bit AdamW",
      "torchao FP8 AdamW"],
-)  # fmt: skip
+)
 def test_states_are_those_of_the_real_optimizer(monkeypatch, name, model, precision):
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # torchao's step, as it is written
     optimizers = make(name, real_parameters(model, getattr(torch, precision.weight_dtype)))
@@ -140,7 +140,7 @@ def test_peft_trains_as_many(model, targets):
     config = transformers.LlamaConfig(
         hidden_size=model.hidden_size, num_hidden_layers=2, num_attention_heads=model.num_heads,
         num_key_value_heads=model.num_kv_heads, intermediate_size=model.intermediate_size, vocab_size=1000,
-    )  # fmt: skip
+    )
     with torch.device("meta"):
         network = transformers.LlamaForCausalLM(config)
         wrapped = peft.get_peft_model(network, peft.LoraConfig(r=16, target_modules=[PEFT_NAMES[t] for t in targets]))

@@ -134,5 +134,5 @@ def test_moments_in_16_bits_beside_a_32_bit_master_copy():
     deepseek = Precision(
         name="DeepSeek-V3", weight_dtype="bfloat16", gradient_dtype="float32", compute_dtype="bfloat16",
         master_dtype="float32", state_dtype="bfloat16",
-    )  # fmt: skip
+    )
     assert list(bytes_per_parameter(deepseek, ADAMW).values()) == [2, 4, 4, 2, 2]

@@ -76,7 +76,7 @@ NEARBY_LOGS = [
      "https://upb-pc2.atlassian.net/wiki/spaces/PC2DOK/pages/1900609/NVIDIA+A100+40GB+with+NVLINK"),
     ("RTX 5090", "32117 MBytes (33677180928 bytes)",
      "https://github.com/aikitoria/open-gpu-kernel-modules/issues/1"),
-]  # fmt: skip
+]
 
 
 def bytes_in_log(line: str) -> int:
@@ -146,7 +146,7 @@ def test_the_float32_rate_is_lanes_times_clock(card):
 KIB_PER_SM = {
     (7, 0): (96, 128), (7, 5): (64, 96), (8, 0): (164, 192), (8, 6): (100, 128), (8, 9): (100, 128),
     (9, 0): (228, 256), (10, 0): (228, 256), (12, 0): (100, 128),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("card", [card for card in CARDS.values() if card.name != "MI300X"], ids=lambda card: card.name)

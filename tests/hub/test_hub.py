@@ -74,7 +74,7 @@ def test_nobody_loses_anything_while_two_break_things(figures):
     assert figures["failed_cells"] == []
     assert figures["breakers"] == {
         "student01": ("kills the kernel", "fills a played card"), "student02": ("fills the memory",)
-    }  # fmt: skip
+    }
     assert figures["moves"] == 6
 
 
@@ -207,11 +207,11 @@ def test_a_broken_promise_is_told():
     good = {
         "lost": [], "failed_cells": [], "moves": 9, "move_ms": calm, "moves_in_mishaps": 3, "move_ms_in_mishaps": calm,
         "the memory explorer stands, no torch": {"bytes_each": {"p50": 2e8, "p95": 2e8}},
-    }  # fmt: skip
+    }
     assert all(kept for kept, _ in load.verdicts(good))
     for changed in (
         {"lost": ["student01: her kernel forgot"]}, {"failed_cells": ["setup"]}, {"moves": 0},
         {"move_ms": calm | {"p95": 61.0}}, {"move_ms_in_mishaps": calm | {"p95": 61.0}},
         {"the memory explorer stands, no torch": {"bytes_each": {"p50": 2e8, "p95": 2.11e8}}},
-    ):  # fmt: skip
+    ):
         assert [kept for kept, _ in load.verdicts(good | changed)].count(False) == 1

@@ -22,7 +22,7 @@ SCHEMA = {
     "singleuser.storage.extraVolumeMounts": LIST, "singleuser.lifecycleHooks.postStart": OBJECT,
     "singleuser.extraFiles": OBJECT, "singleuser.profileList": LIST, "cull.enabled": TRUTH, "cull.timeout": WHOLE,
     "cull.every": WHOLE, "prePuller.continuous.enabled": TRUTH,
-}  # fmt: skip
+}
 """Keys and types of jupyterhub/zero-to-jupyterhub-k8s, jupyterhub/values.schema.yaml at 02dd73d (Helm refuses others).
 
 Below a key whose type is an object the chart takes anything, except in ``extraFiles``.

@@ -51,7 +51,7 @@ def test_torchao_keeps_what_bf16_keeps(recipe):
 
 CASTING = [
     ("tensor", "TE per tensor, Blackwell"), ("block", "TE block, Hopper"), ("mxfp8", "TE MXFP8"), ("nvfp4", "TE NVFP4"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("ours, name", CASTING)

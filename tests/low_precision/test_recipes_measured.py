@@ -15,7 +15,7 @@ RECIPES = (*PRECISIONS.values(), KAHAN_BF16)
 PUBLISHED = {
     "fp32": 16, "autocast bf16": 16, "autocast fp16": 16, "bf16 + fp32 master": 16, "Megatron, fp32 gradients": 18,
     "bf16 + fp32 master and gradients": 20, "pure bf16": 8, "bf16 + Kahan": 10,
-}  # fmt: skip
+}
 """ZeRO's 16, Megatron's 18 and 16, the Playbook's 20; 2 for each BF16 copy otherwise."""
 
 
@@ -24,7 +24,7 @@ def setup_of(precision) -> TrainingSetup:
     return TrainingSetup(
         model=SMALL_GPT, precision=precision, optimizer=loop, seq_len=32, micro_batch_size=2, device="cpu",
         sets_grads_to_none=False,
-    )  # fmt: skip
+    )
 
 
 def states_of(timeline) -> int:

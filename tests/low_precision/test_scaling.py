@@ -189,7 +189,7 @@ EXACT_TILE = Scaling(name="1x128, exact", block_shape=(1, 128), scale_rule="near
         (E4M3, EXACT_TILE, 1e5, 9.0, 0.01),  # ours cuts factors to powers of two, which costs a half more:
         (E4M3, "1x128", 1e5, 9.0 * 2**0.5, 0.1),
     ],
-)  # fmt: skip
+)
 def test_errors_of_the_outlier_experiment(element, scaling, size, percent, within):
     assert 100 * outlier_errors(element, scaling, 4, (float(size),), 256)[0] == pytest.approx(percent, rel=within)
 
@@ -200,7 +200,7 @@ def test_errors_of_the_outlier_experiment(element, scaling, size, percent, withi
         (E4M3, "tensor", 2.65), (E5M2, "tensor", 5.27), ("int8", "tensor", 1.15), ("int8", EXACT_TILE, 0.65),
         (E2M1, "nvfp4", 9.51), (E2M1, "mx", 11.5),
     ],
-)  # fmt: skip
+)
 def test_errors_of_one_cast_of_normal_numbers(element, scaling, percent):
     x = np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
     error = relative_error(x, scale_to(x, element, scaling).dequantize())

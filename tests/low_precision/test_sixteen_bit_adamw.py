@@ -89,7 +89,7 @@ def test_kahan_keeps_what_rounding_took():
     ("stochastic", {"exp_avg": 2, "exp_avg_sq": 2}),
     ("kahan", {"exp_avg": 2, "exp_avg_sq": 2, "lost": 2}),
     ("master", {"exp_avg": 4, "exp_avg_sq": 4, "master": 4}),
-])  # fmt: skip
+])
 def test_the_states_have_the_bytes_of_the_recipe(write, dtypes):
     _, state = stepped(lambda p: SixteenBitAdamW(p, write=write), weights().bfloat16(), 1)
     sizes = {name: value.element_size() for name, value in state.items() if isinstance(value, torch.Tensor)}

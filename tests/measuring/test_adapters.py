@@ -61,7 +61,7 @@ def peft_build(optimizer, *, in_4_bits=False, recomputes=False, dropout=0.0):
     config = transformers.LlamaConfig(
         vocab_size=VOCAB, hidden_size=256, intermediate_size=688, num_hidden_layers=2, num_attention_heads=8,
         num_key_value_heads=4, max_position_embeddings=256,
-    )  # fmt: skip
+    )
     lora = peft.LoraConfig(r=8, lora_alpha=16, lora_dropout=dropout, target_modules=ATTENTION, task_type="CAUSAL_LM")
 
     def build():
@@ -70,7 +70,7 @@ def peft_build(optimizer, *, in_4_bits=False, recomputes=False, dropout=0.0):
             model = peft.prepare_model_for_kbit_training(
                 in_nf4(model, pytest.importorskip("bitsandbytes")), use_gradient_checkpointing=recomputes,
                 gradient_checkpointing_kwargs={"use_reentrant": False},
-            )  # fmt: skip
+            )
         model = peft.get_peft_model(model, lora).train()
         own = optimizer([p for p in model.parameters() if p.requires_grad], lr=1e-3)
 
@@ -102,7 +102,7 @@ def test_peft_qlora(recomputes, optimizer):
 LLAMA = TrainingSetup(
     model=replace(TINY_LLAMA, num_layers=2, vocab_size=VOCAB), precision=PURE_BF16, seq_len=128, micro_batch_size=2,
     device="cpu",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(

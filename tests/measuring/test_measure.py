@@ -183,7 +183,7 @@ def test_cudas_record_is_read_without_a_card():
         line("segment_alloc", 0, 2097152), line("alloc", 4096, 4000), *mark, line("alloc", 8192, 100),
         line("free_requested", 8192, 100), line("free_completed", 8192, 100), *mark, line("alloc", 512, 300),
         line("free_requested", 512, 300),
-    ]  # fmt: skip
+    ]
     entries = cuda_entries(lines, sizes)
     assert entries == [
         Entry(4096, 4000),

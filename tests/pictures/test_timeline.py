@@ -23,7 +23,7 @@ def step(number: int, scale: int = 1, micro_batches: int = 1) -> list[Instant]:
             ("backward peak", 100 * MIB, 800 * MIB, 120 * MIB),
             ("backward", 310 * MIB, 0, 0),
         )
-    ]  # fmt: skip
+    ]
     fixed = {"weights": 300 * MIB, "optimizer_states": 700 * MIB, "activations": 0, "step": number}
     return [
         *passes,

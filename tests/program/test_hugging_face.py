@@ -25,7 +25,7 @@ from memkit.units import round_up
 TOKENS = 128
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 256,
          "intermediate_size": 688, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 4096,
-         "max_position_embeddings": 512, "tie_word_embeddings": False}  # fmt: skip
+         "max_position_embeddings": 512, "tie_word_embeddings": False}
 
 
 def weight_bytes(model) -> int:
@@ -104,7 +104,7 @@ def test_a_folder_a_file_and_a_dictionary_are_the_same(tmp_path):
     ({"model_type": "llama"}, "has no 'architectures'"),
     (LLAMA | {"architectures": ["SomeForCausalLM"]}, "'SomeForCausalLM' of 'llama' is not part of transformers"),
     (LLAMA | {"architectures": ["LlamaModel"]}, "has no loss"),
-])  # fmt: skip
+])
 def test_what_is_no_model_is_refused(config, words):
     with pytest.raises((ValueError, TypeError), match=words):
         hugging_face_model(config)
@@ -119,7 +119,7 @@ def test_a_sequence_longer_than_the_positions_is_refused():
 
 def test_a_model_of_few_positions_gets_as_many_tokens():
     config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_layer": 1, "n_head": 4,
-              "n_positions": 128, "vocab_size": 256}  # fmt: skip
+              "n_positions": 128, "vocab_size": 256}
     peaks = [trace_memory(hugging_face_build(config, seq_len=tokens)).peak_bytes for tokens in (None, 128)]
     assert peaks[0] == peaks[1]
 

@@ -53,7 +53,7 @@ CASES = [
     ("gpt2 dropout", FULL), ("gpt2 dropout", FULL_REENTRANT), ("gpt2 dropout", SAVE_EVERY_SECOND),
     ("llama", SAVE_PRODUCTS), ("llama", SAVE_EVERY_SECOND), ("llama", groups(2)), ("llama", every(3)),
     ("llama", FULL_NO_STOP), ("llama autocast", CORE), ("llama autocast", policy("silu", "silu", "bmm")),
-]  # fmt: skip
+]
 each_case = pytest.mark.parametrize("recipe, strategy", CASES, ids=lambda value: getattr(value, "name", value))
 
 

@@ -21,16 +21,16 @@ def test_sft_trainer_trains_the_adapters_and_recomputes_by_default(tmp_path):
     config = transformers.LlamaConfig(
         vocab_size=64, hidden_size=64, intermediate_size=172, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, pad_token_id=0,
-    )  # fmt: skip
+    )
     arguments = trl.SFTConfig(
         output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=2, report_to=[], use_cpu=True,
         optim="adamw_torch", save_strategy="no", disable_tqdm=True,
-    )  # fmt: skip
+    )
     trainer = trl.SFTTrainer(
         model=transformers.LlamaForCausalLM(config), args=arguments, processing_class=tokenizer,
         train_dataset=datasets.Dataset.from_dict({"input_ids": [[2, 3, 2, 3, 1]] * 8}),
         peft_config=peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"),
-    )  # fmt: skip
+    )
     assert trainer.train().global_step == 2
     assert trainer.model.base_model.model.is_gradient_checkpointing
     assert (arguments.gradient_checkpointing, arguments.max_length, arguments.packing) == (True, 1024, False)

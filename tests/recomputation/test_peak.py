@@ -40,15 +40,15 @@ LLAMA = TrainingSetup(
         LLAMA_3_8B, num_layers=3, hidden_size=1024, num_heads=8, num_kv_heads=2, head_dim=128, intermediate_size=2816
     ),
     precision=PURE_BF16, micro_batch_size=8, seq_len=1024, optimizer=OptimizerConfig(implementation="fused"),
-)  # fmt: skip
+)
 GPT2 = TrainingSetup(
     model=replace(GPT2_LARGE, num_layers=4), precision=AUTOCAST_BF16, micro_batch_size=8, attention="stored",
     dropout=0.1,
-)  # fmt: skip
+)
 STRATEGIES = (
     NONE, CORE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, FULL, FULL_NO_STOP, every(2), groups(2),
     sequential(2), policy("own list", "gelu", "silu", "bmm"),
-)  # fmt: skip
+)
 
 
 def on_a100(timeline: MemoryTimeline) -> Replay:

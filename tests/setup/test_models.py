@@ -40,7 +40,7 @@ PUBLISHED_LENGTHS = {
     1024: "GPT-2 small, GPT-2 medium, GPT-2 large, GPT-2 XL", 4096: "Llama-2-7B, Llama-2-13B, Llama-2-70B",
     8192: "Llama-3-8B, Llama-3-70B", 32768: "Mistral-7B",
     131072: "Llama-3.1-405B, Llama-3.2-1B, Llama-3.2-3B, Qwen2-0.5B",
-}  # fmt: skip
+}
 """``n_positions`` or ``max_position_embeddings`` of the same pages' config.json."""
 
 

@@ -20,7 +20,7 @@ RMSPROP = Optimizer(
     name="RMSprop", states=(replace(STEP, on_host="never"), State(role="square_avg")), made_by="torch.optim:RMSprop",
     implementations=("foreach", "for-loop"), temporaries={"foreach": "all at once", "for-loop": TRACE_IT},
     not_planned="which is an example",
-)  # fmt: skip
+)
 """torch 2.13 makes its ``step`` on the parameter's own device; ``_multi_tensor_rmsprop`` takes all roots at once."""
 
 
@@ -59,7 +59,7 @@ def test_the_planner_tries_an_optimizer_or_says_why_not():
     ({"gives_up": "its good name"}, "gives_up='its good name' is not one of"),
     ({"not_planned": ""}, "'RMSprop' has planned=.. and not_planned='': give the planner ways"),
     ({"planned": (("foreach", "after backward"),)}, "give the planner ways to try it, or the reason"),
-])  # fmt: skip
+])
 def test_a_record_that_leaves_the_planner_in_doubt_is_refused(wrong, words):
     with pytest.raises(ValueError, match=words):
         replace(RMSPROP, **wrong)

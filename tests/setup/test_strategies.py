@@ -135,7 +135,7 @@ def shown_code_on(strategy, x, model, block):
         "torch": torch, "nn": torch.nn, "partial": partial, "model": model, "number": 0, "block": block, "x": x,
         "checkpoint": checkpoint, "checkpoint_sequential": checkpoint_sequential, "CheckpointPolicy": CheckpointPolicy,
         "create_selective_checkpoint_contexts": create_selective_checkpoint_contexts,
-    }  # fmt: skip
+    }
     exec(strategy.code, names)
     return names["x"]
 

@@ -25,7 +25,7 @@ B200 = {"compute_capability": (10, 0), "torch_version": "2.11.0+cu128"}
 SHAPE = replace(XL, batch_size=2, seq_len=512)
 MEASURED = {
     "DDP": (50.947, 52.089), "flat buffer": (50.946, 63.638), "ZeRO-1": (38.255, 39.397), "FSDP": (25.564, 33.068),
-}  # fmt: skip
+}
 """GiB before the optimizer's step, and at the peak."""
 
 

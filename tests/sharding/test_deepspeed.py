@@ -52,7 +52,7 @@ def test_small_tensors_stay_whole():
     """Counted on the real module."""
     threshold = 10 * TINY_LLAMA.hidden_size
     small = sum(p.nbytes for p in Transformer(TrainingSetup(model=TINY_LLAMA), device="meta").parameters()
-                if p.numel() <= threshold)  # fmt: skip
+                if p.numel() <= threshold)
     found = key_bytes({"zero_optimization": {"stage": 3, **AUTO}}, TINY_LLAMA)
     assert found["stage3_param_persistence_threshold"] == small > 0
     all_of_them = key_bytes(in_bf16(stage=3, stage3_param_persistence_threshold=10**12), TINY_LLAMA)
@@ -77,7 +77,7 @@ def test_what_is_offloaded_is_a_share():
         ({"stage": 1, "reduce_bucket_size": "5e8"}, "5e8"),
         ({"stage": 1, "reduce_bucket_size": 2.5}, "reduce_bucket_size=2.5"),
     ],
-)  # fmt: skip
+)
 def test_a_configuration_that_is_none_is_refused(zero, words):
     with pytest.raises(ValueError, match=words):
         key_bytes(in_bf16(**zero), LLAMA_2_7B)

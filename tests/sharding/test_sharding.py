@@ -54,7 +54,7 @@ def test_the_formula_is_the_trace_at_every_instant(setup, layout):
             other.total_bytes for other in trace.instants
             if (other.name, other.step) == (instant.name, 2)
             and (not has_batches or other.micro_batch == instant.micro_batch)
-        )  # fmt: skip
+        )
         assert instant.total_bytes == seen, instant
     assert formula.peak_bytes == trace.peak_bytes
 
@@ -100,7 +100,7 @@ def test_the_events_are_the_instants(layout):
         (128, 1024, (513, 257, 2)), (1000, 16, (4750, 2875, 1000)), (1000, 64, (4187, 2218, 250)),
         (1000, 1024, (4011, 2013, 15.6)),
     ],
-)  # fmt: skip
+)
 def test_the_zero_paper_s_own_table(billions, num_ranks, printed):
     """Table 1 of arXiv:1910.02054, GB per device."""
     for stage, gigabytes in enumerate(printed, start=1):
@@ -158,7 +158,7 @@ def test_traffic_in_the_paper_s_unit():
         ({"stage": 3, "gradient_as_bucket_view": True}, "gradient_as_bucket_view"),
         ({"dp_size": 1 << 20, "num_replicas": 2}, "ranks"), ({"offloads": "no"}, "offloads"),
     ],
-)  # fmt: skip
+)
 def test_a_layout_that_torch_does_not_have_is_refused(choices, words):
     with pytest.raises(ValueError, match=words):
         Layout(**choices)
@@ -200,7 +200,7 @@ def test_one_rank_of_many_of_a_large_model(model, size):
         (1, 2, None), pytest.param(32, 8, 2.96, marks=pytest.mark.exhaustive),
         pytest.param(32, 512, None, marks=pytest.mark.exhaustive),
     ],
-)  # fmt: skip
+)
 def test_offload_of_a_large_model(num_layers, size, printed_gb):
     """Shards on the host above and below what a trace makes of real tensors; GB is what chapter 09 prints."""
     model = replace(models.LLAMA_2_7B, num_layers=num_layers)

@@ -84,7 +84,7 @@ def test_every_cell_keeps_its_address_and_every_picture_its_words(path, soups):
             assert place.select_one(".panel svg[role=img] title").text
             continue
         stored = [output.metadata["image/png"]["alt"] for output in cell.get("outputs", ())
-                  if "image/png" in output.get("data", ())]  # fmt: skip
+                  if "image/png" in output.get("data", ())]
         assert [image["alt"] for image in place.select(".output img")] == stored
     assert all(image["alt"] for image in soup.select("img"))
 
@@ -171,7 +171,7 @@ def test_a_reader_with_keys_alone_goes_through_a_page(page, address):
     seen, controls = 0, page.evaluate(
         "[...document.querySelectorAll('main :is(a[href], button, input, select, summary, [tabindex=\"0\"])')]"
         ".filter((place) => place.checkVisibility() && !place.matches(':disabled')).length"
-    )  # fmt: skip
+    )
     for _ in range(controls + 5):
         page.keyboard.press("Tab")
         place = page.evaluate(FOCUSED)

@@ -99,7 +99,7 @@ def test_it_is_traced_by_cudas_rules_as_well(program):
     "bad, words",
     [({"train.py": 8}, "no line such as"), ({"train.py:4": -1}, "zero or more"), ({"train.py:4": "8"}, "zero or more"),
      ({"train.py:4": 8}, "nothing on train.py:4 asked for values")],
-)  # fmt: skip
+)
 def test_an_assumption_that_cannot_be_used_is_refused(bad, words):
     with pytest.raises(ValueError, match=words):
         trace_memory(lambda: masked_by_nothing, assume=bad)

@@ -270,7 +270,7 @@ def bytes_per_token_and_width(tmp_layers=(2, 4), **choices) -> float:
             num_layers=num_layers, hidden_size=1280, num_heads=20, vocab_size=512, max_seq_len=1024,
             norm="layernorm", mlp="gelu", position="learned", ties_embeddings=True, has_qkv_bias=True,
             has_output_bias=True, has_mlp_bias=True, fuses_qkv=True,
-        )  # fmt: skip
+        )
         setup = TrainingSetup(model=model, micro_batch_size=8, seq_len=1024, **choices)
         ends.append(trace_memory(training_build(setup), steps=1).at("forward").activations)
     return (ends[1] - ends[0]) / (tmp_layers[1] - tmp_layers[0]) / (8 * 1024 * 1280)
@@ -335,7 +335,7 @@ def test_a_program_sees_a_card():
     "make, states",
     [(functools.partial(torch.optim.SGD, lr=0.1), 0), (functools.partial(torch.optim.SGD, momentum=0.9), 1),
      (torch.optim.Adagrad, 1)],
-)  # fmt: skip
+)
 def test_fused_steps_run_and_allocate_only_their_states(make, states):
     def build():
         table = nn.Embedding(32, 32, device="cuda")
@@ -520,7 +520,7 @@ WAYS_TO_A_CARD = {
     "cuda of a number": lambda module: module.cuda(0), "to a number": lambda module: module.to(0),
     "to a device": lambda module: module.to(device=torch.device("cuda", 0)),
     "to a tensor": lambda module: module.to(torch.ones(1, device="cuda")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("way", WAYS_TO_A_CARD)

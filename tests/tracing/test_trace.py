@@ -147,7 +147,7 @@ def convolutions(device):
         nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3, padding="same"), nn.GroupNorm(4, 32), nn.SiLU(), nn.AdaptiveAvgPool2d(1),
         nn.Flatten(), nn.Linear(32, 10),
-    )  # fmt: skip
+    )
     model = nn.Sequential(*layers).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
@@ -458,7 +458,7 @@ def test_what_a_program_sets_for_all_of_torch_is_put_back(watch, error):
         return (context and context.device, torch.get_default_dtype(), torch.is_grad_enabled(),
                 *(state[name] for name in ("autocast", "modes", "saved tensors hooks")),
                 torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled(),
-                torch.get_num_threads(), torch.is_anomaly_enabled(), torch.ones(1).dtype)  # fmt: skip
+                torch.get_num_threads(), torch.is_anomaly_enabled(), torch.ones(1).dtype)
 
     def build():
         torch.set_default_device("cpu")
@@ -615,7 +615,7 @@ def test_what_is_drawn_into_a_tensor_is_not_known():
     [(nn.Linear(2, 2), "build is of type Linear"), (setup_of("gpt2"), "build is of type TrainingSetup"),
      (lambda: None, "returned a value of type NoneType"), (lambda: torch.ones(2), "of type Tensor"),
      (lambda: nn.Linear(2, 2), "returned a value of type Linear")],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("watch", [trace_memory, measure_memory])
 def test_what_is_not_a_build_is_named(watch, build, given):
     with pytest.raises(ValueError, match=given):
@@ -673,7 +673,7 @@ def as_coroutine(device):
     "program, words",
     [(in_a_thread, "in a thread of its own"), (as_generator, "a generator or a coroutine"),
      (as_coroutine, "a generator or a coroutine")],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("way", ["cuda", "cpu", "measured"])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_what_cannot_be_followed_is_refused_with_the_programs_line(program, words, way):

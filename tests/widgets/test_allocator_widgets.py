@@ -237,13 +237,13 @@ def test_the_page_tells_the_kernel_which_mark_is_meant(view):
 
 
 NEEDLE = [Event(0, 100, "weights"), *(Event(n, 1, "activations") for n in range(1, 40)), Event(40, 900, "temporary"),
-          Event(40, -900), *(Event(n, -1) for n in range(1, 40))]  # fmt: skip
+          Event(40, -900), *(Event(n, -1) for n in range(1, 40))]
 
 
 def test_a_needle_has_a_margin_in_which_a_click_means_it():
     view = SnapshotView(MemoryTimeline(instants=(Instant(name="end", total_bytes=0),), source="traced", events=tuple(
         event for number in range(30) for event in (Event(100 * number + e.block, e.num_bytes, e.part) for e in NEEDLE)
-    )))  # fmt: skip
+    )))
     margins = {mark.data["bytes"]: mark.attributes.get("stroke-width") for mark in marks_of(view.shown.chart, "pick")}
     assert margins["900"] == "6" and margins["100"] is None
 

@@ -48,7 +48,7 @@ def test_what_fits_is_told_by_the_one_rule(size, fits):
     setup = TrainingSetup(
         model=LLAMA_32_1B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=8192,
         micro_batch_size=size, grad_accum_steps=2,
-    )  # fmt: skip
+    )
     fit = fit_on(CARDS["H100 SXM"], estimate_sharded(setup, DDP).for_step(2).peak_bytes)
     assert fit.is_expected is fits and str(fit) in planner.shown.words[1]
     assert "take the same time; 2 × 32 has the fewest passes" in planner.shown.words[2]

@@ -132,7 +132,7 @@ def test_what_has_no_minus_zero_does_not_hold_it():
     rows = {row[0]: row[2] for row in BitExplorer(number="-0.0").shown.table[1:]}
     signed = {name: math.copysign(1, value_in_ml_dtypes(int(getattr(ml_dtypes, name, np.float16)(-0.0)
               .view(np.uint16 if FORMATS[name].bits == 16 else np.uint8)), name)) < 0
-              for name in ("float16", "bfloat16", "float8_e5m2", "float8_e4m3fn")}  # fmt: skip
+              for name in ("float16", "bfloat16", "float8_e5m2", "float8_e4m3fn")}
     assert all(signed.values()) and {rows[name] for name in signed} == {"exact"}
     assert rows["int8"] == rows["int4"] == "sign lost"
 

@@ -16,7 +16,7 @@ RIGHT = {
         ), recomputation="full", grad_accum_steps=8, optimizer=OptimizerConfig(implementation="fused"),
     ))
     for job, (model, seq_len) in JOBS.items()
-}  # fmt: skip
+}
 """Five cards for 10 coins."""
 
 

@@ -47,7 +47,7 @@ def diffusion(device):
         sample_size=16, block_out_channels=(32, 64), layers_per_block=1, cross_attention_dim=32, attention_head_dim=8,
         down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), norm_num_groups=8,
         up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
-    ).to(device)  # fmt: skip
+    ).to(device)
     schedule = diffusers.DDPMScheduler(num_train_timesteps=100)
 
     def loss():
@@ -83,7 +83,7 @@ def flux(device):
     net = diffusers.FluxTransformer2DModel(
         patch_size=1, in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=4,
         joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8),
-    ).to(device)  # fmt: skip
+    ).to(device)
     places = {"txt_ids": torch.zeros(12, 3, device=device), "img_ids": torch.zeros(64, 3, device=device)}
 
     def loss():

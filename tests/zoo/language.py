@@ -10,7 +10,7 @@ from zoo.programs import Program
 
 VOCAB, TOKENS, PADDED = 512, 32, 8
 SIZES = {"vocab_size": VOCAB, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-         "intermediate_size": 256, "max_position_embeddings": 66}  # fmt: skip
+         "intermediate_size": 256, "max_position_embeddings": 66}
 GROUPED = SIZES | {"num_key_value_heads": 2}
 NEEDS = "needs the values of a tensor"
 
@@ -68,13 +68,13 @@ def llama(name, attention=None, refused=None, **choices):
 
 GPT2 = {"vocab_size": VOCAB, "n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 64}
 T5 = {"vocab_size": VOCAB, "d_model": 128, "num_layers": 2, "num_heads": 4, "d_ff": 256, "d_kv": 32,
-      "decoder_start_token_id": 0}  # fmt: skip
+      "decoder_start_token_id": 0}
 BART = {"vocab_size": VOCAB, "d_model": 128, "encoder_layers": 2, "decoder_layers": 2,
         "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 256,
-        "decoder_ffn_dim": 256, "max_position_embeddings": 64}  # fmt: skip
+        "decoder_ffn_dim": 256, "max_position_embeddings": 64}
 MOE = GROUPED | {"head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 NO_FLEX = {"cuda": "does not follow flex_attention", "cpu": "does not support backward on CPU",
-           "measured": "does not support backward on CPU"}  # fmt: skip
+           "measured": "does not support backward on CPU"}
 
 PROGRAMS = [
     llama(""),
@@ -112,4 +112,4 @@ PROGRAMS = [
              {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8}, "", None),
         )
     ),
-]  # fmt: skip
+]

@@ -48,7 +48,7 @@ def by_trainer(device):
     choices = hf.TrainingArguments(
         tempfile.mkdtemp(), max_steps=2, per_device_train_batch_size=2, report_to=[], use_cpu=device == "cpu",
         disable_tqdm=True, save_strategy="no", logging_strategy="no", dataloader_pin_memory=False,
-    )  # fmt: skip
+    )
     return hf.Trainer(net, choices, train_dataset=rows).train
 
 

@@ -95,4 +95,4 @@ PROGRAMS = [
                 off="0.00 %", compiles=backend == "inductor")
         for backend in ("eager", "aot_eager", "inductor")
     ),
-]  # fmt: skip
+]

@@ -296,4 +296,4 @@ PROGRAMS = [
     Program(name="nested rows, jagged", build=lambda device: nested(device, torch.jagged),
             refused=refused("does not follow nested tensors")),
     Program(name="a matrix in CSR", build=compressed, refused=refused("does not follow")),
-]  # fmt: skip
+]

@@ -8,7 +8,7 @@ from zoo.programs import WAYS, check
 
 FAMILIES = ("plain", "language", "images", "more_images", "optimizers", "loops")
 NEEDS = {"plain": "", "language": "transformers peft", "images": "transformers diffusers",
-         "more_images": "torchvision timm", "optimizers": "torchao", "loops": "transformers accelerate"}  # fmt: skip
+         "more_images": "torchvision timm", "optimizers": "torchao", "loops": "transformers accelerate"}
 
 
 def programs_of(family: str) -> list:
