@@ -7,8 +7,9 @@ from bisect import insort
 
 from bench import Row
 from memkit.allocator.caching import CachingAllocator
-from memkit.allocator.snapshot_replay import replay_snapshot, replay_trace
+from memkit.allocator.snapshot_reader import read_snapshot
 from memkit.allocator.snapshot_writer import predicted_snapshot
+from memkit.allocator.trace_replay import replay_trace
 from memkit.timeline import Event, Instant, MemoryTimeline
 
 NUM_EVENTS = 20_000
@@ -50,7 +51,7 @@ def run() -> list[Row]:
     traced = best_seconds(replay_trace, trace)
     snapshot = predicted_snapshot(replay_trace(trace))
     num_recorded = len(snapshot["device_traces"][0])
-    recorded = best_seconds(replay_snapshot, snapshot)
+    recorded = best_seconds(read_snapshot, snapshot)
     reading = best_seconds(json.loads, json.dumps(snapshot))
     pairs, lists = best_seconds(_allocate_and_free), best_seconds(_insert_and_delete)
     return [
@@ -61,7 +62,7 @@ def run() -> list[Row]:
             detail=f"{NUM_EVENTS:,} events: {1e3 * traced:.0f} ms against {1e3 * bare:.0f} ms",
         ),
         Row(
-            name="replay of a recording ÷ json.loads of it",
+            name="reading a recording ÷ json.loads of it",
             ratio=recorded / reading,
             at_most=MOST_OVER_READING,
             detail=f"{num_recorded:,} entries: {1e3 * recorded:.0f} ms against {1e3 * reading:.0f} ms",

@@ -117,8 +117,6 @@ OURS = {
     "allocator lab": ("widgets.AllocatorLab(step=0)", "Event"),
     "snapshot view": ("widgets.SnapshotView(run)", "Allocation"),
     "loss scaling lab": ("widgets.LossScalingLab(gradients)", "Scale 2^k, k ="),
-    "scaling lab": ("widgets.ScalingLab()", "Shared by"),
-    "outlier lab": ("widgets.OutlierLab()", "Size, √10 to the"),
     "spike film": ("widgets.SpikeFilm()", "Step"),
     "state explorer": ("widgets.StateExplorer()", "Micro-batch"),
     "adapter explorer": ("widgets.AdapterExplorer()", "Rank"),

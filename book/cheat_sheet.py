@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from memkit.fitting.step import peak_of
-from memkit.pictures.svg import GREY, OKABE_ITO, PAPER, Chart, text_width
+from memkit.pictures.colours import OKABE_ITO
+from memkit.pictures.svg import GREY, PAPER, Chart, text_width
 from memkit.recomputation.costs import step_flops
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout

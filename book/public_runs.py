@@ -25,9 +25,7 @@ import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from memkit.pictures.axes import COLOURS, SHAPES, Scale, point
-from memkit.pictures.svg import GREY, Chart
-from memkit.units import GIB, MIB, Text, aligned_table, on_page
+from memkit.units import MIB, Text, aligned_table, on_page
 
 FILE = Path(__file__).resolve().parents[1] / "chapters" / "recordings" / "public_runs.csv"
 FACTS = ("set", "half", "run", "card", "model", "optimizer", "batch", "config", "outcome", "measured_bytes")
@@ -192,48 +190,6 @@ def _summary(errors: list[float]) -> tuple[str, ...]:
     too_low = sum(error < -0.01 for error in errors) / len(errors)
     worst = max(errors, key=abs)
     return f"{statistics.median(sizes):.2%}", f"{at_90:.2%}", f"{worst:+.2%}", f"{within:.0%}", f"{too_low:.0%}"
-
-
-def draw(runs: list[PublicRun] | None = None) -> Chart:
-    """Predicted against measured for every run, on two logarithmic axes, with the range of those that have one."""
-    fine = [run for run in runs or load_public_runs() if run.outcome == "ok" and run.prediction]
-    sizes = [run.measured_bytes / GIB for run in fine]
-    chart = Chart(800, 430, "What others measured, and what is predicted from their programs")
-    across = Scale(low=min(sizes) / 1.2, high=max(sizes) * 1.2, start=68, end=560, is_log=True)
-    up = replace(across, start=380, end=50)
-    ticks = [(float(gib), f"{gib:g} GiB") for gib in (0.5, 1, 2, 4, 8, 16, 32, 64, 128) if up.low <= gib <= up.high]
-    up.ticks_beside(chart, ticks, 68, 560, "predicted")
-    across.ticks_below(chart, ticks, 50, 380, "measured")
-    chart.line([(across(end), up(end)) for end in (across.low, across.high)], shade=GREY)
-    for number, (of_set, some) in enumerate(_by_set(fine).items()):
-        colour, shape = COLOURS[1:][number % (len(COLOURS) - 1)], list(SHAPES)[number]
-        for run in some:
-            x, tip = across(run.measured_bytes / GIB), f"{run.model}, {run.card}: {run.error:+.1%}"
-            low, high = (up.inside(size / GIB) for size in run.range_bytes)
-            chart.line([(x, low), (x, high)], colour)
-            point(chart, x, up(run.predicted_bytes / GIB), shape, colour, tip=tip)
-        point(chart, 580, 70 + 26 * number, shape, colour, 5)
-        chart.words(592, 70 + 26 * number, f"{of_set} ({len(some)})")
-    chart.alt = alt(fine)
-    return chart
-
-
-def alt(runs: list[PublicRun]) -> str:
-    """What the picture shows, in words."""
-    fine = [run for run in runs if run.outcome == "ok" and run.prediction]
-    within = sum(abs(run.error) <= 0.01 for run in fine)
-    return (
-        f"{len(fine)} training runs that others measured on {len({run.card for run in fine})} kinds of card, predicted "
-        f"against measured on two logarithmic axes: {within} lie within 1 % of the diagonal, and the bars of "
-        f"{sum(bool(run.warning) for run in fine)} show a range."
-    )
-
-
-def _by_set(runs: list[PublicRun]) -> dict[str, list[PublicRun]]:
-    sets: dict[str, list[PublicRun]] = {}
-    for run in runs:
-        sets.setdefault(run.set, []).append(run)
-    return sets
 
 
 def words(runs: list[PublicRun] | None = None) -> Text:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from memkit.formula.estimate import estimate_memory
 from memkit.measuring.measure import measure_memory
-from memkit.pictures.peaks import compare_figure
+from memkit.pictures.timeline import compare_figure
 from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_GPT2
 from memkit.setup.training import TrainingSetup

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from memkit.formula.activations import Ledger, block_ledger
-from memkit.pictures.svg import GREY, OKABE_ITO, Chart
+from memkit.pictures.colours import OKABE_ITO
+from memkit.pictures.svg import GREY, Chart
 from memkit.setup.models import GPT2_LARGE
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.training import TrainingSetup

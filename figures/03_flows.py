@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from memkit.low_precision.autocast import FLOAT32, LOWER_PRECISION
-from memkit.pictures.svg import GREY, OKABE_ITO, Chart
+from memkit.pictures.colours import OKABE_ITO
+from memkit.pictures.svg import GREY, Chart
 
 DTYPES = {"float32": (OKABE_ITO[2], ""), "bfloat16": (OKABE_ITO[0], "..."), "float16": (OKABE_ITO[4], "xxx")}
 """The look of a value's dtype."""

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from memkit.pictures.axes import Scale
-from memkit.pictures.svg import GREY, LOOKS, PAPER, Chart
+from memkit.pictures.colours import LOOKS
+from memkit.pictures.svg import GREY, PAPER, Chart
 
 NUM_PARAMETERS = 3_406_809_600
 PEAK_BYTES = 55_206_601_216  # measured by others on a B200; chapter 03, section 3.5, names the runs

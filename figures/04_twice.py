@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from memkit.pictures.axes import Scale
-from memkit.pictures.svg import GREY, LOOKS, OKABE_ITO, Chart
+from memkit.pictures.colours import LOOKS, OKABE_ITO
+from memkit.pictures.svg import GREY, Chart
 from memkit.recomputation.costs import blocks_ledger
 from memkit.setup import models, strategies
 from memkit.setup.recipes import PURE_BF16

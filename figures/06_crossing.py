@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from memkit.low_precision.linear_memory import linear_keeps
-from memkit.pictures.curves import memory_curves_figure
+from memkit.pictures.lines import memory_lines
 
 TOKENS, WIDTH = (2048, 4096, 8192, 12288, 16384), 4096
 kept = {
@@ -11,4 +11,4 @@ kept = {
     for name in ("bf16", "TE per tensor, Hopper")
 }
 title = "A 4096 × 4096 layer: FP8 keeps less from 2 × 4096 tokens on"
-memory_curves_figure(TOKENS, kept, "tokens", title).write_files(Path(__file__).with_suffix(""))
+memory_lines(title, TOKENS, kept, "tokens").write_files(Path(__file__).with_suffix(""))

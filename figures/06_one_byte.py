@@ -4,7 +4,8 @@ from pathlib import Path
 
 from memkit.formats.decoding import all_values
 from memkit.formats.records import get_format
-from memkit.pictures.svg import GREY, LOOKS, OKABE_ITO, Chart
+from memkit.pictures.colours import LOOKS, OKABE_ITO
+from memkit.pictures.svg import GREY, Chart
 
 title = "One byte for a number instead of two"
 chart = Chart(800, 270, title)

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from memkit.pictures.svg import GREY, OKABE_ITO, Chart
+from memkit.pictures.colours import OKABE_ITO
+from memkit.pictures.svg import GREY, Chart
 
 SUMMED = (OKABE_ITO[1], "///")
 PRODUCTS = (

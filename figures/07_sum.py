@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from memkit.pictures.axes import Scale
-from memkit.pictures.svg import GREY, LOOKS, OKABE_ITO, PAPER, Chart
+from memkit.pictures.colours import LOOKS, OKABE_ITO
+from memkit.pictures.svg import GREY, PAPER, Chart
 
 PUBLISHED_GB = {"weights": 1.55, "gradients": 1.55, "optimizer_states": 9.3, "activations": 28.0}  # the post-mortem's
 CARD_GB = 40

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from memkit.fitting.step import second_step
 from memkit.hardware.cards import CARDS
-from memkit.pictures.peaks import choices_figure
+from memkit.pictures.timeline import choices_figure
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 from book.exercises.chapter_10 import START
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
-from memkit.pictures.peaks import choices_figure
+from memkit.pictures.timeline import choices_figure
 
 step = estimate_memory(START).for_step(2)
 peaks = {name: step.at(name) for name in ("forward peak", "backward peak", "optimizer peak")}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from memkit.formula.states import bytes_per_parameter
 from memkit.hardware.cards import CARDS
-from memkit.pictures.peaks import choices_figure
+from memkit.pictures.timeline import choices_figure
 from memkit.setup.recipes import ADAMW, BF16_MASTER
 from memkit.timeline import Instant
 

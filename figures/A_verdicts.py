@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from book.claims import verdicts_by_subject
-from memkit.pictures.rows_of_bars import recipes_figure
+from memkit.pictures.bars import rows_figure
 
 title = "What is written about GPU memory, claim by claim"
-recipes_figure(verdicts_by_subject(), title).write_files(Path(__file__).with_suffix(""))
+rows_figure(verdicts_by_subject(), title).write_files(Path(__file__).with_suffix(""))

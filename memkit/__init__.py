@@ -21,7 +21,7 @@ it holds and in which order to read it:
 - ``fitting``: advice, diagnosis and plans
 - ``pictures``: charts as text
 - ``widgets``: ipywidgets
-- ``arguments``: the words of the command line
+- ``tool``: the command line
 
 To take the package over, read these ten files first, in this order. They make the three columns:
 
@@ -52,14 +52,13 @@ from memkit.kinds import checked
 __version__ = "0.2.0"
 
 
-def front_door(package: str, offered: dict[str, str]) -> tuple:
+def front_door(package: str, file: str) -> tuple:
     """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are imported when asked for (PEP 562).
 
-    ``offered`` has the names that each module gives, as words; under ``""`` stand modules that are offered whole.
-    A function refuses arguments that are not what its annotations say (``kinds``), and so does a class.
+    The names stand in ``__init__.pyi`` beside ``file``, where an editor reads them too. A function
+    refuses arguments that are not what its annotations say (``kinds``), and so does a class.
     """
-    names = {module: words.split() for module, words in offered.items()}
-    imported, listed, every_name = lazy_loader.attach(package, names.pop("", ()), names)
+    imported, listed, every_name = lazy_loader.attach_stub(package, file)
 
     def __getattr__(name: str) -> object:
         if name not in every_name:
@@ -77,27 +76,4 @@ def front_door(package: str, offered: dict[str, str]) -> tuple:
     return __getattr__, listed, every_name
 
 
-__getattr__, __dir__, __all__ = front_door(__name__, {
-    "allocator.snapshot_replay": "replay_snapshot",
-    "allocator.trace_replay": "replay_trace",
-    "fitting.diagnosis": "diagnose_memory",
-    "fitting.plans": "plan_recomputation",
-    "formats.records": "FORMATS",
-    "formats.rounding": "round_to",
-    "formula.activations": "activation_bytes block_ledger",
-    "formula.estimate": "estimate_memory",
-    "formula.parameters": "count_parameters",
-    "formula.states": "bytes_per_parameter",
-    "hardware.cards": "CARDS",
-    "measuring.gpu": "give_back",
-    "measuring.measure": "measure_memory",
-    "measuring.saved_tensors": "saved_bytes saved_storages",
-    "program.transformer": "Transformer training_build",
-    "setup": "models recipes strategies",
-    "setup.models": "ModelConfig",
-    "setup.recipes": "OptimizerConfig",
-    "setup.training": "TrainingSetup",
-    "timeline": "MemoryTimeline compare",
-    "tracing.trace": "trace_memory",
-    "units": "GIB KIB MIB aligned_table format_bytes format_count format_gb on_page",
-})
+__getattr__, __dir__, __all__ = front_door(__name__, __file__)

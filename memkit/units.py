@@ -82,9 +82,9 @@ def as_kind(name: str, value: object, *kinds: type) -> object:
 
 
 def check_fields(record: object, names: str, check: Callable, *allowed: object) -> None:
-    """Put fields of a frozen record through one of these checks, and keep what it returns."""
+    """Put fields of a record through one of these checks."""
     for name in names.split():
-        object.__setattr__(record, name, check(name, getattr(record, name), *allowed))
+        check(name, getattr(record, name), *allowed)
 
 
 def as_one_of(name: str, value: object, allowed: Iterable) -> object:

@@ -18,7 +18,7 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 LIVE_WIDGET = "application/vnd.jupyter.widget-view+json"
-KEPT_CELL_METADATA = {"tags", "jupyter"}
+KEPT_CELL_METADATA = {"tags", "jupyter", "memkit"}
 
 
 def run_chapter(path: Path, seconds: int = 300) -> float:
@@ -57,6 +57,9 @@ def tidy(notebook: nbformat.NotebookNode) -> None:
         cell.metadata = {name: value for name, value in cell.metadata.items() if name in KEPT_CELL_METADATA}
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(LIVE_WIDGET, None)
+            if "alt" in (about := cell.metadata.get("memkit", {})) and "image/png" in output.get("data", {}):
+                # what matplotlib draws has no words of its own; the cell's metadata has them, and the site shows them
+                output.metadata["image/png"] = {"alt": about["alt"]}
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if output.get("data", True)]
 

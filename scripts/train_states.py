@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
+from book.small_gpt import held_out_loss, make_small_gpt, text_batches, train
 from memkit.program.optimizers import Lion, Steps, make_optimizer
-from memkit.program.small_gpt import held_out_loss, make_small_gpt, text_batches, train
 from memkit.setup.recipes import OptimizerConfig
 
 FILE = Path(__file__).parents[1] / "chapters" / "recordings" / "states_training_cpu.json"

@@ -125,12 +125,12 @@ def packed(files: dict[str, bytes]) -> bytes:
 
 def book(root: Path) -> bytes:
     """The part of the book that runs without torch, and what the page's worker calls."""
-    files = [file for file in (root / "memkit").rglob("*") if file.suffix in (".py", ".json", ".txt")]
+    files = [file for file in (root / "memkit").rglob("*") if file.suffix in (".py", ".pyi", ".json", ".txt")]
     files = [file for file in files if file.relative_to(root).parts[1] not in NEEDS_TORCH]
     exercises = [
         path for path in (root / "book" / "exercises").glob("*.py") if not path.stem.startswith("chapter_")
     ]
-    files += [root / "book" / "__init__.py", *exercises]
+    files += [root / "book" / "__init__.py", root / "book" / "__init__.pyi", *exercises]
     sources = {str(file.relative_to(root)): file.read_bytes() for file in sorted(files)}
     sources["page_host.py"] = (HERE / "page_host.py").read_bytes()
     return packed(sources | {"lazy_loader/__init__.py": Path(lazy_loader.__file__).read_bytes()})

@@ -3,7 +3,9 @@
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
+import jedi
 import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
@@ -64,3 +66,19 @@ def test_tab_completes(typed, offered):
     with provisionalcompleter():
         texts = {completion.text for completion in completer.completions(typed, len(typed))}
     assert {offered, offered.lstrip(".")} & texts
+
+
+@pytest.mark.parametrize(
+    "package, name, file",
+    [
+        ("memkit", "estimate_memory", "memkit/formula/estimate.py"),
+        ("memkit", "recipes", "memkit/setup/recipes.py"),
+        ("memkit.low_precision", "convert_to_fp8", "memkit/low_precision/fp8_linear.py"),
+        ("book", "doctor", "book/checkup.py"),
+    ],
+)
+def test_an_editor_goes_from_a_name_to_its_source(package, name, file):
+    root = Path(memkit.__file__).parents[1]
+    line = f"from {package} import {name}"
+    found = jedi.Script(line, project=jedi.Project(root)).goto(1, len(line), follow_imports=True, prefer_stubs=False)
+    assert [source.module_path.relative_to(root).as_posix() for source in found] == [file]

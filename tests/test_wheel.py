@@ -88,7 +88,7 @@ def test_the_command_line_runs_from_the_wheel(installed):
     done = run(installed, "-m", "memkit", "snapshot", "nowhere.pickle")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == "memkit: 'nowhere.pickle' is no file"
-    assert "memkit = memkit.__main__:main" in next(installed.glob("*/entry_points.txt")).read_text()
+    assert "memkit = memkit.tool.command_line:main" in next(installed.glob("*/entry_points.txt")).read_text()
 
 
 def test_a_ci_job_reads_a_recording_without_the_heavy_packages(installed, tmp_path):

@@ -1,6 +1,6 @@
 """torchtune's fine-tuning of Llama 3.2 3B on one card, as its ladder of peaks ran it (README at commit bd2a0fc7c).
 
-What decides the lower rungs is the loss: ``memkit.program.pieces_of_logits``. Rank and targets of the adapters are
+What decides the lower rungs is the loss: ``book.pieces_of_logits``. Rank and targets of the adapters are
 those of ``recipes/configs/llama3_2/3B_qlora_single_device.yaml``.
 """
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from memkit.program.pieces_of_logits import PiecesOfLogits
+from book.pieces_of_logits import PiecesOfLogits
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_32_3B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig

@@ -11,11 +11,11 @@ from numbers import Real
 import torch
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise, unit_slip
+from book.small_programs import ragged_build
 from memkit.allocator.config import AllocatorConfig
-from memkit.allocator.snapshot_replay import replay_trace
 from memkit.allocator.snapshot_writer import predicted_snapshot
+from memkit.allocator.trace_replay import replay_trace
 from memkit.measuring.small_card import SimulatedCard
-from memkit.program.small_programs import ragged_build
 from memkit.setup import models
 from memkit.setup.recipes import AUTOCAST_BF16
 from memkit.setup.training import TrainingSetup

@@ -1,4 +1,4 @@
-"""Where the blocks go: a model of PyTorch's CUDA caching allocator, exact to the byte and the address.
+"""Where the blocks go: PyTorch's CUDA caching allocator as chapter 07 tells it, exact to the byte and the address.
 
 The driver's ``cudaMalloc`` is slow, so PyTorch keeps what it once got. It cuts *segments* into *blocks*:
 
@@ -14,17 +14,17 @@ between them is cached, and what lies between in pieces too small for the next r
 
 Source: c10/cuda/CUDACachingAllocator.cpp of torch 2.6, c10/core/AllocatorConfig.h of torch 2.13; a name in
 backticks after a method is its counterpart there. Recorded runs of torch 2.11 replay exactly
-(``tests/allocator/test_snapshot_replay.py``). Not modelled: private pools (CUDA graphs, MemPool), the
-cudaMallocAsync backend, garbage collection.
+(``tests/allocator/test_real_cards.py``). Not modelled: options but expandable segments, private pools (CUDA
+graphs, MemPool), the cudaMallocAsync backend.
 """
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 
-from memkit.allocator.config import LARGE_SEGMENT_BYTES, SMALL_REQUEST_BYTES, AllocatorConfig
+from memkit.allocator.config import SMALL_REQUEST_BYTES, AllocatorConfig, segment_size
 from memkit.allocator.expandable import grow, growable_size, unmap
 from memkit.allocator.heap import Block, Driver, Heap, Pool
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number, format_bytes
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number, format_bytes, round_up
 
 
 class OutOfMemory(MemoryError):
@@ -38,15 +38,13 @@ class OutOfMemory(MemoryError):
         self.segment_bytes = segment_bytes
         self.capacity_bytes = allocator.driver.capacity_bytes
         self.free_bytes = allocator.driver.free_bytes
-        self.allowed_bytes = allocator.allowed_bytes
         self.allocated_bytes = allocator.allocated_bytes
         self.cached_bytes = allocator.reserved_bytes - allocator.allocated_bytes
-        allowed = "" if self.allowed_bytes is None else f"{format_bytes(self.allowed_bytes)} allowed; "
         super().__init__(
             f"CUDA out of memory. Tried to allocate {format_bytes(segment_bytes)}. "
             f"GPU 0 has a total capacity of {format_bytes(self.capacity_bytes)} "
             f"of which {format_bytes(self.free_bytes)} is free. Including non-PyTorch memory, this process has "
-            f"{format_bytes(allocator.driver.used_bytes)} memory in use. {allowed}"
+            f"{format_bytes(allocator.driver.used_bytes)} memory in use. "
             f"Of the allocated memory {format_bytes(self.allocated_bytes)} is allocated by PyTorch, and "
             f"{format_bytes(self.cached_bytes)} is reserved by PyTorch but unallocated. If reserved but "
             "unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
@@ -55,8 +53,7 @@ class OutOfMemory(MemoryError):
 
 
 class CachingAllocator(Heap):
-    """One card's caching allocator. Sizes are bytes, addresses integers; ``trace`` lists what a snapshot
-    records.
+    """One card's caching allocator. Sizes are bytes, addresses integers; ``trace`` lists what a snapshot records.
 
     >>> allocator = CachingAllocator()
     >>> address = allocator.malloc(1_000_000)
@@ -66,13 +63,6 @@ class CachingAllocator(Heap):
 
     def __init__(self, config: AllocatorConfig | None = None, driver: Driver | None = None):
         super().__init__(config or AllocatorConfig(), driver or Driver())
-        self.waiting: dict[Hashable, list[Block]] = {}  # freed, but still used by a stream
-        self.finished: list[Block] = []  # once for every stream that is done with it
-        self.allowed_bytes = None
-        if self.config.per_process_memory_fraction < 1.0:
-            if self.driver.capacity_bytes is None:
-                raise ValueError("per_process_memory_fraction needs a driver with capacity_bytes")
-            self.allowed_bytes = int(self.config.per_process_memory_fraction * self.driver.capacity_bytes)
 
     @property
     def allocated_bytes(self) -> int:
@@ -84,37 +74,24 @@ class CachingAllocator(Heap):
         """``memory_reserved``: the segments, or mapped pages, held from the driver."""
         return self.current["reserved"]
 
-    def memory_stats(self) -> dict[str, int]:
-        """The figures of ``torch.cuda.memory_stats`` that the model keeps, under torch's keys."""
-        stats = dict(self.counts)
-        for name, value in self.current.items():
-            stats |= {f"{name}_bytes.all.current": value, f"{name}_bytes.all.peak": self.peak[name]}
-        runs = self.segments()
-        holes = [b for run in runs for b in run if b.is_free and b.is_split and b.span is None]
-        stats["inactive_split_bytes.all.current"] = sum(block.size for block in holes)
-        stats["segment.all.current"] = sum(run[0].span is None for run in runs)
-        return stats
-
     def reset_peak(self) -> None:
         """``reset_peak_memory_stats``: the peak becomes the present."""
         self.peak.update(self.current)
 
     def malloc(self, num_bytes: int, stream: int = 0) -> int | None:
-        """The address of a block for ``num_bytes``; ``None`` for zero bytes, which need no block
-        (``malloc``).
+        """The address of a block for ``num_bytes``; ``None`` for zero bytes, which need no block (``malloc``).
 
         Raises: OutOfMemory: the driver gives no segment for it.
         """
         if as_whole_number("num_bytes", num_bytes) == 0:
             return None
-        self.process_events()
-        size = self.config.round_size(num_bytes)
+        size = round_up(num_bytes)
         pool = self.small if size <= SMALL_REQUEST_BYTES else self.large
         block = self._find_free(pool, size, stream) or self._make_block(pool, size, stream)
         if block is None:
             self.counts["num_ooms"] += 1
             self.record("oom", self.driver.free_bytes or 0, size, stream)
-            raise OutOfMemory(self, num_bytes, self.config.segment_size(size))
+            raise OutOfMemory(self, num_bytes, segment_size(size))
         if self._should_split(block, size):
             pool.add(self.cut(block, size))
         block.allocated, block.requested_bytes = True, num_bytes
@@ -124,39 +101,32 @@ class CachingAllocator(Heap):
         return block.address
 
     def free(self, address: int) -> None:
-        """Give a block back to its pool, at once or when the other streams that use it are done
-        (``free``)."""
+        """Give a block back to its pool, at once or when the other streams that use it are done (``free``)."""
         block = self.blocks.get(address)
         if block is None or not block.allocated:
             raise ValueError(f"address={address} is not the start of an allocated block")
         block.allocated = False
         self.count("allocated", -block.size)
         self.record("free_requested", address, block.requested_bytes, block.stream)
-        if not block.stream_uses:
+        if not block.streams:
             self._complete_free(block)
-            return
-        block.num_events = len(block.stream_uses)
-        for stream in block.stream_uses:
-            self.waiting.setdefault(stream, []).append(block)
-        block.stream_uses = set()
 
-    def record_stream(self, address: int, stream: Hashable) -> None:
-        """Say that another stream uses the block, so that a later ``free`` waits for it
-        (``recordStream``)."""
+    def record_stream(self, address: int, stream: int) -> None:
+        """Say that another stream uses the block, so that a later ``free`` waits for it (``recordStream``)."""
         block = self.blocks[address]
-        if stream != block.stream:
-            block.stream_uses.add(stream)
+        block.streams |= {stream} - {block.stream}
 
-    def synchronize(self, stream: Hashable) -> None:
-        """The GPU has done all work of ``stream``: blocks that wait for it are free at the next
-        ``malloc``."""
-        self.finished += self.waiting.pop(stream, [])
+    def synchronize(self, stream: int) -> None:
+        """The GPU has done all work of ``stream``: freed blocks that waited for it alone are free."""
+        for block in [block for block in self.blocks.values() if stream in block.streams]:
+            block.streams.remove(stream)
+            if block.is_free:
+                self._complete_free(block)
 
     def empty_cache(self) -> None:
         """Wait for all streams, then give whole free segments and pages back (``release_cached_blocks``)."""
-        for stream in list(self.waiting):
+        for stream in set().union(*(block.streams for block in self.blocks.values())):
             self.synchronize(stream)
-        self.process_events()
         for pool in (self.large, self.small):
             free = [self.blocks[key[2]] for key in pool.free]
             for block in free:
@@ -165,14 +135,6 @@ class CachingAllocator(Heap):
             for block in free:
                 if block.span is not None:
                     unmap(self, block)
-
-    def process_events(self) -> None:
-        """Free what waited for streams that are done by now (``process_events``)."""
-        finished, self.finished = self.finished, []
-        for block in finished:
-            block.num_events -= 1
-            if block.num_events == 0:
-                self._complete_free(block)
 
     def _complete_free(self, block: Block) -> None:
         """The block is nobody's: merge it and put it into its pool (``free_block``)."""
@@ -186,21 +148,13 @@ class CachingAllocator(Heap):
         """Best fit among the free blocks of this stream (``get_free_block``)."""
         candidates = self._free_from(pool, size, stream)
         block = next(candidates, None)
-        while block is not None and block.span is not None:  # prefer the one that can grow to the least size
-            following = next(candidates, None)
-            if self.config.expandable_segments and (
-                following is None or growable_size(following) >= growable_size(block)
-            ):
-                break
-            block = following  # where the option is off by now, such blocks are skipped
-        if block is None:
-            return None
-        limit = self.config.max_split_bytes
-        if limit is not None and size < limit <= block.size:
-            return None  # an oversize block is not broken for a small request
-        if limit is not None and size >= limit and block.size >= size + LARGE_SEGMENT_BYTES:
-            return None
-        pool.remove(block)
+        if self.config.expandable_segments:
+            for following in candidates:  # prefer the one that can grow to the least size
+                if growable_size(following) >= growable_size(block):
+                    break
+                block = following
+        if block is not None:
+            pool.remove(block)
         return block
 
     def _free_from(self, pool: Pool, size: int, stream: int) -> Iterator[Block]:
@@ -211,19 +165,14 @@ class CachingAllocator(Heap):
             yield self.blocks[pool.free[index][2]]
 
     def _should_split(self, block: Block, size: int) -> bool:
-        """Whether the rest is worth keeping apart; otherwise the block is handed out whole
-        (``should_split``)."""
-        rest = block.size - size
+        """Whether the rest is worth keeping apart; otherwise the block is handed out whole (``should_split``)."""
         if block.pool.is_small or self.config.expandable_segments:
-            return rest >= ALLOCATOR_BLOCK_BYTES
-        limit = self.config.max_split_bytes
-        return (limit is None or size < limit) and rest > SMALL_REQUEST_BYTES
+            return block.size - size >= ALLOCATOR_BLOCK_BYTES
+        return block.size - size > SMALL_REQUEST_BYTES
 
     def _make_block(self, pool: Pool, size: int, stream: int) -> Block | None:
-        """Ask the driver; if it refuses, give back more and more of the cache and ask again."""
+        """Ask the driver; if it refuses, give the cache back and ask again."""
         block = self._new_segment(pool, size, stream)
-        if block is None and self._release_oversize(pool, size, stream):
-            block = self._new_segment(pool, size, stream)
         if block is None:
             self.empty_cache()
             self.counts["num_alloc_retries"] += 1
@@ -232,33 +181,12 @@ class CachingAllocator(Heap):
 
     def _new_segment(self, pool: Pool, size: int, stream: int) -> Block | None:
         """One ``cudaMalloc``, or pages mapped into an expandable segment (``alloc_block``)."""
-        num_bytes = self.config.segment_size(size)
-        if self.allowed_bytes is not None and self.reserved_bytes + num_bytes > self.allowed_bytes:
-            return None
         if self.config.expandable_segments:
             return grow(self, pool, size, stream)
+        num_bytes = segment_size(size)
         address = self.driver.malloc(num_bytes)
         if address is None:
             return None
         block = self.blocks[address] = Block(address, num_bytes, stream, pool)
         self.reserve("segment_alloc", block, num_bytes)
         return block
-
-    def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
-        """With ``max_split_size_mb``: give back just enough oversize blocks
-        (``release_available_cached_blocks``)."""
-        limit = self.config.max_split_bytes
-        if limit is None or self.config.expandable_segments:  # PyTorch asserts on an expandable block here
-            return False
-        need = max(size, limit)
-        block = next(self._free_from(pool, need, stream), None)
-        if block is not None:
-            self.release(block)
-            return True
-        released = 0
-        for key in reversed(pool.free[: bisect_left(pool.free, (stream, need, 0))]):
-            if released >= need or key[0] != stream or key[1] < limit:
-                break
-            released += key[1]
-            self.release(self.blocks[key[2]])
-        return released >= need

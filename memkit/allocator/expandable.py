@@ -1,5 +1,4 @@
-"""Expandable segments: one long run of addresses per stream and pool, with memory mapped behind it page by
-page.
+"""Chapter 07's cure for fragmentation: one long run of addresses per pool, with memory mapped behind it page by page.
 
 A plain segment cannot grow, so a request a little larger than every hole costs a new segment. An expandable
 segment reserves more addresses than the card has memory, which costs nothing, and maps 2 MiB (small pool) or
@@ -31,8 +30,7 @@ def grow(heap: Heap, pool: Pool, size: int, stream: int) -> Block | None:
 
 
 def _find_room(heap: Heap, pool: Pool, size: int, stream: int) -> Block:
-    """A run of free and unmapped blocks with room, else a new run of addresses
-    (``find_expandable_block``)."""
+    """A run of free and unmapped blocks with room, else a new run of addresses (``find_expandable_block``)."""
     for key in pool.unmapped[bisect_left(pool.unmapped, (stream, 0)) :]:
         if key[0] != stream:
             break
@@ -46,8 +44,7 @@ def _find_room(heap: Heap, pool: Pool, size: int, stream: int) -> Block:
             return start
     capacity = heap.driver.capacity_bytes or TIB
     num_bytes = round_up(capacity + capacity // 8, pool.page_bytes)
-    address = heap.driver.reserve(num_bytes, round_up(size, pool.page_bytes))
-    num_bytes = heap.free_addresses(address, num_bytes)
+    address = heap.driver.reserve(num_bytes)
     block = Block(address, num_bytes, stream, pool, mapped=False, span=(address, num_bytes))
     heap.blocks[address] = block
     pool.add(block)

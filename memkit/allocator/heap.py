@@ -1,5 +1,4 @@
-"""The parts of the allocator's model: the card that gives memory, the blocks it is cut into, the pools of free
-ones, and the books that are kept of them.
+"""What the allocator of chapter 07 is made of: a card that gives memory, blocks, pools of free ones, and counters.
 
 ``memkit.allocator.caching`` puts them together.
 """
@@ -22,8 +21,7 @@ class Entry(NamedTuple):
 
 
 class Driver:
-    """A card: ``capacity_bytes`` of memory, of which ``outside_bytes`` belong to others (CUDA context,
-    processes).
+    """A card: ``capacity_bytes`` of memory, of which ``outside_bytes`` belong to others (CUDA context, processes).
 
     It never gives the same address twice, and it never fragments: real cards map pages of 2 MiB.
     """
@@ -51,8 +49,8 @@ class Driver:
         """``cudaMalloc``: the address of a new segment, or ``None``."""
         return self.reserve(num_bytes) if self.take(num_bytes) else None
 
-    def reserve(self, num_bytes: int, needed_bytes: int = 0) -> int:
-        """``cuMemAddressReserve``: addresses without memory behind them, of which ``needed_bytes`` are needed now."""
+    def reserve(self, num_bytes: int) -> int:
+        """``cuMemAddressReserve``: addresses without memory behind them."""
         address = self.next_address
         self.next_address += round_up(num_bytes, SMALL_SEGMENT_BYTES)
         return address
@@ -72,8 +70,7 @@ class Block:
     span: tuple[int, int] | None = None  # address and size of the expandable segment it lies in
     prev: "Block | None" = None
     next: "Block | None" = None
-    stream_uses: set = field(default_factory=set)
-    num_events: int = 0  # streams that still use it after it was freed
+    streams: set = field(default_factory=set)  # others that still use it, also after it was freed
 
     @property
     def is_split(self) -> bool:
@@ -82,7 +79,7 @@ class Block:
 
     @property
     def is_free(self) -> bool:
-        return not (self.allocated or self.num_events or self.stream_uses)
+        return not (self.allocated or self.streams)
 
     @property
     def state(self) -> str:
@@ -93,8 +90,7 @@ class Block:
 
 
 class Pool:
-    """The free blocks of one pool, sorted by (stream, size, address); the unmapped ones by (stream,
-    address)."""
+    """The free blocks of one pool, sorted by (stream, size, address); the unmapped ones by (stream, address)."""
 
     def __init__(self, is_small: bool):
         self.is_small = is_small
@@ -181,18 +177,6 @@ class Heap:
         self.reserve("segment_free", block, -block.size)
         block.pool.remove(block)
         del self.blocks[block.address]
-
-    def free_addresses(self, address: int, num_bytes: int) -> int:
-        """How many of ``num_bytes`` addresses from ``address`` on are nobody's; unmapped ones that reach there end.
-
-        A recording tells where a run of addresses begins, not how long it is, so the model may have taken it too long.
-        """
-        for block in self.blocks.values():
-            if block.address > address:
-                num_bytes = min(num_bytes, block.address - address)
-            elif address < block.address + block.size:
-                block.size = address - block.address
-        return num_bytes
 
     def segments(self) -> list[list[Block]]:
         """Segments by address, each as the list of its blocks; an expandable one as runs of mapped blocks."""

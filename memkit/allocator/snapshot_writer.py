@@ -9,7 +9,6 @@ import pickle
 import re
 from pathlib import Path
 
-from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Block
 from memkit.allocator.replays import Replay
 from memkit.events import Event
@@ -27,12 +26,7 @@ WORKSPACE = {"filename": "??", "line": 0, "name": "cuBLAS workspace"}
 
 
 def predicted_snapshot(result: Replay) -> dict:
-    """The snapshot that the replay of a trace would have left, with the traced lines as stack frames.
-
-    Raises: ValueError: the replay is of a recording, which has a snapshot already.
-    """
-    if result.agreement is not None:
-        raise ValueError("this replay is of a recorded run, whose snapshot exists; replay a traced timeline")
+    """The snapshot that the replay of a trace would have left, with the traced lines as stack frames."""
     trace, frames_at, served = [], {}, set()
     events = result.timeline.events
     for index, (action, address, size, stream) in enumerate(result.allocator.trace):
@@ -54,7 +48,7 @@ def predicted_snapshot(result: Replay) -> dict:
     return {
         "segments": segments,
         "device_traces": [trace],
-        "allocator_settings": _settings(result.config),
+        "allocator_settings": {"max_split_size": -1, "expandable_segments": result.config.expandable_segments},
         "external_annotations": [],
     }
 
@@ -93,18 +87,6 @@ def _segment(run: list[Block], frames_at: dict[int, list[dict]]) -> dict:
             }
             for block in run
         ],
-    }
-
-
-def _settings(config: AllocatorConfig) -> dict:
-    return {
-        "PYTORCH_CUDA_ALLOC_CONF": "",
-        "max_split_size": -1 if config.max_split_bytes is None else config.max_split_bytes,
-        "garbage_collection_threshold": 0.0,
-        "expandable_segments": config.expandable_segments,
-        "roundup_power2_divisions": {
-            str(1 << index): divisions for index, divisions in enumerate(config.roundup_power2_divisions)
-        },
     }
 
 

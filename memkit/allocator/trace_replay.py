@@ -1,5 +1,4 @@
-"""Play a traced training step through the allocator: from what the program asks to what a named card must
-hold.
+"""From what a program asks to what a named card must hold: chapter 07's replays, and those of the public runs.
 
 A trace knows the requests. The allocator adds what no tensor shows: rounding, the unsplit rest of a block,
 the workspaces of cuBLAS, segments that hold more than is used, and the request that finds no room.
@@ -44,9 +43,7 @@ def replay_trace(
     if not trace.events:
         raise ValueError(f"this {trace.source} timeline carries no events to replay")
     allocator = CachingAllocator(config, Driver(capacity_bytes, outside_bytes))
-    workspace = 0
-    if compute_capability is not None:
-        workspace = workspace_bytes(compute_capability, torch_version=torch_version)
+    workspace = workspace_bytes(compute_capability, torch_version) if compute_capability else 0
     player = Player(allocator, workspace)
     for event in trace.events:
         player.play(event)
@@ -60,7 +57,15 @@ def replay_trace(
         reserved_peak_bytes=allocator.peak["reserved"],
         provenance=trace.provenance,
     )
-    return player.replay(timeline, causes=tuple(player.causes))
+    return Replay(
+        timeline=timeline,
+        config=allocator.config,
+        allocator=allocator,
+        allocated=tuple(player.allocated),
+        reserved=tuple(player.reserved),
+        failure=player.failure,
+        causes=tuple(player.causes),
+    )
 
 
 def _instants(trace: MemoryTimeline, player: Player) -> Iterator[Instant]:

@@ -55,7 +55,7 @@ class Change:
     """One thing to change. A function gives the changed setup, events or options, or ``None`` where nothing changes.
 
     Of changes of one ``kind`` only one can be made. ``comes_first``: it mends a fault, so it is named before what
-    only saves more. ``program`` names the change of ``memkit.program.changed`` that does it to a running program,
+    only saves more. ``program`` names the change of ``memkit.tool.changed`` that does it to a running program,
     where there is one.
     """
 
@@ -181,7 +181,7 @@ def _is_made_by_a_step(event: Event, kept: set[int]) -> bool:
 
 
 def _growing_segments(config: AllocatorConfig) -> AllocatorConfig | None:
-    return None if config.expandable_segments else replace(config, expandable_segments=True, max_split_bytes=None)
+    return None if config.expandable_segments else AllocatorConfig(expandable_segments=True)
 
 
 FULL_RECOMPUTATION = Change(

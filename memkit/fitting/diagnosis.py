@@ -1,22 +1,22 @@
-"""What filled the memory, when, by which line, and which three changes would help most.
+"""One page about a run, for chapter 07 and ``memkit snapshot``: what filled the memory, when, and by which line.
 
 Every change is tried, not guessed: the events are changed as the change would change them, played through the
-allocator again, and the two peaks are subtracted (``memkit.fitting.advice``). A recording has no parts; where
-they are inferred from its pattern the page says so, and where they cannot be it says that.
+allocator again, and the two peaks are subtracted (``memkit.fitting.advice``). A recording names no parts. Its page says
+what a recording does say: lines, sizes, the peak, what stands at the end and what grows.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.replays import Replay
-from memkit.allocator.snapshot_replay import replay_snapshot, replay_trace
+from memkit.allocator.snapshot_reader import RecordedRun, read_snapshot
+from memkit.allocator.trace_replay import replay_trace
 from memkit.events import Events
 from memkit.fitting.advice import Effect, Run, best_of_each_kind, effects_on_run
 from memkit.fitting.edits import line_of
-from memkit.fitting.recorded_parts import with_parts
 from memkit.timeline import PARTS, MemoryTimeline
 from memkit.units import Printable, aligned_table, format_bytes, on_page
 
@@ -56,37 +56,24 @@ class Growing:
         """How much more it holds in the last span than in the first."""
         return self.floors[-1] - self.floors[0]
 
-    @property
-    def is_rising(self) -> bool:
-        """Whether it holds more in each span; the first may be the start, where there is nothing yet."""
-        first, *rest = self.floors
-        return first <= rest[0] and all(a < b for a, b in pairwise(rest))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis(Printable):
     """One page about a run: its peak, what stood there, and what would help.
 
-    ``parts_from`` is "trace" where the program told them, "pattern" where they are inferred from a recording,
-    "" where nothing tells them; ``timeline`` has them. ``moment`` is the peak's phase and step in words. The changes
-    have one base, ``peak_reserved_bytes``: a saving is the difference of two replays from an empty card, taken off it.
+    ``recorded`` is the recording it is of, if it is of one. ``moment`` is the peak's phase and step in words. The
+    changes have one base, ``peak_reserved_bytes``: a saving is the difference of two replays from an empty card, taken
+    off it.
     """
 
     result: Replay
-    timeline: MemoryTimeline
-    phase: str
+    recorded: RecordedRun | None
     moment: str
     parts: dict[str | None, int]
-    all_lines: tuple[Line, ...]
+    lines: tuple[Line, ...]
     tried: tuple[Effect, ...]
-    parts_from: str
     peak_reserved_bytes: int
     growing: tuple[Growing, ...] = ()
-
-    @property
-    def lines(self) -> tuple[Line, ...]:
-        """The lines that allocated most of what is in memory at the peak."""
-        return self.all_lines[:NUM_LINES]
 
     @property
     def changes(self) -> tuple[Effect, ...]:
@@ -96,11 +83,12 @@ class Diagnosis(Printable):
     def __str__(self) -> str:
         lines = [("by line", "part", "blocks", "bytes"), *(line.row for line in self.lines)]
         pages = [self._headline(), self._parts(), aligned_table(lines), *growth_in_words(self.growing)]
-        total, result = sum(self.parts.values()), self.result
-        cached = result.peak_reserved_bytes - result.peak_allocated_bytes
-        unseen = format_bytes(max(result.peak_allocated_bytes - total, 0))
-        rounded, idle = f"{unseen} in the allocator's rounding and workspaces", f"{format_bytes(cached)} reserved"
-        pages.append(f"In no tensor: {rounded}, {idle} but not allocated.")
+        cached = self.result.peak_reserved_bytes - self.result.peak_allocated_bytes
+        unseen = max(self.result.peak_allocated_bytes - sum(self.parts.values()), 0)
+        pages.append(
+            f"In no tensor: {format_bytes(unseen)} in the allocator's rounding and workspaces, "
+            f"{format_bytes(cached)} reserved but not allocated."
+        )
         return on_page(*pages, changes_in_words(self.changes))
 
     def _headline(self) -> str:
@@ -108,6 +96,8 @@ class Diagnosis(Printable):
         when = f", reached in {self.moment}" if self.moment else ""
         peak = f"Peak: {format_bytes(result.peak_allocated_bytes)} allocated{when}; "
         lines = [peak + f"{format_bytes(result.peak_reserved_bytes)} reserved."]
+        if self.recorded is not None and self.recorded.failed:
+            lines.append(f"Failed: {self.recorded.failed}.")
         if failure is not None:
             asked = f"{format_bytes(failure.requested_bytes)} asked by {failure.where or 'a line not recorded'}"
             lines.append(f"Failed: {asked}. {failure.message}")
@@ -116,11 +106,13 @@ class Diagnosis(Printable):
         return "\n".join(lines)
 
     def _parts(self) -> str:
-        if not self.parts_from:
-            return "What was in memory cannot be told apart: the recording shows no whole training step."
-        total = sum(self.parts.values())
-        head = "in memory at the peak" + (", as its pattern suggests" if self.parts_from == "pattern" else "")
-        rows = [[head, "bytes", "share"]]
+        events, total = self.result.timeline.events, sum(self.parts.values())
+        if set(self.parts) == {None}:
+            older = events.unfreed() & {event.block for event in events if event.phase == "before"}
+            older_bytes = sum(event.num_bytes for event in events if event.block in older)
+            stands = f"At its end {format_bytes(events.num_bytes)} stand"
+            return f"A recording names no parts. {stands}, {format_bytes(older_bytes)} of them from before it."
+        rows = [["in memory at the peak", "bytes", "share"]]
         for part, size in self.parts.items():
             if size:
                 name = (part or "not told apart").replace("_", " ")
@@ -138,12 +130,16 @@ def changes_in_words(changes: tuple[Effect, ...]) -> str:
 
 
 def diagnose_memory(
-    source: dict | str | Path | MemoryTimeline, config: AllocatorConfig | None = None, **card
+    source: dict | str | Path | MemoryTimeline,
+    config: AllocatorConfig | None = None,
+    *,
+    device: int | None = None,
+    **card,
 ) -> Diagnosis:
-    """Diagnose a memory snapshot (or its file) or a traced timeline.
+    """Diagnose a memory snapshot (or its file), of one ``device``, or a traced timeline.
 
-    ``card`` is what ``replay_snapshot`` takes of a snapshot, and ``replay_trace`` of a trace: there with a
-    ``compute_capability`` the page counts the workspaces of cuBLAS too.
+    ``card`` is what ``replay_trace`` takes: with a ``compute_capability`` the page of a trace counts the workspaces of
+    cuBLAS too.
 
     Raises: ValueError: the source carries no events.
 
@@ -152,27 +148,42 @@ def diagnose_memory(
     >>> "what would help most" in str(diagnose_memory(trace))
     True
     """
-    replayed = replay_trace if isinstance(source, MemoryTimeline) else replay_snapshot
-    result, parts_from = with_parts(replayed(source, config, **card))
-    timeline = result.timeline
-    base = replay_trace(timeline, result.config)
-    live, moment = timeline.events.live_at(base.peak_event), timeline.events.moment(base.peak_event)
-    failed, has_phases = result.failure is not None, parts_from != ""
-    run = Run(events=timeline.events, live=live, config=result.config, has_failed=failed, has_phases=has_phases)
-    headline = base.peak_reserved_bytes if failed else result.peak_reserved_bytes
-    parts = {part: own.num_bytes for part, own in live.by(lambda event: event.part).items()}
+    result, recorded = played(source, config, device, **card)
+    timeline, events = result.timeline, result.timeline.events
+    base = replay_trace(timeline, result.config)  # the events alone: without a card's end and without its workspaces
+    live = events.live_at(base.peak_event)
+    has_failed = result.failure is not None or bool(recorded and recorded.failed)
+    has_phases = any(event.part for event in events)
+    run = Run(events=events, live=live, config=result.config, has_failed=has_failed, has_phases=has_phases)
+    headline = result.peak_reserved_bytes if result.failure is None else base.peak_reserved_bytes
+    parts = {part: born.num_bytes for part, born in live.by(lambda event: event.part).items()}
     return Diagnosis(
         result=result,
-        timeline=timeline,
-        phase=timeline.events[base.peak_event].phase,
-        moment=moment.replace("step", "recorded step") if parts_from == "pattern" else moment,
+        recorded=recorded,
+        moment=events.moment(base.peak_event),
         parts={part: parts[part] for part in (*PARTS, None) if part in parts},
-        all_lines=lines_of(live),
+        lines=lines_of(live)[:NUM_LINES],
         tried=tuple(effects_on_run(timeline, run, headline, base.peak_reserved_bytes)),
-        parts_from=parts_from,
         peak_reserved_bytes=headline,
-        growing=rising_lines(timeline.events, live.num_bytes),
+        growing=rising_lines(events, live.num_bytes),
     )
+
+
+def played(
+    source: dict | str | Path | MemoryTimeline, config: AllocatorConfig | None, device: int | None, **card
+) -> tuple[Replay, RecordedRun | None]:
+    """A run's events played through the allocator from an empty card; and the recording, if it is one.
+
+    A recorded run that started warm found holes that its events do not show, so what the card reserved is what the
+    recording says, unless other rules than the card's are asked about.
+    """
+    if isinstance(source, MemoryTimeline):
+        return replay_trace(source, config, **card), None
+    run = read_snapshot(source, device)
+    result = replay_trace(run.timeline, config or run.config, **card)
+    if config is not None or card:
+        return result, run
+    return replace(result, timeline=run.timeline), run
 
 
 def growth_in_words(growing: tuple[Growing, ...]) -> tuple[str, ...]:
@@ -190,18 +201,23 @@ def rising_lines(events: Events, peak_bytes: int) -> tuple[Growing, ...]:
     Weights and states are there from the first steps on and rise no more; activations and gradients fall to nothing
     in each step. A forward that fails half-way grows too, and a recording does not tell it from a leak.
     """
-    line, held, floors = {}, Counter(), []
+    line_of_block, held, floors = {}, Counter(), []
     ends = [len(events) * number // NUM_SPANS for number in range(NUM_SPANS + 1)]
     for first, last in pairwise(ends):
         least = Counter(held)
         for event in events[first:last]:
-            where = line.setdefault(event.block, line_of(event))
+            where = line_of_block.setdefault(event.block, line_of(event))
             held[where] += event.num_bytes
             least[where] = min(least[where], held[where])
         floors.append(least)
-    found = (Growing(where=where, floors=tuple(least[where] for least in floors)) for where in held)
-    worth = [one for one in found if one.is_rising and one.grown_bytes * SHARE_SHOWN >= peak_bytes]
-    return tuple(sorted(worth, key=lambda one: -one.grown_bytes))
+    rising = []
+    for where in held:
+        line = Growing(where=where, floors=tuple(least[where] for least in floors))
+        first, *rest = line.floors  # the first span may be the start, where there is nothing yet
+        rises = first <= rest[0] and all(before < after for before, after in pairwise(rest))
+        if rises and line.grown_bytes * SHARE_SHOWN >= peak_bytes:
+            rising.append(line)
+    return tuple(sorted(rising, key=lambda line: -line.grown_bytes))
 
 
 def lines_of(births: Events) -> tuple[Line, ...]:

@@ -1,4 +1,4 @@
-"""Two runs on one axis: what grew between them, by line and part.
+"""``memkit compare``: two runs on one axis, and what grew between them, by line and part.
 
 Before and after a change, rank 0 and rank 3, predicted and recorded: each run at its own peak, block by block. A line
 is matched by its file and function where its number moved. Where only one of the runs tells what its blocks are for,
@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memkit.allocator.replays import Replay
-from memkit.allocator.snapshot_replay import replay_snapshot
 from memkit.events import Event, Events
+from memkit.fitting.diagnosis import played
 from memkit.fitting.edits import line_of
-from memkit.fitting.recorded_parts import with_parts
 from memkit.timeline import MemoryTimeline
 from memkit.units import Printable, aligned_table, format_bytes, on_page
 
@@ -109,13 +108,13 @@ def compare_runs(
     'before peaks at 48.00 MiB and after peaks at 64.00 MiB, +16.00 MiB. What changed most is batch 6 (activations)...'
     """
     pairs = zip((first, second), devices, strict=True)
-    runs = [run if isinstance(run, Replay) else replay_snapshot(run, device=device) for run, device in pairs]
-    runs, parts_from = zip(*map(with_parts, runs), strict=True)
+    runs = [run if isinstance(run, Replay) else played(run, None, device)[0] for run, device in pairs]
     events = [run.timeline.events for run in runs]
-    lines = matched(*(by_line(own.live_at(own.peak()), all(parts_from)) for own in events))
+    have_parts = all(any(event.part for event in own) for own in events)
+    lines = matched(*(by_line(own.live_at(own.peak()), have_parts) for own in events))
     return TwoRuns(
         names=(str(names[0]), str(names[1])),
-        runs=runs,
+        runs=tuple(runs),
         moments=tuple(own.moment(own.peak()) for own in events),
         lines=tuple(sorted(lines, key=lambda line: (-abs(line.grown_bytes), line.where, line.part or ""))),
     )
@@ -133,17 +132,17 @@ def by_line(births: Events, has_parts: bool) -> dict[Key, Events]:
 
 def matched(first: dict[Key, Events], second: dict[Key, Events]) -> list[LineGrowth]:
     """The lines of both; one that moved inside its function is the same line."""
-    gone: dict[Key, list[Key]] = {}
-    for key in sorted(first.keys() - second.keys(), key=str):
-        gone.setdefault(without_number(key), []).append(key)
-    pairs = [(key, first[key], own) for key, own in second.items() if key in first]
-    for key in sorted(second.keys() - first.keys(), key=str):
-        moved = gone.get(without_number(key))
-        pairs.append((key, first[moved.pop(0)] if moved else Events(), second[key]))
-    pairs += [(key, first[key], Events()) for left in gone.values() for key in left]
+    gone = {without_number(key): key for key in sorted(first.keys() - second.keys(), key=str)}
+    before = {key: key if key in first else gone.pop(without_number(key), key) for key in sorted(second, key=str)}
+    before |= {key: key for key in first.keys() - before.values()}
     return [
-        LineGrowth(where=where, part=part, bytes=(a.num_bytes, b.num_bytes), blocks=(len(a), len(b)))
-        for (where, part), a, b in pairs
+        LineGrowth(
+            where=key[0],
+            part=key[1],
+            bytes=(first.get(old, Events()).num_bytes, second.get(key, Events()).num_bytes),
+            blocks=(len(first.get(old, ())), len(second.get(key, ()))),
+        )
+        for key, old in before.items()
     ]
 
 

@@ -16,13 +16,4 @@ Reading order:
 
 from memkit import front_door
 
-__getattr__, __dir__, __all__ = front_door(__name__, {
-    "blocks": "BLOCK_FORMATS BlockFormat BlockQuantized block_amax quantize",
-    "decoding": "all_values decode",
-    "dtypes": "dtype_bits tensor_bytes",
-    "reading": "CodeReading Nearest nearest_in number_text parse_code parse_number read_code",
-    "records": "FORMATS FloatFormat TableFormat get_format",
-    "rounding": "ROUNDINGS encode neighbours round_to torch_overflow",
-    "running_sums": "METHODS num_moving_terms running_sum sticking_point sums_by_method",
-    "single": "code_fields decode_one encode_one neighbours_of values_of",
-})
+__getattr__, __dir__, __all__ = front_door(__name__, __file__)

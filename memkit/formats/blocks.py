@@ -25,7 +25,7 @@ from types import MappingProxyType
 import numpy as np
 
 from memkit.formats.decoding import decode
-from memkit.formats.records import FORMATS, FloatFormat, Format, get_format, record_of
+from memkit.formats.records import FORMATS, FloatFormat, Format, get_format
 from memkit.formats.rounding import as_real, encode
 from memkit.units import as_one_of, bytes_of
 
@@ -94,7 +94,7 @@ class BlockFormat(Scaling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.block_shape or any(not isinstance(k, int) or k < 1 for k in self.block_shape):
+        if not self.block_shape or min(self.block_shape) < 1:
             raise ValueError(f"{self.name}: block_shape={self.block_shape!r} is not a tuple of sizes above 0")
 
     @property
@@ -145,7 +145,7 @@ def quantize(values: object, fmt: str | BlockFormat, *, scale_rule: str | None =
     >>> quantize(block, "mxfp4", scale_rule="nvidia_round_up").dequantize()[-2:]    # the scale is 2
     array([1., 8.])
     """
-    fmt = record_of(fmt, BlockFormat, BLOCK_FORMATS, "a block format")
+    fmt = BLOCK_FORMATS[as_one_of("format", fmt, BLOCK_FORMATS)] if isinstance(fmt, str) else fmt
     rule = fmt.scale_rule if scale_rule is None else scale_rule
     _check_rule(rule, fmt.scale, SCALE_RULES)
     values = as_real(values).astype(np.float64)

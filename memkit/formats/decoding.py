@@ -1,15 +1,15 @@
-"""From codes to values: what every bit pattern of a format means.
+"""Arrays of codes as arrays of values, for every chapter that shows what a format holds.
 
 A code is a whole number, 0 to 2^bits - 1. Every format of this book is a subset of float64, so decoding into
-float64 is exact. Formats of up to 16 bits are decoded once, all codes, and looked up from then on.
+float64 is exact. Formats of up to 16 bits are decoded once, code by code, and looked up from then on.
 """
 
 import functools
 
 import numpy as np
 
-from memkit.formats.records import FloatFormat, Format, get_format
-from memkit.formats.single import check_listed
+from memkit.formats.records import Format, get_format
+from memkit.formats.single import check_code, decode_one, values_of
 
 MAX_TABLE_BITS = 16
 
@@ -23,11 +23,16 @@ def decode(codes: object, fmt: str | Format, *, dtype: type = np.float64) -> np.
     >>> decode([0x00, 0x38, 0x7E, 0x7F], "float8_e4m3fn")
     array([  0.,   1., 448.,  nan])
     """
-    fmt = get_format(fmt)
-    codes = as_codes(codes, fmt)
+    fmt, codes = get_format(fmt), np.asarray(codes)
+    if codes.dtype.kind not in "iu":
+        raise TypeError(f"codes of dtype {codes.dtype} are not whole numbers")
+    if codes.size:
+        check_code(int(codes.min()), fmt)
+        check_code(int(codes.max()), fmt)
     if fmt.bits <= MAX_TABLE_BITS:
         return _table(fmt, np.dtype(dtype).type)[codes]
-    return _decode(codes.astype(np.uint64), fmt).astype(dtype, copy=False)
+    values = [decode_one(code, fmt) for code in codes.ravel().tolist()]
+    return np.array(values, dtype).reshape(codes.shape)
 
 
 def all_values(fmt: str | Format) -> np.ndarray:
@@ -36,41 +41,9 @@ def all_values(fmt: str | Format) -> np.ndarray:
     >>> all_values("float4_e2m1fn")
     array([-6. , -4. , -3. , -2. , -1.5, -1. , -0.5,  0. ,  0.5,  1. ,  1.5,  2. ,  3. ,  4. ,  6. ])
     """
-    fmt = get_format(fmt)
-    check_listed(fmt)
-    values = decode(np.arange(2**fmt.bits), fmt)
-    return np.unique(values[np.isfinite(values)]) + 0.0  # + 0.0 turns -0 into +0
-
-
-def as_codes(codes: object, fmt: Format) -> np.ndarray:
-    """``codes`` as an integer array, each within the format's bits."""
-    codes = np.asarray(codes)
-    if codes.dtype.kind not in "iu":
-        raise TypeError(f"codes of dtype {codes.dtype} are not whole numbers")
-    if codes.size and not (0 <= int(codes.min()) and int(codes.max()) < 2**fmt.bits):
-        bad = int(codes.min()) if codes.min() < 0 else int(codes.max())
-        raise ValueError(f"code={bad} is not a code of {fmt.name}; allowed 0..{2**fmt.bits - 1}")
-    return codes
+    return np.array(values_of(fmt))
 
 
 @functools.lru_cache(maxsize=64)
 def _table(fmt: Format, dtype: type) -> np.ndarray:
-    return _decode(np.arange(2**fmt.bits, dtype=np.uint64), fmt).astype(dtype)
-
-
-def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:
-    if not isinstance(fmt, FloatFormat):
-        return np.array(fmt.table)[codes]
-    m, e = fmt.mantissa_bits, fmt.exponent_bits
-    sign, mantissa = codes >> np.uint64(m + e), codes & np.uint64(2**m - 1)
-    exponent = codes >> np.uint64(m) & np.uint64(2**e - 1)
-    is_normal = exponent > 0 if fmt.has_subnormals else np.ones(codes.shape, bool)
-    significand = np.where(is_normal, 2.0**m, 0.0) + mantissa
-    power = np.maximum(exponent.astype(np.int64) - fmt.bias, fmt.min_exponent) - m
-    with np.errstate(over="ignore"):  # float64's own top exponent field is infinity or NaN, set below
-        value = np.where(sign, -1.0, 1.0) * np.ldexp(significand, power)
-    if fmt.specials == "fnuz":
-        return np.where(codes == fmt.nan_code, np.nan, value)
-    beyond = (codes & np.uint64(2 ** (fmt.bits - fmt.sign_bits) - 1)) > fmt.largest_code
-    special = np.where((mantissa == 0) & fmt.has_infinity, np.where(sign, -np.inf, np.inf), np.nan)
-    return np.where(beyond, special, value)
+    return np.array([decode_one(code, fmt) for code in range(2**fmt.bits)], dtype)

@@ -1,9 +1,6 @@
-"""How many bits one value of a dtype takes, by the name torch (or ml_dtypes) gives it.
+"""Bits per value of a dtype, under torch's name (or ml_dtypes'): formula, trace and planner count bytes by it."""
 
-A table and one question. What those bits mean is the matter of chapter 02.
-"""
-
-from memkit.units import bytes_of
+from memkit.units import as_one_of, bytes_of
 
 DTYPE_BITS = {
     "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16,
@@ -18,9 +15,7 @@ def dtype_bits(dtype: str, name: str = "dtype") -> int:
 
     Raises: ValueError: the name is not in ``DTYPE_BITS``.
     """
-    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise ValueError(f"{name}={dtype!r} is not one of {', '.join(DTYPE_BITS)}")
-    return DTYPE_BITS[dtype]
+    return DTYPE_BITS[as_one_of(name, dtype, DTYPE_BITS)]
 
 
 def tensor_bytes(num_values: int, dtype: str) -> int:

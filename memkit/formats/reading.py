@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from memkit.formats.records import FloatFormat, Format, get_format
-from memkit.formats.single import as_code, code_fields, decode_one, encode_one, neighbours_of
+from memkit.formats.single import check_code, code_fields, decode_one, encode_one, neighbours_of
 from memkit.units import as_whole_number
 
 MOST_DIGITS = 17
@@ -93,7 +93,7 @@ def read_code(code: int, fmt: str | Format) -> CodeReading:
     ('normal', 448.0, 416.0, None)
     """
     fmt = get_format(fmt)
-    code = as_code(code, fmt)
+    check_code(code, fmt)
     value = decode_one(code, fmt)
     kind, below, above = _kind(value, fmt), None, None
     if kind != "NaN":

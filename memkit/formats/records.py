@@ -16,11 +16,11 @@ Sources: IEEE 754-2019; OCP 8-bit Floating Point Specification 1.0 (E4M3FN, E5M2
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 
-from memkit.units import as_one_of, shown
+from memkit.units import as_one_of
 
 SPECIALS = ("ieee", "fn", "fnuz", "finite")
 """Where infinity and NaN hide, in torch's suffixes. ``ieee``: the top exponent field holds both. ``fn``: no
@@ -45,24 +45,17 @@ class FloatFormat:
 
     def __post_init__(self) -> None:
         for field, lowest, highest in (("exponent_bits", 2, 11), ("mantissa_bits", 0, 52), ("sign_bits", 0, 1)):
-            value = getattr(self, field)
-            if not isinstance(value, int) or not lowest <= value <= highest:
-                self._refuse(f"{field}={value!r} is not a whole number in {lowest}..{highest}")
-        if not isinstance(self.has_subnormals, bool):
-            self._refuse(f"has_subnormals={shown(self.has_subnormals)} is not a bool")
-        if self.specials not in SPECIALS:
-            self._refuse(f"specials={self.specials!r} is not one of {', '.join(SPECIALS)}")
+            if not lowest <= getattr(self, field) <= highest:
+                self._refuse(f"{field}={getattr(self, field)} is not in {lowest}..{highest}")
+        as_one_of("specials", self.specials, SPECIALS)
         if self.specials == "ieee" and self.mantissa_bits == 0:
             self._refuse("mantissa_bits=0 leaves specials='ieee' no code for NaN beside infinity")
-        has_both = self.sign_bits and self.has_subnormals
-        if self.specials == "fnuz" and not has_both:
-            self._refuse("specials='fnuz' needs a sign bit and a zero")
-        if self.specials == "finite" and not has_both:
-            self._refuse("without a sign or a zero, specials='finite' leaves no code for -1 or 0")
+        if self.specials in ("fnuz", "finite") and not (self.sign_bits and self.has_subnormals):
+            self._refuse(f"specials={self.specials!r} needs a sign bit and a zero")
         lowest, highest = int(self.has_subnormals), self.largest_code >> self.mantissa_bits
-        if not isinstance(self.bias, int) or not lowest <= self.bias <= highest:
+        if not lowest <= self.bias <= highest:
             self._refuse(
-                f"bias={self.bias!r} is impossible with exponent_bits={self.exponent_bits}; "
+                f"bias={self.bias} is impossible with exponent_bits={self.exponent_bits}; "
                 f"allowed {lowest}..{highest}, so that 1.0 is a normal number"
             )
         if highest - self.bias > 1023 or self.min_exponent - self.mantissa_bits < -1074:
@@ -71,107 +64,107 @@ class FloatFormat:
     def _refuse(self, reason: str) -> None:
         raise ValueError(f"{self.name}: {reason}")
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Bits of one code."""
         return self.sign_bits + self.exponent_bits + self.mantissa_bits
 
-    @property
+    @cached_property
     def storage_bits(self) -> int:
         """Bits one value occupies in memory."""
         return self.bits + self.padding_bits
 
-    @property
+    @cached_property
     def largest_code(self) -> int:
         """The code of the largest finite value: all ones, less the codes that are infinity or NaN."""
         reserved = {"ieee": 2**self.mantissa_bits, "fn": 1}.get(self.specials, 0)
         return 2 ** (self.exponent_bits + self.mantissa_bits) - 1 - reserved
 
-    @property
+    @cached_property
     def sign_mask(self) -> int:
         """The sign bit, or 0 in an unsigned format."""
         return self.sign_bits << (self.exponent_bits + self.mantissa_bits)
 
-    @property
+    @cached_property
     def min_exponent(self) -> int:
         """Exponent of the smallest normal number."""
         return (1 if self.has_subnormals else 0) - self.bias
 
-    @property
+    @cached_property
     def max_exponent(self) -> int:
         """Exponent of the largest finite value: the E of ``2^E * 1.M``."""
         return (self.largest_code >> self.mantissa_bits) - self.bias
 
-    @property
+    @cached_property
     def max(self) -> float:
         """Largest finite value."""
         significand = 2**self.mantissa_bits + self.largest_code % 2**self.mantissa_bits
         return math.ldexp(significand, self.max_exponent - self.mantissa_bits)
 
-    @property
+    @cached_property
     def min(self) -> float:
         """Lowest finite value: ``-max``, or the smallest normal where there is neither sign nor zero."""
         if self.sign_bits:
             return -self.max
         return 0.0 if self.has_zero else self.smallest_normal
 
-    @property
+    @cached_property
     def smallest_normal(self) -> float:
         """Smallest positive value with the full ``m`` mantissa bits."""
         return math.ldexp(1.0, self.min_exponent)
 
-    @property
+    @cached_property
     def smallest_subnormal(self) -> float:
         """Smallest positive value of all; the smallest normal where there are no subnormals."""
         return math.ldexp(1.0, self.min_exponent - self.mantissa_bits * self.has_subnormals)
 
-    @property
+    @cached_property
     def eps(self) -> float:
         """Distance from 1.0 to the next larger value: ``2^-m``."""
         return math.ldexp(1.0, -self.mantissa_bits)
 
-    @property
+    @cached_property
     def precision(self) -> int:
         """Decimal digits that survive a round trip through the format: ``floor(m * log10(2))``."""
         return math.floor(self.mantissa_bits * math.log10(2))
 
-    @property
+    @cached_property
     def round_trip_digits(self) -> int:
         """Decimal digits that pin down any one value: ``ceil(1 + (m + 1) * log10(2))``."""
         return math.ceil(1 + (self.mantissa_bits + 1) * math.log10(2))
 
-    @property
+    @cached_property
     def largest_consecutive_integer(self) -> int:
         """Every whole number up to this one is a value of the format: ``2^(m+1)``, or all of them."""
         return int(min(2 ** (self.mantissa_bits + 1), self.max))
 
-    @property
+    @cached_property
     def has_infinity(self) -> bool:
         return self.specials == "ieee"
 
-    @property
+    @cached_property
     def has_zero(self) -> bool:
         return self.has_subnormals
 
-    @property
+    @cached_property
     def num_nans(self) -> int:
         """Codes that mean NaN."""
         per_sign = {"ieee": 2**self.mantissa_bits - 1, "fn": 1}.get(self.specials, 0)
         return 1 if self.specials == "fnuz" else per_sign << self.sign_bits
 
-    @property
+    @cached_property
     def nan_code(self) -> int | None:
         """The NaN that ``encode`` writes (the quiet one, positive), or None."""
         if self.specials == "ieee":
             return self.infinity_code | 1 << (self.mantissa_bits - 1)
         return {"fn": self.largest_code + 1, "fnuz": self.sign_mask}.get(self.specials)
 
-    @property
+    @cached_property
     def infinity_code(self) -> int | None:
         """The code of +infinity, or None."""
         return self.largest_code + 1 if self.has_infinity else None
 
-    @property
+    @cached_property
     def num_values(self) -> int:
         """Distinct finite values; -0 and +0 are one.
 
@@ -195,27 +188,27 @@ class TableFormat:
         if len(set(self.table)) < len(self.table) or 0.0 not in self.table:
             raise ValueError(f"{self.name}: a table needs a zero and every value once")
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Bits of one code."""
         return len(self.table).bit_length() - 1
 
-    @property
+    @cached_property
     def storage_bits(self) -> int:
         """Bits one value occupies in memory."""
         return self.bits
 
-    @property
+    @cached_property
     def max(self) -> float:
         """Largest value."""
         return max(self.table)
 
-    @property
+    @cached_property
     def min(self) -> float:
         """Lowest value."""
         return min(self.table)
 
-    @property
+    @cached_property
     def num_values(self) -> int:
         """Distinct values."""
         return len(self.table)
@@ -282,15 +275,6 @@ def check_overflow(fmt: Format, overflow: str) -> None:
 def get_format(fmt: str | Format) -> Format:
     """The record behind a name; a record passes through.
 
-    Raises: ValueError: the name is not in ``FORMATS``. TypeError: neither a name nor a record.
+    Raises: ValueError: the name is not in ``FORMATS``.
     """
-    return record_of(fmt, Format, FORMATS, "a format")
-
-
-def record_of(fmt: object, kind: type, known: Mapping, words: str):
-    """The record of ``kind`` behind a name in ``known``; a record passes through."""
-    if isinstance(fmt, kind):
-        return fmt
-    if not isinstance(fmt, str):
-        raise TypeError(f"format={fmt!r} is neither {words}'s name nor a record of one")
-    return known[as_one_of("format", fmt, known)]
+    return FORMATS[as_one_of("format", fmt, FORMATS)] if isinstance(fmt, str) else fmt

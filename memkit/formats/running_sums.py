@@ -11,7 +11,6 @@ float64 sum of two values gives the right value of a format with up to 25 signif
 
 import math
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import islice
 
 import numpy as np
@@ -53,39 +52,29 @@ def running_sum(
     as_one_of("method", method, METHODS)
     if (method == "stochastic") != isinstance(rng, np.random.Generator):
         raise ValueError(f"method={method!r} with rng={rng!r}: stochastic, and only it, needs a Generator")
-    if not isinstance(term, (int, float, np.floating)) or not math.isfinite(term):
+    if not math.isfinite(term):
         raise ValueError(f"term={term!r} is not a finite number")
     num_terms = as_whole_number("num_terms", num_terms)
     return np.array(list(islice(_endless(float(term), fmt, method, rng), num_terms)))
 
 
-@lru_cache(maxsize=16)
-def _begun(term: float, fmt: FloatFormat, method: str, seed: int) -> tuple[list[float], Iterator[float]]:
-    """A sum's totals so far, and the iterator that goes on with it."""
-    return [], _endless(term, fmt, method, np.random.default_rng(seed) if method == "stochastic" else None)
-
-
 def sums_by_method(term: float, num_terms: int, fmt: str | FloatFormat, seed: int = 0) -> dict[str, np.ndarray]:
-    """``running_sum`` by every method; asked again for more or fewer terms it goes on where it was.
+    """``running_sum`` by every method, for the rounding lab.
 
     >>> totals = sums_by_method(0.5, 600, "bfloat16")
     >>> float(totals["nearest"][-1]), float(totals["kahan"][-1])
     (128.0, 300.0)
     """
-    fmt, totals = get_format(fmt), {}
-    for method in METHODS:
-        rng = np.random.default_rng(seed) if method == "stochastic" else None
-        running_sum(term, 0, fmt, method=method, rng=rng)  # refuses what cannot be summed
-        known, later = _begun(float(term), fmt, method, seed if rng else 0)  # only chance has a seed
-        known += islice(later, max(0, num_terms - len(known)))
-        totals[method] = np.array(known[:num_terms])
-    return totals
+    chance = {"stochastic": np.random.default_rng(seed)}
+    return {each: running_sum(term, num_terms, fmt, method=each, rng=chance.get(each)) for each in METHODS}
 
 
 def _endless(term: float, fmt: FloatFormat, method: str, rng: np.random.Generator | None) -> Iterator[float]:
     """The totals of ``running_sum``, one after another."""
     nearest, by_chance = rounder(fmt), rounder(fmt, "stochastic")
-    t, total, lost, exact = nearest(term), 0.0, 0.0, np.float32(0)
+    t = nearest(term)
+    total = lost = 0.0
+    exact = np.float32(0)
     while True:
         match method:
             case "nearest":

@@ -1,8 +1,17 @@
-"""One value at a time in plain Python: decode a code, round a number, find the next values on both sides.
+"""One number of a format, in plain Python: what chapter 02 works out by hand, and what every array looks up.
 
-The arrays of ``decoding`` and ``rounding`` need numpy. What follows one value (the bit explorer, the number line, a
-running sum) needs only integers and ``math``, and so it also runs where numpy is not installed, such as in a web
-page. The rule is that of ``rounding``, and a test compares both roads on every code.
+Between two powers of two a format's values stand evenly, 2^(e - m) apart. So scale a number until that distance is
+1, and rounding into the format is rounding to a whole number r. In the code these numbers follow one another, binade
+after binade:
+
+    e = max(floor(log2 |x|), e_min)        r = round(|x| * 2^(m - e))        code = r + (e - e_min) * 2^m
+
+A carry into the next binade, a subnormal and a zero need no case of their own: the addition takes care of them.
+
+It needs integers and ``math`` alone, so the bit explorer and the number line move in a web page, where there is no
+numpy. ``decoding`` and ``rounding`` make their tables from it.
+
+Sources: IEEE 754-2019, section 4.3 (directions; ties where there is one digit) and 7.4 (overflow).
 """
 
 import functools
@@ -10,11 +19,12 @@ import math
 from collections.abc import Callable
 
 from memkit.formats.records import FloatFormat, Format, TableFormat, check_overflow, get_format
-from memkit.units import as_whole_number
 
 _LARGEST_FLOAT64 = math.ldexp(2**53 - 1, 971)
 MAX_LISTED_BITS = 19
-"""``values_of`` and ``decoding.all_values`` list formats up to this width (TF32); float32 has 4 billion values."""
+"""``values_of`` lists formats up to this width (TF32); float32 has 4 billion values."""
+
+WHOLE = {"nearest_even": round, "toward_zero": math.trunc, "up": math.ceil, "down": math.floor}
 
 
 def code_fields(code: int, fmt: str | FloatFormat) -> tuple[int, int, int]:
@@ -26,17 +36,15 @@ def code_fields(code: int, fmt: str | FloatFormat) -> tuple[int, int, int]:
     fmt = get_format(fmt)
     if not isinstance(fmt, FloatFormat):
         raise ValueError(f"{fmt.name} has no sign, exponent and mantissa fields")
-    code = as_code(code, fmt)
+    check_code(code, fmt)
     m, e = fmt.mantissa_bits, fmt.exponent_bits
     return code >> m + e, code >> m & 2**e - 1, code & 2**m - 1
 
 
-def as_code(code: object, fmt: Format) -> int:
-    """``code`` as a whole number within the format's bits."""
-    code = as_whole_number("code", code)
-    if code >= 2**fmt.bits:
+def check_code(code: int, fmt: Format) -> None:
+    """Refuse what has more bits than the format."""
+    if not 0 <= code < 2**fmt.bits:
         raise ValueError(f"code={code} is not a code of {fmt.name}; allowed 0..{2**fmt.bits - 1}")
-    return code
 
 
 def decode_one(code: int, fmt: str | Format) -> float:
@@ -47,7 +55,8 @@ def decode_one(code: int, fmt: str | Format) -> float:
     """
     fmt = get_format(fmt)
     if isinstance(fmt, TableFormat):
-        return fmt.table[as_code(code, fmt)]
+        check_code(code, fmt)
+        return fmt.table[code]
     sign, exponent, mantissa = code_fields(code, fmt)
     if code == fmt.nan_code or code & ~fmt.sign_mask > fmt.largest_code:
         return math.copysign(math.inf, -sign) if fmt.has_infinity and not mantissa else math.nan
@@ -57,35 +66,49 @@ def decode_one(code: int, fmt: str | Format) -> float:
     return -value if sign else value
 
 
-def encode_one(number: float, fmt: str | Format, *, overflow: str) -> int:
-    """The code of the value of ``fmt`` that is nearest to ``number``, as ``rounding.encode`` gives it.
+def encode_one(
+    number: float, fmt: str | Format, *, overflow: str, rounding: str = "nearest_even", chance: float = 0.0
+) -> int:
+    """The code of the value of ``fmt`` that ``number`` is rounded to, as ``rounding.encode`` says it.
+
+    ``stochastic`` rounding goes up if ``chance``, drawn from [0, 1), is below the fraction left over. A table of
+    values takes the nearest alone.
 
     >>> hex(encode_one(0.1, "float8_e4m3fn", overflow="saturate"))
     '0x1d'
     """
     fmt, x = get_format(fmt), float(number)
     check_overflow(fmt, overflow)
-    is_negative = math.copysign(1, x) < 0
     if math.isnan(x) and not fmt.num_nans:
         raise ValueError(f"values holds NaN, and {fmt.name} has no code for it")
     if isinstance(fmt, TableFormat):
-        x, places = max(fmt.min, min(x, fmt.max)), sorted(fmt.table)
+        x = max(fmt.min, min(x, fmt.max))
+        places = sorted(fmt.table)
         zero = places.index(0.0)  # a tie goes to the value an even number of places from zero
-        return fmt.table.index(min(places, key=lambda value: (abs(value - x), (places.index(value) - zero) % 2)))
+        nearest = min(places, key=lambda value: (abs(value - x), (places.index(value) - zero) % 2))
+        return fmt.table.index(nearest)
+    is_negative = math.copysign(1, x) < 0
     if math.isnan(x) or x == 0 and not fmt.has_zero or x < 0 and not fmt.sign_bits:
         code = fmt.nan_code
     else:
         within = max(-_LARGEST_FLOAT64, min(x, _LARGEST_FLOAT64))
-        r, e = _whole(within, fmt.mantissa_bits, fmt.min_exponent, "nearest_even", None)
+        r, e = _whole(within, fmt.mantissa_bits, fmt.min_exponent, rounding, chance)
         code = abs(r) + (e - fmt.min_exponent << fmt.mantissa_bits)
-        if not fmt.has_zero:  # the smallest value has code 0; torch and ml_dtypes go up from just above it
-            code = max(code - 2**fmt.mantissa_bits, int(x > fmt.smallest_normal))
-        overflows = code > fmt.largest_code or math.isinf(x)
+        if not fmt.has_zero:  # the smallest value has code 0, and nothing lies below it
+            code = max(code - 2**fmt.mantissa_bits, 0)
+            if rounding == "nearest_even":  # torch and ml_dtypes go up from just above the smallest value
+                code = max(code, int(x > fmt.smallest_normal))
+        overflows = code > fmt.largest_code and leads_out(rounding, is_negative) or math.isinf(x)
         code = min(code, fmt.largest_code)
         if overflows and overflow != "saturate":
             code = fmt.infinity_code if overflow == "inf" else fmt.nan_code
-    has_minus = fmt.specials != "fnuz" or code not in (0, fmt.nan_code)  # "fnuz" has no -0: its code is the NaN
+    has_minus = fmt.specials != "fnuz" or code != 0  # its -0 is the NaN
     return code | (fmt.sign_mask if is_negative and has_minus else 0)
+
+
+def leads_out(rounding: str, is_negative: bool) -> bool:
+    """Whether a direction can lead past the largest value: 500 ``toward_zero`` is 448 in E4M3FN."""
+    return rounding not in ("toward_zero", "down" if not is_negative else "up")
 
 
 def neighbours_of(value: float, fmt: str | Format) -> tuple[float, float]:
@@ -115,17 +138,12 @@ def values_of(fmt: str | Format) -> tuple[float, ...]:
     (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
     """
     fmt = get_format(fmt)
-    check_listed(fmt)
-    values = {decode_one(code, fmt) + 0.0 for code in range(2**fmt.bits)}  # + 0.0 turns -0 into +0
-    return tuple(sorted(value for value in values if math.isfinite(value)))
-
-
-def check_listed(fmt: Format) -> None:
-    """Refuse a format that has too many values to list."""
     if fmt.bits > MAX_LISTED_BITS:
         raise ValueError(
             f"{fmt.name} has 2^{fmt.bits} codes; all_values lists formats of up to {MAX_LISTED_BITS} bits"
         )
+    values = {decode_one(code, fmt) + 0.0 for code in range(2**fmt.bits)}  # + 0.0 turns -0 into +0
+    return tuple(sorted(value for value in values if math.isfinite(value)))
 
 
 @functools.lru_cache(maxsize=64)
@@ -133,11 +151,11 @@ def rounder(fmt: FloatFormat, rounding: str = "nearest_even") -> Callable[..., f
     """A function that rounds one Python float into ``fmt`` and saturates: value → value.
 
     A running sum rounds one value after another, and an array of one value takes 30 times as long. ``stochastic``
-    rounding goes up if the second argument, a number drawn from [0, 1), is below the fraction left over.
+    rounding takes its chance as the second argument.
     """
     lowest, largest, m, e_min = fmt.min, fmt.max, fmt.mantissa_bits, fmt.min_exponent
 
-    def rounded(x: float, chance: float | None = None) -> float:
+    def rounded(x: float, chance: float = 0.0) -> float:
         x = max(lowest, min(x, largest))
         if x == 0:
             return x
@@ -147,10 +165,10 @@ def rounder(fmt: FloatFormat, rounding: str = "nearest_even") -> Callable[..., f
     return rounded
 
 
-def _whole(x: float, m: int, e_min: int, rounding: str, chance: float | None) -> tuple[int, int]:
+def _whole(x: float, m: int, e_min: int, rounding: str, chance: float) -> tuple[int, int]:
     """x as r * 2^(e - m), with r rounded to a whole number."""
     e = max(math.frexp(x)[1] - 1, e_min) if x else e_min
     scaled = math.ldexp(x, m - e)
     if rounding == "stochastic":
         return math.floor(scaled) + (chance < scaled - math.floor(scaled)), e
-    return {"nearest_even": round, "up": math.ceil, "down": math.floor}[rounding](scaled), e
+    return WHOLE[rounding](scaled), e

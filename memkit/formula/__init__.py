@@ -10,7 +10,6 @@ Reading order:
 - ``states``: what stays between steps: weights, gradients, optimizer states
 - ``kernels``: buffers that a CUDA kernel takes for its own work
 - ``inference``: what inference keeps instead: weights and the key and value cache
-- ``korthikanti``: the activation formulas of Korthikanti et al. 2022, addend by addend
 - ``paper``: tensors without values, whose births and deaths Python's own reference counts say
 - ``backward``: the operations from the last to the first, and the gradients they make
 - ``layers``: linear, norm, dropout, activation functions
@@ -24,16 +23,4 @@ Reading order:
 
 from memkit import front_door
 
-__getattr__, __dir__, __all__ = front_door(__name__, {
-    "activations": "Kept Ledger activation_bytes activation_ledger autocast_cast_bytes block_ledger",
-    "backward": "Backward",
-    "estimate": "estimate_memory",
-    "forward": "Forward",
-    "inference": "inference_bytes kv_cache_bytes kv_cache_bytes_per_token",
-    "kernels": "embedding_backward_buffers",
-    "offload": "host_bytes link_bytes",
-    "paper": "Paper",
-    "parameters": "Parameter count_adapter_parameters count_by_kind count_parameters kept_parameters parameter_ledger "
-    "stepped_parameters trained_parameters",
-    "states": "bytes_per_parameter state_bytes state_ledger",
-})
+__getattr__, __dir__, __all__ = front_door(__name__, __file__)

@@ -7,14 +7,14 @@ The update of AdamW needs √v + ε for every parameter. PyTorch's implementatio
   tensor before;
 - ``fused`` computes it in registers: nothing.
 
-Muon has no such choice: five rounds of three products in bfloat16 for each matrix of the blocks, then AdamW's step
-on the rest. An optimizer that steps in the backward does all this for one tensor at a time.
+An optimizer that steps in the backward does this for one tensor at a time. A step that no chapter draws (Muon's, and
+Adafactor's on lists) is left to the trace.
 
 As in the model's forward, Python's reference counts say when a temporary dies: a name holds its tensor until it is
 bound anew, which is after the next tensor is made.
 
-Source: ``_multi_tensor_adam`` and ``_single_tensor_adam`` of torch/optim/adam.py, and their like in sgd.py,
-_adafactor.py and _muon.py (2.13).
+Source: ``_multi_tensor_adam`` and ``_single_tensor_adam`` of torch/optim/adam.py, and their like in sgd.py
+and _adafactor.py (2.13).
 """
 
 import math
@@ -32,18 +32,15 @@ from memkit.formula.parameters import (
 )
 from memkit.formula.states import (
     StateTensor,
-    is_hidden_matrix,
     optimizer_tensors,
     shared_tensors,
     trained_precision,
     weight_tensors,
 )
 from memkit.setup.layouts import Layout
-from memkit.setup.optimizers import OPTIMIZERS
+from memkit.setup.optimizers import TRACE_IT
 from memkit.setup.recipes import MIN_OFFLOADED
 from memkit.setup.training import TrainingSetup
-
-NEWTON_SCHULZ_ROUNDS = 5
 
 
 def write_init(setup: TrainingSetup, paper: Paper, layout: Layout | None = None) -> None:
@@ -94,18 +91,17 @@ def updated_parameters(setup: TrainingSetup, layout: Layout | None = None) -> tu
     return trained_parameters(setup.model, setup.adapter)
 
 
-def write_update(setup: TrainingSetup, paper: Paper, parameters: Sequence[Parameter], name: str = "") -> None:
-    """The temporaries of an update of these parameters; ``name``: of another optimizer than the setup's."""
-    record, implementation = OPTIMIZERS[name or setup.optimizer.name], setup.optimizer.implementation
-    paper.op = implementation
+def write_update(setup: TrainingSetup, paper: Paper, parameters: Sequence[Parameter]) -> None:
+    """The temporaries of an update of these parameters."""
+    paper.op = setup.optimizer.implementation
     dtype = trained_precision(setup.precision, setup.adapter).moment_dtype
-    rule = record.temporaries[implementation]
-    if rule not in RULES:
-        raise ValueError(f"the temporaries of {record.name}'s step have no formula; trace it")
-    mine = [p for p in parameters if not record.rest or is_hidden_matrix(p)]
-    RULES[rule](Temporaries(paper, dtype, setup.device == "cuda"), mine)
-    if record.rest:
-        write_update(setup, paper, [p for p in parameters if not is_hidden_matrix(p)], record.rest)
+    rule = setup.optimizer.record.temporaries[paper.op]
+    if rule == TRACE_IT:
+        raise ValueError(
+            f"the step of {setup.optimizer.name} ({paper.op}) has no formula; trace it: "
+            "trace_memory(training_build(setup))"
+        )
+    RULES[rule](Temporaries(paper, dtype, setup.device == "cuda"), parameters)
 
 
 class Temporaries:
@@ -148,26 +144,6 @@ def _adam_one_by_one(new: Temporaries, parameters: Iterable[Parameter]) -> None:
         del root
 
 
-def _adafactor_lists(new: Temporaries, parameters: Iterable[Parameter]) -> None:
-    """All matrices, then all vectors. The second moment of a matrix is multiplied out: row · column."""
-    matrices = [p for p in parameters if len(p.shape) > 1]
-    vectors = [p for p in parameters if len(p.shape) == 1]
-    for p in matrices:
-        new.reduced(p.shape)
-    for axis in (-1, -2):
-        [new.reduced(p.shape, axis) for p in matrices]
-    estimates = new.like(matrices)
-    [new.reduced(p.shape[:1]) for p in matrices]  # means of the row factors
-    for p in (*matrices, *vectors):  # updates of the matrices, and weights of the vectors
-        new.reduced(p.shape)
-    new.like(vectors)  # squared gradients; Python still holds the estimates
-    updates = new.like(vectors)
-    del estimates
-    for p in vectors:
-        new.reduced(p.shape)
-    del updates
-
-
 def _adafactor_one_by_one(new: Temporaries, parameters: Iterable[Parameter]) -> None:
     """One tensor at a time; what is made of a matrix stays until the next matrix has its own."""
     _row_mean = _column_mean = _square = _update = None
@@ -185,29 +161,9 @@ def _adafactor_one_by_one(new: Temporaries, parameters: Iterable[Parameter]) -> 
         new.reduced(p.shape)
 
 
-def _muon(new: Temporaries, parameters: Iterable[Parameter]) -> None:
-    """The update is replaced by what Newton-Schulz makes of it.
-
-    That is a copy in bfloat16, its norm, then two square matrices and one like the parameter a round.
-    """
-    narrow = "bfloat16"
-    for parameter in parameters:
-        square = min(parameter.shape) ** 2
-        update = new.one(parameter.count)
-        ortho = update if new.dtype == narrow else new.one(parameter.count, narrow)
-        [new.one(1, narrow) for _ in range(2)]  # the norm, and not less than ε
-        for _ in range(NEWTON_SCHULZ_ROUNDS):
-            gram = new.one(square, narrow)
-            polynomial = new.one(square, narrow)
-            ortho = new.one(parameter.count, narrow)
-        update = ortho
-        del gram, polynomial, ortho
-
-
 RULES: dict[str, Callable[[Temporaries, Iterable[Parameter]], None]] = {
     "none": lambda new, parameters: None, "all at once": Temporaries.like, "one at a time": _one_at_a_time,
-    "root and denominator": _adam_one_by_one, "factored, all at once": _adafactor_lists,
-    "factored, one by one": _adafactor_one_by_one, "Newton-Schulz": _muon,
+    "root and denominator": _adam_one_by_one, "factored, one by one": _adafactor_one_by_one,
 }
 """What an optimizer's record calls its temporaries, and the function that plays them."""
 

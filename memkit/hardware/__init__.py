@@ -11,8 +11,4 @@ Reading order:
 
 from memkit import front_door
 
-__getattr__, __dir__, __all__ = front_door(__name__, {
-    "cards": "CARDS Card card_by_driver_name matrix_dtypes",
-    "driver": "ask_driver available_ram_bytes gpu_cap_bytes visible_gpus",
-    "hierarchy": "MemoryLevel memory_hierarchy",
-})
+__getattr__, __dir__, __all__ = front_door(__name__, __file__)

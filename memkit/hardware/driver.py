@@ -10,7 +10,6 @@ import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 from memkit.units import GIB, MIB
@@ -103,10 +102,9 @@ def gpu_cap_bytes(environment: Mapping[str, str] | None = None) -> int | None:
     text = environment.get(CAP_VARIABLE, "").strip()
     if not text:
         return None
-    is_number = re.fullmatch(r"\d+/\d+|[+]?(\d+[.]?\d*|[.]\d+)(e[+-]?\d\d?)?", text, re.IGNORECASE) and len(text) <= 40
     try:
-        cap = int(Fraction(text) * GIB) if is_number else 0
-    except ZeroDivisionError:
+        cap = int(float(text) * GIB)
+    except (ValueError, OverflowError):
         cap = 0
     if cap <= 0:
         raise ValueError(f"{CAP_VARIABLE}={text[:60]!r} is not a number of GiB above zero")

@@ -9,7 +9,7 @@ Reading order:
 - ``dynamic_scale``: torch's own GradScaler, played, and a scale that never moves
 - ``sixteen_bit_adamw``: a master copy, stochastic rounding, Kahan: AdamW on weights of 16 bits
 - ``scaling``: amax to factor: per tensor, row and block, MX and NVFP4, current and delayed
-- ``trials``: distributions, outliers and a spike under every scaling
+- ``trials``: a spike under delayed scaling
 - ``linear_memory``: what a linear layer keeps under each recipe
 - ``casts``: a matrix in eight or four bits as tensors on its device, and its product
 - ``fp8_linear``: a linear layer whose three products take numbers of eight or four bits
@@ -17,13 +17,4 @@ Reading order:
 
 from memkit import front_door
 
-__getattr__, __dir__, __all__ = front_door(__name__, {
-    "autocast": "FLOAT32 FLOAT32_OUTPUT LOWER_PRECISION PROMOTE",
-    "casts": "cast_to hadamard product",
-    "dynamic_scale": "FixedScale play_scaler",
-    "fp8_linear": "FP8_RECIPES Fp8Linear Fp8Recipe convert_to_fp8",
-    "linear_memory": "LINEAR_KEEPS linear_inputs linear_keeps saved_inputs_bytes",
-    "loss_scaling": "SCALERS ScaledGradients ScalerDefaults scale_gradients",
-    "scaling": "SCALINGS DelayedScale factors_from relative_error scale_to",
-    "sixteen_bit_adamw": "SixteenBitAdamW add_with_memory round_by_chance",
-})
+__getattr__, __dir__, __all__ = front_door(__name__, __file__)

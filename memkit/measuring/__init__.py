@@ -11,17 +11,8 @@ Reading order:
 - ``small_card``: a card small enough to run out of memory on purpose
 - ``monitor``: one line a step, and a warning in time
 - ``ranks``: several processes for real, and what they send
-- ``training_ranks``: DDP, ZeRO's stages and FSDP2 on several ranks, with and without accumulation
 """
 
 from memkit import front_door
 
-__getattr__, __dir__, __all__ = front_door(__name__, {
-    "gpu": "cap_gpu give_back usable_bytes",
-    "measure": "measure_memory",
-    "monitor": "MemoryMonitor",
-    "profiler": "own_memory_table profiled_step",
-    "ranks": "run_on_ranks",
-    "saved_tensors": "SavedStorage saved_bytes saved_storages",
-    "small_card": "CudaCard SimulatedCard capped_card",
-})
+__getattr__, __dir__, __all__ = front_door(__name__, __file__)

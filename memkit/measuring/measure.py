@@ -1,4 +1,4 @@
-"""The memory of a training step as the machine's own allocator saw it.
+"""The book's third column: the memory of a training step as the machine's own allocator saw it.
 
 On a CPU the torch profiler notes each allocation with its address and the operation it was made in; on a GPU
 CUDA's caching allocator keeps the same record. Nothing else is active: no dispatch mode, so the program
@@ -13,18 +13,16 @@ import os
 import platform
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._functorch import eager_transforms, vmap
 
-from memkit.program.doors import OutsideBuild, run_steps, tensors_in
-from memkit.program.interrupts import torch_as_before
+from memkit.program.as_before import torch_as_before
+from memkit.program.doors import FindsItsSteps, OutsideBuild, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
-from memkit.program.script import Script
 from memkit.setup.training import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
@@ -32,9 +30,6 @@ from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 MARK = "memkit mark"
 NUM_MARK_SIZES, MAX_MARK_BYTES = 4, 8192
 """On a GPU a mark is this many allocations, each freed at once, of sizes drawn anew for each measurement."""
-
-KINDS = tuple(getattr(torch.profiler.ProfilerActivity, name) for name in ("CPU", "CUDA", "XPU"))
-"""What the profiler is told to stop and go on recording. Told of ``CPU`` alone, it would print a warning each time."""
 
 NUMBER = "python number"
 SECOND_PROFILER = (
@@ -44,12 +39,13 @@ SECOND_PROFILER = (
 
 
 def measure_memory(
-    build: Callable[[], Callable[[], object]] | Script, *, steps: int = 2, device: str | None = None
+    build: Callable[[], Callable[[], object]] | FindsItsSteps, *, steps: int = 2, device: str | None = None
 ) -> MemoryTimeline:
     """The memory of ``steps`` real training steps, from CUDA's allocator or, on a CPU, the torch profiler.
 
     ``device`` left at None is ``"cuda"`` where there is one. ``build`` and the step are called as
-    ``trace_memory`` calls them; scratch that one operation takes and returns is marked ``is_scratch``.
+    ``trace_memory`` calls them; scratch that one operation takes and returns is marked ``is_scratch``. A program that
+    uses ``torch.func`` is measured too high on a CPU: the profiler keeps each tensor inside a transform until it ends.
 
     Raises: ValueError: an unknown device, no GPU for ``device="cuda"``, steps that are no positive number, no
     function as ``build``, or a model made outside it.
@@ -70,10 +66,10 @@ def measure_memory(
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     recorder = Recorder(device)
     with (
-        torch_as_before() as interrupts,
+        torch_as_before(),
         cpu_record() if device == "cpu" else cuda_record(recorder.mark_sizes) as record,
     ):
-        run_steps(build, steps, recorder, interrupts.let_through())
+        run_steps(build, steps, recorder)
         machine = provenance(device)
     log = replayed(record.entries, recorder.marks)
     return timeline_of(
@@ -184,15 +180,10 @@ def cpu_record() -> Iterator[Record]:
     def refuse(_):
         raise ValueError(SECOND_PROFILER)
 
-    def look(is_on: bool) -> None:
-        if torch._C._current_graph_task_id() == -1:
-            profiler.toggle_collection_dynamic(is_on, KINDS)
-
     with (
         patch.dict(os.environ, quiet),
         torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True) as profiler,
         patch.object(torch.autograd.profiler.profile, "_prepare_trace", refuse),
-        transforms_unseen(look),
     ):
         yield record
     timed = []
@@ -200,33 +191,6 @@ def cpu_record() -> Iterator[Record]:
         read_events(root, (), timed)
     timed.sort(key=lambda item: item[0])
     record.entries = [entry for _, entry in timed]
-
-
-@contextmanager
-def transforms_unseen(look: Callable[[bool], None]) -> Iterator[None]:
-    """Call ``look(False)`` while ``torch.func`` transforms, and ``look(True)`` after it.
-
-    The profiler would keep each tensor inside a transform that it sees until it ends. While it looks away, bytes are
-    noted all the same, without the name of the operation. In a backward the engine switches the profiler on again, so
-    ``look`` does nothing there.
-    """
-
-    def entered(enter: Callable, *args) -> int:
-        level = enter(*args)
-        look(False)
-        return level
-
-    def left(leave: Callable) -> int:
-        level = leave()
-        look(torch._C._functorch.peek_interpreter_stack() is None)
-        return level
-
-    with ExitStack() as stack:
-        for kind in ("vmap", "grad", "jvp", "func"):
-            home = vmap if kind == "vmap" else eager_transforms
-            for name, seen in ((f"_{kind}_increment_nesting", entered), (f"_{kind}_decrement_nesting", left)):
-                stack.enter_context(patch.object(home, name, functools.partial(seen, getattr(home, name))))
-        yield
 
 
 def read_events(event, callers: tuple, timed: list) -> None:

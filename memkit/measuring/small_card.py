@@ -1,4 +1,4 @@
-"""A card small enough to run out of memory on purpose: a real one under a cap, or a played one on a CPU.
+"""Chapter 07's card that is small enough to run out of memory on purpose: a real one under a cap, or a played one.
 
 ``with capped_card(num_bytes) as card`` runs the code inside on so many bytes. With a GPU PyTorch's own
 allocator refuses what is more. Without one the tensors are real tensors of the CPU, and each is also asked of
@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memkit.allocator.caching import CachingAllocator, OutOfMemory
-from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Driver
 from memkit.measuring.gpu import cap_gpu
 from memkit.program.doors import tensors_in
@@ -29,9 +28,9 @@ class SimulatedCard(TorchDispatchMode):
 
     device = "cpu"
 
-    def __init__(self, capacity_bytes: int, config: AllocatorConfig | None = None):
+    def __init__(self, capacity_bytes: int):
         super().__init__()
-        self.allocator = CachingAllocator(config, Driver(capacity_bytes))
+        self.allocator = CachingAllocator(driver=Driver(capacity_bytes))
         self.watches: dict[int, tuple[weakref.ref, int]] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -62,33 +61,14 @@ class SimulatedCard(TorchDispatchMode):
 
         self.watches[key] = weakref.ref(storage, freed), address
 
-    @property
-    def capacity_bytes(self) -> int:
-        """What the card has."""
-        return self.allocator.driver.capacity_bytes
-
-    @property
-    def allocated_bytes(self) -> int:
-        """``memory_allocated``."""
-        return self.allocator.allocated_bytes
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        """``max_memory_allocated``."""
-        return self.allocator.peak["allocated"]
-
-    @property
-    def peak_reserved_bytes(self) -> int:
-        """``max_memory_reserved``."""
-        return self.allocator.peak["reserved"]
-
-    @property
-    def num_alloc_retries(self) -> int:
-        """How often the cache had to be given back to find room."""
-        return self.allocator.counts["num_alloc_retries"]
+    capacity_bytes = property(lambda self: self.allocator.driver.capacity_bytes)
+    allocated_bytes = property(lambda self: self.allocator.allocated_bytes)
+    peak_allocated_bytes = property(lambda self: self.allocator.peak["allocated"])
+    peak_reserved_bytes = property(lambda self: self.allocator.peak["reserved"])
+    num_alloc_retries = property(lambda self: self.allocator.counts["num_alloc_retries"])
 
     def reset_peak(self) -> None:
-        """``reset_peak_memory_stats``."""
+        """``torch.cuda.reset_peak_memory_stats``."""
         self.allocator.reset_peak()
 
     def empty_cache(self) -> None:
@@ -116,21 +96,10 @@ class CudaCard:
         torch.cuda.set_per_process_memory_fraction(1.0)
         cap_gpu()  # the reader's own cap, if there is one, holds again
 
-    @property
-    def allocated_bytes(self) -> int:
-        return torch.cuda.memory_allocated()
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        return torch.cuda.max_memory_allocated()
-
-    @property
-    def peak_reserved_bytes(self) -> int:
-        return torch.cuda.max_memory_reserved()
-
-    @property
-    def num_alloc_retries(self) -> int:
-        return torch.cuda.memory_stats()["num_alloc_retries"]
+    allocated_bytes = property(lambda self: torch.cuda.memory_allocated())
+    peak_allocated_bytes = property(lambda self: torch.cuda.max_memory_allocated())
+    peak_reserved_bytes = property(lambda self: torch.cuda.max_memory_reserved())
+    num_alloc_retries = property(lambda self: torch.cuda.memory_stats()["num_alloc_retries"])
 
     def reset_peak(self) -> None:
         torch.cuda.reset_peak_memory_stats()

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from memkit.allocator.film import Film, Piece, Row, Still
 from memkit.pictures.axes import DASHED, Scale
-from memkit.pictures.svg import GREY, LOOKS, OKABE_ITO, PAPER, Chart, text_width
-from memkit.pictures.timeline import STACK
+from memkit.pictures.colours import LOOKS, OKABE_ITO
+from memkit.pictures.svg import GREY, PAPER, Chart, text_width
+from memkit.timeline import PARTS
 from memkit.units import MIB, format_bytes
 
 MAX_ROWS = 14
@@ -71,7 +72,7 @@ def still_figure(still: Still, scale: FilmScale) -> Chart:
     if len(rows) < len(still.rows):
         chart.words(90, 70 + ROW * (scale.num_rows - 1), f"{len(still.rows) - len(rows)} more", 11, anchor="end")
     _draw_totals(chart, still, scale, bottom + 36)
-    parts = [(LOOKS[part], part.replace("_", " ")) for part in STACK if part != UNKNOWN]
+    parts = [(LOOKS[part], part.replace("_", " ")) for part in PARTS]
     chart.legend([*parts, (REST, "unasked rest"), ((PAPER, ""), "hole")], 10, bottom + 106, 790, 10.5)
     segments = "1 segment" if len(still.rows) == 1 else f"{len(still.rows)} segments"
     chart.alt = (

@@ -1,30 +1,16 @@
-"""Scales, ticks and curves: what a chart with axes adds to rectangles, lines and words."""
+"""Scales and round ticks: what a chart with axes adds to rectangles, lines and words."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from memkit.pictures.svg import FAINT, GREY, OKABE_ITO, Chart
+from memkit.pictures.svg import FAINT, GREY, Chart
+from memkit.units import format_bytes
 
-SHAPES = {
-    "o": (12, 0, 1),
-    "s": (4, 1 / 8, 1),
-    "D": (4, 0, 1),
-    "^": (3, 0, 1),
-    "v": (3, 1 / 2, 1),
-    "<": (3, 3 / 4, 1),
-    "P": (4, 0, 0.35),
-    "X": (4, 1 / 8, 0.35),
-    "h": (6, 0, 1),
-    "*": (5, 0, 0.45),
-}
-"""Marks of points: corners, turned by which share of a circle, and how far in the corners between them lie."""
 DASHED = "6 4"
-DASHES = ("", "7 4", "10 3 2 3", "2 3", "14 4", "5 2 1 2 1 2")
 Ticks = Iterable[tuple[float, str]]
 """Values of an axis, each with its words."""
-COLOURS = ("currentColor", OKABE_ITO[1], OKABE_ITO[0], OKABE_ITO[3], OKABE_ITO[4], OKABE_ITO[2])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +67,24 @@ def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
     return []
 
 
+def byte_ticks(most: float) -> list[tuple[float, str]]:
+    """Round places of an axis of bytes from 0 on, all in one unit.
+
+    >>> [words for _, words in byte_ticks(11.3 * 2**30)]
+    ['0 GiB', '2 GiB', '4 GiB', '6 GiB', '8 GiB', '10 GiB']
+    """
+    unit = format_bytes(int(most)).split()[1]
+    num_bytes = 1024 ** ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB").index(unit)
+    return [(tick * num_bytes, f"{tick:g} {unit}") for tick in round_ticks(0, most / num_bytes)]
+
+
+def draw_limit(chart: Chart, y: Scale, num_bytes: int | None, left: float, right: float, name: str = "") -> None:
+    """A card's capacity as a dashed line across, where it is in view; a caller with room writes its name there."""
+    if num_bytes and num_bytes < y.high:
+        ends, tip = [(left, y(num_bytes)), (right, y(num_bytes))], f"{name or 'card'}: {format_bytes(num_bytes)}"
+        chart.line(ends, stroke_width=1.6, stroke_dasharray=DASHED, tip=tip, data={"bytes": num_bytes})
+
+
 def thinned(places: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Places on a grid of pixels; of those in one column the first, the highest, the lowest and the last.
 
@@ -90,70 +94,7 @@ def thinned(places: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     kept = []
     for x, column in groupby(places, key=lambda place: round(place[0])):
         heights = [round(2 * y) / 2 for _, y in column]
-        kept += [
-            (x, y) for y in ((heights[0], min(heights), max(heights), heights[-1]) if len(heights) > 2 else heights)
-        ]
+        if len(heights) > 2:
+            heights = [heights[0], min(heights), max(heights), heights[-1]]
+        kept += [(x, y) for y in heights]
     return kept
-
-
-def outline_of(shape: str, x: float, y: float, size: float) -> list[tuple[float, float]]:
-    """The corners of a mark around a place."""
-    corners, turn, inner = SHAPES[shape]
-    angles = [2 * math.pi * (turn + number / corners) for number in range(corners)]
-    if inner < 1:
-        angles = [angle + half for angle in angles for half in (0, math.pi / corners)]
-    radii = [1.3 * size, 1.3 * size * inner] * len(angles) if inner < 1 else [1.3 * size] * len(angles)
-    return [(x + r * math.sin(angle), y - r * math.cos(angle)) for angle, r in zip(angles, radii, strict=False)]
-
-
-def point(chart: Chart, x: float, y: float, shape: str, colour: str, size: float = 4, is_filled=True, **tells):
-    """A mark of a shape; hollow, it shows the ground."""
-    fill = (colour if is_filled else "none", "")
-    chart.area([outline_of(shape, x, y, size)], fill, stroke=colour, stroke_width=1.2, pointer_events="all", **tells)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Named values over places: a line with its colour, dashes and mark; ``note`` stands below its name."""
-
-    name: str
-    xs: Sequence[float]
-    ys: Sequence[float]
-    colour: str = "currentColor"
-    dashes: str = ""
-    shape: str = ""
-    note: str = ""
-    width: float = 2
-    is_stepped: bool = False
-    marks_every: int = 1
-    marks_from: int = 0
-
-    @property
-    def stroke(self) -> dict:
-        """Its width and dashes."""
-        return {"stroke_width": self.width, "stroke_dasharray": self.dashes or "none"}
-
-    def draw(self, chart: Chart, x: Scale, y: Scale) -> None:
-        """The line and its marks."""
-        places = [(x(a), y.inside(b)) for a, b in zip(self.xs, self.ys, strict=True)]
-        line = places
-        if self.is_stepped:
-            line = [corner for (a, b), (c, _) in zip(places, [*places[1:], places[-1]]) for corner in ((a, b), (c, b))]
-        chart.line(line, self.colour, **self.stroke)
-        for a, b in places[self.marks_from :: self.marks_every] if self.shape else ():
-            point(chart, a, b, self.shape, self.colour)
-
-    def entry(self, chart: Chart, left: float, y: float) -> None:
-        """A piece of the line, its name and its note."""
-        chart.line([(left, y), (left + 34, y)], self.colour, **self.stroke)
-        if self.shape:
-            point(chart, left + 17, y, self.shape, self.colour)
-        chart.words(left + 44, y, self.name, 12.5)
-        chart.words(left + 44, y + 16, self.note, 12, shade=GREY)
-
-
-def draw_curves(chart: Chart, curves: Iterable[Curve], x: Scale, y: Scale, left: float, top: float, row: float) -> None:
-    """Curves on two scales, and their names below one another."""
-    for number, curve in enumerate(curves):
-        curve.draw(chart, x, y)
-        curve.entry(chart, left, top + row * number)

@@ -8,10 +8,10 @@ bottom are what never goes away.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from memkit.pictures.axes import Scale, thinned
+from memkit.pictures.axes import Scale, byte_ticks, draw_limit, thinned
+from memkit.pictures.colours import LOOKS
 from memkit.pictures.over_time import corners, lay
-from memkit.pictures.svg import FAINT, LOOKS, Chart
-from memkit.pictures.timeline import card_line, tick_words
+from memkit.pictures.svg import FAINT, Chart
 from memkit.timeline import Event, MemoryTimeline
 from memkit.units import format_bytes
 
@@ -114,17 +114,19 @@ def allocations_figure(
     chart = Chart(800, 430, title)
     x = Scale(low=0, high=len(events), start=86, end=786)
     y = Scale(low=0, high=top * 1.04, start=356, end=40)
-    ticks = range(0, top + 1, 1 << max(top // 4, 1).bit_length() - 1)
-    y.ticks_beside(chart, [(tick, tick_words(tick)) for tick in ticks], 86, 786)
+    y.ticks_beside(chart, byte_ticks(top), 86, 786)
     _mark_phases(chart, events, x, y)
     _draw_bands(chart, stacked, x, y)
     chart.line(thinned([(a, y(b)) for a, b in corners(stacked.totals, x)]), stroke_width=1)
     if capacity:
         name, num_bytes = capacity
-        card_line(chart, y, num_bytes, 86, 786, f"{name}: {format_bytes(num_bytes, 1)}")
+        draw_limit(chart, y, num_bytes, 86, 786, name)
+        if num_bytes < y.high:
+            words = f"{name}: {format_bytes(num_bytes, 1)}"
+            chart.words(782, y(num_bytes) - 9, words, anchor="end", boxed=True)
     there = {band.event.part or UNKNOWN for band in stacked.bands}
     parts = [(look, part.replace("_", " ")) for part, look in LOOKS.items() if part in there]
-    chart.legend([*parts, (LOOKS[UNKNOWN], "pale: smaller blocks of a part")], 10, 412, 780, 11)
+    chart.legend([*parts, (LOOKS[UNKNOWN], "pale: smaller blocks")], 10, 408, 780, 11)
     peak = stacked.totals.index(top)
     where = events[peak]
     chart.alt = (

@@ -1,14 +1,34 @@
-"""One code of a format, bit by bit, and the next values on both sides of it.
+"""One code of a format, bit by bit, the next values on both sides of it, and one number in many formats.
 
-The three fields differ by colour, by hatch and by the name above them.
+Chapter 02's explorer. The three fields differ by colour, by hatch and by the name above them.
 """
 
+import math
 from itertools import pairwise
 
-from memkit.formats.reading import CodeReading, number_text
-from memkit.pictures.svg import GREY, LOOKS, PAPER, Chart, text_width
+from memkit.formats.reading import CodeReading, Nearest, nearest_in, number_text, read_code
+from memkit.formats.records import Format
+from memkit.pictures.axes import Scale
+from memkit.pictures.colours import LOOKS, OKABE_ITO
+from memkit.pictures.number_line import SUPERSCRIPTS
+from memkit.pictures.svg import GREY, PAPER, Chart, text_width
 
 WIDEST_BOX = 48
+COMPARED = (
+    "float32",
+    "tf32",
+    "bfloat16",
+    "float16",
+    "float8_e5m2",
+    "float8_e4m3fn",
+    "float6_e3m2fn",
+    "float6_e2m3fn",
+    "float4_e2m1fn",
+    "int8",
+    "int4",
+)
+"""The formats in which a number is shown side by side."""
+SMALLEST_ERROR = 1e-9  # left end of the error axis
 
 
 def draw_bits(chart: Chart, reading: CodeReading, top: float) -> float:
@@ -86,3 +106,50 @@ def bits_in_words(reading: CodeReading) -> str:
         f"The {len(reading.bits)} bits {reading.bits} of code {reading.code} in {reading.fmt.name}: {fields}; "
         f"{spelled(reading)}; next below {reading.text(reading.below)}, next above {reading.text(reading.above)}."
     )
+
+
+def bit_figure(code: int, fmt: str | Format) -> Chart:
+    """The bits of one code, what they spell, and the neighbours on a line with their distances to scale."""
+    chart, reading = Chart(800, 260), read_code(code, fmt)
+    draw_neighbours(chart, reading, draw_bits(chart, reading, 8) + 66)
+    chart.title, chart.alt = f"{reading.fmt.name}, code {reading.code}", bits_in_words(reading)
+    return chart
+
+
+def explorer_figure(reading: CodeReading, number: float, *, saturates: bool = True) -> Chart:
+    """A code's bits and neighbours, and below them a number in every format of ``COMPARED``.
+
+    A row per format: what it makes of the number, and a bar for the relative error, one decade a step. Beyond a
+    format's range the number saturates, or becomes what the format has: infinity or NaN.
+    """
+    chart = Chart(800, 570)
+    top = draw_bits(chart, reading, 8)
+    draw_neighbours(chart, reading, top + 40)
+    rows = [nearest_in(number, name, saturates=saturates) for name in COMPARED]
+    top += 96
+    chart.words(10, top + 12, f"{number_text(float(number), 9)} in {len(rows)} formats", 15, bold=True)
+    x = Scale(low=SMALLEST_ERROR, high=1, start=320, end=664, is_log=True)
+    powers = [(10.0**power, f"10{str(power).translate(SUPERSCRIPTS)}") for power in range(-9, 1, 3)]
+    x.ticks_below(chart, powers, top + 30, top + 292, "relative error")
+    for row, nearest in enumerate(rows):
+        y, error = top + 42 + 24 * row, nearest.relative_error
+        end = max(x(min(error, 1)), x.start + 2) if error else x.start
+        tip = f"{nearest.fmt.name}: {number_text(nearest.value, 9)}, {note_on(nearest)}"
+        chart.words(10, y, nearest.fmt.name, 12.5)
+        chart.words(308, y, number_text(nearest.value, 9), 12.5, anchor="end")
+        chart.bar(x.start, end, y, 16, (OKABE_ITO[1], "///"), tip=tip, data={"error": repr(float(error))})
+        chart.words(676, y, note_on(nearest), 12.5)
+    words = (f"{n.fmt.name} {number_text(n.value, 9)}, {note_on(n)}" for n in rows)
+    chart.title = f"{reading.fmt.name}, code {reading.code}, and {number_text(float(number), 9)} in {len(rows)} formats"
+    chart.alt = f"{bits_in_words(reading)} {number_text(float(number), 9)} as each format holds it: {'; '.join(words)}."
+    return chart
+
+
+def note_on(nearest: Nearest) -> str:
+    """The error in words: ``exact``, a percentage, ``lost``, or what overflow did."""
+    error = nearest.relative_error
+    if nearest.is_beyond:
+        return "saturated" if math.isfinite(nearest.value) else "overflow"
+    if error == 0:
+        return "exact" if nearest.is_exact else "sign lost"
+    return "underflow to 0" if nearest.value == 0 else f"{error:.2g}" if error < 1e-4 else f"{100 * error:.2g} %"

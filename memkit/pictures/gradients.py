@@ -1,11 +1,12 @@
-"""Gradients by size on the axis of FP16: what is flushed, what is subnormal, what overflows at a scale."""
+"""The loss scaling lab's picture (chapter 03): gradients by size, and what FP16 makes of them at a scale."""
 
 import numpy as np
 
 from memkit.low_precision.loss_scaling import FLUSHED_BELOW, FP16, scale_gradients
 from memkit.pictures.axes import Scale
+from memkit.pictures.colours import OKABE_ITO
 from memkit.pictures.number_line import SUPERSCRIPTS
-from memkit.pictures.svg import GREY, OKABE_ITO, Chart
+from memkit.pictures.svg import GREY, Chart
 
 LOW, HIGH, PER_POWER = -56, 24, 2
 """The axis in powers of two, and bars per power."""

@@ -12,7 +12,8 @@ from memkit.formats.reading import number_text
 from memkit.formats.records import FloatFormat, Format, get_format
 from memkit.formats.single import values_of
 from memkit.pictures.axes import Scale, round_ticks
-from memkit.pictures.svg import FAINT, GREY, OKABE_ITO, PAPER, Chart
+from memkit.pictures.colours import OKABE_ITO
+from memkit.pictures.svg import FAINT, GREY, PAPER, Chart
 
 MAX_BITS = 16
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -1,18 +1,16 @@
 """Memory over time: every allocation and free of a step in order, stacked by part, one panel a timeline.
 
-The bars of ``memkit.pictures.timeline`` show named instants; here one sees how a step gets from one to the next: the
-sawtooth of micro-batches, the second run of a checkpoint, the spike at the logits.
+Chapters 01, 04, 05, 08 and 09. The bars of ``memkit.pictures.timeline`` show named instants; here one sees how a step
+gets from one to the next: the sawtooth of micro-batches, the second run of a checkpoint, the spike at the logits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 
 from memkit.events import Events
-from memkit.pictures.axes import Scale, point, thinned
-from memkit.pictures.curves import round_step
-from memkit.pictures.peaks import name_parts
-from memkit.pictures.svg import GREY, LOOKS, Chart
-from memkit.pictures.timeline import tick_words
+from memkit.pictures.axes import Scale, byte_ticks, thinned
+from memkit.pictures.colours import LOOKS
+from memkit.pictures.svg import GREY, Chart
 from memkit.timeline import PARTS, MemoryTimeline
 from memkit.units import format_bytes
 
@@ -26,20 +24,19 @@ def over_time_figure(panels: Mapping[str, MemoryTimeline], *, step: int = 2, tit
         raise ValueError("over_time_figure needs at least one timeline")
     drawn = {name: steps_of(timeline, step) for name, timeline in panels.items()}
     highest = max(sum(height[peak] for height in heights.values()) for heights, _, peak in drawn.values())
-    tick = round_step(highest / 4)
-    top = tick * -(-highest * 16 // (15 * tick))  # a mark and its room above the highest moment
+    top = highest * 1.09  # a mark and its room above the highest moment
     chart, told = Chart(800, 60 + 185 * len(panels), title), []
     for number, (name, (heights, phases, peak)) in enumerate(drawn.items()):
         y = Scale(low=0, high=top, start=205 + 185 * number, end=70 + 185 * number)
         x = Scale(low=0, high=len(heights["weights"]), start=92, end=640)
-        y.ticks_beside(chart, [(size, tick_words(size)) for size in range(0, top + 1, tick)], x.start, x.end)
+        y.ticks_beside(chart, byte_ticks(top), x.start, x.end)
         _draw(chart, x, y, heights, phases)
         total = sum(heights[part][peak] for part in PARTS)
-        point(chart, x(peak + 0.5), y(total) - 6, "v", "currentColor")
+        chart.words(x(peak + 0.5), y(total) - 1, "▼", 11, anchor="middle", at="bottom")
         phase = next(phase for phase, start, end in phases if start <= peak < end)
         chart.words(92, y.end - 12, f"{name}: peak {format_bytes(total)} in the {phase}", 13)
         told.append(f"{name}: the peak, {format_bytes(total)}, is in the {phase}")
-    name_parts(chart, 660, 80)
+    chart.legend([(LOOKS[part], part.replace("_", " ")) for part in reversed(PARTS)], 660, 80, 140, row=27)
     chart.alt = f"{title or 'Memory over time'}, stacked by part, event by event. {'; '.join(told)}."
     return chart
 

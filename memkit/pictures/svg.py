@@ -11,10 +11,10 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import combinations
-from math import fsum
 from pathlib import Path
 from zlib import crc32
 
+from memkit.pictures.colours import HATCHES
 from memkit.pictures.twin import png_of
 
 INK, GREY, FAINT = 1.0, 0.72, 0.2
@@ -25,83 +25,18 @@ EDGED = {"stroke": "currentColor", "stroke_opacity": 0.5}
 """The style of a pale mark, whose edge is ink."""
 FONT = "DejaVu Sans,Verdana,Arial,sans-serif"
 
-OKABE_ITO = ("#0072B2", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#999999")
-"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
-HATCHES = {
-    "": "",
-    "///": "M0 8L8 0M-2 2L2 -2M6 10L10 6",
-    "...": "M1 2h2M5 6h2",
-    "\\\\\\": "M0 0L8 8M6 -2L10 2M-2 6L2 10",
-    "xxx": "M0 8L8 0M0 0L8 8",
-    "---": "M0 4h8",
-    "|||": "M4 0v8",
-    "++": "M0 4h8M4 0v8",
-}
-LOOKS = {
-    "weights": (OKABE_ITO[0], ""),
-    "gradients": (OKABE_ITO[1], "///"),
-    "optimizer_states": (OKABE_ITO[2], "..."),
-    "activations": (OKABE_ITO[3], "\\\\\\"),
-    "temporary": (OKABE_ITO[4], "xxx"),
-    "not attributed": (OKABE_ITO[7], "---"),
-    # the addends of a recipe
-    "weight": (OKABE_ITO[0], ""),
-    "gradient": (OKABE_ITO[2], "///"),
-    "main gradient": (OKABE_ITO[1], "xxx"),
-    "master weight": (OKABE_ITO[5], "..."),
-    "remainder": (OKABE_ITO[7], "\\\\\\"),
-    "momentum_buffer": (OKABE_ITO[5], "///"),
-    "exp_avg": (OKABE_ITO[3], "---"),
-    "exp_avg_sq": (OKABE_ITO[4], "|||"),
-    # verdicts of claims
-    "wrong": (OKABE_ITO[1], "///"),
-    "outdated": (OKABE_ITO[7], "..."),
-    "conditional": (OKABE_ITO[2], ""),
-    "true": (OKABE_ITO[3], "---"),
-    # the fields of a code
-    "sign": (OKABE_ITO[1], "///"),
-    "exponent": (OKABE_ITO[0], ""),
-    "mantissa": (OKABE_ITO[3], "..."),
-    "table index": (OKABE_ITO[4], "xxx"),
-}
-"""Colour and hatch of everything that has a name in the book."""
-OTHER = (OKABE_ITO[6], "++")
-
-WIDTHS = {
-    0.3: "ijlIJ'",
-    0.35: ",./:;\\| ·’",
-    0.4: "ft()-[]",
-    0.45: "r!²³⁴⁵⁶⁷⁸⁹⁰",
-    0.5: '"*_`–',
-    0.55: "csz?⁻▸◂“”",
-    0.6: "kvxyFL",
-    0.7: "ABCKRVXZ",
-    0.75: "NU",
-    0.8: "DGHOQ&▼◆▲",
-    0.85: "w#+<=>^~×÷−↑≤≥±→",
-    0.9: "M●",
-    0.95: "■",
-    1.0: "mW%@—…½",
-}
-"""Width of a character as a share of the font's size: DejaVu Sans, the widest font of ``FONT``, rounded up to 0.05."""
-WIDTH_OF = {char: width for width, chars in WIDTHS.items() for char in chars}
-USUAL_WIDTH, BOLD, LINE_HEIGHT = 0.65, 1.15, 1.18
+CHARACTER, BOLD, LINE_HEIGHT = 0.63, 1.12, 1.18
+"""Width of a usual character as a share of the font's size (DejaVu Sans, the widest font of ``FONT``), how much wider
+a bold one is, and the height of a line."""
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """At most how wide the longest line of a text is, in the chart's units.
+    """About how wide the longest line of a text is, in the chart's units.
 
-    >>> round(text_width("16 GiB", 10), 1), round(text_width("weights\\nand more", 10), 1)
-    (34.5, 50.5)
+    >>> round(text_width("weights\\nand more", 10), 1)
+    50.4
     """
-    widest = max(fsum(WIDTH_OF.get(char, USUAL_WIDTH) for char in line) for line in text.split("\n"))
-    return widest * size * (BOLD if bold else 1)
-
-
-def look_of(number: int) -> tuple[str, str]:
-    """The look of the number-th of things that have no look of their own."""
-    names = list(HATCHES)
-    return OKABE_ITO[number % len(OKABE_ITO)], names[(number + number // len(OKABE_ITO)) % len(names)]
+    return max(map(len, text.split("\n"))) * CHARACTER * size * (BOLD if bold else 1)
 
 
 class Chart:
@@ -225,7 +160,7 @@ class Chart:
         patterns = "".join(
             f'<pattern id="{KEY}-{number}" width="8" height="8" patternUnits="userSpaceOnUse">'
             f'<rect width="8" height="8" fill="{colour}"/>'
-            f'<path d="{HATCHES[hatch]}" stroke="#fff" stroke-width="1.3"/></pattern>'
+            f'<path d="{HATCHES[hatch]}" stroke="#fff" stroke-opacity="0.6" stroke-width="1.1"/></pattern>'
             for number, (colour, hatch) in enumerate(self._fills)
         )
         if stands_alone:
@@ -270,14 +205,9 @@ class Chart:
         stem.with_suffix(".png").write_bytes(self.png(2))
 
     def _repr_mimebundle_(self, **_kwargs) -> tuple[dict, dict]:
-        """What a notebook stores: pixels, which every viewer shows; the SVG only where no pixels can be made.
+        """What a notebook stores: pixels, which every viewer shows, and the SVG only where no pixels can be made.
 
-        Seen in a notebook that nobody has trusted yet (JupyterLab 4.6, Notebook 7.6, nbconvert 7.17): where both are
-        stored the two Jupyters show the PNG, white in a dark theme too, and nbconvert the SVG. None of them reads
-        ``alt``, which the book's own site does, and nbval compares an SVG byte by byte. Of an inline SVG in
-        ``text/html`` both Jupyters leave only the words; nbconvert draws it. An ``<img>`` of the SVG in ``text/html``
-        is shown by all three, with its words. It is dark in a dark Jupyter, and on nbconvert's light page if the
-        system is dark. What GitHub makes of it nobody has tried.
+        Of an inline SVG in a notebook that nobody has trusted yet both Jupyters leave only the words.
         """
         kind, data = "image/svg+xml", self.svg(stands_alone=True)
         if pixels := self.png():

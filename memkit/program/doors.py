@@ -8,11 +8,9 @@ trace and the measurement use the same doors, so a part means the same in both.
 
 import functools
 import inspect
-import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, runtime_checkable
@@ -22,14 +20,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from memkit.program.script import Script
-
-TORCH_HOME = str(Path(torch.__file__).parent)
-SWAP, RUN_THREAD = torch.utils.swap_tensors, threading.Thread._bootstrap_inner
-NOTHING_AROUND = nullcontext()
+SET_STATE = torch.nn.Module.__setstate__
 PLAIN = {Tensor, torch.nn.Parameter, FakeTensor}
 
 
@@ -46,6 +39,15 @@ class Recorder(Protocol):
     def saw(self, part: str, tensors: list[Tensor]) -> None: ...
 
 
+@runtime_checkable
+class FindsItsSteps(Protocol):
+    """A program that runs by itself, as a training script does, and tells where its steps begin and end."""
+
+    def import_libraries(self) -> None: ...
+
+    def run(self, steps: int, program: "Program", recorder: Recorder) -> None: ...
+
+
 class OutsideBuild(ValueError):
     """A tensor is trained that was not allocated while the program was watched."""
 
@@ -57,21 +59,19 @@ class OutsideBuild(ValueError):
 
 
 def run_steps(
-    build: Callable[[], Callable[[], object]] | Script,
+    build: Callable[[], Callable[[], object]] | FindsItsSteps,
     steps: int,
     recorder: Recorder,
-    inside: AbstractContextManager = NOTHING_AROUND,
 ) -> None:
     """Call ``build()`` and then its step ``steps`` times, and tell the recorder everything on the way.
 
-    A ``Script`` runs in their place. ``inside`` is entered once the doors are watched, and left before they are free
-    again.
+    What finds its own steps runs in their place.
 
     Raises: ValueError: ``build``, or what it returns, is no function without arguments. OutsideBuild: the
     model was not made inside ``build()``.
     """
-    with watching(recorder) as program, inside:
-        if isinstance(build, Script):
+    with watching(recorder) as program:
+        if isinstance(build, FindsItsSteps):
             build.run(steps, program, recorder)
             return
         step = called_as_build(build)
@@ -80,7 +80,6 @@ def run_steps(
         for number in range(1, steps + 1):
             recorder.now("start_step", number)
             refuse_unfinished(step())
-            program.refuse_threads()
             program.report_weights()
             recorder.now("end_step")
 
@@ -128,20 +127,6 @@ def outside(frame: FrameType | None, *homes: str) -> FrameType | None:
     return frame
 
 
-class Thread(TorchFunctionMode):
-    """Stands in another thread of the program and notes the line of its first call into torch."""
-
-    def __init__(self, calls: list[str]):
-        super().__init__()
-        self.calls = calls
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        frame = outside(sys._getframe(1), TORCH_HOME)
-        if frame is not None:
-            self.calls.append(line_of(frame))
-        return func(*args, **(kwargs or {}))
-
-
 class Program:
     """What is known of the program: its modules, the tensors it trains, and whether a backward is running."""
 
@@ -150,31 +135,15 @@ class Program:
         self.modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self.trained: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
         self.is_in_backward = False
-        self.calls_in_threads: list[str] = []
-
-    def refuse_threads(self) -> None:
-        """Raises: ValueError: another thread called torch, where neither a trace nor a profiler sees it."""
-        if self.calls_in_threads:
-            raise ValueError(
-                f"{self.calls_in_threads[0]}: torch is called in a thread of its own, where its memory is not seen: "
-                "call it in the thread that calls the step"
-            )
 
     def registered(self, module: torch.nn.Module, name: str, tensor: Tensor | None) -> None:
         self.modules.add(module)
 
-    def run_thread(self, thread: threading.Thread) -> None:
-        """Another thread, and a note where it calls torch."""
-        with Thread(self.calls_in_threads):
-            RUN_THREAD(thread)
+    def copied(self, module: torch.nn.Module, state: dict) -> None:
+        """``copy.deepcopy`` and pickle make a module without registering its parameters: an average of the weights."""
+        SET_STATE(module, state)
+        self.modules.add(module)
 
-    def swap(self, first: Tensor, second: Tensor) -> None:
-        """torch refuses to swap two tensors while anybody holds a weak reference to one."""
-        for tensor in (first, second):
-            self.trained.pop(id(tensor), None)
-            if isinstance(tensor, FakeTensor):
-                tensor.fake_mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
-        SWAP(first, second)
 
     def tensors(self) -> list[Tensor]:
         """Every parameter and buffer, once each."""
@@ -262,8 +231,7 @@ def watching(recorder: Recorder) -> Iterator[Program]:
     try:
         with (
             patch.object(torch.autograd, "_engine_run_backward", backward),
-            patch.object(threading.Thread, "_bootstrap_inner", lambda thread: program.run_thread(thread)),
-            patch.object(torch.utils, "swap_tensors", program.swap),
+            patch.object(torch.nn.Module, "__setstate__", lambda module, state: program.copied(module, state)),
             patch.object(torch.enable_grad, "__enter__", enter),
             patch.object(torch.enable_grad, "__exit__", leave),
         ):

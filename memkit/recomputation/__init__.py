@@ -10,7 +10,4 @@ Reading order:
 
 from memkit import front_door
 
-__getattr__, __dir__, __all__ = front_door(__name__, {
-    "costs": "block_products blocks_ledger saved_products step_flops stored_bytes",
-    "frontier": "Point pareto_front peak_at points",
-})
+__getattr__, __dir__, __all__ = front_door(__name__, __file__)

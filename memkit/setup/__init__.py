@@ -17,14 +17,4 @@ Reading order:
 
 from memkit import front_door
 
-__getattr__, __dir__, __all__ = front_door(__name__, {
-    "": "models recipes strategies",
-    "adapters": "AdapterConfig",
-    "hugging_face": "model_of_config read_config",
-    "layouts": "Layout",
-    "models": "ModelConfig gpt2_config llama_config",
-    "optimizers": "OPTIMIZERS Optimizer",
-    "recipes": "OptimizerConfig Precision",
-    "strategies": "Strategy",
-    "training": "TrainingSetup",
-})
+__getattr__, __dir__, __all__ = front_door(__name__, __file__)

@@ -28,14 +28,10 @@ def linear_layers(model: ModelConfig) -> tuple[str, ...]:
     return tuple(name for name in TARGETS if name not in missing | ({"gate"} if model.mlp != "swiglu" else set()))
 
 
-def as_probability(name: str, value: object) -> float:
-    """Return ``value``, or refuse what is no number from 0 to 1, 1 left out.
-
-    Raises: ValueError: another value.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+def check_probability(name: str, value: float) -> None:
+    """Refuse what is no number from 0 to 1, 1 left out."""
+    if not 0 <= value < 1:
         raise ValueError(f"{name}={value!r} is not a probability in [0, 1)")
-    return value
 
 
 @checked
@@ -69,5 +65,4 @@ class AdapterConfig:
         check_fields(self, "base", as_one_of, BASES)
         if not self.targets or not set(self.targets) <= set(TARGETS):
             raise ValueError(f"targets={self.targets!r} are not some of {', '.join(TARGETS)}")
-        object.__setattr__(self, "targets", tuple(self.targets))
-        check_fields(self, "dropout", as_probability)
+        check_fields(self, "dropout", check_probability)

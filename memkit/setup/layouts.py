@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from memkit.formats.dtypes import dtype_bits
 from memkit.kinds import checked
-from memkit.units import as_kind, as_whole_number, check_fields
+from memkit.units import as_whole_number, check_fields
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 MAX_RANKS = 1 << 20
@@ -44,7 +44,6 @@ class Layout:
         if as_whole_number("stage", self.stage) >= len(STAGES):
             raise ValueError(f"stage={self.stage} is not one of 0 (DDP), 1, 2, 3")
         check_fields(self, "dp_size num_replicas", as_whole_number, 1)
-        check_fields(self, "offloads gradient_as_bucket_view", as_kind, bool)
         if self.world_size > MAX_RANKS:
             raise ValueError(f"dp_size={self.dp_size} · num_replicas={self.num_replicas} is above {MAX_RANKS} ranks")
         for name in ("param_dtype", "reduce_dtype"):

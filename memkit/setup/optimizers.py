@@ -26,11 +26,11 @@ HOSTS = ("never", "always", "unless fused", "if paged")
 
 TRACE_IT = "trace it"
 TEMPORARIES = (
-    "none", "all at once", "one at a time", "root and denominator", "factored, all at once", "factored, one by one",
-    "Newton-Schulz", TRACE_IT,
+    "none", "all at once", "one at a time", "root and denominator", "factored, one by one", TRACE_IT,
 )
 """What a step allocates and frees again: nothing; a tensor like every parameter, all at once or one at a time; AdamW's
-two of one parameter at a time; Adafactor's; Muon's. ``memkit.formula.optimizer`` plays each."""
+two of one parameter at a time; Adafactor's default. ``memkit.formula.optimizer`` plays each; ``TRACE_IT`` is refused
+there, and a trace tells the bytes."""
 
 GIVEN_UP = ("second moments by row and column", "states in 8 bits", "states in 4 bits")
 """What an optimizer may give up besides time, the dearest last. The planner compares plans by it."""
@@ -136,6 +136,11 @@ class Optimizer:
             )
 
     @property
+    def estimated(self) -> tuple[str, ...]:
+        """Its implementations whose step the formula knows."""
+        return tuple(each for each in self.implementations if self.temporaries[each] != TRACE_IT)
+
+    @property
     def roles(self) -> tuple[str, ...]:
         """Names of the states that are moments."""
         return tuple(state.role for state in self.states if state.is_moment)
@@ -176,7 +181,6 @@ ADAMW = Optimizer(
     planned=(FUSED_AFTER, FUSED_INSIDE, ("foreach", "on the host"), ("foreach", "on the host, gradients too")),
     trainer_name="adamw_torch_fused",
 )
-LIKE_ADAMW = replace(ADAMW, planned=(), not_planned=TRAINS_DIFFERENTLY, is_shown=False, trainer_name="")
 IN_BITSANDBYTES = Optimizer(
     name="paged AdamW", temporaries=IN_ONE_KERNEL, made_by="bitsandbytes.optim:PagedAdamW32bit", has_argument=False,
     states=tuple(replace(state, dtype="float32", on_host="if paged") for state in (FIRST, SECOND)),
@@ -194,21 +198,18 @@ _ALL = (
               not_planned=TRAINS_DIFFERENTLY, trainer_name="sgd"),
     Optimizer(name="SGD momentum", states=(MOMENTUM,), temporaries=IN_ONE_KERNEL, made_by="torch.optim:SGD",
               arguments={"momentum": 0.9}, not_planned=TRAINS_DIFFERENTLY),
-    replace(LIKE_ADAMW, name="Adam", made_by="torch.optim:Adam"),
     ADAMW,
-    replace(LIKE_ADAMW, name="AdamW amsgrad", states=(*ADAMW.states, State(role="max_exp_avg_sq")),
-            arguments={"amsgrad": True}),
     Optimizer(
         name="Adafactor", made_by="torch.optim:Adafactor", implementations=UNFUSED_ONLY, steps_in_backward=False,
         states=(STEP, State(role="variance", shape="vector"), State(role="row_var", shape="rows"),
                 State(role="col_var", shape="columns")),
-        temporaries={"foreach": "factored, all at once", "for-loop": "factored, one by one"},
+        temporaries={"foreach": TRACE_IT, "for-loop": "factored, one by one"},
         gives_up="second moments by row and column", planned=(("for-loop", "after backward"),),
     ),
     Optimizer(name="Lion", states=(FIRST,), made_by="memkit.program.optimizers:Lion", implementations=UNFUSED_ONLY,
               temporaries={"foreach": "all at once", "for-loop": "one at a time"}, not_planned=TRAINS_DIFFERENTLY),
     Optimizer(name="Muon", states=(MOMENTUM,), made_by="torch.optim:Muon", implementations=UNFUSED_ONLY, rest="AdamW",
-              temporaries=dict.fromkeys(UNFUSED_ONLY, "Newton-Schulz"), has_argument=False,
+              temporaries=dict.fromkeys(UNFUSED_ONLY, TRACE_IT), has_argument=False, is_shown=False,
               not_planned=TRAINS_DIFFERENTLY),
     replace(IN_BITSANDBYTES, name="8-bit AdamW", made_by="bitsandbytes.optim:AdamW8bit", quantized=ABSMAX,
             states=tuple(replace(state, on_host="never") for state in IN_BITSANDBYTES.states),

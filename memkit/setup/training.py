@@ -7,11 +7,11 @@ same setup, for ``trace_memory`` and ``measure_memory``.
 from dataclasses import dataclass, replace
 
 from memkit.kinds import checked
-from memkit.setup.adapters import AdapterConfig, as_probability, linear_layers
+from memkit.setup.adapters import AdapterConfig, check_probability, linear_layers
 from memkit.setup.models import MAX_SIZE, ModelConfig
 from memkit.setup.recipes import ADAMW, FP32, OptimizerConfig, Precision
 from memkit.setup.strategies import NONE, RECOMPUTATIONS, Strategy
-from memkit.units import as_kind, as_one_of, as_whole_number, check_fields
+from memkit.units import as_one_of, as_whole_number, check_fields
 
 ATTENTIONS = ("stored", "flash", "efficient")
 """``stored``: softmax over an explicit score matrix. ``flash`` and ``efficient``: PyTorch's fused kernels, which keep
@@ -66,12 +66,10 @@ class TrainingSetup:
         check_fields(self, "grad_accum_steps", as_whole_number, 1, MAX_GRAD_ACCUM_STEPS)
         check_fields(self, "attention", as_one_of, ATTENTIONS)
         check_fields(self, "device", as_one_of, DEVICES)
-        if not isinstance(self.recomputation, Strategy):
-            if self.recomputation not in tuple(RECOMPUTATIONS):
-                allowed = ", ".join(RECOMPUTATIONS)
-                raise ValueError(f"recomputation={self.recomputation!r} is not a Strategy or one of {allowed}")
-            object.__setattr__(self, "recomputation", RECOMPUTATIONS[self.recomputation])
-        check_fields(self, "dropout", as_probability)
+        if isinstance(self.recomputation, str):
+            name = as_one_of("recomputation", self.recomputation, RECOMPUTATIONS)
+            object.__setattr__(self, "recomputation", RECOMPUTATIONS[name])
+        check_fields(self, "dropout", check_probability)
         if self.attention == "efficient" and self.device == "cpu":
             raise ValueError("attention='efficient' has no CPU kernel; device='cpu' allows stored, flash")
         if self.model.position == "learned" and self.seq_len > self.model.max_seq_len:
@@ -116,7 +114,7 @@ class TrainingSetup:
 
         Raises: ValueError: it has another strategy already.
         """
-        if strategy is None or as_kind("strategy", strategy, Strategy) == self.recomputation:
+        if strategy in (None, self.recomputation):
             return self
         if self.recomputation != NONE:
             raise ValueError(

@@ -13,9 +13,4 @@ Reading order:
 
 from memkit import front_door
 
-__getattr__, __dir__, __all__ = front_door(__name__, {
-    "deepspeed": "auto_sizes key_bytes",
-    "step": "Group estimate_sharded groups_of",
-    "traffic": "Traffic step_traffic",
-    "zero": "resting_bytes zero_saving",
-})
+__getattr__, __dir__, __all__ = front_door(__name__, __file__)

@@ -5,7 +5,7 @@ reduce-scatter P and gather P, as much; ZeRO-3 gathers twice, forward and backwa
 ``ZeroRedundancyOptimizer`` all-reduces as DDP does and then broadcasts the weights: 3 P too.
 
 Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 7; the counted collectives are in
-``memkit.measuring.training_ranks``.
+``book.training_ranks``.
 """
 
 from dataclasses import dataclass

@@ -17,8 +17,8 @@ UNIQUE = ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim
 ASSUMED = {"_local_scalar_dense", "_ctc_loss", "allclose", "equal", "nonzero", "masked_select", "index", *UNIQUE}
 """Operations for which one number says what they return."""
 
-SIZED = ("_ctc_loss_backward", "linalg_lstsq")
-"""Operations that look at values, and whose results are as large as what they are given says."""
+SIZED = ("_ctc_loss_backward",)
+"""Operations that look at values, and whose results are as large as what they are given."""
 
 
 class Assumptions:
@@ -67,8 +67,6 @@ def result_of_size(func, args: tuple, kwargs: dict, number: float) -> tuple[obje
     if name == "_ctc_loss":
         length, batch, _ = tensor.shape
         return (tensor.new_empty(batch), tensor.new_empty(batch, length, 2 * size + 1)), 0
-    if name == "linalg_lstsq":
-        return least_squares(*args, **kwargs), 0
     if name in ("allclose", "equal"):
         return bool(number), 0
     if name == "nonzero":
@@ -88,19 +86,3 @@ def result_of_size(func, args: tuple, kwargs: dict, number: float) -> tuple[obje
                 indices.append(index)
         return func(tensor, indices, *args[2:], **kwargs), scratch
     raise NotImplementedError(f"{func}: how many rows it keeps does not say what it returns; use measure_memory")
-
-
-def least_squares(a: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None) -> tuple:
-    """Solution, residuals, ranks and singular values, for columns that do not depend on each other.
-
-    The solution is the first rows of what LAPACK writes over a copy of ``b``, column by column.
-    """
-    *batch, rows, columns = a.shape
-    is_vector = b.dim() == a.dim() - 1
-    num_right = () if is_vector else b.shape[-1:]
-    written = a.new_empty(*batch, *num_right, max(rows, columns))
-    solution = (written if is_vector else written.mT)[(..., slice(columns), *[slice(None)] * len(num_right))]
-    has_residuals = rows > columns and driver in ("gels", "gelsd", "gelss")
-    residuals = a.new_empty((*batch, *num_right) if has_residuals else 0)
-    ranks = a.new_empty(0 if driver == "gels" else batch, dtype=torch.int64)
-    return solution, residuals, ranks, a.new_empty((*batch, min(rows, columns)) if driver in ("gelsd", "gelss") else 0)

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from memkit.tracing.without_values import LIBRARY_HOME, OWN_HOME, not_followed
+from memkit.tracing.refusals import LIBRARY_HOME, OWN_HOME, not_followed
 
 IMPORTS = "<frozen importlib._bootstrap>"
 CARD = torch.device("cuda", 0)
@@ -84,7 +84,6 @@ REFUSED = (
     (torch.cuda, "mem_get_info", "write the free bytes of the card you mean"),
     (torch.cuda, "CUDAGraph", "trace the step without it: a graph keeps what its capture has allocated"),
     (torch.cuda, "MemPool", "trace the step without it: all pools together take what one takes"),
-    (torch.nn.DataParallel, "__init__", "trace one process of DistributedDataParallel"),
 )
 """What a trace cannot follow, and what to write in its place."""
 
@@ -97,6 +96,12 @@ def refusing(home, name: str, instead: str):
 
     # A class stays one, because libraries write it in annotations that are read when they are imported.
     return type(name, (), {"__init__": refuse}) if isinstance(getattr(home, name), type) else refuse
+
+
+def on_one_card(parallel, module, device_ids=None, output_device=None, dim=0) -> None:
+    """``DataParallel`` on a machine with one card: it calls its module."""
+    torch.nn.Module.__init__(parallel)
+    parallel.module, parallel.dim, parallel.device_ids = module, dim, []
 
 
 IS_AVAILABLE = torch.cuda.is_available
@@ -139,7 +144,12 @@ STAND_INS = (
     (torch.cuda, "memory_snapshot", lambda *_, **__: []),
     (torch.cuda.nvtx, "_nvtx", Stream()),
     *((torch.cuda, name, Stream) for name in ("Stream", "Event", "current_stream", "default_stream")),
-    *((torch.cuda, name, lambda _: nullcontext()) for name in ("stream", "device")),
+    *((torch.cuda, name, lambda *_, **__: nullcontext()) for name in ("stream", "device")),
+    (torch.accelerator, "is_available", lambda: True),
+    (torch.accelerator, "device_count", lambda: 1),
+    (torch.accelerator, "current_accelerator", lambda *_, **__: torch.device("cuda")),
+    (torch.accelerator, "set_device_index", lambda *_: None),
+    (torch.nn.DataParallel, "__init__", on_one_card),
     *((torch.cuda, name, lambda *_, **__: None) for name in WITHOUT_EFFECT.split()),
     *((torch.cuda.profiler, name, lambda *_, **__: None) for name in ("start", "stop")),
     *((torch.cuda.memory, name, lambda *_, **__: None) for name in RECORDERS),

@@ -7,6 +7,7 @@ of ``randint`` and ``randperm``, and one number of ``rand``, are known too: a tr
 """
 
 import functools
+import weakref
 from collections.abc import Callable
 from math import prod
 
@@ -46,6 +47,7 @@ class KnownValues:
 
     def __init__(self):
         self.copies: dict[int, Tensor | Callable[[], Tensor]] = {}
+        self.watches: dict[int, weakref.ref] = {}
         self.chance = torch.Generator("cpu").manual_seed(0)
         self.assumptions = Assumptions({})
 
@@ -201,6 +203,13 @@ class KnownValues:
             return copy
 
         self.copies[storage._cdata] = copied
+        # The next storage may get the same address: what is known of this one goes with it.
+        self.watches[storage._cdata] = weakref.ref(storage, lambda _, key=storage._cdata: self.forget(key))
+
+    def forget(self, key: int) -> None:
+        """A storage is gone."""
+        self.copies.pop(key, None)
+        self.watches.pop(key, None)
 
 
 def is_small(out: object) -> bool:

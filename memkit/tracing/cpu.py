@@ -1,12 +1,12 @@
-"""A CPU without memory: fake tensors on which torch runs the CPU's own operations, and what they miss.
+"""A CPU without memory, on which chapter 01 shows on any laptop that traced is measured.
 
-``FakeTensorMode`` gives each tensor the device "cpu" and no bytes, so that torch takes the same road as on a
-real CPU: the CPU's autocast lists, its attention kernel, its optimizers one tensor at a time. Four things
-differ from a real run and are mended here: values, ``Module.to``, random states, and a library's own kind of tensor.
+torch's own ``FakeTensorMode`` gives each tensor the device "cpu" and no bytes, so that torch takes the same
+road as on a real CPU: the CPU's autocast lists, its attention kernel, its optimizers one tensor at
+a time. What its kernels copy on the way is known for a transformer's step alone, where the trace
+equals a measurement to the byte. Of any other operation the trace says, once: measure it there.
 """
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -14,133 +14,118 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from memkit.program.doors import tensors_in
-from memkit.program.interrupts import torch_as_before
-from memkit.tracing.scratch import CTC_BACKWARD, PRODUCTS, copied_factors, ctc_betas, distance_factors
-from memkit.tracing.without_values import ShapesOnly, program_line, shapes_only
+from memkit.program.as_before import torch_as_before
+from memkit.tracing.patched import shapes_only
+from memkit.tracing.refusals import not_followed, program_line
+from memkit.tracing.scratch import PRODUCTS, copied_factors
+from memkit.tracing.without_values import ShapesOnly
 
 aten = torch.ops.aten
-OF_COMPLEX = {aten.abs.default, aten.angle.default}
-"""Results in real numbers that the CPU takes out of complex ones."""
-
-SOFTMAXES = {aten._softmax.default, aten._log_softmax.default}
-SOFTMAX_BACKWARDS = {aten._softmax_backward_data.default, aten._log_softmax_backward_data.default}
-BATCH_NORMS = {aten.native_batch_norm.default: 0, aten.native_batch_norm_backward.default: 1}
-"""Where the normalized input is among the arguments."""
+LAYER_NORM_BACKWARD = aten.native_layer_norm_backward.default
+READS_CONTIGUOUS = {
+    aten._softmax.default, aten._log_softmax.default, aten._softmax_backward_data.default,
+    aten._log_softmax_backward_data.default, LAYER_NORM_BACKWARD,
+}
+"""Operations that copy those of their first two arguments that are not contiguous."""
 
 PROMOTES = {
     getattr(getattr(aten, name), overload)
-    for name in "add sub mul div eq ne lt le gt ge maximum minimum pow atan2 add_ sub_ mul_ div_ pow_".split()
+    for name in (
+        "add sub mul div eq ne lt le gt ge maximum minimum pow add_ sub_ mul_ div_ pow_".split()
+    )
     for overload in ("default", "Tensor", "Tensor_Tensor", "Scalar")
     if overload in getattr(aten, name).overloads()
 }
+"""Operations on numbers of two dtypes, as autocast leaves them: the CPU's loop takes one and copies
+the rest."""
+
 SUMS = {aten.sum.default, aten.sum.dim_IntList, aten.cumsum.default}
-"""Operations on numbers of two dtypes, and sums of one in another: the CPU's loop takes one and copies the rest."""
 
-VECTORS = {aten._linalg_svd.default: "compute_uv", aten._linalg_eigh.default: "compute_v"}
-ASKS_VALUES = {
-    getattr(torch.linalg, name) for name in "svdvals eigvals eigvalsh norm matrix_norm matrix_rank cond".split()
-}
-"""Decompositions by the argument that asks for vectors; functions that use none."""
+TRANSFORMERS_OPERATIONS = set(
+    "mm addmm bmm baddbmm _grouped_mm _scaled_mm embedding embedding_dense_backward "
+    "native_layer_norm native_layer_norm_backward native_dropout _softmax _softmax_backward_data "
+    "_log_softmax _log_softmax_backward_data _safe_softmax logsumexp "
+    "_scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_flash_attention_for_cpu_backward nll_loss_forward nll_loss_backward "
+    "mse_loss mse_loss_backward sum mean amax amin max min all any cumsum std var_mean "
+    "linalg_vector_norm cat stack constant_pad_nd repeat _to_copy _unsafe_view slice_backward "
+    "select_backward tril triu gather index index_put index_add scatter scatter_add sort topk "
+    "histc multinomial dot floor_divide softplus_backward _local_scalar_dense nonzero "
+    "masked_select _amp_update_scale where __and__ __or__".split()
+)
+"""What a language model's step is made of, beside views, operations element by element and an
+optimizer's: each was held against a measurement, here or in ``tests/zoo``."""
 
-RESIZES, MAX_VECTORIZED_SIDES = {aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default}, 128
+QUIET_NAMESPACES = {"prim", "profiler", "c10d", "_c10d_functional", "fsdp", "memkit"}
+"""Operations that move or mark tensors, and this package's own FP8, whose inside chapter 06 does
+not count."""
+
+
+def is_of_a_transformer(func) -> bool:
+    """Whether the CPU's rules know what the operation takes; each other one has to be measured."""
+    name = func._opname
+    if func.namespace != "aten":
+        return func.namespace in QUIET_NAMESPACES
+    if torch.Tag.pointwise in func.tags or name in TRANSFORMERS_OPERATIONS:
+        return True
+    if name.startswith(("_foreach_", "_fused_", "new_")) or name.endswith("_like"):
+        return True
+    makes_nothing = all(result.alias_info for result in func._schema.returns)
+    takes_tensors = any("Tensor" in str(argument.type) for argument in func._schema.arguments)
+    return makes_nothing or not takes_tensors
 
 
 def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
-    """The result as the CPU's kernel lays it out in memory, and the bytes of copies it makes of what it reads.
+    """The result as the CPU's kernel lays it out, and the bytes of copies of what it reads.
 
-    LayerNorm's backward makes a contiguous gradient of contiguous inputs, and a batch norm contiguous results unless
-    its input has its channels last; their fake kernels follow the input's strides. A softmax copies an input that is
-    not contiguous, a product what BLAS cannot read, matrix by matrix. A small image is resized with its channels last.
-    Source: ATen/native/layer_norm.cpp (``layer_norm_backward_cpu``), LinearAlgebra.cpp, cpu/UpSampleKernel.cpp
-    (``_use_vectorized_kernel_cond_2d``) of torch 2.13.
+    LayerNorm's backward makes a contiguous gradient of contiguous inputs; its fake kernel follows
+    the input's strides. Source: ATen/native/layer_norm.cpp (``layer_norm_backward_cpu``),
+    LinearAlgebra.cpp, TensorIterator.cpp of torch 2.13.
     """
-    if func in RESIZES:
-        has_channels_last = args[0].is_contiguous(memory_format=torch.channels_last)
-        is_small = sum(out.shape[-2:]) <= MAX_VECTORIZED_SIDES
-        return out, [args[0].nbytes, out.nbytes] if is_small and not has_channels_last else []
-    if func in BATCH_NORMS and out[0] is not None:
-        x = args[BATCH_NORMS[func]]
-        ranks = {4: torch.channels_last, 5: torch.channels_last_3d}
-        has_channels_last = x.dim() in ranks and x.is_contiguous(memory_format=ranks[x.dim()])
-        if not has_channels_last and not out[0].is_contiguous():
-            return (torch.empty_like(out[0], memory_format=torch.contiguous_format), *out[1:]), []
-    if func in SOFTMAXES:
-        return out, [] if args[0].is_contiguous() else [args[0].nbytes]
-    if func in PROMOTES:
-        return out, promoted(args) if len({x.dtype for x in args[:2] if isinstance(x, Tensor)}) > 1 else []
-    if func is aten._safe_softmax.default:
-        return out, [args[0].numel(), args[0].numel() // args[0].shape[args[1]]]
-    if func in SUMS:
-        return out, [args[0].numel() * out.element_size()] if out.dtype is not args[0].dtype else []
-    if func in SOFTMAX_BACKWARDS:
-        return out, [x.nbytes for x in args[:2] if not x.is_contiguous()]
-    if func in OF_COMPLEX and args[0].is_complex():
-        return out, [args[0].nbytes]
-    if func in CTC_BACKWARD:
-        return out, ctc_betas(args)
-    if func is aten._euclidean_dist.default:
-        return out, distance_factors(*args)
     if func in PRODUCTS:
         return out, copies_of_factors(args)
-    if func is not aten.native_layer_norm_backward.default or out[0] is None:
+    if func in PROMOTES:
+        return out, copies_of_operands(args)
+    if func in SUMS and out.dtype is not args[0].dtype:
+        return out, [args[0].numel() * out.element_size()]
+    if func is aten._safe_softmax.default:  # one byte a value where it masks, and one a row
+        return out, [args[0].numel(), args[0].numel() // args[0].shape[args[1]]]
+    if func not in READS_CONTIGUOUS:
         return out, []
-    copies = [x.nbytes for x in args[:2] if not x.is_contiguous()]
-    return (torch.empty_like(out[0], memory_format=torch.contiguous_format), *out[1:]), copies
+    copies = [x.nbytes for x in args[:2] if isinstance(x, Tensor) and not x.is_contiguous()]
+    if func is LAYER_NORM_BACKWARD and out[0] is not None:
+        out = (torch.empty_like(out[0], memory_format=torch.contiguous_format), *out[1:])
+    return out, copies
 
 
-def promoted(args: tuple) -> list[int]:
-    """Bytes of the operands that are copied into the dtype of both. Source: ATen/TensorIterator.cpp of torch 2.13."""
-    dtype = torch.result_type(*args[:2])
-    return [x.numel() * dtype.itemsize for x in args[:2] if x.dtype is not dtype]
+def copies_of_operands(args: tuple) -> list[int]:
+    """Bytes of the operands that are copied into the dtype of both."""
+    operands = [x for x in args[:2] if isinstance(x, Tensor)]
+    if len({x.dtype for x in operands}) < 2:
+        return []
+    dtype = torch.result_type(*operands)
+    return [x.numel() * dtype.itemsize for x in operands if x.dtype is not dtype]
 
 
 def copies_of_factors(args: tuple) -> list[int]:
-    """Bytes of the copies that a product makes of factors that BLAS cannot read, one matrix at a time."""
+    """Bytes of the copies of factors that BLAS cannot read, which are made matrix by matrix."""
     return [num_bytes // args[-1].shape[:-2].numel() for num_bytes in copied_factors(*args[-2:])]
 
 
-def unpacked(_, __, args, ___):
-    """``pad_packed_sequence`` by its kernel's steps, which write lengths into memory that a fake tensor does not have.
+def packed_bytes(func, args: tuple, out: object) -> int:
+    """What oneDNN may take for a product in 16 bits: packed factors, a result in float32; else 0.
 
-    Source: ATen/native/PackedSequence.cpp (``_pad_packed_sequence``) of torch 2.13.
+    The processor decides whether it does. It matters only where such a product stands at the peak.
     """
-    data, sizes, batch_first, padding, total = args
-    with _disable_current_modes():
-        counts = sizes.tolist()
-    out = data.new_full((max(total, len(counts)), counts[0], *data.shape[1:]), padding)
-    row = place = 0
-    for count, places in ((count, len(list(alike))) for count, alike in itertools.groupby(counts)):
-        piece = data[row : row + count * places].view(places, count, *data.shape[1:])
-        out[place : place + places, :count].copy_(piece)
-        row, place = row + count * places, place + places
-    lengths = torch.tensor([sum(count > number for count in counts) for number in range(counts[0])])
-    return out.transpose(0, 1) if batch_first else out, lengths
-
-
-class WithoutVectors(TorchDispatchMode):
-    """Singular values and eigenvalues without vectors, which torch computes for every fake tensor."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is aten.linalg_eig.default:
-            return aten._linalg_eigvals.default(*args), args[0].new_empty(0)
-        choice = {VECTORS[func]: False} if func in VECTORS else {}
-        return func(*args[: 2 if choice else None], **(kwargs or {}) | choice)
-
-
-def values_alone(_, func, args, kwargs):
-    """The call without vectors, which only a gradient needs."""
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(args)):
-        return func(*args, **kwargs)
-    with WithoutVectors():
-        return func(*args, **kwargs)
+    if func not in PRODUCTS or out.dtype not in (torch.bfloat16, torch.float16):
+        return 0
+    return sum(factor.nbytes for factor in args[-2:]) + 4 * out.numel()
 
 
 @contextmanager
 def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
-    """Inside, every new tensor is fake. ``note`` is told of what is allocated below every dispatch mode."""
+    """Inside, every new tensor is fake; ``note`` is told of what no dispatch mode sees."""
     mode, get_rng_state = ShapesOnly(), torch.get_rng_state
 
     def noted_rng_state() -> Tensor:
@@ -150,7 +135,7 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
         return state
 
     with (
-        torch_as_before() as mode.interrupts,
+        torch_as_before(),
         FakeTensorMode(allow_non_fake_inputs=True),
         shapes_only(mode),
         patch.object(torch, "get_rng_state", noted_rng_state),
@@ -160,13 +145,12 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
         patch.object(torch.nn.parallel.DistributedDataParallel, "__init__", refuse_reducer),
     ):
         mode.rules[Tensor.__deepcopy__] = deepcopied
-        mode.rules |= dict.fromkeys(ASKS_VALUES, values_alone)
-        mode.rules[torch._VF._pad_packed_sequence] = unpacked
+        mode.rules[torch._VF._pad_packed_sequence] = refuse_padding
         yield mode
 
 
 def deepcopied(_, func, args, __):
-    """``copy.deepcopy`` of a tensor; torch's own copies what a fake one is made of as well, to a crash."""
+    """``copy.deepcopy`` of a tensor; torch's own copies a fake one's inside, and crashes."""
     tensor, memo = args
     if not isinstance(tensor, FakeTensor) or not tensor.is_leaf:
         return func(tensor, memo)
@@ -195,10 +179,16 @@ def make_subclass(kind: type, data: Tensor, requires_grad: bool = False, **optio
     return view
 
 
+def refuse_padding(*_):
+    """In place of ``pad_packed_sequence``, which writes lengths into a fake tensor's memory."""
+    raise not_followed("pad_packed_sequence on the CPU's rules", 'trace it with device="cuda"')
+
+
 def refuse_reducer(*_, **__) -> None:
     """In place of a constructor whose C++ code would read what fake tensors do not have."""
     raise NotImplementedError(
-        f"{program_line()}: the reducer of DistributedDataParallel reads memory, and a trace on the CPU's rules has "
+        f"{program_line()}: the reducer of DistributedDataParallel reads memory, and a trace on "
+        "the CPU's rules has "
         'none; trace it with device="cuda", or measure it'
     )
 
@@ -221,6 +211,7 @@ def apply_to_data(
             parameter.data = data
             if parameter.grad is not None:
                 parameter.grad.data = fn(parameter.grad)
-        buffers = {name: fn(buffer) for name, buffer in module._buffers.items() if buffer is not None}
-        module._buffers.update(buffers)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = fn(buffer)
     return module

@@ -14,39 +14,24 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._device import _device_constructors
 
 from memkit.low_precision.autocast import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
+from memkit.program.as_before import torch_as_before
 from memkit.program.doors import tensors_in
-from memkit.program.interrupts import torch_as_before
 from memkit.tracing.card import CARD, STAND_INS, CardGenerator
 from memkit.tracing.constants import MAX_BYTES
 from memkit.tracing.cuda_kernels import fused_attention, kernels_on_meta, recurrent
-from memkit.tracing.host import HostMemory
-from memkit.tracing.without_values import ShapesOnly, has_values, shapes_only, storage_key
+from memkit.tracing.host import META, Place, Places, place_named
+from memkit.tracing.patched import shapes_only
+from memkit.tracing.without_values import ShapesOnly, has_values, refuse, storage_key
 
 aten = torch.ops.aten
-META = torch.device("meta")
 
 COUNTED_ON_CARD = (
     "a tensor made without device= is copied to the card, where a trace counts it from its birth; for data "
     'that stays in the host\'s memory say device="cpu" where it is made'
 )
-
-
-def on_card(device: object) -> object:
-    """``meta`` for whatever names a CUDA device, anything else unchanged."""
-    if isinstance(device, int) and not isinstance(device, bool):
-        return META
-    if isinstance(device, str) and device.startswith("cuda") or getattr(device, "type", "") == "cuda":
-        return META
-    return device
-
-
-def is_host(device: object) -> bool:
-    """Whether this names the host's memory."""
-    return isinstance(device, (str, torch.device)) and torch.device(device).type == "cpu"
 
 
 def autocast_cast(value: object, dtype: torch.dtype, cache: dict | None) -> object:
@@ -80,14 +65,17 @@ class CudaRules(ShapesOnly):
         self.starts_in_host = starts_in_host
         self.weight_casts: dict[int, tuple[Tensor, Tensor]] = {}
         self.unplaced: set[int] = set()
-        self.host = HostMemory()
+        self.places = Places()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if kwargs and "device" in kwargs:
-            kwargs["device"] = on_card(kwargs["device"])
         if kwargs and isinstance(kwargs.get("generator"), CardGenerator):
             kwargs["generator"] = None
-        return super().__torch_function__(func, types, args, kwargs)
+        place = place_named(kwargs.get("device")) if kwargs else None
+        if place is None or place is Place.HOST:
+            return super().__torch_function__(func, types, args, kwargs)
+        kwargs["device"] = META
+        with self.places.makes(place):
+            return super().__torch_function__(func, types, args, kwargs)
 
     def cast(self, policy: str, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """The arguments as CUDA's autocast hands them to an operation of ``policy``."""
@@ -111,22 +99,23 @@ class CudaRules(ShapesOnly):
 def _rules() -> dict:
     """Which handler answers which call of torch."""
     rules = {
-        Tensor.get_device: lambda mode, func, args, kwargs: 0 if args[0].is_meta else -1,
+        Tensor.get_device: lambda mode, func, args, kwargs: 0 if mode.places.of(args[0]) is Place.CARD else -1,
         Tensor.pin_memory: lambda mode, func, args, kwargs: args[0],
-        Tensor.cuda: lambda mode, func, args, kwargs: _to(mode, Tensor.to, (args[0], META), {}),
+        Tensor.cuda: lambda mode, func, args, kwargs: _to(mode, Tensor.to, (args[0], Place.CARD.value), {}),
         Tensor.to: _to,
         Tensor.data.__set__: _set_data,
         torch._C._nn._parse_to: _parse_to,
         Tensor.copy_: _copy,
-        Tensor.cpu: lambda mode, func, args, kwargs: _to_host(mode, args[0]),
+        Tensor.cpu: lambda mode, func, args, kwargs: _to(mode, Tensor.to, (args[0], Place.HOST.value), {}),
         torch.empty_like: _like,
         torch.zeros_like: _like,
         torch.dropout: _dropout,
     }
     rules |= dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), recurrent)
-    for name, value in (("device", CARD), ("is_cuda", True), ("is_meta", False)):
-        getter = getattr(Tensor, name).__get__
-        rules[getter] = functools.partial(_property, value)
+    rules[Tensor.device.__get__] = functools.partial(_property, lambda place: place.value)
+    for name, place in (("is_cuda", Place.CARD), ("is_cpu", Place.HOST), ("is_meta", Place.NOWHERE)):
+        rules[getattr(Tensor, name).__get__] = functools.partial(_property, lambda at, place=place: at is place)
+    rules |= dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), _read)
     from_data = {torch.tensor, torch.as_tensor, torch.asarray}
     rules |= dict.fromkeys(_device_constructors() - from_data, _factory) | dict.fromkeys(
         from_data, _from_data
@@ -146,8 +135,8 @@ def _rules() -> dict:
     return rules
 
 
-def _property(value, mode, func, args, kwargs):
-    return value if args[0].is_meta else func(*args)
+def _property(of_place, mode, func, args, kwargs):
+    return of_place(mode.places.of(args[0])) if args[0].is_meta else func(*args)
 
 
 def _factory(mode, func, args, kwargs):
@@ -156,8 +145,8 @@ def _factory(mode, func, args, kwargs):
     A script's is made in the host's memory, as torch does.
     """
     is_unplaced = kwargs.get("device") is None and not kwargs.get("pin_memory")
-    if is_unplaced and mode.starts_in_host:
-        return mode.host.made_by(func, args, kwargs)
+    if mode.starts_in_host and kwargs.get("device") != META:
+        return _made_in_host(mode, func, args, kwargs)
     if is_unplaced:
         kwargs["device"] = META
     for name in ("generator", "pin_memory"):  # there is neither on meta
@@ -168,11 +157,22 @@ def _factory(mode, func, args, kwargs):
     return out
 
 
+def _made_in_host(mode, func, args, kwargs):
+    """Small tensors and whole numbers (a shuffled order) are real: a program reads them; large floats are not."""
+    of_card = {name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
+    with mode.places.makes(Place.HOST):
+        tensor = func(*args, **of_card | {"device": META})
+    is_read = tensor.nbytes <= MAX_BYTES or not (tensor.is_floating_point() or tensor.is_complex())
+    kwargs.pop("pin_memory", None)  # without a card there is none to pin
+    return func(*args, **kwargs) if is_read else tensor
+
+
 def _like(mode, func, args, kwargs):
     """Pinned memory is the host's; without a card there is none to pin."""
     kwargs.pop("pin_memory", None)
-    if is_host(kwargs.get("device")) and args[0].is_meta and args[0].nbytes > MAX_BYTES:
-        args = (mode.host.copy_of(args[0]), *args[1:])
+    if place_named(kwargs.get("device")) is Place.HOST and args[0].is_meta and args[0].nbytes > MAX_BYTES:
+        with mode.places.makes(Place.HOST):
+            return func(*args, **kwargs | {"device": META})
     return func(*args, **kwargs)
 
 
@@ -186,7 +186,8 @@ def _from_data(mode, func, args, kwargs):
         kwargs.pop("device")
     tensor = func(*args, **kwargs)
     if goes_to_card or not (mode.starts_in_host or "device" in kwargs or tensor.dim() == 0):
-        tensor = tensor.to(META)
+        with mode.places.makes(mode.places.making or Place.CARD):
+            tensor = tensor.to(META)
     return tensor.requires_grad_() if needs_grad else tensor
 
 
@@ -196,21 +197,48 @@ def _copy(mode, func, args, kwargs):
 
 
 def _to(mode, func, args, kwargs):
+    """``tensor.to``: to another place, another dtype, both or neither; what stays is the same tensor, as in torch."""
     tensor, *rest = args
-    if rest and not isinstance(rest[0], Tensor):
-        rest[0] = on_card(rest[0])
-    target = kwargs.get("device", rest[0] if rest else None)
-    if is_host(target):
-        return _to_host(mode, tensor)
-    if target == META and tensor.is_meta and storage_key(tensor) in mode.unplaced:
+    device = kwargs.pop("device", None)
+    place = mode.places.making if device == META else place_named(device)
+    if rest and isinstance(rest[0], Tensor):
+        place = mode.places.of(rest[0])
+        rest[0] = rest[0].dtype
+    elif rest and not isinstance(rest[0], torch.dtype):
+        place = place_named(rest.pop(0)) or place
+    if rest and rest[0] is None:
+        rest[0] = tensor.dtype
+    source = mode.places.of(tensor)
+    if place is Place.CARD and tensor.is_meta and storage_key(tensor) in mode.unplaced:
         mode.warn_once("unplaced", COUNTED_ON_CARD)
-    return func(tensor, *rest, **kwargs)
+    if place is None or place is source:
+        return func(tensor, *rest or [tensor.dtype] * ("dtype" not in kwargs), **kwargs)
+    if source is Place.NOWHERE:
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # torch's words: Module.to reads them
+    if not tensor.is_meta:
+        with mode.places.makes(place):
+            return func(tensor, META, *rest, **kwargs)
+    if place is Place.HOST:
+        mode.tell_no_values("cpu")
+    return mode.places.moved(tensor, place, rest[0] if rest else kwargs.get("dtype"))
 
 
 def _parse_to(mode, func, args, kwargs):
-    """What the arguments of ``Module.to`` mean; a library that asks for the kind of device finds a card."""
-    device, *rest = func(*map(on_card, args), **kwargs)
-    return (CARD if device == META else device, *rest)
+    """What the arguments of ``Module.to`` mean: a number is that card, on a torch that has none."""
+    if kwargs.get("device") == META:
+        kwargs["device"] = mode.places.making.value
+    if args and isinstance(args[0], Tensor):
+        args = (mode.places.of(args[0]).value, args[0].dtype, *args[1:])
+    return func(*(Place.CARD.value if place_named(a) is Place.CARD else a for a in args), **kwargs)
+
+
+def _read(mode, func, args, kwargs):
+    """A branch or an index on what came from the card by ``.cpu()``: taken as 0, as it is where it is printed."""
+    tensor = args[0]
+    if mode.places.of(tensor) is not Place.HOST or has_values(tensor) or mode.known.value_of(tensor) is not None:
+        return refuse(mode, func, args, kwargs)
+    number = mode.known.assumptions.here()
+    return func(mode.without_values(tensor, func.__name__) if number is None else torch.tensor(number))
 
 
 def _set_data(mode, func, args, kwargs):
@@ -219,15 +247,8 @@ def _set_data(mode, func, args, kwargs):
     if tensor.is_meta == data.is_meta:
         return func(tensor, data)
     needs_grad = tensor.requires_grad
-    torch._C._swap_tensor_impl(tensor, data.detach())
+    torch._C._swap_tensor_impl(tensor, data.detach())  # the object stays: ties and optimizers hold it
     return tensor.requires_grad_(needs_grad) if needs_grad else None
-
-
-def _to_host(mode, tensor):
-    if has_values(tensor) or isinstance(tensor, FakeTensor):
-        return tensor
-    mode.tell_no_values("cpu")
-    return mode.host.copy_of(tensor)
 
 
 def _dropout(mode, func, args, kwargs):
@@ -318,13 +339,17 @@ def pretend_cuda(*, starts_in_host: bool = False):
             return write(tensor, **kwargs).replace("device='meta'", f"device='{CARD}'")
 
     with ExitStack() as stack:
-        mode.interrupts = stack.enter_context(torch_as_before())
+        stack.enter_context(torch_as_before())
         stack.enter_context(kernels_on_meta("cuda"))
         for module in torch_modules:
             for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, lambda *_: False))
-        own = ((torch._tensor_str, "_str", written), (torch, "clear_autocast_cache", clear))
+        own = (
+            (torch._tensor_str, "_str", written),
+            (torch, "clear_autocast_cache", clear),
+            (torch, "_has_compatible_shallow_copy_type", lambda *_: True),  # see _set_data
+        )
         for home, name, value in (*STAND_INS, *own):
             stack.enter_context(patch.object(home, name, value))
         stack.enter_context(shapes_only(mode))

@@ -1,13 +1,39 @@
-"""Libraries that would do otherwise on tensors without values, put right while a program is traced."""
+"""torch and libraries where they would do otherwise on tensors without values, put right."""
 
+import signal
 import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from unittest.mock import patch
+
+import torch
+import torch._dynamo.eval_frame
+import torch.utils.data
+
+from memkit.tracing.refusals import program_line
+from memkit.tracing.without_values import ShapesOnly
+
+COMPILED = (
+    "a compiled function is traced as the code it was made of: compiled, it keeps other tensors for its "
+    "backward and makes fewer in between; measure_memory runs it compiled"
+)
+
+
+def run_at_once(_, function, /, *args, **kwargs) -> Future:
+    """In place of ``ThreadPoolExecutor.submit``: a pool that loads weights does so here, where it is seen."""
+    future = Future()
+    try:
+        future.set_result(function(*args, **kwargs))
+    except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it
+        future.set_exception(error)
+    return future
 
 
 @contextmanager
 def asks_quietly(tracer, module):
-    """DTensor runs each operation once more, to know the result's shape: ``tracer`` pauses meanwhile.
+    """DTensor runs each operation once more, to know the result's shape: ``tracer`` pauses
+    meanwhile.
 
     ``module`` is torch.distributed.tensor._sharding_prop.
     """
@@ -45,3 +71,90 @@ class Patches:
         """Patch the modules that have been loaded since: maybe in the program's own ``build``."""
         for name in [name for name in self.waiting if name in sys.modules]:
             self.stack.enter_context(self.waiting.pop(name)(self.tracer, sys.modules[name]))
+
+
+def refuse_workers(loader, *_):
+    """In place of an iterator whose worker processes would inherit the trace."""
+    raise ValueError(
+        f"{program_line()}: DataLoader(num_workers={loader.num_workers}) starts processes, which "
+        "a trace does not follow; num_workers=0 allocates the same on the device"
+    )
+
+
+@contextmanager
+def stopped_between_calls(mode: ShapesOnly):
+    """A Ctrl-C ends the program after the call of torch that runs: inside one, C++ may abort the
+    whole process.
+
+    A second one does not wait.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def wait(*signal_and_frame):
+        if mode.is_stopped:
+            before(*signal_and_frame)
+        mode.is_stopped = True
+
+    signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if mode.is_stopped:  # it came after the last call
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def maps_of_bitsandbytes():
+    """bitsandbytes keeps its maps of codes from call to call: those of a trace have no values, and
+    are forgotten."""
+    maps = getattr(sys.modules.get("bitsandbytes.functional"), "name2qmap", {})
+    before = dict(maps)
+    maps.clear()
+    try:
+        yield
+    finally:
+        maps = getattr(sys.modules.get("bitsandbytes.functional"), "name2qmap", maps)
+        maps.clear()
+        maps.update(before)
+
+
+@contextmanager
+def shapes_only(mode: ShapesOnly):
+    """Run under ``mode``, in autograd's callbacks too; a gradient scaler finds all finite."""
+    make_hooks = torch.autograd.graph.saved_tensors_hooks.__init__
+
+    def init_hooks(hooks, pack_hook, unpack_hook):
+        make_hooks(hooks, mode.also_in(pack_hook), mode.also_in(unpack_hook))
+
+    def step_always(scaler, optimizer, optimizer_state, *args, **kwargs):
+        return optimizer.step(*args, **kwargs)
+
+    def as_eager(callback):
+        if callable(callback):
+            mode.warn_once("compiled", COMPILED, is_told_in_torch=True)
+        return from_stance(callback)
+
+    def save_nothing(*_, **__):
+        mode.warn_once("saved", "torch.save: a trace has no values, and writes no file")
+
+    from_stance = torch._dynamo.eval_frame._callback_from_stance
+    set_anomaly = torch.set_anomaly_enabled  # without the search for NaN: there are no values
+    with (
+        stopped_between_calls(mode),
+        maps_of_bitsandbytes(),
+        patch.object(torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", refuse_workers),
+        patch.object(torch.nn.parallel.distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),
+        torch.compiler.set_stance("force_eager"),
+        patch.object(torch, "save", save_nothing),
+        patch.object(ThreadPoolExecutor, "submit", run_at_once),
+        patch.object(torch, "set_anomaly_enabled", lambda mode, *_, **__: set_anomaly(mode, False)),
+        patch.object(torch._dynamo.eval_frame, "_callback_from_stance", as_eager),
+        patch.object(torch.autograd.graph.saved_tensors_hooks, "__init__", init_hooks),
+        patch.object(torch.amp.grad_scaler.GradScaler, "_maybe_opt_step", step_always),
+        mode,
+    ):
+        yield mode

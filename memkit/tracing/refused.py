@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from memkit.tracing.without_values import program_line
+from memkit.tracing.refusals import program_line
 
 WHOLE_NUMBERS = (torch.int8, torch.int16, torch.int32)
 REFUSALS: dict[tuple, str | None] = {}

@@ -6,17 +6,14 @@ too, and notes each new storage; a weak reference to the storage tells when Pyth
 is kept for the backward is decided by autograd itself. A model of 70 billion parameters needs a laptop and seconds.
 
 A dispatch mode sees no scratch, which a kernel takes and gives back inside one operation. ``BUFFERS`` and ``SCRATCH``
-know some of CUDA's and ``libraries`` asks for the CPU's; a warning names convolutions and recurrent networks on CUDA.
+know CUDA's, ``cpu`` what a transformer's step copies on a CPU; warnings name the operations of which neither is known.
 """
 
-import contextlib
 import functools
 import sys
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from unittest.mock import patch
 
 import torch
@@ -24,9 +21,8 @@ from torch import Tensor
 from torch._subclasses import fake_tensor as fake
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memkit.program.doors import PLAIN, OutsideBuild, line_of, run_steps, tensors_in
+from memkit.program.doors import PLAIN, FindsItsSteps, OutsideBuild, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
-from memkit.program.script import Script
 from memkit.setup.training import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.tracing.assumed import ASSUMED, Assumptions, result_of_size
@@ -34,35 +30,28 @@ from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, kernels_on_meta
+from memkit.tracing.host import Place, Places
 from memkit.tracing.in_place import REUSES_FIRST_ARGUMENT, holds_bytes, is_dense, is_engines_sum
-from memkit.tracing.libraries import LIBRARIES, NAMED, Besides, Call, as_compiled, asked
+from memkit.tracing.libraries import CUDA_LIBRARIES, Besides, as_compiled
+from memkit.tracing.lines import ENGINE, Lines
 from memkit.tracing.patched import Patches
+from memkit.tracing.refusals import NeedsValues, not_followed, refuse_unseen
 from memkit.tracing.refused import refuse_dtypes
 from memkit.tracing.scratch import BY_NAME, SCRATCH, bytes_made
-from memkit.tracing.without_values import NeedsValues, has_values, not_followed, refuse_unseen
+from memkit.tracing.waiting import Progress
+from memkit.tracing.without_values import has_values
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 
 aten = torch.ops.aten
-NO_KERNEL = (NotImplementedError, fake.UnsupportedOperatorException)
+NO_KERNEL = NotImplementedError, fake.UnsupportedOperatorException
 VALUE_ERRORS = (*NO_KERNEL, fake.DataDependentOutputException, fake.DynamicOutputShapeException)
 VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-ENGINE = torch.autograd.graph._engine_run_backward.__code__
 NESTED = {aten._nested_tensor_from_tensor_list.default, aten._nested_view_from_jagged.default}
 PRODUCTS, ASKS_DEVICE = {"aten.mm.default", "aten.bmm.default"}, torch.ops.prim.device.default
-OPERATIONS_BETWEEN_LOOKS, SECONDS_BETWEEN_WORDS = 1000, 2.0
-FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
-OWN_FILES = {
-    str(Path(__file__).parents[1] / room / f"{name}.py")
-    for room, names in (
-        ("program", "doors script"),
-        ("tracing", "trace assumed card cuda cuda_kernels cpu constants host patched refused without_values"),
-    )
-    for name in names.split()
-}
 
 
 def trace_memory(
-    build: Callable[[], Callable[[], object]] | Script, *, device: str = "cuda", steps: int = 2,
+    build: Callable[[], Callable[[], object]] | FindsItsSteps, *, device: str = "cuda", steps: int = 2,
     say: Callable[[str], None] | None = None, assume: Mapping[str, float] | None = None,
 ) -> MemoryTimeline:
     """The memory of ``steps`` training steps as CUDA or the CPU would allocate it, from the program itself.
@@ -70,10 +59,10 @@ def trace_memory(
     ``build()`` makes model and optimizer and returns the step, a function without arguments. Both are called
     here. Bytes of ``device="cuda"`` are rounded up to the allocator's blocks of 512; an event's ``num_bytes``
     is as asked. There a tensor made without ``device=`` counts as the card's from its birth; what is in the
-    host's memory says ``device="cpu"``. A ``Script`` runs in the place of both, and its tensors without ``device=`` are
-    the host's, as torch makes them. ``say`` is told every two seconds how far a long trace has come.
-    What ``randint`` and ``randperm`` draw is drawn from a seed of the trace's own. A thread that runs before ``build``
-    is called is not seen: start it in ``build``, where one that calls torch is refused.
+    host's memory says ``device="cpu"``. A ``memkit.tool.Script`` runs in the place of both, and its tensors without
+    ``device=`` are the host's, as torch makes them. ``say`` is told every two seconds how far a long trace has come.
+    What ``randint`` and ``randperm`` draw is drawn from a seed of the trace's own. Threads of the program's own are not
+    seen: call torch in the thread that calls ``trace_memory``.
     ``assume`` answers, by line, what only values could say: ``{"train.py:41": 128}`` lets a mask or ``nonzero`` on that
     line keep 128 rows, or a value that is read or tested there be 128. A line that calls the one that asks will do.
 
@@ -95,11 +84,11 @@ def trace_memory(
     as_one_of("device", device, DEVICES)
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     assumptions = Assumptions(assume or {})
-    is_script = isinstance(build, Script)
+    is_script = isinstance(build, FindsItsSteps)
     if is_script:
         build.import_libraries()
     with recording(device, starts_in_host=is_script) as tracer:
-        tracer.say = say
+        tracer.progress = Progress(say)
         tracer.known.assumptions = assumptions
         run_steps(build, steps, tracer)
     assumptions.refuse_unused()
@@ -118,16 +107,15 @@ class Tracer(TorchDispatchMode):
         super().__init__()
         self.device_type = device_type
         self.known = KnownValues()
+        self.places = Places()
         self.names: dict[object, str] = {}
         is_cuda = device_type == "meta"
         self.buffers = BUFFERS | SCRATCH if is_cuda else {}
         self.host_outputs = HOST_OUTPUTS if is_cuda else {}
-        self.with_library = dict(LIBRARIES[device_type])
+        self.libraries = CUDA_LIBRARIES if is_cuda else {}
         self.is_paused = False
-        self.say: Callable[[str], None] | None = None
-        self.num_operations, self.said_at = 0, time.monotonic()
+        self.progress = Progress()
         self.sole_owner = (0, 0, 0)
-        self.foreign_files = set(OWN_FILES)
         self.forget()
 
     def forget(self) -> None:
@@ -136,7 +124,7 @@ class Tracer(TorchDispatchMode):
         self.besides = Besides()
         self.blocks: dict[int, int] = {}
         self.watches: dict[int, weakref.ref] = {}
-        self.forward_lines: dict[int, str] = {}
+        self.lines = Lines(trace_memory.__code__)
         self.makers: dict[int, int] = {}
 
     @classmethod
@@ -154,9 +142,7 @@ class Tracer(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         if isinstance(func, torch._ops.HigherOrderOperator):
             raise not_followed(func, "write it out, attention as F.scaled_dot_product_attention")
-        self.num_operations += 1
-        if self.say and self.num_operations % OPERATIONS_BETWEEN_LOOKS == 0:
-            self.say_how_far()
+        self.progress.one_more(self.log)
         with torch._C.DisableTorchFunction():  # in a backward CudaRules would see the lines below
             if func in REUSES_FIRST_ARGUMENT and self.runs_in_place(func, args, sys._getframe(1).f_code):
                 out = args[0]
@@ -164,13 +150,6 @@ class Tracer(TorchDispatchMode):
                 out = self.run(func, args, kwargs)
             self.note_buffers(func, args, kwargs)
             return out
-
-    def say_how_far(self) -> None:
-        """Which step and phase, and how many operations so far; nothing if that was said a moment ago."""
-        if time.monotonic() - self.said_at >= SECONDS_BETWEEN_WORDS:
-            where = "build" if self.log.phase == "init" else f"step {self.log.step}, {self.log.phase}"
-            self.say(f"{where}: {self.num_operations:,} operations so far")
-            self.said_at = time.monotonic()
 
     def run(self, func, args, kwargs):
         """Run one operation and record what it allocated; in inference mode a composite one comes whole."""
@@ -181,6 +160,11 @@ class Tracer(TorchDispatchMode):
                 return out
         if func is aten.copy_.default and self.device_type == "meta" and args[1].is_meta and not args[0].is_meta:
             return args[0]  # to the host: no values move
+        place = self.places.of_result(args, kwargs)
+        if place is Place.HOST:
+            if func._schema.is_mutable and isinstance(args[0], Tensor) and not args[0].is_meta:
+                return args[0]  # a small tensor of the host keeps the values that it had
+            args, kwargs = self.places.together((args, kwargs))
         try:
             out = func(*args, **kwargs) if kwargs else func(*args)
         except VALUE_ERRORS as error:
@@ -201,26 +185,32 @@ class Tracer(TorchDispatchMode):
         if op is None:
             makes_storage = func is aten.lift_fresh.default or any(not r.alias_info for r in func._schema.returns)
             op = self.names[func] = str(func) if makes_storage else ""
-            if self.device_type == "cpu" and str(func) in NAMED:
-                self.with_library[func] = NAMED[str(func)]
-        out, copies = as_laid_out(func, args, out) if self.device_type == "cpu" else (out, [])
-        call = self.ask_library(func, args, kwargs, out) if func in self.with_library else None
-        if sizes := bytes_made(func, args, kwargs, out):
-            call = Call(sizes[1], (sizes[0],))
+        copies: list[int] = []
+        if self.device_type == "cpu":
+            out, copies = as_laid_out(func, args, out)
+            self.besides.meet_on_cpu(func, args, out, self.log)
+        elif func in self.libraries:
+            self.besides.note(self.libraries[func], None, str(func), self.lines.of(sys._getframe(2)))
+        held_bytes, beside_bytes = bytes_made(func, args, kwargs, out) or (None, 0)
+        if beside_bytes:
+            copies = [beside_bytes]
         if op and holds_bytes(func, args):
-            in_host = self.host_outputs.get(func, ())
-            for number, item in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
-                for tensor in (item,) if isinstance(item, Tensor) else tensors_in(item):
-                    if tensor.layout is not torch.strided:
-                        refuse_unseen([tensor])
-                    if number not in in_host:
-                        self.note(tensor, op, call.result_bytes[number] if call else None)
+            self.note_results(func, out, op, held_bytes, place)
             if func is aten._to_copy.default and self.block_of(args[0]) in self.log.weights:
                 self.log.weight_casts.add(self.block_of(out))
-        scratch = [call.scratch_bytes] if call and call.scratch_bytes else copies
-        if scratch:
-            self.note_scratch([scratch], func, self.place(sys._getframe(2)))
+        if copies and place is Place.CARD:
+            self.note_scratch([copies], func, self.lines.of(sys._getframe(2)))
         return out
+
+    def note_results(self, func, out, op: str, held_bytes: int | None, place: Place) -> None:
+        """Record what an operation returns, but for what it leaves in the host's memory."""
+        in_host = self.host_outputs.get(func, ())
+        for number, item in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
+            for tensor in (item,) if isinstance(item, Tensor) else tensors_in(item):
+                if tensor.layout is not torch.strided:
+                    refuse_unseen([tensor])
+                if number not in in_host:
+                    self.note(tensor, op, held_bytes, place, depth=4)
 
     def from_values(self, func, args, kwargs, error):
         """The result of an operation that looks at values, where they are known. Raises: NeedsValues."""
@@ -231,27 +221,24 @@ class Tracer(TorchDispatchMode):
             if number is None:
                 raise NeedsValues(str(func), can_assume=func._opname in ASSUMED) from error
             out, scratch = result_of_size(func, args, kwargs or {}, number)
-            self.note_scratch([[scratch]] if scratch else [], func, self.place(sys._getframe(3)))
+            self.note_scratch([[scratch]] if scratch else [], func, self.lines.of(sys._getframe(3)))
             return out
         if not isinstance(real, Tensor):
             return real
         out = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=args[0].device)
         return real if has_values(out) else out  # torch's DeviceMesh puts the fake tensors' mode aside
 
-    def ask_library(self, func, args, kwargs, out) -> Call | None:
-        """What the library takes for the call; where it cannot be asked, the largest call is remembered."""
-        library, size_of = self.with_library[func]
-        num_bytes = size_of(out, *args) if size_of else None
-        call = asked(func, args, kwargs or {}, out) if self.device_type == "cpu" and num_bytes != 0 else None
-        if call is None:
-            self.besides.note(library, num_bytes, str(func), self.place(sys._getframe(3)))
-        return call
-
     def note_buffers(self, func, args, kwargs) -> None:
         """Record what a kernel takes and gives back before it returns."""
         size_of = self.buffers.get(func) or BY_NAME.get(self.names.get(func))
-        if size_of and any(tensor.device.type == self.device_type for tensor in tensors_in(args)):
-            self.note_scratch(size_of(*args, **(kwargs or {})), func, self.place(sys._getframe(2)))
+        if size_of and any(self.is_here(tensor) for tensor in tensors_in(args)):
+            self.note_scratch(size_of(*args, **(kwargs or {})), func, self.lines.of(sys._getframe(2)))
+
+    def is_here(self, tensor: Tensor) -> bool:
+        """Whether a tensor is in the memory that is traced."""
+        if tensor.is_meta:
+            return self.device_type == "meta" and self.places.of(tensor) is Place.CARD
+        return tensor.device.type == self.device_type
 
     def note_scratch(self, stages, func, place: str) -> None:
         """Record scratch: the blocks of a stage are taken together, and given back before the next stage."""
@@ -297,26 +284,32 @@ class Tracer(TorchDispatchMode):
         del self.ownership
         (self.sole_owner,) = seen
 
-    def note(self, tensor: Tensor, op: str, num_bytes: int | None = None) -> None:
-        """Record the tensor's storage, if it is new. ``num_bytes``: its real size, where the fake one is smaller."""
+    def note(self, tensor: Tensor, op: str, num_bytes: int | None = None, place: Place = Place.CARD, depth=3) -> None:
+        """Record the tensor's storage, if it is new. ``num_bytes``: its real size, where the fake one is smaller.
+
+        ``depth`` is how many frames above this one the operation was called.
+        """
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self.blocks or tensor.device.type != self.device_type:
+        if key in self.blocks or key in self.places.off_card or tensor.device.type != self.device_type:
+            return
+        if place is not Place.CARD:
+            self.places.put(storage, place)
             return
         num_bytes = storage.nbytes() if num_bytes is None else num_bytes
         if num_bytes == 0:
             return
-        frame = sys._getframe(3)
-        self.blocks[key] = self.log.allocate(num_bytes, op, self.place(frame))
-        if frame.f_code is ENGINE:
-            self.makers[key] = torch._C._current_autograd_node()._sequence_nr()
+        frame = sys._getframe(depth)
+        self.blocks[key] = self.log.allocate(num_bytes, op, self.lines.of(frame))
+        node = torch._C._current_autograd_node()
+        if frame.f_code is ENGINE and node is not None:  # none runs where the engine casts a root's gradient
+            self.makers[key] = node._sequence_nr()
 
         def freed(_, key=key):
-            for by_storage in (self.watches, self.makers, self.known.copies):
+            for by_storage in (self.watches, self.makers):
                 by_storage.pop(key, None)
-            block = self.blocks.pop(key, None)
-            if block is not None:
-                self.log.free(block)
+            if key in self.blocks:
+                self.log.free(self.blocks.pop(key))
 
         self.watches[key] = weakref.ref(storage, freed)
 
@@ -329,27 +322,8 @@ class Tracer(TorchDispatchMode):
         elif key not in self.watches:
             return RESIZE(storage, num_bytes)
         if num_bytes:
-            self.blocks[key] = self.log.allocate(num_bytes, "resize_", self.place(sys._getframe(1)))
+            self.blocks[key] = self.log.allocate(num_bytes, "resize_", self.lines.of(sys._getframe(1)))
         return RESIZE(storage, num_bytes)
-
-    def place(self, frame) -> str:
-        """The program's own line that asked; in a backward, the line of the forward that it belongs to."""
-        if frame.f_code is ENGINE:
-            number = torch._C._current_autograd_node()._sequence_nr()
-            # a view allocates nothing and has no line: take the one before
-            lines = (self.forward_lines.get(number - back) for back in range(8))
-            return next((f"{line} (backward)" for line in lines if line), "backward")
-        while frame is not None and frame.f_code is not TRACE:
-            code = frame.f_code
-            if code.co_filename not in self.foreign_files:
-                if not code.co_filename.startswith(FOREIGN):
-                    line = line_of(frame)
-                    if torch.is_grad_enabled():
-                        self.forward_lines.setdefault(torch._C._autograd._get_sequence_nr() - 1, line)
-                    return line
-                self.foreign_files.add(code.co_filename)
-            frame = frame.f_back
-        return ""
 
     def block_of(self, tensor: Tensor) -> int | None:
         return self.blocks.get(tensor.untyped_storage()._cdata)
@@ -363,7 +337,7 @@ class Tracer(TorchDispatchMode):
             refuse_unseen(tensors)
             tensors = list(tensors_in(tensors))
             if part == "trained":
-                unseen = [t for t in tensors if t.device.type == self.device_type and self.block_of(t) is None]
+                unseen = [t for t in tensors if self.is_here(t) and self.block_of(t) is None]
                 if any(t.untyped_storage().nbytes() for t in unseen):  # FSDP's are empty between uses
                     raise OutsideBuild
                 return
@@ -371,7 +345,6 @@ class Tracer(TorchDispatchMode):
         getattr(self.log, part).update(blocks - {None})
 
 
-TRACE = trace_memory.__code__
 RESIZE = torch.UntypedStorage.resize_
 
 
@@ -387,6 +360,7 @@ def recording(device: str, *, starts_in_host: bool = False):
             mode = stack.enter_context(fake_cpu(tracer.note))
             stack.enter_context(kernels_on_meta("cpu"))
         tracer.known = mode.known
+        tracer.places = getattr(mode, "places", tracer.places)
         stack.enter_context(patch.object(torch, "compile", functools.partial(as_compiled, tracer)))
         resize = patch.object(torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size))
         stack.enter_context(resize)

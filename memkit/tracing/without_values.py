@@ -1,7 +1,9 @@
-"""What a program may ask of a tensor that has a shape and no values, and what it is told.
+"""What a program may ask of a tensor that has no values, and what it is told: ``ShapesOnly``.
 
-A loss that is printed becomes NaN (a whole number 0), with one warning. A branch on a tensor, or a shape that
-depends on values, has no answer: ``NeedsValues`` names the call and says what to write in its place.
+A loss that is printed (``.item()`` in nearly every training loop) becomes NaN, a whole number 0,
+with one warning. A branch on a tensor has no answer: ``NeedsValues`` names the call and says what
+to write in its place. The rest of the file is those who ask and get an answer all the same: torch's
+own initialisers and optimizers, sums of a stand-in.
 """
 
 import functools
@@ -11,75 +13,19 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
-from unittest.mock import patch
 
 import torch
-import torch._dynamo.eval_frame
-import torch.utils.data
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from memkit.program.doors import is_wrapper, line_of, outside
-from memkit.program.interrupts import HeldBack
+from memkit.program.doors import outside
 from memkit.tracing.constants import KnownValues
+from memkit.tracing.refusals import TORCH_HOME, NeedsValues, calling_frame, not_followed, own_line
 from memkit.units import MIB
 
-OWN_HOME, TORCH_HOME = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
-LIBRARY_HOME = str(Path(TORCH_HOME).parent)
-BETWEEN = (OWN_HOME, torch.utils._device.__file__, torch.overrides.__file__)
-"""Files whose frames may stand between a call that asks for values and the code that made it: modes of torch, as of
-``with torch.device("cuda")``, hand a call on."""
-INITIALISERS = torch.nn.init.__file__
-"""Its loops draw again while a value is out of bounds; they are told so twice, which shows all they hold."""
-
-LBFGS = sys.modules[torch.optim.LBFGS.__module__].__file__
-"""It asks whether it is done, and whether an update may be kept: ``if ys > 1e-10``."""
-
-DISTRIBUTIONS = torch.distributions.distribution.__file__
-"""It asks whether arguments and samples are allowed; they are taken to be."""
-
 MAX_STAND_IN_BYTES = 16 * MIB
-
-COMPILED = (
-    "a compiled function is traced as the code it was made of: compiled, it keeps other tensors for its "
-    "backward and makes fewer in between; measure_memory runs it compiled"
-)
-
-
-MOST = {
-    torch.linalg.matrix_exp: "matrices of a 1-norm above 3",
-    **dict.fromkeys((torch.matrix_exp, Tensor.matrix_exp), "matrices of a 1-norm above 3"),
-    **dict.fromkeys((torch.cumprod, Tensor.cumprod, torch.prod, Tensor.prod), "factors with zeros among them"),
-}
-"""Functions whose own memory, or whose backward's, follows from values: those that are taken to be there."""
-
-
-COMPARED = ("__lt__", "__le__", "__gt__", "__ge__")
-COMPUTED = tuple(f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv") for side in ("", "r"))
-"""What a program does with a value that it has read: a branch, or an average of several."""
-
-
-class NeedsValues(RuntimeError):
-    """An operation asked for the values of a tensor, and the trace has only shapes."""
-
-    def __init__(self, operation: str, *, can_assume: bool = True):
-        line, own = program_line(), own_line()
-        where = line if line.startswith(own) else f"{own}: in {line}"
-        words = (
-            f"{where}: {operation} needs the values of a tensor, and a trace has only shapes and dtypes. Take "
-            "it out of build and step, or write it with a fixed shape: torch.where or masked_fill in place of a mask "
-            "as index, a constant in place of a branch. "
-        )
-        offer = (
-            "Or say what comes out (how many rows, the longest target, a value, 1 or 0 for a branch): "
-            f"trace_memory(..., assume={{{own!r}: 128}}), or memkit report --assume {own}=128"
-        )
-        super().__init__(words + (offer if can_assume else "No one number says what comes out: use measure_memory"))
 
 
 def has_values(tensor: Tensor) -> bool:
@@ -109,18 +55,8 @@ class ShapesOnly(TorchFunctionMode):
         self.known = KnownValues()
         self.rejects = itertools.cycle((True, True, False))
         self.warned: set[str] = set()
-        self.interrupts = HeldBack()
-        self.rules = {}
-        self.rules.update(dict.fromkeys((Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy), answer))
-        self.rules.update(dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), refuse))
-        self.rules[Tensor.__format__] = answer
-        self.rules |= dict.fromkeys(MOST, at_most)
-        self.rules[Tensor.add_] = add_in_place
-        self.rules[torch._C._nn.one_hot] = one_hot
-        self.rules |= dict.fromkeys((torch.ctc_loss, torch.nn.functional.ctc_loss), ctc_loss)
-        self.rules |= dict.fromkeys((torch._pack_padded_sequence, torch._VF._pack_padded_sequence), pack)
-        for name in ("isnan", "isinf", "isfinite"):
-            self.rules |= dict.fromkeys((getattr(torch, name), getattr(Tensor, name)), as_finite)
+        self.is_stopped = False
+        self.rules = {call: rule for rule, calls in RULES.items() for call in calls}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         rule = self.rules.get(func)
@@ -128,7 +64,7 @@ class ShapesOnly(TorchFunctionMode):
             out = rule(self, func, args, kwargs or {})
         else:
             out = func(*args, **kwargs) if kwargs else func(*args)
-        if self.interrupts.is_waiting:  # between two calls: inside one it could abort the process
+        if self.is_stopped:
             raise KeyboardInterrupt
         return out
 
@@ -164,29 +100,12 @@ class ShapesOnly(TorchFunctionMode):
             return torch.full(shape, value, dtype=tensor.dtype, device="cpu")
 
     def warn_once(self, about: str, text: str, *, is_told_in_torch: bool = False) -> None:
-        """Tell the program, at its own line; torch's own code (offloading to the host) only where asked."""
+        """Tell the program, at its own line; torch's own code only where asked."""
         frame = calling_frame()
         frame = outside(frame, TORCH_HOME) if is_told_in_torch else frame
         if about not in self.warned and not frame.f_code.co_filename.startswith(TORCH_HOME):
             self.warned.add(about)
             warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
-
-
-def program_line() -> str:
-    """The program's own line that runs now."""
-    frame = outside(outside(calling_frame(), TORCH_HOME, "<"), TORCH_HOME, OWN_HOME)
-    return line_of(frame) if frame else "the step"
-
-
-def own_line() -> str:
-    """``file:line`` of the nearest code that is not an installed library's; the program's line where all is."""
-    frame = outside(calling_frame(), LIBRARY_HOME, TORCH_HOME, OWN_HOME, "<")
-    return (line_of(frame) if frame else program_line()).rpartition(" ")[0]
-
-
-def calling_frame() -> FrameType | None:
-    """The frame, torch's own or the program's, that called into this package."""
-    return outside(sys._getframe(1), *BETWEEN)
 
 
 def answer(mode: ShapesOnly, func, args, kwargs):
@@ -211,8 +130,13 @@ def answer(mode: ShapesOnly, func, args, kwargs):
         return stand_in_number(mode, value) if func is Tensor.item else value
 
 
+COMPARED = ("__lt__", "__le__", "__gt__", "__ge__")
+COMPUTED = tuple(f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv") for side in ("", "r"))
+"""What a program does with a value that it has read: a branch, or an average of several."""
+
+
 def stand_in_number(mode: ShapesOnly, value: complex) -> complex:
-    """NaN or 0 for a value that nobody knows; who compares it, or a sum with it, is told where that was decided."""
+    """NaN or 0 for a value that nobody knows; who compares it, or a sum with it, is told."""
     kind = type(value)
     if kind not in (int, float):
         return value
@@ -241,6 +165,17 @@ def stand_in_number(mode: ShapesOnly, value: complex) -> complex:
     return type(kind.__name__, (kind,), names)(value)
 
 
+INITIALISERS = torch.nn.init.__file__
+"""Its loops draw again while a value is out of bounds; they are told so twice, which shows all they
+hold."""
+
+LBFGS = sys.modules[torch.optim.LBFGS.__module__].__file__
+"""It asks whether it is done, and whether an update may be kept: ``if ys > 1e-10``."""
+
+DISTRIBUTIONS = torch.distributions.distribution.__file__
+"""It asks whether arguments and samples are allowed; they are taken to be."""
+
+
 def refuse(mode: ShapesOnly, func, args, kwargs):
     """No answer: what the program does next depends on it."""
     if has_values(args[0]):
@@ -265,8 +200,17 @@ def refuse(mode: ShapesOnly, func, args, kwargs):
     raise NeedsValues(f"Tensor.{func.__name__}")
 
 
+MOST = {
+    torch.linalg.matrix_exp: "matrices of a 1-norm above 3",
+    **dict.fromkeys((torch.matrix_exp, Tensor.matrix_exp), "matrices of a 1-norm above 3"),
+    **dict.fromkeys((torch.cumprod, Tensor.cumprod, torch.prod, Tensor.prod), "factors with zeros among them"),
+}
+"""Functions whose own memory, or whose backward's, follows from values: those that are taken to be
+there."""
+
+
 def at_most(mode: ShapesOnly, func, args, kwargs):
-    """A call that takes what it takes for the values that need most, with a warning; of products the backward alone."""
+    """A call for the values that need most, with a warning; of products the backward alone."""
     is_product = "prod" in func.__name__
     if not is_product or (torch.is_grad_enabled() and args[0].requires_grad):
         which = f"{func.__name__}'s backward" if is_product else func.__name__
@@ -293,7 +237,7 @@ def one_hot(_, func, args, kwargs):
 
 
 def ctc_loss(_, func, args, kwargs):
-    """Lengths in a list become a tensor, as torch makes one of them where a fake one has no memory."""
+    """Lengths in a list become a tensor: torch makes one without asking a mode."""
     scores, targets, *lengths = args[:4]
     as_tensors = [x if isinstance(x, Tensor) else torch.tensor(x, device=scores.device) for x in lengths]
     return func(scores, targets, *as_tensors, *args[4:], **kwargs)
@@ -315,76 +259,14 @@ def as_finite(mode: ShapesOnly, func, args, kwargs):
     return out
 
 
-def not_followed(what: object, instead: str) -> NotImplementedError:
-    """The refusal of what a trace cannot follow, with the program's line and what to write in its place."""
-    return NotImplementedError(f"{program_line()}: a trace does not follow {what}; {instead}, or use measure_memory")
-
-
-def refuse_unseen(tensors: list[Tensor]) -> None:
-    """Raises: NotImplementedError: a sparse tensor or one inside ``torch.func``: storages are not seen."""
-    for tensor in tensors:
-        if is_wrapper(tensor):
-            continue
-        is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        if is_wrapped or tensor.layout is not torch.strided:
-            if is_wrapped:
-                raise not_followed("torch.func's transforms", "take gradients by torch.autograd.grad")
-            raise not_followed("sparse tensors", "write it with dense ones (scatter_add_, sparse=False)")
-
-
-def refuse_workers(loader, *_):
-    """In place of an iterator whose worker processes would inherit the trace."""
-    raise ValueError(
-        f"{program_line()}: DataLoader(num_workers={loader.num_workers}) starts processes, which a trace does not "
-        "follow; num_workers=0 allocates the same on the device"
-    )
-
-
-@contextmanager
-def maps_of_bitsandbytes():
-    """bitsandbytes keeps its maps of codes from call to call: those of a trace have no values, and are forgotten."""
-    maps = getattr(sys.modules.get("bitsandbytes.functional"), "name2qmap", {})
-    before = dict(maps)
-    maps.clear()
-    try:
-        yield
-    finally:
-        maps = getattr(sys.modules.get("bitsandbytes.functional"), "name2qmap", maps)
-        maps.clear()
-        maps.update(before)
-
-
-@contextmanager
-def shapes_only(mode: ShapesOnly):
-    """Run under ``mode``, in the callbacks of autograd too; a gradient scaler finds every gradient finite."""
-    make_hooks = torch.autograd.graph.saved_tensors_hooks.__init__
-
-    def init_hooks(hooks, pack_hook, unpack_hook):
-        make_hooks(hooks, mode.also_in(pack_hook), mode.also_in(unpack_hook))
-
-    def step_always(scaler, optimizer, optimizer_state, *args, **kwargs):
-        return optimizer.step(*args, **kwargs)
-
-    def as_eager(callback):
-        if callable(callback):
-            mode.warn_once("compiled", COMPILED, is_told_in_torch=True)
-        return from_stance(callback)
-
-    def save_nothing(*_, **__):
-        mode.warn_once("saved", "torch.save: a trace has no values, and writes no file")
-
-    from_stance = torch._dynamo.eval_frame._callback_from_stance
-    set_anomaly = torch.set_anomaly_enabled  # without the search for NaN: there are no values
-    with (
-        maps_of_bitsandbytes(),
-        patch.object(torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", refuse_workers),
-        patch.object(torch.nn.parallel.distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),
-        torch.compiler.set_stance("force_eager"),
-        patch.object(torch, "save", save_nothing),
-        patch.object(torch, "set_anomaly_enabled", lambda mode, *_, **__: set_anomaly(mode, False)),
-        patch.object(torch._dynamo.eval_frame, "_callback_from_stance", as_eager),
-        patch.object(torch.autograd.graph.saved_tensors_hooks, "__init__", init_hooks),
-        patch.object(torch.amp.grad_scaler.GradScaler, "_maybe_opt_step", step_always),
-        mode,
-    ):
-        yield mode
+RULES = {
+    answer: (Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy, Tensor.__format__),
+    refuse: (Tensor.__bool__, Tensor.__int__, Tensor.__index__),
+    as_finite: [getattr(home, name) for home in (torch, Tensor) for name in ("isnan", "isinf", "isfinite")],
+    at_most: tuple(MOST),
+    add_in_place: (Tensor.add_,),
+    one_hot: (torch._C._nn.one_hot,),
+    ctc_loss: (torch.ctc_loss, torch.nn.functional.ctc_loss),
+    pack: (torch._pack_padded_sequence, torch._VF._pack_padded_sequence),
+}
+"""Which calls each rule answers, on both devices."""

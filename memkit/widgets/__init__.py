@@ -17,7 +17,7 @@ Reading order:
 - ``number_line``: every value of one or two formats
 - ``rounding_lab``: add a small number again and again
 - ``loss_scaling_lab``: what FP16 makes of gradients at each scale
-- ``scaling_labs``: what a scaling, an outlier and a spike cost in eight bits
+- ``spike_film``: what a spike does to delayed scaling
 - ``batch_planner``: a global batch in tokens, cut for a card
 - ``plan_explorer``: every plan that fits a job, and what each gives up
 - ``cache_explorer``: weights and key and value cache against a card
@@ -30,28 +30,4 @@ Reading order:
 
 from memkit import front_door
 
-__getattr__, __dir__, __all__ = front_door(
-    __name__,
-    {
-        "adapter_explorer": "AdapterExplorer",
-        "allocator_lab": "AllocatorLab",
-        "batch_planner": "BatchPlanner",
-        "bit_explorer": "BitExplorer",
-        "cache_explorer": "CacheExplorer",
-        "frontier_explorer": "FrontierExplorer",
-        "ledger_search": "LedgerSearch",
-        "loss_scaling_lab": "LossScalingLab",
-        "memory_explorer": "MemoryExplorer",
-        "number_line": "NumberLine",
-        "explorer": "Explorer",
-        "panel": "Panel",
-        "plan_explorer": "PlanExplorer",
-        "question_cards": "QuestionCards",
-        "rounding_lab": "RoundingLab",
-        "scaling_labs": "OutlierLab ScalingLab SpikeFilm",
-        "sharding_explorer": "ShardingExplorer",
-        "snapshot_view": "SnapshotView",
-        "state_explorer": "StateExplorer",
-        "step_timeline": "StepTimeline",
-    },
-)
+__getattr__, __dir__, __all__ = front_door(__name__, __file__)

@@ -8,7 +8,7 @@ from memkit.formula.activations import block_ledger
 from memkit.formula.parameters import count_adapter_parameters, count_parameters
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS, Card
-from memkit.pictures.peaks import choices_figure
+from memkit.pictures.timeline import choices_figure
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import FUSED_ADAMW, PURE_BF16

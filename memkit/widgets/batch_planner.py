@@ -7,7 +7,7 @@ from memkit.fitting.batch_plan import BatchPlan, cuts_of, nearest_plans, plan_ba
 from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.fitting.step import least_seconds, peak_of
 from memkit.hardware.cards import CARDS
-from memkit.pictures.peaks import choices_figure
+from memkit.pictures.timeline import choices_figure
 from memkit.setup.layouts import Layout
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import FUSED_ADAMW, PRECISIONS, PURE_BF16

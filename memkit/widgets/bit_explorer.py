@@ -14,7 +14,7 @@ from memkit.formats.reading import (
 )
 from memkit.formats.records import FORMATS, FloatFormat, get_format
 from memkit.formats.single import encode_one
-from memkit.pictures.formats import COMPARED, explorer_figure, note_on
+from memkit.pictures.bits import COMPARED, explorer_figure, note_on
 from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Switch, View
 
 

@@ -3,7 +3,7 @@
 from memkit.fitting.room import planned_room
 from memkit.formula.inference import inference_bytes, kv_cache_bytes_per_token
 from memkit.hardware.cards import CARDS
-from memkit.pictures.curves import memory_curves_figure
+from memkit.pictures.lines import memory_lines
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, View
@@ -37,7 +37,7 @@ class CacheExplorer(Explorer):
             "weights": [bytes_of[n]["weights"] for n in numbers],
         }
         title = f"{model} answers {num_sequences} sequences of {seq_len:,} tokens"
-        chart = memory_curves_figure(numbers, curves, "sequences at once", title, (card, own.memory_bytes))
+        chart = memory_lines(title, numbers, curves, "sequences at once", (card, own.memory_bytes))
         weights, cache = bytes_of[num_sequences].values()
         each = kv_cache_bytes_per_token(config, cache_dtype)
         room = planned_room(own.memory_bytes) - weights

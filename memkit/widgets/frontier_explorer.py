@@ -2,14 +2,13 @@
 
 from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS
-from memkit.pictures.planes import LENGTHS, frontier_figure
+from memkit.pictures.planes import frontier_figure
 from memkit.recomputation.frontier import (
     MODELS,
     Point,
     beats,
     overhead_of,
     pareto_front,
-    peak_at,
     points,
     shown_strategies,
 )
@@ -17,6 +16,7 @@ from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, View, model_takes
 
 NO_CARD = "no card"
+LENGTHS = (512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 2, 4, 8, 16)
 CHEAPEST = "cheapest that fits"
 NAMES = [strategy.name for strategy in shown_strategies(next(iter(MODELS.values())))]
@@ -57,11 +57,9 @@ class FrontierExplorer(Explorer):
         found = points(config, micro_batch_size, seq_len)
         room = fit_on(CARDS[card], 0).room_bytes if card != NO_CARD else None
         chosen = cheapest_that_fits(found, room) if strategy == CHEAPEST else NAMES.index(strategy)
-        taken = [n for n in LENGTHS if n <= config.max_seq_len]
-        curves = [[(n, peak_at(config, p.strategy, micro_batch_size, n)) for n in taken] for p in found]
         title = f"{model}, micro-batch {micro_batch_size} × {seq_len:,} tokens"
         title += f", {card} with {format_bytes(room)} of room" if room else ""
-        chart = frontier_figure(found, chosen, curves, title=title, room_bytes=room, seq_len=seq_len)
+        chart = frontier_figure(found, chosen, title=title, room_bytes=room)
         said, code = words(found, chosen, card), found[chosen].strategy.code
         return View(chart=chart, words=said, table=table(found, card), code=code, picks={"strategy": NAMES})
 

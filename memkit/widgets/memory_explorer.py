@@ -33,7 +33,7 @@ class MemoryExplorer(Explorer):
         self.controls = {
             "model": Choice("Model", list(self.models), OPENING),
             "precision": Choice("Recipe", list(PRECISIONS), "pure bf16"),
-            "optimizer": Choice("Optimizer", list(OPTIMIZERS), "AdamW"),
+            "optimizer": Choice("Optimizer", [n for n, record in OPTIMIZERS.items() if record.estimated], "AdamW"),
             "implementation": Choice("Its step", list(IMPLEMENTATIONS), "foreach"),
             "micro_batch_size": Number("Micro-batch", 1, low=1, high=64),
             "seq_len": Number("Sequence", 2048, low=128, high=LONGEST, step=128),
@@ -51,9 +51,13 @@ class MemoryExplorer(Explorer):
         return min(LONGEST, config.max_seq_len) if config.position == "learned" else LONGEST
 
     def followed(self, changes: dict) -> dict:
-        """A model with fewer positions takes the sequence with it, unless one is given."""
+        """A model with fewer positions takes the sequence with it, and an optimizer its step, unless one is given."""
         if "model" in changes and "seq_len" not in changes:
-            return {**changes, "seq_len": min(self.state["seq_len"], self.longest(changes["model"]))}
+            changes = {**changes, "seq_len": min(self.state["seq_len"], self.longest(changes["model"]))}
+        if "optimizer" in changes and "implementation" not in changes:
+            known = OPTIMIZERS[changes["optimizer"]].estimated if changes["optimizer"] in OPTIMIZERS else ()
+            if known and self.state["implementation"] not in known:
+                changes = {**changes, "implementation": known[0]}
         return changes
 
     def setup(self, model, precision, optimizer, implementation, **shape) -> TrainingSetup:

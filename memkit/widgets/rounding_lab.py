@@ -45,7 +45,7 @@ class RoundingLab(Explorer):
             moved = "–" if name == "exact" else str(num_moving_terms(total))
             table.append((name, number_text(ends[name]), off_by(ends[name], ends["exact"]), moved))
         return View(
-            chart=running_sum_figure(number, num_terms, format, seed, totals),
+            chart=running_sum_figure(totals, format),
             words=(fate(format, totals), *why(format, totals), others(totals)),
             table=table,
         )

@@ -6,8 +6,8 @@ from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.fitting.room import fit_on
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
-from memkit.pictures.peaks import choices_figure
-from memkit.pictures.timeline import short
+from memkit.pictures.bars import short
+from memkit.pictures.timeline import choices_figure
 from memkit.setup.layouts import STAGES, Layout
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import AUTOCAST_BF16, FUSED_ADAMW

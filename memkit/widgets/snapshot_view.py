@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from memkit.allocator.replays import Replay
-from memkit.allocator.snapshot_replay import replay_snapshot
+from memkit.allocator.snapshot_reader import read_snapshot
 from memkit.fitting.diagnosis import lines_of
 from memkit.pictures.bands import Band, allocations_figure, stack_bands
 from memkit.timeline import MemoryTimeline
@@ -31,8 +31,8 @@ class SnapshotView(Explorer):
         **values,
     ):
         if not isinstance(source, (MemoryTimeline, Replay)):
-            source = replay_snapshot(source)
-        self.timeline = source.timeline if isinstance(source, Replay) else source
+            source = read_snapshot(source)
+        self.timeline = source if isinstance(source, MemoryTimeline) else source.timeline
         self.bands = stack_bands(self.timeline.events, max_bands)
         self.chart = allocations_figure(self.timeline, title=title, stacked=self.bands)
         self.described = self.chart.alt

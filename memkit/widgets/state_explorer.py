@@ -6,7 +6,7 @@ from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.formula.offload import link_bytes
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS
-from memkit.pictures.peaks import choices_figure
+from memkit.pictures.timeline import choices_figure
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS
@@ -18,7 +18,7 @@ from memkit.widgets.explorer import Choice, Explorer, Number, View
 
 SHOWN = tuple(name for name, record in OPTIMIZERS.items() if record.is_shown)
 OTHERWISE = {
-    "implementation": "no fused kernel, shown with foreach",
+    "implementation": "no formula for such a step, shown with its default",
     "place": "no formula for a step in the backward, shown after it",
 }
 """What an optimizer may not offer, and how it is shown then."""
@@ -64,10 +64,12 @@ class StateExplorer(Explorer):
 
 
 def with_optimizer(setup: TrainingSetup, name: str) -> TrainingSetup:
-    """The setup with another optimizer; one that has no fused kernel steps in torch's ``foreach`` way."""
-    implementation, place = setup.optimizer.implementation, setup.optimizer.place
-    if implementation not in OPTIMIZERS[name].implementations:
-        implementation = "foreach"
+    """The setup with another optimizer; where the formula does not know its step that way, with the first it knows."""
+    place = setup.optimizer.place
+    estimated = OPTIMIZERS[name].estimated
+    implementation = setup.optimizer.implementation
+    if implementation not in estimated:
+        implementation = estimated[0]
     if not OPTIMIZERS[name].steps_in_backward and place == "in backward":
         place = "after backward"
     return replace(setup, optimizer=OptimizerConfig(name=name, implementation=implementation, place=place))

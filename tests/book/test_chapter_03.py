@@ -6,9 +6,9 @@ import pytest
 import torch
 from cells import texts_of
 
+from book.small_gpt import make_small_gpt, text_batches, train
 from memkit import OptimizerConfig, TrainingSetup, estimate_memory, models, recipes
 from memkit.low_precision import scale_gradients
-from memkit.program import make_small_gpt, text_batches, train
 
 
 def losses(make_optimizer, unscales: bool, steps: int = 28) -> list[float]:

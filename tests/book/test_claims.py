@@ -19,7 +19,7 @@ import pytest
 import torch
 from free_numbers import free_numbers
 
-from book import claims
+from book import claims, korthikanti
 from book.claims import (
     CHAPTERS,
     GROUPS,
@@ -36,7 +36,7 @@ from book.claims import (
 from memkit import formula, low_precision, timeline, units
 from memkit.allocator import workspaces
 from memkit.formats import blocks
-from memkit.formula import attention, korthikanti
+from memkit.formula import attention
 from memkit.hardware import cards, hierarchy
 from memkit.program import transformer
 from memkit.recomputation import costs
@@ -252,74 +252,8 @@ def test_the_groups_cover_every_number_once():
 
 
 def test_verdicts_are_counted_from_the_ledger():
-    entries = [read_claim("C001", GOOD), read_claim("C002", GOOD | {"verdict": "true"})]
-    assert count_verdicts(entries) == {"true": 1, "conditional": 0, "wrong": 1, "outdated": 0, "opinion": 0}
-
-
-# The checks, shown able to fail on a planted ledger.
-
-GOOD = {
-    "claim": "Adam's states of a 7B model take {printed_gb} GB.",
-    "answer": "They take {gb:.1f} GB.",
-    "verdict": "wrong",
-    "proof": "tests/book/test_claims.py::test_verdicts_are_counted_from_the_ledger",
-    "printed": "unsourced",
-    "figures": {"printed_gb": 112, "gb": Decimal("56.0")},
-}
-
-
-def planted(**changes) -> dict:
-    return {name: value for name, value in (GOOD | changes).items() if value is not None}
-
-
-@pytest.mark.parametrize(
-    "changes, sentence",
-    [
-        ({"verdict": "mostly"}, "is not one of"),
-        ({"claim": ""}, "lacks claim"),
-        ({"answer": "They take {gib} GiB."}, "names {gib}"),
-        ({"answer": "They take 56 GB."}, "write 56 as a figure"),
-        ({"claim": "Adam takes 112 GB."}, "write 112 as a figure"),
-        ({"printed": None}, "lacks printed"),
-        ({"printed": ["a blog"]}, "is not a public page"),
-        ({"proof": None}, "needs either a proof or a reason"),
-        ({"proof": None, "reason": "a matter of taste"}, "that nothing proves"),
-        ({"verdict": "opinion"}, "is an opinion"),
-        ({"proof": "tests/book/test_claims.py::test_that_nobody_wrote"}, "there is no tests/book/test_claims.py"),
-        ({"proof": "tests/no_such_file.py::test_C900"}, "there is no tests/no_such_file.py"),
-        ({"cell": "01_no_such_chapter.ipynb::cell"}, "there is no cell"),
-        ({"about": "01_no_such_chapter.ipynb::cell"}, "there is no cell"),
-        ({"cell": "01.ipynb::a", "about": "01.ipynb::b"}, "cell and about: give one"),
-        ({"colour": "red"}, "unknown fields colour"),
-        ({}, "does not read the figures"),
-    ],
-)
-def test_an_incomplete_entry_is_seen(changes, sentence):
-    assert any(sentence in problem for problem in problems_of("C900", planted(**changes)))
-
-
-def test_a_proof_that_does_not_read_its_figures_is_seen(tmp_path, monkeypatch):
-    monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    (tmp_path / "proofs.py").write_text(
-        "def test_C900(figures):\n"
-        "    assert figures['printed_gb'] == 16 * 7\n"
-        "    assert abs(figures['gb'] - 56) < 1   # too loose: 56.1 passes\n"
-    )
-    table = planted(proof="proofs.py::test_C900")
-    assert not problems_of("C900", table)
-    assert unnoticed_changes("C900", table) == [
-        "gb = 56.1 passes as well as 56.0",
-        "gb = 55.9 passes as well as 56.0",
-    ]
-
-
-def test_a_verdict_that_nothing_settles_is_seen(tmp_path, monkeypatch):
-    monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    proof = "def test_C900(figures):\n    assert figures['printed_gb'] == 16 * 7\n"
-    (tmp_path / "loose.py").write_text(proof)
-    (tmp_path / "tight.py").write_text(proof + "    figures.settle(states=figures['printed_gb'] == 8 * 7)\n")
-    assert len(unnoticed_verdicts("C900", planted(proof="loose.py::test_C900"))) == 3
-    assert not unnoticed_verdicts("C900", planted(proof="tight.py::test_C900"))
+    verdicts = [entry.verdict for entry in load_claims().values()]
+    assert count_verdicts(load_claims().values()) == {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
 
 def test_a_case_decides_the_verdict():
@@ -328,26 +262,6 @@ def test_a_case_decides_the_verdict():
     for cases in ({"now": False}, {"once": True, "now": True}, {"now": True, "then": False}):
         with pytest.raises(AssertionError, match="the ledger says outdated"):
             figures.settle(**cases)
-
-
-def test_a_cell_is_a_proof(tmp_path, monkeypatch):
-    monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    cells = [
-        ("setup", ["setup"], "from book.claims import claim, rounds_to"),
-        ("unrelated", [], "raise RuntimeError('only setup and the proof run')"),
-        (
-            "claim-C900",
-            [],
-            "f = claim('C900').figures\nassert rounds_to(8 * 7, f['gb'])\nassert f['printed_gb'] == 112",
-        ),
-    ]
-    cells = [{"cell_type": "code", "id": i, "metadata": {"tags": t}, "source": [s]} for i, t, s in cells]
-    (tmp_path / "chapter.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}}))
-    table = planted(proof="chapter.ipynb::claim-C900")
-    assert not problems_of("C900", table)
-    assert not unnoticed_changes("C900", table)
-    with pytest.raises(AssertionError):
-        prove("C900", table, Figures({"gb": 57.0, "printed_gb": 112}, "wrong"))
 
 
 @pytest.mark.parametrize(

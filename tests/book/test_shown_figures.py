@@ -25,8 +25,9 @@ def cells_of(chapter: str) -> dict[str, str]:
 
 
 def words_of(output: dict) -> str:
-    """An output as text, without the tags of HTML."""
+    """An output as text, without the tags of HTML; a picture's words are its alt text."""
     texts = [output.get("text", ""), *(text for kind, text in output.get("data", {}).items() if kind[:5] == "text/")]
+    texts.append(output.get("metadata", {}).get("image/png", {}).get("alt", ""))
     return re.sub(r"<[^>]*>", " ", "\n".join("".join(text) for text in texts))
 
 

@@ -18,9 +18,7 @@ KEYS = {
     "AdapterExplorer": (
         ("slider", "Rank", "ArrowRight"), ("combobox", "Adapters in", "ArrowDown"), ("combobox", "Card", "ArrowDown"),
     ),
-    "OutlierLab": (("slider", "Size, √10 to the", "ArrowRight"),),
     "SpikeFilm": (("slider", "Step", "ArrowRight"),),
-    "ScalingLab": (("combobox", "Values", "ArrowDown"),),
 }
 SAME_PICTURE = {("StateExplorer", "Optimizer"), ("AdapterExplorer", "Card")}
 """The choice among the bars, and a line beyond them."""

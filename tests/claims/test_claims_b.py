@@ -8,9 +8,9 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from book.claims import rounds_to
+from book.korthikanti import ADDENDS
 from memkit.formula.activations import activation_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
-from memkit.formula.korthikanti import ADDENDS
 from memkit.formula.states import state_bytes
 from memkit.measuring.saved_tensors import saved_bytes, saved_storages
 from memkit.program.transformer import Block

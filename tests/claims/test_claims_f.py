@@ -6,10 +6,7 @@ from functools import cache
 from math import sqrt
 
 from book.claims import rounds_to
-from memkit.allocator.trace_replay import replay_trace
-from memkit.formula.activations import activation_bytes, block_ledger
-from memkit.formula.estimate import estimate_memory
-from memkit.formula.korthikanti import (
+from book.korthikanti import (
     ADDENDS,
     LAYER_MILLISECONDS,
     MODEL_22B,
@@ -19,6 +16,9 @@ from memkit.formula.korthikanti import (
     layer_bytes,
     paper_setup,
 )
+from memkit.allocator.trace_replay import replay_trace
+from memkit.formula.activations import activation_bytes, block_ledger
+from memkit.formula.estimate import estimate_memory
 from memkit.recomputation.costs import blocks_ledger, step_flops
 from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B
 from memkit.setup.recipes import PURE_BF16

@@ -10,10 +10,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from book.claims import rounds_to
+from book.small_gpt import SMALL_GPT, make_small_gpt, text_batches
 from memkit.measuring.measure import measure_memory
 from memkit.measuring.ranks import run_on_ranks
 from memkit.program.accumulation import train_window, windows
-from memkit.program.small_gpt import SMALL_GPT, make_small_gpt, text_batches
 from memkit.program.transformer import Transformer, training_build
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
@@ -93,7 +93,7 @@ def test_C221(figures):
 
 @cache
 def two_ranks() -> dict:
-    return run_on_ranks("memkit.measuring.training_ranks", 2, ["accumulation"])
+    return run_on_ranks("book.training_ranks", 2, ["accumulation"])
 
 
 def same_gradient_as_one_batch(size: int, num_steps: int) -> bool:

@@ -1,7 +1,7 @@
 """Group I of the ledger, first half: what stands when in a step, the message, and recovery (C253-C278).
 
 Steps are traced: the real PyTorch code on tensors without data. What only a GPU does is asked of the model
-of its allocator, which replays recorded runs of real cards to the byte (tests/allocator/test_snapshot_replay.py).
+of its allocator, which replays recorded runs of real cards to the byte (tests/allocator/test_real_cards.py).
 """
 
 import gc
@@ -18,15 +18,15 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
+from book.small_programs import ragged_build
 from memkit.allocator.caching import CachingAllocator, OutOfMemory
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Driver
 from memkit.allocator.replays import Replay
-from memkit.allocator.snapshot_replay import replay_trace
+from memkit.allocator.trace_replay import replay_trace
 from memkit.formula.estimate import estimate_memory
 from memkit.measuring.saved_tensors import saved_storages
 from memkit.measuring.small_card import SimulatedCard
-from memkit.program.small_programs import ragged_build
 from memkit.program.transformer import Transformer, training_build
 from memkit.setup.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
@@ -76,8 +76,8 @@ def bytes_at(instant: str, step: int = 2, part: str | None = None, **changes) ->
     return found.parts[part] if part else found.total_bytes
 
 
-def card_of(num_mib: int, **config) -> CachingAllocator:
-    return CachingAllocator(AllocatorConfig(**config), Driver(num_mib * MIB))
+def card_of(num_mib: int) -> CachingAllocator:
+    return CachingAllocator(driver=Driver(num_mib * MIB))
 
 
 @cache
@@ -125,14 +125,14 @@ def ragged() -> MemoryTimeline:
 
 
 @cache
-def on_a_card(trace: str, option: str = "") -> Replay:
+def on_a_card(trace: str, expandable: bool = False) -> Replay:
     timelines = {"small": traced, "llama": lambda: traced(ONE_LLAMA), "ragged": ragged}
-    return replay_trace(timelines[trace](), AllocatorConfig.parse(option), compute_capability=(8, 0))
+    return replay_trace(timelines[trace](), AllocatorConfig(expandable_segments=expandable), compute_capability=(8, 0))
 
 
-def cached_percent(trace: str, option: str = "") -> float:
+def cached_percent(trace: str, expandable: bool = False) -> float:
     """What is reserved and not allocated, at the moment when most is allocated."""
-    return 100 * on_a_card(trace, option).fragmentation
+    return 100 * on_a_card(trace, expandable).fragmentation
 
 
 def test_C259(figures):
@@ -250,10 +250,10 @@ def allocated_around_the_handler() -> tuple[int, int]:
 
 
 def test_C268(figures):
-    driver, config = Driver(10 * GIB), AllocatorConfig(per_process_memory_fraction=figures["fraction"])
-    jobs = [CachingAllocator(config, driver) for _ in range(figures["jobs"])]
+    driver = Driver(10 * GIB)
+    jobs = [CachingAllocator(driver=driver) for _ in range(figures["jobs"])]
     assert figures["percent"] == round(100 * figures["fraction"] * len(jobs))
-    assert all(job.allowed_bytes > 6 * GIB for job in jobs)
+    assert figures["fraction"] * driver.capacity_bytes > 6 * GIB  # what each asks for is within its own limit
     jobs[0].malloc(6 * GIB)
     with pytest.raises(OutOfMemory):
         jobs[1].malloc(6 * GIB)

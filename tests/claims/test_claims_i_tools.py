@@ -1,7 +1,7 @@
 """Group I of the ledger, second half: the allocator, its counters, the tools, leaks and cures (C279-C308).
 
 What only a GPU does is asked of the model of its allocator, which replays recorded runs of real cards
-to the byte (tests/allocator/test_snapshot_replay.py). What PyTorch prints and offers is asked of PyTorch.
+to the byte (tests/allocator/test_real_cards.py). What PyTorch prints and offers is asked of PyTorch.
 """
 
 import json
@@ -77,7 +77,7 @@ def fits(allocator: CachingAllocator, num_bytes: int) -> bool:
 
 
 def split_bytes(allocator: CachingAllocator) -> int:
-    return allocator.memory_stats()["inactive_split_bytes.all.current"]
+    return sum(block.size for run in allocator.segments() for block in run if block.is_free and block.is_split)
 
 
 def test_C279(figures):

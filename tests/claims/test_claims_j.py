@@ -11,8 +11,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, f
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from book.claims import rounds_to
+from book.training_ranks import steps
 from memkit.measuring.ranks import run_on_ranks
-from memkit.measuring.training_ranks import steps
 from memkit.program.sharded import one_rank_of, sharded_build
 from memkit.program.transformer import Transformer
 from memkit.setup.layouts import Layout
@@ -45,7 +45,7 @@ def kept(stage: int, ranks: int) -> dict[str, float]:
 @cache
 def two_ranks() -> dict:
     """Real processes: P bytes of float32 parameters, and what each way sends a step in units of P."""
-    told = run_on_ranks("memkit.measuring.training_ranks", 2, ["sharding", *steps(2)])
+    told = run_on_ranks("book.training_ranks", 2, ["sharding", *steps(2)])
     whole = 4 * sum(p.numel() for p in Transformer(SETUP, device="meta").parameters())
     return {
         name: {kind: count / whole for kind, count in row["sent"].items()} | {"losses": row["losses"]}

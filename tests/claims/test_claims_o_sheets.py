@@ -217,7 +217,7 @@ def test_C407(figures):
             allocator.empty_cache()
             assert allocator.allocated_bytes == before
         allocator.malloc(figures["mib"] * MIB)
-    asked = [allocator.memory_stats()["num_device_alloc"] for allocator in (plain, emptied)]
+    asked = [allocator.counts["num_device_alloc"] for allocator in (plain, emptied)]
     assert asked == [figures["kept"], figures["emptied"]] and plain.reserved_bytes == emptied.reserved_bytes
     assert figures["mib"] == 64
     figures.settle(saves=plain.reserved_bytes > emptied.reserved_bytes, costs_nothing=asked[0] == asked[1])

@@ -9,15 +9,14 @@ import pytest
 import torch
 from training_loop import training
 
-from memkit.allocator.recorded import line_of
-from memkit.allocator.snapshot_replay import replay_trace
 from memkit.allocator.snapshot_writer import predicted_snapshot
+from memkit.allocator.trace_replay import replay_trace
 from memkit.fitting.advice import FOR_LOOP, NO_GRAD
 from memkit.fitting.diagnosis import diagnose_memory
 from memkit.fitting.edits import gradients_set_to_none, growing_lines, recomputed, scaled, without
 from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
-from memkit.units import MIB
+from memkit.units import MIB, format_bytes
 
 
 def build(batch: int = 2048, leak: list | None = None):
@@ -56,20 +55,17 @@ def test_a_trace_s_page_counts_workspaces_where_a_card_is_named():
     assert page.result.peak_allocated_bytes == replay_trace(trace, compute_capability=(9, 0)).peak_allocated_bytes
     assert page.result.peak_allocated_bytes >= without.result.peak_allocated_bytes + 32 * MIB  # one thread's at least
     assert page.parts == without.parts  # a workspace is in no tensor
-    with pytest.raises(TypeError, match="compute_capability"):
-        diagnose_memory(predicted_snapshot(replay_trace(trace)), compute_capability=(9, 0))  # a recording has its own
 
 
 def test_the_page_says_what_stands_at_the_peak():
     page = diagnose_memory(trace_memory(build))
     trace = trace_memory(build)
-    assert page.phase == trace.peak.name.removesuffix(" peak")
     asked = {part: size for part, size in trace.peak.parts.items() if size}
     assert page.parts.keys() == asked.keys()
     for part, size in page.parts.items():
         assert 0 <= asked[part] - size < 64 * 512  # the trace rounds each block up to 512 bytes
     text = str(page)
-    assert f"reached in {page.phase} of step {trace.peak.step} of 2" in text
+    assert f"reached in {trace.peak.name.removesuffix(' peak')} of step {trace.peak.step} of 2" in text
     assert f"{Path(__file__).name}:" in text and "what would help most" in text
     assert sum(line.num_bytes for line in page.lines) <= sum(page.parts.values())
 
@@ -98,12 +94,15 @@ def test_foreach_off_is_predicted_as_the_traced_run_has_it():
     assert change.saved_bytes > 30 * MIB
 
 
-def test_a_diagnosis_of_a_snapshot_without_parts_names_lines_only():
-    recorded = predicted_snapshot(replay_trace(trace_memory(build)))
-    page = diagnose_memory(recorded)
-    assert set(page.parts) == {None}
-    assert page.result.agreement.num_same_address == page.result.agreement.num_allocations
-    assert "in memory at the peak" not in str(page)
+def test_the_page_of_a_recording_says_what_a_recording_says():
+    recorded = predicted_snapshot(replay_trace(trace_memory(lambda: build(leak=[]))))
+    page, text = diagnose_memory(recorded), " ".join(str(diagnose_memory(recorded)).split())
+    assert set(page.parts) == {None} and "in memory at the peak" not in text
+    kept = sum(b["requested_size"] for s in recorded["segments"] for b in s["blocks"] if b["state"] != "inactive")
+    assert f"A recording names no parts. At its end {format_bytes(kept)} stand, 0 B of them from before it." in text
+    reserved = page.recorded.timeline.reserved_peak_bytes
+    assert page.peak_reserved_bytes == page.result.peak_reserved_bytes == reserved
+    assert page.changes and all(change.before_bytes == reserved > change.after_bytes for change in page.changes)
 
 
 def test_a_failure_is_part_of_the_page():
@@ -141,36 +140,6 @@ def test_a_run_that_nothing_helps_says_so():
     assert "Nothing tried here saves a byte." in str(page)
     with pytest.raises(ValueError, match="no events"):
         diagnose_memory(MemoryTimeline(instants=(end,), source="traced"))
-
-
-def frame(filename: str, line: int, name: str) -> dict:
-    return {"filename": filename, "line": line, "name": name}
-
-
-@pytest.mark.parametrize("frames, line", [
-    ([frame("??", 0, "torch::unwind::unwind()"), frame("??", 0, "torch::CapturedTraceback::gather(bool, bool, bool)"),
-      frame("??", 0, "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)")],
-     "backward, in autograd's own thread"),
-    ([frame("/env/lib/python3.12/site-packages/torch/nn/modules/linear.py", 125, "forward"),
-      frame("/env/lib/python3.12/site-packages/einops/einops.py", 523, "rearrange"),
-      frame("/home/me/course/model.py", 41, "forward"), frame("/home/me/course/train.py", 9, "<module>")],
-     "model.py:41 forward"),
-    ([frame("/usr/lib/python3.11/contextlib.py", 81, "inner"), frame("C:\\work\\train.py", 3, "step")],
-     "train.py:3 step"),
-    ([frame("/e/lib/python3.12/site-packages/transformers/models/llama/modeling_llama.py", 180, "forward")],
-     "modeling_llama.py:180 forward"),
-    ([], ""),
-])
-def test_a_line_is_the_programs_own(frames, line):
-    assert line_of(frames, "frames") == line
-
-
-def test_every_figure_has_one_base():
-    page = diagnose_memory(predicted_snapshot(replay_trace(trace_memory(build))))
-    assert page.changes
-    for change in page.changes:
-        assert change.before_bytes == page.peak_reserved_bytes == page.result.peak_reserved_bytes
-        assert change.after_bytes == change.before_bytes - change.saved_bytes < change.before_bytes
 
 
 def twelve_layers() -> torch.nn.Module:

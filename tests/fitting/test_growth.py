@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from card_recordings import recording
+from real_cards import replayed
 
-from memkit.allocator.snapshot_replay import replay_snapshot, replay_trace
 from memkit.allocator.snapshot_writer import predicted_snapshot
+from memkit.allocator.trace_replay import replay_trace
 from memkit.fitting.growth import compare_runs
 from memkit.timeline import Event, MemoryTimeline
 from memkit.tracing.trace import trace_memory
@@ -101,13 +102,13 @@ def test_a_recording_equals_itself():
 def test_two_recordings_differ_by_their_peaks():
     first, second = recording("cold_small_train_200"), recording("cold_small_train_200_mixed")
     found = compare_runs(first, second, names=("fp32", "autocast"))
-    peaks = tuple(replay_snapshot(each).peak_allocated_bytes for each in (first, second))
+    peaks = tuple(replayed(each).allocator.peak["allocated"] for each in (first, second))
     assert found.peaks == peaks and found.grown_bytes == peaks[1] - peaks[0]
     lines = sum(line.grown_bytes for line in found.lines)
     asked = [sum(line.bytes[i] for line in found.lines) for i in (0, 1)]
     assert lines == asked[1] - asked[0]
-    for total, replayed in zip(asked, found.runs, strict=True):
-        assert 0.98 * replayed.peak_allocated_bytes < total <= replayed.peak_allocated_bytes
+    for total, run in zip(asked, found.runs, strict=True):
+        assert 0.98 * run.peak_allocated_bytes < total <= run.peak_allocated_bytes
 
 
 def test_predicted_against_recorded_by_line():

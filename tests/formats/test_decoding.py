@@ -93,12 +93,7 @@ def test_shapes_are_kept() -> None:
         (16, "float4_e2m1fn", ValueError, "code=16 is not a code of float4_e2m1fn; allowed 0..15"),
         (2**32, "float32", ValueError, "allowed 0..4294967295"),
         (1.0, "float16", TypeError, "codes of dtype float64 are not whole numbers"),
-        ("7f", "float16", TypeError, "codes of dtype <U2 are not whole numbers"),
-        (1j, "float16", TypeError, "codes of dtype complex128"),
-        (True, "float16", TypeError, "codes of dtype bool"),
-        (None, "float16", TypeError, "codes of dtype object"),
         (0, "fp8", ValueError, "format='fp8' is not one of"),
-        (0, 8, TypeError, "format=8 is neither"),
     ],
 )
 def test_bad_codes_are_refused(codes: object, name: object, error: type, message: str) -> None:

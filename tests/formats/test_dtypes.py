@@ -26,7 +26,7 @@ def test_half_bytes_round_up_once_for_the_tensor():
     assert [tensor_bytes(count, "int4") for count in (0, 1, 2, 3)] == [0, 1, 1, 2]
 
 
-@pytest.mark.parametrize("dtype", ["float31", "bf16", "", None, 32, torch.float32, ["float32"]])
+@pytest.mark.parametrize("dtype", ["float31", "bf16", ""])
 def test_an_unknown_dtype_is_refused_and_the_known_ones_are_listed(dtype):
     with pytest.raises(ValueError, match="is not one of float64, float32") as caught:
         tensor_bytes(1, dtype)

@@ -5,6 +5,7 @@ infinity and NaN) with 1,526 lower halves, among them 0, the ties and their neig
 twelve of them, ``make exhaustive`` all. scripts/sweep_float32.py does all 2^32.
 """
 
+import dataclasses
 from collections.abc import Iterator
 
 import gfloat
@@ -201,7 +202,7 @@ def test_the_recorded_sweep_of_every_float32_found_no_difference_but_those_named
         assert (signs > 0) == (pair == "float8_e8m0fnu and torch")
 
 
-# The other directions, wide formats and both roads.
+# The other directions and wide formats.
 
 GFLOAT_ROUNDING = {
     "nearest_even": gfloat.RoundMode.TiesToEven,
@@ -263,33 +264,19 @@ def test_tf32_rounds_a_float32_to_ten_mantissa_bits() -> None:
     np.testing.assert_array_equal(encode(bits.view(np.float32), "tf32", overflow="inf"), rounded)
 
 
-@pytest.mark.parametrize("rounding", [rounding for rounding in ROUNDINGS if rounding != "stochastic"])
-@pytest.mark.parametrize(
-    ("name", "overflow"),
-    [(name, "saturate") for name in NARROW]
-    + [(name, "inf") for name in NARROW if FORMATS[name].has_infinity]
-    + [(name, "nan") for name in NARROW if FORMATS[name].num_nans],
-)
-def test_the_table_for_float32_is_the_same_as_the_road_through_float64(name, rounding, overflow) -> None:
-    x = np.random.default_rng(1).integers(0, 2**32, 100_000, dtype=np.uint32).view(np.float32)
-    x = np.concatenate([x[~np.isnan(x)], np.float32([0, -0.0, np.inf, -np.inf])])
-    choices = {"rounding": rounding, "overflow": overflow}
-    np.testing.assert_array_equal(encode(x, name, **choices), encode(x.astype(np.float64), name, **choices))
-
-
-@pytest.mark.parametrize(
-    ("exponent_bits", "mantissa_bits", "bias"), [(4, 5, 7), (5, 6, 15), (4, 7, 7), (8, 5, 127), (8, 5, 132)]
-)
-def test_formats_of_your_own_take_the_road_that_is_right_for_them(exponent_bits, mantissa_bits, bias) -> None:
-    """With more than 5 mantissa bits, or subnormals below 2^-131, a float32's upper half would not be enough."""
+@pytest.mark.parametrize(("exponent_bits", "mantissa_bits", "bias"), [(4, 5, 7), (5, 6, 15), (4, 7, 7), (8, 9, 132)])
+def test_formats_of_your_own_round_as_gfloat_does(exponent_bits, mantissa_bits, bias) -> None:
     fmt = FloatFormat(name="mine", exponent_bits=exponent_bits, mantissa_bits=mantissa_bits, bias=bias)
-    low, high = np.float32([fmt.smallest_subnormal / 4, min(fmt.max * 1.1, 3e38)]).view(np.uint32)
-    x = np.random.default_rng(2).integers(low, high, 200_000, dtype=np.uint32).view(np.float32)
-    values = decode(np.arange(fmt.largest_code + 1), fmt)
-    ties = values[:-1] + np.diff(values) / 2
-    x = np.concatenate([x, np.float32(ties), np.nextafter(np.float32(ties), np.float32(np.inf))])
-    wide = x.astype(np.float64)
-    np.testing.assert_array_equal(encode(x, fmt, overflow="inf"), encode(wide, fmt, overflow="inf"))
+    theirs = dataclasses.replace(
+        GFLOAT_FORMATS["bfloat16"], k=fmt.bits, precision=mantissa_bits + 1, bias=bias,
+        num_high_nans=2**mantissa_bits - 1,
+    )
+    codes = np.random.default_rng(2).integers(0, fmt.largest_code, 2000)
+    values = decode(codes, fmt)
+    ties = values + (decode(codes + 1, fmt) - values) / 2
+    x = np.concatenate([values, ties, ties * (1 + 2**-40), ties * (1 - 2**-40)])
+    x = x[np.isfinite(x)]
+    np.testing.assert_array_equal(round_to(x, fmt, overflow="saturate"), gfloat.round_ndarray(theirs, x, sat=True))
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
@@ -414,7 +401,7 @@ def test_layouts_and_types_of_the_input() -> None:
     assert widths == [2, 4, 8]
 
 
-NO_NUMBERS = ("1.0", 1 + 2j, np.zeros(3, np.complex64), None, [True], np.longdouble(1))
+NO_NUMBERS = ("1.0", 1 + 2j, None, [True], np.longdouble(1))
 REFUSED = (
     (-(2**53) - 1, "float16", {}, "whole number beyond 2\\^53"),
     (np.uint64(2**53 + 1), "float16", {}, "whole number beyond 2\\^53"),
@@ -427,7 +414,6 @@ REFUSED = (
     (np.nan, "int8", {"overflow": "saturate"}, "values holds NaN, and int8 has no code for it"),
     (1.0, "float16", {"rounding": "stochastic"}, "stochastic rounding, and only it, needs a Generator"),
     (1.0, "float16", {"rng": np.random.default_rng(0)}, "and only it, needs a Generator"),
-    (1.0, "float16", {"rounding": "stochastic", "rng": 7}, "with rng=7"),
 )
 
 
@@ -439,11 +425,6 @@ def test_bad_input_is_refused(function) -> None:
     for values, name, choices, message in REFUSED:
         with pytest.raises(ValueError, match=message):
             function(values, name, **{"overflow": "inf"} | choices)
-
-
-def test_overflow_is_never_implied() -> None:
-    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'overflow'"):
-        encode(1.0, "float16")
 
 
 def test_neighbours_of_nan_are_refused() -> None:

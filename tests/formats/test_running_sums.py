@@ -8,7 +8,7 @@ import torch
 
 from memkit.formats.records import FORMATS
 from memkit.formats.rounding import round_to
-from memkit.formats.running_sums import METHODS, num_moving_terms, running_sum, sums_by_method
+from memkit.formats.running_sums import METHODS, num_moving_terms, running_sum
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
@@ -87,21 +87,10 @@ def test_totals_saturate() -> None:
         ({"fmt": "float8_e8m0fnu"}, "not float8_e8m0fnu"),
         ({"fmt": "float15"}, "format='float15' is not one of"),
         ({"term": math.nan}, "term=nan is not a finite number"),
-        ({"term": "1"}, "term='1' is not a finite number"),
         ({"num_terms": -1}, "num_terms=-1 is below 0"),
-        ({"num_terms": 2.5}, "num_terms=2.5 is not a whole number"),
     ],
 )
 def test_bad_input_is_refused(change: dict, message: str) -> None:
     good = {"term": 1.0, "num_terms": 3, "fmt": "bfloat16", "method": "nearest"}
     with pytest.raises(ValueError, match=message):
         running_sum(**good | change)
-
-
-@pytest.mark.parametrize("lengths", [(10, 400, 50), (300, 7)])
-def test_a_sum_that_goes_on_is_the_sum_from_the_start(lengths):
-    for num_terms in lengths:
-        for method, totals in sums_by_method(0.3, num_terms, "float16", seed=5).items():
-            rng = np.random.default_rng(5) if method == "stochastic" else None
-            whole = running_sum(0.3, num_terms, "float16", method=method, rng=rng)
-            np.testing.assert_array_equal(totals, whole)

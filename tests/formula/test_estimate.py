@@ -32,7 +32,6 @@ from memkit.setup.recipes import (
 from memkit.setup.strategies import CORE, SAVE_PRODUCTS, every, groups
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import compare
-from memkit.tracing.libraries import LIBRARIES
 from memkit.tracing.trace import trace_memory
 
 spec = importlib.util.spec_from_file_location("estimate_grid", ROOT / "scripts" / "estimate_grid.py")
@@ -70,8 +69,7 @@ def check(setup):
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 @pytest.mark.parametrize("numbers", [range(20), pytest.param(range(20, 400), marks=pytest.mark.exhaustive)])
-def test_every_instant_of_a_random_setup_is_the_traces(monkeypatch, numbers, device):
-    monkeypatch.setitem(LIBRARIES, "cpu", {})
+def test_every_instant_of_a_random_setup_is_the_traces(numbers, device):
     for number in numbers:
         try:
             chosen = RANDOM_SETUP(random.Random(f"987523115 {number}"))
@@ -115,10 +113,9 @@ def test_heads_are_refused_where_no_kernel_of_cuda_takes_them(monkeypatch, atten
             assert setup(**choices) == unchecked
 
 
-@pytest.mark.parametrize("implementation", ("foreach", "for-loop"))
-def test_norms_of_whole_tensors_are_split_over_blocks_of_threads(implementation):
+def test_norms_of_whole_tensors_are_split_over_blocks_of_threads():
     """Adafactor's: the scratch of one norm along a column of 8,192 rows is larger than every temporary tensor."""
-    optimizer = OptimizerConfig(name="Adafactor", implementation=implementation)
+    optimizer = OptimizerConfig(name="Adafactor", implementation="for-loop")
     check(setup(model=SPLIT, optimizer=optimizer, seq_len=8, micro_batch_size=1, precision=PURE_BF16))
 
 
@@ -127,6 +124,14 @@ def test_a_name_that_lives_until_its_function_returns():
     choices = {"attention": "stored", "recomputation": "selective", "uses_fused_norm": False, "dropout": 0.1}
     model = replace(LLAMA, num_kv_heads=1)
     check(setup(model=model, precision=PURE_BF16, micro_batch_size=4, seq_len=7, **choices))
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "Muon"])
+def test_steps_that_are_left_to_the_trace(name):
+    chosen = setup(optimizer=OptimizerConfig(name=name), precision=PURE_BF16)
+    with pytest.raises(ValueError, match=rf"the step of {name} \(foreach\) has no formula; trace it: trace_memory"):
+        estimate_memory(chosen)
+    assert traced(chosen).peak_bytes > 0
 
 
 def test_heads_that_flash_pads_are_left_to_the_trace():

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torchtune_3b import ADAPTERS, IN_BACKWARD, RECOMPUTED, OffloadsInputs
 from vit_giant import ViTGiant, fine_tuning
 
+from book.pieces_of_logits import CompiledLoss, PiecesOfLogits
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.states import state_bytes
-from memkit.program.pieces_of_logits import CompiledLoss, PiecesOfLogits
 from memkit.program.transformer import training_build
 from memkit.setup.models import LLAMA_32_3B, TINY_LLAMA
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig

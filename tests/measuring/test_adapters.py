@@ -1,6 +1,10 @@
-"""LoRA and QLoRA with the libraries that make them, on the CPU: traced against the profiler, within 0.1 %."""
+"""LoRA and QLoRA with the libraries that make them, on the CPU: traced against the profiler, within 0.1 %.
+
+What bitsandbytes takes while it quantizes, at init, and in its own optimizers is told to be measured.
+"""
 
 import logging
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -34,10 +38,12 @@ def peaks(build) -> dict[tuple, list[int]]:
     return found
 
 
-def assert_within(build) -> None:
-    """Every instant, the one of the peak of making the model too."""
-    for key, (traced, measured) in peaks(build).items():
-        assert traced == pytest.approx(measured, rel=TOLERANCE), key
+def assert_within(build, *told: str) -> None:
+    """Every instant, but those at which the trace says that it does not know what bitsandbytes takes."""
+    with pytest.warns(UserWarning, match="measure it there: bitsandbytes") if told else nullcontext():
+        found = peaks(build)
+    for key, (traced, measured) in found.items():
+        assert key[0] in told or traced == pytest.approx(measured, rel=TOLERANCE), key
 
 
 def in_nf4(model: torch.nn.Module, bnb) -> torch.nn.Module:
@@ -96,7 +102,8 @@ def test_peft_lora():
 def test_peft_qlora(recomputes, optimizer):
     """NF4 weights with scales of scales, prepared by peft, and bitsandbytes' own optimizer."""
     bnb = pytest.importorskip("bitsandbytes")
-    assert_within(peft_build(getattr(bnb.optim, optimizer), in_4_bits=True, recomputes=recomputes))
+    build = peft_build(getattr(bnb.optim, optimizer), in_4_bits=True, recomputes=recomputes)
+    assert_within(build, "init peak", "optimizer peak")
 
 
 LLAMA = TrainingSetup(
@@ -117,4 +124,6 @@ LLAMA = TrainingSetup(
 def test_the_books_own(setup):
     if setup.adapter.base == "nf4":
         pytest.importorskip("bitsandbytes")
-    assert_within(training_build(setup))
+        assert_within(training_build(setup), "init peak")
+    else:
+        assert_within(training_build(setup))

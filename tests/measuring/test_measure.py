@@ -104,26 +104,6 @@ def test_nothing_watches_the_program_while_it_is_measured():
     assert seen == [0, 0]
 
 
-def test_what_torch_func_makes_is_gone_where_python_lets_it_go():
-    """Eight images of 4 KB under ``vmap``: at most two of three results are there at once, in each step anew."""
-
-    def build():
-        x, counts = torch.ones(8, 1024), nn.Parameter(torch.ones(8, 1024))
-
-        def step():
-            torch.func.vmap(lambda row: row.relu().relu().relu())(x)
-            torch.func.grad(lambda rows: rows.relu().sum())(counts.detach())
-            (counts * 2).sum()
-
-        return step
-
-    measured = measure_memory(build, device="cpu", steps=3)
-    kept, image = 2 * 8 * 1024 * 4, 8 * 1024 * 4
-    assert sum(event.num_bytes for event in measured.events) == kept
-    assert kept + 2 * image <= measured.peak_bytes < kept + 4 * image
-    assert "aten.mul" in {event.op for event in measured.events}, "the profiler looks again"
-
-
 def test_two_measurements_agree():
     build = training_build(TrainingSetup(model=TINY_LLAMA, seq_len=32, device="cpu"))
     first, second = (measure_memory(build, device="cpu", steps=1) for _ in range(2))

@@ -11,10 +11,10 @@ import psutil
 import pytest
 import torch
 
+from book.small_gpt import make_small_gpt
 from memkit.measuring.ranks import environments, join_group, run_on_ranks
-from memkit.program.small_gpt import make_small_gpt
 
-MODULE = "memkit.measuring.training_ranks"
+MODULE = "book.training_ranks"
 JOB = ("accumulation",)
 WHOLE = 8 * sum(parameter.numel() for parameter in make_small_gpt().parameters())
 ROOT = Path(__file__).parents[2]

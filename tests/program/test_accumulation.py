@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from book.small_gpt import make_small_gpt, text_batches
 from memkit.program.accumulation import IGNORED, train_window, windows
-from memkit.program.small_gpt import make_small_gpt, text_batches
 
 
 def uneven_window(num_micro_batches: int, seed: int = 0) -> list:

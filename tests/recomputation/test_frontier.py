@@ -55,7 +55,7 @@ def points_under_numbers(chart: Chart) -> list[str]:
         corners = re.findall(r"-?[\d.]+", re.sub(r"[HV]", "L", mark.attributes["d"]))[:2]
         middles.append((float(corners[0]), float(corners[1])))
     texts = [label for label in labels_of(chart) if label.text.isdecimal()]
-    numbers = [label for label in texts if label.box[0] > 70 and label.box[2] < 400]
+    numbers = [label for label in texts if label.box[0] > 76 and label.box[2] < 524]
     return [n.text for n in numbers for x, y in middles if n.box[0] < x < n.box[2] and n.box[1] < y < n.box[3]]
 
 

@@ -38,7 +38,7 @@ def test_a_new_optimizer_is_one_record(monkeypatch):
 
 def test_a_step_without_a_rule_is_left_to_the_trace(monkeypatch):
     monkeypatch.setitem(OPTIMIZERS, "RMSprop", RMSPROP)
-    with pytest.raises(ValueError, match="the temporaries of RMSprop's step have no formula; trace it"):
+    with pytest.raises(ValueError, match=r"the step of RMSprop \(for-loop\) has no formula; trace it"):
         estimate_memory(with_rmsprop("for-loop"))
     assert trace_memory(training_build(with_rmsprop("for-loop"))).peak_bytes
 

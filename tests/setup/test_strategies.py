@@ -15,8 +15,8 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from book.korthikanti import MODEL_175B, model_flops, paper_setup, recomputed_flops
 from memkit.formula.activations import block_ledger
-from memkit.formula.korthikanti import MODEL_175B, model_flops, paper_setup, recomputed_flops
 from memkit.recomputation.costs import block_products, blocks_ledger, saved_products, step_flops, stored_bytes
 from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_3_8B
 from memkit.setup.recipes import PURE_BF16

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from memkit.measuring.measure import measure_memory
+from memkit.tracing.refusals import NeedsValues
 from memkit.tracing.trace import trace_memory
-from memkit.tracing.without_values import NeedsValues
 
 ROWS = 24
 NUMBERS = 64
@@ -129,10 +129,9 @@ def test_a_ctc_loss_takes_what_it_takes_for_its_longest_target(knows_lengths):
         return spoken(device, knows_lengths)
 
     assume = {} if knows_lengths else {line_asked_for(program, "cpu"): 20}
-    traced = trace_memory(lambda: program("cpu"), device="cpu", assume=assume)
+    traced = trace_memory(lambda: program("cuda"), assume=assume)
     measured = measure_memory(lambda: program("cpu"), device="cpu")
-    assert abs(traced.peak_bytes - measured.peak_bytes) <= NUMBERS
-    assert trace_memory(lambda: program("cuda"), assume=assume).peak_bytes >= measured.peak_bytes
+    assert 0 <= traced.peak_bytes - measured.peak_bytes < 512 * 40
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

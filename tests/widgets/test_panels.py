@@ -26,7 +26,7 @@ PANELS = {
     name: WITH_ARGUMENTS.get(name, getattr(widgets, name)) for name in widgets.__all__
     if name not in ("Explorer", "Panel", "LedgerSearch", "QuestionCards")
 }
-NEED_NUMPY = {"LossScalingLab", "OutlierLab", "RoundingLab", "ScalingLab", "SpikeFilm"}
+NEED_NUMPY = {"LossScalingLab", "RoundingLab", "SpikeFilm"}
 """Their answers are about the values of formats, which are numpy arrays."""
 PLAIN = """
 import sys

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 import transformers as hf
 from training_loop import training
-from zoo.programs import Program
+from zoo.programs import MEASURE, Program
 
 SIDE, CLASSES = 64, 10
 BLOCKS = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
@@ -96,12 +96,12 @@ def flux(device):
 
 
 PROGRAMS = [
-    Program(name="ViT", build=classifier(vit)),
-    Program(name="ResNet", build=classifier(resnet)),
-    Program(name="Swin", build=classifier(swin)),
-    Program(name="ConvNeXt", build=classifier(convnext)),
-    Program(name="diffusers' UNet", build=diffusion),
-    Program(name="SegFormer", build=segmented),
-    Program(name="PatchTST", build=series),
+    Program(name="ViT", build=classifier(vit), warns=MEASURE),
+    Program(name="ResNet", build=classifier(resnet), warns=MEASURE),
+    Program(name="Swin", build=classifier(swin), warns=MEASURE),
+    Program(name="ConvNeXt", build=classifier(convnext), warns=MEASURE),
+    Program(name="diffusers' UNet", build=diffusion, warns=MEASURE),
+    Program(name="SegFormer", build=segmented, warns=MEASURE),
+    Program(name="PatchTST", build=series, warns=MEASURE),
     Program(name="Flux", build=flux),
 ]

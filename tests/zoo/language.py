@@ -6,7 +6,7 @@ import peft
 import torch
 import transformers as hf
 from training_loop import training
-from zoo.programs import Program
+from zoo.programs import MEASURE, Program
 
 VOCAB, TOKENS, PADDED = 512, 32, 8
 SIZES = {"vocab_size": VOCAB, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -91,7 +91,8 @@ PROGRAMS = [
     llama(", Adafactor of transformers", optimizer=functools.partial(hf.Adafactor, lr=None),
           refused={"cuda": NEEDS, "cpu": NEEDS}),
     *(
-        Program(name=name, build=learning(model, configured(config, attention, **sizes), mask=mask))
+        Program(name=name, build=learning(model, configured(config, attention, **sizes), mask=mask),
+                warns=MEASURE if name == "Mamba" else "")
         for name, model, config, sizes, mask, attention in (
             ("Mixtral", hf.MixtralForCausalLM, hf.MixtralConfig, GROUPED | {"num_local_experts": 4}, "ones", None),
             ("Qwen2", hf.Qwen2ForCausalLM, hf.Qwen2Config, GROUPED, "ones", None),

@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from training_loop import training
 from zoo.language import GROUPED, TOKENS, VOCAB
-from zoo.programs import Program
+from zoo.programs import MEASURE, Program
 
 from memkit.program.sharded import sent_at_once
 
@@ -96,7 +96,8 @@ PROGRAMS = [
     Program(name="DDP, one rank of 8", build=data_parallel,
             refused={"cpu": "the reducer of DistributedDataParallel reads memory"}),
     Program(name="FSDP2, one rank of 8", build=fully_sharded),
-    Program(name="FSDP2 in bf16, one rank of 8", build=functools.partial(fully_sharded, mp_policy=IN_BF16)),
+    Program(name="FSDP2 in bf16, one rank of 8", build=functools.partial(fully_sharded, mp_policy=IN_BF16),
+            warns=MEASURE),
     Program(name="FSDP2, kept gathered", build=functools.partial(fully_sharded, reshard_after_forward=False)),
     Program(name="tensor parallel, one rank of 8", build=tensor_parallel),
 ]

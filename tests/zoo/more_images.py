@@ -5,7 +5,7 @@ import functools
 import timm
 from torchvision import models
 from zoo.images import CLASSES, SIDE, classifier
-from zoo.programs import Program
+from zoo.programs import MEASURE, Program
 
 
 def vit():
@@ -18,7 +18,7 @@ def swin():
 
 of_timm = functools.partial(timm.create_model, num_classes=CLASSES, drop_path_rate=0.1)
 PROGRAMS = [
-    Program(name=name, build=classifier(make, names_inputs=False))
+    Program(name=name, build=classifier(make, names_inputs=False), warns=MEASURE)
     for name, make in (
         ("torchvision ResNet-50", functools.partial(models.resnet50, num_classes=CLASSES)),
         ("torchvision ViT", vit),

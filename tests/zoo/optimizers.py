@@ -6,7 +6,7 @@ import torch
 import torchao.optim
 from torch import nn
 from training_loop import training
-from zoo.programs import Program
+from zoo.programs import MEASURE, Program
 
 optim = torch.optim
 
@@ -64,7 +64,7 @@ REFUSED = dict.fromkeys(("cuda", "cpu"), "needs the values of a tensor")
 
 PROGRAMS = [
     Program(name="nn.Transformer", build=translation),
-    Program(name="nn.LSTM", build=recurrent),
+    Program(name="nn.LSTM", build=recurrent, warns=MEASURE),
     *(
         Program(name=name, build=updated_by(optimizer))
         for name, optimizer in (
@@ -84,7 +84,7 @@ PROGRAMS = [
             compiles=True),
     Program(name="torchao's AdamWFp8", build=updated_by(torchao.optim.AdamWFp8), warns=ONE_KERNEL, off="0.00 %",
             compiles=True),
-    Program(name="Muon", build=updated_by(optim.Muon, has_bias=False)),
+    Program(name="Muon", build=updated_by(optim.Muon, has_bias=False), warns=MEASURE),
     Program(name="LBFGS", build=updated_by(functools.partial(optim.LBFGS, max_iter=3), closure=True),
             warns="traced as if it took every iteration", off="+7.1 %"),
     Program(name="LBFGS, a line search", refused=REFUSED,

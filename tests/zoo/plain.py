@@ -11,7 +11,7 @@ from torch.distributions import Categorical
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 from training_loop import training
-from zoo.programs import Program
+from zoo.programs import MEASURE, Program
 
 LENGTH, VOCAB, WIDTH = 32, 256, 128
 
@@ -275,21 +275,21 @@ def refused(words: str) -> dict[str, str]:
 PROGRAMS = [
     Program(name="nanoGPT's batches", build=nanogpt),
     Program(name="a shuffled loader that pads", build=shuffled),
-    Program(name="averaged weights of a BatchNorm", build=averaged),
+    Program(name="averaged weights of a BatchNorm", build=averaged, warns=MEASURE),
     Program(name="a policy of torch.distributions", build=policy),
     Program(name="layers left out by chance, a sum as loss", build=layers_left_out),
-    Program(name="nearest, looking for anomalies", build=lambda device: image_net(device, "nearest")),
-    Program(name="bilinear, looking for anomalies", build=lambda device: image_net(device, "bilinear")),
+    Program(name="nearest, looking for anomalies", build=lambda device: image_net(device, "nearest"), warns=MEASURE),
+    Program(name="bilinear, looking for anomalies", build=lambda device: image_net(device, "bilinear"), warns=MEASURE),
     Program(name="streams and timed events", build=streamed),
     Program(name="an adjoint of its own, a mean squared error", build=adjoint),
-    Program(name="CTC, lengths written down", build=spoken),
+    Program(name="CTC, lengths written down", build=spoken, warns=MEASURE),
     Program(name="a checkpoint each step", build=saved),
-    Program(name="averaged weights, their BatchNorm counted anew", build=averaged_anew),
+    Program(name="averaged weights, their BatchNorm counted anew", build=averaged_anew, warns=MEASURE),
     Program(name="an orthogonal weight", build=orthogonal, refused=refused("allclose.default needs the values")),
-    Program(name="windows folded", build=folded),
-    Program(name="packed rows", build=packed),
+    Program(name="windows folded", build=folded, warns=MEASURE),
+    Program(name="packed rows", build=packed, refused={"cpu": "pad_packed_sequence on the CPU's rules"}),
     Program(name="rows of numpy's", build=from_numpy),
-    Program(name="whitened and rotated", build=whitened, warns="matrix_exp is traced as for", off="0.00 %"),
+    Program(name="whitened and rotated", build=whitened, warns=MEASURE),
     Program(name="the best state kept", build=best_kept, warns="may be missing. Say the value: assume", off="−14.3 %"),
     Program(name="gradients that are sparse", build=sparse, refused=refused("does not follow sparse tensors")),
     Program(name="torch.func.grad", build=by_func, refused=refused("does not follow torch.func's transforms")),

@@ -1,0 +1,55 @@
+"""The names that this room offers: its door and an editor read this list."""
+
+from . import korthikanti as korthikanti
+from .bandwidth import measure_bandwidth as measure_bandwidth
+from .card_formats import (
+    cast_overflows as cast_overflows,
+    product_errors as product_errors,
+    time_products as time_products,
+)
+from .cheat_sheet import (
+    TECHNIQUES as TECHNIQUES,
+    apply_techniques as apply_techniques,
+    sheet_figure as sheet_figure,
+)
+from .checkup import (
+    doctor as doctor,
+    quietly as quietly,
+)
+from .claims import (
+    claim as claim,
+    count_verdicts as count_verdicts,
+    ids_of as ids_of,
+    load_claims as load_claims,
+    printed_and_so as printed_and_so,
+    verdicts_by_subject as verdicts_by_subject,
+)
+from .exercises import (
+    built as built,
+    check as check,
+)
+from .measurements import MEASUREMENTS as MEASUREMENTS
+from .pieces_of_logits import PiecesOfLogits as PiecesOfLogits
+from .public_runs import load_public_runs as load_public_runs
+from .questions import load_questions as load_questions
+from .recordings import (
+    Recording as Recording,
+    find_recording as find_recording,
+    load_recordings as load_recordings,
+    load_runs as load_runs,
+    recorded_or_words as recorded_or_words,
+    save_recording as save_recording,
+)
+from .small_gpt import (
+    SMALL_GPT as SMALL_GPT,
+    fine_tune as fine_tune,
+    held_out_loss as held_out_loss,
+    make_small_gpt as make_small_gpt,
+    text_batches as text_batches,
+    train as train,
+)
+from .small_programs import (
+    ragged_build as ragged_build,
+    small_net as small_net,
+    small_step as small_step,
+)

@@ -1,0 +1,53 @@
+"""The names that this room offers: its door and an editor read this list."""
+
+from .allocator.snapshot_reader import read_snapshot as read_snapshot
+from .allocator.trace_replay import replay_trace as replay_trace
+from .fitting.diagnosis import diagnose_memory as diagnose_memory
+from .fitting.plans import plan_recomputation as plan_recomputation
+from .formats.records import FORMATS as FORMATS
+from .formats.rounding import round_to as round_to
+from .formula.activations import (
+    activation_bytes as activation_bytes,
+    block_ledger as block_ledger,
+)
+from .formula.estimate import estimate_memory as estimate_memory
+from .formula.parameters import count_parameters as count_parameters
+from .formula.states import bytes_per_parameter as bytes_per_parameter
+from .hardware.cards import CARDS as CARDS
+from .measuring.gpu import give_back as give_back
+from .measuring.measure import measure_memory as measure_memory
+from .measuring.saved_tensors import (
+    saved_bytes as saved_bytes,
+    saved_storages as saved_storages,
+)
+from .program.transformer import (
+    Transformer as Transformer,
+    training_build as training_build,
+)
+from .setup import (
+    models as models,
+    recipes as recipes,
+    strategies as strategies,
+)
+from .setup.models import ModelConfig as ModelConfig
+from .setup.recipes import OptimizerConfig as OptimizerConfig
+from .setup.training import TrainingSetup as TrainingSetup
+from .timeline import (
+    MemoryTimeline as MemoryTimeline,
+    compare as compare,
+)
+from .tracing.trace import trace_memory as trace_memory
+from .units import (
+    GIB as GIB,
+    KIB as KIB,
+    MIB as MIB,
+    aligned_table as aligned_table,
+    format_bytes as format_bytes,
+    format_count as format_count,
+    format_gb as format_gb,
+    on_page as on_page,
+)
+
+__version__: str
+
+def front_door(package: str, file: str) -> tuple: ...

@@ -1,0 +1,53 @@
+"""The names that this room offers: its door and an editor read this list."""
+
+from .blocks import (
+    BLOCK_FORMATS as BLOCK_FORMATS,
+    BlockFormat as BlockFormat,
+    BlockQuantized as BlockQuantized,
+    block_amax as block_amax,
+    quantize as quantize,
+)
+from .decoding import (
+    all_values as all_values,
+    decode as decode,
+)
+from .dtypes import (
+    dtype_bits as dtype_bits,
+    tensor_bytes as tensor_bytes,
+)
+from .reading import (
+    CodeReading as CodeReading,
+    Nearest as Nearest,
+    nearest_in as nearest_in,
+    number_text as number_text,
+    parse_code as parse_code,
+    parse_number as parse_number,
+    read_code as read_code,
+)
+from .records import (
+    FORMATS as FORMATS,
+    FloatFormat as FloatFormat,
+    TableFormat as TableFormat,
+    get_format as get_format,
+)
+from .rounding import (
+    ROUNDINGS as ROUNDINGS,
+    encode as encode,
+    neighbours as neighbours,
+    round_to as round_to,
+    torch_overflow as torch_overflow,
+)
+from .running_sums import (
+    METHODS as METHODS,
+    num_moving_terms as num_moving_terms,
+    running_sum as running_sum,
+    sticking_point as sticking_point,
+    sums_by_method as sums_by_method,
+)
+from .single import (
+    code_fields as code_fields,
+    decode_one as decode_one,
+    encode_one as encode_one,
+    neighbours_of as neighbours_of,
+    values_of as values_of,
+)

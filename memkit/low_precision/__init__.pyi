@@ -1,0 +1,47 @@
+"""The names that this room offers: its door and an editor read this list."""
+
+from .autocast import (
+    FLOAT32 as FLOAT32,
+    FLOAT32_OUTPUT as FLOAT32_OUTPUT,
+    LOWER_PRECISION as LOWER_PRECISION,
+    PROMOTE as PROMOTE,
+)
+from .casts import (
+    cast_to as cast_to,
+    hadamard as hadamard,
+    product as product,
+)
+from .dynamic_scale import (
+    FixedScale as FixedScale,
+    play_scaler as play_scaler,
+)
+from .fp8_linear import (
+    FP8_RECIPES as FP8_RECIPES,
+    Fp8Linear as Fp8Linear,
+    Fp8Recipe as Fp8Recipe,
+    convert_to_fp8 as convert_to_fp8,
+)
+from .linear_memory import (
+    LINEAR_KEEPS as LINEAR_KEEPS,
+    linear_inputs as linear_inputs,
+    linear_keeps as linear_keeps,
+    saved_inputs_bytes as saved_inputs_bytes,
+)
+from .loss_scaling import (
+    SCALERS as SCALERS,
+    ScaledGradients as ScaledGradients,
+    ScalerDefaults as ScalerDefaults,
+    scale_gradients as scale_gradients,
+)
+from .scaling import (
+    SCALINGS as SCALINGS,
+    DelayedScale as DelayedScale,
+    factors_from as factors_from,
+    relative_error as relative_error,
+    scale_to as scale_to,
+)
+from .sixteen_bit_adamw import (
+    SixteenBitAdamW as SixteenBitAdamW,
+    add_with_memory as add_with_memory,
+    round_by_chance as round_by_chance,
+)

@@ -1,0 +1,24 @@
+"""The names that this room offers: its door and an editor read this list."""
+
+from .gpu import (
+    cap_gpu as cap_gpu,
+    give_back as give_back,
+    usable_bytes as usable_bytes,
+)
+from .measure import measure_memory as measure_memory
+from .monitor import MemoryMonitor as MemoryMonitor
+from .profiler import (
+    own_memory_table as own_memory_table,
+    profiled_step as profiled_step,
+)
+from .ranks import run_on_ranks as run_on_ranks
+from .saved_tensors import (
+    SavedStorage as SavedStorage,
+    saved_bytes as saved_bytes,
+    saved_storages as saved_storages,
+)
+from .small_card import (
+    CudaCard as CudaCard,
+    SimulatedCard as SimulatedCard,
+    capped_card as capped_card,
+)

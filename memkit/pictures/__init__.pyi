@@ -1,0 +1,30 @@
+"""The names that this room offers: its door and an editor read this list."""
+
+from .allocator import allocator_picture as allocator_picture
+from .bands import (
+    allocations_figure as allocations_figure,
+    stack_bands as stack_bands,
+)
+from .bars import (
+    Bar as Bar,
+    bars_figure as bars_figure,
+    rows_figure as rows_figure,
+)
+from .bits import bit_figure as bit_figure
+from .colours import COLOUR as COLOUR
+from .gradients import gradients_figure as gradients_figure
+from .lines import memory_lines as memory_lines
+from .number_line import number_line_figure as number_line_figure
+from .over_time import over_time_figure as over_time_figure
+from .planes import (
+    frontier_figure as frontier_figure,
+    plans_figure as plans_figure,
+)
+from .spike import spike_figure as spike_figure
+from .sums import running_sum_figure as running_sum_figure
+from .svg import Chart as Chart
+from .timeline import (
+    choices_figure as choices_figure,
+    compare_figure as compare_figure,
+    timeline_figure as timeline_figure,
+)

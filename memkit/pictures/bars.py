@@ -1,0 +1,148 @@
+"""Stacked bars from a table: standing side by side (a step, its choices), or lying below one another (recipes).
+
+A caller gives names and numbers; places, axis, legend, the tip of each piece and its ``data-`` attributes follow.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+
+from memkit.pictures.axes import Scale, byte_ticks, draw_limit
+from memkit.pictures.colours import LOOKS, looks_of
+from memkit.pictures.svg import GREY, INK, PAPER, Chart, text_width
+from memkit.units import format_bytes
+
+LEFT, RIGHT, TOP = 92, 612, 72
+"""Ends of the room for standing bars; their legend is to the right of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """One bar: its pieces in bytes from the bottom, what stands above it and below.
+
+    Neighbours of one ``group`` stand together, over its name. ``ghost`` outlines another size; ``whose`` is said in
+    the tip of a piece, and ``data`` goes with it.
+    """
+
+    name: str
+    pieces: Mapping[str, int]
+    above: str = ""
+    group: str = ""
+    whose: str = ""
+    data: Mapping = field(default_factory=dict)
+    ghost: int = 0
+    shade: float = INK
+
+    @property
+    def total(self) -> int:
+        return sum(self.pieces.values())
+
+
+def short(num_bytes: int) -> str:
+    """Bytes in three or four digits, for the top of a narrow bar.
+
+    >>> short(97 * 2**20 + 2**19), short(949 * 2**20)
+    ('97.5 MiB', '949 MiB')
+    """
+    text = format_bytes(num_bytes, 1)
+    return text if len(text.split()[0]) < 5 else format_bytes(num_bytes, 0)
+
+
+def bars_figure(
+    title: str,
+    bars: Sequence[Bar],
+    *,
+    beside: Sequence[tuple[str, str]],
+    head: str = "",
+    notes: str = "",
+    subtitle: str = "",
+    limit: tuple[str, int] | None = None,
+    chosen: int = -1,
+    spans: Mapping[str, Sequence[int]] | None = None,
+) -> Chart:
+    """Bars side by side on one axis of bytes.
+
+    ``beside`` is the legend, parts with their words, under ``head`` and above ``notes``. ``limit`` is a card's name
+    and bytes, a line where it is near; a triangle marks the ``chosen`` bar; ``spans`` names stretches of bars.
+    """
+    chart = Chart(800, 430, title, subtitle)
+    tallest = max(max(bar.total for bar in bars), 4)
+    most = 1.16 * tallest
+    if limit and limit[1] <= 2.8 * tallest:  # a card that is far away would press the bars flat
+        most = max(most, 1.08 * limit[1])
+    y = Scale(low=0, high=most, start=345, end=TOP)
+    y.ticks_beside(chart, byte_ticks(most), LEFT, RIGHT)
+    gaps = [0.3 * number for number in accumulate((a.group != b.group for a, b in pairwise(bars)), initial=0)]
+    x = Scale(low=-0.65, high=len(bars) - 0.35 + gaps[-1], start=LEFT, end=RIGHT)
+    places, width = [x(number + gap) for number, gap in enumerate(gaps)], 0.88 * (x(1) - x(0))
+    for bar, place in zip(bars, places, strict=True):
+        _stack(chart, bar, place, width, y)
+    if limit:
+        draw_limit(chart, y, limit[1], LEFT, RIGHT, limit[0])
+    tops = [(place, y(bar.total) - 3, bar.above) for bar, place in zip(bars, places, strict=True)]
+    broken = [(place, height, text.replace(" ", "\n", 1)) for place, height, text in tops]
+    way = chart.place(tops, broken, size=11.5, at="bottom", boxed=True)
+    if chosen >= 0:
+        lines = (tops, broken)[way][chosen][2].count("\n") + 1
+        chart.words(places[chosen], tops[chosen][1] - 14 * lines, "▼", 11, anchor="middle", at="bottom")
+    chart.row([(place, bar.name) for bar, place in zip(bars, places, strict=True)], y.start + 5, 11.5, shade=GREY)
+    groups: dict[str, list[float]] = {}
+    for bar, place in zip(bars, places, strict=True):
+        groups.setdefault(bar.group, []).append(place)
+    names = [(sum(of) / len(of), group.partition("\t")[0]) for group, of in groups.items()]
+    chart.row(names, y.start + 21, 11.5)
+    for words, span in (spans or {}).items():
+        ends = places[span[0]] - width / 2, places[span[-1]] + width / 2
+        chart.line([(ends[0], 403), (ends[1], 403)], shade=GREY)
+        chart.words(sum(ends) / 2, 407, words, 12, anchor="middle", at="top")
+    chart.words(630, 12, head, 13, bold=True, at="top")
+    entries = [(LOOKS[part], words) for part, words in beside]
+    end = chart.legend(entries, 630, TOP, 170, 12.5, row=45 if "\n" in beside[0][1] else 29)
+    chart.words(630, end, notes, 12, at="top", shade=GREY)
+    return chart
+
+
+def _stack(chart: Chart, bar: Bar, place: float, width: float, y: Scale) -> None:
+    """The pieces of a bar on top of one another, each with its bytes under the pointer; the ghost as an outline."""
+    ends = accumulate(bar.pieces.values(), initial=0)
+    for (part, size), (low, high) in zip(bar.pieces.items(), pairwise(ends), strict=True):
+        if size:
+            tells = {"tip": f"{part.replace('_', ' ')}: {format_bytes(size)}, {bar.whose or bar.name}"}
+            tells["data"] = {"part": part, "bytes": size, **bar.data}
+            edge = {"stroke": "#fff", "stroke_width": 0.7, "shade": bar.shade}
+            chart.rect(place - width / 2, y(high), width, y(low) - y(high), LOOKS[part], **tells, **edge)
+    chart.keep_clear(place - width / 2, y(bar.total), place + width / 2, y.start)
+    if bar.ghost:
+        left, right, height = place - width / 2, place + width / 2, y.inside(bar.ghost)
+        outline = [(left, y(0)), (left, height), (right, height), (right, y(0))]
+        chart.line(outline, shade=GREY, stroke_dasharray="3 3", data={"before": bar.ghost})
+
+
+def rows_figure(rows: Mapping[str, Mapping[str, float]], title: str, unit: str = "") -> Chart:
+    """A stacked bar for each row, from the left, in ``unit``: addends of recipes, what blocks keep, claims by verdict.
+
+    Raises: ValueError: no row.
+
+    >>> rows_figure({"fp32": {"weight": 4, "gradient": 4}}, "Bytes per parameter").alt
+    'Bytes per parameter: fp32 8.'
+    """
+    if not rows:
+        raise ValueError("rows={} have nothing to draw; allowed is at least one bar")
+    totals = {row: sum(pieces.values()) for row, pieces in rows.items()}
+    looks = looks_of(list(dict.fromkeys(name for pieces in rows.values() for name in pieces)))
+    chart = Chart(800, 0, title)
+    top = chart.legend([(look, name) for name, look in looks.items()], 10, 46, 780) + 8
+    chart.height = top + 34 * len(rows)
+    left, after = 24 + max(text_width(row, 12.5) for row in rows), f" {unit}" if unit else ""
+    x = Scale(low=0, high=max(totals.values()) * 1.09, start=left, end=790 - text_width(after, 12.5))
+    for number, (row, pieces) in enumerate(rows.items()):
+        y, ends = top + 12 + 34 * number, accumulate(pieces.values(), initial=0)
+        for (name, size), (start, end) in zip(pieces.items(), pairwise(ends), strict=True):
+            tells = {"tip": f"{name}: {size:.4g}{after}, {row}", "data": {"name": name, "size": f"{size:.6g}"}}
+            chart.bar(x(start), x(end), y, 24, looks[name], **tells, stroke=PAPER)
+            if text_width(f"{size:.3g}", 12) < x(end) - x(start):
+                chart.words(x((start + end) / 2), y, f"{size:.3g}", 12, anchor="middle", boxed=True)
+        chart.words(left - 10, y, row, 12.5, anchor="end")
+        chart.words(x(totals[row]) + 8, y, f"{totals[row]:.4g}{after}", 12.5, bold=True)
+    chart.alt = f"{title}: {'; '.join(f'{row} {total:.4g}{after}' for row, total in totals.items())}."
+    return chart

@@ -1,0 +1,24 @@
+"""The names that this room offers: its door and an editor read this list."""
+
+from . import models as models, recipes as recipes, strategies as strategies
+from .adapters import AdapterConfig as AdapterConfig
+from .hugging_face import (
+    model_of_config as model_of_config,
+    read_config as read_config,
+)
+from .layouts import Layout as Layout
+from .models import (
+    ModelConfig as ModelConfig,
+    gpt2_config as gpt2_config,
+    llama_config as llama_config,
+)
+from .optimizers import (
+    OPTIMIZERS as OPTIMIZERS,
+    Optimizer as Optimizer,
+)
+from .recipes import (
+    OptimizerConfig as OptimizerConfig,
+    Precision as Precision,
+)
+from .strategies import Strategy as Strategy
+from .training import TrainingSetup as TrainingSetup

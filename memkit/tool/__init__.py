@@ -1,0 +1,20 @@
+"""The command line ``memkit``, and what only it uses. No other room imports this one; chapter 10 calls its ``fit``.
+
+A training script is followed until its second step, reported on, and traced again with what would help. Loads torch
+where a program is traced.
+
+Reading order:
+
+- ``arguments``: sizes, numbers and names as words, and the options of each command
+- ``errors``: what a program raised, in one line
+- ``script``: a training script as it stands, and where its steps begin
+- ``changed``: any program with one change made to it from outside
+- ``program_report``: a program nobody has run: its peak, its lines, its cards, and changes traced a second time
+- ``page``: pictures and text as one HTML page that needs no other file
+- ``commands``: what each command finds: bytes, text, data, and what a page shows
+- ``command_line``: ``main``: from the words of a shell to text and an exit code
+"""
+
+from memkit import front_door
+
+__getattr__, __dir__, __all__ = front_door(__name__, __file__)

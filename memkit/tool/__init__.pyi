@@ -1,0 +1,11 @@
+"""The names that this room offers: its door and an editor read this list."""
+
+from .changed import (
+    PROGRAM_CHANGES as PROGRAM_CHANGES,
+    changed_build as changed_build,
+)
+from .program_report import (
+    Report as Report,
+    report_on as report_on,
+)
+from .script import Script as Script

@@ -1,0 +1,217 @@
+"""What each command of ``memkit`` finds: bytes for --fail-above, a text, JSON, and what a page shows."""
+
+import argparse
+import importlib
+import importlib.util
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from memkit.tool.arguments import named
+from memkit.units import aligned_table, format_bytes, format_count
+
+Found = tuple[int, str, dict, tuple]
+
+
+def is_config(text: str) -> bool:
+    """Whether this names a config.json or the folder of one."""
+    return text.endswith(".json") or Path(text).is_dir()
+
+
+def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
+    """The function ``name`` of ``file.py:name`` or ``package.module:name``; for a config.json a step of its model.
+
+    For a file.py alone: the script, with its ``arguments``.
+
+    Raises: ValueError: there is no such file, module or function.
+    """
+    if is_config(target):
+        from memkit.program.hugging_face import hugging_face_build
+
+        return hugging_face_build(target)
+    if target.endswith(".py"):
+        from memkit.tool.script import Script
+
+        return Script(target, tuple(arguments))
+    if arguments:
+        raise ValueError(f"{' '.join(arguments)!r}: only a script, such as train.py, takes arguments")
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise ValueError(
+            f"{target!r} is not of the form my_module.py:build or package.module:build, nor a script (train.py) or a "
+            "config.json"
+        )
+    if place.endswith(".py"):
+        path = Path(place)
+        if not path.is_file():
+            raise ValueError(f"{place!r} is no file")
+        sys.path.insert(0, str(path.resolve().parent))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    else:
+        sys.path.insert(0, "")
+        module = importlib.import_module(place)
+    if not callable(getattr(module, name, None)):
+        there = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ValueError(f"{place!r} has no function {name!r}; it has {', '.join(there) or 'none'}")
+    return getattr(module, name)
+
+
+def progress(words: str = "") -> None:
+    """A line on stderr; on a terminal it replaces the one before, and without words it clears that."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[Kmemkit: {words} ..." if words else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+    elif words:
+        print(f"memkit: {words} ...", file=sys.stderr, flush=True)
+
+
+def report_command(options: argparse.Namespace) -> Found:
+    """``memkit report``: the bytes that --fail-above looks at, the text, JSON, and what a page shows."""
+    from memkit.hardware.cards import CARDS
+    from memkit.tool.program_report import report_on
+
+    if importlib.util.find_spec("torch") is None:
+        raise ValueError("memkit report traces a program with PyTorch, which is not installed: pip install torch")
+    started = time.monotonic()
+    card = options.card and named("card", options.card, CARDS)
+    result = report_on(
+        loaded_build(options.target, options.script_arguments), options.target, options.steps, progress,
+        assume=dict(options.assume),
+    )
+    if card:
+        result = replace(result, fits=tuple(fit for fit in result.fits if fit.card == card.name))
+    progress(f"done in {time.monotonic() - started:.0f} s; drawing" if options.html else "done")
+    data = {
+        "name": result.name, "allocated_bytes": result.allocated_bytes, "reserved_bytes": result.reserved_bytes,
+        "expected_bytes": result.expected_bytes, "peak": asdict(result.timeline.peak), "moment": result.moment,
+        "lines": [asdict(line) for line in result.lines], "changes": changes_as_data(result.changes),
+        "left_out": [asdict(item) for item in result.left_out],
+        "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
+    }
+    return result.expected_bytes, str(result), data, (result.timeline, result.trace)
+
+
+def list_command(options: argparse.Namespace) -> Found:
+    """``memkit list``: the names that ``fit`` and ``report`` take."""
+    from memkit.formula.parameters import count_parameters
+    from memkit.hardware.cards import CARDS
+    from memkit.setup.models import PUBLISHED_MODELS
+
+    models = {name: count_parameters(model) for name, model in PUBLISHED_MODELS.items()}
+    cards = {name: card.memory_bytes for name, card in CARDS.items()}
+    tables = (
+        [("model", "parameters"), *((name, format_count(count)) for name, count in models.items())],
+        [("card", "memory"), *((name, format_bytes(size)) for name, size in cards.items())],
+    )
+    other = "Another model: its config.json in place of a name."
+    return 0, "\n\n".join([*map(aligned_table, tables), other]), {"models": models, "cards": cards}, ()
+
+
+def changes_as_data(changes: Sequence) -> list[dict]:
+    """Effects as plain data."""
+    return [
+        {"name": c.name, "why": c.why, "before_bytes": c.before_bytes, "after_bytes": c.after_bytes, "known_by": c.how}
+        for c in changes
+    ]
+
+
+def fit_command(options: argparse.Namespace) -> Found:
+    """``memkit fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
+    from memkit.fitting.plan_code import code_of
+    from memkit.fitting.plans import find_plans
+    from memkit.fitting.step import second_step
+    from memkit.hardware.cards import CARDS
+    from memkit.setup.adapters import AdapterConfig, linear_layers
+    from memkit.setup.hugging_face import model_of_config, read_config
+    from memkit.setup.models import PUBLISHED_MODELS
+
+    if is_config(options.model):
+        lengths = dict.fromkeys(("max_position_embeddings", "n_positions"), options.seq_len)
+        model = model_of_config(lengths | read_config(options.model))
+    else:
+        model = named("model", options.model, PUBLISHED_MODELS)
+    card, adapter = named("card", options.card, CARDS), None
+    if options.lora is not None or options.targets:
+        targets = tuple(options.targets.split(",")) if options.targets else linear_layers(model)
+        adapter = AdapterConfig(rank=16 if options.lora is None else options.lora, targets=targets)
+    num_cards = options.cards
+    progress(f"trying plans for {model.name} on {num_cards} × {card.name}")
+    plans = find_plans(
+        model, card, tokens_per_step=options.tokens, seq_len=options.seq_len, num_cards=num_cards, adapter=adapter,
+        host_room_bytes=options.host,
+    )
+    progress("tracing the best" if plans.fitting else "done")
+    plan = plans.chosen
+    code = code_of(plan, options.code) if plan else ""
+    data = {
+        "model": model.name, "card": card.name, "num_cards": num_cards, "chosen": plan and plan_as_data(plan),
+        "code": code,
+        "front": [plan_as_data(p) for p in plans.front], "missed": [plan_as_data(p) for p in plans.missed],
+    }
+    needed = max(plan.peak_bytes, plan.traced_bytes or 0) if plan else sys.maxsize
+    timelines = (second_step(plan.setup, plan.layout),) if plan else ()
+    return needed, f"{plans}\n\n{code}".strip(), data, timelines
+
+
+def plan_as_data(plan) -> dict:
+    """A plan as plain data."""
+    return {
+        "name": plan.name, "layout": plan.layout and plan.layout.name, "peak_bytes": plan.peak_bytes,
+        "traced_bytes": plan.traced_bytes, "seconds": plan.seconds,
+        "to_spare_bytes": plan.fit.expected_bytes, "host_bytes": plan.host_bytes,
+        "verdict": plan.fit.verdict, "gives_up": plan.gives_up,
+    }
+
+
+def snapshot_command(options: argparse.Namespace) -> Found:
+    """``memkit snapshot``: as ``report``, of a recording."""
+    from memkit.fitting.diagnosis import diagnose_memory
+
+    progress(f"replaying {options.file}")
+    page = diagnose_memory(existing(options.file), device=options.device)
+    data = {
+        "file": options.file, "device": page.recorded.device, "other_devices": page.recorded.other_devices,
+        "allocated_bytes": page.result.peak_allocated_bytes, "reserved_bytes": page.result.peak_reserved_bytes,
+        "failed": page.recorded.failed or None, "growing": [asdict(line) for line in page.growing],
+        "lines": [asdict(line) for line in page.lines],
+        "changes": changes_as_data(page.changes),
+    }
+    return page.result.peak_reserved_bytes, str(page), data, (page.result.timeline,)
+
+
+def existing(name: str) -> Path:
+    """The path, if it is a file.
+
+    Raises: ValueError: it is not.
+    """
+    if not Path(name).is_file():
+        raise ValueError(f"{name!r} is no file")
+    return Path(name)
+
+
+def compare_command(options: argparse.Namespace) -> Found:
+    """``memkit compare``: what grew from the first recording's peak to the second's, by line and part."""
+    from memkit.fitting.growth import compare_runs
+
+    files = (options.first, options.second)
+    progress(f"replaying {files[0]} and {files[1]}")
+    two = compare_runs(*map(existing, files), names=files, devices=(options.device, options.device))
+    data = {
+        "files": files, "allocated_bytes": two.peaks, "reserved_bytes": [r.peak_reserved_bytes for r in two.runs],
+        "words": two.words,
+        "lines": [
+            {"where": line.where, "part": line.part, "first_bytes": line.bytes[0], "second_bytes": line.bytes[1]}
+            for line in two.lines if line.grown_bytes
+        ],
+    }
+    return two.runs[1].peak_reserved_bytes, str(two), data, tuple(run.timeline for run in two.runs)
+
+
+COMMANDS = {
+    "report": report_command, "fit": fit_command, "list": list_command, "snapshot": snapshot_command,
+    "compare": compare_command,
+}

@@ -1,0 +1,106 @@
+"""A report on a program nobody has run: its peak by part, moment and line, the cards it fits, what would help.
+
+The changes that help most are tried on the program itself where that can be done from outside, and traced a second
+time; the others are replays of changed events, and say so. Loads torch when it is called.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from memkit.allocator.trace_replay import replay_trace
+from memkit.fitting.advice import Effect, best_of_each_kind, helpful
+from memkit.fitting.diagnosis import NUM_CHANGES, Line, changes_in_words, diagnose_memory
+from memkit.fitting.room import Fit, LeftOut, fits_of, left_out_in_words, left_out_of
+from memkit.timeline import MemoryTimeline
+from memkit.units import aligned_table, format_bytes
+
+NUM_TRIED = 6
+"""So many of the changes that help most are traced again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What ``memkit report`` shows: the trace, its step with the peak, and what follows from them."""
+
+    name: str
+    trace: MemoryTimeline
+    timeline: MemoryTimeline
+    moment: str
+    allocated_bytes: int
+    reserved_bytes: int
+    lines: tuple[Line, ...]
+    changes: tuple[Effect, ...]
+    left_out: tuple[LeftOut, ...]
+    fits: tuple[Fit, ...]
+
+    @property
+    def expected_bytes(self) -> int:
+        """Bytes on the card at the peak: the tensors' and the expected bytes of what they leave out."""
+        return self.allocated_bytes + sum(item.expected_bytes for item in self.left_out)
+
+    @property
+    def steps_bytes(self) -> int:
+        """The most that stands in a step, once model and optimizer are made; with an untied head init may take more."""
+        return max(i.total_bytes for i in self.trace.instants if not i.name.startswith("init"))
+
+    def __str__(self) -> str:
+        fits = [["card", "memory left, expected", "verdict"]]
+        fits += [[fit.card, format_bytes(fit.expected_bytes).replace("-", "−"), fit.verdict] for fit in self.fits]
+        lines = [("made at the peak by", "part", "blocks", "bytes"), *(line.row for line in self.lines)]
+        total = f"{self.name}: {format_bytes(self.allocated_bytes)} in tensors at the peak, in {self.moment}; "
+        total += f"{format_bytes(self.expected_bytes)} expected on the card."
+        if self.steps_bytes < self.trace.peak_bytes:
+            total += f" Making the model takes more than any step: the steps reach {format_bytes(self.steps_bytes)}."
+        tables = (str(self.timeline), aligned_table(lines), left_out_in_words(self.left_out), aligned_table(fits))
+        return "\n\n".join([total, *tables, changes_in_words(self.changes)])
+
+
+def report_on(
+    build: Callable, name: str = "program", steps: int = 2, say: Callable[[str], None] = lambda words: None,
+    assume: Mapping[str, float] | None = None,
+) -> Report:
+    """Trace ``build`` on CUDA's rules, diagnose it, and trace the changes that help most.
+
+    ``say`` is told what is being done, one line at a time; ``assume`` is ``trace_memory``'s.
+
+    Raises: what ``trace_memory`` raises.
+    """
+    from memkit.tracing.trace import trace_memory
+
+    say(f"tracing {steps} steps of {name}")
+    traced = partial(trace_memory, steps=steps, say=say, assume=assume)
+    trace = traced(build)
+    say(f"replaying {len(trace.events):,} events with each change")
+    page, left_out = diagnose_memory(trace), left_out_of(trace)
+    return Report(
+        name=name,
+        trace=trace,
+        timeline=trace.for_step(trace.peak.step),
+        moment=page.moment,
+        allocated_bytes=page.result.peak_allocated_bytes,
+        reserved_bytes=page.result.peak_reserved_bytes,
+        lines=page.lines,
+        changes=tuple(best_of_each_kind(verified(build, page.tried, traced, say), NUM_CHANGES)),
+        left_out=left_out,
+        fits=fits_of(left_out, page.result.peak_allocated_bytes),
+    )
+
+
+def verified(build: Callable, effects: tuple[Effect, ...], traced: Callable, say: Callable) -> tuple[Effect, ...]:
+    """The effects, the best of them traced again where the program can be changed from outside."""
+    from memkit.tool.changed import changed_build
+
+    known = []
+    for effect in effects[:NUM_TRIED]:
+        if effect.change.program:
+            say(f"tracing again: {effect.name}")
+            try:
+                trace = traced(changed_build(build, effect.change.program))
+            except Exception as error:  # noqa: BLE001 - any program; the replay's figure stands
+                say(f"not traced ({type(error).__name__}: {error})")
+            else:
+                after = replay_trace(trace).peak_reserved_bytes
+                effect = replace(effect, after_bytes=after, how="second trace")
+        known.append(effect)
+    return tuple(helpful([*known, *effects[NUM_TRIED:]]))

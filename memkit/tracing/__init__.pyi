@@ -1,0 +1,9 @@
+"""The names that this room offers: its door and an editor read this list."""
+
+from .cuda import pretend_cuda as pretend_cuda
+from .flops import (
+    CountedFlops as CountedFlops,
+    counted_flops as counted_flops,
+)
+from .trace import trace_memory as trace_memory
+from .refusals import NeedsValues as NeedsValues

@@ -1,0 +1,81 @@
+"""What a trace cannot follow, said with the program's own line and what to write there instead.
+
+For the reader of chapter 07 whose own program has a branch on a value, a sparse tensor or a
+transform of functions.
+"""
+
+import sys
+from pathlib import Path
+from types import FrameType
+
+import torch
+import torch.utils._device
+from torch import Tensor
+
+from memkit.program.doors import is_wrapper, line_of, outside
+
+OWN_HOME, TORCH_HOME = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
+LIBRARY_HOME = str(Path(TORCH_HOME).parent)
+BETWEEN = (OWN_HOME, torch.utils._device.__file__, torch.overrides.__file__)
+"""Files whose frames may stand between a call that asks for values and the code that made it: modes
+of torch, as of ``with torch.device("cuda")``, hand a call on."""
+
+
+class NeedsValues(RuntimeError):
+    """An operation asked for the values of a tensor, and the trace has only shapes."""
+
+    def __init__(self, operation: str, *, can_assume: bool = True):
+        line, own = program_line(), own_line()
+        where = line if line.startswith(own) else f"{own}: in {line}"
+        words = (
+            f"{where}: {operation} needs the values of a tensor, and a trace has only shapes and "
+            "dtypes. Take it out of build and step, or write it with a fixed shape: torch.where or "
+            "masked_fill in place of a mask as index, a constant in place of a branch. "
+        )
+        offer = (
+            "Or say what comes out (how many rows, the longest target, a value, 1 or 0 for a "
+            f"branch): trace_memory(..., assume={{{own!r}: 128}}), or memkit report --assume {own}=128"
+        )
+        if not can_assume:
+            offer = "No one number says what comes out: use measure_memory"
+        super().__init__(words + offer)
+
+
+def program_line() -> str:
+    """The program's own line that runs now."""
+    frame = outside(outside(calling_frame(), TORCH_HOME, "<"), TORCH_HOME, OWN_HOME)
+    return line_of(frame) if frame else "the step"
+
+
+def own_line() -> str:
+    """``file:line`` of the nearest code that no installed library has; else the program's line."""
+    frame = outside(calling_frame(), LIBRARY_HOME, TORCH_HOME, OWN_HOME, "<")
+    return (line_of(frame) if frame else program_line()).rpartition(" ")[0]
+
+
+def calling_frame() -> FrameType | None:
+    """The frame, torch's own or the program's, that called into this package."""
+    return outside(sys._getframe(1), *BETWEEN)
+
+
+def not_followed(what: object, instead: str) -> NotImplementedError:
+    """The refusal of what a trace cannot follow, with the program's line and what to write in its
+    place."""
+    return NotImplementedError(
+        f"{program_line()}: a trace does not follow {what}; {instead}, or use measure_memory"
+    )
+
+
+def refuse_unseen(tensors: list[Tensor]) -> None:
+    """Raises: NotImplementedError: a sparse tensor or one inside ``torch.func``: storages are not
+    seen."""
+    for tensor in tensors:
+        if is_wrapper(tensor):
+            continue
+        is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        if is_wrapped or tensor.layout is not torch.strided:
+            if is_wrapped:
+                instead = "take gradients by torch.autograd.grad"
+                raise not_followed("torch.func's transforms", instead)
+            instead = "write it with dense ones (scatter_add_, sparse=False)"
+            raise not_followed("sparse tensors", instead)
