@@ -33,7 +33,6 @@ from .records import (
 from .rounding import (
     ROUNDINGS as ROUNDINGS,
     encode as encode,
-    neighbours as neighbours,
     round_to as round_to,
     torch_overflow as torch_overflow,
 )

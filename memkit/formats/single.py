@@ -66,13 +66,8 @@ def decode_one(code: int, fmt: str | Format) -> float:
     return -value if sign else value
 
 
-def encode_one(
-    number: float, fmt: str | Format, *, overflow: str, rounding: str = "nearest_even", chance: float = 0.0
-) -> int:
-    """The code of the value of ``fmt`` that ``number`` is rounded to, as ``rounding.encode`` says it.
-
-    ``stochastic`` rounding goes up if ``chance``, drawn from [0, 1), is below the fraction left over. A table of
-    values takes the nearest alone.
+def encode_one(number: float, fmt: str | Format, *, overflow: str) -> int:
+    """The code of the value of ``fmt`` nearest to ``number``, as ``rounding.encode`` says it.
 
     >>> hex(encode_one(0.1, "float8_e4m3fn", overflow="saturate"))
     '0x1d'
@@ -92,23 +87,16 @@ def encode_one(
         code = fmt.nan_code
     else:
         within = max(-_LARGEST_FLOAT64, min(x, _LARGEST_FLOAT64))
-        r, e = _whole(within, fmt.mantissa_bits, fmt.min_exponent, rounding, chance)
+        r, e = _whole(within, fmt.mantissa_bits, fmt.min_exponent, "nearest_even")
         code = abs(r) + (e - fmt.min_exponent << fmt.mantissa_bits)
-        if not fmt.has_zero:  # the smallest value has code 0, and nothing lies below it
-            code = max(code - 2**fmt.mantissa_bits, 0)
-            if rounding == "nearest_even":  # torch and ml_dtypes go up from just above the smallest value
-                code = max(code, int(x > fmt.smallest_normal))
-        overflows = code > fmt.largest_code and leads_out(rounding, is_negative) or math.isinf(x)
+        if not fmt.has_zero:  # the smallest value has code 0, and torch and ml_dtypes go up from just above it
+            code = max(code - 2**fmt.mantissa_bits, int(x > fmt.smallest_normal))
+        overflows = code > fmt.largest_code or math.isinf(x)
         code = min(code, fmt.largest_code)
         if overflows and overflow != "saturate":
             code = fmt.infinity_code if overflow == "inf" else fmt.nan_code
     has_minus = fmt.specials != "fnuz" or code != 0  # its -0 is the NaN
     return code | (fmt.sign_mask if is_negative and has_minus else 0)
-
-
-def leads_out(rounding: str, is_negative: bool) -> bool:
-    """Whether a direction can lead past the largest value: 500 ``toward_zero`` is 448 in E4M3FN."""
-    return rounding not in ("toward_zero", "down" if not is_negative else "up")
 
 
 def neighbours_of(value: float, fmt: str | Format) -> tuple[float, float]:
@@ -165,7 +153,7 @@ def rounder(fmt: FloatFormat, rounding: str = "nearest_even") -> Callable[..., f
     return rounded
 
 
-def _whole(x: float, m: int, e_min: int, rounding: str, chance: float) -> tuple[int, int]:
+def _whole(x: float, m: int, e_min: int, rounding: str, chance: float = 0.0) -> tuple[int, int]:
     """x as r * 2^(e - m), with r rounded to a whole number."""
     e = max(math.frexp(x)[1] - 1, e_min) if x else e_min
     scaled = math.ldexp(x, m - e)

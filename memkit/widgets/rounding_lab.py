@@ -4,8 +4,8 @@ import numpy as np
 
 from memkit.formats.reading import number_text, parse_number
 from memkit.formats.records import FORMATS, FloatFormat
-from memkit.formats.rounding import neighbours
 from memkit.formats.running_sums import MAX_MANTISSA_BITS, num_moving_terms, sticking_point
+from memkit.formats.single import neighbours_of
 from memkit.pictures.sums import running_sum_figure, running_totals
 from memkit.widgets.explorer import Choice, Entry, Explorer, Number, View
 
@@ -79,7 +79,7 @@ def why(format: str, totals: dict[str, np.ndarray]) -> tuple[str, ...]:
         return (f"The smallest positive value of {format} is {number_text(fmt.smallest_subnormal)}.",)
     if total >= fmt.max:
         return (f"{number_text(fmt.max)} is the end of {format}: the sum saturates.",)
-    step = float(neighbours(total, fmt)[1]) - total
+    step = neighbours_of(total, fmt)[1] - total
     steps = f"The next value beyond {number_text(total)} is {number_text(step)} away"
     if num_moving_terms(totals["nearest"]) < totals["nearest"].size:
         return (f"{steps}, and a term of {number_text(term)} is at most half of that: it is rounded away.",)
