@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from memkit.low_precision.dynamic_scale import FixedScale
+from book.loss_scales import FixedScale
 from memkit.program.transformer import Transformer
 from memkit.setup.models import gpt2_config
 from memkit.setup.training import TrainingSetup

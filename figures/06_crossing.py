@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from memkit.low_precision.linear_memory import linear_keeps
+from book.linear_memory import linear_keeps
 from memkit.pictures.lines import memory_lines
 
 TOKENS, WIDTH = (2048, 4096, 8192, 12288, 16384), 4096

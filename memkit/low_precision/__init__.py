@@ -6,11 +6,9 @@ Reading order:
 
 - ``autocast``: the policies of CUDA's autocast, operation by operation
 - ``loss_scaling``: what FP16 makes of gradients at each scale, and the libraries' defaults
-- ``dynamic_scale``: torch's own GradScaler, played, and a scale that never moves
 - ``sixteen_bit_adamw``: a master copy, stochastic rounding, Kahan: AdamW on weights of 16 bits
 - ``scaling``: amax to factor: per tensor, row and block, MX and NVFP4, current and delayed
 - ``trials``: a spike under delayed scaling
-- ``linear_memory``: what a linear layer keeps under each recipe
 - ``casts``: a matrix in eight or four bits as tensors on its device, and its product
 - ``fp8_linear``: a linear layer whose three products take numbers of eight or four bits
 """

@@ -11,21 +11,11 @@ from .casts import (
     hadamard as hadamard,
     product as product,
 )
-from .dynamic_scale import (
-    FixedScale as FixedScale,
-    play_scaler as play_scaler,
-)
 from .fp8_linear import (
     FP8_RECIPES as FP8_RECIPES,
     Fp8Linear as Fp8Linear,
     Fp8Recipe as Fp8Recipe,
     convert_to_fp8 as convert_to_fp8,
-)
-from .linear_memory import (
-    LINEAR_KEEPS as LINEAR_KEEPS,
-    linear_inputs as linear_inputs,
-    linear_keeps as linear_keeps,
-    saved_inputs_bytes as saved_inputs_bytes,
 )
 from .loss_scaling import (
     SCALERS as SCALERS,

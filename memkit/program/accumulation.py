@@ -13,8 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from memkit.low_precision.dynamic_scale import FixedScale
-
 IGNORED = -100
 """Targets of this value are padding: ``F.cross_entropy`` leaves them out of its mean."""
 
@@ -33,7 +31,7 @@ def windows(batches: Iterable, size: int) -> Iterator[list]:
 def train_window(
     model: nn.Module, optimizer: torch.optim.Optimizer, window: Sequence[tuple[Tensor, Tensor]],
     *, autocast_dtype: torch.dtype | None = None,
-    scaler: torch.amp.GradScaler | FixedScale | None = None, max_norm: float = 1.0,
+    scaler: torch.amp.GradScaler | None = None, max_norm: float = 1.0,
 ) -> float:
     """One optimizer step on a window of micro-batches; the mean loss over all its target tokens.
 

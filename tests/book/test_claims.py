@@ -19,7 +19,7 @@ import pytest
 import torch
 from free_numbers import free_numbers
 
-from book import claims, korthikanti
+from book import claims, korthikanti, linear_memory, loss_scales
 from book.claims import (
     CHAPTERS,
     GROUPS,
@@ -45,8 +45,8 @@ from memkit.sharding import traffic
 
 ROOT = Path(__file__).parents[2]
 TABLES = tomllib.loads(LEDGER.read_text(encoding="utf-8"), parse_float=Decimal) if LEDGER.exists() else {}
-ROOMS = (attention, blocks, cards, claims, costs, formula, hierarchy, korthikanti, low_precision, models, recipes)
-ROOMS += (strategies, timeline, traffic, transformer, units, workspaces)
+ROOMS = (attention, blocks, cards, claims, costs, formula, hierarchy, korthikanti, linear_memory)
+ROOMS += (loss_scales, low_precision, models, recipes, strategies, timeline, traffic, transformer, units, workspaces)
 NAMES = {name: getattr(room, name) for room in ROOMS for name in dir(room)} | {
     "inspect": inspect, "math": math, "ml_dtypes": ml_dtypes, "np": np, "pytest": pytest, "torch": torch,
 }

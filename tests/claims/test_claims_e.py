@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from book.claims import rounds_to
+from book.loss_scales import play_scaler
 from book.small_gpt import make_small_gpt, text_batches, train
 from memkit.formula.activations import block_ledger
 from memkit.formula.states import bytes_per_parameter
-from memkit.low_precision.dynamic_scale import play_scaler
 from memkit.low_precision.loss_scaling import SCALERS
 from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
 from memkit.setup.models import GPT2_LARGE

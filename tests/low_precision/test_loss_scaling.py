@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from memkit.low_precision.dynamic_scale import FixedScale, play_scaler
+from book.loss_scales import FixedScale, play_scaler
 from memkit.low_precision.loss_scaling import (
     FLUSHED_BELOW,
     OVERFLOWS_FROM,

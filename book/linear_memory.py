@@ -1,4 +1,4 @@
-"""What a linear layer keeps in memory under each recipe: the weight, its casts, and its input for the backward.
+"""Chapter 06: what a linear layer keeps under each recipe: the weight, its casts, and its input for the backward.
 
 y = x W' with M tokens, K inputs and N outputs. Three things stay between forward and backward:
 
@@ -15,7 +15,6 @@ Sources: torchao 0.18, float8_linear.py (``save_for_backward(input_hp, weight_hp
 docs/features/low_precision_training/introduction.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from memkit.formats.dtypes import tensor_bytes
@@ -66,7 +65,7 @@ def cast_bytes(shape: tuple[int, int], element: str, scaling: str) -> int:
     return SCALINGS[scaling].stored_bytes(shape, element)
 
 
-def linear_keeps(recipe: str | LinearKeeps, tokens: int, inputs: int, outputs: int) -> Mapping[str, int]:
+def linear_keeps(recipe: str, tokens: int, inputs: int, outputs: int) -> dict[str, int]:
     """Bytes that stay between forward and backward, by what they are. ``tokens`` x ``inputs`` is the layer's input.
 
     >>> linear_keeps("TE per tensor, Blackwell", 1024, 1024, 1024)["saved input"] // 2**20
@@ -74,18 +73,14 @@ def linear_keeps(recipe: str | LinearKeeps, tokens: int, inputs: int, outputs: i
 
     Raises: ValueError: an unknown recipe, or sizes that its blocks do not tile.
     """
-    if isinstance(recipe, str):
-        as_one_of("recipe", recipe, LINEAR_KEEPS)
-        recipe = LINEAR_KEEPS[recipe]
-    casts = [
-        cast_bytes((outputs, inputs) if i == 0 else (inputs, outputs), *cast)
-        for i, cast in enumerate(recipe.weight_casts)
-    ]
+    keeps = LINEAR_KEEPS[as_one_of("recipe", recipe, LINEAR_KEEPS)]
+    shapes = (outputs, inputs), (inputs, outputs)
+    casts = [cast_bytes(shape, *cast) for shape, cast in zip(shapes, keeps.weight_casts, strict=False)]
     return {
-        "weight": tensor_bytes(inputs * outputs, PLAIN) * recipe.keeps_weight,
+        "weight": tensor_bytes(inputs * outputs, PLAIN) * keeps.keeps_weight,
         "weight, cast": sum(casts[:1]),
         "weight, cast and transposed": sum(casts[1:]),
-        "saved input": cast_bytes((inputs, tokens), *recipe.saved),
+        "saved input": cast_bytes((inputs, tokens), *keeps.saved),
     }
 
 

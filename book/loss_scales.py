@@ -1,4 +1,4 @@
-"""torch's own GradScaler, played on the CPU: the scale at each step when gradients overflow at a known scale."""
+"""Chapter 03: torch's own GradScaler, played on the CPU, and a scale that never moves."""
 
 from collections.abc import Callable
 

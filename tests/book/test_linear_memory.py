@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
+from book.linear_memory import LINEAR_KEEPS, linear_inputs, linear_keeps, saved_inputs_bytes
 from book.small_gpt import SMALL_GPT
 from memkit.low_precision.casts import cast_to
 from memkit.low_precision.fp8_linear import FP8_RECIPES, convert_to_fp8
-from memkit.low_precision.linear_memory import LINEAR_KEEPS, linear_inputs, linear_keeps, saved_inputs_bytes
 from memkit.measuring.measure import measure_memory
 from memkit.program.transformer import Transformer
 from memkit.setup.models import LLAMA_3_8B, llama_config
