@@ -246,13 +246,16 @@ CHANGES = (
 
 def changes_of(run: Run) -> tuple[Change, ...]:
     """``CHANGES`` and those that only this run suggests: its leak, and its line with most activations."""
-    grown, kept, changes = edits.growing_lines(run.events), run.events.unfreed(), []
-    if grown:
-        leak = max(grown, key=grown.get)
+    kept, changes = run.events.unfreed(), []
+    growing = edits.growing_lines(run.events) if run.has_phases else ()  # else it may be a forward that died half-way
+    if growing:
+        leak = growing[0]
         changes.append(Change(
-            name=f"let go of what {leak} leaves behind", comes_first=True,
-            why=f"what it makes in each step is never freed; {format_bytes(grown[leak])} stand at the end",
-            to_events=lambda run: edits.without(run.events, lambda e: edits.line_of(e) == leak and e.block in kept),
+            name=f"let go of what {leak.where} leaves behind", comes_first=True,
+            why=f"what it makes in each step is never freed; {format_bytes(leak.num_bytes)} stand at the end",
+            to_events=lambda run: edits.without(
+                run.events, lambda e: e.block in kept and edits.line_of(e) == leak.where
+            ),
         ))
     changes += CHANGES
     again = Events(e for e in run.live if e.part == "activations" and e.where and _is_made_by_a_step(e, kept))

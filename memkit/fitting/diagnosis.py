@@ -5,9 +5,7 @@ allocator again, and the two peaks are subtracted (``memkit.fitting.advice``). A
 what a recording does say: lines, sizes, the peak, what stands at the end and what grows.
 """
 
-from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 from memkit.allocator.config import AllocatorConfig
@@ -16,14 +14,12 @@ from memkit.allocator.snapshot_reader import RecordedRun, read_snapshot
 from memkit.allocator.trace_replay import replay_trace
 from memkit.events import Events
 from memkit.fitting.advice import Effect, Run, best_of_each_kind, effects_on_run
-from memkit.fitting.edits import line_of
+from memkit.fitting.edits import NUM_SPANS, Growing, growing_lines, line_of
 from memkit.timeline import PARTS, MemoryTimeline
 from memkit.units import Printable, aligned_table, format_bytes, on_page
 
 NUM_LINES = 8
 NUM_CHANGES = 3
-NUM_SPANS = 4
-"""A line grows if the least that it holds rises over so many equal spans of the events."""
 SHARE_SHOWN = 100
 """Less than one part in so many of the peak is no growth worth a line."""
 
@@ -42,19 +38,6 @@ class Line:
         """Its cells in a table."""
         part = (self.part or "–").replace("_", " ")
         return self.where, part, str(self.num_blocks), format_bytes(self.num_bytes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Growing:
-    """A line that holds more and more: the least bytes that are there from it in each span of the recording."""
-
-    where: str
-    floors: tuple[int, ...]
-
-    @property
-    def grown_bytes(self) -> int:
-        """How much more it holds in the last span than in the first."""
-        return self.floors[-1] - self.floors[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +148,7 @@ def diagnose_memory(
         lines=lines_of(live)[:NUM_LINES],
         tried=tuple(effects_on_run(timeline, run, headline, base.peak_reserved_bytes)),
         peak_reserved_bytes=headline,
-        growing=rising_lines(events, live.num_bytes),
+        growing=growing_lines(events, max(live.num_bytes // SHARE_SHOWN, 1)),
     )
 
 
@@ -190,34 +173,11 @@ def growth_in_words(growing: tuple[Growing, ...]) -> tuple[str, ...]:
     """A table of what grows, and what it means."""
     if not growing:
         return ()
-    rows = [["what grows: the least it holds in", *(f"quarter {number + 1}" for number in range(NUM_SPANS))]]
+    spans = len(growing[0].floors)
+    name = "quarter" if spans == NUM_SPANS else "step"
+    rows = [["what grows: the least it holds in", *(f"{name} {number + 1}" for number in range(spans))]]
     rows += [[line.where, *map(format_bytes, line.floors)] for line in growing[:NUM_LINES]]
     return aligned_table(rows), "If the recording spans several steps, this is kept from step to step: a leak."
-
-
-def rising_lines(events: Events, peak_bytes: int) -> tuple[Growing, ...]:
-    """The lines whose least bytes rise from span to span, the one that grows most first.
-
-    Weights and states are there from the first steps on and rise no more; activations and gradients fall to nothing
-    in each step. A forward that fails half-way grows too, and a recording does not tell it from a leak.
-    """
-    line_of_block, held, floors = {}, Counter(), []
-    ends = [len(events) * number // NUM_SPANS for number in range(NUM_SPANS + 1)]
-    for first, last in pairwise(ends):
-        least = Counter(held)
-        for event in events[first:last]:
-            where = line_of_block.setdefault(event.block, line_of(event))
-            held[where] += event.num_bytes
-            least[where] = min(least[where], held[where])
-        floors.append(least)
-    rising = []
-    for where in held:
-        line = Growing(where=where, floors=tuple(least[where] for least in floors))
-        first, *rest = line.floors  # the first span may be the start, where there is nothing yet
-        rises = first <= rest[0] and all(before < after for before, after in pairwise(rest))
-        if rises and line.grown_bytes * SHARE_SHOWN >= peak_bytes:
-            rising.append(line)
-    return tuple(sorted(rising, key=lambda line: -line.grown_bytes))
 
 
 def lines_of(births: Events) -> tuple[Line, ...]:

@@ -6,14 +6,20 @@ it does not do: an edit of a recording is a prediction, and ``Effect.how`` in ``
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import accumulate, groupby
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, pairwise
 
 from memkit.events import Event, Events
 from memkit.units import format_bytes
 
+NUM_SPANS = 4
+"""A line grows if the least that it holds rises over so many equal spans of the events."""
+
 MIN_BURST = 8
 """So many blocks freed behind one another are a graph that is let go, not single tensors."""
+
+KEPT_PARTS = ("weights", "gradients", "optimizer_states")
+"""What may stand from step to step."""
 
 BEFORE_THE_STEPS = ("init", "before")
 """Phases whose blocks no step made."""
@@ -24,19 +30,59 @@ def line_of(event: Event) -> str:
     return event.where or event.op or f"blocks of {format_bytes(abs(event.num_bytes))}"
 
 
-def growing_lines(events: Sequence[Event]) -> dict[str, int]:
-    """Lines that leave blocks behind in each of several steps, with their bytes at the end: leaks, and caches."""
-    kept, step, previous = Events(events).unfreed(), 0, ""
-    steps: dict[str, set[int]] = {}
-    sizes: Counter = Counter()
-    for event in events:
-        step += event.phase == "forward" and previous in ("zero_grad", "optimizer")
-        previous = event.phase or previous
-        is_own = event.part in ("activations", "temporary", None) and event.phase != "before"
-        if event.block in kept and is_own:
-            steps.setdefault(line_of(event), set()).add(step)
-            sizes[line_of(event)] += event.num_bytes
-    return {line: sizes[line] for line, seen in steps.items() if len(seen) > 1}
+@dataclass(frozen=True, kw_only=True)
+class Growing:
+    """A line that holds more and more: the least bytes in each span of the run, and its bytes at the end."""
+
+    where: str
+    floors: tuple[int, ...]
+    num_bytes: int
+
+    @property
+    def grown_bytes(self) -> int:
+        """How much more it holds in the last span than in the first."""
+        return self.floors[-1] - self.floors[0]
+
+    @property
+    def rises(self) -> bool:
+        """Whether each span holds more than the one before; the first may be the start, where there is nothing yet."""
+        first, *rest = self.floors
+        return first <= rest[0] and all(before < after for before, after in pairwise(rest))
+
+
+def growing_lines(events: Sequence[Event], least_bytes: int = 1) -> tuple[Growing, ...]:
+    """Lines whose least bytes rise from span to span by ``least_bytes`` or more: leaks, and caches; most bytes first.
+
+    A span is a quarter of the events, and a step where there are only two or three, each of which has to leave a block
+    (the last loss often outlives its step). Weights and states are there from the first steps on and rise no more;
+    activations and gradients fall to nothing in each step. A forward that fails half-way grows too, and a recording
+    does not tell it from a leak.
+    """
+    spans = [list(step) for _, step in groupby(events, lambda event: event.step)]
+    is_short = 1 < len(spans) < NUM_SPANS
+    if not is_short:
+        ends = [len(events) * number // NUM_SPANS for number in range(NUM_SPANS + 1)]
+        spans = [events[first:last] for first, last in pairwise(ends)]
+    lines: dict[int, str] = {}  # of the blocks that stand
+    held, floors = Counter(), []
+    for span in spans:
+        least = Counter(held)
+        for event in span:
+            if event.num_bytes > 0 and event.part not in KEPT_PARTS and event.phase not in BEFORE_THE_STEPS:
+                lines[event.block] = line_of(event)
+                held[lines[event.block]] += event.num_bytes
+            elif event.block in lines:
+                where = lines.pop(event.block)
+                held[where] += event.num_bytes
+                least[where] = min(least[where], held[where])
+        floors.append(least)
+    left = Counter(lines.values())
+    growing = [Growing(where=w, floors=tuple(least[w] for least in floors), num_bytes=held[w]) for w in held]
+    return tuple(sorted(
+        (line for line in growing if line.rises and line.grown_bytes >= least_bytes
+         and (not is_short or left[line.where] >= len(spans))),
+        key=lambda line: -line.grown_bytes,
+    ))
 
 
 def without(events: Sequence[Event], leaves_out: Callable[[Event], bool]) -> list[Event]:

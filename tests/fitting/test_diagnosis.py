@@ -35,18 +35,26 @@ def build(batch: int = 2048, leak: list | None = None):
     return step
 
 
-def test_a_planted_leak_is_named_first_with_its_bytes():
-    trace = trace_memory(lambda: build(leak=[]), steps=6)
+@pytest.mark.parametrize("steps", [2, 3, 6])
+def test_a_planted_leak_is_named_with_its_bytes_and_a_long_one_is_mended_first(steps):
+    trace = trace_memory(lambda: build(leak=[]), steps=steps)
     page = diagnose_memory(trace)
-    ((line, size),) = growing_lines(trace.events).items()
-    assert size == 6 * 2048 * 1000 * 4
-    file, number = re.match(r"(.+):(\d+)", line).groups()
+    [leak] = growing_lines(trace.events)
+    assert leak.num_bytes == steps * 2048 * 1000 * 4
+    file, number = re.match(r"(.+):(\d+)", leak.where).groups()
     assert file == Path(__file__).name
     assert "leak.append" in Path(__file__).read_text(encoding="utf-8").splitlines()[int(number) - 1]
-    assert page.changes[0].name == f"let go of what {line} leaves behind"
-    mended = replay_trace(trace_memory(build, steps=6)).peak_reserved_bytes
+    assert page.growing == (leak,)
+    if steps < 6:  # the peak is the first step's, before the leak weighs
+        return
+    assert page.changes[0].name == f"let go of what {leak.where} leaves behind"
+    mended = replay_trace(trace_memory(build, steps=steps)).peak_reserved_bytes
     assert page.changes[0].after_bytes == mended
-    assert growing_lines(trace_memory(build, steps=6).events) == {}
+
+
+@pytest.mark.parametrize("steps", [2, 3, 6])
+def test_a_run_without_a_leak_grows_nowhere(steps):
+    assert not growing_lines(trace_memory(build, steps=steps).events)
 
 
 def test_a_trace_s_page_counts_workspaces_where_a_card_is_named():
