@@ -3,7 +3,8 @@
 ``trace_memory(Script("train.py", ("--batch-size", "8")))`` follows a script that somebody else wrote. What comes
 before the first call of a module with gradients on is ``init``. A step ends at the first such call after an
 optimizer's step, so that a ``zero_grad`` at the end of the loop still belongs to it. Where a script has several
-optimizers, the first one counts the steps, and the script is followed until each has stepped often enough.
+optimizers, the first one counts the steps, and the script is followed until each has stepped often enough. Where it
+has none, writing over the weights after a backward is the optimizer's step.
 
 The script is not harmless: until it is stopped it does all that it would do otherwise, such as opening files.
 """
@@ -20,7 +21,7 @@ from unittest.mock import patch
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 
 class SeenEnough(BaseException):
@@ -97,6 +98,7 @@ class Script:
                 for name in set(sys.modules) - before:
                     if is_own(getattr(sys.modules[name], "__file__", None), folder):
                         del sys.modules[name]
+        follower.count_update()
         if ending or not follower.counts:
             raise ValueError(
                 f"{Path(self.path).name} ended{ending} before an optimizer had stepped; a script is followed from the "
@@ -124,7 +126,10 @@ class Follower:
         self.script, self.steps, self.program, self.recorder = script, steps, program, recorder
         self.counts: Counter[int] = Counter()
         self.step, self.is_over, self.has_ended = 0, False, False
+        self.has_optimizer = self.is_updating = False
         self.contexts = ExitStack()
+        recorder.on_update = self.update_begins
+        self.contexts.enter_context(patch.object(Optimizer, "add_param_group", self.adding(Optimizer.add_param_group)))
         self.made = self.contexts.enter_context(script.during_build())
         for handle in (
             register_module_forward_pre_hook(self.before_call),
@@ -139,6 +144,7 @@ class Follower:
         """
         if self.program.is_in_backward or not torch.is_grad_enabled():
             return
+        self.count_update()
         if self.step == 0:
             self.made()
             self.program.report_weights()
@@ -158,6 +164,32 @@ class Follower:
         """An optimizer has stepped; the first one of all ends the training step."""
         self.counts[id(optimizer)] += 1
         self.is_over = self.is_over or id(optimizer) == next(iter(self.counts))
+
+    def adding(self, add_group: Callable) -> Callable:
+        """``Optimizer.add_param_group``, which every optimizer of torch's calls when it is made."""
+
+        def add(optimizer, group):
+            self.has_optimizer = True
+            return add_group(optimizer, group)
+
+        return add
+
+    def update_begins(self) -> None:
+        """The script writes over a weight itself: where it has no optimizer, this is the step of one."""
+        if self.has_optimizer or self.is_updating:
+            return
+        self.is_updating = True
+        if not self.program.is_in_backward:
+            self.recorder.now("start_optimizer")
+
+    def count_update(self) -> None:
+        """What the script did by hand to its weights counts as an optimizer's step once the next forward begins."""
+        if not self.is_updating:
+            return
+        self.is_updating = False
+        if self.recorder.log.phase == "optimizer":
+            self.recorder.now("end_optimizer")
+        self.after_optimizer(self, (), {})
 
     def end_step(self) -> None:
         """A training step is over: what was seen of it is written down."""

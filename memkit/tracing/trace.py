@@ -116,6 +116,8 @@ class Tracer(TorchDispatchMode):
         self.is_paused = False
         self.progress = Progress()
         self.sole_owner = (0, 0, 0)
+        self.trained: set[int | None] = set()
+        self.on_update: Callable[[], None] | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -160,6 +162,8 @@ class Tracer(TorchDispatchMode):
                 return out
         if func is aten.copy_.default and self.device_type == "meta" and args[1].is_meta and not args[0].is_meta:
             return args[0]  # to the host: no values move
+        if self.on_update and func._schema.is_mutable and self.is_update(args[0]):
+            self.on_update()
         place = self.places.of_result(args, kwargs)
         if place is Place.HOST:
             if func._schema.is_mutable and isinstance(args[0], Tensor) and not args[0].is_meta:
@@ -325,6 +329,12 @@ class Tracer(TorchDispatchMode):
             self.blocks[key] = self.log.allocate(num_bytes, "resize_", self.lines.of(sys._getframe(1)))
         return RESIZE(storage, num_bytes)
 
+    def is_update(self, written: object) -> bool:
+        """Whether a weight is written over after its backward, or in it, by no optimizer of torch's."""
+        if self.log.phase != "backward" and (self.log.phase != "forward" or self.log.micro_batch == 1):
+            return False
+        return any(self.block_of(tensor) in self.trained for tensor in tensors_in(written))
+
     def block_of(self, tensor: Tensor) -> int | None:
         return self.blocks.get(tensor.untyped_storage()._cdata)
 
@@ -340,6 +350,7 @@ class Tracer(TorchDispatchMode):
                 unseen = [t for t in tensors if self.is_here(t) and self.block_of(t) is None]
                 if any(t.untyped_storage().nbytes() for t in unseen):  # FSDP's are empty between uses
                     raise OutsideBuild
+                self.trained = {self.block_of(t) for t in tensors} - {None}
                 return
             blocks = {self.block_of(tensor) for tensor in tensors}
         getattr(self.log, part).update(blocks - {None})

@@ -1,6 +1,6 @@
 """What a program may ask of a tensor that has no values, and what it is told: ``ShapesOnly``.
 
-A loss that is printed (``.item()`` in nearly every training loop) becomes NaN, a whole number 0,
+A loss that is printed (``.item()`` in nearly every training loop) becomes 1.0, a whole number 0,
 with one warning. A branch on a tensor has no answer: ``NeedsValues`` names the call and says what
 to write in its place. The rest of the file is those who ask and get an answer all the same: torch's
 own initialisers and optimizers, sums of a stand-in.
@@ -9,7 +9,6 @@ own initialisers and optimizers, sums of a stand-in.
 import functools
 import itertools
 import linecache
-import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -37,7 +36,7 @@ def has_values(tensor: Tensor) -> bool:
 
 def no_value(tensor: Tensor) -> float:
     """What stands for a value that nobody knows."""
-    return math.nan if tensor.is_floating_point() or tensor.is_complex() else 0
+    return 1.0 if tensor.is_floating_point() or tensor.is_complex() else 0  # finite: ``if isnan(loss): exit`` goes on
 
 
 def storage_key(tensor: Tensor) -> int:
@@ -83,14 +82,14 @@ class ShapesOnly(TorchFunctionMode):
     def tell_no_values(self, call: str) -> None:
         """Warn, once, that a program asks for values."""
         text = (
-            f"Tensor.{call}: a trace has no values; the result is NaN, 0 for whole numbers. A step that "
+            f"Tensor.{call}: a trace has no values; the result is 1.0, 0 for whole numbers. A step that "
             "returns early on it is traced only as far as it goes, and a best state that is kept is missing; "
             f"assume={{{own_line()!r}: 0.5}} says the value"
         )
         self.warn_once("values", text)
 
     def without_values(self, tensor: Tensor, call: str) -> Tensor:
-        """A tensor of this shape in host memory, all NaN (0 for whole numbers)."""
+        """A tensor of this shape in host memory, all 1.0 (0 for whole numbers)."""
         self.tell_no_values(call)
         with _disable_current_modes():
             value = no_value(tensor)
@@ -109,7 +108,7 @@ class ShapesOnly(TorchFunctionMode):
 
 
 def answer(mode: ShapesOnly, func, args, kwargs):
-    """NaN for the value that a program reads, 0 where it is a whole number."""
+    """1.0 for the value that a program reads, 0 where it is a whole number."""
     tensor = args[0]
     if has_values(tensor):
         return func(*args, **kwargs)
@@ -136,7 +135,7 @@ COMPUTED = tuple(f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv"
 
 
 def stand_in_number(mode: ShapesOnly, value: complex) -> complex:
-    """NaN or 0 for a value that nobody knows; who compares it, or a sum with it, is told."""
+    """1.0 or 0 for a value that nobody knows; who compares it, or a sum with it, is told."""
     kind = type(value)
     if kind not in (int, float):
         return value

@@ -233,3 +233,44 @@ def test_from_pretrained_is_as_large_as_torch_says(tmp_path, family, dtype):
     rounded = sum(-(-t.nbytes // 512) * 512 for t in tensors)
     batch = 512  # x, which lives beside the weights
     assert timeline.at("init").weights + batch == pytest.approx(rounded + batch, rel=0.001)
+
+
+BY_HAND = """
+import math
+import sys
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(600, 600), nn.ReLU(), nn.Linear(600, 600)).to("cuda")
+optimizer = OPTIMIZER
+for batch in range(8):
+    model.zero_grad()
+    loss = model(torch.randn(64, 600).cuda()).square().mean()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+    UPDATE
+    print(batch)
+    if not math.isfinite(loss.item()):
+        sys.exit(1)
+"""
+"""The shape of pytorch/examples' word_language_model, with the check of torchvision's references."""
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_hand_written_update_ends_a_step_as_an_optimizers_does(tmp_path, capsys):
+    """Oracle: the same loop with torch.optim.SGD, one tensor at a time, which does the same operations."""
+    found = []
+    for optimizer, update in (
+        ("torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)", "optimizer.step()"),
+        ("None", "[p.data.add_(p.grad, alpha=-0.1) for p in model.parameters()]"),
+        ("None", "[p.data.sub_(0.1 * p.grad) for p in model.parameters()]"),
+    ):
+        path = tmp_path / "train.py"
+        path.write_text(BY_HAND.replace("OPTIMIZER", optimizer).replace("UPDATE", update), encoding="utf-8")
+        timeline = trace_memory(Script(str(path)))
+        assert capsys.readouterr().out.split() == ["0", "1"]
+        same = [i for i in timeline.instants if not i.name.startswith("optimizer")]  # by hand its end is zero_grad's
+        found.append([(i.name, i.step, i.total_bytes) for i in same])
+    assert found[0] == found[1] == found[2]
+    scratch = [e for e in timeline.events if e.phase == "optimizer" and e.part == "temporary" and e.num_bytes > 0]
+    assert len(scratch) == 2 * 3, "0.1 * p.grad of all but the first parameter, which comes before the first write"
