@@ -23,6 +23,7 @@ from torch import Tensor
 from memkit.program.as_before import torch_as_before
 from memkit.program.doors import FindsItsSteps, OutsideBuild, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
+from memkit.program.threads import watching_threads
 from memkit.setup.training import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
@@ -184,6 +185,7 @@ def cpu_record() -> Iterator[Record]:
         patch.dict(os.environ, quiet),
         torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True) as profiler,
         patch.object(torch.autograd.profiler.profile, "_prepare_trace", refuse),
+        watching_threads(lambda _: True),  # the profiler looks at one thread
     ):
         yield record
     timed = []

@@ -6,6 +6,7 @@ Reading order:
 
 - ``log``: from a log of allocations to the parts and instants of a step
 - ``doors``: following a program from outside: its phase, its weights, its states
+- ``threads``: a program's own threads, which nobody follows
 - ``as_before``: torch as it was before a program, however it ended
 - ``strategies``: blocks that run twice, by any strategy
 - ``adapters``: LoRA, and weights in 4 bits under it

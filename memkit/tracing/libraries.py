@@ -28,6 +28,9 @@ FACTORIZATIONS = (
 CUDA_LIBRARIES = {
     aten.convolution.default: "cuDNN",
     aten.convolution_backward.default: "cuDNN",
+    aten.im2col.default: "unfold",
+    aten.col2im.default: "fold",
+    aten._pack_padded_sequence.default: "packing",
     aten.linalg_pinv.atol_rtol_tensor: "cuSOLVER",
     **{getattr(aten, name).default: "cuSOLVER" for name in FACTORIZATIONS.split()},
 }

@@ -1,9 +1,6 @@
 """torch and libraries where they would do otherwise on tensors without values, put right."""
 
-import signal
 import sys
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -18,16 +15,6 @@ COMPILED = (
     "a compiled function is traced as the code it was made of: compiled, it keeps other tensors for its "
     "backward and makes fewer in between; measure_memory runs it compiled"
 )
-
-
-def run_at_once(_, function, /, *args, **kwargs) -> Future:
-    """In place of ``ThreadPoolExecutor.submit``: a pool that loads weights does so here, where it is seen."""
-    future = Future()
-    try:
-        future.set_result(function(*args, **kwargs))
-    except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it
-        future.set_exception(error)
-    return future
 
 
 @contextmanager
@@ -50,8 +37,20 @@ def asks_quietly(tracer, module):
         yield
 
 
+@contextmanager
+def forgets_maps(tracer, module):
+    """bitsandbytes keeps maps of codes from call to call, and those of a trace have no values."""
+    if not tracer.log.events:  # loaded before the trace: these are of a real run
+        module.name2qmap.clear()
+    try:
+        yield
+    finally:
+        module.name2qmap.clear()
+
+
 OF_LIBRARIES = {
     "torch.distributed.tensor._sharding_prop": asks_quietly,
+    "bitsandbytes.functional": forgets_maps,
     # From 5.0 on it looks at no mask that is fake, and then takes another road than a real run.
     "transformers.utils.import_utils": lambda _, module: patch.object(
         module, "is_fake_tensor", lambda _: False, create=True
@@ -82,47 +81,6 @@ def refuse_workers(loader, *_):
 
 
 @contextmanager
-def stopped_between_calls(mode: ShapesOnly):
-    """A Ctrl-C ends the program after the call of torch that runs: inside one, C++ may abort the
-    whole process.
-
-    A second one does not wait.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-
-    def wait(*signal_and_frame):
-        if mode.is_stopped:
-            before(*signal_and_frame)
-        mode.is_stopped = True
-
-    signal.signal(signal.SIGINT, wait)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if mode.is_stopped:  # it came after the last call
-        raise KeyboardInterrupt
-
-
-@contextmanager
-def maps_of_bitsandbytes():
-    """bitsandbytes keeps its maps of codes from call to call: those of a trace have no values, and
-    are forgotten."""
-    maps = getattr(sys.modules.get("bitsandbytes.functional"), "name2qmap", {})
-    before = dict(maps)
-    maps.clear()
-    try:
-        yield
-    finally:
-        maps = getattr(sys.modules.get("bitsandbytes.functional"), "name2qmap", maps)
-        maps.clear()
-        maps.update(before)
-
-
-@contextmanager
 def shapes_only(mode: ShapesOnly):
     """Run under ``mode``, in autograd's callbacks too; a gradient scaler finds all finite."""
     make_hooks = torch.autograd.graph.saved_tensors_hooks.__init__
@@ -144,13 +102,10 @@ def shapes_only(mode: ShapesOnly):
     from_stance = torch._dynamo.eval_frame._callback_from_stance
     set_anomaly = torch.set_anomaly_enabled  # without the search for NaN: there are no values
     with (
-        stopped_between_calls(mode),
-        maps_of_bitsandbytes(),
         patch.object(torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", refuse_workers),
         patch.object(torch.nn.parallel.distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),
         torch.compiler.set_stance("force_eager"),
         patch.object(torch, "save", save_nothing),
-        patch.object(ThreadPoolExecutor, "submit", run_at_once),
         patch.object(torch, "set_anomaly_enabled", lambda mode, *_, **__: set_anomaly(mode, False)),
         patch.object(torch._dynamo.eval_frame, "_callback_from_stance", as_eager),
         patch.object(torch.autograd.graph.saved_tensors_hooks, "__init__", init_hooks),

@@ -2,12 +2,9 @@
 
 A kernel that splits its work over thread blocks or in passes takes buffers of its own and gives them back
 before it returns. Their size follows from shapes and strides alone. Each function returns stages; the buffers
-of one stage stand together.
+of one stage stand together. The arithmetic of sums and sorts is ``memkit.formula.kernels``'.
 
-The arithmetic of sums and sorts is ``memkit.formula.kernels``'.
-
-Source: ATen/native/cuda/Indexing.cu (index_put_with_sort_kernel), Blas.cpp (prepare_matrix_for_cublas);
-ATen/native/PackedSequence.cpp.
+Source: ATen/native/cuda/Indexing.cu (index_put_with_sort_kernel), Blas.cpp (prepare_matrix_for_cublas).
 """
 
 import math
@@ -15,7 +12,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from memkit.formula.kernels import INDEX_BYTES, Stages, embedding_backward_buffers, sort_bytes, sum_buffers
 
@@ -54,64 +50,26 @@ def copied_factors(*factors: Tensor) -> list[int]:
     )]
 
 
-def distance_factors(left: Tensor, right: Tensor) -> list[int]:
-    """Bytes of the factors from which ``cdist`` makes squared distances by one product: two columns wider each.
-
-    Shapes: [..., points, coordinates]. Source: ATen/native/Distance.cpp (``_euclidean_dist``) of torch 2.13.
-    """
-    return [(x.numel() + 2 * x.shape[:-1].numel()) * x.element_size() for x in (left, right)]
-
-
 LOSSES = {
     aten.mse_loss.default: 2, aten.smooth_l1_loss.default: 2, aten.huber_loss.default: 2,
     aten.binary_cross_entropy.default: 3,
 }
 """Losses that make an element for each pair before they are one number; where the reduction is in their arguments."""
 
-WINDOWS = {aten.im2col.default, aten.col2im.default}
-
-
-def bytes_of_windows(x: Tensor, out: Tensor) -> tuple[int, int]:
-    """Bytes that the result of ``unfold`` or ``fold`` holds, and those beside it: it is made as large as the input.
-
-    Source: ATen/native/Im2Col.cpp and Col2Im.cpp of torch 2.13 (``at::empty_like(input)``, then ``resize_``).
-    """
-    grows = out.nbytes > x.nbytes
-    return max(x.nbytes, out.nbytes), x.nbytes * (grows + (not x.is_contiguous()))
-
-
-def bytes_made(func, args: tuple, kwargs: dict | None, out: Tensor) -> tuple[int, int] | None:
-    """Bytes that a result holds and those beside it, where it is made in another size than it has; else None."""
-    if func in WINDOWS:
-        return bytes_of_windows(args[0], out)
-    return elements_of_loss(func, args, kwargs) if func in LOSSES else None
-
-
-def elements_of_loss(func, args: tuple, kwargs: dict | None) -> tuple[int, int] | None:
-    """Bytes that the result of a loss holds, and those beside it; None where the result is no sum or mean.
+def bytes_made(func, args: tuple, kwargs: dict | None) -> tuple[int | None, int]:
+    """Bytes that a loss holds if it is made in another size than it has (else None), and those beside it.
 
     But for Huber's the result is made with all elements and made smaller in place, which frees nothing; but for binary
     cross-entropy's, whose elements they are, there is a second tensor of all. Source: ATen/native/BinaryOps.cpp
     (``TORCH_META_FUNC(mse_loss)``), Loss.cpp and cuda/Loss.cu of torch 2.13.
     """
-    place = LOSSES[func]
-    if (kwargs or {}).get("reduction", args[place] if len(args) > place else 1) == 0:
-        return None
+    place = LOSSES.get(func)
+    if place is None or (kwargs or {}).get("reduction", args[place] if len(args) > place else 1) == 0:
+        return None, 0
     dtype = torch.promote_types(args[0].dtype, args[1].dtype)
     num_bytes = math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape)) * dtype.itemsize
     held = dtype.itemsize if func is aten.huber_loss.default else num_bytes
     return held, 0 if func is aten.binary_cross_entropy.default else num_bytes
-
-
-def padded_pieces(x: Tensor, lengths: Tensor, batch_first: bool) -> Stages:
-    """Copies of the pieces between two lengths, all there until they are joined; rows of full width need none."""
-    rows = x.transpose(0, 1) if batch_first else x
-    with _disable_current_modes():
-        known = lengths.tolist()
-    stops = sorted(set(known))
-    widths = [sum(length >= stop for length in known) for stop in stops]
-    pieces = [rows[start:stop, :width] for start, stop, width in zip([0, *stops], stops, widths, strict=False)]
-    return [[piece.nbytes for piece in pieces if not piece.is_contiguous()]]
 
 
 def _products(*factors: Tensor, **__) -> Stages:
@@ -151,7 +109,15 @@ SCRATCH = {
     aten._index_put_impl_.default: index_put_buffers,
     aten.embedding_dense_backward.default: _embeddings,
     **dict.fromkeys(PRODUCTS, _products),
-    aten._euclidean_dist.default: lambda left, right: [distance_factors(left, right)],
+    # cdist makes squared distances by one product, of points with two coordinates more (Distance.cpp).
+    aten._euclidean_dist.default: lambda *points: [
+        [(x.numel() + 2 * x.shape[:-1].numel()) * x.element_size() for x in points]
+    ],
+    # A CTC loss's backward variables are as many as its forward ones, which it is given.
+    **dict.fromkeys(
+        (aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor),
+        lambda *args, **_: [[args[6].nbytes]],
+    ),
 }
 """Which operation takes which scratch; each function is called with the operation's arguments."""
 
@@ -165,18 +131,7 @@ def four_bit_product(
     return [[4 * num_scales, 4 * num_scales], [4 * num_scales, wide]] if num_scales else [[wide]]
 
 
-CTC_BACKWARD = {aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor}
-
-
-def ctc_betas(args: tuple) -> list[int]:
-    """Bytes of the backward variables of a CTC loss, as many as its forward ones, which it is given."""
-    return [args[6].nbytes]
-
-
-SCRATCH |= dict.fromkeys(CTC_BACKWARD, lambda *args, **_: [ctc_betas(args)])
-
 BY_NAME = {
-    "aten._pack_padded_sequence.default": padded_pieces,
     "bitsandbytes.gemm_4bit.default": four_bit_product,
 }
 """The same on both devices, and for operations of libraries that may not be there. Source:

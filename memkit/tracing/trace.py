@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memkit.program.doors import PLAIN, FindsItsSteps, OutsideBuild, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
+from memkit.program.threads import watching_threads
 from memkit.setup.training import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.tracing.assumed import ASSUMED, Assumptions, result_of_size
@@ -61,13 +62,14 @@ def trace_memory(
     is as asked. There a tensor made without ``device=`` counts as the card's from its birth; what is in the
     host's memory says ``device="cpu"``. A ``memkit.tool.Script`` runs in the place of both, and its tensors without
     ``device=`` are the host's, as torch makes them. ``say`` is told every two seconds how far a long trace has come.
-    What ``randint`` and ``randperm`` draw is drawn from a seed of the trace's own. Threads of the program's own are not
-    seen: call torch in the thread that calls ``trace_memory``.
+    What ``randint`` and ``randperm`` draw is drawn from a seed of the trace's own. A thread
+    pool's work is done at once; a thread of the program's own that makes memory is refused.
     ``assume`` answers, by line, what only values could say: ``{"train.py:41": 128}`` lets a mask or ``nonzero`` on that
     line keep 128 rows, or a value that is read or tested there be 128. A line that calls the one that asks will do.
 
-    Raises: ValueError: an unknown device, steps that are not a positive number, no function as ``build``, or
-    a model made outside it. NeedsValues: the program looks at a tensor's values. Whatever the program itself raises.
+    Raises: ValueError: an unknown device, steps that are not a positive number, no function as ``build``, a
+    model made outside it, or memory made in another thread. NeedsValues: the program looks at a tensor's
+    values. Whatever the program itself raises.
 
     >>> import torch
     >>> def build():
@@ -195,7 +197,7 @@ class Tracer(TorchDispatchMode):
             self.besides.meet_on_cpu(func, args, out, self.log)
         elif func in self.libraries:
             self.besides.note(self.libraries[func], None, str(func), self.lines.of(sys._getframe(2)))
-        held_bytes, beside_bytes = bytes_made(func, args, kwargs, out) or (None, 0)
+        held_bytes, beside_bytes = bytes_made(func, args, kwargs)
         if beside_bytes:
             copies = [beside_bytes]
         if op and holds_bytes(func, args):
@@ -370,6 +372,8 @@ def recording(device: str, *, starts_in_host: bool = False):
             tracer = Tracer("cpu")
             mode = stack.enter_context(fake_cpu(tracer.note))
             stack.enter_context(kernels_on_meta("cpu"))
+        # A real tensor is the host's, which the CPU's rules alone count.
+        stack.enter_context(watching_threads(lambda tensor: device == "cpu" or tensor.is_meta))
         tracer.known = mode.known
         tracer.places = getattr(mode, "places", tracer.places)
         stack.enter_context(patch.object(torch, "compile", functools.partial(as_compiled, tracer)))

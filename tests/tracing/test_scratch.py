@@ -140,25 +140,6 @@ def test_inference_mode_hides_no_operation_and_keeps_no_cast():
     assert casts == {torch.no_grad: 3, torch.inference_mode: 4}
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("lengths", [[20, 17, 9, 4], [4, 20, 4, 20], [20, 20, 20, 20]])
-def test_packed_rows_take_what_torchs_cpu_kernel_takes(lengths, batch_first):
-    """The kernel is one for all devices; rows of 512 B are not rounded. Lengths, sorted ones too, are the host's."""
-
-    def build(device):
-        def step():
-            x = torch.zeros((4, 20, 128) if batch_first else (20, 4, 128), device=device)
-            pack_padded_sequence(x, torch.tensor(lengths), batch_first=batch_first, enforce_sorted=False)
-
-        return step
-
-    runs = trace_memory(lambda: build("cuda"), steps=1), measure_memory(lambda: build("cpu"), steps=1, device="cpu")
-    traced, measured = (
-        [(e.num_bytes, e.is_scratch) for e in run.events if e.num_bytes > 256 and "pack_padded" in e.op] for run in runs
-    )
-    assert sorted(traced) == sorted(measured) and (sum(lengths) * 512, False) in traced
-
-
 def test_lengths_that_nobody_knows_are_refused_with_the_line():
     def build():
         return lambda: pack_padded_sequence(torch.ones(5, 4, 8, device="cuda"), torch.randn(4).long())
@@ -230,7 +211,6 @@ MIXED = {
     "compared": lambda x: ((x > 0) == x).sum() + x.sum(),
     "one-hot": lambda x: (torch.nn.functional.one_hot(torch.zeros(64, dtype=torch.int64), 300) * x).sum(),
     "attention that masks whole rows": lambda x: torch._safe_softmax(x, -1).sum(),
-    "windows of what is not contiguous": lambda x: F.fold(x.reshape(1, 300, 64).mT[:, :36], (16, 21), 2).sum(),
 }
 
 

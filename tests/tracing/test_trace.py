@@ -7,7 +7,7 @@ import importlib
 import itertools
 import random
 import re
-import signal
+import threading
 import warnings
 import weakref
 from dataclasses import replace
@@ -625,6 +625,24 @@ def test_a_model_made_outside_build_is_refused_and_left_alone(watch, how):
         trace_memory(lambda: lambda: model(torch.ones(2, 8, device="cuda")).sum().backward())
 
 
+def in_a_thread(device, work=None):
+    layer = nn.Linear(64, 64, device=device)
+
+    def step():
+        thread = threading.Thread(target=work or (lambda: torch.ones(64, 64, device=device) * 2))
+        thread.start()
+        thread.join()
+        layer(torch.ones(2, 64, device=device)).sum().backward()
+
+    return step
+
+
+def test_a_thread_that_makes_nothing_on_the_card_goes_on():
+    works = lambda: None, lambda: torch.ones(64, 64, device="cpu") * 2
+    nothing, in_host = (trace_memory(lambda work=work: in_a_thread("cuda", work)) for work in works)
+    assert nothing.instants == in_host.instants
+
+
 def as_generator(device):
     def step():
         yield torch.ones(2, device=device)
@@ -641,7 +659,8 @@ def as_coroutine(device):
 
 @pytest.mark.parametrize(
     "program, words",
-    [(as_generator, "a generator or a coroutine"), (as_coroutine, "a generator or a coroutine")],
+    [(in_a_thread, "in a thread of its own"), (as_generator, "a generator or a coroutine"),
+     (as_coroutine, "a generator or a coroutine")],
 )
 @pytest.mark.parametrize("way", ["cuda", "cpu", "measured"])
 def test_what_cannot_be_followed_is_refused_with_the_programs_line(program, words, way):
@@ -680,41 +699,6 @@ def test_workers_of_a_loader_fill_a_card_as_one_process_does():
     assert trace(2).instants == trace(0).instants
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_an_interrupt_waits_for_torchs_call_and_leaves_torch_as_it_was(device, request):
-    seen = []
-
-    class Interrupted(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, grad):
-            signal.raise_signal(signal.SIGINT)
-            seen.append("inside the backward")
-            return grad * 2
-
-    def build():
-        model = nn.Linear(8, 8, device=device)
-
-        def step():
-            Interrupted.apply(model(torch.ones(2, 8, device=device))).sum().backward()
-            seen.append("after it")
-
-        return step
-
-    trace_memory(lambda: lambda: None, device=device)  # lazy imports
-    request.addfinalizer(functools.partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-    before, handler = state_of_torch(), signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        trace_memory(build, device=device)
-    assert seen == ["inside the backward"]
-    assert state_of_torch() == before and signal.getsignal(signal.SIGINT) is handler
-    assert (torch.ones(2, requires_grad=True) * 2).sum().item() == 4
-
-
 def test_a_storage_that_is_emptied_and_filled_again_is_followed():
     def build():
         weight = torch.ones(1000)
@@ -733,15 +717,15 @@ def test_a_storage_that_is_emptied_and_filled_again_is_followed():
 
 
 @pytest.mark.parametrize(
-    "make, said", [(lambda: nn.LSTM(8, 8), "lstm"), (lambda: nn.Conv1d(5, 8, 3), "aten.convolution.default")]
+    "run, said",
+    [(lambda x: nn.LSTM(8, 8, device="cuda")(x), "lstm"),
+     (lambda x: nn.Conv1d(5, 8, 3, device="cuda")(x), "convolution"),
+     (lambda x: F.unfold(x[:, None], 3), "im2col"), (lambda x: F.fold(x[:, :4], (5, 3), 2), "col2im"),
+     (lambda x: nn.utils.rnn.pack_padded_sequence(x, torch.full((5,), 4, device="cpu")), "_pack_padded")],
 )
-def test_what_a_real_kernel_takes_besides_is_said_once(make, said):
-    def build():
-        model = make().to("cuda")
-        return lambda: model(torch.ones(4, 5, 8, device="cuda"))
-
+def test_what_a_real_kernel_takes_besides_is_said_once(run, said):
     with pytest.warns(UserWarning, match=said) as caught:
-        trace_memory(build)
+        trace_memory(lambda: lambda: run(torch.ones(4, 5, 8, device="cuda")))
     assert sum(said in str(warning.message) for warning in caught) == 1
 
 
