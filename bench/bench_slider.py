@@ -80,7 +80,7 @@ def show(micro_batch_size):
     axes.axhline(CARDS["RTX 4090"].memory_bytes, linestyle="--")
     axes.legend()
     plt.show()
-    print(verdict(setup, "RTX 4090"), *advice_in_words(setup), sep="\\n")
+    print(verdict(second_step(setup).peak, "RTX 4090"), *advice_in_words(setup), sep="\\n")
 
 interact(show, micro_batch_size=IntSlider({START}, 1, 64))
 """

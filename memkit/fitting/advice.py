@@ -21,7 +21,7 @@ from memkit.setup.optimizers import MIN_8BIT_VALUES
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import FULL, NONE
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import PARTS, MemoryTimeline, where
+from memkit.timeline import PARTS, Instant, MemoryTimeline, where
 from memkit.units import as_one_of, format_bytes
 
 NO_CARD = "no card"
@@ -314,9 +314,8 @@ def effects_on_run(timeline: MemoryTimeline, run: Run, before_bytes: int, replay
 # --- in words ---------------------------------------------------------------------------------------------------
 
 
-def verdict(setup: TrainingSetup, card: str = NO_CARD) -> str:
+def verdict(peak: Instant, card: str = NO_CARD) -> str:
     """The peak, its largest part, and whether it fits on the card."""
-    peak = second_step(setup).peak
     part = max(PARTS, key=lambda name: getattr(peak, name) or 0)
     share = (getattr(peak, part) or 0) / peak.total_bytes
     size = format_bytes(peak.total_bytes)

@@ -18,6 +18,7 @@ Reading order:
 - ``rounding_lab``: add a small number again and again
 - ``loss_scaling_lab``: what FP16 makes of gradients at each scale
 - ``spike_film``: what a spike does to delayed scaling
+- ``plan_bars``: what explorers of plans share: a bar and a row a plan, and the verdict
 - ``batch_planner``: a global batch in tokens, cut for a card
 - ``plan_explorer``: every plan that fits a job, and what each gives up
 - ``cache_explorer``: weights and key and value cache against a card

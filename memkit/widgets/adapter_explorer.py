@@ -1,20 +1,19 @@
-"""The adapter explorer: rank and targets of LoRA → parameters, bytes, kept activations, and the peak beside others."""
+"""The adapter explorer (chapter 08): rank and targets of LoRA → six ways to fine-tune, and what they train and keep."""
 
 from dataclasses import replace
-from functools import lru_cache
 
-from memkit.fitting.plans import TrainingPlan, plan_of
+from memkit.fitting.plans import plan_of
 from memkit.formula.activations import block_ledger
 from memkit.formula.parameters import count_adapter_parameters, count_parameters
 from memkit.formula.states import state_bytes
-from memkit.hardware.cards import CARDS, Card
-from memkit.pictures.timeline import choices_figure
+from memkit.hardware.cards import CARDS
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import FUSED_ADAMW, PURE_BF16
 from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes, format_count
 from memkit.widgets.explorer import Choice, Explorer, Number, View
+from memkit.widgets.plan_bars import plans_view
 
 TARGETS = {
     "query, value": ("query", "value"),
@@ -52,16 +51,13 @@ class AdapterExplorer(Explorer):
         adapter = AdapterConfig(rank=rank, targets=TARGETS[targets], dtype=dtype)
         plans = {name: plan_of(in_this_way(full, adapter, *way), CARDS[card]) for name, way in WAYS.items()}
         count = format_count(count_adapter_parameters(full.model, adapter))
-        chart = choices_figure(
-            {name: plan.peak for name, plan in plans.items()},
-            f"{model}, LoRA of rank {rank} beside {targets}: {count} trained parameters",
-            f"{micro_batch_size} × {seq_len} tokens, weights and arithmetic in bfloat16; dashed: {card}",
-            CARDS[card].memory_bytes,
-        )
-        words = (*trained_and_kept(full, adapter), ways_that_fit(plans, CARDS[card]))
-        sizes = {name: (plan.peak_bytes, plan.peak.weights, plan.peak.activations) for name, plan in plans.items()}
-        rows = [(name, *map(format_bytes, each)) for name, each in sizes.items()]
-        return View(chart=chart, words=words, table=[("way", "peak", "weights", "activations"), *rows])
+        title = f"{model}, LoRA of rank {rank} beside {targets}: {count} trained parameters"
+        subtitle = f"{micro_batch_size} × {seq_len} tokens, weights and arithmetic in bfloat16"
+        columns = {
+            part: [format_bytes(getattr(plan.peak, part)) for plan in plans.values()]
+            for part in ("weights", "activations")
+        }
+        return plans_view(plans, title, subtitle, trained_and_kept(full, adapter), columns=columns)
 
 
 def in_this_way(full: TrainingSetup, adapter: AdapterConfig, base: str | None, recomputation: str) -> TrainingSetup:
@@ -70,33 +66,21 @@ def in_this_way(full: TrainingSetup, adapter: AdapterConfig, base: str | None, r
     return replace(full, adapter=chosen, recomputation=recomputation)
 
 
-@lru_cache(maxsize=256)
-def kept(setup: TrainingSetup, adapter: AdapterConfig | None = None) -> float:
-    """Bytes per token and hidden unit that a block keeps."""
-    return block_ledger(replace(setup, adapter=adapter)).per_sbh
-
-
 def trained_and_kept(full: TrainingSetup, adapter: AdapterConfig) -> tuple[str, str]:
     """What the adapters' gradients and states take, and what a block keeps for its backward."""
     count, whole = count_adapter_parameters(full.model, adapter), count_parameters(full.model)
     states = state_bytes(full.model, full.precision, full.optimizer, adapter)
     trained = states["gradients"] + states["optimizer_states"]
+    kept, all_kept = block_ledger(replace(full, adapter=adapter)).per_sbh, block_ledger(full).per_sbh
+    casts = "adapters in bfloat16 keep no cast of their input"
+    if adapter.dtype == "float32":
+        casts = "each adapter in float32 keeps a cast of its input"
     trains = (
-        f"{count:,} parameters are trained, {count / whole:.2%} of {format_count(whole)}: their gradients "
-        f"and states take {format_bytes(trained)}."
+        f"{count:,} parameters are trained, {count / whole:.2%} of {format_count(whole)}: their gradients and "
+        f"states take {format_bytes(trained)}."
     )
     keeps = (
-        f"A block keeps {kept(full, adapter):.1f} bytes per token and hidden unit, {kept(full):.1f} with all weights "
-        "trained: a frozen weight needs no stored input, but the gradient passes through it"
+        f"A block keeps {kept:.1f} bytes per token and hidden unit, {all_kept:.1f} with all weights trained: "
+        f"a frozen weight needs no stored input, but the gradient passes through it; {casts}."
     )
-    casts = ", and each adapter in float32 keeps a cast of its input."
-    keeps += casts if adapter.dtype == "float32" else "; adapters in bfloat16 keep no cast of their input."
     return trains, keeps
-
-
-def ways_that_fit(plans: dict[str, TrainingPlan], card: Card) -> str:
-    """Which ways should fit the card."""
-    fitting = [name for name, plan in plans.items() if plan.fits]
-    if not fitting:
-        return f"None of the six fits one {card.name} ({format_bytes(card.memory_bytes)})."
-    return f"On one {card.name}, context, workspaces and fragments as expected, fit: {'; '.join(fitting)}."

@@ -82,7 +82,7 @@ class MemoryExplorer(Explorer):
         chart.alt += f" The forward ends at {format_bytes(timeline.at('forward').total_bytes)}."
         return View(
             chart=chart,
-            words=(verdict(setup, card),),
+            words=(verdict(timeline.peak, card),),
             more=lambda: advice_in_words(setup),
             table=replace(timeline, instants=tuple(drawn_instants(timeline))).rows(),
             ends={"seq_len": self.longest(setup.model.name)},

@@ -1,4 +1,4 @@
-"""The state explorer: the peak of one step under each optimizer, by where it steps and what is trained."""
+"""The state explorer (chapter 08): the peak under each optimizer, by where it steps and what is trained."""
 
 from dataclasses import replace
 
@@ -6,17 +6,17 @@ from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.formula.offload import link_bytes
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS
-from memkit.pictures.timeline import choices_figure
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS
 from memkit.setup.recipes import PLACES, PRECISIONS, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import where
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, View
+from memkit.widgets.plan_bars import plans_view
 
 SHOWN = tuple(name for name, record in OPTIMIZERS.items() if record.is_shown)
+LABELS = {name: name.removeprefix("torchao ").replace(" ", "\n") for name in SHOWN}
 OTHERWISE = {
     "implementation": "no formula for such a step, shown with its default",
     "place": "no formula for a step in the backward, shown after it",
@@ -48,30 +48,23 @@ class StateExplorer(Explorer):
             micro_batch_size=micro_batch_size, seq_len=seq_len, adapter=AdapterConfig(rank=rank) if rank else None,
             optimizer=OptimizerConfig(name=optimizer, implementation=implementation, place=place),
         )
-        plans = {name: plan_of(with_optimizer(asked, name), CARDS[card]) for name in SHOWN}
-        chart = choices_figure(
-            {name.removeprefix("torchao ").replace(" ", "\n"): plan.peak for name, plan in plans.items()},
-            f"{model}, {precision}, {trained}: the peak under each optimizer",
-            f"{micro_batch_size} × {seq_len} tokens, full recomputation; steps {place}; dashed: {card}",
-            CARDS[card].memory_bytes, SHOWN.index(optimizer),
+        plans = {LABELS[name]: plan_of(with_optimizer(asked, name), CARDS[card]) for name in SHOWN}
+        own = LABELS[optimizer]
+        title = f"{model}, {precision}, {trained}: the peak under each optimizer"
+        subtitle = f"{micro_batch_size} × {seq_len} tokens, full recomputation; steps {place}"
+        states = [format_bytes(plan.peak.optimizer_states) for plan in plans.values()]
+        return plans_view(
+            plans, title, subtitle, (*states_in_words(plans[own]), *otherwise(asked, plans)), chosen=own,
+            columns={"states on the card": states}, picks={"optimizer": SHOWN},
         )
-        table = [("optimizer", "peak", "at", "states on the card")]
-        for name, plan in plans.items():
-            states = format_bytes(plan.peak.optimizer_states)
-            table.append((name, format_bytes(plan.peak_bytes), where(plan.peak), states))
-        words = (*in_words(plans[optimizer]), *otherwise(asked, plans))
-        return View(chart=chart, words=words, table=table, picks={"optimizer": SHOWN})
 
 
 def with_optimizer(setup: TrainingSetup, name: str) -> TrainingSetup:
     """The setup with another optimizer; where the formula does not know its step that way, with the first it knows."""
-    place = setup.optimizer.place
-    estimated = OPTIMIZERS[name].estimated
-    implementation = setup.optimizer.implementation
-    if implementation not in estimated:
-        implementation = estimated[0]
-    if not OPTIMIZERS[name].steps_in_backward and place == "in backward":
-        place = "after backward"
+    record, asked = OPTIMIZERS[name], setup.optimizer
+    implementation = asked.implementation if asked.implementation in record.estimated else record.estimated[0]
+    is_refused = asked.place == "in backward" and not record.steps_in_backward
+    place = "after backward" if is_refused else asked.place
     return replace(setup, optimizer=OptimizerConfig(name=name, implementation=implementation, place=place))
 
 
@@ -79,29 +72,24 @@ def otherwise(asked: TrainingSetup, plans: dict[str, TrainingPlan]) -> list[str]
     """Which bars step otherwise than asked for."""
     words = []
     for choice, why in OTHERWISE.items():
-        wanted = getattr(asked.optimizer, choice)
-        names = [name for name, plan in plans.items() if getattr(plan.setup.optimizer, choice) != wanted]
+        wanted, optimizers = getattr(asked.optimizer, choice), [plan.setup.optimizer for plan in plans.values()]
+        names = [each.name for each in optimizers if getattr(each, choice) != wanted]
         if names:
             words.append(f"{', '.join(names)}: {why}.")
     return words
 
 
-def in_words(plan: TrainingPlan) -> list[str]:
-    """Which part is the largest, what the states take, and what an optimizer on the host moves."""
-    setup, peak, card = plan.setup, plan.peak, plan.card
-    part = max(peak.parts, key=peak.parts.get)
+def states_in_words(plan: TrainingPlan) -> list[str]:
+    """What the states take, and what an optimizer on the host moves."""
+    setup = plan.setup
     states = state_bytes(setup.model, setup.precision, setup.optimizer, setup.adapter)["optimizer_states"]
     paged = "; torch does not count the paged ones, there or on the host" if setup.optimizer.record.is_paged else ""
-    own = (
-        f"{setup.optimizer.name}: peak {format_bytes(plan.peak_bytes)} at the {where(peak)}, which {plan.fit.verdict} "
-        f"on the {card.name}; the largest part is {part.replace('_', ' ')}, {format_bytes(peak.parts[part])}."
-    )
-    words = [own, f"Its states on the card: {format_bytes(states)}{paged}."]
+    words = [f"Its states on the card: {format_bytes(states)}{paged}."]
     moved = link_bytes(setup)
     if setup.optimizer.is_on_host and moved:
         each = max(moved.values())
         words.append(
-            f"A step moves {format_bytes(each)} each way over the link, {each / card.pcie_bytes_per_s:.2f} s by its "
-            f"data sheet; the host holds {format_bytes(plan.host_bytes)}."
+            f"A step moves {format_bytes(each)} each way over the link, {each / plan.card.pcie_bytes_per_s:.2f} s by "
+            f"its data sheet; the host holds {format_bytes(plan.host_bytes)}."
         )
     return words

@@ -26,9 +26,9 @@ SETUP = TrainingSetup(model=GPT2_LARGE, optimizer=OptimizerConfig(implementation
 @pytest.mark.parametrize("micro_batch_size", range(1, 9))
 def test_adviser_planner_and_report_give_one_answer(micro_batch_size):
     setup = replace(SETUP, micro_batch_size=micro_batch_size)
-    peak = estimate_memory(setup).for_step(2).peak_bytes
-    fit = fit_on(CARD, peak)
-    assert f"It {fit.verdict} on one RTX 3090" in verdict(setup, "RTX 3090")
+    peak = estimate_memory(setup).for_step(2).peak
+    fit = fit_on(CARD, peak.total_bytes)
+    assert f"It {fit.verdict} on one RTX 3090" in verdict(peak, "RTX 3090")
     assert plan_of(setup, CARD).fits == (fit.expected_bytes >= 0) == (fit.verdict in ("fits", "should fit"))
 
 

@@ -24,9 +24,10 @@ def test_it_opens_on_the_chapter_s_question(explorer):
     layout = Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32")
     rows = {row[0]: row for row in explorer.shown.table[1:]}
     assert rows["8"][1] == format_bytes(estimate_sharded(setup, layout).for_step(2).peak_bytes)
-    assert rows["8"][3] == format_bytes(step_traffic(setup, layout).sent_bytes)
-    words = explorer.shown.words[0]
-    assert "ZeRO-3 on 8" in words and "2 ranks are the first that should fit" in words
+    assert rows["8"][4] == format_bytes(step_traffic(setup, layout).sent_bytes)
+    _, fitting, sent, _ = explorer.shown.words
+    assert "ZeRO-3 on 8" in sent and fitting.endswith("as expected: 2; 4; 8; 16; 64; 512.")
+    assert rows["1"][3] == "does not fit"
 
 
 @pytest.mark.parametrize("stage", range(4))

@@ -147,7 +147,7 @@ def test_a_value_that_a_control_refuses_is_taken_back():
 def test_the_words_name_the_part_that_wins():
     peak = estimate_memory(SETUP, steps=2).for_step(2).peak
     winner = max(PARTS, key=lambda part: getattr(peak, part))
-    words = verdict(SETUP)
+    words = verdict(peak)
     assert winner.replace("_", " ") in words
     assert f"{getattr(peak, winner) / peak.total_bytes:.0%}" in words
 
@@ -156,9 +156,9 @@ def test_the_words_name_the_part_that_wins():
 @pytest.mark.parametrize("micro_batch_size", [1, 64])
 def test_fitting_is_a_comparison_of_bytes(card, micro_batch_size):
     setup = replace(SETUP, micro_batch_size=micro_batch_size)
-    peak = estimate_memory(setup, steps=2).for_step(2).peak_bytes
-    words = verdict(setup, card)
-    fit = fit_on(CARDS[card], peak)
+    peak = estimate_memory(setup, steps=2).for_step(2).peak
+    words = verdict(peak, card)
+    fit = fit_on(CARDS[card], peak.total_bytes)
     assert ("does not fit" in words) == (fit.most_bytes < 0)
     assert format_bytes(abs(fit.expected_bytes)) in words
 

@@ -1,0 +1,59 @@
+"""What the explorers of plans show (chapters 05, 08 and 09): a bar and a row for each plan, and which of them fit.
+
+An explorer says which plans there are; picture, table and verdict follow from them here.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from memkit.fitting.advice import verdict
+from memkit.fitting.plans import TrainingPlan
+from memkit.pictures.timeline import choices_figure
+from memkit.timeline import where
+from memkit.units import format_bytes
+from memkit.widgets.explorer import View
+
+Plans = Mapping[str, TrainingPlan]
+
+
+def plans_view(
+    plans: Plans,
+    title: str,
+    subtitle: str,
+    words: Sequence[str] = (),
+    *,
+    chosen: str = "",
+    columns: Mapping[str, Sequence[str]] | None = None,
+    above: Sequence[str] = (),
+    foot: str = "",
+    picks: Mapping[str, Sequence] | None = None,
+) -> View:
+    """A bar for each plan, the ``chosen`` one marked; the dashed line is the room for tensors on their card.
+
+    A line break in a plan's name breaks its label. ``columns`` of the table are headers with a text for each plan;
+    ``above`` and ``foot`` are ``choices_figure``'s.
+    """
+    names, card = list(plans), next(iter(plans.values())).card
+    room = next(iter(plans.values())).fit.room_bytes
+    chart = choices_figure(
+        {name: plan.peak for name, plan in plans.items()}, title, f"{subtitle}; dashed: room on {card.name}",
+        room, names.index(chosen) if chosen else -1, above, foot,
+    )
+    columns = {
+        "plan": [name.replace("\n", " ") for name in names],
+        "peak": [format_bytes(plan.peak_bytes) for plan in plans.values()],
+        "at": [where(plan.peak) for plan in plans.values()],
+        "on the card": [plan.fit.verdict for plan in plans.values()],
+        **(columns or {}),
+    }
+    table = [tuple(columns), *zip(*columns.values(), strict=True)]
+    own = [verdict(plans[chosen].peak, card.name)] if chosen else []
+    return View(chart=chart, words=(*own, those_that_fit(plans), *words), table=table, picks=picks or {})
+
+
+def those_that_fit(plans: Plans) -> str:
+    """Which of the plans fit their card, by the one rule, ``TrainingPlan.fits``."""
+    card = next(iter(plans.values())).card
+    fitting = [name.replace("\n", " ") for name, plan in plans.items() if plan.fits]
+    if not fitting:
+        return f"None of the {len(plans)} fits one {card.name} ({format_bytes(card.memory_bytes)})."
+    return f"Of the {len(plans)} fit one {card.name}, as expected: {'; '.join(fitting)}."
