@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torchtune_3b import ADAPTERS, IN_BACKWARD, RECOMPUTED, OffloadsInputs
-from vit_giant import ViTGiant, fine_tuning
 
 from book.pieces_of_logits import CompiledLoss, PiecesOfLogits
 from memkit.formula.estimate import estimate_memory
@@ -103,6 +102,14 @@ def test_torchtunes_8_bit_rung_is_the_first_step_of_the_embedding():
     assert at_most == pytest.approx(17.56, abs=0.005) and found == pytest.approx((at_least + at_most) / 2, rel=0.003)
 
 
+def vit_giant():
+    """The ViT-g of torchao's ``benchmarks/benchmark_low_bit_adam.py``, every block checkpointed."""
+    model = pytest.importorskip("timm").create_model("vit_giant_patch14_dinov2", num_classes=45, img_size=224)
+    model.set_grad_checkpointing()
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:.*the workspace that cuDNN takes")
 @pytest.mark.parametrize(
     "printed_gb, options",
     [
@@ -113,12 +120,24 @@ def test_torchtunes_8_bit_rung_is_the_first_step_of_the_embedding():
     ids=["on the card", "on the host", "gradients too"],
 )
 def test_torchaos_table_of_optimizers_on_the_host(printed_gb, options):
-    """With torchao's own class, all three rows to 2 %; they are 1.1 to 1.5 % low."""
+    """timm's own model, 32 images, eager and in bf16, with torchao's own class: 1.2 to 1.7 % low, all three rows."""
     offload = pytest.importorskip("torchao.optim").CPUOffloadOptimizer
     own = {"fused": True, "lr": 1e-4}
-    build = fine_tuning(
-        lambda p: torch.optim.AdamW(p, **own) if options is None else offload(p, torch.optim.AdamW, **own, **options)
-    )
+
+    def build():
+        model = vit_giant().bfloat16().cuda()
+        weights = model.parameters()
+        adamw = torch.optim.AdamW
+        optimizer = adamw(weights, **own) if options is None else offload(weights, adamw, **own, **options)
+
+        def step():
+            images = torch.zeros(32, 3, 224, 224, dtype=torch.bfloat16, device="cuda")
+            F.cross_entropy(model(images), torch.zeros(32, dtype=torch.long, device="cuda")).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
     assert trace_memory(build).for_step(2).peak_bytes / 1e9 == pytest.approx(printed_gb, rel=0.02)
 
 
@@ -130,17 +149,8 @@ def test_zero_offload_in_the_same_table_peaks_where_its_new_weights_arrive():
     of torchao's benchmark, stage 2 with offload_optimizer, whose two buckets of 1 GB in the backward stay below.
     """
     with torch.device("meta"):
-        sizes = [p.numel() for p in ViTGiant().parameters()]
+        sizes = [p.numel() for p in vit_giant().parameters()]
     assert (2 + 4) * sum(sizes) + 2 * max(sizes) == pytest.approx(6.85e9, rel=0.005)
-
-
-def test_vit_giant_has_the_parameters_that_timm_says():
-    """1,136.5 M with its own head of no classes (timm's model card); here 45 classes and fewer positions."""
-    with torch.device("meta"):
-        model = ViTGiant()
-    num_parameters = sum(p.numel() for p in model.parameters()) - 45 * 1537
-    positions_518 = (37**2 - 16**2) * 1536
-    assert round((num_parameters + positions_518) / 1e6, 1) == 1136.5
 
 
 FUSED = OptimizerConfig(implementation="fused")
