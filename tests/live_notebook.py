@@ -1,13 +1,12 @@
 """A notebook in a real browser: open it in JupyterLab or Notebook 7, run it, find its panels."""
 
-import json
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
+import requests
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 QUIET_CHROMIUM = (
@@ -47,11 +46,10 @@ def write_notebook(path: Path, *cells: str) -> Path:
 
 def ask_server(lab: dict, path: str, method: str = "GET"):
     """The answer of the server's own interface."""
-    request = urllib.request.Request(
-        f"{lab['url']}/api/{path}", method=method, headers={"Authorization": f"token {lab['token']}"}
-    )
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return json.loads(answer.read() or b"null")
+    headers = {"Authorization": f"token {lab['token']}"}
+    answer = requests.request(method, f"{lab['url']}/api/{path}", headers=headers, timeout=20)
+    answer.raise_for_status()
+    return answer.json() if answer.content else None
 
 
 def end_kernels(lab: dict) -> None:

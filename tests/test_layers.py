@@ -141,10 +141,6 @@ def test_nothing_lies_flat_beside_the_rooms():
     assert flat <= {*ROOMS, "units", "kinds", "events", "timeline", "__main__"} and len(ROOMS) >= 14
 
 
-def test_importing_memkit_loads_no_heavy_library():
-    assert heavy_libraries_loaded_by(["memkit"], PACKAGE.parent) == set()
-
-
 @pytest.mark.parametrize("room", [room for room in ROOMS if (PACKAGE / room).is_dir()])
 def test_a_room_loads_only_what_it_may(room):
     there = [f"memkit.{name}" for name in ORDER if name.split(".")[0] == room]

@@ -12,9 +12,8 @@ import pytest
 
 import memkit
 from book import load_claims, load_recordings
-from memkit.hardware.driver import gpu_cap_bytes
-from memkit.setup.models import GPT2_SMALL, TINY_GPT2
-from memkit.setup.strategies import NONE, Strategy, all_strategies, every, sequential
+from memkit.setup.models import TINY_GPT2
+from memkit.setup.strategies import NONE, all_strategies, every, sequential
 from memkit.setup.training import TrainingSetup
 from memkit.tracing import counted_flops
 
@@ -31,7 +30,7 @@ def build():
     lambda steps: memkit.measure_memory(build, device="cpu", steps=steps),
     lambda steps: memkit.trace_memory(build, steps=steps),
 ], ids=["estimate", "measure", "trace"])
-@pytest.mark.parametrize("steps", [0, -1, 1.5, True, "two", 10_001])
+@pytest.mark.parametrize("steps", [0, -1, 10_001])
 def test_a_number_of_steps_that_nobody_takes_or_waits_for_is_refused(call, steps):
     with pytest.raises(ValueError, match=f"steps={steps!r} is"):
         call(steps)
@@ -42,12 +41,10 @@ def test_a_number_of_steps_that_nobody_takes_or_waits_for_is_refused(call, steps
     (lambda: memkit.trace_memory(build, device="tpu"), "device='tpu' is"),
     (lambda: memkit.compare(TIMELINE, TIMELINE, names=["initt"]), "names='initt' is not one of init, forward peak"),
     (lambda: memkit.estimate_memory(3), "setup=3 is not a TrainingSetup or a ModelConfig"),
-    (lambda: memkit.compare(TIMELINE, 2), "timelines=2 is not a MemoryTimeline"),
     (lambda: memkit.aligned_table(7), "rows=7 is no list of list"),
     (lambda: replace(SETUP, sets_grads_to_none="False"), "sets_grads_to_none='False' is not a bool"),
-    (lambda: replace(GPT2_SMALL, ties_embeddings="False"), "ties_embeddings='False' is not a bool"),
     (lambda: all_strategies(-3), "num_layers=-3"), (lambda: sequential(-1), "num_segments=-1"),
-    (lambda: every(0), "period=0"), (lambda: Strategy(name="x", code="", stops_early="no"), "stops_early='no'"),
+    (lambda: every(0), "period=0"),
     (lambda: counted_flops(SETUP, NONE, device="mps"), "device='mps' is not one of cuda, cpu"),
     (lambda: load_claims("nowhere.toml"), "no ledger of claims at nowhere.toml"),
     (lambda: load_recordings("01", "nowhere"), "no recordings at nowhere"),
@@ -56,12 +53,6 @@ def test_a_number_of_steps_that_nobody_takes_or_waits_for_is_refused(call, steps
 def test_what_cannot_be_is_refused_in_words(call, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         call()
-
-
-@pytest.mark.parametrize("text", ["1e400", "nan", "-3", "0", "four", "1/0", "1e-400"])
-def test_a_cap_that_no_card_has(text):
-    with pytest.raises(ValueError, match="MEMKIT_GPU_GIB="):
-        gpu_cap_bytes({"MEMKIT_GPU_GIB": text})
 
 
 class Odd:

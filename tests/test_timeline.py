@@ -4,7 +4,6 @@ import pytest
 
 from memkit.events import PARTS, Event
 from memkit.timeline import INSTANTS, Instant, MemoryTimeline, compare
-from memkit.units import aligned_table
 
 
 def instant(name="init", values=(1, 2, 3, 4, 5), **fields):
@@ -129,8 +128,3 @@ def test_compare_says_unknown_where_a_timeline_lacks_the_instant():
     assert "unknown" in text.splitlines()[3] and text.splitlines()[3].endswith("–")
     with pytest.raises(ValueError, match="at least two timelines, got 1"):
         compare(timeline(1))
-
-
-def test_a_table_is_aligned():
-    lines = aligned_table([["name", "bytes"], ["a", "1"], ["long name", "1,000"]]).splitlines()
-    assert len({len(line) for line in lines}) == 1

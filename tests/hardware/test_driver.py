@@ -1,8 +1,5 @@
 """What ``nvidia-smi`` answers, played by a script of that name on PATH; no card and no torch is needed."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -109,15 +106,7 @@ def test_cap_is_read_in_gib(text, size):
     assert gpu_cap_bytes({"MEMKIT_GPU_GIB": text}) == size
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "nan", "inf", "2 GiB", "1/0", "0.0000000001"])
+@pytest.mark.parametrize("text", ["0", "-1", "two", "nan", "inf", "2 GiB", "1/0", "0.0000000001", "1e400", "1e-400"])
 def test_a_cap_that_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="MEMKIT_GPU_GIB='.*' is not a number of GiB above zero"):
         gpu_cap_bytes({"MEMKIT_GPU_GIB": text})
-
-
-def test_asking_loads_no_torch():
-    program = "import sys, memkit.hardware.driver as d; d.ask_driver(); print('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={**os.environ}
-    )
-    assert done.stdout.strip() == "False"
