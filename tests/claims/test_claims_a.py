@@ -188,8 +188,9 @@ def printed_formula(config) -> int:
 
 
 @cache
-def real_parameters(config) -> int:
-    return sum(p.numel() for p in Transformer(TrainingSetup(model=config), device="meta").parameters())
+def parameters_of(model) -> int:
+    """Parameters of the module, counted by torch."""
+    return sum(p.numel() for p in Transformer(TrainingSetup(model=model), device="meta").parameters())
 
 
 def test_C006(figures):

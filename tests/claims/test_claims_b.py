@@ -24,6 +24,7 @@ GPT2 = TrainingSetup(
 )
 GPT2_FLASH = replace(GPT2, attention="flash")
 LLAMA = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048)
+ON_CPU = TrainingSetup(model=TINY_GPT2, micro_batch_size=2, seq_len=128, attention="stored", device="cpu")
 PAPER_LINEAR = sum(addend.value_bytes * addend.width for addend in ADDENDS if not addend.is_square)
 PAPER_SQUARE = sum(addend.value_bytes for addend in ADDENDS if addend.is_square)
 SCORES_PER_SBH = GPT2.seq_len * GPT2_LARGE.num_heads / GPT2_LARGE.hidden_size  # as/h
@@ -35,8 +36,7 @@ def all_blocks(setup: TrainingSetup) -> int:
 
 def per_score(setup: TrainingSetup) -> float:
     """Bytes that a block keeps for each of its b·a·s·s scores."""
-    scores = setup.micro_batch_size * setup.model.num_heads * setup.seq_len**2
-    return sum(line.num_bytes for line in block_ledger(setup).lines if line.axes == "b a s s") / scores
+    return score_bytes(setup) / (setup.micro_batch_size * setup.model.num_heads * setup.seq_len**2)
 
 
 def twice(setup: TrainingSetup, *names: str, measure: Callable = activation_bytes) -> float:
@@ -53,15 +53,15 @@ def twice(setup: TrainingSetup, *names: str, measure: Callable = activation_byte
 
 @cache
 def saved_by_real_block(setup: TrainingSetup) -> int:
-    """Bytes that torch's autograd saves in a real 16-bit block of this shape; meta tensors have no data.
+    """Bytes that torch's autograd saves in a real block: on the CPU, or of tensors without data for a card.
 
     Without dropout, whose mask has another dtype away from CUDA.
     """
-    assert (setup.precision, setup.attention, setup.dropout) == (PURE_BF16, "stored", 0)
-    block = Block(setup).to(device="meta", dtype=torch.bfloat16)
-    mask = torch.ones(setup.seq_len, setup.seq_len, dtype=torch.bool, device="meta").triu(1)
-    shape = (setup.micro_batch_size, setup.seq_len, setup.model.hidden_size)
-    x = torch.empty(shape, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    assert (setup.attention, setup.dropout) == ("stored", 0) and not setup.precision.uses_autocast
+    kind = {"device": "cpu" if setup.device == "cpu" else "meta", "dtype": getattr(torch, setup.precision.weight_dtype)}
+    block = Block(setup).to(**kind)
+    mask = torch.ones(setup.seq_len, setup.seq_len, dtype=torch.bool, device=kind["device"]).triu(1)
+    x = torch.zeros(setup.micro_batch_size, setup.seq_len, setup.model.hidden_size, requires_grad=True, **kind)
     return saved_bytes(lambda: block(x, {"mask": mask}), elsewhere=[*block.parameters(), mask])
 
 
@@ -133,15 +133,6 @@ def test_C071(figures):
 def test_C072(figures):
     block = prove_square(figures)
     figures.settle(scores=figures["scores"] == 4, a_block=round(block, 1) == figures["scores"])
-
-
-@cache
-def real_block() -> tuple[int, TrainingSetup]:
-    """Bytes that torch's autograd saves in a real block on the CPU, by torch's own hooks."""
-    setup = TrainingSetup(model=TINY_GPT2, micro_batch_size=2, seq_len=128, attention="stored", device="cpu")
-    block, mask = Block(setup), torch.ones(128, 128, dtype=torch.bool).triu(1)
-    x = torch.randn(2, 128, TINY_GPT2.hidden_size, requires_grad=True)
-    return saved_bytes(lambda: block(x, {"mask": mask}), elsewhere=[*block.parameters(), mask]), setup
 
 
 @cache

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import torch
+from claims.test_claims_d import as_capability  # noqa: F401  the ledger names it
 from torchao.float8 import Float8LinearConfig
 
 from book.claims import rounds_to
@@ -19,10 +20,6 @@ def normal(deviation: float) -> np.ndarray:
 
 def percent_zero(x: np.ndarray) -> float:
     return 100 * float(np.mean(x == 0))
-
-
-def as_capability(figure: float) -> tuple[int, ...]:
-    return tuple(int(part) for part in str(figure).split("."))
 
 
 def test_C239(figures):

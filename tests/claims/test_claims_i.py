@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -71,13 +72,19 @@ def step_2(**changes) -> MemoryTimeline:
     return estimate_memory(replace(STEP, **changes)).for_step(2)
 
 
-def bytes_at(instant: str, step: int = 2, part: str | None = None, **changes) -> int:
-    found = estimate_memory(replace(STEP, **changes)).at(instant, step)
-    return found.parts[part] if part else found.total_bytes
+def bytes_at(instant: str, step: int = 2, **changes) -> int:
+    return estimate_memory(replace(STEP, **changes)).at(instant, step).total_bytes
 
 
-def card_of(num_mib: int) -> CachingAllocator:
-    return CachingAllocator(driver=Driver(num_mib * MIB))
+def card_of(num_mib: int, outside_mib: int = 0) -> CachingAllocator:
+    return CachingAllocator(driver=Driver(num_mib * MIB, outside_mib * MIB))
+
+
+def summary(**counters: int) -> str:
+    """What torch's own ``memory_summary`` prints for these counters; the others are 0."""
+    stats = defaultdict(int, num_ooms=0, num_alloc_retries=0) | counters
+    with patch.object(torch.cuda.memory, "memory_stats", lambda device: stats):
+        return torch.cuda.memory_summary(0)
 
 
 @cache
@@ -174,11 +181,7 @@ def peak_with_recomputation(in_one_scope: bool) -> int:
 
 
 def test_C263(figures):
-    counters = defaultdict(int, num_ooms=0, num_alloc_retries=0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda.memory, "memory_stats", lambda device: counters)
-        lines = torch.cuda.memory_summary(0).splitlines()
-    rows = [line.split("|")[1] for line in lines if line.count("|") == 6]
+    rows = [line.split("|")[1] for line in summary().splitlines() if line.count("|") == 6]
     metrics = [row for row in rows[1:] if "pool" not in row]
     assert figures["metrics"] == len(metrics)
     assert figures["pools"] == len({row for row in rows if "pool" in row})

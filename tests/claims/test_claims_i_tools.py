@@ -6,50 +6,27 @@ to the byte (tests/allocator/test_real_cards.py). What PyTorch prints and offers
 
 import json
 import re
-from collections import defaultdict
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from unittest.mock import patch
 
 import pytest
 import torch
+from claims.test_claims_i import STEP, bytes_at, card_of, in_gib, in_mib, step_2, summary
 from torch.profiler import ProfilerActivity, profile, tensorboard_trace_handler
 
 from memkit.allocator.caching import CachingAllocator, OutOfMemory
-from memkit.allocator.heap import Driver
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
 from memkit.measuring.small_card import SimulatedCard
 from memkit.setup.models import GPT2_SMALL
 from memkit.setup.recipes import OptimizerConfig
-from memkit.setup.training import TrainingSetup
-from memkit.units import GIB, MIB
-
-STEP = TrainingSetup(model=GPT2_SMALL, micro_batch_size=4, attention="efficient")
-"""GPT-2 small in FP32, four sequences of 1,024 tokens: the step that most answers speak of."""
+from memkit.units import MIB
 
 
-def gib(num_bytes: int) -> float:
-    return round(num_bytes / GIB, 2)
-
-
-def mib(num_bytes: int) -> int:
-    return round(num_bytes / MIB)
-
-
-def bytes_at(instant: str, step: int = 2, **changes) -> int:
-    return estimate_memory(replace(STEP, **changes)).at(instant, step).total_bytes
-
-
-def peak_of(step: int = 2, **changes) -> int:
-    return estimate_memory(replace(STEP, **changes)).for_step(step).peak_bytes
-
-
-def card_of(num_mib: int, outside_mib: int = 0) -> CachingAllocator:
-    return CachingAllocator(driver=Driver(num_mib * MIB, outside_mib * MIB))
+def peak_of(**changes) -> int:
+    return step_2(**changes).peak_bytes
 
 
 def with_holes() -> CachingAllocator:
@@ -86,7 +63,7 @@ def test_C279(figures):
     used = allocator.driver.used_bytes
     allocator.free(address)
     assert allocator.allocated_bytes == 0
-    assert figures["reserved_mib"] == mib(allocator.reserved_bytes)
+    assert figures["reserved_mib"] == in_mib(allocator.reserved_bytes)
     assert allocator.driver.used_bytes == used
     assert figures["reserved_mib"] == figures["asked_mib"] + 1  # to the next even MiB
     assert allocator.malloc(figures["asked_mib"] * MIB) == address
@@ -109,8 +86,8 @@ def test_C280(figures):
 def test_C281(figures):
     allocator = card_of(96)
     allocator.malloc(figures["asked_mib"] * MIB)
-    assert figures["reserved_mib"] == mib(allocator.reserved_bytes)
-    assert figures["unused_mib"] == mib(allocator.reserved_bytes - allocator.allocated_bytes)
+    assert figures["reserved_mib"] == in_mib(allocator.reserved_bytes)
+    assert figures["unused_mib"] == in_mib(allocator.reserved_bytes - allocator.allocated_bytes)
     held = allocator.reserved_bytes
     allocator.malloc(figures["unused_mib"] * MIB)
     figures.settle(held_for_others=allocator.reserved_bytes == held)
@@ -118,10 +95,10 @@ def test_C281(figures):
 
 def test_C282(figures):
     peak, holes = after_a_peak(), with_holes()
-    assert figures["reserved_mib"] == mib(peak.reserved_bytes) == mib(holes.reserved_bytes)
-    assert figures["card_mib"] == mib(holes.driver.capacity_bytes)
+    assert figures["reserved_mib"] == in_mib(peak.reserved_bytes) == in_mib(holes.reserved_bytes)
+    assert figures["card_mib"] == in_mib(holes.driver.capacity_bytes)
     assert split_bytes(peak) == 0
-    assert figures["split_mib"] == mib(split_bytes(holes))
+    assert figures["split_mib"] == in_mib(split_bytes(holes))
     request = figures["request_mib"] * MIB
     peak.malloc(request)
     with pytest.raises(OutOfMemory):
@@ -138,24 +115,15 @@ def test_C283(figures):
     before = holes.reserved_bytes
     holes.empty_cache()
     assert holes.reserved_bytes == before
-    assert figures["unused_mib"] == mib(holes.reserved_bytes - holes.allocated_bytes)
+    assert figures["unused_mib"] == in_mib(holes.reserved_bytes - holes.allocated_bytes)
     peak = after_a_peak()
     before = {"whole_segments": (peak, peak.reserved_bytes), "holes": (holes, holes.reserved_bytes)}
     peak.empty_cache()
     figures.settle(**{name: card.reserved_bytes < held for name, (card, held) in before.items()})
 
 
-@cache
-def summary(num_alloc_retries: int = 0) -> str:
-    """What ``torch.cuda.memory_summary`` prints for given counters."""
-    counters = defaultdict(int, num_ooms=0, num_alloc_retries=num_alloc_retries)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda.memory, "memory_stats", lambda device: counters)
-        return torch.cuda.memory_summary(0)
-
-
 def test_C285(figures):
-    [header] = [line for line in summary(234).splitlines() if "234" in line]
+    [header] = [line for line in summary(num_alloc_retries=234).splitlines() if "234" in line]
     assert f"| {figures['field']}: 234 " in re.sub(" +", " ", header)
     assert "cudaMallocs" not in header
     figures.settle(counts_them="cudaMallocs" in header)
@@ -168,7 +136,7 @@ def test_C286(figures):
     allocator.record_stream(shared, 7)
     assert allocator.current["active"] == allocator.current["allocated"]
     allocator.free(shared)  # stream 7 still reads it
-    assert figures["waiting_mib"] == mib(allocator.current["active"] - allocator.current["allocated"])
+    assert figures["waiting_mib"] == in_mib(allocator.current["active"] - allocator.current["allocated"])
     allocator.free(kept)
     assert allocator.current["active"] > allocator.current["allocated"] == 0
     sample = PRINTED_ROWS
@@ -186,13 +154,12 @@ PRINTED_ROWS = {
 
 def summary_rows(rows: dict) -> dict[str, tuple[int, ...]]:
     """What torch's own memory_summary prints in its columns for these (current, allocated, freed) in MiB."""
-    stats = defaultdict(int, num_ooms=0, num_alloc_retries=0)
-    for name, values in rows.items():
-        keys = (f"{name.lower()}_bytes.all.{key}" for key in ("current", "allocated", "freed"))
-        stats.update(zip(keys, (value * MIB for value in values), strict=True))
-    with patch.object(torch.cuda.memory, "memory_stats", lambda device=None: stats):
-        text = torch.cuda.memory.memory_summary(device=0, abbreviated=True)
-    cells = {line[1:23].strip(): re.findall(r"(\d+) M?i?B", line) for line in text.splitlines()}
+    counters = {
+        f"{name.lower()}_bytes.all.{key}": value * MIB
+        for name, values in rows.items() for key, value in zip(("current", "allocated", "freed"), values, strict=True)
+    }
+    lines = summary(**counters).splitlines()
+    cells = {line[1:23].strip(): re.findall(r"(\d+) M?i?B", line) for line in lines}
     return {name: tuple(int(cells[f"{name} memory"][i]) for i in (0, 2, 3)) for name in rows}
 
 
@@ -211,10 +178,10 @@ def test_C288(figures):
     holes = with_holes()
     with pytest.raises(OutOfMemory) as caught:
         holes.malloc(figures["request_mib"] * MIB)
-    assert figures["card_mib"] == mib(caught.value.capacity_bytes)
-    assert figures["allocated_mib"] == mib(holes.allocated_bytes)
+    assert figures["card_mib"] == in_mib(caught.value.capacity_bytes)
+    assert figures["allocated_mib"] == in_mib(holes.allocated_bytes)
     assert figures["sum_mib"] == figures["allocated_mib"] + figures["request_mib"] < figures["card_mib"]
-    assert figures["peak_mib"] == mib(holes.peak["allocated"])
+    assert figures["peak_mib"] == in_mib(holes.peak["allocated"])
     sums = figures["request_mib"] * MIB + holes.allocated_bytes
     figures.settle(an_empty_card=fits(card_of(96), sums), among_holes=fits(with_holes(), figures["request_mib"] * MIB))
 
@@ -228,7 +195,7 @@ def test_C289(figures):
         if resets:
             allocator.reset_peak()
         allocator.malloc(60 * MIB)  # training
-        readings.append(mib(allocator.peak["allocated"]))
+        readings.append(in_mib(allocator.peak["allocated"]))
     assert readings == [figures["loading_mib"], figures["training_mib"]]
     assert figures["loading_mib"] == 2 * figures["copy_mib"]
     words = " ".join(torch.cuda.max_memory_allocated.__doc__.split())
@@ -242,7 +209,7 @@ def test_C291(figures):
     for num_bytes in (40 * MIB, 8 * MIB):
         allocator.reset_peak()
         allocator.free(allocator.malloc(num_bytes))
-        peaks.append(mib(allocator.peak["allocated"]))
+        peaks.append(in_mib(allocator.peak["allocated"]))
     assert peaks == [figures["first_mib"], figures["second_mib"]]
     assert callable(torch.cuda.reset_peak_memory_stats)
     figures.settle(of_each_part=peaks[1] < peaks[0])
@@ -255,7 +222,7 @@ def test_C293(figures):
     except OutOfMemory:
         armed = len(allocator.trace)  # a recorder that starts here sees what follows
     assert len(allocator.trace) == armed
-    assert figures["peak_mib"] == mib(allocator.peak["allocated"])  # the counters were there all the time
+    assert figures["peak_mib"] == in_mib(allocator.peak["allocated"])  # the counters were there all the time
     figures.settle(armed_before=armed > 0, armed_after=len(allocator.trace) - armed > 0)
 
 
@@ -263,9 +230,9 @@ def test_C295(figures):
     for context_mib in (0, 300, 500):
         allocator = card_of(8192, outside_mib=context_mib)
         address = allocator.malloc(figures["asked"])
-        assert figures["segment_mib"] == mib(allocator.driver.used_bytes) - context_mib
+        assert figures["segment_mib"] == in_mib(allocator.driver.used_bytes) - context_mib
         allocator.free(address)
-        assert figures["segment_mib"] == mib(allocator.driver.used_bytes) - context_mib
+        assert figures["segment_mib"] == in_mib(allocator.driver.used_bytes) - context_mib
     assert figures["asked"] == torch.zeros(()).nbytes
     assert figures["kind"] == CARDS["RTX 4090"].memory_kind
     figures.settle(**{name: "HBM" in CARDS[name].memory_kind for name in ("A100 SXM 80 GB", "RTX 4090")})
@@ -377,19 +344,19 @@ def test_C303(figures):
 
 
 def forward_peak(**changes) -> float:
-    return gib(bytes_at("forward peak", **({"attention": "stored"} | changes)))
+    return in_gib(bytes_at("forward peak", **({"attention": "stored"} | changes)))
 
 
 def test_C306(figures):
-    assert figures["gib"] == gib(bytes_at("backward peak"))
-    assert figures["recomputed_gib"] == gib(bytes_at("backward peak", recomputation="full"))
-    assert figures["accumulated_gib"] == gib(
+    assert figures["gib"] == in_gib(bytes_at("backward peak"))
+    assert figures["recomputed_gib"] == in_gib(bytes_at("backward peak", recomputation="full"))
+    assert figures["accumulated_gib"] == in_gib(
         bytes_at("backward peak", micro_batch_size=2, grad_accum_steps=2)
     )
     logits = STEP.tokens_per_micro_batch * GPT2_SMALL.vocab_size * 4
     peak = estimate_memory(STEP).at("backward peak", 2)
     assert figures["logits"] == round(peak.temporary / logits, 2)
-    assert figures["logits_gib"] == gib(peak.temporary)
+    assert figures["logits_gib"] == in_gib(peak.temporary)
     advice = {"recomputed": {"recomputation": "full"}, "accumulated": {"micro_batch_size": 2, "grad_accum_steps": 2}}
     lower = {name: bytes_at("backward peak", **change) for name, change in advice.items()}
     figures.settle(**{name: num_bytes < bytes_at("backward peak") for name, num_bytes in lower.items()})
@@ -397,4 +364,4 @@ def test_C306(figures):
 
 def step_peak(**optimizer) -> float:
     changes = {"micro_batch_size": 1, "seq_len": 128, "optimizer": OptimizerConfig(**optimizer)}
-    return gib(bytes_at("optimizer peak", **changes))
+    return in_gib(bytes_at("optimizer peak", **changes))

@@ -6,6 +6,7 @@ from functools import cache
 
 import torch
 import torch.distributed as dist
+from claims.test_claims_a import parameters_of
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -37,16 +38,15 @@ def kept(stage: int, ranks: int) -> dict[str, float]:
     """Bytes a parameter of weights, gradients and states after PyTorch's own step, on one traced rank in fp32."""
     with one_rank_of(ranks):
         timeline = trace_memory(sharded_build(SETUP, Layout(stage=stage, dp_size=ranks)))
-    num_parameters = sum(p.numel() for p in Transformer(SETUP, device="meta").parameters())
     parts = timeline.at("optimizer", step=2).parts
-    return {name: parts[name] / num_parameters for name in ("weights", "gradients", "optimizer_states")}
+    return {name: parts[name] / parameters_of(SETUP.model) for name in ("weights", "gradients", "optimizer_states")}
 
 
 @cache
 def two_ranks() -> dict:
     """Real processes: P bytes of float32 parameters, and what each way sends a step in units of P."""
     told = run_on_ranks("book.training_ranks", 2, ["sharding", *steps(2)])
-    whole = 4 * sum(p.numel() for p in Transformer(SETUP, device="meta").parameters())
+    whole = 4 * parameters_of(SETUP.model)
     return {
         name: {kind: count / whole for kind, count in row["sent"].items()} | {"losses": row["losses"]}
         for name, row in told["ways"].items()

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from claims.test_claims_a import BILLION, parameters_of
 
 from book.claims import rounds_to
 from memkit.formula.offload import link_bytes
 from memkit.hardware.cards import CARDS
 from memkit.program.sharded import one_rank_of, sharded_build
-from memkit.program.transformer import Transformer
 from memkit.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, TINY_LLAMA
 from memkit.setup.recipes import FP32, PURE_BF16, OptimizerConfig
@@ -18,7 +18,6 @@ from memkit.setup.training import TrainingSetup
 from memkit.sharding import estimate_sharded
 from memkit.tracing.trace import trace_memory
 
-BILLION = 10**9
 TOKENS = 2048
 LLAMA = TrainingSetup(
     model=LLAMA_2_7B, precision=PURE_BF16, seq_len=TOKENS, recomputation="full",
@@ -86,11 +85,10 @@ def test_C340(figures):
 def test_C342(figures):
     card = CARDS[LINK_CARD]
     on_host = replace(LLAMA, optimizer=replace(LLAMA.optimizer, place="on the host"))
-    num_parameters = sum(p.numel() for p in Transformer(LLAMA, device="meta").parameters())
-    moved = 2 * torch.bfloat16.itemsize * num_parameters
+    moved = 2 * torch.bfloat16.itemsize * parameters_of(LLAMA_2_7B)
     assert moved == sum(link_bytes(on_host).values()) and figures["tokens"] == TOKENS
     link_s = moved / card.pcie_bytes_per_s
-    compute_s = 8 * num_parameters * TOKENS / (card.peak_tflops["bfloat16"] * 10**12)
+    compute_s = 8 * parameters_of(LLAMA_2_7B) * TOKENS / (card.peak_tflops["bfloat16"] * 10**12)
     assert rounds_to(link_s, figures["link_s"]) and rounds_to(compute_s, figures["compute_s"])
     assert all(figures[name] == seconds for name, seconds in PUBLISHED.items())
     figures.settle(measured=figures["host_s"] > figures["card_s"], link=link_s > compute_s)

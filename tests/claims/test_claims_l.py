@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from claims.test_claims_a import BILLION, SEVEN, parameters_of
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -21,7 +22,7 @@ from memkit.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
 from memkit.formula.parameters import count_adapter_parameters
 from memkit.formula.states import bytes_per_parameter, state_bytes
 from memkit.hardware.cards import CARDS
-from memkit.program.transformer import Transformer, training_build
+from memkit.program.transformer import training_build
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, FP32, PURE_BF16, OptimizerConfig
@@ -29,8 +30,6 @@ from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
 from memkit.tracing.trace import trace_memory
 
-BILLION = 10**9
-SEVEN = 7
 TWO_BYTES = 2
 """Of a 16-bit value."""
 
@@ -56,12 +55,6 @@ ALL_SEVEN = ("query", "key", "value", "output", "gate", "up", "down")
 FUSED = OptimizerConfig(implementation="fused")
 PRINTED_ADAPTERS = 20 * 10**6
 """The count of parameters that the printed sums of C356 to C358 use."""
-
-
-@cache
-def llama_parameters() -> int:
-    """Parameters of Llama-2-7B's module, counted by torch."""
-    return sum(p.numel() for p in Transformer(TrainingSetup(model=LLAMA_2_7B), device="meta").parameters())
 
 
 def tuned(adapter: AdapterConfig | None, batch: int, tokens: int, **choices) -> TrainingSetup:
@@ -119,7 +112,7 @@ def test_C349(figures):
 
 def test_C350(figures):
     cards = [card for card in CARDS.values() if card.label_gb == figures["label_gb"]]
-    exact = torch.float32.itemsize * llama_parameters()
+    exact = torch.float32.itemsize * parameters_of(LLAMA_2_7B)
     assert len(cards) > 2 and rounds_to(exact / BILLION, figures["exact_gb"])
     assert figures["weights_gb"] == torch.float32.itemsize * SEVEN
     figures.settle(**{card.name: exact > card.memory_bytes for card in cards})
@@ -162,7 +155,7 @@ def test_C353(figures):
         "least": (figures["small_rank"], ("query", "value")),
         "most": (figures["large_rank"], ALL_SEVEN),
     }
-    percent = {name: 100 * trained_by_peft(*size)[0] / llama_parameters() for name, size in sizes.items()}
+    percent = {name: 100 * trained_by_peft(*size)[0] / parameters_of(LLAMA_2_7B) for name, size in sizes.items()}
     assert all(rounds_to(percent[name], figures[name]) for name in sizes)
     assert (figures["printed_low"], figures["printed_high"]) == (0.1, 1) and figures["large_rank"] == 64
     figures.settle(
@@ -258,7 +251,7 @@ def test_C361(figures):
 def four_bit_bytes(rest: torch.dtype) -> int:
     """Llama-2-7B with the matrices of its blocks in NF4 and all else in ``rest``, against memkit's states."""
     in_blocks = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008)  # Touvron et al. 2023: layers, hidden size, MLP
-    by_hand = in_blocks * (4 + 8 / 64 + 32 / (64 * 256)) / 8 + rest.itemsize * (llama_parameters() - in_blocks)
+    by_hand = in_blocks * (4 + 8 / 64 + 32 / (64 * 256)) / 8 + rest.itemsize * (parameters_of(LLAMA_2_7B) - in_blocks)
     precision = PURE_BF16 if rest == torch.bfloat16 else AUTOCAST_BF16
     adapters = torch.float32.itemsize * count_adapter_parameters(LLAMA_2_7B, QLORA)
     ours = state_bytes(LLAMA_2_7B, precision, ADAMW, QLORA)["weights"] - adapters
@@ -276,7 +269,7 @@ def test_C362(figures):
 def test_C363(figures):
     saved = {}
     for name, wide in (("low", torch.bfloat16), ("high", torch.float32)):
-        saved[name] = 100 * (1 - four_bit_bytes(torch.bfloat16) / (wide.itemsize * llama_parameters()))
+        saved[name] = 100 * (1 - four_bit_bytes(torch.bfloat16) / (wide.itemsize * parameters_of(LLAMA_2_7B)))
         assert rounds_to(saved[name], figures[name])
         assert figures[f"printed_{name}"] == 100 * (1 - 4 / (8 * wide.itemsize))
     figures.settle(

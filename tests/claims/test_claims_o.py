@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+from claims.test_claims_a import parameters_of
+
 from book.claims import rounds_to
 from memkit.fitting.plans import TrainingPlan, plan_of
 from memkit.fitting.room import planned_room
 from memkit.hardware.cards import CARDS
-from memkit.program.transformer import Transformer
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, LLAMA_2_13B, LLAMA_32_1B, LLAMA_32_3B, ModelConfig
@@ -29,12 +30,6 @@ def planned(model: ModelConfig, card: str, layout: Layout | None = None, **choic
     usual = {"precision": PURE_BF16, "recomputation": "full", "seq_len": 512}
     setup = TrainingSetup(model=model, optimizer=OptimizerConfig(implementation="fused"), **{**usual, **choices})
     return plan_of(setup, CARDS[card], layout)
-
-
-def parameters_of(model: ModelConfig) -> int:
-    """Parameters of the module, counted by torch."""
-    module = Transformer(TrainingSetup(model=model), device="meta")
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def room_of(figures) -> int:

@@ -9,6 +9,7 @@ from functools import cache
 
 import torch
 import torch.nn.functional as F
+from claims.test_claims_a import BILLION  # noqa: F401  the ledger names it
 from claims.test_claims_g import SETUP as MEASURED
 from claims.test_claims_g import measured_peak, weights_of
 from claims.test_claims_k import PUBLISHED
@@ -40,7 +41,6 @@ SMALL = TrainingSetup(
     model=replace(gpt2_config("small", num_layers=4, num_heads=4, hidden_size=256), vocab_size=512),
     seq_len=256, micro_batch_size=8, dropout=0.1, optimizer=OptimizerConfig(implementation="fused"),
 )
-BILLION = 10**9
 PAPER_VOLUMES = {0: 2, 2: 2, 3: 3}
 """Models sent a step and rank under plain data parallelism, ZeRO-2 and ZeRO-3: Rajbhandari et al. 2020, section 7."""
 
