@@ -1,15 +1,43 @@
-"""The chapters' cells as their files have them."""
+"""The chapters' cells as their files have them, and whether a test or a cell that the book names is there."""
 
+import ast
 import json
 from functools import cache
 from pathlib import Path
 
-CHAPTERS = Path(__file__).parents[1] / "chapters"
+ROOT = Path(__file__).parents[1]
+CHAPTERS = ROOT / "chapters"
+
+
+@cache
+def cells_of(path: Path) -> list[dict]:
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
 
 
 @cache
 def texts_of(chapter: str) -> dict[str, str]:
     """Source by id of each cell of the chapter whose file begins so, such as ``07`` or ``C``."""
     [path] = CHAPTERS.glob(f"{chapter}_*.ipynb")
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return {cell["id"]: "".join(cell["source"]) for cell in cells}
+    return {cell["id"]: "".join(cell["source"]) for cell in cells_of(path)}
+
+
+@cache
+def after_setup(path: Path) -> dict:
+    """The names a chapter has after its cells tagged ``setup``."""
+    names = {"__name__": "__main__", "display": lambda *shown: None}
+    for cell in cells_of(path):
+        if cell["cell_type"] == "code" and "setup" in cell["metadata"].get("tags", []):
+            exec(compile("".join(cell["source"]), f"{path.name}::{cell['id']}", "exec"), names)
+    return names
+
+
+def exists(node: str) -> bool:
+    """Whether ``file::name`` names a test function, or a cell, of this repository; a file alone is there or not."""
+    file, _, name = node.partition("::")
+    path = ROOT / file
+    if not path.is_file() or not name:
+        return path.is_file()
+    if path.suffix == ".ipynb":
+        return name in {cell["id"] for cell in cells_of(path)}
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return any(isinstance(node, ast.FunctionDef) and node.name == name.partition("[")[0] for node in body)

@@ -1,16 +1,13 @@
 """The appendices: every test that the formula sheet names is there, and every function can be imported."""
 
-import ast
 import importlib
 import re
-from pathlib import Path
 
 import pytest
-from cells import texts_of
+from cells import exists, texts_of
 
 import memkit
 
-ROOT = Path(__file__).parents[2]
 SHEET = texts_of("C")["sheet"]
 NAMED = re.compile(r"`(test_\w+)` \(`([\w/]+\.py)`\)")
 """A test as the sheet names it: its name, and its file, below ``tests``."""
@@ -18,16 +15,9 @@ TESTS = sorted({f"tests/{file}::{name}" for name, file in NAMED.findall(SHEET)})
 FUNCTIONS = sorted(set(re.findall(r"`(memkit(?:\.\w+)+)`", SHEET)))
 
 
-def has_test(node: str, root: Path = ROOT) -> bool:
-    """Whether a node id names a test function of a file of this repository."""
-    file, _, name = node.partition("::")
-    body = ast.parse((root / file).read_text(encoding="utf-8")).body if (root / file).is_file() else []
-    return any(isinstance(statement, ast.FunctionDef) and statement.name == name for statement in body)
-
-
 @pytest.mark.parametrize("node", TESTS)
 def test_a_formula_s_test_is_there(node):
-    assert has_test(node)
+    assert exists(node)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -47,4 +37,4 @@ def test_every_line_of_the_sheet_names_a_function_a_test_and_a_chapter():
 
 
 def test_a_test_that_is_gone_is_seen():
-    assert not has_test("tests/test_units.py::test_that_nobody_wrote") and not has_test("tests/none.py::test_x")
+    assert not exists("tests/test_units.py::test_that_nobody_wrote") and not exists("tests/none.py::test_x")

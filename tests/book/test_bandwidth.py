@@ -79,18 +79,10 @@ def test_without_a_card_the_ram_alone_sizes_it(monkeypatch, no_card):
     assert copy_size() == 128 * MIB
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        ({"num_bytes": 0}, "num_bytes=0 is below 1"),
-        ({"num_bytes": 1.5}, "num_bytes=1.5 is not a whole number"),
-        ({"repeats": 0}, "repeats=0 is below 1"),
-        ({"repeats": "3"}, "repeats='3' is not a whole number"),
-    ],
-)
-def test_sizes_that_are_none_are_refused(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        measure_bandwidth(**arguments)
+@pytest.mark.parametrize("name", ["num_bytes", "repeats"])
+def test_sizes_that_are_none_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name}=0 is below 1"):
+        measure_bandwidth(**{name: 0})
 
 
 @pytest.mark.gpu

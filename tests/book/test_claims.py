@@ -1,6 +1,5 @@
 """The ledger of claims: complete, proved, and no number in it can change without its proof failing."""
 
-import ast
 import importlib.util
 import inspect
 import json
@@ -17,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from cells import after_setup, cells_of, exists
 from free_numbers import free_numbers
 
 from book import claims, korthikanti, linear_memory, loss_scales
@@ -87,21 +87,6 @@ def functions_of(path: Path) -> dict[str, Callable]:
     return vars(module)
 
 
-@cache
-def cells_of(path: Path) -> list[dict]:
-    return json.loads(path.read_text(encoding="utf-8"))["cells"]
-
-
-@cache
-def after_setup(path: Path) -> dict:
-    """The names a chapter has after its cells tagged ``setup``."""
-    names = {"__name__": "__main__", "display": lambda *shown: None}
-    for cell in cells_of(path):
-        if cell["cell_type"] == "code" and "setup" in cell["metadata"].get("tags", []):
-            exec(compile("".join(cell["source"]), f"{path.name}::{cell['id']}", "exec"), names)
-    return names
-
-
 def prove(claim_id: str, table: Mapping, figures: Figures) -> None:
     """Run one proof on these figures, a test function, a cell or expressions; it raises if they are not so."""
     file, _, name = table["proof"].partition("::")
@@ -119,25 +104,6 @@ def prove(claim_id: str, table: Mapping, figures: Figures) -> None:
         exec(compile("".join(cell["source"]), table["proof"], "exec"), after_setup(path) | {"claim": lambda _: entry})
     else:
         functions_of(path)[name](figures)
-
-
-def exists(proof: str) -> bool:
-    """Whether a node id names a test function, or a cell, of this repository."""
-    file, _, name = proof.partition("::")
-    path = ROOT / file
-    if not path.is_file():
-        return False
-    if not name:
-        return True
-    if path.suffix == ".ipynb":
-        return name in {cell["id"] for cell in cells_of(path)}
-    *classes, function = name.partition("[")[0].split("::")
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    for class_name in classes:
-        body = next(
-            (node.body for node in body if isinstance(node, ast.ClassDef) and node.name == class_name), []
-        )
-    return any(isinstance(node, ast.FunctionDef) and node.name == function for node in body)
 
 
 def problems_of(claim_id: str, table: Mapping) -> list[str]:

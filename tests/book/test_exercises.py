@@ -2,14 +2,15 @@
 
 import contextlib
 import io
-import json
 import math
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
+from cells import CHAPTERS, after_setup, cells_of
 from wrong_answers.chapter_10 import ALSO_RIGHT, RIGHT
 
 from book import check
@@ -26,7 +27,6 @@ from book.exercises import (
 )
 from book.exercises.tables import rows_of
 
-CHAPTERS = Path(__file__).parents[2] / "chapters"
 KINDS = (
     "quick check",
     "estimate by hand",
@@ -53,11 +53,8 @@ class Chapter:
 
     def __init__(self, path: Path):
         self.path = path
-        self.cells = {cell["id"]: cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]}
-        self.names = {"__name__": "__main__", "display": lambda *shown: None}
-        for cell in self.cells.values():
-            if "setup" in cell["metadata"].get("tags", []):
-                self.run(source_of(cell), self.names)
+        self.cells = {cell["id"]: cell for cell in cells_of(path)}
+        self.names = after_setup(path)
 
     def run(self, source: str, names: dict) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -140,14 +137,12 @@ def solution_problems(chapter: Chapter, exercise: Exercise) -> list[str]:
 
 NUMBERED = {int(path.name[:2]): path for path in sorted(CHAPTERS.glob("[0-9][0-9]_*.ipynb"))}
 ALL = [(number, exercise_id) for number in NUMBERED for exercise_id in exercises_of(number)]
-opened: dict[int, Chapter] = {}
 
 
+@cache
 def chapter_of(number: int) -> Chapter:
     """The chapter, its setup cells run once per process."""
-    if number not in opened:
-        opened[number] = Chapter(NUMBERED[number])
-    return opened[number]
+    return Chapter(NUMBERED[number])
 
 
 @pytest.mark.parametrize("number, exercise_id", ALL)

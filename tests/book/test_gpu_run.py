@@ -56,24 +56,34 @@ def test_a_recording_holds_formula_trace_and_measurement(dry_run):
         assert traced.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.003)
 
 
-def test_flash_keeps_its_output_and_one_number_per_row(dry_run):
-    numbers = dry_run["attention_kernels"].numbers
-    heads, length, width = 16, 64, 64
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def numbers_of(request, dry_run):
+    """What a measurement records: in the dry run, and where there is a card, on it."""
+    if request.param == "cpu":
+        return lambda name: dry_run[name].numbers
+    return lambda name: getattr(measurements, f"record_{name}")(request.param).numbers
+
+
+def test_flash_keeps_its_output_and_one_number_per_row(numbers_of):
+    numbers, heads, width = numbers_of("attention_kernels"), 16, 64
+    length = numbers["seq_len"]
     output, log_sum_exp = heads * length * width * 2, heads * length * 4
     loss_and_its_gradient = 2 + 2  # a backward starts from a one in the loss's own dtype
-    assert numbers["flash, kept for the backward_bytes"] == output + log_sum_exp + loss_and_its_gradient
-    assert numbers["math, kept for the backward_bytes"] > 4 * numbers["flash, kept for the backward_bytes"]
-    assert numbers["cudnn"] == "no such kernel here"
+    kept = numbers["flash, kept for the backward_bytes"] - output - log_sum_exp
+    if length == 64:
+        assert (kept, numbers["cudnn"]) == (loss_and_its_gradient, "no such kernel here")
+    assert 0 <= kept < 4 * KIB
+    assert numbers["math, kept for the backward_bytes"] > heads * length * (length * 2 + 4 * width * 2)
 
 
-def test_autocasts_cache_keeps_every_cast_in_inference(dry_run):
-    numbers = dry_run["autocast"].numbers
-    one_cast = 64 * 64 * 2
+def test_autocasts_cache_keeps_every_cast_in_inference(numbers_of):
+    numbers = numbers_of("autocast")
     cached, dropped = (
         numbers[f"{kind}, peak of the forward_bytes"] for kind in ("inference", "inference without cache")
     )
-    assert cached - dropped == 3 * one_cast
-    assert numbers["weights_bytes"] == 4 * 64 * 64 * 4
+    one_cast = (cached - dropped) // 3
+    assert cached - dropped in (3 * 64 * 64 * 2, 3 * 4096 * 4096 * 2)
+    assert numbers["weights_bytes"] == 4 * 2 * one_cast
 
 
 @pytest.mark.serial  # beside other work gloo's threads free a set of gradients late, and the measured peak has it
@@ -231,25 +241,6 @@ def test_gpu_cublas_keeps_a_workspace_per_thread():
     numbers = measurements.record_cublas_workspace("cuda").numbers
     assert numbers["after_forward_bytes"] == numbers["after_forward, predicted_bytes"]
     assert numbers["after_backward_bytes"] == numbers["after_backward, predicted_bytes"]
-
-
-@pytest.mark.gpu
-def test_gpu_flash_keeps_far_less_than_math():
-    numbers = measurements.record_attention_kernels("cuda").numbers
-    length = numbers["seq_len"]
-    output, log_sum_exp = 16 * length * 64 * 2, 16 * length * 4
-    kept = numbers["flash, kept for the backward_bytes"]
-    assert output + log_sum_exp <= kept < output + log_sum_exp + 4 * KIB
-    assert numbers["math, kept for the backward_bytes"] > 16 * length * length * 2
-
-
-@pytest.mark.gpu
-def test_gpu_autocast_keeps_every_cast_in_inference():
-    numbers = measurements.record_autocast("cuda").numbers
-    cached, dropped = (
-        numbers[f"{kind}, peak of the forward_bytes"] for kind in ("inference", "inference without cache")
-    )
-    assert cached - dropped == 3 * 4096 * 4096 * 2
 
 
 @pytest.mark.gpu

@@ -51,15 +51,6 @@ def test_a_model_has_the_billions_of_its_name(model):
     assert f"{parameters / 10**9:.0f}B" == model.name.split()[0]
 
 
-def test_the_addends_make_the_papers_coefficients():
-    for block, sbh, as2b in (("attention", 11, 5), ("MLP", 19, 0), ("layer norms", 4, 0)):
-        lines = [addend for addend in ADDENDS if addend.block == block]
-        assert sum(a.value_bytes * a.width for a in lines if not a.is_square) == sbh
-        assert sum(a.value_bytes * a.width for a in lines if a.is_square) == as2b
-    replicated = sum(a.value_bytes * a.width for a in ADDENDS if not a.is_split)
-    assert (replicated, 34 - replicated) == (10, 24)
-
-
 @each_model
 def test_table_2(model):
     s, b, h, a, t = letters(model)

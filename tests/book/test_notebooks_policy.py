@@ -200,8 +200,8 @@ def short_cells(notebook):
         lengths += [] if is_setup else [lines]
         if lines > (most := MOST_SETUP_LINES if is_setup else MOST_LINES):
             yield f"{cell['id']} has {lines} lines; {most} at most"
-    if lengths and (p90 := statistics.quantiles([0, *lengths], n=10, method="inclusive")[-1]) > 19:
-        yield f"one cell in ten has more than {p90:.0f} lines; 19 at most"
+    if lengths and (p90 := statistics.quantiles([0, *lengths], n=10, method="inclusive")[-1]) > 18:
+        yield f"one cell in ten has more than {p90:.0f} lines; 18 at most"
 
 
 @rule

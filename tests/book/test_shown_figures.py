@@ -1,15 +1,13 @@
 """The cell that shows a claim or an answer holds one of its figures; a cell with other numbers is called that."""
 
-import json
 import re
 import tomllib
 from decimal import Decimal
 from functools import cache
-from pathlib import Path
 
 import pytest
+from cells import CHAPTERS, cells_of
 
-CHAPTERS = Path(__file__).parents[2] / "chapters"
 CLAIMS, QUESTIONS = (
     tomllib.loads((CHAPTERS / name).read_text(encoding="utf-8"), parse_float=Decimal)
     for name in ("claims.toml", "questions.toml")
@@ -18,10 +16,12 @@ NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE
 
 
 @cache
-def cells_of(chapter: str) -> dict[str, str]:
+def seen_of(chapter: str) -> dict[str, str]:
     """By id what a reader sees of a cell: its source and its outputs, of a picture its words."""
-    cells = json.loads((CHAPTERS / chapter).read_text(encoding="utf-8"))["cells"]
-    return {cell["id"]: "\n".join(["".join(cell["source"]), *map(words_of, cell.get("outputs", ()))]) for cell in cells}
+    return {
+        cell["id"]: "\n".join(["".join(cell["source"]), *map(words_of, cell.get("outputs", ()))])
+        for cell in cells_of(CHAPTERS / chapter)
+    }
 
 
 def words_of(output: dict) -> str:
@@ -57,7 +57,7 @@ def rounds_to(number: Decimal, figure: Decimal | int, place: Decimal) -> bool:
 def shown_figures(figures: dict, place: str) -> list[str]:
     """The figures that a cell shows; a yes or no is no number."""
     chapter, _, cell = place.partition("::")
-    text = cells_of(chapter)[cell]
+    text = seen_of(chapter)[cell]
     return [name for name, figure in figures.items() if not isinstance(figure, bool) and is_shown(figure, text)]
 
 
