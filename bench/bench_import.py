@@ -18,8 +18,8 @@ KERNEL_LIMIT_BYTES = 120 * 1024**2
 EXPLORING = """
 import sys
 from memkit.widgets.memory_explorer import MemoryExplorer
-from memkit.widgets.step_timeline import StepTimeline
-panels = [MemoryExplorer(), StepTimeline()]
+from memkit.widgets.state_explorer import StateExplorer
+panels = [MemoryExplorer(), StateExplorer()]
 print("torch" in sys.modules)
 """
 

@@ -106,7 +106,6 @@ ALONE = "the way alone"
 PICTURE = "the picture: arrow keys go through its marks"
 OURS = {
     "memory explorer": (f'Uncached(model="GPT-2 small", micro_batch_size={START}, card="RTX 4090")', "Micro-batch"),
-    "step timeline": ("widgets.StepTimeline()", "Instant"),
     "frontier": ("widgets.FrontierExplorer()", "Strategy"),
     "frontier, length": ("widgets.FrontierExplorer()", "Sequence"),
     "batch planner": ("widgets.BatchPlanner()", "Micro-batch"),

@@ -82,7 +82,8 @@ class MemoryTimeline(Printable):
 
     ``device`` is ``"cuda"`` or ``"cpu"`` (whose rules apply); ``provenance`` says which machine, versions,
     date and command a measurement came from, and what is ``"left out"`` of a number. ``reserved_peak_bytes`` is
-    what the allocator held from the driver, if known.
+    what the allocator held from the driver, if known. ``source_lines`` is what stands on the lines that a trace's
+    events name as ``where``.
 
     >>> from memkit import TrainingSetup, estimate_memory, models
     >>> timeline = estimate_memory(TrainingSetup(model=models.GPT2_SMALL, seq_len=1024))
@@ -96,6 +97,7 @@ class MemoryTimeline(Printable):
     events: Sequence[Event] = ()
     reserved_peak_bytes: int | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
+    source_lines: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
         as_one_of("source", self.source, SOURCES)

@@ -91,3 +91,12 @@ for (const form of document.querySelectorAll("form.filter")) {
   });
 }
 if (document.querySelector("[data-panel], .exercise")) import("./live.mjs");
+const films = document.querySelectorAll("[data-film]");
+if (films.length) {
+  import("./film.mjs").then(({ film }) => films.forEach(async (place) => {
+    const data = await (await fetch(place.dataset.film)).json(), stage = document.createElement("div");
+    place.firstElementChild.classList.add("still");  // what a printer gets
+    place.append(stage);
+    film(stage, data);
+  }));
+}

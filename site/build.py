@@ -27,6 +27,7 @@ from book.claims import GROUPS, VERDICTS, load_claims
 from book.questions import load_questions
 from memkit.widgets.ledger_search import entry_of
 from memkit.widgets.question_cards import page_of
+from memkit.widgets.step_film import SCRIPT
 
 EMPTY_HEADER = re.compile("<th></th>")  # a corner of a table heads nothing
 OWN_BACKGROUND = re.compile(r"background(-color)?:[^;}]+;?")
@@ -191,6 +192,7 @@ def build(out: Path) -> None:
     (out / "book.css").write_text(style(), encoding="utf-8")
     for name in ("book.js", "live.mjs", "worker.mjs"):
         shutil.copy(HERE / name, out)
+    shutil.copy(SCRIPT, out / "film.mjs")
     write_search(pages, out)
 
 

@@ -102,14 +102,21 @@ class Panel {
     const [opening, moves] = await this.ahead, [[control, value]] = this.moves;
     const changes = this.moves.size === 1 ? moves[`${control} ${JSON.stringify(value)}`] : undefined;
     if (this.live) return;
-    if (!changes) {
-      this.said.textContent = "This is not drawn ahead. Press the button, and Python computes it in this page.";
-      return;
+    if (!changes) {  // two controls at once, or a number that is typed: only Python knows
+      this.stale(true);
+      return this.place.querySelector(".live button")?.click();
     }
+    this.stale(false);
     this.said.textContent = "";
     const back = Object.keys(this.shown).filter((id) => !(id in changes)).map((id) => [id, opening[id]]);
     this.apply(Object.fromEntries([...back, ...Object.entries(changes)]));
     this.shown = changes;
+  }
+
+  // A picture of the settings before says so on itself until it is answered.
+  stale(isStale) {
+    this.place.classList.toggle("is-stale", isStale);
+    this.place.querySelector(".memkit-view").dataset.stale = "Not yet: still the settings before";
   }
 
   apply(changes) {
@@ -137,12 +144,14 @@ class Panel {
     clearTimeout(this.pause);
     if (this.works) return;
     this.works = true;
+    this.stale(true);
     while (this.moves.size) {
       const moves = [...this.moves];
       this.moves.clear();
       for (const [name, value] of moves) await this.ask("moved", name, JSON.stringify(value));
     }
     this.works = false;
+    this.stale(false);
     this.pause = setTimeout(() => this.ask("rested"), 500);
   }
 

@@ -22,6 +22,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from memkit.widgets.step_film import FILM
+
 TAG = re.compile(r"<[^>]+>")
 
 
@@ -93,6 +95,13 @@ class Files:
         size = f'width="{width}" height="{height}"'
         image = f'<img src="pictures/{target.name}" alt="{escape(unescape(alt))}" {size} loading="lazy">'
         return f'<span class="picture">{image}</span>'
+
+    def film(self, text: str) -> str:
+        """Where a page fetches the events of a film, which its notebook has stored."""
+        name = f"films/{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        (self.out / "films").mkdir(exist_ok=True)
+        (self.out / name).write_text(text, encoding="utf-8")
+        return name
 
     def address(self, url: str) -> str:
         """Where a link of a notebook or of README leads on the site; '' where the site has no such page."""
@@ -217,6 +226,9 @@ class ChapterWriter:
         if output.output_type == "error":
             return f'<pre class="output">{ansi2html(chr(10).join(output.traceback))}</pre>'
         data, metadata = output.data, output.metadata
+        if FILM in data:
+            still = self.files.picture(base64.b64decode(data["image/png"]), metadata["image/png"]["alt"])
+            return f'<div class="output film" data-film="{self.files.film("".join(data[FILM]))}">{still}</div>'
         for kind in ("image/svg+xml", "image/png"):
             if kind in data:
                 alt = metadata.get(kind, {}).get("alt") or data.get("text/plain", "")

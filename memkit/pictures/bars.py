@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 
 from memkit.pictures.axes import Scale, byte_ticks, draw_limit
 from memkit.pictures.colours import LOOKS, looks_of
-from memkit.pictures.svg import GREY, INK, PAPER, Chart, text_width
+from memkit.pictures.svg import GREY, PAPER, Chart, text_width
 from memkit.units import format_bytes
 
 LEFT, RIGHT, TOP = 92, 612, 72
@@ -31,7 +31,6 @@ class Bar:
     whose: str = ""
     data: Mapping = field(default_factory=dict)
     ghost: int = 0
-    shade: float = INK
 
     @property
     def total(self) -> int:
@@ -109,7 +108,7 @@ def _stack(chart: Chart, bar: Bar, place: float, width: float, y: Scale) -> None
         if size:
             tells = {"tip": f"{part.replace('_', ' ')}: {format_bytes(size)}, {bar.whose or bar.name}"}
             tells["data"] = {"part": part, "bytes": size, **bar.data}
-            edge = {"stroke": "#fff", "stroke_width": 0.7, "shade": bar.shade}
+            edge = {"stroke": "#fff", "stroke_width": 0.7}
             chart.rect(place - width / 2, y(high), width, y(low) - y(high), LOOKS[part], **tells, **edge)
     chart.keep_clear(place - width / 2, y(bar.total), place + width / 2, y.start)
     if bar.ghost:

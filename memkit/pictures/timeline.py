@@ -13,7 +13,6 @@ from memkit.units import format_bytes, format_ratio
 
 MAX_BARS, MAX_COMPARED = 16, 10
 """More bars than this, or groups of them, cannot be labelled at 800 pixels; then only the last step is drawn."""
-PALE = 0.3  # how much of its colour a faded bar keeps
 REST = "not attributed"
 Key = tuple[str, int, int]
 
@@ -57,20 +56,18 @@ def _names(instant: Instant, is_split: bool) -> tuple[str, str]:
 
 def timeline_figure(
     timeline: MemoryTimeline,
-    selected: Instant | None = None,
     capacity_bytes: int | None = None,
     card_name: str = "card",
     title: str = "Memory through a training step",
-    fades_later: bool = False,
     before: MemoryTimeline | None = None,
 ) -> Chart:
-    """A stacked bar per instant; beside them the parts of ``selected`` (the peak, if not given) in words and bytes.
+    """A stacked bar per instant; beside them the parts of the peak in words and bytes.
 
-    ``capacity_bytes`` draws the card as a line; ``fades_later`` pales the instants after the selected one; ``before``
-    is another timeline, whose bars are outlined where they differ. A bar's ``data-pick`` is its number.
+    ``capacity_bytes`` draws the card as a line; ``before`` is another timeline, whose bars are outlined where they
+    differ. A bar's ``data-pick`` is its number.
     """
     instants = drawn_instants(timeline)
-    shown = selected if selected in instants else max(instants, key=lambda i: i.total_bytes)
+    shown = max(instants, key=lambda i: i.total_bytes)
     chosen, most = instants.index(shown), max(i.total_bytes for i in instants)
     ghosts = {_key(i): i.total_bytes for i in drawn_instants(before)} if before else {}
     is_split, bars = len({i.micro_batch for i in instants}) > 1, []
@@ -79,14 +76,14 @@ def timeline_figure(
         ghost = ghosts.get(_key(instant), instant.total_bytes)
         bars.append(Bar(
             name=moment, group=phase, pieces=sizes_of(instant), above=short(instant.total_bytes),
-            whose=where(instant), data={"pick": number}, shade=PALE if fades_later and number > chosen else INK,
+            whose=where(instant), data={"pick": number},
             ghost=ghost if abs(ghost - instant.total_bytes) > most // 250 else 0,
         ))
     spans = {}
     for number, instant in enumerate(instants):
         if instant.name != "init":
             spans.setdefault(f"step {instant.step}", []).append(number)
-    sizes, is_peak = {**shown.parts, REST: shown.unattributed_bytes}, shown.total_bytes == timeline.peak_bytes
+    sizes = {**shown.parts, REST: shown.unattributed_bytes}
     card, notes = "", [f"total: {format_bytes(shown.total_bytes)}"]
     if capacity_bytes is not None:
         card = f"{card_name}: {format_bytes(capacity_bytes, 1)}"
@@ -94,7 +91,7 @@ def timeline_figure(
     chart = bars_figure(
         title, bars, subtitle=provenance_line(timeline), chosen=chosen, spans=spans,
         limit=(card, capacity_bytes) if card else None,
-        head=f"{'Peak of the step' if is_peak else 'This instant'}:\n{where(shown)}",
+        head=f"Peak of the step:\n{where(shown)}",
         beside=[(part, f"{name}\n{format_bytes(sizes[part])}") for part, name in named_parts(instants)],
         notes="\n".join(notes),
     )

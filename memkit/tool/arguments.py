@@ -87,6 +87,7 @@ def parser(description: str) -> OneLineParser:
     )
     one.add_argument("--assume", metavar="FILE:LINE=N", type=assumption, action="append", default=[], help=(
         "what only values could say there: how many rows a mask keeps, or the value that is read or tested"))
+    one.add_argument("--film", metavar="FILE.html", help="write the steps as a film: your lines and every block")
     one.add_argument("--steps", type=number_in, default=2, help="training steps to trace (2)")
     one.add_argument("--card", help="the one card to be judged, such as 'RTX 4090'; all without it")
     fit = commands.add_parser("fit", help="every plan that fits a card, and its code", **kind)

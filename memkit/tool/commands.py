@@ -84,6 +84,10 @@ def report_command(options: argparse.Namespace) -> Found:
     )
     if card:
         result = replace(result, fits=tuple(fit for fit in result.fits if fit.card == card.name))
+    if options.film:
+        from memkit.widgets.step_film import StepFilm
+
+        StepFilm(result.trace, title=f"{result.name}: {options.steps} steps").save(options.film)
     progress(f"done in {time.monotonic() - started:.0f} s; drawing" if options.html else "done")
     data = {
         "name": result.name, "allocated_bytes": result.allocated_bytes, "reserved_bytes": result.reserved_bytes,

@@ -1,6 +1,7 @@
 """Which line of the program asked for memory: the ``where`` of each event, by which chapter 07's tables are grouped."""
 
 import contextlib
+import linecache
 from pathlib import Path
 from types import CodeType
 
@@ -18,11 +19,15 @@ OWN_FILES = {str(path) for path in Path(__file__).parent.glob("*.py")} | {
 
 
 class Lines:
-    """The program's lines by the number that autograd gave their operation; ``top`` is where the program is called."""
+    """The program's lines by the number that autograd gave their operation; ``top`` is where the program is called.
+
+    ``texts`` has what stands on each line, for the film of a step.
+    """
 
     def __init__(self, top: CodeType):
         self.top = top
         self.of_forward: dict[int, str] = {}
+        self.texts: dict[str, str] = {}
         self.foreign_files = set(OWN_FILES)
 
     def of(self, frame) -> str:
@@ -39,6 +44,8 @@ class Lines:
             if file not in self.foreign_files:
                 if not file.startswith(FOREIGN):
                     line = line_of(frame)
+                    if line not in self.texts:
+                        self.texts[line] = linecache.getline(file, frame.f_lineno).rstrip()
                     if torch.is_grad_enabled():
                         self.of_forward.setdefault(torch._C._autograd._get_sequence_nr() - 1, line)
                     return line

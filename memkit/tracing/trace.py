@@ -14,6 +14,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from unittest.mock import patch
 
 import torch
@@ -96,6 +97,7 @@ def trace_memory(
     assumptions.refuse_unused()
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
     timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
+    timeline = replace(timeline, source_lines=tracer.lines.texts)
     tracer.besides.tell(timeline.peak_bytes)
     return timeline
 

@@ -9,7 +9,7 @@ Reading order:
 - ``in_page``: keyboard and names for controls, and which mark of a picture a reader means
 - ``panel``: an explorer in a notebook: controls above, a picture below, and what it means in words
 - ``memory_explorer``: a model, a recipe, the shape of a step: where the bytes are
-- ``step_timeline``: walk through the instants of a step
+- ``step_film``: a step as a film: lines, blocks, one handle
 - ``frontier_explorer``: strategies on the memory-compute plane, the plan and its code
 - ``allocator_lab``: play a trace through the allocator
 - ``snapshot_view``: a snapshot as stacked bands, offline

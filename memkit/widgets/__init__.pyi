@@ -19,4 +19,4 @@ from .sharding_explorer import ShardingExplorer as ShardingExplorer
 from .snapshot_view import SnapshotView as SnapshotView
 from .spike_film import SpikeFilm as SpikeFilm
 from .state_explorer import StateExplorer as StateExplorer
-from .step_timeline import StepTimeline as StepTimeline
+from .step_film import StepFilm as StepFilm

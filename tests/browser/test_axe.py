@@ -17,7 +17,7 @@ ARGUMENTS = {
     "LedgerSearch": "book.load_claims().values(), {'A': 'a subject'}",
     "QuestionCards": "book.load_questions()",
 }
-NAMES = sorted(set(widgets.__all__) - {"Explorer", "Panel"})
+NAMES = sorted(set(widgets.__all__) - {"Explorer", "Panel", "StepFilm"})
 IMPORTS = """
 import numpy as np
 import book

@@ -12,12 +12,12 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 CHAPTER = "01_memory_breakdown.ipynb"
 EXPLORER = "from memkit.widgets.memory_explorer import MemoryExplorer\nMemoryExplorer()"
-TIMELINE = "from memkit.widgets.step_timeline import StepTimeline\nStepTimeline()"
+LAB = "from memkit.widgets import AllocatorLab\nAllocatorLab(limited=False, story='rounding and pools', step=0)"
 
 
 def open_panels(page, lab, front):
-    """The two explorers of chapter 01 in a notebook of their own; returns them."""
-    write_notebook(lab["folder"] / "panels.ipynb", EXPLORER, TIMELINE)
+    """An explorer, and a lab that plays, in a notebook of their own; returns them."""
+    write_notebook(lab["folder"] / "panels.ipynb", EXPLORER, LAB)
     open_and_run(page, lab, "panels.ipynb", front)
     return page.locator(PANEL).nth(0), page.locator(PANEL).nth(1)
 
@@ -32,7 +32,7 @@ def chapter_or_stand_in(lab) -> str:
     """Chapter 01, or, where the copy of the book has none, the same panel in a notebook of its own."""
     if (lab["folder"] / "chapters" / CHAPTER).exists():
         return f"chapters/{CHAPTER}"
-    write_notebook(lab["folder"] / CHAPTER, EXPLORER, TIMELINE)
+    write_notebook(lab["folder"] / CHAPTER, EXPLORER, LAB)
     return CHAPTER
 
 
@@ -56,7 +56,7 @@ def test_chapter_01_runs_and_a_slider_moves_by_keyboard(page, lab, artefacts):
 
 @pytest.mark.parametrize("front", ["lab", "notebook"])
 def test_every_control_obeys_the_keyboard_and_has_a_name(page, lab, artefacts, front):
-    explorer, timeline = open_panels(page, lab, front)
+    explorer, _ = open_panels(page, lab, front)
     for role, name, key in (
         ("slider", "Micro-batch", "ArrowRight"),
         ("slider", "Micro-batch", "ArrowUp"),
@@ -75,10 +75,6 @@ def test_every_control_obeys_the_keyboard_and_has_a_name(page, lab, artefacts, f
         assert control.count() == 1, (role, name)
         press(page, explorer, control, key)
         assert control.evaluate("e => e === document.activeElement"), f"{name} lost the focus"
-    instant = timeline.get_by_role("slider", name="Instant")
-    press(page, timeline, instant, "Home")
-    assert "Instant 1, " in press(page, timeline, instant, "ArrowRight")
-    assert "Instant 14, " in press(page, timeline, instant, "End")
     page.screenshot(path=artefacts / f"panels_{front}.png")
 
 
@@ -112,23 +108,22 @@ def test_the_table_folds_out_by_keyboard_and_stays_open(page, lab):
     assert table.get_by_role("columnheader", name="activations").count() == 1
 
 
-INSTANTS_SEEN = """
+EVENTS_SEEN = """
 (panel) => {
-  const status = panel.querySelector("[role=status]").parentElement, seen = window.instantsSeen = [];
-  const look = () => seen.push(+status.innerText.match(/Instant (\\d+)/)[1]);
+  const status = panel.querySelector("[role=status]").parentElement, seen = window.eventsSeen = [];
+  const look = () => seen.push(+status.innerText.match(/Event (\\d+)/)[1]);
   new MutationObserver(look).observe(status, { childList: true, subtree: true, characterData: true });
 }
 """
 
 
-def test_play_walks_through_the_step(page, lab):
-    _, timeline = open_panels(page, lab, "lab")
-    press(page, timeline, timeline.get_by_role("slider", name="Instant"), "Home")
-    assert "Instant 0, " in words(timeline)
-    timeline.evaluate(INSTANTS_SEEN)
-    timeline.get_by_role("button", name="Play").click()
-    page.wait_for_function("instantsSeen.at(-1) >= 3")
-    seen = page.evaluate("instantsSeen")
+def test_play_walks_through_the_story(page, lab):
+    _, story = open_panels(page, lab, "lab")
+    assert "Event 0 " in words(story)
+    story.evaluate(EVENTS_SEEN)
+    story.get_by_role("button", name="Play").click()
+    page.wait_for_function("eventsSeen.at(-1) >= 3")
+    seen = page.evaluate("eventsSeen")
     assert seen == sorted(seen) and seen[0] > 0, seen
 
 

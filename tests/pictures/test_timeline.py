@@ -79,19 +79,10 @@ def test_what_no_part_accounts_for_is_drawn_and_named():
     assert "not attributed" not in words_of(timeline_figure(timeline()))
 
 
-def test_the_selected_instant_is_written_out():
-    shown = timeline()
-    words = words_of(timeline_figure(shown, selected=shown.at("backward peak", step=1)))
-    assert "peak of backward" in words
-    assert format_bytes(800 * MIB) in words
-    assert words_of(timeline_figure(shown)).count("Peak of the step") == 1
-
-
-def test_later_instants_fade():
-    shown = timeline()
-    chart = timeline_figure(shown, selected=shown.at("forward", step=1), fades_later=True)
-    fades = ["fill-opacity" in mark.attributes for mark in marks_of(chart, part="weights")]
-    assert fades == [False] * 3 + [True] * (len(shown.instants) - 3)
+def test_the_peak_is_written_out():
+    words = words_of(timeline_figure(timeline()))
+    assert "peak of backward" in words and format_bytes(timeline().peak_bytes) in words
+    assert words.count("Peak of the step") == 1
 
 
 def test_the_timeline_before_is_outlined_where_it_differs():

@@ -17,7 +17,7 @@ from memkit.widgets import panel as panels
 pytestmark = [pytest.mark.site, pytest.mark.browser]
 LIVE = (
     "AdapterExplorer AllocatorLab BatchPlanner BitExplorer CacheExplorer FrontierExplorer MemoryExplorer NumberLine "
-    "ShardingExplorer StateExplorer StepTimeline"
+    "ShardingExplorer StateExplorer"
 ).split()
 """The panels whose answers need neither torch nor numpy."""
 STATES = int(os.environ.get("SITE_STATES", "40"))
@@ -142,7 +142,7 @@ def test_what_is_drawn_ahead_is_what_the_panel_shows(name, places, monkeypatch):
         assert not differences(shown, reader.sees()), key
 
 
-def test_the_first_control_moves_without_python_and_the_second_asks_for_it(page, address):
+def test_the_first_control_moves_without_python_and_the_second_starts_it(page, address):
     page.goto(f"{address}index.html")
     asked = []
     page.on("request", lambda request: asked.append(request.url))
@@ -152,9 +152,9 @@ def test_the_first_control_moves_without_python_and_the_second_asks_for_it(page,
     page.wait_for_function(f"!document.getElementById('{before}')")
     assert not any("pyodide" in url for url in asked)
     place.locator("select").nth(1).select_option(index=0)
-    place.get_by_text("Press the button").wait_for()
-    place.get_by_role("button", name="Move all controls together").press("Enter")
-    page.wait_for_selector(".panel[data-ready]")
+    stale = page.locator(".panel.is-stale .memkit-view")
+    assert stale.get_attribute("data-stale") == "Not yet: still the settings before"
+    page.wait_for_selector(".panel[data-ready]:not(.is-stale)")
     reader = Reader("MemoryExplorer", {})
     reader.explorer.set(model=reader.panel.controls["model"].options[1])
     reader.panel.controls["precision"].index = 0

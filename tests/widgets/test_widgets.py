@@ -16,13 +16,12 @@ from memkit.pictures.svg import Chart
 from memkit.setup.models import GPT2_SMALL, LLAMA_2_7B, TINY_LLAMA
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import PARTS, Instant, MemoryTimeline
+from memkit.timeline import PARTS
 from memkit.units import format_bytes, html_table
 from memkit.widgets import in_page
 from memkit.widgets.explorer import Choice, Explorer, Number, View
 from memkit.widgets.memory_explorer import MemoryExplorer
 from memkit.widgets.panel import NumberBox
-from memkit.widgets.step_timeline import MEANING, StepTimeline, changes
 
 SETUP = TrainingSetup(model=GPT2_SMALL, micro_batch_size=8)
 
@@ -227,43 +226,6 @@ def test_a_change_keeps_model_and_tokens_of_the_step():
 def test_no_advice_is_given_twice():
     for name, changed in changed_setups(SETUP).items():
         assert name not in changed_setups(changed) or "half" in name
-
-
-# --- the step timeline ----------------------------------------------------------------------------------------------
-
-
-def test_each_instant_has_its_own_picture_and_words():
-    panel = StepTimeline()
-    assert panel.instants[panel.value["instant"]].total_bytes == panel.timeline.peak_bytes, "it opens on the peak"
-    seen = set()
-    for number in range(len(panel.instants)):
-        panel.panel.controls["instant"].slider.value = number
-        assert panel.error == "" and panel.value == {"instant": number}
-        assert format_bytes(panel.instants[number].total_bytes) in panel.summary
-        assert MEANING[panel.instants[number].name] in panel.shown.words
-        seen.add(panel.panel.picture.value)
-    assert len(seen) == len(panel.instants)
-
-
-def test_it_shows_any_timeline():
-    known = Instant(name="init", weights=2**20, total_bytes=2**21)
-    panel = StepTimeline(MemoryTimeline(instants=(known,), source="measured"), title="Mine")
-    assert panel.error == "" and "Mine" in panel.shown.chart.alt
-    assert "measured" in panel.shown.chart.alt
-    assert StepTimeline(SETUP).timeline.source == "formula"
-
-
-@pytest.mark.parametrize("what", ["GPT-2", 3, GPT2_SMALL])
-def test_it_refuses_what_has_no_timeline(what):
-    with pytest.raises(ValueError, match="is not a MemoryTimeline or a TrainingSetup"):
-        StepTimeline(what)
-
-
-def test_changes_are_told_larger_first_and_unknown_parts_not_at_all():
-    before = Instant(name="forward", weights=10, gradients=0, activations=500, total_bytes=600)
-    after = Instant(name="backward", weights=10, gradients=70, activations=0, temporary=5, total_bytes=600)
-    assert changes(before, after) == "Since the instant before: activations −500 B, gradients +70 B."
-    assert changes(before, before) == "Since the instant before no part has changed."
 
 
 # --- the panel ------------------------------------------------------------------------------------------------------

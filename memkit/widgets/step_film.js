@@ -1,0 +1,422 @@
+// The step film: lines of a program on the left, every block on the right, one handle. It is given the events of a
+// timeline once (see step_film.py) and needs nobody afterwards: JupyterLab, the site and a saved file run this file.
+
+const STYLE = `
+.memkit-film { container-type: inline-size; color: inherit; font: 15px/1.5 system-ui, sans-serif; max-width: 1060px;
+  --soft: color-mix(in srgb, currentColor 8%, transparent); --rule: color-mix(in srgb, currentColor 28%, transparent); }
+.memkit-film .sides { display: grid; grid-template-columns: minmax(0, 11fr) minmax(0, 14fr); gap: 18px; }
+.memkit-film .code { position: relative; max-height: 452px; overflow: auto; font: 12.5px/1.7 ui-monospace, monospace;
+  border: 1px solid var(--rule); border-radius: 4px; }
+.memkit-film .code p { margin: 0; padding: 5px 8px 0; font: 12px/1.5 system-ui, sans-serif; opacity: .8; }
+.memkit-film .line { display: grid; grid-template-columns: 3.4em minmax(0, 1fr) 86px; height: 22px;
+  line-height: 22px; border-left: 4px solid transparent; }
+.memkit-film .line > :first-child { text-align: right; padding-right: .9em; opacity: .7; }
+.memkit-film .line > :nth-child(2) { white-space: pre; overflow: hidden; text-overflow: ellipsis; }
+.memkit-film .line.on { background: var(--soft); border-color: #D55E00; font-weight: 650; }
+.memkit-film .line.on.gives { border-color: #0072B2; }
+.memkit-film .bar { position: relative; margin: 2px 4px 2px 8px; font-size: 11px; line-height: 18px;
+  text-align: right; }
+.memkit-film .bar i { position: absolute; top: 0; bottom: 0; opacity: .55; }
+.memkit-film .bar span { position: relative; }
+.memkit-film .total { font-size: 26px; font-weight: 650; font-variant-numeric: tabular-nums; }
+.memkit-film .when { font-variant-numeric: tabular-nums; }
+.memkit-film .parts { display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: 13px; min-height: 3.1em;
+  font-variant-numeric: tabular-nums; }
+.memkit-film .parts b { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: 5px; }
+.memkit-film .parts .is-zero { opacity: .8; }
+.memkit-film canvas { display: block; width: 100%; touch-action: pan-y; }
+.memkit-film canvas.areas { cursor: ew-resize; height: 210px; }
+.memkit-film canvas.blocks { height: 140px; margin-top: 8px; }
+.memkit-film .say { min-height: 3em; margin: 6px 0; }
+.memkit-film .hand { display: block; width: 100%; margin: 8px 0; }
+.memkit-film .buttons { display: flex; flex-wrap: wrap; gap: 8px; align-items: center; }
+.memkit-film button { font: inherit; color: inherit; background: var(--soft); border: 1px solid var(--rule);
+  border-radius: 99px; padding: 4px 14px; cursor: pointer; }
+.memkit-film :is(button, input, .code):focus-visible { outline: 3px solid #0072B2; outline-offset: 2px; }
+.memkit-film small { font-size: 12.5px; opacity: .8; }
+.memkit-film-page { margin: 0; color-scheme: light dark; background: Canvas; color: CanvasText;
+  font: 16px/1.5 system-ui, sans-serif; }
+.memkit-film-page main { max-width: 1060px; margin: auto; padding: 16px; }
+.memkit-film-page h1 { font-size: 24px; }
+@container (max-width: 720px) {
+  .memkit-film .sides { grid-template-columns: minmax(0, 1fr); }
+  .memkit-film .code { max-height: 190px; }
+}`;
+
+const SECONDS = 25, REST_MS = 1200, ROWS = 5;
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+export function bytes(size) {
+  let unit = 0;
+  while (size >= 1024 && unit < UNITS.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
+  return `${unit && size < 100 ? size.toFixed(2) : Math.round(size).toLocaleString("en")} ${UNITS[unit]}`;
+}
+
+// Everything that a moment is, from the events alone: bytes by part, by line, and which blocks are alive.
+export class Story {
+  constructor(data) {
+    Object.assign(this, data);
+    const count = this.changes.length, numParts = this.parts.length;
+    this.size = [];  // of each block
+    this.bornAt = [];
+    this.diesAt = [];
+    this.blockAt = new Int32Array(count);
+    this.totals = new Float64Array(count);
+    this.heights = this.parts.map(() => new Float64Array(count));
+    const now = new Float64Array(numParts);
+    for (let at = 0; at < count; at += 1) {
+      const change = this.changes[at], isBirth = change > 0, block = isBirth ? this.size.length : -change - 1;
+      if (isBirth) {
+        this.size.push(change);
+        this.bornAt.push(at);
+        this.diesAt.push(count);
+      } else {
+        this.diesAt[block] = at;
+      }
+      this.blockAt[at] = block;
+      now[this.part[block]] += isBirth ? change : -this.size[block];
+      for (let part = 0; part < numParts; part += 1) this.heights[part][at] = now[part];
+      this.totals[at] = now.reduce((sum, size) => sum + size);
+    }
+    this.count = count;
+    this.peak = this.totals.indexOf(Math.max(...this.totals));
+    this.most = this.totals[this.peak];
+    this.inOrder = [...this.size.keys()].sort((a, b) => this.part[a] - this.part[b] || a - b);
+  }
+
+  live(at) {
+    return this.inOrder.filter((block) => this.bornAt[block] <= at && this.diesAt[block] > at);
+  }
+
+  byLine(at) {
+    const held = this.lines.map(() => new Float64Array(this.parts.length));
+    for (const block of this.live(at)) held[this.line[block]][this.part[block]] += this.size[block];
+    return held;
+  }
+
+  span(at) {
+    return this.spans.findLast(([first]) => first <= at);
+  }
+
+  when(at) {
+    const [, phase, step, micro] = this.span(at);
+    const microBatches = /ward/.test(phase) && this.spans.some(([, name, , number]) => name === "backward" && number > 1);
+    if (!phase || phase === "init") return "making the model";
+    return `step ${step}, ${phase}${microBatches ? `, micro-batch ${micro}` : ""}`;
+  }
+
+  // One sentence for a moment: what takes or gives back how much.
+  told(at) {
+    const block = this.blockAt[at], size = bytes(this.size[block]), part = this.parts[this.part[block]][0];
+    const op = this.ops[this.op[block]] || "the program";
+    if (this.changes[at] > 0) return `${op} takes ${size} of ${part}.`;
+    return `${size} of ${part} are given back, made by ${op} in ${this.when(this.bornAt[block])}.`;
+  }
+}
+
+function make(name, className, parent, words = "") {
+  const element = document.createElement(name);
+  element.className = className;
+  element.textContent = words;
+  parent.append(element);
+  return element;
+}
+
+// A canvas as sharp as the screen; returns what draws on it, its width and its height in CSS pixels.
+function fitted(canvas) {
+  const ratio = globalThis.devicePixelRatio || 1, width = canvas.clientWidth, height = canvas.clientHeight;
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+  }
+  const pen = canvas.getContext("2d");
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  return [pen, width, height];
+}
+
+export function film(place, data, { hasLink = false, guess = null, guessed = () => {} } = {}) {
+  const story = new Story(data), last = story.count - 1;
+  const linked = hasLink && location.hash.match(/^#event=(\d+)$/);
+  const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  let at = linked ? Math.min(+linked[1], last) : story.asks ? 0 : story.peak, playing = 0, areas = null, shown = -1;
+
+  place.classList.add("memkit-film");
+  place.setAttribute("role", "group");
+  place.setAttribute("aria-label", `${story.title}: a film of its memory`);
+  make("style", "", place, STYLE);
+  const sides = make("div", "sides", place), code = make("div", "code", sides), right = make("div", "", sides);
+  code.tabIndex = 0;
+  code.setAttribute("role", "group");
+  code.setAttribute("aria-label", "the program's lines, and the bytes that each has in memory");
+  let heading = "";
+  const rows = story.lines.map(([name, number, text]) => {
+    if (name && name !== heading) make("p", "", code, name);
+    heading = name;
+    const row = make("div", "line", code);
+    make("span", "", row, number || "");
+    const words = make("span", "", row, text);
+    words.title = text.trim();
+    const bar = make("div", "bar", row);
+    return { row, words, bar, segments: story.parts.map(([, colour]) => {
+      const segment = make("i", "", bar);
+      segment.style.background = colour;
+      return segment;
+    }), size: make("span", "", bar) };
+  });
+  const headings = new Map();  // the least indentation of each function goes
+  story.lines.forEach(([name, , text]) => {
+    const indent = text.length - text.trimStart().length;
+    headings.set(name, Math.min(headings.get(name) ?? indent, indent));
+  });
+  story.lines.forEach(([name, , text], index) => { rows[index].words.textContent = text.slice(headings.get(name)); });
+
+  const total = make("span", "total", right), when = make("span", "when", right);
+  const parts = make("div", "parts", right);
+  const legend = story.parts.map(([name, colour], part) => {
+    const entry = make("span", "", parts), tile = make("b", "", entry);
+    tile.style.background = colour;
+    entry.hidden = !story.heights[part].some((size) => size > 0);
+    entry.append(`${name} `);
+    return [entry, make("span", "", entry)];
+  });
+  const chart = make("canvas", "areas", right), shelf = make("canvas", "blocks", right);
+  chart.setAttribute("role", "img");
+  shelf.setAttribute("role", "img");
+  shelf.setAttribute("aria-label", "the blocks in memory at this moment, one rectangle each");
+  const hand = make("input", "hand", place);
+  Object.assign(hand, { type: "range", min: 0, max: last, step: 1, value: at });
+  hand.setAttribute("aria-label", "Moment");
+  const say = make("p", "say", place), buttons = make("div", "buttons", place);
+  say.setAttribute("role", "status");
+  const play = make("button", "", buttons, "▶ Play"), mark = make("button", "", buttons, "My guess: the peak is here");
+  const toPeak = make("button", "", buttons, "Go to the peak");
+  const link = make("button", "", buttons, "Copy the link to this moment");
+  link.hidden = !hasLink;
+  const about = make("small", "", buttons, [`${story.source}.`, story.leftOut].filter(Boolean).join(" "));
+  about.setAttribute("role", "note");
+  for (const control of [hand, play, mark, toPeak, link, code]) control.setAttribute("data-lm-suppress-shortcuts", "true");
+
+  const isTold = () => !story.asks || guess !== null;
+  const x = (event, width) => (event + 1) / story.count * width;
+  const y = (size, height) => height - 18 - size / story.most * (height - 46);
+
+  function drawAreas(ink) {
+    const [, width, height] = fitted(chart), ratio = chart.width / width;
+    if (areas && areas.key === `${chart.width} ${chart.height} ${ink}`) return areas;
+    areas = new OffscreenCanvas(chart.width, chart.height);
+    areas.key = `${chart.width} ${chart.height} ${ink}`;
+    const pen = areas.getContext("2d"), floor = new Float64Array(story.count);
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    story.parts.forEach(([, colour], part) => {
+      if (legend[part][0].hidden) return;
+      pen.beginPath();
+      pen.moveTo(0, y(0, height));
+      for (let i = 0; i < story.count; i += 1) pen.lineTo(x(i, width), y(floor[i] + story.heights[part][i], height));
+      for (let i = story.count - 1; i >= 0; i -= 1) pen.lineTo(x(i, width), y(floor[i], height));
+      pen.fillStyle = colour;
+      pen.fill();
+      for (let i = 0; i < story.count; i += 1) floor[i] += story.heights[part][i];
+    });
+    return areas;
+  }
+
+  function drawChart() {
+    const ink = getComputedStyle(place).color, all = drawAreas(ink);
+    const [pen, width, height] = fitted(chart), handle = x(at, width);
+    pen.globalAlpha = .22;
+    pen.drawImage(all, 0, 0, width, height);
+    pen.globalAlpha = 1;
+    pen.save();
+    pen.beginPath();
+    pen.rect(0, 0, handle, height);
+    pen.clip();
+    pen.drawImage(all, 0, 0, width, height);
+    pen.restore();
+    pen.fillStyle = pen.strokeStyle = ink;
+    pen.font = "12px system-ui, sans-serif";
+    let end = -1;
+    story.spans.forEach(([first, phase], index) => {
+      const from = x(first - 1, width), to = x((story.spans[index + 1]?.[0] ?? story.count) - 1, width);
+      pen.globalAlpha = .3;
+      pen.fillRect(from, 20, 1, height - 38);
+      pen.globalAlpha = 1;
+      const words = phase || "before", wide = pen.measureText(words).width;
+      if (to - from < wide + 4 || from < end) return;
+      pen.fillText(words, from + 3, height - 4);
+      end = from + wide + 6;
+    });
+    const flag = (event, words, isAbove) => {
+      const left = x(event, width), toLeft = left > width / 2;
+      pen.setLineDash([4, 3]);
+      pen.beginPath();
+      pen.moveTo(left, 2);
+      pen.lineTo(left, height - 18);
+      pen.stroke();
+      pen.setLineDash([]);
+      pen.textAlign = toLeft ? "right" : "left";
+      pen.fillText(words, left + (toLeft ? -4 : 4), isAbove ? 12 : 25);
+      pen.textAlign = "left";
+    };
+    if (guess !== null) flag(guess, "your guess", true);
+    if (isTold()) flag(story.peak, `peak ${bytes(story.most)}`, false);
+    pen.beginPath();
+    pen.moveTo(handle, 0);
+    pen.lineTo(handle, height - 16);
+    pen.lineWidth = 2;
+    pen.stroke();
+    pen.lineWidth = 1;
+  }
+
+  // Every block a rectangle as wide as its bytes, in rows as on a shelf; a long one goes on in the next row.
+  function drawBlocks() {
+    const [pen, width, height] = fitted(shelf), tall = height / ROWS, scale = width * ROWS / story.most;
+    const fresh = story.blockAt[at];
+    pen.strokeStyle = getComputedStyle(place).color;
+    pen.lineWidth = 2;
+    let left = 0, row = 0;
+    for (const block of story.live(at)) {
+      pen.fillStyle = story.parts[story.part[block]][1];
+      for (let rest = story.size[block] * scale; rest > .01;) {
+        const wide = Math.min(rest, width - left), gap = wide > 2 ? 1 : 0;
+        pen.fillRect(left, row * tall, Math.max(wide - gap, .3), tall - 3);
+        if (block === fresh && wide > 3) pen.strokeRect(left + 1, row * tall + 1, wide - 3, tall - 5);
+        rest -= wide;
+        left += wide;
+        if (left >= width - .5) [left, row] = [0, row + 1];
+      }
+    }
+  }
+
+  function drawLines() {
+    const held = story.byLine(at), lit = story.line[story.blockAt[at]], gives = story.changes[at] < 0;
+    const most = Math.max(...held.flatMap((sizes) => sizes.reduce((sum, size) => sum + size)), 1);
+    rows.forEach(({ row, bar, segments, size }, index) => {
+      const sum = held[index].reduce((all, part) => all + part), whole = Math.sqrt(sum / most) * 100;
+      let left = 0;
+      row.classList.toggle("on", index === lit);
+      row.classList.toggle("gives", index === lit && gives);
+      segments.forEach((segment, part) => {
+        const wide = sum ? held[index][part] / sum * whole : 0;
+        segment.style.left = `${left}%`;
+        segment.style.width = `${wide}%`;
+        left += wide;
+      });
+      size.textContent = sum >= story.most / 1e4 ? bytes(sum) : "";
+      bar.title = sum ? `${bytes(sum)} that this line made are in memory` : "";
+    });
+    const { row } = rows[lit], top = row.offsetTop, bottom = top + row.offsetHeight;
+    if (top < code.scrollTop || bottom > code.scrollTop + code.clientHeight) {
+      code.scrollTop = top - code.clientHeight / 2;
+    }
+  }
+
+  function draw() {
+    shown = at;
+    drawChart();
+    drawBlocks();
+    drawLines();
+    total.textContent = bytes(story.totals[at]);
+    const isPeak = at === story.peak && isTold();
+    when.textContent = ` ${story.when(at)} · event ${(at + 1).toLocaleString("en")} of ${story.count.toLocaleString("en")}`
+      + (isPeak ? " · the peak" : "");
+    legend.forEach(([entry, size], part) => {
+      size.textContent = bytes(story.heights[part][at]);
+      entry.classList.toggle("is-zero", !story.heights[part][at]);
+    });
+    hand.value = at;
+    hand.setAttribute("aria-valuetext", `${story.when(at)}: ${bytes(story.totals[at])}`);
+    chart.setAttribute("aria-label", `Memory over ${story.count} events; now ${bytes(story.totals[at])}`
+      + (isTold() ? `, at the peak ${bytes(story.most)}` : ""));
+    say.textContent = `${story.told(at)} ${answer()}`;
+    mark.hidden = !story.asks || guess !== null;
+    toPeak.hidden = !isTold();
+    if (hasLink && !playing) history.replaceState(null, "", `#event=${at}`);
+  }
+
+  function answer() {
+    if (guess === null || !story.asks) return "";
+    const difference = story.most - story.totals[guess];
+    return difference
+      ? `You guessed a moment with ${bytes(story.totals[guess])}; the peak, ${bytes(story.most)}, is in ${story.when(story.peak)}.`
+      : "You guessed the peak.";
+  }
+
+  const go = (event) => {
+    at = Math.max(0, Math.min(last, Math.round(event)));
+    if (at !== shown) draw();
+  };
+  const pause = () => {
+    cancelAnimationFrame(playing);
+    clearTimeout(playing);
+    playing = 0;
+    play.textContent = "▶ Play";
+    say.setAttribute("aria-live", "polite");
+    draw();
+  };
+  // Where motion is not wanted the film goes from the end of a phase to the next; else evenly over the events.
+  const roll = () => {
+    if (at >= last) go(0);
+    const began = performance.now() - at / last * SECONDS * 1000;
+    const jump = () => {
+      const next = story.spans.find(([first]) => first - 1 > at);
+      go(next ? next[0] - 1 : last);
+      if (at < last) playing = setTimeout(jump, REST_MS);
+      else pause();
+    };
+    const frame = (time) => {
+      go((time - began) / 1000 / SECONDS * last);
+      if (at < last) playing = requestAnimationFrame(frame);
+      else pause();
+    };
+    say.setAttribute("aria-live", "off");
+    play.textContent = "⏸ Pause";
+    playing = isStill ? setTimeout(jump, 0) : requestAnimationFrame(frame);
+  };
+  play.onclick = () => (playing ? pause() : roll());
+  mark.onclick = () => {
+    if (playing) pause();
+    guess = at;
+    guessed(at);
+    draw();
+  };
+  toPeak.onclick = () => {
+    if (playing) pause();
+    go(story.peak);
+  };
+  link.onclick = async () => {
+    await navigator.clipboard?.writeText(location.href);
+    link.textContent = "Copied";
+  };
+  hand.oninput = () => {
+    if (playing) pause();
+    go(+hand.value);
+  };
+  const pulled = (event) => {
+    if (playing) pause();
+    const box = chart.getBoundingClientRect();
+    go((event.clientX - box.left) / box.width * story.count - 1);
+  };
+  chart.onpointerdown = (event) => {
+    chart.setPointerCapture(event.pointerId);
+    pulled(event);
+  };
+  chart.onpointermove = (event) => event.buttons && pulled(event);
+  const observer = new ResizeObserver(draw);
+  observer.observe(place);
+  const theme = matchMedia("(prefers-color-scheme: dark)");
+  theme.addEventListener("change", draw);
+  return { go, story, stop: () => {
+    pause();
+    observer.disconnect();
+    theme.removeEventListener("change", draw);
+  } };
+}
+
+function render({ model, el }) {
+  return film(el, model.get("film")).stop;
+}
+export default { render };

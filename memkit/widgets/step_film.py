@@ -1,0 +1,168 @@
+"""The step film: a program's lines on one side, every block of memory on the other, and one handle.
+
+Chapters 00, 01, 04, 05 and 09, the site, and ``memkit report train.py --film film.html``. Python hands over the events
+of a timeline once; from then on ``step_film.js`` moves everything in the page, without a kernel.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from functools import cached_property
+from html import escape
+from itertools import groupby
+from pathlib import Path
+
+from memkit.events import PARTS, Event, Events
+from memkit.pictures.colours import COLOUR
+from memkit.pictures.over_time import over_time_figure
+from memkit.timeline import MemoryTimeline, provenance_line
+from memkit.units import ALLOCATOR_BLOCK_BYTES, format_bytes, round_up
+
+SCRIPT = Path(__file__).with_suffix(".js")
+FILM = "application/vnd.memkit.film"
+"""The film's data in a stored output, from which the site makes the film again."""
+MOST_EVENTS = 12_000
+"""More marks than a screen has columns tell nothing; the smallest blocks are left out, and the film says so."""
+LINE = re.compile(r"(?P<file>.+):(?P<number>\d+) (?P<function>\S+)$")
+PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<body class="memkit-film-page"><main><h1>{title}</h1><div id="film"></div></main>
+<script type="application/json" id="data">{data}</script>
+<script type="module">{script}
+film(document.getElementById("film"), JSON.parse(document.getElementById("data").textContent), {{ hasLink: true }});
+</script></body></html>
+"""
+
+
+class StepFilm:
+    """A timeline with events, as a film: pull the handle or press *Play*, and see which line takes which bytes.
+
+    With ``asks`` the peak stays hidden until a reader has set a guess. In a notebook the film moves without the
+    kernel; ``save`` writes it as one HTML file. It needs ``anywidget``; without it there is a still picture.
+
+    Raises: ValueError: the timeline has no events.
+
+    >>> from memkit import TrainingSetup, estimate_memory, models
+    >>> StepFilm(estimate_memory(TrainingSetup(model=models.TINY_GPT2, seq_len=64)), title="A tiny GPT-2")
+    A tiny GPT-2: 1,092 events, peak 346.69 MiB in the backward of step 2 of 2.
+    """
+
+    def __init__(self, timeline: MemoryTimeline, title: str = "A training step", asks: bool = False):
+        if not timeline.events:
+            raise ValueError(f"this {timeline.source} timeline has no events, and a film shows nothing else")
+        self.timeline, self.title, self.asks = timeline, title, asks
+
+    @cached_property
+    def data(self) -> dict:
+        """What ``step_film.js`` plays; blocks are as large as the allocator makes them."""
+        granularity = ALLOCATOR_BLOCK_BYTES if self.timeline.device == "cuda" else 1
+        events, left_out = without_small_blocks(Events(self.timeline.events))
+        births = [event for event in events if event.num_bytes > 0]
+        number_of = {event.block: number for number, event in enumerate(births, 1)}
+        lines = lines_of(births, self.timeline.source_lines)
+        ops = list(dict.fromkeys(op_name(event.op) for event in births))
+        parts = [*PARTS, "not attributed"]
+        runs, start, spans = groupby(events, lambda e: (e.phase, e.step, e.micro_batch)), 0, []
+        for key, run in runs:
+            spans.append([start, *key])
+            start += len(list(run))
+        return {
+            "title": self.title,
+            "source": provenance_line(self.timeline),
+            "leftOut": left_out,
+            "asks": self.asks,
+            "parts": [[part.replace("_", " "), COLOUR[part]] for part in parts],
+            "ops": ops,
+            "lines": list(lines.values()),
+            "spans": spans,
+            # a birth is its bytes, a free the number of its birth, below zero
+            "changes": [
+                round_up(event.num_bytes, granularity) if event.num_bytes > 0 else -number_of[event.block]
+                for event in events
+            ],
+            "part": [parts.index(event.part or "not attributed") for event in births],
+            "line": [list(lines).index(place(event)) for event in births],
+            "op": [ops.index(op_name(event.op)) for event in births],
+        }
+
+    @property
+    def text(self) -> str:
+        """The data as JSON that may stand inside a page: no markup, one line."""
+        return json.dumps(self.data, separators=(",", ":"), sort_keys=True).replace("<", "\\u003c")
+
+    @property
+    def chart(self):
+        """The still picture: the last step's areas, with the peak marked."""
+        last = max(event.step for event in self.timeline.events)
+        return over_time_figure({self.title: self.timeline}, step=last)
+
+    def __repr__(self) -> str:
+        events = Events(self.timeline.events)
+        size, moment = format_bytes(self.timeline.peak_bytes), events.moment(events.peak())
+        return f"{self.title}: {len(events):,} events, peak {size} in the {moment}."
+
+    def _repr_mimebundle_(self, **kwargs) -> tuple[dict, dict]:
+        """The film that plays; its still picture, its words and its data for pages without a kernel."""
+        bundle, metadata = self.chart._repr_mimebundle_()
+        try:
+            from anywidget import AnyWidget
+            from traitlets import Dict
+        except ImportError:
+            live = {}
+        else:
+            members = {"_esm": SCRIPT, "film": Dict().tag(sync=True)}
+            live, _ = type("Film", (AnyWidget,), members)(film=self.data)._repr_mimebundle_(**kwargs)
+        return {**live, **bundle, FILM: self.text, "text/plain": repr(self)}, metadata
+
+    def save(self, path: str | Path) -> Path:
+        """Write the film as an HTML file that needs nothing else: no kernel, no network, no library."""
+        script = SCRIPT.read_text(encoding="utf-8")
+        page = PAGE.format(title=escape(self.title), data=self.text, script=script)
+        Path(path).write_text(page, encoding="utf-8")
+        return Path(path)
+
+
+def without_small_blocks(events: Events, most: int = MOST_EVENTS) -> tuple[Events, str]:
+    """At most so many events, those of the largest blocks, and what is left out in words."""
+    sizes = sorted((abs(event.num_bytes) for event in events), reverse=True)
+    if len(sizes) <= most:
+        return events, ""
+    limit = sizes[most]
+    kept = Events(event for event in events if abs(event.num_bytes) > limit)
+    small = Events(event for event in events if abs(event.num_bytes) <= limit)
+    most_bytes = max(small.levels().totals)
+    return kept, (
+        f"{len(small):,} of {len(events):,} events are left out, those of blocks up to {format_bytes(limit)}: "
+        f"at most {format_bytes(most_bytes)} at a time."
+    )
+
+
+def place(event: Event) -> str:
+    """The line or the module that made a block; alike blocks of a model are one place."""
+    where = event.where.removesuffix(" (backward)")
+    return where if LINE.match(where) else re.sub(r"\.\d+\b", ".*", where)
+
+
+def lines_of(births: Iterable[Event], texts: dict[str, str]) -> dict[str, tuple[str, int, str]]:
+    """Function, number and text of each line, the functions in the order in which they first run."""
+    places = dict.fromkeys(map(place, births))
+    lines: dict[str, tuple[str, int, str]] = {}
+    for name in places:
+        if found := LINE.match(name):
+            function = found["function"].rpartition("<locals>.")[2]
+            lines[name] = (f"{function} · {found['file']}", int(found["number"]), texts.get(name, ""))
+        else:
+            lines[name] = ("", 0, name or "outside the program's lines")
+    order = list(dict.fromkeys(heading for heading, _, _ in lines.values()))
+    return dict(sorted(lines.items(), key=lambda item: (order.index(item[1][0]), item[1][1])))
+
+
+def op_name(op: str) -> str:
+    """An operation as a reader says it.
+
+    >>> op_name("aten.native_layer_norm_backward.default"), op_name("aten.add.Tensor")
+    ('native layer norm backward', 'add')
+    """
+    name = op.split(".")[1] if op.startswith("aten.") else op.partition(".")[0]
+    return name.strip("_").replace("_", " ")
