@@ -1,8 +1,10 @@
-"""The frontier explorer: every strategy on the memory-compute plane, the front, the plan and its code."""
+"""The frontier explorer (chapter 04): strategies by FLOPs run again and peak, the front, and the code of one."""
+
+from collections.abc import Sequence
 
 from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS
-from memkit.pictures.planes import frontier_figure
+from memkit.pictures.planes import Spot, plane_figure
 from memkit.recomputation.frontier import (
     MODELS,
     Point,
@@ -20,14 +22,8 @@ LENGTHS = (512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 2, 4, 8, 16)
 CHEAPEST = "cheapest that fits"
 NAMES = [strategy.name for strategy in shown_strategies(next(iter(MODELS.values())))]
-
-
-def cheapest_that_fits(found: tuple[Point, ...], room_bytes: int | None) -> int:
-    """Index of the point with the fewest FLOPs that fits, of equals the first; of the lowest peak if none fits."""
-    fitting = [p for p in found if room_bytes is None or p.peak_bytes <= room_bytes]
-    if fitting:
-        return found.index(min(fitting, key=lambda point: point.overhead))
-    return found.index(min(found, key=lambda point: point.peak_bytes))
+AXIS = (-2.5, 40)
+"""Ends of the axis in per cent: running all of the forward again is a third of a plain step."""
 
 
 class FrontierExplorer(Explorer):
@@ -52,46 +48,52 @@ class FrontierExplorer(Explorer):
         card=Choice("Card", [NO_CARD, *CARDS], "RTX 4090"),
         strategy=Choice("Strategy", [CHEAPEST, *NAMES], CHEAPEST),
     ) -> View:
-        """The plane for these values."""
-        config = MODELS[model]
-        found = points(config, micro_batch_size, seq_len)
-        room = fit_on(CARDS[card], 0).room_bytes if card != NO_CARD else None
-        chosen = cheapest_that_fits(found, room) if strategy == CHEAPEST else NAMES.index(strategy)
-        title = f"{model}, micro-batch {micro_batch_size} × {seq_len:,} tokens"
-        title += f", {card} with {format_bytes(room)} of room" if room else ""
-        chart = frontier_figure(found, chosen, title=title, room_bytes=room)
-        said, code = words(found, chosen, card), found[chosen].strategy.code
-        return View(chart=chart, words=said, table=table(found, card), code=code, picks={"strategy": NAMES})
+        """The plane for these values, the chosen strategy framed."""
+        found = points(MODELS[model], micro_batch_size, seq_len)
+        front = pareto_front(found)
+        fits = [] if card == NO_CARD else [fit_on(CARDS[card], each.peak_bytes) for each in found]
+        room = fits[0].room_bytes if fits else None
+        own = found[NAMES.index(strategy)] if strategy in NAMES else cheapest(found, room)
+        chosen = found.index(own)
+        saved = 1 - own.peak_bytes / found[0].peak_bytes
+        against = f"{saved:.0%} below none, for {own.overhead:.1%} more FLOPs"
+        costs = f"peak {format_bytes(own.peak_bytes)}, {against if chosen else 'and nothing runs again'}"
+        better = min((each for each in front if beats(each.worth, own.worth)), key=lambda p: p.worth, default=None)
+        standing = "It is on the front: nothing is both cheaper and smaller."
+        if better:
+            standing = f"It is not on the front: {better.strategy.name} costs no more and its peak is no higher."
+        table = [("strategy", "FLOPs run again", "peak", "front", "fits")]
+        verdicts = [fit.verdict for fit in fits] or [""] * len(found)
+        for each, verdict in zip(found, verdicts, strict=True):
+            share, peak = f"{each.overhead:.1%}", format_bytes(each.peak_bytes)
+            table.append((each.strategy.name, share, peak, "yes" if each in front else "no", verdict))
+        chart = plane_figure(
+            f"{model}, micro-batch {micro_batch_size} × {seq_len:,} tokens", spots_of(found, front),
+            "FLOPs run again, % of a plain step", AXIS, has_stairs=True,
+            room=(f"room on {card}", room) if fits else None,
+            notes={each.strategy.name: verdict for each, verdict in zip(found, verdicts, strict=True)},
+        )
+        chart.marked = chosen
+        chart.alt = f"{chart.title}: {len(found)} strategies by FLOPs run again. Chosen: {own.strategy.name}, {costs}."
+        words = (f"{own.strategy.name}: {costs}.", *([str(fits[chosen])] if fits else []), standing)
+        return View(chart=chart, words=words, table=table, code=own.strategy.code, picks={"strategy": NAMES})
 
 
-def words(found: tuple[Point, ...], chosen: int, card: str) -> tuple[str, ...]:
-    """What the chosen strategy costs and saves, and whether it fits."""
-    point, plain = found[chosen], found[0]
-    saved = 1 - point.peak_bytes / plain.peak_bytes
-    peak = format_bytes(point.peak_bytes)
-    against = f"{saved:.0%} below none, for {point.overhead:.1%} more FLOPs"
-    if chosen == 0:
-        against = "and nothing runs again"
-    elif saved <= 0:
-        against = f"no lower than none, for {point.overhead:.1%} more FLOPs"
-    sentences = [f"{point.strategy.name}: peak {peak}, {against}."]
-    if card != NO_CARD:
-        sentences.append(str(fit_on(CARDS[card], point.peak_bytes)))
-    better = [each for each in pareto_front(found) if beats(each.worth, point.worth)]
-    if not better:
-        sentences.append("It is on the front: nothing is both cheaper and smaller.")
-    else:
-        name = min(better, key=lambda each: each.worth).strategy.name
-        sentences.append(f"It is not on the front: {name} costs no more and its peak is no higher.")
-    return tuple(sentences)
+def cheapest(found: Sequence[Point], room_bytes: int | None) -> Point:
+    """The point with the fewest FLOPs that fits, of equals the first; of the lowest peak if none fits."""
+    fitting = [each for each in found if room_bytes is None or each.peak_bytes <= room_bytes]
+    if fitting:
+        return min(fitting, key=lambda each: each.overhead)
+    return min(found, key=lambda each: each.peak_bytes)
 
 
-def table(found: tuple[Point, ...], card: str) -> list[tuple[str, ...]]:
-    """The points as rows."""
-    front = pareto_front(found)
-    rows = [("strategy", "FLOPs run again", "peak", "front", "fits")]
-    for point in found:
-        fits = "" if card == NO_CARD else fit_on(CARDS[card], point.peak_bytes).verdict
-        on_front = "yes" if point in front else "no"
-        rows.append((point.strategy.name, f"{point.overhead:.1%}", format_bytes(point.peak_bytes), on_front, fits))
-    return rows
+def spots_of(found: Sequence[Point], front: Sequence[Point]) -> list[Spot]:
+    """The points as marks of a plane, one kind a strategy."""
+    return [
+        Spot(
+            kind=each.strategy.name, across=100 * each.overhead, num_bytes=each.peak_bytes,
+            is_on_front=each in front,
+            tip=f"{each.strategy.name}: {each.overhead:.1%} more FLOPs, peak {format_bytes(each.peak_bytes)}",
+        )
+        for each in found
+    ]

@@ -1,4 +1,4 @@
-"""The plan explorer: a job and a card → every plan that fits, and what the chosen one gives up for what."""
+"""The plan explorer (chapter 10): a job and a card → every plan that fits, and what the chosen one gives up."""
 
 from functools import lru_cache
 
@@ -6,7 +6,6 @@ from memkit.fitting.plan_code import code_of
 from memkit.fitting.plans import GIVES_UP, PlansFound, TrainingPlan, find_plans
 from memkit.hardware.cards import CARDS
 from memkit.pictures.planes import plans_figure
-from memkit.pictures.svg import Chart
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, View, model_takes
@@ -20,13 +19,6 @@ def plans_for(model: str, card: str, tokens: int, seq_len: int, num_cards: int) 
     """The plans of a job, remembered: finding them takes a second, walking through them must not."""
     sizes = {"tokens_per_step": tokens, "seq_len": seq_len, "num_cards": num_cards}
     return find_plans(PUBLISHED_MODELS[model], CARDS[card], **sizes)
-
-
-def picture_of(model: str, card: str, tokens: int, seq_len: int, num_cards: int) -> Chart:
-    """The picture of all plans of a job."""
-    cards = f"{num_cards} × {card}" if num_cards > 1 else f"an {card}" if card[0] in "AHLR" else f"a {card}"
-    found = plans_for(model, card, tokens, seq_len, num_cards)
-    return plans_figure(found, f"{model} on {cards}, {tokens:,} tokens a step")
 
 
 class PlanExplorer(Explorer):
@@ -55,20 +47,19 @@ class PlanExplorer(Explorer):
         job = model, card, tokens_per_step, seq_len, num_cards
         found = plans_for(*job)
         if job != self.job:  # hundreds of points are drawn once a job; each plan frames another of them
-            self.job, self.chart = job, picture_of(*job)
-        chart, allowed = self.chart, allowed_by(found, gives_up)
-        if not allowed:
-            chart.marked = None
-            words = (f"None of {len(found.plans)} plans fits that gives up {gives_up}.", *next_best(found))
-            return View(chart=chart, words=words, table=rows_of((), found), ends={"plan": 1}, kept=(found, ()))
-        if plan > len(allowed):
+            title = f"{model} on {num_cards} × {card}, {tokens_per_step:,} tokens a step"
+            self.job, self.chart = job, plans_figure(found, title)
+        allowed = allowed_by(found, gives_up)
+        if plan > max(len(allowed), 1):
             raise ValueError(f"plan={plan} is past the last of {len(allowed)} that fit")
-        chosen = allowed[plan - 1]
-        chart.marked = found.plans.index(chosen)
-        words = (f"Plan {plan} of {len(allowed)} that fit: {chosen.name}.", *in_words(chosen, found))
-        rows, code = rows_of(allowed, found), code_of(chosen)
+        chosen = allowed[plan - 1] if allowed else None
+        self.chart.marked = found.plans.index(chosen) if chosen else None
+        words = [f"None of {len(found.plans)} plans fits that gives up {gives_up}.", next_best(found)]
+        if chosen:
+            words = [f"Plan {plan} of {len(allowed)} that fit: {chosen.name}.", *in_words(chosen, found)]
         return View(
-            chart=chart, words=words, table=rows, code=code, ends={"plan": len(allowed)}, kept=(found, allowed)
+            chart=self.chart, words=words, table=rows_of(allowed, found), code=code_of(chosen) if chosen else "",
+            ends={"plan": max(len(allowed), 1)}, kept=(found, allowed),
         )
 
     def pick(self, mark: str) -> None:
@@ -95,12 +86,12 @@ def in_words(plan: TrainingPlan, found: PlansFound) -> tuple[str, ...]:
     return bytes_and_time, str(plan.fit), f"{front} in bytes, time and what it gives up."
 
 
-def next_best(found: PlansFound) -> tuple[str, ...]:
+def next_best(found: PlansFound) -> str:
     """What would fit if more were given up."""
     if not found.fitting:
-        return ("No plan of another kind fits either: fewer tokens in a sequence, or more cards.",)
+        return "No plan of another kind fits either: fewer tokens in a sequence, or more cards."
     plan = found.fitting[0]
-    return (f"{plan.name} would fit; it gives up {' and '.join(plan.gives_up) or 'time'}.",)
+    return f"{plan.name} would fit; it gives up {' and '.join(plan.gives_up) or 'time'}."
 
 
 def rows_of(plans: tuple[TrainingPlan, ...], found: PlansFound) -> list[tuple[str, ...]]:

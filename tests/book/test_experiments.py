@@ -25,7 +25,7 @@ from memkit.setup.training import TrainingSetup
 from memkit.tracing import trace_memory
 from memkit.units import GIB, KIB, MIB, format_bytes
 from memkit.widgets.batch_planner import BatchPlanner
-from memkit.widgets.frontier_explorer import cheapest_that_fits
+from memkit.widgets.frontier_explorer import cheapest
 
 
 def own_build(make_optimizer, rows: int):
@@ -72,7 +72,7 @@ def test_what_the_frontier_explorer_chooses():
     room = fit_on(CARDS["RTX 4090"], 0).room_bytes
     for length, name in re.findall(r"([\d,]+)(?: tokens)?: \*([^*]+)\*", text):
         found = points(MODELS["Llama-3.2-1B"], 8, int(length.replace(",", "")))
-        assert found[cheapest_that_fits(found, room)].strategy.name == name
+        assert cheapest(found, room).strategy.name == name
     assert all(point.peak_bytes > room for point in points(MODELS["Llama-3.2-1B"], 8, 4096))
     on_front = {p.strategy.name for p in pareto_front(points(MODELS["Llama-3.2-1B"], 8, 1024))}
     assert "√L groups" in on_front and "attention core" not in on_front

@@ -1,7 +1,6 @@
 """The plane's peaks against traces; the front; the explorer without a browser."""
 
 import itertools
-import re
 
 import pytest
 from drawn import Label, labels_of, marks_of, overlap
@@ -48,17 +47,6 @@ def words_that_collide(labels: list[Label]) -> list[tuple[str, str]]:
     return [(a.text, b.text) for a, b in itertools.combinations(labels, 2) if overlap(a, b)]
 
 
-def points_under_numbers(chart: Chart) -> list[str]:
-    """Numbers that stand on the middle of a point."""
-    middles = []
-    for mark in marks_of(chart, "pick", "bytes"):
-        corners = re.findall(r"-?[\d.]+", re.sub(r"[HV]", "L", mark.attributes["d"]))[:2]
-        middles.append((float(corners[0]), float(corners[1])))
-    texts = [label for label in labels_of(chart) if label.text.isdecimal()]
-    numbers = [label for label in texts if label.box[0] > 76 and label.box[2] < 524]
-    return [n.text for n in numbers for x, y in middles if n.box[0] < x < n.box[2] and n.box[1] < y < n.box[3]]
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_no_words_cover_others_in_any_setting_on_offer(model):
     panel, collisions = FrontierExplorer(model=model), {}
@@ -68,7 +56,7 @@ def test_no_words_cover_others_in_any_setting_on_offer(model):
             panel.set(seq_len=length)
             assert panel.value["seq_len"] == length and panel.error == ""
             chart = panel.shown.chart
-            if found := words_that_collide(labels_of(chart)) + points_under_numbers(chart):
+            if found := words_that_collide(labels_of(chart)):
                 collisions[batch, card, length] = found
     assert collisions == {}
 
