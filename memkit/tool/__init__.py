@@ -8,6 +8,8 @@ Reading order:
 - ``arguments``: sizes, numbers and names as words, and the options of each command
 - ``errors``: what a program raised, in one line
 - ``script``: a training script as it stands, and where its steps begin
+- ``batches``: the worst batch of a script's own data
+- ``largest``: the largest number with which something still fits
 - ``changed``: any program with one change made to it from outside
 - ``program_report``: a program nobody has run: its peak, its lines, its cards, and changes traced a second time
 - ``page``: pictures and text as one HTML page that needs no other file

@@ -89,6 +89,11 @@ def parser(description: str) -> OneLineParser:
         "what only values could say there: how many rows a mask keeps, or the value that is read or tested"))
     one.add_argument("--film", metavar="FILE.html", help="write the steps as a film: your lines and every block")
     one.add_argument("--steps", type=number_in, default=2, help="training steps to trace (2)")
+    one.add_argument("--batches", type=number_in, default=0, metavar="N", help=(
+        "ask a script's DataLoader for so many batches, and trace the worst of them"))
+    one.add_argument("--vary", metavar="N", help=(
+        "the largest number that fits --card in place of this word among the script's arguments, such as "
+        "-- --batch-size N"))
     one.add_argument("--card", help="the one card to be judged, such as 'RTX 4090'; all without it")
     fit = commands.add_parser("fit", help="every plan that fits a card, and its code", **kind)
     fit.add_argument("model", help="a name such as Llama-2-7B, or a config.json")

@@ -8,7 +8,6 @@ no name here.
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial, partialmethod
 from unittest.mock import patch
 
@@ -29,7 +28,7 @@ def changed_build(build: Callable[[], Callable[[], object]], name: str) -> Calla
     as_one_of("name", name, PROGRAM_CHANGES)
     during_build, during_step = PROGRAM_CHANGES[name]
     if isinstance(build, Script):
-        return replace(build, during_build=during_build, during_step=during_step)
+        return build.also(during_build, during_step)
 
     def built():
         with during_build() as made:

@@ -3,6 +3,9 @@
     memkit report my_module.py:build        the step that build() returns, traced without a GPU
     memkit report train.py -- --lr 1e-3     a training script as "python train.py --lr 1e-3" runs it, until its second
                                             step; --assume train.py:41=128: what only values could say on that line
+    memkit report train.py --batches 500    its DataLoader hands out 500 batches alone, and the worst is traced
+    memkit report train.py --vary N --card CARD -- --batch-size N
+                                            the largest N that fits the card, plain and recomputed
     memkit report config.json               a Hugging Face model, bf16, 1 sequence of 1,024 tokens, fused AdamW
     memkit fit MODEL --card CARD --tokens N --seq-len N [--cards N]
                                             every plan that fits, and the code of the best one; MODEL is a name

@@ -3,16 +3,19 @@
 import argparse
 import importlib
 import importlib.util
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from memkit.tool.arguments import named
-from memkit.units import aligned_table, format_bytes, format_count
+from memkit.units import aligned_table, as_whole_number, format_bytes, format_count
 
 Found = tuple[int, str, dict, tuple]
+SCRIPTS = (".py", ".ipynb")
 
 
 def is_config(text: str) -> bool:
@@ -78,9 +81,14 @@ def report_command(options: argparse.Namespace) -> Found:
         raise ValueError("memkit report traces a program with PyTorch, which is not installed: pip install torch")
     started = time.monotonic()
     card = options.card and named("card", options.card, CARDS)
+    build = loaded_build(options.target, options.script_arguments)
+    if (options.batches or options.vary) and not options.target.endswith(SCRIPTS):
+        raise ValueError(f"--batches and --vary run a script such as train.py, not {options.target!r}")
+    as_whole_number("--batches", options.batches, 0)
+    if options.vary:
+        return largest_found(options, build, card)
     result = report_on(
-        loaded_build(options.target, options.script_arguments), options.target, options.steps, progress,
-        assume=dict(options.assume),
+        build, options.target, options.steps, progress, assume=dict(options.assume), num_batches=options.batches,
     )
     if card:
         result = replace(result, fits=tuple(fit for fit in result.fits if fit.card == card.name))
@@ -90,13 +98,47 @@ def report_command(options: argparse.Namespace) -> Found:
         StepFilm(result.trace, title=f"{result.name}: {options.steps} steps").save(options.film)
     progress(f"done in {time.monotonic() - started:.0f} s; drawing" if options.html else "done")
     data = {
-        "name": result.name, "allocated_bytes": result.allocated_bytes, "reserved_bytes": result.reserved_bytes,
+        "name": result.name, "batches": result.batches, "allocated_bytes": result.allocated_bytes,
+        "reserved_bytes": result.reserved_bytes,
         "expected_bytes": result.expected_bytes, "peak": asdict(result.timeline.peak), "moment": result.moment,
         "lines": [asdict(line) for line in result.lines], "changes": changes_as_data(result.changes),
         "left_out": [asdict(item) for item in result.left_out],
         "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
     }
     return result.expected_bytes, str(result), data, (result.timeline, result.trace)
+
+
+def largest_found(options: argparse.Namespace, script, card) -> Found:
+    """``memkit report --vary N``: the largest number in the place of N with which the script should fit the card."""
+    from memkit.allocator.trace_replay import replay_trace
+    from memkit.fitting.room import fits_of, left_out_of
+    from memkit.tool.changed import changed_build
+    from memkit.tool.largest import largest_that_fits
+    from memkit.tracing.trace import trace_memory
+
+    word = options.vary
+    place = re.compile(rf"(?<![^=]){re.escape(word)}$")
+    if card is None:
+        raise ValueError(f"--vary {word} needs the card that is to be filled: --card 'RTX 4090'")
+    if not any(map(place.search, script.arguments)):
+        raise ValueError(f"--vary {word}: no argument of the script is {word!r}; write -- --batch-size {word}")
+
+    def spare_with(build: Callable, number: int) -> int:
+        progress(f"tracing with {word} = {number:,}")
+        varied = replace(build, arguments=tuple(place.sub(str(number), word) for word in script.arguments))
+        trace = trace_memory(varied, steps=options.steps, say=progress, assume=dict(options.assume))
+        fits = fits_of(left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
+        return next(fit.expected_bytes for fit in fits if fit.card == card.name)
+
+    rows = [(f"{options.target} on one {card.name}", f"the largest {word} that should fit")]
+    plain = largest_that_fits(partial(spare_with, script))
+    try:
+        recomputed = largest_that_fits(partial(spare_with, changed_build(script, "checkpointed")))
+    except ValueError as error:
+        recomputed = f"not traced: {error}"
+    rows += [("as it is", str(plain)), ("with full recomputation", str(recomputed))]
+    data = {"largest": plain.number, "recomputed": getattr(recomputed, "number", None), "card": card.name}
+    return 0 if plain.number else sys.maxsize, aligned_table(rows), data, ()
 
 
 def list_command(options: argparse.Namespace) -> Found:

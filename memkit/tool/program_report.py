@@ -33,6 +33,7 @@ class Report:
     changes: tuple[Effect, ...]
     left_out: tuple[LeftOut, ...]
     fits: tuple[Fit, ...]
+    batches: str = ""
 
     @property
     def expected_bytes(self) -> int:
@@ -52,25 +53,34 @@ class Report:
         total += f"{format_bytes(self.expected_bytes)} expected on the card."
         if self.steps_bytes < self.trace.peak_bytes:
             total += f" Making the model takes more than any step: the steps reach {format_bytes(self.steps_bytes)}."
+        if self.batches:
+            fit = f"; it {self.fits[0].verdict} on one {self.fits[0].card}" if len(self.fits) == 1 else ""
+            total = f"{self.batches}: {format_bytes(self.expected_bytes)}{fit}.\n{total}"
         tables = (str(self.timeline), aligned_table(lines), left_out_in_words(self.left_out), aligned_table(fits))
         return "\n\n".join([total, *tables, changes_in_words(self.changes)])
 
 
 def report_on(
     build: Callable, name: str = "program", steps: int = 2, say: Callable[[str], None] = lambda words: None,
-    assume: Mapping[str, float] | None = None,
+    assume: Mapping[str, float] | None = None, num_batches: int = 0,
 ) -> Report:
     """Trace ``build`` on CUDA's rules, diagnose it, and trace the changes that help most.
 
-    ``say`` is told what is being done, one line at a time; ``assume`` is ``trace_memory``'s.
+    ``say`` is told what is being done, one line at a time; ``assume`` is ``trace_memory``'s. ``num_batches``: a
+    script's loader is asked for so many, and the script trains on the worst.
 
     Raises: what ``trace_memory`` raises.
     """
+    from memkit.tool.batches import Loaders, difference, on_its_worst, watched
+    from memkit.tool.script import Script
     from memkit.tracing.trace import trace_memory
 
+    steps += bool(num_batches)  # the second step's batch may have been fetched before the first
+    traced, loaders, batches = partial(trace_memory, steps=steps, say=say, assume=assume), Loaders(), ""
+    if num_batches:
+        build, batches = on_its_worst(build, num_batches, traced, say)
     say(f"tracing {steps} steps of {name}")
-    traced = partial(trace_memory, steps=steps, say=say, assume=assume)
-    trace = traced(build)
+    trace = traced(watched(build, loaders) if isinstance(build, Script) and not num_batches else build)
     say(f"replaying {len(trace.events):,} events with each change")
     page, left_out = diagnose_memory(trace), left_out_of(trace)
     return Report(
@@ -84,6 +94,7 @@ def report_on(
         changes=tuple(best_of_each_kind(verified(build, page.tried, traced, say), NUM_CHANGES)),
         left_out=left_out,
         fits=fits_of(left_out, page.result.peak_allocated_bytes),
+        batches=batches or difference(loaders.seen),
     )
 
 

@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -52,6 +52,21 @@ class Script:
     def __post_init__(self):
         if not Path(self.path).is_file():
             raise ValueError(f"{self.path!r} is no file")
+
+    def also(self, during_build: Callable, during_step: Callable) -> "Script":
+        """The script with this, too, around its building and around its steps."""
+
+        @contextmanager
+        def building():
+            with self.during_build() as made, during_build() as made_too:
+                yield lambda: (made(), made_too())
+
+        @contextmanager
+        def stepping():
+            with self.during_step(), during_step():
+                yield
+
+        return replace(self, during_build=building, during_step=stepping)
 
     def import_libraries(self) -> None:
         """Import what the script and the files beside it import, before a card is pretended.

@@ -3,8 +3,11 @@
 The oracle is torch itself: what the same lines print where they run for real, and the bytes of ``parameters()``.
 """
 
+import ast
 import importlib.util
 import io
+import json
+import re
 import runpy
 import textwrap
 from contextlib import redirect_stdout
@@ -12,8 +15,14 @@ from contextlib import redirect_stdout
 import pytest
 import torch
 
+from memkit.allocator.trace_replay import replay_trace
+from memkit.fitting.room import fits_of, left_out_of
+from memkit.tool.batches import Batch, largest_of
+from memkit.tool.command_line import main
+from memkit.tool.largest import largest_that_fits
 from memkit.tool.script import Script
 from memkit.tracing.trace import trace_memory
+from memkit.units import format_bytes
 
 TRAIN = """
 import torch
@@ -274,3 +283,119 @@ def test_a_hand_written_update_ends_a_step_as_an_optimizers_does(tmp_path, capsy
     assert found[0] == found[1] == found[2]
     scratch = [e for e in timeline.events if e.phase == "optimizer" and e.part == "temporary" and e.num_bytes > 0]
     assert len(scratch) == 2 * 3, "0.1 * p.grad of all but the first parameter, which comes before the first write"
+
+
+LONGEST = """
+import sys
+import torch
+from torch.utils.data import DataLoader
+
+lengths = torch.randint(20, 60, (160,), generator=torch.Generator().manual_seed(0)).tolist()
+lengths[133] = 700
+data = [{"ids": torch.zeros(n, dtype=torch.long), "extra": torch.zeros(3)} for n in lengths]
+
+def pad(rows):
+    ids = torch.nn.utils.rnn.pad_sequence([row["ids"] for row in rows], batch_first=True)
+    return {"ids": ids, "extra": torch.stack([row["extra"] for row in rows])}
+
+loader = DataLoader(data, 4, shuffle=True, collate_fn=pad, generator=torch.Generator().manual_seed(1))
+if "alone" in sys.argv:
+    shapes = [tuple(batch["ids"].shape) for batch in loader]
+    sys.exit()
+model = torch.nn.Sequential(torch.nn.Embedding(500, 64), torch.nn.Linear(64, 500)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in loader:
+    model(batch["ids"].cuda()).logsumexp(-1).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_worst_batch_of_the_readers_data_is_named_and_traced(tmp_path, capsys, monkeypatch):
+    """Oracle: the loader of the same file, run for real, and a trace of a step on a batch of that shape alone."""
+    path = tmp_path / "train.py"
+    path.write_text(LONGEST.replace("sys.exit()", "raise SystemExit(repr(shapes))"), encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["train.py", "alone"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path))
+    shapes = ast.literal_eval(str(ended.value))
+    number = shapes.index((4, 700)) + 1
+    assert number > 3, "the first steps do not see it"
+    assert main(["report", str(path), "--batches", "500", "--card", "T4"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"Batch {number} of 40 (4 × 700) is the worst: ")
+    assert out.splitlines()[0].endswith("; it fits on one T4.")
+    alone = path.read_text(encoding="utf-8").replace('batch["ids"].cuda()', 'torch.zeros(4, 700).long().cuda()')
+    path.write_text(alone, encoding="utf-8")
+    told = f"train.py: {format_bytes(trace_memory(Script(str(path)), steps=3).peak_bytes)} in tensors"
+    assert told in out.replace(str(tmp_path) + "/", "")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_batches_that_differ_are_told_and_a_script_without_a_loader_is_refused(tmp_path, capsys):
+    path = tmp_path / "train.py"
+    path.write_text(LONGEST, encoding="utf-8")
+    assert main(["report", str(path), "--card", "T4"]) == 0
+    assert re.match(r"The batches differ \(4 × \d+, then 4 × \d+", capsys.readouterr().out)
+    path.write_text(BY_HAND.replace("OPTIMIZER", "0").replace("UPDATE", "0"), encoding="utf-8")
+    for words, told in (
+        (["--batches", "9"], "--batches: no DataLoader of torch's hands out what the first step trains on"),
+        (["--batches", "-1"], "--batches=-1"),
+        (["--vary", "N"], "--vary N needs the card that is to be filled: --card 'RTX 4090'"),
+        (["--vary", "N", "--card", "T4"], "--vary N: no argument of the script is 'N'; write -- --batch-size N"),
+    ):
+        assert main(["report", str(path), *words]) == 2
+        assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_batches_of_which_none_is_the_largest_in_every_direction_are_all_candidates():
+    shapes = [(8, 100), (4, 250), (8, 90), (4, 250), (2, 300)]
+    batches = [Batch(number, (shape, shape[:1])) for number, shape in enumerate(shapes, 1)]
+    assert [batch.number for batch in largest_of(batches)] == [2, 1, 5]
+
+
+VARIED = """
+import argparse
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int)
+size = parser.parse_args().batch_size
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(512, 2048), nn.Linear(2048, 512)
+
+    def forward(self, x):
+        return x + self.down(self.up(x).relu())
+
+model = nn.Sequential(nn.Sequential(*[Block() for _ in range(6)]), nn.Linear(512, 10)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.randn(size, 4096, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("words", [["--batch-size", "N"], ["--batch-size=N"]])
+def test_the_largest_that_fits_fits_and_one_more_does_not(tmp_path, capsys, words):
+    path = tmp_path / "train.py"
+    path.write_text(VARIED, encoding="utf-8")
+    assert main(["report", str(path), "--vary", "N", "--card", "T4", "--json", "--", *words]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["recomputed"] > data["largest"] > 2
+    for number, fits in ((data["largest"], True), (data["largest"] + 1, False)):
+        trace = trace_memory(Script(str(path), ("--batch-size", str(number))))
+        cards = fits_of(left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
+        assert next(fit for fit in cards if fit.card == "T4").is_expected == fits
+
+
+@pytest.mark.parametrize("needs", [lambda n: 7 * n, lambda n: n * n, lambda n: 900 + n, lambda n: 2000, lambda n: 0])
+def test_the_largest_that_fits_whatever_grows(needs):
+    found, tried = largest_that_fits(lambda number: 1000 - needs(number)), range(1, 2**16 + 1)
+    assert found.number == max((n for n in tried if needs(n) <= 1000), default=0) and len(found.spare_bytes) < 26
