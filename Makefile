@@ -15,7 +15,7 @@ INSTALL := TORCH_INDEX='$(TORCH_INDEX)' $(BIN)/python scripts/install.py
 IS_ROOT := $(filter 0,$(shell id -u))
 LAB_AS_ROOT := You are root: JupyterLab is started with --allow-root.
 HUB_AS_ROOT := You are root: a student's cell can then change anything on this machine. Use an account made for the hub.
-FIRST_PAGE := chapters/00_start_here.ipynb
+FIRST_PAGE := my_chapters/00_start_here.ipynb
 CHAPTERS := $(sort $(wildcard chapters/*.ipynb))
 
 .DEFAULT_GOAL := help
@@ -25,9 +25,10 @@ CHAPTERS := $(sort $(wildcard chapters/*.ipynb))
 help:                   ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
 
-lab: $(VENV)/.book      ## open the book in JupyterLab
+lab: $(VENV)/.book      ## open the book in JupyterLab, your own copy of it
 	$(if $(IS_ROOT),@echo "$(LAB_AS_ROOT)")
-	$(BIN)/jupyter lab $(if $(IS_ROOT),--allow-root) --ServerApp.root_dir=. --LabApp.news_url=None \
+	@$(BIN)/python scripts/own_copy.py
+	$(BIN)/jupyter lab $(if $(IS_ROOT),--allow-root) --custom-css --ServerApp.root_dir=. --LabApp.news_url=None \
 	    --LabApp.default_url=/lab/tree/$(FIRST_PAGE) $(LAB_ARGS)
 
 hub: $(VENV)/.hub       ## a JupyterHub for a class on this machine (course/hub)

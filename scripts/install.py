@@ -64,6 +64,8 @@ def main(extras: list[str]) -> None:
         print(line, flush=True)
     install(*torch_packages(extras), *(("--extra-index-url", index) if index else ()))
     install("--editable", f".[{','.join(extras)}]")
+    # matplotlib lists the machine's fonts once, and would say so in the first cell that plots
+    subprocess.run([sys.executable, "-c", "import matplotlib.font_manager"], check=False, capture_output=True)
 
 
 if __name__ == "__main__":

@@ -35,16 +35,16 @@ def served(tmp_path_factory):
 
 
 def test_the_printed_address_is_chapter_00(served):
-    assert "/lab/tree/chapters/00_start_here.ipynb?token=" in served.log.read_text()
+    assert "/lab/tree/my_chapters/00_start_here.ipynb?token=" in served.log.read_text()
 
 
 def test_the_address_answers_with_jupyterlab(served):
-    html = served("lab/tree/chapters/00_start_here.ipynb").decode()
+    html = served("lab/tree/my_chapters/00_start_here.ipynb").decode()
     assert "<title>JupyterLab</title>" in html
 
 
 def test_the_chapter_is_a_notebook_that_can_be_opened(served):
-    chapter = json.loads(served("api/contents/chapters/00_start_here.ipynb"))
+    chapter = json.loads(served("api/contents/my_chapters/00_start_here.ipynb"))
     assert chapter["type"] == "notebook"
     assert chapter["content"]["cells"][0]["source"].startswith("# 0 · ")
 
