@@ -28,9 +28,11 @@ from .exercises import (
     built as built,
     check as check,
 )
+from .ledger_search import LedgerSearch as LedgerSearch
 from .measurements import MEASUREMENTS as MEASUREMENTS
 from .pieces_of_logits import PiecesOfLogits as PiecesOfLogits
 from .public_runs import load_public_runs as load_public_runs
+from .question_cards import QuestionCards as QuestionCards
 from .questions import load_questions as load_questions
 from .recordings import (
     Recording as Recording,

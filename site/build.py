@@ -24,9 +24,9 @@ from panels import Panels
 
 import memkit
 from book.claims import GROUPS, VERDICTS, load_claims
+from book.ledger_search import entry_of
+from book.question_cards import page_of
 from book.questions import load_questions
-from memkit.widgets.ledger_search import entry_of
-from memkit.widgets.question_cards import page_of
 from memkit.widgets.step_film import SCRIPT
 
 EMPTY_HEADER = re.compile("<th></th>")  # a corner of a table heads nothing

@@ -38,7 +38,7 @@ IN_JUPYTER = '<p class="quiet">{}This panel moves in Jupyter: <code>make lab</co
 class Panels:
     """Collects the panels of all pages, and then makes each of them once."""
 
-    names = tuple(name for name in widgets.__all__ if name != "StepFilm")  # which needs no Python in the page
+    names = (*OWN_PAGES, *(name for name in widgets.__all__ if name != "StepFilm"))  # which needs no Python in the page
 
     def __init__(self, root: Path, out: Path):
         self.root, self.out = root, out

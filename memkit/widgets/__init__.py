@@ -22,8 +22,6 @@ Reading order:
 - ``batch_planner``: a global batch in tokens, cut for a card
 - ``plan_explorer``: every plan that fits a job, and what each gives up
 - ``cache_explorer``: weights and key and value cache against a card
-- ``question_cards``: pick a choice and read why it is right or wrong
-- ``ledger_search``: the claims that hold a word, by subject and verdict
 - ``state_explorer``: the peak of a step under each optimizer
 - ``adapter_explorer``: LoRA and QLoRA: parameters, bytes, what is kept
 - ``sharding_explorer``: a model on 1 to 512 ranks, one stage after another

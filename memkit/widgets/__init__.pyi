@@ -7,13 +7,11 @@ from .bit_explorer import BitExplorer as BitExplorer
 from .cache_explorer import CacheExplorer as CacheExplorer
 from .explorer import Explorer as Explorer
 from .frontier_explorer import FrontierExplorer as FrontierExplorer
-from .ledger_search import LedgerSearch as LedgerSearch
 from .loss_scaling_lab import LossScalingLab as LossScalingLab
 from .memory_explorer import MemoryExplorer as MemoryExplorer
 from .number_line import NumberLine as NumberLine
 from .panel import Panel as Panel
 from .plan_explorer import PlanExplorer as PlanExplorer
-from .question_cards import QuestionCards as QuestionCards
 from .rounding_lab import RoundingLab as RoundingLab
 from .sharding_explorer import ShardingExplorer as ShardingExplorer
 from .snapshot_view import SnapshotView as SnapshotView

@@ -24,7 +24,7 @@ WITH_ARGUMENTS = {
 }
 PANELS = {
     name: WITH_ARGUMENTS.get(name, getattr(widgets, name)) for name in widgets.__all__
-    if name not in ("Explorer", "Panel", "StepFilm", "LedgerSearch", "QuestionCards")
+    if name not in ("Explorer", "Panel", "StepFilm")
 }
 NEED_NUMPY = {"LossScalingLab", "RoundingLab", "SpikeFilm"}
 """Their answers are about the values of formats, which are numpy arrays."""

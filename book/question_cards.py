@@ -1,27 +1,20 @@
-"""Question cards: pick a choice and read why it is right or wrong."""
+"""Appendix B's cards: pick a choice and read why it is right or wrong."""
 
 from collections.abc import Mapping
 from html import escape
 
 import ipywidgets as widgets
 
+from book.questions import Question
 from memkit.widgets.in_page import key_helpers
 
 FULL = widgets.Layout(width="auto", max_width="790px")
 
 
 class QuestionCards(widgets.VBox):
-    """One question at a time with its choices; the page without a kernel shows all of them, answers folded.
+    """One question at a time with its choices; the page without a kernel shows all of them, answers folded."""
 
-    ``questions`` maps an id to an object with ``question``, ``choices`` (texts), ``answer`` and
-    ``reply(choice)``, as the book's ``load_questions`` gives them.
-
-    Raises: ValueError: no questions.
-    """
-
-    def __init__(self, questions: Mapping[str, object]):
-        if not questions:
-            raise ValueError("no questions: pass one at least, by its id")
+    def __init__(self, questions: Mapping[str, Question]):
         self.questions = dict(questions)
         self.right: set[str] = set()
         options = [(f"{key[1:]}. {shown.question}", key) for key, shown in self.questions.items()]
@@ -69,7 +62,7 @@ class QuestionCards(widgets.VBox):
         return bundle
 
 
-def page_of(key: str, shown: object) -> str:
+def page_of(key: str, shown: Question) -> str:
     """One question as HTML, each choice with its reply folded under it."""
     choices = "".join(
         f"<details><summary>{escape(choice)}</summary><p>{escape(shown.reply(choice))}</p></details>"

@@ -1,11 +1,11 @@
-"""Ledger search: the claims that hold a word, by subject and verdict."""
+"""Appendix A's search: the claims that hold a word, by subject and verdict."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from html import escape
 
 import ipywidgets as widgets
 
-from memkit.units import shown
+from book.claims import GROUPS, Claim
 from memkit.widgets.explorer import Choice
 from memkit.widgets.in_page import key_helpers
 from memkit.widgets.panel import LABEL, box_of
@@ -14,20 +14,13 @@ ALL = "all"
 
 
 class LedgerSearch(widgets.VBox):
-    """A box for words and two menus above the claims that match; the page without a kernel shows all claims.
+    """A box for words and two menus above the claims that match; the page without a kernel shows all claims."""
 
-    ``claims`` are objects with ``id``, ``claim``, ``answer``, ``verdict``, ``group``, ``cell``, ``about`` and
-    ``printed``, as the book's ``load_claims().values()``; ``groups`` maps a group's letter to its subject.
-
-    Raises: ValueError: no claims.
-    """
-
-    def __init__(self, claims: Iterable, groups: Mapping[str, str]):
-        self.claims, self.groups = list(claims), dict(groups)
-        if not self.claims or not all(hasattr(claim, "verdict") for claim in self.claims):
-            raise ValueError(f"claims={shown(self.claims)} are no claims; pass one at least")
-        present = {claim.group for claim in self.claims}
-        subjects = [(ALL, ALL), *((words, letter) for letter, words in self.groups.items() if letter in present)]
+    def __init__(self, claims: Iterable[Claim]):
+        self.claims = list(claims)
+        present = dict.fromkeys(claim.group for claim in self.claims)
+        self.subjects = {letter: GROUPS[letter][0] for letter in present}
+        subjects = [(ALL, ALL), *((subject, letter) for letter, subject in self.subjects.items())]
         verdicts = [ALL, *dict.fromkeys(claim.verdict for claim in self.claims)]
         self.words = widgets.Text(description="Words", placeholder="checkpoint 33", style=LABEL)
         self.subject = box_of(Choice("Subject", subjects, ALL))
@@ -39,7 +32,7 @@ class LedgerSearch(widgets.VBox):
             control.observe(self._show, "value")
         self._show()
 
-    def matches(self) -> list:
+    def matches(self) -> list[Claim]:
         """The claims that hold every word, in the chosen subject and verdict, in the ledger's order."""
         words = self.words.value.lower().split()
         return [
@@ -61,16 +54,16 @@ class LedgerSearch(widgets.VBox):
     def _repr_mimebundle_(self, **kwargs) -> dict:
         """The live search, and for a page without a kernel the whole ledger, folded by subject."""
         bundle = super()._repr_mimebundle_(**kwargs)
-        bundle["text/plain"] = f"{len(self.claims)} claims on {len({claim.group for claim in self.claims})} subjects"
+        bundle["text/plain"] = f"{len(self.claims)} claims on {len(self.subjects)} subjects"
         folds = []
-        for letter, subject in self.groups.items():
-            if entries := "".join(entry_of(claim) for claim in self.claims if claim.group == letter):
-                folds.append(f"<details><summary>{letter} · {escape(subject)}</summary>{entries}</details>")
+        for letter, subject in self.subjects.items():
+            entries = "".join(entry_of(claim) for claim in self.claims if claim.group == letter)
+            folds.append(f"<details><summary>{letter} · {escape(subject)}</summary>{entries}</details>")
         bundle["text/html"] = "\n".join(folds)
         return bundle
 
 
-def entry_of(claim: object) -> str:
+def entry_of(claim: Claim) -> str:
     """One claim as HTML: what is printed, the verdict in words, what is so, and where it is shown."""
     places = [f'<a href="{url}">printed</a>' for url in claim.printed] or ["unsourced"]
     if claim.cell or claim.about:

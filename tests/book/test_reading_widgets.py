@@ -5,11 +5,8 @@ import re
 
 import pytest
 
-from book.claims import GROUPS, LEDGER, load_claims
-from book.questions import load_questions
-from memkit.widgets import LedgerSearch, QuestionCards
-
-SUBJECTS = {letter: subject for letter, (subject, _, _) in GROUPS.items()}
+from book import LedgerSearch, QuestionCards, load_questions
+from book.claims import LEDGER, load_claims
 
 
 @pytest.fixture
@@ -19,7 +16,7 @@ def cards():
 
 @pytest.fixture
 def search():
-    return LedgerSearch(load_claims().values(), SUBJECTS)
+    return LedgerSearch(load_claims().values())
 
 
 def test_a_picked_choice_is_answered_and_counted_once(cards):
@@ -87,9 +84,3 @@ def test_every_link_of_an_entry_leads_to_a_cell_that_is_there(search):
 def test_what_is_searched_for_is_text(search):
     search.words.value = "<script>"
     assert "<script>" not in search.found.value + search.status.value
-
-
-@pytest.mark.parametrize("make", [lambda: QuestionCards({}), lambda: LedgerSearch([], SUBJECTS)])
-def test_nothing_to_show_is_refused(make):
-    with pytest.raises(ValueError, match="pass one at least"):
-        make()
