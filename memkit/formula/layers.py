@@ -193,18 +193,22 @@ class Layers:
     def rms_norm_in_steps(self, x: Tensor, weight: Tensor, label: str) -> Tensor:
         """x / √(mean x² + ε), times a weight for each column; torch's composite casts back after it, ours before."""
         paper = self.paper
-        wide = self.divide_by_rms(x, label)
+        wide, *held = self.divide_by_rms(x, label)
+        if not self.setup.uses_fused_norm:  # Python binds the name of x anew; C++ holds both factors longer
+            held.clear()
         factor = wide if self.setup.uses_fused_norm else paper.cast(wide, x.dtype)
         factors = [weight, paper.rename(factor, f"{label} normalised")]
         scaled = paper.run(
             "mul", factors, x.axes, factor.dtype, name=f"{label} output", by="mul by the weight", keeps=factors,
             ways=(self.summed_rows(self.num_tokens, weight.count, is_product=True), NEW),
         )
-        del wide, factor, factors
+        if not self.is_cuda and weight.dtype != factor.dtype:  # the CPU's loop takes one dtype: the weight is copied
+            paper.allocate(tensor_bytes(weight.count, factor.dtype))
+        del wide, factor, factors, held[:1]
         return paper.rename(paper.cast(scaled, x.dtype), f"{label} output")
 
-    def divide_by_rms(self, x: Tensor, label: str) -> Tensor:
-        """x / √(mean x² + ε) in float32, one tensor a step."""
+    def divide_by_rms(self, x: Tensor, label: str) -> tuple[Tensor, Tensor, Tensor]:
+        """x / √(mean x² + ε) in float32, one tensor a step; and its two factors, x and 1 / √."""
         paper, width = self.paper, self.model.hidden_size
         along = self.highest(sum_buffers([(width, 1)], [(self.num_tokens, width)]))
         wide = paper.cast(x, "float32")
@@ -218,7 +222,7 @@ class Layers:
         inverse = paper.run("rsqrt", [mean], "b s 1", name=f"{label} 1/rms", out_kept_by="rsqrt")
         del mean
         factors, ways = [wide, inverse], (NEW, Summed(along, is_product=True))
-        return paper.run("mul", factors, x.axes, name=f"{label} normalised", keeps=factors, ways=ways)
+        return paper.run("mul", factors, x.axes, name=f"{label} normalised", keeps=factors, ways=ways), *factors
 
     def mlp(self, n: Tensor) -> Tensor:
         """Linear, GELU, linear; or the gated form of Llama."""
