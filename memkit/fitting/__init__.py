@@ -9,7 +9,6 @@ Reading order:
 - ``step``: the second step of a setup: how high it is and how long it takes
 - ``advice``: the one adviser: changes, what each does, and what it saves
 - ``diagnosis``: from a recording or a trace: peak, parts, lines, and the changes that help most
-- ``growth``: two runs on one axis: what grew, by line and part
 - ``batch_plan``: from a global batch in tokens to micro-batches, steps and ranks
 - ``plans``: every plan that fits a job, what it costs and gives up, and the one to take
 - ``plan_code``: a plan in plain PyTorch, for Hugging Face's trainer and Accelerate

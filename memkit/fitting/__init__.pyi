@@ -16,10 +16,6 @@ from .batch_plan import (
 )
 from .diagnosis import diagnose_memory as diagnose_memory
 from .edits import growing_lines as growing_lines
-from .growth import (
-    TwoRuns as TwoRuns,
-    compare_runs as compare_runs,
-)
 from .plan_code import (
     accelerate_config as accelerate_config,
     accelerate_yaml as accelerate_yaml,

@@ -240,17 +240,17 @@ def existing(name: str) -> Path:
 
 
 def compare_command(options: argparse.Namespace) -> Found:
-    """``memkit compare``: what grew from the first recording's peak to the second's, by line and part."""
-    from memkit.fitting.growth import compare_runs
+    """``memkit compare``: what grew from the first recording's peak to the second's, by line."""
+    from memkit.tool.growth import compare_runs
 
     files = (options.first, options.second)
     progress(f"replaying {files[0]} and {files[1]}")
-    two = compare_runs(*map(existing, files), names=files, devices=(options.device, options.device))
+    two = compare_runs(*map(existing, files), names=files, device=options.device)
     data = {
         "files": files, "allocated_bytes": two.peaks, "reserved_bytes": [r.peak_reserved_bytes for r in two.runs],
         "words": two.words,
         "lines": [
-            {"where": line.where, "part": line.part, "first_bytes": line.bytes[0], "second_bytes": line.bytes[1]}
+            {"where": line.where, "first_bytes": line.bytes[0], "second_bytes": line.bytes[1]}
             for line in two.lines if line.grown_bytes
         ],
     }

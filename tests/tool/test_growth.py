@@ -9,8 +9,8 @@ from real_cards import replayed
 
 from memkit.allocator.snapshot_writer import predicted_snapshot
 from memkit.allocator.trace_replay import replay_trace
-from memkit.fitting.growth import compare_runs
 from memkit.timeline import Event, MemoryTimeline
+from memkit.tool.growth import compare_runs
 from memkit.tracing.trace import trace_memory
 from memkit.units import MIB
 
@@ -38,45 +38,24 @@ def test_a_tensor_that_is_kept_is_named_with_its_bytes():
     assert found.peaks == ((8 + 24) * MIB, (8 + 24 + 24) * MIB)
     assert found.grown_bytes == 24 * MIB
     (line,) = [line for line in found.lines if line.grown_bytes]
-    assert "test_growth.py" in line.where and line.bytes == (0, 24 * MIB) and line.blocks == (0, 1)
+    assert "test_growth.py" in line.where and line.bytes == (0, 24 * MIB)
     assert "What changed most is test_growth.py" in found.words and "+24.00 MiB" in str(found)
     assert "Reserved, the peaks differ by +24.00 MiB." in found.words  # from 10 MiB on a block has its own segment
     back = compare_runs(after, before, names=("a", "b"))
     assert back.grown_bytes == -24 * MIB and "−24.00 MiB" in back.words
 
 
-def test_a_run_whose_parts_are_not_known_is_compared_by_line():
-    """A recording that shows no step has no parts; its lines are still the same lines, and none counts as new."""
-    trace = trace_memory(program(24, True), steps=1)
-    bare = replace(trace, events=[replace(event, part=None, phase="") for event in trace.events])
-    for pair in ((trace, bare), (bare, trace)):
-        found = compare_runs(*pair)
-        assert sum(line.bytes[0] for line in found.lines) == sum(line.bytes[1] for line in found.lines) == 56 * MIB
-        assert all(line.grown_bytes == 0 and line.part is None for line in found.lines)
-        assert "Nothing at the peak differs." in found.words
-
-
-def by_hand(*births: tuple[int, str, str]) -> MemoryTimeline:
-    """Blocks of whole MiB that stay, each with its line and phase."""
-    events = [Event(i, size * MIB, where=where, phase=phase) for i, (size, where, phase) in enumerate(births)]
+def by_hand(*births: tuple[int, str]) -> MemoryTimeline:
+    """Blocks of whole MiB that stay, each with its line."""
+    events = [Event(i, size * MIB, where=where) for i, (size, where) in enumerate(births)]
     return replace(trace_memory(program(1, False)), events=tuple(events))
 
 
-@pytest.mark.parametrize(
-    "first, second, moments",
-    [
-        ("backward", "backward", "Both in backward of step 1."),
-        ("forward", "backward", "before in forward of step 1, after in backward of step 1."),
-        ("", "backward", "before in a phase not named, after in backward of step 1."),
-        ("", "", None),
-    ],
-)
-def test_as_many_bytes_by_another_line_are_a_change_and_the_moments_are_named(first, second, moments):
-    kept = (8, "model.py:1 build", "init")
-    found = compare_runs(by_hand(kept, (16, "a.py:1 f", first)), by_hand(kept, (16, "b.py:2 g", second)))
+def test_as_many_bytes_by_another_line_are_a_change():
+    kept = (8, "model.py:1 build")
+    found = compare_runs(by_hand(kept, (16, "a.py:1 f")), by_hand(kept, (16, "b.py:2 g")))
     assert found.words.startswith("before peaks at 24.00 MiB and after peaks at 24.00 MiB, no change.")
-    assert moments in found.words if moments else " in " not in found.words
-    assert "all other lines – 8.00 MiB 8.00 MiB no change" in " ".join(str(found).split())
+    assert "all other lines 8.00 MiB 8.00 MiB no change" in " ".join(str(found).split())
     assert {line.where: line.grown_bytes for line in found.lines if line.grown_bytes} == {
         "a.py:1 f": -16 * MIB, "b.py:2 g": 16 * MIB,
     }
@@ -112,13 +91,10 @@ def test_two_recordings_differ_by_their_peaks():
 
 
 def test_predicted_against_recorded_by_line():
-    """A snapshot keeps the lines but not the parts: each line holds the same bytes on both sides."""
+    """A snapshot keeps the lines: each holds the same bytes on both sides."""
     trace = trace_memory(program(24, True), steps=1)
     found = compare_runs(trace, predicted_snapshot(replay_trace(trace)), names=("predicted", "recorded"))
-    by_line: dict[str, int] = {}
-    for line in found.lines:
-        by_line[line.where] = by_line.get(line.where, 0) + line.grown_bytes
-    assert found.grown_bytes == 0 and set(by_line.values()) == {0}
+    assert found.grown_bytes == 0 and not any(line.grown_bytes for line in found.lines)
 
 
 def test_a_run_without_events_is_refused():
