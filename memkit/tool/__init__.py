@@ -7,6 +7,7 @@ Reading order:
 
 - ``arguments``: sizes, numbers and names as words, and the options of each command
 - ``errors``: what a program raised, in one line
+- ``notebook``: a notebook's cells as Python
 - ``script``: a training script as it stands, and where its steps begin
 - ``batches``: the worst batch of a script's own data
 - ``largest``: the largest number with which something still fits

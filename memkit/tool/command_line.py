@@ -3,6 +3,7 @@
     memkit report my_module.py:build        the step that build() returns, traced without a GPU
     memkit report train.py -- --lr 1e-3     a training script as "python train.py --lr 1e-3" runs it, until its second
                                             step; --assume train.py:41=128: what only values could say on that line
+    memkit report train.ipynb               a notebook, all cells in order; %pip, !ls and their like are left out
     memkit report train.py --batches 500    its DataLoader hands out 500 batches alone, and the worst is traced
     memkit report train.py --vary N --card CARD -- --batch-size N
                                             the largest N that fits the card, plain and recomputed

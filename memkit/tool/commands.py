@@ -34,7 +34,7 @@ def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
         from memkit.program.hugging_face import hugging_face_build
 
         return hugging_face_build(target)
-    if target.endswith(".py"):
+    if target.endswith(SCRIPTS):
         from memkit.tool.script import Script
 
         return Script(target, tuple(arguments))

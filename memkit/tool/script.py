@@ -23,6 +23,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from memkit.tool.notebook import cells_of
+
 
 class SeenEnough(BaseException):
     """Ends the script; as a ``BaseException`` it passes the script's own ``except Exception``."""
@@ -81,7 +83,7 @@ class Script:
                 continue
             done.add(file)
             with suppress(SyntaxError, UnicodeDecodeError):
-                for statement in imports_in(ast.parse(file.read_text(encoding="utf-8"))):
+                for statement in imports_in(ast.parse("\n".join(text for _, text in texts_of(file)))):
                     root = (getattr(statement, "module", None) or statement.names[0].name).partition(".")[0]
                     own = Path(self.path).resolve().parent / root
                     if own.is_dir() or own.with_suffix(".py").is_file():
@@ -104,7 +106,7 @@ class Script:
             patch.object(sys, "path", [folder, *sys.path]),
         ):
             try:
-                runpy.run_path(self.path, run_name="__main__")
+                run_file(self.path)
             except SeenEnough:
                 pass
             except SystemExit as error:
@@ -126,6 +128,21 @@ class Script:
 def is_own(file: str | None, folder: str) -> bool:
     """Whether a module's file is the script's own: below its folder, and no library of a .venv that lies there too."""
     return file is not None and Path(file).is_relative_to(folder) and "site-packages" not in Path(file).parts
+
+
+def texts_of(file: Path) -> list[tuple[str, str]]:
+    """Name and Python of a file, or of each cell of a notebook."""
+    return cells_of(str(file)) if file.suffix == ".ipynb" else [(str(file), file.read_text(encoding="utf-8"))]
+
+
+def run_file(path: str) -> None:
+    """Run a script as ``python`` does, a notebook as *Run All* does."""
+    if not path.endswith(".ipynb"):
+        runpy.run_path(path, run_name="__main__")
+        return
+    names = {"__name__": "__main__", "display": print}
+    for name, text in cells_of(path):
+        exec(compile(text, name, "exec"), names)  # noqa: S102 - the reader's own notebook
 
 
 def imports_in(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:

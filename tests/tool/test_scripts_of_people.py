@@ -20,6 +20,7 @@ from memkit.fitting.room import fits_of, left_out_of
 from memkit.tool.batches import Batch, largest_of
 from memkit.tool.command_line import main
 from memkit.tool.largest import largest_that_fits
+from memkit.tool.notebook import as_python
 from memkit.tool.script import Script
 from memkit.tracing.trace import trace_memory
 from memkit.units import format_bytes
@@ -399,3 +400,43 @@ def test_the_largest_that_fits_fits_and_one_more_does_not(tmp_path, capsys, word
 def test_the_largest_that_fits_whatever_grows(needs):
     found, tried = largest_that_fits(lambda number: 1000 - needs(number)), range(1, 2**16 + 1)
     assert found.number == max((n for n in tried if needs(n) <= 1000), default=0) and len(found.spare_bytes) < 26
+
+
+def notebook(path, *cells: str) -> str:
+    """A notebook of these cells."""
+    listed = [{"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None, "source": cell}
+              for cell in cells]
+    words = {"cell_type": "markdown", "metadata": {}, "source": ["# %run nothing"]}
+    path.write_text(json.dumps({"cells": [words, *listed], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    return str(path)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_notebook_runs_as_the_script_of_its_cells(tmp_path, capsys):
+    update = "[p.data.sub_(p.grad) for p in model.parameters()]"
+    first, _, rest = BY_HAND.replace("OPTIMIZER", "0").replace("UPDATE", update).partition("model =")
+    (tmp_path / "train.py").write_text(f"{first}model ={rest}", encoding="utf-8")
+    magics = "%matplotlib inline\n!pip install torch\n%load_ext autoreload\n" + first
+    path = notebook(tmp_path / "train.ipynb", magics, "%%bash\nls", f"%%time\nmodel ={rest}\ndisplay(model)")
+    as_notebook, as_script = (trace_memory(Script(str(p))) for p in (path, tmp_path / "train.py"))
+    assert as_notebook.instants == as_script.instants
+    assert main(["report", path, "--card", "T4"]) == 0
+    assert "train.ipynb cell 3:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text, words", [
+    ("%run other.py", "train.ipynb cell 1: %run is not followed; write it as Python or take it out"),
+    ("%%writefile model.py\nx = 1", "train.ipynb cell 1: %%writefile is not followed"),
+    ("x = 1\nx = !ls", "train.ipynb cell 1, line 2"),
+    (None, "is no notebook as Jupyter writes it"),
+])
+def test_what_is_no_notebook_of_python_is_refused(tmp_path, capsys, text, words):
+    path = notebook(tmp_path / "train.ipynb", text or "")
+    if text is None:
+        (tmp_path / "train.ipynb").write_text("{}")
+    assert main(["report", path]) == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_line_of_python_that_begins_with_a_percent_sign_is_no_magic():
+    assert as_python("x = (7\n%three)", "cell 1") == "x = (7\n%three)"
