@@ -110,7 +110,8 @@ export class Story {
 
   // One sentence for a moment: what takes or gives back how much.
   told(at) {
-    const block = this.blockAt[at], size = bytes(this.size[block]), part = this.parts[this.part[block]][0];
+    const block = this.blockAt[at], size = bytes(this.size[block]), name = this.parts[this.part[block]][0];
+    const part = name === "temporary" ? "temporary memory" : name;
     const op = this.ops[this.op[block]] || "the program";
     if (this.changes[at] > 0) return `${op} takes ${size} of ${part}.`;
     return `${size} of ${part} are given back, made by ${op} in ${this.when(this.bornAt[block])}.`;
