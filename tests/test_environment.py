@@ -37,24 +37,13 @@ def pinned(requirement: Requirement) -> Version:
     return Version(PINNED[re.sub(r"[-_.]+", "-", requirement.name).lower()].removeprefix("=="))
 
 
-def test_conda_brings_python_and_pip_and_nothing_else():
-    assert CONDA["channels"] == ["conda-forge", "nodefaults"]
-    names = [re.split(r"[<>=]", entry)[0] for entry in CONDA["dependencies"] if isinstance(entry, str)]
-    assert names == ["python", "pip"]
-
-
-def test_conda_installs_the_project_under_the_same_constraints():
-    sections = [entry["pip"] for entry in CONDA["dependencies"] if isinstance(entry, dict)]
-    assert sections == [["--constraint constraints.txt", "--editable .[lab]"]]
-    assert '"--constraint", "constraints.txt"' in (ROOT / "scripts/install.py").read_text()
-
-
-def test_conda_s_python_is_one_the_project_allows():
-    [line] = [
-        entry for entry in CONDA["dependencies"] if isinstance(entry, str) and entry.startswith("python")
-    ]
+def test_conda_brings_one_python_that_the_project_allows_and_pip_the_project():
+    python, pip, told = CONDA["dependencies"]
+    assert CONDA["channels"] == ["conda-forge", "nodefaults"] and pip == "pip"
     assert PROJECT["requires-python"] == ">=3.11"
-    assert re.match(r"python\s*=+\s*([\d.]*)", line)[1] == "3.11", "a single version: repo2docker's PYTHON_REGEX"
+    assert re.match(r"python\s*=+\s*([\d.]*)", python)[1] == "3.11", "a single version: repo2docker's PYTHON_REGEX"
+    assert told == {"pip": ["--constraint constraints.txt", "--editable .[lab]"]}
+    assert '"--constraint", "constraints.txt"' in (ROOT / "scripts/install.py").read_text()
 
 
 def test_constraints_are_exact_and_fit_every_platform():

@@ -299,8 +299,6 @@ TOLD = [
     ("8.2", 6.82, "the number of millions."),
     ("9.3", lambda P, stage, n: {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P, "table that is often copied"),
     ("10.4", lambda p, c, k: (c - k) - ceil((c - k) / 100) - p, "rounds the hundredth up"),
-    ("10.4", lambda p, c, k: int((c - k) * 0.99) - p, "rounds the hundredth up"),
-    ("10.4", lambda p, c, k: c - k - round((c - k) / 100) - p, "rounds the hundredth up"),
     ("10.4", lambda p, c, k: c - k - (c - k) / 100 - p, "A byte has no parts"),
     ("10.4", lambda p, c, k: c - k - (c - k) // 100 - p + 1000, ""),
 ]

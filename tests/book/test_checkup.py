@@ -47,7 +47,9 @@ def test_a_ready_gpu_machine_gets_no_advice(machine):
     diagnosis = doctor({})
     assert diagnosis.mode == "GPU"
     assert diagnosis.advice == ()
-    for shown in ("GPU mode", "Tesla T4", "550.54.15", "14.65 GiB of 15.00 GiB", "2.13.0, cuda 13.0"):
+    assert repr(diagnosis) == str(diagnosis) == diagnosis.table()
+    formats = "tf32, bfloat16, float8_e4m3fn, float4_e2m1fn"
+    for shown in ("GPU mode", "Tesla T4", "550.54.15", "14.65 GiB of 15.00 GiB", "2.13.0, cuda 13.0", formats):
         assert shown in diagnosis.table()
 
 
@@ -84,18 +86,6 @@ def test_without_an_argument_it_reads_this_process_s_variables(machine, monkeypa
     machine()
     monkeypatch.setenv("MEMKIT_GPU_GIB", "4")
     assert doctor().cap_bytes == gpu_cap_bytes() == 4 * GIB
-
-
-def test_it_says_which_formats_the_card_multiplies(machine):
-    machine()
-    table = doctor({}).table()
-    assert "multiplies" in table and "tf32, bfloat16, float8_e4m3fn, float4_e2m1fn" in table
-
-
-def test_the_shown_value_is_the_table(machine):
-    machine()
-    diagnosis = doctor({})
-    assert repr(diagnosis) == str(diagnosis) == diagnosis.table()
 
 
 @pytest.mark.parametrize(

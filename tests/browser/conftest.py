@@ -57,10 +57,12 @@ def page(browser, lab):
     page.set_default_timeout(PATIENCE_MS)
     page.broken, page.strangers = [], []
     page.on("pageerror", lambda error: is_own(error) or page.broken.append(str(error)))
-    page.on("request", lambda request: page.strangers.append(request.url))
+    own = ("data:", "blob:", lab["url"], lab["url"].replace("http", "ws"))
+    page.on("request", lambda request: request.url.startswith(own) or page.strangers.append(request.url))
     yield page
     context.close()
     end_kernels(lab)
+    assert not page.strangers and not page.broken
 
 
 def is_own(error) -> bool:

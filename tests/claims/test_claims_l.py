@@ -1,12 +1,9 @@
 """Proofs of group L: inference beside training (C343 to C347), and the recipes of LoRA and QLoRA."""
 
-import ast
-import importlib.util
 import inspect
 import logging
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -278,23 +275,10 @@ def test_C363(figures):
     )
 
 
-def names_in(module: str, class_name: str) -> set[str]:
-    """Fields of a class and arguments of its ``__init__``, read from the installed source without running it."""
-    spec = importlib.util.find_spec(module.partition(".")[0])
-    if spec is None:
-        pytest.skip(f"needs {module}")
-    path = Path(spec.submodule_search_locations[0], *module.split(".")[1:]).with_suffix(".py")
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    [found] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name]
-    fields = {node.target.id for node in found.body if isinstance(node, ast.AnnAssign)}
-    starts = [node for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
-    return fields | {argument.arg for node in starts for argument in node.args.args + node.args.kwonlyargs}
-
-
 def test_C364(figures):
-    transformers = pytest.importorskip("transformers")
-    trainer, config = names_in("trl.trainer.sft_trainer", "SFTTrainer"), names_in("trl.trainer.sft_config", "SFTConfig")
-    arguments = set(inspect.signature(transformers.TrainingArguments).parameters)
+    trl, transformers = pytest.importorskip("trl"), pytest.importorskip("transformers")
+    kinds = trl.SFTTrainer, trl.SFTConfig, transformers.TrainingArguments
+    trainer, config, arguments = (set(inspect.signature(kind).parameters) for kind in kinds)
     printed = [figures[name] for name in ("tokenizer", "field", "length", "warmup")]
     assert printed == ["tokenizer", "dataset_text_field", "max_seq_length", "warmup_ratio"]
     assert {figures["field"], figures["new_length"]} <= config and figures["length"] not in config

@@ -28,19 +28,15 @@ def played_cuda(monkeypatch):
     return calls
 
 
-def test_without_the_variable_nothing_is_capped(played_cuda):
-    assert cap_gpu({}) is None
-    assert played_cuda == {}
-
-
-def test_the_cap_becomes_a_fraction_of_the_card(played_cuda):
-    assert cap_gpu({"MEMKIT_GPU_GIB": "2"}) == 2 * GIB
-    assert played_cuda == {"fraction": 2 / 80}
-
-
-def test_a_cap_above_the_card_is_the_card(played_cuda):
-    assert cap_gpu({"MEMKIT_GPU_GIB": "500"}) == 80 * GIB
-    assert played_cuda == {"fraction": 1.0}
+@pytest.mark.parametrize(
+    "variables, cap, calls",
+    [
+        ({}, None, {}), ({"MEMKIT_GPU_GIB": "2"}, 2 * GIB, {"fraction": 2 / 80}),
+        ({"MEMKIT_GPU_GIB": "500"}, 80 * GIB, {"fraction": 1.0}),  # the card is smaller
+    ],
+)
+def test_the_cap_becomes_a_fraction_of_the_card(played_cuda, variables, cap, calls):
+    assert (cap_gpu(variables), played_cuda) == (cap, calls)
 
 
 def test_without_a_card_the_cap_is_read_and_nothing_else(monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from memkit.events import PARTS
 from memkit.measuring.measure import (
     NUMBER,
     Entry,
@@ -46,13 +47,7 @@ def known() -> MemoryTimeline:
 def test_each_part_of_a_known_program(known):
     weight = 4 * 1000 * 1000
     assert known.source == "measured" and known.device == "cpu"
-    assert known.at("init").parts == {
-        "weights": weight,
-        "gradients": 0,
-        "optimizer_states": 0,
-        "activations": 0,
-        "temporary": 0,
-    }
+    assert known.at("init").parts == dict.fromkeys(PARTS, 0) | {"weights": weight}
     forward = known.at("forward", step=1)
     assert forward.weights == weight and forward.activations == 4 * 1000 + 4 + 4  # x, the sum, its gradient
     assert known.at("backward", step=1).gradients == weight

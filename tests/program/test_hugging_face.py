@@ -22,7 +22,6 @@ from memkit.setup.models import PUBLISHED_MODELS
 from memkit.tracing.trace import trace_memory
 from memkit.units import round_up
 
-TOKENS = 128
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 256,
          "intermediate_size": 688, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 4096,
          "max_position_embeddings": 512, "tie_word_embeddings": False}
@@ -34,13 +33,6 @@ def weight_bytes(model) -> int:
     return sum(round_up(t.numel() * t.element_size()) for t in tensors.values())
 
 
-def traced(config, num_layers=None):
-    """Two traced steps, and the bytes of the same module on meta."""
-    trace = trace_memory(hugging_face_build(config, num_layers=num_layers, seq_len=TOKENS))
-    with torch.device("meta"):
-        return trace, hugging_face_model(config, num_layers, "bfloat16")
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parameters_are_those_that_the_model_card_counts(name):
     config, published = CONFIGS[name]
@@ -48,23 +40,16 @@ def test_parameters_are_those_that_the_model_card_counts(name):
         assert sum(p.numel() for p in hugging_face_model(config).parameters()) == published
 
 
+@pytest.mark.parametrize("num_layers", [2, pytest.param(None, marks=pytest.mark.exhaustive, id="whole")])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_traced_from_the_configuration_alone(name):
-    trace, model = traced(CONFIGS[name][0], num_layers=2)
-    init = trace.at("init")
+def test_traced_from_the_configuration_alone(name, num_layers):
+    trace = trace_memory(hugging_face_build(CONFIGS[name][0], num_layers=num_layers, seq_len=128))
+    with torch.device("meta"):
+        model = hugging_face_model(CONFIGS[name][0], num_layers, "bfloat16")
+    init, states = trace.at("init"), trace.at("optimizer").optimizer_states
     assert init.weights == pytest.approx(weight_bytes(model), rel=1e-3)
-    states = trace.at("optimizer").optimizer_states
     assert states >= 4 * sum(p.numel() for p in model.parameters())
     assert trace.peak_bytes >= init.weights + states
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", CONFIGS)
-def test_traced_whole(name):
-    trace, model = traced(CONFIGS[name][0])
-    parameters = sum(p.numel() for p in model.parameters())
-    assert trace.at("init").weights == pytest.approx(weight_bytes(model), rel=1e-3)
-    assert trace.at("optimizer").total_bytes >= 8 * parameters
 
 
 def test_traced_as_measured():
