@@ -11,7 +11,6 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
-from book.claims import rounds_to
 from book.training_ranks import steps
 from memkit.measuring.ranks import run_on_ranks
 from memkit.program.sharded import one_rank_of, sharded_build
@@ -57,13 +56,6 @@ def moved_by(way: str) -> float:
     """As the paper counts: an all-reduce moves its bytes twice."""
     sent = two_ranks()[way]
     return sum((2 if kind == "allreduce" else 1) * size for kind, size in sent.items() if kind != "losses")
-
-
-def test_C314(figures):
-    gathered = two_ranks()["ZeRO-3"]["allgather"]
-    assert rounds_to(moved_by("ZeRO-3"), figures["moved"]) and rounds_to(moved_by("DDP"), figures["ddp"])
-    blocks = gathered - 1  # the root's group is gathered once
-    figures.settle(in_the_forward=gathered > 1, there_alone=blocks <= 0)
 
 
 def test_C316(figures):
