@@ -10,7 +10,6 @@ from PIL import Image
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
-CHAPTER = "01_memory_breakdown.ipynb"
 EXPLORER = "from memkit.widgets.memory_explorer import MemoryExplorer\nMemoryExplorer()"
 LAB = "from memkit.widgets import AllocatorLab\nAllocatorLab(limited=False, story='rounding and pools', step=0)"
 
@@ -28,18 +27,10 @@ def pixels(page, panel) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(page.screenshot(clip=box))).convert("RGB")).astype(int)
 
 
-def chapter_or_stand_in(lab) -> str:
-    """Chapter 01, or, where the copy of the book has none, the same panel in a notebook of its own."""
-    if (lab["folder"] / "chapters" / CHAPTER).exists():
-        return f"chapters/{CHAPTER}"
-    write_notebook(lab["folder"] / CHAPTER, EXPLORER, LAB)
-    return CHAPTER
-
-
 def test_chapter_01_runs_and_a_slider_moves_by_keyboard(page, lab, artefacts):
     from playwright.sync_api import expect
 
-    open_and_run(page, lab, chapter_or_stand_in(lab))
+    open_and_run(page, lab, "chapters/01_memory_breakdown.ipynb")
     panel = page.locator(PANEL, has=page.get_by_role("slider", name="Micro-batch")).first
     panel.scroll_into_view_if_needed()
     panel.locator(".memkit-view svg").scroll_into_view_if_needed()
