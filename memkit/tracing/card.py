@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from memkit.tracing.refusals import LIBRARY_HOME, OWN_HOME, not_followed
+from memkit.tracing.refusals import LIBRARY_HOME, OWN_HOME, not_followed, refusing
 
 IMPORTS = "<frozen importlib._bootstrap>"
 CARD = torch.device("cuda", 0)
@@ -88,12 +88,9 @@ REFUSED = (
 """What a trace cannot follow, and what to write in its place."""
 
 
-def refusing(home, name: str, instead: str):
+def refusing_of(home, name: str, instead: str):
     """A stand-in for a function or class of torch that says what to do instead."""
-
-    def refuse(*_, **__):
-        raise not_followed(f"{home.__name__}.{name}", instead)
-
+    refuse = refusing(f"{home.__name__}.{name}", instead)
     # A class stays one, because libraries write it in annotations that are read when they are imported.
     return type(name, (), {"__init__": refuse}) if isinstance(getattr(home, name), type) else refuse
 
@@ -153,7 +150,7 @@ STAND_INS = (
     *((torch.cuda, name, lambda *_, **__: None) for name in WITHOUT_EFFECT.split()),
     *((torch.cuda.profiler, name, lambda *_, **__: None) for name in ("start", "stop")),
     *((torch.cuda.memory, name, lambda *_, **__: None) for name in RECORDERS),
-    *((home, name, refusing(home, name, instead)) for home, name, instead in REFUSED),
+    *((home, name, refusing_of(home, name, instead)) for home, name, instead in REFUSED),
     (Tensor, "record_stream", lambda *_: None),
     (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
     (torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "meta"]),

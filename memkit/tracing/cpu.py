@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from memkit.program.as_before import torch_as_before
 from memkit.tracing.patched import shapes_only
-from memkit.tracing.refusals import not_followed, program_line
+from memkit.tracing.refusals import refusing
 from memkit.tracing.scratch import PRODUCTS, copied_factors
 from memkit.tracing.without_values import ShapesOnly
 
@@ -123,6 +123,10 @@ def packed_bytes(func, args: tuple, out: object) -> int:
     return sum(factor.nbytes for factor in args[-2:]) + 4 * out.numel()
 
 
+ON_CUDA = 'on the CPU\'s rules, where it has no memory to read: trace it with device="cuda"'
+DDP = "the reducer of DistributedDataParallel"
+
+
 @contextmanager
 def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
     """Inside, every new tensor is fake; ``note`` is told of what no dispatch mode sees."""
@@ -142,10 +146,11 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
         patch.object(torch.random, "get_rng_state", noted_rng_state),
         patch.object(torch.nn.Module, "_apply", apply_to_data),
         patch.object(Tensor, "_make_subclass", staticmethod(make_subclass)),
-        patch.object(torch.nn.parallel.DistributedDataParallel, "__init__", refuse_reducer),
+        patch.object(torch.nn.parallel.DistributedDataParallel, "__init__", refusing(DDP, ON_CUDA)),
     ):
         mode.rules[Tensor.__deepcopy__] = deepcopied
-        mode.rules[torch._VF._pad_packed_sequence] = refuse_padding
+        mode.rules[torch._VF._pad_packed_sequence] = refusing("pad_packed_sequence", ON_CUDA)
+        mode.rules[torch.ctc_loss] = refusing("ctc_loss", ON_CUDA)
         yield mode
 
 
@@ -177,20 +182,6 @@ def make_subclass(kind: type, data: Tensor, requires_grad: bool = False, **optio
     view = data.detach().requires_grad_(requires_grad)
     view.__class__ = fake_kind(kind)
     return view
-
-
-def refuse_padding(*_):
-    """In place of ``pad_packed_sequence``, which writes lengths into a fake tensor's memory."""
-    raise not_followed("pad_packed_sequence on the CPU's rules", 'trace it with device="cuda"')
-
-
-def refuse_reducer(*_, **__) -> None:
-    """In place of a constructor whose C++ code would read what fake tensors do not have."""
-    raise NotImplementedError(
-        f"{program_line()}: the reducer of DistributedDataParallel reads memory, and a trace on "
-        "the CPU's rules has "
-        'none; trace it with device="cuda", or measure it'
-    )
 
 
 def apply_to_data(

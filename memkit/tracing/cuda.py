@@ -21,7 +21,7 @@ from memkit.program.as_before import torch_as_before
 from memkit.program.doors import tensors_in
 from memkit.tracing.card import CARD, STAND_INS, CardGenerator
 from memkit.tracing.constants import MAX_BYTES
-from memkit.tracing.cuda_kernels import fused_attention, kernels_on_meta, recurrent
+from memkit.tracing.cuda_kernels import TOLD, fused_attention, kernels_on_meta, told
 from memkit.tracing.host import META, Place, Places, place_named
 from memkit.tracing.patched import shapes_only
 from memkit.tracing.without_values import ShapesOnly, has_values, refuse, storage_key
@@ -111,7 +111,7 @@ def _rules() -> dict:
         torch.zeros_like: _like,
         torch.dropout: _dropout,
     }
-    rules |= dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), recurrent)
+    rules |= dict.fromkeys(TOLD, told)
     rules[Tensor.device.__get__] = functools.partial(_property, lambda place: place.value)
     for name, place in (("is_cuda", Place.CARD), ("is_cpu", Place.HOST), ("is_meta", Place.NOWHERE)):
         rules[getattr(Tensor, name).__get__] = functools.partial(_property, lambda at, place=place: at is place)

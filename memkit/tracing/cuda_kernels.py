@@ -133,13 +133,22 @@ def grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias=None, out_
     return torch.empty_strided(sizes, strides, dtype=dtype, device=a.device)
 
 
-def recurrent(mode, func, args, kwargs):
-    """An LSTM, GRU or RNN, with a warning."""
-    mode.warn_once(
-        "recurrent",
-        f"{func.__name__} is traced as small operations; CUDA runs one of cuDNN, with a reserve",
-        is_told_in_torch=True,
-    )
+TOLD = {
+    **dict.fromkeys(
+        (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
+        "is traced as small operations; CUDA runs one of cuDNN, with a reserve",
+    ),
+    **dict.fromkeys(
+        (torch.prod, Tensor.prod, torch.cumprod, Tensor.cumprod),
+        "has a backward that is traced as for factors with zeros: without one it may take less",
+    ),
+}
+"""Functions that may take another amount than traced, and what is said of each."""
+
+
+def told(mode, func, args, kwargs):
+    """A call as it is, with a warning."""
+    mode.warn_once(func.__name__, f"{func.__name__} {TOLD[func]}", is_told_in_torch=True)
     return func(*args, **kwargs)
 
 

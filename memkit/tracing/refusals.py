@@ -5,6 +5,7 @@ transform of functions.
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -64,6 +65,15 @@ def not_followed(what: object, instead: str) -> NotImplementedError:
     return NotImplementedError(
         f"{program_line()}: a trace does not follow {what}; {instead}, or use measure_memory"
     )
+
+
+def refusing(what: object, instead: str) -> Callable:
+    """A function of torch's that says, in its place, what to do instead."""
+
+    def refuse(*_, **__):
+        raise not_followed(what, instead)
+
+    return refuse
 
 
 def refuse_unseen(tensors: list[Tensor]) -> None:

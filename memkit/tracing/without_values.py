@@ -194,24 +194,6 @@ def refuse(mode: ShapesOnly, func, args, kwargs):
     raise NeedsValues(f"Tensor.{func.__name__}")
 
 
-MOST = {
-    torch.linalg.matrix_exp: "matrices of a 1-norm above 3",
-    **dict.fromkeys((torch.matrix_exp, Tensor.matrix_exp), "matrices of a 1-norm above 3"),
-    **dict.fromkeys((torch.cumprod, Tensor.cumprod, torch.prod, Tensor.prod), "factors with zeros among them"),
-}
-"""Functions whose own memory, or whose backward's, follows from values: those that are taken to be
-there."""
-
-
-def at_most(mode: ShapesOnly, func, args, kwargs):
-    """A call for the values that need most, with a warning; of products the backward alone."""
-    is_product = "prod" in func.__name__
-    if not is_product or (torch.is_grad_enabled() and args[0].requires_grad):
-        which = f"{func.__name__}'s backward" if is_product else func.__name__
-        mode.warn_once(func.__name__, f"{which} is traced as for {MOST[func]}: other values may take less")
-    return func(*args, **kwargs)
-
-
 def pack(mode: ShapesOnly, func, args, kwargs):
     """Lengths are read in the host's memory, where a program makes them without ``device=``."""
     tensor, lengths, *rest = args
@@ -230,20 +212,6 @@ def one_hot(_, func, args, kwargs):
     return zeros.scatter_(-1, args[0].unsqueeze(-1), 1)
 
 
-def ctc_loss(_, func, args, kwargs):
-    """Lengths in a list become a tensor: torch makes one without asking a mode."""
-    scores, targets, *lengths = args[:4]
-    as_tensors = [x if isinstance(x, Tensor) else torch.tensor(x, device=scores.device) for x in lengths]
-    return func(scores, targets, *as_tensors, *args[4:], **kwargs)
-
-
-def add_in_place(_, func, args, kwargs):
-    """A factor that is a tensor counts as 1: torch reads its value, which decides nothing."""
-    if isinstance(kwargs.get("alpha"), Tensor):
-        kwargs = kwargs | {"alpha": 1}
-    return func(*args, **kwargs)
-
-
 def as_finite(mode: ShapesOnly, func, args, kwargs):
     """Values that nobody knows count as finite, as the gradients of a gradient scaler do."""
     out = func(*args, **kwargs)
@@ -257,10 +225,7 @@ RULES = {
     answer: (Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy, Tensor.__format__),
     refuse: (Tensor.__bool__, Tensor.__int__, Tensor.__index__),
     as_finite: [getattr(home, name) for home in (torch, Tensor) for name in ("isnan", "isinf", "isfinite")],
-    at_most: tuple(MOST),
-    add_in_place: (Tensor.add_,),
     one_hot: (torch._C._nn.one_hot,),
-    ctc_loss: (torch.ctc_loss, torch.nn.functional.ctc_loss),
     pack: (torch._pack_padded_sequence, torch._VF._pack_padded_sequence),
 }
 """Which calls each rule answers, on both devices."""
