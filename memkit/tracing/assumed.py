@@ -14,11 +14,8 @@ from memkit.program.doors import source_name
 
 INDEX_BYTES = 8
 UNIQUE = ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive")
-ASSUMED = {"_local_scalar_dense", "_ctc_loss", "allclose", "equal", "nonzero", "masked_select", "index", *UNIQUE}
+ASSUMED = {"_local_scalar_dense", "allclose", "equal", "nonzero", "masked_select", "index", *UNIQUE}
 """Operations for which one number says what they return."""
-
-SIZED = ("_ctc_loss_backward",)
-"""Operations that look at values, and whose results are as large as what they are given."""
 
 
 class Assumptions:
@@ -62,11 +59,6 @@ def result_of_size(func, args: tuple, kwargs: dict, number: float) -> tuple[obje
     tensor, name, size = args[0], func._opname, int(number)
     if name == "_local_scalar_dense":
         return number if tensor.is_floating_point() else bool(number) if tensor.dtype is torch.bool else size, 0
-    if name == "_ctc_loss_backward":
-        return torch.empty_like(args[1], memory_format=torch.contiguous_format), 0
-    if name == "_ctc_loss":
-        length, batch, _ = tensor.shape
-        return (tensor.new_empty(batch), tensor.new_empty(batch, length, 2 * size + 1)), 0
     if name in ("allclose", "equal"):
         return bool(number), 0
     if name == "nonzero":

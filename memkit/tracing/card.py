@@ -3,6 +3,7 @@
 import math
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
@@ -71,14 +72,40 @@ class Properties:
         raise not_followed(f"get_device_properties().{name}", "write the number of the card you mean")
 
 
-WITHOUT_EFFECT = (
-    "_lazy_init empty_cache ipc_collect reset_accumulated_memory_stats reset_max_memory_allocated set_device "
-    "reset_max_memory_cached reset_peak_memory_stats set_per_process_memory_fraction set_rng_state set_sync_debug_mode "
-    "synchronize"
+ANSWERS = (
+    (None, torch.cuda, "_lazy_init empty_cache ipc_collect set_device set_rng_state set_sync_debug_mode synchronize"),
+    (None, torch.cuda, "reset_accumulated_memory_stats reset_max_memory_allocated reset_max_memory_cached"),
+    (None, torch.cuda, "reset_peak_memory_stats set_per_process_memory_fraction"),
+    # These change or read a real allocator, and no tensor.
+    (None, torch.cuda.memory, "_record_memory_history _dump_snapshot _snapshot set_per_process_memory_fraction"),
+    (None, torch.cuda.profiler, "start stop"),
+    (None, torch.accelerator, "synchronize empty_cache reset_peak_memory_stats set_device_index"),
+    (None, Tensor, "record_stream"),
+    (0, torch.cuda, "current_device get_sync_debug_mode"),
+    (0, torch.accelerator, "current_device_index memory_allocated max_memory_allocated"),
+    (1, torch.cuda, "device_count"),
+    (1, torch.accelerator, "device_count"),
+    (True, torch.cuda, "is_bf16_supported"),
+    (True, torch.accelerator, "is_available"),
+    # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
+    (False, torch.cuda, "is_current_stream_capturing"),
+    (False, torch.cuda.amp.common, "amp_definitely_not_available"),
+    (CAPABILITY, torch.cuda, "get_device_capability"),
+    ("a card that is traced", torch.cuda, "get_device_name"),
+    ("a trace has no allocator's counters", torch.cuda, "memory_summary"),
+    ((), torch.cuda, "memory_snapshot"),
+    (Properties(), torch.cuda, "get_device_properties"),
+    (torch.device("cuda"), torch.accelerator, "current_accelerator"),
+    (nullcontext(), torch.cuda, "stream device"),
+    (nullcontext(), torch.autograd.profiler, "emit_nvtx"),
+    (["cuda", "meta"], torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices"),
 )
-"""Functions of ``torch.cuda`` that change no tensor."""
-RECORDERS = ("_record_memory_history", "_dump_snapshot", "_snapshot", "set_per_process_memory_fraction")
-"""Functions of ``torch.cuda`` and ``torch.cuda.memory`` that change or read a real allocator, and no tensor."""
+"""What functions of torch answer, whatever they are given: the answer, their home and their names."""
+
+
+def answering(value: object) -> Callable:
+    return lambda *_, **__: value
+
 
 REFUSED = (
     (torch.cuda, "mem_get_info", "write the free bytes of the card you mean"),
@@ -117,42 +144,16 @@ def is_available() -> bool:
 
 
 STAND_INS = (
-    (torch.cuda, "is_available", is_available),
-    (torch.cuda, "get_device_capability", lambda *_: CAPABILITY),
-    (torch.cuda, "get_device_name", lambda *_: "a card that is traced"),
-    (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
-    # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
-    (torch.cuda, "is_current_stream_capturing", lambda: False),
-    (torch.accelerator, "current_stream", Stream),
-    (torch.accelerator, "current_device_index", lambda: 0),
-    *((torch.accelerator, name, lambda *_: None) for name in ("synchronize", "empty_cache", "reset_peak_memory_stats")),
-    *((torch.accelerator, name, lambda *_: 0) for name in ("memory_allocated", "max_memory_allocated")),
-    (torch.cuda, "memory_stats", lambda *_: defaultdict(int)),
-    (torch.cuda, "get_sync_debug_mode", lambda: 0),
-    (torch.cuda, "initial_seed", torch.initial_seed),
-    (torch.cuda, "cudart", Stream),
-    (torch, "Generator", Generator),
-    (torch.autograd.profiler, "emit_nvtx", lambda *_, **__: nullcontext()),
-    (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
-    (torch.cuda, "current_device", lambda: 0),
-    (torch.cuda, "device_count", lambda: 1),
-    (torch.cuda, "get_device_properties", lambda *_: Properties()),
-    (torch.cuda, "memory_summary", lambda *_, **__: "a trace has no allocator's counters"),
-    (torch.cuda, "memory_snapshot", lambda *_, **__: []),
-    (torch.cuda.nvtx, "_nvtx", Stream()),
-    *((torch.cuda, name, Stream) for name in ("Stream", "Event", "current_stream", "default_stream")),
-    *((torch.cuda, name, lambda *_, **__: nullcontext()) for name in ("stream", "device")),
-    (torch.accelerator, "is_available", lambda: True),
-    (torch.accelerator, "device_count", lambda: 1),
-    (torch.accelerator, "current_accelerator", lambda *_, **__: torch.device("cuda")),
-    (torch.accelerator, "set_device_index", lambda *_: None),
-    (torch.nn.DataParallel, "__init__", on_one_card),
-    *((torch.cuda, name, lambda *_, **__: None) for name in WITHOUT_EFFECT.split()),
-    *((torch.cuda.profiler, name, lambda *_, **__: None) for name in ("start", "stop")),
-    *((torch.cuda.memory, name, lambda *_, **__: None) for name in RECORDERS),
+    *((home, name, answering(value)) for value, home, names in ANSWERS for name in names.split()),
     *((home, name, refusing_of(home, name, instead)) for home, name, instead in REFUSED),
-    (Tensor, "record_stream", lambda *_: None),
-    (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
-    (torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "meta"]),
+    *((torch.cuda, name, Stream) for name in ("Stream", "Event", "current_stream", "default_stream", "cudart")),
+    (torch.accelerator, "current_stream", Stream),
+    (torch.cuda.nvtx, "_nvtx", Stream()),
+    (torch.cuda, "is_available", is_available),
+    (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
+    (torch.cuda, "initial_seed", torch.initial_seed),
+    (torch.cuda, "memory_stats", lambda *_: defaultdict(int)),
+    (torch, "Generator", Generator),
+    (torch.nn.DataParallel, "__init__", on_one_card),
 )
 """What stands in for torch's own while a program is traced: module or class, name, value."""

@@ -17,14 +17,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from memkit.tracing.assumed import SIZED, Assumptions
+from memkit.tracing.assumed import Assumptions
 from memkit.units import KIB
 
 MAX_BYTES = 256 * KIB
 """Larger tensors are nobody's mask of tokens."""
 
-FILLED = {"zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1, "full_like": None, "new_full": None}
-"""Operations whose result is one value everywhere, whatever they are given; None: their own argument."""
+FILLED = {"zeros_like", "new_zeros", "ones_like", "new_ones", "full_like", "new_full"}
+"""Operations whose result is one value everywhere, whatever their first tensor holds."""
 
 DRAWN = {"rand": torch.rand, "randint": torch.randint, "randperm": torch.randperm}
 """Draws by which programs shuffle, index and skip layers: made anew, with a seed of the trace's own."""
@@ -69,19 +69,6 @@ class KnownValues:
             if copy.dtype is not tensor.dtype:
                 return None
             return copy.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-
-    def largest(self, numbers: Tensor | list[int]) -> int | None:
-        """The largest of whole numbers, None where they are not known."""
-        known = self.value_of(numbers) if isinstance(numbers, Tensor) else numbers
-        with _disable_current_modes():
-            return None if known is None else int(max(known))
-
-    def number_for(self, name: str, args: tuple) -> float | None:
-        """How many rows an operation that looks at values keeps, None where nobody knows; the program may have said."""
-        number = self.assumptions.here()
-        if name == "_ctc_loss" and number is None:
-            return self.largest(args[3])
-        return 0 if name in SIZED else number
 
     def values_in(self, value: object) -> object:
         """Arguments of an operation with real tensors in them. Raises: Unknown."""
@@ -130,14 +117,14 @@ class KnownValues:
             choices = {name: value for name, value in (kwargs or {}).items() if name != "generator"}
             self.keep(out, lambda: DRAWN[func._opname](*args, **self.values_in(choices), generator=self.chance))
         elif kind == "filled":
-            value = FILLED[func._opname]
-            value = args[-1] if value is None else value
-            if not isinstance(value, Tensor):
-                self.keep(out, lambda shape=tuple(out.shape), dtype=out.dtype: torch.full(shape, value, dtype=dtype))
+            # The copy is made later and from a tensor of its own: the program's would live on in it.
+            shape, dtype, rest = tuple(out.shape), args[0].dtype, args[1:]
+            choices = kwargs or {}
+            self.keep(out, lambda: func(torch.empty(shape, dtype=dtype), *rest, **self.values_in(choices)))
         elif func._opname in DECIDED_BY_ONE and self.is_decided(func._opname, args, out):
             value, shape, dtype = DECIDED_BY_ONE[func._opname], tuple(out.shape), out.dtype
             self.keep(out, lambda: torch.full(shape, value, dtype=dtype))
-        elif kind == "operation" and self.knows_first(args) and is_small(out):
+        elif kind == "operation" and is_small(out):
             try:
                 real = self.result_of(func, args, kwargs)
             except Unknown:
@@ -151,9 +138,9 @@ class KnownValues:
         values = [args[place] if place < len(args) else (kwargs or {}).get(name) for place, name in written]
         tensors = [tensor for tensor in tree_leaves(values) if isinstance(tensor, Tensor)]
         if func._opname in OVERWRITES and args[0].nbytes == args[0].untyped_storage().nbytes():
-            shape, dtype, value = tuple(args[0].shape), args[0].dtype, args[1] if func._opname == "fill_" else 0
-            if not isinstance(value, Tensor):
-                self.keep(args[0], lambda: torch.full(shape, value, dtype=dtype))
+            shape, dtype, value = tuple(args[0].shape), args[0].dtype, args[1:]
+            if not any(isinstance(item, Tensor) for item in value):
+                self.keep(args[0], lambda: func(torch.empty(shape, dtype=dtype), *value))
                 return
         keys = {tensor.untyped_storage()._cdata for tensor in tensors if tensor.layout is torch.strided}
         if keys.isdisjoint(self.copies):
@@ -176,16 +163,6 @@ class KnownValues:
                 if known is not None and bool((known == DECIDED_BY_ONE[name]).all()):
                     return True
         return False
-
-    def knows_first(self, args: tuple) -> bool:
-        """Whether the first tensor is known or real: most are not, and the rest need no look."""
-        first = args[0] if args else None
-        if isinstance(first, (list, tuple)):
-            first = first[0] if first else None
-        if not isinstance(first, Tensor) or first.layout is not torch.strided:
-            return not isinstance(first, Tensor)
-        is_real = not first.is_meta and not isinstance(first, FakeTensor)
-        return is_real or first.untyped_storage()._cdata in self.copies
 
     def keep(self, out: object, make: Callable[[], Tensor]) -> None:
         """Remember how the values of a new small tensor are made; nothing is computed before it is asked for."""

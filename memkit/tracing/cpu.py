@@ -123,8 +123,9 @@ def packed_bytes(func, args: tuple, out: object) -> int:
     return sum(factor.nbytes for factor in args[-2:]) + 4 * out.numel()
 
 
-ON_CUDA = 'on the CPU\'s rules, where it has no memory to read: trace it with device="cuda"'
-DDP = "the reducer of DistributedDataParallel"
+def not_here(what: str) -> Callable:
+    """The refusal of what reads memory in C++, where a fake tensor has none."""
+    return refusing(f"{what} on the CPU's rules", 'trace it with device="cuda"')
 
 
 @contextmanager
@@ -146,11 +147,11 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
         patch.object(torch.random, "get_rng_state", noted_rng_state),
         patch.object(torch.nn.Module, "_apply", apply_to_data),
         patch.object(Tensor, "_make_subclass", staticmethod(make_subclass)),
-        patch.object(torch.nn.parallel.DistributedDataParallel, "__init__", refusing(DDP, ON_CUDA)),
+        patch.object(torch.nn.parallel.DistributedDataParallel, "__init__", not_here("DDP's reducer")),
     ):
         mode.rules[Tensor.__deepcopy__] = deepcopied
-        mode.rules[torch._VF._pad_packed_sequence] = refusing("pad_packed_sequence", ON_CUDA)
-        mode.rules[torch.ctc_loss] = refusing("ctc_loss", ON_CUDA)
+        mode.rules[torch._VF._pad_packed_sequence] = not_here("pad_packed_sequence")
+        mode.rules[torch.nn.functional.ctc_loss] = not_here("ctc_loss")
         yield mode
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from memkit.formula.kernels import Stages, efficient_backward_buffers, flash_backward_buffers
+from memkit.tracing.refusals import not_followed
 from memkit.tracing.refused import refuse_dtypes
 from memkit.units import round_up
 
@@ -133,6 +134,26 @@ def grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias=None, out_
     return torch.empty_strided(sizes, strides, dtype=dtype, device=a.device)
 
 
+def ctc_loss(scores: Tensor, targets: Tensor, lengths, target_lengths, *_, **__) -> tuple[Tensor, Tensor]:
+    """A loss for each text and the forward variables, of two and a blank for each letter of the longest text.
+
+    Where nobody knows the lengths, the longest is as long as the rows are padded.
+    """
+    if not isinstance(target_lengths, Tensor):
+        longest = max(target_lengths)
+    elif targets.dim() == 2:
+        longest = targets.shape[1]
+    else:
+        raise not_followed("ctc_loss with targets in one row", "pad them to a row for each text")
+    length, batch, _ = scores.shape
+    return scores.new_empty(batch), scores.new_empty(batch, length, 2 * longest + 1)
+
+
+def ctc_loss_backward(grad: Tensor, scores: Tensor, *_, **__) -> Tensor:
+    """The scores' gradient."""
+    return torch.empty_like(scores, memory_format=torch.contiguous_format)
+
+
 TOLD = {
     **dict.fromkeys(
         (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
@@ -163,6 +184,9 @@ def kernels_on_meta(device: str):
     if device == "cuda":
         library.m.impl("_fused_rms_norm", "Meta", rms_norm, False)
         library.m.impl("mish_backward", "Meta", lambda grad, x: torch.empty_like(x), False)
+        for name in ("", ".Tensor"):
+            library.m.impl(f"_ctc_loss{name}", "Meta", ctc_loss, False)
+            library.m.impl(f"_ctc_loss_backward{name}", "Meta", ctc_loss_backward, False)
         for name in FUSED_STEPS:
             if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
                 library.m.impl(name, "Meta", lambda *_, **__: None, False)

@@ -1,7 +1,7 @@
 """What a trace leaves out, told in warnings: workspaces of cuDNN and cuSOLVER, compiled steps.
 
 A library decides by itself, by card and version, what it takes beside an operation's results. The
-trace names it once, with the largest call's place. On the CPU's rules the same is said of every
+trace names it once, with the first call's place. On the CPU's rules the same is said of every
 operation that is no transformer's: measure it there.
 """
 
@@ -17,7 +17,7 @@ from memkit.units import format_bytes
 
 aten = torch.ops.aten
 TOLD_FROM = 0.01
-"""A size that is known is told from this part of the peak on."""
+"""A compiled step is told from this part of the peak on."""
 
 FACTORIZATIONS = (
     "linalg_eig _linalg_eigvals _linalg_eigh _linalg_svd linalg_qr linalg_householder_product ormqr geqrf "
@@ -28,8 +28,6 @@ FACTORIZATIONS = (
 CUDA_LIBRARIES = {
     aten.convolution.default: "cuDNN",
     aten.convolution_backward.default: "cuDNN",
-    aten.im2col.default: "unfold",
-    aten.col2im.default: "fold",
     aten._pack_padded_sequence.default: "packing",
     aten.linalg_pinv.atol_rtol_tensor: "cuSOLVER",
     **{getattr(aten, name).default: "cuSOLVER" for name in FACTORIZATIONS.split()},
@@ -37,25 +35,29 @@ CUDA_LIBRARIES = {
 """Operations whose library takes a workspace on a card, of a size that nobody can know without the
 card."""
 
-COMPILED_STEP = "a compiled step"
-"""Told with what its code takes uncompiled, which is more: torchao's 8-bit AdamW has 53 bytes a
-value so, and 8."""
-
 
 class Besides:
-    """The largest call of each library, and the operations that are to be measured on a CPU."""
+    """What is told once: libraries, compiled steps, and the operations to measure on a CPU."""
 
     def __init__(self):
-        self.largest: dict[str, tuple[int | None, str, str]] = {}
+        self.told: dict[str, str] = {}
+        self.largest_compiled = (0, "")
         self.to_measure: dict[str, None] = {}  # a dict, for the order in which they were met
         self.highest_packed_bytes = 0
         self.packed_by = ""
 
-    def note(self, library: str, num_bytes: int | None, op: str, place: str) -> None:
-        """Remember a call if its library takes most for it (None: nobody knows how much)."""
-        before = self.largest.get(library)
-        if num_bytes != 0 and (before is None or (num_bytes or 0) > (before[0] or 0)):
-            self.largest[library] = (num_bytes, op, place)
+    def meet(self, func, place: str) -> None:
+        """Remember the first call of each library that takes what nobody knows."""
+        library = CUDA_LIBRARIES[func]
+        self.told.setdefault(library, f"{place}: {func}: the workspace that {library} takes is not in the trace")
+
+    def meet_compiled(self, name: str, num_bytes: int, place: str) -> None:
+        """Remember the largest compiled step, by what its code takes uncompiled, which is more.
+
+        torchao's 8-bit AdamW has 53 bytes a value so, and 8.
+        """
+        where = f"{place}: " if place else ""
+        self.largest_compiled = max(self.largest_compiled, (num_bytes, f"{where}{name}"))
 
     def meet_on_cpu(self, func, args: tuple, out: object, log: Log) -> None:
         """Remember an operation on the CPU's rules, if it may take what they do not know."""
@@ -69,23 +71,21 @@ class Besides:
                 self.packed_by = f"{func.overloadpacket} in 16 bits"
 
     def tell(self, peak_bytes: int) -> None:
-        """Warn once for each library whose share may be one of note, and once for the CPU."""
-        for library, (num_bytes, op, place) in self.largest.items():
-            if num_bytes is None or num_bytes > TOLD_FROM * peak_bytes:
-                share = "at most" if library == COMPILED_STEP else "about"
-                size = f", {share} {format_bytes(num_bytes)}" if num_bytes else ""
-                where = f"{place}: " if place else ""
-                text = f"{where}{op}: the workspace that {library} takes is not in the trace{size}"
-                warnings.warn(text, stacklevel=3)
+        """Warn once for each library, for a compiled step of note, and once for the CPU."""
+        texts, (num_bytes, where) = list(self.told.values()), self.largest_compiled
+        if num_bytes > TOLD_FROM * peak_bytes:
+            size = format_bytes(num_bytes)
+            texts.append(f"{where}: the workspace that a compiled step takes is not in the trace, at most {size}")
         names = list(self.to_measure)
         if self.highest_packed_bytes > peak_bytes:
             names.append(self.packed_by)
         if names:
-            text = (
+            texts.append(
                 f"measure it there: {', '.join(names)}. On the CPU's rules a trace knows what a "
                 "transformer's step takes; these may take more than their results, which "
                 "measure_memory sees"
             )
+        for text in texts:
             warnings.warn(text, stacklevel=3)
 
 
@@ -109,6 +109,6 @@ def as_compiled(tracer, model=None, **options):
             return model(*args, **kwargs)
         finally:
             place = tracer.lines.of(sys._getframe(1))
-            tracer.besides.note(COMPILED_STEP, tracer.log.leave_out(start), model.__name__, place)
+            tracer.besides.meet_compiled(model.__name__, tracer.log.leave_out(start), place)
 
     return run

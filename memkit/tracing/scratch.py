@@ -56,13 +56,20 @@ LOSSES = {
 }
 """Losses that make an element for each pair before they are one number; where the reduction is in their arguments."""
 
-def bytes_made(func, args: tuple, kwargs: dict | None) -> tuple[int | None, int]:
-    """Bytes that a loss holds if it is made in another size than it has (else None), and those beside it.
+WINDOWS = {aten.im2col.default, aten.col2im.default}
+"""``unfold`` and ``fold``, whose result is made as large as the input (Im2Col.cpp and Col2Im.cpp: ``resize_``)."""
 
-    But for Huber's the result is made with all elements and made smaller in place, which frees nothing; but for binary
-    cross-entropy's, whose elements they are, there is a second tensor of all. Source: ATen/native/BinaryOps.cpp
-    (``TORCH_META_FUNC(mse_loss)``), Loss.cpp and cuda/Loss.cu of torch 2.13.
+
+def bytes_made(func, args: tuple, kwargs: dict | None, out: Tensor) -> tuple[int | None, int]:
+    """Bytes that a result holds if it is made in another size than it has (else None), and those beside it.
+
+    A loss, but for Huber's, is made with all elements and made smaller in place, which frees nothing; but for
+    binary cross-entropy's, whose elements they are, there is a second tensor of all. Source:
+    ATen/native/BinaryOps.cpp (``TORCH_META_FUNC(mse_loss)``), Loss.cpp and cuda/Loss.cu of torch 2.13.
     """
+    if func in WINDOWS:
+        x = args[0]
+        return max(x.nbytes, out.nbytes), x.nbytes * ((out.nbytes > x.nbytes) + (not x.is_contiguous()))
     place = LOSSES.get(func)
     if place is None or (kwargs or {}).get("reduction", args[place] if len(args) > place else 1) == 0:
         return None, 0

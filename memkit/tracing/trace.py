@@ -116,7 +116,6 @@ class Tracer(TorchDispatchMode):
         is_cuda = device_type == "meta"
         self.buffers = BUFFERS | SCRATCH if is_cuda else {}
         self.host_outputs = HOST_OUTPUTS if is_cuda else {}
-        self.libraries = CUDA_LIBRARIES if is_cuda else {}
         self.is_paused = False
         self.progress = Progress()
         self.sole_owner = (0, 0, 0)
@@ -176,7 +175,7 @@ class Tracer(TorchDispatchMode):
         try:
             out = func(*args, **kwargs) if kwargs else func(*args)
         except VALUE_ERRORS as error:
-            if isinstance(error, NO_KERNEL) and not VALUE_TAGS & set(func.tags) and "_ctc_loss" not in func._opname:
+            if isinstance(error, NO_KERNEL) and not VALUE_TAGS & set(func.tags):
                 raise not_followed(func, "give it a kernel without values by torch.library.register_fake") from error
             out = self.from_values(func, args, kwargs, error)
         except RuntimeError as error:
@@ -197,9 +196,9 @@ class Tracer(TorchDispatchMode):
         if self.device_type == "cpu":
             out, copies = as_laid_out(func, args, out)
             self.besides.meet_on_cpu(func, args, out, self.log)
-        elif func in self.libraries:
-            self.besides.note(self.libraries[func], None, str(func), self.lines.of(sys._getframe(2)))
-        held_bytes, beside_bytes = bytes_made(func, args, kwargs)
+        elif func in CUDA_LIBRARIES:
+            self.besides.meet(func, self.lines.of(sys._getframe(2)))
+        held_bytes, beside_bytes = bytes_made(func, args, kwargs, out)
         if beside_bytes:
             copies = [beside_bytes]
         if op and holds_bytes(func, args):
@@ -225,7 +224,7 @@ class Tracer(TorchDispatchMode):
         try:
             real = self.known.result_of(func, args, kwargs)
         except Unknown:
-            number = self.known.number_for(func._opname, args)
+            number = self.known.assumptions.here()
             if number is None:
                 raise NeedsValues(str(func), can_assume=func._opname in ASSUMED) from error
             out, scratch = result_of_size(func, args, kwargs or {}, number)

@@ -3,15 +3,15 @@
 A loss that is printed (``.item()`` in nearly every training loop) becomes 1.0, a whole number 0,
 with one warning. A branch on a tensor has no answer: ``NeedsValues`` names the call and says what
 to write in its place. The rest of the file is those who ask and get an answer all the same: torch's
-own initialisers and optimizers, sums of a stand-in.
+own initialisers and optimizers.
 """
 
 import functools
 import itertools
 import linecache
+import math
 import sys
 import warnings
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -78,8 +78,8 @@ class ShapesOnly(TorchFunctionMode):
         """Warn, once, that a program asks for values."""
         text = (
             f"Tensor.{call}: a trace has no values; the result is 1.0, 0 for whole numbers. A step that "
-            "returns early on it is traced only as far as it goes, and a best state that is kept is missing; "
-            f"assume={{{own_line()!r}: 0.5}} says the value"
+            "returns early on it is traced only as far as it goes, and a best state that is kept may be missing. "
+            f"Say the value: assume={{{own_line()!r}: 0.5}}"
         )
         self.warn_once("values", text)
 
@@ -115,48 +115,15 @@ def answer(mode: ShapesOnly, func, args, kwargs):
     if number is not None:
         return number
     stand_in = mode.without_values(tensor, func.__name__)
+    if calling_frame().f_code.co_filename == LBFGS:
+        return math.nan  # it ends where two losses are equal
     with _disable_current_modes():
         if func in (Tensor.tolist, Tensor.numpy):
             return func(stand_in)
         value = no_value(tensor) or (0 if func is Tensor.item else 0.0)
         if func is Tensor.__format__:
             return format(value, *args[1:])
-        return stand_in_number(mode, value) if func is Tensor.item else value
-
-
-COMPARED = ("__lt__", "__le__", "__gt__", "__ge__")
-COMPUTED = tuple(f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv") for side in ("", "r"))
-"""What a program does with a value that it has read: a branch, or an average of several."""
-
-
-def stand_in_number(mode: ShapesOnly, value: complex) -> complex:
-    """1.0 or 0 for a value that nobody knows; who compares it, or a sum with it, is told."""
-    kind = type(value)
-    if kind not in (int, float):
         return value
-    line = own_line()
-
-    def compared(name: str) -> Callable:
-        def compare(self, other: object) -> bool:
-            text = (
-                f"{own_line()}: compared with a value that a trace does not have, as {value}: what runs if it is "
-                "smaller or larger (a best state that is kept) may be missing. Say the value: "
-                f"assume={{{line!r}: 0.5}}"
-            )
-            mode.warn_once(f"compared at {own_line()}", text)
-            return getattr(kind, name)(self, other)
-
-        return compare
-
-    def computed(name: str) -> Callable:
-        def compute(self, *others: object) -> object:
-            result = getattr(kind, name)(self, *others)
-            return stand_in_number(mode, result) if type(result) in (int, float) else result
-
-        return compute
-
-    names = {name: compared(name) for name in COMPARED} | {name: computed(name) for name in COMPUTED}
-    return type(kind.__name__, (kind,), names)(value)
 
 
 INITIALISERS = torch.nn.init.__file__
@@ -212,6 +179,13 @@ def one_hot(_, func, args, kwargs):
     return zeros.scatter_(-1, args[0].unsqueeze(-1), 1)
 
 
+def add_in_place(_, func, args, kwargs):
+    """A factor that is a tensor, as LBFGS has one, counts as 1: its value decides nothing."""
+    if isinstance(kwargs.get("alpha"), Tensor):
+        kwargs = kwargs | {"alpha": 1}
+    return func(*args, **kwargs)
+
+
 def as_finite(mode: ShapesOnly, func, args, kwargs):
     """Values that nobody knows count as finite, as the gradients of a gradient scaler do."""
     out = func(*args, **kwargs)
@@ -225,6 +199,7 @@ RULES = {
     answer: (Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy, Tensor.__format__),
     refuse: (Tensor.__bool__, Tensor.__int__, Tensor.__index__),
     as_finite: [getattr(home, name) for home in (torch, Tensor) for name in ("isnan", "isinf", "isfinite")],
+    add_in_place: (Tensor.add_,),
     one_hot: (torch._C._nn.one_hot,),
     pack: (torch._pack_padded_sequence, torch._VF._pack_padded_sequence),
 }

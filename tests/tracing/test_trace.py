@@ -721,7 +721,6 @@ def test_a_storage_that_is_emptied_and_filled_again_is_followed():
     [(lambda x: nn.LSTM(8, 8, device="cuda")(x), "lstm"),
      (lambda x: nn.Conv1d(5, 8, 3, device="cuda")(x), "convolution"),
      (lambda x: x.cumprod(0), "cumprod"), (lambda x: torch.linalg.matrix_exp(x[:, :, :5]), "matrix_exp"),
-     (lambda x: F.unfold(x[:, None], 3), "im2col"), (lambda x: F.fold(x[:, :4], (5, 3), 2), "col2im"),
      (lambda x: nn.utils.rnn.pack_padded_sequence(x, torch.full((5,), 4, device="cpu")), "_pack_padded")],
 )
 def test_what_a_real_kernel_takes_besides_is_said_once(run, said):

@@ -94,7 +94,7 @@ PROGRAMS = [
     Program(name="Accelerate's loop", build=accelerated),
     Program(name="Hugging Face's Trainer", build=by_trainer),
     Program(name="DDP, one rank of 8", build=data_parallel,
-            refused={"cpu": "does not follow the reducer of DistributedDataParallel"}),
+            refused={"cpu": "does not follow DDP's reducer"}),
     Program(name="FSDP2, one rank of 8", build=fully_sharded),
     Program(name="FSDP2 in bf16, one rank of 8", build=functools.partial(fully_sharded, mp_policy=IN_BF16),
             warns=MEASURE),

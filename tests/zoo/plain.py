@@ -290,7 +290,7 @@ PROGRAMS = [
     Program(name="packed rows", build=packed, refused={"cpu": "does not follow pad_packed_sequence"}),
     Program(name="rows of numpy's", build=from_numpy),
     Program(name="whitened and rotated", build=whitened, warns=MEASURE),
-    Program(name="the best state kept", build=best_kept, warns="may be missing. Say the value: assume", off="−14.3 %"),
+    Program(name="the best state kept", build=best_kept, warns="may be missing. Say the value: assume"),
     Program(name="gradients that are sparse", build=sparse, refused=refused("does not follow sparse tensors")),
     Program(name="torch.func.grad", build=by_func, refused=refused("does not follow torch.func's transforms")),
     Program(name="nested rows, jagged", build=lambda device: nested(device, torch.jagged),
