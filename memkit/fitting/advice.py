@@ -193,6 +193,7 @@ FULL_RECOMPUTATION = Change(
 HALF_BATCH = Change(
     name="half the micro-batch, accumulated twice", to_setup=_half_batch, to_events=_half_activations,
     why="every activation is half as large, and scratch is smaller by an unknown share; gradients and states stay",
+    program="half_batch",
 )
 EIGHT_BIT = Change(
     name="8-bit AdamW", to_events=_8_bit_states,

@@ -54,9 +54,9 @@ def growing_lines(events: Sequence[Event], least_bytes: int = 1) -> tuple[Growin
     """Lines whose least bytes rise from span to span by ``least_bytes`` or more: leaks, and caches; most bytes first.
 
     A span is a quarter of the events, and a step where there are only two or three, each of which has to leave a block
-    (the last loss often outlives its step). Weights and states are there from the first steps on and rise no more;
-    activations and gradients fall to nothing in each step. A forward that fails half-way grows too, and a recording
-    does not tell it from a leak.
+    of its own (what a loop's variables hold was made by the last one). Weights and states are there from the first
+    steps on and rise no more; activations and gradients fall to nothing in each step. A forward that fails half-way
+    grows too, and a recording does not tell it from a leak.
     """
     spans = [list(step) for _, step in groupby(events, lambda event: event.step)]
     is_short = 1 < len(spans) < NUM_SPANS
@@ -64,19 +64,20 @@ def growing_lines(events: Sequence[Event], least_bytes: int = 1) -> tuple[Growin
         ends = [len(events) * number // NUM_SPANS for number in range(NUM_SPANS + 1)]
         spans = [events[first:last] for first, last in pairwise(ends)]
     lines: dict[int, str] = {}  # of the blocks that stand
+    steps: dict[int, int] = {}
     held, floors = Counter(), []
     for span in spans:
         least = Counter(held)
         for event in span:
             if event.num_bytes > 0 and event.part not in KEPT_PARTS and event.phase not in BEFORE_THE_STEPS:
-                lines[event.block] = line_of(event)
+                lines[event.block], steps[event.block] = line_of(event), event.step
                 held[lines[event.block]] += event.num_bytes
             elif event.block in lines:
                 where = lines.pop(event.block)
                 held[where] += event.num_bytes
                 least[where] = min(least[where], held[where])
         floors.append(least)
-    left = Counter(lines.values())
+    left = Counter(line for line, _ in {(line, steps[block]) for block, line in lines.items()})
     growing = [Growing(where=w, floors=tuple(least[w] for least in floors), num_bytes=held[w]) for w in held]
     return tuple(sorted(
         (line for line in growing if line.rises and line.grown_bytes >= least_bytes

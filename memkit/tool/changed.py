@@ -1,23 +1,30 @@
 """A program with one change made to it from outside, so that it can be traced or measured a second time.
 
 ``changed_build(build, name)`` runs the same code: an optimizer is told to step otherwise, the blocks of a module
-list run in a checkpoint, gradients are off. What cannot be done from outside (a smaller batch, other states) has
-no name here.
+list run in a checkpoint, gradients are off, a script's batches are half as large. What cannot be done from outside
+(other states) has no name here.
 """
 
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial, partialmethod
+from itertools import pairwise
 from unittest.mock import patch
 
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
 
 from memkit.tool.script import Script, nothing_to_do
 from memkit.units import as_one_of
+
+BATCH_OPTION = re.compile(r"-b|(?!.*(?:eval|test|val))-*[\w.-]*batch[-_]?size")
+"""What scripts call the size of a training batch on their command lines."""
 
 
 def changed_build(build: Callable[[], Callable[[], object]], name: str) -> Callable[[], Callable[[], object]]:
@@ -28,6 +35,8 @@ def changed_build(build: Callable[[], Callable[[], object]], name: str) -> Calla
     as_one_of("name", name, PROGRAM_CHANGES)
     during_build, during_step = PROGRAM_CHANGES[name]
     if isinstance(build, Script):
+        if name == "half_batch" and (words := half_batch_option(build)):
+            build, during_build = with_option(build, words), nothing_to_do
         return build.also(during_build, during_step)
 
     def built():
@@ -42,6 +51,52 @@ def changed_build(build: Callable[[], Callable[[], object]], name: str) -> Calla
         return changed_step
 
     return built
+
+
+def half_batch_option(script: Script) -> tuple[str, ...]:
+    """The script's own option for the size of a training batch, with half its number; nothing where there is none."""
+    for word, following in pairwise((*script.arguments, "")):
+        option, equals, number = word.partition("=")
+        number = number if equals else following
+        if BATCH_OPTION.fullmatch(option) and number.isdecimal() and int(number) % 2 == 0:
+            half = str(int(number) // 2)
+            return (f"{option}={half}",) if equals else (option, half)
+    return ()
+
+
+def with_option(script: Script, words: tuple[str, ...]) -> Script:
+    """The script with these words in the place of those of the same option."""
+    arguments = list(script.arguments)
+    place = next(n for n, word in enumerate(arguments) if word.partition("=")[0] == words[0].partition("=")[0])
+    arguments[place : place + len(words)] = words
+    return replace(script, arguments=tuple(arguments))
+
+
+@contextmanager
+def _half_batches() -> Iterator[Callable[[], None]]:
+    """Every DataLoader makes batches of half the size."""
+    plain, halved = DataLoader.__init__, []
+
+    def init(loader, dataset, batch_size=1, *args, **kwargs):
+        if batch_size and batch_size % 2 == 0:
+            halved.append(batch_size)
+            batch_size //= 2
+        plain(loader, dataset, batch_size, *args, **kwargs)
+
+    def made():
+        if not halved:
+            raise ValueError("no option and no DataLoader of an even batch size to halve")
+
+    with patch.object(DataLoader, "__init__", init):
+        yield made
+
+
+@contextmanager
+def _gradients_stay() -> Iterator[None]:
+    """As in the second of two micro-batches, whose gradients are added to those of the first."""
+    with patch.object(nn.Module, "zero_grad", lambda *_, **__: None), \
+         patch.object(torch.optim.Optimizer, "zero_grad", lambda *_, **__: None):
+        yield
 
 
 @contextmanager
@@ -111,5 +166,6 @@ PROGRAM_CHANGES = {
     "set_to_none": (nothing_to_do, _gradients_to_none),
     "no_grad": (nothing_to_do, torch.no_grad),
     "checkpointed": (_blocks_checkpointed, nullcontext),
+    "half_batch": (_half_batches, _gradients_stay),
 }
 """By name: what is around ``build()``, and what is around each step."""

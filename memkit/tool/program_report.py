@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from memkit.allocator.trace_replay import replay_trace
-from memkit.fitting.advice import Effect, best_of_each_kind, helpful
+from memkit.fitting.advice import EIGHT_BIT, Effect, best_of_each_kind, helpful
 from memkit.fitting.diagnosis import NUM_CHANGES, Line, changes_in_words, diagnose_memory
 from memkit.fitting.room import Fit, LeftOut, fits_of, left_out_in_words, left_out_of
 from memkit.timeline import MemoryTimeline
@@ -71,6 +71,8 @@ def report_on(
 
     Raises: what ``trace_memory`` raises.
     """
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
     from memkit.tool.batches import Loaders, difference, on_its_worst, watched
     from memkit.tool.script import Script
     from memkit.tracing.trace import trace_memory
@@ -80,9 +82,15 @@ def report_on(
     if num_batches:
         build, batches = on_its_worst(build, num_batches, traced, say)
     say(f"tracing {steps} steps of {name}")
-    trace = traced(watched(build, loaders) if isinstance(build, Script) and not num_batches else build)
+    optimizers: set[str] = set()
+    counted = register_optimizer_step_post_hook(lambda optimizer, *_: optimizers.add(type(optimizer).__name__))
+    try:
+        trace = traced(watched(build, loaders) if isinstance(build, Script) and not num_batches else build)
+    finally:
+        counted.remove()
     say(f"replaying {len(trace.events):,} events with each change")
     page, left_out = diagnose_memory(trace), left_out_of(trace)
+    tried = tuple(e for e in page.tried if e.change is not EIGHT_BIT or optimizers & {"Adam", "AdamW"})
     return Report(
         name=name,
         trace=trace,
@@ -91,7 +99,7 @@ def report_on(
         allocated_bytes=page.result.peak_allocated_bytes,
         reserved_bytes=page.result.peak_reserved_bytes,
         lines=page.lines,
-        changes=tuple(best_of_each_kind(verified(build, page.tried, traced, say), NUM_CHANGES)),
+        changes=tuple(best_of_each_kind(verified(build, tried, traced, say), NUM_CHANGES)),
         left_out=left_out,
         fits=fits_of(left_out, page.result.peak_allocated_bytes),
         batches=batches or difference(loaders.seen),
@@ -99,19 +107,23 @@ def report_on(
 
 
 def verified(build: Callable, effects: tuple[Effect, ...], traced: Callable, say: Callable) -> tuple[Effect, ...]:
-    """The effects, the best of them traced again where the program can be changed from outside."""
-    from memkit.tool.changed import changed_build
+    """The effects that can be made; the best of them traced again where the program can be changed from outside."""
+    from memkit.tool.changed import changed_build, half_batch_option
+    from memkit.tool.script import Script
 
     known = []
-    for effect in effects[:NUM_TRIED]:
-        if effect.change.program:
+    for number, effect in enumerate(effects):
+        program, option = effect.change.program, half_batch_option(build) if isinstance(build, Script) else ""
+        if not program or (program == "half_batch" and not isinstance(build, Script)):
+            known.append(effect)  # nobody can halve from outside what build() makes
+        elif number < NUM_TRIED:
             say(f"tracing again: {effect.name}")
             try:
-                trace = traced(changed_build(build, effect.change.program))
-            except Exception as error:  # noqa: BLE001 - any program; the replay's figure stands
+                trace = traced(changed_build(build, program))
+            except Exception as error:  # noqa: BLE001 - any program; what cannot be done to it is not advised
                 say(f"not traced ({type(error).__name__}: {error})")
-            else:
-                after = replay_trace(trace).peak_reserved_bytes
-                effect = replace(effect, after_bytes=after, how="second trace")
-        known.append(effect)
-    return tuple(helpful([*known, *effects[NUM_TRIED:]]))
+                continue
+            name = f"{effect.name} ({' '.join(option)})" if option and program == "half_batch" else effect.name
+            after, change = replay_trace(trace).peak_reserved_bytes, replace(effect.change, name=name)
+            known.append(replace(effect, change=change, after_bytes=after, how="second trace"))
+    return tuple(helpful(known))

@@ -190,7 +190,7 @@ def test_a_changed_program_is_the_program_with_the_change():
     assert changed < peak(build)
     with pytest.raises(ValueError, match="name='faster' is not one of for_loop"):
         changed_build(build, "faster")
-    assert set(PROGRAM_CHANGES) == {"for_loop", "fused", "set_to_none", "no_grad", "checkpointed"}
+    assert set(PROGRAM_CHANGES) == {"for_loop", "fused", "set_to_none", "no_grad", "checkpointed", "half_batch"}
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import torch
 from memkit.allocator.trace_replay import replay_trace
 from memkit.fitting.room import fits_of, left_out_of
 from memkit.tool.batches import Batch, largest_of
+from memkit.tool.changed import changed_build
 from memkit.tool.command_line import main
 from memkit.tool.largest import largest_that_fits
 from memkit.tool.notebook import as_python
@@ -440,3 +441,55 @@ def test_what_is_no_notebook_of_python_is_refused(tmp_path, capsys, text, words)
 
 def test_a_line_of_python_that_begins_with_a_percent_sign_is_no_magic():
     assert as_python("x = (7\n%three)", "cell 1") == "x = (7\n%three)"
+
+
+ADVISED = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--train_batch_size", type=int, default=256)
+parser.add_argument("--eval_batch_size", type=int, default=256)
+options = parser.parse_args()
+model = nn.Sequential(nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 64)).cuda()
+ema = [p.clone() for p in model.parameters()]
+optimizer = torch.optim.RMSprop(model.parameters(), momentum=0.9)
+number = 0
+for epoch in range(9):
+    for (x,) in DataLoader(TensorDataset(torch.randn(2048, 64)), options.train_batch_size):
+        feature = model(x.cuda()).square()
+        feature.mean().backward()
+        number += 1
+        if number % ACCUMULATE == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    "words", [(), ("--train_batch_size", "256"), ("--train_batch_size=256", "--eval_batch_size=8")]
+)
+def test_half_the_micro_batch_is_traced_with_the_readers_own_option(tmp_path, capsys, words):
+    """Oracle: the change made in the program, half the batch and a step after two; nothing else may be promised."""
+    path = tmp_path / "train.py"
+    path.write_text(ADVISED.replace("ACCUMULATE", "1"), encoding="utf-8")
+    assert main(["report", str(path), "--json", "--", *words]) == 0
+    changes = json.loads(capsys.readouterr().out)["changes"]
+    (half,) = [change for change in changes if change["name"].startswith("half the micro-batch, accumulated twice")]
+    told = f" ({' '.join(words).split(' --eval')[0]})".replace("256", "128") if words else ""
+    assert half["name"] == f"half the micro-batch, accumulated twice{told}"
+    path.write_text(ADVISED.replace("ACCUMULATE", "2"), encoding="utf-8")
+    by_hand = trace_memory(Script(str(path), ("--train_batch_size", "128")))
+    assert (half["known_by"], half["after_bytes"]) == ("second trace", replay_trace(by_hand).peak_reserved_bytes)
+    rest = " ".join(change["name"] for change in changes if change is not half)
+    assert not re.search("8-bit AdamW|full recomputation|let go of", rest)  # RMSprop, no blocks, a loop variable
+
+
+def test_a_change_without_anything_to_change_says_so(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(BY_HAND.replace("OPTIMIZER", "0").replace("UPDATE", "0"), encoding="utf-8")
+    with pytest.raises(ValueError, match="no option and no DataLoader of an even batch size"):
+        trace_memory(changed_build(Script(str(path)), "half_batch"))
