@@ -139,23 +139,6 @@ def test_peaks(name):
         assert (ours["allocated"], ours["reserved"]) == (real["allocated"], real["reserved"])
 
 
-@names
-def test_the_segments_are_the_recorded_ones(name):
-    """Where the peak of reserved memory is exact, so is each segment behind it."""
-    ours = Counter(sum(block.size for block in run) for run in on_card(name).allocator.segments())
-    real = Counter(segment["total_size"] for segment in recording(name)["segments"])
-    apart = (ours - real).total() + (real - ours).total()
-    assert apart <= (5 if name == "medium_512_training" else 0)
-
-
-def test_what_stands_before_the_step_is_what_stood_on_the_card():
-    """Weights, states, tokens, workspaces and the rests of their blocks: 5,101,219,840 B."""
-    before = replayed(recording("medium_128_training")).start_bytes
-    result = on_card("medium_128_training")
-    first = len(predicted("medium_128_training").events) - len(last_step(predicted("medium_128_training")))
-    assert result.allocated[first - 1] == before
-
-
 def test_another_students_model_on_another_card():
     """3.4 B parameters from a cold start on a card of compute capability 9.0, whose workspaces are of 32 MiB.
 
@@ -194,10 +177,3 @@ def test_a_third_students_run_whose_autocast_never_ends(name, is_autocast):
     )
     assert not traced - asked
     assert asked - traced == Counter({8_519_680: 2} | (BACKWARD_SUMS if is_autocast else {}))
-
-
-def test_its_weights_are_cast_once_in_three_steps():
-    """Bytes of the head's weight in bf16: one cast, three gradients. Each later step multiplies with the first cast."""
-    asked = [e.num_bytes for e in read_snapshot(recording("cold_small_train_200_mixed")).timeline.events]
-    head = 2 * SMALL.vocab_size * SMALL.hidden_size
-    assert asked.count(head) == 1 + 3

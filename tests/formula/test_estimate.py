@@ -15,6 +15,7 @@ import pytest
 from lab_server import ROOT
 
 from memkit.formula import estimate, estimate_memory
+from memkit.formula.activations import activation_bytes, autocast_cast_bytes
 from memkit.formula.parameters import count_parameters
 from memkit.program.transformer import training_build
 from memkit.setup.models import GPT2_SMALL, TINY_GPT2, TINY_LLAMA
@@ -65,6 +66,9 @@ def check(setup):
         micro_batch = ours.micro_batch if ours.name.startswith(("forward", "backward")) else None
         theirs = trace.at(ours.name, ours.step, micro_batch)
         assert ours.parts == theirs.parts, (ours, setup)
+    first = trace.at("forward", 1, 1)  # what the ledgers list, tensor by tensor
+    if setup.device == "cuda":
+        assert (activation_bytes(setup), autocast_cast_bytes(setup)) == (first.activations, first.temporary)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
