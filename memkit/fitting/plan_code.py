@@ -12,6 +12,7 @@ same plan with the opposite value, both by formula.
 from dataclasses import replace
 
 from memkit.fitting.plans import TrainingPlan, plan_of
+from memkit.setup.optimizers import Place
 from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32
 from memkit.setup.strategies import FULL, NONE
 from memkit.units import as_one_of, format_bytes
@@ -56,7 +57,7 @@ def plain_code(plan: TrainingPlan, lr: float = 3e-4, library: str = "book") -> s
             "def step():",
             f"    for _ in range({steps}):  # micro-batches of {setup.micro_batch_size} × {setup.seq_len}",
             "        inputs, targets = next(batches)", *forward, f"        {backward}",
-            *([] if setup.optimizer.place == "in backward" else steps_by_itself),
+            *([] if setup.optimizer.place == Place.IN_BACKWARD else steps_by_itself),
             f"    return loss.detach() * {steps}" if steps > 1 else "    return loss.detach()",
         ],
     ]
@@ -84,7 +85,7 @@ def optimizer_lines(plan: TrainingPlan, lr: float) -> tuple[list[str], list[str]
         imports.append("from torchao.optim import CPUOffloadOptimizer")
         frees = ", offload_gradients=True" if optimizer.frees_gradients else ""
         return imports, [f"optimizer = CPUOffloadOptimizer({trained}, {made_by}{frees}, {more})"]
-    if optimizer.place == "in backward":
+    if optimizer.place == Place.IN_BACKWARD:
         return imports, [
             f"optimizers = {{p: {made_by}([p], {more}) for p in {trained}}}", "",
             "def step_and_free(p):", "    optimizers[p].step()", "    optimizers[p].zero_grad()", "",
@@ -161,7 +162,7 @@ def checkpoint_lines(plan: TrainingPlan) -> list[str]:
 def differences(plan: TrainingPlan) -> list[str]:
     """Where a run of the trainer's code is not the plan that was traced, a sentence each."""
     setup, notes = plan.setup, []
-    if setup.optimizer.place != "after backward":
+    if setup.optimizer.place != Place.AFTER_BACKWARD:
         notes.append(f"an optimizer {setup.optimizer.place} has no argument: this run steps after the backward")
     if setup.recomputation not in (NONE, FULL):
         notes.append(f"{setup.recomputation.name!r} has no argument: this run recomputes whole blocks")
@@ -292,7 +293,7 @@ def notes_on(plan: TrainingPlan) -> list[str]:
         notes.append(f"# in the script: Accelerator(gradient_accumulation_steps={setup.grad_accum_steps})")
     if setup.adapter is not None:
         notes.append("# adapters have no key: in the script, peft's get_peft_model")
-    if setup.optimizer.name != "AdamW" or setup.optimizer.place != "after backward":
+    if setup.optimizer.name != "AdamW" or setup.optimizer.place != Place.AFTER_BACKWARD:
         notes.append(f"# {setup.optimizer.name} {setup.optimizer.place} has no key: in the script")
     if plan.layout and plan.layout.stage == 1:
         notes.append("# ZeRO-1 has no key: in the script the optimizer is a ZeroRedundancyOptimizer")

@@ -22,7 +22,7 @@ from memkit.recomputation.frontier import beats, pareto_front
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
-from memkit.setup.optimizers import GIVEN_UP
+from memkit.setup.optimizers import GIVEN_UP, Place
 from memkit.setup.optimizers import OPTIMIZERS as RECORDS
 from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, FUSED_ADAMW, PURE_BF16, PURE_FP16
 from memkit.setup.strategies import CORE, FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, every
@@ -153,7 +153,7 @@ class TrainingPlan:
         setup = self.setup
         inside = f"fp32 shards, {'fp16' if self.scales_loss else 'bf16'} inside"
         kept = inside if self.layout and self.layout.param_dtype else setup.precision.name
-        place = "" if setup.optimizer.place == "after backward" else f" {setup.optimizer.place}"
+        place = "" if setup.optimizer.place == Place.AFTER_BACKWARD else f" {setup.optimizer.place}"
         if setup.adapter:
             kept = f"{'QLoRA' if setup.adapter.base == 'nf4' else 'LoRA'} of rank {setup.adapter.rank}"
         return f"{kept}, {setup.optimizer.name}{place}"
@@ -330,7 +330,7 @@ def ways_of(
 
     ``half``: the 16-bit dtype that is computed in.
     """
-    optimizers = [one for one in OPTIMIZERS if half == "bfloat16" or one.place == "after backward"]
+    optimizers = [one for one in OPTIMIZERS if half == "bfloat16" or one.place == Place.AFTER_BACKWARD]
     trained = [] if adapter else product(PRECISIONS[half], optimizers if layout is None else [FUSED_ADAMW], (None,))
     lora = adapter or AdapterConfig(rank=RANK, targets=linear_layers(setup.model))
     bases = (replace(lora, base="as loaded"), replace(lora, base="nf4"))

@@ -22,7 +22,8 @@ from memkit.formula.paper import Block, Paper
 from memkit.formula.parameters import Parameter, alike
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import MIN_OFFLOADED, OptimizerConfig
+from memkit.setup.optimizers import MIN_OFFLOADED, Place
+from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MAX_STEPS, Instant, MemoryTimeline
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
@@ -90,9 +91,9 @@ def estimate_on(rank: Alone, setup: TrainingSetup, steps: int = 2) -> MemoryTime
     strategy = setup.recomputation
     if strategy.is_reentrant or strategy.scope == "host":
         raise ValueError(f"strategy {strategy.name!r} has no formula for its peak; trace it")
-    if rank.layout is not None and (setup.adapter is not None or setup.optimizer.place != "after backward"):
+    if rank.layout is not None and (setup.adapter is not None or setup.optimizer.place != Place.AFTER_BACKWARD):
         raise ValueError(f"a layout with {setup.adapter or setup.optimizer.place} has no formula; trace it")
-    if setup.optimizer.place == "in backward" and not setup.optimizer.record.steps_in_backward:
+    if setup.optimizer.place == Place.IN_BACKWARD and not setup.optimizer.record.steps_in_backward:
         raise ValueError(f"{setup.optimizer.name} with place='in backward' has no formula for its peak; trace it")
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     instants = tuple(instants_of(phases(setup, steps, rank=rank)))
@@ -125,7 +126,7 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
         model=setup.model, precision=setup.precision, optimizer=setup.optimizer, device=setup.device, seq_len=1,
         attention="stored", adapter=setup.adapter,
     )
-    steps_in_backward = setup.optimizer.place == "in backward"
+    steps_in_backward = setup.optimizer.place == Place.IN_BACKWARD
     run = run_micro_batch if is_whole or rank is not ALONE else remembered
     batch = setup
     if not setup.optimizer.frees_gradients:  # all such optimizers share a micro-batch; a planner asks for many

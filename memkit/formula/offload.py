@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from memkit.formula.parameters import Parameter, trained_parameters
 from memkit.formula.states import gradient_tensors, optimizer_tensors, trained_precision, weight_tensors
-from memkit.setup.recipes import MIN_OFFLOADED
+from memkit.setup.optimizers import MIN_OFFLOADED
 from memkit.setup.training import TrainingSetup
 
 

@@ -38,8 +38,7 @@ from memkit.formula.states import (
     weight_tensors,
 )
 from memkit.setup.layouts import Layout
-from memkit.setup.optimizers import TRACE_IT
-from memkit.setup.recipes import MIN_OFFLOADED
+from memkit.setup.optimizers import MIN_OFFLOADED, TRACE_IT
 from memkit.setup.training import TrainingSetup
 
 

@@ -22,8 +22,8 @@ from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.parameters import Parameter, alike, is_in_4_bits, parameter_ledger, trained_parameters
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import ModelConfig
-from memkit.setup.optimizers import MIN_PAGED_VALUES, State
-from memkit.setup.recipes import MIN_OFFLOADED, OptimizerConfig, Precision
+from memkit.setup.optimizers import MIN_OFFLOADED, MIN_PAGED_VALUES, State
+from memkit.setup.recipes import OptimizerConfig, Precision
 from memkit.units import as_whole_number
 
 NF4_BLOCK, NF4_SCALE_BLOCK = 64, 256

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
-from memkit.setup.optimizers import OPTIMIZERS, Optimizer
+from memkit.setup.optimizers import OPTIMIZERS, Optimizer, Place
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
 
@@ -125,11 +125,11 @@ def make_step_optimizer(setup: TrainingSetup, named: Mapping[str, nn.Parameter])
     if is_plain or setup.adapter is not None:
         if not trained:
             return Steps()
-        if optimizer.place == "in backward":
+        if optimizer.place == Place.IN_BACKWARD:
             return step_in_backward(optimizer, trained.items())
         return make_optimizer(optimizer, trained.items() if optimizer.record.rest else trained.values())
     write = {(True, False): "master", (False, True): "kahan"}.get((bool(copies[0]), bool(copies[1])))
-    is_known = write is not None and optimizer.name == "AdamW" and optimizer.place == "after backward"
+    is_known = write is not None and optimizer.name == "AdamW" and optimizer.place == Place.AFTER_BACKWARD
     if not is_known or precision.state_dtype or precision.weight_dtype != "bfloat16":
         raise ValueError(f"precision {precision.name!r} with {optimizer.name} is a formula only")
     for parameter in trained.values():

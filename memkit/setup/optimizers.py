@@ -11,11 +11,30 @@ torchao 0.18's ``optim/low_bit``.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from memkit.units import as_one_of
 
 IMPLEMENTATIONS = ("foreach", "for-loop", "fused")
 UNFUSED_ONLY = ("foreach", "for-loop")
+
+MIN_OFFLOADED = 4096
+"""``CPUOffloadOptimizer`` keeps smaller tensors on the card (``minimal_size``)."""
+
+
+class Place(StrEnum):
+    """Where an optimizer steps; on the host it does so for tensors of ``MIN_OFFLOADED`` values and more.
+
+    Source: torchao's ``CPUOffloadOptimizer``; the last is with ``offload_gradients=True``.
+    """
+
+    AFTER_BACKWARD = "after backward"  # once all gradients are there
+    IN_BACKWARD = "in backward"  # on each gradient as soon as it is there, which frees it
+    ON_HOST = "on the host"
+    ON_HOST_WITH_GRADIENTS = "on the host, gradients too"  # each gradient is freed once it is copied
+
+    __repr__ = str.__repr__  # as a reader writes it
+
 
 SHAPES = ("parameter", "scalar", "rows", "columns", "vector")
 """A state has its parameter's shape or is one number; ``rows`` and ``columns``: one number for each row or column of a
@@ -102,7 +121,7 @@ class Optimizer:
     ``temporaries`` is by implementation, one of ``TEMPORARIES``. ``implementations`` are those it offers;
     ``has_argument`` says whether the class takes ``foreach`` and ``fused``. With a ``rest`` it steps the matrices of
     the blocks, and the optimizer of that name all else. ``gives_up`` is one of ``GIVEN_UP`` or empty.
-    ``planned`` has a pair of implementation and place (one of ``PLACES``) for each way in which the planner tries it;
+    ``planned`` has a pair of implementation and ``Place`` for each way in which the planner tries it;
     ``not_planned`` says in a relative clause why the planner does not. ``is_shown``: the state explorer has a bar for
     it. ``trainer_name`` is the value of ``optim`` in Hugging Face's ``TrainingArguments``.
 
@@ -120,7 +139,7 @@ class Optimizer:
     rest: str = ""
     steps_in_backward: bool = True
     gives_up: str = ""
-    planned: tuple[tuple[str, str], ...] = ()
+    planned: tuple[tuple[str, Place], ...] = ()
     not_planned: str = ""
     is_shown: bool = True
     trainer_name: str = ""
@@ -174,11 +193,11 @@ MOMENTUM = State(role="momentum_buffer")
 ON_LISTS = {"foreach": "all at once", "for-loop": "root and denominator", "fused": "none"}
 IN_ONE_KERNEL = dict.fromkeys(IMPLEMENTATIONS, "none")
 TRAINS_DIFFERENTLY, AS_LARGE = "which train differently", "whose states are as large as torchao's 8-bit ones"
-FUSED_AFTER, FUSED_INSIDE = ("fused", "after backward"), ("fused", "in backward")
+FUSED_AFTER, FUSED_INSIDE = ("fused", Place.AFTER_BACKWARD), ("fused", Place.IN_BACKWARD)
 
 ADAMW = Optimizer(
     name="AdamW", states=(STEP, FIRST, SECOND), temporaries=ON_LISTS, made_by="torch.optim:AdamW",
-    planned=(FUSED_AFTER, FUSED_INSIDE, ("foreach", "on the host"), ("foreach", "on the host, gradients too")),
+    planned=(FUSED_AFTER, FUSED_INSIDE, ("foreach", Place.ON_HOST), ("foreach", Place.ON_HOST_WITH_GRADIENTS)),
     trainer_name="adamw_torch_fused",
 )
 IN_BITSANDBYTES = Optimizer(
@@ -204,7 +223,7 @@ _ALL = (
         states=(STEP, State(role="variance", shape="vector"), State(role="row_var", shape="rows"),
                 State(role="col_var", shape="columns")),
         temporaries={"foreach": TRACE_IT, "for-loop": "factored, one by one"},
-        gives_up="second moments by row and column", planned=(("for-loop", "after backward"),),
+        gives_up="second moments by row and column", planned=(("for-loop", Place.AFTER_BACKWARD),),
     ),
     Optimizer(name="Lion", states=(FIRST,), made_by="memkit.program.optimizers:Lion", implementations=UNFUSED_ONLY,
               temporaries={"foreach": "all at once", "for-loop": "one at a time"}, not_planned=TRAINS_DIFFERENTLY),

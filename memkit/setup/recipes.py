@@ -7,7 +7,7 @@ recipes. A ``Precision`` says who keeps which copy; an ``OptimizerConfig`` says 
 from dataclasses import dataclass
 
 from memkit.formats.dtypes import dtype_bits
-from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS, Optimizer
+from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS, Optimizer, Place
 from memkit.units import as_one_of
 
 
@@ -89,14 +89,6 @@ PRECISIONS = {
 TORCH_PRECISIONS = ("fp32", "autocast bf16", "autocast fp16", "pure bf16")
 """The precisions that plain torch runs with one of its own optimizers, so that they can be traced and measured."""
 
-PLACES = ("after backward", "in backward", "on the host", "on the host, gradients too")
-"""Where an optimizer steps: once all gradients are there; on each as soon as it is there, which frees it; on the host,
-for tensors of ``MIN_OFFLOADED`` values and more (torchao's ``CPUOffloadOptimizer``), without and with
-``offload_gradients=True``, which frees each gradient once it is copied."""
-
-MIN_OFFLOADED = 4096
-"""``CPUOffloadOptimizer`` keeps smaller tensors on the card (``minimal_size``)."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
@@ -104,7 +96,7 @@ class OptimizerConfig:
 
     ``implementation``: torch's ``foreach`` (default on CUDA) works on lists of tensors and holds temporaries
     as large as the parameters; ``for-loop`` (default on the CPU) on one tensor at a time; ``fused`` in one
-    kernel without any. ``place`` is one of ``PLACES``.
+    kernel without any. ``place`` is a ``Place``, or its words.
 
     Raises: ValueError: an unknown name; an implementation the optimizer lacks.
 
@@ -119,12 +111,12 @@ class OptimizerConfig:
 
     name: str = "AdamW"
     implementation: str = "foreach"
-    place: str = "after backward"
+    place: str = Place.AFTER_BACKWARD
 
     def __post_init__(self):
         as_one_of("optimizer name", self.name, OPTIMIZERS)
         as_one_of("implementation", self.implementation, IMPLEMENTATIONS)
-        as_one_of("place", self.place, PLACES)
+        object.__setattr__(self, "place", Place(as_one_of("place", self.place, tuple(Place))))
         offered = self.record.implementations
         if self.implementation not in offered:
             raise ValueError(
@@ -140,12 +132,12 @@ class OptimizerConfig:
     @property
     def frees_gradients(self) -> bool:
         """Whether a gradient is freed as soon as it is complete, so that none can be accumulated."""
-        return self.place in ("in backward", "on the host, gradients too")
+        return self.place in (Place.IN_BACKWARD, Place.ON_HOST_WITH_GRADIENTS)
 
     @property
     def is_on_host(self) -> bool:
         """Whether the states of all but small tensors are in the host's memory, and the step is done there."""
-        return self.place.startswith("on the host")
+        return self.place in (Place.ON_HOST, Place.ON_HOST_WITH_GRADIENTS)
 
 
 ADAMW = OptimizerConfig()

@@ -8,8 +8,8 @@ from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import PUBLISHED_MODELS
-from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS
-from memkit.setup.recipes import PLACES, PRECISIONS, OptimizerConfig
+from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS, Place
+from memkit.setup.recipes import PRECISIONS, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, View
@@ -35,7 +35,7 @@ class StateExplorer(Explorer):
         precision=Choice("Precision", PRECISIONS, "pure bf16"),
         optimizer=Choice("Optimizer", SHOWN, "AdamW"),
         implementation=Choice("Its step", IMPLEMENTATIONS, "foreach"),
-        place=Choice("It steps", PLACES, PLACES[0]),
+        place=Choice("It steps", tuple(Place), Place.AFTER_BACKWARD),
         trained=Choice("Trained", TRAINED, "all weights"),
         micro_batch_size=Number("Micro-batch", 1, low=1, high=32),
         seq_len=Choice("Sequence", [512, 1024, 2048, 4096], 512),
@@ -63,8 +63,8 @@ def with_optimizer(setup: TrainingSetup, name: str) -> TrainingSetup:
     """The setup with another optimizer; where the formula does not know its step that way, with the first it knows."""
     record, asked = OPTIMIZERS[name], setup.optimizer
     implementation = asked.implementation if asked.implementation in record.estimated else record.estimated[0]
-    is_refused = asked.place == "in backward" and not record.steps_in_backward
-    place = "after backward" if is_refused else asked.place
+    is_refused = asked.place == Place.IN_BACKWARD and not record.steps_in_backward
+    place = Place.AFTER_BACKWARD if is_refused else asked.place
     return replace(setup, optimizer=OptimizerConfig(name=name, implementation=implementation, place=place))
 
 
