@@ -92,11 +92,6 @@ class BlockFormat(Scaling):
 
     element: Format
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.block_shape or min(self.block_shape) < 1:
-            raise ValueError(f"{self.name}: block_shape={self.block_shape!r} is not a tuple of sizes above 0")
-
     @property
     def block_size(self) -> int:
         """Values that share a scale."""

@@ -17,11 +17,7 @@ ROUNDINGS = (*WHOLE, "stochastic")
 
 
 def encode(
-    values: object,
-    fmt: str | Format,
-    *,
-    overflow: str,
-    rounding: str = "nearest_even",
+    values: object, fmt: str | Format, *, overflow: str, rounding: str = "nearest_even",
     rng: np.random.Generator | None = None,
 ) -> np.ndarray:
     """The codes of ``values`` in ``fmt``: ``uint8``, or wider where the format is.
@@ -65,11 +61,7 @@ def encode(
 
 
 def round_to(
-    values: object,
-    fmt: str | Format,
-    *,
-    overflow: str,
-    rounding: str = "nearest_even",
+    values: object, fmt: str | Format, *, overflow: str, rounding: str = "nearest_even",
     rng: np.random.Generator | None = None,
 ) -> np.ndarray:
     """``values`` as ``fmt`` would hold them: encoded and decoded. float32 stays float32, the rest is float64.

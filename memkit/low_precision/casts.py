@@ -13,7 +13,8 @@ from torch import Tensor
 from memkit.formats import decoding, rounding
 from memkit.formats.blocks import by_block
 from memkit.formats.records import get_format
-from memkit.low_precision.scaling import FLOAT32_MAX, DelayedScale, factors_from, get_scaling
+from memkit.low_precision.scaling import FLOAT32_MAX, SCALINGS, DelayedScale, factors_from
+from memkit.units import as_one_of
 
 FLOAT32_MANTISSA_BITS = 23
 
@@ -86,7 +87,7 @@ class Cast:
         else:
             values = self.elements.float()
         scales = self.scales.float() if self.tensor_scale is None else self.scales.float() * self.tensor_scale
-        return by_block(values, scales, get_scaling(self.scaling))
+        return by_block(values, scales, SCALINGS[self.scaling])
 
     def t(self) -> "Cast":
         """The transpose, of a matrix with square blocks."""
@@ -101,7 +102,7 @@ def cast_to(
     Shapes: [rows, columns]; multiplier [].
     Raises: ValueError: the blocks do not tile the matrix.
     """
-    x, record = x.detach().float(), get_scaling(scaling)
+    x, record = x.detach().float(), SCALINGS[as_one_of("scaling", scaling, SCALINGS)]
     amax = x.reshape(record.grid(x.shape)).abs().amax((-1, -3))
     multipliers, block_scales, tensor_scale = factors(amax, scaling, element)
     if multiplier is not None:
@@ -145,7 +146,7 @@ def scaled_mm_takes(a: Cast, b: Cast) -> bool:
 
     A CPU takes any pair; CUDA wants capability 8.9, not E5M2 twice, and sizes that are multiples of 16.
     """
-    if not all(cast.element.startswith("float8") and get_scaling(cast.scaling).block_shape[1] == 0 for cast in (a, b)):
+    if not all(cast.element.startswith("float8") and SCALINGS[cast.scaling].block_shape[1] == 0 for cast in (a, b)):
         return False
     if a.elements.is_cuda:
         is_new = torch.cuda.get_device_capability(a.elements.device) >= (8, 9)

@@ -39,7 +39,7 @@ from memkit.low_precision.casts import (
     scaled_mm_takes,
     scaled_product,
 )
-from memkit.low_precision.scaling import DelayedScale, get_scaling
+from memkit.low_precision.scaling import SCALINGS, DelayedScale
 from memkit.units import as_one_of
 
 OPERANDS = ("input", "weight", "gradient")
@@ -166,7 +166,7 @@ class Fp8Linear(nn.Linear):
     def cast_transposed(self, matrix: Tensor, operand: str, cast: Cast) -> Cast:
         """The matrix for wgrad, which sums over its first dimension: ``cast`` itself where blocks are square."""
         recipe = self.recipe
-        if get_scaling(cast.scaling).is_square and not recipe.rotates_wgrad:
+        if SCALINGS[cast.scaling].is_square and not recipe.rotates_wgrad:
             return cast.t()
         turned = matrix.detach().t().float()
         if recipe.rotates_wgrad:

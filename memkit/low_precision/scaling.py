@@ -100,18 +100,7 @@ class Scaled:
         return by_block(elements, self.factors.scales, self.scaling)
 
 
-def get_scaling(scaling: str | Scaling) -> Scaling:
-    """The record behind a name; a record passes through.
-
-    Raises: ValueError: the name is not in ``SCALINGS``.
-    """
-    if isinstance(scaling, Scaling):
-        return scaling
-    as_one_of("scaling", scaling, SCALINGS)
-    return SCALINGS[scaling]
-
-
-def factors_from(amax: object, scaling: str | Scaling, element: str) -> Factors:
+def factors_from(amax: object, scaling: str, element: str) -> Factors:
     """The factors of blocks whose largest magnitudes are ``amax``. A block of zeros has the factor 1.
 
     >>> float(factors_from(3.5, "tensor", "float8_e4m3fn").multipliers)    # 448 / 3.5
@@ -119,7 +108,7 @@ def factors_from(amax: object, scaling: str | Scaling, element: str) -> Factors:
     >>> float(factors_from(3.0, "row_power_of_two", "float8_e4m3fn").multipliers)    # 149.33, cut down
     128.0
     """
-    scaling, largest = get_scaling(scaling), get_format(element).max
+    scaling, largest = SCALINGS[as_one_of("scaling", scaling, SCALINGS)], get_format(element).max
     amax = as_real(amax).astype(np.float32)
     if scaling.scale_rule == "unit":
         return Factors(multipliers=np.ones_like(amax), block_scales=np.ones_like(amax))
@@ -137,22 +126,22 @@ def factors_from(amax: object, scaling: str | Scaling, element: str) -> Factors:
     return Factors(multipliers=multipliers, block_scales=1 / multipliers)
 
 
-def scale_to(x: object, element: str, scaling: str | Scaling) -> Scaled:
+def scale_to(x: object, element: str, scaling: str) -> Scaled:
     """Quantise a matrix: multiply each block, saturate, round. The arithmetic is float32, as on a card.
 
     Raises: ValueError: the blocks do not tile the matrix.
     """
-    scaling = get_scaling(scaling)
+    record = SCALINGS[as_one_of("scaling", scaling, SCALINGS)]
     x = as_real(x).astype(np.float32)
-    factors = factors_from(block_amax(x, scaling), scaling, element)
-    moved = by_block(x, factors.multipliers, scaling)
+    factors = factors_from(block_amax(x, record), scaling, element)
+    moved = by_block(x, factors.multipliers, record)
     codes = encode(moved, element, overflow="saturate")
     is_zero = decode(codes, element, dtype=np.float32) == 0
     return Scaled(
         codes=codes,
         factors=factors,
         element=element,
-        scaling=scaling,
+        scaling=record,
         clipped_share=float(np.mean(np.abs(moved) > get_format(element).max * ONE_AND_A_BIT)),
         flushed_share=float(np.mean(is_zero & (x != 0))),
     )

@@ -260,8 +260,5 @@ def test_bad_input_is_refused(values: object, name: object, choices: dict, messa
 
 def test_impossible_block_formats_are_refused() -> None:
     mxfp4 = BLOCK_FORMATS["mxfp4"]
-    with pytest.raises(ValueError, match="block_shape=\\(0,\\) is not a tuple of sizes above 0"):
-        dataclasses.replace(mxfp4, block_shape=(0,))
     with pytest.raises(ValueError, match="float16 has a mantissa"):
         dataclasses.replace(mxfp4, scale=FORMATS["float16"])
-    assert isinstance(dataclasses.replace(mxfp4, block_shape=(16,)), BlockFormat)

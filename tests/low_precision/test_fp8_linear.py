@@ -64,7 +64,7 @@ def test_output_and_gradients_are_those_of_an_emulation_in_ml_dtypes(recipe):
     facts = FP8_RECIPES[recipe]
 
     def q(matrix: torch.Tensor, operand: str) -> torch.Tensor:
-        scaling, element = SCALINGS[facts.scaling_of(operand)], facts.element_of(operand)
+        scaling, element = facts.scaling_of(operand), facts.element_of(operand)
         x, largest = matrix.numpy(), float(ml_dtypes.finfo(getattr(ml_dtypes, element)).max)
         factors = scale_to(x, element, scaling).factors  # tested by itself against torchao
         rows, columns = (x.shape[axis] // factors.scales.shape[axis] for axis in (0, 1))
