@@ -2,7 +2,7 @@
 
 What a reader would plot, a chapter plots with matplotlib in its own cell, with the style ``book.book``; colours of
 things with a name are in ``COLOUR`` for both. A picture here takes what the rooms above computed and holds no formula.
-It is a ``Chart``: text, which a page draws. Loads neither torch nor matplotlib; sums and gradients load numpy.
+It is a ``Chart``: text, which a page draws. Loads neither torch nor matplotlib.
 
 Reading order:
 
@@ -18,9 +18,6 @@ Reading order:
 - ``planes``: strategies and plans on planes of bytes and time
 - ``number_line``: all values of a format on a line
 - ``bits``: one code, bit by bit, and a number in many formats
-- ``sums``: a sum that grows, or sticks
-- ``gradients``: gradients by size on FP16's axis
-- ``spike``: a spike in a history of scales
 - ``allocator``: segments, blocks and holes
 """
 

@@ -12,7 +12,6 @@ from .bars import (
 )
 from .bits import bit_figure as bit_figure
 from .colours import COLOUR as COLOUR
-from .gradients import gradients_figure as gradients_figure
 from .lines import memory_lines as memory_lines
 from .number_line import number_line_figure as number_line_figure
 from .over_time import over_time_figure as over_time_figure
@@ -20,8 +19,6 @@ from .planes import (
     frontier_figure as frontier_figure,
     plans_figure as plans_figure,
 )
-from .spike import spike_figure as spike_figure
-from .sums import running_sum_figure as running_sum_figure
 from .svg import Chart as Chart
 from .timeline import (
     choices_figure as choices_figure,

@@ -28,25 +28,17 @@ class Line:
     look: tuple[str, str]
     note: str = ""
 
-    def draw(self, chart: Chart, x: Scale, y: Scale) -> None:
-        """The line through its places; what lies above or below the picture runs along its edge."""
-        colour, dashes = self.look
-        places = [(x(a), y.inside(b)) for a, b in zip(self.xs, self.ys, strict=True)]
-        chart.line(places, colour, stroke_width=2, stroke_dasharray=dashes or "none")
-
-    def entry(self, chart: Chart, left: float, y: float) -> None:
-        """A piece of the line, its name and its note."""
-        colour, dashes = self.look
-        chart.line([(left, y), (left + 34, y)], colour, stroke_width=2, stroke_dasharray=dashes or "none")
-        chart.words(left + 44, y, self.name, 12.5)
-        chart.words(left + 44, y + 16, self.note, 12, shade=GREY)
-
 
 def draw_lines(chart: Chart, lines: Sequence[Line], x: Scale, y: Scale, left: float, top: float, row: float) -> None:
-    """Lines on two scales, and their names below one another."""
-    for number, line in enumerate(lines):
-        line.draw(chart, x, y)
-        line.entry(chart, left, top + row * number)
+    """Lines on two scales, and their names below one another; what lies outside runs along the picture's edge."""
+    for line in lines:
+        colour, dashes = line.look
+        style = {"stroke_width": 2, "stroke_dasharray": dashes or "none"}
+        chart.line([(x(a), y.inside(b)) for a, b in zip(line.xs, line.ys, strict=True)], colour, **style)
+        chart.line([(left, top), (left + 34, top)], colour, **style)
+        chart.words(left + 44, top, line.name, 12.5)
+        chart.words(left + 44, top + 16, line.note, 12, shade=GREY)
+        top += row
 
 
 def lines_figure(

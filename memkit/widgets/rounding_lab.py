@@ -4,9 +4,12 @@ import numpy as np
 
 from memkit.formats.reading import number_text, parse_number
 from memkit.formats.records import FORMATS, FloatFormat
-from memkit.formats.running_sums import MAX_MANTISSA_BITS, num_moving_terms, sticking_point
+from memkit.formats.rounding import round_to
+from memkit.formats.running_sums import MAX_MANTISSA_BITS, num_moving_terms, sticking_point, sums_by_method
 from memkit.formats.single import neighbours_of
-from memkit.pictures.sums import running_sum_figure, running_totals
+from memkit.pictures.axes import round_ticks
+from memkit.pictures.lines import LINE_LOOKS, Line, lines_figure
+from memkit.pictures.svg import Chart
 from memkit.widgets.explorer import Choice, Entry, Explorer, Number, View
 
 NAMES = tuple(
@@ -14,7 +17,7 @@ NAMES = tuple(
     for name, fmt in FORMATS.items()
     if isinstance(fmt, FloatFormat) and fmt.has_zero and fmt.mantissa_bits <= MAX_MANTISSA_BITS
 )
-MAX_TERMS, MAX_SEED = 50_000, 10**6
+MAX_TERMS, MAX_SEED, MAX_POINTS = 50_000, 10**6, 300
 
 
 class RoundingLab(Explorer):
@@ -49,6 +52,36 @@ class RoundingLab(Explorer):
             words=(fate(format, totals), *why(format, totals), others(totals)),
             table=table,
         )
+
+
+def running_totals(term: float, num_terms: int, format: str, seed: int = 0) -> dict[str, np.ndarray]:
+    """The total after each addition of ``term``: exact, and in each way to add."""
+    rounded = float(round_to(float(term), format, overflow="saturate"))
+    return {"exact": rounded * np.arange(1, num_terms + 1)} | sums_by_method(term, num_terms, format, seed)
+
+
+def running_sum_figure(totals: dict[str, np.ndarray], format: str) -> Chart:
+    """The totals as lines; a sum that has stuck says after how many additions."""
+    num_terms = totals["exact"].size
+    kept = np.unique(np.linspace(0, num_terms - 1, min(num_terms, MAX_POINTS)).astype(int))
+    lines, ends = [], []
+    for (name, total), look in zip(totals.items(), LINE_LOOKS, strict=True):
+        moving = num_moving_terms(total)
+        stops = f", stuck after {moving}" if name == "nearest" and moving < num_terms else ""  # the same sum for ever
+        end = number_text(float(total[-1])) + stops
+        ends.append(f"{name} {end}")
+        lines.append(Line(name=name, xs=(kept + 1).tolist(), ys=total[kept].tolist(), look=look, note=end))
+    low = min(0.0, *(float(total.min()) for total in totals.values()))
+    high = max(0.0, *(float(total.max()) for total in totals.values()))
+    room = 0.05 * (high - low) or 1.0
+    up = [(tick, number_text(tick, 4)) for tick in round_ticks(low, high + room)]
+    across = [(tick, f"{tick:,.0f}") for tick in round_ticks(0, num_terms) if tick == int(tick)]
+    term = number_text(float(totals["exact"][0]))
+    ends_of_axis = (low - room * (low < 0), high + room)
+    title = f"{num_terms} × {term} in {format}"
+    chart, *_ = lines_figure(title, lines, across, up, ends_of_axis, "additions", "total")
+    chart.alt = f"The sum of {num_terms} terms of {term} in {format}: {'; '.join(ends)}."
+    return chart
 
 
 def off_by(total: float, exact: float) -> str:

@@ -15,7 +15,7 @@ from memkit.pictures.bits import COMPARED, bit_figure, explorer_figure, note_on
 from memkit.pictures.colours import LOOKS
 from memkit.pictures.lines import LINE_LOOKS
 from memkit.pictures.number_line import number_line_figure
-from memkit.pictures.sums import running_sum_figure, running_totals
+from memkit.widgets.rounding_lab import running_sum_figure, running_totals
 
 
 def compared(number: float, **choices):
@@ -148,11 +148,6 @@ def test_the_seed_decides_the_stochastic_line_only() -> None:
     one, two = (running_totals(0.01, 300, "bfloat16", seed=seed) for seed in (1, 2))
     for name in one:
         assert (one[name] == two[name]).all() == (name != "stochastic")
-
-
-def test_no_terms_are_refused() -> None:
-    with pytest.raises(ValueError, match="num_terms=0 leaves nothing to draw"):
-        running_totals(1.0, 0, "bfloat16")
 
 
 # One number in many formats.
