@@ -42,7 +42,44 @@ LOOKS = {
     "table index": (PINK, "xxx"),
 }
 """Colour and hatch of everything that has a name in the book."""
-COLOUR = {name: colour for name, (colour, _) in LOOKS.items()}
+CURVES = {
+    # formats and recipes of training
+    "float32": BLUE,
+    "bfloat16": VERMILION,
+    "bf16": BLUE,
+    "pure bf16": BLUE,
+    "autocast, flash": VERMILION,
+    "autocast, stored": GREEN,
+    # factors of FP8 training
+    "tensor": VERMILION,
+    "delayed": GREEN,
+    "row": PINK,
+    "block": YELLOW,
+    "mxfp8": SKY,
+    "unscaled": GREY_7,
+    # attention's kernel, and the optimizer's step
+    "stored": BLUE,
+    "flash": VERMILION,
+    "foreach": BLUE,
+    "fused": VERMILION,
+    # optimizers
+    "AdamW": BLUE,
+    "torchao FP8 AdamW": VERMILION,
+    "torchao 4-bit AdamW": GREEN,
+    "SGD momentum": PINK,
+    "Lion": YELLOW,
+    "Muon": SKY,
+    # what ranks share out, and what they do
+    "DDP, bucket view": BLUE,
+    "ZeRO-1": YELLOW,
+    "ZeRO-2": VERMILION,
+    "ZeRO-3": GREEN,
+    "ZeRO-3, recomputed": PINK,
+    "computing": BLUE,
+    "communicating": VERMILION,
+}
+"""Colours of what chapters plot as curves, told apart by marks or order too."""
+COLOUR = {name: colour for name, (colour, _) in LOOKS.items()} | CURVES
 HATCHES = {
     "": "",
     "///": "M0 8L8 0M-2 2L2 -2M6 10L10 6",
