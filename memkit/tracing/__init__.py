@@ -6,8 +6,7 @@ CUDA would do otherwise is played: other kernels, autocast, buffers. Loads torch
 Reading order:
 
 - ``refusals``: what a trace cannot follow, said with the program's own line
-- ``assumed``: what a program says that values would have said
-- ``constants``: values that a trace can know
+- ``known``: values that a trace can know, or that the program says
 - ``without_values``: what a program may ask of a tensor that has a shape and no values
 - ``patched``: torch and libraries, put right while a program is traced
 - ``waiting``: how far a long trace has come

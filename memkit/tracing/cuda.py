@@ -20,9 +20,9 @@ from memkit.low_precision.autocast import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISI
 from memkit.program.as_before import torch_as_before
 from memkit.program.doors import tensors_in
 from memkit.tracing.card import CARD, STAND_INS, CardGenerator
-from memkit.tracing.constants import MAX_BYTES
 from memkit.tracing.cuda_kernels import TOLD, fused_attention, kernels_on_meta, told
 from memkit.tracing.host import META, Place, Places, place_named
+from memkit.tracing.known import MAX_BYTES
 from memkit.tracing.patched import shapes_only
 from memkit.tracing.without_values import ShapesOnly, has_values, refuse, storage_key
 

@@ -1,12 +1,11 @@
-"""CUDA's kernels on tensors without values: which attention runs, its buffers, and what has no ``meta`` kernel.
+"""CUDA's kernels on tensors without values: which attention runs, and what has no ``meta`` kernel.
 
 ``F.scaled_dot_product_attention`` has four kernels on CUDA. Each refuses some inputs; the first in the order
 of priority that is switched on (``sdpa_kernel``) and accepts the inputs runs. cuDNN's kernel, which recent
 versions put first on Hopper and Blackwell, keeps the same tensors as the flash kernel and is treated as one
 here.
 
-Source: ATen/native/transformers/cuda/sdp_utils.cpp (choice), flash_attn/flash_api.cpp and
-attention_backward.cu (buffers), for compute capability 8.0 or later.
+Source: ATen/native/transformers/cuda/sdp_utils.cpp, for compute capability 8.0 or later.
 
 The second half stands in for kernels that torch has for CUDA and not for ``meta`` tensors: what they return,
 and nothing computed.
@@ -19,15 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from memkit.formula.kernels import Stages, efficient_backward_buffers, flash_backward_buffers
 from memkit.tracing.refusals import not_followed
 from memkit.tracing.refused import refuse_dtypes
 from memkit.units import round_up
 
 aten = torch.ops.aten
-FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_backward.default
-EFFICIENT_FORWARD = aten._scaled_dot_product_efficient_attention.default
-EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward.default
 
 
 def fused_attention(
@@ -96,19 +91,7 @@ def additive(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
     return mask.expand(*q.shape[:-1], length)
 
 
-def flash_stages(grad_out: Tensor, q: Tensor, k: Tensor, *_, **__) -> Stages:
-    batch, num_heads, length, head_dim = q.shape
-    return flash_backward_buffers(batch, num_heads, k.shape[1], length, head_dim, q.element_size())
-
-
-def efficient_stages(grad_out: Tensor, q: Tensor, *_, **__) -> Stages:
-    return efficient_backward_buffers(*q.shape, q.element_size())
-
-
-BUFFERS = {FLASH_BACKWARD: flash_stages, EFFICIENT_BACKWARD: efficient_stages}
-"""What each kernel takes and gives back before it returns, from the operation's arguments."""
-
-HOST_OUTPUTS = {EFFICIENT_FORWARD: (2, 3)}
+HOST_OUTPUTS = {aten._scaled_dot_product_efficient_attention.default: (2, 3)}
 """Results that CUDA keeps in the host's memory: the random seed and offset of the memory-efficient kernel."""
 
 FUSED_STEPS = ("_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_adagrad_.tensor_lr")

@@ -42,19 +42,15 @@ def described(value: object) -> object:
 def words_of(func, args: tuple, kwargs: dict) -> str | None:
     """Torch's words where the call fails on tiny zeros and passes on zeros of dtypes that agree, else None."""
     first = next(value.dtype for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-    words = error_of(func, tree_map(tiny, args), tree_map(tiny, kwargs))
-    if words is None:
-        return None
-    agreeing = tree_map(lambda value: tiny(value, first), (args, kwargs))
-    return words if error_of(func, *agreeing) is None else None
-
-
-def error_of(func, args: tuple, kwargs: dict) -> str | None:
-    """What torch says against a real call."""
-    try:
-        func(*args, **kwargs)
-    except (RuntimeError, IndexError, TypeError) as error:
-        return " ".join(str(error).split())
+    words = [""]
+    for dtype in (None, first):
+        given, by_name = tree_map(lambda value, dtype=dtype: tiny(value, dtype), (args, kwargs))
+        try:
+            func(*given, **by_name)
+        except (RuntimeError, IndexError, TypeError) as error:
+            words.append(" ".join(str(error).split()))
+        else:
+            return words[-1] or None
     return None
 
 

@@ -1,10 +1,11 @@
-"""Scratch of CUDA kernels: sums over many rows, sorts, gradients added row by row, factors copied for a product.
+"""Scratch of CUDA's kernels, by operation: attention's backward, sums over many rows, sorts, copied factors.
 
 A kernel that splits its work over thread blocks or in passes takes buffers of its own and gives them back
 before it returns. Their size follows from shapes and strides alone. Each function returns stages; the buffers
 of one stage stand together. The arithmetic of sums and sorts is ``memkit.formula.kernels``'.
 
-Source: ATen/native/cuda/Indexing.cu (index_put_with_sort_kernel), Blas.cpp (prepare_matrix_for_cublas).
+Source: flash_attn/flash_api.cpp, attention_backward.cu, cuda/Indexing.cu (index_put_with_sort_kernel) and
+Blas.cpp (prepare_matrix_for_cublas) of ATen/native.
 """
 
 import math
@@ -13,7 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from memkit.formula.kernels import INDEX_BYTES, Stages, embedding_backward_buffers, sort_bytes, sum_buffers
+from memkit.formula import kernels
+from memkit.formula.kernels import INDEX_BYTES, Stages, sort_bytes, sum_buffers
 
 aten = torch.ops.aten
 PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
@@ -79,12 +81,21 @@ def bytes_made(func, args: tuple, kwargs: dict | None, out: Tensor) -> tuple[int
     return held, 0 if func is aten.binary_cross_entropy.default else num_bytes
 
 
+def _flash(grad_out: Tensor, q: Tensor, k: Tensor, *_, **__) -> Stages:
+    batch, num_heads, length, head_dim = q.shape
+    return kernels.flash_backward_buffers(batch, num_heads, k.shape[1], length, head_dim, q.element_size())
+
+
+def _efficient(grad_out: Tensor, q: Tensor, *_, **__) -> Stages:
+    return kernels.efficient_backward_buffers(*q.shape, q.element_size())
+
+
 def _products(*factors: Tensor, **__) -> Stages:
     return [copied_factors(*factors[-2:])]
 
 
 def _embeddings(grad: Tensor, indices: Tensor, num_weights: int, *_, **__) -> Stages:
-    return embedding_backward_buffers(
+    return kernels.embedding_backward_buffers(
         indices.numel(), num_weights, grad.shape[-1], grad.element_size(), indices.element_size()
     )
 
@@ -106,7 +117,11 @@ def _extremes_with_index(x: Tensor, dims=None, *_, **__) -> Stages:
     return reduction_buffers(x, dims, 16)
 
 
+FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_backward.default
+EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward.default
 SCRATCH = {
+    FLASH_BACKWARD: _flash,
+    EFFICIENT_BACKWARD: _efficient,
     **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim), _sums),
     aten.linalg_vector_norm.default: _norms,
     **dict.fromkeys((aten.amax.default, aten.amin.default, aten.max.default, aten.min.default), _extremes),

@@ -5,8 +5,8 @@ dtype only. A ``TorchDispatchMode`` sees every operation that torch runs, in the
 too, and notes each new storage; a weak reference to the storage tells when Python or autograd let it go. So what
 is kept for the backward is decided by autograd itself. A model of 70 billion parameters needs a laptop and seconds.
 
-A dispatch mode sees no scratch, which a kernel takes and gives back inside one operation. ``BUFFERS`` and ``SCRATCH``
-know CUDA's, ``cpu`` what a transformer's step copies on a CPU; warnings name the operations of which neither is known.
+A dispatch mode sees no scratch, which a kernel takes and gives back inside one operation. ``SCRATCH`` knows
+CUDA's, ``cpu`` what a transformer's step copies on a CPU; warnings name the operations of which neither is known.
 """
 
 import functools
@@ -27,13 +27,12 @@ from memkit.program.log import Log, timeline_of
 from memkit.program.threads import watching_threads
 from memkit.setup.training import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
-from memkit.tracing.assumed import ASSUMED, Assumptions, result_of_size
-from memkit.tracing.constants import KnownValues, Unknown
 from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
-from memkit.tracing.cuda_kernels import BUFFERS, HOST_OUTPUTS, kernels_on_meta
+from memkit.tracing.cuda_kernels import HOST_OUTPUTS, kernels_on_meta
 from memkit.tracing.host import Place, Places
 from memkit.tracing.in_place import REUSES_FIRST_ARGUMENT, holds_bytes, is_dense, is_engines_sum
+from memkit.tracing.known import ASSUMED, Assumptions, KnownValues, Unknown, result_of_size
 from memkit.tracing.libraries import CUDA_LIBRARIES, Besides, as_compiled
 from memkit.tracing.lines import ENGINE, Lines
 from memkit.tracing.patched import Patches
@@ -114,7 +113,7 @@ class Tracer(TorchDispatchMode):
         self.places = Places()
         self.names: dict[object, str] = {}
         is_cuda = device_type == "meta"
-        self.buffers = BUFFERS | SCRATCH if is_cuda else {}
+        self.buffers = SCRATCH if is_cuda else {}
         self.host_outputs = HOST_OUTPUTS if is_cuda else {}
         self.is_paused = False
         self.progress = Progress()

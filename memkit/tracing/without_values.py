@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memkit.program.doors import outside
-from memkit.tracing.constants import KnownValues
+from memkit.tracing.known import KnownValues
 from memkit.tracing.refusals import TORCH_HOME, NeedsValues, calling_frame, not_followed, own_line
 from memkit.units import MIB
 

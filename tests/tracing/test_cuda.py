@@ -19,7 +19,7 @@ from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16
 from memkit.setup.training import TrainingSetup
 from memkit.tracing import cuda as cuda_rules
 from memkit.tracing.cuda import pretend_cuda
-from memkit.tracing.cuda_kernels import BUFFERS, EFFICIENT_BACKWARD, FLASH_BACKWARD
+from memkit.tracing.scratch import EFFICIENT_BACKWARD, FLASH_BACKWARD, SCRATCH
 from memkit.tracing.trace import trace_memory
 
 HEADER = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
@@ -185,10 +185,10 @@ def test_flash_attention_alone_does_not_take_float32():
 
 def test_the_buffers_of_attention_and_where_they_stand():
     grad, q, k = (torch.empty(2, heads, 100, 64, dtype=HALF, device="meta") for heads in (8, 8, 2))
-    ((sums, dq, dk, dv),) = BUFFERS[FLASH_BACKWARD](grad, q, k)
+    ((sums, dq, dk, dv),) = SCRATCH[FLASH_BACKWARD](grad, q, k)
     assert (sums, dq) == (4 * 2 * 8 * 128, 4 * 2 * 128 * 8 * 64)  # rows rounded up to 128, in float32
     assert dk == dv == 2 * 2 * 100 * 8 * 64
-    (sums, blocks), *_ = BUFFERS[EFFICIENT_BACKWARD](grad, q, q)
+    (sums, blocks), *_ = SCRATCH[EFFICIENT_BACKWARD](grad, q, q)
     assert (sums, blocks) == (4 * 2 * 8 * 100, 2 * 8 * 2 * 16400)
 
     model = ModelConfig(
