@@ -100,3 +100,27 @@ if (films.length) {
     film(stage, data);
   }));
 }
+
+// The first page's answer: looked up, never computed here.
+const asking = document.querySelector("form.answer");
+if (asking) {
+  let answers;
+  const answer = async () => {
+    answers ??= fetch(asking.dataset.answers).then((file) => file.json());
+    const model = asking.model.value, card = asking.card.value, { said, rows } = (await answers)[model][card];
+    asking.querySelector("[role=status] strong").textContent = said;
+    asking.querySelectorAll("tbody tr").forEach((line, way) => {
+      line.querySelectorAll("td").forEach((cell, place) => { cell.textContent = rows[way][place]; });
+    });
+    asking.querySelector(".link").href = `index.html?fit=${encodeURI(`${model}/${card}`)}#does-it-fit-my-card`;
+  };
+  const linked = new URLSearchParams(location.search).get("fit")?.match(/^([^/]+)\/(.+)$/);
+  if (linked) {
+    for (const [menu, wanted] of [[asking.model, linked[1]], [asking.card, linked[2]]]) {
+      if ([...menu.options].some((option) => option.value === wanted)) menu.value = wanted;
+    }
+    answer();
+  }
+  asking.addEventListener("submit", (event) => event.preventDefault());
+  asking.addEventListener("input", answer);
+}

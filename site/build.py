@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
+from answer import first_screen
 from handouts import handouts_page
 from notebook_page import ChapterWriter, Files, Page
 from panels import Panels
@@ -27,6 +28,7 @@ from book.claims import GROUPS, VERDICTS, load_claims
 from book.ledger_search import entry_of
 from book.question_cards import page_of
 from book.questions import load_questions
+from memkit.setup.models import PUBLISHED_MODELS
 from memkit.widgets.step_film import SCRIPT
 
 EMPTY_HEADER = re.compile("<th></th>")  # a corner of a table heads nothing
@@ -58,6 +60,7 @@ def first_page(files: Files, panels: Panels, chapters: list[Page]) -> Page:
         for page in chapters
     )
     parts = {
+        "Does it fit my card?": first_screen(files.out),
         "Try it": panels.html("MemoryExplorer", {}, ""),
         "For whom it is": files.markdown(ways),
         "The chapters and their questions": entries,
@@ -67,10 +70,12 @@ def first_page(files: Files, panels: Panels, chapters: list[Page]) -> Page:
         "On which machines it runs": files.markdown(section(readme, "On which machines it runs")),
     }
     page = Page(stem="index", title=title.removeprefix("# ").strip())
-    page.headings = [(words.lower().replace(" ", "-"), words) for words in parts]  # as GitHub makes them
-    page.html = f"<h1>{escape(page.title)}</h1>{files.markdown(opening)}" + "".join(
-        f'<h2 id="{anchor}">{words}</h2>{parts[words]}' for anchor, words in page.headings
-    )
+    page.headings = [(words.lower().replace(" ", "-").replace("?", ""), words) for words in parts]  # as GitHub does
+    asked = "how much memory do I need does it fit fine-tune train GPU 7B 8B 13B 70B LoRA QLoRA"
+    page.search.append((page.headings[0][0], "Does it fit my card?", f"{asked} {' '.join(PUBLISHED_MODELS)}"))
+    sections = [f'<h2 id="{anchor}">{words}</h2>{parts[words]}' for anchor, words in page.headings]
+    sections.insert(1, files.markdown(opening))  # the first screen is the answer
+    page.html = f"<h1>{escape(page.title)}</h1>{''.join(sections)}"
     return page
 
 
@@ -130,7 +135,7 @@ def run_line(page: Page, files: Files) -> str:
     return (
         '<p class="run"><strong>Run it.</strong> <code>make lab</code> in the repository opens the book in JupyterLab; '
         f'<a href="index.html#how-to-run-it">how to start</a>. This page is <a href="files/{page.notebook}" download>'
-        f"{page.notebook}</a> with the outputs that are stored in it. Binder and Colab have not been tried.</p>"
+        f"{page.notebook}</a> with the outputs that are stored in it.</p>"
     )
 
 

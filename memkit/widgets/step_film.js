@@ -228,7 +228,7 @@ export function film(place, data, { hasLink = false, guess = null, guessed = () 
   function drawChart() {
     const ink = getComputedStyle(place).color, all = drawAreas(ink);
     const [pen, width, height] = fitted(chart), handle = x(at, width);
-    pen.globalAlpha = .22;
+    pen.globalAlpha = isTold() ? .22 : 0;  // what comes is shown once the guess is made
     pen.drawImage(all, 0, 0, width, height);
     pen.globalAlpha = 1;
     pen.save();

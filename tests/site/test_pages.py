@@ -11,6 +11,14 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
+from memkit.fitting.room import fit_on
+from memkit.formula.estimate import estimate_memory
+from memkit.hardware.cards import CARDS
+from memkit.setup.models import PUBLISHED_MODELS
+from memkit.setup.recipes import AUTOCAST_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.units import format_bytes
+
 pytestmark = [pytest.mark.site, pytest.mark.browser]
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
 CHAPTERS = sorted((Path(__file__).resolve().parents[2] / "chapters").glob("*.ipynb"))
@@ -217,3 +225,26 @@ def test_the_filter_of_claims_keeps_those_of_a_verdict(page, address):
     page.select_option("[name=verdict]", "wrong")
     shown = page.locator(".claim:visible")
     assert 0 < shown.count() == page.locator(".claim[data-verdict=wrong]").count()
+
+
+@pytest.mark.parametrize("model, card", [("Llama-3-8B", "L40S"), ("GPT-2 small", "T4"), ("Llama-3.1-405B", "B200")])
+def test_the_first_page_answers_at_once_and_by_its_link(model, card, page, address):
+    setup = TrainingSetup(
+        model=PUBLISHED_MODELS[model], precision=AUTOCAST_BF16, seq_len=min(2048, PUBLISHED_MODELS[model].max_seq_len),
+        optimizer=OptimizerConfig(implementation="fused"),
+    )
+    peak = estimate_memory(setup).peak_bytes
+    page.goto(f"{address}index.html")
+    form = page.locator("form.answer")
+    assert "Llama-3-8B on one RTX 4090" in form.get_by_role("status").inner_text()
+    form.get_by_label("Model").select_option(model)
+    form.get_by_label("Card").select_option(card)
+    form.get_by_text(f"{model} on one {card}").wait_for()
+    row = form.locator("tbody tr").first.locator("td").all_inner_texts()
+    assert row[:2] == [format_bytes(peak, 1), fit_on(CARDS[card], peak).verdict]
+    said, link = form.get_by_role("status").inner_text(), form.locator(".link").get_attribute("href")
+    other = page.context.new_page()
+    other.goto(f"{address}{link}")
+    other.get_by_text(f"{model} on one {card}").wait_for()
+    assert other.locator("form.answer").get_by_role("status").inner_text() == said
+    other.close()
