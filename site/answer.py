@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 from memkit.fitting.room import fit_on
 from memkit.formula.estimate import estimate_memory
@@ -101,8 +102,8 @@ def first_screen(out: Path) -> str:
         f'{menu("Model", "model", found, model)}{menu("Card", "card", found[model], card)}'
         f'<p role="status"><strong>{escape(opening["said"])}</strong></p>'
         f'<div class="scroll"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
-        '<p class="quiet"><a class="link" href="index.html?fit=Llama-3-8B/RTX%204090#does-it-fit-my-card">A link to this answer.</a> By the formula '
-        'of <a href="01_memory_breakdown.html">chapter 01</a>, with fused AdamW; context, workspaces and fragments are '
+        f'<p class="quiet"><a class="link" href="index.html?fit={quote("/".join(OPENING))}#does-it-fit-my-card">A link to '
+        'this answer.</a> By the formula of <a href="01_memory_breakdown.html">chapter 01</a>, with fused AdamW; context, workspaces and fragments are '
         'counted. Weights in bfloat16 round small updates away (<a href="03_mixed_precision.html">chapter 03</a>); T4 '
         'and V100 multiply no bfloat16. <a href="10_make_it_fit.html">Chapter 10</a> has all plans.</p></form>'
     )

@@ -177,13 +177,23 @@ class ChapterWriter:
         self.files, self.panels = files, panels
 
     def page(self, path: Path) -> Page:
-        """The notebook as a page. Raises: ValueError: it has no title in its first cell."""
+        """The notebook as a page.
+
+        Raises: ValueError: it has no title in its first cell, or it was not run from top to bottom.
+        """
         notebook = nbformat.read(path, as_version=4)
         first = notebook.cells[0].source
         title = re.match(r"# (.+)", first)
         if not title:
             raise ValueError(
                 f"{path.name} begins with {first[:40]!r}; a chapter begins with '# ' and its title"
+            )
+        counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+        if counts != list(range(1, len(counts) + 1)):
+            first = next(n for n, count in enumerate(counts, 1) if count != n)
+            raise ValueError(
+                f"{path.name}: its outputs are not of one clean run; code cell {first} has the number "
+                f"{counts[first - 1]}. Run `make run-notebooks ONLY={path.parent.name}/{path.name}`"
             )
         page = Page(stem=path.stem, title=title[1], notebook=path.name)
         facts = re.search(r"^\*(.+)\*$", first, re.MULTILINE)

@@ -248,3 +248,15 @@ def test_the_first_page_answers_at_once_and_by_its_link(model, card, page, addre
     other.get_by_text(f"{model} on one {card}").wait_for()
     assert other.locator("form.answer").get_by_role("status").inner_text() == said
     other.close()
+
+
+def test_a_notebook_that_was_run_half_is_refused(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "site")
+    from notebook_page import ChapterWriter, Files
+
+    notebook = nbformat.read(CHAPTERS[0], as_version=4)
+    last = [cell for cell in notebook.cells if cell.cell_type == "code"][-1]
+    last.execution_count, last.outputs = None, []
+    nbformat.write(notebook, tmp_path / "half.ipynb")
+    with pytest.raises(ValueError, match=r"half.ipynb: its outputs are not of one clean run; code cell \d+"):
+        ChapterWriter(Files(tmp_path, tmp_path), None).page(tmp_path / "half.ipynb")
