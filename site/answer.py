@@ -102,8 +102,9 @@ def first_screen(out: Path) -> str:
         f'{menu("Model", "model", found, model)}{menu("Card", "card", found[model], card)}'
         f'<p role="status"><strong>{escape(opening["said"])}</strong></p>'
         f'<div class="scroll"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
-        f'<p class="quiet"><a class="link" href="index.html?fit={quote("/".join(OPENING))}#does-it-fit-my-card">A link to '
-        'this answer.</a> By the formula of <a href="01_memory_breakdown.html">chapter 01</a>, with fused AdamW; context, workspaces and fragments are '
-        'counted. Weights in bfloat16 round small updates away (<a href="03_mixed_precision.html">chapter 03</a>); T4 '
-        'and V100 multiply no bfloat16. <a href="10_make_it_fit.html">Chapter 10</a> has all plans.</p></form>'
+        f'<p class="quiet"><a class="link" href="index.html?fit={quote("/".join(OPENING))}#does-it-fit-my-card">A link '
+        'to this answer.</a> By the formula of <a href="01_memory_breakdown.html">chapter 01</a>, with fused AdamW; '
+        "context, workspaces and fragments are counted. Weights in bfloat16 round small updates away "
+        '(<a href="03_mixed_precision.html">chapter 03</a>); T4 and V100 multiply no bfloat16. '
+        '<a href="10_make_it_fit.html">Chapter 10</a> has all plans.</p></form>'
     )
