@@ -112,15 +112,6 @@ def test_slider_box_and_picture_end_where_the_story_does():
     assert ends() == (34, 34, 34, 34, "34")
 
 
-def test_a_card_of_nothing_is_refused_in_words_and_the_box_goes_back(lab):
-    lab.set(limited=True, card_mib=64)
-    lab.panel.controls["card_mib"].value = 0
-    assert "card_mib=0 is below 1" in lab.error and lab.panel.controls["card_mib"].value == lab.value["card_mib"] == 64
-    lab.panel.controls["card_mib"].value = -5
-    assert "-5" in lab.error and lab.panel.controls["card_mib"].value == 64
-    lab.panel.controls["card_mib"].value = 72
-    assert lab.error == ""
-
 
 def test_a_trace_of_your_own_plays(trace):
     lab = AllocatorLab(trace, step=len(trace.events))

@@ -19,7 +19,7 @@ from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS
 from memkit.units import format_bytes, html_table
 from memkit.widgets import in_page
-from memkit.widgets.explorer import Choice, Explorer, Number, View
+from memkit.widgets.explorer import Explorer, Number, View
 from memkit.widgets.memory_explorer import MemoryExplorer
 from memkit.widgets.panel import NumberBox
 
@@ -55,12 +55,6 @@ def test_the_one_line_takes_values_and_a_model_of_ones_own():
 
 
 # --- bad values ---------------------------------------------------------------------------------------------------
-
-def test_a_refused_value_is_explained_and_the_box_goes_back():
-    explorer = MemoryExplorer()
-    explorer.panel.controls["micro_batch_size"].box.value = -5
-    assert "micro_batch_size=-5" in explorer.error
-    assert explorer.panel.controls["micro_batch_size"].box.value == 1
 
 
 def test_what_the_sequence_s_slider_offers_it_accepts():
@@ -126,18 +120,6 @@ def test_no_garbage_is_searched_for_while_a_picture_is_drawn(was_on):
     finally:
         (gc.enable if before else gc.disable)()
 
-
-def test_a_value_that_a_control_refuses_is_taken_back():
-    class Shy(Explorer):
-        controls: ClassVar = {"colour": Choice("Colour", ["red", "blue"], "red")}
-
-        def view(self, colour):
-            return View(chart=Chart(9, 9, str(colour)), words=(f"It is {colour}.",))
-
-    panel = Shy()
-    panel.set(colour="green")
-    assert "green" in panel.error
-    assert panel.value == {"colour": "red"} and ">red</title>" in panel.panel.picture.value
 
 
 # --- what the panel says --------------------------------------------------------------------------------------------
