@@ -1,4 +1,4 @@
-"""What the explorers of plans show (chapters 05, 08 and 09): a bar and a row for each plan, and which of them fit.
+"""What the explorers of plans show (chapters 05, 08, 09, 10): a bar and a row for each plan, and which of them fit.
 
 An explorer says which plans there are; picture, table and verdict follow from them here.
 """
@@ -38,16 +38,21 @@ def plans_view(
         {name: plan.peak for name, plan in plans.items()}, title, f"{subtitle}; dashed: room on {card.name}",
         room, names.index(chosen) if chosen else -1, above, foot,
     )
+    own = [verdict(plans[chosen].peak, card.name)] if chosen else []
+    words = (*own, those_that_fit(plans), *words)
+    return View(chart=chart, words=words, table=table_of(plans, columns or {}), picks=picks or {})
+
+
+def table_of(plans: Plans, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
+    """A row for each plan: its peak, where that is, whether it fits, and ``columns`` of the caller."""
     columns = {
-        "plan": [name.replace("\n", " ") for name in names],
+        "plan": [name.replace("\n", " ") for name in plans],
         "peak": [format_bytes(plan.peak_bytes) for plan in plans.values()],
         "at": [where(plan.peak) for plan in plans.values()],
         "on the card": [plan.fit.verdict for plan in plans.values()],
-        **(columns or {}),
+        **columns,
     }
-    table = [tuple(columns), *zip(*columns.values(), strict=True)]
-    own = [verdict(plans[chosen].peak, card.name)] if chosen else []
-    return View(chart=chart, words=(*own, those_that_fit(plans), *words), table=table, picks=picks or {})
+    return [tuple(columns), *zip(*columns.values(), strict=True)]
 
 
 def those_that_fit(plans: Plans) -> str:

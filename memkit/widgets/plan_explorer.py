@@ -2,13 +2,14 @@
 
 from functools import lru_cache
 
+from memkit.fitting.advice import verdict
 from memkit.fitting.plan_code import code_of
 from memkit.fitting.plans import GIVES_UP, PlansFound, TrainingPlan, find_plans
 from memkit.hardware.cards import CARDS
 from memkit.pictures.planes import plans_figure
 from memkit.setup.models import PUBLISHED_MODELS
-from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, View, model_takes
+from memkit.widgets.plan_bars import table_of
 
 LENGTHS, NUM_CARDS, MAX_ROWS = (512, 1024, 2048, 4096), (1, 2, 4, 8), 12
 ANYTHING, NOTHING = "anything", "nothing but time"
@@ -78,12 +79,19 @@ def allowed_by(found: PlansFound, gives_up: str) -> tuple[TrainingPlan, ...]:
 
 def in_words(plan: TrainingPlan, found: PlansFound) -> tuple[str, ...]:
     """Its bytes and time, what it gives up, and whether another does better."""
-    least = min(each.seconds for each in found.plans)
     gives = f"it gives up {' and '.join(plan.gives_up) or NOTHING}"
-    bytes_and_time = f"Peak {format_bytes(plan.peak_bytes)}, {plan.seconds / least:.2f} × the least time; {gives}."
     better = next((each for each in found.front if plan.is_beaten_by(each)), None)
     front = f"{better.name} is as good or better" if better else "No plan that fits is as good"
-    return bytes_and_time, str(plan.fit), f"{front} in bytes, time and what it gives up."
+    return (
+        verdict(plan.peak, plan.card.name),
+        f"A step takes {times_least(plan, found)} × the least time; {gives}.",
+        f"{front} in bytes, time and what it gives up.",
+    )
+
+
+def times_least(plan: TrainingPlan, found: PlansFound) -> str:
+    """The time of its step ÷ the least of all plans, as text."""
+    return f"{plan.seconds / min(each.seconds for each in found.plans):.2f}"
 
 
 def next_best(found: PlansFound) -> str:
@@ -96,9 +104,7 @@ def next_best(found: PlansFound) -> str:
 
 def rows_of(plans: tuple[TrainingPlan, ...], found: PlansFound) -> list[tuple[str, ...]]:
     """The first plans that fit as rows."""
-    least = min(each.seconds for each in found.plans)
-    rows = [("plan", "peak", "time ÷ least", "gives up")]
-    for each in plans[:MAX_ROWS]:
-        gives = ", ".join(each.gives_up) or "nothing"
-        rows.append((each.name, format_bytes(each.peak_bytes), f"{each.seconds / least:.2f}", gives))
-    return rows
+    first = plans[:MAX_ROWS]
+    times = [times_least(plan, found) for plan in first]
+    gives = [", ".join(plan.gives_up) or "nothing" for plan in first]
+    return table_of({plan.name: plan for plan in first}, {"time ÷ least": times, "gives up": gives})

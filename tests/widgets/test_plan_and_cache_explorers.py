@@ -29,7 +29,7 @@ def test_each_plan_is_told_with_its_peak_its_price_and_its_code(plans):
         plans.set(plan=number)
         assert found.plans[plans.shown.chart.marked] == plan
         assert plan.name in plans.shown.words[0] and format_bytes(plan.peak_bytes) in plans.shown.words[1]
-        assert all(words in plans.shown.words[1] for words in plan.gives_up)
+        assert all(words in plans.shown.words[2] for words in plan.gives_up)
         compile(plans.shown.code, "plan", "exec")
 
 
