@@ -169,32 +169,23 @@ def warnings_of(floors=(), reserved=(), retries=()):
     return told, monitor
 
 
-def test_a_flat_run_is_silent():
-    told, monitor = warnings_of(floors=[300, 500, 500, 500, 500, 500], reserved=[900] * 6)
-    assert not any(told) and monitor.growth_bytes == 0
-
-
-def test_the_floor_that_rises_in_every_step_is_a_leak():
-    told, monitor = warnings_of(floors=[300, 500, 510, 520, 530])
-    assert [bool(step) for step in told] == [False, False, False, False, True]
-    assert "the floor rises, 30 B in 3 steps" in told[-1][0] and monitor.growth_bytes == 30
-
-
-@pytest.mark.parametrize("floors", [[300, 500, 510, 510, 520], [1, 2, 3, 4], [500, 510, 505, 520, 530]])
-def test_a_floor_that_rests_or_is_young_is_none(floors):
-    assert not any(warnings_of(floors=floors)[0])
-
-
-def test_the_peak_of_reserved_is_what_warns():
-    told, _ = warnings_of(reserved=[899, 900, 901, 899])
-    assert [bool(step) for step in told] == [False, False, True, False]
-    assert told[2] == ("step 3: 90% of the card was reserved: the next longer batch may fail",)
-
-
-def test_a_new_retry_warns_once():
-    told, monitor = warnings_of(retries=[0, 1, 1, 2])
-    assert [bool(step) for step in told] == [False, True, False, True]
-    assert str(monitor).splitlines()[-1].split()[-1] == "2"
+@pytest.mark.parametrize(
+    "seen, growth, words_by_step",
+    [
+        ({"floors": [300, 500, 500, 500, 500, 500], "reserved": [900] * 6}, 0, {}),
+        ({"floors": [300, 500, 510, 520, 530]}, 30, {5: "the floor rises, 30 B in 3 steps"}),
+        ({"floors": [300, 500, 510, 510, 520]}, 0, {}),  # it rests
+        ({"floors": [1, 2, 3, 4]}, 0, {}),  # too young
+        ({"floors": [500, 510, 505, 520, 530]}, 0, {}),
+        ({"reserved": [899, 900, 901, 899]}, 0, {3: "step 3: 90% of the card was reserved: the next longer batch may"}),
+        ({"retries": [0, 1, 1, 2]}, 0, {2: "given back", 4: "given back"}),
+    ],
+)
+def test_what_a_monitor_warns_of_and_when(seen, growth, words_by_step):
+    told, monitor = warnings_of(**seen)
+    assert {step for step, said in enumerate(told, start=1) if said} == set(words_by_step)
+    assert all(words in told[step - 1][0] for step, words in words_by_step.items())
+    assert monitor.growth_bytes == growth and str(monitor).split()[-1] == str(seen.get("retries", [0])[-1])
 
 
 @ON_CPU
