@@ -8,6 +8,7 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 import torch
+from claims.test_claims_a import ADAM_BF16, real_step, states_of
 
 from memkit.formats.records import FORMATS
 from memkit.formats.rounding import torch_overflow
@@ -127,12 +128,7 @@ def test_C123(figures):
     assert MIN_CAPABILITY["float8_e4m3fn"] == CARDS["RTX 4090"].compute_capability
     assert any(dtype.startswith("float8") for dtype in CARDS["MI300X"].dtypes)
     assert not any(dtype.startswith("float8") for dtype in CARDS["A100 SXM 80 GB"].dtypes)
-    weight = torch.nn.Parameter(torch.ones(8, dtype=torch.bfloat16))
-    weight.grad = torch.ones_like(weight)
-    optimizer = torch.optim.AdamW([weight])
-    optimizer.step()
-    states = [optimizer.state[weight][name] for name in ("exp_avg", "exp_avg_sq")]
-    assert {state.itemsize for state in states} == {figures["state_bytes"]}
+    assert set(states_of(real_step(*ADAM_BF16)).values()) == {figures["state_bytes"]}
     figures.settle(
         states_in_fp32=figures["state_bytes"] == torch.float32.itemsize,
         fp8_on_hopper=MIN_CAPABILITY["float8_e4m3fn"] <= CARDS["H100 SXM"].compute_capability,

@@ -9,9 +9,10 @@ from functools import cache
 
 import torch
 import torch.nn.functional as F
-from claims.test_claims_a import BILLION  # noqa: F401  the ledger names it
+from claims.test_claims_a import BILLION, real_master_step, real_step  # noqa: F401  the ledger names BILLION
 from claims.test_claims_g import SETUP as MEASURED
 from claims.test_claims_g import measured_peak, weights_of
+from claims.test_claims_i import gradient_bytes_after_zero_grad
 from claims.test_claims_k import PUBLISHED
 from claims.test_claims_m import SEVEN, bytes_each
 from claims.test_claims_n import bytes_a_score, saved_by_sdpa
@@ -99,22 +100,10 @@ def as_printed(figures, **numbers) -> None:
     assert {name: figures[name] for name in numbers} == numbers
 
 
-def bytes_of(*tensors: torch.Tensor) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
-
-
-@cache
-def parameter_bytes(weight: torch.dtype, master: bool, dtype: torch.dtype = torch.float32, count: int = 4096) -> float:
+def parameter_bytes(weight: torch.dtype, master: bool) -> float:
     """Bytes a parameter after a real step: weight, its gradient, AdamW's pair, and the FP32 copy that is stepped."""
-    parameter = nn.Parameter(torch.zeros(count, dtype=weight))
-    parameter.grad = torch.ones_like(parameter)
-    stepped = nn.Parameter(parameter.detach().to(dtype)) if master else parameter
-    optimizer = torch.optim.AdamW([stepped])
-    stepped.grad = parameter.grad.to(stepped.dtype)
-    optimizer.step()
-    states = [s for s in optimizer.state[stepped].values() if s.numel() == count]
-    copies = (stepped,) if master else ()
-    return bytes_of(parameter, parameter.grad, *copies, *states) / count
+    step = real_master_step("copied") if master else real_step(torch.optim.AdamW, weight)
+    return sum(step.values())
 
 
 def test_C386(figures):
@@ -131,11 +120,8 @@ PRODUCT_PAGES_GB = {"RTX 3090": 24, "RTX 4090": 24, "RTX 5090": 32}
 
 def test_C387(figures):
     is_default = inspect.signature(torch.optim.Optimizer.zero_grad).parameters["set_to_none"].default
-    model = nn.Linear(2, 2)
-    model(torch.ones(2)).sum().backward()
-    torch.optim.AdamW(model.parameters()).zero_grad()
     assert is_default == figures["is_default"]
-    figures.settle(once=True, beside_the_default=any(p.grad is not None for p in model.parameters()))
+    figures.settle(once=True, beside_the_default=gradient_bytes_after_zero_grad() > 0)
 
 
 def test_C388(figures):
