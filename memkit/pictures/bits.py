@@ -4,9 +4,10 @@ Chapter 02's explorer. The three fields differ by colour, by hatch and by the na
 """
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
-from memkit.formats.reading import CodeReading, Nearest, nearest_in, number_text, read_code
+from memkit.formats.reading import CodeReading, Nearest, number_text, read_code
 from memkit.formats.records import Format
 from memkit.pictures.axes import Scale
 from memkit.pictures.colours import LOOKS, OKABE_ITO
@@ -116,18 +117,13 @@ def bit_figure(code: int, fmt: str | Format) -> Chart:
     return chart
 
 
-def explorer_figure(reading: CodeReading, number: float, *, saturates: bool = True) -> Chart:
-    """A code's bits and neighbours, and below them a number in every format of ``COMPARED``.
-
-    A row per format: what it makes of the number, and a bar for the relative error, one decade a step. Beyond a
-    format's range the number saturates, or becomes what the format has: infinity or NaN.
-    """
+def explorer_figure(reading: CodeReading, rows: Sequence[Nearest]) -> Chart:
+    """A code's bits and neighbours, and below them what each format makes of a number, and a bar for its error."""
     chart = Chart(800, 570)
     top = draw_bits(chart, reading, 8)
     draw_neighbours(chart, reading, top + 40)
-    rows = [nearest_in(number, name, saturates=saturates) for name in COMPARED]
-    top += 96
-    chart.words(10, top + 12, f"{number_text(float(number), 9)} in {len(rows)} formats", 15, bold=True)
+    top, number = top + 96, number_text(rows[0].number, 9)
+    chart.words(10, top + 12, f"{number} in {len(rows)} formats", 15, bold=True)
     x = Scale(low=SMALLEST_ERROR, high=1, start=320, end=664, is_log=True)
     powers = [(10.0**power, f"10{str(power).translate(SUPERSCRIPTS)}") for power in range(-9, 1, 3)]
     x.ticks_below(chart, powers, top + 30, top + 292, "relative error")
@@ -140,8 +136,8 @@ def explorer_figure(reading: CodeReading, number: float, *, saturates: bool = Tr
         chart.bar(x.start, end, y, 16, (OKABE_ITO[1], "///"), tip=tip, data={"error": repr(float(error))})
         chart.words(676, y, note_on(nearest), 12.5)
     words = (f"{n.fmt.name} {number_text(n.value, 9)}, {note_on(n)}" for n in rows)
-    chart.title = f"{reading.fmt.name}, code {reading.code}, and {number_text(float(number), 9)} in {len(rows)} formats"
-    chart.alt = f"{bits_in_words(reading)} {number_text(float(number), 9)} as each format holds it: {'; '.join(words)}."
+    chart.title = f"{reading.fmt.name}, code {reading.code}, and {number} in {len(rows)} formats"
+    chart.alt = f"{bits_in_words(reading)} {number} as each format holds it: {'; '.join(words)}."
     return chart
 
 

@@ -70,8 +70,10 @@ def timeline_figure(
     shown = max(instants, key=lambda i: i.total_bytes)
     chosen, most = instants.index(shown), max(i.total_bytes for i in instants)
     ghosts = {_key(i): i.total_bytes for i in drawn_instants(before)} if before else {}
-    is_split, bars = len({i.micro_batch for i in instants}) > 1, []
+    is_split, bars, spans = len({i.micro_batch for i in instants}) > 1, [], {}
     for number, instant in enumerate(instants):
+        if instant.name != "init":
+            spans.setdefault(f"step {instant.step}", []).append(number)
         moment, phase = _names(instant, is_split)
         ghost = ghosts.get(_key(instant), instant.total_bytes)
         bars.append(Bar(
@@ -79,10 +81,6 @@ def timeline_figure(
             whose=where(instant), data={"pick": number},
             ghost=ghost if abs(ghost - instant.total_bytes) > most // 250 else 0,
         ))
-    spans = {}
-    for number, instant in enumerate(instants):
-        if instant.name != "init":
-            spans.setdefault(f"step {instant.step}", []).append(number)
     sizes = {**shown.parts, REST: shown.unattributed_bytes}
     card, notes = "", [f"total: {format_bytes(shown.total_bytes)}"]
     if capacity_bytes is not None:

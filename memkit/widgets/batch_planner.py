@@ -42,7 +42,7 @@ class BatchPlanner(Explorer):
             optimizer=FUSED_ADAMW,
         )
         own = plan_of(setup, CARDS[card], Layout(stage=0, dp_size=batch.dp_size) if batch.dp_size > 1 else None)
-        plans = {"{}\n× {}".format(*cut_of(plan)): plan for plan in shown_plans(own)}
+        plans = {name_of(plan): plan for plan in shown_plans(own)}
         seconds = {cut: least_seconds(plan.setup, plan.card) for cut, plan in plans.items()}
         times = {cut: f"{each / min(seconds.values()):.2f}" for cut, each in seconds.items()}
         above, foot = [f"{time} ×" for time in times.values()], FOOT + ", and time ÷ the shortest"
@@ -52,7 +52,7 @@ class BatchPlanner(Explorer):
             plans, f"{batch.global_batch_tokens:,} tokens a step, {model}",
             f"{batch.seq_len:,} tokens in a sequence, {batch.dp_size} ranks, {precision}",
             (first, *quickest(plans, times), *buckets_in_words(own)), above=above, foot=foot,
-            chosen="{}\n× {}".format(*cut_of(own)), columns={"relative time": list(times.values())},
+            chosen=name_of(own), columns={"relative time": list(times.values())},
         )
 
 
@@ -66,9 +66,9 @@ def nearest(tokens: int, **sizes: int) -> tuple[BatchPlan, str]:
     return plan, f"{whole}: {plan}."
 
 
-def cut_of(plan: TrainingPlan) -> tuple[int, int]:
-    """Sequences in a micro-batch, and micro-batches."""
-    return plan.setup.micro_batch_size, plan.setup.grad_accum_steps
+def name_of(plan: TrainingPlan) -> str:
+    """Sequences in a micro-batch × micro-batches."""
+    return f"{plan.setup.micro_batch_size}\n× {plan.setup.grad_accum_steps}"
 
 
 def shown_plans(own: TrainingPlan) -> list[TrainingPlan]:
@@ -76,8 +76,7 @@ def shown_plans(own: TrainingPlan) -> list[TrainingPlan]:
 
     Those that take more than three cards are left out, and so are the last if there are too many.
     """
-    num_sequences = prod(cut_of(own))
-    plans = []
+    plans, num_sequences = [], own.setup.micro_batch_size * own.setup.grad_accum_steps
     for size, steps in cuts_of(num_sequences):
         is_round = size & (size - 1) == 0 or size == num_sequences
         plan = replace(own, setup=replace(own.setup, micro_batch_size=size, grad_accum_steps=steps))

@@ -68,7 +68,7 @@ class BitExplorer(Explorer):
         table = [("format", f"holds {number_text(asked, 9)} as", "off by", "bits")]
         table += [(n.fmt.name, number_text(n.value, 9), note_on(n), f"{n.code:0{n.fmt.bits}b}") for n in rows]
         return View(
-            chart=explorer_figure(reading, asked, saturates=saturates),
+            chart=explorer_figure(reading, rows),
             words=(said(reading), gaps(reading), held(reading, nearest), compared(rows)),
             table=table,
             kept=reading,

@@ -113,11 +113,9 @@ def told(found: ScaledGradients, power: int) -> tuple[str, ...]:
         over = f"{found.overflowing:.3%} of the gradients overflow at 2^{power}"
         return (f"{over}: a GradScaler skips this step and halves the scale.", f"Of the rest {small}.")
     error = f"a value is off by {found.value_error:.2%} on average"
-    advice = (
-        "Nothing overflows, so a larger scale still helps."
-        if found.flushed + found.subnormal > 0.01
-        else ("Nearly all values are normal numbers: a larger scale gains nothing.")
-    )
+    advice = "Nearly all values are normal numbers: a larger scale gains nothing."
+    if found.flushed + found.subnormal > 0.01:
+        advice = "Nothing overflows, so a larger scale still helps."
     return (f"At 2^{power} {small}; {error}.", advice)
 
 

@@ -43,7 +43,7 @@ class NumberLine(Explorer):
         """The ticks between the ends that the zoom leaves."""
         if zoom > MAX_ZOOM:
             raise ValueError(f"zoom={zoom} is above {MAX_ZOOM}: no format here has steps so small")
-        formats = chosen(format, second)
+        formats = [FORMATS[name] for name in (format, second) if name != NONE]
         low, high = window(formats, is_log, zoom, around, is_scaled)
         return View(
             chart=number_line_figure(*formats, is_log=is_log, low=low, high=high, is_scaled=is_scaled),
@@ -55,11 +55,6 @@ class NumberLine(Explorer):
             table=rows(formats, low, high, is_scaled),
             ends={"zoom": deepest(formats, is_log, around, is_scaled)},
         )
-
-
-def chosen(*names: str) -> list[Format]:
-    """The formats of the menus."""
-    return [FORMATS[name] for name in names if name != NONE]
 
 
 def window(formats: list[Format], is_log: bool, zoom: int, around: float, is_scaled=False) -> tuple[float, float]:

@@ -18,8 +18,9 @@ from memkit.pictures.number_line import number_line_figure
 from memkit.widgets.rounding_lab import running_sum_figure, running_totals
 
 
-def compared(number: float, **choices):
-    return explorer_figure(read_code(0, "float16"), number, **choices)
+def compared(number: float, saturates=True):
+    rows = [nearest_in(number, name, saturates=saturates) for name in COMPARED]
+    return explorer_figure(read_code(0, "float16"), rows)
 
 
 # Bits.
