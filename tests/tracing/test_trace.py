@@ -105,6 +105,7 @@ def test_live_bytes_equal_a_real_runs_at_every_operation_boundary(case):
     build = training_build(setup_of(case))
     traced, measured = both(build)
     assert boundaries(traced) == boundaries(measured)
+    assert abs(traced.peak_bytes - measured.peak_bytes) <= 0.003 * measured.peak_bytes
     ends = [(t.name, t.step, t.micro_batch) for t in traced.instants]
     assert ends == [(m.name, m.step, m.micro_batch) for m in measured.instants]
     for instant, real in zip(traced.instants, measured.instants, strict=True):
@@ -126,15 +127,6 @@ def test_a_tracker_that_misses_the_reused_gradients_fails(case, monkeypatch):
     assert boundaries(naive) != boundaries(measured)
     born = sum(e.num_bytes > 0 and not e.is_scratch and not is_number(e) for e in measured.events)
     assert sum(e.num_bytes > 0 for e in naive.events) > born
-
-
-@pytest.mark.parametrize("model", [TINY_GPT2, TINY_LLAMA], ids=lambda m: m.name)
-@pytest.mark.parametrize("precision", [FP32, AUTOCAST_BF16, PURE_BF16], ids=lambda p: p.name)
-def test_the_peak_of_two_adamw_steps_is_within_three_per_mille(model, precision):
-    shape = {"micro_batch_size": 2, "seq_len": 128, "device": "cpu"}
-    traced, measured = both(training_build(TrainingSetup(model=model, precision=precision, **shape)))
-    assert abs(traced.peak_bytes - measured.peak_bytes) <= 0.003 * measured.peak_bytes
-    assert boundaries(traced) == boundaries(measured)
 
 
 # ---- any PyTorch code --------------------------------------------------------------------------------------
