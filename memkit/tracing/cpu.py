@@ -6,7 +6,6 @@ a time. What its kernels copy on the way is known for a transformer's step alone
 equals a measurement to the byte. Of any other operation the trace says, once: measure it there.
 """
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -170,18 +169,15 @@ def deepcopied(_, func, args, __):
 MAKE_SUBCLASS = Tensor._make_subclass
 
 
-@functools.cache
-def fake_kind(kind: type) -> type:
-    """A library's kind of tensor (bitsandbytes' ``Params4bit``) that is a fake one too."""
-    return type(kind.__name__, (kind, FakeTensor), {})
-
-
 def make_subclass(kind: type, data: Tensor, requires_grad: bool = False, **options) -> Tensor:
-    """``Tensor._make_subclass``, which refuses fake data: a view of them that is of this kind."""
+    """``Tensor._make_subclass``, which refuses fake data: a view of them of a kind that is fake too.
+
+    For a library's kind of tensor: bitsandbytes' ``Params4bit``.
+    """
     if not isinstance(data, FakeTensor):
         return MAKE_SUBCLASS(kind, data, requires_grad, **options)
     view = data.detach().requires_grad_(requires_grad)
-    view.__class__ = fake_kind(kind)
+    view.__class__ = type(kind.__name__, (kind, FakeTensor), {})
     return view
 
 

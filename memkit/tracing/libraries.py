@@ -32,8 +32,7 @@ CUDA_LIBRARIES = {
     aten.linalg_pinv.atol_rtol_tensor: "cuSOLVER",
     **{getattr(aten, name).default: "cuSOLVER" for name in FACTORIZATIONS.split()},
 }
-"""Operations whose library takes a workspace on a card, of a size that nobody can know without the
-card."""
+"""Operations whose library takes a workspace on a card, of a size that only the card knows."""
 
 
 class Besides:

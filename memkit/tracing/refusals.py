@@ -60,8 +60,7 @@ def calling_frame() -> FrameType | None:
 
 
 def not_followed(what: object, instead: str) -> NotImplementedError:
-    """The refusal of what a trace cannot follow, with the program's line and what to write in its
-    place."""
+    """The refusal of what a trace cannot follow, with the program's line and what to write there."""
     return NotImplementedError(
         f"{program_line()}: a trace does not follow {what}; {instead}, or use measure_memory"
     )
@@ -77,15 +76,11 @@ def refusing(what: object, instead: str) -> Callable:
 
 
 def refuse_unseen(tensors: list[Tensor]) -> None:
-    """Raises: NotImplementedError: a sparse tensor or one inside ``torch.func``: storages are not
-    seen."""
+    """Raises: NotImplementedError: a sparse tensor or one inside ``torch.func``, whose storage is not seen."""
     for tensor in tensors:
         if is_wrapper(tensor):
             continue
-        is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        if is_wrapped or tensor.layout is not torch.strided:
-            if is_wrapped:
-                instead = "take gradients by torch.autograd.grad"
-                raise not_followed("torch.func's transforms", instead)
-            instead = "write it with dense ones (scatter_add_, sparse=False)"
-            raise not_followed("sparse tensors", instead)
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            raise not_followed("torch.func's transforms", "take gradients by torch.autograd.grad")
+        if tensor.layout is not torch.strided:
+            raise not_followed("sparse tensors", "write it with dense ones (scatter_add_, sparse=False)")

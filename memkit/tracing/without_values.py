@@ -127,8 +127,7 @@ def answer(mode: ShapesOnly, func, args, kwargs):
 
 
 INITIALISERS = torch.nn.init.__file__
-"""Its loops draw again while a value is out of bounds; they are told so twice, which shows all they
-hold."""
+"""Its loops draw again while a value is out of bounds: they are told so twice."""
 
 LBFGS = sys.modules[torch.optim.LBFGS.__module__].__file__
 """It asks whether it is done, and whether an update may be kept: ``if ys > 1e-10``."""
