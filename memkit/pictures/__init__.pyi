@@ -15,10 +15,7 @@ from .colours import COLOUR as COLOUR
 from .lines import memory_lines as memory_lines
 from .number_line import number_line_figure as number_line_figure
 from .over_time import over_time_figure as over_time_figure
-from .planes import (
-    frontier_figure as frontier_figure,
-    plans_figure as plans_figure,
-)
+from .planes import plans_figure as plans_figure
 from .svg import Chart as Chart
 from .timeline import (
     choices_figure as choices_figure,
