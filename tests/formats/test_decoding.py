@@ -99,8 +99,3 @@ def test_shapes_are_kept() -> None:
 def test_bad_codes_are_refused(codes: object, name: object, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         decode(codes, name)
-
-
-def test_questions_without_an_answer_are_refused() -> None:
-    with pytest.raises(ValueError, match="float32 has 2\\^32 codes; all_values lists formats of up to 19 bits"):
-        all_values("float32")

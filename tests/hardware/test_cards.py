@@ -129,11 +129,6 @@ def test_the_8_tb_per_s_of_a_b200_are_rounded_up():
     assert round(SHEETS["B200"].gb_per_s * 10**9 / CARDS["B200"].memory_bandwidth, 2) == 1.04
 
 
-def test_mixbench_prints_the_bandwidth_of_an_a100_pcie():
-    # https://github.com/ekondis/mixbench/issues/47: "Memory bandwidth: 1935.36 GB/sec"
-    assert CARDS["A100 PCIe 80 GB"].memory_bandwidth == 1_935_360_000_000
-
-
 @pytest.mark.parametrize("card", CARDS.values(), ids=lambda card: card.name)
 def test_the_float32_rate_is_lanes_times_clock(card):
     multiply_add = 2
