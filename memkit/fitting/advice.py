@@ -248,7 +248,8 @@ CHANGES = (
 def changes_of(run: Run) -> tuple[Change, ...]:
     """``CHANGES`` and those that only this run suggests: its leak, and its line with most activations."""
     kept, changes = run.events.unfreed(), []
-    growing = edits.growing_lines(run.events) if run.has_phases else ()  # else it may be a forward that died half-way
+    # Without phases it may be a forward that died half-way.
+    growing = edits.growing_lines(run.events) if run.has_phases else ()
     if growing:
         leak = growing[0]
         changes.append(Change(

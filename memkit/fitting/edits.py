@@ -32,7 +32,7 @@ def line_of(event: Event) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Growing:
-    """A line that holds more and more: the least bytes in each span of the run, and its bytes at the end."""
+    """A line that holds more and more: its least bytes in each span, and its bytes at the end."""
 
     where: str
     floors: tuple[int, ...]
@@ -45,18 +45,19 @@ class Growing:
 
     @property
     def rises(self) -> bool:
-        """Whether each span holds more than the one before; the first may be the start, where there is nothing yet."""
-        first, *rest = self.floors
+        """Whether each span holds more than the one before."""
+        first, *rest = self.floors  # the first may be the start, where there is nothing yet
         return first <= rest[0] and all(before < after for before, after in pairwise(rest))
 
 
 def growing_lines(events: Sequence[Event], least_bytes: int = 1) -> tuple[Growing, ...]:
-    """Lines whose least bytes rise from span to span by ``least_bytes`` or more: leaks, and caches; most bytes first.
+    """Lines whose least bytes rise by ``least_bytes`` or more: leaks and caches, the largest first.
 
-    A span is a quarter of the events, and a step where there are only two or three, each of which has to leave a block
-    of its own (what a loop's variables hold was made by the last one). Weights and states are there from the first
-    steps on and rise no more; activations and gradients fall to nothing in each step. A forward that fails half-way
-    grows too, and a recording does not tell it from a leak.
+    A span is a quarter of the events, and a step where there are only two or three, each of which
+    has to leave a block of its own (what a loop's variables hold was made by the last one). Weights
+    and states are there from the first steps on and rise no more; activations and gradients fall to
+    nothing in each step. A forward that fails half-way grows too, and a recording does not tell it
+    from a leak.
     """
     spans = [list(step) for _, step in groupby(events, lambda event: event.step)]
     is_short = 1 < len(spans) < NUM_SPANS
@@ -69,7 +70,8 @@ def growing_lines(events: Sequence[Event], least_bytes: int = 1) -> tuple[Growin
     for span in spans:
         least = Counter(held)
         for event in span:
-            if event.num_bytes > 0 and event.part not in KEPT_PARTS and event.phase not in BEFORE_THE_STEPS:
+            may_leak = event.part not in KEPT_PARTS and event.phase not in BEFORE_THE_STEPS
+            if event.num_bytes > 0 and may_leak:
                 lines[event.block], steps[event.block] = line_of(event), event.step
                 held[lines[event.block]] += event.num_bytes
             elif event.block in lines:
@@ -78,12 +80,14 @@ def growing_lines(events: Sequence[Event], least_bytes: int = 1) -> tuple[Growin
                 least[where] = min(least[where], held[where])
         floors.append(least)
     left = Counter(line for line, _ in {(line, steps[block]) for block, line in lines.items()})
-    growing = [Growing(where=w, floors=tuple(least[w] for least in floors), num_bytes=held[w]) for w in held]
-    return tuple(sorted(
-        (line for line in growing if line.rises and line.grown_bytes >= least_bytes
-         and (not is_short or left[line.where] >= len(spans))),
-        key=lambda line: -line.grown_bytes,
-    ))
+    growing = []
+    for where in held:
+        floors_of = tuple(least[where] for least in floors)
+        line = Growing(where=where, floors=floors_of, num_bytes=held[where])
+        leaves_in_each = not is_short or left[where] >= len(spans)
+        if line.rises and line.grown_bytes >= least_bytes and leaves_in_each:
+            growing.append(line)
+    return tuple(sorted(growing, key=lambda line: -line.grown_bytes))
 
 
 def without(events: Sequence[Event], leaves_out: Callable[[Event], bool]) -> list[Event]:

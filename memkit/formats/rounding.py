@@ -1,7 +1,8 @@
 """From values to codes: rounding arrays into a format, with the rounding and the overflow chosen by name.
 
-It is the arithmetic of ``single``, on all values at once: scale each until the format's values stand 1 apart, round to
-a whole number, and count on from the code of its power of two. Tables of values (integers, NF4) take the nearest entry.
+It is the arithmetic of ``single``, on all values at once: scale each until the format's values
+stand 1 apart, round to a whole number, and count on from the code of its power of two. Tables of
+values (integers, NF4) take the nearest entry.
 
 Source: IEEE 754-2019, section 4.3 (directions; ties where there is one digit) and 7.4 (overflow).
 """
@@ -25,8 +26,8 @@ def encode(
     ``overflow`` says what becomes of infinity and of a value that rounds past the largest finite one:
     ``saturate`` (the largest finite value), ``inf`` or ``nan``. A direction that leads back inside never
     overflows: 500 ``toward_zero`` is 448 in E4M3FN. ``stochastic`` needs ``rng`` and goes up with a
-    probability equal to the fraction left over. NaN keeps its sign and loses its payload. Tables of values have
-    ``nearest_even`` alone.
+    probability equal to the fraction left over. NaN keeps its sign and loses its payload. Tables of
+    values have ``nearest_even`` alone.
 
     E8M0FNU has neither sign nor zero: zero and negative values become NaN, positive values below its smallest
     one become that one. Just above it, in (2^-127, 1.5 * 2^-127), torch and ml_dtypes both round up to 2^-126
@@ -46,7 +47,7 @@ def encode(
         words = "stochastic rounding, and only it, needs a Generator"
         raise ValueError(f"rounding={rounding!r} with rng={rng!r}: {words}")
     if isinstance(fmt, TableFormat) and rounding != "nearest_even":
-        raise ValueError(f"rounding={rounding!r}: {fmt.name} is a table of values, which takes the nearest alone")
+        raise ValueError(f"rounding={rounding!r}: {fmt.name} is a table of values: nearest_even alone")
     values = as_real(values)
     shape = values.shape
     with np.errstate(invalid="ignore"):  # widening a signalling NaN
@@ -134,7 +135,7 @@ def _float_codes(
     code = np.abs(whole).astype(np.int64) + ((e - e_min).astype(np.int64) << m)
     if not fmt.has_zero:  # the smallest value has code 0, and nothing lies below it
         code = np.maximum(code - 2**m, 0)
-        if rounding == "nearest_even":  # torch and ml_dtypes go up from just above the smallest value
+        if rounding == "nearest_even":  # torch and ml_dtypes go up from just above it
             code = np.maximum(code, x > fmt.smallest_normal)
     is_negative = np.signbit(x)
     leads_out = {"toward_zero": False, "up": ~is_negative, "down": is_negative}.get(rounding, True)
@@ -142,8 +143,8 @@ def _float_codes(
     code = np.minimum(code, fmt.largest_code)
     if overflow != "saturate":
         code[overflows] = fmt.infinity_code if overflow == "inf" else fmt.nan_code
-    is_nan = np.isnan(x) | (x == 0) & (not fmt.has_zero) | is_negative & (x != 0) & (not fmt.sign_bits)
-    code[is_nan] = fmt.nan_code or 0
+    has_no_code = (x == 0) & (not fmt.has_zero) | is_negative & (x != 0) & (not fmt.sign_bits)
+    code[np.isnan(x) | has_no_code] = fmt.nan_code or 0
     if fmt.specials == "fnuz":  # there is no -0: its code is the NaN
         is_negative &= code != 0
     return code.astype(np.uint64) | np.where(is_negative, np.uint64(fmt.sign_mask), np.uint64(0))

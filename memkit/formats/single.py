@@ -16,11 +16,11 @@ Sources: IEEE 754-2019, section 4.3 (directions; ties where there is one digit) 
 
 import functools
 import math
+import sys
 from collections.abc import Callable
 
 from memkit.formats.records import FloatFormat, Format, TableFormat, check_overflow, get_format
 
-_LARGEST_FLOAT64 = math.ldexp(2**53 - 1, 971)
 MAX_LISTED_BITS = 19
 """``values_of`` lists formats up to this width (TF32); float32 has 4 billion values."""
 
@@ -86,10 +86,10 @@ def encode_one(number: float, fmt: str | Format, *, overflow: str) -> int:
     if math.isnan(x) or x == 0 and not fmt.has_zero or x < 0 and not fmt.sign_bits:
         code = fmt.nan_code
     else:
-        within = max(-_LARGEST_FLOAT64, min(x, _LARGEST_FLOAT64))
+        within = max(-sys.float_info.max, min(x, sys.float_info.max))
         r, e = _whole(within, fmt.mantissa_bits, fmt.min_exponent, "nearest_even")
         code = abs(r) + (e - fmt.min_exponent << fmt.mantissa_bits)
-        if not fmt.has_zero:  # the smallest value has code 0, and torch and ml_dtypes go up from just above it
+        if not fmt.has_zero:  # the smallest value has code 0; torch and ml_dtypes go up just above it
             code = max(code - 2**fmt.mantissa_bits, int(x > fmt.smallest_normal))
         overflows = code > fmt.largest_code or math.isinf(x)
         code = min(code, fmt.largest_code)

@@ -194,15 +194,16 @@ class Layers:
         """x / √(mean x² + ε), times a weight for each column; torch's composite casts back after it, ours before."""
         paper = self.paper
         wide, *held = self.divide_by_rms(x, label)
-        if not self.setup.uses_fused_norm:  # Python binds the name of x anew; C++ holds both factors longer
-            held.clear()
+        if not self.setup.uses_fused_norm:
+            held.clear()  # Python binds the name of x anew; C++ holds both factors longer
         factor = wide if self.setup.uses_fused_norm else paper.cast(wide, x.dtype)
         factors = [weight, paper.rename(factor, f"{label} normalised")]
         scaled = paper.run(
             "mul", factors, x.axes, factor.dtype, name=f"{label} output", by="mul by the weight", keeps=factors,
             ways=(self.summed_rows(self.num_tokens, weight.count, is_product=True), NEW),
         )
-        if not self.is_cuda and weight.dtype != factor.dtype:  # the CPU's loop takes one dtype: the weight is copied
+        if not self.is_cuda and weight.dtype != factor.dtype:
+            # the CPU's loop takes one dtype: the weight is copied
             paper.allocate(tensor_bytes(weight.count, factor.dtype))
         del wide, factor, factors, held[:1]
         return paper.rename(paper.cast(scaled, x.dtype), f"{label} output")
@@ -222,7 +223,8 @@ class Layers:
         inverse = paper.run("rsqrt", [mean], "b s 1", name=f"{label} 1/rms", out_kept_by="rsqrt")
         del mean
         factors, ways = [wide, inverse], (NEW, Summed(along, is_product=True))
-        return paper.run("mul", factors, x.axes, name=f"{label} normalised", keeps=factors, ways=ways), *factors
+        out = paper.run("mul", factors, x.axes, name=f"{label} normalised", keeps=factors, ways=ways)
+        return out, *factors
 
     def mlp(self, n: Tensor) -> Tensor:
         """Linear, GELU, linear; or the gated form of Llama."""

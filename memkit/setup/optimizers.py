@@ -23,7 +23,7 @@ MIN_OFFLOADED = 4096
 
 
 class Place(StrEnum):
-    """Where an optimizer steps; on the host it does so for tensors of ``MIN_OFFLOADED`` values and more.
+    """Where an optimizer steps; on the host, for tensors of ``MIN_OFFLOADED`` values and more.
 
     Source: torchao's ``CPUOffloadOptimizer``; the last is with ``offload_gradients=True``.
     """

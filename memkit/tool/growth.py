@@ -1,7 +1,7 @@
 """``memkit compare``: two runs on one axis, and what grew between them, line by line.
 
-Before and after a change, rank 0 and rank 3: each run at its own peak, block by block. A line is matched by its file
-and function where its number moved.
+Before and after a change, rank 0 and rank 3: each run at its own peak, block by block. A line is
+matched by its file and function where its number moved.
 """
 
 import re
@@ -30,7 +30,7 @@ class LineGrowth:
 
 @dataclass(frozen=True, kw_only=True)
 class TwoRuns(Printable):
-    """What ``compare_runs`` found; ``lines`` are sorted by how much they changed, either way. ``print`` it."""
+    """What ``compare_runs`` found; ``lines`` are sorted by how much they changed, either way."""
 
     names: tuple[str, str]
     runs: tuple[Replay, Replay]
@@ -50,7 +50,8 @@ class TwoRuns(Printable):
     @property
     def words(self) -> str:
         """The difference in a few sentences."""
-        peaks = " and ".join(f"{n} peaks at {format_bytes(p)}" for n, p in zip(self.names, self.peaks, strict=True))
+        named = zip(self.names, self.peaks, strict=True)
+        peaks = " and ".join(f"{name} peaks at {format_bytes(peak)}" for name, peak in named)
         if not self.grown_bytes and not any(line.grown_bytes for line in self.lines):
             return f"{peaks}. Nothing at the peak differs."
         largest = max(self.lines, key=lambda line: abs(line.grown_bytes))
@@ -64,7 +65,8 @@ class TwoRuns(Printable):
         shown = [line for line in self.lines if line.grown_bytes][:NUM_LINES]
         others = [line.bytes for line in self.lines if line not in shown]
         sums = tuple(sum(pair[i] for pair in others) for i in (0, 1))
-        rest = tuple(peak - sum(line.bytes[i] for line in self.lines) for i, peak in enumerate(self.peaks))
+        asked = [sum(line.bytes[i] for line in self.lines) for i in (0, 1)]
+        rest = tuple(peak - size for peak, size in zip(self.peaks, asked, strict=True))
         named = [(line.where, line.bytes) for line in shown]
         named += [("all other lines", sums), ("rounding, workspaces", rest)]
         rows = [[where, *map(format_bytes, pair), signed(pair[1] - pair[0])] for where, pair in named]
@@ -85,10 +87,11 @@ def compare_runs(
     >>> from memkit.allocator.stories import growing_story
     >>> from memkit.timeline import Instant
     >>> story = growing_story()
-    >>> runs = [MemoryTimeline(instants=(Instant(name="end", total_bytes=0),), source="traced", events=tuple(events))
+    >>> end = Instant(name="end", total_bytes=0)
+    >>> runs = [MemoryTimeline(instants=(end,), source="traced", events=tuple(events))
     ...         for events in (story[:5], story)]
     >>> compare_runs(*runs).words
-    'before peaks at 48.00 MiB and after peaks at 64.00 MiB, +16.00 MiB. What changed most is batch 6: +40.00 MiB. ...'
+    'before peaks at 48.00 MiB and after peaks at 64.00 MiB, +16.00 MiB. What changed most is ...'
     """
     runs = tuple(played(run, None, device)[0] for run in (first, second))
     lines = matched(*(lines_at_peak(run.timeline.events) for run in runs))
@@ -105,11 +108,12 @@ def lines_at_peak(events: Events) -> dict[str, int]:
         is_older = event.phase == "before" and not event.where
         return "stood before the recording" if is_older else line_of(event)
 
-    return {where: births.num_bytes for where, births in events.live_at(events.peak()).by(line).items()}
+    standing = events.live_at(events.peak()).by(line)
+    return {where: births.num_bytes for where, births in standing.items()}
 
 
 def matched(first: dict[str, int], second: dict[str, int]) -> list[LineGrowth]:
-    """The lines of both; one that moved inside its function is the same line, and several keep their order."""
+    """The lines of both; one that moved in its function is the same line; several keep their order."""
     gone: dict[str, list[str]] = {}
     for where in sorted(first.keys() - second.keys(), key=by_number):
         gone.setdefault(without_number(where), []).append(where)
@@ -119,7 +123,8 @@ def matched(first: dict[str, int], second: dict[str, int]) -> list[LineGrowth]:
         before[where] = moved.pop(0) if moved else where
     before |= {where: where for where in first.keys() - before.values()}
     return [
-        LineGrowth(where=where, bytes=(first.get(old, 0), second.get(where, 0))) for where, old in before.items()
+        LineGrowth(where=where, bytes=(first.get(old, 0), second.get(where, 0)))
+        for where, old in before.items()
     ]
 
 
