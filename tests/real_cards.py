@@ -137,7 +137,7 @@ def build(allocator: CachingAllocator, segments: dict[int, int], used: list[Used
         end, pool = address + size, allocator.small if size == SMALL_SEGMENT_BYTES else allocator.large
         allocator.driver.used_bytes += size
         allocator.count("reserved", size)
-        rest = allocator.blocks[address] = Block(address, size, 0, pool)
+        rest = allocator.blocks[address] = Block(address, size, pool)
         while waiting and waiting[-1].address < end:
             start = waiting.pop()
             following = waiting[-1].address if waiting and waiting[-1].address < end else end

@@ -2,7 +2,7 @@
 
 The driver's ``cudaMalloc`` is slow, so PyTorch keeps what it once got. It cuts *segments* into *blocks*:
 
-- ``malloc`` rounds the request, then takes the smallest free block of the same stream and pool that fits (of
+- ``malloc`` rounds the request, then takes the smallest free block of its pool that fits (of
   equals the one at the lowest address). A block that is too large is split: the front is handed out, the rest
   stays free. Nothing fits: a new segment is asked from the driver. The driver refuses: whole free segments
   are given back and it is asked once more. It refuses again: out of memory.
@@ -14,12 +14,11 @@ between them is cached, and what lies between in pieces too small for the next r
 
 Source: c10/cuda/CUDACachingAllocator.cpp of torch 2.6, c10/core/AllocatorConfig.h of torch 2.13; a name in
 backticks after a method is its counterpart there. Recorded runs of torch 2.11 replay exactly
-(``tests/allocator/test_real_cards.py``). Not modelled: options but expandable segments, private pools (CUDA
-graphs, MemPool), the cudaMallocAsync backend.
+(``tests/allocator/test_real_cards.py``). Not modelled: options but expandable segments, pools of other
+streams, private pools (CUDA graphs, MemPool), the cudaMallocAsync backend.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
 
 from memkit.allocator.config import SMALL_REQUEST_BYTES, AllocatorConfig, segment_size
 from memkit.allocator.expandable import grow, growable_size, unmap
@@ -78,7 +77,7 @@ class CachingAllocator(Heap):
         """``reset_peak_memory_stats``: the peak becomes the present."""
         self.peak.update(self.current)
 
-    def malloc(self, num_bytes: int, stream: int = 0) -> int | None:
+    def malloc(self, num_bytes: int) -> int | None:
         """The address of a block for ``num_bytes``; ``None`` for zero bytes, which need no block (``malloc``).
 
         Raises: OutOfMemory: the driver gives no segment for it.
@@ -87,17 +86,17 @@ class CachingAllocator(Heap):
             return None
         size = round_up(num_bytes)
         pool = self.small if size <= SMALL_REQUEST_BYTES else self.large
-        block = self._find_free(pool, size, stream) or self._make_block(pool, size, stream)
+        block = self._find_free(pool, size) or self._make_block(pool, size)
         if block is None:
             self.counts["num_ooms"] += 1
-            self.record("oom", self.driver.free_bytes or 0, size, stream)
+            self.record("oom", self.driver.free_bytes or 0, size)
             raise OutOfMemory(self, num_bytes, segment_size(size))
         if self._should_split(block, size):
             pool.add(self.cut(block, size))
         block.allocated, block.requested_bytes = True, num_bytes
         for name, amount in (("allocated", block.size), ("active", block.size), ("requested", num_bytes)):
             self.count(name, amount)
-        self.record("alloc", block.address, num_bytes, stream)
+        self.record("alloc", block.address, num_bytes)
         return block.address
 
     def free(self, address: int) -> None:
@@ -107,14 +106,14 @@ class CachingAllocator(Heap):
             raise ValueError(f"address={address} is not the start of an allocated block")
         block.allocated = False
         self.count("allocated", -block.size)
-        self.record("free_requested", address, block.requested_bytes, block.stream)
+        self.record("free_requested", address, block.requested_bytes)
         if not block.streams:
             self._complete_free(block)
 
     def record_stream(self, address: int, stream: int) -> None:
         """Say that another stream uses the block, so that a later ``free`` waits for it (``recordStream``)."""
         block = self.blocks[address]
-        block.streams |= {stream} - {block.stream}
+        block.streams.add(stream)
 
     def synchronize(self, stream: int) -> None:
         """The GPU has done all work of ``stream``: freed blocks that waited for it alone are free."""
@@ -128,7 +127,7 @@ class CachingAllocator(Heap):
         for stream in set().union(*(block.streams for block in self.blocks.values())):
             self.synchronize(stream)
         for pool in (self.large, self.small):
-            free = [self.blocks[key[2]] for key in pool.free]
+            free = [self.blocks[address] for _, address in pool.free]
             for block in free:
                 if block.span is None and not block.is_split:
                     self.release(block)
@@ -138,15 +137,16 @@ class CachingAllocator(Heap):
 
     def _complete_free(self, block: Block) -> None:
         """The block is nobody's: merge it and put it into its pool (``free_block``)."""
-        self.record("free_completed", block.address, block.requested_bytes, block.stream)
+        self.record("free_completed", block.address, block.requested_bytes)
         self.count("active", -block.size)
         self.count("requested", -block.requested_bytes)
         block.requested_bytes = 0
         self.add_free(block)
 
-    def _find_free(self, pool: Pool, size: int, stream: int) -> Block | None:
-        """Best fit among the free blocks of this stream (``get_free_block``)."""
-        candidates = self._free_from(pool, size, stream)
+    def _find_free(self, pool: Pool, size: int) -> Block | None:
+        """Best fit among the free blocks (``get_free_block``)."""
+        start = bisect_left(pool.free, (size, 0))
+        candidates = (self.blocks[pool.free[i][1]] for i in range(start, len(pool.free)))
         block = next(candidates, None)
         if self.config.expandable_segments:
             for following in candidates:  # prefer the one that can grow to the least size
@@ -157,36 +157,29 @@ class CachingAllocator(Heap):
             pool.remove(block)
         return block
 
-    def _free_from(self, pool: Pool, size: int, stream: int) -> Iterator[Block]:
-        """The free blocks of this stream that have at least ``size`` bytes, the smallest first."""
-        for index in range(bisect_left(pool.free, (stream, size, 0)), len(pool.free)):
-            if pool.free[index][0] != stream:
-                return
-            yield self.blocks[pool.free[index][2]]
-
     def _should_split(self, block: Block, size: int) -> bool:
         """Whether the rest is worth keeping apart; otherwise the block is handed out whole (``should_split``)."""
         if block.pool.is_small or self.config.expandable_segments:
             return block.size - size >= ALLOCATOR_BLOCK_BYTES
         return block.size - size > SMALL_REQUEST_BYTES
 
-    def _make_block(self, pool: Pool, size: int, stream: int) -> Block | None:
+    def _make_block(self, pool: Pool, size: int) -> Block | None:
         """Ask the driver; if it refuses, give the cache back and ask again."""
-        block = self._new_segment(pool, size, stream)
+        block = self._new_segment(pool, size)
         if block is None:
             self.empty_cache()
             self.counts["num_alloc_retries"] += 1
-            block = self._new_segment(pool, size, stream)
+            block = self._new_segment(pool, size)
         return block
 
-    def _new_segment(self, pool: Pool, size: int, stream: int) -> Block | None:
+    def _new_segment(self, pool: Pool, size: int) -> Block | None:
         """One ``cudaMalloc``, or pages mapped into an expandable segment (``alloc_block``)."""
         if self.config.expandable_segments:
-            return grow(self, pool, size, stream)
+            return grow(self, pool, size)
         num_bytes = segment_size(size)
         address = self.driver.malloc(num_bytes)
         if address is None:
             return None
-        block = self.blocks[address] = Block(address, num_bytes, stream, pool)
+        block = self.blocks[address] = Block(address, num_bytes, pool)
         self.reserve("segment_alloc", block, num_bytes)
         return block

@@ -9,15 +9,13 @@ Switched on by ``PYTORCH_ALLOC_CONF=expandable_segments:True``. A name in backti
 c10/cuda/CUDACachingAllocator.cpp.
 """
 
-from bisect import bisect_left
-
 from memkit.allocator.heap import Block, Heap, Pool
 from memkit.units import TIB, round_up
 
 
-def grow(heap: Heap, pool: Pool, size: int, stream: int) -> Block | None:
+def grow(heap: Heap, pool: Pool, size: int) -> Block | None:
     """A free block of at least ``size``, mapped at the lowest address (``try_allocate_expandable_block``)."""
-    block = _find_room(heap, pool, size, stream)
+    block = _find_room(heap, pool, size)
     if not block.mapped and not _map(heap, block, min(block.size, size)):
         return None
     while block.size < size:
@@ -29,12 +27,10 @@ def grow(heap: Heap, pool: Pool, size: int, stream: int) -> Block | None:
     return block
 
 
-def _find_room(heap: Heap, pool: Pool, size: int, stream: int) -> Block:
+def _find_room(heap: Heap, pool: Pool, size: int) -> Block:
     """A run of free and unmapped blocks with room, else a new run of addresses (``find_expandable_block``)."""
-    for key in pool.unmapped[bisect_left(pool.unmapped, (stream, 0)) :]:
-        if key[0] != stream:
-            break
-        start = heap.blocks[key[1]]
+    for address in pool.unmapped:
+        start = heap.blocks[address]
         if start.prev is not None and start.prev.is_free:
             start = start.prev
         room, block = 0, start
@@ -45,7 +41,7 @@ def _find_room(heap: Heap, pool: Pool, size: int, stream: int) -> Block:
     capacity = heap.driver.capacity_bytes or TIB
     num_bytes = round_up(capacity + capacity // 8, pool.page_bytes)
     address = heap.driver.reserve(num_bytes)
-    block = Block(address, num_bytes, stream, pool, mapped=False, span=(address, num_bytes))
+    block = Block(address, num_bytes, pool, mapped=False, span=(address, num_bytes))
     heap.blocks[address] = block
     pool.add(block)
     return block

@@ -35,7 +35,6 @@ class Row:
     size: int
     is_small: bool
     is_expandable: bool
-    stream: int
     pieces: tuple[Piece, ...]
 
 
@@ -123,7 +122,6 @@ def _row(run: list[Block], born_at: dict[int, Event], new: Event | None) -> Row:
         size=sum(block.size for block in run),
         is_small=head.pool.is_small,
         is_expandable=head.span is not None,
-        stream=head.stream,
         pieces=tuple(_piece(block, head.address, born_at.get(block.address), new) for block in run),
     )
 

@@ -17,7 +17,6 @@ class Entry(NamedTuple):
     action: str
     address: int
     size: int
-    stream: int
 
 
 class Driver:
@@ -62,7 +61,6 @@ class Block:
 
     address: int
     size: int
-    stream: int
     pool: "Pool"
     requested_bytes: int = 0
     allocated: bool = False
@@ -70,7 +68,7 @@ class Block:
     span: tuple[int, int] | None = None  # address and size of the expandable segment it lies in
     prev: "Block | None" = None
     next: "Block | None" = None
-    streams: set = field(default_factory=set)  # others that still use it, also after it was freed
+    streams: set = field(default_factory=set)  # other ones that use it, also after it was freed
 
     @property
     def is_split(self) -> bool:
@@ -90,25 +88,25 @@ class Block:
 
 
 class Pool:
-    """The free blocks of one pool, sorted by (stream, size, address); the unmapped ones by (stream, address)."""
+    """The free blocks of one pool, sorted by (size, address); the unmapped ones by address."""
 
     def __init__(self, is_small: bool):
         self.is_small = is_small
         self.page_bytes = SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES  # an expandable segment's
-        self.free: list[tuple[int, int, int]] = []
-        self.unmapped: list[tuple[int, int]] = []
+        self.free: list[tuple[int, int]] = []
+        self.unmapped: list[int] = []
 
     def add(self, block: Block) -> None:
         if block.mapped:
-            insort(self.free, (block.stream, block.size, block.address))
+            insort(self.free, (block.size, block.address))
         else:
-            insort(self.unmapped, (block.stream, block.address))
+            insort(self.unmapped, block.address)
 
     def remove(self, block: Block) -> None:
         if block.mapped:
-            del self.free[bisect_left(self.free, (block.stream, block.size, block.address))]
+            del self.free[bisect_left(self.free, (block.size, block.address))]
         else:
-            del self.unmapped[bisect_left(self.unmapped, (block.stream, block.address))]
+            del self.unmapped[bisect_left(self.unmapped, block.address)]
 
 
 class Heap:
@@ -124,8 +122,8 @@ class Heap:
         self.counts = dict.fromkeys(counted, 0)
         self.trace: list[Entry] = []
 
-    def record(self, action: str, address: int, size: int, stream: int) -> None:
-        self.trace.append(Entry(action, address, size, stream))
+    def record(self, action: str, address: int, size: int) -> None:
+        self.trace.append(Entry(action, address, size))
 
     def count(self, name: str, amount: int) -> None:
         self.current[name] += amount
@@ -135,11 +133,11 @@ class Heap:
         """Count and record memory that came from the driver (> 0) or went back to it (< 0)."""
         self.count("reserved", num_bytes)
         self.counts["num_device_alloc" if num_bytes > 0 else "num_device_free"] += 1
-        self.record(action, block.address, abs(num_bytes), block.stream)
+        self.record(action, block.address, abs(num_bytes))
 
     def cut(self, block: Block, size: int) -> Block:
         """Shorten ``block`` to ``size`` and return the rest as a new neighbour, in no pool yet."""
-        rest = Block(block.address + size, block.size - size, block.stream, block.pool, span=block.span)
+        rest = Block(block.address + size, block.size - size, block.pool, span=block.span)
         rest.mapped, rest.prev, rest.next = block.mapped, block, block.next
         if block.next is not None:
             block.next.prev = rest

@@ -29,11 +29,11 @@ def predicted_snapshot(result: Replay) -> dict:
     """The snapshot that the replay of a trace would have left, with the traced lines as stack frames."""
     trace, frames_at, served = [], {}, set()
     events = result.timeline.events
-    for index, (action, address, size, stream) in enumerate(result.allocator.trace):
+    for index, (action, address, size) in enumerate(result.allocator.trace):
         event = events[result.causes[index]]
         is_workspace = action == "alloc" and result.causes[index] in served  # the event's second block
         frames = [WORKSPACE, *frames_of(event)] if is_workspace else frames_of(event)
-        entry = {"action": action, "addr": address, "size": size, "stream": stream, "time_us": index}
+        entry = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": index}
         if action == "oom":
             entry["device_free"] = entry.pop("addr")
         elif action == "alloc":
@@ -72,7 +72,7 @@ def _segment(run: list[Block], frames_at: dict[int, list[dict]]) -> dict:
         "allocated_size": sum(block.size for block in run if block.allocated),
         "active_size": sum(block.size for block in run if not block.is_free),
         "requested_size": sum(block.requested_bytes for block in run if not block.is_free),
-        "stream": head.stream,
+        "stream": 0,
         "segment_type": "small" if head.pool.is_small else "large",
         "segment_pool_id": (0, 0),
         "is_expandable": head.span is not None,

@@ -20,13 +20,12 @@ def allocator_for(conf: str = "", capacity_bytes: int | None = None, outside_byt
 
 
 def played(script: str, conf: str = "", capacity_bytes: int | None = None) -> CachingAllocator:
-    """An allocator after a script: ``a=40`` asks for 40 MiB, ``a=40@7`` on stream 7, ``-a`` gives that block back."""
+    """An allocator after a script: ``a=40`` asks for 40 MiB, ``-a`` gives that block back."""
     allocator, addresses = allocator_for(conf, capacity_bytes), {}
     for word in script.split():
         name, _, request = word.partition("=")
-        size, _, stream = request.partition("@")
-        if size:
-            addresses[name] = allocator.malloc(int(size) * MIB, int(stream or 0))
+        if request:
+            addresses[name] = allocator.malloc(int(request) * MIB)
         elif word == "empty":
             allocator.empty_cache()
         else:
@@ -86,7 +85,6 @@ EXPANDABLE = "expandable_segments:True"
 LAYOUTS = {
     "the smallest block that fits": ("a=40 b=12 c=20 -a -b -c d=14", "40i | 12i | 14a 6i"),
     "of equal blocks the lowest address": ("a=12 b=12 -b -a c=12", "12a | 12i"),
-    "no block of another stream": ("a=12@0 -a b=12@1", "12i | 12a"),
     "only whole free segments go back": ("a=12 b=4 c=4 -a -c empty", "4a 16i"),
     "and the rest when it is free": ("a=12 b=4 c=4 -a -c empty -b empty", ""),
     "a refused request empties the cache": ("a=30 -a b=32", "32a", "", 40 * MIB),
@@ -121,7 +119,7 @@ def test_the_front_is_handed_out_and_neighbours_merge_in_any_order(order):
 def test_a_recorded_stream_keeps_the_block_active_until_it_is_done():
     allocator = allocator_for()
     address = allocator.malloc(12 * MIB)
-    for stream in (0, 7, 8):  # it does not wait for its own
+    for stream in (7, 8):
         allocator.record_stream(address, stream)
     allocator.free(address)
     allocator.synchronize(7)
@@ -229,7 +227,7 @@ def check_invariants(allocator: CachingAllocator, live: dict[int, int]) -> None:
     assert allocator.current["requested"] >= sum(live.values())
     assert allocator.reserved_bytes == sum(block.size for block in blocks)
     assert allocator.reserved_bytes >= allocator.current["active"] >= allocator.allocated_bytes
-    free = {(b.stream, b.size, b.address) for b in blocks if b.is_free}
+    free = {(b.size, b.address) for b in blocks if b.is_free}
     assert free == {*allocator.small.free, *allocator.large.free}
     for pool in (allocator.small, allocator.large):
         assert pool.free == sorted(pool.free)
@@ -252,7 +250,7 @@ def play_random(allocator: CachingAllocator, seed: int, num_operations: int, che
             if rng.random() < 0.3:
                 size = rng.choice((512, MIB, 2 * MIB, 10 * MIB))
             try:
-                live[allocator.malloc(size, stream=rng.randrange(3))] = size
+                live[allocator.malloc(size)] = size
             except OutOfMemory:
                 for address in rng.sample(sorted(live), len(live) // 2):
                     allocator.free(address)
