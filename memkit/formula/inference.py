@@ -47,11 +47,7 @@ def kv_cache_bytes(config: ModelConfig, *, batch_size: int, seq_len: int, dtype:
 
 
 def inference_bytes(
-    config: ModelConfig,
-    *,
-    batch_size: int,
-    seq_len: int,
-    weight_dtype: str = "bfloat16",
+    config: ModelConfig, *, batch_size: int, seq_len: int, weight_dtype: str = "bfloat16",
     cache_dtype: str = "bfloat16",
 ) -> dict[str, int]:
     """Bytes that inference keeps, as named addends: the weights once, the cache for every sequence.

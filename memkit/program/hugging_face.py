@@ -79,13 +79,8 @@ def batch_of(model: torch.nn.Module, size: int, seq_len: int, device: str) -> di
 
 
 def hugging_face_build(
-    config: str | Path | Mapping,
-    *,
-    micro_batch_size: int = 1,
-    seq_len: int | None = None,
-    dtype: str = "bfloat16",
-    num_layers: int | None = None,
-    device: str = "cuda",
+    config: str | Path | Mapping, *, micro_batch_size: int = 1, seq_len: int | None = None,
+    dtype: str = "bfloat16", num_layers: int | None = None, device: str = "cuda",
 ) -> Callable[[], Callable[[], torch.Tensor]]:
     """The ``build`` of a model known by its config.json, for ``trace_memory``, ``measure_memory`` and ``report_on``.
 

@@ -115,6 +115,7 @@ def lines_at_peak(events: Events) -> dict[str, int]:
 def matched(first: dict[str, int], second: dict[str, int]) -> list[LineGrowth]:
     """The lines of both; one that moved in its function is the same line; several keep their order."""
     gone: dict[str, list[str]] = {}
+    by_number = lambda where: (len(where), where)
     for where in sorted(first.keys() - second.keys(), key=by_number):
         gone.setdefault(without_number(where), []).append(where)
     before = {}
@@ -126,11 +127,6 @@ def matched(first: dict[str, int], second: dict[str, int]) -> list[LineGrowth]:
         LineGrowth(where=where, bytes=(first.get(old, 0), second.get(where, 0)))
         for where, old in before.items()
     ]
-
-
-def by_number(where: str) -> tuple[int, str]:
-    """Sorts the lines of one function by their number."""
-    return len(where), where
 
 
 def without_number(where: str) -> str:
