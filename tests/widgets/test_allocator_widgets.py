@@ -200,9 +200,8 @@ def test_the_table_lists_what_stands_at_the_peak():
         Event(1, -40, "activations", "backward"),
         Event(3, 50, "gradients", "backward", where="model.py:3"),
     )
-    timeline = MemoryTimeline(
-        instants=(Instant(name="end", total_bytes=0),), source="traced", events=events
-    )
+    end = Instant(name="end", total_bytes=0)
+    timeline = MemoryTimeline(instants=(end,), source="traced", events=events)
     view = SnapshotView(timeline)
     assert view.lines == lines_at_peak(timeline, view.bands.totals)
     assert view.lines[1:] == (
