@@ -135,4 +135,4 @@ def difference(batches: list[Batch]) -> str:
     shapes = list(dict.fromkeys(map(str, batches)))
     if len(shapes) < 2:
         return ""
-    return f"The batches differ ({', then '.join(shapes[:3])}); --batches 500 finds the worst of 500. With these"
+    return f"The batches differ ({', '.join(shapes[:3])}): --batches 500 finds the worst of 500.\nWith these"

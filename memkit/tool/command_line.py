@@ -6,7 +6,8 @@
     memkit report train.ipynb               a notebook, all cells in order; %pip, !ls and their like are left out
     memkit report train.py --batches 500    its DataLoader hands out 500 batches alone, and the worst is traced
     memkit report train.py --vary N --card CARD -- --batch-size N
-                                            the largest N that fits the card, plain and recomputed
+                                            the largest N that fits the card, plain and recomputed;
+                                            with --batches, on the worst batch of each N
     memkit report config.json               a Hugging Face model, bf16, 1 sequence of 1,024 tokens, fused AdamW
     memkit fit MODEL --card CARD --tokens N --seq-len N [--cards N]
                                             every plan that fits, and the code of the best one; MODEL is a name

@@ -112,6 +112,7 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
     """``memkit report --vary N``: the largest number in the place of N with which the script should fit the card."""
     from memkit.allocator.trace_replay import replay_trace
     from memkit.fitting.room import fits_of, left_out_of
+    from memkit.tool.batches import on_its_worst
     from memkit.tool.changed import changed_build
     from memkit.tool.largest import largest_that_fits
     from memkit.tracing.trace import trace_memory
@@ -126,11 +127,14 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
     def spare_with(build: Callable, number: int) -> int:
         progress(f"tracing with {word} = {number:,}")
         varied = replace(build, arguments=tuple(place.sub(str(number), word) for word in script.arguments))
-        trace = trace_memory(varied, steps=options.steps, say=progress, assume=dict(options.assume))
+        traced = partial(trace_memory, steps=options.steps + bool(options.batches), assume=dict(options.assume))
+        if options.batches:
+            varied, _ = on_its_worst(varied, options.batches, traced, progress)
+        trace = traced(varied, say=progress)
         fits = fits_of(left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
         return next(fit.expected_bytes for fit in fits if fit.card == card.name)
 
-    rows = [(f"{options.target} on one {card.name}", f"the largest {word} that should fit")]
+    rows = [(f"{Path(options.target).name} on one {card.name}", f"the largest {word} that should fit")]
     plain = largest_that_fits(partial(spare_with, script))
     try:
         recomputed = largest_that_fits(partial(spare_with, changed_build(script, "checkpointed")))

@@ -74,13 +74,20 @@ def report_on(
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from memkit.tool.batches import Loaders, difference, on_its_worst, watched
+    from memkit.tool.changed import changed_build
     from memkit.tool.script import Script
     from memkit.tracing.trace import trace_memory
 
     steps += bool(num_batches)  # the second step's batch may have been fetched before the first
     traced, loaders, batches = partial(trace_memory, steps=steps, say=say, assume=assume), Loaders(), ""
+    script, changed = build, partial(changed_build, build)
     if num_batches:
-        build, batches = on_its_worst(build, num_batches, traced, say)
+        build, batches = on_its_worst(script, num_batches, traced, say)
+
+        def changed(name: str) -> Callable:
+            halved = partial(on_its_worst, changed_build(script, name), 2 * num_batches, traced, say)
+            return halved()[0] if name == "half_batch" else changed_build(build, name)
+
     say(f"tracing {steps} steps of {name}")
     optimizers: set[str] = set()
     counted = register_optimizer_step_post_hook(lambda optimizer, *_: optimizers.add(type(optimizer).__name__))
@@ -99,16 +106,21 @@ def report_on(
         allocated_bytes=page.result.peak_allocated_bytes,
         reserved_bytes=page.result.peak_reserved_bytes,
         lines=page.lines,
-        changes=tuple(best_of_each_kind(verified(build, tried, traced, say), NUM_CHANGES)),
+        changes=tuple(best_of_each_kind(verified(script, changed, tried, traced, say), NUM_CHANGES)),
         left_out=left_out,
         fits=fits_of(left_out, page.result.peak_allocated_bytes),
         batches=batches or difference(loaders.seen),
     )
 
 
-def verified(build: Callable, effects: tuple[Effect, ...], traced: Callable, say: Callable) -> tuple[Effect, ...]:
-    """The effects that can be made; the best of them traced again where the program can be changed from outside."""
-    from memkit.tool.changed import changed_build, half_batch_option
+def verified(
+    build: Callable, changed: Callable, effects: tuple[Effect, ...], traced: Callable, say: Callable
+) -> tuple[Effect, ...]:
+    """The effects that can be made; the best of them traced again where the program can be changed from outside.
+
+    ``changed(name)`` is ``build`` with a change made.
+    """
+    from memkit.tool.changed import half_batch_option
     from memkit.tool.script import Script
 
     known = []
@@ -119,7 +131,7 @@ def verified(build: Callable, effects: tuple[Effect, ...], traced: Callable, say
         elif number < NUM_TRIED:
             say(f"tracing again: {effect.name}")
             try:
-                trace = traced(changed_build(build, program))
+                trace = traced(changed(program))
             except Exception as error:  # noqa: BLE001 - any program; what cannot be done to it is not advised
                 say(f"not traced ({type(error).__name__}: {error})")
                 continue

@@ -328,6 +328,8 @@ def test_the_worst_batch_of_the_readers_data_is_named_and_traced(tmp_path, capsy
     out = capsys.readouterr().out
     assert out.startswith(f"Batch {number} of 40 (4 × 700) is the worst: ")
     assert out.splitlines()[0].endswith("; it fits on one T4.")
+    halved = [line for line in out.splitlines() if line.startswith("half the micro-batch")]
+    assert halved and "second trace" in halved[0], "the long text is in another batch of half the size"
     alone = path.read_text(encoding="utf-8").replace('batch["ids"].cuda()', 'torch.zeros(4, 700).long().cuda()')
     path.write_text(alone, encoding="utf-8")
     told = f"train.py: {format_bytes(trace_memory(Script(str(path)), steps=3).peak_bytes)} in tensors"
@@ -339,7 +341,7 @@ def test_batches_that_differ_are_told_and_a_script_without_a_loader_is_refused(t
     path = tmp_path / "train.py"
     path.write_text(LONGEST, encoding="utf-8")
     assert main(["report", str(path), "--card", "T4"]) == 0
-    assert re.match(r"The batches differ \(4 × \d+, then 4 × \d+", capsys.readouterr().out)
+    assert re.match(r"The batches differ \(4 × \d+, 4 × \d+", capsys.readouterr().out)
     path.write_text(BY_HAND.replace("OPTIMIZER", "0").replace("UPDATE", "0"), encoding="utf-8")
     for words, told in (
         (["--batches", "9"], "--batches: no DataLoader of torch's hands out what the first step trains on"),
