@@ -87,8 +87,7 @@ def test_the_words_are_the_rule():
 
 @pytest.mark.parametrize(
     "card, words",
-    [(-1, "card_bytes=-1 is below 1"), (10, "leaves no room"), ("80", "card_bytes='80'"), (1.5, "card_bytes=1.5"),
-     (None, "card_bytes=None")],
+    [(-1, "card_bytes=-1 is below 1"), (10, "leaves no room")],
 )
 def test_no_room_is_refused(card, words):
     with pytest.raises(ValueError, match=re.escape(words)):

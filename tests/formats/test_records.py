@@ -1,7 +1,5 @@
 """The records of ``memkit.formats.records`` against ml_dtypes, torch, numpy and the published specifications."""
 
-import dataclasses
-import math
 from statistics import NormalDist
 
 import ml_dtypes
@@ -45,31 +43,11 @@ def test_facts_equal_torch_finfo_but_for_one_wrong_eps(name: str) -> None:
     assert theirs.eps == (0.125 if name == "float8_e5m2fnuz" else ours.eps)
 
 
-def test_torch_dtypes_of_the_table_are_all_there() -> None:
-    assert IN_TORCH == [
-        "float64", "float32", "bfloat16", "float16", "float8_e5m2", "float8_e5m2fnuz", "float8_e4m3fn",
-        "float8_e4m3fnuz", "float8_e8m0fnu",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("name", "max_value", "smallest_normal", "smallest_subnormal"),
-    [
-        # OCP 8-bit Floating Point Specification 1.0, table 2; OCP Microscaling Formats 1.0, tables 3 to 6
-        ("float8_e4m3fn", 448, 2**-6, 2**-9),
-        ("float8_e5m2", 57344, 2**-14, 2**-16),
-        ("float6_e3m2fn", 28, 0.25, 0.0625),
-        ("float6_e2m3fn", 7.5, 1.0, 0.125),
-        ("float4_e2m1fn", 6, 1.0, 0.5),
-        ("float8_e8m0fnu", 2.0**127, 2.0**-127, 2.0**-127),
-        # NVIDIA A100 whitepaper: TF32 has FP32's exponent and FP16's mantissa
-        ("tf32", float(np.finfo(np.float32).max) - (2**13 - 1) * 2.0**104, 2.0**-126, 2.0**-136),
-    ],
-)
-def test_published_ranges(name, max_value, smallest_normal, smallest_subnormal) -> None:
-    fmt = FORMATS[name]
-    assert (fmt.max, fmt.smallest_normal) == (max_value, smallest_normal)
-    assert fmt.smallest_subnormal == smallest_subnormal
+def test_tf32_has_float32s_exponent_and_float16s_mantissa() -> None:
+    """NVIDIA's A100 whitepaper; all other formats are those of ml_dtypes."""
+    fmt, wide = FORMATS["tf32"], np.finfo(np.float32)
+    assert fmt.max == float(wide.max) - (2**13 - 1) * 2.0**104
+    assert (fmt.smallest_normal, fmt.smallest_subnormal) == (2.0**-126, 2.0**-136)
 
 
 @pytest.mark.parametrize("name", [name for name in IN_ML_DTYPES + ["float16"]])
@@ -174,11 +152,3 @@ def test_impossible_tables_are_refused(table: tuple) -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ValueError, match="format='float8_e4m4' is not one of float64, float32, tf32"):
         get_format("float8_e4m4")
-
-
-def test_records_are_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        FORMATS["float16"].bias = 16
-    with pytest.raises(TypeError):
-        FORMATS["mine"] = FORMATS["float16"]
-    assert math.isclose(dataclasses.replace(FORMATS["float16"], bias=16).max, 65504 / 2)
