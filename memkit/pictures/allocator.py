@@ -26,8 +26,6 @@ class FilmScale:
     widest_bytes: int
     scale_bytes: int
     num_rows: int
-    capacity_bytes: int | None
-    num_events: int
 
 
 def scale_of(film: Film) -> FilmScale:
@@ -37,32 +35,27 @@ def scale_of(film: Film) -> FilmScale:
         widest_bytes=max((row.size for still in stills for row in still.rows), default=MIB),
         scale_bytes=max(*(still.reserved_bytes for still in stills), film.capacity_bytes or 0, MIB),
         num_rows=min(max(3, *(len(still.rows) for still in stills)), MAX_ROWS),
-        capacity_bytes=film.capacity_bytes,
-        num_events=len(film),
     )
 
 
 def allocator_picture(film: Film, index: int | None = None) -> Chart:
     """A film at its end, or after ``index`` events; the scale fits the whole film."""
-    return still_figure(film.still(len(film) if index is None else index), scale_of(film))
+    return still_figure(film, len(film) if index is None else index, scale_of(film))
 
 
-def still_figure(still: Still, scale: FilmScale) -> Chart:
+def still_figure(film: Film, index: int, scale: FilmScale) -> Chart:
     """Segments by address from top to bottom, and below them allocated and reserved bytes. Blocks tell their bytes."""
+    still = film.still(index)
     bottom = 62 + ROW * scale.num_rows
-    chart = Chart(800, bottom + 122, f"event {still.index} of {scale.num_events}")
+    chart = Chart(800, bottom + 122, f"event {still.index} of {len(film)}")
     words = still.words
     while text_width(words, 12) > 780:
         words = words.removesuffix(" …").rpartition(" ")[0] + " …"
     chart.words(10, 41, words, 12)
     x = Scale(low=0, high=scale.widest_bytes, start=98, end=782)
     step = max(MIB, 1 << max(scale.widest_bytes // 8 - 1, 1).bit_length())
-    chart.row(
-        [(x(tick), format_bytes(tick, 0)) for tick in range(0, scale.widest_bytes + 1, step)],
-        bottom + 1,
-        10.5,
-        shade=GREY,
-    )
+    ticks = [(x(tick), format_bytes(tick, 0)) for tick in range(0, scale.widest_bytes + 1, step)]
+    chart.row(ticks, bottom + 1, 10.5, shade=GREY)
     rows = still.rows if len(still.rows) <= scale.num_rows else still.rows[: scale.num_rows - 1]
     for number, row in enumerate(rows):
         y = 70 + ROW * number
@@ -71,12 +64,12 @@ def still_figure(still: Still, scale: FilmScale) -> Chart:
             _draw_piece(chart, piece, x, y)
     if len(rows) < len(still.rows):
         chart.words(90, 70 + ROW * (scale.num_rows - 1), f"{len(still.rows) - len(rows)} more", 11, anchor="end")
-    _draw_totals(chart, still, scale, bottom + 36)
+    _draw_totals(chart, still, scale, film.capacity_bytes, bottom + 36)
     parts = [(LOOKS[part], part.replace("_", " ")) for part in PARTS]
     chart.legend([*parts, (REST, "unasked rest"), ((PAPER, ""), "hole")], 10, bottom + 106, 790, 10.5)
     segments = "1 segment" if len(still.rows) == 1 else f"{len(still.rows)} segments"
     chart.alt = (
-        f"After event {still.index} of {scale.num_events}: {still.words}. {segments}, "
+        f"After event {still.index} of {len(film)}: {still.words}. {segments}, "
         f"{format_bytes(still.allocated_bytes)} allocated, {format_bytes(still.reserved_bytes)} reserved, "
         f"largest hole {format_bytes(still.largest_hole_bytes)}."
     )
@@ -108,10 +101,10 @@ def _draw_piece(chart: Chart, piece: Piece, x: Scale, y: float) -> None:
         chart.words((left + right - rest) / 2, y, piece.label, 10, anchor="middle", boxed=True)
 
 
-def _draw_totals(chart: Chart, still: Still, scale: FilmScale, top: float) -> None:
+def _draw_totals(chart: Chart, still: Still, scale: FilmScale, capacity: int | None, top: float) -> None:
     """Two bars: what blocks use, what segments hold, and the card's line."""
     x = Scale(low=0, high=scale.scale_bytes, start=98, end=500)
-    card = f" of the card's {format_bytes(scale.capacity_bytes)}" if scale.capacity_bytes else ""
+    card = f" of the card's {format_bytes(capacity)}" if capacity else ""
     hole = f", largest hole {format_bytes(still.largest_hole_bytes)}" if still.hole_bytes else ""
     totals = (
         ("allocated", still.allocated_bytes, (OKABE_ITO[5], ""), hole),
@@ -122,6 +115,6 @@ def _draw_totals(chart: Chart, still: Still, scale: FilmScale, top: float) -> No
         chart.words(90, y, name, 12, anchor="end")
         chart.bar(x.start, x(size), y, 18, look, tip=f"{name}: {format_bytes(size)}", data={"bytes": size})
         chart.words(512, y, format_bytes(size) + more, 12)
-    if scale.capacity_bytes is not None:
-        at = x(scale.capacity_bytes)
+    if capacity is not None:
+        at = x(capacity)
         chart.line([(at, top - 2), (at, top + 46)], OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED)

@@ -78,7 +78,7 @@ class AllocatorLab(Explorer):
             sizes = (row.size, sum(piece.size for piece in used))
             rows.append((str(number), *map(format_bytes, sizes), str(len(used)), format_bytes(hole) if hole else "–"))
         said = words(still, len(film))
-        return View(chart=still_figure(still, scale), words=said, table=rows, ends={"step": end})
+        return View(chart=still_figure(film, still.index, scale), words=said, table=rows, ends={"step": end})
 
 
 def words(still: Still, num_events: int) -> tuple[str, ...]:
