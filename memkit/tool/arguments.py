@@ -91,6 +91,7 @@ def parser(description: str) -> OneLineParser:
     one.add_argument("--steps", type=number_in, default=2, help="training steps to trace (2)")
     one.add_argument("--batches", type=number_in, default=0, metavar="N", help=(
         "ask a script's DataLoader for so many batches, and trace the worst of them"))
+    one.add_argument("--until", choices=["eval"], help="follow a script on through its first evaluation")
     one.add_argument("--vary", metavar="N", help=(
         "the largest number that fits --card in place of this word among the script's arguments, such as "
         "-- --batch-size N"))

@@ -5,6 +5,7 @@
                                             step; --assume train.py:41=128: what only values could say on that line
     memkit report train.ipynb               a notebook, all cells in order; %pip, !ls and their like are left out
     memkit report train.py --batches 500    its DataLoader hands out 500 batches alone, and the worst is traced
+    memkit report train.py --until eval     on through its first evaluation; the epoch before it is cut short
     memkit report train.py --vary N --card CARD -- --batch-size N
                                             the largest N that fits the card, plain and recomputed;
                                             with --batches, on the worst batch of each N

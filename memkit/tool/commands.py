@@ -81,9 +81,11 @@ def report_command(options: argparse.Namespace) -> Found:
         raise ValueError("memkit report traces a program with PyTorch, which is not installed: pip install torch")
     started = time.monotonic()
     card = options.card and named("card", options.card, CARDS)
+    if (options.batches or options.vary or options.until) and not options.target.endswith(SCRIPTS):
+        raise ValueError(f"--batches, --until and --vary run a script such as train.py, not {options.target!r}")
     build = loaded_build(options.target, options.script_arguments)
-    if (options.batches or options.vary) and not options.target.endswith(SCRIPTS):
-        raise ValueError(f"--batches and --vary run a script such as train.py, not {options.target!r}")
+    if options.until:
+        build = replace(build, until_eval=True)
     as_whole_number("--batches", options.batches, 0)
     if options.vary:
         return largest_found(options, build, card)

@@ -22,6 +22,7 @@ from unittest.mock import patch
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from memkit.tool.notebook import cells_of
 
@@ -41,13 +42,15 @@ class Script:
     """The file of a training script and its arguments.
 
     ``during_build`` and ``during_step`` are what ``changed_build`` puts around a program. The first one yields a
-    function that is called before the first step.
+    function that is called before the first step. ``until_eval``: the script is followed on until a module in
+    evaluation has run after a step; its loader then hands out no more for training.
 
     Raises: ValueError: ``path`` is no file.
     """
 
     path: str
     arguments: tuple[str, ...] = ()
+    until_eval: bool = False
     during_build: Callable[[], AbstractContextManager[Callable[[], None]]] = nothing_to_do
     during_step: Callable[[], AbstractContextManager[object]] = nullcontext
 
@@ -121,6 +124,9 @@ class Script:
                 f"{Path(self.path).name} ended{ending} before an optimizer had stepped; a script is followed from the "
                 "first call of a module with gradients on to the optimizer's step"
             )
+        if not follower.has_evaluated:
+            raise ValueError(f"{Path(self.path).name} ended without an evaluation: no module ran in eval(), without "
+                             "gradients, after a step")
         if not follower.has_ended:
             follower.end_step()
 
@@ -159,10 +165,14 @@ class Follower:
         self.counts: Counter[int] = Counter()
         self.step, self.is_over, self.has_ended = 0, False, False
         self.has_optimizer = self.is_updating = False
+        self.has_evaluated, self.loader = not script.until_eval, None
         self.contexts = ExitStack()
         recorder.on_update = self.update_begins
         self.contexts.enter_context(patch.object(Optimizer, "add_param_group", self.adding(Optimizer.add_param_group)))
         self.made = self.contexts.enter_context(script.during_build())
+        if script.until_eval:
+            ask = self.asking(_BaseDataLoaderIter.__next__)
+            self.contexts.enter_context(patch.object(_BaseDataLoaderIter, "__next__", ask))
         for handle in (
             register_module_forward_pre_hook(self.before_call),
             register_optimizer_step_post_hook(self.after_optimizer),
@@ -174,6 +184,8 @@ class Follower:
 
         Raises: SeenEnough: every optimizer has stepped often enough.
         """
+        if not torch.is_grad_enabled() and not module.training and self.is_over:
+            self.has_evaluated = True
         if self.program.is_in_backward or not torch.is_grad_enabled():
             return
         self.count_update()
@@ -183,7 +195,7 @@ class Follower:
             self.recorder.now("mark", "init")
             self.contexts.enter_context(self.script.during_step())
         else:
-            self.has_ended = bool(self.counts) and min(self.counts.values()) >= self.steps
+            self.has_ended = self.has_stepped and self.has_evaluated
             if not self.has_ended and not self.is_over:
                 return
             self.end_step()
@@ -196,6 +208,23 @@ class Follower:
         """An optimizer has stepped; the first one of all ends the training step."""
         self.counts[id(optimizer)] += 1
         self.is_over = self.is_over or id(optimizer) == next(iter(self.counts))
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether every optimizer has stepped often enough."""
+        return bool(self.counts) and min(self.counts.values()) >= self.steps
+
+    def asking(self, ask: Callable) -> Callable:
+        """The loader's next batch: of the one that trains, the last of its epoch comes after enough steps."""
+
+        def next_batch(loader):
+            if self.step == 0:
+                self.loader = loader
+            elif loader is self.loader and self.has_stepped:
+                raise StopIteration
+            return ask(loader)
+
+        return next_batch
 
     def adding(self, add_group: Callable) -> Callable:
         """``Optimizer.add_param_group``, which every optimizer of torch's calls when it is made."""

@@ -495,3 +495,49 @@ def test_a_change_without_anything_to_change_says_so(tmp_path):
     path.write_text(BY_HAND.replace("OPTIMIZER", "0").replace("UPDATE", "0"), encoding="utf-8")
     with pytest.raises(ValueError, match="no option and no DataLoader of an even batch size"):
         trace_memory(changed_build(Script(str(path)), "half_batch"))
+
+
+EVALUATED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+train, test = (TensorDataset(torch.randn(rows, 64)) for rows in (6400, 50_000))
+for epoch in range(3):
+    model.train()
+    for (x,) in DataLoader(train, 32, shuffle=True):
+        model(x.cuda()).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print("step")
+    model.eval()
+    with torch.no_grad():
+        for (x,) in DataLoader(test, 50_000):
+            model(x.cuda())
+    torch.save(model.state_dict(), "model.pt")
+    print("evaluated")
+"""
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_script_is_followed_through_its_first_evaluation_when_asked(tmp_path, capsys):
+    """The epoch of 200 steps is cut after two; the evaluation's large batch is the peak that two steps do not see."""
+    path = tmp_path / "train.py"
+    path.write_text(EVALUATED, encoding="utf-8")
+    plain = trace_memory(Script(str(path)))
+    assert capsys.readouterr().out.split() == ["step", "step"]
+    whole = trace_memory(Script(str(path), until_eval=True))
+    assert capsys.readouterr().out.split() == ["step", "step", "evaluated"]
+    batch, hidden = 50_000 * 64 * 4, 50_000 * 256 * 4
+    assert plain.peak_bytes < batch and whole.peak_bytes > batch + 2 * hidden
+    assert [i.total_bytes for i in whole.instants[: len(plain.instants) - 2]] == [
+        i.total_bytes for i in plain.instants[:-2]]
+    assert main(["report", str(path), "--until", "eval", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["allocated_bytes"] >= whole.peak_bytes
+    assert main(["report", "train:build", "--until", "eval"]) == 2
+    assert "--until and --vary run a script such as train.py, not 'train:build'" in capsys.readouterr().err
+    path.write_text(EVALUATED.replace("model.eval()", "break"), encoding="utf-8")
+    assert main(["report", str(path), "--until", "eval"]) == 2
+    assert "train.py ended without an evaluation" in capsys.readouterr().err.splitlines()[-1]
