@@ -1,4 +1,4 @@
-"""The plane of bytes and time: strategies with what they run again (chapter 04), plans with what they give up (10)."""
+"""The plane of bytes and time: strategies of recomputation (chapter 04), plans of a job (10)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,13 @@ SHAPES = {
     "hexagon": (6, 0, 1),
     "triangle left": (3, 3 / 4, 1),
 }
-"""Marks of points: corners, turned by which share of a circle, and how far in the corners between them lie."""
+"""Marks: corners, turned by which share of a circle, and how far in those between them lie."""
 COLOURS = ("currentColor", *OKABE_ITO[:5])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spot:
-    """A point of the plane; spots of one ``kind`` have one shape and colour, those on the front are filled."""
+    """A point of the plane; a ``kind`` has one shape and colour, and filled is on the front."""
 
     kind: str
     across: float
@@ -65,8 +65,8 @@ def plane_figure(
 ) -> Chart:
     """Bytes over a number; ``room`` is what a card leaves for tensors, as a dashed line.
 
-    A mark's ``data-pick`` is its place in ``spots``. ``notes`` stand below the names of kinds; ``has_stairs`` joins
-    the spots on the front, where bytes and the number alone decide what is on it.
+    A mark's ``data-pick`` is its place in ``spots``. ``notes`` stand below the names of kinds;
+    ``has_stairs`` joins the front, where bytes and the number alone decide what is on it.
     """
     kinds, size = list(dict.fromkeys(spot.kind for spot in spots)), 5 if len(spots) < 30 else 4
     looks = dict(zip(kinds, zip(SHAPES, cycle(COLOURS), strict=False), strict=False))

@@ -1,4 +1,4 @@
-"""The adapter explorer (chapter 08): rank and targets of LoRA → six ways to fine-tune, and what they train and keep."""
+"""The adapter explorer (chapter 08): LoRA's rank and targets → six ways to fine-tune."""
 
 from dataclasses import replace
 

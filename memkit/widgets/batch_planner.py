@@ -1,4 +1,4 @@
-"""The batch planner (chapter 05): a batch in tokens → micro-batches, accumulation steps and ranks that a card holds."""
+"""The batch planner (chapter 05): a batch in tokens → micro-batches, steps and ranks that fit."""
 
 from dataclasses import replace
 from math import prod

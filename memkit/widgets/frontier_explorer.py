@@ -1,4 +1,4 @@
-"""The frontier explorer (chapter 04): strategies by FLOPs run again and peak, the front, and the code of one."""
+"""The frontier explorer (chapter 04): strategies by FLOPs run again and peak, and their front."""
 
 from collections.abc import Sequence
 
@@ -58,10 +58,11 @@ class FrontierExplorer(Explorer):
         saved = 1 - own.peak_bytes / found[0].peak_bytes
         against = f"{saved:.0%} below none, for {own.overhead:.1%} more FLOPs"
         costs = f"peak {format_bytes(own.peak_bytes)}, {against if chosen else 'and nothing runs again'}"
-        better = min((each for each in front if beats(each.worth, own.worth)), key=lambda p: p.worth, default=None)
+        better = [each for each in front if beats(each.worth, own.worth)]
         standing = "It is on the front: nothing is both cheaper and smaller."
         if better:
-            standing = f"It is not on the front: {better.strategy.name} costs no more and its peak is no higher."
+            name = min(better, key=lambda each: each.worth).strategy.name
+            standing = f"It is not on the front: {name} costs no more and its peak is no higher."
         table = [("strategy", "FLOPs run again", "peak", "front", "fits")]
         verdicts = [fit.verdict for fit in fits] or [""] * len(found)
         for each, verdict in zip(found, verdicts, strict=True):
@@ -74,13 +75,15 @@ class FrontierExplorer(Explorer):
             notes={each.strategy.name: verdict for each, verdict in zip(found, verdicts, strict=True)},
         )
         chart.marked = chosen
-        chart.alt = f"{chart.title}: {len(found)} strategies by FLOPs run again. Chosen: {own.strategy.name}, {costs}."
+        chart.alt = f"{chart.title}: {len(found)} strategies by FLOPs run again. "
+        chart.alt += f"Chosen: {own.strategy.name}, {costs}."
         words = (f"{own.strategy.name}: {costs}.", *([str(fits[chosen])] if fits else []), standing)
-        return View(chart=chart, words=words, table=table, code=own.strategy.code, picks={"strategy": NAMES})
+        picks, code = {"strategy": NAMES}, own.strategy.code
+        return View(chart=chart, words=words, table=table, code=code, picks=picks)
 
 
 def cheapest(found: Sequence[Point], room_bytes: int | None) -> Point:
-    """The point with the fewest FLOPs that fits, of equals the first; of the lowest peak if none fits."""
+    """The first point with the fewest FLOPs that fits; of the lowest peak if none fits."""
     fitting = [each for each in found if room_bytes is None or each.peak_bytes <= room_bytes]
     if fitting:
         return min(fitting, key=lambda each: each.overhead)

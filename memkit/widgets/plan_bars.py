@@ -1,4 +1,4 @@
-"""What the explorers of plans show (chapters 05, 08, 09, 10): a bar and a row for each plan, and which of them fit.
+"""What explorers of plans show (chapters 05, 08, 09, 10): a bar, a row and a verdict each.
 
 An explorer says which plans there are; picture, table and verdict follow from them here.
 """
@@ -27,24 +27,24 @@ def plans_view(
     foot: str = "",
     picks: Mapping[str, Sequence] | None = None,
 ) -> View:
-    """A bar for each plan, the ``chosen`` one marked; the dashed line is the room for tensors on their card.
+    """A bar for each plan, the ``chosen`` one marked; dashed is the room for tensors on the card.
 
-    A line break in a plan's name breaks its label. ``columns`` of the table are headers with a text for each plan;
-    ``above`` and ``foot`` are ``choices_figure``'s.
+    A line break in a plan's name breaks its label. ``columns`` of the table are headers with a
+    text for each plan; ``above`` and ``foot`` are ``choices_figure``'s.
     """
     names, card = list(plans), next(iter(plans.values())).card
     room = next(iter(plans.values())).fit.room_bytes
-    chart = choices_figure(
-        {name: plan.peak for name, plan in plans.items()}, title, f"{subtitle}; dashed: room on {card.name}",
-        room, names.index(chosen) if chosen else -1, above, foot,
-    )
+    peaks = {name: plan.peak for name, plan in plans.items()}
+    place = names.index(chosen) if chosen else -1
+    subtitle = f"{subtitle}; dashed: room on {card.name}"
+    chart = choices_figure(peaks, title, subtitle, room, place, above, foot)
     own = [verdict(plans[chosen].peak, card.name)] if chosen else []
     words = (*own, those_that_fit(plans), *words)
     return View(chart=chart, words=words, table=table_of(plans, columns or {}), picks=picks or {})
 
 
 def table_of(plans: Plans, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
-    """A row for each plan: its peak, where that is, whether it fits, and ``columns`` of the caller."""
+    """A row for each plan: its peak, where that is, whether it fits, and ``columns``."""
     columns = {
         "plan": [name.replace("\n", " ") for name in plans],
         "peak": [format_bytes(plan.peak_bytes) for plan in plans.values()],

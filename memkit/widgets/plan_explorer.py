@@ -1,4 +1,4 @@
-"""The plan explorer (chapter 10): a job and a card → every plan that fits, and what the chosen one gives up."""
+"""The plan explorer (chapter 10): a job and a card → every plan, and what each gives up."""
 
 from functools import lru_cache
 
@@ -58,9 +58,14 @@ class PlanExplorer(Explorer):
         words = [f"None of {len(found.plans)} plans fits that gives up {gives_up}.", next_best(found)]
         if chosen:
             words = [f"Plan {plan} of {len(allowed)} that fit: {chosen.name}.", *in_words(chosen, found)]
+        rows = {plan.name: plan for plan in allowed[:MAX_ROWS]}
+        columns = {
+            "time ÷ least": [times_least(plan, found) for plan in rows.values()],
+            "gives up": [", ".join(plan.gives_up) or "nothing" for plan in rows.values()],
+        }
         return View(
-            chart=self.chart, words=words, table=rows_of(allowed, found), code=code_of(chosen) if chosen else "",
-            ends={"plan": max(len(allowed), 1)}, kept=(found, allowed),
+            chart=self.chart, words=words, table=table_of(rows, columns), kept=(found, allowed),
+            code=code_of(chosen) if chosen else "", ends={"plan": max(len(allowed), 1)},
         )
 
     def pick(self, mark: str) -> None:
@@ -100,11 +105,3 @@ def next_best(found: PlansFound) -> str:
         return "No plan of another kind fits either: fewer tokens in a sequence, or more cards."
     plan = found.fitting[0]
     return f"{plan.name} would fit; it gives up {' and '.join(plan.gives_up) or 'time'}."
-
-
-def rows_of(plans: tuple[TrainingPlan, ...], found: PlansFound) -> list[tuple[str, ...]]:
-    """The first plans that fit as rows."""
-    first = plans[:MAX_ROWS]
-    times = [times_least(plan, found) for plan in first]
-    gives = [", ".join(plan.gives_up) or "nothing" for plan in first]
-    return table_of({plan.name: plan for plan in first}, {"time ÷ least": times, "gives up": gives})

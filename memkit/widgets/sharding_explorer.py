@@ -1,4 +1,4 @@
-"""The sharding explorer (chapter 09): a stage and a model on 1 to 512 ranks → each rank's peak and what it sends."""
+"""The sharding explorer (chapter 09): a stage on 1 to 512 ranks → a rank's peak and traffic."""
 
 from dataclasses import replace
 

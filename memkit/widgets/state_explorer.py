@@ -1,4 +1,4 @@
-"""The state explorer (chapter 08): the peak under each optimizer, by where it steps and what is trained."""
+"""The state explorer (chapter 08): the peak under each optimizer, stepping here or there."""
 
 from dataclasses import replace
 
