@@ -123,6 +123,8 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
     place = re.compile(rf"(?<![^=]){re.escape(word)}$")
     if card is None:
         raise ValueError(f"--vary {word} needs the card that is to be filled: --card 'RTX 4090'")
+    if options.fail_above is not None:
+        raise ValueError(f"--vary {word} finds a number and no bytes, so it takes no --fail-above")
     if not any(map(place.search, script.arguments)):
         raise ValueError(f"--vary {word}: no argument of the script is {word!r}; write -- --batch-size {word}")
 

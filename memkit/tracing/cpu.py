@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from memkit.program.as_before import torch_as_before
 from memkit.tracing.patched import shapes_only
-from memkit.tracing.refusals import refusing
+from memkit.tracing.refusals import not_followed, refusing
 from memkit.tracing.scratch import PRODUCTS, copied_factors
 from memkit.tracing.without_values import ShapesOnly
 
@@ -149,9 +149,17 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
         patch.object(torch.nn.parallel.DistributedDataParallel, "__init__", not_here("DDP's reducer")),
     ):
         mode.rules[Tensor.__deepcopy__] = deepcopied
+        mode.rules[torch.asarray] = from_storage
         mode.rules[torch._VF._pad_packed_sequence] = not_here("pad_packed_sequence")
         mode.rules[torch.nn.functional.ctc_loss] = not_here("ctc_loss")
         yield mode
+
+
+def from_storage(_, func, args, kwargs):
+    """safetensors reads weights from a mapped file, which a CPU's step then shares and does not allocate."""
+    if isinstance(args[0], torch.UntypedStorage):
+        raise not_followed("weights in a mapped file (from_pretrained) on the CPU's rules", "make them by from_config")
+    return func(*args, **kwargs)
 
 
 def deepcopied(_, func, args, __):

@@ -241,6 +241,8 @@ def test_from_pretrained_is_as_large_as_torch_says(tmp_path, family, dtype):
     """) + TRAIN, encoding="utf-8")
     timeline = trace_memory(Script(str(path)))
     tensors = {id(t): t for t in (*real.parameters(), *real.buffers())}.values()
+    with pytest.raises(NotImplementedError, match="weights in a mapped file .*; make them by from_config"):
+        trace_memory(Script(str(path)), device="cpu")
     rounded = sum(-(-t.nbytes // 512) * 512 for t in tensors)
     batch = 512  # x, which lives beside the weights
     assert timeline.at("init").weights + batch == pytest.approx(rounded + batch, rel=0.001)
@@ -347,6 +349,7 @@ def test_batches_that_differ_are_told_and_a_script_without_a_loader_is_refused(t
         (["--batches", "9"], "--batches: no DataLoader of torch's hands out what the first step trains on"),
         (["--batches", "-1"], "--batches=-1"),
         (["--vary", "N"], "--vary N needs the card that is to be filled: --card 'RTX 4090'"),
+        (["--vary", "N", "--card", "T4", "--fail-above", "1GiB"], "--vary N finds a number and no bytes"),
         (["--vary", "N", "--card", "T4"], "--vary N: no argument of the script is 'N'; write -- --batch-size N"),
     ):
         assert main(["report", str(path), *words]) == 2
