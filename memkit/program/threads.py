@@ -3,6 +3,7 @@
 For a program that loads weights in a pool, or makes its batches ready in a thread beside the step.
 """
 
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -61,14 +62,21 @@ def watching_threads(misses: Callable[[Tensor], bool]) -> Iterator[None]:
     Raises: ValueError: a thread has made memory that is counted, where nobody looks.
     """
     missed: list[str] = []
-    start = threading.Thread.start
+    start, watcher, is_over = threading.Thread.start, threading.current_thread(), threading.Event()
+    can_interrupt = watcher is threading.main_thread() and hasattr(signal, "pthread_kill")
 
     def start_watched(thread: threading.Thread) -> None:
         run = thread.run
 
         def run_watched():
-            with InAThread(misses, missed):  # dispatch modes are a thread's own
-                run()
+            try:
+                with InAThread(misses, missed):  # dispatch modes are a thread's own
+                    run()
+            except BaseException:
+                if missed and can_interrupt and not is_over.is_set():
+                    # the program may be waiting for what will never come, and only a signal ends a wait
+                    signal.pthread_kill(watcher.ident, signal.SIGINT)
+                raise
 
         thread.run = run_watched
         start(thread)
@@ -80,6 +88,7 @@ def watching_threads(misses: Callable[[Tensor], bool]) -> Iterator[None]:
         try:
             yield
         finally:  # also where the program fails because the thread did
+            is_over.set()
             if missed:
                 raise ValueError(
                     f"{missed[0]}: torch runs in a thread of its own, where its memory is not seen: "

@@ -5,6 +5,7 @@ import functools
 import gc
 import importlib
 import itertools
+import queue
 import random
 import re
 import threading
@@ -627,6 +628,21 @@ def in_a_thread(device, work=None):
         layer(torch.ones(2, 64, device=device)).sum().backward()
 
     return step
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_program_that_waits_for_a_thread_that_died_is_refused_too():
+    def build():
+        batches = queue.Queue()
+
+        def step():
+            threading.Thread(target=lambda: batches.put(torch.ones(8, device="cuda"))).start()
+            batches.get(timeout=60)  # a minute, and then another error
+
+        return step
+
+    with pytest.raises(ValueError, match=r"test_trace.py:\d+ .*in a thread of its own"):
+        trace_memory(build)
 
 
 def test_a_thread_that_makes_nothing_on_the_card_goes_on():
