@@ -11,7 +11,7 @@ from memkit.formula.estimate import estimate_memory
 from memkit.formula.optimizer import RULES
 from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_LLAMA
-from memkit.setup.optimizers import GIVEN_UP, OPTIMIZERS, STEP, TEMPORARIES, TRACE_IT, Optimizer, State
+from memkit.setup.optimizers import GIVEN_UP, OPTIMIZERS, STEP, TEMPORARIES, TRACE_IT, Optimizer, Place, State
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.trace import trace_memory
@@ -58,7 +58,7 @@ def test_the_planner_tries_an_optimizer_or_says_why_not():
 @pytest.mark.parametrize("wrong, words", [
     ({"gives_up": "its good name"}, "gives_up='its good name' is not one of"),
     ({"not_planned": ""}, "'RMSprop' has planned=.. and not_planned='': give the planner ways"),
-    ({"planned": (("foreach", "after backward"),)}, "give the planner ways to try it, or the reason"),
+    ({"planned": (("foreach", Place.AFTER_BACKWARD),)}, "give the planner ways to try it, or the reason"),
 ])
 def test_a_record_that_leaves_the_planner_in_doubt_is_refused(wrong, words):
     with pytest.raises(ValueError, match=words):
