@@ -48,7 +48,7 @@ handouts: site          ## the site's sheets to print, a PDF a chapter, in build
 	$(BIN)/python site/handouts.py build/site build/handouts
 
 site: $(VENV)/.site     ## the book as pages that need no Jupyter, in build/site
-	$(BIN)/python site/build.py build/site
+	$(BIN)/python site/build.py build/site $(SITE_ADDRESS)
 
 site-check: $(VENV)/.test site  ## links, alt texts, axe-core, keys, panels and bytes of build/site, in Chromium
 	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m site tests/site

@@ -1,18 +1,24 @@
 """The first page's first screen: a model and a card, does training fit, and what helps.
 
 All answers are worked out when the site is built, by the formula and by the one rule that says what fits; the page only
-looks them up.
+looks them up. Each answer has an address of its own, ``fit/Llama-3-8B-on-RTX-4090.html``, with a picture for those who
+share it.
 """
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from io import BytesIO
 from pathlib import Path
 from urllib.parse import quote
+
+from PIL import Image  # comes with matplotlib: a card of 16 colours is a quarter of one of 16 million
 
 from memkit.fitting.room import fit_on
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS, Card
+from memkit.pictures.twin import png_of
 from memkit.setup import strategies
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.models import PUBLISHED_MODELS, ModelConfig
@@ -23,14 +29,32 @@ from memkit.units import format_bytes
 TOKENS = 2048
 OPENING = ("Llama-3-8B", "RTX 4090")
 FUSED = OptimizerConfig(implementation="fused")
-WAYS = (
-    "all weights, float32 under autocast",
-    "all weights in bfloat16",
-    "all weights in bfloat16, the optimizer's step in the backward, every block run twice",
-    "LoRA of rank 16, every block run twice",
-    "QLoRA of rank 16, every block run twice",
-)
-"""What is tried, from what gives up nothing to what trains adapters beside weights in 4 bits."""
+WAYS = {
+    "All weights, autocast": (
+        "weights and states in float32, products in bfloat16: this is what most scripts do, and it gives up nothing "
+        "(<a href='03_mixed_precision.html'>chapter 03</a>)."
+    ),
+    "All weights in bf16": (
+        "small updates are rounded away, so that training can stop early "
+        "(<a href='03_mixed_precision.html'>chapter 03</a>); T4 and V100 multiply no bfloat16."
+    ),
+    "bf16, keep less": (
+        "weights in bfloat16; the optimizer steps in the backward, so that neither accumulation nor a clipped norm is "
+        "left (<a href='05_gradient_accumulation.html'>chapter 05</a>), and every block's forward runs a second time "
+        "(<a href='04_activation_recomputation.html'>chapter 04</a>)."
+    ),
+    "LoRA": (
+        "of rank 16 beside all linear layers: only these thin matrices are trained, and every block's forward runs a "
+        "second time (<a href='08_smaller_states.html'>chapter 08</a>)."
+    ),
+    "QLoRA": (
+        "as LoRA, and the frozen weights are rounded to 4 bits and unpacked at each use "
+        "(<a href='08_smaller_states.html'>chapter 08</a>)."
+    ),
+}
+"""What is tried, from what gives up nothing to adapters beside weights in 4 bits, each with its price."""
+SCALE = 0.6
+"""Where on a bar's line the card is full: what is more than 1.7 times the card ends at the margin."""
 
 
 def setups(model: ModelConfig) -> list[TrainingSetup]:
@@ -55,21 +79,24 @@ def left(num_bytes: int) -> str:
 
 
 def answer(model: ModelConfig, card: Card, seq_len: int, peaks: Sequence[int]) -> dict:
-    """The sentence, whether all weights can be trained and the first way that is expected to fit, and a row a way."""
+    """What is asked, whether all weights can be trained and the first way that is expected to fit, and a row a way."""
     fits = [fit_on(card, peak) for peak in peaks]
     spares = [fit.expected_bytes for fit in fits]
-    on_card = f"{model.name} on one {card.name} ({format_bytes(card.memory_bytes, 1)})"
     first = next((number for number, spare in enumerate(spares) if spare >= 0), None)
+    ways = list(WAYS)
     if first is None:
-        said = f"nothing of this fits. The least is {WAYS[-1]}, {left(spares[-1])}."
+        said = f"Does not fit, with nothing of this: {left(spares[-1])} with {ways[-1]}."
     elif first == 0:
-        said = f"everything can be trained, with {left(spares[0])}."
+        said = f"Fits: {left(spares[0])}."
     else:
-        said = f"{WAYS[0]} does not fit, {left(spares[0])}. The first that fits: {WAYS[first]}, {left(spares[first])}."
+        said = f"Does not fit: {left(spares[0])}. The first that fits is {ways[first]}, {left(spares[first])}."
     rows = [
-        (format_bytes(peak, 1), fit.verdict, left(fit.expected_bytes)) for peak, fit in zip(peaks, fits, strict=True)
+        (left(spare), fit.verdict, format_bytes(peak, 1)) for peak, spare, fit in zip(peaks, spares, fits, strict=True)
     ]
-    return {"said": f"{on_card}, one sequence of {seq_len:,} tokens: {said}", "rows": rows}
+    bars = [round(100 * min(1, SCALE * peak / card.memory_bytes), 1) for peak in peaks]
+    asked = f"{model.name}, all weights, on one {card.name} ({format_bytes(card.memory_bytes, 1)}), {seq_len:,} tokens"
+    least = len(WAYS) - 1
+    return {"asked": asked, "said": said, "rows": rows, "bars": bars, "first": least if first is None else first}
 
 
 def answers() -> dict[str, dict[str, dict]]:
@@ -82,29 +109,120 @@ def answers() -> dict[str, dict[str, dict]]:
     return found
 
 
-def first_screen(out: Path) -> str:
+def address_of(model: str, card: str) -> str:
+    """Where the answer has a page of its own."""
+    return f"fit/{model}-on-{card}.html".replace(" ", "-")
+
+
+def rows_html(found: dict) -> str:
+    """One row a way: a button that tells its price, a bar beside the card's line, and what the formula says."""
+    rows = ""
+    for number, (way, row, bar) in enumerate(zip(WAYS, found["rows"], found["bars"], strict=True)):
+        chosen = "true" if number == found["first"] else "false"
+        rows += (
+            f'<tr><th scope="row"><button type="button" aria-pressed="{chosen}">{way}</button></th>'
+            f'<td class="bar"><i style="width:{bar}%"></i></td>{"".join(f"<td>{cell}</td>" for cell in row)}</tr>'
+        )
+    return rows
+
+
+def table_html(found: dict) -> str:
+    """The ways as a table."""
+    heads = ("what helps", "peak, and the card", "expected", "verdict", "tensors at the peak")
+    header = "".join(f'<th scope="col">{head}</th>' for head in heads)
+    table = f"<table><thead><tr>{header}</tr></thead><tbody>{rows_html(found)}</tbody></table>"
+    return f'<div class="scroll" style="--full:{SCALE:.0%}">{table}</div>'
+
+
+def price(way: str) -> str:
+    """What a way is and costs, in words."""
+    return f"<strong>{way}</strong>: {WAYS[way]}"
+
+
+def first_screen(out: Path, site: str) -> str:
     """The form with its opening answer, which needs no script; all answers are a file beside the page."""
     found, (model, card) = answers(), OPENING
-    (out / "answers.json").write_text(json.dumps(found, separators=(",", ":")), encoding="utf-8")
+    prices = [price(way) for way in WAYS]
+    looked_up = json.dumps({"prices": prices, "of": found}, separators=(",", ":"))
+    (out / "answers.json").write_text(looked_up, encoding="utf-8")
+    write_pages(found, out, site)
 
     def menu(label: str, name: str, options: Iterable[str], chosen: str) -> str:
         listed = "".join(f"<option{' selected' if o == chosen else ''}>{escape(o)}</option>" for o in options)
         return f'<label>{label} <select name="{name}">{listed}</select></label> '
 
-    opening, heads = found[model][card], ("what is trained", "tensors at the peak", "verdict", "expected")
-    header = "".join(f'<th scope="col">{head}</th>' for head in heads)
-    body = "".join(
-        f'<tr><th scope="row">{escape(way)}</th>{"".join(f"<td>{cell}</td>" for cell in row)}</tr>'
-        for way, row in zip(WAYS, opening["rows"], strict=True)
-    )
+    opening = found[model][card]
     return (
         '<form class="answer" data-answers="answers.json">'
         f'{menu("Model", "model", found, model)}{menu("Card", "card", found[model], card)}'
-        f'<p role="status"><strong>{escape(opening["said"])}</strong></p>'
-        f'<div class="scroll"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
-        f'<p class="quiet"><a class="link" href="index.html?fit={quote("/".join(OPENING))}#does-it-fit-my-card">A link '
-        'to this answer.</a> By the formula of <a href="01_memory_breakdown.html">chapter 01</a>, with fused AdamW; '
-        "context, workspaces and fragments are counted. Weights in bfloat16 round small updates away "
-        '(<a href="03_mixed_precision.html">chapter 03</a>); T4 and V100 multiply no bfloat16. '
+        f'<p class="quiet asked">{escape(opening["asked"])}</p>'
+        f'<p role="status" class="said"><strong>{escape(opening["said"])}</strong></p>'
+        f'{table_html(opening)}<p role="status" class="price">{prices[opening["first"]]}</p>'
+        f'<p class="quiet"><a class="link" href="{address_of(*OPENING)}">A link to this answer</a>, with a picture for '
+        "those who get it. By the formula of <a href=\"01_memory_breakdown.html\">chapter 01</a>, with fused AdamW; "
+        "context, workspaces and fragments are counted. "
         '<a href="10_make_it_fit.html">Chapter 10</a> has all plans.</p></form>'
     )
+
+
+CARD = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 600 315" font-family="DejaVu Sans" font-size="15">'
+    '<text x="28" y="50" font-size="24" font-weight="bold">{model} on one {card}</text>'
+    '<text x="28" y="78" fill="#545b66">{seen}</text>{bars}'
+    '<path d="M{full} 96V262" stroke="#1a1a1a" stroke-width="2" stroke-dasharray="5 4"/>'
+    '<text x="{full}" y="280" font-size="12" text-anchor="middle">the card</text>'
+    '<text x="28" y="303" font-size="13" fill="#545b66">Where do the bytes go when a neural network trains?</text>'
+    "</svg>"
+)
+
+
+def card_png(model: str, card: str, found: dict) -> bytes | None:
+    """The answer as a picture of 600 by 315 pixels, as links are shown elsewhere; ``None`` without ``resvg-py``."""
+    bars, left_edge, width = "", 185, 300
+    for number, (way, row, bar) in enumerate(zip(WAYS, found["rows"], found["bars"], strict=True)):
+        y, colour = 100 + 33 * number, "#009E73" if "spare" in row[0] else "#D55E00"
+        bars += (
+            f'<text x="28" y="{y + 17}" font-size="13">{way}</text>'
+            f'<rect x="{left_edge}" y="{y}" width="{bar * width / 100:.1f}" height="24" fill="{colour}"/>'
+            f'<text x="{left_edge + width + 8}" y="{y + 17}" font-size="13">{row[2]}</text>'
+        )
+    pixels = png_of(
+        CARD.format(model=escape(model), card=escape(card), seen=escape(found["said"]), bars=bars,
+                    full=left_edge + width * SCALE)
+    )
+    if pixels is None:
+        return None
+    small = BytesIO()
+    Image.open(BytesIO(pixels)).convert("RGB").quantize(16).save(small, "PNG", optimize=True)
+    return small.getvalue()
+
+
+PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>
+<meta name="description" content="{said}"><meta property="og:title" content="{title}">
+<meta property="og:description" content="{said}"><meta property="og:type" content="article">{image}
+<link rel="stylesheet" href="../book.css"></head><body><main class="alone"><h1>{title}</h1>
+<p class="quiet">{asked}</p><p><strong>{said}</strong></p><div class="answer">{table}</div>{prices}
+<p><a href="../index.html?fit={query}#does-it-fit-my-card">Another model or card, and the book behind it</a></p>
+</main></body></html>
+"""
+
+
+def write_pages(found: dict, out: Path, site: str) -> None:
+    """A page and a picture for every answer."""
+    (out / "fit").mkdir(exist_ok=True)
+    for model, cards in found.items():
+        for card, answered in cards.items():
+            address, image = address_of(model, card), ""
+            if pixels := card_png(model, card, answered):
+                (out / address).with_suffix(".png").write_bytes(pixels)
+                image = f'<meta property="og:image" content="{site}{address.removesuffix(".html")}.png">'
+            # a page of its own has no script, so its ways are no buttons
+            table = table_html(answered).replace('<button type="button" ', "<b ").replace("</button>", "</b>")
+            prices = "".join(f"<p>{price(way)}</p>" for way in WAYS).replace("href='", "href='../")
+            text = PAGE.format(
+                title=escape(f"Does {model} fit one {card}?"), said=escape(answered["said"]),
+                asked=escape(answered["asked"]), image=image, table=re.sub(r' aria-pressed="\w+"', "", table),
+                prices=prices, query=quote(f"{model}/{card}"),
+            )
+            (out / address).write_text(text, encoding="utf-8")

@@ -104,16 +104,30 @@ if (films.length) {
 // The first page's answer: looked up, never computed here.
 const asking = document.querySelector("form.answer");
 if (asking) {
-  let answers;
-  const answer = async () => {
-    answers ??= fetch(asking.dataset.answers).then((file) => file.json());
-    const model = asking.model.value, card = asking.card.value, { said, rows } = (await answers)[model][card];
-    asking.querySelector("[role=status] strong").textContent = said;
-    asking.querySelectorAll("tbody tr").forEach((line, way) => {
-      line.querySelectorAll("td").forEach((cell, place) => { cell.textContent = rows[way][place]; });
-    });
-    asking.querySelector(".link").href = `index.html?fit=${encodeURI(`${model}/${card}`)}#does-it-fit-my-card`;
+  let answers, prices;
+  const lines = [...asking.querySelectorAll("tbody tr")], addressOf = (model, card) => `fit/${model}-on-${card}.html`.replaceAll(" ", "-");
+  const press = (way) => {
+    lines.forEach((line, number) => line.querySelector("button").setAttribute("aria-pressed", number === way));
+    asking.querySelector(".price").innerHTML = prices[way];
   };
+  const load = async () => {
+    answers ??= fetch(asking.dataset.answers).then((file) => file.json());
+    prices = (await answers).prices;
+    return (await answers).of;
+  };
+  const answer = async () => {
+    const model = asking.model.value, card = asking.card.value, { asked, said, rows, bars, first } = (await load())[model][card];
+    asking.querySelector(".asked").textContent = asked;
+    asking.querySelector(".said strong").textContent = said;
+    lines.forEach((line, way) => {
+      const [bar, ...cells] = line.querySelectorAll("td");
+      bar.firstElementChild.style.width = `${bars[way]}%`;
+      cells.forEach((cell, place) => { cell.textContent = rows[way][place]; });
+    });
+    press(first);
+    asking.querySelector(".link").href = addressOf(model, card);
+  };
+  lines.forEach((line, way) => line.querySelector("button").addEventListener("click", async () => { await load(); press(way); }));
   const linked = new URLSearchParams(location.search).get("fit")?.match(/^([^/]+)\/(.+)$/);
   if (linked) {
     for (const [menu, wanted] of [[asking.model, linked[1]], [asking.card, linked[2]]]) {

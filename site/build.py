@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
-from answer import first_screen
+from answer import OPENING, address_of, first_screen
 from handouts import handouts_page
 from notebook_page import ChapterWriter, Files, Page
 from panels import Panels
@@ -43,7 +43,7 @@ def section(readme: str, title: str) -> str:
     return found[1]
 
 
-def first_page(files: Files, panels: Panels, chapters: list[Page]) -> Page:
+def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) -> Page:
     """What the book is, a panel to try, the chapters with their questions, and how to run it."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     title, _, opening = readme.partition("\n")
@@ -60,7 +60,7 @@ def first_page(files: Files, panels: Panels, chapters: list[Page]) -> Page:
         for page in chapters
     )
     parts = {
-        "Does it fit my card?": first_screen(files.out),
+        "Does it fit my card?": first_screen(files.out, site),
         "Try it": panels.html("MemoryExplorer", {}, ""),
         "For whom it is": files.markdown(ways),
         "The chapters and their questions": entries,
@@ -128,6 +128,12 @@ def questions_page() -> Page:
     return page
 
 
+def card_of(page: Page) -> str:
+    """The picture that a link to the page is shown with: the page's own first, or the first answer of the site."""
+    own = re.search(r'src="(pictures/[^"]+\.png)"', page.picture)
+    return own[1] if own else address_of(*OPENING).replace(".html", ".png")
+
+
 def run_line(page: Page, files: Files) -> str:
     """How a reader runs this page."""
     (files.out / "files").mkdir(exist_ok=True)
@@ -165,8 +171,25 @@ def write_search(pages: list[Page], out: Path) -> None:
     )
 
 
-def build(out: Path) -> None:
-    """Write the whole site into an empty folder. Raises: ValueError: ``out`` holds something that is no site."""
+def cited_as() -> str:
+    """The book as CITATION.cff has it, for BibTeX."""
+    cff = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    title, author, date = (
+        re.search(pattern, cff, re.MULTILINE)[1]
+        for pattern in (r'^title: "(.+)"', r'^  - name: "(.+)"', r"^date-released: (\S+)")
+    )
+    return (
+        f"@book{{memkit,\n  title   = {{{title}}},\n  author  = {{{{{author}}}}},\n  year    = {{{date[:4]}}},\n"
+        f"  note    = {{Version {memkit.__version__}}}\n}}"
+    )
+
+
+def build(out: Path, site: str = "") -> None:
+    """Write the whole site into an empty folder; ``site`` is the address at which it will stand, with its last slash.
+
+    Pictures of links need that address; without it they are named from the page, which few readers of links follow.
+    Raises: ValueError: ``out`` holds something that is no site.
+    """
     if out.exists() and any(out.iterdir()) and not (out / "search.json").exists():
         raise ValueError(f"{out} is not empty and holds no site that could be written anew")
     shutil.rmtree(out, ignore_errors=True)
@@ -180,7 +203,7 @@ def build(out: Path) -> None:
         before, _, after = page.html.partition("</h1>")
         page.html = f"{before}</h1>{run_line(page, files)}{after}"
     sheets = handouts_page([path for path in notebooks if path.stem[0].isdigit()], files)
-    pages = [first_page(files, panels, chapters), *chapters, claims_page(files), questions_page(), sheets]
+    pages = [first_page(files, panels, chapters, site), *chapters, claims_page(files), questions_page(), sheets]
     panels.make()
     frame = jinja2.Environment(autoescape=False).from_string(
         (HERE / "page.html.j2").read_text(encoding="utf-8")
@@ -192,6 +215,7 @@ def build(out: Path) -> None:
             pages=pages[1:], before=pages[number - 1] if number else None,
             after=pages[number + 1] if number + 1 < len(pages) else None, version=memkit.__version__, live=panels,
             description=escape(" ".join(page.question.split())[:150] or "A textbook about memory in training."),
+            cited=escape(cited_as()), card=f"{site}{card_of(page)}",
         )
         (out / f"{page.stem}.html").write_text(html, encoding="utf-8")
     (out / "book.css").write_text(style(), encoding="utf-8")
@@ -202,9 +226,9 @@ def build(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python site/build.py FOLDER")
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: python site/build.py FOLDER [ADDRESS]   (such as https://example.org/book/)")
     try:
-        build(Path(sys.argv[1]))
+        build(Path(sys.argv[1]), "".join(sys.argv[2:]))
     except ValueError as error:
         sys.exit(f"site: {error}")

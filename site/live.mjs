@@ -80,6 +80,62 @@ class Panel {
     }
     helper.render({ model: { send: ({ pick }) => this.ask("picked", pick) }, el: place.querySelector(".memkit-panel > *") });
     this.said = starter(place.querySelector(".live"), "Move all controls together", () => this.start());
+    this.offerLink();
+    this.openLinked();
+  }
+
+  // Each control has one element that a link names: a number's box, not its slider.
+  get named() {
+    return [...this.place.querySelectorAll(".controls :is(select, input):not([type=range])")];
+  }
+
+  // The panel's name in a link; a second of its kind on a page has a number behind it.
+  get name() {
+    const { panel } = this.place.dataset, alike = [...document.querySelectorAll(`[data-panel="${panel}"]`)];
+    return alike.length > 1 ? `${panel}-${alike.indexOf(this.place) + 1}` : panel;
+  }
+
+  text(element) {
+    if (element.matches("select")) return element.options[element.selectedIndex].text;
+    return element.matches("[type=checkbox]") ? String(element.checked) : element.value;
+  }
+
+  offerLink() {
+    const line = document.createElement("p"), button = document.createElement("button"), said = document.createElement("span");
+    const opening = new Map(this.named.map((element) => [element, this.text(element)]));
+    line.className = "share";
+    button.type = "button";
+    button.textContent = "Copy a link to these settings";
+    said.setAttribute("role", "status");
+    button.onclick = async () => {
+      const link = new URL(location.href.split(/[?#]/)[0]);
+      for (const element of this.named) {
+        if (this.text(element) !== opening.get(element)) link.searchParams.set(`${this.name}.${element.dataset.id}`, this.text(element));
+      }
+      link.hash = this.place.closest("[id]")?.id ?? "";
+      history.replaceState(null, "", link);
+      said.textContent = await navigator.clipboard?.writeText(link.href).then(() => "Copied.", () => "") || "The address bar has it now.";
+    };
+    line.append(button, said);
+    this.place.append(line);
+  }
+
+  // Settings that a link carries; what the panel does not offer is passed over.
+  openLinked() {
+    const given = new URLSearchParams(location.search), moved = [];
+    for (const element of this.named) {
+      const wanted = given.get(`${this.name}.${element.dataset.id}`);
+      if (wanted === null) continue;
+      if (element.matches("select")) {
+        const place = [...element.options].findIndex((option) => option.text === wanted);
+        if (place < 0) continue;
+        element.selectedIndex = place;
+      } else if (element.matches("[type=checkbox]")) element.checked = wanted === "true";
+      else element.value = wanted;
+      moved.push(element);
+    }
+    for (const element of moved) this.moves.set(element.dataset.id, this.value(element));
+    if (moved.length) this.drawnAhead();
   }
 
   value(element) {
@@ -97,13 +153,13 @@ class Panel {
   }
 
   async drawnAhead() {
+    this.stale(true);
     this.ahead ??= fetch(this.place.dataset.moves)
       .then((answer) => new Response(answer.body.pipeThrough(new DecompressionStream("gzip"))).json());
     const [opening, moves] = await this.ahead, [[control, value]] = this.moves;
     const changes = this.moves.size === 1 ? moves[`${control} ${JSON.stringify(value)}`] : undefined;
     if (this.live) return;
     if (!changes) {  // two controls at once, or a number that is typed: only Python knows
-      this.stale(true);
       return this.place.querySelector(".live button")?.click();
     }
     this.stale(false);

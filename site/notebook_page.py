@@ -25,6 +25,8 @@ from pygments.lexers import PythonLexer
 from memkit.widgets.step_film import FILM
 
 TAG = re.compile(r"<[^>]+>")
+FOLDED = re.compile(r"<details>(\s*<summary>\s*(?:Solution|Hint|Answers))")
+"""What stays folded on paper too: a reader who prints a chapter has not solved its exercises yet."""
 
 
 @dataclass(kw_only=True)
@@ -57,7 +59,8 @@ class Renderer(IPythonRenderer):
 
     def heading(self, text: str, level: int, **attrs) -> str:
         anchor = re.sub(r"\s+", "-", unescape(TAG.sub("", text)).strip())
-        return f'<h{level} id="{escape(anchor)}">{text}</h{level}>\n'
+        link = f'<a class="anchor" href="#{escape(anchor)}" aria-label="Link to this place"></a>'
+        return f'<h{level} id="{escape(anchor)}">{text}{link if level > 1 else ""}</h{level}>\n'
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
         return self.files.picture(self.files.figure(url), text)
@@ -123,6 +126,7 @@ class Files:
     def markdown(self, source: str) -> str:
         """Markdown as HTML."""
         html = MarkdownWithMath(renderer=Renderer(self)).render(source)
+        html = FOLDED.sub(r'<details class="folded">\1', html)
         return html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
 
 

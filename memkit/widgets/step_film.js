@@ -226,6 +226,7 @@ export function film(place, data, { hasLink = false, guess = null, guessed = () 
   }
 
   function drawChart() {
+    if (!chart.clientWidth || !chart.clientHeight) return;  // on paper, and in a folded cell
     const ink = getComputedStyle(place).color, all = drawAreas(ink);
     const [pen, width, height] = fitted(chart), handle = x(at, width);
     pen.globalAlpha = isTold() ? .22 : 0;  // what comes is shown once the guess is made

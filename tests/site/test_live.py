@@ -165,6 +165,46 @@ def test_the_first_control_moves_without_python_and_the_second_starts_it(page, a
     place.get_by_text("cannot be").wait_for()
 
 
+PAIRS = int(os.environ.get("SITE_PAIRS", "2"))
+
+
+@pytest.mark.parametrize("pair", range(PAIRS))
+def test_two_controls_are_answered_or_the_picture_says_that_they_are_not(pair, places, page, address, site):
+    """Never a picture of other settings without a word on it; and the settings' link shows the same."""
+    drawn = random.Random(f"pair {pair}")
+    name = drawn.choice(sorted(places))
+    [file] = [path for path in sorted(site.glob("*.html")) if f'data-panel="{name}"' in path.read_text()][:1]
+    page.goto(f"{address}{file.name}")
+    place, reader = page.locator(f'[data-panel="{name}"]').first, Reader(name, json.loads(
+        page.locator(f'[data-panel="{name}"]').first.get_attribute("data-arguments")), pair)
+    offered = {key: box for key, box in reader.panel.controls.items()
+               if isinstance(box, ipywidgets.Dropdown) and len(box.options) > 1 or isinstance(box, ipywidgets.Checkbox)}
+    if len(offered) < 2:
+        pytest.skip(f"{name} has fewer than two menus")
+    for key in drawn.sample(sorted(offered), 2):
+        element = place.locator(f'.controls [data-id="{key}"]').first
+        if isinstance(offered[key], ipywidgets.Checkbox):
+            element.click()
+            reader.move(key, not offered[key].value)
+        else:
+            value = drawn.randrange(element.locator("option").count())
+            element.select_option(index=value)
+            reader.move(key, value)
+        shown, is_stale = place.evaluate(
+            "place => [place.querySelector('.memkit-view svg').id, place.matches('.is-stale')]"
+        )
+        assert is_stale or f'id="{shown}"' in reader.panel.picture.value
+    page.wait_for_function("name => !document.querySelector(`[data-panel=${name}]`).matches('.is-stale')", arg=name)
+    settled = place.locator(".memkit-view svg").first.get_attribute("id")
+    assert f'id="{settled}"' in reader.panel.picture.value
+    place.get_by_role("button", name="Copy a link to these settings").click()
+    page.wait_for_timeout(100)
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)
+    page.wait_for_function(f"document.getElementById({settled!r})")
+
+
 @pytest.mark.parametrize("chapter", range(12))
 def test_an_exercise_on_the_page_says_what_the_book_s_check_says(chapter, site, opened):
     [path] = site.glob(f"{chapter:02}_*.html")
