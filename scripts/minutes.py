@@ -1,8 +1,9 @@
 """The minutes of every chapter, computed and written: into titles, into headings of sections, into README's table.
 
-Text is read at 200 words a minute. Code is read, run and compared with what it prints at 5 lines a minute: that is
-what the 146 and 133 minutes leave for it in which chapters 02 and 04 were worked through. An experiment with a
-widget takes 2 minutes, an exercise what its header says. `tests/book/test_notebooks_policy.py` compares.
+A rule and no measurement. Text is read at 200 words a minute. Code is read, run and compared with what it prints at 5
+lines a minute: that is what the 146 and 133 minutes leave for it in which chapters 02 and 04 were worked through. An
+experiment with a widget takes 2 minutes, an exercise what its header says. What is folded, and what stands under
+*Further*, a reader may never open: it is not counted. `tests/book/test_notebooks_policy.py` compares.
 """
 
 import json
@@ -12,7 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 WORDS_A_MINUTE, LINES_A_MINUTE, MINUTES_AN_EXPERIMENT = 200, 5, 2
 SECTION = re.compile(r"^## (.+?) \((\d+) minutes?\)$", re.MULTILINE)
-TITLE = re.compile(r"^\*(\d+) minutes", re.MULTILINE)
+TITLE = re.compile(
+    r"^\*\d+ minutes(?: to read and run, \d+ of exercises)?(?: · half of them are exercises)?", re.MULTILINE
+)
 EXERCISE = re.compile(r"^\*\*Exercise .* · (\d+) min ·", re.MULTILINE)
 
 
@@ -22,24 +25,35 @@ def minutes_of(text: str, is_code: bool) -> float:
         return sum(bool(line.strip()) for line in text.splitlines()) / LINES_A_MINUTE
     shown = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
     experiments = len(re.findall(r"^\d\. ", shown, re.MULTILINE)) if "xperiments" in shown else 0
-    return len(text.split()) / WORDS_A_MINUTE + MINUTES_AN_EXPERIMENT * experiments
+    return len(shown.split()) / WORDS_A_MINUTE + MINUTES_AN_EXPERIMENT * experiments
 
 
 def parts_of(notebook: dict):
-    """(text, is code) of what a reader works through, cut at every heading of level 2; fold-outs of exercises aside."""
+    """(text, is code) of what a reader works through, cut at every heading of level 2; what is folded aside."""
+    is_further = False
     for cell in notebook["cells"]:
         text, is_exercise = "".join(cell["source"]), cell["id"].startswith("ex-")
+        is_folded = cell["metadata"].get("jupyter", {}).get("source_hidden", False)
         if cell["cell_type"] == "code":
-            yield ("" if is_exercise else text), True
+            yield ("" if is_exercise or is_folded or is_further else text), True
         elif not cell["id"].endswith(("-hints", "-solution")):
-            yield from ((part, False) for part in re.split(r"^(?=## )", text, flags=re.MULTILINE))
+            for part in re.split(r"^(?=## )", text, flags=re.MULTILINE):
+                if part.startswith("## "):
+                    is_further = part.startswith("## Further")
+                yield ("" if is_further else part), False
 
 
-def chapter_minutes(notebook: dict) -> int:
-    """A chapter with its exercises, to the nearest five minutes."""
-    minutes = sum(minutes_of(text, is_code) for text, is_code in parts_of(notebook))
-    minutes += sum(int(n) for text, is_code in parts_of(notebook) if not is_code for n in EXERCISE.findall(text))
-    return max(5, 5 * round(minutes / 5))
+def chapter_minutes(notebook: dict) -> tuple[int, int]:
+    """Minutes to read and run a chapter, and of its exercises, each to the nearest five."""
+    reading = sum(minutes_of(text, is_code) for text, is_code in parts_of(notebook))
+    exercises = sum(int(n) for text, is_code in parts_of(notebook) if not is_code for n in EXERCISE.findall(text))
+    return max(5, 5 * round(reading / 5)), 5 * round(exercises / 5)
+
+
+def title_minutes(notebook: dict) -> str:
+    """The minutes as a title has them."""
+    reading, exercises = chapter_minutes(notebook)
+    return f"{reading} minutes to read and run, {exercises} of exercises" if exercises else f"{reading} minutes"
 
 
 def section_minutes(notebook: dict) -> dict[str, int]:
@@ -55,12 +69,12 @@ def section_minutes(notebook: dict) -> dict[str, int]:
 
 def with_minutes(notebook: dict) -> dict:
     """The notebook with the minutes of its title and of its sections as computed."""
-    minutes, sections, cells = chapter_minutes(notebook), section_minutes(notebook), []
+    sections, cells = section_minutes(notebook), []
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             text = SECTION.sub(lambda m: f"## {m[1]} ({sections[m[1]]} minutes)", text)
-            text = TITLE.sub(f"*{minutes} minutes", text) if not cells else text
+            text = TITLE.sub(f"*{title_minutes(notebook)}", text) if not cells else text
         cells.append(cell | {"source": text.splitlines(keepends=True)})
     return notebook | {"cells": cells}
 
@@ -70,6 +84,7 @@ if __name__ == "__main__":
     for path in sorted((ROOT / "chapters").glob("*.ipynb")):
         notebook = with_minutes(json.loads(path.read_text(encoding="utf-8")))
         path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        row = re.compile(rf"(\(chapters/{path.name}\) \| .+ \| )\d+( \|)$", re.MULTILINE)
-        readme = row.sub(rf"\g<1>{chapter_minutes(notebook)}\2", readme)
+        row = re.compile(rf"(\(chapters/{path.name}\) \| .+ \| )\d+(?: \+ \d+)?( \|)$", re.MULTILINE)
+        reading, exercises = chapter_minutes(notebook)
+        readme = row.sub(rf"\g<1>{reading}{f' + {exercises}' if exercises else ''}\2", readme)
     (ROOT / "README.md").write_text(readme, encoding="utf-8")

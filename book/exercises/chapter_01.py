@@ -105,21 +105,20 @@ def model_states(parameters: int, kept: dict[str, float]) -> tuple[float, float,
 
 
 def after_the_backward(weights: float, gradients: float, states: float) -> tuple[float, float]:
-    """What is in use at the end of the backward (with the loss and its gradient), and inside ``foreach`` AdamW."""
-    return two_moments(weights + gradients + states, 2 * 512, weights, 512)
+    """What is in use at the end of the backward, and inside ``foreach`` AdamW."""
+    return two_moments(weights + gradients + states, weights)
 
 
-def two_moments(lasting: float, end: float, temporaries: float, loss: float) -> tuple[float, float]:
-    """The end of the backward and the optimizer's step, from what both have and what each has besides."""
-    return lasting + end, lasting + temporaries + loss
+def two_moments(lasting: float, temporaries: float) -> tuple[float, float]:
+    """The end of the backward and the optimizer's step, from what both have and what the second has besides."""
+    return lasting, lasting + temporaries
 
 
 def start_of_backward(
     weights: float, states: float, activations: float, tokens: int, vocabulary: int, logit_bytes: int
 ) -> float:
-    """What is in use when the backward starts: the targets and the loss are freed, two gradients are there."""
-    logits = tokens * vocabulary * logit_bytes
-    return weights + states + activations - (8 * tokens + 512) + 2 * logits
+    """What is in use when the backward starts: two gradients of the logits' size are there already."""
+    return weights + states + activations + 2 * tokens * vocabulary * logit_bytes
 
 
 EXERCISES = (
@@ -158,53 +157,43 @@ EXERCISES = (
     FunctionExercise(
         id="1.b",
         right=after_the_backward,
+        tolerance=1e-3,
         hides_results=True,
-        probes=((1000, 3000, 70_000), (20_000, 5000, 900), (13_476_831_232, 13_476_831_232, 26_953_662_464)),
+        probes=(
+            (10**9, 3 * 10**9, 7 * 10**10), (2 * 10**10, 5 * 10**9, 9 * 10**8),
+            (13_476_831_232, 13_476_831_232, 26_953_662_464),
+        ),
         because="Neither depends on the batch: the activations are gone.",
         letters={"at": two_moments},
         table="""
-        at(weights + gradients + states, 0, weights, 0) :: Nearly. The loss is still there, a number of 512 B on a
-            card, and at the end of the backward its gradient too.
-        at(weights + gradients + states, 1024, 0, 512) ; at(weights + gradients + states, 1024, 0, 0) :: The
-            temporaries of foreach are missing: one value for every weight.
-        at(weights + gradients + states, 0, 0, 0) :: The temporaries of foreach are missing, one value for every
-            weight, and the 512 B of the loss.
-        at(weights + states, 1024, weights, 512) ; at(weights + states, 0, weights, 0) :: The gradients are missing.
-            They are there until zero_grad frees them.
-        at(weights + gradients + states, 1024, weights, 1024) :: The gradient of the loss is freed when backward
-            returns. In the optimizer's step only the loss is left: 512 B, not 1,024.
-        at(weights + gradients + states, 512, weights, 512) :: At the end of the backward two numbers are left, the
-            loss and its gradient: 512 B each.
-        at(weights + gradients + states, 1024, weights, 0) :: The loss is still there in the optimizer's step: 512 B.
-        at(weights + gradients + states, 1024, 2 * weights, 512) :: You counted the temporaries twice. foreach adds
-            one value for each weight.
-        at(weights + gradients + states, 1024, gradients, 512) :: The temporaries are as large as the weights.
-            Gradients have the same size in some recipes, but not in all.
-        at(weights + gradients + states, 1024, states / 2, 512) :: Half the states is one mean, and that is indeed
-            the size of the temporaries. In the recipes of this section a mean is as large as the weights: count W.
-        (weights + gradients + states + 1024, 2 * weights + states + 512) :: The gradients are there in the
-            optimizer's step as well, until zero_grad frees them.
-        at(weights + gradients + states, 1024, states, 512) :: The temporaries are as large as the weights, not as
-            the states.
-        at(weights + gradients + states, 16, weights, 8) ; at(weights + gradients + states, 8, weights, 4) :: CUDA's
-            allocator rounds every tensor up to 512 B, the loss and its gradient too.
-        at(weights + gradients + states, 1024, weights, 512)[::-1] :: Both are right, in the other order: first the
-            end of the backward.
-        weights + gradients + states + 1024 ; 2 * weights + gradients + states + 512 :: That is one of the two.
-            Return both: the end of the backward, and inside the optimizer's step.
+        at(weights + gradients + states, 0) :: The temporaries of foreach are missing: one value for every weight.
+        at(weights + states, weights) :: The gradients are missing. They are there until zero_grad frees them.
+        at(weights + gradients + states, 2 * weights) :: You counted the temporaries twice. foreach adds one value for
+            each weight.
+        at(weights + gradients + states, gradients) :: The temporaries are as large as the weights. Gradients have the
+            same size in some recipes, but not in all.
+        at(weights + gradients + states, states / 2) :: Half the states is one mean, and that is indeed the size of
+            the temporaries. In the recipes of this section a mean is as large as the weights: count W.
+        (weights + gradients + states, 2 * weights + states) :: The gradients are there in the optimizer's step as
+            well, until zero_grad frees them.
+        at(weights + gradients + states, states) :: The temporaries are as large as the weights, not as the states.
+        at(weights + gradients + states, weights)[::-1] :: Both are right, in the other order: first the end of the
+            backward.
+        weights + gradients + states ; 2 * weights + gradients + states :: That is one of the two. Return both: the
+            end of the backward, and inside the optimizer's step.
         """,
     ),
     FunctionExercise(
         id="1.c",
         right=start_of_backward,
         unit="bytes",
+        tolerance=1e-3,
         hides_results=True,
         probes=(
             (13_476_831_232, 26_953_662_464, 10_240_000_000, 2048, 32_000, 2),
             (497_759_232, 995_518_464, 1_250_000_000, 1024, 50_257, 4),
         ),
         because="This is the only one of the three that grows with the batch.",
-        letters={"start": start_of_backward},
         parts="""
         weights :: the weights
         states :: the states
@@ -212,33 +201,20 @@ EXERCISES = (
         tokens * vocabulary * logit_bytes :: one tensor of the logits' size
         """,
         table="""
-        start(weights, states, activations, tokens, vocabulary, logit_bytes) + 8 * tokens + 512 :: One thing is
-            missing: subtract what only the loss had kept. It is freed before the peak.
-        start(weights, states, activations, tokens, vocabulary, logit_bytes) + 512 :: The number of
-            targets, which takes 512 B, is freed too.
-        start(weights, states, activations, tokens, vocabulary, logit_bytes) + 8 * tokens :: The targets are freed too,
-            8 bytes a token.
-        start(weights, states, activations, tokens, vocabulary, logit_bytes) + 2 * (8 * tokens + 512) :: You added
-            what the loss alone had kept. It is freed, so subtract it.
-        weights + states + activations + 3 * tokens * vocabulary * logit_bytes - 8 * tokens - 512 :: The log-softmax
-            is an activation, so it is in activations already. Two tensors of that size come on top, not three.
         weights + states + activations + 3 * tokens * vocabulary * logit_bytes :: Two tensors of the logits' size come
-            on top, not three: the log-softmax is in activations already. And subtract what the loss alone had kept.
-        weights + states + activations + 2 * tokens * vocabulary - 8 * tokens - 512 :: You counted the logits as
-            values. Each takes logit_bytes.
-        weights + states + activations + 2 * vocabulary * logit_bytes - 8 * tokens - 512 :: The logits have a row for
-            each token.
-        weights + states + activations - 8 * tokens - 512 :: The two tensors of the logits' size are missing.
-        weights + states + activations :: The two tensors of the logits' size are missing, and what the loss alone had
-            kept is not subtracted.
+            on top, not three: the forward has kept the log-softmax, so it is in activations already.
+        weights + states + activations + 2 * tokens * vocabulary :: You counted the logits as values. Each takes
+            logit_bytes.
+        weights + states + activations ; weights + states + activations + 2 * vocabulary * logit_bytes :: The two
+            tensors of the logits' size are missing, or one row of them stands for all: they have a row for each token.
         weights + states + activations + tokens * vocabulary * logit_bytes :: One tensor of the logits' size is
-            missing, and what the loss alone had kept is not subtracted.
-        2 * weights + states + activations + 2 * tokens * vocabulary * logit_bytes - 8 * tokens - 512 :: You
-            counted W twice. If the second was for the gradients: there are none yet.
-        weights + states + activations + 2 * tokens * vocabulary * 4 - 8 * tokens - 512 :: You took 4 bytes for each
-            logit. In pure bfloat16 it has 2: take logit_bytes.
-        start(weights, states, activations, tokens, vocabulary, logit_bytes) + 8 * tokens - 8 :: There is a target of
-            8 bytes for each token. You subtracted 8 bytes once.
+            missing: the log-softmax has a gradient, and so have the logits.
+        weights + states + activations - 2 * tokens * vocabulary * logit_bytes :: You subtracted the two gradients of
+            the logits' size. They come on top of the activations.
+        2 * weights + states + activations + 2 * tokens * vocabulary * logit_bytes :: You counted W twice. If the
+            second was for the gradients: there are none yet.
+        weights + states + activations + 2 * tokens * vocabulary * 4 :: You took 4 bytes for each logit. In pure
+            bfloat16 it has 2: take logit_bytes.
         """,
     ),
     ChoiceExercise(
