@@ -41,9 +41,7 @@ START = 12
 SETUP = """
 import numpy as np
 from memkit import widgets
-from memkit.allocator.stories import step_story
 from memkit.fitting.step import second_step
-from memkit.timeline import Instant, MemoryTimeline
 from memkit.widgets.memory_explorer import MemoryExplorer
 
 class Uncached(MemoryExplorer):
@@ -51,8 +49,6 @@ class Uncached(MemoryExplorer):
         second_step.cache_clear()
         return super().view(**state)
 
-end = Instant(name="end", total_bytes=0)
-run = MemoryTimeline(instants=(end,), source="traced", events=tuple(step_story()))
 gradients = {"drawn": np.exp(np.random.default_rng(0).normal(-14, 3, 8192))}
 """
 
@@ -114,7 +110,6 @@ OURS = {
     "bit explorer": ("widgets.BitExplorer()", PICTURE),
     "rounding lab": ("widgets.RoundingLab()", "Additions"),
     "allocator lab": ("widgets.AllocatorLab(step=0)", "Event"),
-    "snapshot view": ("widgets.SnapshotView(run)", "Allocation"),
     "loss scaling lab": ("widgets.LossScalingLab(gradients)", "Scale 2^k, k ="),
     "spike film": ("widgets.SpikeFilm()", "Step"),
     "state explorer": ("widgets.StateExplorer()", "Micro-batch"),

@@ -7,9 +7,7 @@ Reading order:
 - ``gpu``: how much of the card this process may take, and how to give it back
 - ``measure``: ``measure_memory``: CUDA's allocator history, or the profiler's events on a CPU
 - ``saved_tensors``: what autograd keeps, for any code of the reader's own
-- ``profiler``: one step under torch's profiler, by operation
 - ``small_card``: a card small enough to run out of memory on purpose
-- ``monitor``: one line a step, and a warning in time
 - ``ranks``: several processes for real, and what they send
 """
 

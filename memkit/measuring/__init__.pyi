@@ -6,11 +6,6 @@ from .gpu import (
     usable_bytes as usable_bytes,
 )
 from .measure import measure_memory as measure_memory
-from .monitor import MemoryMonitor as MemoryMonitor
-from .profiler import (
-    own_memory_table as own_memory_table,
-    profiled_step as profiled_step,
-)
 from .ranks import run_on_ranks as run_on_ranks
 from .saved_tensors import (
     SavedStorage as SavedStorage,

@@ -255,11 +255,11 @@ def compare_command(options: argparse.Namespace) -> Found:
     progress(f"replaying {files[0]} and {files[1]}")
     two = compare_runs(*map(existing, files), names=files, device=options.device)
     data = {
-        "files": files, "allocated_bytes": two.peaks, "reserved_bytes": [r.peak_reserved_bytes for r in two.runs],
-        "words": two.words,
+        "files": files, "allocated_bytes": [r.peak_allocated_bytes for r in two.runs],
+        "reserved_bytes": [r.peak_reserved_bytes for r in two.runs], "words": two.words,
         "lines": [
-            {"where": line.where, "first_bytes": line.bytes[0], "second_bytes": line.bytes[1]}
-            for line in two.lines if line.grown_bytes
+            {"where": where, "first_bytes": first, "second_bytes": second}
+            for where, (first, second) in two.changed.items()
         ],
     }
     return two.runs[1].peak_reserved_bytes, str(two), data, tuple(run.timeline for run in two.runs)

@@ -5,6 +5,7 @@ matched by its file and function where its number moved.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,60 +18,39 @@ from memkit.units import Printable, aligned_table, format_bytes, on_page
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineGrowth:
-    """Bytes that one line holds at the peak of each run; 0 where it holds nothing."""
-
-    where: str
-    bytes: tuple[int, int]
-
-    @property
-    def grown_bytes(self) -> int:
-        return self.bytes[1] - self.bytes[0]
-
-
-@dataclass(frozen=True, kw_only=True)
 class TwoRuns(Printable):
-    """What ``compare_runs`` found; ``lines`` are sorted by how much they changed, either way."""
+    """What ``compare_runs`` found: the bytes that each line holds at the peaks, what changed most first, either way."""
 
     names: tuple[str, str]
     runs: tuple[Replay, Replay]
-    lines: tuple[LineGrowth, ...]
+    lines: Mapping[str, tuple[int, int]]
 
     @property
-    def peaks(self) -> tuple[int, int]:
-        """Peak of allocated bytes of each run."""
-        first, second = self.runs
-        return first.peak_allocated_bytes, second.peak_allocated_bytes
-
-    @property
-    def grown_bytes(self) -> int:
-        """How much higher the second run's peak is."""
-        return self.peaks[1] - self.peaks[0]
+    def changed(self) -> dict[str, tuple[int, int]]:
+        """The lines that do not hold the same in both."""
+        return {where: (first, second) for where, (first, second) in self.lines.items() if first != second}
 
     @property
     def words(self) -> str:
         """The difference in a few sentences."""
-        named = zip(self.names, self.peaks, strict=True)
-        peaks = " and ".join(f"{name} peaks at {format_bytes(peak)}" for name, peak in named)
-        if not self.grown_bytes and not any(line.grown_bytes for line in self.lines):
-            return f"{peaks}. Nothing at the peak differs."
-        largest = max(self.lines, key=lambda line: abs(line.grown_bytes))
-        reserved = self.runs[1].peak_reserved_bytes - self.runs[0].peak_reserved_bytes
+        peaks = [run.peak_allocated_bytes for run in self.runs]
+        reserved = [run.peak_reserved_bytes for run in self.runs]
+        told = " and ".join(f"{name} peaks at {format_bytes(peak)}" for name, peak in zip(self.names, peaks))
+        if peaks[0] == peaks[1] and not self.changed:
+            return f"{told}. Nothing at the peak differs."
+        largest, pair = next(iter(self.lines.items()))
         return (
-            f"{peaks}, {signed(self.grown_bytes)}. What changed most is {largest.where}: "
-            f"{signed(largest.grown_bytes)}. Reserved, the peaks differ by {signed(reserved)}."
+            f"{told}, {growth(*peaks)}. What changed most is {largest}: {growth(*pair)}. "
+            f"Reserved, the peaks differ by {growth(*reserved)}."
         )
 
     def __str__(self) -> str:
-        shown = [line for line in self.lines if line.grown_bytes][:NUM_LINES]
-        others = [line.bytes for line in self.lines if line not in shown]
-        sums = tuple(sum(pair[i] for pair in others) for i in (0, 1))
-        asked = [sum(line.bytes[i] for line in self.lines) for i in (0, 1)]
-        rest = tuple(peak - size for peak, size in zip(self.peaks, asked, strict=True))
-        named = [(line.where, line.bytes) for line in shown]
-        named += [("all other lines", sums), ("rounding, workspaces", rest)]
-        rows = [[where, *map(format_bytes, pair), signed(pair[1] - pair[0])] for where, pair in named]
-        return on_page(self.words, aligned_table([["by line", *self.names, "change"], *rows]))
+        rows = dict(list(self.changed.items())[:NUM_LINES])
+        rows["all other lines"] = summed(pair for where, pair in self.lines.items() if where not in rows)
+        asked = summed(self.lines.values())
+        rows["rounding, workspaces"] = tuple(run.peak_allocated_bytes - part for run, part in zip(self.runs, asked))
+        cells = [[where, *map(format_bytes, pair), growth(*pair)] for where, pair in rows.items()]
+        return on_page(self.words, aligned_table([["by line", *self.names, "change"], *cells]))
 
 
 def compare_runs(
@@ -83,22 +63,9 @@ def compare_runs(
     """Two recordings or traces, each at its peak; of a snapshot of several cards this ``device``.
 
     Raises: ValueError: one of them carries no events, or is no snapshot.
-
-    >>> from memkit.allocator.stories import growing_story
-    >>> from memkit.timeline import Instant
-    >>> story = growing_story()
-    >>> end = Instant(name="end", total_bytes=0)
-    >>> runs = [MemoryTimeline(instants=(end,), source="traced", events=tuple(events))
-    ...         for events in (story[:5], story)]
-    >>> compare_runs(*runs).words
-    'before peaks at 48.00 MiB and after peaks at 64.00 MiB, +16.00 MiB. What changed most is ...'
     """
     runs = tuple(played(run, None, device)[0] for run in (first, second))
-    lines = matched(*(lines_at_peak(run.timeline.events) for run in runs))
-    return TwoRuns(
-        names=names, runs=runs,
-        lines=tuple(sorted(lines, key=lambda line: (-abs(line.grown_bytes), line.where))),
-    )
+    return TwoRuns(names=names, runs=runs, lines=matched(*(lines_at_peak(run.timeline.events) for run in runs)))
 
 
 def lines_at_peak(events: Events) -> dict[str, int]:
@@ -112,7 +79,7 @@ def lines_at_peak(events: Events) -> dict[str, int]:
     return {where: births.num_bytes for where, births in standing.items()}
 
 
-def matched(first: dict[str, int], second: dict[str, int]) -> list[LineGrowth]:
+def matched(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """The lines of both; one that moved in its function is the same line; several keep their order."""
     gone: dict[str, list[str]] = {}
     by_number = lambda where: (len(where), where)
@@ -123,10 +90,8 @@ def matched(first: dict[str, int], second: dict[str, int]) -> list[LineGrowth]:
         moved = [] if where in first else gone.get(without_number(where), [])
         before[where] = moved.pop(0) if moved else where
     before |= {where: where for where in first.keys() - before.values()}
-    return [
-        LineGrowth(where=where, bytes=(first.get(old, 0), second.get(where, 0)))
-        for where, old in before.items()
-    ]
+    lines = {where: (first.get(old, 0), second.get(where, 0)) for where, old in before.items()}
+    return dict(sorted(lines.items(), key=lambda line: (-abs(line[1][1] - line[1][0]), line[0])))
 
 
 def without_number(where: str) -> str:
@@ -134,12 +99,15 @@ def without_number(where: str) -> str:
     return re.sub(r"(\.py|cell):\d+", r"\1", where)
 
 
-def signed(num_bytes: int) -> str:
-    """Bytes with their sign.
+def summed(pairs) -> tuple[int, int]:
+    """The bytes of many lines, in the first run and in the second."""
+    return tuple(map(sum, zip((0, 0), *pairs)))
 
-    >>> signed(1024), signed(-512), signed(0)
+
+def growth(first: int, second: int) -> str:
+    """How much more there is in the second run.
+
+    >>> growth(1024, 2048), growth(512, 0), growth(3, 3)
     ('+1.00 KiB', '−512 B', 'no change')
     """
-    if not num_bytes:
-        return "no change"
-    return ("+" if num_bytes > 0 else "−") + format_bytes(abs(num_bytes))
+    return "no change" if first == second else "−+"[second > first] + format_bytes(abs(second - first))

@@ -12,7 +12,6 @@ Reading order:
 - ``step_film``: a step as a film: lines, blocks, one handle
 - ``frontier_explorer``: strategies on the memory-compute plane, the plan and its code
 - ``allocator_lab``: play a trace through the allocator
-- ``snapshot_view``: a snapshot as stacked bands, offline
 - ``bit_explorer``: flip the bits of a code
 - ``number_line``: every value of one or two formats
 - ``rounding_lab``: add a small number again and again

@@ -14,7 +14,6 @@ from .panel import Panel as Panel
 from .plan_explorer import PlanExplorer as PlanExplorer
 from .rounding_lab import RoundingLab as RoundingLab
 from .sharding_explorer import ShardingExplorer as ShardingExplorer
-from .snapshot_view import SnapshotView as SnapshotView
 from .spike_film import SpikeFilm as SpikeFilm
 from .state_explorer import StateExplorer as StateExplorer
 from .step_film import StepFilm as StepFilm

@@ -12,16 +12,12 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
 ARGUMENTS = {
     "LossScalingLab": "{'drawn': np.exp(np.random.default_rng(0).normal(-14, 3, 500))}",
-    "SnapshotView": "MemoryTimeline(instants=(Instant(name='end', total_bytes=0),), source='traced',"
-    " events=tuple(step_story()))",
 }
 NAMES = sorted(set(widgets.__all__) - {"Explorer", "Panel", "StepFilm"})
 IMPORTS = """
 import numpy as np
 import book
 from memkit import widgets
-from memkit.allocator.stories import step_story
-from memkit.timeline import Instant, MemoryTimeline
 """
 RUN_AXE = """async (panel) => (await axe.run(panel, { resultTypes: ["violations"] })).violations
     .map((rule) => [rule.id, rule.nodes.length, rule.nodes[0].html.slice(0, 200), rule.nodes[0].failureSummary])"""

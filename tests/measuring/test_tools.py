@@ -1,4 +1,4 @@
-"""The tools of chapter 07: a small card that refuses, a monitor that warns, the profiler by operation."""
+"""The small card of chapter 07, which refuses, and the small programs of its cells."""
 
 import gc
 import weakref
@@ -10,16 +10,11 @@ from book.small_programs import ragged_build, small_net, small_step
 from memkit.allocator.caching import CachingAllocator, OutOfMemory
 from memkit.allocator.heap import Driver
 from memkit.measuring.measure import measure_memory
-from memkit.measuring.monitor import MemoryMonitor
-from memkit.measuring.profiler import own_memory_table, profiled_step
 from memkit.measuring.small_card import CudaCard, SimulatedCard, capped_card
 from memkit.setup.models import TINY_LLAMA
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.trace import trace_memory
 from memkit.units import KIB, MIB
-
-ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a real card answers instead of the played one")
-
 
 # The played card
 
@@ -121,79 +116,6 @@ def test_a_real_card_is_capped_and_let_go():
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
     assert torch.empty(512 * MIB, dtype=torch.uint8, device="cuda").numel() == 512 * MIB
-
-
-# The monitor
-
-
-class Counters(SimulatedCard):
-    """A card whose counters the test sets."""
-
-    capacity_bytes = 1000
-    allocated_bytes = peak_allocated_bytes = peak_reserved_bytes = num_alloc_retries = 0
-    num_resets = 0
-
-    def __init__(self):
-        """No allocator stands behind it."""
-
-    def reset_peak(self):
-        self.num_resets += 1
-
-
-def warnings_of(floors=(), reserved=(), retries=()):
-    card = Counters()
-    monitor = MemoryMonitor(card)
-    told = []
-    for step in range(max(map(len, (floors, reserved, retries)))):
-        card.allocated_bytes = floors[step] if floors else 0
-        card.peak_reserved_bytes = reserved[step] if reserved else 0
-        card.num_alloc_retries = retries[step] if retries else 0
-        told.append(monitor.after_step())
-    assert card.num_resets == len(told) + 1
-    return told, monitor
-
-
-@pytest.mark.parametrize(
-    "seen, growth, words_by_step",
-    [
-        ({"floors": [300, 500, 500, 500, 500, 500], "reserved": [900] * 6}, 0, {}),
-        ({"floors": [300, 500, 510, 520, 530]}, 30, {5: "the floor rises, 30 B in 3 steps"}),
-        ({"floors": [300, 500, 510, 510, 520]}, 0, {}),  # it rests
-        ({"floors": [1, 2, 3, 4]}, 0, {}),  # too young
-        ({"floors": [500, 510, 505, 520, 530]}, 0, {}),
-        ({"reserved": [899, 900, 901, 899]}, 0, {3: "step 3: 90% of the card was reserved: the next longer batch may"}),
-        ({"retries": [0, 1, 1, 2]}, 0, {2: "given back", 4: "given back"}),
-    ],
-)
-def test_what_a_monitor_warns_of_and_when(seen, growth, words_by_step):
-    told, monitor = warnings_of(**seen)
-    assert {step for step, said in enumerate(told, start=1) if said} == set(words_by_step)
-    assert all(words in told[step - 1][0] for step, words in words_by_step.items())
-    assert monitor.growth_bytes == growth and str(monitor).split()[-1] == str(seen.get("retries", [0])[-1])
-
-
-@ON_CPU
-def test_a_planted_leak_is_seen_by_its_bytes_and_a_mended_one_is_not():
-    for leaks in (True, False):
-        with capped_card(256 * MIB) as card:
-            step, kept, monitor = small_step(card.device), [], MemoryMonitor(card)
-            for _ in range(6):
-                step(64)
-                if leaks:
-                    kept.append(torch.ones(MIB // 4, device=card.device))
-                monitor.after_step()
-        assert monitor.growth_bytes == (3 * MIB if leaks else 0)
-
-
-# The profiler
-
-
-def test_the_profilers_table_ranks_by_own_memory():
-    x = torch.ones(1000, 1000)
-    table = own_memory_table(profiled_step(lambda: x.exp()), num_rows=1)
-    assert table.splitlines()[-1].startswith("aten::") and "3.81 MiB" in table
-    with pytest.raises(ValueError, match="num_rows"):
-        own_memory_table(profiled_step(lambda: None), num_rows=0)
 
 
 # Batches of many lengths, and the small net

@@ -32,17 +32,20 @@ def program(num_mib: int, keeps: bool):
     return build
 
 
+def peaks_of(found) -> list[int]:
+    return [run.peak_allocated_bytes for run in found.runs]
+
+
 def test_a_tensor_that_is_kept_is_named_with_its_bytes():
     before, after = (trace_memory(program(24, keeps), steps=1) for keeps in (False, True))
     found = compare_runs(before, after)
-    assert found.peaks == ((8 + 24) * MIB, (8 + 24 + 24) * MIB)
-    assert found.grown_bytes == 24 * MIB
-    (line,) = [line for line in found.lines if line.grown_bytes]
-    assert "test_growth.py" in line.where and line.bytes == (0, 24 * MIB)
+    assert peaks_of(found) == [(8 + 24) * MIB, (8 + 24 + 24) * MIB]
+    [(where, pair)] = found.changed.items()
+    assert "test_growth.py" in where and pair == (0, 24 * MIB)
     assert "What changed most is test_growth.py" in found.words and "+24.00 MiB" in str(found)
     assert "Reserved, the peaks differ by +24.00 MiB." in found.words  # from 10 MiB on a block has its own segment
     back = compare_runs(after, before, names=("a", "b"))
-    assert back.grown_bytes == -24 * MIB and "−24.00 MiB" in back.words
+    assert "−24.00 MiB" in back.words
 
 
 def by_hand(*births: tuple[int, str]) -> MemoryTimeline:
@@ -56,15 +59,13 @@ def test_as_many_bytes_by_another_line_are_a_change():
     found = compare_runs(by_hand(kept, (16, "a.py:1 f")), by_hand(kept, (16, "b.py:2 g")))
     assert found.words.startswith("before peaks at 24.00 MiB and after peaks at 24.00 MiB, no change.")
     assert "all other lines 8.00 MiB 8.00 MiB no change" in " ".join(str(found).split())
-    assert {line.where: line.grown_bytes for line in found.lines if line.grown_bytes} == {
-        "a.py:1 f": -16 * MIB, "b.py:2 g": 16 * MIB,
-    }
+    assert found.changed == {"a.py:1 f": (16 * MIB, 0), "b.py:2 g": (0, 16 * MIB)}
 
 
 def test_a_line_that_moved_in_its_function_is_the_same_line():
     trace = trace_memory(program(24, True), steps=1)
     moved = replace(trace, events=tuple(replace(e, where=shifted(e)) for e in trace.events))
-    assert all(line.grown_bytes == 0 for line in compare_runs(trace, moved).lines)
+    assert not compare_runs(trace, moved).changed
 
 
 def shifted(event: Event) -> str:
@@ -75,17 +76,14 @@ def shifted(event: Event) -> str:
 
 def test_a_recording_equals_itself():
     found = compare_runs(recording("medium_128_training"), recording("medium_128_training"), names=("0", "3"))
-    assert found.grown_bytes == 0 and "Nothing at the peak differs." in found.words
+    assert "Nothing at the peak differs." in found.words
 
 
 def test_two_recordings_differ_by_their_peaks():
     first, second = recording("cold_small_train_200"), recording("cold_small_train_200_mixed")
     found = compare_runs(first, second, names=("fp32", "autocast"))
-    peaks = tuple(replayed(each).allocator.peak["allocated"] for each in (first, second))
-    assert found.peaks == peaks and found.grown_bytes == peaks[1] - peaks[0]
-    lines = sum(line.grown_bytes for line in found.lines)
-    asked = [sum(line.bytes[i] for line in found.lines) for i in (0, 1)]
-    assert lines == asked[1] - asked[0]
+    assert peaks_of(found) == [replayed(each).allocator.peak["allocated"] for each in (first, second)]
+    asked = [sum(pair[i] for pair in found.lines.values()) for i in (0, 1)]
     for total, run in zip(asked, found.runs, strict=True):
         assert 0.98 * run.peak_allocated_bytes < total <= run.peak_allocated_bytes
 
@@ -94,7 +92,7 @@ def test_predicted_against_recorded_by_line():
     """A snapshot keeps the lines: each holds the same bytes on both sides."""
     trace = trace_memory(program(24, True), steps=1)
     found = compare_runs(trace, predicted_snapshot(replay_trace(trace)), names=("predicted", "recorded"))
-    assert found.grown_bytes == 0 and not any(line.grown_bytes for line in found.lines)
+    assert not found.changed and len(set(peaks_of(found))) == 1
 
 
 def test_a_run_without_events_is_refused():

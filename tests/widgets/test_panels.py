@@ -12,16 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memkit import widgets
-from memkit.allocator.stories import step_story
-from memkit.timeline import Instant, MemoryTimeline
 from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Number, Switch, values_of
 
 DRAWN = np.exp(np.random.default_rng(0).normal(-14, 3, 500))
 GRADIENTS = {"small": DRAWN, "large": DRAWN * 1e4}
-EVENTS = MemoryTimeline(instants=(Instant(name="end", total_bytes=0),), source="traced", events=tuple(step_story()))
-WITH_ARGUMENTS = {
-    "LossScalingLab": lambda: widgets.LossScalingLab(GRADIENTS), "SnapshotView": lambda: widgets.SnapshotView(EVENTS)
-}
+WITH_ARGUMENTS = {"LossScalingLab": lambda: widgets.LossScalingLab(GRADIENTS)}
 PANELS = {
     name: WITH_ARGUMENTS.get(name, getattr(widgets, name)) for name in widgets.__all__
     if name not in ("Explorer", "Panel", "StepFilm")
@@ -33,10 +28,7 @@ import sys
 for name in ("torch", "matplotlib", "ipywidgets", "anywidget", *sys.argv[2:]):
     sys.modules[name] = None  # importing it raises
 from memkit import widgets
-from memkit.allocator.stories import step_story
-from memkit.timeline import Instant, MemoryTimeline
-run = MemoryTimeline(instants=(Instant(name="end", total_bytes=0),), source="traced", events=tuple(step_story()))
-arguments = {"SnapshotView": [run], "LossScalingLab": [{"drawn": [2.0**-20, 1.0]}]}
+arguments = {"LossScalingLab": [{"drawn": [2.0**-20, 1.0]}]}
 for name in sys.argv[1].split():
     explorer = getattr(widgets, name)(*arguments.get(name, []))
     print(name, explorer.error == "", explorer.shown.chart.html().startswith("<svg"), explorer.summary)
