@@ -14,8 +14,8 @@ between them is cached, and what lies between in pieces too small for the next r
 
 Source: c10/cuda/CUDACachingAllocator.cpp of torch 2.6, c10/core/AllocatorConfig.h of torch 2.13; a name in
 backticks after a method is its counterpart there. Recorded runs of torch 2.11 replay exactly
-(``tests/allocator/test_real_cards.py``). Not modelled: options but expandable segments, pools of other
-streams, private pools (CUDA graphs, MemPool), the cudaMallocAsync backend.
+(``tests/allocator/test_real_cards.py``). Not modelled: options but expandable segments, more than one
+stream, private pools (CUDA graphs, MemPool), the cudaMallocAsync backend.
 """
 
 from bisect import bisect_left
@@ -100,32 +100,20 @@ class CachingAllocator(Heap):
         return block.address
 
     def free(self, address: int) -> None:
-        """Give a block back to its pool, at once or when the other streams that use it are done (``free``)."""
+        """Give a block back to its pool, merged with its free neighbours (``free``, ``free_block``)."""
         block = self.blocks.get(address)
         if block is None or not block.allocated:
             raise ValueError(f"address={address} is not the start of an allocated block")
         block.allocated = False
-        self.count("allocated", -block.size)
         self.record("free_requested", address, block.requested_bytes)
-        if not block.streams:
-            self._complete_free(block)
-
-    def record_stream(self, address: int, stream: int) -> None:
-        """Say that another stream uses the block, so that a later ``free`` waits for it (``recordStream``)."""
-        block = self.blocks[address]
-        block.streams.add(stream)
-
-    def synchronize(self, stream: int) -> None:
-        """The GPU has done all work of ``stream``: freed blocks that waited for it alone are free."""
-        for block in [block for block in self.blocks.values() if stream in block.streams]:
-            block.streams.remove(stream)
-            if block.is_free:
-                self._complete_free(block)
+        self.record("free_completed", address, block.requested_bytes)
+        for name, amount in (("allocated", block.size), ("active", block.size), ("requested", block.requested_bytes)):
+            self.count(name, -amount)
+        block.requested_bytes = 0
+        self.add_free(block)
 
     def empty_cache(self) -> None:
-        """Wait for all streams, then give whole free segments and pages back (``release_cached_blocks``)."""
-        for stream in set().union(*(block.streams for block in self.blocks.values())):
-            self.synchronize(stream)
+        """Give whole free segments and pages back (``release_cached_blocks``)."""
         for pool in (self.large, self.small):
             free = [self.blocks[address] for _, address in pool.free]
             for block in free:
@@ -134,14 +122,6 @@ class CachingAllocator(Heap):
             for block in free:
                 if block.span is not None:
                     unmap(self, block)
-
-    def _complete_free(self, block: Block) -> None:
-        """The block is nobody's: merge it and put it into its pool (``free_block``)."""
-        self.record("free_completed", block.address, block.requested_bytes)
-        self.count("active", -block.size)
-        self.count("requested", -block.requested_bytes)
-        block.requested_bytes = 0
-        self.add_free(block)
 
     def _find_free(self, pool: Pool, size: int) -> Block | None:
         """Best fit among the free blocks (``get_free_block``)."""

@@ -4,7 +4,7 @@
 """
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from memkit.allocator.config import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES, AllocatorConfig
@@ -68,7 +68,6 @@ class Block:
     span: tuple[int, int] | None = None  # address and size of the expandable segment it lies in
     prev: "Block | None" = None
     next: "Block | None" = None
-    streams: set = field(default_factory=set)  # other ones that use it, also after it was freed
 
     @property
     def is_split(self) -> bool:
@@ -77,14 +76,12 @@ class Block:
 
     @property
     def is_free(self) -> bool:
-        return not (self.allocated or self.streams)
+        return not self.allocated
 
     @property
     def state(self) -> str:
         """As a memory snapshot spells it."""
-        if self.allocated:
-            return "active_allocated"
-        return "inactive" if self.is_free else "active_pending_free"
+        return "active_allocated" if self.allocated else "inactive"
 
 
 class Pool:
