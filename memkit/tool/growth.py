@@ -40,8 +40,8 @@ class TwoRuns(Printable):
             return f"{told}. Nothing at the peak differs."
         largest, pair = next(iter(self.lines.items()))
         return (
-            f"{told}, {growth(*peaks)}. What changed most is {largest}: {growth(*pair)}. "
-            f"Reserved, the peaks differ by {growth(*reserved)}."
+            f"{told}, {change(*peaks)}. What changed most is {largest}: {change(*pair)}. "
+            f"Reserved, the peaks differ by {change(*reserved)}."
         )
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class TwoRuns(Printable):
         rows["all other lines"] = summed(pair for where, pair in self.lines.items() if where not in rows)
         asked = summed(self.lines.values())
         rows["rounding, workspaces"] = tuple(run.peak_allocated_bytes - part for run, part in zip(self.runs, asked))
-        cells = [[where, *map(format_bytes, pair), growth(*pair)] for where, pair in rows.items()]
+        cells = [[where, *map(format_bytes, pair), change(*pair)] for where, pair in rows.items()]
         return on_page(self.words, aligned_table([["by line", *self.names, "change"], *cells]))
 
 
@@ -104,10 +104,10 @@ def summed(pairs) -> tuple[int, int]:
     return tuple(map(sum, zip((0, 0), *pairs)))
 
 
-def growth(first: int, second: int) -> str:
+def change(first: int, second: int) -> str:
     """How much more there is in the second run.
 
-    >>> growth(1024, 2048), growth(512, 0), growth(3, 3)
+    >>> change(1024, 2048), change(512, 0), change(3, 3)
     ('+1.00 KiB', '−512 B', 'no change')
     """
     return "no change" if first == second else "−+"[second > first] + format_bytes(abs(second - first))
