@@ -47,7 +47,7 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
     """What the book is, a panel to try, the chapters with their questions, and how to run it."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     title, _, opening = readme.partition("\n")
-    opening = opening.partition("\n![")[0]
+    opening = re.sub(r"^!\[.*\n|^```sh\n(?:.*\n)*?```\n", "", opening.partition("\n## ")[0], flags=re.MULTILINE)
     ways = (
         section(readme, "The chapters")
         .partition("**Three ways to read it.**")[2]
