@@ -12,7 +12,6 @@ Reading order:
 - ``waiting``: how far a long trace has come
 - ``scratch``: scratch of reductions, sorts and scatters, and copies of factors
 - ``cpu``: the CPU's rules
-- ``refused``: dtypes that torch refuses when it runs
 - ``cuda_kernels``: CUDA's attention kernels, and kernels that ``meta`` lacks
 - ``host``: where a tensor without values is: on the card, in the host's memory, or nowhere
 - ``card``: streams and properties of a card that nobody has chosen

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from memkit.tracing.refusals import not_followed
-from memkit.tracing.refused import refuse_dtypes
 from memkit.units import round_up
 
 aten = torch.ops.aten
@@ -34,7 +33,8 @@ def fused_attention(
     Shapes: query is [B, A, S, H]; key and value are [B, K, T, H]. Raises: RuntimeError: no kernel takes the inputs.
     """
     q, k, v = query, key, value
-    refuse_dtypes(torch._C._nn.scaled_dot_product_attention, (q, k, v), {})
+    if not q.dtype is k.dtype is v.dtype:  # torch's own check, which is made where a kernel runs
+        raise RuntimeError(f"query, key and value have several dtypes: {q.dtype}, {k.dtype}, {v.dtype}")
     backend = choose_backend(q, k, v, attn_mask, is_causal, enable_gqa)
     if backend == SDPBackend.FLASH_ATTENTION:
         scale = scale if scale is not None else 1 / math.sqrt(q.shape[-1])

@@ -17,6 +17,7 @@ from memkit.program.doors import is_wrapper, line_of, outside
 
 OWN_HOME, TORCH_HOME = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
 LIBRARY_HOME = str(Path(TORCH_HOME).parent)
+aten = torch.ops.aten
 BETWEEN = (OWN_HOME, torch.utils._device.__file__, torch.overrides.__file__)
 """Files whose frames may stand between a call that asks for values and the code that made it: modes
 of torch, as of ``with torch.device("cuda")``, hand a call on."""
@@ -84,3 +85,15 @@ def refuse_unseen(tensors: list[Tensor]) -> None:
             raise not_followed("torch.func's transforms", "take gradients by torch.autograd.grad")
         if tensor.layout is not torch.strided:
             raise not_followed("sparse tensors", "write it with dense ones (scatter_add_, sparse=False)")
+
+
+def refuse_dtypes(func, args: tuple) -> None:
+    """Raises: RuntimeError: a product of two dtypes, as a forgotten autocast makes it, or targets of 32 bits.
+
+    torch refuses both when it runs, and its kernels without values let them pass: the trace would give
+    a number for a program that never ends a step.
+    """
+    if func is aten.mm.default and args[0].dtype is not args[1].dtype:
+        raise RuntimeError(f"{program_line()}: a product of {args[0].dtype} and {args[1].dtype}")
+    if func is aten.nll_loss_forward.default and args[1].dtype not in (torch.int64, torch.uint8):
+        raise RuntimeError(f"{program_line()}: targets of {args[1].dtype}: expected scalar type Long")

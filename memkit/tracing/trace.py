@@ -36,8 +36,7 @@ from memkit.tracing.known import ASSUMED, Assumptions, KnownValues, Unknown, res
 from memkit.tracing.libraries import CUDA_LIBRARIES, Besides, as_compiled
 from memkit.tracing.lines import ENGINE, Lines
 from memkit.tracing.patched import Patches
-from memkit.tracing.refusals import NeedsValues, not_followed, refuse_unseen
-from memkit.tracing.refused import refuse_dtypes
+from memkit.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
 from memkit.tracing.scratch import BY_NAME, SCRATCH, bytes_made
 from memkit.tracing.waiting import Progress
 from memkit.tracing.without_values import has_values
@@ -184,8 +183,7 @@ class Tracer(TorchDispatchMode):
                 raise OutsideBuild from error
             else:
                 raise
-        if func.namespace == "aten" and sys._getframe(2).f_code is not ENGINE:
-            refuse_dtypes(func, args, kwargs or {})
+        refuse_dtypes(func, args)
         self.known.follow(func, args, kwargs, out)
         op = self.names.get(func)
         if op is None:

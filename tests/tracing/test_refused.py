@@ -8,11 +8,11 @@ from torch import nn
 from memkit.measuring.measure import measure_memory
 from memkit.tracing.trace import trace_memory
 
-HALF, SINGLE = torch.bfloat16, torch.float32
+HALF = torch.bfloat16
 
 
-def forgotten_autocast(device):
-    layer = nn.Linear(64, 64, device=device)
+def forgotten_autocast(device, bias):
+    layer = nn.Linear(64, 64, bias, device=device)
     return lambda: layer(torch.ones(8, 64, device=device, dtype=HALF)).sum().backward()
 
 
@@ -28,39 +28,13 @@ def attention(device, dtype):
     return lambda: F.scaled_dot_product_attention(q, q.to(dtype), q.to(dtype))
 
 
-def norm(device, dtype):
-    layer = nn.LayerNorm(16, device=device, dtype=dtype)
-    return lambda: layer(torch.zeros(2, 16, device=device)).sum().backward()
-
-
-def looked_up(device, dtype):
-    layer = nn.Embedding(16, 8, device=device)
-    return lambda: layer(torch.zeros(8, device=device, dtype=dtype)).sum().backward()
-
-
-def promoted(device):
-    """Operations that take two dtypes: they promote, mask, index or add up."""
-    layer = nn.LayerNorm(16, device=device, dtype=SINGLE)
-
-    def step():
-        x = layer(torch.zeros(4, 16, device=device)) * torch.ones(4, 16, device=device, dtype=HALF)
-        x = torch.where(x > 0, x.masked_fill(x > 1, 0), x + torch.arange(16, device=device))
-        x[torch.zeros(2, device=device, dtype=torch.int64)].sum().backward()
-
-    return step
-
-
 PROGRAMS = {
-    "a forgotten autocast": forgotten_autocast,
+    "a forgotten autocast": lambda device: forgotten_autocast(device, True),
+    "the same without a bias": lambda device: forgotten_autocast(device, False),
     "targets of 32 bits": lambda device: targets(device, torch.int32),
     "targets of 64 bits": lambda device: targets(device, torch.int64),
-    "attention of two dtypes": lambda device: attention(device, SINGLE),
+    "attention of two dtypes": lambda device: attention(device, torch.float32),
     "attention of one": lambda device: attention(device, HALF),
-    "a norm in another dtype": lambda device: norm(device, HALF),
-    "a norm in the same": lambda device: norm(device, SINGLE),
-    "indices of 16 bits": lambda device: looked_up(device, torch.int16),
-    "indices of 32 bits": lambda device: looked_up(device, torch.int32),
-    "two dtypes that promote": promoted,
 }
 
 
@@ -72,10 +46,6 @@ def refusal(run, program, device) -> str | None:
     return None
 
 
-REFUSED_WITHOUT_ASKING = ("attention of two dtypes", "indices of 16 bits")
-"""Torch's kernels for tensors without values look at these themselves."""
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_trace_refuses_what_a_run_refuses_and_nothing_else(name):
     """The oracle is the run on the CPU; each of these is refused, or taken, on CUDA as well."""
@@ -83,10 +53,3 @@ def test_a_trace_refuses_what_a_run_refuses_and_nothing_else(name):
     for device in ("cpu", "cuda"):
         traced = refusal(trace_memory, PROGRAMS[name], device)
         assert (traced is None) == (real is None), (device, traced, real)
-        assert real is None or "dtype" in traced or "scalar type" in traced
-        assert real is None or traced.startswith("test_refused.py:") or name in REFUSED_WITHOUT_ASKING
-
-
-def test_what_is_asked_is_tiny_however_large_the_programs_tensors_are():
-    """No machine has the 2 PiB of this product."""
-    trace_memory(lambda: lambda: torch.ones(2**25, 2**25, device="cuda", dtype=HALF) * torch.ones(2**25, device="cuda"))
