@@ -14,7 +14,6 @@ Reading order:
 - ``transformer``: GPT-2 and Llama in one small module, and their training step
 - ``sharded``: the step on one rank of many: DDP, ZeRO-1, ``fully_shard``
 - ``hugging_face``: a real module and its training step from a config.json alone
-- ``accumulation``: a loop with gradient accumulation that is right in its corners
 """
 
 from memkit import front_door

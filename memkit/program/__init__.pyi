@@ -1,9 +1,5 @@
 """The names that this room offers: its door and an editor read this list."""
 
-from .accumulation import (
-    train_window as train_window,
-    windows as windows,
-)
 from .adapters import (
     LoRALinear as LoRALinear,
     add_adapters as add_adapters,
