@@ -98,14 +98,11 @@ def called_as_build(build: object) -> Callable[[], object]:
 
 def refuse_unfinished(result: object) -> None:
     """Raises: ValueError: the step has returned something that has yet to run."""
-    if inspect.isgenerator(result) or inspect.iscoroutine(result) or inspect.isasyncgen(result):
-        code = getattr(result, "gi_code", None) or getattr(result, "cr_code", None) or result.ag_code
-        if not inspect.isasyncgen(result):
-            result.close()
+    if inspect.isgenerator(result) or inspect.iscoroutine(result):
+        result.close()
         raise ValueError(
-            f"{Path(code.co_filename).name}:{code.co_firstlineno} {code.co_qualname}: the step is a generator or a "
-            "coroutine and has not run: return a function that runs it to its end, as lambda: list(step()) or "
-            "lambda: asyncio.run(step())"
+            f"{result.__qualname__}: the step is a generator or a coroutine and has not run: "
+            "return a function that runs it to its end"
         )
 
 
@@ -143,7 +140,6 @@ class Program:
         """``copy.deepcopy`` and pickle make a module without registering its parameters: an average of the weights."""
         SET_STATE(module, state)
         self.modules.add(module)
-
 
     def tensors(self) -> list[Tensor]:
         """Every parameter and buffer, once each."""

@@ -3,14 +3,12 @@
 For a program that loads weights in a pool, or makes its batches ready in a thread beside the step.
 """
 
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from traceback import walk_tb
 from unittest.mock import patch
 
 import torch
@@ -20,7 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from memkit.program.doors import line_of, outside, tensors_in
 
 TORCH = str(Path(torch.__file__).parent)
-HOMES = TORCH, __file__
 SUBMIT = ThreadPoolExecutor.submit
 
 
@@ -38,26 +35,16 @@ def run_at_once(pool, function, /, *args, **kwargs) -> Future:
 
 
 class InAThread(TorchDispatchMode):
-    """Stands in a thread and notes the lines whose memory is missed; all else there goes on as before."""
+    """Stands in a thread, where no other mode does, and notes whether memory is missed there."""
 
-    def __init__(self, misses: Callable[[Tensor], bool], missed: list[str]):
+    def __init__(self, misses: Callable[[Tensor], bool]):
         super().__init__()
-        self.misses, self.missed = misses, missed
+        self.misses, self.has_missed = misses, False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = None
-        try:
-            out = func(*args, **(kwargs or {}))
-        finally:
-            if any(map(self.misses, tensors_in([args, kwargs, out]))):
-                self.missed.append(line_of(outside(sys._getframe(1), *HOMES)))
+        out = func(*args, **(kwargs or {}))
+        self.has_missed |= any(map(self.misses, tensors_in([args, kwargs, out])))
         return out
-
-    def __exit__(self, kind, error, traceback):
-        super().__exit__(kind, error, traceback)
-        if isinstance(error, RuntimeError):  # such as a card that only the trace's own thread has
-            frames = [frame for frame, _ in walk_tb(traceback)]
-            self.missed += [line_of(frame) for frame in frames if outside(frame, *HOMES) is frame][-1:]
 
 
 @contextmanager
@@ -67,21 +54,21 @@ def watching_threads(misses: Callable[[Tensor], bool]) -> Iterator[None]:
     Raises: ValueError: a thread has made memory that is counted, where nobody looks.
     """
     missed: list[str] = []
-    start, watcher, is_over = threading.Thread.start, threading.current_thread(), threading.Event()
-    can_interrupt = watcher is threading.main_thread() and hasattr(signal, "pthread_kill")
+    start = threading.Thread.start
 
     def start_watched(thread: threading.Thread) -> None:
-        run = thread.run
+        run, place = thread.run, line_of(outside(sys._getframe(1), TORCH))
 
         def run_watched():
+            mode = InAThread(misses)
             try:
-                with InAThread(misses, missed):  # dispatch modes are a thread's own
+                with mode:
                     run()
-            except BaseException:
-                if missed and can_interrupt and not is_over.is_set():
-                    # the program may be waiting for what will never come, and only a signal ends a wait
-                    signal.pthread_kill(watcher.ident, signal.SIGINT)
+            except RuntimeError:  # such as a card that only the trace's own thread has
+                mode.has_missed = True
                 raise
+            finally:
+                missed.extend([place] * mode.has_missed)
 
         thread.run = run_watched
         start(thread)
@@ -93,7 +80,6 @@ def watching_threads(misses: Callable[[Tensor], bool]) -> Iterator[None]:
         try:
             yield
         finally:  # also where the program fails because the thread did
-            is_over.set()
             if missed:
                 raise ValueError(
                     f"{missed[0]}: torch runs in a thread of its own, where its memory is not seen: "
