@@ -10,7 +10,7 @@ Reading order:
 - ``without_values``: what a program may ask of a tensor that has a shape and no values
 - ``patched``: torch and libraries, put right while a program is traced
 - ``waiting``: how far a long trace has come
-- ``scratch``: scratch of reductions, sorts and scatters, and copies of factors
+- ``scratch``: scratch of attention's backward, sums, scatters and products, and copies of factors
 - ``cpu``: the CPU's rules
 - ``cuda_kernels``: CUDA's attention kernels, and kernels that ``meta`` lacks
 - ``host``: where a tensor without values is: on the card, in the host's memory, or nowhere

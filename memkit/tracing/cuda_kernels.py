@@ -120,14 +120,11 @@ def grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias=None, out_
 def ctc_loss(scores: Tensor, targets: Tensor, lengths, target_lengths, *_, **__) -> tuple[Tensor, Tensor]:
     """A loss for each text and the forward variables, of two and a blank for each letter of the longest text.
 
-    Where nobody knows the lengths, the longest is as long as the rows are padded.
+    The longest is taken to be as long as the rows are padded.
     """
-    if not isinstance(target_lengths, Tensor):
-        longest = max(target_lengths)
-    elif targets.dim() == 2:
-        longest = targets.shape[1]
-    else:
+    if targets.dim() != 2:
         raise not_followed("ctc_loss with targets in one row", "pad them to a row for each text")
+    longest = targets.shape[1]
     length, batch, _ = scores.shape
     return scores.new_empty(batch), scores.new_empty(batch, length, 2 * longest + 1)
 
@@ -145,6 +142,10 @@ TOLD = {
     **dict.fromkeys(
         (torch.prod, Tensor.prod, torch.cumprod, Tensor.cumprod),
         "has a backward that is traced as for factors with zeros: without one it may take less",
+    ),
+    **dict.fromkeys(
+        (torch._VF.cdist, torch.ctc_loss, torch._C._nn.im2col, torch._C._nn.col2im),
+        "has a kernel that takes copies of its inputs besides, which are not in the trace",
     ),
 }
 """Functions that may take another amount than traced, and what is said of each."""

@@ -12,25 +12,17 @@ import warnings
 import torch
 
 from memkit.program.log import Log
-from memkit.tracing.cpu import is_of_a_transformer, packed_bytes
+from memkit.tracing.cpu import PRODUCTS, is_of_a_transformer
 from memkit.units import format_bytes
 
 aten = torch.ops.aten
 TOLD_FROM = 0.01
 """A compiled step is told from this part of the peak on."""
 
-FACTORIZATIONS = (
-    "linalg_eig _linalg_eigvals _linalg_eigh _linalg_svd linalg_qr linalg_householder_product ormqr geqrf "
-    "linalg_cholesky_ex cholesky_solve cholesky_inverse linalg_inv_ex _linalg_solve_ex linalg_solve_triangular "
-    "triangular_solve linalg_lstsq _linalg_det _linalg_slogdet linalg_lu linalg_lu_factor_ex linalg_lu_solve "
-    "linalg_ldl_factor_ex linalg_ldl_solve linalg_matrix_exp"
-)
-CUDA_LIBRARIES = {
-    aten.convolution.default: "cuDNN",
-    aten.convolution_backward.default: "cuDNN",
-    aten._pack_padded_sequence.default: "packing",
-    aten.linalg_pinv.atol_rtol_tensor: "cuSOLVER",
-    **{getattr(aten, name).default: "cuSOLVER" for name in FACTORIZATIONS.split()},
+CUDA_LIBRARIES = dict.fromkeys((aten.convolution.default, aten.convolution_backward.default), "cuDNN")
+CUDA_LIBRARIES |= {
+    getattr(aten, name).default: "cuSOLVER"
+    for name in "_linalg_eigh _linalg_svd linalg_qr linalg_cholesky_ex linalg_inv_ex _linalg_solve_ex".split()
 }
 """Operations whose library takes a workspace on a card, of a size that only the card knows."""
 
@@ -40,10 +32,8 @@ class Besides:
 
     def __init__(self):
         self.told: dict[str, str] = {}
-        self.largest_compiled = (0, "")
+        self.largest_compiled = self.highest_packed = (0, "")
         self.to_measure: dict[str, None] = {}  # a dict, for the order in which they were met
-        self.highest_packed_bytes = 0
-        self.packed_by = ""
 
     def meet(self, func, place: str) -> None:
         """Remember the first call of each library that takes what nobody knows."""
@@ -62,12 +52,11 @@ class Besides:
         """Remember an operation on the CPU's rules, if it may take what they do not know."""
         if not is_of_a_transformer(func):
             self.to_measure[str(func.overloadpacket)] = None
-        packed = packed_bytes(func, args, out)
-        if packed:
+        if func in PRODUCTS and out.dtype.itemsize == 2:
+            # oneDNN packs the factors and makes the result in float32 first, where the processor wants it
+            packed = sum(factor.nbytes for factor in args[-2:]) + 4 * out.numel()
             standing = sum(log.sizes[block] for block in log.live)
-            if standing + packed > self.highest_packed_bytes:
-                self.highest_packed_bytes = standing + packed
-                self.packed_by = f"{func.overloadpacket} in 16 bits"
+            self.highest_packed = max(self.highest_packed, (standing + packed, f"{func.overloadpacket} in 16 bits"))
 
     def tell(self, peak_bytes: int) -> None:
         """Warn once for each library, for a compiled step of note, and once for the CPU."""
@@ -75,14 +64,12 @@ class Besides:
         if num_bytes > TOLD_FROM * peak_bytes:
             size = format_bytes(num_bytes)
             texts.append(f"{where}: the workspace that a compiled step takes is not in the trace, at most {size}")
-        names = list(self.to_measure)
-        if self.highest_packed_bytes > peak_bytes:
-            names.append(self.packed_by)
-        if names:
+        if self.highest_packed[0] > peak_bytes:
+            self.to_measure[self.highest_packed[1]] = None
+        if self.to_measure:
             texts.append(
-                f"measure it there: {', '.join(names)}. On the CPU's rules a trace knows what a "
-                "transformer's step takes; these may take more than their results, which "
-                "measure_memory sees"
+                f"measure it there: {', '.join(self.to_measure)}. On the CPU's rules a trace knows what a "
+                "transformer's step takes; these may take more than their results, which measure_memory sees"
             )
         for text in texts:
             warnings.warn(text, stacklevel=3)

@@ -1,4 +1,4 @@
-"""Scratch of CUDA's kernels, by operation: attention's backward, sums over many rows, sorts, copied factors.
+"""Scratch of CUDA's kernels that a transformer or a convolutional step meets, by operation.
 
 A kernel that splits its work over thread blocks or in passes takes buffers of its own and gives them back
 before it returns. Their size follows from shapes and strides alone. Each function returns stages; the buffers
@@ -52,33 +52,23 @@ def copied_factors(*factors: Tensor) -> list[int]:
     )]
 
 
-LOSSES = {
-    aten.mse_loss.default: 2, aten.smooth_l1_loss.default: 2, aten.huber_loss.default: 2,
-    aten.binary_cross_entropy.default: 3,
-}
-"""Losses that make an element for each pair before they are one number; where the reduction is in their arguments."""
-
-WINDOWS = {aten.im2col.default, aten.col2im.default}
-"""``unfold`` and ``fold``, whose result is made as large as the input (Im2Col.cpp and Col2Im.cpp: ``resize_``)."""
+HELD_WHOLE = {aten.mse_loss.default: 2, aten.smooth_l1_loss.default: 2, aten.binary_cross_entropy.default: 3}
+"""Losses that are made with all their elements; where the reduction is in their arguments."""
 
 
-def bytes_made(func, args: tuple, kwargs: dict | None, out: Tensor) -> tuple[int | None, int]:
-    """Bytes that a result holds if it is made in another size than it has (else None), and those beside it.
+def bytes_of_loss(func, args: tuple, kwargs: dict | None) -> tuple[int | None, int]:
+    """Bytes that a loss holds, where they are more than it has (else None), and those beside it while it is made.
 
-    A loss, but for Huber's, is made with all elements and made smaller in place, which frees nothing; but for
+    It is made with an element for each pair and then made smaller in place, which frees nothing; but for
     binary cross-entropy's, whose elements they are, there is a second tensor of all. Source:
     ATen/native/BinaryOps.cpp (``TORCH_META_FUNC(mse_loss)``), Loss.cpp and cuda/Loss.cu of torch 2.13.
     """
-    if func in WINDOWS:
-        x = args[0]
-        return max(x.nbytes, out.nbytes), x.nbytes * ((out.nbytes > x.nbytes) + (not x.is_contiguous()))
-    place = LOSSES.get(func)
+    place = HELD_WHOLE.get(func)
     if place is None or (kwargs or {}).get("reduction", args[place] if len(args) > place else 1) == 0:
         return None, 0
     dtype = torch.promote_types(args[0].dtype, args[1].dtype)
     num_bytes = math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape)) * dtype.itemsize
-    held = dtype.itemsize if func is aten.huber_loss.default else num_bytes
-    return held, 0 if func is aten.binary_cross_entropy.default else num_bytes
+    return num_bytes, 0 if func is aten.binary_cross_entropy.default else num_bytes
 
 
 def _flash(grad_out: Tensor, q: Tensor, k: Tensor, *_, **__) -> Stages:
@@ -109,14 +99,6 @@ def _norms(x: Tensor, order=2, dims=None, *_, **__) -> Stages:
     return _sums(x, dims)
 
 
-def _extremes(x: Tensor, dims=None, *_, **__) -> Stages:
-    return reduction_buffers(x, dims, x.element_size())
-
-
-def _extremes_with_index(x: Tensor, dims=None, *_, **__) -> Stages:
-    return reduction_buffers(x, dims, 16)
-
-
 FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_backward.default
 EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward.default
 SCRATCH = {
@@ -124,22 +106,10 @@ SCRATCH = {
     EFFICIENT_BACKWARD: _efficient,
     **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim), _sums),
     aten.linalg_vector_norm.default: _norms,
-    **dict.fromkeys((aten.amax.default, aten.amin.default, aten.max.default, aten.min.default), _extremes),
-    **dict.fromkeys((aten.max.dim, aten.min.dim, aten.argmax.default, aten.argmin.default), _extremes_with_index),
-    **dict.fromkeys((aten.var_mean.correction, aten.var.correction), _extremes_with_index),
     **dict.fromkeys((aten.index_put.default, aten.index_put_.default), index_put_buffers),
     aten._index_put_impl_.default: index_put_buffers,
     aten.embedding_dense_backward.default: _embeddings,
     **dict.fromkeys(PRODUCTS, _products),
-    # cdist makes squared distances by one product, of points with two coordinates more (Distance.cpp).
-    aten._euclidean_dist.default: lambda *points: [
-        [(x.numel() + 2 * x.shape[:-1].numel()) * x.element_size() for x in points]
-    ],
-    # A CTC loss's backward variables are as many as its forward ones, which it is given.
-    **dict.fromkeys(
-        (aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor),
-        lambda *args, **_: [[args[6].nbytes]],
-    ),
 }
 """Which operation takes which scratch; each function is called with the operation's arguments."""
 

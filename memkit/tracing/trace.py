@@ -37,7 +37,7 @@ from memkit.tracing.libraries import CUDA_LIBRARIES, Besides, as_compiled
 from memkit.tracing.lines import ENGINE, Lines
 from memkit.tracing.patched import Patches
 from memkit.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
-from memkit.tracing.scratch import BY_NAME, SCRATCH, bytes_made
+from memkit.tracing.scratch import BY_NAME, SCRATCH, bytes_of_loss
 from memkit.tracing.waiting import Progress
 from memkit.tracing.without_values import has_values
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
@@ -195,7 +195,7 @@ class Tracer(TorchDispatchMode):
             self.besides.meet_on_cpu(func, args, out, self.log)
         elif func in CUDA_LIBRARIES:
             self.besides.meet(func, self.lines.of(sys._getframe(2)))
-        held_bytes, beside_bytes = bytes_made(func, args, kwargs, out)
+        held_bytes, beside_bytes = bytes_of_loss(func, args, kwargs)
         if beside_bytes:
             copies = [beside_bytes]
         if op and holds_bytes(func, args):

@@ -109,29 +109,6 @@ def masked_by_nothing():
     torch.ones(8, device="cuda")
 
 
-def spoken(device, how):
-    net = nn.Linear(64, 29, device=device)
-
-    def step():
-        scores = net(torch.randn(100, 8, 64, device=device)).log_softmax(-1)
-        targets, length = torch.randint(1, 29, (8, 20), device=device), torch.full((8,), 100, device=device)
-        sizes = torch.tensor([20, 11, 4, 5, 6, 7, 8, 9], device=device)
-        if how == "unknown":
-            sizes = sizes + (0 * torch.randn(8, device=device)).long()
-        if how == "list":
-            length, sizes = [100] * 8, [20, 11, 4, 5, 6, 7, 8, 9]
-        nn.functional.ctc_loss(scores, targets, length, sizes).backward()
-
-    return step
-
-
-@pytest.mark.parametrize("how", ["known", "unknown", "list"])
-def test_a_ctc_loss_takes_what_it_takes_for_its_longest_target(how):
-    traced = trace_memory(lambda: spoken("cuda", how))
-    measured = measure_memory(lambda: spoken("cpu", how), device="cpu")
-    assert 0 <= traced.peak_bytes - measured.peak_bytes < 512 * 40
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_comparison_of_unknown_values_is_asked_on_both_rules(device):
     line = line_asked_for(compared, device)
