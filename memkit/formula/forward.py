@@ -3,7 +3,7 @@
 ``Forward`` runs the blocks that differ and says how often each stands for others: layers in the middle are alike.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby
 from typing import NamedTuple
@@ -177,7 +177,7 @@ class Forward(Attention):
         if is_run_again:
             self.prefix = ""
             self.enter(f"blocks.{number}", "checkpoint")
-            make_policy = partial(saving_policy, strategy) if strategy.saved_ops else None
+            make_policy = strategy.policy if strategy.saved_ops else None
             out = self.paper.checkpoint(
                 run, self.paper.rename(x, "block input"), shared, make_policy=make_policy,
                 stops_early=strategy.stops_early,
@@ -216,20 +216,6 @@ class Forward(Attention):
         log_p = self.softmax("log_softmax", wide, "log-probabilities")
         extra = [("number of targets", "", log_p.dtype)]
         return paper.run("nll_loss", [log_p], "", keeps=[log_p, targets], extra=extra)
-
-
-def saving_policy(strategy: Strategy) -> Callable[[str], bool]:
-    """For each operation of a region in turn: whether the strategy's policy saves what it puts out."""
-    num_linears = 0
-
-    def saves(op: str) -> bool:
-        nonlocal num_linears
-        is_linear = op in ("mm", "addmm")
-        num_linears += is_linear
-        is_skipped = strategy.saves_every_second and is_linear and num_linears % 2 == 0
-        return op in strategy.saved_ops and not is_skipped
-
-    return saves
 
 
 def units_of(

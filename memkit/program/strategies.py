@@ -16,20 +16,16 @@ from torch.utils.checkpoint import (
 from memkit.setup.strategies import TORCH_NAMES, Strategy
 
 aten = torch.ops.aten
-TORCH_OPS = {op: tuple(getattr(aten, name).default for name in names) for op, names in TORCH_NAMES.items()}
-LINEAR = (aten.mm.default, aten.addmm.default)
+NAME_OF = {getattr(aten, name).default: op for op, names in TORCH_NAMES.items() for name in names}
 
 
 def saving_policy(strategy: Strategy) -> Callable:
     """The strategy's policy for one block, as ``create_selective_checkpoint_contexts`` takes it."""
-    saved = {op for name in strategy.saved_ops for op in TORCH_OPS[name]}
-    num_linears = 0
+    saves = strategy.policy()
 
     def policy(_context, op, *args, **kwargs) -> CheckpointPolicy:
-        nonlocal num_linears
-        num_linears += op in LINEAR
-        is_skipped = strategy.saves_every_second and op in LINEAR and num_linears % 2 == 0
-        return CheckpointPolicy.MUST_SAVE if op in saved and not is_skipped else CheckpointPolicy.PREFER_RECOMPUTE
+        is_saved = saves(NAME_OF.get(op, ""))
+        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
 
     return policy
 

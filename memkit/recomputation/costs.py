@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from memkit.formula import activations
 from memkit.formula.activations import Kept, Ledger
-from memkit.formula.forward import Forward, saving_policy
+from memkit.formula.forward import Forward
 from memkit.formula.paper import Operation
 from memkit.setup.strategies import NONE, OPS, Strategy
 from memkit.setup.training import TrainingSetup
@@ -67,7 +67,7 @@ def block_products(setup: TrainingSetup) -> tuple[Product, ...]:
 
 def saved_products(setup: TrainingSetup, strategy: Strategy) -> tuple[Product, ...]:
     """The products whose outputs the strategy's policy keeps."""
-    saves = saving_policy(strategy)
+    saves = strategy.policy()
     return tuple(product for product in block_products(setup) if saves(product.op))
 
 

@@ -6,6 +6,7 @@ follows from the record alone: ``memkit.recomputation.costs``. The record is pla
 ``formula.forward``, in torch by ``program.strategies``.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from memkit.kinds import checked
@@ -77,6 +78,19 @@ class Strategy:
             (blocks, self.scope == "blocks" and number % self.period == 0 and number != spared)
             for number, blocks in enumerate(cuts)
         )
+
+    def policy(self) -> Callable[[str], bool]:
+        """Says of each operation of a region in turn, by its name in ``OPS``, whether what it puts out is kept."""
+        num_linears = 0
+
+        def saves(op: str) -> bool:
+            nonlocal num_linears
+            is_linear = op in ("mm", "addmm")
+            num_linears += is_linear
+            is_skipped = self.saves_every_second and is_linear and num_linears % 2 == 0
+            return op in self.saved_ops and not is_skipped
+
+        return saves
 
 
 def checkpoint_line(run: str, more: str = "") -> str:
