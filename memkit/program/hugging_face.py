@@ -7,27 +7,19 @@ library.
 """
 
 from collections.abc import Callable, Mapping
-from importlib import metadata
 from pathlib import Path
 
 import torch
 
 from memkit.setup.hugging_face import read_config
 
-LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "first_k_dense_replace")
-"""What configurations call the number of layers; the last is how many of them have no experts."""
 
-
-def hugging_face_model(
-    config: str | Path | Mapping, num_layers: int | None = None, dtype: str = "float32", **choices
-) -> torch.nn.Module:
+def hugging_face_model(config: str | Path | Mapping, dtype: str = "float32") -> torch.nn.Module:
     """transformers' module of a configuration, with random weights on torch's default device.
-
-    ``num_layers`` makes it shallower; ``choices`` override single keys.
 
     Raises: ValueError: transformers is not installed, does not load, does not know the architecture, or it has no loss.
     """
-    config = read_config(config) | choices
+    config = read_config(config)
     try:
         import transformers
     except ImportError:
@@ -36,35 +28,14 @@ def hugging_face_model(
     try:
         made = getattr(transformers, name, None)
     except (ImportError, RuntimeError) as error:  # transformers imports its parts, and torchvision, when asked for one
-        raise ValueError(torchvision_problem() or f"transformers does not load {name}: {error}") from error
+        raise ValueError(f"transformers does not load {name}: {error}") from error
     if made is None or kind not in transformers.CONFIG_MAPPING:
         raise ValueError(f"architecture {name!r} of {kind!r} is not part of transformers {transformers.__version__}")
-    if num_layers is not None:
-        config |= {key: min(num_layers, config[key]) for key in LAYER_KEYS if config.get(key)}
-        config.pop("layer_types", None)
     made_config = transformers.CONFIG_MAPPING[kind](**config)
     if not any(word in name for word in ("LM", "ForConditionalGeneration", "Classification")):
         raise ValueError(f"architecture {name!r} has no loss to train; name one such as ...ForCausalLM")
     made_config.use_cache = False
     return made._from_config(made_config, dtype=getattr(torch, dtype))
-
-
-def torchvision_problem() -> str:
-    """What is wrong with the installed torchvision, or '' where it loads or is not there.
-
-    Its compiled part fits one build of PyTorch: PyPI's torchvision, a CUDA build, does not load beside a CPU PyTorch.
-    """
-    try:
-        version = metadata.version("torchvision")
-        import torchvision  # noqa: F401
-    except metadata.PackageNotFoundError:
-        return ""
-    except (ImportError, OSError, RuntimeError) as error:
-        return (
-            f"torchvision {version} does not load beside torch {torch.__version__} ({error}), and transformers "
-            "imports it. Install both from one index, or remove it: pip uninstall torchvision"
-        )
-    return ""
 
 
 def batch_of(model: torch.nn.Module, size: int, seq_len: int, device: str) -> dict[str, torch.Tensor]:
@@ -80,7 +51,7 @@ def batch_of(model: torch.nn.Module, size: int, seq_len: int, device: str) -> di
 
 def hugging_face_build(
     config: str | Path | Mapping, *, micro_batch_size: int = 1, seq_len: int | None = None,
-    dtype: str = "bfloat16", num_layers: int | None = None, device: str = "cuda",
+    dtype: str = "bfloat16", device: str = "cuda",
 ) -> Callable[[], Callable[[], torch.Tensor]]:
     """The ``build`` of a model known by its config.json, for ``trace_memory``, ``measure_memory`` and ``report_on``.
 
@@ -96,7 +67,7 @@ def hugging_face_build(
         raise ValueError(f"seq_len={seq_len} is above the configuration's {longest} positions")
 
     def build():
-        model = hugging_face_model(config, num_layers, dtype).to(device).train()
+        model = hugging_face_model(config, dtype).to(device).train()
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
         def step():
