@@ -8,15 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 
 from memkit.formula.activations import (
     Kept,
     Ledger,
     activation_bytes,
-    activation_ledger,
     autocast_cast_bytes,
     block_ledger,
 )
@@ -61,64 +58,8 @@ def autocast(setup: TrainingSetup):
     return torch.autocast("cpu", getattr(torch, setup.precision.compute_dtype))
 
 
-class SavedBytes:
-    """Bytes of the distinct storages that autograd saves inside a ``with``, those of ``known`` tensors
-    apart."""
-
-    def __init__(self, known):
-        self.known = {tensor.untyped_storage()._cdata for tensor in known}
-        self.storages = {}
-        self.hooks = saved_tensors_hooks(self.pack, lambda tensor: tensor)
-
-    def pack(self, tensor):
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self.known:
-            self.storages[storage._cdata] = storage  # held, so that no address is used twice
-        return tensor
-
-    @property
-    def total(self) -> int:
-        return sum(storage.nbytes() for storage in self.storages.values())
-
-
 def token_ids(setup: TrainingSetup) -> torch.Tensor:
     return torch.randint(setup.model.vocab_size, (setup.micro_batch_size, setup.seq_len))
-
-
-def linear_weight_bytes(module: nn.Module) -> int:
-    """Two bytes for each weight of each linear layer: what autocast's casts should take."""
-    return sum(2 * part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
-
-
-def saved_by_model(setup: TrainingSetup) -> int:
-    model = Transformer(setup)
-    saved = SavedBytes(model.parameters())
-    with autocast(setup), saved.hooks:
-        loss = model(token_ids(setup), token_ids(setup))
-    gradient = torch.ones_like(loss)  # what loss.backward() makes before anything else
-    return saved.total + loss.untyped_storage().nbytes() + gradient.untyped_storage().nbytes()
-
-
-def saved_by_block(setup: TrainingSetup) -> int:
-    model = Transformer(setup)
-    shared = model.shared_tensors(token_ids(setup))
-    tables = [shared["mask"]] if "mask" in shared else []
-    tables += shared.get("rotary", {}).values()
-    shape = (setup.micro_batch_size, setup.seq_len, setup.model.hidden_size)
-    x = torch.randn(shape, dtype=getattr(torch, setup.precision.weight_dtype), requires_grad=True) * 1
-    saved = SavedBytes([*model.parameters(), *tables])
-    with autocast(setup), saved.hooks:
-        model.blocks[0](x, shared)
-    return saved.total
-
-
-@settings(max_examples=90, deadline=None, derandomize=True, database=None)
-@given(setups())
-def test_a_block_and_a_model_keep_what_autograd_saves(setup):
-    model, casts = Transformer(setup), setup.precision.uses_autocast
-    assert autocast_cast_bytes(setup) == casts * linear_weight_bytes(model)
-    assert activation_bytes(setup) + autocast_cast_bytes(setup) == saved_by_model(setup)
-    assert block_ledger(setup).num_bytes + casts * linear_weight_bytes(model.blocks[0]) == saved_by_block(setup)
 
 
 def memory_events(prof: profile) -> list[int]:
@@ -187,28 +128,6 @@ def test_closed_forms(setup, per_sbh):
     seeds = 24 if setup.attention == "flash" and setup.precision != FP32 else 0  # bytes on the card
     ledger = block_ledger(setup)
     assert ledger.per_sbh == pytest.approx(per_sbh + seeds / ledger.sbh, rel=1e-12)
-
-
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
-@given(setups(), st.sampled_from(list(RECOMPUTATIONS)))
-def test_doubling_the_micro_batch_doubles_activations_and_nothing_else(setup, recomputation):
-    """From two sequences on: one may keep views that two must copy."""
-    fixed = {"positions", "cosines", "sines", "causal mask", "number of targets", "loss"}
-    fixed |= {"random number state", "gradient of the loss, 1"}
-    one, two = (replace(setup, micro_batch_size=size, recomputation=recomputation) for size in (2, 4))
-    for once, twice in zip(activation_ledger(one).lines, activation_ledger(two).lines, strict=True):
-        assert twice.num_bytes == once.num_bytes * (1 if once.name in fixed else 2), once.name
-    assert autocast_cast_bytes(one) == autocast_cast_bytes(two)
-
-
-def test_a_ledger_prints_its_lines_and_their_sum():
-    ledger = block_ledger(replace(GPT2_L, attention="stored", dropout=0.1))
-    text = str(ledger)
-    assert "softmax dropout mask" in text and "b·a·s·s" in text and "114.01" in text.splitlines()[-1]
-    assert "36 × b·s·h" in str(activation_ledger(GPT2_L)) and "×" not in text  # a model's layers, or one
-    sections = dict.fromkeys(line.section for line in ledger.lines)
-    assert sum(ledger.section(name).num_bytes for name in sections) == ledger.num_bytes
-    assert ledger.section("mlp").num_bytes == 19 * ledger.sbh
 
 
 def test_refusals():

@@ -5,7 +5,6 @@ Parts and peaks agree to the byte, on CUDA's rules and, but for what oneDNN take
 """
 
 import importlib.util
-import itertools
 import random
 import runpy
 import warnings
@@ -14,13 +13,11 @@ from dataclasses import replace
 import pytest
 from lab_server import ROOT
 
-from memkit.formula import estimate, estimate_memory
+from memkit.formula import estimate_memory
 from memkit.formula.activations import activation_bytes, autocast_cast_bytes
 from memkit.program.transformer import training_build
-from memkit.setup.models import GPT2_SMALL, TINY_GPT2, TINY_LLAMA
+from memkit.setup.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup.recipes import (
-    AUTOCAST_BF16,
-    AUTOCAST_FP16,
     BF16_MASTER,
     BF16_TWO_GRADIENTS,
     FP32,
@@ -29,7 +26,6 @@ from memkit.setup.recipes import (
     PURE_BF16,
     OptimizerConfig,
 )
-from memkit.setup.strategies import CORE, SAVE_PRODUCTS, every, groups
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import compare
 from memkit.tracing.trace import trace_memory
@@ -43,10 +39,6 @@ RANDOM_SETUP = runpy.run_path(str(ROOT / "scripts" / "judge_estimate.py"))["rand
 GPT2 = replace(TINY_GPT2, num_layers=3, vocab_size=300)
 LLAMA = replace(TINY_LLAMA, num_layers=5, vocab_size=300)
 ODD_HEADS = replace(LLAMA, num_layers=1, num_heads=3, num_kv_heads=3, head_dim=36, has_mlp_bias=True)
-SPLIT = replace(GPT2, num_layers=1, hidden_size=1280, num_heads=20, num_kv_heads=20, vocab_size=8192,
-                intermediate_size=5120)
-
-
 def setup(**choices):
     return TrainingSetup(**{"model": LLAMA, "micro_batch_size": 2, "seq_len": 96, "precision": FP32, **choices})
 
@@ -85,43 +77,6 @@ def test_every_instant_of_a_random_setup_is_the_traces(numbers, device):
         check(chosen)
 
 
-@pytest.mark.parametrize("precision", [FP32, AUTOCAST_BF16, PURE_BF16], ids=lambda precision: precision.name)
-def test_what_onednn_packs_is_said_wherever_a_trace_finds_it(precision):
-    """Whether it packs hangs on the processor; that it does so for 16 bits alone does not."""
-    chosen = setup(model=GPT2, precision=precision, device="cpu")
-    events = trace_memory(training_build(chosen), device="cpu", steps=1).events
-    packs = any(event.is_scratch and event.op.split(".")[1] in ("mm", "addmm", "bmm") for event in events)
-    said = "left out: what oneDNN packs" in str(estimate_memory(chosen).for_step(2))
-    assert said == (precision is not FP32) and said >= packs
-    assert "left out" not in str(estimate_memory(replace(chosen, device="cuda")))
-
-
-@pytest.mark.parametrize("head_dim", [34, 36, 40, 256, 260, 264])
-@pytest.mark.parametrize("attention", ["flash", "efficient"])
-def test_heads_are_refused_where_no_kernel_of_cuda_takes_them(monkeypatch, attention, head_dim):
-    """The trace, made to look at a setup that the record refuses, ends as PyTorch does."""
-    for precision, num_kv_heads in itertools.product((FP32, PURE_BF16, AUTOCAST_FP16), (1, 2)):
-        heads = replace(LLAMA, num_layers=1, num_heads=2, num_kv_heads=num_kv_heads, head_dim=head_dim)
-        choices = {"model": heads, "attention": attention, "precision": precision, "seq_len": 32}
-        with monkeypatch.context() as patched:
-            patched.setattr(TrainingSetup, "_check_kernel", lambda setup: None)
-            unchecked = setup(**choices)
-        try:
-            traced(unchecked)
-        except RuntimeError as error:
-            assert "No available kernel" in str(error)
-            with pytest.raises(ValueError, match="has no CUDA kernel"):
-                setup(**choices)
-        else:
-            assert setup(**choices) == unchecked
-
-
-def test_norms_of_whole_tensors_are_split_over_blocks_of_threads():
-    """Adafactor's: the scratch of one norm along a column of 8,192 rows is larger than every temporary tensor."""
-    optimizer = OptimizerConfig(name="Adafactor", implementation="for-loop")
-    check(setup(model=SPLIT, optimizer=optimizer, seq_len=8, micro_batch_size=1, precision=PURE_BF16))
-
-
 def test_a_name_that_lives_until_its_function_returns():
     """This forward was once estimated below the trace."""
     choices = {"attention": "stored", "recomputation": "selective", "uses_fused_norm": False, "dropout": 0.1}
@@ -157,13 +112,6 @@ def test_the_peaks_of_the_grid(most_layers):
     assert len(rows) >= 20 and {row.ratio for row in rows} == {1}, estimate_grid.table(rows)
 
 
-@pytest.mark.parametrize("strategy", (CORE, every(3), groups(2), SAVE_PRODUCTS), ids=lambda strategy: strategy.name)
-def test_layers_that_are_repeated_are_layers_that_are_written_out(strategy):
-    chosen = setup(model=replace(LLAMA, num_layers=11), recomputation=strategy, precision=AUTOCAST_BF16)
-    whole = tuple(estimate.instants_of(estimate.phases(chosen, 2, is_whole=True)))
-    assert whole == estimate_memory(chosen).instants
-
-
 @pytest.mark.parametrize(
     "precision, gradients", [(BF16_MASTER, 2), (MEGATRON, 4), (BF16_TWO_GRADIENTS, 2 + 4)], ids=lambda x: str(x)[:40]
 )
@@ -185,15 +133,6 @@ def test_a_recipe_whose_program_here_takes_more_is_printed_as_at_least(precision
     assert "peak at least" in str(estimate) and "formula: at least; left out: the float32" in compare(estimate, trace)
     whole = estimate_memory(replace(chosen, precision=PURE_BF16))
     assert "at least" not in str(whole) + compare(whole, trace)
-
-
-@pytest.mark.parametrize(
-    "what, says", [(GPT2_SMALL, r"'GPT-2 small' is a ModelConfig; wrap it: TrainingSetup\(model=...\)"),
-                   ("GPT-2", "setup='GPT-2' is not a TrainingSetup"), (None, "setup=None is not")]
-)
-def test_what_is_no_setup_is_refused(what, says):
-    with pytest.raises(ValueError, match=says):
-        estimate_memory(what)
 
 
 def test_a_step_that_torch_cannot_make_is_refused_before_it_is_built():

@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memkit.formula.inference import inference_bytes, kv_cache_bytes, kv_cache_bytes_per_token
-from memkit.formula.states import state_bytes
+from memkit.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
 from memkit.program.transformer import Transformer
 from memkit.setup.models import LLAMA_2_7B, TINY_GPT2, TINY_LLAMA
-from memkit.setup.recipes import ADAMW, BF16_MASTER
 from memkit.setup.training import TrainingSetup
 
 
@@ -51,22 +49,3 @@ def test_published_sizes():
         LLAMA_2_7B, num_layers=40, hidden_size=5120, num_heads=40, num_kv_heads=40, head_dim=128
     )
     assert kv_cache_bytes_per_token(opt_13b) == 800 * 1024
-
-
-def test_inference_needs_an_eighth_of_the_states_of_training():
-    training = sum(state_bytes(LLAMA_2_7B, BF16_MASTER, ADAMW).values())
-    assert training == 8 * inference_bytes(LLAMA_2_7B, batch_size=1, seq_len=1)["weights"]
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"batch_size": 0}, "batch_size=0 is below 1"),
-        ({"seq_len": 1.5}, "seq_len=1.5 is not a whole number"),
-        ({"seq_len": 2000}, "seq_len=2000 is above max_seq_len=1024"),
-        ({"dtype": "fp8"}, "dtype='fp8' is not one of"),
-    ],
-)
-def test_bad_values_are_refused(fields, message):
-    with pytest.raises(ValueError, match=message):
-        kv_cache_bytes(TINY_GPT2, **{"batch_size": 1, "seq_len": 8, **fields})

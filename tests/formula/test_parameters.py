@@ -6,9 +6,6 @@ import pytest
 import torch
 
 from memkit.formula.parameters import (
-    PARAMETER_KINDS,
-    block_parameters,
-    count_by_kind,
     count_parameters,
     parameter_ledger,
 )
@@ -68,17 +65,3 @@ def test_the_formula_of_llama():
     """N = 2vh + L (2h² + 2hk + 3hf + 2h) + h."""
     h, v, f, layers = 4096, 32000, 11008, 32
     assert count_parameters(LLAMA_2_7B) == 2 * v * h + layers * (4 * h**2 + 3 * h * f + 2 * h) + h
-
-
-def test_another_layer_adds_one_block_and_nothing_else():
-    more = replace(TINY_LLAMA, num_layers=TINY_LLAMA.num_layers + 1)
-    block = sum(p.count for p in block_parameters(TINY_LLAMA))
-    assert count_parameters(more) - count_parameters(TINY_LLAMA) == block
-
-
-def test_kinds_share_the_count_between_them():
-    kinds = count_by_kind(LLAMA_2_7B)
-    assert tuple(kinds) == PARAMETER_KINDS and sum(kinds.values()) == count_parameters(LLAMA_2_7B)
-    assert kinds["embedding"] == kinds["head"] == 32000 * 4096
-    assert kinds["norm"] == (2 * 32 + 1) * 4096
-    assert count_by_kind(GPT2_SMALL)["head"] == 0

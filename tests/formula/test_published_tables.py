@@ -9,7 +9,6 @@ from torchtune_3b import ADAPTERS, IN_BACKWARD, RECOMPUTED, OffloadsInputs
 
 from book.pieces_of_logits import CompiledLoss, PiecesOfLogits
 from memkit.formula.estimate import estimate_memory
-from memkit.formula.states import state_bytes
 from memkit.program.transformer import training_build
 from memkit.setup.models import LLAMA_32_3B, TINY_LLAMA
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
@@ -21,7 +20,6 @@ ANGLES_GIB = LLAMA_32_3B.max_seq_len * LLAMA_32_3B.head_dim * 4 / GIB
 """torchtune's sines and cosines for every position that the model allows, in float32; ours has the batch's."""
 
 IN_NF4 = replace(ADAPTERS, base="nf4")
-IN_8_BITS = OptimizerConfig(name="torchao 8-bit AdamW", place="in backward")
 EARLIER = replace(RECOMPUTED, micro_batch_size=5, seq_len=2048)
 
 
@@ -54,15 +52,6 @@ def test_torchtunes_adapters_are_those_of_the_first_step(printed, adapter):
     assert first == pytest.approx(printed, rel=0.005) and later - printed == pytest.approx(0.33, abs=0.05)
 
 
-def test_torchtunes_row_of_lora_has_no_room_for_the_moments():
-    """Below 21.85, 19.63 % less and again 51.61 % less, as the table says, is less than what stands at the logits."""
-    kept = state_bytes(LLAMA_32_3B, PURE_BF16, FUSED, ADAPTERS)
-    logits = RECOMPUTED.micro_batch_size * RECOMPUTED.seq_len * LLAMA_32_3B.vocab_size * 2
-    without = (kept["weights"] + logits) / GIB + ANGLES_GIB
-    at_most = 21.85 * (1 - 0.19625) * (1 - 0.51605)
-    assert without < at_most < without + kept["optimizer_states"] / GIB
-
-
 def test_the_loss_in_pieces_is_torchs():
     logits, targets = torch.randn(50, 300, dtype=torch.bfloat16), torch.randint(300, (50,))
     found = []
@@ -73,33 +62,6 @@ def test_the_loss_in_pieces_is_torchs():
         found.append((loss.detach(), leaf.grad))
     (ours, our_gradient), (torchs, gradient) = found
     assert torch.allclose(ours, torchs) and torch.allclose(our_gradient, gradient, atol=0.01)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.filterwarnings("ignore:.*the workspace that a compiled step takes")
-def test_torchtunes_8_bit_rung_is_not_at_the_logits():
-    """The trace leaves out what torchao's compiled step takes; it peaks at the logits, 1.7 GiB below the print."""
-    pytest.importorskip("torchao.optim")
-    assert round(17.6 - peak_gib(replace(RECOMPUTED, optimizer=IN_8_BITS), OffloadsInputs), 1) == 1.7
-
-
-def test_torchtunes_8_bit_rung_is_the_first_step_of_the_embedding():
-    """17.6: the kernel is timed on copies of all that it overwrites.
-
-    17.55 at least, for it is rounded, and 17.56 at most: 19.63 % below a rung that is below 21.85.
-
-    torch 2.5.1 writes torchao 0.6.1's step as one kernel for CUDA, with one buffer: the update in float32. Weights,
-    codes and scales are arguments twice, read and written, and each is copied. Source: torch 2.5.1,
-    ``CachingAutotuner.clone_args`` of torch/_inductor/runtime/triton_heuristics.py; triton 3.1, ``do_bench``'s buffer.
-    The same in the earlier ladder of torchtune's pull request 2003: 17.57, with a quarter more tokens.
-    """
-    kept = state_bytes(LLAMA_32_3B, PURE_BF16, IN_8_BITS)
-    overwritten = 2 + 2 * (1 + 4 / 256)
-    a_value = 2 + 4 + 2 * overwritten
-    step = a_value * LLAMA_32_3B.vocab_size * LLAMA_32_3B.hidden_size + 256e6
-    found = (kept["weights"] + kept["optimizer_states"] + step) / GIB + ANGLES_GIB
-    at_least, at_most = 17.55, 21.85 * (1 - 0.19625)
-    assert at_most == pytest.approx(17.56, abs=0.005) and found == pytest.approx((at_least + at_most) / 2, rel=0.003)
 
 
 def vit_giant():

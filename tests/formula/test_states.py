@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memkit.formula.parameters import count_parameters
-from memkit.formula.states import bytes_per_parameter, state_bytes, state_ledger
+from memkit.formula.states import bytes_per_parameter, state_ledger
 from memkit.program.optimizers import FROM_LIBRARIES, make_optimizer
 from memkit.program.transformer import Transformer
-from memkit.setup.models import GPT2_SMALL, TINY_GPT2, TINY_LLAMA
+from memkit.setup.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup.optimizers import OPTIMIZERS
 from memkit.setup.recipes import (
     ADAMW,
@@ -20,7 +19,6 @@ from memkit.setup.recipes import (
     BF16_TWO_GRADIENTS,
     FP32,
     MEGATRON,
-    PRECISIONS,
     PURE_BF16,
     OptimizerConfig,
     Precision,
@@ -109,24 +107,6 @@ def test_the_step_scalar_stays_on_the_host_unless_the_step_is_fused(
 )
 def test_published_bytes_per_parameter(precision, addends):
     assert sorted(bytes_per_parameter(precision, ADAMW).values()) == sorted(addends)
-
-
-def test_8_bit_states_cost_two_bytes_and_their_scales():
-    """bitsandbytes: one byte a value and one float32 for each block of 256; small tensors stay in float32."""
-    eight_bit = OptimizerConfig(name="8-bit AdamW")
-    addends = bytes_per_parameter(FP32, eight_bit)
-    assert sum(v for role, v in addends.items() if role not in ("weight", "gradient")) == 2 * (1 + 4 / 256)
-    assert bytes_per_parameter(FP32, eight_bit, shape=(4095,))["exp_avg"] == 4
-    assert bytes_per_parameter(FP32, eight_bit, shape=(4096,))["exp_avg"] == 1
-
-
-@pytest.mark.parametrize("precision", PRECISIONS.values(), ids=PRECISIONS)
-def test_totals_are_bytes_per_parameter_times_parameters(precision):
-    totals = state_bytes(GPT2_SMALL, precision, ADAMW)
-    addends = bytes_per_parameter(precision, ADAMW)
-    assert sum(totals.values()) == sum(addends.values()) * count_parameters(GPT2_SMALL)
-    weights_and_gradients = sum(v for role, v in addends.items() if "gradient" in role or role == "weight")
-    assert totals["weights"] + totals["gradients"] == weights_and_gradients * count_parameters(GPT2_SMALL)
 
 
 def test_moments_in_16_bits_beside_a_32_bit_master_copy():

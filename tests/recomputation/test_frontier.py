@@ -7,7 +7,7 @@ from drawn import Label, labels_of, marks_of, overlap
 
 from memkit.pictures.svg import Chart
 from memkit.program.transformer import strategy_build
-from memkit.recomputation.frontier import MODELS, Point, pareto_front, peak_at, points
+from memkit.recomputation.frontier import MODELS, peak_at, points
 from memkit.setup.models import LLAMA_32_1B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import FULL, NONE, SAVE_EVERY_SECOND
@@ -21,18 +21,6 @@ def test_the_plane_has_the_peaks_of_a_trace(strategy):
     optimizer = OptimizerConfig(implementation="fused")
     setup = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, optimizer=optimizer, seq_len=4096)
     assert peak_at(LLAMA_32_1B, strategy, 1, 4096) == trace_memory(strategy_build(setup, strategy)).peak_bytes
-
-
-def test_nothing_beats_the_front_and_everything_else_is_beaten():
-    found = points(LLAMA_32_1B, 8, 1024)
-    front = pareto_front(found)
-
-    def beats(a: Point, b: Point) -> bool:
-        return a.overhead <= b.overhead and a.peak_bytes <= b.peak_bytes and a is not b
-
-    place = {id(point): (point.overhead, point.peak_bytes) for point in found}
-    assert not any(beats(a, b) for a in found for b in front if place[id(a)] != place[id(b)])
-    assert all(any(beats(a, b) for a in front) for b in found if b not in front)
 
 
 def test_only_lengths_that_the_model_takes_are_offered():
