@@ -7,7 +7,6 @@ a time. ``CudaRules`` is a ``TorchFunctionMode``: it sees each call before torch
 the device is asked for, and calls the operation that CUDA would have called.
 """
 
-import copy
 import functools
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
@@ -313,13 +312,6 @@ def _named(name: str) -> list:
     return [getattr(home, spelling) for home, spelling in places if hasattr(home, spelling)]
 
 
-def without_workers(loader):
-    """In place of an iterator with worker processes: one of this process, which fills the card alike."""
-    alone = copy.copy(loader)
-    alone.num_workers, alone.timeout = 0, 0
-    return torch.utils.data.dataloader._SingleProcessDataLoaderIter(alone)
-
-
 @contextmanager
 def pretend_cuda(*, starts_in_host: bool = False):
     """Inside, a CPU-only torch behaves as if it had one CUDA card, on meta tensors.
@@ -353,6 +345,4 @@ def pretend_cuda(*, starts_in_host: bool = False):
         for home, name, value in (*STAND_INS, *own):
             stack.enter_context(patch.object(home, name, value))
         stack.enter_context(shapes_only(mode))
-        loaders = torch.utils.data.dataloader
-        stack.enter_context(patch.object(loaders, "_MultiProcessingDataLoaderIter", without_workers))
         yield mode

@@ -1,5 +1,6 @@
 """torch and libraries where they would do otherwise on tensors without values, put right."""
 
+import copy
 import sys
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -8,7 +9,6 @@ import torch
 import torch._dynamo.eval_frame
 import torch.utils.data
 
-from memkit.tracing.refusals import program_line
 from memkit.tracing.without_values import ShapesOnly
 
 COMPILED = (
@@ -72,12 +72,11 @@ class Patches:
             self.stack.enter_context(self.waiting.pop(name)(self.tracer, sys.modules[name]))
 
 
-def refuse_workers(loader, *_):
-    """In place of an iterator whose worker processes would inherit the trace."""
-    raise ValueError(
-        f"{program_line()}: DataLoader(num_workers={loader.num_workers}) starts processes, which "
-        "a trace does not follow; num_workers=0 allocates the same on the device"
-    )
+def without_workers(loader):
+    """In place of an iterator with worker processes: one of this process, which makes the same batches."""
+    alone = copy.copy(loader)
+    alone.num_workers, alone.timeout = 0, 0
+    return torch.utils.data.dataloader._SingleProcessDataLoaderIter(alone)
 
 
 @contextmanager
@@ -102,7 +101,7 @@ def shapes_only(mode: ShapesOnly):
     from_stance = torch._dynamo.eval_frame._callback_from_stance
     set_anomaly = torch.set_anomaly_enabled  # without the search for NaN: there are no values
     with (
-        patch.object(torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", refuse_workers),
+        patch.object(torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", without_workers),
         patch.object(torch.nn.parallel.distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),
         torch.compiler.set_stance("force_eager"),
         patch.object(torch, "save", save_nothing),

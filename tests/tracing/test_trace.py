@@ -583,15 +583,10 @@ def test_what_is_drawn_into_a_tensor_is_not_known():
     assert seen == [28, 0]
 
 
-@pytest.mark.parametrize(
-    "build, given",
-    [(nn.Linear(2, 2), "build is of type Linear"), (setup_of("gpt2"), "build is of type TrainingSetup"),
-     (lambda: None, "returned a value of type NoneType"), (lambda: torch.ones(2), "of type Tensor"),
-     (lambda: nn.Linear(2, 2), "returned a value of type Linear")],
-)
+@pytest.mark.parametrize("build", [nn.Linear(2, 2), lambda: None, lambda: nn.Linear(2, 2)])
 @pytest.mark.parametrize("watch", [trace_memory, measure_memory])
-def test_what_is_not_a_build_is_named(watch, build, given):
-    with pytest.raises(ValueError, match=given):
+def test_what_is_not_a_build_is_told_what_one_is(watch, build):
+    with pytest.raises(ValueError, match="makes model and optimizer and returns the step"):
         watch(build, device="cpu")
 
 
@@ -661,12 +656,6 @@ def test_what_cannot_be_followed_is_refused(program, words, way):
             measure_memory(lambda: program("cpu"), device="cpu")
         else:
             trace_memory(lambda: program(way), device=way)
-
-
-def test_a_loader_with_workers_is_refused_on_the_cpu_with_the_programs_line():
-    loader = torch.utils.data.DataLoader(torch.zeros(64, 8), num_workers=2)
-    with pytest.raises(ValueError, match=r"test_trace.py:\d+ .*: DataLoader\(num_workers=2\).*num_workers=0"):
-        trace_memory(lambda: lambda: next(iter(loader)), device="cpu")
 
 
 def test_workers_of_a_loader_fill_a_card_as_one_process_does():
