@@ -8,6 +8,7 @@ the device is asked for, and calls the operation that CUDA would have called.
 """
 
 import functools
+import weakref
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
@@ -63,7 +64,7 @@ class CudaRules(ShapesOnly):
         self.rules |= _rules()
         self.starts_in_host = starts_in_host
         self.weight_casts: dict[int, tuple[Tensor, Tensor]] = {}
-        self.unplaced: set[int] = set()
+        self.unplaced: dict[int, weakref.ref] = {}
         self.places = Places()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -152,7 +153,7 @@ def _factory(mode, func, args, kwargs):
         kwargs.pop(name, None)
     out = func(*args, **kwargs)
     if is_unplaced and storage_key(out):
-        mode.unplaced.add(storage_key(out))
+        mode.unplaced[storage_key(out)] = weakref.ref(out.untyped_storage())
     return out
 
 
@@ -208,7 +209,8 @@ def _to(mode, func, args, kwargs):
     if rest and rest[0] is None:
         rest[0] = tensor.dtype
     source = mode.places.of(tensor)
-    if place is Place.CARD and tensor.is_meta and storage_key(tensor) in mode.unplaced:
+    made_here = mode.unplaced.get(storage_key(tensor)) if place is Place.CARD and tensor.is_meta else None
+    if made_here and made_here() is not None:  # the address of one that is gone may be another's now
         mode.warn_once("unplaced", COUNTED_ON_CARD)
     if place is None or place is source:
         return func(tensor, *rest or [tensor.dtype] * ("dtype" not in kwargs), **kwargs)
