@@ -199,16 +199,17 @@ EXERCISES = (
         table="""
         4 * P :: The whole gradient crosses under DDP. Here it was reduced to shares first.
         2 * P // 8 :: Your gradients have 2 bytes; they are reduced in float32.
-        P // 8 :: Two ways lead there: a share's gradients without their 4 bytes; or division by 32, not by 8.
-        P :: You divided by the four nodes; or counted gradients, and did not divide; or counted both ways of the
-            all-reduce.
-        2 * P // 32 :: Two slips: an eighth and not a 32nd, and 4 bytes a gradient.
-        12 * P :: 3 P is what moves inside a node under stage 3.
+        P // 8 :: A share's gradients without their 4 bytes each.
+        4 * P // 24 :: You divided by all 24 ranks. Each node has reduced the gradient among its own eight.
+        4 * P // 3 :: You divided by the three nodes. Each rank of a node has an eighth of the gradient.
+        P :: You counted gradients, not bytes, and did not divide; or you counted both ways of the all-reduce.
+        2 * P // 24 :: Two slips: an eighth and not a 24th, and 4 bytes a gradient.
+        12 * P :: 3 M is what moves inside a node under stage 3.
         2 * P :: The whole gradient, in bfloat16: it is an eighth, in float32.
         4 * P * 7 // 8 :: What is sent inside a node. Asked is what goes between the nodes.
-        2 * 4 * P // 8 * 3 // 4 :: What a ring of four sends for it: twice three quarters. Asked is the tensor that is
+        2 * 4 * P // 8 * 2 // 3 :: What a ring of three sends for it: twice two thirds. Asked is the tensor that is
             all-reduced.
-        4 * P // 8 * 3 // 4 :: Three quarters of what is all-reduced. Asked is all of it.
+        4 * P // 8 * 2 // 3 :: Two thirds of what is all-reduced. Asked is all of it.
         """,
     ),
 )
