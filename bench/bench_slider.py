@@ -106,17 +106,13 @@ OURS = {
     "frontier, length": ("widgets.FrontierExplorer()", "Sequence"),
     "batch planner": ("widgets.BatchPlanner()", "Micro-batch"),
     "batch planner, ranks": ("widgets.BatchPlanner()", "Ranks"),
-    "number line": ("widgets.NumberLine()", "Zoom"),
     "bit explorer": ("widgets.BitExplorer()", PICTURE),
-    "rounding lab": ("widgets.RoundingLab()", "Additions"),
     "allocator lab": ("widgets.AllocatorLab(step=0)", "Event"),
     "loss scaling lab": ("widgets.LossScalingLab(gradients)", "Scale 2^k, k ="),
     "spike film": ("widgets.SpikeFilm()", "Step"),
-    "state explorer": ("widgets.StateExplorer()", "Micro-batch"),
     "adapter explorer": ("widgets.AdapterExplorer()", "Rank"),
     "sharding explorer": ("widgets.ShardingExplorer()", "Micro-batch"),
     "plan explorer": ("widgets.PlanExplorer()", "Plan"),
-    "cache explorer": ("widgets.CacheExplorer()", "Sequences"),
     ALONE: (WAY, "Number"),
 }
 """Each widget and the control that is moved: a slider, a menu, or the picture, where a mark is pressed."""

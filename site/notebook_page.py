@@ -150,8 +150,8 @@ def panel_call(source: str, names: list[str]) -> tuple[str, dict] | None:
 
     The arguments are ``None`` where the cell computes them: such a panel cannot be opened from its name alone.
 
-    >>> panel_call("widgets.NumberLine(is_log=False)", ["NumberLine"])
-    ('NumberLine', {'is_log': False})
+    >>> panel_call("widgets.BitExplorer(saturates=False)", ["BitExplorer"])
+    ('BitExplorer', {'saturates': False})
     >>> panel_call("lab = widgets.Lab(gradients)\\nlab", ["Lab"])
     ('Lab', None)
     """

@@ -27,12 +27,12 @@ def upper_bits(cut: int) -> Callable[[int], int]:
 
 def sticks_at(term: float, name: str) -> float:
     """The total at which a sum of this term stops growing in a format."""
-    return float(running_sum(term, 8192, name, method="nearest")[-1])
+    return float(running_sum(term, 8192, name)[-1])
 
 
 def additions_until_stuck(term: float) -> int:
     """How many additions of this term move a float16 total before the last one that does."""
-    totals = running_sum(term, 8192, "float16", method="nearest")
+    totals = running_sum(term, 8192, "float16")
     return int(np.argmax(totals == totals[-1]))
 
 

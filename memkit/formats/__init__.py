@@ -6,12 +6,12 @@ Reading order:
 
 - ``dtypes``: how many bits a value of a dtype takes, by the name torch gives it
 - ``records``: a format as a record of about ten facts; largest, smallest and special values follow from them
-- ``single``: one value at a time in plain Python: decode, round, the next values on both sides
+- ``single``: one value at a time in plain Python: decode, and round to the nearest
 - ``decoding``: from codes to values: every bit pattern of a format
 - ``rounding``: from values to codes: nearest even, toward zero, stochastic; overflow by torch's version
 - ``reading``: one code read aloud: its fields, its value, the next values on both sides
 - ``blocks``: values that share a scale: INT8, INT4, NF4, MX and NVFP4
-- ``running_sums``: sums that stick, and what compensation or stochastic rounding does about it
+- ``running_sums``: sums that stick
 """
 
 from memkit import front_door

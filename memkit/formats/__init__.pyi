@@ -37,16 +37,11 @@ from .rounding import (
     torch_overflow as torch_overflow,
 )
 from .running_sums import (
-    METHODS as METHODS,
-    num_moving_terms as num_moving_terms,
     running_sum as running_sum,
     sticking_point as sticking_point,
-    sums_by_method as sums_by_method,
 )
 from .single import (
     code_fields as code_fields,
     decode_one as decode_one,
     encode_one as encode_one,
-    neighbours_of as neighbours_of,
-    values_of as values_of,
 )

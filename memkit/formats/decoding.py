@@ -9,9 +9,10 @@ import functools
 import numpy as np
 
 from memkit.formats.records import Format, get_format
-from memkit.formats.single import check_code, decode_one, values_of
+from memkit.formats.single import check_code, decode_one
 
-MAX_TABLE_BITS = 16
+MAX_TABLE_BITS, MAX_LISTED_BITS = 16, 19
+"""``all_values`` lists formats up to TF32's width; float32 has 4 billion values."""
 
 
 def decode(codes: object, fmt: str | Format, *, dtype: type = np.float64) -> np.ndarray:
@@ -41,7 +42,13 @@ def all_values(fmt: str | Format) -> np.ndarray:
     >>> all_values("float4_e2m1fn")
     array([-6. , -4. , -3. , -2. , -1.5, -1. , -0.5,  0. ,  0.5,  1. ,  1.5,  2. ,  3. ,  4. ,  6. ])
     """
-    return np.array(values_of(fmt))
+    fmt = get_format(fmt)
+    if fmt.bits > MAX_LISTED_BITS:
+        raise ValueError(
+            f"{fmt.name} has 2^{fmt.bits} codes; all_values lists formats of up to {MAX_LISTED_BITS} bits"
+        )
+    values = decode(np.arange(2**fmt.bits), fmt)
+    return np.unique(values[np.isfinite(values)] + 0.0)  # + 0.0 turns -0 into +0
 
 
 @functools.lru_cache(maxsize=64)

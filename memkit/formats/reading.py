@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from memkit.formats.records import FloatFormat, Format, get_format
-from memkit.formats.single import check_code, code_fields, decode_one, encode_one, neighbours_of
+from memkit.formats.single import check_code, code_fields, decode_one, encode_one
 from memkit.units import as_whole_number
 
 MOST_DIGITS = 17
@@ -95,13 +95,20 @@ def read_code(code: int, fmt: str | Format) -> CodeReading:
     fmt = get_format(fmt)
     check_code(code, fmt)
     value = decode_one(code, fmt)
-    kind, below, above = _kind(value, fmt), None, None
-    if kind != "NaN":
-        sides = neighbours_of(value, fmt)
-        below, above = (
-            side if math.isfinite(side) or fmt.has_infinity and side != value else None for side in sides
-        )
-    return CodeReading(fmt=fmt, code=code, kind=kind, value=value, below=below, above=above)
+    below, above = _next_to(value, code, fmt)
+    return CodeReading(fmt=fmt, code=code, kind=_kind(value, fmt), value=value, below=below, above=above)
+
+
+def _next_to(value: float, code: int, fmt: Format) -> tuple[float | None, float | None]:
+    """The next values below and above, an infinity among them; None where there is none."""
+    if isinstance(fmt, FloatFormat):  # codes of one sign follow their magnitudes
+        magnitude = code & ~fmt.sign_mask
+        near = [c for c in (magnitude - 1, magnitude + 1) if 0 <= c < 2**fmt.bits]
+        others = [decode_one(c, fmt) for c in (*near, *(c | fmt.sign_mask for c in near))]
+    else:
+        others = fmt.table
+    below = max((other for other in others if other < value), default=None)
+    return below, min((other for other in others if other > value), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)

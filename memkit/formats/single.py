@@ -8,23 +8,16 @@ after binade:
 
 A carry into the next binade, a subnormal and a zero need no case of their own: the addition takes care of them.
 
-It needs integers and ``math`` alone, so the bit explorer and the number line move in a web page, where there is no
-numpy. ``decoding`` and ``rounding`` make their tables from it.
+It needs integers and ``math`` alone, so the bit explorer moves in a web page, where there is no numpy. ``decoding``
+makes its tables from it; arrays, and other directions than the nearest, are ``rounding``'s.
 
-Sources: IEEE 754-2019, section 4.3 (directions; ties where there is one digit) and 7.4 (overflow).
+Source: IEEE 754-2019, section 4.3 (ties where there is one digit) and 7.4 (overflow).
 """
 
-import functools
 import math
 import sys
-from collections.abc import Callable
 
 from memkit.formats.records import FloatFormat, Format, TableFormat, check_overflow, get_format
-
-MAX_LISTED_BITS = 19
-"""``values_of`` lists formats up to this width (TF32); float32 has 4 billion values."""
-
-WHOLE = {"nearest_even": round, "toward_zero": math.trunc, "up": math.ceil, "down": math.floor}
 
 
 def code_fields(code: int, fmt: str | FloatFormat) -> tuple[int, int, int]:
@@ -87,8 +80,9 @@ def encode_one(number: float, fmt: str | Format, *, overflow: str) -> int:
         code = fmt.nan_code
     else:
         within = max(-sys.float_info.max, min(x, sys.float_info.max))
-        r, e = _whole(within, fmt.mantissa_bits, fmt.min_exponent, "nearest_even")
-        code = abs(r) + (e - fmt.min_exponent << fmt.mantissa_bits)
+        e = max(math.frexp(within)[1] - 1, fmt.min_exponent) if within else fmt.min_exponent
+        r = round(math.ldexp(abs(within), fmt.mantissa_bits - e))
+        code = r + (e - fmt.min_exponent << fmt.mantissa_bits)
         if not fmt.has_zero:  # the smallest value has code 0; torch and ml_dtypes go up just above it
             code = max(code - 2**fmt.mantissa_bits, int(x > fmt.smallest_normal))
         overflows = code > fmt.largest_code or math.isinf(x)
@@ -97,66 +91,3 @@ def encode_one(number: float, fmt: str | Format, *, overflow: str) -> int:
             code = fmt.infinity_code if overflow == "inf" else fmt.nan_code
     has_minus = fmt.specials != "fnuz" or code != 0  # its -0 is the NaN
     return code | (fmt.sign_mask if is_negative and has_minus else 0)
-
-
-def neighbours_of(value: float, fmt: str | Format) -> tuple[float, float]:
-    """The format's nearest values strictly below and above ``value``; -inf or inf where there is none.
-
-    >>> neighbours_of(448, "float8_e4m3fn")
-    (416.0, inf)
-    """
-    fmt = get_format(fmt)
-    if math.isnan(value):
-        raise ValueError("values holds NaN, which has no neighbours")
-    if isinstance(fmt, TableFormat):
-        below = max((other for other in fmt.table if other < value), default=-math.inf)
-        return below, min((other for other in fmt.table if other > value), default=math.inf)
-    below, above = math.nextafter(value, -math.inf), math.nextafter(value, math.inf)
-    return (
-        -math.inf if below < fmt.min else rounder(fmt, "down")(below),
-        math.inf if above > fmt.max else rounder(fmt, "up")(above),
-    )
-
-
-@functools.lru_cache(maxsize=8)
-def values_of(fmt: str | Format) -> tuple[float, ...]:
-    """Every finite value of the format, ascending, each once (-0 and +0 are one).
-
-    >>> values_of("float4_e2m1fn")[7:]
-    (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-    """
-    fmt = get_format(fmt)
-    if fmt.bits > MAX_LISTED_BITS:
-        raise ValueError(
-            f"{fmt.name} has 2^{fmt.bits} codes; all_values lists formats of up to {MAX_LISTED_BITS} bits"
-        )
-    values = {decode_one(code, fmt) + 0.0 for code in range(2**fmt.bits)}  # + 0.0 turns -0 into +0
-    return tuple(sorted(value for value in values if math.isfinite(value)))
-
-
-@functools.lru_cache(maxsize=64)
-def rounder(fmt: FloatFormat, rounding: str = "nearest_even") -> Callable[..., float]:
-    """A function that rounds one Python float into ``fmt`` and saturates: value → value.
-
-    A running sum rounds one value after another, and an array of one value takes 30 times as long. ``stochastic``
-    rounding takes its chance as the second argument.
-    """
-    lowest, largest, m, e_min = fmt.min, fmt.max, fmt.mantissa_bits, fmt.min_exponent
-
-    def rounded(x: float, chance: float = 0.0) -> float:
-        x = max(lowest, min(x, largest))
-        if x == 0:
-            return x
-        r, e = _whole(x, m, e_min, rounding, chance)
-        return math.ldexp(r, e - m)
-
-    return rounded
-
-
-def _whole(x: float, m: int, e_min: int, rounding: str, chance: float = 0.0) -> tuple[int, int]:
-    """x as r * 2^(e - m), with r rounded to a whole number."""
-    e = max(math.frexp(x)[1] - 1, e_min) if x else e_min
-    scaled = math.ldexp(x, m - e)
-    if rounding == "stochastic":
-        return math.floor(scaled) + (chance < scaled - math.floor(scaled)), e
-    return WHOLE[rounding](scaled), e

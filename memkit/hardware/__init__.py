@@ -5,7 +5,6 @@ Chapters 00, 01, 07 and 11. A new card is one record in ``cards``. Nothing here 
 Reading order:
 
 - ``cards``: a card's memory, bandwidth and arithmetic rates, with the source of each figure
-- ``hierarchy``: from registers to the host: bytes, bandwidth and latency of each level
 - ``driver``: what NVIDIA's driver says about the cards of this machine, and the RAM that a new program can have
 """
 

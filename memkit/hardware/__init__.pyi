@@ -12,7 +12,3 @@ from .driver import (
     gpu_cap_bytes as gpu_cap_bytes,
     visible_gpus as visible_gpus,
 )
-from .hierarchy import (
-    MemoryLevel as MemoryLevel,
-    memory_hierarchy as memory_hierarchy,
-)

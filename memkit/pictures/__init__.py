@@ -16,7 +16,7 @@ Reading order:
 - ``over_time``: every allocation of a step in order, stacked by part
 - ``bands``: every allocation as a band over time
 - ``planes``: strategies and plans on planes of bytes and time
-- ``number_line``: all values of a format on a line
+- ``number_line``: the positive values of a format on a line
 - ``bits``: one code, bit by bit, and a number in many formats
 - ``allocator``: segments, blocks and holes
 """

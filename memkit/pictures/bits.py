@@ -11,8 +11,7 @@ from memkit.formats.reading import CodeReading, Nearest, number_text, read_code
 from memkit.formats.records import Format
 from memkit.pictures.axes import Scale
 from memkit.pictures.colours import LOOKS, OKABE_ITO
-from memkit.pictures.number_line import SUPERSCRIPTS
-from memkit.pictures.svg import GREY, PAPER, Chart, text_width
+from memkit.pictures.svg import GREY, PAPER, SUPERSCRIPTS, Chart, text_width
 
 WIDEST_BOX = 48
 COMPARED = (

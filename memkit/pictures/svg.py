@@ -25,6 +25,8 @@ EDGED = {"stroke": "currentColor", "stroke_opacity": 0.5}
 """The style of a pale mark, whose edge is ink."""
 FONT = "DejaVu Sans,Verdana,Arial,sans-serif"
 
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
 CHARACTER, BOLD, LINE_HEIGHT = 0.63, 1.12, 1.18
 """Width of a usual character as a share of the font's size (DejaVu Sans, the widest font of ``FONT``), how much wider
 a bold one is, and the height of a line."""

@@ -122,8 +122,8 @@ class Optimizer:
     ``has_argument`` says whether the class takes ``foreach`` and ``fused``. With a ``rest`` it steps the matrices of
     the blocks, and the optimizer of that name all else. ``gives_up`` is one of ``GIVEN_UP`` or empty.
     ``planned`` has a pair of implementation and ``Place`` for each way in which the planner tries it;
-    ``not_planned`` says in a relative clause why the planner does not. ``is_shown``: the state explorer has a bar for
-    it. ``trainer_name`` is the value of ``optim`` in Hugging Face's ``TrainingArguments``.
+    ``not_planned`` says in a relative clause why the planner does not. ``trainer_name`` is the value of ``optim`` in
+    Hugging Face's ``TrainingArguments``.
 
     Raises: ValueError: a word that is not one of those above, or neither or both of ``planned`` and ``not_planned``.
     """
@@ -141,7 +141,6 @@ class Optimizer:
     gives_up: str = ""
     planned: tuple[tuple[str, Place], ...] = ()
     not_planned: str = ""
-    is_shown: bool = True
     trainer_name: str = ""
 
     def __post_init__(self):
@@ -208,7 +207,7 @@ IN_BITSANDBYTES = Optimizer(
 IN_TORCHAO = Optimizer(
     name="torchao 8-bit AdamW", temporaries=IN_ONE_KERNEL, made_by="torchao.optim:AdamW8bit", has_argument=False,
     states=(replace(STEP, on_host="always"), FIRST, SECOND), quantized=Quantized(dtype="uint8", map_values=256),
-    gives_up="states in 8 bits", planned=(FUSED_AFTER, FUSED_INSIDE), is_shown=False, trainer_name="adamw_torch_8bit",
+    gives_up="states in 8 bits", planned=(FUSED_AFTER, FUSED_INSIDE), trainer_name="adamw_torch_8bit",
 )
 ABSMAX = Quantized(dtype="uint8", scale="absmax", map_values=256, shares_map=True)
 
@@ -228,7 +227,7 @@ _ALL = (
     Optimizer(name="Lion", states=(FIRST,), made_by="memkit.program.optimizers:Lion", implementations=UNFUSED_ONLY,
               temporaries={"foreach": "all at once", "for-loop": "one at a time"}, not_planned=TRAINS_DIFFERENTLY),
     Optimizer(name="Muon", states=(MOMENTUM,), made_by="torch.optim:Muon", implementations=UNFUSED_ONLY, rest="AdamW",
-              temporaries=dict.fromkeys(UNFUSED_ONLY, TRACE_IT), has_argument=False, is_shown=False,
+              temporaries=dict.fromkeys(UNFUSED_ONLY, TRACE_IT), has_argument=False,
               not_planned=TRAINS_DIFFERENTLY),
     replace(IN_BITSANDBYTES, name="8-bit AdamW", made_by="bitsandbytes.optim:AdamW8bit", quantized=ABSMAX,
             states=tuple(replace(state, on_host="never") for state in IN_BITSANDBYTES.states),
@@ -236,12 +235,12 @@ _ALL = (
     IN_TORCHAO,
     replace(IN_TORCHAO, name="torchao 4-bit AdamW", made_by="torchao.optim:AdamW4bit", gives_up="states in 4 bits",
             quantized=Quantized(dtype="uint8", bits=4, map_values=16, block_size=128), planned=(FUSED_AFTER,),
-            is_shown=True, trainer_name="adamw_torch_4bit"),
+            trainer_name="adamw_torch_4bit"),
     replace(IN_TORCHAO, name="torchao FP8 AdamW", made_by="torchao.optim:AdamWFp8", planned=(), not_planned=AS_LARGE,
             quantized=Quantized(dtype="float8_e4m3fn"), trainer_name=""),
     IN_BITSANDBYTES,
     replace(IN_BITSANDBYTES, name="paged 8-bit AdamW", made_by="bitsandbytes.optim:PagedAdamW8bit", quantized=ABSMAX,
-            gives_up="states in 8 bits", planned=(), not_planned=AS_LARGE, is_shown=False,
+            gives_up="states in 8 bits", planned=(), not_planned=AS_LARGE,
             trainer_name="paged_adamw_8bit"),
 )
 

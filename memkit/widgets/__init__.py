@@ -13,15 +13,11 @@ Reading order:
 - ``frontier_explorer``: strategies on the memory-compute plane, the plan and its code
 - ``allocator_lab``: play a trace through the allocator
 - ``bit_explorer``: flip the bits of a code
-- ``number_line``: every value of one or two formats
-- ``rounding_lab``: add a small number again and again
 - ``loss_scaling_lab``: what FP16 makes of gradients at each scale
 - ``spike_film``: what a spike does to delayed scaling
 - ``plan_bars``: what explorers of plans share: a bar and a row a plan, and the verdict
 - ``batch_planner``: a global batch in tokens, cut for a card
 - ``plan_explorer``: every plan that fits a job, and what each gives up
-- ``cache_explorer``: weights and key and value cache against a card
-- ``state_explorer``: the peak of a step under each optimizer
 - ``adapter_explorer``: LoRA and QLoRA: parameters, bytes, what is kept
 - ``sharding_explorer``: a model on 1 to 512 ranks, one stage after another
 """

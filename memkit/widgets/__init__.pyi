@@ -4,16 +4,12 @@ from .adapter_explorer import AdapterExplorer as AdapterExplorer
 from .allocator_lab import AllocatorLab as AllocatorLab
 from .batch_planner import BatchPlanner as BatchPlanner
 from .bit_explorer import BitExplorer as BitExplorer
-from .cache_explorer import CacheExplorer as CacheExplorer
 from .explorer import Explorer as Explorer
 from .frontier_explorer import FrontierExplorer as FrontierExplorer
 from .loss_scaling_lab import LossScalingLab as LossScalingLab
 from .memory_explorer import MemoryExplorer as MemoryExplorer
-from .number_line import NumberLine as NumberLine
 from .panel import Panel as Panel
 from .plan_explorer import PlanExplorer as PlanExplorer
-from .rounding_lab import RoundingLab as RoundingLab
 from .sharding_explorer import ShardingExplorer as ShardingExplorer
 from .spike_film import SpikeFilm as SpikeFilm
-from .state_explorer import StateExplorer as StateExplorer
 from .step_film import StepFilm as StepFilm

@@ -7,8 +7,7 @@ import numpy as np
 from memkit.low_precision.loss_scaling import FLUSHED_BELOW, FP16, SCALERS, ScaledGradients, scale_gradients
 from memkit.pictures.axes import Scale
 from memkit.pictures.colours import OKABE_ITO
-from memkit.pictures.number_line import SUPERSCRIPTS
-from memkit.pictures.svg import GREY, Chart
+from memkit.pictures.svg import GREY, SUPERSCRIPTS, Chart
 from memkit.widgets.explorer import Choice, Explorer, Number, View
 
 MAX_POWER = 32

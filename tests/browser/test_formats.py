@@ -6,15 +6,13 @@ from live_notebook import PANEL, open_and_run, words, write_notebook
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 EXPLORER = "from memkit.widgets.bit_explorer import BitExplorer\nBitExplorer()"
-LAB = "from memkit.widgets.rounding_lab import RoundingLab\nRoundingLab()"
-LINE = "from memkit.widgets.number_line import NumberLine\nNumberLine()"
 
 
-def panels(page, lab, front="lab"):
-    """The three panels of chapter 02, in a notebook of their own."""
-    write_notebook(lab["folder"] / "formats.ipynb", EXPLORER, LINE, LAB)
+def opened(page, lab, front="lab"):
+    """The explorer, in a notebook of its own."""
+    write_notebook(lab["folder"] / "formats.ipynb", EXPLORER)
     open_and_run(page, lab, "formats.ipynb", front)
-    return [page.locator(PANEL).nth(number) for number in range(3)]
+    return page.locator(PANEL)
 
 
 def wait_for_words(page, panel, wanted: str) -> None:
@@ -26,7 +24,7 @@ def wait_for_words(page, panel, wanted: str) -> None:
 
 
 def test_a_clicked_bit_changes_the_value(page, lab, artefacts):
-    explorer, _, _ = panels(page, lab)
+    explorer = opened(page, lab)
     assert "= 1.5, a normal number" in words(explorer)
     alt = explorer.locator(".memkit-view svg").get_attribute("id")
     explorer.locator("[data-pick='0']").click(force=True)
@@ -39,7 +37,7 @@ def test_a_clicked_bit_changes_the_value(page, lab, artefacts):
 
 def test_the_explorer_fits_one_screen_with_its_bits_once(page, lab, artefacts):
     page.set_viewport_size({"width": 1200, "height": 900})
-    explorer, _, _ = panels(page, lab)
+    explorer = opened(page, lab)
     explorer.scroll_into_view_if_needed()
     page.screenshot(path=artefacts / "bit_explorer.png")
     assert explorer.bounding_box()["height"] <= 792
@@ -48,7 +46,7 @@ def test_the_explorer_fits_one_screen_with_its_bits_once(page, lab, artefacts):
 
 @pytest.mark.parametrize("front", ["lab", "notebook"])
 def test_the_keyboard_alone_flips_a_bit(page, lab, front):
-    explorer, _, _ = panels(page, lab, front)
+    explorer = opened(page, lab, front)
     explorer.get_by_label("Number or code", exact=True).focus()
     for key in ("Tab", "Tab", "ArrowRight", "Space"):  # past the tick box to the picture, and to its sign bit
         page.keyboard.press(key)
@@ -63,7 +61,7 @@ def test_the_keyboard_alone_flips_a_bit(page, lab, front):
 def test_codes_and_numbers_are_typed(page, lab):
     from playwright.sync_api import expect
 
-    explorer, _, _ = panels(page, lab)
+    explorer = opened(page, lab)
     number = explorer.get_by_label("Number or code", exact=True)
     number.fill("0 1111 110")
     number.press("Enter")
@@ -82,20 +80,3 @@ def test_codes_and_numbers_are_typed(page, lab):
     explorer.get_by_role("combobox", name="Format").focus()
     page.keyboard.press("ArrowUp")
     wait_for_words(page, explorer, "float8_e5m2fnuz")
-
-
-def test_line_and_lab_obey_the_keyboard(page, lab, artefacts):
-    _, line, rounding = panels(page, lab)
-    before = line.locator(".memkit-view svg").get_attribute("id")
-    line.get_by_role("slider", name="Zoom").focus()
-    page.keyboard.press("ArrowRight")
-    page.wait_for_function(
-        "([panel, id]) => panel.querySelector('.memkit-view svg').id !== id", arg=[line.element_handle(), before]
-    )
-    assert "sticks at 0.5 after 383 of 4096" in words(rounding)
-    term = rounding.get_by_label("Term", exact=True)
-    term.fill("0.01")
-    term.press("Enter")
-    wait_for_words(page, rounding, "sticks at 4 after 350 of 4096")
-    rounding.scroll_into_view_if_needed()
-    page.screenshot(path=artefacts / "rounding_lab.png")

@@ -11,10 +11,6 @@ KEYS = {
         ("combobox", "Sequence", "ArrowUp"), ("combobox", "Card", "ArrowDown"), ("combobox", "Stage", "ArrowUp"),
         ("spinbutton", "Micro-batch", "ArrowUp"), ("checkbox", "Recompute each block", "Space"),
     ),
-    "StateExplorer": (
-        ("combobox", "Its step", "ArrowDown"), ("combobox", "Optimizer", "ArrowUp"),
-        ("combobox", "Trained", "ArrowDown"), ("slider", "Micro-batch", "ArrowRight"),
-    ),
     "AdapterExplorer": (
         ("slider", "Rank", "ArrowRight"), ("combobox", "Adapters in", "ArrowDown"), ("combobox", "Card", "ArrowDown"),
     ),
@@ -28,8 +24,8 @@ KEYS = {
         ("spinbutton", "Micro-batch", "ArrowUp"),
     ),
 }
-SAME_PICTURE = {("StateExplorer", "Optimizer"), ("AdapterExplorer", "Card")}
-"""The choice among the bars, and a line beyond them."""
+SAME_PICTURE = {("AdapterExplorer", "Card")}
+"""A line beyond the bars."""
 
 
 @pytest.mark.parametrize("front", ["lab", "notebook"])

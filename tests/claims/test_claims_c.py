@@ -2,7 +2,6 @@
 
 from book.claims import rounds_to
 from memkit.hardware.cards import CARDS, Card
-from memkit.hardware.hierarchy import MemoryLevel, memory_hierarchy
 
 A100, H100, V100 = CARDS["A100 SXM 80 GB"], CARDS["H100 SXM"], CARDS["V100 32 GB"]
 
@@ -47,8 +46,28 @@ RTX_3080_12GB_BUS_BITS, RTX_3080_12GB_TRANSFERS = 384, 19 * 10**9
 """Source: https://www.nvidia.com/en-us/geforce/graphics-cards/30-series/rtx-3080-3080ti/"""
 
 
-def level(card: Card, name: str) -> MemoryLevel:
-    return next(level for level in memory_hierarchy(card) if level.name == name)
+FLOAT32_BYTES, MULTIPLY_ADD_OPERANDS = 4, 3
+LATENCY_CYCLES = {"V100": (36, 221, 460), "A100 SXM": (39, 210, 550), "4090": (40, 296, 636),
+                  "H100 SXM": (40, 291, 700), "5090": (44, 360, 936), "B200": (40, 295, 860)}
+"""Cycles until a dependent load of one thread returns, from L1, from L2 and from the card's memory.
+
+Source: as ``POINTER_CHASE_L1``.
+"""
+
+
+def registers_per_s(card: Card) -> int:
+    """Bytes per second of all registers: a * b + c reads three."""
+    return card.num_sms * card.fp32_lanes_per_sm * MULTIPLY_ADD_OPERANDS * FLOAT32_BYTES * card.clock_hz
+
+
+def l1_per_s(card: Card) -> int:
+    """Bytes per second of L1 and shared memory of all multiprocessors."""
+    return card.num_sms * card.l1_bytes_per_clock * card.clock_hz
+
+
+def l2_per_s(card: Card) -> int:
+    """Bytes per second of the L2 cache."""
+    return card.l2_bytes_per_clock * card.clock_hz
 
 
 def is_card(card: Card, gb: int, gb_per_s: float) -> bool:

@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from book.recordings import find_recording
-from memkit.formats.decoding import all_values, decode
+from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS, FloatFormat
 from memkit.formats.rounding import ROUNDINGS, encode, round_to, torch_overflow
-from memkit.formats.single import neighbours_of
 
 NARROW = [name for name, fmt in FORMATS.items() if isinstance(fmt, FloatFormat) and fmt.bits <= 16]
 IN_TORCH = [name for name in NARROW if hasattr(torch, name)]
@@ -226,8 +225,9 @@ GFLOAT_FORMATS = {
 def float64_inputs(name: str) -> np.ndarray:
     """Values, ties and the places beside them, and random numbers far beyond both ends of the format."""
     fmt, rng = FORMATS[name], np.random.default_rng(0)
-    values = decode(rng.integers(0, fmt.largest_code, 3000, endpoint=True), name)
-    gaps = np.array([neighbours_of(value, name)[1] for value in values.tolist()]) - values
+    codes = rng.integers(0, fmt.largest_code, 3000, endpoint=True)
+    values = decode(codes, name)
+    gaps = decode(codes + 1, name) - values
     ties = (values + gaps / 2)[np.isfinite(gaps)]
     scale = 2.0 ** rng.uniform(fmt.min_exponent - fmt.mantissa_bits - 3, fmt.max_exponent + 3, 5000)
     some = np.concatenate([values, ties, ties * (1 + 2**-40), ties * (1 - 2**-40), scale, [fmt.max * 1.01, np.inf]])
@@ -336,7 +336,7 @@ def test_stochastic_rounding_is_right_on_average_and_hits_only_the_neighbours() 
     rng = np.random.default_rng(0)
     values = {"bfloat16": 1 + 0.3 * 2**-7, "float8_e4m3fn": -3.1, "float4_e2m1fn": 0.1}
     for name, x in values.items():
-        below, above = neighbours_of(x, name)
+        below, above = (round_to(x, name, overflow="saturate", rounding=way) for way in ("down", "up"))
         drawn = round_to(np.full(100_000, x), name, overflow="saturate", rounding="stochastic", rng=rng)
         assert set(np.unique(drawn)) == {below, above}
         sigma = np.sqrt((x - below) * (above - x) / drawn.size)
@@ -357,14 +357,6 @@ def test_stochastic_rounding_repeats_with_its_generator_and_leaves_values_alone(
 
 
 # Properties.
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([*NARROW, "int8", "int4", "nf4"]))
-def test_neighbours_are_the_values_on_both_sides(x: float, name: str) -> None:
-    values = all_values(name)
-    below, above = neighbours_of(x, name)
-    assert below == max(values[values < x], default=-np.inf)
-    assert above == min(values[values > x], default=np.inf)
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=2), st.sampled_from(NARROW))
@@ -394,7 +386,6 @@ def test_layouts_and_types_of_the_input() -> None:
     assert widths == [2, 4, 8]
 
 
-NO_NUMBERS = ("1.0", 1 + 2j, None, [True], np.longdouble(1))
 REFUSED = (
     (-(2**53) - 1, "float16", {}, "whole number beyond 2\\^53"),
     (np.uint64(2**53 + 1), "float16", {}, "whole number beyond 2\\^53"),
@@ -413,9 +404,6 @@ REFUSED = (
 
 @pytest.mark.parametrize("function", [encode, round_to])
 def test_bad_input_is_refused(function) -> None:
-    for values in NO_NUMBERS:
-        with pytest.raises(TypeError, match="values of dtype .* are not real numbers"):
-            function(values, "float16", overflow="inf")
     for values, name, choices, message in REFUSED:
         with pytest.raises(ValueError, match=message):
             function(values, name, **{"overflow": "inf"} | choices)

@@ -1,14 +1,13 @@
-"""``memkit.formats.single`` against ml_dtypes, numpy and gfloat; every code is held by test_decoding."""
+"""``memkit.formats.single`` against ml_dtypes and numpy; every code is held by test_decoding."""
 
 import math
 import subprocess
 import sys
 
-import gfloat
 import ml_dtypes
 import numpy as np
 import pytest
-from formats.test_rounding import GFLOAT_FORMATS, GFLOAT_ROUNDING, NARROW, float64_inputs, ml_dtypes_overflow
+from formats.test_rounding import NARROW, ml_dtypes_overflow
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +15,7 @@ from memkit.formats.decoding import all_values
 from memkit.formats.reading import read_code
 from memkit.formats.records import FORMATS
 from memkit.formats.rounding import encode
-from memkit.formats.single import code_fields, decode_one, encode_one, neighbours_of, rounder, values_of
+from memkit.formats.single import code_fields, decode_one, encode_one
 
 SHORT = [name for name, fmt in FORMATS.items() if fmt.bits <= 16]
 NUMPY = {"float16": np.float16} | {name: getattr(ml_dtypes, name) for name in NARROW if name != "float16"}
@@ -32,14 +31,6 @@ def test_every_value_tie_and_neighbour_of_a_tie_rounds_as_in_an_array(name: str)
     assert one_by_one == encode(x, name, overflow=overflow).tolist()
 
 
-@pytest.mark.parametrize("rounding", ["nearest_even", "up", "down"])
-@pytest.mark.parametrize("name", GFLOAT_FORMATS)
-def test_one_number_rounds_as_in_gfloat(name: str, rounding: str) -> None:
-    for x in float64_inputs(name)[::41].tolist():
-        theirs = gfloat.round_float(GFLOAT_FORMATS[name], x, GFLOAT_ROUNDING[rounding], sat=True)
-        assert rounder(FORMATS[name], rounding)(x) == theirs
-
-
 @given(st.floats(), st.sampled_from([*NARROW, "float32", "float64"]))
 def test_any_number_becomes_the_code_that_ml_dtypes_gives_it(x: float, name: str) -> None:
     dtype = NUMPY.get(name) or np.dtype(name)
@@ -53,25 +44,6 @@ def test_any_number_becomes_the_code_that_ml_dtypes_gives_it(x: float, name: str
         assert math.isnan(decode_one(encode_one(x, name, overflow="inf"), name))
     else:
         assert encode_one(x, name, overflow=ml_dtypes_overflow(name)) == theirs
-
-
-@pytest.mark.parametrize("name", [name for name in NARROW if FORMATS[name].has_zero])
-def test_the_ends_are_neighbours_of_the_values_just_inside(name: str) -> None:
-    """ml_dtypes' largest number is the neighbour of the float64 just below it; beyond it there is nothing."""
-    with np.errstate(over="ignore"):
-        largest = float(ml_dtypes.finfo(NUMPY[name]).max)
-    inside = math.nextafter(largest, 0)
-    assert neighbours_of(inside, name)[1] == largest == -neighbours_of(-inside, name)[0]
-    assert neighbours_of(largest, name)[1] == math.inf == -neighbours_of(-largest, name)[0]
-
-
-@given(st.floats(-7, 7), st.floats(0, 1, exclude_max=True), st.sampled_from(["float4_e2m1fn", "float6_e2m3fn"]))
-def test_chance_goes_up_below_the_fraction_left_over(x: float, chance: float, name: str) -> None:
-    values = np.array(values_of(name))
-    x = float(np.clip(x, values[0], values[-1]))
-    below, above = values[values <= x].max(), values[values >= x].min()
-    share = (x - below) / (above - below) if above > below else 0.0
-    assert rounder(FORMATS[name], "stochastic")(x, chance) == (above if chance < share else below)
 
 
 def test_fields_put_together_give_the_code_and_the_value() -> None:
@@ -100,9 +72,7 @@ def test_a_value_is_shown_with_the_digits_that_tell_it_from_its_neighbours_and_s
 def test_questions_without_an_answer_are_refused() -> None:
     with pytest.raises(ValueError, match="int8 has no sign, exponent and mantissa fields"):
         code_fields(0, "int8")
-    with pytest.raises(ValueError, match="has no neighbours"):
-        neighbours_of(math.nan, "float16")
     with pytest.raises(ValueError, match="overflow='inf': int8 has no code for infinity"):
         encode_one(1.0, "int8", overflow="inf")
     with pytest.raises(ValueError, match="all_values lists formats of up to 19 bits"):
-        values_of("float32")
+        all_values("float32")

@@ -1,4 +1,4 @@
-"""The explorers of chapter 02 without a browser. Values come from ml_dtypes and torch."""
+"""The bit explorer of chapter 02 without a browser. Values come from ml_dtypes and torch."""
 
 import math
 from collections import Counter
@@ -12,12 +12,7 @@ from drawn import marks_of
 
 from memkit.formats.reading import parse_code, parse_number
 from memkit.formats.records import FORMATS
-from memkit.formats.running_sums import running_sum, sticking_point
 from memkit.widgets.bit_explorer import BitExplorer
-from memkit.widgets.number_line import NONE, NumberLine
-from memkit.widgets.rounding_lab import RoundingLab
-
-# Bits.
 
 
 def value_in_ml_dtypes(code: int, name: str) -> float:
@@ -164,107 +159,3 @@ def test_text_that_is_no_number_is_refused(text):
 def test_text_that_is_no_code_is_refused(text):
     with pytest.raises(ValueError, match="code="):
         parse_code(text, "float8_e4m3fn")
-
-
-# The number line.
-
-
-def test_the_words_count_what_ml_dtypes_has():
-    panel = NumberLine(format="float8_e5m2", second=NONE)
-    values = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e5m2).astype(float)
-    values = np.unique(values[np.isfinite(values)])
-    assert f"{values.size} values" in panel.summary
-    assert f"{np.mean(np.abs(values) <= 1):.0%} lie within" in panel.summary
-    assert "57344" in panel.summary
-
-
-def test_the_zoom_halves_the_line():
-    panel = NumberLine(format="float8_e4m3fn", second=NONE, is_log=False, around=0.0)
-    values = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(float)
-    for zoom in (0, 3, 12):
-        panel.set(zoom=zoom)
-        assert panel.shown.table[1][2] == str(np.unique(values[np.abs(values) <= 448 / 2**zoom]).size)
-    panel.set(is_log=True, zoom=1, around=1.0)  # half of the powers of two, 1 in the middle
-    reach = math.sqrt(448 / 2**-9) ** 0.5
-    assert panel.shown.table[1][2] == str(np.unique(values[(values >= 1 / reach) & (values <= reach)]).size)
-
-
-def test_a_table_of_shares_is_compared_as_shares():
-    panel = NumberLine(is_log=False)
-    panel.panel.controls["format"].value = "int4"
-    assert panel.value["is_scaled"] is False
-    panel.panel.controls["second"].value = "nf4"
-    assert panel.value["is_scaled"] is True and "largest 7, shown as 1" in panel.shown.chart.alt
-    values = [float(mark.data["value"]) for mark in marks_of(panel.shown.chart, "value")]
-    int4, nf4 = np.array(values[:15]), np.array(values[15:])
-    signed = np.arange(-8, 8)
-    np.testing.assert_allclose(int4, signed[signed != 0] / signed.max())
-    assert nf4.max() == 1 and nf4.min() == -1
-
-
-def test_the_line_can_be_looked_at_anywhere():
-    panel = NumberLine(format="bfloat16", second=NONE, is_log=False, zoom=125, around=256)
-    assert panel.error == ""
-    near = np.arange(248.03125, 264, 2**-10, dtype=np.float32).astype(ml_dtypes.bfloat16).astype(float)
-    inside = np.unique(near[(near >= 248.03125) & (near <= 263.96875)])
-    assert panel.shown.table[1][2] == str(inside.size)
-    sides = [float(np.nextafter(ml_dtypes.bfloat16(256), ml_dtypes.bfloat16(end))) for end in (-math.inf, math.inf)]
-    told = f"{sides[0]:g} below, {256 - sides[0]:g} away; {sides[1]:g} above, {sides[1] - 256:g} away"
-    assert told in panel.shown.words[1]
-    assert NumberLine(format="int4", second=NONE, is_log=False).shown.table[1][2] == "16"  # −8 too
-
-
-def test_beside_a_place_of_shares_the_words_speak_of_shares():
-    below, above = "0.091", "0.0795"  # the entries beside 0 in appendix E of Dettmers et al. 2023
-    panel = NumberLine(format="nf4", second="int4", is_log=False, zoom=2, around=0.0)
-    assert panel.error == "" and below in panel.shown.words[2] and above in panel.shown.words[2]
-
-
-def test_a_place_beside_the_values_is_explained():
-    panel = NumberLine(format="float4_e2m1fn", second=NONE, zoom=1)
-    panel.set(around=0.25)
-    assert panel.error == "around=0.25 is outside the values shown, 0.5 to 6"
-
-
-@pytest.mark.parametrize("state", [{}, {"is_log": False}, {"format": "bfloat16", "is_log": False, "around": 256.0}])
-def test_what_the_zoom_offers_it_takes(state):
-    panel = NumberLine(**state)
-    panel.panel.controls["zoom"].slider.value = panel.panel.controls["zoom"].slider.max
-    assert panel.error == "" and int(panel.shown.table[1][2]) > 0
-
-
-# The rounding lab.
-
-
-def torch_total(term: float, num_terms: int, dtype: torch.dtype) -> float:
-    total, t = torch.zeros((), dtype=dtype), torch.tensor(term, dtype=dtype)
-    for _ in range(num_terms):
-        total = total + t
-    return total.item()
-
-
-@pytest.mark.parametrize(
-    "name, term", [("bfloat16", 0.001), ("float16", 0.1), ("float16", 0.001), ("bfloat16", 3.0)]
-)
-def test_the_lab_sticks_where_torch_does(name, term):
-    panel = RoundingLab(format=name, term=term, num_terms=4096)
-    total = torch_total(term, 4096, getattr(torch, name))
-    assert f"{total:g} " in panel.summary.replace(";", " ")
-    assert ("sticks at" in panel.summary) == (torch_total(term, 4000, getattr(torch, name)) == total)
-
-
-@pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
-@pytest.mark.parametrize("term", [0.001, 0.1, 1.0, 0.75, 2.0**-7, 3.0])
-def test_the_sticking_point_is_where_the_running_sum_ends(name, term):
-    end, fmt = sticking_point(term, name), FORMATS[name]
-    totals = running_sum(term, 6000, name, method="nearest")
-    if end < fmt.max:
-        assert totals[-1] == end and totals[-2] == end
-    else:
-        assert totals[-1] == fmt.max
-
-
-@pytest.mark.parametrize("term", [0, -1.0, 1e-9])
-def test_a_sum_that_goes_nowhere_has_no_sticking_point(term):
-    with pytest.raises(ValueError, match="a sum of it goes nowhere"):
-        sticking_point(term, "float16")

@@ -1,17 +1,13 @@
-"""The plan and the cache explorer: what they say is what the plans and torch's own shapes say."""
+"""The plan explorer: what it says is what the plans say."""
 
 import re
 
 import pytest
 from drawn import labels_of, marks_of
-from transformers import DynamicCache
 
 from memkit.fitting.plans import GIVES_UP
-from memkit.formula.inference import kv_cache_bytes
 from memkit.pictures.planes import plans_figure
-from memkit.setup.models import PUBLISHED_MODELS
 from memkit.units import format_bytes
-from memkit.widgets.cache_explorer import CacheExplorer
 from memkit.widgets.plan_explorer import ANYTHING, NOTHING, PlanExplorer, plans_for
 
 JOB = {"model": "GPT-2 XL", "card": "RTX 4090", "tokens_per_step": 32768, "seq_len": 1024}
@@ -57,29 +53,6 @@ def test_tokens_that_are_no_whole_sequences_are_refused_by_the_control_s_name(pl
     assert "5120 would be" in plans.error and "Tokens a step cannot be" in plans.panel.alert.value
     plans.set(tokens_per_step=32768)
     assert plans.error == ""
-
-
-def test_the_cache_is_what_transformers_keeps():
-    import torch
-
-    panel, config = CacheExplorer(seq_len=128, num_sequences=2), PUBLISHED_MODELS["Llama-2-7B"]
-    cache, head_dim = DynamicCache(), config.kv_size // config.num_kv_heads
-    for layer in range(config.num_layers):
-        keys = torch.zeros(2, config.num_kv_heads, 128, head_dim, dtype=torch.bfloat16)
-        cache.update(keys, keys.clone(), layer)
-    kept = sum(t.nbytes for layer in cache.layers for t in (layer.keys, layer.values))
-    assert kept == kv_cache_bytes(config, batch_size=2, seq_len=128)
-    assert f"cache {format_bytes(kept)}" in panel.shown.words[0]
-
-
-def test_the_number_that_fits_is_the_last_that_does():
-    panel = CacheExplorer()
-    most = int(panel.shown.words[2].split(" such")[0].rpartition(" ")[2])
-    for number, fits in ((most, f"{most} fit."), (most + 1, f"{most + 1} do not fit.")):
-        panel.set(num_sequences=number)
-        assert panel.shown.words[2].endswith(fits)
-    panel.set(model="Llama-3.1-405B")
-    assert "not even the weights fit" in panel.shown.words[2]
 
 
 def test_each_kind_of_plan_has_a_shape_of_its_own_and_its_name_stands_on_the_page():
