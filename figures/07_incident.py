@@ -1,9 +1,9 @@
-"""Chapter 07: one training step of GPT-2 large, every allocation a band, and the card that it outgrows."""
+"""Chapter 07: one training step of GPT-2 large, its parts event by event, and the card that it outgrows."""
 
 from pathlib import Path
 
 from memkit.hardware.cards import CARDS
-from memkit.pictures.bands import allocations_figure
+from memkit.pictures.over_time import over_time_figure
 from memkit.program.transformer import training_build
 from memkit.setup import models
 from memkit.setup.recipes import AUTOCAST_BF16
@@ -14,9 +14,9 @@ setup = TrainingSetup(
     model=models.GPT2_LARGE, precision=AUTOCAST_BF16, micro_batch_size=8, attention="stored", dropout=0.1
 )
 card = CARDS["A100 SXM 40 GB"]
-allocations_figure(
-    trace_memory(training_build(setup), steps=1),
-    max_bands=250,
-    title="GPT-2 large, one step, batch 8, 1,024 tokens",
-    capacity=(card.name, card.memory_bytes),
+over_time_figure(
+    {"batch 8, 1,024 tokens": trace_memory(training_build(setup), steps=1)},
+    step=1,
+    title="GPT-2 large, one step",
+    limit=(card.name, card.memory_bytes),
 ).write_files(Path(__file__).with_suffix(""))

@@ -11,7 +11,6 @@ Reading order:
 - ``svg``: a chart of rectangles, lines and words
 - ``axes``: scales and round ticks
 - ``bars``: stacked bars from a table, standing or lying
-- ``lines``: lines from a table
 - ``timeline``: instants as bars: a step, choices with a card's line, three columns
 - ``over_time``: every allocation of a step in order, stacked by part
 - ``bands``: every allocation as a band over time

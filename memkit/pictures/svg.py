@@ -79,10 +79,6 @@ class Chart:
         path = "".join(_path(outline) + "Z" for outline in outlines)
         self._mark("path", {"d": path, **self._painted(look, shade), **style}, tip, data)
 
-    def path(self, d: str, colour: str, **style) -> None:
-        """Strokes of one colour as a path, for a thousand ticks in one mark."""
-        self._mark("path", {"d": d, "stroke": colour, **style}, "", None)
-
     def words(self, x, y, text: str, size=12, *, anchor="start", shade=INK, bold=False, at="middle", boxed=False):
         """Words; ``x`` is where they start, end or have their middle, ``y`` their middle, ``top`` or ``bottom``."""
         if not text:

@@ -47,11 +47,13 @@ ABOVE, STOPPED = 1, 130
 
 def write_page(path: str, title: str, text: str, timelines: Sequence) -> None:
     """The page of ``--html``."""
-    from memkit.pictures.bands import allocations_figure
+    from memkit.pictures.over_time import over_time_figure
     from memkit.pictures.timeline import timeline_figure
     from memkit.tool.page import html_page
 
-    pictures = [allocations_figure(t) if t.events else timeline_figure(t, title=title) for t in timelines]
+    pictures = [
+        over_time_figure({title: t}, step=None) if t.events else timeline_figure(t, title=title) for t in timelines
+    ]
     head, _, rest = text.partition("\n\n")
     Path(path).write_text(html_page(title, pictures, [("Result", head), ("In detail", rest)]), encoding="utf-8")
 

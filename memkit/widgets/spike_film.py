@@ -5,7 +5,6 @@ import numpy as np
 from memkit.low_precision.trials import NUM_STEPS, SPIKE_STEP, SpikeStep, spike_steps
 from memkit.pictures.axes import DASHED, Scale, round_ticks
 from memkit.pictures.colours import BLUE, GREEN, VERMILION
-from memkit.pictures.lines import Line, draw_lines
 from memkit.pictures.svg import GREY, Chart
 from memkit.widgets.explorer import Choice, Explorer, Number, View
 
@@ -48,15 +47,19 @@ def spike_figure(steps: tuple[SpikeStep, ...], step: int, title: str) -> Chart:
         ticks = [(t, f"{t:g}" if label else "") for t in round_ticks(0, len(steps), 7)]
         x.ticks_below(chart, ticks, scale.end, scale.start, label)
         chart.line([(x(step), scale.start), (x(step), scale.end)], shade=GREY, stroke_dasharray=DASHED)
-    reaches = Line(name="largest in the tensor", xs=numbers, ys=[s.amax for s in steps], look=(BLUE, ""))
+    reaches = ("largest in the tensor", numbers, [s.amax for s in steps], BLUE, "none")
     # what fits is decided by the steps before, so its line is a stair that turns between two steps
     turns = [number + side for number in numbers for side in (-0.5, 0.5)]
     stair = [each.fits for each in steps for _ in range(2)]
-    fits = Line(name="largest that fits", xs=turns, ys=stair, look=(VERMILION, "7 4"))
-    delayed = Line(name="delayed", xs=numbers, ys=[s.error for s in steps], look=(VERMILION, ""))
-    current = Line(name="current", xs=numbers, ys=[s.current_error for s in steps], look=(GREEN, "7 4"))
-    draw_lines(chart, (reaches, fits), x, value, 604, 76, 28)
-    draw_lines(chart, (delayed, current), x, error, 604, 276, 28)
+    fits = ("largest that fits", turns, stair, VERMILION, "7 4")
+    delayed = ("delayed", numbers, [s.error for s in steps], VERMILION, "none")
+    current = ("current", numbers, [s.current_error for s in steps], GREEN, "7 4")
+    for line, scale, top in ((reaches, value, 76), (fits, value, 104), (delayed, error, 276), (current, error, 304)):
+        name, xs, ys, colour, dashes = line
+        style = {"stroke_width": 2, "stroke_dasharray": dashes}
+        chart.line([(x(a), scale.inside(b)) for a, b in zip(xs, ys, strict=True)], colour, **style)
+        chart.line([(604, top), (638, top)], colour, **style)
+        chart.words(648, top, name, 12.5)
     chart.words(604, 150, f"step {step}: {shown.clipped_share:.1%} clipped,\nerror {shown.error:.1%}", 12.5, at="top")
     clipped = sum(s.clipped_share > 0 for s in steps)
     chart.words(604, 192, f"{clipped} of {len(steps)} steps clip", 12.5, at="top", shade=GREY)
