@@ -3,7 +3,7 @@
 from .blocks import (
     BLOCK_FORMATS as BLOCK_FORMATS,
     BlockFormat as BlockFormat,
-    BlockQuantized as BlockQuantized,
+    Quantized as Quantized,
     block_amax as block_amax,
     quantize as quantize,
 )
@@ -20,7 +20,6 @@ from .reading import (
     Nearest as Nearest,
     nearest_in as nearest_in,
     number_text as number_text,
-    parse_code as parse_code,
     parse_number as parse_number,
     read_code as read_code,
 )

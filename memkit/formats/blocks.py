@@ -1,15 +1,18 @@
 """Block formats: narrow values that share a scale, so that four or eight bits reach where one value alone
 cannot.
 
-A block of k neighbours is divided by one scale, and what is left is rounded into the element format. The
-reader multiplies back: x = scale * element. Stored are k elements and one scale: element bits + scale bits /
-k per value. NVFP4 multiplies by one float32 more, the same for the whole tensor.
+A block of k neighbours is multiplied by one factor m, and what is left is rounded into the element format. The
+reader multiplies back by the **scale**, 1/m: x ~ scale * element. Stored are k elements and one scale: element bits +
+scale bits / k per value. NVFP4's scale is one in E4M3 for the block times one float32 for the whole tensor. All
+arithmetic is float32, as on a card.
 
 How the scale follows from the block's largest magnitude (amax) is a rule of its own, and libraries differ:
 
     ocp_floor         2^(floor(log2 amax) - e_max)       the largest value may saturate
     nvidia_round_up   amax / max, up to a power of two   nothing saturates
     nearest           amax / max, in the scale's format  the rule where the scale has a mantissa
+    power_of_two      m = max / amax, down to a power    multiplying rounds nothing; for tensors in training
+    unit              1                                  no scale is stored
 
 max is the element format's largest value and 2^e_max the power of two at or below it.
 
@@ -19,20 +22,21 @@ of 128); Dettmers et al. 2023, arXiv:2305.14314 (NF4).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 
 from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS, FloatFormat, Format, get_format
-from memkit.formats.rounding import as_real, encode
+from memkit.formats.rounding import as_real, encode, round_to
 from memkit.units import as_one_of, bytes_of
 
-SCALE_RULES = ("ocp_floor", "nvidia_round_up", "nearest")
-RULES = (*SCALE_RULES, "power_of_two", "unit")
-"""The last two are for tensors in training alone (``memkit.low_precision.scaling``)."""
+RULES = ("ocp_floor", "nvidia_round_up", "nearest", "power_of_two", "unit")
 TENSOR_SCALE_BYTES = 4
+FLOAT32_MAX = np.finfo(np.float32).max
+ONE_AND_A_BIT = 1 + 2.0**-22
+"""The product amax * m may end just above the largest element, by the rounding of m."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,10 @@ class Scaling:
     has_tensor_scale: bool = False
 
     def __post_init__(self) -> None:
-        _check_rule(self.scale_rule, self.scale, RULES)
+        as_one_of("scale_rule", self.scale_rule, RULES)
+        if (self.scale_rule in ("ocp_floor", "nvidia_round_up")) == bool(self.scale.mantissa_bits):
+            words = "powers of two, and only they, are stored without a mantissa"
+            raise ValueError(f"scale_rule={self.scale_rule!r} with {self.scale.name}: {words}")
 
     @property
     def is_square(self) -> bool:
@@ -108,58 +115,96 @@ class BlockFormat(Scaling):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BlockQuantized:
-    """A quantised tensor: element codes, one scale code per block, and the tensor's scale (1.0 without one)."""
+class Factors:
+    """One factor a block: ``multipliers`` before the cast, ``scales`` after the product, both float32.
 
-    fmt: BlockFormat
-    element_codes: np.ndarray
-    scale_codes: np.ndarray
-    tensor_scale: float
+    A scale is ``block_scales * tensor_scale``: what is stored, in E4M3 for NVFP4, in E8M0 for MX.
+    """
+
+    multipliers: np.ndarray
+    block_scales: np.ndarray
+    tensor_scale: float = 1.0
 
     @property
     def scales(self) -> np.ndarray:
-        """What each block is multiplied by, the tensor's scale included."""
-        return decode(self.scale_codes, self.fmt.scale) * self.tensor_scale
+        return self.block_scales * np.float32(self.tensor_scale)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Quantized:
+    """A quantised tensor: element codes, and the factors of its blocks."""
+
+    codes: np.ndarray
+    factors: Factors
+    element: Format
+    scaling: Scaling
+    clipped_share: float
+    """Share of the values that were beyond the largest element and became it."""
+    flushed_share: float
+    """Share of the values that were not zero and became it."""
 
     def dequantize(self) -> np.ndarray:
-        """scale * element, in float64. A block whose scale is NaN is NaN throughout."""
-        return by_block(decode(self.element_codes, self.fmt.element), self.scales, self.fmt)
+        """element * scale, as float32."""
+        elements = decode(self.codes, self.element, dtype=np.float32)
+        return by_block(elements, self.factors.scales, self.scaling)
 
 
-def quantize(values: object, fmt: str | BlockFormat, *, scale_rule: str | None = None) -> BlockQuantized:
-    """Quantise in blocks: a scale for each by ``scale_rule`` (the format's own if None), then the elements.
+def factors_of(amax: np.ndarray, scaling: Scaling, element: Format) -> Factors:
+    """The factors of blocks whose largest magnitudes are ``amax``. A block of zeros has the factor 1."""
+    largest, amax = element.max, amax.astype(np.float32)
+    if scaling.scale_rule == "unit":
+        return Factors(multipliers=np.ones_like(amax), block_scales=np.ones_like(amax))
+    if scaling.has_tensor_scale:
+        return _two_levels(amax, largest, scaling.scale)
+    if scaling.scale.name == "float8_e8m0fnu":
+        if (element, scaling.scale) not in [(fmt.element, fmt.scale) for fmt in BLOCK_FORMATS.values()]:
+            raise ValueError(f"element={element.name!r} has no MX format")
+        codes = _power_scales(np.float64(amax), element, scaling.scale, scaling.scale_rule)
+        scales = np.where(amax == 0, np.float32(1), decode(codes, scaling.scale, dtype=np.float32))
+        return Factors(multipliers=1 / scales, block_scales=scales)
+    multipliers = _quotient(largest, amax)
+    if scaling.scale_rule == "power_of_two":
+        multipliers = np.ldexp(np.float32(1), np.frexp(multipliers)[1] - 1).astype(np.float32)
+    if scaling.scale.name != "float32":  # INT4's float16, or NVFP4's E4M3 alone
+        scales = round_to(1 / multipliers, scaling.scale, overflow="saturate")
+        return Factors(multipliers=_multipliers(scales), block_scales=scales)
+    return Factors(multipliers=multipliers, block_scales=1 / multipliers)
 
-    An element still too large after scaling saturates. A block that holds NaN gets a NaN scale. Where a scale
-    rounds to zero, so do its elements. A tensor scale is amax / (largest element * largest scale), as a float32.
+
+def quantize_to(x: object, element: Format, scaling: Scaling) -> Quantized:
+    """Quantise a tensor: multiply each block, saturate, round.
+
+    Raises: ValueError: the blocks do not tile the tensor.
+    """
+    x = as_real(x).astype(np.float32)
+    factors = factors_of(block_amax(x, scaling), scaling, element)
+    moved = by_block(x, factors.multipliers, scaling)
+    codes = encode(moved, element, overflow="saturate")
+    is_zero = decode(codes, element, dtype=np.float32) == 0
+    return Quantized(
+        codes=codes, factors=factors, element=element, scaling=scaling,
+        clipped_share=float(np.mean(np.abs(moved) > element.max * ONE_AND_A_BIT)),
+        flushed_share=float(np.mean(is_zero & (x != 0))),
+    )
+
+
+def quantize(values: object, fmt: str | BlockFormat, *, scale_rule: str | None = None) -> Quantized:
+    """Quantise in a block format: a scale for each block by ``scale_rule`` (the format's own if None), then elements.
 
     Raises: ValueError: blocks that do not tile the shape, a rule the scale's format cannot follow.
 
     >>> block = [1.0] * 31 + [7.0]
-    >>> quantize(block, "mxfp4").dequantize()[-2:]    # floor: the scale is 1, so 7 saturates at 6
-    array([1., 6.])
-    >>> quantize(block, "mxfp4", scale_rule="nvidia_round_up").dequantize()[-2:]    # the scale is 2
-    array([1., 8.])
+    >>> quantize(block, "mxfp4").dequantize()[-2:].tolist()    # floor: the scale is 1, so 7 saturates at 6
+    [1.0, 6.0]
+    >>> quantize(block, "mxfp4", scale_rule="nvidia_round_up").dequantize()[-2:].tolist()    # the scale is 2
+    [1.0, 8.0]
     """
     fmt = BLOCK_FORMATS[as_one_of("format", fmt, BLOCK_FORMATS)] if isinstance(fmt, str) else fmt
-    rule = fmt.scale_rule if scale_rule is None else scale_rule
-    _check_rule(rule, fmt.scale, SCALE_RULES)
-    values = as_real(values).astype(np.float64)
-    amax = block_amax(values, fmt)
-    tensor_scale = 1.0
-    if fmt.has_tensor_scale:
-        largest = amax[np.isfinite(amax)].max(initial=0.0)
-        tensor_scale = float(np.float32(largest / (fmt.element.max * fmt.scale.max))) or 1.0
-    scale_codes = encode_scales(amax / tensor_scale, fmt.element, fmt.scale, rule)
-    scales = by_block(np.ones_like(values), decode(scale_codes, fmt.scale) * tensor_scale, fmt)
-    scaled = np.divide(values, scales, out=np.zeros_like(values), where=scales > 0)
-    codes = encode(scaled, fmt.element, overflow="saturate")
-    return BlockQuantized(fmt=fmt, element_codes=codes, scale_codes=scale_codes, tensor_scale=tensor_scale)
+    return quantize_to(values, fmt.element, replace(fmt, scale_rule=scale_rule or fmt.scale_rule))
 
 
-def encode_scales(amax: np.ndarray, element: Format, scale: FloatFormat, rule: str) -> np.ndarray:
-    """The code of each block's scale, for blocks whose largest magnitudes are ``amax``."""
-    if rule == "nearest":
-        return encode(amax / element.max, scale, overflow="saturate")
+def _power_scales(amax: np.ndarray, element: Format, scale: FloatFormat, rule: str) -> np.ndarray:
+    """The code of each block's scale, a power of two, for blocks whose largest magnitudes are ``amax``."""
     if rule == "nvidia_round_up":
         wanted = np.maximum(amax / element.max, scale.smallest_normal)  # amax = 0 too has a scale
         return encode(wanted, scale, overflow="saturate", rounding="up")
@@ -169,10 +214,26 @@ def encode_scales(amax: np.ndarray, element: Format, scale: FloatFormat, rule: s
     return encode(np.where(np.isnan(amax), np.nan, wanted), scale, overflow="saturate")
 
 
-def _check_rule(rule: str, scale: FloatFormat, known: tuple[str, ...]) -> None:
-    as_one_of("scale_rule", rule, known)
-    if rule in ("ocp_floor", "nvidia_round_up") and scale.mantissa_bits:
-        raise ValueError(f"scale_rule={rule!r} makes powers of two; {scale.name} has a mantissa")
+def _quotient(largest: float, amax: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", over="ignore"):
+        m = np.float32(largest) / amax
+    return np.where((amax == 0) | np.isinf(amax), np.float32(1), np.minimum(m, FLOAT32_MAX)).astype(np.float32)
+
+
+def _two_levels(amax: np.ndarray, largest: float, scale: FloatFormat) -> Factors:
+    """NVFP4: the float32 lifts the largest block's scale to 448, the end of E4M3; then each block's is rounded."""
+    lift = _quotient(scale.max * largest, amax.max(initial=0))
+    wanted = amax * np.float32(lift * np.float32(1 / np.float32(largest)))
+    codes = encode(wanted, scale, overflow="saturate")
+    block_scales, tensor_scale = decode(codes, scale, dtype=np.float32), np.float32(1 / lift)
+    multipliers = _multipliers(block_scales * tensor_scale)
+    return Factors(multipliers=multipliers, block_scales=block_scales, tensor_scale=float(tensor_scale))
+
+
+def _multipliers(scales: np.ndarray) -> np.ndarray:
+    """1 / scale; where a scale has rounded to zero, so do its elements."""
+    with np.errstate(divide="ignore"):
+        return np.where(scales == 0, np.float32(0), np.minimum(1 / scales, FLOAT32_MAX)).astype(np.float32)
 
 
 def block_amax(x: np.ndarray, scaling: Scaling) -> np.ndarray:

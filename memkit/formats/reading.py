@@ -7,7 +7,6 @@ from decimal import Decimal
 
 from memkit.formats.records import FloatFormat, Format, get_format
 from memkit.formats.single import check_code, code_fields, decode_one, encode_one
-from memkit.units import as_whole_number
 
 MOST_DIGITS = 17
 
@@ -202,40 +201,3 @@ def parse_number(text: object, name: str = "number") -> float:
     except (ValueError, TypeError, ArithmeticError):
         raise ValueError(f"{name}={text!r} is not a finite number such as 0.1, 1/3 or 2^-24") from None
     return number
-
-
-def is_special(text: object) -> bool:
-    """Whether a reader has typed infinity or NaN."""
-    return str(text).strip().lower().lstrip("+-−") in ("inf", "infinity", "nan")
-
-
-def parse_code(text: object, fmt: str | Format) -> int:
-    """A code as a reader types it: bits with or without spaces, 0x and hexadecimal digits, inf or nan.
-
-    Raises: ValueError: it is none of them, has more bits than the format, or the format has no such value.
-
-    >>> parse_code("0 0111 100", "float8_e4m3fn"), parse_code("0x3C", "float8_e4m3fn"), parse_code(60, "int8")
-    (60, 60, 60)
-    >>> parse_code("-inf", "float8_e5m2")
-    252
-    """
-    fmt, code = get_format(fmt), text
-    if is_special(text):
-        value = float(str(text).replace("−", "-"))
-        kind = "NaN" if math.isnan(value) else "infinity"
-        if not (fmt.num_nans if kind == "NaN" else fmt.has_infinity):
-            raise ValueError(f"{text}: {fmt.name} has no {kind}; its largest value is {number_text(fmt.max)}")
-        code = encode_one(value, fmt, overflow="inf" if fmt.has_infinity else "nan")
-    elif isinstance(text, str):
-        digits = "".join(text.split()).lower()
-        base, longest = (16, 2 - (-fmt.bits // 4)) if digits.startswith("0x") else (2, fmt.bits)
-        if len(digits) > longest:
-            raise ValueError(f"code={text!r} has more than the {fmt.bits} bits of {fmt.name}")
-        try:
-            code = int(digits, base)
-        except ValueError:
-            raise ValueError(f"code={text!r} is neither bits nor 0x and hexadecimal digits") from None
-    code = as_whole_number("code", code)
-    if code >= 2**fmt.bits:
-        raise ValueError(f"code={text!r} has more than the {fmt.bits} bits of {fmt.name}")
-    return code

@@ -22,11 +22,6 @@ from types import MappingProxyType
 
 from memkit.units import as_one_of
 
-SPECIALS = ("ieee", "fn", "fnuz", "finite")
-"""Where infinity and NaN hide, in torch's suffixes. ``ieee``: the top exponent field holds both. ``fn``: no
-infinity, and NaN is the code with every exponent and mantissa bit set. ``fnuz``: no infinity, and the only
-NaN has the code of -0. ``finite``: neither exists."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class FloatFormat:
@@ -38,31 +33,13 @@ class FloatFormat:
     bias: int
     sign_bits: int = 1
     specials: str = "ieee"
+    """Where infinity and NaN hide, in torch's suffixes. ``ieee``: the top exponent field holds both. ``fn``: no
+    infinity, and NaN is the code with every exponent and mantissa bit set. ``fnuz``: no infinity, and the only
+    NaN has the code of -0. ``finite``: neither exists."""
     has_subnormals: bool = True
     """False: exponent field 0 is an ordinary power of two, so the format has no zero either (E8M0FNU)."""
     padding_bits: int = 0
     """Stored bits that carry nothing: TF32 keeps 19 of the 32 bits it occupies."""
-
-    def __post_init__(self) -> None:
-        for field, lowest, highest in (("exponent_bits", 2, 11), ("mantissa_bits", 0, 52), ("sign_bits", 0, 1)):
-            if not lowest <= getattr(self, field) <= highest:
-                self._refuse(f"{field}={getattr(self, field)} is not in {lowest}..{highest}")
-        as_one_of("specials", self.specials, SPECIALS)
-        if self.specials == "ieee" and self.mantissa_bits == 0:
-            self._refuse("mantissa_bits=0 leaves specials='ieee' no code for NaN beside infinity")
-        if self.specials in ("fnuz", "finite") and not (self.sign_bits and self.has_subnormals):
-            self._refuse(f"specials={self.specials!r} needs a sign bit and a zero")
-        lowest, highest = int(self.has_subnormals), self.largest_code >> self.mantissa_bits
-        if not lowest <= self.bias <= highest:
-            self._refuse(
-                f"bias={self.bias} is impossible with exponent_bits={self.exponent_bits}; "
-                f"allowed {lowest}..{highest}, so that 1.0 is a normal number"
-            )
-        if highest - self.bias > 1023 or self.min_exponent - self.mantissa_bits < -1074:
-            self._refuse(f"bias={self.bias} puts values outside float64, in which memkit computes")
-
-    def _refuse(self, reason: str) -> None:
-        raise ValueError(f"{self.name}: {reason}")
 
     @cached_property
     def bits(self) -> int:
@@ -181,12 +158,6 @@ class TableFormat:
 
     name: str
     table: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.table) < 2 or len(self.table) & (len(self.table) - 1):
-            raise ValueError(f"{self.name}: a table of {len(self.table)} values fills no whole number of bits")
-        if len(set(self.table)) < len(self.table) or 0.0 not in self.table:
-            raise ValueError(f"{self.name}: a table needs a zero and every value once")
 
     @cached_property
     def bits(self) -> int:

@@ -5,8 +5,8 @@ Chapters 03 and 06. The rules are plain numbers; the player, the optimizer and t
 Reading order:
 
 - ``autocast``: the policies of CUDA's autocast, operation by operation
-- ``loss_scaling``: what FP16 makes of gradients at each scale, and the libraries' defaults
-- ``sixteen_bit_adamw``: a master copy, stochastic rounding, Kahan: AdamW on weights of 16 bits
+- ``loss_scaling``: what FP16 makes of gradients at each scale
+- ``sixteen_bit_adamw``: a master copy, or Kahan's sum: AdamW on weights of 16 bits
 - ``scaling``: amax to factor: per tensor, row and block, MX and NVFP4, current and delayed
 - ``trials``: a spike under delayed scaling
 - ``casts``: a matrix in eight or four bits as tensors on its device, and its product

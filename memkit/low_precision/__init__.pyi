@@ -9,7 +9,6 @@ from .autocast import (
 from .casts import (
     cast_to as cast_to,
     hadamard as hadamard,
-    product as product,
 )
 from .fp8_linear import (
     FP8_RECIPES as FP8_RECIPES,
@@ -18,9 +17,7 @@ from .fp8_linear import (
     convert_to_fp8 as convert_to_fp8,
 )
 from .loss_scaling import (
-    SCALERS as SCALERS,
     ScaledGradients as ScaledGradients,
-    ScalerDefaults as ScalerDefaults,
     scale_gradients as scale_gradients,
 )
 from .scaling import (
@@ -33,5 +30,4 @@ from .scaling import (
 from .sixteen_bit_adamw import (
     SixteenBitAdamW as SixteenBitAdamW,
     add_with_memory as add_with_memory,
-    round_by_chance as round_by_chance,
 )

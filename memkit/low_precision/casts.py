@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from memkit.formats import decoding, rounding
-from memkit.formats.blocks import by_block
+from memkit.formats.blocks import FLOAT32_MAX, by_block
 from memkit.formats.records import get_format
-from memkit.low_precision.scaling import FLOAT32_MAX, SCALINGS, DelayedScale, factors_from
+from memkit.low_precision.scaling import SCALINGS, DelayedScale, factors_from
 from memkit.units import as_one_of
-
-FLOAT32_MANTISSA_BITS = 23
 
 
 @torch.library.custom_op("memkit::factors", mutates_args=())
@@ -165,25 +163,6 @@ def scaled_product(a: Cast, b: Cast) -> Tensor:
         out_dtype=torch.float32 if is_wide else torch.bfloat16,
     )
     return product.float()
-
-
-def product(a: Tensor, b: Tensor, accumulator_bits: int | None = None, chunk: int = 32, promote: int | None = None):
-    """a b' in float32; with ``accumulator_bits`` the sum loses its lower mantissa bits after each chunk of terms.
-
-    ``promote`` moves the sum to a float32 total after so many terms, as DeepSeek-V3 does every 128.
-    Shapes: [M, K], [N, K] → [M, N].
-    """
-    if accumulator_bits is None:
-        return a @ b.t()
-    mask = -1 << (FLOAT32_MANTISSA_BITS - accumulator_bits)
-    total = partial = torch.zeros(())
-    for start in range(0, a.shape[1], chunk):
-        terms = slice(start, start + chunk)
-        partial = partial + a[:, terms] @ b[:, terms].t()
-        partial = (partial.contiguous().view(torch.int32) & mask).view(torch.float32)
-        if promote and (start + chunk) % promote == 0:
-            total, partial = total + partial, torch.zeros(())
-    return total + partial
 
 
 def hadamard(size: int = 16) -> Tensor:

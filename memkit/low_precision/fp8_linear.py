@@ -35,7 +35,6 @@ from memkit.low_precision.casts import (
     DelayedFactor,
     cast_to,
     hadamard,
-    product,
     scaled_mm_takes,
     scaled_product,
 )
@@ -61,8 +60,6 @@ class Fp8Recipe:
     rounds_gradients_by_chance: bool = False
     rotates_wgrad: bool = False
     """Multiply wgrad's operands by a 16 x 16 Hadamard matrix along the tokens, which spreads an outlier."""
-    accumulator_bits: int | None = None
-    """Mantissa bits of the sum between chunks of 32 terms; None is float32."""
 
     def element_of(self, operand: str) -> str:
         return self.gradient_element if operand == "gradient" else self.element
@@ -182,12 +179,11 @@ class Fp8Linear(nn.Linear):
 
     def multiply(self, a: Cast, b: Cast) -> Tensor:
         """a b', summed in float32."""
-        bits = self.recipe.accumulator_bits
-        if self.kernel == "auto" and bits is None and scaled_mm_takes(a, b):
+        if self.kernel == "auto" and scaled_mm_takes(a, b):
             self.used["torch._scaled_mm"] += 1
             return scaled_product(a, b)
         self.used["emulated"] += 1
-        return product(a.wide(), b.wide(), bits)
+        return a.wide() @ b.wide().t()
 
     def end_step(self) -> None:
         """Delayed scaling learns what this step saw."""

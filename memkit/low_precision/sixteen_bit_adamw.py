@@ -1,12 +1,13 @@
-"""AdamW for weights of 16 bits: four ways to write an update into a number that is too coarse for it.
+"""AdamW for weights of 16 bits: three ways to write an update into a number that is too coarse for it.
 
-    nearest      round to the nearest BF16 value; a small update is lost                8 B per parameter
-    stochastic   round up or down by chance, right on average                            8
-    kahan        keep in a second BF16 number what rounding took, add it next time      10
-    master       keep the weight in float32 and hand out a rounded copy                 16
+    nearest   round to the nearest BF16 value; a small update is lost                8 B per parameter
+    kahan     keep in a second BF16 number what rounding took, add it next time      10
+    master    keep the weight in float32 and hand out a rounded copy                 16
+
+Chapter 03 writes a fourth, rounding by chance, as a subclass in its cell.
 
 Sources: Micikevicius et al. 2018 (arXiv:1710.03740) for the master copy; Zamirai et al. 2020
-(arXiv:2010.06192) for the other two in BF16 training.
+(arXiv:2010.06192) for Kahan's sum in BF16 training.
 """
 
 from collections.abc import Iterable
@@ -16,21 +17,7 @@ from torch import Tensor
 
 from memkit.units import as_one_of
 
-WRITES = ("nearest", "stochastic", "kahan", "master")
-
-
-def round_by_chance(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """float32 → bfloat16, up with a chance equal to the part that rounding down would cut off.
-
-    BF16 is the upper half of a float32: a random number is added to the lower half, which is then cut off.
-
-    >>> third = torch.full((100_000,), 1 + 2**-7 / 3)
-    >>> round_by_chance(third, torch.Generator().manual_seed(0)).float().unique().tolist()
-    [1.0, 1.0078125]
-    """
-    bits = x.view(torch.int32)
-    chance = torch.randint(0, 1 << 16, bits.shape, generator=generator, device=x.device, dtype=torch.int32)
-    return ((bits + chance) & -(1 << 16)).view(torch.float32).bfloat16()
+WRITES = ("nearest", "kahan", "master")
 
 
 def add_with_memory(weight: Tensor, lost: Tensor, update: Tensor) -> None:
@@ -50,10 +37,10 @@ class SixteenBitAdamW(torch.optim.Optimizer):
     """
 
     def __init__(self, parameters: Iterable[Tensor | dict], lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, *,
-                 write: str = "nearest", copies_gradients: bool = False, seed: int = 0):
+                 write: str = "nearest", copies_gradients: bool = False):
         as_one_of("write", write, WRITES)
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-        self.write, self.copies_gradients, self.seed, self.generator = write, copies_gradients, seed, None
+        self.write, self.copies_gradients = write, copies_gradients
 
     @torch.no_grad()
     def step(self) -> None:
@@ -83,8 +70,6 @@ class SixteenBitAdamW(torch.optim.Optimizer):
         match self.write:
             case "nearest":
                 weight.copy_(old + update)
-            case "stochastic":
-                weight.copy_(round_by_chance(old + update, self.generator))
             case "kahan":
                 add_with_memory(weight, state["lost"], update)
             case "master":
@@ -93,8 +78,6 @@ class SixteenBitAdamW(torch.optim.Optimizer):
     def start(self, weight: Tensor, state: dict) -> None:
         """The states of one tensor, at its first step."""
         is_master = self.write == "master"
-        if self.write == "stochastic" and self.generator is None and weight.device.type != "meta":
-            self.generator = torch.Generator(weight.device).manual_seed(self.seed)
         moment_dtype = torch.float32 if is_master else weight.dtype
         state["step"] = 0
         for name in ("exp_avg", "exp_avg_sq"):

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from memkit.formats.blocks import ONE_AND_A_BIT
 from memkit.formats.records import get_format
-from memkit.low_precision.scaling import ONE_AND_A_BIT, DelayedScale, relative_error, scale_to
+from memkit.low_precision.scaling import DelayedScale, relative_error, scale_to
 
 SPIKE_STEP, NUM_STEPS, NUM_VALUES = 20, 60, 2048
 

@@ -5,16 +5,15 @@ import math
 from memkit.formats.reading import (
     CodeReading,
     Nearest,
-    is_special,
     nearest_in,
     number_text,
-    parse_code,
     parse_number,
     read_code,
 )
 from memkit.formats.records import FORMATS, FloatFormat, get_format
-from memkit.formats.single import encode_one
+from memkit.formats.single import check_code, encode_one
 from memkit.pictures.bits import COMPARED, explorer_figure, note_on
+from memkit.units import as_whole_number
 from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Switch, View
 
 
@@ -23,8 +22,7 @@ class BitExplorer(Explorer):
 
     Bits and number follow each other: a new code sets the number to its value, a new number or format sets
     the code to the nearest one. A code of infinity or NaN leaves the number as it was. As a number one may type
-    0.1, 1/3 or 2**-9; and also a code, 0x3C or 0 0111 100, or inf or nan. The bits of the picture, and the next
-    values on both sides, can be pressed.
+    0.1, 1/3 or 2**-9. The bits of the picture, and the next values on both sides, can be pressed.
     """
 
     def pick(self, mark: str) -> None:
@@ -42,26 +40,24 @@ class BitExplorer(Explorer):
         if not changes:
             return changes
         state = {**self.state, **changes}
-        fmt, typed = get_format(state["format"]), changes.get("number")
-        if "code" not in changes and "number" in changes and is_code(typed):
-            changes = {name: new for name, new in changes.items() if name != "number"} | {"code": typed}
+        fmt = get_format(state["format"])
         if "code" in changes:
-            code = parse_code(changes["code"], fmt)
-            value = read_code(code, fmt).value
+            check_code(as_whole_number("code", changes["code"]), fmt)
+            value = read_code(changes["code"], fmt).value
             number = repr(value).removesuffix(".0") if math.isfinite(value) else self.state["number"]
-            return {"number": number, **changes, "code": code}
+            return {"number": number, **changes}
         nearest = nearest_in(parse_number(state["number"]), fmt, saturates=state["saturates"])
         return {**changes, "number": str(state["number"]), "code": nearest.code}
 
     def view(
         self,
         format=Choice("Format", FORMATS, "float8_e4m3fn"),
-        number=Entry("Number or code", "1.5"),
+        number=Entry("Number", "1.5"),
         saturates=Switch("too large: saturate, not infinity or NaN", True),
         code=Bits("Bits", nearest_in(1.5, "float8_e4m3fn", saturates=True).code),
     ) -> View:
         """The bits and their neighbours; below them the number in every format of the book's comparison."""
-        reading = read_code(parse_code(code, format), format)
+        reading = read_code(code, format)
         asked = parse_number(number)
         nearest = nearest_in(asked, format, saturates=saturates)
         rows = [nearest_in(asked, name, saturates=saturates) for name in COMPARED]
@@ -73,16 +69,6 @@ class BitExplorer(Explorer):
             table=table,
             kept=reading,
         )
-
-
-def is_code(typed: object) -> bool:
-    """Whether a reader has typed a code, not a number.
-
-    >>> [is_code(text) for text in ("0x3C", "0 0111 100", "nan", "10", 1.5)]
-    [True, True, True, False, False]
-    """
-    text = str(typed).strip().lower()
-    return is_special(text) or text.startswith("0x") or " " in text and set(text) <= set("01 ")
 
 
 def said(reading: CodeReading) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from memkit.low_precision.loss_scaling import FLUSHED_BELOW, FP16, SCALERS, ScaledGradients, scale_gradients
+from memkit.low_precision.loss_scaling import FLUSHED_BELOW, FP16, ScaledGradients, scale_gradients
 from memkit.pictures.axes import Scale
 from memkit.pictures.colours import OKABE_ITO
 from memkit.pictures.svg import GREY, SUPERSCRIPTS, Chart
@@ -51,7 +51,7 @@ class LossScalingLab(Explorer):
         ]
         return View(
             chart=gradients_figure(self.gradients[gradients], found, power, gradients),
-            words=(*told(found, power), starts_here(power)),
+            words=told(found, power),
             table=table,
         )
 
@@ -116,9 +116,3 @@ def told(found: ScaledGradients, power: int) -> tuple[str, ...]:
     if found.flushed + found.subnormal > 0.01:
         advice = "Nothing overflows, so a larger scale still helps."
     return (f"At 2^{power} {small}; {error}.", advice)
-
-
-def starts_here(power: int) -> str:
-    """Which libraries begin at this scale."""
-    names = [scaler.library for scaler in SCALERS if scaler.initial == 2**power]
-    return f"{', '.join(names)}: a dynamic scale starts here." if names else ""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-from memkit.low_precision.casts import DelayedFactor, cast_to, hadamard, product
+from memkit.low_precision.casts import DelayedFactor, cast_to, hadamard
 from memkit.low_precision.fp8_linear import (
     FP8_RECIPES,
     Fp8Linear,
@@ -169,17 +169,6 @@ def test_what_it_keeps_for_the_backward_has_the_bytes_that_the_scaling_says(reci
     scaling = SCALINGS[facts.input_scaling]
     wanted = scaling.stored_bytes((INPUTS, TOKENS), facts.element)
     assert num_bytes == (TOKENS * INPUTS * 4 if facts.is_wgrad_wide else wanted)
-
-
-def test_a_short_accumulator_drifts_and_promotion_mends_it():
-    """All terms positive: cutting always loses. 13 bits lose 0.35 % over 4,096 terms, promoted a tenth of that."""
-    a = torch.rand(64, 4096, generator=torch.Generator().manual_seed(0))
-    exact = a.double() @ a.double().t()
-    errors = [
-        ((product(a, a, *settings) - exact) / exact).abs().mean().item()
-        for settings in ((), (13,), (13, 32, 128), (23,))
-    ]
-    assert errors[0] < 1e-6 and 2e-3 < errors[1] < 6e-3 and errors[2] < errors[1] / 10 and errors[3] < 1e-5
 
 
 def test_a_hadamard_matrix_undoes_itself():

@@ -1,6 +1,5 @@
 """Loss scaling against numpy's float16, torch's GradScaler and torch's own defaults."""
 
-import inspect
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from book.loss_scales import FixedScale, play_scaler
 from memkit.low_precision.loss_scaling import (
     FLUSHED_BELOW,
     OVERFLOWS_FROM,
-    SCALERS,
     scale_gradients,
 )
 
@@ -49,16 +47,6 @@ def test_a_scale_that_is_none_is_refused(scale):
 def test_gradients_that_are_all_zero_are_refused():
     with pytest.raises(ValueError, match="nothing to scale"):
         scale_gradients(np.zeros(3), 1.0)
-
-
-def test_torchs_row_is_torchs_signature():
-    defaults = inspect.signature(torch.amp.GradScaler).parameters
-    row = SCALERS[0]
-    assert row.library == "torch.amp.GradScaler"
-    assert row.initial == defaults["init_scale"].default
-    assert row.growth_interval == defaults["growth_interval"].default
-    assert (defaults["growth_factor"].default, defaults["backoff_factor"].default) == (2, 0.5)
-    assert all(scaler.source for scaler in SCALERS)
 
 
 def test_the_player_is_a_loop_with_torchs_scaler():

@@ -167,8 +167,7 @@ def test_bad_values_are_refused():
         lambda: scale_to(np.ones(100), E4M3, "tensor"),
         lambda: scale_to(np.ones((2, 2)), E4M3, "column"),
         lambda: factors_from(1.0, "mx", "int8"),
-        lambda: Scaling(name="x", block_shape=(1, 1), scale_rule="floor"),
-        lambda: DelayedScale(history_len=0),
+                lambda: DelayedScale(history_len=0),
     ):
         with pytest.raises(ValueError, match="is not|no MX|below"):
             call()

@@ -30,11 +30,6 @@ def test_thinning_keeps_the_shares_and_the_largest():
     assert scale_gradients(thin, 256).flushed == pytest.approx(whole, abs=1e-3)
 
 
-def test_it_names_who_starts_here(lab):
-    lab.set(power=16)
-    assert "torch.amp.GradScaler" in lab.shown.words[-1]
-
-
 def test_no_gradients_are_refused():
     with pytest.raises(ValueError, match="no gradients"):
         LossScalingLab({})

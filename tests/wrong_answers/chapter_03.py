@@ -7,7 +7,11 @@ import torch.nn.functional as F
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from book.exercises.training_loops import around_all, bf16_region, no_zero_grad, per_step, step_of
-from memkit.low_precision.sixteen_bit_adamw import round_by_chance
+
+
+def round_by_chance(x):
+    chance = torch.randint(0, 1 << 16, x.shape, dtype=torch.int32)
+    return ((x.view(torch.int32) + chance) & -(1 << 16)).view(torch.float32).bfloat16()
 
 
 def _stepping(update, weight=torch.Tensor.bfloat16):
