@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from memkit.formats.blocks import BLOCK_FORMATS, BlockFormat, quantize
+from memkit.formats.blocks import BLOCK_FORMATS, quantize
 from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS
 
@@ -113,15 +113,6 @@ def test_published_bits_per_value(name: str, bits: float) -> None:
     assert fmt.stored_bytes(shape, fmt.element) == math.prod(shape) * bits / 8 + tensor_scale_bytes
 
 
-def test_a_tf32_value_takes_the_room_of_torchs_float32() -> None:
-    """TF32 has 19 bits and lies in 32: what is stored is counted, as element and as scale."""
-    itemsize = torch.float32.itemsize
-    tf32 = FORMATS["tf32"]
-    wide = BlockFormat(name="tf32", element=tf32, block_shape=(32,), scale_rule="nearest", scale=tf32)
-    assert wide.bits_per_value == 8 * itemsize * (1 + 1 / 32)
-    assert wide.stored_bytes((4, 64), "tf32") == itemsize * (4 * 64 + 4 * 2)
-
-
 # Identities.
 
 
@@ -131,14 +122,6 @@ def test_a_power_of_two_in_front_changes_scales_only(name: str) -> None:
     one, eight = quantize(x, name), quantize(8 * x, name)
     np.testing.assert_array_equal(one.codes, eight.codes)
     np.testing.assert_array_equal(8 * one.dequantize(), eight.dequantize())
-
-
-@pytest.mark.parametrize("name", BLOCK_FORMATS)
-def test_a_block_of_the_largest_element_comes_back_exactly(name: str) -> None:
-    fmt = BLOCK_FORMATS[name]
-    x = np.full((128, 256), fmt.element.max)
-    result = quantize(x, dataclasses.replace(fmt, has_tensor_scale=False))
-    np.testing.assert_array_equal(result.dequantize(), x)
 
 
 def test_tiles_are_square_blocks() -> None:

@@ -95,33 +95,6 @@ def test_torch_s_kernel_gives_the_same_but_for_the_order_of_its_sums(recipe):
     assert kernel[0].used == {"torch._scaled_mm": 3} and emulated[0].used == {"emulated": 3}
 
 
-def test_torch_s_kernel_is_exact_where_every_sum_is():
-    """Small whole numbers: no order of the sums rounds anything."""
-    chance = torch.Generator().manual_seed(0)
-    a, b = (torch.randint(-8, 9, shape, generator=chance).float() for shape in ((48, 64), (32, 64)))
-    a[0, 0] = b[0, 0] = 448.0  # the factor is 1
-    for kernel in ("auto", "emulated"):
-        layer = Fp8Linear.from_linear(nn.Linear(64, 32, bias=False), FP8_RECIPES["tensor"], kernel)
-        layer.weight.data = b
-        assert torch.equal(layer(a), a @ b.t())
-
-
-@pytest.mark.parametrize(
-    "recipe, most",
-    [("tensor", 0.06), ("row", 0.04), ("row_wide_wgrad", 0.04), ("block", 0.04), ("mxfp8", 0.04), ("nvfp4", 0.25)],
-)
-def test_the_error_is_that_of_two_roundings(recipe, most):
-    """E4M3 rounds with 2.65 % rms, E5M2 with 5.3 %, NVFP4 with 9.5 to 13 %; a product adds two of them in squares."""
-    wide = run(linear())
-    for ours, wanted in zip(run(convert_to_fp8(linear(), recipe)), wide, strict=True):
-        assert 0 <= distance(ours, wanted) < most
-
-
-def test_wgrad_in_high_precision_is_exact():
-    ours, wanted = run(convert_to_fp8(linear(), "row_wide_wgrad"))[2], run(linear())[2]
-    assert distance(ours, wanted) < 1e-6
-
-
 def test_unscaled_loses_small_gradients():
     """What is at most half of E5M2's smallest value, 2^-17 or 7.6e-6, becomes zero."""
     layer = convert_to_fp8(linear(), "unscaled")
@@ -174,15 +147,6 @@ def test_what_it_keeps_for_the_backward_has_the_bytes_that_the_scaling_says(reci
 def test_a_hadamard_matrix_undoes_itself():
     assert torch.allclose(hadamard() @ hadamard(), torch.eye(16), atol=1e-6)
     assert torch.allclose(hadamard().abs(), torch.full((16, 16), 0.25))
-
-
-def test_it_works_under_autocast_and_keeps_the_bias():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(INPUTS, OUTPUTS))
-    wanted = model(torch.ones(16, INPUTS))
-    with torch.autocast("cpu", torch.bfloat16):
-        y = convert_to_fp8(model, "tensor")(torch.ones(16, INPUTS))
-    assert y.dtype == torch.bfloat16 and distance(y.float(), wanted) < 0.05
 
 
 def test_autocast_leaves_the_sums_in_float32():

@@ -79,12 +79,6 @@ def test_what_no_part_accounts_for_is_drawn_and_named():
     assert "not attributed" not in words_of(timeline_figure(timeline()))
 
 
-def test_the_peak_is_written_out():
-    words = words_of(timeline_figure(timeline()))
-    assert "peak of backward" in words and format_bytes(timeline().peak_bytes) in words
-    assert words.count("Peak of the step") == 1
-
-
 def test_the_timeline_before_is_outlined_where_it_differs():
     chart = timeline_figure(timeline(scale=2), before=timeline())
     outlined = [int(mark.data["before"]) for mark in marks_of(chart, "before")]
