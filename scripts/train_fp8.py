@@ -24,8 +24,8 @@ OUTLIER_CHANNELS, OUTLIER = [17, 90], 1000.0
 INT8 = Fp8Recipe(name="int8", element="int8", gradient_element="int8")
 RECIPES = {**FP8_RECIPES, "int8": INT8, "head too": FP8_RECIPES["tensor"]}
 RUNS = (
-    "bf16", "tensor", "row", "block", "mxfp8", "delayed", "unscaled", "nvfp4", "fp32", "row_wide_wgrad",
-    "nvfp4_plain", "bf16 spike", "delayed spike", "tensor spike", "head too", "int8",
+    "bf16", "tensor", "row", "block", "mxfp8", "delayed", "unscaled", "fp32", "row_wide_wgrad",
+    "bf16 spike", "delayed spike", "tensor spike", "head too", "int8",
     "bf16 outliers", "tensor outliers", "int8 outliers", "bf16 warm-up", "tensor warm-up", "unscaled warm-up",
 )
 

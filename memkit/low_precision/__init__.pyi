@@ -8,7 +8,6 @@ from .autocast import (
 )
 from .casts import (
     cast_to as cast_to,
-    hadamard as hadamard,
 )
 from .fp8_linear import (
     FP8_RECIPES as FP8_RECIPES,

@@ -31,16 +31,14 @@ def _(amax, scaling, element):
 
 
 @torch.library.custom_op("memkit::encode", mutates_args=())
-def encode(x: Tensor, element: str, seed: int | None) -> Tensor:
-    """``rounding.encode``, saturating: a byte a code. A ``seed`` asks for stochastic rounding."""
-    rng = None if seed is None else np.random.default_rng(seed)
-    mode = "nearest_even" if rng is None else "stochastic"
-    codes = rounding.encode(x.cpu().numpy(), element, overflow="saturate", rounding=mode, rng=rng)
+def encode(x: Tensor, element: str) -> Tensor:
+    """``rounding.encode``, saturating: a byte a code."""
+    codes = rounding.encode(x.cpu().numpy(), element, overflow="saturate")
     return torch.from_numpy(codes).to(x.device)
 
 
 @encode.register_fake
-def _(x, element, seed):
+def _(x, element):
     return torch.empty_like(x, dtype=torch.uint8)
 
 
@@ -92,10 +90,8 @@ class Cast:
         return self.over(self.elements.t(), self.scales.t(), self.tensor_scale)
 
 
-def cast_to(
-    x: Tensor, element: str, scaling: str, *, multiplier: Tensor | None = None, seed: int | None = None
-) -> Cast:
-    """``scaling.scale_to`` on a tensor. A ``seed`` asks for stochastic rounding.
+def cast_to(x: Tensor, element: str, scaling: str, *, multiplier: Tensor | None = None) -> Cast:
+    """``scaling.scale_to`` on a tensor.
 
     Shapes: [rows, columns]; multiplier [].
     Raises: ValueError: the blocks do not tile the matrix.
@@ -107,11 +103,10 @@ def cast_to(
         multipliers = multiplier.to(amax.device).expand_as(amax)
         block_scales = 1 / multipliers
     moved = by_block(x, multipliers, record)
-    if element == "int8" and seed is None:
+    if element == "int8":
         elements = moved.round().clamp(-128, 127).to(torch.int8)
-    elif not element.startswith("float8") or seed is not None:
-        elements = encode(moved, element, seed)
-        elements = elements if element.startswith("float4") else elements.view(getattr(torch, element))
+    elif not element.startswith("float8"):
+        elements = encode(moved, element)
     else:
         largest = get_format(element).max
         elements = moved.clamp(-largest, largest).to(getattr(torch, element))
@@ -163,11 +158,3 @@ def scaled_product(a: Cast, b: Cast) -> Tensor:
         out_dtype=torch.float32 if is_wide else torch.bfloat16,
     )
     return product.float()
-
-
-def hadamard(size: int = 16) -> Tensor:
-    """Sylvester's matrix over the root of its size: its own inverse, every entry as large as any other."""
-    matrix = torch.ones(1, 1)
-    while len(matrix) < size:
-        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    return matrix / size**0.5

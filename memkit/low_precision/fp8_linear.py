@@ -26,7 +26,6 @@ is for reading and for numbers; for speed take torchao or Transformer Engine.
 from collections import Counter
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -34,7 +33,6 @@ from memkit.low_precision.casts import (
     Cast,
     DelayedFactor,
     cast_to,
-    hadamard,
     scaled_mm_takes,
     scaled_product,
 )
@@ -57,9 +55,6 @@ class Fp8Recipe:
     delayed: DelayedScale | None = None
     is_wgrad_wide: bool = False
     """torchao's ``rowwise_with_gw_hp``: wgrad from the uncast matrices, dgrad's weight with one factor."""
-    rounds_gradients_by_chance: bool = False
-    rotates_wgrad: bool = False
-    """Multiply wgrad's operands by a 16 x 16 Hadamard matrix along the tokens, which spreads an outlier."""
 
     def element_of(self, operand: str) -> str:
         return self.gradient_element if operand == "gradient" else self.element
@@ -85,8 +80,7 @@ FP8_RECIPES = {
         _recipe("row_wide_wgrad", "row_power_of_two", "row_power_of_two", is_wgrad_wide=True),
         _recipe("block", "1x128", "128x128"),
         _recipe("mxfp8", "mx", "mx"),
-        _recipe("nvfp4_plain", "nvfp4", "nvfp4", **_FP4),
-        _recipe("nvfp4", "nvfp4", "nvfp4_16x16", rounds_gradients_by_chance=True, rotates_wgrad=True, **_FP4),
+        _recipe("nvfp4", "nvfp4", "nvfp4_16x16", **_FP4),
     )
 }
 """Recipes by name. torchao's are ``tensor``, ``row``, ``row_wide_wgrad``; Transformer Engine's ``delayed``, ``tensor``
@@ -138,7 +132,7 @@ class Fp8Linear(nn.Linear):
         with torch.device("meta"):
             layer = cls(linear.in_features, linear.out_features, bias=linear.bias is not None)
         layer.weight, layer.bias, layer.recipe, layer.kernel = linear.weight, linear.bias, recipe, kernel
-        layer.rng, layer.used = np.random.default_rng(0), Counter()
+        layer.used = Counter()
         layer.delayed, layer.seen = {}, {}
         if recipe.delayed:
             scales = {o: replace(recipe.delayed, element=recipe.element_of(o)) for o in OPERANDS}
@@ -162,13 +156,9 @@ class Fp8Linear(nn.Linear):
 
     def cast_transposed(self, matrix: Tensor, operand: str, cast: Cast) -> Cast:
         """The matrix for wgrad, which sums over its first dimension: ``cast`` itself where blocks are square."""
-        recipe = self.recipe
-        if SCALINGS[cast.scaling].is_square and not recipe.rotates_wgrad:
+        if SCALINGS[cast.scaling].is_square:
             return cast.t()
-        turned = matrix.detach().t().float()
-        if recipe.rotates_wgrad:
-            turned = (turned.reshape(-1, 16) @ hadamard().to(turned.device)).reshape(turned.shape)
-        return self._cast(turned, operand, recipe.scaling_of(operand), None)
+        return self._cast(matrix.detach().t().float(), operand, self.recipe.scaling_of(operand), None)
 
     def cast_weight_for_dgrad(self, weight: Tensor) -> Cast:
         recipe = self.recipe
@@ -191,9 +181,7 @@ class Fp8Linear(nn.Linear):
             factor.note(self.seen[operand])
 
     def _cast(self, matrix: Tensor, operand: str, scaling: str, multiplier: float | None) -> Cast:
-        by_chance = operand == "gradient" and self.recipe.rounds_gradients_by_chance
-        seed = int(self.rng.integers(2**62)) if by_chance else None
-        return cast_to(matrix, self.recipe.element_of(operand), scaling, multiplier=multiplier, seed=seed)
+        return cast_to(matrix, self.recipe.element_of(operand), scaling, multiplier=multiplier)
 
 
 def convert_to_fp8(model: nn.Module, recipe: str | Fp8Recipe, *, keep: tuple[str, ...] = (), kernel: str = "auto"):

@@ -51,8 +51,10 @@ def write_page(path: str, title: str, text: str, timelines: Sequence) -> None:
     from memkit.pictures.timeline import timeline_figure
     from memkit.tool.page import html_page
 
+    whole = {"step": None, "title": title}
     pictures = [
-        over_time_figure({title: t}, step=None) if t.events else timeline_figure(t, title=title) for t in timelines
+        over_time_figure({"every allocation": t}, **whole) if t.events else timeline_figure(t, title=title)
+        for t in timelines
     ]
     head, _, rest = text.partition("\n\n")
     Path(path).write_text(html_page(title, pictures, [("Result", head), ("In detail", rest)]), encoding="utf-8")

@@ -1,75 +1,56 @@
 """The allocator lab: play a trace through CUDA's caching allocator, one event at a time."""
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import ClassVar
 
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.film import Film, Still
 from memkit.allocator.stories import STORIES
 from memkit.pictures.allocator import FilmScale, scale_of, still_figure
-from memkit.timeline import Event, MemoryTimeline
 from memkit.units import MIB, format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View
 
-OWN = "your trace"
 OPENING, CARD_MIB = "a training step", 96
 """The lab opens on a step that dies on a card of so many MiB, with free bytes of no use."""
-MAX_EVENTS = 2_000
-"""More events than this cannot be told apart on a slider, and drawing the scale looks at all of them."""
 
-MAX_FILMS = 8
-"""Films that are kept."""
+
+@lru_cache(maxsize=8)
+def film_of(story: str, expandable: bool, card_mib: int | None) -> tuple[Film, FilmScale, int]:
+    """The film of a story, its scale, and the last event that happens; the scale looks at all stills."""
+    capacity = None if card_mib is None else card_mib * MIB
+    film = Film(tuple(STORIES[story]()), AllocatorConfig(expandable_segments=expandable), capacity)
+    return film, scale_of(film), film.still(len(film)).index
 
 
 class AllocatorLab(Explorer):
-    """Play a short story, or a trace of your own, through the allocator and see its segments, blocks and holes.
+    """Play a short story through the allocator and see its segments, blocks and holes.
 
-    ``what`` is a ``MemoryTimeline`` with events, or events; ``step`` counts them from 0, the empty card.
-    ``card_mib`` is the card's size in MiB if ``limited``; else the card has no end.
-
-    Raises: ValueError: ``what`` has no events, or more than ``MAX_EVENTS``.
+    ``step`` counts events from 0, the empty card. ``card_mib`` is the card's size in MiB if ``limited``; else the card
+    has no end.
     """
 
     plays: ClassVar = {"step": 700}
 
-    def __init__(self, what: MemoryTimeline | Sequence[Event] | None = None, **values):
-        self.stories = {name: tuple(story()) for name, story in STORIES.items()}
-        if what is not None:
-            events = tuple(what.events if isinstance(what, MemoryTimeline) else what)
-            if not 0 < len(events) <= MAX_EVENTS:
-                raise ValueError(f"what={type(what).__name__} has {len(events)} events; 1 to {MAX_EVENTS} fit")
-            self.stories = {OWN: events, **self.stories}
-        self.films: dict[tuple, tuple[Film, FilmScale, int]] = {}
-        first, is_limited = (OPENING, True) if what is None else (OWN, False)
-        end = self.film(first, False, is_limited, CARD_MIB)[2]
+    def __init__(self, **values):
+        end = film_of(OPENING, False, CARD_MIB)[2]
         self.controls = {
-            "story": Choice("Story", list(self.stories), first),
+            "story": Choice("Story", list(STORIES), OPENING),
             "step": Number("Event", end, low=0, high=end),
             "expandable": Switch("expandable segments", False),
-            "limited": Switch("limited card", is_limited),
+            "limited": Switch("limited card", True),
             "card_mib": Number("Card, MiB", CARD_MIB, low=8, high=256, step=8),
         }
         super().__init__(**values)
 
-    def film(self, story: str, expandable: bool, limited: bool, card_mib: int) -> tuple[Film, FilmScale, int]:
-        """The film of a story, its scale, and the last event that happens; the last ``MAX_FILMS`` films are kept."""
-        key = story, expandable, card_mib if limited else None
-        if key not in self.films:
-            while len(self.films) >= MAX_FILMS:
-                del self.films[next(iter(self.films))]
-            capacity = card_mib * MIB if limited else None
-            film = Film(self.stories[story], AllocatorConfig(expandable_segments=expandable), capacity)
-            self.films[key] = film, scale_of(film), film.still(len(film)).index
-        return self.films[key]
-
     def followed(self, changes: dict) -> dict:
         """Beyond the last event that happens, that event."""
         state = {**self.state, **changes}
-        return {**changes, "step": min(state.pop("step"), self.film(**state)[2])}
+        card = state["card_mib"] if state["limited"] else None
+        return {**changes, "step": min(state["step"], film_of(state["story"], state["expandable"], card)[2])}
 
     def view(self, story: str, step: int, expandable: bool, limited: bool, card_mib: int) -> View:
         """The allocator after ``step`` events; beyond the story's end, its end."""
-        film, scale, end = self.film(story, expandable, limited, card_mib)
+        film, scale, end = film_of(story, expandable, card_mib if limited else None)
         still = film.still(min(step, end))
         rows = [("segment", "size", "in use", "blocks", "largest hole")]
         for number, row in enumerate(still.rows, start=1):

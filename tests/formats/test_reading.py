@@ -2,11 +2,10 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from memkit.formats.decoding import all_values, decode
-from memkit.formats.reading import number_text, read_code
+from memkit.formats.reading import read_code
 from memkit.formats.records import FORMATS, FloatFormat
 
 SHORT = [name for name, fmt in FORMATS.items() if fmt.bits <= 8]
@@ -58,9 +57,3 @@ def test_the_codes_that_are_no_numbers() -> None:
     nan = read_code(0x7F, "float8_e4m3fn")
     assert (nan.kind, nan.below, nan.above, nan.spelled) == ("NaN", None, None, "a code set apart for NaN")
     assert read_code(3, "nf4").spelled == "entry 3 of a table of 16"
-
-
-def test_numbers_as_text() -> None:
-    assert [number_text(v) for v in (-0.0, 65504.0, -math.inf, math.nan, np.float64(1 / 3))] == [
-        "−0", "65504", "−∞", "NaN", "0.333333",
-    ]

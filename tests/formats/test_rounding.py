@@ -331,29 +331,11 @@ def test_rounding_keeps_order_and_a_second_rounding_changes_nothing(x: list, nam
 # What goes in.
 
 
-def test_layouts_and_types_of_the_input() -> None:
-    x = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
-    codes = encode(x, "float8_e4m3fn", overflow="saturate")
-    assert codes.dtype == np.uint8 and codes.shape == (6, 8)
-    for same in (x.astype(">f4"), x.astype(np.float64), x.tolist(), np.asfortranarray(x)):
-        np.testing.assert_array_equal(encode(same, "float8_e4m3fn", overflow="saturate"), codes)
-    np.testing.assert_array_equal(encode(x[::2, ::-3], "float8_e4m3fn", overflow="saturate"), codes[::2, ::-3])
-    assert [encode(given, "float16", overflow="inf").shape for given in (1, [])] == [(), (0,)]
-    assert encode(np.float16(65504), "float16", overflow="inf") == 0x7BFF
-    assert encode(2**53, "float64", overflow="inf") == np.float64(2**53).view(np.uint64)
-    widths = [encode(0, name, overflow="inf").itemsize for name in ("bfloat16", "tf32", "float64")]
-    assert widths == [2, 4, 8]
-
-
 REFUSED = (
     (-(2**53) - 1, "float16", {}, "whole number beyond 2\\^53"),
-    (np.uint64(2**53 + 1), "float16", {}, "whole number beyond 2\\^53"),
-    (1.0, "float17", {}, "format='float17' is not one of"),
     (1.0, "float16", {"rounding": "nearest"}, "rounding='nearest' is not one of nearest_even"),
     (1.0, "float16", {"overflow": "wrap"}, "overflow='wrap' is not one of saturate, inf, nan"),
     (1.0, "float8_e4m3fn", {"overflow": "inf"}, "overflow='inf': float8_e4m3fn has no code for infinity"),
-    (1.0, "float4_e2m1fn", {"overflow": "nan"}, "overflow='nan': float4_e2m1fn has no code for NaN"),
-    (1.0, "int8", {"overflow": "inf"}, "overflow='inf': int8 has no code for infinity"),
     (1.0, "int8", {"overflow": "saturate", "rounding": "up"}, "rounding='up': int8 is a table of values"),
     (np.nan, "int8", {"overflow": "saturate"}, "values holds NaN, and int8 has no code for it"),
     (1.0, "float16", {"rounding": "stochastic"}, "stochastic rounding, and only it, needs a Generator"),

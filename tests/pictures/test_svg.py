@@ -12,7 +12,6 @@ from PIL import Image
 
 from memkit.pictures.axes import Scale, round_ticks
 from memkit.pictures.colours import LOOKS, OKABE_ITO
-from memkit.pictures.planes import SHAPES, outline_of
 from memkit.pictures.svg import Chart
 
 
@@ -70,14 +69,6 @@ def test_a_label_takes_the_first_way_that_touches_nothing(standing, own):
     assert way == 1 or not touches
 
 
-def test_of_ways_that_all_touch_the_one_that_touches_least_is_taken():
-    chart = Chart(200, 100)
-    chart.keep_clear(0, 0, 100, 100)
-    chart.keep_clear(0, 0, 100, 100)
-    chart.keep_clear(100, 0, 200, 100)
-    assert chart.place([(50, 50, "a")], [(150, 50, "a")]) == 1
-
-
 def test_a_twin_in_pixels_is_white_has_the_colours_and_is_the_same_each_time(tmp_path):
     chart = Chart(100, 50, "one")
     chart.rect(20, 30, 40, 15, (OKABE_ITO[0], ""))
@@ -95,14 +86,6 @@ def test_without_the_rasteriser_a_picture_is_text_and_words(monkeypatch):
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     bundle, metadata = Chart(100, 50, "one")._repr_mimebundle_()
     assert set(bundle) == {"image/svg+xml", "text/plain"} and metadata == {"image/svg+xml": {"alt": "one"}}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_marks_of_points_differ_and_lie_around_their_place(shape):
-    corners = outline_of(shape, 100, 50, 4)
-    assert sum(x for x, _ in corners) / len(corners) == pytest.approx(100)
-    assert sum(y for _, y in corners) / len(corners) == pytest.approx(50)
-    assert len({tuple(map(tuple, outline_of(each, 0, 0, 1))) for each in SHAPES}) == len(SHAPES)
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e9), st.integers(3, 16))

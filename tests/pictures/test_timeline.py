@@ -100,16 +100,6 @@ def test_the_card_is_a_line_where_it_is_near_and_words_where_it_is_far(capacity,
         assert y == pytest.approx(place_of(GIB, timeline()), abs=0.06)
 
 
-@pytest.mark.parametrize("scale, unit", [(1, "GiB"), (2, "GiB"), (64, "GiB")])
-def test_an_axis_has_one_unit_and_its_ticks_stand_where_they_say(scale, unit):
-    shown = timeline(scale=scale, steps=1)
-    ticks = [label for label in labels_of(timeline_figure(shown)) if label.box[2] == pytest.approx(86)]
-    assert 3 <= len(ticks) <= 7 and {label.text.split()[1] for label in ticks} == {unit}
-    for label in ticks:
-        middle = (label.box[1] + label.box[3]) / 2
-        assert middle == pytest.approx(place_of(float(label.text.split()[0]) * GIB, shown), abs=3)
-
-
 def test_crowded_timelines_keep_first_and_last_micro_batch_and_then_the_last_step():
     many = timeline(steps=2, micro_batches=8)
     kept = drawn_instants(many)

@@ -74,11 +74,3 @@ def test_a_refusal_names_the_control(planner):
     planner.set(global_batch_tokens=0)
     assert "<strong>Tokens a step cannot be.</strong>" in planner.panel.alert.value
     planner.set(global_batch_tokens=2**22)
-
-
-def test_a_pass_of_few_tokens_waits_for_the_weights():
-    planner = BatchPlanner(model="GPT-2 small", seq_len=128, global_batch_tokens=2**17, dp_size=1, micro_batch_size=1)
-    times = [float(row[4]) for row in planner.shown.table[1:]]
-    even = 989.4e12 / 3.35e12  # tokens: 6 FLOPs a parameter and token against three readings of 2 bytes
-    assert times[:3] == [round(even / 128, 2), round(even / 256, 2), 1.0] and min(times) == 1.0
-    assert "takes least time" in planner.shown.words[3]

@@ -7,15 +7,14 @@ from typing import ClassVar
 import pytest
 from drawn import marks_of
 
-from memkit.fitting.advice import CHANGES, NO_CARD, advice_in_words, effects_on_setup
+from memkit.fitting.advice import CHANGES, advice_in_words, effects_on_setup
 from memkit.formula.estimate import estimate_memory
-from memkit.pictures.svg import Chart
-from memkit.setup.models import GPT2_SMALL, LLAMA_2_7B, TINY_LLAMA
-from memkit.setup.recipes import OptimizerConfig
+from memkit.setup.models import GPT2_SMALL, LLAMA_2_7B
+from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets import in_page
-from memkit.widgets.explorer import Explorer, Number, View
+from memkit.widgets.explorer import Explorer, Number
 from memkit.widgets.memory_explorer import MemoryExplorer
 from memkit.widgets.panel import NumberBox
 
@@ -31,23 +30,11 @@ def test_the_picture_shows_the_estimate_of_exactly_this_setup(explorer):
     explorer.set(
         model="Llama-2-7B", precision="pure bf16", micro_batch_size=2, seq_len=4096, recomputation="full"
     )
-    chosen = {"precision": explorer.setup(**_without_card(explorer.value)).precision, "recomputation": "full"}
+    chosen = {"precision": PURE_BF16, "recomputation": "full"}
     setup = TrainingSetup(model=LLAMA_2_7B, micro_batch_size=2, seq_len=4096, **chosen)
     peak = estimate_memory(setup, steps=2).for_step(2).peak_bytes
     assert format_bytes(peak) in explorer.summary
     assert format_bytes(peak) in explorer.shown.chart.alt
-
-
-def _without_card(state):
-    return {name: value for name, value in state.items() if name != "card"}
-
-
-def test_the_one_line_takes_values_and_a_model_of_ones_own():
-    mine = replace(TINY_LLAMA, name="my model", num_layers=3)
-    explorer = MemoryExplorer(model=mine, micro_batch_size=2, card=NO_CARD)
-    assert explorer.value["model"] == "my model"
-    assert explorer.setup(**_without_card(explorer.value)).model is mine
-    assert "fit" not in explorer.summary
 
 
 # --- bad values ---------------------------------------------------------------------------------------------------
@@ -115,21 +102,6 @@ def test_what_helps_is_sorted_and_each_really_helps():
     assert helps and [e.after_bytes for e in helps] == sorted(e.after_bytes for e in helps)
     assert all(e.after_bytes < peak == e.before_bytes for e in helps)
     assert helps[0].name in advice_in_words(SETUP)[0]
-
-
-def test_words_that_fail_are_explained_and_the_picture_stays():
-    class Forgetful(Explorer):
-        controls: ClassVar = {"number": Number("Number", 1, 0, 9)}
-
-        def view(self, number):
-            return View(chart=Chart(9, 9, "a dot"), words=(f"{number}.",), more=lambda: (f"{1 // number}",))
-
-    panel = Forgetful()
-    assert panel.panel.alert.value == ""
-    panel.set(number=0)
-    assert "ZeroDivisionError" in panel.panel.alert.value
-    panel.set(number=2)
-    assert panel.error == "" and panel.panel.alert.value == ""
 
 
 def changed_setups(setup):
