@@ -101,11 +101,6 @@ class FloatFormat:
         return math.ldexp(1.0, -self.mantissa_bits)
 
     @cached_property
-    def precision(self) -> int:
-        """Decimal digits that survive a round trip through the format: ``floor(m * log10(2))``."""
-        return math.floor(self.mantissa_bits * math.log10(2))
-
-    @cached_property
     def round_trip_digits(self) -> int:
         """Decimal digits that pin down any one value: ``ceil(1 + (m + 1) * log10(2))``."""
         return math.ceil(1 + (self.mantissa_bits + 1) * math.log10(2))
