@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-import pytest
 from lab_server import ROOT
 
 PLANTED = """
@@ -45,11 +44,3 @@ def test_a_benchmark_that_raises_does_not_hide_the_others(tmp_path):
     assert done.returncode == 1
     assert "fast enough" in done.stdout and "broken: broken" in done.stdout
     assert "ZeroDivisionError" in done.stderr
-
-
-@pytest.mark.parametrize("limits", [{}, {"at_least": 1, "at_most": 2}])
-def test_a_promise_has_one_limit(limits):
-    from bench import Row
-
-    with pytest.raises(ValueError, match="needs one of at_least and at_most"):
-        Row(name="vague", ratio=1.0, **limits)

@@ -38,22 +38,3 @@ class AllocatorConfig:
     """The option of ``PYTORCH_ALLOC_CONF`` that the model knows; all others stay as by default."""
 
     expandable_segments: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> "AllocatorConfig":
-        """Read a ``PYTORCH_ALLOC_CONF`` string.
-
-        Raises: ValueError: an option that is not modelled, or a value that torch refuses.
-
-        >>> AllocatorConfig.parse("expandable_segments:True")
-        AllocatorConfig(expandable_segments=True)
-        """
-        config = cls()
-        for part in filter(None, text.replace(" ", "").split(",")):
-            key, _, value = part.partition(":")
-            if key != "expandable_segments":
-                raise ValueError(f"{part!r} is not modelled; expandable_segments is, everything else is as by default")
-            if value not in ("True", "False"):
-                raise ValueError(f"{part} is neither True nor False")
-            config = cls(expandable_segments=value == "True")
-        return config

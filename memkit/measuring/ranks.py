@@ -1,8 +1,7 @@
 """Several processes for real: start a module on a few ranks of this machine, count what they send, leave none behind.
 
-``run_on_ranks`` does what ``torchrun --standalone`` does, and is sure of the end: whatever ends the call (a result, an
-error, Ctrl-C) ends the ranks, and a rank ends when the process that started it is gone. On a cluster the same module
-runs under ``torchrun`` itself.
+``run_on_ranks`` is ``torch.multiprocessing.spawn`` with the environment that ``torchrun`` makes; whatever ends the call
+(a result, an error, Ctrl-C) ends the ranks. On a cluster the same module runs under ``torchrun`` itself.
 """
 
 import json
@@ -10,18 +9,18 @@ import os
 import runpy
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from multiprocessing import parent_process
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, spawn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -40,66 +39,52 @@ def run_on_ranks(module: str, num_ranks: int = 2, arguments: Sequence[str] = ())
     """
     if as_whole_number("num_ranks", num_ranks, 1) > MAX_RANKS:
         raise ValueError(f"num_ranks={num_ranks} is above {MAX_RANKS}: one machine's processes, not a cluster's")
-    processes: list[subprocess.Popen] = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, OMP_NUM_THREADS="1"):
+        told = (module, tuple(arguments), environments(num_ranks), folder)
+        ranks = spawn(run_as_rank, told, nprocs=num_ranks, join=False)
         try:
-            for environment in environments(num_ranks):
-                stem = Path(folder, environment["RANK"])
-                with stem.with_suffix(".out").open("w") as output, stem.with_suffix(".err").open("w") as errors:
-                    processes.append(
-                        subprocess.Popen(
-                            [sys.executable, "-m", __name__, module, *arguments], env=environment, stdout=output,
-                            stderr=errors, stdin=subprocess.PIPE, process_group=processes[0].pid if processes else 0,
-                        )
-                    )
-            codes = exit_codes_of(processes)
+            while not ranks.join():
+                pass
+        except (ProcessRaisedException, ProcessExitedException) as error:
+            cause = str(error).strip().rpartition("\n")[2]
+            raise RuntimeError(f"{module}: rank {error.error_index} of {num_ranks}: {cause}") from None
         finally:
-            end(processes)
-        failed = [rank for rank, code in enumerate(codes) if code]
-        if failed:
-            rank = min(failed, key=codes.__getitem__)  # a signal's code is negative; the others' errors follow from it
-            last_words = Path(folder, f"{rank}.err").read_text().strip().rpartition("\n")[2]
-            cause = f"ended with code {codes[rank]}"
-            if codes[rank] < 0:
-                cause = f"was killed by {signal.Signals(-codes[rank]).name}"
-            raise RuntimeError(f"{module}: rank {rank} of {num_ranks} {cause}: {last_words or 'no message'}")
-        results = [line for line in Path(folder, "0.out").read_text().splitlines() if line.startswith(MARK)]
+            for process in ranks.processes:
+                process.kill()
+                process.join()
+        results = [line for line in Path(folder, "0").read_text().splitlines() if line.startswith(MARK)]
     if not results:
         raise RuntimeError(f"{module}: rank 0 of {num_ranks} ended without a report")
     return json.loads(results[-1].removeprefix(MARK))
 
 
-def exit_codes_of(processes: Sequence[subprocess.Popen]) -> list[int | None]:
-    """The ranks' exit codes when all have ended or one has failed; None for a rank that still runs then.
-
-    Every rank is asked each time: one that has died leaves the others waiting for it.
-    """
-    while True:
-        codes = [process.poll() for process in processes]
-        if None not in codes or any(codes):
-            return codes
-        time.sleep(0.05)
-
-
 def environments(num_ranks: int) -> list[dict[str, str]]:
-    """What ``torchrun`` would tell each rank, and where to find this process's modules; one thread each."""
+    """What ``torchrun`` would tell each rank."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    shared = os.environ | {
+    shared = {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks),
-        "LOCAL_WORLD_SIZE": str(num_ranks), "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
     }
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
 
 
-def end(processes: Sequence[subprocess.Popen]) -> None:
-    """End every process of the group that the first one leads, and wait for all."""
-    for process in processes:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdin.close()
+def run_as_rank(
+    rank: int, module: str, arguments: tuple[str, ...], environments: Sequence[dict[str, str]], folder: str
+) -> None:
+    """In a process of its own: run the module; what it prints goes to a file."""
+    # torch sends a rank SIGINT when its parent is gone; Python's handler would wait for the end of a collective.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if not parent_process().is_alive():  # it went while this process began
+        os._exit(1)
+    os.environ.update(environments[rank])
+    printed = os.open(Path(folder, str(rank)), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(printed, stream)
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.stdout.flush()
+    os._exit(0)  # the work is done; gloo's threads may abort an interpreter that takes itself apart
 
 
 def join_group() -> str:
@@ -141,17 +126,3 @@ class Collectives(TorchDispatchMode):
             self.num_bytes[name] += size
             self.sizes[name].add(size)
         return func(*args, **(kwargs or {}))
-
-
-def _end_with_parent() -> None:
-    sys.stdin.read()  # returns when the process that holds the other end is gone
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    sys.argv = sys.argv[1:]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # the work is done; gloo's threads may abort an interpreter that takes itself apart

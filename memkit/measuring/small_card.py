@@ -61,11 +61,8 @@ class SimulatedCard(TorchDispatchMode):
 
         self.watches[key] = weakref.ref(storage, freed), address
 
-    capacity_bytes = property(lambda self: self.allocator.driver.capacity_bytes)
     allocated_bytes = property(lambda self: self.allocator.allocated_bytes)
     peak_allocated_bytes = property(lambda self: self.allocator.peak["allocated"])
-    peak_reserved_bytes = property(lambda self: self.allocator.peak["reserved"])
-    num_alloc_retries = property(lambda self: self.allocator.counts["num_alloc_retries"])
 
     def reset_peak(self) -> None:
         """``torch.cuda.reset_peak_memory_stats``."""
@@ -87,8 +84,8 @@ class CudaCard:
     def __enter__(self) -> Self:
         torch.cuda.empty_cache()
         total = torch.cuda.get_device_properties().total_memory
-        self.capacity_bytes = min(total, torch.cuda.memory_reserved() + self.num_bytes)
-        torch.cuda.set_per_process_memory_fraction(self.capacity_bytes / total)
+        capacity_bytes = min(total, torch.cuda.memory_reserved() + self.num_bytes)
+        torch.cuda.set_per_process_memory_fraction(capacity_bytes / total)
         self.reset_peak()
         return self
 
@@ -98,8 +95,6 @@ class CudaCard:
 
     allocated_bytes = property(lambda self: torch.cuda.memory_allocated())
     peak_allocated_bytes = property(lambda self: torch.cuda.max_memory_allocated())
-    peak_reserved_bytes = property(lambda self: torch.cuda.max_memory_reserved())
-    num_alloc_retries = property(lambda self: torch.cuda.memory_stats()["num_alloc_retries"])
 
     def reset_peak(self) -> None:
         torch.cuda.reset_peak_memory_stats()

@@ -56,7 +56,7 @@ def test_a_trace_of_large_blocks_counts_at_least_as_much(trace):
 
 @pytest.mark.parametrize("conf", CONFIGS)
 def test_our_own_reader_reads_it_back(trace, conf):
-    predicted = replay_trace(trace, AllocatorConfig.parse(conf), compute_capability=(9, 0))
+    predicted = replay_trace(trace, AllocatorConfig(expandable_segments=bool(conf)), compute_capability=(9, 0))
     run = read_snapshot(predicted_snapshot(predicted))
     peak = predicted.allocator.peak
     assert (run.timeline.peak_bytes, run.timeline.reserved_peak_bytes) == (peak["requested"], peak["reserved"])
@@ -68,7 +68,7 @@ def test_our_own_reader_reads_it_back(trace, conf):
 
 @pytest.mark.parametrize("conf", CONFIGS)
 def test_pytorchs_viewer_reads_it(trace, conf):
-    predicted = replay_trace(trace, AllocatorConfig.parse(conf), compute_capability=(8, 0))
+    predicted = replay_trace(trace, AllocatorConfig(expandable_segments=bool(conf)), compute_capability=(8, 0))
     snapshot = predicted_snapshot(predicted)
     summary = _memory_viz.segsum(snapshot)  # it checks by itself that allocated and free sum to reserved
     assert f"segments: {len(snapshot['segments'])}" in summary

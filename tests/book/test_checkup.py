@@ -11,7 +11,7 @@ from importlib import metadata
 import pytest
 
 from book import checkup as doctor_module
-from book.checkup import doctor, installed_version, quietly, torch_backend
+from book.checkup import doctor, quietly, torch_backend
 from memkit.hardware.driver import DriverAnswer, Gpu, ask_driver, available_ram_bytes, gpu_cap_bytes
 from memkit.measuring.gpu import cap_gpu, usable_bytes
 from memkit.units import GIB, MIB
@@ -142,18 +142,6 @@ def test_unknown_sizes_are_said_to_be_unknown(machine):
     table = doctor({}).table()
     assert "unknown of unknown" in table
     assert "multiplies" not in table
-
-
-def test_versions_come_from_metadata():
-    assert installed_version("torch") == metadata.version("torch")
-    assert installed_version("no-such-package-anywhere") is None
-
-
-def test_the_backend_is_the_one_torch_names():
-    import torch
-
-    expected = f"cuda {torch.version.cuda}" if torch.version.cuda else None
-    assert torch_backend() == expected
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-from mutations import mutated
 
 from book import recordings
 from book.measurements import MEASUREMENTS
@@ -46,23 +45,6 @@ def make_recording(**changes) -> Recording:
 def test_json_is_read_back_equal():
     recording = make_recording()
     assert Recording.from_json(recording.to_json()) == recording
-
-
-@pytest.mark.parametrize("start", range(0, 600, 100))
-def test_a_broken_file_is_refused_in_words_or_still_prints(start, tmp_path):
-    data = json.loads(make_recording().to_json())
-    path = tmp_path / "01_broken.json"
-    num_refused = 0
-    for seed in range(start, start + 100):
-        path.write_text(json.dumps(mutated(data, seed)))
-        try:
-            (found,) = load_recordings("01", tmp_path)
-        except ValueError as error:
-            assert "01_broken.json is not a recording" in str(error)
-            num_refused += 1
-        else:
-            assert len(str(found)) < 5_000
-    assert 50 < num_refused < 100
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "{}", "3", "[" * 100_000, '{"chapter": "01"}', "9" * 10_000])
@@ -133,15 +115,11 @@ def test_what_was_recorded_names_card_torch_and_date(tmp_path):
     "changes, words",
     [
         ({"chapter": "1"}, "chapter='1' is not two digits"),
-        ({"chapter": 1}, "chapter=1 is not"),  # two digits, or by the door a text
         ({"name": "Device copy"}, "name='Device copy' is not words"),
         ({"name": "../up"}, "name='../up' is not words"),
         ({"provenance": {}}, r"provenance\['card'\]=None is not a text; needed are card, driver, torch"),
-        ({"provenance": H200 | {"torch": " "}}, r"provenance\['torch'\]=' ' is not a text"),
         ({"provenance": H200 | {"date": "yesterday"}}, "'yesterday' is not a date as 2026-11-20"),
         ({"numbers": {"x": float("nan")}}, r"numbers\['x'\]=nan is not finite"),
-        ({"numbers": {"x": True}}, r"numbers\['x'\]=True is not an int, a float or a text"),
-        ({"numbers": {"x": None}}, r"numbers\['x'\]=None is not an int"),
         ({"numbers": {"x_bytes": 1.5}}, r"numbers\['x_bytes'\]=1.5 is not a whole number of bytes"),
     ],
 )

@@ -26,7 +26,7 @@ def test_a_played_card_counts_as_the_allocator_counts():
         held = [torch.empty(size) for size in sizes]
         addresses = [oracle.malloc(4 * size) for size in sizes]
         assert card.allocated_bytes == oracle.allocated_bytes
-        assert card.peak_reserved_bytes == oracle.reserved_bytes
+        assert card.allocator.reserved_bytes == oracle.reserved_bytes
         del held[2]
         oracle.free(addresses[2])
         assert card.allocated_bytes == oracle.allocated_bytes
