@@ -1,9 +1,7 @@
 """pyproject.toml, constraints.txt and environment.yml describe one environment, and the tests run in it."""
 
 import importlib.metadata
-import os
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -104,14 +102,3 @@ def test_where_pytorch_comes_from(wanted, platform, has_driver, reachable, index
 def test_torch_and_torchvision_are_installed_together_where_an_extra_needs_both():
     assert [Requirement(line).name for line in install.torch_packages(["lab"])] == ["torch"]
     assert [Requirement(line).name for line in install.torch_packages(["test", "zoo"])] == ["torch", "torchvision"]
-
-
-@pytest.mark.parametrize("verb, mark", [("lab", "--allow-root"), ("hub", "You are root")])
-@pytest.mark.parametrize("user", [0, 1000])
-def test_only_root_is_told_and_allowed(verb, mark, user, tmp_path):
-    (tmp_path / "id").write_text(f"#!/bin/sh\necho {user}\n")
-    (tmp_path / "id").chmod(0o755)
-    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    command = ["make", "--dry-run", "--no-print-directory", verb]
-    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
-    assert (mark in done.stdout) == (user == 0)

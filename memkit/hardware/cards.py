@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 
-from memkit.units import GIB, KIB, MIB
+from memkit.units import GIB, MIB
 
 PCIE_LANES = 16
 PCIE_GIGATRANSFERS = {3: 8, 4: 16, 5: 32}
@@ -32,7 +32,7 @@ class Card:
 
     ``memory_report`` is the total as CUDA told it to a process, in the words of the log at ``memory_source``;
     ``nvidia_smi_mib`` is what ``nvidia-smi`` prints for such a card. ``transfers_per_s`` is the data rate of
-    one pin of the memory bus, ``clock_hz`` the boost clock, which registers and caches are counted at. Vendors
+    one pin of the memory bus, ``clock_hz`` the boost clock, at which the caches' bytes per clock are counted. Vendors
     state matrix rates at a clock of their own: an H100 SXM's 989.4 are 132 SMs, 4,096 operations and 1.83 GHz,
     below its boost clock of 1.98 GHz. ``peak_tflops`` is by format the dense rate of a
     matrix product with float32 sums, in 10**12 operations per second (vendors' sparse figures are halved).
@@ -51,14 +51,10 @@ class Card:
     memory_kind: str
     bus_bits: int
     transfers_per_s: int
-    l2_bytes: int
     l2_bytes_per_clock: int | None = None
     num_sms: int
     fp32_lanes_per_sm: int = 128
-    register_bytes_per_sm: int = 65536 * 4
-    l1_bytes_per_sm: int
     l1_bytes_per_clock: int = 128
-    shared_bytes_per_sm: int
     clock_hz: int
     peak_tflops: Mapping[str, float]
     pcie_generation: int
@@ -121,31 +117,27 @@ def _rates(fp32, fp16, tf32=None, bf16=None, fp8=None, fp4=None, fp8_dtype="floa
 _GITHUB = "https://github.com/"
 _volta = partial(
     Card, architecture="Volta", compute_capability=(7, 0), memory_kind="HBM2", bus_bits=4096,
-    transfers_per_s=1_754_000_000, l2_bytes=6 * MIB, l2_bytes_per_clock=2048, num_sms=80,
-    fp32_lanes_per_sm=64, l1_bytes_per_sm=128 * KIB, shared_bytes_per_sm=96 * KIB, clock_hz=1_530_000_000,
-    peak_tflops=_rates(15.7, 125.0), pcie_generation=3, link_bytes_per_s=150 * 10**9,
+    transfers_per_s=1_754_000_000, l2_bytes_per_clock=2048, num_sms=80,
+    fp32_lanes_per_sm=64, clock_hz=1_530_000_000, peak_tflops=_rates(15.7, 125.0), pcie_generation=3,
+    link_bytes_per_s=150 * 10**9,
     source="NVIDIA Tesla V100 GPU Architecture whitepaper, WP-08608-001, 2017",
 )
 _a100 = partial(
-    Card, architecture="Ampere", compute_capability=(8, 0), bus_bits=5120, l2_bytes=40 * MIB,
-    l2_bytes_per_clock=5120, num_sms=108, fp32_lanes_per_sm=64, l1_bytes_per_sm=192 * KIB,
-    shared_bytes_per_sm=164 * KIB, clock_hz=1_410_000_000, pcie_generation=4, link_bytes_per_s=300 * 10**9,
+    Card, architecture="Ampere", compute_capability=(8, 0), bus_bits=5120, l2_bytes_per_clock=5120,
+    num_sms=108, fp32_lanes_per_sm=64, clock_hz=1_410_000_000, pcie_generation=4, link_bytes_per_s=300 * 10**9,
     peak_tflops=_rates(19.5, 312.0, tf32=156.0, bf16=312.0),
     source="NVIDIA A100 Tensor Core GPU Architecture whitepaper, 2020; A100 datasheet, 2021",
 )
 _ga102 = partial(
-    Card, architecture="Ampere", compute_capability=(8, 6), l1_bytes_per_sm=128 * KIB,
-    shared_bytes_per_sm=100 * KIB, pcie_generation=4,
+    Card, architecture="Ampere", compute_capability=(8, 6), pcie_generation=4,
     source="NVIDIA Ampere GA102 GPU Architecture whitepaper, 2021; A10 datasheet, 2021",
 )
 _ada = partial(
-    Card, architecture="Ada", compute_capability=(8, 9), l1_bytes_per_sm=128 * KIB,
-    shared_bytes_per_sm=100 * KIB, pcie_generation=4,
+    Card, architecture="Ada", compute_capability=(8, 9), pcie_generation=4,
     source="NVIDIA Ada GPU Architecture whitepaper, 2022; L4 and L40S datasheets, 2023",
 )
 _hopper = partial(
-    Card, architecture="Hopper", compute_capability=(9, 0), l1_bytes_per_sm=256 * KIB, l2_bytes=50 * MIB,
-    shared_bytes_per_sm=228 * KIB, pcie_generation=5,
+    Card, architecture="Hopper", compute_capability=(9, 0), pcie_generation=5,
     source="NVIDIA H100 Tensor Core GPU Architecture whitepaper v1.04, 2023; H100 and H200 datasheets",
 )
 _hopper_sxm = partial(
@@ -166,28 +158,28 @@ _ALL_CARDS = (
         name="T4", driver_names=("Tesla T4",), architecture="Turing", compute_capability=(7, 5), label_gb=16,
         memory_report="15843721216 bytes", nvidia_smi_mib=15360,
         memory_source="https://chiemon.github.io/2024/12/25/%E6%98%BE%E5%8D%A1%E4%BF%A1%E6%81%AF.html",
-        memory_kind="GDDR6", bus_bits=256, transfers_per_s=10_000_000_000, l2_bytes=4 * MIB, num_sms=40,
-        fp32_lanes_per_sm=64, l1_bytes_per_sm=96 * KIB, l1_bytes_per_clock=64, shared_bytes_per_sm=64 * KIB,
-        clock_hz=1_590_000_000, peak_tflops=_rates(8.1, 65.0), pcie_generation=3,
+        memory_kind="GDDR6", bus_bits=256, transfers_per_s=10_000_000_000, num_sms=40,
+        fp32_lanes_per_sm=64, l1_bytes_per_clock=64, clock_hz=1_590_000_000,
+        peak_tflops=_rates(8.1, 65.0), pcie_generation=3,
         source="NVIDIA Turing GPU Architecture whitepaper, 2018; T4 datasheet, 2019",
     ),
     _ga102(
         name="RTX 3080", driver_names=("NVIDIA GeForce RTX 3080", "GeForce RTX 3080"), label_gb=10,
         memory_report="9.78 GiB", memory_source=_GITHUB + "zai-org/CogVideo/issues/34",
-        memory_kind="GDDR6X", bus_bits=320, transfers_per_s=19_000_000_000, l2_bytes=5 * MIB, num_sms=68,
+        memory_kind="GDDR6X", bus_bits=320, transfers_per_s=19_000_000_000, num_sms=68,
         clock_hz=1_710_000_000, peak_tflops=_rates(29.8, 59.5, tf32=29.8, bf16=59.5),
     ),
     _ga102(
         name="RTX 3090", driver_names=("NVIDIA GeForce RTX 3090", "GeForce RTX 3090"), label_gb=24,
         memory_report="23.70 GiB", memory_source=_GITHUB + "GaoLii/DSP/issues/10", nvidia_smi_mib=24576,
-        memory_kind="GDDR6X", bus_bits=384, transfers_per_s=19_500_000_000, l2_bytes=6 * MIB, num_sms=82,
+        memory_kind="GDDR6X", bus_bits=384, transfers_per_s=19_500_000_000, num_sms=82,
         clock_hz=1_695_000_000, peak_tflops=_rates(35.6, 71.0, tf32=35.6, bf16=71.0),
         link_bytes_per_s=56_250_000_000,
     ),
     _ga102(
         name="A10", driver_names=("NVIDIA A10",), label_gb=24, nvidia_smi_mib=23028,
         memory_report="21.99 GiB", memory_source=_GITHUB + "zai-org/CogVLM/issues/236",
-        memory_kind="GDDR6", bus_bits=384, transfers_per_s=12_500_000_000, l2_bytes=6 * MIB, num_sms=72,
+        memory_kind="GDDR6", bus_bits=384, transfers_per_s=12_500_000_000, num_sms=72,
         clock_hz=1_695_000_000, peak_tflops=_rates(31.2, 125.0, tf32=62.5, bf16=125.0),
     ),
     _a100(
@@ -213,19 +205,19 @@ _ALL_CARDS = (
     _ada(
         name="RTX 4090", driver_names=("NVIDIA GeForce RTX 4090",), label_gb=24,
         memory_report="23.64 GiB", memory_source=_GITHUB + "ali-vilab/VGen/issues/104",
-        memory_kind="GDDR6X", bus_bits=384, transfers_per_s=21_000_000_000, l2_bytes=72 * MIB, num_sms=128,
+        memory_kind="GDDR6X", bus_bits=384, transfers_per_s=21_000_000_000, num_sms=128,
         clock_hz=2_520_000_000, peak_tflops=_rates(82.6, 165.2, tf32=82.6, bf16=165.2, fp8=330.3),
     ),
     _ada(
         name="L4", driver_names=("NVIDIA L4",), label_gb=24, nvidia_smi_mib=23034,
         memory_report="22.03 GiB", memory_source=_GITHUB + "ArcInstitute/evo2/issues/190",
-        memory_kind="GDDR6", bus_bits=192, transfers_per_s=12_500_000_000, l2_bytes=48 * MIB, num_sms=58,
+        memory_kind="GDDR6", bus_bits=192, transfers_per_s=12_500_000_000, num_sms=58,
         clock_hz=2_040_000_000, peak_tflops=_rates(30.3, 121.0, tf32=60.0, bf16=121.0, fp8=242.5),
     ),
     _ada(  # the report is an L40's, for which nvidia-smi prints the same 46068 MiB
         name="L40S", driver_names=("NVIDIA L40S",), label_gb=48, nvidia_smi_mib=46068,
         memory_report="44.42 GiB", memory_source=_GITHUB + "stepfun-ai/Step-Video-T2V/issues/8",
-        memory_kind="GDDR6", bus_bits=384, transfers_per_s=18_000_000_000, l2_bytes=96 * MIB, num_sms=142,
+        memory_kind="GDDR6", bus_bits=384, transfers_per_s=18_000_000_000, num_sms=142,
         clock_hz=2_520_000_000, peak_tflops=_rates(91.6, 362.0, tf32=183.0, bf16=362.0, fp8=733.0),
     ),
     _hopper(
@@ -244,28 +236,26 @@ _ALL_CARDS = (
         name="H100 NVL", driver_names=("NVIDIA H100 NVL",), label_gb=94,
         memory_report="99961274368 bytes", memory_source=_GITHUB + "fastfetch-cli/fastfetch/issues/1658",
         memory_kind="HBM3", bus_bits=6016, transfers_per_s=5_238_000_000, num_sms=132, clock_hz=1_785_000_000,
-        l2_bytes=60 * MIB, link_bytes_per_s=300 * 10**9,  # twelve memory controllers, as an H200's, not ten
+        link_bytes_per_s=300 * 10**9,
         peak_tflops=_rates(60.0, 835.5, tf32=417.5, bf16=835.5, fp8=1671.0),
     ),
     _hopper_sxm(
         name="H200", driver_names=("NVIDIA H200",), label_gb=141, memory_report="139.80 GiB",
         memory_source="out-of-memory messages in public logs of H200 nodes (139.72 to 139.81 GiB)",
-        memory_kind="HBM3e", bus_bits=6016, transfers_per_s=6_402_000_000, l2_bytes=60 * MIB,
+        memory_kind="HBM3e", bus_bits=6016, transfers_per_s=6_402_000_000,
     ),
     Card(
         name="RTX 5090", driver_names=("NVIDIA GeForce RTX 5090",), architecture="Blackwell",
         compute_capability=(12, 0), label_gb=32, memory_report="33680457728 bytes", nvidia_smi_mib=32607,
         memory_source=_GITHUB + "NVIDIA/nccl/issues/1637", memory_kind="GDDR7", bus_bits=512,
-        transfers_per_s=28_000_000_000, l2_bytes=96 * MIB, num_sms=170, l1_bytes_per_sm=128 * KIB,
-        shared_bytes_per_sm=100 * KIB, clock_hz=2_407_000_000, pcie_generation=5,
+        transfers_per_s=28_000_000_000, num_sms=170, clock_hz=2_407_000_000, pcie_generation=5,
         peak_tflops=_rates(104.8, 209.5, tf32=104.8, bf16=209.5, fp8=419.0, fp4=1676.0),
         source="NVIDIA RTX Blackwell GPU Architecture whitepaper v1.1, 2025",
     ),
     Card(
         name="B200", driver_names=("NVIDIA B200",), architecture="Blackwell", compute_capability=(10, 0),
         label_gb=180, memory_report="178.35 GiB", memory_source=_GITHUB + "pytorch/ao/pull/4002",
-        memory_kind="HBM3e", bus_bits=7680, transfers_per_s=7_992_000_000, l2_bytes=253 * MIB // 2,
-        num_sms=148, l1_bytes_per_sm=256 * KIB, shared_bytes_per_sm=228 * KIB,
+        memory_kind="HBM3e", bus_bits=7680, transfers_per_s=7_992_000_000, num_sms=148,
         clock_hz=1_965_000_000, pcie_generation=5,
         peak_tflops=_rates(75.0, 2250.0, tf32=1125.0, bf16=2250.0, fp8=4500.0, fp4=9000.0),
         link_bytes_per_s=900 * 10**9,
@@ -275,9 +265,7 @@ _ALL_CARDS = (
         name="MI300X", driver_names=("AMD Instinct MI300X",), vendor="AMD", architecture="CDNA 3",
         compute_capability=(9, 4), label_gb=192, memory_report="196592 MiB",
         memory_source=_GITHUB + "ROCm/legacy-rocm-build/issues/4203", memory_kind="HBM3", bus_bits=8192,
-        transfers_per_s=5_200_000_000, l2_bytes=32 * MIB,
-        num_sms=304, register_bytes_per_sm=512 * KIB,
-        l1_bytes_per_sm=32 * KIB, l1_bytes_per_clock=64, shared_bytes_per_sm=64 * KIB,
+        transfers_per_s=5_200_000_000, num_sms=304, l1_bytes_per_clock=64,
         clock_hz=2_100_000_000, pcie_generation=5,
         peak_tflops=_rates(163.4, 1307.4, tf32=653.7, bf16=1307.4, fp8=2614.9, fp8_dtype="float8_e4m3fnuz"),
         link_bytes_per_s=448 * 10**9, source="AMD Instinct MI300X data sheet, 2023; AMD CDNA 3 whitepaper",

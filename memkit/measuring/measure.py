@@ -34,8 +34,8 @@ NUM_MARK_SIZES, MAX_MARK_BYTES = 4, 8192
 
 NUMBER = "python number"
 SECOND_PROFILER = (
-    "measure_memory uses torch's profiler, and there is one at a time: start no profiler, and measure nothing, inside "
-    "build and step, nor measure under a profiler"
+    "measure_memory uses torch's profiler, and there is one at a time: measure nothing inside build "
+    "and step, nor under a profiler"
 )
 
 
@@ -178,13 +178,9 @@ def cpu_record() -> Iterator[Record]:
     activities = [torch.profiler.ProfilerActivity.CPU]
     quiet = {} if "KINETO_LOG_LEVEL" in os.environ else {"KINETO_LOG_LEVEL": "99"}  # it reports on stderr
 
-    def refuse(_):
-        raise ValueError(SECOND_PROFILER)
-
     with (
         patch.dict(os.environ, quiet),
         torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True) as profiler,
-        patch.object(torch.autograd.profiler.profile, "_prepare_trace", refuse),
         watching_threads(lambda _: True),  # the profiler looks at one thread
     ):
         yield record
