@@ -25,13 +25,11 @@ from memkit.formula.backward import Backward
 from memkit.formula.forward import Forward, Part
 from memkit.formula.layers import axis_sizes
 from memkit.formula.paper import Block
-from memkit.setup.training import DEVICES, TrainingSetup
+from memkit.setup.training import TrainingSetup
 from memkit.units import (
     Printable,
     Text,
     aligned_table,
-    as_one_of,
-    as_whole_number,
     format_bytes,
     on_page,
     round_up,
@@ -54,11 +52,6 @@ class Kept:
     section: str = ""
     count: int = 1
 
-    def __post_init__(self):
-        as_whole_number("count", self.count)
-        for size in self.shape:
-            as_whole_number("shape", size)
-
     @property
     def num_bytes(self) -> int:
         """Bytes of all ``count`` tensors, as asked for."""
@@ -78,10 +71,6 @@ class Ledger(Printable):
     lines: tuple[Kept, ...]
     sbh: int
     device: str = "cuda"
-
-    def __post_init__(self):
-        as_whole_number("sbh", self.sbh, 1)
-        as_one_of("device", self.device, DEVICES)
 
     @property
     def num_bytes(self) -> int:

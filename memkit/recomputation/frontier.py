@@ -25,7 +25,6 @@ from memkit.setup.strategies import (
     square_root_groups,
 )
 from memkit.setup.training import TrainingSetup
-from memkit.units import shown
 
 MODELS = {model.name: model for model in (GPT2_LARGE, LLAMA_32_1B, LLAMA_3_8B)}
 
@@ -94,8 +93,5 @@ def pareto_front(items: Iterable) -> tuple:
     [9, 4]
     """
     items = tuple(items)
-    for item in items:
-        if not hasattr(item, "worth"):
-            raise ValueError(f"items hold {shown(item)}, which has no worth to compare")
     worths = [item.worth for item in items]
     return tuple(item for item in items if not any(beats(worth, item.worth) for worth in worths))

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from memkit.formula.activations import (
-    Kept,
-    Ledger,
     activation_bytes,
     autocast_cast_bytes,
     block_ledger,
@@ -140,7 +138,3 @@ def test_refusals():
     with pytest.raises(ValueError, match="float64"):
         odd = Precision(name="odd", weight_dtype="float64", compute_dtype="bfloat16")
         activation_bytes(replace(GPT2_L, precision=odd))
-    with pytest.raises(ValueError, match="device='tpu'"):
-        Ledger(title="", lines=(), sbh=1, device="tpu")
-    with pytest.raises(ValueError, match="count=-1"):
-        Kept(name="", op="", axes="", shape=(), dtype="bool", count=-1)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from lab_server import ROOT
 
-from memkit.formula import estimate_memory
+from memkit.formula import estimate, estimate_memory
 from memkit.formula.activations import activation_bytes, autocast_cast_bytes
 from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_GPT2, TINY_LLAMA
@@ -26,6 +26,7 @@ from memkit.setup.recipes import (
     PURE_BF16,
     OptimizerConfig,
 )
+from memkit.setup.strategies import CORE, SAVE_PRODUCTS, every, groups
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import compare
 from memkit.tracing.trace import trace_memory
@@ -110,6 +111,13 @@ def test_the_peaks_of_the_grid(most_layers):
     ]
     rows = [estimate_grid.measure(row) for row in grid]
     assert len(rows) >= 20 and {row.ratio for row in rows} == {1}, estimate_grid.table(rows)
+
+
+@pytest.mark.parametrize("strategy", (CORE, every(3), groups(2), SAVE_PRODUCTS), ids=lambda strategy: strategy.name)
+def test_layers_that_are_repeated_are_layers_that_are_written_out(strategy):
+    chosen = setup(model=replace(LLAMA, num_layers=11), recomputation=strategy, precision=PURE_BF16)
+    whole = tuple(estimate.instants_of(estimate.phases(chosen, 2, is_whole=True)))
+    assert whole == estimate_memory(chosen).instants
 
 
 @pytest.mark.parametrize(

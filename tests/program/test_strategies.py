@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from memkit.formula.estimate import estimate_memory
 from memkit.measuring.measure import NUMBER, measure_memory
 from memkit.measuring.saved_tensors import saved_bytes
 from memkit.program.doors import tensors_in
@@ -146,6 +147,12 @@ def test_offload_moves_the_blocks_to_the_host():
     plain = trace_memory(strategy_build(setup, NONE), steps=1)
     moved = plain.at("forward").activations - traced.at("forward").activations
     assert moved == blocks_ledger(setup, NONE).held_bytes
+
+
+@pytest.mark.parametrize("strategy", [FULL_REENTRANT, HOST], ids=lambda strategy: strategy.name)
+def test_what_has_no_formula_says_so(strategy):
+    with pytest.raises(ValueError, match="trace it"):
+        estimate_memory(RECIPES["llama"].under(strategy))
 
 
 def test_a_setup_that_recomputes_already_is_refused():

@@ -1,4 +1,4 @@
-"""The plane's peaks against traces; the front; the explorer without a browser."""
+"""The explorer of the plane without a browser."""
 
 import itertools
 
@@ -6,21 +6,8 @@ import pytest
 from drawn import Label, labels_of, marks_of, overlap
 
 from memkit.pictures.svg import Chart
-from memkit.program.transformer import strategy_build
-from memkit.recomputation.frontier import MODELS, peak_at, points
-from memkit.setup.models import LLAMA_32_1B
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
-from memkit.setup.strategies import FULL, NONE, SAVE_EVERY_SECOND
-from memkit.setup.training import TrainingSetup
-from memkit.tracing.trace import trace_memory
+from memkit.recomputation.frontier import MODELS, points
 from memkit.widgets.frontier_explorer import FrontierExplorer
-
-
-@pytest.mark.parametrize("strategy", [NONE, SAVE_EVERY_SECOND, FULL], ids=lambda strategy: strategy.name)
-def test_the_plane_has_the_peaks_of_a_trace(strategy):
-    optimizer = OptimizerConfig(implementation="fused")
-    setup = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, optimizer=optimizer, seq_len=4096)
-    assert peak_at(LLAMA_32_1B, strategy, 1, 4096) == trace_memory(strategy_build(setup, strategy)).peak_bytes
 
 
 def test_only_lengths_that_the_model_takes_are_offered():

@@ -55,17 +55,6 @@ def sliced(device):
     return lambda: net(torch.randn(64, 32, device=device)[: mask_of(device).sum()]).square().sum().backward()
 
 
-def compared(device):
-    net = nn.Linear(32, 32, device=device)
-
-    def step():
-        x = net(torch.randn(64, 32, device=device))
-        if not torch.allclose(x, x + 1):
-            x.square().sum().backward()
-
-    return step
-
-
 PROGRAMS = [masked, selected, routed, branched, sliced]
 
 
@@ -107,16 +96,6 @@ def test_an_assumption_that_cannot_be_used_is_refused(bad, words):
 
 def masked_by_nothing():
     torch.ones(8, device="cuda")
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_comparison_of_unknown_values_is_asked_on_both_rules(device):
-    line = line_asked_for(compared, device)
-    trained, left_out = (
-        trace_memory(lambda: compared(device), device=device, assume={line: number}).at("zero_grad").gradients
-        for number in (0, 1)
-    )
-    assert trained >= 4 * 32 * 33 and left_out == 0
 
 
 def generated(device):

@@ -13,13 +13,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from training_loop import training
 
-from memkit.program.transformer import training_build
-from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import PURE_BF16
-from memkit.setup.training import TrainingSetup
 from memkit.tracing import cuda as cuda_rules
 from memkit.tracing.cuda import pretend_cuda
-from memkit.tracing.scratch import EFFICIENT_BACKWARD, FLASH_BACKWARD, SCRATCH
 from memkit.tracing.trace import trace_memory
 
 HEADER = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
@@ -171,25 +166,6 @@ def test_attention_is_run_by_the_kernel_that_cuda_would_choose(kernel, choices):
 def test_flash_attention_alone_does_not_take_float32():
     with pytest.raises(RuntimeError, match="No available kernel"):
         attention_name(dtype=SINGLE, backends=[SDPBackend.FLASH_ATTENTION])
-
-
-def test_the_buffers_of_attention_and_where_they_stand():
-    grad, q, k = (torch.empty(2, heads, 100, 64, dtype=HALF, device="meta") for heads in (8, 8, 2))
-    ((sums, dq, dk, dv),) = SCRATCH[FLASH_BACKWARD](grad, q, k)
-    assert (sums, dq) == (4 * 2 * 8 * 128, 4 * 2 * 128 * 8 * 64)  # rows rounded up to 128, in float32
-    assert dk == dv == 2 * 2 * 100 * 8 * 64
-    (sums, blocks), *_ = SCRATCH[EFFICIENT_BACKWARD](grad, q, q)
-    assert (sums, blocks) == (4 * 2 * 8 * 100, 2 * 8 * 2 * 16400)
-
-    model = ModelConfig(
-        num_layers=1, hidden_size=256, num_heads=4, num_kv_heads=2, vocab_size=512, max_seq_len=512
-    )
-    setup = TrainingSetup(model=model, precision=PURE_BF16, micro_batch_size=2, seq_len=512)
-    events = trace_memory(training_build(setup), steps=1).events
-    scratch = [event.num_bytes for event in events if event.is_scratch]
-    assert 4 * 2 * 512 * 4 * 64 in scratch and sum(scratch) == 0
-    assert all(event.part == "temporary" for event in events if event.is_scratch)
-    assert {event.phase for event in events if event.is_scratch} == {"backward"}
 
 
 def test_a_weight_is_cast_once_and_the_cast_goes_with_the_region():

@@ -1,15 +1,11 @@
 """Scratch of CUDA kernels: what recorded runs took, and what follows from the sources' rules."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from memkit.formula.kernels import block_shape, embedding_backward_buffers, merged, sort_bytes
+from memkit.formula.kernels import embedding_backward_buffers
 from memkit.measuring.measure import measure_memory
 from memkit.tracing.scratch import index_put_buffers, reduction_buffers
 from memkit.tracing.trace import trace_memory
@@ -42,50 +38,6 @@ def test_an_embeddings_gradient_as_two_recorded_runs_took_it():
         )
         assert [size for stage in stages for size in stage] == [8 * tokens] * 5 + [1]
     assert index_put_buffers(meta(10_000, 1024), [meta(4, 128)], meta(4, 128, 1024), False) == []
-
-
-@pytest.mark.parametrize(
-    "shape,dims", [((8, 1000), -1), ((2048, 10_000), -1), ((4, 16, 512, 512), -1), ((64,), None)]
-)
-def test_short_rows_are_summed_without_scratch(shape, dims):
-    assert reduction_buffers(meta(*shape), dims, 4) == []
-
-
-def test_one_sum_over_everything_keeps_one_value_a_block():
-    """2^24 values, 512 threads of 4 at a time: 432 blocks of 512 threads fill a card of 108 processors."""
-    ((values, semaphores),) = reduction_buffers(meta(1 << 24), None, 4)
-    assert (values, semaphores) == (4 * 432, 4)
-
-
-@given(st.integers(1, 1 << 20), st.integers(1, 1 << 20), st.sampled_from((128, 256, 512)))
-def test_a_block_has_no_more_threads_than_allowed(fast, slow, limit):
-    width, height = block_shape(fast, slow, limit)
-    assert 1 <= width * height <= limit and width <= max(fast, 1) and height <= max(slow, 1)
-    assert width & (width - 1) == height & (height - 1) == 0
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 64), min_size=1, max_size=4), st.data())
-def test_scratch_does_not_depend_on_how_a_walk_is_cut_into_dimensions(sizes, data):
-    shape = [size * 16 for size in sizes[:2]] + sizes[2:]
-    cut = data.draw(st.integers(0, len(shape)))
-    whole = meta(max(math.prod(shape[:cut]), 1), max(math.prod(shape[cut:]), 1))
-    assert reduction_buffers(meta(*shape), list(range(cut)) or [], 4) == (
-        reduction_buffers(whole, [0], 4) if cut else reduction_buffers(meta(*shape), None, 4)
-    )
-
-
-def test_dimensions_merge_where_one_walk_covers_them():
-    assert merged([(4, 512 * 1024), (512, 1024)]) == ((2048, 1024),)
-    assert merged([(4, 512 * 1024), (1024, 1)]) == ((1024, 1), (4, 512 * 1024))
-    assert merged([(1, 7)]) == ()
-
-
-def test_a_large_sort_copies_keys_and_values():
-    """cub's InvokeOnesweep copies both where keys have more than 8 bits; its tiles and digits are small."""
-    pairs = 1 << 20
-    assert 16 * pairs < sort_bytes(pairs, 9_999) < 1.05 * 16 * pairs
-    assert sort_bytes(pairs, 255) < pairs
 
 
 def test_an_embeddings_backward_keeps_partial_sums_in_float32():
