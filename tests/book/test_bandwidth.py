@@ -34,18 +34,6 @@ def test_a_copy_over_a_link_counts_once():
     assert copy.bytes_per_s == 63_000_000_000
 
 
-def test_the_bytes_are_really_copied(clock, monkeypatch):
-    copied = []
-    real_copy = torch.Tensor.copy_
-    monkeypatch.setattr(
-        torch.Tensor,
-        "copy_",
-        lambda target, source: copied.append(source.numel()) or real_copy(target, source),
-    )
-    time_cpu_copy(1000, repeats=4)
-    assert copied == [1000] * 5  # the first warms up and does not count
-
-
 def test_without_a_card_only_the_ram_is_measured_and_that_is_said(clock, no_card):
     measured = measure_bandwidth(MIB, repeats=1)
     assert measured.device is None
@@ -75,12 +63,6 @@ def test_a_copy_is_sized_to_what_is_free(monkeypatch, ram, usable, size):
     monkeypatch.setattr(bandwidth, "available_ram_bytes", lambda: ram)
     monkeypatch.setattr(bandwidth, "usable_bytes", lambda: usable)
     assert copy_size() == size
-
-
-@pytest.mark.parametrize("name", ["num_bytes", "repeats"])
-def test_sizes_that_are_none_are_refused(name):
-    with pytest.raises(ValueError, match=f"{name}=0 is below 1"):
-        measure_bandwidth(**{name: 0})
 
 
 @pytest.mark.gpu

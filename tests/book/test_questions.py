@@ -9,7 +9,7 @@ from cells import exists
 from free_numbers import free_numbers
 
 from book.claims import load_claims
-from book.questions import QUESTIONS, load_questions, read_question
+from book.questions import QUESTIONS, load_questions
 
 TABLES = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))
 LOADED = load_questions()
@@ -21,7 +21,6 @@ GOOD = {
     "cell": "01_memory_breakdown.ipynb::convention-switch",
     "wrong": [["Never", "Ever."], ["Always", "Not."]],
 }
-FIGURES = {"C028": type("Figures", (), {"moments_gb": 56})()}
 
 
 def unproved(table: dict) -> list[str]:
@@ -62,35 +61,6 @@ def test_an_answer_does_not_stand_out_by_its_length():
     assert sum(longest) < 0.4 * len(longest)
 
 
-@pytest.mark.parametrize(
-    "changes, sentence",
-    [
-        ({"because": None}, "has or lacks because"),
-        ({"colour": "red"}, "has or lacks colour"),
-        ({"cell": None}, "has neither: give cell or about"),
-        ({"about": "01_memory_breakdown.ipynb::bytes-idea"}, "has cell and about: give cell or about"),
-        ({"answer": "{C028.no_such}"}, "does not have"),
-        ({"answer": "{C999.gb}"}, "does not have"),
-        ({"wrong": [["Never", "Ever."]]}, "1 wrong choices"),
-        ({"answer": "Never"}, "none of them the answer"),
-    ],
-)
-def test_an_entry_that_is_not_whole_is_refused(changes, sentence):
-    table = {name: value for name, value in (GOOD | changes).items() if value is not None}
-    with pytest.raises(ValueError, match=sentence):
-        read_question("Q99", table, FIGURES)
-
-
 def test_a_number_written_by_hand_is_seen():
     assert unproved(GOOD | {"because": "It is 56 GB."}) == ["56"]
     assert not unproved(GOOD)
-
-
-def test_a_choice_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match="'Perhaps' is not one of"):
-        read_question("Q99", GOOD, FIGURES).reply("Perhaps")
-
-
-def test_a_file_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match="no questions at"):
-        load_questions("nowhere.toml")
