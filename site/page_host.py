@@ -88,7 +88,7 @@ class Host:
                 box = f"<select {mark}>{options}</select>"
             case Switch():
                 box = f'<input type="checkbox" {mark}{" checked" if facts["value"] else ""}>'
-            case Entry(value=str()):
+            case Entry():
                 box = f'<input type="text" {mark} value="{value}">'
             case _:
                 box = f'<input type="number" step="any" {mark} value="{value}">'

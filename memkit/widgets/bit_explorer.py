@@ -56,7 +56,10 @@ class BitExplorer(Explorer):
         saturates=Switch("too large: saturate, not infinity or NaN", True),
         code=Bits("Bits", nearest_in(1.5, "float8_e4m3fn", saturates=True).code),
     ) -> View:
-        """The bits and their neighbours; below them the number in every format of the book's comparison."""
+        """The bits and their neighbours; below them the number in every format of the book's comparison.
+
+        The next values and the other formats stand in the picture, its words and the table, not in the status line.
+        """
         reading = read_code(code, format)
         asked = parse_number(number)
         nearest = nearest_in(asked, format, saturates=saturates)
@@ -65,7 +68,7 @@ class BitExplorer(Explorer):
         table += [(n.fmt.name, number_text(n.value, 9), note_on(n), f"{n.code:0{n.fmt.bits}b}") for n in rows]
         return View(
             chart=explorer_figure(reading, rows),
-            words=(said(reading), gaps(reading), held(reading, nearest), compared(rows)),
+            words=(said(reading), held(reading, nearest)),
             table=table,
             kept=reading,
         )
@@ -78,21 +81,6 @@ def said(reading: CodeReading) -> str:
         return f"{code}."
     kind = {"zero": "zero", "table entry": "an entry of its table"}.get(reading.kind, f"a {reading.kind} number")
     return f"{code} {reading.equals}, {kind}."
-
-
-def gaps(reading: CodeReading) -> str:
-    """The next values and how far they are."""
-    if reading.kind == "NaN":
-        return "NaN is no number and has no neighbours."
-    sides = []
-    for name, side in (("below", reading.below), ("above", reading.above)):
-        if side is None:
-            sides.append(f"nothing {name}")
-        else:
-            gap = abs(side - reading.value)
-            away = f", {number_text(gap)} away" if math.isfinite(gap) else ""
-            sides.append(f"{reading.text(side)} {name}{away}")
-    return f"Next: {sides[0]}; {sides[1]}."
 
 
 def held(reading: CodeReading, nearest: Nearest) -> str:
@@ -113,16 +101,3 @@ def held(reading: CodeReading, nearest: Nearest) -> str:
     subnormal = reading.kind == "subnormal" and isinstance(nearest.fmt, FloatFormat)
     why = " It is subnormal: fewer significant bits than elsewhere." if subnormal else ""
     return f"{number} is held as {reading.equals.removeprefix('= ')}, {note_on(nearest)} off.{why}"
-
-
-def compared(rows: list[Nearest]) -> str:
-    """Which formats hold the number exactly, and the narrowest of them."""
-    number = number_text(rows[0].number, 9)
-    exact = [n.fmt for n in rows if n.is_exact]
-    if not exact:
-        best = min(rows, key=lambda n: n.relative_error)
-        return f"None of the {len(rows)} formats compared holds {number} exactly; {best.fmt.name} is nearest."
-    if len(exact) == 1:
-        return f"Of the {len(rows)} formats compared only {exact[0].name} holds {number} exactly."
-    narrowest = min(exact, key=lambda fmt: fmt.bits)
-    return f"{len(exact)} of the {len(rows)} formats compared hold {number} exactly, the narrowest {narrowest.name}."

@@ -49,10 +49,10 @@ class Switch:
 
 @dataclass(frozen=True)
 class Entry:
-    """A text or a float to type; the explorer's own view refuses what it cannot read."""
+    """A text to type; the explorer's own view refuses what it cannot read."""
 
     label: str
-    value: str | float
+    value: str
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import ipywidgets as widgets
 import traitlets
 
 from memkit.units import html_table
-from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Number, Switch, html_error, html_words
+from memkit.widgets.explorer import Bits, Choice, Explorer, Number, Switch, html_error, html_words
 from memkit.widgets.in_page import FOLD, key_helpers
 
 WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
@@ -60,9 +60,7 @@ def box_of(control) -> widgets.Widget:
             return widgets.Dropdown(options=tuple(control.options), style=LABEL, **named)
         case Switch():
             return widgets.Checkbox(indent=False, **named)
-        case Entry(value=str()):
-            return widgets.Text(continuous_update=False, style=LABEL, **named)
-    return widgets.FloatText(style=LABEL, **named)
+    return widgets.Text(continuous_update=False, style=LABEL, **named)
 
 
 class Panel(widgets.VBox):
