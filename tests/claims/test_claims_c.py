@@ -36,8 +36,15 @@ GUIDE_MEMORY_CYCLES = (200, 400)
 Source: NVIDIA, CUDA C Programming Guide 5.0, 2012, section "Multiprocessor Level".
 """
 
-RTX_3060_L2_MIB = 3
-"""Source: NVIDIA Ampere GA102 whitepaper's family, GA106: 192 bit of bus, 512 KiB of L2 for every 32 bits."""
+L1_KIB = {"V100": 128, "RTX 3090": 128, "RTX 4090": 128, "A100": 192, "H100": 256, "B200": 256}
+H100_SHARED_KIB = 228
+L2_MIB = {"V100": 6, "A100": 40, "H100": 50, "H200": 60, "B200": 126.5, "RTX 3060": 3, "RTX 3080": 5, "RTX 3090": 6,
+          "RTX 4090": 72, "RTX 5090": 96}
+"""L1 with shared memory of a multiprocessor, and the L2 of a card.
+
+Source: the whitepapers that ``CARDS`` names; B200 as the driver reports it; RTX 3060 by the GA102 whitepaper's family,
+GA106: 192 bit of bus, 512 KiB for every 32 bits.
+"""
 
 GH200_L2_MIB = 60
 """Source: https://github.com/markdewing/AI_kernels/tree/main/latency, a GH200 beside other cards."""
