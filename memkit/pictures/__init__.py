@@ -13,7 +13,6 @@ Reading order:
 - ``bars``: stacked bars from a table, standing or lying
 - ``timeline``: instants as bars: a step, choices with a card's line, three columns
 - ``over_time``: every allocation of a step in order, stacked by part
-- ``bands``: every allocation as a band over time
 - ``planes``: strategies and plans on planes of bytes and time
 - ``number_line``: the positive values of a format on a line
 - ``bits``: one code, bit by bit, and a number in many formats

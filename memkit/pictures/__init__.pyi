@@ -1,10 +1,6 @@
 """The names that this room offers: its door and an editor read this list."""
 
 from .allocator import allocator_picture as allocator_picture
-from .bands import (
-    allocations_figure as allocations_figure,
-    stack_bands as stack_bands,
-)
 from .bars import (
     Bar as Bar,
     bars_figure as bars_figure,

@@ -1,15 +1,13 @@
-"""The lab's film, its picture and the bands: what is drawn is what the allocator holds."""
+"""The lab's film, and its picture: what is drawn is what the allocator holds."""
 
 import pytest
 from drawn import marks_of, words_of
 
-from memkit.allocator.caching import CachingAllocator
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.film import Film
 from memkit.allocator.stories import STORIES, growing_story, holes_story, rounding_story, step_story
 from memkit.pictures.allocator import MAX_ROWS, allocator_picture
-from memkit.pictures.bands import allocations_figure, stack_bands
-from memkit.timeline import Event, Instant, MemoryTimeline
+from memkit.timeline import Event
 from memkit.units import MIB
 
 EXPANDABLE = AllocatorConfig(expandable_segments=True)
@@ -92,68 +90,3 @@ def test_more_segments_than_rows_are_counted():
     events = [Event(number, 12 * MIB) for number in range(MAX_ROWS + 5)]
     chart = allocator_picture(Film(events))
     assert "6 more" in words_of(chart) and "19 segments" in chart.alt
-
-
-# ---------------------------------------------------------------- bands
-
-BAND_EVENTS = (
-    Event(0, 100, "weights", "init"),
-    Event(1, 30, "activations", "forward"),
-    Event(2, 50, "activations", "forward", where="model.py:7"),
-    Event(1, -30, "activations", "backward"),
-    Event(3, 10, "temporary", "backward"),
-    Event(2, -50, "activations", "backward"),
-)
-
-
-def bottom_at(band, index: int) -> int:
-    """A band's lower edge after an event."""
-    return [low for start, low in zip(band.xs, band.ys, strict=True) if start <= index][-1]
-
-
-def test_bands_lie_on_those_before_them_and_drop_when_one_below_is_freed():
-    bands, totals, rest = stack_bands(BAND_EVENTS)
-    by_block = {band.event.block: band for band in bands}
-    assert totals == [100, 130, 180, 150, 160, 110] and rest == [0] * 6
-    assert [bottom_at(by_block[2], index) for index in (2, 3, 4)] == [130, 100, 100]
-    assert [bottom_at(by_block[3], index) for index in (4, 5)] == [150, 100]
-
-
-def test_small_blocks_are_summed():
-    bands, _, rest = stack_bands(BAND_EVENTS, max_bands=2)
-    assert {band.event.block for band in bands} == {0, 2}
-    assert rest == [0, 30, 30, 0, 10, 10]
-
-
-def test_bands_never_overlap_and_reach_the_total():
-    events = step_story()
-    bands, totals, _ = stack_bands(events)
-    for index in range(len(events)):
-        alive = [band for band in bands if band.start <= index < band.end]
-        spans = sorted((bottom_at(band, index), band.event.num_bytes) for band in alive)
-        height = 0
-        for bottom, size in spans:
-            assert bottom == height
-            height += size
-        assert height == totals[index]
-
-
-def test_the_figure_of_bands_names_the_peak():
-    trace = MemoryTimeline(
-        instants=(Instant(name="end", total_bytes=0),), source="traced", events=tuple(step_story())
-    )
-    picture = allocations_figure(trace)
-    bands, totals, _ = stack_bands(trace.events)
-    assert [int(mark.data["bytes"]) for mark in marks_of(picture, "bytes")] == [b.event.num_bytes for b in bands]
-    peak = max(totals)
-    allocator = CachingAllocator()
-    addresses = {}
-    for event in trace.events:
-        if event.num_bytes > 0:
-            addresses[event.block] = allocator.malloc(event.num_bytes)
-        else:
-            allocator.free(addresses[event.block])
-    assert allocator.peak["requested"] == peak
-    assert f"{peak / MIB:.2f} MiB" in picture.alt
-    with pytest.raises(ValueError, match="no events"):
-        allocations_figure(MemoryTimeline(instants=trace.instants, source="formula"))
