@@ -4,9 +4,6 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-MOST_LETTERS = 600
-"""A message of a program is cut after so many."""
-
 
 def in_words(error: BaseException) -> str:
     """What happened in one line, with the program's own line at which it did, where there is one."""
@@ -15,6 +12,4 @@ def in_words(error: BaseException) -> str:
     others = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]
     places = [f"{Path(f.filename).name}:{f.lineno}" for f in frames if "site-packages" not in f.filename]
-    if len(words) > MOST_LETTERS:
-        words = f"{words[:MOST_LETTERS]} … ({len(words):,} letters)"
     return words if not places or places[-1] in words else f"{words} ({places[-1]})"
