@@ -64,6 +64,16 @@ def leaves():
 def refuses():
     torch.nn.Linear("wide", 2, device="cuda")
 
+def lacks():
+    try:
+        raise RuntimeError("no operator")
+    except RuntimeError as error:
+        raise ImportError("no such model") from error
+
+def blames_itself():
+    error = RuntimeError("no reason")
+    raise error from error
+
 number = 3
 """
 
@@ -218,6 +228,8 @@ def _json_of(arguments, capsys) -> str:
     (["report", "PROGRAM:broken"], "RuntimeError: two lines (my_program.py:36)"),
     (["report", "PROGRAM:leaves"], "SystemExit: 0 (my_program.py:39)"),
     (["report", "PROGRAM:refuses"], "(my_program.py:42)"),
+    (["report", "PROGRAM:lacks"], "no such model (from RuntimeError: no operator) (my_program.py:48)"),
+    (["report", "PROGRAM:blames_itself"], "memkit: RuntimeError: no reason (my_program.py:52)"),
     (["report", "PROGRAM:build", "--card", "RTX 9"], "card='RTX 9' is not one of"),
     (["snapshot", "PROGRAM", "--html", "nowhere/page.html"], "'nowhere/page.html' is in no folder"),
     (["snapshot", "nowhere.pickle"], "'nowhere.pickle' is no file"),
