@@ -1,7 +1,6 @@
 """The FLOPs of a training step as torch's own counter sees them, forward and backward apart."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -11,9 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from memkit.program.doors import run_steps
 from memkit.program.transformer import strategy_build
 from memkit.setup.strategies import Strategy
-from memkit.setup.training import DEVICES, TrainingSetup
+from memkit.setup.training import TrainingSetup
 from memkit.tracing.cuda import pretend_cuda
-from memkit.units import as_one_of
 
 aten = torch.ops.aten
 FUSED_BACKWARD = tuple(
@@ -39,19 +37,10 @@ class CountedFlops:
 
 
 def counted_flops(
-    setup: TrainingSetup,
-    strategy: Strategy,
-    *,
-    device: str = "cuda",
-    make_policy: Callable[[], Callable] | None = None,
+    setup: TrainingSetup, strategy: Strategy, *, make_policy: Callable[[], Callable] | None = None
 ) -> CountedFlops:
-    """FLOPs of one micro-batch counted by ``FlopCounterMode``: on tensors without data by CUDA's rules, or for real.
-
-    The counter has no formula for a CPU's fused attention: with ``device="cpu"`` it counts none for it.
-    """
-    as_one_of("device", device, DEVICES)
-    if device == "cuda":
-        setup = replace(setup, device=device)
+    """FLOPs of one micro-batch counted by ``FlopCounterMode``, on tensors without data by CUDA's rules."""
+    setup = replace(setup, device="cuda")
     counter, forward = FlopCounterMode(display=False), 0
 
     def now(change: str, *_: object) -> None:
@@ -61,7 +50,7 @@ def counted_flops(
             forward = counter.get_total_flops()
 
     recorder = SimpleNamespace(now=now, saw=lambda _part, _tensors: None)
-    with pretend_cuda() if device == "cuda" else nullcontext(), counter:
+    with pretend_cuda(), counter:
         run_steps(strategy_build(setup, strategy, make_policy=make_policy), 1, recorder)
     by_op = counter.get_flop_counts()["Global"]
     in_kernel = sum(by_op.get(op, 0) for op in FUSED_BACKWARD) // 5
