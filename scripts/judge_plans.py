@@ -3,9 +3,9 @@
     python scripts/judge_plans.py [number of jobs [seed]]
 
 Without a seed a new one is drawn, and the file names it: chapters/recordings/plans_judged_cpu.json. What it holds of
-the same seed is kept, so a run that was stopped goes on. Of each job the plans that say most are traced: the first
-choice, the nearest to the edge of the card on either side, and one of each side drawn. A job is right if every plan
-said to fit fits by its trace alone, and none said not to fit does.
+the same seed is kept, so a run that was stopped goes on. Of each job the plans that say most are traced by their
+printed code: the first choice, and of a sample the nearest to the edge of the card on either side and one of each side
+drawn. A job is right if every plan said to fit fits by its trace alone, and none said not to fit does.
 """
 
 import json
@@ -21,12 +21,15 @@ from pathlib import Path
 
 import torch
 
-from memkit.fitting.plans import PlansFound, TrainingPlan, find_plans, runs_without_a_card, traced
+from memkit.fitting.plan import TrainingPlan
+from memkit.fitting.plan_run import traced
+from memkit.fitting.plans import PlansFound, find_plans
 from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS, Card
 from memkit.setup.models import gpt2_config, llama_config
 from memkit.units import GIB, MIB
 
+NUM_SAMPLED = 60
 FILE = Path(__file__).parent.parent / "chapters" / "recordings" / "plans_judged_cpu.json"
 CARD, NUM_NEAR = CARDS["A100 SXM 40 GB"], 1
 CARDS_IN_A_JOB = (1, 1, 1, 2, 4)
@@ -42,8 +45,8 @@ def random_job(chance: random.Random) -> dict:
     }
 
 
-def found_for(job: dict) -> PlansFound:
-    """The plans of a job, on a card that holds between the least and the most that they take."""
+def found_for(job: dict, chance: random.Random) -> tuple[PlansFound, list[TrainingPlan]]:
+    """The plans of a job, on a card that holds between the least and the most that a sample of them takes; and that."""
     sizes = {"num_layers": job["num_layers"], "num_heads": job["num_heads"], "hidden_size": 64 * job["num_heads"]}
     if job["family"] == "GPT-2":
         model = replace(gpt2_config("random", **sizes), vocab_size=job["vocab_size"])
@@ -54,10 +57,12 @@ def found_for(job: dict) -> PlansFound:
         )
     tokens = job["seq_len"] * job["num_sequences"] * job["num_cards"]
     plans = find_plans(model, CARD, tokens_per_step=tokens, seq_len=job["seq_len"], num_cards=job["num_cards"]).plans
-    peaks = [plan.peak_bytes for plan in plans]
+    places = chance.sample(range(len(plans)), min(NUM_SAMPLED, len(plans)))
+    peaks = [plans[place].peak_bytes for place in places]
     wanted = min(peaks) + job["share"] * (max(peaks) - min(peaks))
     card = card_of(int(wanted * 1.01 + GIB // 2) // MIB * MIB)
-    return PlansFound(plans=tuple(replace(plan, card=card) for plan in plans))
+    found = PlansFound(plans=tuple(replace(plan, card=card) for plan in plans))
+    return found, [found.plans[place] for place in places]
 
 
 def card_of(size: int) -> Card:
@@ -65,14 +70,16 @@ def card_of(size: int) -> Card:
     return replace(CARD, memory_report=f"{size} bytes")
 
 
-def worth_tracing(found: PlansFound, chance: random.Random) -> dict[str, list[TrainingPlan]]:
+def worth_tracing(
+    found: PlansFound, sample: list[TrainingPlan], chance: random.Random
+) -> dict[str, list[TrainingPlan]]:
     """By what is said of them: the first choice, the nearest to the edge, and one drawn of the others."""
     sides = {}
-    for said, plans in (("fits", found.fitting), ("does not fit", found.missed)):
-        torch_has = [plan for plan in plans if runs_without_a_card(plan.setup)]
-        edge = sorted(torch_has, key=lambda plan: abs(plan.fit.expected_bytes))[:NUM_NEAR]
-        first = torch_has[:1] if said == "fits" else []
-        others = [plan for plan in torch_has if plan not in (*edge, *first)]
+    for said in ("fits", "does not fit"):
+        plans = [plan for plan in sample if plan.fits == (said == "fits")]
+        first = [found.first] if said == "fits" and found.first else []
+        edge = sorted(plans, key=lambda plan: abs(plan.fit.expected_bytes))[:NUM_NEAR]
+        others = [plan for plan in plans if plan not in (*edge, *first)]
         drawn = [chance.choice(others)] if others else []
         sides[said] = list({plan.name: plan for plan in (*first, *edge, *drawn)}.values())
     return sides
@@ -80,12 +87,12 @@ def worth_tracing(found: PlansFound, chance: random.Random) -> dict[str, list[Tr
 
 def judged(job: dict, chance: random.Random) -> dict:
     """The job with each traced plan: its name, what was said, the bytes by formula and by trace."""
-    found = found_for(job)
+    found, sample = found_for(job, chance)
     rows = []
-    for said, plans in worth_tracing(found, chance).items():
+    for said, plans in worth_tracing(found, sample, chance).items():
         rows += [[plan.name, said, plan.peak_bytes, traced(plan).traced_bytes] for plan in plans]
     card_bytes = found.plans[0].card.memory_bytes
-    counts = {"plans": len(found.plans), "fitting": len(found.fitting), "card_bytes": card_bytes}
+    counts = {"plans": len(found.plans), "first": found.first and found.first.name, "card_bytes": card_bytes}
     return job | counts | {"traced": rows, "wrong": wrong_of(found.plans[0], rows)}
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from operator import itemgetter
 
 from book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
-from memkit.fitting.plans import TrainingPlan, plan_of
+from memkit.fitting.plan import TrainingPlan, plan_of
 from memkit.hardware.cards import CARDS
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B

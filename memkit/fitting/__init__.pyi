@@ -1,5 +1,9 @@
 """The names that this room offers: its door and an editor read this list."""
 
+from .accelerate_file import (
+    accelerate_config as accelerate_config,
+    accelerate_yaml as accelerate_yaml,
+)
 from .advice import (
     CHANGES as CHANGES,
     Change as Change,
@@ -16,19 +20,24 @@ from .batch_plan import (
 )
 from .diagnosis import diagnose_memory as diagnose_memory
 from .edits import growing_lines as growing_lines
+from .grid import (
+    not_tried as not_tried,
+    ways_of as ways_of,
+)
+from .plan import (
+    TrainingPlan as TrainingPlan,
+    plan_of as plan_of,
+)
 from .plan_code import (
-    accelerate_config as accelerate_config,
-    accelerate_yaml as accelerate_yaml,
     code_of as code_of,
     plain_code as plain_code,
     trainer_arguments as trainer_arguments,
     trainer_code as trainer_code,
 )
+from .plan_run import traced as traced
 from .plans import (
     PlansFound as PlansFound,
-    TrainingPlan as TrainingPlan,
     find_plans as find_plans,
-    plan_of as plan_of,
     plan_recomputation as plan_recomputation,
 )
 from .room import (

@@ -9,18 +9,23 @@ from functools import lru_cache
 
 from memkit.formats.dtypes import dtype_bits
 from memkit.formula.estimate import estimate_memory
-from memkit.formula.offload import link_bytes
+from memkit.formula.offload import host_bytes, link_bytes
 from memkit.formula.parameters import count_parameters
-from memkit.formula.states import state_ledger
+from memkit.formula.states import state_bytes, state_ledger
 from memkit.hardware.cards import Card
 from memkit.recomputation.costs import step_flops
+from memkit.setup.adapters import AdapterConfig
 from memkit.setup.layouts import Layout
-from memkit.setup.recipes import ADAMW, PURE_BF16, PURE_FP16
-from memkit.setup.strategies import NONE
+from memkit.setup.models import ModelConfig
+from memkit.setup.recipes import PURE_BF16, OptimizerConfig, Precision
+from memkit.setup.strategies import FULL, NONE
 from memkit.setup.training import TrainingSetup
 from memkit.sharding.step import estimate_sharded
 from memkit.sharding.traffic import step_traffic
 from memkit.timeline import Instant, MemoryTimeline
+
+HOST_BYTES_PER_S = 2 * 8 * 5_600 * 10**6
+"""What a desktop's memory moves: two channels of 8 bytes at 5,600 million transfers a second (DDR5-5600)."""
 
 
 def as_high(setup: TrainingSetup) -> TrainingSetup:
@@ -44,49 +49,102 @@ def peak_of(setup: TrainingSetup, layout: Layout | None = None) -> Instant:
 
 
 def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> float:
-    """Seconds of a step on paper, nothing hidden behind anything.
+    """Seconds of a step on paper, nothing hidden behind anything: the sum of ``seconds_by_term``."""
+    return sum(seconds_by_term(setup, card, layout).values())
 
-    The passes, by the card's rates; 4-bit weights are made 16-bit ones for each. Then what is sent, by the rate of the
-    links, or of PCIe where there are none, and what goes to the host and back.
+
+def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> dict[str, float]:
+    """What a step's time on paper is made of, by the rates of the card and of a host.
+
+    The passes through the model; 4-bit weights are made 16-bit ones for each. What an optimizer on the host, or its
+    paged states, send over PCIe, and the step that the host's memory makes. What the ranks send each other, by the rate
+    of the links, or of PCIe where there are none, and the shards that come from the host. An optimizer's pass over
+    weights and states on the card is left out: every plan has one, and its bytes cross at the card's own rate.
     """
-    inside = {"bfloat16": PURE_BF16, "float16": PURE_FP16}.get(layout and layout.param_dtype, setup.precision)
-    computed = replace(setup, precision=inside)
-    passes = passes_of(replace(computed, micro_batch_size=1, grad_accum_steps=1, optimizer=ADAMW))
-    seconds = least_seconds(computed, card) * passes / 3
-    num_parameters, weight_bits = count_parameters(setup.model), dtype_bits(setup.precision.weight_dtype)
+    dtype, passes, pcie = setup.precision.compute_dtype, passes_of(setup), card.pcie_bytes_per_s
+    terms = {"passes": least_seconds(setup, card, (layout and layout.param_dtype) or dtype) * passes / 3}
+    weight_bits = dtype_bits(setup.precision.weight_dtype)
     if setup.adapter and setup.adapter.base == "nf4":
-        unpacked = num_parameters * (4 + weight_bits) // 8  # read, and written
-        seconds += setup.grad_accum_steps * passes * unpacked / card.memory_bandwidth
-    moved = sum(link_bytes(setup).values()) if setup.optimizer.is_on_host else 2 * paged_bytes(setup)
-    seconds += moved / card.pcie_bytes_per_s
+        unpacked = parameters_of(setup.model) * (4 + weight_bits) // 8  # read, and written
+        terms["unpacking"] = setup.grad_accum_steps * passes * unpacked / card.memory_bandwidth
+    if setup.optimizer.is_on_host:
+        gradients, weights, states = on_host(setup)
+        terms["host"] = (setup.grad_accum_steps * gradients + weights) / pcie
+        terms["host step"] = (gradients + 2 * weights + 2 * states) / HOST_BYTES_PER_S
+    elif setup.optimizer.record.is_paged:
+        terms["paged"] = 2 * paged_bytes(setup) / pcie
     if layout is None:
-        return seconds
-    seconds += step_traffic(setup, layout).seconds(card.link_bytes_per_s or card.pcie_bytes_per_s)
+        return terms
+    terms["links"] = step_traffic(setup, layout).seconds(card.link_bytes_per_s or pcie)
     if layout.offloads:
-        share = num_parameters * weight_bits // 8 // layout.dp_size
-        seconds += 3 * setup.grad_accum_steps * share / card.pcie_bytes_per_s
-    return seconds
+        share = parameters_of(setup.model) * weight_bits // 8 // layout.dp_size
+        gathers = 2 if layout.stage == 3 else 1
+        terms["shards"] = setup.grad_accum_steps * (gathers + 1) * share / pcie  # gathered, and gradients sent
+        states = resting_bytes(setup.model, setup.precision, setup.optimizer)
+        whole = 2 * states["weights"] + states["gradients"] + 2 * states["optimizer_states"]
+        terms["host step"] = whole / HOST_BYTES_PER_S  # all ranks' shares are in one host
+    return terms
 
 
-def least_seconds(setup: TrainingSetup, card: Card) -> float:
+resting_bytes = lru_cache(maxsize=512)(state_bytes)
+
+
+def on_host(setup: TrainingSetup) -> tuple[int, int, int]:
+    """Bytes of gradients that a micro-batch sends to an optimizer on the host, of weights that a step brings back, and
+    of the states that stay there."""
+    return _on_host(setup.model, setup.precision, setup.optimizer, setup.adapter)
+
+
+@lru_cache(maxsize=256)
+def _on_host(*how: object) -> tuple[int, int, int]:
+    bare = bare_setup(*how)
+    gradients, weights = tuple(link_bytes(bare).values()) or (0, 0)
+    return gradients, weights, host_bytes(bare)["optimizer_states"]
+
+
+def bare_setup(
+    model: ModelConfig, precision: Precision, optimizer: OptimizerConfig, adapter: AdapterConfig | None
+) -> TrainingSetup:
+    """What weights and states hang on, for a batch of one token."""
+    return TrainingSetup(model=model, precision=precision, optimizer=optimizer, adapter=adapter, seq_len=1,
+                         attention="stored")
+
+
+def paged_bytes(setup: TrainingSetup) -> int:
+    """Bytes of paged states, which may stand on the host: at worst each comes to the card and goes in every step."""
+    if not setup.optimizer.record.is_paged:
+        return 0
+    return _paged(setup.model, setup.precision, setup.optimizer, setup.adapter)
+
+
+@lru_cache(maxsize=256)
+def _paged(*how: object) -> int:
+    return sum(tensor.num_bytes for tensor in state_ledger(*how) if tensor.is_on_host)
+
+
+parameters_of = lru_cache(maxsize=64)(count_parameters)
+
+
+def least_seconds(setup: TrainingSetup, card: Card, dtype: str = "") -> float:
     """Seconds of a step's forwards and backwards that no kernel goes below on ``card``, by its data sheet's rates.
 
+    ``dtype`` is that of the products, if it is not the precision's.
     A pass does 6 FLOPs a parameter and token, and reads each weight three times: forward, and twice in the backward.
     The larger of the two times counts. So a micro-batch of too few tokens waits for the weights.
     """
-    num_parameters, precision = count_parameters(setup.model), setup.precision
+    num_parameters, dtype = parameters_of(setup.model), dtype or setup.precision.compute_dtype
     rates = card.peak_tflops
-    rate = rates.get(precision.compute_dtype, rates["float32"]) * 10**12
+    rate = rates.get(dtype, rates["float32"]) * 10**12
     arithmetic = 6 * num_parameters * setup.tokens_per_micro_batch / rate
-    weights = 3 * num_parameters * dtype_bits(precision.compute_dtype) / 8 / card.memory_bandwidth
+    weights = 3 * num_parameters * dtype_bits(dtype) / 8 / card.memory_bandwidth
     return setup.grad_accum_steps * max(arithmetic, weights)
 
 
-@lru_cache(maxsize=1024)
 def passes_of(setup: TrainingSetup) -> float:
     """Passes through the model by their FLOPs, three where all is trained and nothing runs again.
 
-    The same for every optimizer, size and number of micro-batches. A frozen weight has no gradient to compute.
+    The same for every precision, optimizer, size and number of micro-batches. A frozen weight has no gradient to
+    compute.
 
     >>> from memkit.setup.adapters import AdapterConfig
     >>> from memkit.setup.models import LLAMA_2_7B
@@ -94,13 +152,26 @@ def passes_of(setup: TrainingSetup) -> float:
     >>> [round(passes_of(replace(setup, recomputation=strategy)), 2) for strategy in ("none", "full")]
     [2.09, 2.86]
     """
-    plain = replace(setup, adapter=None, recomputation=NONE)
-    return 3 * step_flops(setup).total / step_flops(plain).total
+    strategy, num_layers = setup.recomputation, setup.model.num_layers
+    same = (setup.model, setup.seq_len, setup.attention, setup.dropout, setup.adapter and setup.adapter.rank,
+            setup.adapter and setup.adapter.targets)
+    if strategy.scope == "blocks" and strategy.stops_early and not strategy.saved_ops:
+        regions = strategy.regions(num_layers)
+        if all(len(blocks) == 1 for blocks, _ in regions):  # every block that runs again costs the same
+            none, full = (_passes(*same, way) for way in (NONE, FULL))
+            return none + (full - none) * sum(is_again for _, is_again in regions) / num_layers
+    return _passes(*same, strategy)
 
 
-def paged_bytes(setup: TrainingSetup) -> int:
-    """Bytes of paged states, which may stand on the host: at worst each comes to the card and goes in every step."""
-    if not setup.optimizer.record.is_paged:
-        return 0
-    states = state_ledger(setup.model, setup.precision, setup.optimizer, setup.adapter)
-    return sum(tensor.num_bytes for tensor in states if tensor.is_on_host)
+@lru_cache(maxsize=1024)
+def _passes(model, seq_len, attention, dropout, rank, targets, strategy) -> float:
+    plain = TrainingSetup(
+        model=model, seq_len=seq_len, attention=attention, dropout=dropout, precision=PURE_BF16, device="cpu",
+    )
+    adapter = AdapterConfig(rank=rank, targets=targets) if rank else None
+    return 3 * step_flops(replace(plain, adapter=adapter, recomputation=strategy)).total / _flops(plain)
+
+
+@lru_cache(maxsize=64)
+def _flops(setup: TrainingSetup) -> int:
+    return step_flops(setup).total

@@ -3,6 +3,7 @@
 from . import models as models, recipes as recipes, strategies as strategies
 from .adapters import AdapterConfig as AdapterConfig
 from .hugging_face import (
+    config_of as config_of,
     model_of_config as model_of_config,
     read_config as read_config,
 )

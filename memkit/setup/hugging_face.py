@@ -6,6 +6,7 @@ keys, encoders) is refused and named; ``memkit.program.hugging_face`` traces the
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from memkit.setup.models import ModelConfig
@@ -91,3 +92,25 @@ def model_of_config(config: str | Path | Mapping) -> ModelConfig:
 
 
 REQUIRED = ("num_layers", "hidden_size", "num_heads", "vocab_size", "max_seq_len")
+
+
+def config_of(model: ModelConfig) -> dict:
+    """A configuration whose module in transformers has the model's tensors: the way back.
+
+    Raises: ValueError: no family of theirs has this mix.
+
+    >>> from memkit import models
+    >>> one = model_of_config(config_of(models.GPT2_XL) | {"_name_or_path": "GPT-2 XL"})
+    >>> one == models.GPT2_XL
+    True
+    """
+    kind = "gpt2" if model.fuses_qkv else "qwen2" if model.has_qkv_bias and not model.has_output_bias else "llama"
+    keys, _ = FAMILIES[kind]
+    names = {"gpt2": "GPT2LMHeadModel", "qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
+    config = {theirs: getattr(model, ours) for ours, theirs in keys.items()}
+    config |= {"model_type": kind, "architectures": [names[kind]], "tie_word_embeddings": model.ties_embeddings}
+    if kind == "llama":
+        config |= {"attention_bias": model.has_qkv_bias, "mlp_bias": model.has_mlp_bias}
+    if replace(model_of_config(config), name=model.name) != model:
+        raise ValueError(f"{model.name} is no model of transformers: it mixes what {' and '.join(names)} have")
+    return config

@@ -196,14 +196,14 @@ def fit_command(options: argparse.Namespace) -> Found:
     progress(f"trying plans for {model.name} on {num_cards} × {card.name}")
     plans = find_plans(
         model, card, tokens_per_step=options.tokens, seq_len=options.seq_len, num_cards=num_cards, adapter=adapter,
-        host_room_bytes=options.host,
+        host_room_bytes=options.host, code=options.code,
     )
-    progress("tracing the best" if plans.fitting else "done")
+    progress("tracing its code" if plans.first else "done")
     plan = plans.chosen
-    code = code_of(plan, options.code) if plan else ""
+    code = code_of(plan, options.code) if plan and plan.traced_bytes else ""  # none is printed that was not traced
     data = {
         "model": model.name, "card": card.name, "num_cards": num_cards, "chosen": plan and plan_as_data(plan),
-        "code": code,
+        "code": code, "why": plans.why(plan) if plan else "", "not_tried": plans.not_tried,
         "front": [plan_as_data(p) for p in plans.front], "missed": [plan_as_data(p) for p in plans.missed],
     }
     needed = max(plan.peak_bytes, plan.traced_bytes or 0) if plan else sys.maxsize

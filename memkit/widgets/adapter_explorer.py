@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from memkit.fitting.plans import plan_of
+from memkit.fitting.plan import plan_of
 from memkit.formula.activations import block_ledger
 from memkit.formula.parameters import count_adapter_parameters, count_parameters
 from memkit.formula.states import state_bytes

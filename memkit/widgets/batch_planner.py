@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import prod
 
 from memkit.fitting.batch_plan import BatchPlan, cuts_of, nearest_plans
-from memkit.fitting.plans import TrainingPlan, plan_of
+from memkit.fitting.plan import TrainingPlan, plan_of
 from memkit.fitting.step import least_seconds, peak_of
 from memkit.hardware.cards import CARDS
 from memkit.setup.layouts import Layout

@@ -6,7 +6,7 @@ An explorer says which plans there are; picture, table and verdict follow from t
 from collections.abc import Mapping, Sequence
 
 from memkit.fitting.advice import verdict
-from memkit.fitting.plans import TrainingPlan
+from memkit.fitting.plan import TrainingPlan
 from memkit.pictures.timeline import choices_figure
 from memkit.timeline import where
 from memkit.units import format_bytes

@@ -3,8 +3,8 @@
 from functools import lru_cache
 
 from memkit.fitting.advice import verdict
-from memkit.fitting.plan_code import code_of
-from memkit.fitting.plans import GIVES_UP, PlansFound, TrainingPlan, find_plans
+from memkit.fitting.plan import GIVES_UP, TrainingPlan
+from memkit.fitting.plans import PlansFound, find_plans
 from memkit.hardware.cards import CARDS
 from memkit.pictures.planes import plans_figure
 from memkit.setup.models import PUBLISHED_MODELS
@@ -23,9 +23,9 @@ def plans_for(model: str, card: str, tokens: int, seq_len: int, num_cards: int) 
 
 
 class PlanExplorer(Explorer):
-    """Model, card, tokens a step, what may be given up → plans by peak and time, and the code of the chosen one.
+    """Model, card, tokens a step, what may be given up → the unbeaten plans, and the command that traces the code.
 
-    ``plan`` counts the plans that fit, the one that gives up least first.
+    ``plan`` counts the unbeaten plans, the one that gives up least first.
     """
 
     job: tuple = ()
@@ -44,7 +44,7 @@ class PlanExplorer(Explorer):
         gives_up=Choice("May give up", [NOTHING, *GIVES_UP, ANYTHING], ANYTHING),
         plan=Number("Plan", 1, low=1, high=40),
     ) -> View:
-        """Every plan as a point, the chosen one framed; it in words, and in code."""
+        """The staircase, the chosen plan framed; it in words."""
         job = model, card, tokens_per_step, seq_len, num_cards
         found = plans_for(*job)
         if job != self.job:  # hundreds of points are drawn once a job; each plan frames another of them
@@ -52,20 +52,22 @@ class PlanExplorer(Explorer):
             self.job, self.chart = job, plans_figure(found, title)
         allowed = allowed_by(found, gives_up)
         if plan > max(len(allowed), 1):
-            raise ValueError(f"plan={plan} is past the last of {len(allowed)} that fit")
+            raise ValueError(f"plan={plan} is past the last of {len(allowed)} unbeaten ones")
         chosen = allowed[plan - 1] if allowed else None
         self.chart.marked = found.plans.index(chosen) if chosen else None
-        words = [f"None of {len(found.plans)} plans fits that gives up {gives_up}.", next_best(found)]
+        words = [f"No plan fits that gives up {gives_up}.", next_best(found)]
         if chosen:
-            words = [f"Plan {plan} of {len(allowed)} that fit: {chosen.name}.", *in_words(chosen, found)]
+            words = [f"Plan {plan} of {len(allowed)} unbeaten: {chosen.name}.", *in_words(chosen, found)]
+            sizes = f"--tokens {tokens_per_step} --seq-len {seq_len} --cards {num_cards}"
+            words.append(f"Its code, traced: memkit fit '{model}' --card '{card}' {sizes}" if plan == 1 else "")
         rows = {plan.name: plan for plan in allowed[:MAX_ROWS]}
         columns = {
             "time ÷ least": [times_least(plan, found) for plan in rows.values()],
             "gives up": [", ".join(plan.gives_up) or "nothing" for plan in rows.values()],
         }
         return View(
-            chart=self.chart, words=words, table=table_of(rows, columns), kept=(found, allowed),
-            code=code_of(chosen) if chosen else "", ends={"plan": max(len(allowed), 1)},
+            chart=self.chart, words=[*filter(None, words)], table=table_of(rows, columns), kept=(found, allowed),
+            ends={"plan": max(len(allowed), 1)},
         )
 
     def pick(self, mark: str) -> None:
@@ -76,32 +78,29 @@ class PlanExplorer(Explorer):
 
 
 def allowed_by(found: PlansFound, gives_up: str) -> tuple[TrainingPlan, ...]:
-    """The plans that fit and give up nothing dearer than what is allowed."""
+    """The unbeaten plans that give up nothing dearer than what is allowed."""
     names = [NOTHING, *GIVES_UP, ANYTHING]
     allowed = set(GIVES_UP[: names.index(gives_up)])
-    return tuple(plan for plan in found.fitting if set(plan.gives_up) <= allowed)
+    return tuple(plan for plan in found.front if set(plan.gives_up) <= allowed)
 
 
 def in_words(plan: TrainingPlan, found: PlansFound) -> tuple[str, ...]:
-    """Its bytes and time, what it gives up, and whether another does better."""
+    """Its bytes and time, what it gives up, and what the next would."""
     gives = f"it gives up {' and '.join(plan.gives_up) or NOTHING}"
-    better = next((each for each in found.front if plan.is_beaten_by(each)), None)
-    front = f"{better.name} is as good or better" if better else "No plan that fits is as good"
     return (
         verdict(plan.peak, plan.card.name),
         f"A step takes {times_least(plan, found)} × the least time; {gives}.",
-        f"{front} in bytes, time and what it gives up.",
+        *found.why(plan).splitlines()[1:2],
     )
 
 
 def times_least(plan: TrainingPlan, found: PlansFound) -> str:
-    """The time of its step ÷ the least of all plans, as text."""
-    return f"{plan.seconds / min(each.seconds for each in found.plans):.2f}"
+    """The time of its step ÷ the least of the unbeaten plans, as text."""
+    return f"{plan.seconds / found.front[-1].seconds:.2f}"
 
 
 def next_best(found: PlansFound) -> str:
     """What would fit if more were given up."""
-    if not found.fitting:
+    if not found.first:
         return "No plan of another kind fits either: fewer tokens in a sequence, or more cards."
-    plan = found.fitting[0]
-    return f"{plan.name} would fit; it gives up {' and '.join(plan.gives_up) or 'time'}."
+    return f"{found.first.name} would fit; it gives up {' and '.join(found.first.gives_up) or 'time'}."

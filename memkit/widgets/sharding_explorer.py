@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from memkit.fitting.plans import plan_of
+from memkit.fitting.plan import plan_of
 from memkit.hardware.cards import CARDS
 from memkit.pictures.bars import short
 from memkit.setup.layouts import STAGES, Layout

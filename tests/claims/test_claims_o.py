@@ -5,7 +5,7 @@ from dataclasses import replace
 from claims.test_claims_a import parameters_of
 
 from book.claims import rounds_to
-from memkit.fitting.plans import TrainingPlan, plan_of
+from memkit.fitting.plan import TrainingPlan, plan_of
 from memkit.fitting.room import planned_room
 from memkit.hardware.cards import CARDS
 from memkit.setup.adapters import AdapterConfig

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from book.claims import rounds_to
 from memkit.allocator.caching import CachingAllocator
-from memkit.fitting.plans import plan_of
+from memkit.fitting.plan import plan_of
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
 from memkit.measuring.saved_tensors import saved_bytes

@@ -9,7 +9,7 @@ from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.stories import growing_story
 from memkit.allocator.trace_replay import replay_trace
 from memkit.fitting.advice import verdict
-from memkit.fitting.plans import plan_of
+from memkit.fitting.plan import plan_of
 from memkit.fitting.room import fit_on, fits_of, left_out_of, planned_room, replayed_holes
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
