@@ -209,14 +209,11 @@ def kept_by_one(
     model, seq_len, attention, dropout, uses_fused_norm, upcasts_logits, device, weight_dtype, compute_dtype, adapter,
     strategy,
 ) -> int:
-    """What a second sequence adds: what all sequences share, such as a rotary table, is left out."""
+    """What one sequence keeps, but for what all share: rotary tables, positions, a mask of scores."""
     precision = Precision(name="", weight_dtype=weight_dtype, compute_dtype=compute_dtype)
-    one, two = (
-        TrainingSetup(
-            model=model, seq_len=seq_len, attention=attention, dropout=dropout, uses_fused_norm=uses_fused_norm,
-            upcasts_logits=upcasts_logits, device=device, precision=precision, adapter=adapter, recomputation=strategy,
-            micro_batch_size=size,
-        )
-        for size in (1, 2)
+    one = TrainingSetup(
+        model=model, seq_len=seq_len, attention=attention, dropout=dropout, uses_fused_norm=uses_fused_norm,
+        upcasts_logits=upcasts_logits, device=device, precision=precision, adapter=adapter, recomputation=strategy,
     )
-    return activation_bytes(two) - activation_bytes(one)
+    shared = 8 * seq_len * (model.head_dim + 1) + (seq_len * seq_len if attention == "stored" else 0)
+    return max(activation_bytes(one) - shared, 0)

@@ -316,7 +316,7 @@ def test_a_fit_over_cards(capsys, tmp_path):
     assert (one["num_cards"], one["chosen"]["layout"]) == (1, None)
     assert (eight["num_cards"], eight["chosen"]["layout"]) == (8, "ZeRO-3 on 8")
     setup = TrainingSetup(model=models.LLAMA_2_7B, seq_len=2048, optimizer=OptimizerConfig(implementation="fused"))
-    layout = Layout(stage=3, dp_size=8, param_dtype="bfloat16")
+    layout = Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32")
     with one_rank_of(8):
         rank = trace_memory(sharded_build(setup, layout)).for_step(2).peak_bytes
     assert eight["chosen"]["traced_bytes"] == rank == pytest.approx(eight["chosen"]["peak_bytes"], rel=0.01)
