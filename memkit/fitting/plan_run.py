@@ -4,6 +4,7 @@ The book's model is this book's; what ``from_pretrained`` would load is made by 
 configuration. A trainer's text runs its trainer. Loads torch, and the libraries that the text names.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -39,13 +40,13 @@ def traced_bytes(text: str, kind: str, setup: TrainingSetup, layout: Layout | No
     from memkit.program.sharded import one_rank_of
     from memkit.tracing.trace import trace_memory
 
-    import_libraries(text)
     is_trainer = kind == "trainer"
     with ExitStack() as stack:
         stack.enter_context(one_rank_of(layout.world_size) if layout else nullcontext())
         stack.enter_context(chdir(stack.enter_context(TemporaryDirectory())))
         stack.enter_context(redirect_stdout(StringIO()))
         stack.enter_context(redirect_stderr(StringIO()))
+        import_libraries(text)
         for stand_in in stand_ins(setup, text):
             stack.enter_context(stand_in)
         build = partial(run_text, text, setup, layout)
@@ -55,6 +56,10 @@ def traced_bytes(text: str, kind: str, setup: TrainingSetup, layout: Layout | No
 
 def import_libraries(text: str) -> None:
     """Import what the text does, before a trace pretends that there is a card, of which libraries would ask more."""
+    try:
+        import_module("torchvision")
+    except (ImportError, RuntimeError):  # one built for another torch: transformers is to find none
+        sys.modules["torchvision"] = None
     names: dict = {}
     for line in text.splitlines():
         if line.startswith(("import ", "from ")):
@@ -112,7 +117,7 @@ def made_from_config(setup: TrainingSetup, name: str, *, dtype, device_map: str,
 
     dtype = str(dtype).removeprefix("torch.")
     try:
-        model = hugging_face_model(config_of(setup.model), dtype=dtype, **choices).to(device_map).train()
+        model = hugging_face_model(config_of(setup.model) | choices, dtype=dtype).to(device_map).train()
     except ValueError as error:  # transformers is not there, or does not load
         raise ImportError(str(error)) from error
     if quantization_config is not None:
