@@ -4,6 +4,7 @@ The book's model is this book's; what ``from_pretrained`` would load is made by 
 configuration. A trainer's text runs its trainer. Loads torch, and the libraries that the text names.
 """
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, chdir, nullcontext, redirect_stderr, redirect_stdout
@@ -46,6 +47,8 @@ def traced_bytes(text: str, kind: str, setup: TrainingSetup, layout: Layout | No
         stack.enter_context(chdir(stack.enter_context(TemporaryDirectory())))
         stack.enter_context(redirect_stdout(StringIO()))
         stack.enter_context(redirect_stderr(StringIO()))
+        stack.callback(logging.disable, logging.NOTSET)
+        logging.disable(logging.WARNING)  # what libraries say of this machine is not about the plan
         import_libraries(text)
         for stand_in in stand_ins(setup, text):
             stack.enter_context(stand_in)
@@ -103,6 +106,8 @@ def endless(draw: Callable) -> Iterator:
 
 def stand_ins(setup: TrainingSetup, text: str) -> Iterator:
     """What is put in the place of files on the disk, and of memory that only CUDA's driver gives."""
+    if "trainer.train()" in text:
+        yield patch("transformers.trainer.DEFAULT_PROGRESS_CALLBACK", import_module("transformers").TrainerCallback)
     if "from_pretrained" in text:
         yield patch("transformers.AutoModelForCausalLM.from_pretrained", partial(made_from_config, setup))
     if "bitsandbytes.optim" in text or "paged_adamw" in text:

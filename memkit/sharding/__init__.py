@@ -8,7 +8,6 @@ Reading order:
 - ``zero``: bytes at rest, by the formulas of the ZeRO paper
 - ``step``: bytes at each instant of a step on one rank: ``estimate_sharded``
 - ``traffic``: bytes that a step sends, and their time on paper
-- ``deepspeed``: what the keys of a DeepSpeed configuration cost
 """
 
 from memkit import front_door

@@ -1,9 +1,5 @@
 """The names that this room offers: its door and an editor read this list."""
 
-from .deepspeed import (
-    auto_sizes as auto_sizes,
-    key_bytes as key_bytes,
-)
 from .step import (
     Group as Group,
     estimate_sharded as estimate_sharded,
