@@ -319,7 +319,9 @@ def test_a_fit_over_cards(capsys, tmp_path):
     layout = Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32")
     with one_rank_of(8):
         rank = trace_memory(sharded_build(setup, layout)).for_step(2).peak_bytes
-    assert eight["chosen"]["traced_bytes"] == rank == pytest.approx(eight["chosen"]["peak_bytes"], rel=0.01)
+    # the text draws its batches before the step, the program in it
+    assert eight["chosen"]["traced_bytes"] == pytest.approx(rank, rel=1e-5)
+    assert rank == pytest.approx(eight["chosen"]["peak_bytes"], rel=0.01)
     page = tmp_path / "page.html"
     assert main([*FIT, "--cards", "8", "--code", "accelerate", "--fail-above", "20GiB", "--html", str(page)]) == 1
     assert "fsdp_version: 2" in capsys.readouterr().out and "<svg " in page.read_text(encoding="utf-8")
