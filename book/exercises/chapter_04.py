@@ -177,6 +177,11 @@ EXERCISES = (
         L / g * x + g * block :: 36 blocks in groups of 7 are not 5.14 groups: the last, shorter one needs its input
             too.
         g * x + ceil(L / g) * block :: You took g for the number of groups. It is the number of blocks in one.
+        g * x + L / g * block ; g * x + L // g * block :: You took g for the number of groups. It is the number of
+            blocks in one, and the number of groups is rounded up.
+        2 * L**0.5 * block ; 2 * L**0.5 * x :: That is Chen's smallest sum, for the best g and for a block as large as
+            its input. Here g is given, and the two sizes differ.
+        L**0.5 * (x + block) :: You took √L groups of √L blocks. Here g is given.
         max(ceil(L / g) * x, g * block) :: You took the larger of the two. The inputs stay while a group's blocks
             are in memory: add them.
         ceil(L / g) * x :: You left out the blocks. The g blocks of one group are in memory during its backward.

@@ -157,8 +157,14 @@ EXERCISES = (
             short.
         [N] * (n // N) + ([n % N] if n % N else []) :: Those are the lengths of the windows. The loss is multiplied by
             1 ÷ length.
-        [1 / N] * (n // N) + ([n % N / N] if n % N else []) :: The short window's share of a full one: its
-            micro-batches need 1 ÷ their own number.
+        [1 / N] * (n // N) + ([n % N / N] if n % N else []) ; [1 / N] * (n // N) + [n % N / N] :: The short window's
+            share of a full one: its micro-batches need 1 ÷ their own number.
+        [1] * (n // N) + ([n % N / N] if n % N else []) :: The windows' shares of a full one, and no means: each loss
+            of a window is multiplied by 1 ÷ the number of its micro-batches.
+        [1 / N] * (n // N) + ([n % N / N**2] if n % N else []) :: The short window counts for its share twice over:
+            its micro-batches need 1 ÷ their own number, and nothing else.
+        [1 / N] * (n // N) + ([N / (n % N)] if n % N else []) :: N ÷ rest is by how much the broken loop's factor for
+            the short window is too small. The factor itself is 1 ÷ rest.
         [[1 / min(N, n - i)] * min(N, n - i) for i in range(0, n, N)] :: The factors are right. Return each once for
             its optimizer step, not in a list of its own.
         """,

@@ -6,7 +6,7 @@ record lists: each gets the words that it must get.
 
 import inspect
 import struct
-from math import ceil, floor
+from math import ceil, floor, sqrt
 
 import numpy as np
 import pytest
@@ -260,7 +260,8 @@ TOLD = [
     ("4.3", lambda L, g, block, inputs: ceil(L / g) * inputs + g * (block + inputs), "its input already"),
     ("4.3", lambda L, g, block, inputs: L / g * inputs + g * block, "5.14"),
     ("4.3", lambda L, g, block, inputs: round(L / g) * inputs + g * block, "round the number"),
-    ("4.3", lambda L, g, block, inputs: g * inputs + L / g * block, ""),
+    ("4.3", lambda L, g, block, inputs: g * inputs + L / g * block, "took g for the number of groups"),
+    ("4.3", lambda L, g, block, inputs: 2 * sqrt(L) * block, "Chen's smallest sum"),
     ("4.3", lambda L, g, block, inputs: L * inputs + g * block, "input for every layer"),
     ("4.3", lambda L, g: L / g + g, "TypeError"),
     ("4.4", ["adm", "attention"], "did you mean addmm?"),
@@ -269,6 +270,7 @@ TOLD = [
     ("4.6", keeps(1, 5, 6), "keeps 20.1 sbh"),
     ("5.3", lambda counts: [1 / c / sum(1 / d for d in counts) for c in counts], "Upside down"),
     ("5.3", lambda counts: [0.5 for _ in counts], "That is not right. I cannot tell"),
+    ("5.4", lambda n, N: [1 / N] * (n // N) + [n % N / N], "short window's share of a full one"),
     ("5.7", (2.5, 25.6), "not a pair of whole numbers"),
     ("6.4", lambda a, b: e5m2(a) @ e5m2(b).t(), "two mantissa bits are E5M2's"),
     ("7.2", 317.44, ""),
