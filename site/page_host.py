@@ -11,7 +11,7 @@ from html import escape
 from book.exercises import NumberExercise
 from memkit import widgets
 from memkit.units import html_table
-from memkit.widgets.explorer import Bits, Choice, Entry, Number, Switch, html_error, html_words, values_of
+from memkit.widgets.explorer import Bits, Choice, Entry, Number, Switch, html_places, values_of
 from memkit.widgets.in_page import FOLD
 
 
@@ -23,6 +23,7 @@ class Host:
         self.controls = {
             key: control for key, control in self.explorer.controls.items() if not isinstance(control, Bits)
         }
+        self.said, self.said_of = (), None
         self.told = self.facts(rests=True)
 
     def facts(self, rests: bool = False) -> dict[str, dict]:
@@ -40,9 +41,10 @@ class Host:
                 }
             if isinstance(control, Number):
                 facts[name]["max"] = ends.get(name, control.high)
-        words = (*shown.words, *(shown.more() if rests else ()))
-        places = {
-            "alert": html_error(explorer), "picture": shown.chart.html(), "status": html_words(words, shown.code),
+        if rests:
+            self.said, self.said_of = tuple(shown.more()), shown
+        places = html_places(explorer, self.said, self.said_of is not shown) | {
+            "picture": shown.chart.html(),
             "table": html_table(shown.table), "frame": f"<style>{shown.chart.frame_style()}</style>",
         }
         return facts | {name: {"value": html} for name, html in places.items()}
@@ -63,14 +65,21 @@ class Host:
 
     def html(self) -> str:
         """The panel as elements of a page: controls above, below them the places for picture, words and table."""
-        boxes = "".join(self.box(name, control) for name, control in self.controls.items())
+        first = (name for name in self.controls if name not in self.explorer.asked_later)
+        boxes = "".join(self.box(name, self.controls[name]) for name in first)
         for name, interval in self.explorer.plays.items():
             boxes += f'<button type="button" data-play="{interval}" data-for="{name}" disabled>Play</button>'
+        later = "".join(self.box(name, self.controls[name]) for name in self.explorer.asked_later)
+        if later:
+            later = f'<details><summary>More controls</summary><div class="controls">{later}</div></details>'
         inside = {name: facts["value"] for name, facts in self.told.items()}
+        more = "memkit-none" if self.explorer.shown.more is tuple else "memkit-more"
         return (
-            f'<div class="memkit-panel"><div class="controls">{boxes}</div><div data-id="alert"></div>'
+            f'<div class="memkit-panel"><div class="controls">{boxes}</div>{later}<div data-id="alert"></div>'
+            f'<div class="memkit-verdict" data-id="verdict">{inside["verdict"]}</div>'
             f'<div class="memkit-view view" data-id="picture">{inside["picture"]}</div>'
-            f'<div data-id="status">{inside["status"]}</div><div>{FOLD}</div>'
+            f'<div data-id="status">{inside["status"]}</div>'
+            f'<div class="{more}" data-id="more">{inside["more"]}</div><div>{FOLD}</div>'
             f'<div class="memkit-table" data-id="table">{inside["table"]}</div>'
             f'<div data-id="frame">{inside["frame"]}</div></div>'
         )

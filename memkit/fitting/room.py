@@ -65,6 +65,12 @@ class Fit:
         rooms = (("fits", self.least_bytes), ("should fit", self.expected_bytes), ("may just fit", self.most_bytes))
         return next((words for words, room in rooms if room >= 0), "does not fit")
 
+    @property
+    def headline(self) -> str:
+        """The verdict first, with what is needed and what the card has for tensors."""
+        need, room = format_bytes(self.need_bytes, 1), format_bytes(max(0, self.room_bytes), 1)
+        return f"{self.verdict.capitalize()}: {need} of {room} for tensors on one {self.card}."
+
     def __str__(self) -> str:
         decides, when = (self.least_bytes, "worst") if self.is_expected else (self.most_bytes, "best")
         ends = f"probably {_left(self.expected_bytes)}, at {when} {_left(decides)}"

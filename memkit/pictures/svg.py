@@ -158,7 +158,7 @@ class Chart:
         patterns = "".join(
             f'<pattern id="{KEY}-{number}" width="8" height="8" patternUnits="userSpaceOnUse">'
             f'<rect width="8" height="8" fill="{colour}"/>'
-            f'<path d="{HATCHES[hatch]}" stroke="#fff" stroke-opacity="0.6" stroke-width="1.1"/></pattern>'
+            f'<path d="{HATCHES[hatch]}" stroke="#fff" stroke-opacity="0.38" stroke-width="1"/></pattern>'
             for number, (colour, hatch) in enumerate(self._fills)
         )
         if stands_alone:

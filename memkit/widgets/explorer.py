@@ -93,15 +93,18 @@ def model_takes(length: int, state: dict) -> bool:
 class View:
     """What an explorer shows for one state: a picture, what it means, and its numbers.
 
-    ``words`` are the sentences of the status line, the first of which is the one-line summary. ``table`` has rows of
-    text, the header first. ``more`` gives sentences that take longer to find; it is called when the controls rest.
-    ``code`` stands below the words, indented as it is. ``picks`` are the values of controls that a mark of the picture
-    chooses, by its ``data-pick``; ``ends`` says where sliders end, if not at their ``high``. ``kept`` is what the next
-    view may want of this one.
+    ``words`` are sentences, the first of which is the one-line summary. Where the question is about a card,
+    ``headline`` is the answer in a few words, above the picture, and ``fits`` says whether it is good news.
+    ``table`` has rows of text, the header first. ``more`` gives sentences that take longer to find; it is called when
+    the controls rest. ``code`` stands below the words, indented as it is. ``picks`` are the values of controls that a
+    mark of the picture chooses, by its ``data-pick``; ``ends`` says where sliders end, if not at their ``high``.
+    ``kept`` is what the next view may want of this one.
     """
 
     chart: Chart
     words: Sequence[str]
+    headline: str = ""
+    fits: bool | None = None
     table: Sequence[Sequence[str]] = ()
     more: Callable[[], Sequence[str]] = tuple
     code: str = ""
@@ -118,6 +121,8 @@ class Explorer:
     """
 
     controls: Mapping[str, Control] = {}
+    asked_later: Collection[str] = ()
+    """Controls that stand behind *More controls*: most questions do without them."""
     plays: Mapping[str, int] = {}
     """Numbers that a button moves to their end by itself, and the milliseconds of a step."""
 
@@ -225,21 +230,47 @@ class Explorer:
         return {**self.panel._repr_mimebundle_(**kwargs), **bundle, "text/plain": self.summary}, metadata
 
 
-def html_words(words: Sequence[str], code: str) -> str:
-    """The status line, which a screen reader reads out when it changes."""
-    style = "line-height:1.3;margin:4px 0;white-space:pre;overflow-x:auto"  # JupyterLab would break it in mid-word
-    block = f'<pre tabindex="0" style="{style}">{escape(code)}</pre>' if code else ""
-    said = "<br>".join(map(escape, words))
-    return f'<div role="status" aria-live="polite" style="line-height:1.45">{said}{block}</div>'
+SIGNS = {True: ("#009E73", "✓ "), False: ("#D55E00", "✗ "), None: ("currentColor", "")}
+
+
+def html_places(explorer: Explorer, said: Sequence[str] = (), is_old: bool = False) -> dict[str, str]:
+    """What a panel says around its picture, in Jupyter and on a page, each place read out when it changes.
+
+    ``alert``: why the last change is not shown. ``verdict``: the answer, above the picture; a sign and a bar at its
+    side say whether it fits. ``status``: what the picture means. ``more``: what takes longer to find, ``said``; pale
+    while it still speaks of the settings before, so that nothing jumps.
+    """
+    view = explorer.shown
+    if view is None:
+        return {"alert": html_error(explorer)}
+    colour, sign = SIGNS[view.fits]
+    style = f"border-left:4px solid {colour};padding:1px 10px;font-weight:600"
+    code = "line-height:1.3;margin:4px 0;white-space:pre;overflow-x:auto"  # JupyterLab would break it in mid-word
+    block = f'<pre tabindex="0" style="{code}">{escape(view.code)}</pre>' if view.code else ""
+    words = view.words if view.headline else view.words[1:]
+    return {
+        "alert": html_error(explorer),
+        "verdict": live(sign + escape(view.headline or view.words[0]), style),
+        "status": live("<br>".join(map(escape, words)) + block),
+        "more": live("<br>".join(map(escape, said)), "opacity:0.4" if is_old else ""),
+    }
+
+
+def live(html: str, style: str = "") -> str:
+    """A place that a screen reader reads out when it changes."""
+    return f'<div role="status" aria-live="polite" style="line-height:1.45;{style}">{html}</div>'
 
 
 def html_error(explorer: Explorer) -> str:
-    """Why the last change cannot be shown, under the name of its control; nothing where it is shown."""
+    """Why the last change cannot be shown, in its control's own name; nothing where it is shown."""
     if not explorer.error:
         return ""
-    message = explorer.error
+    name, is_named, rest = explorer.error.partition("=")
+    label = explorer.controls[name].label if is_named and name in explorer.controls else ""
+    value, _, reason = rest.partition(" ")
+    said = f"<strong>This was not taken.</strong> {escape(explorer.error)}."
+    if label:
+        said = f"<strong>{escape(label)}: {escape(value)} was not taken.</strong> It {escape(reason)}."
     kept = " The picture still shows the last setting that works." if explorer.shown else ""
-    labels = (control.label for name, control in explorer.controls.items() if message.startswith(f"{name}="))
     style = "border-left:4px solid #D55E00;padding:2px 10px;margin:4px 0;line-height:1.45"
-    text = f"<strong>{escape(next(labels, 'This'))} cannot be.</strong> {escape(message)}.{kept}"
-    return f'<div role="alert" style="{style}">{text}</div>'
+    return f'<div role="alert" style="{style}">{said}{kept}</div>'

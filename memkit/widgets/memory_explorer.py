@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from memkit.fitting.advice import NO_CARD, advice_in_words, verdict
+from memkit.fitting.room import fit_on
 from memkit.fitting.step import second_step
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
@@ -25,19 +26,21 @@ class MemoryExplorer(Explorer):
     It opens on chapter 01's question.
     """
 
+    asked_later = ("optimizer", "implementation", "grad_accum_steps", "attention", "dropout")
+
     def view(
         self,
         model=Choice("Model", MODELS, "Llama-2-7B"),
+        card=Choice("Card", [NO_CARD, *CARDS], "H100 SXM"),
         precision=Choice("Recipe", PRECISIONS, "pure bf16"),
         optimizer=Choice("Optimizer", [n for n, record in OPTIMIZERS.items() if record.estimated], "AdamW"),
-        implementation=Choice("Its step", IMPLEMENTATIONS, "foreach"),
+        implementation=Choice("Implementation", IMPLEMENTATIONS, "foreach"),
         micro_batch_size=Number("Micro-batch", 1, low=1, high=64),
         seq_len=Number("Sequence", 2048, low=128, high=LONGEST, step=128),
         grad_accum_steps=Number("Accumulation", 1, low=1, high=32),
         attention=Choice("Attention", ATTENTIONS, "flash"),
         dropout=Choice("Dropout", [0.0, 0.1], 0.0),
         recomputation=Choice("Recomputation", RECOMPUTATIONS, "none"),
-        card=Choice("Card", [NO_CARD, *CARDS], "H100 SXM"),
     ) -> View:
         """The step's timeline as bars, with the card as a line."""
         setup = TrainingSetup(
@@ -47,6 +50,7 @@ class MemoryExplorer(Explorer):
         )
         timeline = second_step(setup)
         capacity = None if card == NO_CARD else CARDS[card].memory_bytes
+        fit = None if card == NO_CARD else fit_on(CARDS[card], timeline.peak_bytes)
         title = f"{setup.model.name}, {format_count(count_parameters(setup.model))} parameters: one training step"
         now, before = self.shown.kept if self.shown else (None, None)
         if timeline is not now:
@@ -56,6 +60,8 @@ class MemoryExplorer(Explorer):
         return View(
             chart=chart,
             words=(verdict(timeline.peak, card),),
+            headline="" if fit is None else fit.headline,
+            fits=fit and fit.expected_bytes >= 0,
             more=lambda: advice_in_words(setup),
             table=replace(timeline, instants=tuple(drawn_instants(timeline))).rows(),
             ends={"seq_len": self.longest(setup.model.name)},

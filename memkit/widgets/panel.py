@@ -8,7 +8,7 @@ import ipywidgets as widgets
 import traitlets
 
 from memkit.units import html_table
-from memkit.widgets.explorer import Bits, Choice, Explorer, Number, Switch, html_error, html_words
+from memkit.widgets.explorer import Bits, Choice, Explorer, Number, Switch, html_places
 from memkit.widgets.in_page import FOLD, key_helpers
 
 WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
@@ -19,13 +19,16 @@ share two cores: a reader who moves once a second must not pay for advice that n
 
 
 class NumberBox(widgets.HBox):
-    """A box that takes any whole number, and a slider for the usual ones. ``value`` is the box's."""
+    """A box that takes any number, 1e3 too, and a slider for the usual ones. ``value`` is the box's.
 
-    value = traitlets.CInt()
+    A whole number is an ``int``; any other is handed on as it is, for the explorer to refuse it in words.
+    """
+
+    value = traitlets.Any()
 
     def __init__(self, control: Number):
         wide, narrow = widgets.Layout(width="200px", margin="2px 4px 2px 0"), widgets.Layout(width="180px")
-        self.box = widgets.IntText(control.value, description=control.label, style=LABEL, layout=wide)
+        self.box = widgets.FloatText(control.value, description=control.label, style=LABEL, layout=wide)
         ends = {"min": control.low, "max": control.high, "step": control.step}
         nearest = min(max(control.value, control.low), control.high)
         self.slider = widgets.IntSlider(nearest, **ends, readout=False, layout=narrow)
@@ -43,11 +46,12 @@ class NumberBox(widgets.HBox):
 
     def _nearest(self) -> int:
         """Where the slider stands for the value, which may lie beyond its ends."""
-        return min(max(self.value, self.slider.min), self.slider.max)
+        return int(min(max(self.value, self.slider.min), self.slider.max))
 
     def _move(self, change) -> None:
-        if change["owner"] is self.box or change["new"] != self._nearest():
-            self.value = change["new"]
+        new = change["new"]
+        if change["owner"] is self.box or new != self._nearest():
+            self.value = int(new) if float(new).is_integer() else new
 
 
 def box_of(control) -> widgets.Widget:
@@ -63,6 +67,11 @@ def box_of(control) -> widgets.Widget:
     return widgets.Text(continuous_update=False, style=LABEL, **named)
 
 
+def box_of_boxes(boxes: list) -> widgets.Box:
+    """Controls beside one another, as many as a line has room for."""
+    return widgets.Box(boxes, layout=widgets.Layout(display="flex", flex_flow="row wrap"))
+
+
 class Panel(widgets.VBox):
     """The controls of an explorer, its picture, words and table; what it refuses is explained inside."""
 
@@ -72,17 +81,35 @@ class Panel(widgets.VBox):
         self.controls = {name: box_of(control) for name, control in boxes}
         self._shown, self._chart, self._pause, self._is_showing = None, None, None, False
         self.picture, self.status, self.alert = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self.verdict, self.more, self._said, self._said_of = widgets.HTML(), widgets.HTML(), (), None
         self.table, self.fold, self.frame = widgets.HTML(), widgets.HTML(FOLD), widgets.HTML()
         self.picture.add_class("memkit-view")
         self.table.add_class("memkit-table")
-        moved = [*self.controls.values(), *(self._play(*item) for item in explorer.plays.items())]
-        layout = widgets.Layout(display="flex", flex_flow="row wrap")
-        children = [widgets.Box(moved, layout=layout), self.alert, self.picture, self.status]
-        super().__init__([*children, self.fold, self.table, self.frame, *key_helpers(explorer.pick)])
+        self.verdict.add_class("memkit-verdict")
+        self.more.add_class("memkit-more" if explorer.shown and explorer.shown.more is not tuple else "memkit-none")
+        first = [control for name, control in self.controls.items() if name not in explorer.asked_later]
+        plays = (self._play(*item) for item in explorer.plays.items())
+        children = [box_of_boxes([*first, *plays]), *self._asked_later(), self.alert, self.verdict, self.picture]
+        below = [self.status, self.more, self.fold, self.table, self.frame, *key_helpers(explorer.pick)]
+        super().__init__([*children, *below])
         self.add_class("memkit-panel")
         self.show()
         for name, control in self.controls.items():
             control.observe(lambda change, name=name: self._moved(name, change["new"]), "value")
+
+    def _asked_later(self) -> list[widgets.Widget]:
+        """A button that shows the other controls, and they; nothing where there are none."""
+        if not self.explorer.asked_later:
+            return []
+        box = box_of_boxes([self.controls[name] for name in self.explorer.asked_later])
+        button = widgets.ToggleButton(description="More controls", layout=widgets.Layout(width="150px"))
+
+        def show(_=None) -> None:
+            box.layout.display = "flex" if button.value else "none"
+
+        button.observe(show, "value")
+        show()
+        return [button, box]
 
     def _play(self, name: str, interval: int) -> widgets.Play:
         """A button that moves a number's slider to its end by itself, a step each ``interval`` ms."""
@@ -99,21 +126,25 @@ class Panel(widgets.VBox):
 
     def show(self) -> None:
         """The picture and words of the explorer's state; a refused value leaves its box again."""
-        self.alert.value = html_error(self.explorer)
         shown = self.explorer.shown
         if shown is not self._shown:
             self._shown, chart = shown, shown.chart
             if chart is not self._chart:  # the same picture with another mark framed is not sent again
                 self.picture.value, self._chart = chart.html(), chart
             self.frame.value = f"<style>{chart.frame_style()}</style>" if chart.marked is not None else ""
-            self.status.value = html_words(shown.words, shown.code)
             self.table.value = html_table(shown.table)
             self._say_more_in_a_pause()
+        self._say()
         self._is_showing = True
         try:
             self._move_controls()
         finally:
             self._is_showing = False
+
+    def _say(self) -> None:
+        """The words around the picture; what is said in a pause stays, pale, until it is said anew."""
+        for place, html in html_places(self.explorer, self._said, self._said_of is not self._shown).items():
+            getattr(self, place).value = html
 
     def _move_controls(self) -> None:
         """Controls say what the picture shows: menus offer what goes with it, sliders end where it ends."""
@@ -145,10 +176,10 @@ class Panel(widgets.VBox):
     def _say_more(self) -> None:
         explorer, shown = self.explorer, self.explorer.shown
         try:
-            self.status.value = html_words((*shown.words, *shown.more()), shown.code)
+            self._said, self._said_of = tuple(shown.more()), shown
         except Exception as error:  # noqa: BLE001 - a panel never dies of one state
             explorer.error = f"{type(error).__name__}: {error}"
-            self.alert.value = html_error(explorer)
+        self._say()
 
 
 @contextmanager

@@ -40,7 +40,8 @@ def plans_view(
     chart = choices_figure(peaks, title, subtitle, room, place, above, foot)
     own = [verdict(plans[chosen].peak, card.name)] if chosen else []
     words = (*own, those_that_fit(plans), *words)
-    return View(chart=chart, words=words, table=table_of(plans, columns or {}), picks=picks or {})
+    answer = {"headline": plans[chosen].fit.headline, "fits": plans[chosen].fits} if chosen else {}
+    return View(chart=chart, words=words, **answer, table=table_of(plans, columns or {}), picks=picks or {})
 
 
 def table_of(plans: Plans, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:

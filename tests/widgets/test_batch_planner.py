@@ -72,5 +72,5 @@ def test_ddp_keeps_a_second_copy_of_the_gradients(planner):
 
 def test_a_refusal_names_the_control(planner):
     planner.set(global_batch_tokens=0)
-    assert "<strong>Tokens a step cannot be.</strong>" in planner.panel.alert.value
+    assert "<strong>Tokens a step: 0 was not taken.</strong>" in planner.panel.alert.value
     planner.set(global_batch_tokens=2**22)
