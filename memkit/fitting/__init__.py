@@ -11,7 +11,6 @@ Reading order:
 - ``diagnosis``: from a recording or a trace: peak, parts, lines, and the changes that help most
 - ``batch_plan``: from a global batch in tokens to micro-batches, steps and ranks
 - ``plan``: a setup on a card: its peak, its time and what it gives up
-- ``accelerate_file``: a plan as Accelerate's file, each key with what its opposite would do
 - ``plan_code``: a plan in plain PyTorch and for Hugging Face's trainer
 - ``plan_run``: that code, traced before anybody is shown it
 - ``grid``: what is tried for a job, and what is not, with the reason

@@ -1,9 +1,5 @@
 """The names that this room offers: its door and an editor read this list."""
 
-from .accelerate_file import (
-    accelerate_config as accelerate_config,
-    accelerate_yaml as accelerate_yaml,
-)
 from .advice import (
     CHANGES as CHANGES,
     Change as Change,

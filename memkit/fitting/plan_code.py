@@ -1,4 +1,4 @@
-"""A plan as code: plain PyTorch for this book's model or one of ``transformers``, its ``Trainer``, Accelerate's file.
+"""A plan as code: plain PyTorch for this book's model or one of ``transformers``, and for its ``Trainer``.
 
 The first two need a source ``batches`` of (inputs, targets), each target the token that follows, and the book's text a
 ``model``; the trainer's needs a ``dataset`` of rows of so many token ids (``input_ids``, and the same as ``labels``).
@@ -6,7 +6,6 @@ What a library has no argument for is not printed for it: ``why_not`` says why, 
 plan. ``plan_run`` executes the very text in a trace before it is shown.
 """
 
-from memkit.fitting.accelerate_file import accelerate_yaml
 from memkit.fitting.plan import TrainingPlan, written_by
 from memkit.setup.hugging_face import config_of
 from memkit.setup.optimizers import Place
@@ -14,7 +13,7 @@ from memkit.setup.recipes import AUTOCAST_BF16
 from memkit.setup.strategies import FULL, NONE
 from memkit.units import as_one_of
 
-LIBRARIES = {"plain": "book", "transformers": "transformers", "trainer": "transformers", "accelerate": "book"}
+LIBRARIES = {"plain": "book", "transformers": "transformers", "trainer": "transformers"}
 """Whose model a kind of text trains."""
 
 BLOCKS = "max((m for m in model.modules() if isinstance(m, torch.nn.ModuleList)), key=len)"
@@ -233,8 +232,7 @@ def checkpoint_lines(plan: TrainingPlan) -> list[str]:
 def why_not(plan: TrainingPlan, kind: str) -> str:
     """Why a kind of text cannot say the plan, as the end of a sentence; empty where it can.
 
-    Source: ``TrainingArguments`` of transformers 5.23; ``fsdp_config`` of Accelerate 1.15, whose policy reduces in the
-    dtype that it computes in.
+    Source: ``TrainingArguments`` of transformers 5.23.
     """
     setup, layout = plan.setup, plan.layout
     is_moved = setup.optimizer.place != Place.AFTER_BACKWARD
@@ -252,15 +250,6 @@ def why_not(plan: TrainingPlan, kind: str) -> str:
             return "copies beside 16-bit weights: no optimizer of the trainer keeps them"
         if plan.scales_loss and setup.adapter is not None:
             return "adapters in float16: the trainer scales the loss under autocast alone"
-    if kind == "accelerate":
-        if is_moved or setup.adapter is not None or setup.optimizer.name != "AdamW" or written_by(setup.precision):
-            return "other optimizers than AdamW after the backward, and adapters: the file has no key for them"
-        if layout and (layout.stage == 1 or layout.gradient_as_bucket_view):
-            return "ZeroRedundancyOptimizer and gradient_as_bucket_view: the file has no key for them"
-        if layout and layout.reduce_dtype not in (None, layout.param_dtype):
-            return "gradients reduced in float32: the file reduces in the dtype that it computes in"
-        if setup.recomputation not in (NONE, FULL) or (setup.recomputation == FULL and not is_in_file(plan)):
-            return "recomputation, but that of whole blocks under FSDP: the file has no key for it"
     return ""
 
 
@@ -296,15 +285,11 @@ def trainer_arguments(plan: TrainingPlan) -> dict:
     return arguments
 
 
-def is_in_file(plan: TrainingPlan) -> bool:
-    """Whether Accelerate's file says how the run is sharded."""
-    return plan.layout is not None and plan.layout.is_fully_sharded
-
-
 def code_of(plan: TrainingPlan, kind: str = "plain") -> str:
     """One of ``KINDS`` as text.
 
-    None is DeepSpeed's file: its halves keep a float32 copy beside AdamW's states, so that its run was never the plan.
+    None is a launcher's file: nothing here can run it, and Accelerate's sums gradients in the dtype that it computes
+    in, DeepSpeed's halves keep a float32 copy beside AdamW's states, so that their runs are other plans.
 
     Raises: ValueError: no such kind, or it cannot say the plan.
     """
@@ -317,5 +302,4 @@ KINDS = {
     "plain": plain_code,
     "transformers": lambda plan: plain_code(plan, kind="transformers"),
     "trainer": trainer_code,
-    "accelerate": accelerate_yaml,
 }

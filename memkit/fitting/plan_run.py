@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 from memkit.fitting.plan import TrainingPlan
 from memkit.fitting.plan_code import code_of
+from memkit.fitting.step import as_high
 from memkit.setup.hugging_face import config_of
 from memkit.setup.layouts import Layout
 from memkit.setup.strategies import NONE
@@ -27,21 +28,23 @@ NUM_STEPS = 2
 
 
 def traced(plan: TrainingPlan, kind: str = "plain") -> TrainingPlan:
-    """The plan with the traced peak of its own code; unchanged where torch or a library of it is not there."""
-    kind = "plain" if kind == "accelerate" else kind  # a file has no step: the book's own is that of its layout
+    """The plan with the traced peak of its own code; unchanged where torch or a library of it is not there.
+
+    Of more than two micro-batches two are run: a third is as high as the second.
+    """
     try:
-        return replace(plan, traced_bytes=traced_bytes(code_of(plan, kind), kind, plan.setup, plan.layout))
+        short = replace(plan, setup=as_high(plan.setup))
+        return replace(plan, traced_bytes=traced_bytes(code_of(short, kind), short.setup, plan.layout))
     except ImportError:
         return plan
 
 
 @lru_cache(maxsize=64)
-def traced_bytes(text: str, kind: str, setup: TrainingSetup, layout: Layout | None) -> int:
+def traced_bytes(text: str, setup: TrainingSetup, layout: Layout | None) -> int:
     """The highest bytes of a plan's second step, as its code runs; of a trainer's, of two steps."""
     from memkit.program.sharded import one_rank_of
     from memkit.tracing.trace import trace_memory
 
-    is_trainer = kind == "trainer"
     with ExitStack() as stack:
         stack.enter_context(one_rank_of(layout.world_size) if layout else nullcontext())
         stack.enter_context(chdir(stack.enter_context(TemporaryDirectory())))
@@ -53,8 +56,7 @@ def traced_bytes(text: str, kind: str, setup: TrainingSetup, layout: Layout | No
         for stand_in in stand_ins(setup, text):
             stack.enter_context(stand_in)
         build = partial(run_text, text, setup, layout)
-        last = 1 if is_trainer else NUM_STEPS  # a trainer's one call makes all of its steps
-        return trace_memory(build, steps=last).for_step(last).peak_bytes
+        return trace_memory(build, steps=NUM_STEPS).for_step(NUM_STEPS).peak_bytes
 
 
 def import_libraries(text: str) -> None:
@@ -90,7 +92,9 @@ def run_text(text: str, setup: TrainingSetup, layout: Layout | None = None, seen
         trainer = import_module("transformers").Trainer
         with patch.object(trainer, "train", lambda self: None):
             exec(text, names)  # noqa: S102
-        return names["trainer"].train
+        # One call makes all its steps. It is the second, so that what stood while the model was loaded is no part of it.
+        calls = iter((lambda: None, names["trainer"].train))
+        return lambda: next(calls)()
     names["batches"] = endless(random_batches(setup.model, setup))
     exec(text, names)  # noqa: S102
     if isinstance(names["model"], DistributedDataParallel) and layout:

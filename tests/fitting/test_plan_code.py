@@ -2,19 +2,15 @@
 
 import os
 import warnings
-from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from memkit.fitting import plan_run
-from memkit.fitting.accelerate_file import accelerate_yaml, opposites
-from memkit.fitting.grid import layouts_of
 from memkit.fitting.plan import plan_of
 from memkit.fitting.plan_code import KINDS, LIBRARIES, code_of, trainer_arguments, why_not
-from memkit.fitting.plan_run import NUM_STEPS, made_from_config, run_text, traced
+from memkit.fitting.plan_run import made_from_config, run_text, traced
 from memkit.fitting.plans import find_plans
 from memkit.formula.parameters import count_adapter_parameters, count_parameters
 from memkit.hardware.cards import CARDS
@@ -209,7 +205,7 @@ def test_what_a_library_cannot_say_is_not_offered_and_the_reason_is_given():
     found = find_plans(PUBLISHED_MODELS["Llama-2-7B"], CARD, tokens_per_step=16384, seq_len=2048, code="trainer")
     assert "on the host: the trainer has no argument" in found.not_tried
     assert all(plan.setup.optimizer.place == "after backward" for plan in found.in_order)
-    kinds = "plain, transformers, trainer, accelerate"
+    kinds = "plain, transformers, trainer"
     with pytest.raises(ValueError, match=f"kind='jax' is not one of {kinds}"):
         code_of(found.plans[0], "jax")
 
@@ -226,78 +222,6 @@ def test_the_trainer_takes_every_argument(name, tmp_path):
     assert args.optim == given["optim"] and (args.fp16, args.bf16) == (plan.scales_loss, given["bf16"])
 
 
-def as_launched(text: str, path: Path) -> dict:
-    """What ``accelerate launch`` hands to the script's environment for a file, by its own code."""
-    launch = pytest.importorskip("accelerate.commands.launch")
-    path.write_text(text, encoding="utf-8")
-    arguments = launch.launch_command_parser().parse_args(["--config_file", str(path), "train.py"])
-    arguments, config, _ = launch._validate_launch_command(arguments)
-    assert isinstance(config, pytest.importorskip("accelerate.commands.config.config_args").ClusterConfig)
-    if config.num_processes == 1:
-        return launch.prepare_simple_launcher_cmd_env(arguments)[1]
-    return launch.prepare_multi_gpu_env(arguments)
-
-
-def in_file():
-    """Plans that Accelerate's file can say."""
-    setups = [made("Llama", "full", "plain").setup, replace(made("Llama", "ZeRO-3", "plain").setup, recomputation=FULL)]
-    for setup in setups:
-        for layout in layouts_of(4):
-            half = "bfloat16" if setup.precision == FP32 and layout.is_fully_sharded else None
-            plan = plan_of(setup, CARD, replace(layout, param_dtype=half))
-            if not why_not(plan, "accelerate"):
-                yield plan
-
-
-@pytest.mark.parametrize("plan", in_file(), ids=lambda plan: plan.name)
-def test_accelerate_reads_the_file_as_the_plan(plan, tmp_path, monkeypatch):
-    """Its loader takes every key, and the plugin that it makes of them has the layout's choices."""
-    from torch.distributed.fsdp import CPUOffloadPolicy
-
-    environment = as_launched(accelerate_yaml(plan), tmp_path / "accelerate.yaml")
-    is_mixed = plan.setup.precision.uses_autocast or bool(plan.layout.param_dtype)
-    assert environment["ACCELERATE_MIXED_PRECISION"] == ("bf16" if is_mixed else "no")
-    assert ("ACCELERATE_USE_FSDP" in environment) == plan.layout.is_fully_sharded
-    if not plan.layout.is_fully_sharded:
-        return
-    for name, value in environment.items():
-        if name.startswith("FSDP_"):
-            monkeypatch.setenv(name, value)
-    plugin = pytest.importorskip("accelerate").FullyShardedDataParallelPlugin()
-    assert plugin.fsdp_version == 2 and plugin.reshard_after_forward == (plan.layout.stage == 3)
-    assert isinstance(plugin.cpu_offload, CPUOffloadPolicy) == plan.layout.offloads
-    assert plugin.activation_checkpointing == (plan.setup.recomputation == FULL)
-    if is_mixed:
-        plugin.set_mixed_precision("bf16")
-        policy = plugin.mixed_precision_policy
-        assert (policy.param_dtype, policy.reduce_dtype) == (torch.bfloat16, torch.bfloat16)  # "not offered" says so
-
-
-def test_accelerate_refuses_a_key_that_is_none(tmp_path):
-    text = accelerate_yaml(next(in_file())) + "\nreshard: true"
-    with pytest.raises(ValueError, match="unknown keys"):
-        as_launched(text, tmp_path / "accelerate.yaml")
-
-
-def test_a_key_is_worth_what_its_opposite_traces():
-    """The bytes of a comment are the difference of two traces."""
-    is_full = (lambda plan: plan.layout.stage == 3 and plan.layout.param_dtype and plan.setup.recomputation == FULL)
-    plan = next(filter(is_full, in_file()))
-    here = traced(plan).traced_bytes
-    assert set(opposites(plan)) == {"mixed_precision", "num_processes", "fsdp_reshard_after_forward",
-                                    "fsdp_offload_params", "fsdp_activation_checkpointing"}
-    for key, (value, other) in opposites(plan).items():
-        more = traced(other).traced_bytes - here
-        assert other.peak_bytes - plan.peak_bytes == pytest.approx(more, abs=0.02 * here)
-        [line] = [line for line in accelerate_yaml(plan).splitlines() if line.strip().startswith(f"{key}:")]
-        sign = (other.peak_bytes > plan.peak_bytes) - (other.peak_bytes < plan.peak_bytes)
-        assert f"# {value}: " in line and line.endswith(("the same peak", "more", "less")[sign])
-
-
-def test_every_kind_of_text_is_python_or_a_file():
+def test_every_kind_of_text_is_python():
     for kind in KINDS:
-        plan = next(in_file()) if kind == "accelerate" else made("Llama", "LoRA", kind)
-        text = code_of(plan, kind)
-        with nullcontext() if kind == "accelerate" else warnings.catch_warnings():
-            assert text if kind == "accelerate" else compile(text, "plan", "exec")
-    assert NUM_STEPS == 2
+        compile(code_of(made("Llama", "LoRA", kind), kind), "plan", "exec")
