@@ -92,7 +92,7 @@ def run_text(text: str, setup: TrainingSetup, layout: Layout | None = None, seen
         trainer = import_module("transformers").Trainer
         with patch.object(trainer, "train", lambda self: None):
             exec(text, names)  # noqa: S102
-        # One call makes all its steps. It is the second, so that what stood while the model was loaded is no part of it.
+        # One call makes all its steps: the second, so that what stood while the model was loaded is no part of it.
         calls = iter((lambda: None, names["trainer"].train))
         return lambda: next(calls)()
     names["batches"] = endless(random_batches(setup.model, setup))
