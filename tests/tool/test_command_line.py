@@ -323,7 +323,7 @@ def test_a_fit_over_cards(capsys, tmp_path):
     assert eight["chosen"]["traced_bytes"] == pytest.approx(rank, rel=1e-5)
     assert rank == pytest.approx(eight["chosen"]["peak_bytes"], rel=0.01)
     page = tmp_path / "page.html"
-    assert main([*FIT, "--cards", "8", "--code", "transformers", "--fail-above", "20GiB", "--html", str(page)]) == 1
+    assert main([*FIT, "--cards", "8", "--code", "transformers", "--fail-above", "10GiB", "--html", str(page)]) == 1
     assert "fully_shard(model, **choices)" in capsys.readouterr().out and "<svg " in page.read_text(encoding="utf-8")
 
 
