@@ -27,7 +27,15 @@ def main() -> int:
     names = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"one or more of {', '.join(names)}")
-    asked = parser.parse_args().names or names
+    parser.add_argument("--rows", type=Path, help="with public: predict and judge the rows of this file (csv, csv.gz)")
+    chosen = parser.parse_args()
+    if chosen.rows:
+        from bench.many_cards import predicted_rows
+        from book.many_cards import cards_words
+
+        print(cards_words(list(predicted_rows(chosen.rows))))
+        return 0
+    asked = chosen.names or names
     if unknown := sorted(set(asked) - set(names)):
         parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(names)}")
     rows, broken = [], []

@@ -7,6 +7,7 @@ makes them anew.
 import statistics
 
 from bench import Row
+from book.many_cards import cards_words, load_many_cards
 from book.public_runs import load_public_runs, note, words
 
 MOST_TOO_LOW = 0.05
@@ -15,7 +16,8 @@ MOST_TOO_LOW = 0.05
 def run() -> list[Row]:
     """Median errors of the held half against what is promised, and the runs that are too low without a warning."""
     runs = load_public_runs()
-    print(f"{note()}\n\n{words(runs)}\n")
+    cards = load_many_cards()
+    print(f"{note()}\n\n{words(runs)}\n\nfms-acceleration, A100 80 GB:\n\n{cards_words(cards)}\n")
     held = [run for run in runs if run.half == "held" and run.outcome == "ok"]
 
     def median(of_set: str) -> float:
@@ -26,7 +28,12 @@ def run() -> list[Row]:
     silent = [run for run in runs if run.outcome == "ok" and run.error < -MOST_TOO_LOW and not run.warning]
     failed = [run for run in runs if run.outcome == "oom"]
     missed = [run for run in failed if not run.prediction.is_failure and run.range_bytes[1] < run.measured_bytes]
+    told = [run for run in cards if not run.refused]
+    alone = max(abs(run.peak_error) for run in told if run.num_cards == 1)
+    many = statistics.median(abs(run.peak_error) for run in told if run.num_cards > 1)
     return [
+        Row(name="one A100: worst error / 0.1 %", ratio=alone / 0.001, at_most=1, detail="full, LoRA, QLoRA"),
+        Row(name="two to eight A100s: median error / 0.05 %", ratio=many / 0.0005, at_most=1, detail="FSDP1"),
         Row(name="transformers: median error / 1 %", ratio=median("xMem transformers") / 0.01, at_most=1,
             detail=f"{len(texts)} runs held out"),
         Row(name="transformers: xMem's median error / ours", ratio=xmem / median("xMem transformers"), at_least=3,

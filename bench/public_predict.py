@@ -1,5 +1,8 @@
 """Trace every public run anew and store what is predicted: ``python -m bench.public_predict`` (minutes).
 
+``--rows FILE ...`` stores the rows of ``bench.many_cards``: those of fms-acceleration need nothing but torch, those of
+PEFT transformers and peft.
+
 The stored table is made with transformers 4.51.3, which the measured runs used: newer versions run other operations,
 and T5-small then differs by 12 %. Where another version is installed, that one's name is stored beside the table.
 """
@@ -13,6 +16,8 @@ import sys
 from pathlib import Path
 
 from bench import public_programs as programs
+from bench.many_cards import predicted_rows
+from book.many_cards import store_many_cards
 from book.public_runs import FILE, Prediction, PublicRun, load_public_runs, store_public_runs
 from memkit import replay_trace, trace_memory
 
@@ -79,9 +84,9 @@ def _b200_program(run: PublicRun):
     return build, int(steps)
 
 
-def provenance() -> str:
+def provenance(beside: str = "torchvision") -> str:
     """Which libraries predict, when, and on what kind of machine."""
-    libraries = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "torchvision"))
+    libraries = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", beside))
     programs.with_torchvision_operators()
     import transformers
 
@@ -92,7 +97,11 @@ def provenance() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--set", help="only the runs whose set begins so")
+    parser.add_argument("--rows", type=Path, nargs="+", help="store the rows of these files, and nothing else")
     asked = parser.parse_args()
+    if asked.rows:
+        store_many_cards([run for file in asked.rows for run in predicted_rows(file)], provenance("peft"))
+        return
     runs = load_public_runs()
     made_with = provenance()
     for place, run in enumerate(runs):

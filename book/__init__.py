@@ -17,6 +17,7 @@ Reading order:
 - ``cheat_sheet``: what each technique does to the peak of two jobs, and its price
 - ``recordings``: a GPU run kept as a file, with its card, driver, torch and date
 - ``public_runs``: GPU runs that others measured, beside what is predicted for them
+- ``many_cards``: runs on one to eight A100s that others measured, beside what their programs take by a trace
 - ``bandwidth``: how fast bytes move on this machine
 - ``card_formats``: what a device's own casts and products do, and the seconds of a product in bf16 and FP8
 - ``checkup``: ``doctor()``: is this machine ready for the book?

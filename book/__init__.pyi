@@ -29,6 +29,10 @@ from .exercises import (
     check as check,
 )
 from .ledger_search import LedgerSearch as LedgerSearch
+from .many_cards import (
+    cards_words as cards_words,
+    load_many_cards as load_many_cards,
+)
 from .measurements import MEASUREMENTS as MEASUREMENTS
 from .pieces_of_logits import PiecesOfLogits as PiecesOfLogits
 from .public_runs import load_public_runs as load_public_runs

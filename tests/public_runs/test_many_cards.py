@@ -1,0 +1,107 @@
+"""Runs of one to eight A100s that others measured are the oracle; three cheap programs are traced anew.
+
+The rest is ``python -m bench.public_predict --rows FILE``.
+"""
+
+import csv
+import gzip
+import statistics
+
+import pytest
+
+from bench.many_cards import MODELS, Refusal, predict, predicted_rows, program_of
+from book.many_cards import cards_words, load_many_cards, refusals, store_many_cards
+from memkit import TrainingSetup, estimate_memory, models, recipes
+from memkit.allocator.workspaces import training_workspace_bytes
+
+RUNS = load_many_cards()
+PREDICTED = [run for run in RUNS if not run.refused]
+COLUMNS = {
+    "file": "refs/a100_80gb_liger.csv", "line": "2", "bf16": "True", "fp16": "",
+    "framework_config": "foak-fast-kernels",
+    "mem_peak_torch_mem_alloc_in_bytes": "80318097408.0", "mem_torch_mem_alloc_in_bytes": "48198051840.0",
+    "model_name_or_path": "meta-llama/Meta-Llama-3-8B", "num_gpus": "1", "peft_method": "",
+    "per_device_train_batch_size": "4", "r": "", "target_modules": "", "torch_dtype": "bfloat16",
+}
+"""The columns that are read, of one published row: full fine-tuning of Llama-3-8B on one A100."""
+
+
+def row(**changes) -> dict[str, str]:
+    return COLUMNS | changes
+
+
+@pytest.mark.parametrize(
+    "changes, peak, rest",
+    [
+        ({}, 80_318_097_408, 48_198_051_840),
+        # a100_80gb_liger.csv, line 167: FSDP1 with float32 shards, activations decide
+        ({"model_name_or_path": "mistralai/Mistral-7B-v0.1", "num_gpus": "4", "per_device_train_batch_size": "8",
+          "framework_config": "foak-fast-kernels-liger"}, 39_732_781_056, 28_984_805_376),
+        # line 74: LoRA, where FSDP1 keeps every block's input and its gradient
+        ({"num_gpus": "4", "peft_method": "lora", "r": "16.0", "target_modules": "q_proj k_proj v_proj o_proj"},
+         27_551_078_912, 4_088_154_624),
+    ],
+)
+def test_a_measured_run_is_predicted_from_its_program(changes, peak, rest):
+    predicted_peak, predicted_rest = predict(program_of(row(**changes)))
+    assert predicted_peak == pytest.approx(peak, rel=1e-4)
+    assert predicted_rest == pytest.approx(rest, rel=3e-4)
+
+
+@pytest.mark.parametrize(
+    "model, batch, measured", [(models.MISTRAL_7B, 4, 72_434_837_504), (models.LLAMA_3_8B, 4, 80_318_097_408)]
+)
+def test_the_formula_and_two_constants_are_the_peak_of_one_card(model, batch, measured):
+    setup = TrainingSetup(
+        model=model, precision=recipes.PURE_BF16, micro_batch_size=batch, seq_len=4096, recomputation="full"
+    )
+    tokens_and_labels = 2 * 8 * batch * 4096  # in the formula already; the mask is not
+    workspaces, mask = training_workspace_bytes((8, 0)), tokens_and_labels // 2
+    assert estimate_memory(setup).peak_bytes + workspaces + mask == pytest.approx(measured, rel=5e-5)
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"framework_config": "accelerated-peft-autogptq"}, "autogptq"), ({"model_name_or_path": "gpt2"}, "gpt2"),
+        ({"model_name_or_path": "mistralai/Mixtral-8x7B-Instruct-v0.1"}, "mixtures of experts"),
+        ({"file": "refs_orca/a100_80gb_pf.csv"}, "lengths"), ({"framework_config": "new-kernels"}, "new-kernels"),
+        ({"file": "refs/h100.csv"}, "versions"), ({"peft_method": "dora"}, "dora"),
+        ({"torch_dtype": "float16"}, "float16"),
+        ({"gradient_accumulation_steps": "2"}, "accumulation"), ({"target_modules": "q_proj"}, "target_modules"),
+        ({"mem_peak_torch_mem_alloc_in_bytes": ""}, "not recorded"),
+    ],
+)
+def test_a_row_whose_program_is_not_rebuilt_is_refused_in_words(changes, reason):
+    if "target_modules" in changes:
+        changes = changes | {"peft_method": "lora"}
+    with pytest.raises(Refusal, match=reason):
+        program_of(row(**changes))
+
+
+def test_a_file_of_rows_is_judged(tmp_path, capsys):
+    file = tmp_path / "rows.csv.gz"
+    with gzip.open(file, "wt", newline="") as text:
+        writer = csv.DictWriter(text, COLUMNS)
+        writer.writeheader()
+        writer.writerow(row(model_name_or_path="gpt2"))
+    runs = list(predicted_rows(file))
+    assert "1 rows: 0 predicted, 1 refused" in str(cards_words(runs))
+    assert "refused: gpt2" in capsys.readouterr().out
+
+
+def test_the_stored_predictions_are_near_what_was_measured():
+    of_cards = [run for run in PREDICTED if run.measured_rest]
+    assert set(MODELS) >= {run.model for run in of_cards}
+    for kind in ("full", "LoRA", "QLoRA", "GPTQ-LoRA"):
+        alone = [run for run in PREDICTED if (run.kind, run.num_cards) == (kind, 1)]
+        many = [run for run in PREDICTED if run.kind == kind and run.num_cards > 1]
+        assert len(alone) >= 5 and max(abs(run.peak_error) for run in alone) < 0.001
+        assert len(many) >= 10 and statistics.median(abs(run.peak_error) for run in many) < 0.0005
+    assert refusals(RUNS).total() + len(PREDICTED) == len(RUNS)
+
+
+def test_storing_and_loading_keeps_every_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("book.many_cards.FILE", tmp_path / "runs.csv")
+    store_many_cards(RUNS, "again")
+    assert load_many_cards() == RUNS
