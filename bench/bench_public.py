@@ -17,7 +17,7 @@ def run() -> list[Row]:
     """Median errors of the held half against what is promised, and the runs that are too low without a warning."""
     runs = load_public_runs()
     cards = load_many_cards()
-    print(f"{note()}\n\n{words(runs)}\n\nfms-acceleration, A100 80 GB:\n\n{cards_words(cards)}\n")
+    print(f"{note()}\n\n{words(runs)}\n\nfms-acceleration on A100s, PEFT on an L40S:\n\n{cards_words(cards)}\n")
     held = [run for run in runs if run.half == "held" and run.outcome == "ok"]
 
     def median(of_set: str) -> float:
@@ -29,11 +29,13 @@ def run() -> list[Row]:
     failed = [run for run in runs if run.outcome == "oom"]
     missed = [run for run in failed if not run.prediction.is_failure and run.range_bytes[1] < run.measured_bytes]
     told = [run for run in cards if not run.refused]
-    alone = max(abs(run.peak_error) for run in told if run.num_cards == 1)
+    alone = max(abs(run.peak_error) for run in told if run.num_cards == 1 and run.measured_rest)
+    methods = max(abs(run.peak_error) for run in told if not run.measured_rest)
     many = statistics.median(abs(run.peak_error) for run in told if run.num_cards > 1)
     return [
         Row(name="one A100: worst error / 0.1 %", ratio=alone / 0.001, at_most=1, detail="full, LoRA, QLoRA"),
-        Row(name="two to eight A100s: median error / 0.05 %", ratio=many / 0.0005, at_most=1, detail="FSDP1"),
+        Row(name="two to four A100s: median error / 0.05 %", ratio=many / 0.0005, at_most=1, detail="FSDP1"),
+        Row(name="PEFT's methods: worst error / 0.5 %", ratio=methods / 0.005, at_most=1, detail="an L40S"),
         Row(name="transformers: median error / 1 %", ratio=median("xMem transformers") / 0.01, at_most=1,
             detail=f"{len(texts)} runs held out"),
         Row(name="transformers: xMem's median error / ours", ratio=xmem / median("xMem transformers"), at_least=3,

@@ -168,7 +168,7 @@ def run_of(row: dict[str, str]) -> ManyCardRun:
     kind = of_base if row["peft_method"] else "full"
     return ManyCardRun(
         file=row["file"], line=int(row["line"]), kind=kind, model=row["model_name_or_path"],
-        num_cards=int(float(row["num_gpus"])), batch=int(float(row["per_device_train_batch_size"])),
+        num_cards=measured(row, "num_gpus"), batch=measured(row, "per_device_train_batch_size"),
         config=config, is_autocast=is_true(row["bf16"]),
         measured_peak=measured(row, "mem_peak_torch_mem_alloc_in_bytes"),
         measured_rest=measured(row, "mem_torch_mem_alloc_in_bytes"),
@@ -190,7 +190,7 @@ def peft_run_of(row: dict[str, str]) -> ManyCardRun:
     return ManyCardRun(
         file=row["file"], line=0, kind="PEFT's methods", model=train["model_id"], num_cards=1,
         batch=train["batch_size"], config=row["experiment"], is_autocast=train["use_amp"],
-        measured_peak=int(row["accelerator_memory_max"] or 0), measured_rest=0, peak=peak, rest=0, refused=reason,
+        measured_peak=measured(row, "accelerator_memory_max"), measured_rest=0, peak=peak, rest=0, refused=reason,
         seconds=round(time.perf_counter() - started, 1),
     )
 
@@ -205,7 +205,9 @@ def peft_refusal(row: dict[str, str], train: dict) -> str:
         return "PEFT's runs in another dtype, with autocast, recomputation or compiled are not rebuilt"
     if '"peft_type": "ADALORA"' in row["peft_config"] or '"peft_type": "ADAMSS"' in row["peft_config"]:
         return "what AdaLoRA and AdaMSS do after each step (update_and_allocate) is not rebuilt"
-    if train["init_kv_cache_prefix"]:
+    if not measured(row, "accelerator_memory_max"):
+        return "its bytes were not recorded"
+    if train.get("init_kv_cache_prefix"):
         return "a prefix that starts from a text is not rebuilt"
     return "" if row["status"] == "success" else f"the run ended as {row['status']}"
 
