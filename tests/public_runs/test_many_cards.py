@@ -6,10 +6,12 @@ The rest is ``python -m bench.public_predict --rows FILE``.
 import csv
 import gzip
 import statistics
+from pathlib import Path
 
 import pytest
 
 from bench.many_cards import MODELS, Refusal, predict, predicted_rows, program_of
+from book import many_cards
 from book.many_cards import cards_words, load_many_cards, refusals, store_many_cards
 from memkit import TrainingSetup, estimate_memory, models, recipes
 from memkit.allocator.workspaces import training_workspace_bytes
@@ -99,6 +101,18 @@ def test_the_stored_predictions_are_near_what_was_measured():
         assert len(alone) >= 5 and max(abs(run.peak_error) for run in alone) < 0.001
         assert len(many) >= 10 and statistics.median(abs(run.peak_error) for run in many) < 0.0005
     assert refusals(RUNS).total() + len(PREDICTED) == len(RUNS)
+
+
+def test_the_readme_says_what_the_rows_say():
+    readme = (Path(many_cards.FILE).parents[2] / "README.md").read_text(encoding="utf-8")
+    of_cards = [run for run in PREDICTED if run.measured_rest]
+    within = sum(abs(run.peak_error) <= 0.01 for run in PREDICTED)
+    assert f"Another {len(PREDICTED)} runs" in readme and f"constant, {within} of them within 1 %" in readme
+    assert f"{refusals(RUNS).total()} runs more are refused" in readme
+    median = statistics.median(abs(run.peak_error) for run in of_cards)
+    assert f"| {len(of_cards)} runs on one" in readme and f"| {median:.3%} at".replace("%", " %") in readme
+    methods = [abs(run.peak_error) for run in PREDICTED if not run.measured_rest]
+    assert f"| {len(methods)} of PEFT's" in readme and f"| {100 * statistics.median(methods):.2f} % at" in readme
 
 
 def test_storing_and_loading_keeps_every_run(tmp_path, monkeypatch):
