@@ -160,23 +160,21 @@ EXERCISES = (
         tolerance=1e-3,
         hides_results=True,
         probes=(
-            (10**9, 3 * 10**9, 7 * 10**10), (2 * 10**10, 5 * 10**9, 9 * 10**8),
+            (10**9, 3 * 10**9, 2 * 10**9), (2 * 10**10, 5 * 10**9, 4 * 10**10),  # a mean is as large as the weights
             (13_476_831_232, 13_476_831_232, 26_953_662_464),
         ),
         because="Neither depends on the batch: the activations are gone.",
         letters={"at": two_moments},
+        also=("at(weights + gradients + states, states / 2)",),
         table="""
         at(weights + gradients + states, 0) :: The temporaries of foreach are missing: one value for every weight.
         at(weights + states, weights) :: The gradients are missing. They are there until zero_grad frees them.
-        at(weights + gradients + states, 2 * weights) :: You counted the temporaries twice. foreach adds one value for
-            each weight.
+        at(weights + gradients + states, 2 * weights) :: You counted both means, or the temporaries twice. foreach
+            adds one value for each weight.
         at(weights + gradients + states, gradients) :: The temporaries are as large as the weights. Gradients have the
             same size in some recipes, but not in all.
-        at(weights + gradients + states, states / 2) :: Half the states is one mean, and that is indeed the size of
-            the temporaries. In the recipes of this section a mean is as large as the weights: count W.
         (weights + gradients + states, 2 * weights + states) :: The gradients are there in the optimizer's step as
             well, until zero_grad frees them.
-        at(weights + gradients + states, states) :: The temporaries are as large as the weights, not as the states.
         at(weights + gradients + states, weights)[::-1] :: Both are right, in the other order: first the end of the
             backward.
         weights + gradients + states ; 2 * weights + gradients + states :: That is one of the two. Return both: the
