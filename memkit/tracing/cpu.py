@@ -57,10 +57,17 @@ TRANSFORMERS_OPERATIONS = set(
 optimizer's: each was held against a measurement, here or in ``tests/zoo``."""
 
 
+QUIET_NAMESPACES = {"prim", "profiler", "c10d", "_c10d_functional", "fsdp", "memkit"}
+"""Operations that move or mark tensors, and this package's own FP8, whose inside chapter 06 does not count. Of any
+other library's (bitsandbytes' 4 bits) the rules know nothing."""
+
+
 def is_of_a_transformer(func) -> bool:
     """Whether the CPU's rules know what the operation takes; each other one has to be measured."""
     name = func._opname
-    if func.namespace != "aten" or torch.Tag.pointwise in func.tags or name in TRANSFORMERS_OPERATIONS:
+    if func.namespace != "aten":
+        return func.namespace in QUIET_NAMESPACES
+    if torch.Tag.pointwise in func.tags or name in TRANSFORMERS_OPERATIONS:
         return True
     if name.startswith(("_foreach_", "_fused_", "new_")) or name.endswith("_like"):
         return True
@@ -128,7 +135,8 @@ def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
         shapes_only(mode),
         patch.object(torch, "get_rng_state", noted_rng_state),
         patch.object(torch.random, "get_rng_state", noted_rng_state),
-        patch.object(torch.utils, "swap_tensors", give_data),
+        patch.object(torch.nn.Module, "_apply", apply_to_data),
+        patch.object(Tensor, "_make_subclass", staticmethod(make_subclass)),
         patch.object(torch.nn.parallel.DistributedDataParallel, "__init__", not_here("DDP's reducer")),
     ):
         mode.rules[Tensor.__deepcopy__] = deepcopied
@@ -157,6 +165,40 @@ def deepcopied(_, func, args, __):
     return memo[id(tensor)]
 
 
-def give_data(parameter: Tensor, moved: Tensor) -> None:
-    """In place of exchanging the two, by which ``Module.to`` moves a fake one: who else holds it would forbid that."""
-    parameter.data = moved.data
+MAKE_SUBCLASS = Tensor._make_subclass
+
+
+def make_subclass(kind: type, data: Tensor, requires_grad: bool = False, **options) -> Tensor:
+    """``Tensor._make_subclass``, which refuses fake data: a view of them of a kind that is fake too.
+
+    For a library's kind of tensor: bitsandbytes' ``Params4bit``.
+    """
+    if not isinstance(data, FakeTensor):
+        return MAKE_SUBCLASS(kind, data, requires_grad, **options)
+    view = data.detach().requires_grad_(requires_grad)
+    view.__class__ = type(kind.__name__, (kind, FakeTensor), {})
+    return view
+
+
+def apply_to_data(
+    module: torch.nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True
+) -> torch.nn.Module:
+    """``Module._apply`` as it treats real tensors; it treats fake ones otherwise, and fails."""
+    if recurse:
+        for child in module.children():
+            child._apply(fn)
+    with torch.no_grad():
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            data = fn(parameter)
+            if data.device != parameter.device:  # to or from "meta"
+                module._parameters[name] = torch.nn.Parameter(data, parameter.requires_grad)
+                continue
+            parameter.data = data
+            if parameter.grad is not None:
+                parameter.grad.data = fn(parameter.grad)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = fn(buffer)
+    return module

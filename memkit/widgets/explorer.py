@@ -252,7 +252,7 @@ def html_places(explorer: Explorer, said: Sequence[str] = (), is_old: bool = Fal
         "alert": html_error(explorer),
         "verdict": live(sign + escape(view.headline or view.words[0]), style),
         "status": live("<br>".join(map(escape, words)) + block),
-        "more": live("<br>".join(map(escape, said)), "opacity:0.4" if is_old else ""),
+        "more": live("<br>".join(map(escape, said)), "opacity:0.4" if is_old and said else ""),
     }
 
 

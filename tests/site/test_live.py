@@ -147,7 +147,7 @@ def test_the_first_control_moves_without_python_and_the_second_starts_it(page, a
     place.locator("select").first.select_option(index=1)
     page.wait_for_function(f"!document.getElementById('{before}')")
     assert not any("pyodide" in url for url in asked)
-    place.locator("select").nth(1).select_option(index=0)
+    place.locator("select[data-id=precision]").select_option(index=0)
     stale = page.locator(".panel.is-stale .memkit-view")
     assert stale.get_attribute("data-stale") == "Not yet: still the settings before"
     page.wait_for_selector(".panel[data-ready]:not(.is-stale)")
@@ -177,6 +177,7 @@ def test_two_controls_are_answered_or_the_picture_says_that_they_are_not(pair, p
                if isinstance(box, ipywidgets.Dropdown) and len(box.options) > 1 or isinstance(box, ipywidgets.Checkbox)}
     if len(offered) < 2:
         pytest.skip(f"{name} has fewer than two menus")
+    place.locator("details:has(.controls)").evaluate_all("folds => folds.forEach((fold) => { fold.open = true; })")
     for key in drawn.sample(sorted(offered), 2):
         element = place.locator(f'.controls [data-id="{key}"]').first
         if isinstance(offered[key], ipywidgets.Checkbox):
