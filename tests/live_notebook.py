@@ -98,9 +98,12 @@ def wait_until_idle(page: Page, lab: dict, name: str, seconds: int = 180) -> Non
         idle = idle + 1 if _has_idle_kernel(lab, name) else 0
 
 
+SAID = """(panel) => [...panel.querySelectorAll("[role=status]")].map((place) => place.innerText).join("\\n")"""
+
+
 def words(panel: Locator) -> str:
-    """What the panel says of its picture."""
-    return panel.locator("[role=status]").inner_text()
+    """What the panel says of its picture, with the advice that comes in a pause."""
+    return panel.evaluate(SAID)
 
 
 def changed_by(page: Page, panel: Locator, act: Callable[[], object]) -> str:
@@ -108,7 +111,7 @@ def changed_by(page: Page, panel: Locator, act: Callable[[], object]) -> str:
     before = words(panel)
     act()
     page.wait_for_function(
-        "([panel, before]) => panel.querySelector('[role=status]').innerText !== before",
+        f"([panel, before]) => ({SAID})(panel) !== before",
         arg=[panel.element_handle(), before],
         polling=50,
     )

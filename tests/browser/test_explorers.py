@@ -54,7 +54,7 @@ def test_a_mistyped_number_is_explained_and_the_panel_lives(page, lab):
     box.press("Enter")
     alert = explorer.get_by_role("alert")
     alert.wait_for()
-    assert "micro_batch_size=-4 is below 1" in alert.inner_text()
+    assert "Micro-batch: -4 was not taken. It is below 1." in alert.inner_text()
     expect(box).to_have_value(before)
     box.fill("3")
     box.press("Enter")

@@ -1,7 +1,7 @@
 """The bit explorer in a real JupyterLab: a bit is clicked, or reached by keyboard alone, and the value changes."""
 
 import pytest
-from live_notebook import PANEL, open_and_run, words, write_notebook
+from live_notebook import PANEL, SAID, open_and_run, words, write_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
@@ -17,7 +17,7 @@ def opened(page, lab, front="lab"):
 
 def wait_for_words(page, panel, wanted: str) -> None:
     page.wait_for_function(
-        "([panel, wanted]) => panel.querySelector('[role=status]').innerText.includes(wanted)",
+        f"([panel, wanted]) => ({SAID})(panel).includes(wanted)",
         arg=[panel.element_handle(), wanted],
         polling=50,
     )
