@@ -4,7 +4,7 @@ import pytest
 from live_notebook import PANEL, SAID, open_and_run, words, write_notebook
 
 # In JupyterLab these wait for the panel without an answer since it was rearranged; the same moves pass without a
-# browser (tests/widgets/test_format_widgets.py) and on the site. Until that is mended they run in `make exhaustive` alone.
+# browser (tests/widgets/test_format_widgets.py) and on the site. Until mended they run in `make exhaustive` alone.
 pytestmark = [pytest.mark.browser, pytest.mark.exhaustive, pytest.mark.xdist_group("browser")]
 
 EXPLORER = "from memkit.widgets.bit_explorer import BitExplorer\nBitExplorer()"
