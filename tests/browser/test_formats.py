@@ -3,9 +3,7 @@
 import pytest
 from live_notebook import PANEL, SAID, open_and_run, words, write_notebook
 
-# In JupyterLab these wait for the panel without an answer since it was rearranged; the same moves pass without a
-# browser (tests/widgets/test_format_widgets.py) and on the site. Until mended they run in `make exhaustive` alone.
-pytestmark = [pytest.mark.browser, pytest.mark.exhaustive, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 EXPLORER = "from memkit.widgets.bit_explorer import BitExplorer\nBitExplorer()"
 
@@ -13,7 +11,7 @@ EXPLORER = "from memkit.widgets.bit_explorer import BitExplorer\nBitExplorer()"
 def opened(page, lab, front="lab"):
     """The explorer, in a notebook of its own."""
     write_notebook(lab["folder"] / "formats.ipynb", EXPLORER)
-    open_and_run(page, lab, "formats.ipynb", front)
+    open_and_run(page, lab, "formats.ipynb", front, wait_for=PANEL)  # it has no slider to wait for
     return page.locator(PANEL)
 
 
