@@ -97,6 +97,8 @@ def provenance(device: str) -> dict[str, str]:
 class Recorder:
     """Leaves a mark in the machine's own record at each door, and remembers what passed since the last."""
 
+    is_empty = False  # what was allocated is read when the program has ended
+
     def __init__(self, device: str):
         self.device = device
         self.marks: list[list[tuple]] = []

@@ -34,6 +34,9 @@ class Recorder(Protocol):
     tensor whose allocation it has not seen.
     """
 
+    is_empty: bool
+    """Whether the program is known to have put nothing into the memory that is watched."""
+
     def now(self, change: str, *args: object) -> None: ...
 
     def saw(self, part: str, tensors: list[Tensor]) -> None: ...

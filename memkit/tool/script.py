@@ -119,6 +119,11 @@ class Script:
                     if is_own(getattr(sys.modules[name], "__file__", None), folder):
                         del sys.modules[name]
         follower.count_update()
+        if recorder.is_empty and not ending:
+            raise ValueError(
+                f"{Path(self.path).name} put nothing on the card: it keeps its tensors in the host's memory. Give it "
+                "the option by which it takes a card, after --, or move model and batch there (.to('cuda'))"
+            )
         if ending or not follower.counts:
             raise ValueError(
                 f"{Path(self.path).name} ended{ending} before an optimizer had stepped; a script is followed from the "

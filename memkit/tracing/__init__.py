@@ -18,6 +18,7 @@ Reading order:
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout
 - ``in_place``: operations that write over their first argument
 - ``libraries``: what libraries take that a trace does not know
+- ``evaluations``: a model that runs again without gradients is followed once
 - ``lines``: which line of the program asked for memory
 - ``trace``: ``trace_memory``: every allocation of a step
 - ``flops``: FLOPs as torch's own counter sees them

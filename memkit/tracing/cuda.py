@@ -235,6 +235,7 @@ def _parse_to(mode, func, args, kwargs):
 
 def _read(mode, func, args, kwargs):
     """A branch or an index on what came from the card by ``.cpu()``: taken as 0, as it is where it is printed."""
+    mode.known.num_questions += 1
     tensor = args[0]
     if mode.places.of(tensor) is not Place.HOST or has_values(tensor) or mode.known.value_of(tensor) is not None:
         return refuse(mode, func, args, kwargs)

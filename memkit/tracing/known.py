@@ -56,6 +56,7 @@ class KnownValues:
         self.watches: dict[int, weakref.ref] = {}
         self.chance = torch.Generator("cpu").manual_seed(0)
         self.assumptions = Assumptions({})
+        self.num_questions = 0  # so often a program has asked what only values could say
 
     def value_of(self, tensor: Tensor) -> Tensor | None:
         """A real tensor with the same values, None where they are not known or too many."""

@@ -30,6 +30,7 @@ from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import HOST_OUTPUTS, kernels_on_meta
+from memkit.tracing.evaluations import Evaluations
 from memkit.tracing.host import Place, Places
 from memkit.tracing.in_place import REUSES_FIRST_ARGUMENT, holds_bytes, is_dense, is_engines_sum
 from memkit.tracing.known import ASSUMED, Assumptions, KnownValues, Unknown, result_of_size
@@ -62,7 +63,8 @@ def trace_memory(
     host's memory says ``device="cpu"``. A ``memkit.tool.Script`` runs in the place of both, and its tensors without
     ``device=`` are the host's, as torch makes them. ``say`` is told every two seconds how far a long trace has come.
     What ``randint`` and ``randperm`` draw is drawn from a seed of the trace's own. A thread
-    pool's work is done at once; a thread of the program's own that makes memory is refused.
+    pool's work is done at once; a thread of the program's own that makes memory is refused. A model that is evaluated
+    again and again without gradients is followed once where every call allocates the same.
     ``assume`` answers, by line, what only values could say: ``{"train.py:41": 128}`` lets a mask or ``nonzero`` on that
     line keep 128 rows, or a value that is read or tested there be 128. A line that calls the one that asks will do.
 
@@ -129,6 +131,11 @@ class Tracer(TorchDispatchMode):
         self.watches: dict[int, weakref.ref] = {}
         self.lines = Lines(trace_memory.__code__)
         self.makers: dict[int, int] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come into the memory that is traced."""
+        return not self.log.births
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -202,7 +209,7 @@ class Tracer(TorchDispatchMode):
             self.note_results(func, out, op, held_bytes, place)
             if func is aten._to_copy.default and self.block_of(args[0]) in self.log.weights:
                 self.log.weight_casts.add(self.block_of(out))
-        if copies and place is Place.CARD:
+        if copies and place is Place.CARD and any(self.is_here(tensor) for tensor in tensors_in(args)):
             self.note_scratch([copies], func, self.lines.of(sys._getframe(2)))
         return out
 
@@ -218,6 +225,7 @@ class Tracer(TorchDispatchMode):
 
     def from_values(self, func, args, kwargs, error):
         """The result of an operation that looks at values, where they are known. Raises: NeedsValues."""
+        self.known.num_questions += 1
         try:
             real = self.known.result_of(func, args, kwargs)
         except Unknown:
@@ -377,6 +385,8 @@ def recording(device: str, *, starts_in_host: bool = False):
         stack.enter_context(patch.object(torch, "compile", functools.partial(as_compiled, tracer)))
         resize = patch.object(torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size))
         stack.enter_context(resize)
+        called = Evaluations(tracer).around(torch.nn.Module.__call__)
+        stack.enter_context(patch.object(torch.nn.Module, "__call__", called))
         tracer.patches = Patches(tracer, stack)
         stack.enter_context(tracer)
         tracer.calibrate()

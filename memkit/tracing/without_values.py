@@ -104,6 +104,7 @@ class ShapesOnly(TorchFunctionMode):
 
 def answer(mode: ShapesOnly, func, args, kwargs):
     """1.0 for the value that a program reads, 0 where it is a whole number."""
+    mode.known.num_questions += 1
     tensor = args[0]
     if has_values(tensor):
         return func(*args, **kwargs)
@@ -138,6 +139,7 @@ DISTRIBUTIONS = torch.distributions.distribution.__file__
 
 def refuse(mode: ShapesOnly, func, args, kwargs):
     """No answer: what the program does next depends on it."""
+    mode.known.num_questions += 1
     if has_values(args[0]):
         return func(*args, **kwargs)
     known = mode.known.value_of(args[0])
@@ -162,6 +164,7 @@ def refuse(mode: ShapesOnly, func, args, kwargs):
 
 def pack(mode: ShapesOnly, func, args, kwargs):
     """Lengths are read in the host's memory, where a program makes them without ``device=``."""
+    mode.known.num_questions += 1
     tensor, lengths, *rest = args
     lengths = mode.known.value_of(lengths)
     if lengths is None:

@@ -144,12 +144,24 @@ def test_a_scripts_except_does_not_keep_it_running(script):
     assert trace_memory(Script(script(text))).peak.total_bytes > 0
 
 
+BY_HAND_ON_THE_HOST = """
+    import torch
+    layer = torch.nn.Linear(2, 2)
+    for _ in range(3):
+        torch.nn.functional.smooth_l1_loss(layer(torch.ones(1, 2)), torch.zeros(1, 2)).backward()
+        for p in layer.parameters():
+            p.data.add_(-0.1 * p.grad)
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("import sys; sys.exit(3)", r"train.py ended with exit code 3 before an optimizer had stepped"),
-        ("print('nothing')", r"train.py ended before an optimizer had stepped"),
-        ("import torch\ntorch.nn.Linear(2, 2)(torch.ones(1, 2))", r"ended before an optimizer had stepped"),
+        ("import torch\ntorch.ones(2, device='cuda')", r"train.py ended before an optimizer had stepped"),
+        ("print('nothing')", r"train.py put nothing on the card"),
+        (TRAIN.replace("cuda", "cpu"), r"train.py put nothing on the card"),
+        (BY_HAND_ON_THE_HOST, r"train.py put nothing on the card"),
     ],
 )
 def test_a_script_that_does_not_train_is_refused(script, text, words):

@@ -1,0 +1,117 @@
+"""A model that runs again and again without gradients, followed once: for scripts that evaluate before they train.
+
+nanoGPT's ``estimate_loss`` calls its model 400 times before it trains. All these calls allocate the same, so the first
+one is followed and the others only leave their results. A call stands for the next ones if
+
+- they come in the same phase of the same step, to the same module, with arguments of the same shapes, and no more is
+  allocated around them than was around it: so no peak is missed;
+- the first one asked for no values: so nothing in the batch could have led another way;
+- of what it made, its results alone are left, and nothing older was freed: so it keeps no cache.
+
+What else a ``forward`` does in Python, such as counting its calls, is not done again.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from memkit.program.doors import PLAIN
+
+SIMPLE = (type(None), bool, int, float, str, torch.dtype, torch.device)
+"""What may stand among arguments and results beside tensors: it holds no memory."""
+
+
+class Seen(NamedTuple):
+    """A call that was followed: the bytes around it, and a function that makes its results again."""
+
+    bytes_around: int
+    results: Callable[[], object]
+
+
+class Evaluations:
+    """Stands in ``nn.Module.__call__``; ``tracer`` has the log."""
+
+    def __init__(self, tracer):
+        self.tracer = tracer
+        # weak: a model that the program lets go of has to leave the memory
+        self.seen: weakref.WeakKeyDictionary[nn.Module, dict] = weakref.WeakKeyDictionary()
+        self.is_inside = False
+
+    def around(self, call: Callable) -> Callable:
+        """``nn.Module.__call__``, which a call that was seen before does not reach."""
+
+        def called(module: nn.Module, *args, **kwargs):
+            if self.is_inside or not can_be_left_out():
+                return call(module, *args, **kwargs)
+            log, seen = self.tracer.log, self.seen.setdefault(module, {})
+            key = self.key_of(module, args, kwargs)
+            around = sum(log.sizes[block] for block in log.live)
+            if key in seen and around <= seen[key].bytes_around:
+                return seen[key].results()
+            start, num_questions = len(log.events), self.tracer.known.num_questions
+            self.is_inside = True
+            try:
+                out = call(module, *args, **kwargs)
+            finally:
+                self.is_inside = False
+            if key is not None and num_questions == self.tracer.known.num_questions:
+                results = self.again(out, log.events[start:])
+                if results is not None:
+                    seen[key] = Seen(around, results)
+            return out
+
+        return called
+
+    def key_of(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
+        """What two calls that allocate the same have in common; None for arguments that may hold memory themselves."""
+        leaves, form = tree_flatten((args, kwargs))
+        if not are_plain(leaves):
+            return None
+        log, said = self.tracer.log, tuple(shape_of(x) if isinstance(x, Tensor) else x for x in leaves)
+        modes = module.training, torch.is_autocast_enabled("cuda"), torch.is_autocast_enabled("cpu")
+        return log.step, log.phase, log.micro_batch, *modes, str(form), said
+
+    def again(self, out: object, events: list[int]) -> Callable[[], object] | None:
+        """Makes such results once more; None if the call left anything else, or freed what was there before it."""
+        born, freed = {event for event in events if event >= 0}, {~event for event in events if event < 0}
+        leaves, form = tree_flatten(out)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if not are_plain(leaves) or not tensors or freed - born:
+            return None
+        if {self.tracer.block_of(tensor) for tensor in tensors} != born - freed:
+            return None
+        device = tensors[0].device
+        storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
+        made_of = [(t.untyped_storage()._cdata, shape_of(t)) if isinstance(t, Tensor) else t for t in leaves]
+        is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
+        del leaves, tensors  # else ``results`` would keep the first call's memory
+
+        def results() -> object:
+            new = {key: torch.empty(size, dtype=torch.uint8, device=device) for key, size in storages.items()}
+
+            def made(storage: int, shape: tuple) -> Tensor:
+                return new[storage].view(shape[0]).as_strided(*shape[1:])
+
+            return tree_unflatten([made(*x) if one else x for x, one in zip(made_of, is_tensor, strict=True)], form)
+
+        return results
+
+
+def can_be_left_out() -> bool:
+    """Whether a call that starts now keeps nothing for a backward, and nobody watches what it does."""
+    is_watched = torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+    return not torch.is_grad_enabled() and not is_watched
+
+
+def are_plain(leaves: list) -> bool:
+    """Whether these are tensors of torch's own kinds, and values that hold no memory."""
+    return all(type(leaf) in PLAIN or isinstance(leaf, SIMPLE) for leaf in leaves)
+
+
+def shape_of(tensor: Tensor) -> tuple:
+    """Dtype, sizes, strides and offset."""
+    return tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
