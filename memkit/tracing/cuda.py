@@ -182,7 +182,7 @@ def _from_data(mode, func, args, kwargs):
     Data for the card are made in the host's memory and copied: made on ``meta``, they would pass every dispatch mode.
     """
     goes_to_card, needs_grad = kwargs.get("device") == META, kwargs.pop("requires_grad", False)
-    if goes_to_card and not any(tensors_in(list(args))):
+    if goes_to_card and next(tensors_in(list(args)), None) is None:
         kwargs.pop("device")
     tensor = func(*args, **kwargs)
     if goes_to_card or not (mode.starts_in_host or "device" in kwargs or tensor.dim() == 0):

@@ -68,8 +68,11 @@ class KnownValues:
             return None
         key = tensor.untyped_storage()._cdata
         copy = self.copies.get(key)
-        if copy is None:
+        if copy is None and tensor.numel():
             return None
+        if copy is None:  # what holds no value holds none that is unknown
+            with _disable_current_modes():
+                return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         with _disable_current_modes(), torch.no_grad():
             if not isinstance(copy, Tensor):
                 copy = self.copies[key] = copy()
@@ -99,6 +102,18 @@ class KnownValues:
         args, kwargs = self.values_in(args), self.values_in(kwargs or {})
         with _disable_current_modes(), torch.no_grad():
             return func(*args, **kwargs)
+
+    def rows_kept(self, func, args: tuple) -> int | None:
+        """How many rows a mask keeps of a tensor that nobody knows, where the mask itself is known."""
+        masks = [args[1]] if func._opname == "masked_select" else args[1] if func._opname == "index" else []
+        masks = [mask for mask in masks if isinstance(mask, Tensor) and mask.dtype in (torch.bool, torch.uint8)]
+        known = self.value_of(masks[0]) if len(masks) == 1 else None
+        if known is None:
+            return None
+        with _disable_current_modes():
+            if func._opname == "masked_select":
+                known = known.expand(torch.broadcast_shapes(args[0].shape, known.shape))
+            return int(known.count_nonzero())
 
     def packed(self, func, x: Tensor, lengths: Tensor, *batch_first: bool) -> tuple[Tensor, Tensor]:
         """Rows without padding, whose number follows from the lengths, and how many sequences go on at each place."""

@@ -230,6 +230,7 @@ class Tracer(TorchDispatchMode):
             real = self.known.result_of(func, args, kwargs)
         except Unknown:
             number = self.known.assumptions.here()
+            number = self.known.rows_kept(func, args) if number is None else number
             if number is None:
                 raise NeedsValues(str(func), can_assume=func._opname in ASSUMED) from error
             out, scratch = result_of_size(func, args, kwargs or {}, number)

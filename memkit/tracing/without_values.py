@@ -10,6 +10,7 @@ import functools
 import itertools
 import linecache
 import math
+import os
 import sys
 import warnings
 
@@ -133,6 +134,11 @@ INITIALISERS = torch.nn.init.__file__
 LBFGS = sys.modules[torch.optim.LBFGS.__module__].__file__
 """It asks whether it is done, and whether an update may be kept: ``if ys > 1e-10``."""
 
+GENERATION = os.path.join("transformers", "generation", "utils.py")
+"""It asks after each token whether all sequences have ended."""
+
+LONGEST = "generate is traced to its longest: no sequence ends before max_new_tokens"
+
 DISTRIBUTIONS = torch.distributions.distribution.__file__
 """It asks whether arguments and samples are allowed; they are taken to be."""
 
@@ -155,6 +161,9 @@ def refuse(mode: ShapesOnly, func, args, kwargs):
         text = "LBFGS is traced as if it took every iteration and kept each update"
         mode.warn_once("lbfgs", text, is_told_in_torch=True)
         return "ys >" in linecache.getline(caller, frame.f_lineno)
+    if caller.endswith(GENERATION):
+        mode.warn_once("generate", LONGEST, is_told_in_torch=True)
+        return False
     if caller == INITIALISERS:
         return next(mode.rejects)
     if caller == DISTRIBUTIONS:
@@ -188,6 +197,16 @@ def add_in_place(_, func, args, kwargs):
     return func(*args, **kwargs)
 
 
+def next_token(mode: ShapesOnly, func, args, kwargs):
+    """The token that ``generate`` draws or takes is one from the middle of the vocabulary, which ends no sequence."""
+    out = func(*args, **kwargs)
+    if calling_frame().f_code.co_filename.endswith(GENERATION) and mode.known.value_of(out) is None:
+        shape, token = tuple(out.shape), args[0].shape[-1] // 2
+        mode.warn_once("generate", LONGEST, is_told_in_torch=True)
+        mode.known.keep(out, lambda: torch.full(shape, token))
+    return out
+
+
 def as_finite(mode: ShapesOnly, func, args, kwargs):
     """Values that nobody knows count as finite, as the gradients of a gradient scaler do."""
     out = func(*args, **kwargs)
@@ -202,6 +221,7 @@ RULES = {
     refuse: (Tensor.__bool__, Tensor.__int__, Tensor.__index__),
     as_finite: [getattr(home, name) for home in (torch, Tensor) for name in ("isnan", "isinf", "isfinite")],
     add_in_place: (Tensor.add_,),
+    next_token: (torch.multinomial, torch.argmax),
     one_hot: (torch._C._nn.one_hot,),
     pack: (torch._pack_padded_sequence, torch._VF._pack_padded_sequence),
 }

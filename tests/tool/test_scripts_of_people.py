@@ -544,3 +544,43 @@ def test_a_script_is_followed_through_its_first_evaluation_when_asked(tmp_path, 
     path.write_text(EVALUATED.replace("model.eval()", "break"), encoding="utf-8")
     assert main(["report", str(path), "--until", "eval"]) == 2
     assert "train.py ended without an evaluation" in capsys.readouterr().err.splitlines()[-1]
+
+
+GENERATES = """
+import torch
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                     eos_token_id=2, pad_token_id=3)
+model = LlamaForCausalLM(config).to(DEVICE)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+prompt = torch.full((2, 5), 7).to(DEVICE)
+for _ in range(3):
+    with torch.no_grad():
+        tokens = model.generate(prompt, max_new_tokens=6, do_sample=True, **MORE)
+    answers = tokens[:, 5:]
+    ended = torch.full((2,), answers.shape[1]).to(DEVICE)
+    ended[(answers == 2).any(1)] = (answers == 2).int().argmax(1)[(answers == 2).any(1)]
+    mask = torch.arange(6).to(DEVICE).expand(2, 6) <= ended[:, None]
+    print(tuple(tokens.shape), [len(row[kept].tolist()) for row, kept in zip(answers.cpu(), mask.cpu())])
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_generate_is_followed_to_its_longest_as_where_no_sequence_may_end(tmp_path):
+    """As GRPO trains: where ``min_new_tokens`` forbids the end, the real run has the same shapes and lengths."""
+    told = []
+    for device, more in (("cuda", "{}"), ("cpu", "{'min_new_tokens': 6}")):
+        file = tmp_path / f"{device}.py"
+        file.write_text(GENERATES.replace("DEVICE", repr(device)).replace("MORE", more))
+        with redirect_stdout(io.StringIO()) as said:
+            if device == "cuda":
+                with pytest.warns(UserWarning, match="traced to its longest"):
+                    trace_memory(Script(str(file)))
+            else:
+                runpy.run_path(str(file))
+        told.append(said.getvalue().splitlines())
+    assert told[0][0] == told[1][0] == "(2, 11) [6, 6]"
+    assert len(told[0]) == 3

@@ -372,6 +372,19 @@ def test_data_made_on_the_card_are_counted_and_forgotten_with_their_bytes(make):
     assert births.count(4000) == 50
 
 
+def test_a_list_of_the_cards_numbers_becomes_a_tensor_of_the_card():
+    flags = [1 << 12, 1 << 13]
+
+    def step():
+        ones = torch.ones(2, 3, device="cuda")
+        assert torch.as_tensor([ones[0, 0], ones[1, 2]], device="cuda").tolist() == [1.0, 1.0]
+        assert torch.as_tensor(ones, dtype=torch.bool, device="cuda").device.type == "cuda"
+        torch.relu(torch.empty(sum(flags), device="cuda"))
+
+    births = [event.num_bytes for event in trace_memory(lambda: step, steps=1).events]
+    assert births.count(4 * sum(flags)) == 2
+
+
 def test_a_weight_made_of_data_is_a_leaf_and_counted():
     def build():
         weight = torch.tensor([[0.5] * 512] * 512, device="cuda", requires_grad=True)

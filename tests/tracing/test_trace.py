@@ -403,6 +403,11 @@ def masks(device):
     mask[:, 4:] = 0  # through a view
     yield bool(mask.all()), mask.sum().item(), f"{mask.mean():.3f}"
     yield mask.nonzero().shape, mask[mask > 0].shape, torch.masked_select(mask, mask > 0).shape
+    wide = torch.rand(2, 4, 6, device=device)  # of which nobody knows the values, but the mask's are known
+    yield wide[:, mask > 0].shape, wide[0][mask.bool()].shape, torch.masked_select(wide, mask > 0).shape
+    ends = torch.full((4,), 6, device=device)
+    ends[mask[:, 0] == 0] = mask.argmax(1)[mask[:, 0] == 0]  # of no row
+    yield ends.tolist()
     yield [rate.item() for rate in torch.linspace(0, 0.1, 3, device=device)]
     yield torch.tensor([3, 1, 2], device=device).sort()[0].tolist(), int(torch.arange(5, device=device)[3])
     count = torch.zeros((), device=device)
