@@ -65,6 +65,28 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(UNUSABLE, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
+def add_report_options(one: argparse.ArgumentParser) -> None:
+    """What ``memkit report`` takes."""
+    one.add_argument(
+        "target", metavar="my_module.py:build",
+        help="build() makes model and optimizer and returns the step; or a script, with its arguments after --; or a "
+        "Hugging Face config.json",
+    )
+    one.add_argument("--assume", metavar="FILE:LINE=N", type=assumption, action="append", default=[], help=(
+        "what only values could say there: how many rows a mask keeps, or the value that is read or tested"))
+    one.add_argument("--film", metavar="FILE.html", help="write the steps as a film: your lines and every block")
+    one.add_argument("--steps", type=number_in, default=2, help="training steps to trace (2)")
+    one.add_argument("--batches", type=number_in, default=0, metavar="N", help=(
+        "ask a script's DataLoader for so many batches, and trace the worst of them"))
+    one.add_argument("--until", choices=["eval"], help="follow a script on through its first evaluation")
+    one.add_argument("--ranks", type=number_in, default=0, metavar="N", help=(
+        "the first rank of N that torchrun --nproc-per-node N would start of a script (DDP, FSDP)"))
+    one.add_argument("--vary", metavar="N", help=(
+        "the largest number that fits --card in place of this word among the script's arguments, such as "
+        "-- --batch-size N"))
+    one.add_argument("--card", help="the one card to be judged, such as 'RTX 4090'; all without it")
+
+
 def parser(description: str) -> OneLineParser:
     """The arguments of every command; ``description`` is the text of ``--help``, exit codes at its end."""
     doc, _, codes = description.replace("``", "").partition("Exit codes:")
@@ -80,22 +102,7 @@ def parser(description: str) -> OneLineParser:
     commands = main.add_subparsers(dest="command", required=True)
     kind = {"parents": [shared], "epilog": f"Exit codes:{codes}"}
     one = commands.add_parser("report", help="a program, traced without a GPU", **kind)
-    one.add_argument(
-        "target", metavar="my_module.py:build",
-        help="build() makes model and optimizer and returns the step; or a script, with its arguments after --; or a "
-        "Hugging Face config.json",
-    )
-    one.add_argument("--assume", metavar="FILE:LINE=N", type=assumption, action="append", default=[], help=(
-        "what only values could say there: how many rows a mask keeps, or the value that is read or tested"))
-    one.add_argument("--film", metavar="FILE.html", help="write the steps as a film: your lines and every block")
-    one.add_argument("--steps", type=number_in, default=2, help="training steps to trace (2)")
-    one.add_argument("--batches", type=number_in, default=0, metavar="N", help=(
-        "ask a script's DataLoader for so many batches, and trace the worst of them"))
-    one.add_argument("--until", choices=["eval"], help="follow a script on through its first evaluation")
-    one.add_argument("--vary", metavar="N", help=(
-        "the largest number that fits --card in place of this word among the script's arguments, such as "
-        "-- --batch-size N"))
-    one.add_argument("--card", help="the one card to be judged, such as 'RTX 4090'; all without it")
+    add_report_options(one)
     fit = commands.add_parser("fit", help="every plan that fits a card, and its code", **kind)
     fit.add_argument("model", help="a name such as Llama-2-7B, or a config.json")
     fit.add_argument("--card", required=True, help="a name such as 'RTX 4090'")

@@ -81,16 +81,21 @@ def report_command(options: argparse.Namespace) -> Found:
         raise ValueError("memkit report traces a program with PyTorch, which is not installed: pip install torch")
     started = time.monotonic()
     card = options.card and named("card", options.card, CARDS)
-    if (options.batches or options.vary or options.until) and not options.target.endswith(SCRIPTS):
-        raise ValueError(f"--batches, --until and --vary run a script such as train.py, not {options.target!r}")
+    of_scripts = options.batches, options.vary, options.until, options.ranks
+    if any(of_scripts) and not options.target.endswith(SCRIPTS):
+        raise ValueError(
+            f"--batches, --until, --vary and --ranks run a script such as train.py, not {options.target!r}")
     build = loaded_build(options.target, options.script_arguments)
     if options.until:
         build = replace(build, until_eval=True)
+    if as_whole_number("--ranks", options.ranks, 0):
+        build = replace(build, ranks=options.ranks)
     as_whole_number("--batches", options.batches, 0)
     if options.vary:
         return largest_found(options, build, card)
+    name = options.target + f", rank 0 of {options.ranks}" * bool(options.ranks)
     result = report_on(
-        build, options.target, options.steps, progress, assume=dict(options.assume), num_batches=options.batches,
+        build, name, options.steps, progress, assume=dict(options.assume), num_batches=options.batches,
     )
     if card:
         result = replace(result, fits=tuple(fit for fit in result.fits if fit.card == card.name))

@@ -10,6 +10,7 @@ The script is not harmless: until it is stopped it does all that it would do oth
 """
 
 import ast
+import os
 import runpy
 import sys
 from collections import Counter
@@ -25,6 +26,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from memkit.tool.notebook import cells_of
+from memkit.tracing.ranks import names_of_torchrun
 
 
 class SeenEnough(BaseException):
@@ -43,7 +45,8 @@ class Script:
 
     ``during_build`` and ``during_step`` are what ``changed_build`` puts around a program. The first one yields a
     function that is called before the first step. ``until_eval``: the script is followed on until a module in
-    evaluation has run after a step; its loader then hands out no more for training.
+    evaluation has run after a step; its loader then hands out no more for training. ``ranks``: it is
+    the first of so many that ``torchrun`` would start.
 
     Raises: ValueError: ``path`` is no file.
     """
@@ -51,6 +54,7 @@ class Script:
     path: str
     arguments: tuple[str, ...] = ()
     until_eval: bool = False
+    ranks: int = 0
     during_build: Callable[[], AbstractContextManager[Callable[[], None]]] = nothing_to_do
     during_step: Callable[[], AbstractContextManager[object]] = nullcontext
 
@@ -105,6 +109,7 @@ class Script:
         ending, before = "", set(sys.modules)
         with (
             follower.contexts,
+            patch.dict(os.environ, names_of_torchrun(self.ranks) if self.ranks else {}),
             patch.object(sys, "argv", [self.path, *self.arguments]),
             patch.object(sys, "path", [folder, *sys.path]),
         ):

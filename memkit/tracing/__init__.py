@@ -14,6 +14,7 @@ Reading order:
 - ``cpu``: the CPU's rules
 - ``cuda_kernels``: CUDA's attention kernels, and kernels that ``meta`` lacks
 - ``host``: where a tensor without values is: on the card, in the host's memory, or nowhere
+- ``ranks``: one rank of a script of many
 - ``card``: streams and properties of a card that nobody has chosen
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout
 - ``in_place``: operations that write over their first argument

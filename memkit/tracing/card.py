@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from memkit.tracing.ranks import num_cards, on_one_card
 from memkit.tracing.refusals import LIBRARY_HOME, OWN_HOME, not_followed, refusing
 
 IMPORTS = "<frozen importlib._bootstrap>"
@@ -83,8 +84,6 @@ ANSWERS = (
     (None, Tensor, "record_stream"),
     (0, torch.cuda, "current_device get_sync_debug_mode"),
     (0, torch.accelerator, "current_device_index memory_allocated max_memory_allocated"),
-    (1, torch.cuda, "device_count"),
-    (1, torch.accelerator, "device_count"),
     (True, torch.cuda, "is_bf16_supported"),
     (True, torch.accelerator, "is_available"),
     # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
@@ -96,6 +95,7 @@ ANSWERS = (
     ((), torch.cuda, "memory_snapshot"),
     (Properties(), torch.cuda, "get_device_properties"),
     (torch.device("cuda"), torch.accelerator, "current_accelerator"),
+    (torch.device("cuda"), torch._C, "_get_accelerator"),
     (nullcontext(), torch.cuda, "stream device"),
     (nullcontext(), torch.autograd.profiler, "emit_nvtx"),
     (["cuda", "meta"], torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices"),
@@ -120,12 +120,6 @@ def refusing_of(home, name: str, instead: str):
     refuse = refusing(f"{home.__name__}.{name}", instead)
     # A class stays one, because libraries write it in annotations that are read when they are imported.
     return type(name, (), {"__init__": refuse}) if isinstance(getattr(home, name), type) else refuse
-
-
-def on_one_card(parallel, module, device_ids=None, output_device=None, dim=0) -> None:
-    """``DataParallel`` on a machine with one card: it calls its module."""
-    torch.nn.Module.__init__(parallel)
-    parallel.module, parallel.dim, parallel.device_ids = module, dim, []
 
 
 IS_AVAILABLE = torch.cuda.is_available
@@ -153,6 +147,7 @@ STAND_INS = (
     (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
     (torch.cuda, "initial_seed", torch.initial_seed),
     (torch.cuda, "memory_stats", lambda *_: defaultdict(int)),
+    *((home, "device_count", num_cards) for home in (torch.cuda, torch.accelerator)),
     (torch, "Generator", Generator),
     (torch.nn.DataParallel, "__init__", on_one_card),
 )

@@ -24,6 +24,7 @@ from memkit.tracing.cuda_kernels import TOLD, fused_attention, kernels_on_meta, 
 from memkit.tracing.host import META, Place, Places, place_named
 from memkit.tracing.known import MAX_BYTES
 from memkit.tracing.patched import shapes_only
+from memkit.tracing.ranks import one_rank
 from memkit.tracing.without_values import ShapesOnly, has_values, refuse, storage_key
 
 aten = torch.ops.aten
@@ -335,6 +336,7 @@ def pretend_cuda(*, starts_in_host: bool = False):
 
     with ExitStack() as stack:
         stack.enter_context(torch_as_before())
+        stack.enter_context(one_rank())
         stack.enter_context(kernels_on_meta("cuda"))
         for module in torch_modules:
             for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):

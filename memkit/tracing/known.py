@@ -131,7 +131,9 @@ class KnownValues:
                     whole = torch.empty(0, dtype=args[0].dtype).set_(args[0].untyped_storage())
                 self.copies.setdefault(out.untyped_storage()._cdata, whole)
             return
-        if written:
+        if func.namespace == "c10d":
+            self.sent(func._opname, args)
+        elif written:
             self.write(func, args, kwargs, kind, written)
         elif kind == "root":
             self.keep(out, lambda: func(*args, **self.values_in(kwargs or {})))
@@ -174,6 +176,20 @@ class KnownValues:
         except Unknown:
             for key in keys:
                 self.copies.pop(key, None)
+
+    def sent(self, name: str, args: tuple) -> None:
+        """A collective: of all ranks one runs, and the others are taken to send what it sends.
+
+        So what is gathered is known where the part of this rank is. What is reduced is known no longer.
+        """
+        received = [tensor for tensor in tree_leaves(args[0]) if isinstance(tensor, Tensor)]
+        mine = [tensor for tensor in tree_leaves(args[1:2]) if isinstance(tensor, Tensor)]
+        values = self.value_of(mine[0]) if "allgather" in name and len(mine) == 1 else None
+        for tensor in received if name != "broadcast_" else []:
+            self.forget(tensor.untyped_storage()._cdata)
+            if values is not None:
+                shape, part = tensor.shape, values.flatten().clone()
+                self.keep(tensor, lambda shape=shape, part=part: part.repeat(shape.numel() // len(part)).view(shape))
 
     def is_decided(self, name: str, operands: tuple, out: Tensor) -> bool:
         """Whether one operand alone says what comes out: "or" with true everywhere, "and" with false."""
