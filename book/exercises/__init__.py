@@ -26,6 +26,7 @@ Reading order:
 - ``chapter_09``: what a rank keeps, gathers and sends
 - ``chapter_10``: from "it does not fit" to a run
 - ``chapter_11``: cards, and what inference keeps
+- ``chapter_12``: experts, long sequences, two programs on one card
 """
 
 import copy
