@@ -1,8 +1,8 @@
 """Memory over time: every allocation and free of a step in order, stacked by part, one panel a timeline.
 
-Chapters 01, 04, 05, 07, 08 and 09, and ``memkit report train.py --html page.html``. The bars of
-``memkit.pictures.timeline`` show named instants; here one sees how a step gets from one to the next: the sawtooth of
-micro-batches, the second run of a checkpoint, the spike at the logits.
+For chapters 01, 04, 05, 07, 08 and 09. The bars of ``memkit.pictures.timeline`` show named instants; here one sees
+how a step gets from one to the next: the sawtooth of micro-batches, the second run of a checkpoint, the spike at the
+logits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

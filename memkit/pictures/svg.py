@@ -187,11 +187,6 @@ class Chart:
         style = f"width:100%;height:auto;min-width:{least}px;max-width:{_short(self.width)}px;display:block"
         return self.svg().replace("<svg ", f'<svg style="{style}" ', 1)
 
-    def page_html(self) -> str:
-        """The same where nothing else scrolls it: on a phone it is moved by finger or by arrow keys."""
-        scroll = f'role="group" aria-label="picture" tabindex="0" style="overflow-x:auto;{PAPER_OF}"'
-        return f"<div {scroll}><style>{self.frame_style()}</style>{self.html()}</div>"
-
     def png(self, zoom: float = 1.0) -> bytes | None:
         """The picture as pixels on white, for viewers that draw no SVG; ``None`` where ``resvg-py`` is missing."""
         light = self.svg(style=self.frame_style()).replace("<svg ", '<svg color="#1a1a1a" ', 1).replace(PAPER, "#fff")

@@ -13,9 +13,7 @@ Reading order:
 - ``largest``: the largest number with which something still fits
 - ``changed``: any program with one change made to it from outside
 - ``program_report``: a program nobody has run: its peak, its lines, its cards, and changes traced a second time
-- ``growth``: two runs on one axis: what grew, by line
-- ``page``: pictures and text as one HTML page that needs no other file
-- ``commands``: what each command finds: bytes, text, data, and what a page shows
+- ``commands``: what each command finds: bytes, text and data
 - ``command_line``: ``main``: from the words of a shell to text and an exit code
 """
 

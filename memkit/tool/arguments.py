@@ -92,7 +92,6 @@ def parser(description: str) -> OneLineParser:
     doc, _, codes = description.replace("``", "").partition("Exit codes:")
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--json", action="store_true", help="print the result as JSON")
-    shared.add_argument("--html", metavar="FILE", help="write one self-contained page with the picture")
     shared.add_argument("--fail-above", metavar="SIZE", type=bytes_in, help="exit 1 above this, such as 22GiB")
     main = OneLineParser(
         prog="memkit", description=doc, epilog=f"Exit codes:{codes}",
@@ -117,9 +116,5 @@ def parser(description: str) -> OneLineParser:
     commands.add_parser("list", help="the models and cards that have names", **kind)
     two = commands.add_parser("snapshot", help="a recording of a GPU's memory", **kind)
     two.add_argument("file", help="what torch.cuda.memory._dump_snapshot wrote")
-    three = commands.add_parser("compare", help="two recordings: what grew", **kind)
-    three.add_argument("first", help="a recording or trace: .pickle, .json, .json.gz")
-    three.add_argument("second", help="another one")
-    for command in (two, three):
-        command.add_argument("--device", type=number_in, help="the card, where the file has several")
+    two.add_argument("--device", type=number_in, help="the card, where the file has several")
     return main

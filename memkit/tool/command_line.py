@@ -1,4 +1,4 @@
-"""The command line: ``memkit report``, ``fit``, ``snapshot`` and ``compare``.
+"""The command line: ``memkit report``, ``fit``, ``list`` and ``snapshot``.
 
     memkit report my_module.py:build        the step that build() returns, traced without a GPU
     memkit report train.py -- --lr 1e-3     a training script as "python train.py --lr 1e-3" runs it, until its second
@@ -18,11 +18,9 @@
                                             --host 64GiB: what offloading may take of the host's memory
     memkit list                             the models and cards that have names
     memkit snapshot FILE [--device N]       a recording of torch.cuda.memory._dump_snapshot
-    memkit compare A B                      two recordings or traces (.pickle, .json, .json.gz): what grew
 
-Every command takes ``--json`` (the result as JSON), ``--html FILE`` (one self-contained page) and
-``--fail-above 22GiB`` for a CI job. It is compared with the bytes expected on the card (report), the plan's peak
-(fit), or the peak of reserved bytes (snapshot; the second file of compare).
+Every command takes ``--json`` (the result as JSON) and ``--fail-above 22GiB`` for a CI job. It is compared with the
+bytes expected on the card (report), the plan's peak (fit), or the peak of reserved bytes (snapshot).
 
 Exit codes: 0 done; 1 above --fail-above, or no plan fits; 2 an argument, a file or a program that cannot be used, said
 in one line; 130 stopped by Ctrl-C.
@@ -34,7 +32,6 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from pathlib import Path
 
 from memkit.tool.arguments import UNUSABLE, parser
 from memkit.tool.commands import COMMANDS, progress
@@ -44,30 +41,10 @@ from memkit.units import format_bytes
 ABOVE, STOPPED = 1, 130
 
 
-def write_page(path: str, title: str, text: str, timelines: Sequence) -> None:
-    """The page of ``--html``."""
-    from memkit.pictures.over_time import over_time_figure
-    from memkit.pictures.timeline import timeline_figure
-    from memkit.tool.page import html_page
-
-    whole = {"step": None, "title": title}
-    pictures = [
-        over_time_figure({"every allocation": t}, **whole) if t.events else timeline_figure(t, title=title)
-        for t in timelines
-    ]
-    head, _, rest = text.partition("\n\n")
-    Path(path).write_text(html_page(title, pictures, [("Result", head), ("In detail", rest)]), encoding="utf-8")
-
-
 def answer(options: argparse.Namespace) -> int:
     """Run the command that was asked for, print what it found, and return the exit code."""
-    if options.html and not Path(options.html).resolve().parent.is_dir():
-        raise ValueError(f"--html {options.html!r} is in no folder that exists")
     with redirect_stdout(sys.stderr):  # what a program prints is none of the result
-        num_bytes, text, data, timelines = COMMANDS[options.command](options)
-    if options.html:
-        asked = (getattr(options, key, "") for key in ("target", "model", "file", "first", "second", "card"))
-        write_page(options.html, " ".join(filter(None, ("memkit", options.command, *asked))), text, timelines)
+        num_bytes, text, data = COMMANDS[options.command](options)
     progress()
     tell(json.dumps(data, indent=1) if options.json else text)
     if num_bytes == sys.maxsize:  # no plan fits

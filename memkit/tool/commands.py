@@ -1,11 +1,10 @@
-"""What each command of ``memkit`` finds: bytes for --fail-above, a text, JSON, and what a page shows."""
+"""What each command of ``memkit`` finds, for whoever calls it: bytes for --fail-above, a text, and JSON."""
 
 import argparse
 import importlib
 import importlib.util
 import re
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -14,7 +13,7 @@ from pathlib import Path
 from memkit.tool.arguments import named
 from memkit.units import aligned_table, as_whole_number, format_bytes, format_count
 
-Found = tuple[int, str, dict, tuple]
+Found = tuple[int, str, dict]
 SCRIPTS = (".py", ".ipynb")
 
 
@@ -73,13 +72,12 @@ def progress(words: str = "") -> None:
 
 
 def report_command(options: argparse.Namespace) -> Found:
-    """``memkit report``: the bytes that --fail-above looks at, the text, JSON, and what a page shows."""
+    """``memkit report``: the bytes that --fail-above looks at, the text, and JSON."""
     from memkit.hardware.cards import CARDS
     from memkit.tool.program_report import report_on
 
     if importlib.util.find_spec("torch") is None:
         raise ValueError("memkit report traces a program with PyTorch, which is not installed: pip install torch")
-    started = time.monotonic()
     card = options.card and named("card", options.card, CARDS)
     of_scripts = options.batches, options.vary, options.until, options.ranks
     if any(of_scripts) and not options.target.endswith(SCRIPTS):
@@ -103,7 +101,7 @@ def report_command(options: argparse.Namespace) -> Found:
         from memkit.widgets.step_film import StepFilm
 
         StepFilm(result.trace, title=f"{result.name}: {options.steps} steps").save(options.film)
-    progress(f"done in {time.monotonic() - started:.0f} s; drawing" if options.html else "done")
+    progress("done")
     data = {
         "name": result.name, "batches": result.batches, "allocated_bytes": result.allocated_bytes,
         "reserved_bytes": result.reserved_bytes,
@@ -112,7 +110,7 @@ def report_command(options: argparse.Namespace) -> Found:
         "left_out": [asdict(item) for item in result.left_out],
         "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
     }
-    return result.expected_bytes, str(result), data, (result.timeline, result.trace)
+    return result.expected_bytes, str(result), data
 
 
 def largest_found(options: argparse.Namespace, script, card) -> Found:
@@ -151,7 +149,7 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
         recomputed = f"not traced: {error}"
     rows += [("as it is", str(plain)), ("with full recomputation", str(recomputed))]
     data = {"largest": plain.number, "recomputed": getattr(recomputed, "number", None), "card": card.name}
-    return 0 if plain.number else sys.maxsize, aligned_table(rows), data, ()
+    return 0 if plain.number else sys.maxsize, aligned_table(rows), data
 
 
 def list_command(options: argparse.Namespace) -> Found:
@@ -167,7 +165,7 @@ def list_command(options: argparse.Namespace) -> Found:
         [("card", "memory"), *((name, format_bytes(size)) for name, size in cards.items())],
     )
     other = "Another model: its config.json in place of a name."
-    return 0, "\n\n".join([*map(aligned_table, tables), other]), {"models": models, "cards": cards}, ()
+    return 0, "\n\n".join([*map(aligned_table, tables), other]), {"models": models, "cards": cards}
 
 
 def changes_as_data(changes: Sequence) -> list[dict]:
@@ -182,7 +180,6 @@ def fit_command(options: argparse.Namespace) -> Found:
     """``memkit fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
     from memkit.fitting.plan_code import code_of
     from memkit.fitting.plans import find_plans
-    from memkit.fitting.step import second_step
     from memkit.hardware.cards import CARDS
     from memkit.setup.adapters import AdapterConfig, linear_layers
     from memkit.setup.hugging_face import model_of_config, read_config
@@ -212,8 +209,7 @@ def fit_command(options: argparse.Namespace) -> Found:
         "front": [plan_as_data(p) for p in plans.front], "missed": [plan_as_data(p) for p in plans.missed],
     }
     needed = max(plan.peak_bytes, plan.traced_bytes or 0) if plan else sys.maxsize
-    timelines = (second_step(plan.setup, plan.layout),) if plan else ()
-    return needed, f"{plans}\n\n{code}".strip(), data, timelines
+    return needed, f"{plans}\n\n{code}".strip(), data
 
 
 def plan_as_data(plan) -> dict:
@@ -239,7 +235,7 @@ def snapshot_command(options: argparse.Namespace) -> Found:
         "lines": [asdict(line) for line in page.lines],
         "changes": changes_as_data(page.changes),
     }
-    return page.result.peak_reserved_bytes, str(page), data, (page.result.timeline,)
+    return page.result.peak_reserved_bytes, str(page), data
 
 
 def existing(name: str) -> Path:
@@ -252,25 +248,4 @@ def existing(name: str) -> Path:
     return Path(name)
 
 
-def compare_command(options: argparse.Namespace) -> Found:
-    """``memkit compare``: what grew from the first recording's peak to the second's, by line."""
-    from memkit.tool.growth import compare_runs
-
-    files = (options.first, options.second)
-    progress(f"replaying {files[0]} and {files[1]}")
-    two = compare_runs(*map(existing, files), names=files, device=options.device)
-    data = {
-        "files": files, "allocated_bytes": [r.peak_allocated_bytes for r in two.runs],
-        "reserved_bytes": [r.peak_reserved_bytes for r in two.runs], "words": two.words,
-        "lines": [
-            {"where": where, "first_bytes": first, "second_bytes": second}
-            for where, (first, second) in two.changed.items()
-        ],
-    }
-    return two.runs[1].peak_reserved_bytes, str(two), data, tuple(run.timeline for run in two.runs)
-
-
-COMMANDS = {
-    "report": report_command, "fit": fit_command, "list": list_command, "snapshot": snapshot_command,
-    "compare": compare_command,
-}
+COMMANDS = {"report": report_command, "fit": fit_command, "list": list_command, "snapshot": snapshot_command}
