@@ -207,7 +207,7 @@ def test_two_controls_are_answered_or_the_picture_says_that_they_are_not(pair, p
     )
 
 
-@pytest.mark.parametrize("chapter", range(12))
+@pytest.mark.parametrize("chapter", range(13))
 def test_an_exercise_on_the_page_says_what_the_book_s_check_says(chapter, site, opened):
     [path] = site.glob(f"{chapter:02}_*.html")
     soup = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")

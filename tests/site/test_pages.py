@@ -152,7 +152,7 @@ def test_axe_finds_nothing_at_three_widths_in_light_and_dark(name, page, address
 
 
 def test_a_sheet_has_the_chapter_s_goals(soups):
-    for path in CHAPTERS[:12]:
+    for path in CHAPTERS[:13]:
         text = "".join(cell.source + "\n" for cell in nbformat.read(path, as_version=4).cells)
         goals = re.search(r"^## You will be able to\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
         bullets = re.findall(r"^- ", goals, re.MULTILINE)
@@ -169,7 +169,7 @@ def test_each_chapter_prints_on_one_sheet_and_the_first_on_two(page, address):
         return len(re.findall(rb"/Type\s*/Page[^s]", page.pdf(prefer_css_page_size=True)))
 
     assert (num_sheets("#handout-00"), num_sheets("#handout-01")) == (1, 2)
-    assert num_sheets("") == 12 + 1
+    assert num_sheets("") == 13 + 1
 
 
 def test_a_reader_with_keys_alone_goes_through_a_page(page, address):
