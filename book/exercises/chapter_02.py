@@ -200,6 +200,9 @@ EXERCISES = (
         2 * value :: Twice too much: an exponent one too high. The field is {field} and the bias 15.
         value / 2 :: Half of it: an exponent one too low. The field is {field} and the bias 15.
         power :: That is the power alone. Multiply by the significand, 1 + {mantissa}/4.
+        value / 4 if power != 4 else None :: A quarter of it: divide once by 4, in {mantissa}/4. Or the exponent is two
+            too low.
+        power * 1.5 if mantissa == 3 else None :: You read one mantissa bit. There are two: 11 is a half and a quarter.
         float(code) :: That is the code, read as a whole number. Cut it into its three fields.
         3 * power if mantissa == 3 else None ; 4 * power if mantissa == 3 else None :: The mantissa field 3 is three
             quarters, not 3.
@@ -220,6 +223,7 @@ EXERCISES = (
         P * 20 // 8 :: You added 16 bits a value. The 16 is the length of a block; it shares 8 bits.
         P // 16 :: That is the scales alone.
         P * 45 // 10 :: That is the number of bits. The answer is in bytes.
+        P * 2 :: That is 16 bits a value, as before the model was put into NVFP4.
         P * 5 // 8 :: A scale of 16 bits a block, or of 8 bits for 8 values. It is 8 bits for 16.
         4e9 if P == 7 * 10**9 else None :: Rounded to one digit. Three are asked.
         float(f'{4.5 * P / 8:.1e}') :: Rounded to two digits. Three are asked: {float(format(4.5 * P / 8,
@@ -241,13 +245,14 @@ EXERCISES = (
         sticks(term, 'bfloat16') :: That is where BF16 sticks, with seven mantissa bits. float16 has ten.
         2048.0 :: That is where a sum of ones sticks. A smaller term sticks earlier.
         65504.0 :: That is where float16 ends. The sum stops long before.
-        term * 2**11 :: Where half a step would equal the term. Steps change only at powers of two: take the next.
+        term * 2**11 ; float(f'{term * 2**11:.0e}') :: That is where half a step would equal the term. Steps change only
+            at powers of two: take the next.
         total * 2 :: The sum sticks one power of two earlier: at {total:g} half a step is {step / 2:g}, more
             than {term}.
         total - term :: {total - term:g} is no float16 number: below {total:g} the step is {step / 2:g}, and the last
             term carries the sum to {total:g}.
-        term * 2**10 :: Where a whole step would equal the term. Half a step counts, and steps change at powers of
-            two.
+        term * 2**10 :: That is where a whole step would equal the term. Half a step counts, and steps change at powers
+            of two.
         count(term) ; count(term) + 1 :: That is how many terms it took. Asked is the total.
         log2(total) :: That is the exponent. The total is 2 to that power.
         1024.0 if total < 2**9 else None :: float16 has 1,024 steps between two powers of two; that is no total. There
@@ -295,6 +300,8 @@ EXERCISES = (
         moved('float16') :: That is float16: its steps here are an eighth of BF16's. Or 1e-4 was taken off, not 1e-5.
         1.0 :: You compared BF16 with float64, and there every weight differs. Round the weights first,
             and the difference after.
+        0.5 :: Half of the weights are larger than 0.0135. There a step is 6e-5 at least, and 1e-5 is less than half of
+            it. Count what moves.
         0.0 :: Some do move: those near zero, where BF16's values are closer together.
         moved('bfloat16', rounds_first=False) :: You took 1e-5 off before the weights were BF16.
         round(share, 2) :: Rounded to two digits. Three are asked.

@@ -177,6 +177,7 @@ EXERCISES = (
         20 * P :: That is bf16 with a master copy and a second gradient, another recipe.
         4 * P :: That is the weights alone.
         P :: That is the number of parameters. How many bytes has each, with its gradient and its states?
+        10 * P :: That is 10 bytes for each, as pure bf16 with Kahan's sum takes. Autocast leaves all four in float32.
         16 * P / 10**9 :: That is the number of GB. The answer is in bytes.
         16 :: Those are the bytes of one parameter. There are {P:,} of them.
         float(f'{16 * P / 2**30:.3g}') :: That is the number of GiB. The answer is in bytes.
@@ -200,6 +201,7 @@ EXERCISES = (
         2000 :: That is the growth interval; it says when the scale doubles.
         round(exact, 1) ; round(exact, 2) ; round(exact, 3) ; exact :: log2({2 ** first:,} / {limit:,}) is about
             {exact:.1f}; a step is skipped whole, so round up.
+        2 :: A halving is one power of two: 2^{first} halved twice is {2 ** (first - 2):,}, still above {limit:,}.
         first :: That is the exponent of the first scale. Count the halvings down to {limit:,}.
         """,
     ),
@@ -250,6 +252,8 @@ EXERCISES = (
             clean: counting starts again at 0.
         next(scale, clean, overflowed, interval)[0] :: The scale is right. Return the number of clean steps with it,
             as a pair.
+        scale / 2 if overflowed else scale :: The function returns a pair: the scale, and the number of clean steps in a
+            row.
         next(scale, clean, overflowed, interval)[::-1] :: Right, in the other order: first the scale, then the number
             of clean steps.
         (scale, clean) if not overflowed and clean + 1 < interval else next(scale, clean, overflowed, interval) :: A

@@ -1,4 +1,4 @@
-"""All positive values of one or two formats on a line by power of two: chapter 02's title and its section 2.2.
+"""All positive values of one or two formats on a line by power of two: chapter 02's title.
 
 Normal and subnormal values differ by colour, by height and by a line of their own in words.
 """

@@ -36,10 +36,10 @@ APEX_MAXIMUM = 2**24
 """Source: NVIDIA/apex@03b0eeb, apex/amp/scaler.py, ``max_loss_scale``."""
 
 
-def sbh(precision) -> float:
-    """Bytes per token and hidden unit of a block of GPT-2 large: dropout, flash attention, CUDA's rules."""
+def sbh(precision, dropout=0.1) -> float:
+    """Bytes per token and hidden unit of a block of GPT-2 large: flash attention, CUDA's rules."""
     return block_ledger(
-        TrainingSetup(model=GPT2_LARGE, precision=precision, micro_batch_size=8, dropout=0.1)
+        TrainingSetup(model=GPT2_LARGE, precision=precision, micro_batch_size=8, dropout=dropout)
     ).per_sbh
 
 
