@@ -50,7 +50,8 @@ EXERCISES = (
         unit="GB",
         tolerance=0.002,
         also=(91.4,),
-        because="{2 * experts:.1f} GB of experts, {2 * outside:.2f} of embedding and head, {bits * linear:.2f} in 4 bits.",
+        because="{2 * experts:.1f} GB of experts, {2 * outside:.2f} of embedding and head, "
+        "{bits * linear:.2f} in 4 bits.",
         table="""
         2 * total :: That is all in 16 bits. Attention and router are in nn.Linear layers and do shrink.
         bits * total ; total / 2 :: That would be everything in 4 bits. The experts are no nn.Linear.
@@ -82,7 +83,7 @@ EXERCISES = (
         2 * gb :: Did you take 8 bytes, or half of the tokens? A card has a quarter, with 4 bytes each.
         3 * gb :: That is about the peak of a plain cross-entropy. Asked are the logits, one tensor.
         gb / 8 :: That is an eighth: four bytes, not one, and a quarter of the tokens, once.
-        tokens / 4 * 4096 * 4 / 1e9 :: Those are the inputs of the head, of width 4,096. The logits have 128,256 columns.
+        tokens / 4 * 4096 * 4 / 1e9 :: Those are the inputs of the head, of width 4,096. Logits have 128,256.
         1000 * gb :: That is in MB.
         """,
     ),
@@ -102,7 +103,7 @@ EXERCISES = (
         cache :: That is the cache alone. At level 1 the weights leave the card, too.
         weights :: Those are the weights alone. The cache is dropped, too.
         weights + cache / 24 :: You counted the cache of one answer. There are 24.
-        2 * weights + cache ; 2 * (weights + cache) :: You counted the weights, or both, twice. The trainer's copy stays.
+        2 * weights + cache ; 2 * (weights + cache) :: You counted weights, or both, twice. The trainer's copy stays.
         gib * 2**30 / 1e9 :: That is in GB. Asked are GiB.
         weights / 2 + cache :: You took a byte per parameter. In 16 bits it is 2.
         cache / 24 :: That is the cache of one answer, and no weights.
