@@ -1,7 +1,7 @@
-"""The allocator step by step: its state after each event of a trace, and a few short stories worth watching.
+"""The allocator step by step, for the lab and the pictures of chapter 07: its state after each event of a trace.
 
-A ``Film`` plays a trace through the allocator and stops where it is told. Each ``Still`` says in words what
-just happened and holds what a picture needs: segments, the blocks in them, the holes between.
+A ``Still`` says in words what just happened and holds what a picture needs: segments, the blocks in them, the holes
+between.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class Still:
 
 
 class Film:
-    """A trace and the allocator that plays it; going forward is cheap, going back starts again."""
+    """A short trace played through the allocator: a still after each event, up to the one that finds no room."""
 
     def __init__(
         self,
@@ -67,40 +67,40 @@ class Film:
     ):
         if not events:
             raise ValueError("a film needs at least one event")
-        self.events, self.config, self.capacity_bytes = tuple(events), config, capacity_bytes
-        self._rewind()
+        self.events, self.capacity_bytes = tuple(events), capacity_bytes
+        self.allocator = CachingAllocator(config, Driver(capacity_bytes))
+        self.player = Player(self.allocator)
+        self.stills: list[Still] = []
+        self._add("an empty card")
+        for event in self.events:
+            start = len(self.allocator.trace)
+            self.player.play(event)
+            self._add(self._words(event, start), event)
+            if self.player.failure:  # an allocator that has failed is not played on
+                break
 
     def __len__(self) -> int:
         return len(self.events)
-
-    def _rewind(self) -> None:
-        self.allocator = CachingAllocator(self.config, Driver(self.capacity_bytes))
-        self.player = Player(self.allocator)
-        self.position, self.words = 0, "an empty card"
 
     def still(self, index: int) -> Still:
         """The state after the first ``index`` events; after a failure nothing more happens."""
         if not 0 <= index <= len(self.events):
             raise ValueError(f"index={index} is outside 0 to {len(self.events)}")
-        if index < self.position:
-            self._rewind()
-        while self.position < index and not self.player.failure:
-            start = len(self.allocator.trace)
-            self.player.play(self.events[self.position])
-            self.words = self._words(self.events[self.position], start)
-            self.position += 1
+        return self.stills[min(index, len(self.stills) - 1)]
+
+    def _add(self, words: str, new: Event | None = None) -> None:
+        """The allocator as it is now, after the event ``new``."""
         born_at = dict(self.player.live.values())
-        new = self.events[self.position - 1] if self.position else None
         holes = [block.size for block in self.allocator.blocks.values() if block.is_free and block.mapped]
-        return Still(
-            index=self.position,
-            words=self.words,
+        self.stills.append(Still(
+            index=len(self.stills),
+            words=words,
             rows=tuple(_row(run, born_at, new) for run in self.allocator.segments()),
             allocated_bytes=self.allocator.allocated_bytes,
             reserved_bytes=self.allocator.reserved_bytes,
             largest_hole_bytes=max(holes, default=0),
             failure=self.player.failure.message if self.player.failure else "",
-        )
+        ))
 
     def _words(self, event: Event, start: int) -> str:
         """What an event did, ``start`` being the length of the allocator's trace before it."""

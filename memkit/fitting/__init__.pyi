@@ -12,7 +12,6 @@ from .batch_plan import (
     BatchPlan as BatchPlan,
     cuts_of as cuts_of,
     nearest_plans as nearest_plans,
-    plan_batch as plan_batch,
 )
 from .diagnosis import diagnose_memory as diagnose_memory
 from .edits import growing_lines as growing_lines

@@ -1,10 +1,11 @@
-"""From a global batch in tokens to micro-batches: how many forwards, on how many ranks, before one optimizer step.
+"""From a batch in tokens to micro-batches, for chapter 05: how many forwards, on how many ranks, before one step.
 
 A global batch is ``seq_len`` · ``micro_batch_size`` · ``grad_accum_steps`` · ``dp_size`` tokens. Three of the five
 numbers are usually given: the batch (by the recipe), the sequence (by the data) and the ranks (by the budget). The
 micro-batch is then bounded by memory, and the accumulation steps follow, if they are a whole number.
 """
 
+import math
 from dataclasses import dataclass
 
 from memkit.setup.training import MAX_GRAD_ACCUM_STEPS
@@ -37,39 +38,18 @@ class BatchPlan:
         return f"{self.seq_len:,} tokens × {factors} = {format_count(self.global_batch_tokens)} tokens"
 
 
-def plan_batch(global_batch_tokens: int, *, seq_len: int, micro_batch_size: int, dp_size: int = 1) -> BatchPlan:
-    """The plan that sees exactly ``global_batch_tokens`` between two optimizer steps.
+def nearest_plans(tokens: int, *, seq_len: int, micro_batch_size: int, dp_size: int = 1) -> tuple[BatchPlan, ...]:
+    """The largest plan of at most ``tokens``, if one pass is not more already, and the smallest of more.
 
-    Raises: ValueError: the tokens are no whole number of micro-batches for every rank; it names the nearest that are.
+    Raises: ValueError: a size below 1.
 
-    >>> plan_batch(2**22, seq_len=8192, micro_batch_size=1).grad_accum_steps
-    512
-    >>> plan_batch(4_000_000, seq_len=8192, micro_batch_size=1)
-    Traceback (most recent call last):
-    ValueError: 4,000,000 tokens are 488.28 forwards of 8,192; take 3,997,696 (488) or 4,005,888 (489)
+    >>> [plan.grad_accum_steps for plan in nearest_plans(4_000_000, seq_len=8192, micro_batch_size=1)]
+    [488, 489]
     """
     given = {"seq_len": seq_len, "micro_batch_size": micro_batch_size, "dp_size": dp_size}
     sizes = {name: as_whole_number(name, value, 1) for name, value in given.items()}
-    tokens = as_whole_number("global_batch_tokens", global_batch_tokens, 1)
-    one_pass = sizes["seq_len"] * sizes["micro_batch_size"] * sizes["dp_size"]
-    if tokens % one_pass:
-        below, above = nearest_plans(tokens, **sizes)
-        plans = [plan for plan in (below, above) if plan]
-        choices = [f"{plan.global_batch_tokens:,} ({plan.grad_accum_steps:,})" for plan in plans]
-        raise ValueError(
-            f"{tokens:,} tokens are {tokens / one_pass:.2f} forwards of {one_pass:,}; take {' or '.join(choices)}"
-        )
-    if tokens // one_pass > MAX_GRAD_ACCUM_STEPS:
-        raise ValueError(f"{tokens // one_pass} accumulation steps are more than {MAX_GRAD_ACCUM_STEPS}")
-    return BatchPlan(**sizes, grad_accum_steps=tokens // one_pass)
-
-
-def nearest_plans(tokens: int, **sizes: int) -> tuple[BatchPlan | None, BatchPlan]:
-    """The largest plan of at most ``tokens`` (``None`` if one pass is more already) and the smallest of more."""
-    one_pass = sizes["seq_len"] * sizes["micro_batch_size"] * sizes["dp_size"]
-    steps = tokens // one_pass
-    below = BatchPlan(**sizes, grad_accum_steps=steps) if steps else None
-    return below, BatchPlan(**sizes, grad_accum_steps=steps + 1)
+    steps = as_whole_number("tokens", tokens, 1) // math.prod(sizes.values())
+    return tuple(BatchPlan(**sizes, grad_accum_steps=number) for number in (steps, steps + 1) if number)
 
 
 def cuts_of(num_sequences: int) -> list[tuple[int, int]]:

@@ -95,17 +95,11 @@ def run_text(text: str, setup: TrainingSetup, layout: Layout | None = None, seen
         # One call makes all its steps: the second, so that what stood while the model was loaded is no part of it.
         calls = iter((lambda: None, names["trainer"].train))
         return lambda: next(calls)()
-    names["batches"] = endless(random_batches(setup.model, setup))
+    names["batches"] = iter(random_batches(setup.model, setup), None)
     exec(text, names)  # noqa: S102
     if isinstance(names["model"], DistributedDataParallel) and layout:
         names["model"].register_comm_hook(None, sent_at_once)
     return names["step"]
-
-
-def endless(draw: Callable) -> Iterator:
-    """One batch after another."""
-    while True:
-        yield draw()
 
 
 def stand_ins(setup: TrainingSetup, text: str) -> Iterator:

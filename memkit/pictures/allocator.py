@@ -4,8 +4,6 @@ Nothing is told by colour alone: a part has a hatch, a hole is empty, the unaske
 has a dark frame.
 """
 
-from dataclasses import dataclass
-
 from memkit.allocator.film import Film, Piece, Row, Still
 from memkit.pictures.axes import DASHED, Scale
 from memkit.pictures.colours import LOOKS, OKABE_ITO
@@ -19,52 +17,33 @@ REST = (OKABE_ITO[7], "...")
 UNKNOWN = "not attributed"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FilmScale:
-    """What fits a whole film: the longest segment, the end of the two totals' scale, how many segments are drawn."""
-
-    widest_bytes: int
-    scale_bytes: int
-    num_rows: int
-
-
-def scale_of(film: Film) -> FilmScale:
-    """The scale of a film; looks at all its stills once."""
-    stills = [film.still(i) for i in range(len(film) + 1)]
-    return FilmScale(
-        widest_bytes=max((row.size for still in stills for row in still.rows), default=MIB),
-        scale_bytes=max(*(still.reserved_bytes for still in stills), film.capacity_bytes or 0, MIB),
-        num_rows=min(max(3, *(len(still.rows) for still in stills)), MAX_ROWS),
-    )
-
-
 def allocator_picture(film: Film, index: int | None = None) -> Chart:
-    """A film at its end, or after ``index`` events; the scale fits the whole film."""
-    return still_figure(film, len(film) if index is None else index, scale_of(film))
+    """A film at its end, or after ``index`` events; the scale fits the whole film.
 
-
-def still_figure(film: Film, index: int, scale: FilmScale) -> Chart:
-    """Segments by address from top to bottom, and below them allocated and reserved bytes. Blocks tell their bytes."""
-    still = film.still(index)
-    bottom = 62 + ROW * scale.num_rows
+    Segments by address from top to bottom, and below them allocated and reserved bytes. Blocks tell their bytes.
+    """
+    still = film.still(len(film) if index is None else index)
+    widest_bytes = max((row.size for each in film.stills for row in each.rows), default=MIB)
+    num_rows = min(max(3, *(len(each.rows) for each in film.stills)), MAX_ROWS)
+    bottom = 62 + ROW * num_rows
     chart = Chart(800, bottom + 122, f"event {still.index} of {len(film)}")
     words = still.words
     while text_width(words, 12) > 780:
         words = words.removesuffix(" …").rpartition(" ")[0] + " …"
     chart.words(10, 41, words, 12)
-    x = Scale(low=0, high=scale.widest_bytes, start=98, end=782)
-    step = max(MIB, 1 << max(scale.widest_bytes // 8 - 1, 1).bit_length())
-    ticks = [(x(tick), format_bytes(tick, 0)) for tick in range(0, scale.widest_bytes + 1, step)]
+    x = Scale(low=0, high=widest_bytes, start=98, end=782)
+    step = max(MIB, 1 << max(widest_bytes // 8 - 1, 1).bit_length())
+    ticks = [(x(tick), format_bytes(tick, 0)) for tick in range(0, widest_bytes + 1, step)]
     chart.row(ticks, bottom + 1, 10.5, shade=GREY)
-    rows = still.rows if len(still.rows) <= scale.num_rows else still.rows[: scale.num_rows - 1]
+    rows = still.rows if len(still.rows) <= num_rows else still.rows[: num_rows - 1]
     for number, row in enumerate(rows):
         y = 70 + ROW * number
         chart.words(90, y, f"{format_bytes(row.size, 0)} {_kind(row)}", 11, anchor="end")
         for piece in row.pieces:
             _draw_piece(chart, piece, x, y)
     if len(rows) < len(still.rows):
-        chart.words(90, 70 + ROW * (scale.num_rows - 1), f"{len(still.rows) - len(rows)} more", 11, anchor="end")
-    _draw_totals(chart, still, scale, film.capacity_bytes, bottom + 36)
+        chart.words(90, 70 + ROW * (num_rows - 1), f"{len(still.rows) - len(rows)} more", 11, anchor="end")
+    _draw_totals(chart, still, film, bottom + 36)
     parts = [(LOOKS[part], part.replace("_", " ")) for part in PARTS]
     chart.legend([*parts, (REST, "unasked rest"), ((PAPER, ""), "hole")], 10, bottom + 106, 790, 10.5)
     segments = "1 segment" if len(still.rows) == 1 else f"{len(still.rows)} segments"
@@ -101,9 +80,11 @@ def _draw_piece(chart: Chart, piece: Piece, x: Scale, y: float) -> None:
         chart.words((left + right - rest) / 2, y, piece.label, 10, anchor="middle", boxed=True)
 
 
-def _draw_totals(chart: Chart, still: Still, scale: FilmScale, capacity: int | None, top: float) -> None:
+def _draw_totals(chart: Chart, still: Still, film: Film, top: float) -> None:
     """Two bars: what blocks use, what segments hold, and the card's line."""
-    x = Scale(low=0, high=scale.scale_bytes, start=98, end=500)
+    capacity = film.capacity_bytes
+    most = max(*(each.reserved_bytes for each in film.stills), capacity or 0, MIB)
+    x = Scale(low=0, high=most, start=98, end=500)
     card = f" of the card's {format_bytes(capacity)}" if capacity else ""
     hole = f", largest hole {format_bytes(still.largest_hole_bytes)}" if still.hole_bytes else ""
     totals = (

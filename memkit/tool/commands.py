@@ -104,9 +104,9 @@ def report_command(options: argparse.Namespace) -> Found:
     progress("done")
     data = {
         "name": result.name, "batches": result.batches, "allocated_bytes": result.allocated_bytes,
-        "reserved_bytes": result.reserved_bytes,
-        "expected_bytes": result.expected_bytes, "peak": asdict(result.timeline.peak), "moment": result.moment,
-        "lines": [asdict(line) for line in result.lines], "changes": changes_as_data(result.changes),
+        "reserved_bytes": result.page.result.peak_reserved_bytes,
+        "expected_bytes": result.expected_bytes, "peak": asdict(result.timeline.peak), "moment": result.page.moment,
+        "lines": [asdict(line) for line in result.page.lines], "changes": changes_as_data(result.changes),
         "left_out": [asdict(item) for item in result.left_out],
         "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
     }

@@ -10,7 +10,7 @@ from functools import partial
 
 from memkit.allocator.trace_replay import replay_trace
 from memkit.fitting.advice import EIGHT_BIT, Effect, best_of_each_kind, helpful
-from memkit.fitting.diagnosis import NUM_CHANGES, Line, changes_in_words, diagnose_memory
+from memkit.fitting.diagnosis import NUM_CHANGES, Diagnosis, changes_in_words, diagnose_memory
 from memkit.fitting.room import Fit, LeftOut, fits_of, left_out_in_words, left_out_of
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
@@ -21,19 +21,21 @@ NUM_TRIED = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What ``memkit report`` shows: the trace, its step with the peak, and what follows from them."""
+    """What ``memkit report`` shows: the trace, its step with the peak, the page about it, and what follows."""
 
     name: str
     trace: MemoryTimeline
     timeline: MemoryTimeline
-    moment: str
-    allocated_bytes: int
-    reserved_bytes: int
-    lines: tuple[Line, ...]
+    page: Diagnosis
     changes: tuple[Effect, ...]
     left_out: tuple[LeftOut, ...]
     fits: tuple[Fit, ...]
     batches: str = ""
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of the tensors at the peak, each rounded up as the allocator does it."""
+        return self.page.result.peak_allocated_bytes
 
     @property
     def expected_bytes(self) -> int:
@@ -48,8 +50,8 @@ class Report:
     def __str__(self) -> str:
         fits = [["card", "memory left, expected", "verdict"]]
         fits += [[fit.card, format_bytes(fit.expected_bytes).replace("-", "−"), fit.verdict] for fit in self.fits]
-        lines = [("made at the peak by", "part", "blocks", "bytes"), *(line.row for line in self.lines)]
-        total = f"{self.name}: {format_bytes(self.allocated_bytes)} in tensors at the peak, in {self.moment}; "
+        lines = [("made at the peak by", "part", "blocks", "bytes"), *(line.row for line in self.page.lines)]
+        total = f"{self.name}: {format_bytes(self.allocated_bytes)} in tensors at the peak, in {self.page.moment}; "
         total += f"{format_bytes(self.expected_bytes)} expected on the card."
         if self.steps_bytes < self.trace.peak_bytes:
             total += f" Making the model takes more than any step: the steps reach {format_bytes(self.steps_bytes)}."
@@ -102,10 +104,7 @@ def report_on(
         name=name,
         trace=trace,
         timeline=trace.for_step(trace.peak.step),
-        moment=page.moment,
-        allocated_bytes=page.result.peak_allocated_bytes,
-        reserved_bytes=page.result.peak_reserved_bytes,
-        lines=page.lines,
+        page=page,
         changes=tuple(best_of_each_kind(verified(script, changed, tried, traced, say), NUM_CHANGES)),
         left_out=left_out,
         fits=fits_of(left_out, page.result.peak_allocated_bytes),

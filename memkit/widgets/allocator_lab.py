@@ -6,7 +6,7 @@ from typing import ClassVar
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.film import Film, Still
 from memkit.allocator.stories import STORIES
-from memkit.pictures.allocator import FilmScale, scale_of, still_figure
+from memkit.pictures.allocator import allocator_picture
 from memkit.units import MIB, format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View
 
@@ -15,11 +15,10 @@ OPENING, CARD_MIB = "a training step", 96
 
 
 @lru_cache(maxsize=8)
-def film_of(story: str, expandable: bool, card_mib: int | None) -> tuple[Film, FilmScale, int]:
-    """The film of a story, its scale, and the last event that happens; the scale looks at all stills."""
+def film_of(story: str, expandable: bool, card_mib: int | None) -> Film:
+    """The film of a story on a card, or on one without an end."""
     capacity = None if card_mib is None else card_mib * MIB
-    film = Film(tuple(STORIES[story]()), AllocatorConfig(expandable_segments=expandable), capacity)
-    return film, scale_of(film), film.still(len(film)).index
+    return Film(tuple(STORIES[story]()), AllocatorConfig(expandable_segments=expandable), capacity)
 
 
 class AllocatorLab(Explorer):
@@ -32,7 +31,7 @@ class AllocatorLab(Explorer):
     plays: ClassVar = {"step": 700}
 
     def __init__(self, **values):
-        end = film_of(OPENING, False, CARD_MIB)[2]
+        end = film_of(OPENING, False, CARD_MIB).stills[-1].index
         self.controls = {
             "story": Choice("Story", list(STORIES), OPENING),
             "step": Number("Event", end, low=0, high=end),
@@ -46,12 +45,13 @@ class AllocatorLab(Explorer):
         """Beyond the last event that happens, that event."""
         state = {**self.state, **changes}
         card = state["card_mib"] if state["limited"] else None
-        return {**changes, "step": min(state["step"], film_of(state["story"], state["expandable"], card)[2])}
+        end = film_of(state["story"], state["expandable"], card).stills[-1].index
+        return {**changes, "step": min(state["step"], end)}
 
     def view(self, story: str, step: int, expandable: bool, limited: bool, card_mib: int) -> View:
         """The allocator after ``step`` events; beyond the story's end, its end."""
-        film, scale, end = film_of(story, expandable, card_mib if limited else None)
-        still = film.still(min(step, end))
+        film = film_of(story, expandable, card_mib if limited else None)
+        still, end = film.still(min(step, len(film))), film.stills[-1].index
         rows = [("segment", "size", "in use", "blocks", "largest hole")]
         for number, row in enumerate(still.rows, start=1):
             used = [piece for piece in row.pieces if not piece.is_free]
@@ -59,7 +59,7 @@ class AllocatorLab(Explorer):
             sizes = (row.size, sum(piece.size for piece in used))
             rows.append((str(number), *map(format_bytes, sizes), str(len(used)), format_bytes(hole) if hole else "–"))
         said = words(still, len(film))
-        return View(chart=still_figure(film, still.index, scale), words=said, table=rows, ends={"step": end})
+        return View(chart=allocator_picture(film, still.index), words=said, table=rows, ends={"step": end})
 
 
 def words(still: Still, num_events: int) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ class BatchPlanner(Explorer):
 
 def nearest(tokens: int, **sizes: int) -> tuple[BatchPlan, str]:
     """The batch and its sentence; where it is no whole number of forwards, the nearest one, named as such."""
-    plan = min(filter(None, nearest_plans(tokens, **sizes)), key=lambda p: abs(p.global_batch_tokens - tokens))
+    plan = min(nearest_plans(tokens, **sizes), key=lambda p: abs(p.global_batch_tokens - tokens))
     if plan.global_batch_tokens == tokens:
         return plan, f"{plan}."
     one_pass, shown = prod(sizes.values()), f"{plan.global_batch_tokens:,}"

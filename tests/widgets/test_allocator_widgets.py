@@ -18,7 +18,7 @@ def lab():
 @pytest.mark.parametrize("expandable", [False, True])
 def test_every_step_shows_what_the_film_shows(lab, story, expandable):
     lab.set(story=story, step=0, expandable=expandable)
-    film = film_of(story, expandable, None)[0]
+    film = film_of(story, expandable, None)
     assert lab.panel.controls["step"].slider.max == len(STORIES[story]()) == len(film)
     for step in range(len(film) + 1):
         lab.panel.controls["step"].value = step
@@ -43,7 +43,7 @@ def test_expandable_segments_reserve_less_for_a_growing_sequence(lab):
     reserved = {}
     for expandable in (False, True):
         lab.set(story="a growing sequence", step=99, expandable=expandable)
-        reserved[expandable] = film_of("a growing sequence", expandable, None)[0].still(13).reserved_bytes
+        reserved[expandable] = film_of("a growing sequence", expandable, None).still(13).reserved_bytes
         assert format_bytes(reserved[expandable]) in lab.shown.words[1]
     assert reserved[True] < reserved[False] / 2
 
