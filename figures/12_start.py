@@ -5,11 +5,12 @@ from pathlib import Path
 from memkit.hardware.cards import CARDS
 from memkit.pictures.timeline import choices_figure
 from memkit.timeline import Instant
+from memkit.units import GIB
 
 
 def printed(training: float, logits: float, engine: float, cache: float) -> Instant:
-    """The addends of https://unsloth.ai/blog/grpo (February 2025) in GB, by the part that they are."""
-    sizes = [round(1e9 * size) for size in (engine, training + cache, logits)]
+    """The addends of https://unsloth.ai/blog/grpo (February 2025) as it prints them, by the part that they are."""
+    sizes = [round(GIB * size) for size in (engine, training + cache, logits)]
     weights, activations, temporary = sizes
     return Instant(
         name="printed", weights=weights, gradients=0, optimizer_states=0, activations=activations, temporary=temporary)

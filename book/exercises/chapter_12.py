@@ -38,6 +38,9 @@ EXERCISES = (
             give one digit after the point.
         2e9 * total / 2**30 :: That is in GiB. Asked are GB, 10⁹ bytes.
         16 * total :: That is with gradients and states, 16 bytes per parameter. Asked are the weights.
+        2 * (experts + attention * 8 / 5 + router + outside) :: You gave keys and values 32 heads. They have 8.
+        2 * (experts + router + outside) :: You forgot the attention.
+        16 * (total - experts * 7 / 8) :: That is eight whole models. The experts share attention, embedding and head.
         total / 2 :: You took 4 bits. Asked are 16.
         """,
     ),
@@ -59,6 +62,7 @@ EXERCISES = (
         2 * experts :: Those are the experts alone.
         2 * experts + bits * (linear + outside) ; 91 :: Did you take embedding and head in 4 bits? They stay in 16; give
             one digit after the point.
+        2 * experts + outside + bits * (linear + outside / 2) :: You took the head in 4 bits. Here it stays in 16.
         bits * linear + 2 * outside :: You left the experts out. They are the largest part.
         2 * (used + outside) + bits * linear :: You counted the two experts that a token uses. All eight are loaded.
         (2e9 * (experts + outside) + 1e9 * bits * linear) / 2**30 :: That is in GiB. Asked are GB.
@@ -109,6 +113,7 @@ EXERCISES = (
         cache / 24 :: That is the cache of one answer, and no weights.
         weights + cache / 2 :: You counted keys or values. The 131,072 bytes hold both, for all layers.
         weights + 32 * cache :: The 131,072 bytes are for all 32 layers already.
+        weights + 2 * cache :: The 131,072 bytes hold keys and values already.
         weights - cache :: Both leave the card: add them.
         80 - gib ; 79.2 - gib :: That is what an 80 GB card has besides. Asked is what sleep frees.
         """,
