@@ -75,9 +75,6 @@ def import_libraries(text: str) -> None:
 
 def run_text(text: str, setup: TrainingSetup, layout: Layout | None = None, seen: dict | None = None) -> Callable:
     """Execute the text with what it needs from its reader, and give back its step. ``seen`` gets its names."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    from memkit.program.sharded import sent_at_once
     from memkit.program.transformer import Transformer, random_batches
 
     names = {} if seen is None else seen
@@ -97,8 +94,6 @@ def run_text(text: str, setup: TrainingSetup, layout: Layout | None = None, seen
         return lambda: next(calls)()
     names["batches"] = iter(random_batches(setup.model, setup), None)
     exec(text, names)  # noqa: S102
-    if isinstance(names["model"], DistributedDataParallel) and layout:
-        names["model"].register_comm_hook(None, sent_at_once)
     return names["step"]
 
 
