@@ -201,7 +201,8 @@ EXERCISES = (
         2000 :: That is the growth interval; it says when the scale doubles.
         round(exact, 1) ; round(exact, 2) ; round(exact, 3) ; exact :: log2({2 ** first:,} / {limit:,}) is about
             {exact:.1f}; a step is skipped whole, so round up.
-        2 :: A halving is one power of two: 2^{first} halved twice is {2 ** (first - 2):,}, still above {limit:,}.
+        2 if (first, limit) == (16, 6_000) else None :: A halving is one power of two: 2^{first} halved twice is {2
+            ** (first - 2):,}, still above {limit:,}.
         first :: That is the exponent of the first scale. Count the halvings down to {limit:,}.
         """,
     ),

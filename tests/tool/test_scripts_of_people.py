@@ -540,7 +540,7 @@ def test_a_script_is_followed_through_its_first_evaluation_when_asked(tmp_path, 
     assert main(["report", str(path), "--until", "eval", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["allocated_bytes"] >= whole.peak_bytes
     assert main(["report", "train:build", "--until", "eval"]) == 2
-    assert "--until and --vary run a script such as train.py, not 'train:build'" in capsys.readouterr().err
+    assert "--until, --vary and --ranks run a script such as train.py, not 'train:build'" in capsys.readouterr().err
     path.write_text(EVALUATED.replace("model.eval()", "break"), encoding="utf-8")
     assert main(["report", str(path), "--until", "eval"]) == 2
     assert "train.py ended without an evaluation" in capsys.readouterr().err.splitlines()[-1]
