@@ -13,7 +13,8 @@ from operator import attrgetter
 from memkit.units import round_up
 
 PARTS = ("weights", "gradients", "optimizer_states", "activations", "temporary")
-"""What memory is for. Buffers count as weights; a cast made by autocast, even of a weight, is temporary.
+"""What memory is for. Buffers count as weights, and so does a second set of the weights, such as EMA's; a cast made
+by autocast, even of a weight, is temporary.
 
 An activation is what the forward allocated and has not freed when the backward begins: tensors saved by autograd, the
 loss, and whatever the program still holds. All else that is neither a weight, a gradient nor a state is temporary.

@@ -6,6 +6,7 @@ later (nobody can tell a gradient from scratch at birth), so parts are given at 
 part from birth.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -32,9 +33,11 @@ class Log:
     marks: list[tuple[int, str, int, int]] = field(default_factory=list)
     live: set[int] = field(default_factory=set)
     weights: set[int] = field(default_factory=set)
+    trained: set[int] = field(default_factory=set)
     gradients: set[int] = field(default_factory=set)
     states: set[int] = field(default_factory=set)
     activations: set[int] = field(default_factory=set)
+    copies: set[int] = field(default_factory=set)
     weight_casts: set[int] = field(default_factory=set)
     scratch: set[int] = field(default_factory=set)
     phase: str = "init"
@@ -119,6 +122,14 @@ class Log:
         """An optimizer's step begins, maybe from a hook inside the backward."""
         self.outer_phase, self.phase = self.phase, "optimizer"
 
+    def start_update(self) -> None:
+        """A program writes over its weights itself: what came after the backward belongs to that."""
+        self.start_optimizer()
+        start = self.marks[-1][0]
+        self.moments[start:] = [self.moment] * len(self.moments[start:])
+        for block in (event for event in self.events[start:] if event >= 0):
+            self.births[block] = (*self.births[block][:2], self.phase)
+
     def end_optimizer(self) -> None:
         """The optimizer's step ends; outside a backward, the rest of the step is called ``zero_grad``."""
         if self.outer_phase == "backward":
@@ -139,11 +150,31 @@ class Log:
             self.mark("forward")  # no backward at all: inference
         self.mark("zero_grad")
         self.activations |= self.live
+        self.copies = self.second_set()
+
+    def second_set(self) -> set[int]:
+        """Of what was made before the first step and never freed: a second set of the trained weights.
+
+        An EMA's shadow in a list is no parameter of anything, and no activation either: half the batch does not
+        halve it. It is told by its sizes, one of each trained weight's, in the same dtype or in float32.
+        """
+        trained = Counter(self.sizes[block] for block in self.trained)
+        rest = self.live - self.trained - self.states - self.gradients
+        rest = [block for block in rest if self.births[block][2] == "init"]
+        for scale in (1, 2):
+            wanted, found = Counter({size * scale: n for size, n in trained.items()}), set()
+            for block in rest:
+                if wanted[self.sizes[block]]:
+                    wanted[self.sizes[block]] -= 1
+                    found.add(block)
+            if trained.total() > 1 and not wanted.total():  # of a single weight's size a batch may be too
+                return found
+        return set()
 
     def parts(self) -> list[str]:
         """The part of every block, by its number; a later line here outweighs an earlier one."""
         order = (("activations", self.activations - self.weight_casts), ("gradients", self.gradients))
-        order += (("optimizer_states", self.states), ("weights", self.weights))
+        order += (("optimizer_states", self.states), ("weights", self.weights | self.copies))
         parts = ["temporary"] * len(self.sizes)
         for part, blocks in order:
             for block in blocks:
@@ -171,8 +202,8 @@ def timeline_of(
     log: Log, *, source: str, device: str, granularity: int = 1, provenance: Mapping[str, str] | None = None,
     reserved_peak_bytes: int | None = None,
 ) -> MemoryTimeline:
-    """The ``MemoryTimeline`` of a log."""
-    parts = log.parts()
+    """The ``MemoryTimeline`` of a log; its provenance names the bytes of a second set of weights."""
+    parts, copied = log.parts(), sum(log.sizes[block] for block in log.copies)
     texts = [(str(op), str(place or "")) for op, place, _ in log.births]
     made = []
     end = log.marks[-1][0]  # what is freed later is freed with the program, in no step
@@ -187,5 +218,5 @@ def timeline_of(
         device=device,
         events=events,
         reserved_peak_bytes=reserved_peak_bytes,
-        provenance=dict(provenance or {}),
+        provenance=dict(provenance or {}) | ({"copies of the weights": f"{copied} B"} if copied else {}),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from memkit.allocator.trace_replay import replay_trace
-from memkit.fitting.advice import EIGHT_BIT, Effect, best_of_each_kind, helpful
+from memkit.fitting.advice import EIGHT_BIT, HALF_BATCH, Effect, best_of_each_kind, helpful
 from memkit.fitting.diagnosis import NUM_CHANGES, Diagnosis, changes_in_words, diagnose_memory
 from memkit.fitting.room import Fit, LeftOut, fits_of, left_out_in_words, left_out_of
 from memkit.timeline import MemoryTimeline
@@ -55,6 +55,9 @@ class Report:
         total += f"{format_bytes(self.expected_bytes)} expected on the card."
         if self.steps_bytes < self.trace.peak_bytes:
             total += f" Making the model takes more than any step: the steps reach {format_bytes(self.steps_bytes)}."
+        if copied := self.trace.provenance.get("copies of the weights"):
+            total += f" Of the weights {format_bytes(int(copied.split()[0]))} are a second set of the trained ones"
+            total += " (an average's, as EMA keeps it, a target or a reference model)."
         if self.batches:
             fit = f"; it {self.fits[0].verdict} on one {self.fits[0].card}" if len(self.fits) == 1 else ""
             total = f"{self.batches}: {format_bytes(self.expected_bytes)}{fit}.\n{total}"
@@ -100,6 +103,9 @@ def report_on(
     say(f"replaying {len(trace.events):,} events with each change")
     page, left_out = diagnose_memory(trace), left_out_of(trace)
     tried = tuple(e for e in page.tried if e.change is not EIGHT_BIT or optimizers & {"Adam", "AdamW"})
+    if not any(effect.change is HALF_BATCH for effect in tried):  # what everybody tries first is traced in any case
+        peak = page.peak_reserved_bytes
+        tried = (Effect(change=HALF_BATCH, before_bytes=peak, after_bytes=peak, how="second trace"), *tried)
     return Report(
         name=name,
         trace=trace,

@@ -251,7 +251,7 @@ class Follower:
             return
         self.is_updating = True
         if not self.program.is_in_backward:
-            self.recorder.now("start_optimizer")
+            self.recorder.now("start_update")
 
     def count_update(self) -> None:
         """What the script did by hand to its weights counts as an optimizer's step once the next forward begins."""

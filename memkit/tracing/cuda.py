@@ -9,6 +9,7 @@ the device is asked for, and calls the operation that CUDA would have called.
 
 import functools
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
@@ -67,6 +68,7 @@ class CudaRules(ShapesOnly):
         self.weight_casts: dict[int, tuple[Tensor, Tensor]] = {}
         self.unplaced: dict[int, weakref.ref] = {}
         self.places = Places()
+        self.before_write: Callable[[object], None] = lambda tensor: None
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if kwargs and isinstance(kwargs.get("generator"), CardGenerator):
@@ -248,6 +250,7 @@ def _set_data(mode, func, args, kwargs):
     """``tensor.data = other``: torch takes data of the card for a tensor of the host, but none of ``meta``."""
     tensor, data = args
     if tensor.is_meta == data.is_meta:
+        mode.before_write(tensor)
         return func(tensor, data)
     needs_grad = tensor.requires_grad
     torch._C._swap_tensor_impl(tensor, data.detach())  # the object stays: ties and optimizers hold it

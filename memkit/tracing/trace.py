@@ -119,7 +119,6 @@ class Tracer(TorchDispatchMode):
         self.is_paused = False
         self.progress = Progress()
         self.sole_owner = (0, 0, 0)
-        self.trained: set[int | None] = set()
         self.on_update: Callable[[], None] | None = None
         self.forget()
 
@@ -170,8 +169,8 @@ class Tracer(TorchDispatchMode):
                 return out
         if func is aten.copy_.default and self.device_type == "meta" and args[1].is_meta and not args[0].is_meta:
             return args[0]  # to the host: no values move
-        if self.on_update and func._schema.is_mutable and self.is_update(args[0]):
-            self.on_update()
+        if func._schema.is_mutable:
+            self.before_write(args[0])
         place = self.places.of_result(args, kwargs)
         if place is Place.HOST:
             if func._schema.is_mutable and isinstance(args[0], Tensor) and not args[0].is_meta:
@@ -338,11 +337,12 @@ class Tracer(TorchDispatchMode):
             self.blocks[key] = self.log.allocate(num_bytes, "resize_", self.lines.of(sys._getframe(1)))
         return RESIZE(storage, num_bytes)
 
-    def is_update(self, written: object) -> bool:
-        """Whether a weight is written over after its backward, or in it, by no optimizer of torch's."""
-        if self.log.phase != "backward" and (self.log.phase != "forward" or self.log.micro_batch == 1):
-            return False
-        return any(self.block_of(tensor) in self.trained for tensor in tensors_in(written))
+    def before_write(self, written: object) -> None:
+        """Say so if a weight is written over after its backward, or in it, by no optimizer of torch's."""
+        log = self.log
+        if self.on_update and (log.phase == "backward" or (log.phase == "forward" and log.micro_batch > 1)):
+            if any(self.block_of(tensor) in log.trained for tensor in tensors_in(written)):
+                self.on_update()
 
     def block_of(self, tensor: Tensor) -> int | None:
         return self.blocks.get(tensor.untyped_storage()._cdata)
@@ -359,7 +359,7 @@ class Tracer(TorchDispatchMode):
                 unseen = [t for t in tensors if self.is_here(t) and self.block_of(t) is None]
                 if any(t.untyped_storage().nbytes() for t in unseen):  # FSDP's are empty between uses
                     raise OutsideBuild
-                self.trained = {self.block_of(t) for t in tensors} - {None}
+                self.log.trained |= {self.block_of(t) for t in tensors} - {None}
                 return
             blocks = {self.block_of(tensor) for tensor in tensors}
         getattr(self.log, part).update(blocks - {None})
@@ -382,7 +382,7 @@ def recording(device: str, *, starts_in_host: bool = False):
         # A real tensor is the host's, which the CPU's rules alone count.
         stack.enter_context(watching_threads(lambda tensor: device == "cpu" or tensor.is_meta))
         tracer.known = mode.known
-        tracer.places = getattr(mode, "places", tracer.places)
+        tracer.places, mode.before_write = getattr(mode, "places", tracer.places), tracer.before_write
         stack.enter_context(patch.object(torch, "compile", functools.partial(as_compiled, tracer)))
         resize = patch.object(torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size))
         stack.enter_context(resize)

@@ -22,6 +22,7 @@ from memkit.tool.changed import changed_build
 from memkit.tool.command_line import main
 from memkit.tool.largest import largest_that_fits
 from memkit.tool.notebook import as_python
+from memkit.tool.program_report import report_on
 from memkit.tool.script import Script
 from memkit.tracing.trace import trace_memory
 from memkit.units import format_bytes
@@ -276,6 +277,7 @@ def test_a_hand_written_update_ends_a_step_as_an_optimizers_does(tmp_path, capsy
     for optimizer, update in (
         ("torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)", "optimizer.step()"),
         ("None", "[p.data.add_(p.grad, alpha=-0.1) for p in model.parameters()]"),
+        ("None", "for p in model.parameters(): p.data = p.data - 0.1 * p.grad"),
         ("None", "[p.data.sub_(0.1 * p.grad) for p in model.parameters()]"),
     ):
         path = tmp_path / "train.py"
@@ -284,9 +286,46 @@ def test_a_hand_written_update_ends_a_step_as_an_optimizers_does(tmp_path, capsy
         assert capsys.readouterr().out.split() == ["0", "1"]
         same = [i for i in timeline.instants if not i.name.startswith("optimizer")]  # by hand its end is zero_grad's
         found.append([(i.name, i.step, i.total_bytes) for i in same])
-    assert found[0] == found[1] == found[2]
-    scratch = [e for e in timeline.events if e.phase == "optimizer" and e.part == "temporary" and e.num_bytes > 0]
-    assert len(scratch) == 2 * 3, "0.1 * p.grad of all but the first parameter, which comes before the first write"
+    assert found[0] == found[1] == found[2] == found[3]
+    scratch = [e for e in timeline.events if e.phase == "optimizer" and e.op == "aten.mul.Tensor" and e.num_bytes > 4]
+    assert len(scratch) == 2 * 4, "0.1 * p.grad of each parameter in each step"
+
+
+AVERAGED = """
+import copy
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(600, 900), nn.ReLU(), nn.Linear(900, 600)).to("cuda")
+average = AVERAGE
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in range(8):
+    loss = model(torch.randn(64, 600).cuda()).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    with torch.no_grad():
+        for mean, weight in zip(average, model.parameters()):
+            mean.lerp_(weight.to(mean.dtype), 0.01)
+"""
+"""An average of the weights, as diffusers' EMAModel keeps it in a list, and others in a module or a dict."""
+
+
+@pytest.mark.parametrize(
+    ("average", "width"),
+    [("[]", 0), ("[p.detach().clone() for p in model.parameters()]", 4), ("list(copy.deepcopy(model).parameters())", 4),
+     ("list({n: p.detach().double() for n, p in model.named_parameters()}.values())", 8)],
+)
+def test_an_average_of_the_weights_is_a_second_set_of_weights_and_no_activation(tmp_path, average, width):
+    """Oracle: the sizes of the two layers, counted by hand."""
+    path = tmp_path / "train.py"
+    path.write_text(AVERAGED.replace("AVERAGE", average), encoding="utf-8")
+    page = report_on(Script(str(path)))
+    values, held = 2 * 600 * 900 + 900 + 600, page.trace.at("zero_grad").parts
+    assert values * (4 + width) <= held["weights"] < values * (4 + width) + 8 * 512
+    assert held["activations"] < 2 * 64 * 600 * 4
+    words = f"Of the weights {format_bytes(values * width)} are a second set"
+    assert (words in str(page)) == (width > 0)
 
 
 LONGEST = """
