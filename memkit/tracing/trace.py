@@ -340,9 +340,9 @@ class Tracer(TorchDispatchMode):
     def before_write(self, written: object) -> None:
         """Say so if a weight is written over after its backward, or in it, by no optimizer of torch's."""
         log = self.log
-        if self.on_update and (log.phase == "backward" or (log.phase == "forward" and log.micro_batch > 1)):
-            if any(self.block_of(tensor) in log.trained for tensor in tensors_in(written)):
-                self.on_update()
+        is_later = log.phase == "backward" or (log.phase == "forward" and log.micro_batch > 1)
+        if self.on_update and is_later and any(self.block_of(t) in log.trained for t in tensors_in(written)):
+            self.on_update()
 
     def block_of(self, tensor: Tensor) -> int | None:
         return self.blocks.get(tensor.untyped_storage()._cdata)
