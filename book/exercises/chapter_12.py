@@ -47,27 +47,28 @@ EXERCISES = (
     NumberExercise(
         id="12.2",
         letters=MIXTRAL | {
-            "bits": 4.127 / 8, "linear": "attention + router", "gb": "2 * (experts + outside) + bits * linear",
+            "bits": 4.127 / 8, "others": "outside + router", "gb": "2 * (experts + others) + bits * attention",
         },
         formula="gb",
         unit="GB",
         tolerance=0.002,
         also=(91.4,),
-        because="{2 * experts:.1f} GB of experts, {2 * outside:.2f} of embedding and head, "
-        "{bits * linear:.2f} in 4 bits.",
+        because="{2 * experts:.1f} GB of experts, {2 * others:.2f} of embedding, head and router, "
+        "{bits * attention:.2f} in 4 bits.",
         table="""
-        2 * total :: That is all in 16 bits. Attention and router are in nn.Linear layers and do shrink.
+        2 * total :: That is all in 16 bits. The attention's matrices are in nn.Linear layers and do shrink.
         bits * total ; total / 2 :: That would be everything in 4 bits. The experts are no nn.Linear.
-        bits * (experts + linear) + 2 * outside :: That is with the experts in 4 bits. This library does not reach them.
+        bits * (experts + attention) + 2 * others :: That is with the experts in 4 bits. This library does not reach
+            them.
         2 * experts :: Those are the experts alone.
-        2 * experts + bits * (linear + outside) ; 91 :: Did you take embedding and head in 4 bits? They stay in 16; give
-            one digit after the point.
-        2 * experts + outside + bits * (linear + outside / 2) :: You took the head in 4 bits. Here it stays in 16.
-        bits * linear + 2 * outside :: You left the experts out. They are the largest part.
-        2 * (used + outside) + bits * linear :: You counted the two experts that a token uses. All eight are loaded.
-        (2e9 * (experts + outside) + 1e9 * bits * linear) / 2**30 :: That is in GiB. Asked are GB.
-        4 * (experts + outside) + bits * linear :: You took 4 bytes for what stays. In 16 bits it is 2.
-        2 * (experts + outside) + 4.127 * linear :: You took 4.127 bytes. They are bits: divide by 8.
+        2 * experts + bits * (attention + others) ; 91 :: Did you take embedding and head in 4 bits? They stay in 16;
+            give one digit after the point.
+        2 * experts + others + bits * (attention + others / 2) :: You took the head in 4 bits. Here it stays in 16.
+        bits * attention + 2 * others :: You left the experts out. They are the largest part.
+        2 * (used + others) + bits * attention :: You counted the two experts that a token uses. All eight are loaded.
+        (2e9 * (experts + others) + 1e9 * bits * attention) / 2**30 :: That is in GiB. Asked are GB.
+        4 * (experts + others) + bits * attention :: You took 4 bytes for what stays. In 16 bits it is 2.
+        2 * (experts + others) + 4.127 * attention :: You took 4.127 bytes. They are bits: divide by 8.
         """,
     ),
     NumberExercise(
