@@ -160,6 +160,8 @@ EXERCISES = (
         lost("float8_e4m3fn") :: That is E4M3, whose steps shrink with the value.
         lost("int8", counts_all=True) :: Two ways lead there: the four large columns counted too; or a step of amax /
             128. INT8 ends at 127.
+        0.7946 ; 0.795 ; 0.79 :: That is the matrix of the chapter's table, with 256 columns and with the large ones
+            counted.
         0.8 :: Near. Two digits do not tell whether the four columns were counted.
         1 - lost("int8") ; round(1 - lost("int8"), 3) :: That is the share that survives.
         1.0 :: Not all of them: what is larger than half a step, in either direction, does not become 0.
