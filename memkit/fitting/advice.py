@@ -196,7 +196,7 @@ HALF_BATCH = Change(
     program="half_batch",
 )
 EIGHT_BIT = Change(
-    name="8-bit AdamW", to_events=_8_bit_states,
+    name="8-bit AdamW", program="eight_bit", to_events=_8_bit_states,
     to_setup=_with_optimizer(lambda setup: setup.optimizer.record.is_wide_adam, name="8-bit AdamW"),
     why="a quarter of the bytes of 32-bit states, half of those of 16-bit ones",
 )

@@ -6,6 +6,7 @@ list run in a checkpoint, gradients are off, a script's batches are half as larg
 """
 
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -20,6 +21,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
+from memkit.program.optimizers import class_of
+from memkit.setup.recipes import OptimizerConfig
 from memkit.tool.script import Script, nothing_to_do
 from memkit.units import as_one_of
 
@@ -115,6 +118,31 @@ def _optimizers_step(**choices: bool) -> Iterator[None]:
 
 
 @contextmanager
+def _eight_bit_adam() -> Iterator[Callable[[], None]]:
+    """Every Adam and AdamW that is made is bitsandbytes' in 8 bits; a ``Trainer`` makes its own, by its own option.
+
+    That one keeps the states of embeddings in 32 bits.
+    """
+    kind = class_of(OptimizerConfig(name="8-bit AdamW").record)
+    arguments = getattr(sys.modules.get("transformers.training_args"), "TrainingArguments", None)
+
+    def init(optimizer, params, lr=1e-3, *_, **__):
+        optimizer.__class__ = kind
+        kind.__init__(optimizer, params, lr=lr)
+
+    def after_init(options):
+        plain(options)
+        options.optim = "adamw_bnb_8bit"
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(torch.optim.Adam, "__init__", init))  # AdamW's calls it
+        if arguments:
+            plain = arguments.__post_init__
+            stack.enter_context(patch.object(arguments, "__post_init__", after_init))
+        yield lambda: None
+
+
+@contextmanager
 def _gradients_to_none() -> Iterator[None]:
     with ExitStack() as stack:
         for kind in (nn.Module, torch.optim.Optimizer):
@@ -166,6 +194,7 @@ PROGRAM_CHANGES = {
     "set_to_none": (nothing_to_do, _gradients_to_none),
     "no_grad": (nothing_to_do, torch.no_grad),
     "checkpointed": (_blocks_checkpointed, nullcontext),
+    "eight_bit": (_eight_bit_adam, nullcontext),
     "half_batch": (_half_batches, _gradients_stay),
 }
 """By name: what is around ``build()``, and what is around each step."""

@@ -532,6 +532,33 @@ def test_half_the_micro_batch_is_traced_with_the_readers_own_option(tmp_path, ca
     assert not re.search("8-bit AdamW|full recomputation|let go of", rest)  # RMSprop, no blocks, a loop variable
 
 
+WIDE = """
+import torch
+from torch import nn
+from OPTIMIZER import KIND as Chosen
+
+model = nn.Sequential(nn.Linear(64, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.Linear(4096, 64)).cuda()
+optimizer = Chosen(model.parameters(), lr=1e-3, weight_decay=0.1)
+for _ in range(5):
+    model(torch.randn(16, 64).cuda()).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW"])
+def test_8_bit_adamw_is_traced_as_bitsandbytes_steps(tmp_path, capsys, kind):
+    """Oracle: the reader's own import of bitsandbytes' class, whose step has no scratch."""
+    pytest.importorskip("bitsandbytes")
+    path = tmp_path / "train.py"
+    path.write_text(WIDE.replace("OPTIMIZER", "torch.optim").replace("KIND", kind), encoding="utf-8")
+    assert main(["report", str(path), "--json"]) == 0
+    found = {change["name"]: change for change in json.loads(capsys.readouterr().out)["changes"]}["8-bit AdamW"]
+    path.write_text(WIDE.replace("OPTIMIZER", "bitsandbytes.optim").replace("KIND", "AdamW8bit"), encoding="utf-8")
+    by_hand = replay_trace(trace_memory(Script(str(path)))).peak_reserved_bytes
+    assert (found["known_by"], found["after_bytes"]) == ("second trace", by_hand)
+
+
 def test_a_change_without_anything_to_change_says_so(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(BY_HAND.replace("OPTIMIZER", "0").replace("UPDATE", "0"), encoding="utf-8")
