@@ -1,6 +1,6 @@
 """Judge the formula: random setups estimated and traced on CUDA's rules, every instant compared to the byte.
 
-    python scripts/judge_estimate.py [--seed N] [--cases 300] [--record FILE]
+    python scripts/judge_estimate.py [--seed N] [--cases 300] [--experts] [--record FILE]
 
 Without ``--seed`` a new one is drawn; it is printed, so that a finding can be found again. With ``--record`` the
 judging goes on where the file ends. Every fourth setup makes two steps, the others one.
@@ -10,6 +10,7 @@ import argparse
 import json
 import random
 import secrets
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from memkit.formula.estimate import estimate_memory
 from memkit.program.transformer import training_build
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import IMPLEMENTATIONS, PRECISIONS, TORCH_PRECISIONS, OptimizerConfig
+from memkit.setup.strategies import all_strategies
 from memkit.setup.training import ATTENTIONS, RECOMPUTATIONS, TrainingSetup
 from memkit.tracing.trace import trace_memory
 
@@ -66,6 +68,18 @@ def random_setup(r: random.Random) -> TrainingSetup:
     )
 
 
+def with_experts(r: random.Random, setup: TrainingSetup) -> TrainingSetup:
+    """The same with experts in some blocks or in all, maybe norms on queries and keys, and any recomputation."""
+    num_layers, num_experts = r.choice((1, 2, 3, 5)), r.randint(1, 40)
+    model = replace(
+        setup.model, num_layers=num_layers, has_qk_norm=setup.model.norm == "rmsnorm" and not setup.model.fuses_qkv,
+        num_experts=num_experts, experts_per_token=r.randint(1, min(num_experts, 8)), expert_size=8 * r.randint(1, 60),
+        dense_layers=r.choice(((), (0,), tuple(range(0, num_layers, 2)))),
+    )
+    strategies = [one for one in all_strategies(num_layers) if one.scope != "host" and not one.is_reentrant]
+    return replace(setup, model=model, recomputation=r.choice(strategies))
+
+
 def judged(setup: TrainingSetup, steps: int = 2) -> dict:
     """How many instants there are and are equal, both peaks and, where they differ, the widest difference."""
     estimated, traced = estimate_memory(setup, steps), trace_memory(training_build(setup), steps=steps)
@@ -84,6 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, help="a new one is drawn without it, or taken from the record")
     parser.add_argument("--cases", type=int, default=300, help="how many more")
+    parser.add_argument("--experts", action="store_true", help="setups with a mixture of experts")
     parser.add_argument("--record", type=Path, help="a file that is gone on with, and written")
     asked = parser.parse_args()
     record = {"seed": asked.seed or secrets.randbelow(10**9), "torch": torch.__version__, "drawn": 0, "setups": 0}
@@ -92,8 +107,9 @@ def main() -> None:
         record = json.loads(asked.record.read_text(encoding="utf-8"))
     for number in range(record["drawn"], record["drawn"] + asked.cases):
         record["drawn"] = number + 1
+        r = random.Random(f"{record['seed']} {number}")
         try:
-            setup = random_setup(random.Random(f"{record['seed']} {number}"))
+            setup = with_experts(r, random_setup(r)) if asked.experts else random_setup(r)
         except ValueError:
             continue
         found = judged(setup, steps=1 + (number % 4 == 0))

@@ -19,6 +19,7 @@ from memkit.setup.recipes import Precision
 from memkit.setup.strategies import FULL, NONE
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
+from memkit.units import round_up
 
 SUMMED, NARROW_STATES = "gradients summed in 16 bits", "states rounded to bf16"
 ROUNDED, ADAPTERS_ONLY, FOUR_BITS = "updates rounded to bf16", "only adapters are trained", "frozen weights in 4 bits"
@@ -196,7 +197,8 @@ def kept_bytes(setup: TrainingSetup, weight_dtype: str = "", compute_dtype: str 
     adapter = setup.adapter
     same = (setup.model, setup.seq_len, setup.attention, setup.dropout, setup.uses_fused_norm, setup.upcasts_logits,
             setup.device, weight_dtype or precision.weight_dtype, compute_dtype or precision.compute_dtype, adapter)
-    if strategy.scope != "blocks" or strategy.saved_ops or strategy == FULL:
+    are_alike = len(setup.model.blocks_by_kind) == 1
+    if strategy.scope != "blocks" or strategy.saved_ops or strategy == FULL or not are_alike:
         return kept_by_one(*same, strategy)
     none, full = (kept_by_one(*same, way) for way in (NONE, FULL))
     regions = strategy.regions(num_layers)
@@ -209,11 +211,12 @@ def kept_by_one(
     model, seq_len, attention, dropout, uses_fused_norm, upcasts_logits, device, weight_dtype, compute_dtype, adapter,
     strategy,
 ) -> int:
-    """What one sequence keeps, but for what all share: rotary tables, positions, a mask of scores."""
+    """What one sequence keeps, but for what all share: rotary tables, positions, a mask of scores, experts' offsets."""
     precision = Precision(name="", weight_dtype=weight_dtype, compute_dtype=compute_dtype)
     one = TrainingSetup(
         model=model, seq_len=seq_len, attention=attention, dropout=dropout, uses_fused_norm=uses_fused_norm,
         upcasts_logits=upcasts_logits, device=device, precision=precision, adapter=adapter, recomputation=strategy,
     )
     shared = 8 * seq_len * (model.head_dim + 1) + (seq_len * seq_len if attention == "stored" else 0)
+    shared += model.num_layers * round_up(4 * model.num_experts)
     return max(activation_bytes(one) - shared, 0)

@@ -13,6 +13,7 @@ Reading order:
 - ``paper``: tensors without values, whose births and deaths Python's own reference counts say
 - ``backward``: the operations from the last to the first, and the gradients they make
 - ``layers``: linear, norm, dropout, activation functions
+- ``experts``: a mixture of experts in place of an MLP
 - ``attention``: projections, rotation, and the core as the device's kernel computes it
 - ``forward``: the whole forward, from token ids to the loss
 - ``activations``: what a forward keeps for the backward, tensor by tensor

@@ -3,8 +3,8 @@
 A formula for activation memory is a sum over tensors, and a ledger writes the sum out: every coefficient is
 made of named lines; a line counts one storage, so that two operations that keep the same storage share one line. Axes
 are written in letters: b micro-batch, s sequence, h hidden size, a heads, k key/value heads, d head size, f
-intermediate size, v vocabulary, r rank of an adapter; ``s↑32`` is s rounded up to a multiple of 32. Which tensors
-autograd keeps depends on the device. CUDA's autocast runs softmax in
+intermediate size, v vocabulary, r rank of an adapter, e experts, c of them chosen for a token, g their width; ``s↑32``
+is s rounded up to a multiple of 32. Which tensors autograd keeps depends on the device. CUDA's autocast runs softmax in
 float32, its dropout keeps one byte a value, its RMSNorm is one kernel; the CPU does otherwise.
 
 Autocast costs memory in three ways. The residual stream stays float32. Every linear layer casts its input for
@@ -119,7 +119,8 @@ class Ledger(Printable):
 def block_ledger(setup: TrainingSetup) -> Ledger:
     """What one transformer block keeps from forward to backward, its recomputation taken into account.
 
-    It is the first; with an adapter the second of three, for what enters the first needs no gradient there.
+    It is the first; with an adapter the second of three, for what enters the first needs no gradient there. Where some
+    blocks have experts it is one that has.
 
     >>> from memkit.setup.models import GPT2_LARGE
     >>> from memkit.setup.recipes import PURE_BF16
@@ -130,7 +131,8 @@ def block_ledger(setup: TrainingSetup) -> Ledger:
     114
     """
     num_layers = 1 if setup.adapter is None else 3
-    forward = Forward(replace(setup, model=replace(setup.model, num_layers=num_layers)), is_whole=True)
+    model = replace(setup.model, num_layers=num_layers, dense_layers=())
+    forward = Forward(replace(setup, model=model), is_whole=True)
     return _ledger(setup, "one block", _of_blocks(forward, forward.units[num_layers // 2 :][:1]))
 
 

@@ -64,6 +64,9 @@ class Attention(Layers):
             del fused
         else:
             q, k, v = [self.linear(n, f"attention.{name}") for name in PROJECTIONS]
+        if model.has_qk_norm:
+            q, k = self.head_norm("query", q), self.head_norm("key", k)
+            self.enter("attention")
         heads = zip((q, k, v), (model.num_heads, model.num_kv_heads, model.num_kv_heads), strict=True)
         q_heads, k_heads, v_heads = [self.as_heads(x, num_heads) for x, num_heads in heads]
         if model.position == "rotary":
@@ -74,6 +77,11 @@ class Attention(Layers):
         else:
             y = self.core(q_heads, k_heads, v_heads, shared)
         return self.linear(self.merge_heads(y), "attention.output")
+
+    def head_norm(self, name: str, x: Tensor) -> Tensor:
+        """RMSNorm of every head."""
+        heads = self.paper.view("unflatten", x, [f"b s {PROJECTIONS[name][0]} d"])[0]
+        return self.norm(f"attention.{name}_norm", heads)
 
     def as_heads(self, x: Tensor, num_heads: int) -> Tensor:
         """A view [b, a, s, d]. A gradient that lies in memory in that order is copied back to [b, s, a·d]."""
@@ -102,7 +110,7 @@ class Attention(Layers):
     def core(self, q: Tensor, k: Tensor, v: Tensor, shared: dict[str, Tensor]) -> Tensor:
         """Scores, softmax and weighted sum."""
         # The program repeats grouped keys for all but flash, and for float32, which flash does not take.
-        if self.is_grouped and (self.kernel != "flash" or (self.is_cuda and q.dtype == "float32")):
+        if self.is_grouped and (self.kernel != "flash" or (self.is_cuda and self.dtype == "float32")):
             k, v = self.repeat(k, "key"), self.repeat(v, "value")
         return self.stored_core(q, k, v, shared) if self.kernel == "stored" else self.fused_core(q, k, v)
 

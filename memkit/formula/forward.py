@@ -3,13 +3,14 @@
 ``Forward`` runs the blocks that differ and says how often each stands for others: layers in the middle are alike.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
 from memkit.formats.dtypes import dtype_bits
 from memkit.formula.attention import Attention
+from memkit.formula.experts import Experts
 from memkit.formula.kernels import embedding_backward_buffers
 from memkit.formula.paper import Block, Leaf, Operation, Paper, Storage, Tensor
 from memkit.formula.parameters import (
@@ -19,11 +20,13 @@ from memkit.formula.parameters import (
     output_parameters,
 )
 from memkit.setup.layouts import Layout
+from memkit.setup.models import ModelConfig
 from memkit.setup.strategies import Strategy
 from memkit.setup.training import TrainingSetup
 
-Unit = tuple[tuple[int, bool], ...]
-"""Regions in order, each as (number of blocks, whether they run again). A model under a strategy is a row of units."""
+Unit = tuple[tuple[tuple[bool, ...], bool], ...]
+"""Regions in order, each as (which of its blocks have experts, whether they run again). A model under a strategy is a
+row of units."""
 
 
 class Alone:
@@ -80,7 +83,7 @@ class Part(NamedTuple):
     end_of_events: int
 
 
-class Forward(Attention):
+class Forward(Attention, Experts):
     """The forward on paper, in parts: the embedding, units of blocks, and what comes after them.
 
     ``rank`` does what a rank of many does around each block. ``is_whole``: every block is run, none stands for others.
@@ -92,7 +95,7 @@ class Forward(Attention):
         rank.start(paper)
         self.add_parameters(embedding_parameters(self.model) + output_parameters(self.model))
         num_first = 1 if setup.adapter is None else 2  # frozen, the first may need no table for its backward
-        units = units_of(setup.recomputation, self.model.num_layers, is_whole, num_first)
+        units = units_of(setup.recomputation, self.model, is_whole, num_first)
         self._names = self._run(units)
         for _ in range(len(units) + 2):
             paper.operations, paper.kept, paper.casts = [], [], {}
@@ -131,9 +134,9 @@ class Forward(Attention):
         yield 1, None
         for times, unit in units:
             first = number
-            for num_blocks, is_run_again in unit:
-                x = self.region(num_blocks, number, is_run_again, x, shared)
-                number += num_blocks
+            for kinds, is_run_again in unit:
+                x = self.region(len(kinds), number, is_run_again, x, shared)
+                number += len(kinds)
             yield times, first
             number += (times - 1) * (number - first)
         self.prefix = ""
@@ -191,14 +194,16 @@ class Forward(Attention):
         """Blocks behind one another, each with parameters of its own."""
         for i in range(number, number + num_blocks):
             self.prefix = f"blocks.{i}."
-            self.add_parameters(block_parameters(self.model) + adapters_of_block(self.model, self.setup.adapter))
-            x = self.block(x, shared)
+            kind = self.model.has_experts(i)
+            adapters = adapters_of_block(self.model, self.setup.adapter, kind)
+            self.add_parameters(block_parameters(self.model, kind) + adapters)
+            x = self.block(x, shared, self.experts if kind else self.mlp)
         return x
 
-    def block(self, x: Tensor, shared: dict[str, Tensor]) -> Tensor:
-        """x + attention(norm(x)), then the same with the MLP."""
+    def block(self, x: Tensor, shared: dict[str, Tensor], mlp: Callable[[Tensor], Tensor]) -> Tensor:
+        """x + attention(norm(x)), then the same with the MLP or the experts."""
         x = self.add(x, self.dropout(self.attention(self.norm("norm_1", x), shared), "attention"))
-        return self.add(x, self.dropout(self.mlp(self.norm("norm_2", x)), "mlp"))
+        return self.add(x, self.dropout(mlp(self.norm("norm_2", x)), "mlp"))
 
     def logits(self, x: Tensor) -> Tensor:
         """Final norm and head, which may be the token embedding's own table."""
@@ -219,20 +224,21 @@ class Forward(Attention):
 
 
 def units_of(
-    strategy: Strategy, num_layers: int, is_whole: bool = False, num_first: int = 1
+    strategy: Strategy, model: ModelConfig, is_whole: bool = False, num_first: int = 1
 ) -> list[tuple[int, Unit]]:
     """The units of blocks in order, each with how often it comes; neighbours in the middle that are equal are one.
 
     The first ``num_first`` and the last are never joined with others, for their backward frees other tensors: the first
     is the last to need the tables that all share, and the last one's output goes to the final norm.
 
+    >>> from memkit.setup.models import GPT2_SMALL
     >>> from memkit.setup.strategies import NONE, every
-    >>> units_of(NONE, 7)
-    [(1, ((1, False),)), (5, ((1, False),)), (1, ((1, False),))]
-    >>> units_of(every(2), 9)[1:]
-    [(3, ((1, True), (1, False))), (1, ((1, True),))]
+    >>> [times for times, _ in units_of(NONE, GPT2_SMALL)]
+    [1, 10, 1]
+    >>> units_of(every(2), GPT2_SMALL)[1]
+    (4, (((False,), True), ((False,), False)))
     """
-    regions = [(len(blocks), again) for blocks, again in strategy.regions(num_layers)]
+    regions = [(tuple(map(model.has_experts, blocks)), again) for blocks, again in strategy.regions(model.num_layers)]
     period = strategy.period if strategy.scope == "blocks" else 1
     units = [tuple(regions[start : start + period]) for start in range(0, len(regions), period)]
     if is_whole or len(units) < num_first + 3:

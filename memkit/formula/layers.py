@@ -23,7 +23,10 @@ COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
 NF4 = "nf4"
 """What the weights of QLoRA have for a dtype. No operation reads them but ``gemm_4bit``."""
 
-NORM_NAMES = {"norm_1": "norm 1", "norm_2": "norm 2", "norm": "final norm"}
+NORM_NAMES = {
+    "norm_1": "norm 1", "norm_2": "norm 2", "norm": "final norm", "attention.query_norm": "query norm",
+    "attention.key_norm": "key norm",
+}
 
 
 def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
@@ -78,6 +81,10 @@ class Layers:
         """How the gradient of one row is made that stands beside all rows: a bias, a norm's weight."""
         return Summed(self.highest(row_sum_buffers(num_rows, width)), is_product)
 
+    def along_rows(self, num_rows: int, width: int) -> int:
+        """Scratch of a sum along each of so many rows."""
+        return self.highest(sum_buffers([(width, 1)], [(num_rows, width)]))
+
     def linear(self, x: Tensor, name: str, label: str = "") -> Tensor:
         """x Wᵀ + b, and what an adapter adds. ``label``: what comes out."""
         label = label or name.rpartition(".")[2]
@@ -90,7 +97,8 @@ class Layers:
 
         A frozen weight's gradient is not wanted, so the input is not kept.
         """
-        paper, weight, bias = self.paper, self.parameters[f"{name}.weight"], self.parameters.get(f"{name}.bias")
+        paper, weight, bias = self.paper, self.parameters.get(f"{name}.weight"), self.parameters.get(f"{name}.bias")
+        weight = weight or self.parameters[name]  # a router's
         if weight.dtype == NF4:
             return self.product_of_4_bits(x, weight, bias, label)
         dtype = self.dtype if self.setup.precision.uses_autocast else weight.dtype
@@ -168,10 +176,11 @@ class Layers:
         mask = (f"{name} dropout mask", x.axes, "bool" if self.is_cuda else x.dtype)
         return self.paper.run("dropout", [x], x.axes, name=f"{name} dropout output", extra=[mask])
 
-    def softmax(self, op: str, x: Tensor, name: str) -> Tensor:
-        """softmax or log_softmax. CUDA's autocast casts x to float32 first; from float16 one kernel does both."""
-        wide = self.paper.cast(x, "float32") if self.widens and x.dtype != "float16" else x
-        dtype = "float32" if self.widens else x.dtype
+    def softmax(self, op: str, x: Tensor, name: str, is_wide: bool = False) -> Tensor:
+        """softmax or log_softmax, in float32 under CUDA's autocast. CUDA's kernel reads float16 without a cast."""
+        is_wide = is_wide or self.widens
+        reads_it = not is_wide or (self.is_cuda and x.dtype == "float16")
+        wide, dtype = x if reads_it else self.paper.cast(x, "float32"), "float32" if is_wide else x.dtype
         return self.paper.run(op, [wide], x.axes, dtype, name=name, out_kept_by=op)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
@@ -179,48 +188,52 @@ class Layers:
         paper, label = self.paper, NORM_NAMES[name]
         names = (f"{name}.weight", f"{name}.bias")
         weights = [self.parameters[name] for name in names if name in self.parameters]
-        self.enter(name, "final norm" if name == "norm" else "norms")
+        section = {"norm": "final norm", "norm_1": "norms", "norm_2": "norms"}
+        self.enter(name, section.get(name, "attention"))
         paper.rename(x, f"{label} input")
         if self.model.norm == "layernorm":
             op, statistics, dtype = "layer_norm", ("mean", "1/deviation"), self.weight_dtype
         elif self.setup.uses_fused_norm and self.is_cuda:
             op, statistics, dtype = "rms_norm", ("1/rms",), "float32"
+            x = paper.rename(paper.cast(x, "float32"), f"{label} input") if self.widens else x
         else:
             return self.rms_norm_in_steps(x, weights[0], label)
-        extra = [(f"{label} {each}", "b s 1", "float32" if self.is_cuda else dtype) for each in statistics]
+        rows = f"{x.axes.rpartition(' ')[0]} 1"
+        extra = [(f"{label} {each}", rows, "float32" if self.is_cuda else dtype) for each in statistics]
         return paper.run(op, [x, *weights], x.axes, name=f"{label} output", keeps=[x, weights[0]], extra=extra)
 
     def rms_norm_in_steps(self, x: Tensor, weight: Tensor, label: str) -> Tensor:
         """x / √(mean x² + ε), times a weight for each column; torch's composite casts back after it, ours before."""
         paper = self.paper
-        wide, *held = self.divide_by_rms(x, label)
+        wide, *held = self.divide_by_rms(x, weight.count, label)
         if not self.setup.uses_fused_norm:
             held.clear()  # Python binds the name of x anew; C++ holds both factors longer
         factor = wide if self.setup.uses_fused_norm else paper.cast(wide, x.dtype)
         factors = [weight, paper.rename(factor, f"{label} normalised")]
+        wider = weight.dtype if weight.dtype == "float32" else factor.dtype
         scaled = paper.run(
-            "mul", factors, x.axes, factor.dtype, name=f"{label} output", by="mul by the weight", keeps=factors,
-            ways=(self.summed_rows(self.num_tokens, weight.count, is_product=True), NEW),
+            "mul", factors, x.axes, wider, name=f"{label} output", by="mul by the weight", keeps=factors,
+            ways=(self.summed_rows(x.count // weight.count, weight.count, is_product=True), NEW),
         )
-        if not self.is_cuda and weight.dtype != factor.dtype:
-            # the CPU's loop takes one dtype: the weight is copied
-            paper.allocate(tensor_bytes(weight.count, factor.dtype))
+        if not self.is_cuda:  # the CPU's loop takes one dtype: what has another is copied
+            paper.allocate(sum(tensor_bytes(each.count, wider) for each in factors if each.dtype != wider))
         del wide, factor, factors, held[:1]
-        return paper.rename(paper.cast(scaled, x.dtype), f"{label} output")
+        out = paper.cast(scaled, x.dtype) if self.setup.uses_fused_norm else scaled
+        return paper.rename(out, f"{label} output")
 
-    def divide_by_rms(self, x: Tensor, label: str) -> tuple[Tensor, Tensor, Tensor]:
+    def divide_by_rms(self, x: Tensor, width: int, label: str) -> tuple[Tensor, Tensor, Tensor]:
         """x / √(mean x² + ε) in float32, one tensor a step; and its two factors, x and 1 / √."""
-        paper, width = self.paper, self.model.hidden_size
-        along = self.highest(sum_buffers([(width, 1)], [(self.num_tokens, width)]))
+        paper, rows = self.paper, f"{x.axes.rpartition(' ')[0]} 1"
+        along = self.along_rows(x.count // width, width)
         wide = paper.cast(x, "float32")
         # The backward of a power computes exponent · x^(exponent - 1) in two temporaries.
         scratch_bytes = 2 * paper.round_up(wide.num_bytes)
         square = paper.run("pow", [wide], x.axes, keeps=[wide], scratch_bytes=scratch_bytes)
-        mean = paper.run("mean", [square], "b s 1")
+        mean = paper.run("mean", [square], rows)
         if along:
             paper.allocate(along)
         del square
-        inverse = paper.run("rsqrt", [mean], "b s 1", name=f"{label} 1/rms", out_kept_by="rsqrt")
+        inverse = paper.run("rsqrt", [mean], rows, name=f"{label} 1/rms", out_kept_by="rsqrt")
         del mean
         factors, ways = [wide, inverse], (NEW, Summed(along, is_product=True))
         out = paper.run("mul", factors, x.axes, name=f"{label} normalised", keeps=factors, ways=ways)

@@ -155,7 +155,7 @@ def _adafactor_one_by_one(new: Temporaries, parameters: Iterable[Parameter]) -> 
             _square = new.one(p.count)
         estimate = new.one(p.count)
         if len(p.shape) > 1:
-            new.reduced(p.shape[:1])
+            new.reduced(p.shape[:-1], -1)
         _update = estimate
         new.reduced(p.shape)
 

@@ -12,6 +12,9 @@ and for a Llama style model with k = width of the key heads and f = intermediate
 
     N = 2vh + L (2h² + 2hk + 3hf + 2h) + h
 
+With norms on queries and keys each block has 2d more. Where it has e experts of width g in place of the MLP, the 3hf
+are 3hge and the router's he; a token uses 3hg for each of the c experts that are chosen for it.
+
 An adapter (LoRA) of rank r beside a layer of ``in`` inputs and ``out`` outputs has r · (in + out) parameters. Beside
 query, key, value and output of a Llama with L layers and as many key heads as query heads that sums to::
 
@@ -26,7 +29,7 @@ Source: torch/distributed/fsdp/_fully_shard/_fsdp_param.py, torch/distributed/op
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -35,7 +38,7 @@ from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 
 PARAMETER_KINDS = ("embedding", "attention", "mlp", "norm", "head")
-"""Where a parameter sits. A tied head's weight counts as ``embedding``, once."""
+"""Where a parameter sits; a router and its experts are ``experts``. A tied head's weight is an ``embedding``, once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,7 @@ def model_axes(config: ModelConfig) -> dict[str, int]:
         "h": config.hidden_size, "a": config.num_heads, "k": config.num_kv_heads, "d": config.head_dim,
         "f": config.intermediate_size, "v": config.vocab_size, "p": config.max_seq_len, "ad": config.query_size,
         "kd": config.kv_size, "(a+2k)d": config.query_size + 2 * config.kv_size,
+        "e": config.num_experts, "c": config.experts_per_token, "g": config.expert_size, "2g": 2 * config.expert_size,
     }
 
 
@@ -77,13 +81,18 @@ def embedding_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
 
 
 @lru_cache(maxsize=64)
-def block_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
-    """The parameter tensors of one transformer block, in order."""
+def block_parameters(config: ModelConfig, has_experts: bool = False) -> tuple[Parameter, ...]:
+    """The parameter tensors of one transformer block, in order; experts and router are no linear layers."""
     projections = {"qkv": "(a+2k)d"} if config.fuses_qkv else {"query": "ad", "key": "kd", "value": "kd"}
     tensors = _norm(config, "norm_1") + _norm(config, "norm_2")
     for name, width in projections.items():
         tensors += _linear(config, f"attention.{name}", f"{width} h", config.has_qkv_bias)
     tensors += _linear(config, "attention.output", "h ad", config.has_output_bias)
+    for name in ("query", "key") if config.has_qk_norm else ():
+        tensors.append(_parameter(config, f"attention.{name}_norm.weight", "d", "norm"))
+    if has_experts:
+        experts = {"router": "e h", "gate_up": "e 2g h", "down": "e h g"}
+        return (*tensors, *(_parameter(config, f"mlp.{name}", axes, "experts") for name, axes in experts.items()))
     for name in ("gate", "up") if config.mlp == "swiglu" else ("up",):
         tensors += _linear(config, f"mlp.{name}", "f h", config.has_mlp_bias)
     return (*tensors, *_linear(config, "mlp.down", "h f", config.has_mlp_bias))
@@ -98,14 +107,24 @@ def output_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
 @lru_cache(maxsize=64)
 def parameter_ledger(config: ModelConfig) -> tuple[Parameter, ...]:
     """Every parameter tensor of the model, each once, in the order of ``named_parameters()``."""
-    block = block_parameters(config)
-    blocks = [replace(p, name=f"blocks.{layer}.{p.name}") for layer in range(config.num_layers) for p in block]
-    return (*embedding_parameters(config), *blocks, *output_parameters(config))
+    return (*embedding_parameters(config), *_of_blocks(config, block_parameters), *output_parameters(config))
+
+
+def _of_blocks(config: ModelConfig, of_kind: Callable[[ModelConfig, bool], tuple[Parameter, ...]]) -> list[Parameter]:
+    """What each block in turn has, under its own number."""
+    kinds = [(layer, config.has_experts(layer)) for layer in range(config.num_layers)]
+    return [replace(p, name=f"blocks.{layer}.{p.name}") for layer, kind in kinds for p in of_kind(config, kind)]
+
+
+def one_of_each(config: ModelConfig) -> ModelConfig:
+    """The same model with one block of each kind that it has, a dense one first."""
+    kinds = config.blocks_by_kind
+    return replace(config, num_layers=len(kinds), dense_layers=(0,) if False in kinds else ())
 
 
 def alike(config: ModelConfig, name: str) -> int:
-    """How many tensors of the model are like this one, itself counted: a block's stands for those of all blocks."""
-    return config.num_layers if name.startswith("blocks.") else 1
+    """How many tensors of the model are like this one of ``one_of_each``, which stands for all blocks of its kind."""
+    return list(config.blocks_by_kind.values())[int(name.split(".")[1])] if name.startswith("blocks.") else 1
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -119,7 +138,7 @@ def count_parameters(config: ModelConfig) -> int:
 
 
 def count_by_kind(config: ModelConfig) -> dict[str, int]:
-    """Parameters by ``PARAMETER_KINDS``. Blocks are alike, so one is counted and multiplied.
+    """Parameters by ``PARAMETER_KINDS``. Blocks of a kind are alike, so one is counted and multiplied.
 
     >>> from memkit.setup.models import LLAMA_2_7B
     >>> {kind: round(count / 1e6) for kind, count in count_by_kind(LLAMA_2_7B).items()}
@@ -128,16 +147,19 @@ def count_by_kind(config: ModelConfig) -> dict[str, int]:
     counts = Counter(dict.fromkeys(PARAMETER_KINDS, 0))
     for parameter in embedding_parameters(config) + output_parameters(config):
         counts[parameter.kind] += parameter.count
-    for parameter in block_parameters(config):
-        counts[parameter.kind] += config.num_layers * parameter.count
+    for has_experts, num_blocks in config.blocks_by_kind.items():
+        for parameter in block_parameters(config, has_experts):
+            counts[parameter.kind] += num_blocks * parameter.count
     return dict(counts)
 
 
 @lru_cache(maxsize=64)
-def adapters_of_block(config: ModelConfig, adapter: AdapterConfig | None) -> tuple[Parameter, ...]:
+def adapters_of_block(
+    config: ModelConfig, adapter: AdapterConfig | None, has_experts: bool = False
+) -> tuple[Parameter, ...]:
     """The thin matrices of one block, two beside each target, in the order of the layers."""
     matrices = []
-    for weight in block_parameters(config) if adapter else ():
+    for weight in block_parameters(config, has_experts) if adapter else ():
         name = weight.name.removesuffix(".weight")
         if weight.is_matrix_product and name.rpartition(".")[2] in adapter.targets:
             (num_outputs, num_inputs), (out_axis, in_axis) = weight.shape, weight.axes.split()
@@ -152,9 +174,7 @@ def trained_parameters(config: ModelConfig, adapter: AdapterConfig | None) -> tu
     """Every parameter that the optimizer gets: all of the model's, or the adapters' alone."""
     if adapter is None:
         return parameter_ledger(config)
-    layers = range(config.num_layers)
-    block = adapters_of_block(config, adapter)
-    return tuple(replace(p, name=f"blocks.{layer}.{p.name}") for layer in layers for p in block)
+    return tuple(_of_blocks(config, lambda config, has_experts: adapters_of_block(config, adapter, has_experts)))
 
 
 def count_adapter_parameters(config: ModelConfig, adapter: AdapterConfig) -> int:
@@ -164,8 +184,8 @@ def count_adapter_parameters(config: ModelConfig, adapter: AdapterConfig) -> int
     >>> count_adapter_parameters(LLAMA_2_7B, AdapterConfig(rank=16))
     16777216
     """
-    block = adapters_of_block(config, adapter)
-    return config.num_layers * sum(parameter.count for parameter in block)
+    kinds = config.blocks_by_kind.items()
+    return sum(n * sum(p.count for p in adapters_of_block(config, adapter, kind)) for kind, n in kinds)
 
 
 def is_in_4_bits(parameter: Parameter, adapter: AdapterConfig | None) -> bool:

@@ -11,6 +11,7 @@ Reading order:
 - ``strategies``: blocks that run twice, by any strategy
 - ``adapters``: LoRA, and weights in 4 bits under it
 - ``optimizers``: the optimizer of a setup: torch's, Lion, those of libraries, and steps in the backward
+- ``experts``: a mixture of experts in place of an MLP
 - ``transformer``: GPT-2 and Llama in one small module, and their training step
 - ``sharded``: the step on one rank of many: DDP, ZeRO-1, ``fully_shard``
 - ``hugging_face``: a real module and its training step from a config.json alone

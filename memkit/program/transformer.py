@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from memkit.program.adapters import add_adapters, bitsandbytes_layers
+from memkit.program.experts import Experts
 from memkit.program.optimizers import make_step_optimizer
 from memkit.program.strategies import run_again, stages_of
 from memkit.setup.models import ModelConfig
@@ -51,6 +52,8 @@ class Attention(nn.Module):
             self.key = nn.Linear(config.hidden_size, config.kv_size, config.has_qkv_bias, **where)
             self.value = nn.Linear(config.hidden_size, config.kv_size, config.has_qkv_bias, **where)
         self.output = nn.Linear(config.query_size, config.hidden_size, config.has_output_bias, **where)
+        if config.has_qk_norm:
+            self.query_norm, self.key_norm = (make_norm(setup, config.head_dim, **where) for _ in range(2))
 
     def forward(self, x_BSD: Tensor, shared: dict[str, Tensor]) -> Tensor:
         config = self.config
@@ -58,7 +61,10 @@ class Attention(nn.Module):
             q, k, v = self.qkv(x_BSD).split([config.query_size, config.kv_size, config.kv_size], dim=-1)
         else:
             q, k, v = self.query(x_BSD), self.key(x_BSD), self.value(x_BSD)
-        q_BASH, k_BKSH, v_BKSH = (t.unflatten(-1, (-1, config.head_dim)).transpose(1, 2) for t in (q, k, v))
+        q, k, v = (t.unflatten(-1, (-1, config.head_dim)) for t in (q, k, v))
+        if config.has_qk_norm:
+            q, k = self.query_norm(q), self.key_norm(k)
+        q_BASH, k_BKSH, v_BKSH = (t.transpose(1, 2) for t in (q, k, v))
         if config.position == "rotary":
             q_BASH, k_BKSH = rotate(q_BASH, **shared["rotary"]), rotate(k_BKSH, **shared["rotary"])
         strategy = self.setup.recomputation
@@ -70,7 +76,8 @@ class Attention(nn.Module):
         """Scores, softmax and weighted sum: the part that selective recomputation runs twice."""
         dropout = self.setup.dropout if self.training else 0.0
         groups = self.config.num_heads // self.config.num_kv_heads
-        is_flash = self.setup.attention == "flash" and (self.setup.device == "cpu" or q_BASH.dtype != torch.float32)
+        takes_flash = self.setup.device == "cpu" or self.setup.precision.compute_dtype != "float32"
+        is_flash = self.setup.attention == "flash" and takes_flash
         if groups > 1 and not is_flash:  # only the flash kernels read grouped heads as they are
             k_BKSH, v_BKSH = (t.repeat_interleave(groups, dim=1) for t in (k_BKSH, v_BKSH))
         if self.setup.attention != "stored":
@@ -105,18 +112,20 @@ class MLP(nn.Module):
         return self.down(F.gelu(self.up(x_BSD)))
 
 
-def make_norm(setup: TrainingSetup, **where) -> nn.Module:
+def make_norm(setup: TrainingSetup, width: int = 0, **where) -> nn.Module:
+    width = width or setup.model.hidden_size
     if setup.model.norm == "layernorm":
-        return nn.LayerNorm(setup.model.hidden_size, **where)
-    return (nn.RMSNorm if setup.uses_fused_norm else PythonRMSNorm)(setup.model.hidden_size, eps=1e-5, **where)
+        return nn.LayerNorm(width, **where)
+    return (nn.RMSNorm if setup.uses_fused_norm else PythonRMSNorm)(width, eps=1e-5, **where)
 
 
 class Block(nn.Module):
-    def __init__(self, setup: TrainingSetup, **where):
+    def __init__(self, setup: TrainingSetup, has_experts: bool = False, **where):
         super().__init__()
         self.dropout = setup.dropout
         self.norm_1, self.norm_2 = make_norm(setup, **where), make_norm(setup, **where)
-        self.attention, self.mlp = Attention(setup, **where), MLP(setup, **where)
+        self.attention = Attention(setup, **where)
+        self.mlp = Experts(setup.model, **where) if has_experts else MLP(setup, **where)
 
     def forward(self, x_BSD: Tensor, shared: dict[str, Tensor]) -> Tensor:
         x_BSD = x_BSD + F.dropout(self.attention(self.norm_1(x_BSD), shared), self.dropout, self.training)
@@ -131,9 +140,9 @@ def initialise(module: nn.Module) -> nn.Module:
     return module
 
 
-def make_block(setup: TrainingSetup, **where) -> Block:
+def make_block(setup: TrainingSetup, layer: int, **where) -> Block:
     """A block; with an adapter its weights are frozen and, in QLoRA, in 4 bits before the next block is made."""
-    block = Block(setup, **where)
+    block = Block(setup, setup.model.has_experts(layer), **where)
     return block if setup.adapter is None else add_adapters(initialise(block), setup.adapter)
 
 
@@ -163,7 +172,7 @@ class Transformer(nn.Module):
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size, **where)
         if config.position == "learned":
             self.position_embedding = nn.Embedding(config.max_seq_len, config.hidden_size, **where)
-        self.blocks = nn.ModuleList(make_block(setup, **where) for _ in range(config.num_layers))
+        self.blocks = nn.ModuleList(make_block(setup, layer, **where) for layer in range(config.num_layers))
         self.norm = make_norm(setup, **where)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, **where)
         if config.ties_embeddings:

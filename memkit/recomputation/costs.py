@@ -52,7 +52,7 @@ class Flops:
 
 def block_products(setup: TrainingSetup) -> tuple[Product, ...]:
     """The operations of one block that a policy can name, in the order in which they run."""
-    one_block = replace(setup, model=replace(setup.model, num_layers=1), recomputation=NONE)
+    one_block = replace(setup, model=replace(setup.model, num_layers=1, dense_layers=()), recomputation=NONE)
     forward = Forward(one_block)
     names = {"attention": "attention", "gelu": "activation", "silu": "activation"}
     return tuple(

@@ -2,7 +2,8 @@
 
 ``ModelConfig`` covers the two families that most decoder models descend from. GPT-2: LayerNorm, biases, GELU,
 learned positions, the output head tied to the token embedding. Llama: RMSNorm, no biases, SwiGLU, rotary
-positions, grouped key and value heads, a head of its own. What-ifs are made with ``dataclasses.replace``.
+positions, grouped key and value heads, a head of its own; Qwen3 adds norms on queries and keys. Either may have a
+mixture of experts in place of the MLP of some blocks or of all. What-ifs are made with ``dataclasses.replace``.
 """
 
 from dataclasses import dataclass
@@ -25,9 +26,13 @@ class ModelConfig:
     ``num_kv_heads`` and ``intermediate_size`` left at 0 mean ``num_heads`` and ``4 * hidden_size``;
     ``head_dim`` left at 0 means ``hidden_size / num_heads``. The record holds them filled in, so a what-if
     that replaces ``hidden_size`` or ``num_heads`` sets these to 0 again. ``fuses_qkv`` makes query, key and
-    value one matrix, as GPT-2 does.
+    value one matrix, as GPT-2 does; ``has_qk_norm`` puts an RMSNorm on each query and key head, as Qwen3 does.
 
-    Raises: ValueError: a size is not a whole number in range, heads do not divide, or a name is unknown.
+    With ``num_experts`` the MLP of every block, but for those that ``dense_layers`` names, is so many gated ones of
+    width ``expert_size``, of which each token uses ``experts_per_token``.
+
+    Raises: ValueError: a size is not a whole number in range, heads do not divide, a name is unknown, or experts
+    have sizes that no grouped product takes.
 
     >>> from dataclasses import replace
     >>> from memkit import count_parameters, models
@@ -53,11 +58,17 @@ class ModelConfig:
     has_output_bias: bool = False
     has_mlp_bias: bool = False
     fuses_qkv: bool = False
+    has_qk_norm: bool = False
+    num_experts: int = 0
+    experts_per_token: int = 0
+    expert_size: int = 0
+    dense_layers: tuple[int, ...] = ()
 
     def __post_init__(self):
         sizes = "num_layers hidden_size num_heads vocab_size max_seq_len"
         check_fields(self, sizes, as_whole_number, 1, MAX_SIZE)
-        check_fields(self, "num_kv_heads head_dim intermediate_size", as_whole_number, 0, MAX_SIZE)
+        sizes = "num_kv_heads head_dim intermediate_size num_experts experts_per_token expert_size"
+        check_fields(self, sizes, as_whole_number, 0, MAX_SIZE)
         check_fields(self, "norm", as_one_of, NORMS)
         check_fields(self, "mlp", as_one_of, MLPS)
         check_fields(self, "position", as_one_of, POSITIONS)
@@ -70,6 +81,31 @@ class ModelConfig:
         object.__setattr__(self, "intermediate_size", self.intermediate_size or 4 * self.hidden_size)
         if self.position == "rotary" and self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} is odd; rotary pairs values")
+        if self.has_qk_norm and (self.fuses_qkv or self.norm != "rmsnorm"):
+            raise ValueError("has_qk_norm=True needs norm='rmsnorm' and a matrix each for query and key")
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        chosen, num_experts = self.experts_per_token, self.num_experts
+        if not min(chosen, 1) == min(num_experts, 1) == min(self.expert_size, 1) or chosen > num_experts:
+            raise ValueError(
+                f"num_experts={num_experts}, experts_per_token={chosen}, expert_size={self.expert_size}: name all "
+                "three or none, and at most all experts for a token"
+            )
+        if num_experts and (self.hidden_size % 8 or self.expert_size % 8):
+            raise ValueError(
+                f"hidden_size={self.hidden_size}, expert_size={self.expert_size}: grouped products want multiples of 8"
+            )
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether the block of this number has experts in place of one MLP."""
+        return self.num_experts > 0 and layer not in self.dense_layers
+
+    @property
+    def blocks_by_kind(self) -> dict[bool, int]:
+        """How many blocks have experts (True) and how many one MLP (False); a kind that no block is of is left out."""
+        dense = len({n for n in self.dense_layers if 0 <= n < self.num_layers}) if self.num_experts else self.num_layers
+        return {kind: n for kind, n in ((False, dense), (True, self.num_layers - dense)) if n}
 
     @property
     def query_size(self) -> int:

@@ -58,14 +58,19 @@ class Group:
 
 
 def groups_of(setup: TrainingSetup, layout: Layout) -> tuple[Group, Group]:
-    """The root's group, which is the embedding, the last norm and the head, and that of a block."""
+    """The root's group, which is the embedding, the last norm and the head, and that of a block.
+
+    Raises: ValueError: blocks of two kinds.
+    """
+    if len(setup.model.blocks_by_kind) > 1:
+        raise ValueError(f"{setup.model.name} has blocks with and without experts, groups of two sizes; trace it")
     own = setup.precision.weight_dtype
     param_dtype = layout.param_dtype or own
     dtypes = {"weight_dtype": own, "param_dtype": param_dtype, "reduce_dtype": layout.reduce_dtype or param_dtype}
     root = embedding_parameters(setup.model) + output_parameters(setup.model)
     return tuple(
         Group(parameters=parameters, num_ranks=layout.dp_size, **dtypes)
-        for parameters in (root, block_parameters(setup.model))
+        for parameters in (root, block_parameters(setup.model, setup.model.has_experts(0)))
     )
 
 

@@ -16,6 +16,7 @@ from lab_server import ROOT
 from memkit.formula import estimate, estimate_memory
 from memkit.formula.activations import activation_bytes, autocast_cast_bytes
 from memkit.program.transformer import training_build
+from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup.recipes import (
     BF16_MASTER,
@@ -23,7 +24,9 @@ from memkit.setup.recipes import (
     FP32,
     KAHAN_BF16,
     MEGATRON,
+    PRECISIONS,
     PURE_BF16,
+    TORCH_PRECISIONS,
     OptimizerConfig,
 )
 from memkit.setup.strategies import CORE, SAVE_PRODUCTS, every, groups
@@ -34,12 +37,18 @@ from memkit.tracing.trace import trace_memory
 spec = importlib.util.spec_from_file_location("estimate_grid", ROOT / "scripts" / "estimate_grid.py")
 estimate_grid = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(estimate_grid)
-RANDOM_SETUP = runpy.run_path(str(ROOT / "scripts" / "judge_estimate.py"))["random_setup"]
+JUDGE = runpy.run_path(str(ROOT / "scripts" / "judge_estimate.py"))
+RANDOM_SETUP, WITH_EXPERTS = JUDGE["random_setup"], JUDGE["with_experts"]
 
 # A small vocabulary, so that the peaks lie in the blocks and not in the loss.
 GPT2 = replace(TINY_GPT2, num_layers=3, vocab_size=300)
 LLAMA = replace(TINY_LLAMA, num_layers=5, vocab_size=300)
 ODD_HEADS = replace(LLAMA, num_layers=1, num_heads=3, num_kv_heads=3, head_dim=36, has_mlp_bias=True)
+EXPERTS = replace(
+    LLAMA, num_layers=3, dense_layers=(1,), num_experts=8, experts_per_token=2, expert_size=104, has_qk_norm=True
+)
+
+
 def setup(**choices):
     return TrainingSetup(**{"model": LLAMA, "micro_batch_size": 2, "seq_len": 96, "precision": FP32, **choices})
 
@@ -50,7 +59,7 @@ def traced(setup):
         return trace_memory(training_build(setup), device=setup.device)
 
 
-def check(setup):
+def check(setup, has_ledger=True):
     formula, trace = estimate_memory(setup), traced(setup)
     extra = ("init peak", "zero_grad peak")  # the trace shows them where they stand out
     assert [i.name for i in formula.instants] == [i.name for i in trace.instants if i.name not in extra]
@@ -59,8 +68,16 @@ def check(setup):
         theirs = trace.at(ours.name, ours.step, micro_batch)
         assert ours.parts == theirs.parts, (ours, setup)
     first = trace.at("forward", 1, 1)  # what the ledgers list, tensor by tensor
-    if setup.device == "cuda":
+    if setup.device == "cuda" and has_ledger:
         assert (activation_bytes(setup), autocast_cast_bytes(setup)) == (first.activations, first.temporary)
+
+
+def on_cpu(chosen):
+    """A CPU's flash kernel has no dropout, and the efficient one is CUDA's."""
+    attention = chosen.attention.replace("efficient", "flash")
+    return replace(
+        chosen, device="cpu", attention=attention, dropout=chosen.dropout if attention == "stored" else 0.0
+    )
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
@@ -71,11 +88,29 @@ def test_every_instant_of_a_random_setup_is_the_traces(numbers, device):
             chosen = RANDOM_SETUP(random.Random(f"987523115 {number}"))
         except ValueError:
             continue  # heads that no kernel takes
-        if device == "cpu":
-            attention = chosen.attention.replace("efficient", "flash")
-            dropout = chosen.dropout if attention == "stored" else 0.0  # a CPU's flash kernel has none
-            chosen = replace(chosen, device="cpu", attention=attention, dropout=dropout)
-        check(chosen)
+        check(on_cpu(chosen) if device == "cpu" else chosen)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("numbers", [range(8), pytest.param(range(8, 220), marks=pytest.mark.exhaustive)])
+def test_and_so_it_is_with_experts_in_some_blocks_or_in_all(numbers, device):
+    num_setups = 0
+    for number in numbers:
+        r = random.Random(f"experts {number}")
+        try:
+            chosen = WITH_EXPERTS(r, RANDOM_SETUP(r))
+        except ValueError:
+            continue  # heads that no kernel takes
+        check(on_cpu(chosen) if device == "cpu" else chosen)
+        num_setups += 1
+    assert num_setups >= 0.9 * len(numbers)
+
+
+@pytest.mark.parametrize("precision", TORCH_PRECISIONS)
+def test_frozen_experts_beside_an_adapter_and_a_step_in_the_backward(precision):
+    chosen = setup(model=EXPERTS, precision=PRECISIONS[precision])
+    check(replace(chosen, adapter=AdapterConfig(dropout=0.1), recomputation="full"), has_ledger=False)
+    check(replace(chosen, optimizer=OptimizerConfig(place="in backward")))
 
 
 def test_a_name_that_lives_until_its_function_returns():

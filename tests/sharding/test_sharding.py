@@ -16,6 +16,7 @@ GB = 10**9
 LLAMA = TrainingSetup(model=replace(models.TINY_LLAMA, num_layers=3), seq_len=64)
 GPT = TrainingSetup(model=replace(models.TINY_GPT2, num_layers=3), seq_len=64)
 ONE_BLOCK = replace(GPT, model=replace(GPT.model, num_layers=1, vocab_size=256))
+EXPERTS = replace(LLAMA, model=replace(LLAMA.model, num_experts=6, experts_per_token=2, expert_size=64))
 IN_BF16 = {"param_dtype": "bfloat16", "reduce_dtype": "float32"}
 CASES = [
     (LLAMA, Layout(stage=0)),
@@ -36,7 +37,16 @@ CASES = [
     (replace(LLAMA, grad_accum_steps=2), Layout(stage=3, dp_size=3, num_replicas=2, **IN_BF16)),
     (replace(LLAMA, precision=recipes.PURE_BF16), Layout(stage=3, num_replicas=4, offloads=True)),
     (replace(GPT, grad_accum_steps=2), Layout(stage=0, gradient_as_bucket_view=True)),
+    (EXPERTS, Layout(stage=1)),
+    (EXPERTS, Layout(stage=3, dp_size=4, **IN_BF16)),  # six experts on four ranks
 ]
+
+
+def test_blocks_of_two_kinds_are_left_to_the_trace():
+    mixed = replace(EXPERTS, model=replace(EXPERTS.model, name="a mixture", dense_layers=(0,)))
+    with pytest.raises(ValueError, match="a mixture has blocks with and without experts, groups of two sizes; trace"):
+        estimate_sharded(mixed, Layout(stage=3))
+    assert estimate_sharded(mixed, Layout(stage=1)).peak_bytes > 0
 
 
 def traced(setup, layout):

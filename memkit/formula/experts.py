@@ -1,0 +1,106 @@
+"""A mixture of experts on paper: the router, the copies of each token, and two grouped products.
+
+Read it beside ``memkit/program/experts.py``. Of each token a block keeps e router scores in float32 and, for each of
+the c experts that are chosen, the copy, what a gated MLP of width g keeps, what comes out, its order and places::
+
+    4e  +  c · ((2h + 4g) · bytes of a weight + 4 · 8 + 4)  bytes, and a number or two
+
+So c decides what is kept, and e what stands in weights, gradients and states.
+
+The choice moves rows from one expert to another; on one card no byte depends on it. Where something does, it is left
+out here, and has a range. With the experts spread over n cards (expert parallelism) a card's rows are T · c / n if all
+experts get alike, and at worst T · c: then every token has chosen experts of that card, and the fullest card decides.
+A loop over the experts, in place of the grouped product, has temporaries of the largest expert's rows, T · c / e to T.
+What ``torch.sort`` and CUTLASS take for themselves is left out, here as in a trace.
+"""
+
+from memkit.formats.dtypes import tensor_bytes
+from memkit.formula.kernels import Stages, sort_bytes
+from memkit.formula.layers import Layers
+from memkit.formula.paper import NEW, SAME, Summed, Tensor
+
+COPIES, ROUTED = "b s c h", "b s c"
+"""Axes of a token's copies, and of one number for each of them."""
+
+
+class Experts(Layers):
+    """The methods of a block's experts."""
+
+    def experts(self, n: Tensor) -> Tensor:
+        """The weighted sum of what the chosen experts make of each token."""
+        self.enter("mlp", "experts")
+        x = self.paper.view("flatten", n)
+        return self.paper.cast(self.weighted_sum(x, *self.route(x)), n.dtype)
+
+    def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """softmax in float32, the c largest, and those divided by their sum."""
+        paper, run = self.paper, self.paper.run
+        logits = self.linear(x, "mlp.router", "router logits")
+        scores = self.softmax("softmax", logits, "router scores", is_wide=True)
+        del logits
+        chosen = paper.empty(ROUTED, "int64", "chosen experts", "topk")
+        weights = run("topk", [scores], ROUTED, name="chosen scores", keeps=[chosen])
+        total = run("sum", [weights], "b s 1", name="sum of the chosen scores", ways=(SAME,))
+        # The backward of a quotient makes -g, a / b, a / b² and their product before the gradient of a.
+        by_sum = Summed(self.along_rows(self.num_tokens, self.model.experts_per_token), is_product=True)
+        quotient = run(
+            "div", [weights, total], ROUTED, keeps=[weights, total],
+            ways=(NEW, by_sum if self.model.experts_per_token > 1 else NEW),
+            scratch_bytes=2 * paper.round_up(weights.num_bytes),
+        )
+        return paper.cast(quotient, x.dtype), chosen
+
+    def weighted_sum(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """Copies sorted by expert, the experts, and back to the order of the tokens."""
+        paper, run, c = self.paper, self.paper.run, self.model.experts_per_token
+        _by_expert, order = (paper.empty(ROUTED, "int64", "order of the copies", "sort") for _ in range(2))
+        wide = paper.empty(ROUTED, "float32")
+        _rows = paper.empty("e", "float32", op="histc")
+        del wide
+        offsets = paper.empty("e", "int32", "last row of each expert", "cumsum")
+        if not self.is_cuda:  # the CPU's loop takes one dtype: the numbers are copied
+            paper.allocate(offsets.num_bytes)
+        y = self.expert_mlp(self.rows(x, paper.empty(ROUTED, "int64", "token of each copy"), COPIES), offsets)
+        num_rows, width = self.num_tokens * c, self.model.hidden_size
+        factors = [y, self.rows(weights, order, ROUTED, "weight of each copy")]
+        y = run(
+            "mul", factors, COPIES, keeps=factors,
+            ways=(NEW, Summed(self.along_rows(num_rows, width), is_product=True)),
+        )
+        del factors
+        place = paper.empty(ROUTED, "int64", "place of each copy", "empty_like")
+        paper.empty(ROUTED, "int64", op="arange")
+        return self.back_in_order(y, place)
+
+    def back_in_order(self, y: Tensor, place: Tensor) -> Tensor:
+        """The sum of each token's rows. Its gradient is one row seen c times, until it is flattened."""
+        c = self.model.experts_per_token
+        is_copied = min(c, self.num_tokens) > 1
+        back = self.rows(y, place, COPIES, is_expanded=c > 1 and not is_copied)
+        back = self.paper.view("unflatten", back, ways=(NEW if is_copied else SAME,))
+        return self.paper.run("sum", [back], "b s h", name="experts' output", ways=(SAME,))
+
+    def expert_mlp(self, x: Tensor, offsets: Tensor) -> Tensor:
+        """The gated MLP, each row by its own expert."""
+        both = self.grouped(x, "gate_up", offsets, "b s c 2g", "gate and up")
+        gate, up = self.paper.view("chunk", both, ["b s c g"] * 2, (NEW,))
+        del both
+        inner = self.by_value("mul", "silu(gate) · up", self.by_value("silu", "silu(gate)", gate), up)
+        return self.grouped(inner, "down", offsets, COPIES, "down")
+
+    def grouped(self, x: Tensor, name: str, offsets: Tensor, axes: str, label: str) -> Tensor:
+        """A product of each row by the matrix of its expert. Autocast does not know it."""
+        weight = self.parameters[f"mlp.{name}"]
+        x = self.paper.cast(x, weight.dtype)
+        flops = 2 * self.paper.count(ROUTED) * weight.count // self.model.num_experts
+        return self.paper.run(
+            "_grouped_mm", [x, weight], axes, name=label, by="grouped product", flops=flops,
+            keeps=[*[x] * (weight.source is not None), offsets],
+        )
+
+    def rows(self, x: Tensor, index: Tensor, axes: str, name: str = "copies", is_expanded: bool = False) -> Tensor:
+        """x[index]. The backward adds into zeros, for which CUDA sorts the index."""
+        num_rows = self.num_tokens if x.count < self.paper.count(axes) else index.count
+        copied = [tensor_bytes(self.paper.count(axes), x.dtype)] if is_expanded else []
+        scratch: Stages = [[index.num_bytes] * 4 + copied + [sort_bytes(index.count, num_rows - 1)]]
+        return self.paper.run("index", [x], axes, name=name, keeps=[index], scratch_bytes=self.highest(scratch))
