@@ -9,6 +9,7 @@ import statistics
 from pathlib import Path
 
 import pytest
+import torch
 
 from bench.many_cards import MODELS, Refusal, predict, predicted_rows, program_of
 from book import many_cards
@@ -119,3 +120,16 @@ def test_storing_and_loading_keeps_every_run(tmp_path, monkeypatch):
     monkeypatch.setattr("book.many_cards.FILE", tmp_path / "runs.csv")
     store_many_cards(RUNS, "again")
     assert load_many_cards() == RUNS
+
+
+def test_leaving_disable_adapter_makes_a_frozen_factor_trainable():
+    """Why PEFT's published row of LoRA-FA is plain LoRA's (chapter 08, ``lorafa``)."""
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(
+        torch.nn.Sequential(torch.nn.Linear(8, 8)), peft.LoraConfig(r=2, target_modules=["0"])
+    )
+    factor_a = dict(model.named_parameters())["base_model.model.0.lora_A.default.weight"]
+    factor_a.requires_grad_(False)  # as LoRA-FA's optimizer does
+    with model.disable_adapter():
+        pass
+    assert factor_a.requires_grad
