@@ -46,6 +46,7 @@ GROUPS = {
     "N": ("attention kernels", 371, 376),
     "O": ("rules of thumb", 377, 421),
     "P": ("references", 422, 424),
+    "Q": ("experts, long sequences, answers", 425, 431),
 }
 """Group letter → (subject, first number, last number); every number in between belongs to the group."""
 
@@ -61,6 +62,7 @@ CHAPTERS = {
     "09_many_gpus": ("J",),
     "10_make_it_fit": ("O", "P"),
     "11_cards_and_inference": ("C", "C343-C347"),
+    "12_todays_jobs": ("Q",),
 }
 """The groups (or ranges of ids) that a chapter settles."""
 
@@ -162,7 +164,7 @@ def group_of(claim_id: str) -> str:
     for letter, (_, first, last) in GROUPS.items():
         if claim_id in _ids(first, last):
             return letter
-    raise ValueError(f"claim {claim_id!r} is outside C001 to C{GROUPS['P'][2]:03d}")
+    raise ValueError(f"claim {claim_id!r} is outside C001 to C{max(last for *_, last in GROUPS.values()):03d}")
 
 
 def ids_of(chapter: str) -> tuple[str, ...]:
