@@ -176,15 +176,15 @@ def test_C429(figures):
 
 
 def test_C430(figures):
-    names = after("long-by-hand", "long-block", "long-predicted")
+    names = after("moe-count", "long-by-hand", "long-block", "long-predicted")
     tokens, sums = names["tokens"], {}
     for place in ("host", "card"):
-        states, inputs, moments, gathered = names["on_a_card"]("Qwen3-8B", tokens, place)
-        sums[place] = (states + inputs + max(moments) + gathered) / GIB
+        states, inputs, in_mlp, in_attention, gathered = names["on_a_card"](names["qwen"], tokens, place)
+        sums[place] = (states + inputs + max(in_mlp, in_attention) + gathered) / GIB
     room = CARDS["H100 SXM"].memory_bytes / GIB
     assert tokens == 2**20 and rounds_to(sums["host"], figures["host_gib"])
     assert rounds_to(sums["card"] - sums["host"], figures["inputs_gib"]) and rounds_to(room, figures["card_gib"])
-    assert f'"Qwen3-8B", 2**20, "host", "card", {figures["measured_gib"]})' in texts_of("12")["long-measured"]
+    assert f'(qwen, 2**20, "host", "card", False, {figures["measured_gib"]})' in texts_of("12")["long-measured"]
     figures.settle(**{place: total < room for place, total in sums.items()})
 
 
