@@ -96,6 +96,9 @@ FOLD = """<details class="memkit-fold"><summary>The numbers as a table</summary>
 .memkit-view {overflow-x: auto; PAPER}
 .memkit-verdict {min-height: 1.7em} .memkit-more {min-height: 4.6em}
 .memkit-view [data-pick] {cursor: pointer}
+.memkit-panel.jupyter-widgets-disconnected > * {opacity: .6}
+.memkit-panel.jupyter-widgets-disconnected::after { order: -1;
+  content: "The kernel has stopped, so nothing here answers. Run the cells again."; font-weight: bold}
 .memkit-view .memkit-here {stroke: currentColor; stroke-width: 2.5px}</style>""".replace("PAPER", PAPER_OF)
 """The fold stays one element while the table beside it changes; else each move would close it."""
 

@@ -1,6 +1,7 @@
 """The panels as a reader meets them: JupyterLab or Notebook 7, a real browser, the keyboard."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -91,6 +92,20 @@ def test_what_has_the_focus_is_ringed_and_escape_leads_back_to_the_cells(page, l
         page.keyboard.press("ArrowDown")
         page.wait_for_function("document.querySelectorAll('.jp-Notebook .jp-Cell')[1].matches('.jp-mod-active')")
         assert words(explorer) == before
+
+
+def test_a_panel_whose_kernel_has_died_says_so(page, lab, artefacts):
+    """Oracle: the process itself is killed, as the kernel of a machine without memory is."""
+    from playwright.sync_api import expect
+
+    die = "import os, signal, threading; threading.Timer(5, os.kill, (os.getpid(), signal.SIGKILL)).start()"
+    write_notebook(lab["folder"] / "dying.ipynb", EXPLORER, die)
+    open_and_run(page, lab, "dying.ipynb", "lab")
+    panel = page.locator(".memkit-panel").first
+    expect(panel).to_have_class(re.compile("jupyter-widgets-disconnected"))
+    told = panel.evaluate("e => getComputedStyle(e, '::after').content")
+    assert told == '"The kernel has stopped, so nothing here answers. Run the cells again."'
+    page.screenshot(path=artefacts / "kernel_died.png")
 
 
 def test_the_panels_fit_a_page_of_800_pixels(page, lab, artefacts):
