@@ -66,11 +66,11 @@ exhaustive: $(VENV)/.test       ## the sweeps of minutes that make test leaves o
 	$(BIN)/python -m pytest -q -m exhaustive --durations 10
 
 check-notebooks: $(VENV)/.test  ## run every chapter, compare each output with the page
-	$(if $(CHAPTERS),OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadscope --nbval --nbval-current-env \
+	$(if $(CHAPTERS),TQDM_DISABLE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadscope --nbval --nbval-current-env \
 	    --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout 300 $(CHAPTERS),@echo no chapters yet)
 
 run-notebooks: $(VENV)/.test    ## run every chapter and store its outputs (ONLY="chapters/01*" for one)
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/run_notebooks.py $(or $(wildcard $(ONLY)),$(CHAPTERS))
+	TQDM_DISABLE=1 OMP_NUM_THREADS=1 $(BIN)/python scripts/run_notebooks.py $(or $(wildcard $(ONLY)),$(CHAPTERS))
 
 bench: $(VENV)/.test    ## speed and memory, as ratios measured in one run
 	$(BIN)/python -m bench

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from book.loss_scales import FixedScale
 from memkit.program.transformer import Transformer
@@ -54,7 +55,7 @@ def text_batches(
     boundary = len(tokens) * 9 // 10
     tokens = tokens[:boundary] if part == "train" else tokens[boundary:]
     chance = torch.Generator().manual_seed(seed)
-    for _ in range(num_batches):
+    for _ in tqdm(range(num_batches), "batches", leave=False, delay=2):  # a bar where it takes longer than 2 s
         starts = torch.randint(len(tokens) - seq_len, (batch_size, 1), generator=chance)
         windows = tokens[starts + torch.arange(seq_len + 1)].to(device)
         yield windows[:, :-1], windows[:, 1:]
