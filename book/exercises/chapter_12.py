@@ -69,6 +69,9 @@ EXERCISES = (
         (2e9 * (experts + others) + 1e9 * bits * attention) / 2**30 :: That is in GiB. Asked are GB.
         4 * (experts + others) + bits * attention :: You took 4 bytes for what stays. In 16 bits it is 2.
         2 * (experts + others) + 4.127 * attention :: You took 4.127 bytes. They are bits: divide by 8.
+        bits * experts + 2 * (attention + others) :: You turned it around. The attention is in nn.Linear layers and
+            shrinks; the experts stay as they are.
+        2 * (experts + others) + attention :: You took a byte per parameter of the attention. It is 4.127 bits.
         """,
     ),
     NumberExercise(
