@@ -18,5 +18,6 @@ def printed(training: float, logits: float, engine: float, cache: float) -> Inst
 
 choices_figure(
     {"TRL": printed(414, 78.3, 16, 2.5), "Unsloth": printed(42, 9.8, 0, 2.5)},
-    "Eight answers of 20,480 tokens, as printed", "the page's GB, drawn as GiB; dashed: one H100 of 80 GB", CARDS["H100 SXM"].memory_bytes,
+    "Eight answers of 20,480 tokens, as printed", "the page's GB, drawn as GiB; dashed: one H100 of 80 GB",
+    CARDS["H100 SXM"].memory_bytes,
 ).write_files(Path(__file__).with_suffix(""))
