@@ -105,7 +105,7 @@ def stand_ins(setup: TrainingSetup, text: str) -> Iterator:
         yield patch("transformers.AutoModelForCausalLM.from_pretrained", partial(made_from_config, setup))
     if "bitsandbytes.optim" in text or "paged_adamw" in text:
         yield patch("bitsandbytes.functional.get_paged", paged_on_host)
-        yield patch("bitsandbytes.functional.fill", lambda tensor, value, **_: tensor.fill_(value))
+        yield patch("bitsandbytes.functional.fill", lambda tensor, value, **_: tensor)  # zeros that nobody touches
         yield patch("bitsandbytes.functional.prefetch_tensor", lambda tensor, to_cpu=False: None)
 
 
@@ -143,6 +143,6 @@ def paged_on_host(*shape: int, dtype, device):
     """A state that the driver moves: on the host, where torch's allocator counts none of it."""
     import torch
 
-    tensor = torch.zeros(shape, dtype=dtype, device="cpu")
+    tensor = torch.zeros(1, dtype=dtype, device="cpu").expand(shape)  # a state of gigabytes would be real here
     tensor.is_paged, tensor.page_deviceid = True, 0
     return tensor

@@ -225,3 +225,8 @@ def test_the_trainer_takes_every_argument(name, tmp_path):
 def test_every_kind_of_text_is_python():
     for kind in KINDS:
         compile(code_of(made("Llama", "LoRA", kind), kind), "plan", "exec")
+
+
+def test_a_paged_state_takes_no_memory_of_this_machine():
+    """A trace of Llama-3.2-1B's paged AdamW once took 10 GB of it."""
+    assert plan_run.paged_on_host(2**20, 2**20, dtype=torch.float32, device=None).numel() == 2**40
