@@ -17,15 +17,12 @@ import torch
 
 from memkit.formula.estimate import estimate_memory
 from memkit.program.transformer import training_build
-from memkit.setup.models import ModelConfig
+from memkit.setup.models import GPT2, ModelConfig
 from memkit.setup.recipes import IMPLEMENTATIONS, PRECISIONS, TORCH_PRECISIONS, OptimizerConfig
 from memkit.setup.strategies import all_strategies
 from memkit.setup.training import ATTENTIONS, RECOMPUTATIONS, TrainingSetup
 from memkit.tracing.trace import trace_memory
 
-GPT2 = {"norm": "layernorm", "mlp": "gelu", "position": "learned"} | dict.fromkeys(
-    ("ties_embeddings", "has_qkv_bias", "has_output_bias", "has_mlp_bias", "fuses_qkv"), True
-)
 OPTIMIZERS = ("SGD", "SGD momentum", "AdamW", "Adafactor")
 
 

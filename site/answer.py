@@ -48,8 +48,8 @@ WAYS = {
         "second time (<a href='08_smaller_states.html'>chapter 08</a>)."
     ),
     "QLoRA": (
-        "as LoRA, and the frozen weights are rounded to 4 bits and unpacked at each use "
-        "(<a href='08_smaller_states.html'>chapter 08</a>)."
+        "as LoRA, and the frozen linear layers are rounded to 4 bits and unpacked at each use; experts of a mixture "
+        "are no linear layers and keep their 16 bits (<a href='08_smaller_states.html'>chapter 08</a>)."
     ),
 }
 """What is tried, from what gives up nothing to adapters beside weights in 4 bits, each with its price."""

@@ -37,6 +37,21 @@ CONFIGS = {
     "Qwen3-0.6B": published(
         596_049_920, "Qwen3ForCausalLM", "qwen3", 28, 1024, 3072, 16, 8, 151936, 40960, True, head_dim=128,
     ),
+    "Qwen3-8B": published(
+        8_190_735_360, "Qwen3ForCausalLM", "qwen3", 36, 4096, 12288, 32, 8, 151936, 40960, False, head_dim=128,
+    ),
+    "Qwen3-32B": published(
+        32_762_123_264, "Qwen3ForCausalLM", "qwen3", 64, 5120, 25600, 64, 8, 151936, 40960, False, head_dim=128,
+    ),
+    "Qwen3-30B-A3B": published(
+        30_532_122_624, "Qwen3MoeForCausalLM", "qwen3_moe", 48, 2048, 6144, 32, 4, 151936, 40960, False, head_dim=128,
+        num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768, norm_topk_prob=True, mlp_only_layers=[],
+        decoder_sparse_step=1,
+    ),
+    "gpt-oss-20b": published(
+        20_914_757_184, "GptOssForCausalLM", "gpt_oss", 24, 2880, 2880, 64, 8, 201088, 131072, False, head_dim=64,
+        num_local_experts=32, num_experts_per_tok=4, swiglu_limit=7.0, attention_bias=True, sliding_window=128,
+    ),
     "gemma-2b": published(
         2_506_172_416, "GemmaForCausalLM", "gemma", 18, 2048, 16384, 8, 1, 256000, 8192, True, head_dim=256,
     ),

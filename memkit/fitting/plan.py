@@ -197,8 +197,7 @@ def kept_bytes(setup: TrainingSetup, weight_dtype: str = "", compute_dtype: str 
     adapter = setup.adapter
     same = (setup.model, setup.seq_len, setup.attention, setup.dropout, setup.uses_fused_norm, setup.upcasts_logits,
             setup.device, weight_dtype or precision.weight_dtype, compute_dtype or precision.compute_dtype, adapter)
-    are_alike = len(setup.model.blocks_by_kind) == 1
-    if strategy.scope != "blocks" or strategy.saved_ops or strategy == FULL or not are_alike:
+    if strategy.scope != "blocks" or strategy.saved_ops or strategy == FULL or len(setup.model.blocks_by_kind) > 1:
         return kept_by_one(*same, strategy)
     none, full = (kept_by_one(*same, way) for way in (NONE, FULL))
     regions = strategy.regions(num_layers)

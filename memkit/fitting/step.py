@@ -157,9 +157,8 @@ def passes_of(setup: TrainingSetup) -> float:
             setup.adapter and setup.adapter.targets)
     if strategy.scope == "blocks" and strategy.stops_early and not strategy.saved_ops:
         regions = strategy.regions(num_layers)
-        are_alike = len(setup.model.blocks_by_kind) == 1
-        if are_alike and all(len(blocks) == 1 for blocks, _ in regions):  # every block that runs again costs the same
-            none, full = (_passes(*same, way) for way in (NONE, FULL))
+        if len(setup.model.blocks_by_kind) == 1 and all(len(blocks) == 1 for blocks, _ in regions):
+            none, full = (_passes(*same, way) for way in (NONE, FULL))  # every block that runs again costs the same
             return none + (full - none) * sum(is_again for _, is_again in regions) / num_layers
     return _passes(*same, strategy)
 

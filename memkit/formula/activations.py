@@ -119,8 +119,8 @@ class Ledger(Printable):
 def block_ledger(setup: TrainingSetup) -> Ledger:
     """What one transformer block keeps from forward to backward, its recomputation taken into account.
 
-    It is the first; with an adapter the second of three, for what enters the first needs no gradient there. Where some
-    blocks have experts it is one that has.
+    It is the first, and one with experts if some have; with an adapter the second of three, since what enters the first
+    needs no gradient there.
 
     >>> from memkit.setup.models import GPT2_LARGE
     >>> from memkit.setup.recipes import PURE_BF16

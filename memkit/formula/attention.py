@@ -109,8 +109,7 @@ class Attention(Layers):
 
     def core(self, q: Tensor, k: Tensor, v: Tensor, shared: dict[str, Tensor]) -> Tensor:
         """Scores, softmax and weighted sum."""
-        # The program repeats grouped keys for all but flash, and for float32, which flash does not take.
-        if self.is_grouped and (self.kernel != "flash" or (self.is_cuda and self.dtype == "float32")):
+        if self.is_grouped and self.kernel != "flash":  # which alone reads them as they are
             k, v = self.repeat(k, "key"), self.repeat(v, "value")
         return self.stored_core(q, k, v, shared) if self.kernel == "stored" else self.fused_core(q, k, v)
 

@@ -19,7 +19,7 @@ from memkit.formula.backward import Backward
 from memkit.formula.forward import ALONE, Alone, Forward
 from memkit.formula.optimizer import write_init, write_states, write_states_of, write_step, write_update
 from memkit.formula.paper import Block, Paper
-from memkit.formula.parameters import Parameter, alike, one_of_each
+from memkit.formula.parameters import Parameter, alike
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.optimizers import MIN_OFFLOADED, Place
@@ -165,16 +165,14 @@ def written(
     """
     model = setup.model
     if is_repeated:
-        setup = replace(setup, model=one_of_each(model))
+        setup = replace(setup, model=model.one_of_each)
     paper = Paper(block_bytes=ALLOCATOR_BLOCK_BYTES if setup.device == "cuda" else 1)
     if layout is None or not layout.offloads or setup.device != "cuda":  # else all of it is in the host's memory
         write(setup, paper, layout)
     if not is_repeated:
         return (Stretch(paper.events),)
-    of = defaultdict(list)
-    for event in paper.events:
-        of[alike(model, event[0].where)].append(event)
-    return tuple(Stretch(events, times) for times, events in of.items())
+    times = [alike(model, block.where) for block, _ in paper.events]
+    return tuple(Stretch([e for e, n in zip(paper.events, times) if n == num], num) for num in dict.fromkeys(times))
 
 
 def written_events(setup: TrainingSetup, steps: int, rank: Alone = ALONE) -> Iterator[Event]:

@@ -1,17 +1,16 @@
 """A mixture of experts on paper: the router, the copies of each token, and two grouped products.
 
-Read it beside ``memkit/program/experts.py``. Of each token a block keeps e router scores in float32 and, for each of
-the c experts that are chosen, the copy, what a gated MLP of width g keeps, what comes out, its order and places::
+Read it beside ``memkit/program/experts.py``. Beside its input a block keeps e router scores of each token in float32
+and, for each of the c experts that are chosen, the copy, what a gated MLP of width g keeps, what comes out, its weight
+and its places. With w bytes for a number of the weights' dtype that is, of each token::
 
-    4e  +  c · ((2h + 4g) · bytes of a weight + 4 · 8 + 4)  bytes, and a number or two
+    4 (e + 1)  +  c · ((2h + 4g + 1) w + 4 · 8 + 4)  bytes
 
-So c decides what is kept, and e what stands in weights, gradients and states.
-
-The choice moves rows from one expert to another; on one card no byte depends on it. Where something does, it is left
-out here, and has a range. With the experts spread over n cards (expert parallelism) a card's rows are T · c / n if all
-experts get alike, and at worst T · c: then every token has chosen experts of that card, and the fullest card decides.
-A loop over the experts, in place of the grouped product, has temporaries of the largest expert's rows, T · c / e to T.
-What ``torch.sort`` and CUTLASS take for themselves is left out, here as in a trace.
+So c decides what is kept, and e what stands in weights, gradients and states. The choice moves rows from one expert to
+another: on one card no byte depends on it. Left out is what depends on it elsewhere, which has a range. With experts
+spread over n cards (expert parallelism), a card has between 1 / n of all copies, if all experts get alike, and all of
+them; the fullest card decides. A loop over the experts has temporaries of T · c / e to T rows, those of the largest.
+What ``torch.sort`` and CUTLASS take for themselves is left out, as in a trace.
 """
 
 from memkit.formats.dtypes import tensor_bytes
@@ -19,8 +18,7 @@ from memkit.formula.kernels import Stages, sort_bytes
 from memkit.formula.layers import Layers
 from memkit.formula.paper import NEW, SAME, Summed, Tensor
 
-COPIES, ROUTED = "b s c h", "b s c"
-"""Axes of a token's copies, and of one number for each of them."""
+COPIES, ROUTED = "b s c h", "b s c"  # a token's copies, and one number for each of them
 
 
 class Experts(Layers):
@@ -35,24 +33,19 @@ class Experts(Layers):
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """softmax in float32, the c largest, and those divided by their sum."""
         paper, run = self.paper, self.paper.run
-        logits = self.linear(x, "mlp.router", "router logits")
-        scores = self.softmax("softmax", logits, "router scores", is_wide=True)
-        del logits
+        scores = self.softmax("softmax", self.linear(x, "mlp.router", "router logits"), "router scores", is_wide=True)
         chosen = paper.empty(ROUTED, "int64", "chosen experts", "topk")
         weights = run("topk", [scores], ROUTED, name="chosen scores", keeps=[chosen])
         total = run("sum", [weights], "b s 1", name="sum of the chosen scores", ways=(SAME,))
         # The backward of a quotient makes -g, a / b, a / b² and their product before the gradient of a.
-        by_sum = Summed(self.along_rows(self.num_tokens, self.model.experts_per_token), is_product=True)
-        quotient = run(
-            "div", [weights, total], ROUTED, keeps=[weights, total],
-            ways=(NEW, by_sum if self.model.experts_per_token > 1 else NEW),
-            scratch_bytes=2 * paper.round_up(weights.num_bytes),
-        )
+        scratch_bytes, c = 2 * paper.round_up(weights.num_bytes), self.model.experts_per_token
+        ways = (NEW, Summed(self.along_rows(self.num_tokens, c), is_product=True) if c > 1 else NEW)
+        quotient = run("div", [weights, total], ROUTED, keeps=[weights, total], ways=ways, scratch_bytes=scratch_bytes)
         return paper.cast(quotient, x.dtype), chosen
 
     def weighted_sum(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """Copies sorted by expert, the experts, and back to the order of the tokens."""
-        paper, run, c = self.paper, self.paper.run, self.model.experts_per_token
+        paper = self.paper
         _by_expert, order = (paper.empty(ROUTED, "int64", "order of the copies", "sort") for _ in range(2))
         wide = paper.empty(ROUTED, "float32")
         _rows = paper.empty("e", "float32", op="histc")
@@ -61,12 +54,9 @@ class Experts(Layers):
         if not self.is_cuda:  # the CPU's loop takes one dtype: the numbers are copied
             paper.allocate(offsets.num_bytes)
         y = self.expert_mlp(self.rows(x, paper.empty(ROUTED, "int64", "token of each copy"), COPIES), offsets)
-        num_rows, width = self.num_tokens * c, self.model.hidden_size
         factors = [y, self.rows(weights, order, ROUTED, "weight of each copy")]
-        y = run(
-            "mul", factors, COPIES, keeps=factors,
-            ways=(NEW, Summed(self.along_rows(num_rows, width), is_product=True)),
-        )
+        ways = (NEW, Summed(self.along_rows(order.count, self.model.hidden_size), is_product=True))
+        y = paper.run("mul", factors, COPIES, keeps=factors, ways=ways)
         del factors
         place = paper.empty(ROUTED, "int64", "place of each copy", "empty_like")
         paper.empty(ROUTED, "int64", op="arange")
@@ -86,7 +76,7 @@ class Experts(Layers):
         gate, up = self.paper.view("chunk", both, ["b s c g"] * 2, (NEW,))
         del both
         inner = self.by_value("mul", "silu(gate) · up", self.by_value("silu", "silu(gate)", gate), up)
-        return self.grouped(inner, "down", offsets, COPIES, "down")
+        return self.grouped(inner, "down", offsets, COPIES, "output of each copy")
 
     def grouped(self, x: Tensor, name: str, offsets: Tensor, axes: str, label: str) -> Tensor:
         """A product of each row by the matrix of its expert. Autocast does not know it."""

@@ -25,8 +25,7 @@ from memkit.setup.strategies import Strategy
 from memkit.setup.training import TrainingSetup
 
 Unit = tuple[tuple[tuple[bool, ...], bool], ...]
-"""Regions in order, each as (which of its blocks have experts, whether they run again). A model under a strategy is a
-row of units."""
+"""Regions in order, each as (which of its blocks have experts, whether they run again). A model is a row of units."""
 
 
 class Alone:
@@ -195,8 +194,8 @@ class Forward(Attention, Experts):
         for i in range(number, number + num_blocks):
             self.prefix = f"blocks.{i}."
             kind = self.model.has_experts(i)
-            adapters = adapters_of_block(self.model, self.setup.adapter, kind)
-            self.add_parameters(block_parameters(self.model, kind) + adapters)
+            self.add_parameters(block_parameters(self.model, kind))
+            self.add_parameters(adapters_of_block(self.model, self.setup.adapter, kind))
             x = self.block(x, shared, self.experts if kind else self.mlp)
         return x
 
@@ -232,9 +231,7 @@ def units_of(
     is the last to need the tables that all share, and the last one's output goes to the final norm.
 
     >>> from memkit.setup.models import GPT2_SMALL
-    >>> from memkit.setup.strategies import NONE, every
-    >>> [times for times, _ in units_of(NONE, GPT2_SMALL)]
-    [1, 10, 1]
+    >>> from memkit.setup.strategies import every
     >>> units_of(every(2), GPT2_SMALL)[1]
     (4, (((False,), True), ((False,), False)))
     """

@@ -23,11 +23,6 @@ COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
 NF4 = "nf4"
 """What the weights of QLoRA have for a dtype. No operation reads them but ``gemm_4bit``."""
 
-NORM_NAMES = {
-    "norm_1": "norm 1", "norm_2": "norm 2", "norm": "final norm", "attention.query_norm": "query norm",
-    "attention.key_norm": "key norm",
-}
-
 
 def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
     """The number behind every axis that a tensor of the step may have."""
@@ -178,18 +173,16 @@ class Layers:
 
     def softmax(self, op: str, x: Tensor, name: str, is_wide: bool = False) -> Tensor:
         """softmax or log_softmax, in float32 under CUDA's autocast. CUDA's kernel reads float16 without a cast."""
-        is_wide = is_wide or self.widens
-        reads_it = not is_wide or (self.is_cuda and x.dtype == "float16")
-        wide, dtype = x if reads_it else self.paper.cast(x, "float32"), "float32" if is_wide else x.dtype
+        dtype = "float32" if is_wide or self.widens else x.dtype
+        wide = x if self.is_cuda and x.dtype == "float16" else self.paper.cast(x, dtype)
         return self.paper.run(op, [wide], x.axes, dtype, name=name, out_kept_by=op)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         """LayerNorm or RMSNorm as one kernel, or RMSNorm in single operations."""
-        paper, label = self.paper, NORM_NAMES[name]
+        paper, label = self.paper, "final norm" if name == "norm" else name.rpartition(".")[2].replace("_", " ")
         names = (f"{name}.weight", f"{name}.bias")
         weights = [self.parameters[name] for name in names if name in self.parameters]
-        section = {"norm": "final norm", "norm_1": "norms", "norm_2": "norms"}
-        self.enter(name, section.get(name, "attention"))
+        self.enter(name, "attention" if "." in name else "norms" if name != "norm" else label)
         paper.rename(x, f"{label} input")
         if self.model.norm == "layernorm":
             op, statistics, dtype = "layer_norm", ("mean", "1/deviation"), self.weight_dtype

@@ -12,8 +12,7 @@ and for a Llama style model with k = width of the key heads and f = intermediate
 
     N = 2vh + L (2h² + 2hk + 3hf + 2h) + h
 
-With norms on queries and keys each block has 2d more. Where it has e experts of width g in place of the MLP, the 3hf
-are 3hge and the router's he; a token uses 3hg for each of the c experts that are chosen for it.
+Norms on queries and keys are 2d more a block; e experts of width g are 3hge + he in place of the MLP's 3hf.
 
 An adapter (LoRA) of rank r beside a layer of ``in`` inputs and ``out`` outputs has r · (in + out) parameters. Beside
 query, key, value and output of a Llama with L layers and as many key heads as query heads that sums to::
@@ -116,14 +115,8 @@ def _of_blocks(config: ModelConfig, of_kind: Callable[[ModelConfig, bool], tuple
     return [replace(p, name=f"blocks.{layer}.{p.name}") for layer, kind in kinds for p in of_kind(config, kind)]
 
 
-def one_of_each(config: ModelConfig) -> ModelConfig:
-    """The same model with one block of each kind that it has, a dense one first."""
-    kinds = config.blocks_by_kind
-    return replace(config, num_layers=len(kinds), dense_layers=(0,) if False in kinds else ())
-
-
 def alike(config: ModelConfig, name: str) -> int:
-    """How many tensors of the model are like this one of ``one_of_each``, which stands for all blocks of its kind."""
+    """How many tensors of the model are like this one of its ``one_of_each``."""
     return list(config.blocks_by_kind.values())[int(name.split(".")[1])] if name.startswith("blocks.") else 1
 
 
@@ -145,18 +138,13 @@ def count_by_kind(config: ModelConfig) -> dict[str, int]:
     {'embedding': 131, 'attention': 2147, 'mlp': 4329, 'norm': 0, 'head': 131}
     """
     counts = Counter(dict.fromkeys(PARAMETER_KINDS, 0))
-    for parameter in embedding_parameters(config) + output_parameters(config):
-        counts[parameter.kind] += parameter.count
-    for has_experts, num_blocks in config.blocks_by_kind.items():
-        for parameter in block_parameters(config, has_experts):
-            counts[parameter.kind] += num_blocks * parameter.count
+    for parameter in parameter_ledger(config.one_of_each):
+        counts[parameter.kind] += alike(config, parameter.name) * parameter.count
     return dict(counts)
 
 
 @lru_cache(maxsize=64)
-def adapters_of_block(
-    config: ModelConfig, adapter: AdapterConfig | None, has_experts: bool = False
-) -> tuple[Parameter, ...]:
+def adapters_of_block(config: ModelConfig, adapter: AdapterConfig | None, has_experts=False) -> tuple[Parameter, ...]:
     """The thin matrices of one block, two beside each target, in the order of the layers."""
     matrices = []
     for weight in block_parameters(config, has_experts) if adapter else ():
@@ -184,8 +172,7 @@ def count_adapter_parameters(config: ModelConfig, adapter: AdapterConfig) -> int
     >>> count_adapter_parameters(LLAMA_2_7B, AdapterConfig(rank=16))
     16777216
     """
-    kinds = config.blocks_by_kind.items()
-    return sum(n * sum(p.count for p in adapters_of_block(config, adapter, kind)) for kind, n in kinds)
+    return sum(alike(config, p.name) * p.count for p in trained_parameters(config.one_of_each, adapter))
 
 
 def is_in_4_bits(parameter: Parameter, adapter: AdapterConfig | None) -> bool:

@@ -19,14 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from memkit.formats.dtypes import tensor_bytes
-from memkit.formula.parameters import (
-    Parameter,
-    alike,
-    is_in_4_bits,
-    one_of_each,
-    parameter_ledger,
-    trained_parameters,
-)
+from memkit.formula.parameters import Parameter, alike, is_in_4_bits, parameter_ledger, trained_parameters
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import ModelConfig
 from memkit.setup.optimizers import MIN_OFFLOADED, MIN_PAGED_VALUES, State
@@ -191,7 +184,7 @@ def state_bytes(
     {'weights': 497759232, 'gradients': 497759232, 'optimizer_states': 995518464}
     """
     totals = {"weights": 0, "gradients": 0, "optimizer_states": 0}
-    for tensor in state_ledger(one_of_each(config), precision, optimizer, adapter):
+    for tensor in state_ledger(config.one_of_each, precision, optimizer, adapter):
         if not tensor.is_on_host:
             totals[tensor.part] += alike(config, tensor.parameter) * tensor.num_bytes
     return totals

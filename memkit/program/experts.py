@@ -1,9 +1,8 @@
 """A mixture of experts as transformers 5 runs one (``experts_implementation="grouped_mm"``).
 
 A router chooses K of E experts for each of T tokens. Each token is copied K times, the copies are sorted by expert,
-and one grouped product multiplies each expert's rows by its own matrix. No row is dropped: there are T · K of them,
-whichever experts are chosen, so that the bytes on one card do not depend on the routing. The weights of all experts are
-one parameter of three dimensions. ``grouped_mm`` is on no list of autocast's: it runs in the weights' dtype.
+and one grouped product multiplies each expert's rows by its own matrix. No row is dropped. The weights of all experts
+are one parameter of three dimensions. ``grouped_mm`` is on no list of autocast's: it runs in the weights' dtype.
 
 Source: ``grouped_mm_experts_forward`` and ``Qwen3MoeTopKRouter`` of transformers 5.23.
 """
@@ -12,19 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memkit.setup.models import ModelConfig
+from memkit.setup.training import TrainingSetup
 
 
 class Experts(nn.Module):
-    """What stands in the place of the MLP. P = T · K is the number of copies."""
+    """What stands in the place of an MLP; P is the number of copies, T · K."""
 
-    def __init__(self, config: ModelConfig, **where):
+    def __init__(self, setup: TrainingSetup, **where):
         super().__init__()
-        num_experts, size, hidden_size = config.num_experts, config.expert_size, config.hidden_size
-        self.num_experts, self.num_chosen = num_experts, config.experts_per_token
-        self.router = nn.Parameter(torch.empty(num_experts, hidden_size, **where))
-        self.gate_up = nn.Parameter(torch.empty(num_experts, 2 * size, hidden_size, **where))
-        self.down = nn.Parameter(torch.empty(num_experts, hidden_size, size, **where))
+        config, hidden_size = setup.model, setup.model.hidden_size
+        self.num_experts, self.num_chosen = config.num_experts, config.experts_per_token
+        self.router = nn.Parameter(torch.empty(self.num_experts, hidden_size, **where))
+        self.gate_up = nn.Parameter(torch.empty(self.num_experts, 2 * config.expert_size, hidden_size, **where))
+        self.down = nn.Parameter(torch.empty(self.num_experts, hidden_size, config.expert_size, **where))
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         x_TD = x_BSD.flatten(0, 1)

@@ -76,8 +76,7 @@ class Attention(nn.Module):
         """Scores, softmax and weighted sum: the part that selective recomputation runs twice."""
         dropout = self.setup.dropout if self.training else 0.0
         groups = self.config.num_heads // self.config.num_kv_heads
-        takes_flash = self.setup.device == "cpu" or self.setup.precision.compute_dtype != "float32"
-        is_flash = self.setup.attention == "flash" and takes_flash
+        is_flash = self.setup.attention == "flash" and not self.setup.uses_efficient_kernel
         if groups > 1 and not is_flash:  # only the flash kernels read grouped heads as they are
             k_BKSH, v_BKSH = (t.repeat_interleave(groups, dim=1) for t in (k_BKSH, v_BKSH))
         if self.setup.attention != "stored":
@@ -113,10 +112,9 @@ class MLP(nn.Module):
 
 
 def make_norm(setup: TrainingSetup, width: int = 0, **where) -> nn.Module:
-    width = width or setup.model.hidden_size
-    if setup.model.norm == "layernorm":
-        return nn.LayerNorm(width, **where)
-    return (nn.RMSNorm if setup.uses_fused_norm else PythonRMSNorm)(width, eps=1e-5, **where)
+    rms_norm = nn.RMSNorm if setup.uses_fused_norm else PythonRMSNorm
+    kind = nn.LayerNorm if setup.model.norm == "layernorm" else rms_norm
+    return kind(width or setup.model.hidden_size, eps=1e-5, **where)
 
 
 class Block(nn.Module):
@@ -124,8 +122,7 @@ class Block(nn.Module):
         super().__init__()
         self.dropout = setup.dropout
         self.norm_1, self.norm_2 = make_norm(setup, **where), make_norm(setup, **where)
-        self.attention = Attention(setup, **where)
-        self.mlp = Experts(setup.model, **where) if has_experts else MLP(setup, **where)
+        self.attention, self.mlp = Attention(setup, **where), (Experts if has_experts else MLP)(setup, **where)
 
     def forward(self, x_BSD: Tensor, shared: dict[str, Tensor]) -> Tensor:
         x_BSD = x_BSD + F.dropout(self.attention(self.norm_1(x_BSD), shared), self.dropout, self.training)

@@ -25,7 +25,8 @@ def linear_layers(model: ModelConfig) -> tuple[str, ...]:
     ('qkv', 'output', 'up', 'down')
     """
     missing = {"query", "key", "value"} if model.fuses_qkv else {"qkv"}
-    return tuple(name for name in TARGETS if name not in missing | ({"gate"} if model.mlp != "swiglu" else set()))
+    mlp = TARGETS[-3:] if model.mlp == "swiglu" else TARGETS[-2:]
+    return tuple(n for n in (*TARGETS[:-3], *mlp * (False in model.blocks_by_kind)) if n not in missing)  # no expert is
 
 
 def check_probability(name: str, value: float) -> None:

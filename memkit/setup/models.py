@@ -6,7 +6,7 @@ positions, grouped key and value heads, a head of its own; Qwen3 adds norms on q
 mixture of experts in place of the MLP of some blocks or of all. What-ifs are made with ``dataclasses.replace``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memkit.kinds import checked
 from memkit.units import as_one_of, as_whole_number, check_fields
@@ -31,8 +31,7 @@ class ModelConfig:
     With ``num_experts`` the MLP of every block, but for those that ``dense_layers`` names, is so many gated ones of
     width ``expert_size``, of which each token uses ``experts_per_token``.
 
-    Raises: ValueError: a size is not a whole number in range, heads do not divide, a name is unknown, or experts
-    have sizes that no grouped product takes.
+    Raises: ValueError: a size is not a whole number in range, heads or experts do not divide, or a name is unknown.
 
     >>> from dataclasses import replace
     >>> from memkit import count_parameters, models
@@ -83,18 +82,12 @@ class ModelConfig:
             raise ValueError(f"head_dim={self.head_dim} is odd; rotary pairs values")
         if self.has_qk_norm and (self.fuses_qkv or self.norm != "rmsnorm"):
             raise ValueError("has_qk_norm=True needs norm='rmsnorm' and a matrix each for query and key")
-        self._check_experts()
-
-    def _check_experts(self) -> None:
-        chosen, num_experts = self.experts_per_token, self.num_experts
-        if not min(chosen, 1) == min(num_experts, 1) == min(self.expert_size, 1) or chosen > num_experts:
+        experts = self.num_experts, self.experts_per_token, self.expert_size
+        is_odd = (self.hidden_size | self.expert_size) % 8
+        if any(experts) and (not all(experts) or self.experts_per_token > self.num_experts or is_odd):
             raise ValueError(
-                f"num_experts={num_experts}, experts_per_token={chosen}, expert_size={self.expert_size}: name all "
-                "three or none, and at most all experts for a token"
-            )
-        if num_experts and (self.hidden_size % 8 or self.expert_size % 8):
-            raise ValueError(
-                f"hidden_size={self.hidden_size}, expert_size={self.expert_size}: grouped products want multiples of 8"
+                f"experts={experts} and hidden_size={self.hidden_size}: num_experts, at most as many for a token, and "
+                "their size; both sizes multiples of 8, as grouped products want them"
             )
 
     def has_experts(self, layer: int) -> bool:
@@ -108,6 +101,12 @@ class ModelConfig:
         return {kind: n for kind, n in ((False, dense), (True, self.num_layers - dense)) if n}
 
     @property
+    def one_of_each(self) -> "ModelConfig":
+        """The same model with one block of each kind that it has, a dense one first."""
+        kinds = self.blocks_by_kind
+        return replace(self, num_layers=len(kinds), dense_layers=(0,) if False in kinds else ())
+
+    @property
     def query_size(self) -> int:
         """Width of all query heads together: ``num_heads * head_dim``."""
         return self.num_heads * self.head_dim
@@ -118,13 +117,18 @@ class ModelConfig:
         return self.num_kv_heads * self.head_dim
 
 
+GPT2 = {
+    "norm": "layernorm", "mlp": "gelu", "position": "learned", "ties_embeddings": True, "has_qkv_bias": True,
+    "has_output_bias": True, "has_mlp_bias": True, "fuses_qkv": True,
+}
+"""What a model of GPT-2's family has."""
+
+
 def gpt2_config(name: str, num_layers: int, hidden_size: int, num_heads: int) -> ModelConfig:
     """A GPT-2 style model with GPT-2's vocabulary of 50,257 tokens and 1,024 positions."""
     return ModelConfig(
         name=name, num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads,
-        vocab_size=50257, max_seq_len=1024,
-        norm="layernorm", mlp="gelu", position="learned", ties_embeddings=True,
-        has_qkv_bias=True, has_output_bias=True, has_mlp_bias=True, fuses_qkv=True,
+        vocab_size=50257, max_seq_len=1024, **GPT2,
     )
 
 
@@ -155,6 +159,12 @@ MISTRAL_7B = llama_config("Mistral-7B", 32, 4096, 32, 8, 14336, 32000, 32768)
 QWEN_2_05B = llama_config(
     "Qwen2-0.5B", 24, 896, 14, 2, 4864, 151936, 131072, ties_embeddings=True, has_qkv_bias=True
 )
+QWEN_3 = {"has_qk_norm": True, "head_dim": 128}
+QWEN_3_06B = llama_config("Qwen3-0.6B", 28, 1024, 16, 8, 3072, 151936, 40960, ties_embeddings=True, **QWEN_3)
+QWEN_3_8B = llama_config("Qwen3-8B", 36, 4096, 32, 8, 12288, 151936, 40960, **QWEN_3)
+QWEN_3_32B = llama_config("Qwen3-32B", 64, 5120, 64, 8, 25600, 151936, 40960, **QWEN_3)
+QWEN_3_MOE = QWEN_3 | {"num_experts": 128, "experts_per_token": 8}
+QWEN_3_30B_A3B = llama_config("Qwen3-30B-A3B", 48, 2048, 32, 4, 6144, 151936, 40960, expert_size=768, **QWEN_3_MOE)
 TINY_GPT2 = gpt2_config("tiny GPT-2", 4, 256, 4)
 TINY_LLAMA = llama_config("tiny Llama", 4, 256, 4, 2, 688, 8192, 1024)
 
@@ -162,7 +172,8 @@ PUBLISHED_MODELS = {
     config.name: config
     for config in (
         GPT2_SMALL, GPT2_MEDIUM, GPT2_LARGE, GPT2_XL, LLAMA_32_1B, QWEN_2_05B, LLAMA_32_3B, LLAMA_2_7B, LLAMA_2_13B,
-        LLAMA_2_70B, MISTRAL_7B, LLAMA_3_8B, LLAMA_3_70B, LLAMA_3_405B,
+        LLAMA_2_70B, MISTRAL_7B, LLAMA_3_8B, LLAMA_3_70B, LLAMA_3_405B, QWEN_3_06B, QWEN_3_8B, QWEN_3_32B,
+        QWEN_3_30B_A3B,
     )
 }
 """The published models by name, in rough order of size within a family."""

@@ -58,10 +58,7 @@ class Group:
 
 
 def groups_of(setup: TrainingSetup, layout: Layout) -> tuple[Group, Group]:
-    """The root's group, which is the embedding, the last norm and the head, and that of a block.
-
-    Raises: ValueError: blocks of two kinds.
-    """
+    """The root's group, which is the embedding, the last norm and the head, and that of a block, if they are alike."""
     if len(setup.model.blocks_by_kind) > 1:
         raise ValueError(f"{setup.model.name} has blocks with and without experts, groups of two sizes; trace it")
     own = setup.precision.weight_dtype

@@ -7,7 +7,7 @@ from memkit.formula.activations import block_ledger
 from memkit.formula.parameters import count_adapter_parameters, count_parameters
 from memkit.formula.states import state_bytes
 from memkit.hardware.cards import CARDS
-from memkit.setup.adapters import AdapterConfig
+from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import FUSED_ADAMW, PURE_BF16
 from memkit.setup.training import TrainingSetup
@@ -29,7 +29,7 @@ WAYS = {
     "QLoRA, recomputed": ("nf4", "full"),
 }
 """What the bars show: how the frozen weights are kept (None: nothing is frozen), and the recomputation."""
-MODELS = [name for name, model in PUBLISHED_MODELS.items() if not model.fuses_qkv]
+MODELS = [name for name, model in PUBLISHED_MODELS.items() if "gate" in linear_layers(model)]
 
 
 class AdapterExplorer(Explorer):

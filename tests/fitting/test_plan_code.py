@@ -183,7 +183,7 @@ def test_what_stands_in_for_the_loader_is_what_it_loads(family, tmp_path):
 def test_a_configuration_is_the_way_back(model):
     assert replace(model_of_config(config_of(model)), name=model.name) == model
     with pytest.raises(ValueError, match="no model of transformers"):
-        config_of(replace(model, norm="layernorm", mlp="swiglu"))
+        config_of(replace(model, position="learned" if model.position == "rotary" else "rotary"))
 
 
 def test_a_loop_in_float16_trains():

@@ -15,6 +15,7 @@ from memkit.setup.models import (
 )
 
 HUB = "https://huggingface.co"
+QWEN_3, CONFIG = f"{HUB}/Qwen/Qwen3", "; config.json in ai-dynamo/aiconfigurator at 095f58a, aic-core/…/model_configs"
 PUBLISHED_COUNTS = {
     "GPT-2 small": (124_439_808, f"{HUB}/openai-community/gpt2"),
     "GPT-2 medium": (354_823_168, f"{HUB}/openai-community/gpt2-medium"),
@@ -33,12 +34,17 @@ PUBLISHED_COUNTS = {
     "Llama-3.2-3B": (3_212_749_824, f"{HUB}/meta-llama/Llama-3.2-3B"),
     "Mistral-7B": (7_241_732_096, f"{HUB}/mistralai/Mistral-7B-v0.1 and v0.2, vocabulary of 32,000"),
     "Qwen2-0.5B": (494_032_768, f"{HUB}/Qwen/Qwen2-0.5B"),
+    "Qwen3-0.6B": (596_049_920, f"{QWEN_3}-0.6B{CONFIG}"),
+    "Qwen3-8B": (8_190_735_360, f"{QWEN_3}-8B{CONFIG}"),
+    "Qwen3-32B": (32_762_123_264, f"{QWEN_3}-32B{CONFIG}"),
+    "Qwen3-30B-A3B": (30_532_122_624, f"{QWEN_3}-30B-A3B{CONFIG}"),
 }
 """Counts of the checkpoints' own headers (safetensors), with where they are published."""
 
 PUBLISHED_LENGTHS = {
     1024: "GPT-2 small, GPT-2 medium, GPT-2 large, GPT-2 XL", 4096: "Llama-2-7B, Llama-2-13B, Llama-2-70B",
     8192: "Llama-3-8B, Llama-3-70B", 32768: "Mistral-7B",
+    40960: "Qwen3-0.6B, Qwen3-8B, Qwen3-32B, Qwen3-30B-A3B",
     131072: "Llama-3.1-405B, Llama-3.2-1B, Llama-3.2-3B, Qwen2-0.5B",
 }
 """``n_positions`` or ``max_position_embeddings`` of the same pages' config.json."""

@@ -260,7 +260,7 @@ def test_a_config_without_a_length_takes_the_one_asked_for(tmp_path, capsys):
     asked = ["fit", str(path), "--card", "T4", "--tokens", "128", "--seq-len", "128"]
     path.write_text(json.dumps(config), encoding="utf-8")
     assert json.loads(_json_of(asked, capsys))["chosen"]
-    for kind in ("gemma2", "qwen3", "phi3", "mixtral"):
+    for kind in ("gemma2", "gpt_oss", "phi3", "llama4"):
         path.write_text(json.dumps(config | {"model_type": kind}), encoding="utf-8")
         assert main(asked) == 2
         assert "Trace it: memkit report config.json" in capsys.readouterr().err
