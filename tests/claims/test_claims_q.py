@@ -176,7 +176,7 @@ def test_C429(figures):
 
 
 def test_C430(figures):
-    names = after("moe-count", "long-by-hand", "long-block", "long-predicted")
+    names = after("long-by-hand", "long-block", "long-predicted")
     tokens, sums = names["tokens"], {}
     for place in ("host", "card"):
         states, inputs, in_mlp, in_attention, gathered = names["on_a_card"](names["qwen"], tokens, place)
