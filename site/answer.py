@@ -13,7 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from urllib.parse import quote
 
-from PIL import Image  # comes with matplotlib: a card of 16 colours is a quarter of one of 16 million
+from PIL import Image  # comes with matplotlib: with 8 colours a card is less than a quarter as large
 
 from memkit.fitting.room import fit_on
 from memkit.formula.estimate import estimate_memory
@@ -193,7 +193,7 @@ def card_png(model: str, card: str, found: dict) -> bytes | None:
     if pixels is None:
         return None
     small = BytesIO()
-    Image.open(BytesIO(pixels)).convert("RGB").quantize(16).save(small, "PNG", optimize=True)
+    Image.open(BytesIO(pixels)).convert("RGB").quantize(8).save(small, "PNG", optimize=True)
     return small.getvalue()
 
 

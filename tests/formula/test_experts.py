@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from memkit.formula.activations import block_ledger
+from memkit.low_precision.autocast import LOWER_PRECISION
 from memkit.measuring.saved_tensors import saved_bytes
+from memkit.program.experts import Experts
 from memkit.setup.models import TINY_LLAMA
-from memkit.setup.recipes import FP32, PURE_BF16
+from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16
 from memkit.setup.training import TrainingSetup
 
 MODEL = replace(TINY_LLAMA, num_experts=8, experts_per_token=2, expert_size=104, has_qk_norm=True)
@@ -39,3 +41,11 @@ def test_a_block_keeps_what_transformers_own_keeps_whatever_is_chosen(precision)
     for x in (tokens, tokens[:1, :1].expand(2, 32, h).contiguous()):  # every token to its own experts, all to the same
         x.requires_grad_()
         assert saved_bytes(lambda x=x: block(x), block.parameters()) == ours
+
+
+def test_autocast_does_not_know_a_grouped_product():
+    assert not {"grouped_mm", "_grouped_mm"} & set(LOWER_PRECISION.split())  # CUDA's list
+    experts = Experts(TrainingSetup(model=MODEL, precision=AUTOCAST_BF16), device="cpu")
+    with torch.autocast("cpu", torch.bfloat16):
+        out = experts.mlp(torch.randn(4, MODEL.hidden_size), torch.full((8,), 4, dtype=torch.int32))
+    assert out.dtype is torch.float32
