@@ -6,12 +6,12 @@ from memkit.hardware.cards import CARDS
 from memkit.pictures.over_time import over_time_figure
 from memkit.program.transformer import training_build
 from memkit.setup import models
-from memkit.setup.recipes import AUTOCAST_BF16
+from memkit.setup.recipes import BF16_MASTER
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.trace import trace_memory
 
 setup = TrainingSetup(
-    model=models.GPT2_LARGE, precision=AUTOCAST_BF16, micro_batch_size=8, attention="stored", dropout=0.1
+    model=models.GPT2_LARGE, precision=BF16_MASTER, micro_batch_size=8, attention="stored", dropout=0.1
 )
 card = CARDS["A100 SXM 40 GB"]
 over_time_figure(
