@@ -20,7 +20,7 @@ CHAPTERS := $(sort $(wildcard chapters/*.ipynb))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help lab hub load labs guide handouts site site-check test test-unit test-browser exhaustive check-notebooks run-notebooks bench record figures clean
+.PHONY: help lab hub load labs guide slides handouts site site-check test test-unit test-browser exhaustive check-notebooks run-notebooks bench record figures clean
 
 help:                   ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
@@ -43,6 +43,9 @@ labs: $(VENV)/.course   ## the graded labs for nbgrader: sources and release in 
 
 guide: $(VENV)/.test    ## write the tables of course/GUIDE.md anew, and the list of wrong answers
 	$(BIN)/python course/guide.py
+
+slides: $(VENV)/.test   ## the workshop's sections as slides, in build/slides
+	$(BIN)/python course/slides.py build/slides/workshop.html
 
 handouts: site          ## the site's sheets to print, a PDF a chapter, in build/handouts
 	$(BIN)/python site/handouts.py build/site build/handouts

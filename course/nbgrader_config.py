@@ -9,6 +9,7 @@ from nbconvert.preprocessors import ClearMetadataPreprocessor
 from nbgrader.preprocessors import (
     AssignLatePenalties,
     CheckCellMetadata,
+    ClearHiddenTests,
     ClearOutput,
     DeduplicateIds,
     IgnorePattern,
@@ -38,6 +39,7 @@ c.Autograde.autograde_preprocessors = [
     CutOutputs,
     MarkOutside,
     SaveAutoGrades,
+    ClearHiddenTests,  # what hidden tests stand in for is in the feedback as points and words
     AssignLatePenalties,
     CheckCellMetadata,
     WithoutScripts,

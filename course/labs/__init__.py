@@ -1,4 +1,4 @@
-"""Six graded labs for nbgrader, made from the same records and judges as the book's exercises.
+"""Seven graded labs for nbgrader, made from the same records and judges as the book's exercises.
 
 A lab is a list of tasks. A task has a chapter's exercise behind it, with numbers drawn from the name under which a
 student hands in. ``python -m course.labs FOLDER`` writes nbgrader's sources and makes the release.
@@ -16,6 +16,7 @@ Reading order:
 - ``lab_4``: recomputation
 - ``lab_5``: accumulation
 - ``lab_6``: FP8
+- ``lab_7``: an error message, adapters, ranks, a plan
 - ``sources``: nbgrader's notebooks, written from the tasks
 - ``passing``: values as text, from one process into the other
 - ``child``: the process in which a student's cells run
@@ -25,7 +26,7 @@ Reading order:
 
 from importlib import import_module
 
-NAMES = ("lab1", "lab2", "lab3", "lab4", "lab5", "lab6")
+NAMES = ("lab1", "lab2", "lab3", "lab4", "lab5", "lab6", "lab7")
 
 
 def load_lab(name: str):

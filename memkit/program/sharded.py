@@ -30,7 +30,7 @@ def wrap_model(model: nn.Module, layout: Layout, device: str) -> nn.Module:
         model = DistributedDataParallel(
             model, gradient_as_bucket_view=layout.gradient_as_bucket_view
         )
-        if dist.get_backend() == "fake" and not model._comm_hooks:  # a traced script's has it from its birth
+        if dist.get_backend() == "fake" and not model._comm_hooks:  # a traced script's has one
             model.register_comm_hook(None, sent_at_once)
         return model
     shape, names = (layout.dp_size,), ("shard",)

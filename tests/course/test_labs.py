@@ -106,6 +106,7 @@ def test_wrong_answers_get_half_and_their_diagnosis(course):
     assert points(course, "wrong") == [task.points / 2 for task in load_lab("lab1").tasks]
     page = feedback(course, "wrong", "lab1")
     assert not [words for words in TOLD.values() if words not in page]
+    assert "HIDDEN" not in page and "RuntimeError" not in page
 
 
 def test_a_student_s_scripts_are_shown_and_do_not_run(course):

@@ -171,7 +171,7 @@ def test_cutting_sixteen_bits_is_torch_s_bfloat16():
 
 
 @pytest.mark.parametrize(
-    "name, num_students", [("lab1", 2), ("lab2", 12), ("lab3", 8), ("lab4", 12), ("lab5", 3), ("lab6", 8)]
+    "name, num_students", [("lab1", 2), ("lab2", 12), ("lab3", 8), ("lab4", 12), ("lab5", 3), ("lab6", 8), ("lab7", 8)]
 )
 def test_whatever_numbers_are_drawn_the_solutions_are_right(name, num_students):
     """Also for the checks that a student sees."""
