@@ -1,4 +1,4 @@
-"""The cheat sheet: what each technique does to the peak of two jobs, what it costs, and how much work it is.
+"""The cheat sheet: what each technique does to the peak of two jobs, what it costs, and what one writes for it.
 
 Most published sheets give one saving per technique. There is none: what falls is a part, and how much of the peak
 it was depends on the job. So every technique is applied to two of them, one with few tokens, whose states are
@@ -16,6 +16,7 @@ from memkit.recomputation.costs import step_flops
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
+from memkit.setup.optimizers import Place
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import FULL, every
 from memkit.setup.training import TrainingSetup
@@ -33,18 +34,21 @@ LONGEST = 1.3
 """A bar longer than this share of the plain job's peak is cut, with a break in it; its number says how long it is."""
 
 
+IN_BACKWARD, ON_HOST = (OptimizerConfig(place=place) for place in (Place.IN_BACKWARD, Place.ON_HOST))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Technique:
     """One line of the sheet: ``applied`` gives a job with the technique, ``layout`` spreads its step over ranks.
 
-    ``price`` and ``effort`` are words; ``chapter`` is its number.
+    ``price`` is in words, ``flag`` what a reader writes for it; ``chapter`` is its number.
     """
 
     name: str
     applied: Callable[[TrainingSetup], TrainingSetup] = replace
     layout: Layout | None = None
     price: str
-    effort: str
+    flag: str
     chapter: str
 
 
@@ -61,33 +65,40 @@ def one_at_a_time(setup: TrainingSetup) -> TrainingSetup:
 
 TECHNIQUES = (
     Technique(name="FP32 in place of autocast", applied=partial(replace, precision=FP32), price="slower products",
-              effort="none", chapter="03"),
+              flag="no torch.autocast", chapter="03"),
     Technique(name="pure BF16", applied=partial(replace, precision=PURE_BF16), price="updates rounded away",
-              effort="a dtype", chapter="03"),
+              flag="model.to(torch.bfloat16)", chapter="03"),
     Technique(name="stored attention scores", applied=partial(replace, attention="stored"), price="more traffic",
-              effort="none", chapter="01"),
-    Technique(name="AdamW, fused", applied=partial(replace, optimizer=FUSED_ADAMW), price="none", effort="an argument",
+              flag="attn_implementation=\"eager\"", chapter="01"),
+    Technique(name="AdamW, fused", applied=partial(replace, optimizer=FUSED_ADAMW), price="none",
+              flag="AdamW(…, fused=True)",
               chapter="01"),
     Technique(name="8-bit AdamW", applied=partial(replace, optimizer=OptimizerConfig(name="8-bit AdamW")),
-              price="states rounded to 8 bits", effort="a library", chapter="08"),
+              price="states rounded to 8 bits", flag="bitsandbytes' AdamW8bit", chapter="08"),
+    Technique(name="step in the backward", applied=partial(replace, optimizer=IN_BACKWARD),
+              flag="optimizer_in_bwd=True",
+              price="no accumulation, no clipping", chapter="08"),
+    Technique(name="AdamW's states on the host", applied=partial(replace, optimizer=ON_HOST),
+              price="a step over PCIe", flag="torchao's CPUOffloadOptimizer", chapter="08"),
     Technique(name="every block checkpointed", applied=partial(replace, recomputation=FULL), price="a second forward",
-              effort="a wrapper", chapter="04"),
+              flag="gradient_checkpointing=True", chapter="04"),
     Technique(name="every second block", applied=partial(replace, recomputation=every(2)),
-              price="half a second forward", effort="a wrapper", chapter="04"),
+              price="half a second forward", flag="checkpoint(block, x)", chapter="04"),
     Technique(name="accumulation, one sequence a pass", applied=one_at_a_time, price="smaller products",
-              effort="five lines", chapter="05"),
-    Technique(name="LoRA of rank 16, BF16 base", applied=with_lora, price="few weights train", effort="a library",
+              flag="gradient_accumulation_steps=8", chapter="05"),
+    Technique(name="LoRA of rank 16, BF16 base", applied=with_lora, price="few weights train",
+              flag="peft.LoraConfig(r=16)",
               chapter="08"),
     Technique(name="QLoRA of rank 16", applied=partial(with_lora, base="nf4"), price="few train, base in 4 bits",
-              effort="a library", chapter="08"),
+              flag="load_in_4bit=True", chapter="08"),
     Technique(name="fully_shard on 8 cards, a rank", applied=partial(replace, precision=FP32),
               layout=Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32"),
               price="3× the weights sent",
-              effort="a launcher, two lines", chapter="09"),
+              flag="fully_shard(block)", chapter="09"),
     Technique(name="half the sequence", applied=lambda setup: replace(setup, seq_len=setup.seq_len // 2),
-              price="shorter context", effort="a number", chapter="01"),
+              price="shorter context", flag="max_length=1024", chapter="01"),
     Technique(name="checkpoints and fused AdamW", applied=partial(replace, recomputation=FULL, optimizer=FUSED_ADAMW),
-              price="a second forward", effort="both", chapter="04"),
+              price="a second forward", flag="both", chapter="04"),
 )
 
 
@@ -130,8 +141,8 @@ def flops_per_token(setup: TrainingSetup) -> float:
 
 
 def words_of(line: Line) -> tuple[str, str, str, str]:
-    """FLOPs per token, price, effort and chapter of a line, as text."""
-    return f"{line.flops:.2f}×", line.technique.price, line.technique.effort, line.technique.chapter
+    """FLOPs per token, price, flag and chapter of a line, as text."""
+    return f"{line.flops:.2f}×", line.technique.price, line.technique.flag, line.technique.chapter
 
 
 def sheet_figure(
