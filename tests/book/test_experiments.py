@@ -1,13 +1,11 @@
 """What the prose of chapters 00, 04, 05, 07 and 08 says of its experiments and panels, computed."""
 
 import re
-from collections import defaultdict
 from dataclasses import replace
 
 import torch
 from cells import texts_of
 
-from memkit.allocator import CachingAllocator, Driver
 from memkit.allocator.config import AllocatorConfig
 from memkit.allocator.film import Film
 from memkit.allocator.stories import STORIES
@@ -21,7 +19,7 @@ from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.tracing import trace_memory
-from memkit.units import GIB, KIB, MIB, format_bytes
+from memkit.units import MIB, format_bytes
 from memkit.widgets.batch_planner import BatchPlanner
 from memkit.widgets.frontier_explorer import cheapest
 
@@ -117,26 +115,6 @@ def test_a_pass_of_295_tokens_computes_as_long_as_it_reads():
     setup = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, optimizer=fused)
     seconds = [least_seconds(replace(setup, seq_len=tokens), card) for tokens in (100, 295, 590)]
     assert seconds[0] == seconds[1] < 0.51 * seconds[2]
-
-
-def test_the_quoted_summary_is_pytorchs_own_text_of_the_models_figures(monkeypatch):
-    """Chapter 07 quotes PyTorch's own ``memory_summary`` in a fence."""
-    allocator = CachingAllocator(driver=Driver(8 * GIB, outside_bytes=450 * MIB))
-    held = [allocator.malloc(size) for size in (4, 700 * KIB, 3 * MIB, 25 * MIB)]
-    made = dict(allocator.current)
-    for address in held[2:]:
-        allocator.free(address)
-    stats = defaultdict(int)
-    for name, total in made.items():
-        prefix = f"{name}_bytes.all."
-        stats[prefix + "current"], stats[prefix + "peak"] = allocator.current[name], allocator.peak[name]
-        stats[prefix + "allocated"], stats[prefix + "freed"] = total, total - allocator.current[name]
-    stats["num_ooms"], stats["num_alloc_retries"] = 0, 0
-    monkeypatch.setattr("torch.cuda.memory.memory_stats", lambda device=None: stats)
-    monkeypatch.setattr("torch.cuda.memory._get_device_index", lambda *args, **kwargs: 0)
-    said = torch.cuda.memory.memory_summary(abbreviated=True).splitlines()
-    quoted = texts_of("07")["four-read"].partition("```text\n")[2].partition("\n```")[0].splitlines()
-    assert len(quoted) == 3 and all(line in said for line in quoted)
 
 
 def recomputed_peak(base: str, rank: int) -> str:
