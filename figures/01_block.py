@@ -29,7 +29,6 @@ KEPT = (
 )
 """The operations of a GPT-2 block, attention above and MLP below, each with the tensors it keeps, by how they begin."""
 TALLEST = 115  # of a bar on an edge
-PREFIXES = ("norm 1 ", "norm 2 ", "mlp ", "attention ", "softmax dropout ", "dropout ")
 
 
 def block(ledger: Ledger) -> Chart:
@@ -57,10 +56,9 @@ def block(ledger: Ledger) -> Chart:
                 tells["data"] = {"name": name, "sbh": f"{size:.4g}"}
                 chart.rect(at - 15, y + 30, 30, size * unit, (colour, "///" if "mask" in name else ""), **tells)
                 chart.words(at, end + 4, f"{size:.0f}", 12, anchor="middle", at="top")
-                flat = name.split(",")[0]
-                for prefix in PREFIXES:
-                    flat = flat.removeprefix(prefix)
-                chart.words(at, end + 21, flat.replace(" ", "\n"), 10, anchor="middle", at="top", shade=GREY)
+                made_by, _, what = name.split(",")[0].rpartition(" ")  # a result is named after what made it
+                of = f"{made_by.removeprefix('softmax ')}\n" if what == "output" or made_by == "GELU" else ""
+                chart.words(at, end + 21, f"{of}{what}", 10, anchor="middle", at="top", shade=GREY)
         chart.line([(x + 40, y), (x + 50, y)], shade=GREY)
         chart.words(x + 52, y, "+ input", 11.5)
     named = ", ".join(f"{name} {size:.3g}" for name, size in sizes.items() if size >= 0.5)

@@ -2,8 +2,9 @@
 
 A rule and no measurement. Text is read at 200 words a minute. Code is read, run and compared with what it prints at 5
 lines a minute: that is what the 146 and 133 minutes leave for it in which chapters 02 and 04 were worked through. An
-experiment with a widget takes 2 minutes, an exercise what its header says. What is folded, and what stands under
-*Further*, a reader may never open: it is not counted. `tests/book/test_notebooks_policy.py` compares.
+experiment with a widget takes 2 minutes, an exercise what its header says. Not counted is what a reader may leave out:
+what is folded, what stands under *Further*, and an exercise whose header ends in *optional*.
+`tests/book/test_notebooks_policy.py` compares.
 """
 
 import json
@@ -16,7 +17,7 @@ SECTION = re.compile(r"^## (.+?) \((\d+) minutes?\)$", re.MULTILINE)
 TITLE = re.compile(
     r"^\*\d+ minutes(?: to read and run, \d+ of exercises)?(?: · half of them are exercises)?", re.MULTILINE
 )
-EXERCISE = re.compile(r"^\*\*Exercise .* · (\d+) min ·", re.MULTILINE)
+EXERCISE = re.compile(r"^\*\*Exercise .* · (\d+) min · (.+)", re.MULTILINE)
 
 
 def minutes_of(text: str, is_code: bool) -> float:
@@ -46,7 +47,8 @@ def parts_of(notebook: dict):
 def chapter_minutes(notebook: dict) -> tuple[int, int]:
     """Minutes to read and run a chapter, and of its exercises, each to the nearest five."""
     reading = sum(minutes_of(text, is_code) for text, is_code in parts_of(notebook))
-    exercises = sum(int(n) for text, is_code in parts_of(notebook) if not is_code for n in EXERCISE.findall(text))
+    headers = [match for text, is_code in parts_of(notebook) if not is_code for match in EXERCISE.finditer(text)]
+    exercises = sum(int(match[1]) for match in headers if not match[2].rstrip().endswith("optional"))
     return max(5, 5 * round(reading / 5)), 5 * round(exercises / 5)
 
 

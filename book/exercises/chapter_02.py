@@ -70,6 +70,8 @@ _MEANS = (
      "That is the moving average with Adam's bias correction. Asked is the plain average."),
     (lambda xs: average(xs.tolist(), beta=0.001, weight=0.999),
      "Your result is close to the last value. Are the weights turned round? 0.999 belongs to mean, 0.001 to x."),
+    (lambda xs: average(xs.tolist(), beta=0.99, weight=0.01),
+     "Your mean forgets ten times as fast: 0.999 belongs to mean, 0.001 to x."),
     (lambda xs: average(xs.half(), torch.zeros((), dtype=torch.float16)),
      "float16 has three bits more than BF16 and sticks too, only later. Use a wide number."),
     (lambda xs: average(xs.tolist()[1:], mean=xs[0].item()),
@@ -109,6 +111,7 @@ def _judge_scale(answer) -> str | None:
     largest, right = FORMATS["float16"].max, 2 ** math.floor(math.log2(FORMATS["float16"].max / 3.0))
     known = {
         math.log2(right): "That is the exponent. The scale is 2 to that power.",
+        1 / right: "That is one over the scale. The gradients are multiplied by it, so that small ones survive.",
         largest: "That is FP16's largest value. Three times the scale has to stay below it.",
         2**16: "That is where PyTorch's GradScaler starts. Here it overflows at once.",
     }
@@ -136,14 +139,10 @@ def _judge_stochastic(answer) -> str | None:
     if np.all(np.isin(given, (1, 2))):
         return "These are numbers of gaps, 1 or 2. Multiply by gap."
     if not np.all(np.isin(given, (0.25, 0.5))):
-        return (
-            "0.3 with a gap of 0.25 can become 0.25 or 0.5, nothing else: the results are multiples of gap."
-        )
+        return "0.3 with a gap of 0.25 can become 0.25 or 0.5, nothing else: the results are multiples of gap."
     if np.all(given == given[0]):
         if np.ptp([float(np.asarray(answer(x, gap, np.random.default_rng(i)))[0]) for i in range(40)]):
-            return (
-                "One coin decides for all values. Each value needs a chance of its own: rng.random(x.shape)."
-            )
+            return "One coin decides for all values. Each value needs a chance of its own: rng.random(x.shape)."
         way = ("down", "up")[int(given[0] > 0.3)]
         return f"Every 0.3 goes {way}, each time: nothing is left to chance."
     if np.array_equal(given, answer(x, gap, np.random.default_rng(2))):
@@ -206,6 +205,10 @@ EXERCISES = (
         float(code) :: That is the code, read as a whole number. Cut it into its three fields.
         3 * power if mantissa == 3 else None ; 4 * power if mantissa == 3 else None :: The mantissa field 3 is three
             quarters, not 3.
+        2 * power if mantissa == 3 else None :: That is the next power of two. 1 + 3/4 stays below 2.
+        2.0 ** (15 - field) * significand if field != 11 else None :: The exponent is {field} − 15, not its negative.
+        power + mantissa / 4 if power >= 4 else None :: You added. The power is multiplied by 1 + {mantissa}/4.
+        (field - 15) * significand if field not in (17, 19) else None :: {field} − 15 is an exponent, no factor.
         """,
     ),
     NumberExercise(
@@ -224,6 +227,8 @@ EXERCISES = (
         P // 16 :: That is the scales alone.
         P * 45 // 10 :: That is the number of bits. The answer is in bytes.
         P * 2 :: That is 16 bits a value, as before the model was put into NVFP4.
+        P :: That is the number of values, or a byte for each. A value takes half a byte and its share of a scale.
+        P * 9 // 8 :: Twice too much: that is 9 bits a value, not 4.5.
         P * 5 // 8 :: A scale of 16 bits a block, or of 8 bits for 8 values. It is 8 bits for 16.
         4e9 if P == 7 * 10**9 else None :: Rounded to one digit. Three are asked.
         float(f'{4.5 * P / 8:.1e}') :: Rounded to two digits. Three are asked: {float(format(4.5 * P / 8,
@@ -255,6 +260,9 @@ EXERCISES = (
             of two.
         count(term) ; count(term) + 1 :: That is how many terms it took. Asked is the total.
         log2(total) :: That is the exponent. The total is 2 to that power.
+        term :: That is one term. Asked is where the sum of many stops.
+        total + term :: At {total:g} the term is lost: the total stays there.
+        total / term :: That is how many terms it would take without rounding. Asked is the total.
         1024.0 if total < 2**9 else None :: float16 has 1,024 steps between two powers of two; that is no total. There
             a step is 1.
         """,

@@ -5,13 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from book.exercises import (
-    ChoiceExercise,
-    FunctionExercise,
-    JudgedExercise,
-    NumberExercise,
-    names_in,
-)
+from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise, names_in
 from book.exercises.training_loops import judge_clipping, judge_loop, near, without_cache, zeroed_first
 from memkit.formula.estimate import estimate_memory
 from memkit.setup.models import LLAMA_3_8B
@@ -39,14 +33,8 @@ def _judge_master_step(answer, scale: float, lr: float) -> str | None:
         return "master did not move: change it in place (master -= ...), or the next step starts from the old one."
     for found, words in (
         (-right, "Still uphill: the update has the wrong sign. A step goes against the gradient."),
-        (
-            right * scale,
-            f"The step is {scale:,.0f} times too large here: the gradient is still multiplied by the scale.",
-        ),
-        (
-            right * scale**2,
-            "The step is too large by the scale twice: you multiplied where you should divide.",
-        ),
+        (right * scale, f"The step is {scale:,.0f} times too large: the gradient is still multiplied by the scale."),
+        (right * scale**2, "The step is too large by the scale twice: you multiplied where you should divide."),
         (right / lr, "The learning rate is missing."),
         (-right * scale, "Still uphill, and the gradient is still multiplied by the scale."),
         (right * scale / lr, "Scale and learning rate are both missing."),
@@ -174,6 +162,8 @@ EXERCISES = (
         12 * P :: 12 bytes: one of the four is missing, or weights and gradients were halved.
         14 * P :: You halved one of the copies. Weights and gradients both stay float32.
         18 * P :: You added the casts. They are in memory from forward to backward only, so they are no state.
+        6 * P :: That is a weight and its cast, 4 + 2. The cast is no state, and gradients and moments are missing.
+        2 * P :: That is the casts alone, and they are no state: they go with the backward.
         20 * P :: That is bf16 with a master copy and a second gradient, another recipe.
         4 * P :: That is the weights alone.
         P :: That is the number of parameters. How many bytes has each, with its gradient and its states?
@@ -204,6 +194,8 @@ EXERCISES = (
         2 if (first, limit) == (16, 6_000) else None :: A halving is one power of two: 2^{first} halved twice is {2
             ** (first - 2):,}, still above {limit:,}.
         first :: That is the exponent of the first scale. Count the halvings down to {limit:,}.
+        2**first / limit ; 11 if (first, limit) == (16, 6_000) else None :: Too large by that factor: count halvings.
+        0 :: The first scale, {2 ** first:,}, is above {limit:,}: its step is skipped already.
         """,
     ),
     JudgedExercise(
@@ -273,6 +265,7 @@ EXERCISES = (
         (min(next(scale, clean, overflowed, interval)[0], 2.0**24), next(scale, clean, overflowed, interval)[1]) :: Your
             scale stops at 2^24. PyTorch's has no upper bound: what overflows halves it again.
         next(scale, clean, not overflowed, interval) :: You took overflowed the other way round.
+        (scale / 4, 0) if overflowed else next(scale, clean, False, interval) :: An overflow halves the scale, once.
         """,
     ),
     JudgedExercise(

@@ -5,7 +5,9 @@ import torch
 
 from book.exercises.chapter_02 import _MEANS, moving_mean
 
-_as_printed, _wide_mean_only, _plain_mean, _corrected_mean, _turned_betas, _half_mean, _starts_at_first = dict(_MEANS)
+(
+    _as_printed, _wide_mean_only, _plain_mean, _corrected_mean, _turned_betas, _faster, _half_mean, _starts_at_first
+) = dict(_MEANS)
 
 
 def _added_difference(xs):
@@ -25,6 +27,7 @@ WRONG = {
         (lambda xs: 0.865, "The result is to be a BF16 tensor"),
         (lambda xs: moving_mean(xs) / 2, "in exact arithmetic it is 0.8648"),
         (_turned_betas, "turned round"),
+        (_faster, "ten times as fast"),
         (_half_mean, "sticks too"),
         (lambda xs: xs * 0.001, "The result has 2,000 values"),
         (_added_difference, "It stops at 0.25"),
@@ -39,6 +42,7 @@ WRONG = {
         (2**13, "not the largest"),
         (0.5, "not the largest"),
         (14, "That is the exponent"),
+        (2**-14, "one over the scale"),
         (-16384, "is no scale"),
         (float("nan"), "is no scale"),
         ("16384", "is not a number"),
