@@ -161,7 +161,7 @@ def write_search(pages: list[Page], out: Path) -> None:
     So many letters of a cell keep the index within the 170 kB that a first key may fetch.
     """
     entries = [
-        (number, anchor, heading, words[:358])
+        (number, anchor, heading, words[:355])
         for number, page in enumerate(pages)
         for anchor, heading, words in page.search
     ]
