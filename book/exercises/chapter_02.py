@@ -261,6 +261,7 @@ EXERCISES = (
         count(term) ; count(term) + 1 :: That is how many terms it took. Asked is the total.
         log2(total) :: That is the exponent. The total is 2 to that power.
         term :: That is one term. Asked is where the sum of many stops.
+        step :: That is float16's step at {total:g}. Asked is the total.
         total + term :: At {total:g} the term is lost: the total stays there.
         total / term :: That is how many terms it would take without rounding. Asked is the total.
         1024.0 if total < 2**9 else None :: float16 has 1,024 steps between two powers of two; that is no total. There
@@ -313,6 +314,7 @@ EXERCISES = (
         0.0 :: Some do move: those near zero, where BF16's values are closer together.
         moved('bfloat16', rounds_first=False) :: You took 1e-5 off before the weights were BF16.
         round(share, 2) :: Rounded to two digits. Three are asked.
+        share / 2 ; 2 * share :: Off by a factor of two: half a step is enough to round to the next value.
         100 * share :: That is the number of percent. The answer is a share, from 0 to 1.
         100_000 * share :: That is how many of the 100,000 move. Divide by all of them.
         """,

@@ -195,6 +195,7 @@ EXERCISES = (
             ** (first - 2):,}, still above {limit:,}.
         first :: That is the exponent of the first scale. Count the halvings down to {limit:,}.
         2**first / limit ; 11 if (first, limit) == (16, 6_000) else None :: Too large by that factor: count halvings.
+        limit :: That is where gradients overflow. Asked is a number of steps.
         0 :: The first scale, {2 ** first:,}, is above {limit:,}: its step is skipped already.
         """,
     ),
