@@ -72,7 +72,7 @@ function show(element, facts) {
 
 class Panel {
   constructor(place) {
-    Object.assign(this, { place, key: `panel-${++count}`, shown: {}, moves: new Map() });
+    Object.assign(this, { place, key: `panel-${++count}`, shown: {}, moves: new Map(), order: new Set() });
     for (const element of place.querySelectorAll(".controls :is(select, input, button)")) {
       element.disabled = false;
       if (element.dataset.play) element.onclick = () => this.play(element);
@@ -109,7 +109,8 @@ class Panel {
     said.setAttribute("role", "status");
     button.onclick = async () => {
       const link = new URL(location.href.split(/[?#]/)[0]);
-      for (const element of this.named) {
+      const moved = [...this.order], place = ({ dataset }) => (moved.indexOf(dataset.id) + 1 || moved.length + 1);
+      for (const element of this.named.sort((one, other) => place(one) - place(other))) {
         if (this.text(element) !== opening.get(element)) link.searchParams.set(`${this.name}.${element.dataset.id}`, this.text(element));
       }
       link.hash = this.place.closest("[id]")?.id ?? "";
@@ -123,9 +124,9 @@ class Panel {
   // Settings that a link carries; what the panel does not offer is passed over.
   openLinked() {
     const given = new URLSearchParams(location.search), moved = [];
-    for (const element of this.named) {
-      const wanted = given.get(`${this.name}.${element.dataset.id}`);
-      if (wanted === null) continue;
+    for (const [key, wanted] of given) {  // in the order in which the reader moved them: one may limit another
+      const element = this.named.find((each) => key === `${this.name}.${each.dataset.id}`);
+      if (!element) continue;
       if (element.matches("select")) {
         const place = [...element.options].findIndex((option) => option.text === wanted);
         if (place < 0) continue;
@@ -135,6 +136,7 @@ class Panel {
       moved.push(element);
     }
     for (const element of moved) this.moves.set(element.dataset.id, this.value(element));
+    this.order = new Set(moved.map((element) => element.dataset.id));
     if (moved.length) this.drawnAhead();
   }
 
@@ -149,6 +151,8 @@ class Panel {
     if (element.matches("[type=number]") && !Number.isFinite(Number(element.value || "x"))) return;
     if (element.matches("[type=range]")) element.closest(".number").querySelector("[type=number]").value = element.value;
     this.moves.set(element.dataset.id, this.value(element));
+    this.order.delete(element.dataset.id);
+    this.order.add(element.dataset.id);
     return this.live ? this.answer() : this.drawnAhead();
   }
 

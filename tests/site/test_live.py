@@ -162,10 +162,11 @@ def test_the_first_control_moves_without_python_and_the_second_starts_it(page, a
     place.get_by_text("was not taken").wait_for()
 
 
-PAIRS = int(os.environ.get("SITE_PAIRS", "2"))
+PAIRS = (*range(int(os.environ.get("SITE_PAIRS", "2"))), 46)
+"""Pair 46 ends the card's limit before it changes another control, which would cut the event short: a link keeps that."""
 
 
-@pytest.mark.parametrize("pair", range(PAIRS))
+@pytest.mark.parametrize("pair", PAIRS)
 def test_two_controls_are_answered_or_the_picture_says_that_they_are_not(pair, places, page, address, site):
     """Never a picture of other settings without a word on it; and the settings' link shows the same."""
     drawn = random.Random(f"pair {pair}")
