@@ -163,7 +163,7 @@ def test_the_first_control_moves_without_python_and_the_second_starts_it(page, a
 
 
 PAIRS = (*range(int(os.environ.get("SITE_PAIRS", "2"))), 46)
-"""Pair 46 ends the card's limit before it changes another control, which would cut the event short: a link keeps that."""
+"""Pair 46 ends the card's limit before it changes what would cut the event short under it: a link keeps the order."""
 
 
 @pytest.mark.parametrize("pair", PAIRS)
