@@ -38,7 +38,8 @@ def _count(mine):
     if mine["head"] == "of its own":
         return exercise
     words = "You counted two tables of v times h. Your head is tied to the embedding: there is one."
-    return with_part(exercise, "-v * h", words)
+    because = f"With a tied head Llama-2-7B has {6_738_415_616 - 32_000 * 4096:,}."
+    return replace(with_part(exercise, "-v * h", words), because=because)
 
 
 def _block(mine):
