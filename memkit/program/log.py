@@ -150,7 +150,8 @@ class Log:
             self.mark("forward")  # no backward at all: inference
         self.mark("zero_grad")
         self.activations |= self.live
-        self.copies = self.second_set()
+        if not self.copies or self.copies - self.live:  # once found they stay, though weights may be assigned anew
+            self.copies = self.second_set()
 
     def second_set(self) -> set[int]:
         """Of what was made before the first step and never freed: a second set of the trained weights.

@@ -326,6 +326,10 @@ def test_an_average_of_the_weights_is_a_second_set_of_weights_and_no_activation(
     assert held["activations"] < 2 * 64 * 600 * 4
     words = f"Of the weights {format_bytes(values * width)} are a second set"
     assert (words in str(page)) == (width > 0)
+    by_hand = "for p in model.parameters(): p.data = p.data - 0.1 * p.grad\n    model.zero_grad()"
+    text = path.read_text(encoding="utf-8").replace("torch.optim.AdamW(model.parameters())", "None")
+    path.write_text(text.replace("optimizer.step()\n    optimizer.zero_grad()", by_hand), encoding="utf-8")
+    assert trace_memory(Script(str(path))).at("zero_grad").weights == held["weights"]
 
 
 LONGEST = """
