@@ -36,7 +36,7 @@ class Instant:
     optimizer_states: int | None = None
     activations: int | None = None
     temporary: int | None = None
-    total_bytes: int = -1
+    total_bytes: int = -1  # left out: the sum of the parts
     step: int = 1
     micro_batch: int = 1
 

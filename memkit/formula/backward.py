@@ -49,7 +49,7 @@ class Backward:
         # ``loss.backward()`` holds it until it returns
         self.first_gradient = paper.allocate(loss.num_bytes, "gradient of the loss, 1", "", loss.dtype)
         paper.note(self.first_gradient, "backward()", "loss")
-        paper.name_activations()
+        paper.name_activations()  # the gradient of the loss too, made before torch's engine runs
         loss.source.gradients[loss.output] = self.first_gradient
 
     def run(self, operations: list[Operation]) -> None:
@@ -87,7 +87,7 @@ class Backward:
             paper.allocate(operation.scratch_bytes)
         if is_of_region:
             operation.kept.clear()  # the operation's own code alone holds what was recomputed
-        large = None
+        large = None  # the list alone holds them, and lets each go when its sum is made
         while to_be_summed:
             edge, way, large = to_be_summed.pop(0)
             sent.append((edge, paper.allocate(edge.num_bytes)))
@@ -114,7 +114,7 @@ class Backward:
         # PyTorch adds in place unless somebody else holds the first, too: ``use_count() > 1``.
         elif sys.getrefcount(there[edge.output]) > ONE_HOLDER or there[edge.output].is_viewed:
             there[edge.output] = self.paper.allocate(there[edge.output].block.num_bytes)
-        del gradient
+        del gradient  # a summand is gone before ``use`` steps with the sum
         if isinstance(source, Leaf):
             source.num_arrived += 1
             if source.num_arrived == source.num_uses:
@@ -122,6 +122,7 @@ class Backward:
 
     def _finish(self, leaf: Leaf, gradient: Storage) -> None:
         """The gradient of a parameter is complete: it is kept, or added to what is there."""
+        # What accumulates is added in place, into bytes of an earlier micro-batch.
         for dtype in () if self.accumulates else self.gradient_dtypes or (leaf.dtype,):
             own = dtype == leaf.dtype
             kept = gradient if own else self.paper.allocate(tensor_bytes(leaf.parameter.count, dtype))

@@ -141,6 +141,7 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
     for step in range(1, steps + 1):
         loss = ()
         for number in range(1, setup.grad_accum_steps + 1):
+            # ``makes_states`` is None unless the optimizer steps in the backward.
             events = later if accumulates else (step == 1 and makes_states) or first
             yield Phase("forward", freed + events["forward"] + loss, step, number)  # the name ``loss`` moves on
             yield Phase("backward", events["backward"], step, number)
@@ -149,6 +150,7 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
             states = written(write_states, bare, rank.layout, is_repeated) if step == 1 else ()
             yield Phase("optimizer", freed + states + temporaries, step)
             freed = ()
+        # Later micro-batches add to the first one's gradients and leave none of their own.
         zeroed = first["zero_grad"] if setup.sets_grads_to_none else ()
         accumulates = not setup.sets_grads_to_none
         yield Phase("zero_grad", freed + zeroed + loss, step)
@@ -234,7 +236,7 @@ def run_micro_batch(
     use = partial(step_at_once, setup, paper, makes_states) if setup.optimizer.frees_gradients else None
     adds = rank.adds_gradients(accumulates)
     backward = Backward(paper, forward.loss, adds, dtypes if setup.adapter is None else (), use)
-    cut()
+    cut()  # after ``Backward``, whose gradient of the loss is made before the engine runs
     end_of_forward, outside, left = len(cuts) - 1, [], []
     rank.enter_backward(None, accumulates)
     for part in reversed(forward.parts):

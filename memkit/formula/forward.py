@@ -96,8 +96,8 @@ class Forward(Attention, Experts):
         num_first = 1 if setup.adapter is None else 2  # frozen, the first may need no table for its backward
         units = units_of(setup.recomputation, self.model, is_whole, num_first)
         self._names = self._run(units)
-        for _ in range(len(units) + 2):
-            paper.operations, paper.kept, paper.casts = [], [], {}
+        for _ in range(len(units) + 2):  # the embedding, each unit, the end
+            paper.operations, paper.kept, paper.casts = [], [], {}  # the part's own, which the next line fills
             times, block = next(self._names)
             self.parts.append(Part(times, block, paper.operations, paper.kept, paper.casts, len(paper.events)))
 
@@ -140,7 +140,7 @@ class Forward(Attention, Experts):
             number += (times - 1) * (number - first)
         self.prefix = ""
         loss = self.cross_entropy(self.logits(x), targets)
-        del x
+        del x  # ``Transformer.forward`` has returned; the training loop divides
         self.loss = paper.run("div", [loss], "", name="loss")  # by the number of micro-batches
         del loss
         paper.note(self.loss.storage, "the training loop")
@@ -160,13 +160,13 @@ class Forward(Attention, Experts):
         if self.setup.attention == "stored":
             shared["causal mask"] = paper.empty("s s", "bool", "causal mask", "triu_")
         if self.model.position == "rotary":
-            half = paper.empty("s d/2", "float32")
+            half = paper.empty("s d/2", "float32")  # what ``outer`` made, until its name is bound to the cat
             angles = paper.empty("s d", "float32")
             del half
             for name in ("cosines", "sines"):
                 wide = paper.empty("s d", "float32", name)
                 shared[name] = wide if self.dtype == "float32" else paper.empty("s d", self.dtype, name)
-                del wide
+                del wide  # no name has what ``.cos()`` made
             del angles
         for table in shared.values():
             paper.note(table.storage, "every block", "shared")
@@ -209,7 +209,7 @@ class Forward(Attention, Experts):
         n = self.norm("norm", x)
         self.enter("head")
         logits = self.linear(n, "token_embedding" if self.model.ties_embeddings else "head")
-        del n
+        del n  # no name had it: it is gone before the copy in float32
         self.enter("loss")
         return self.paper.cast(logits, "float32") if self.setup.upcasts_logits else logits
 

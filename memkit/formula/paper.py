@@ -237,9 +237,9 @@ class Paper:
         dtype = dtype or inputs[0].dtype
         operation = self._operation(op, inputs, dtype, ways, name, scratch_bytes, flops)
         is_saved = self.region is not None and self.region.saves is not None and self.region.saves(op)
-        if op in FACTORS and len(inputs) > 1:
+        if op in FACTORS and len(inputs) > 1:  # each of the first two with the other; an addmm's bias is no factor
             keeps = [x for x, other in zip(inputs, inputs[1::-1], strict=False) if x in keeps and other.source]
-        self._keep(operation, keeps, by or op)
+        self._keep(operation, keeps, by or op)  # before the output: a second run may stop here and make none
         if self.again is not None and not is_saved:
             self.flops_again += flops
         sorts = ((name, axes, dtype), *extra)
@@ -269,7 +269,7 @@ class Paper:
             return self.casts[x.source]
         name = name if x.storage is None else f"{x.storage.block.name}, cast to {dtype}"
         cast = self.run("_to_copy", [x], x.axes, dtype, name=name)
-        cast.storage.block.is_cast = x.storage is None
+        cast.storage.block.is_cast = x.storage is None  # a parameter's
         if isinstance(x.source, Leaf):
             self.casts[x.source] = cast
         return cast
@@ -340,7 +340,8 @@ class Paper:
         region.is_recomputed = True
         self.again = [(operation, i) for operation in region.keepers for i in range(len(operation.kept))][::-1]
         before, start, casts = (self.where, self.section, self.op), len(self.events), self.casts
-        state_of_now, self.casts = self._random_state(), {}
+        state_of_now = self._random_state()  # put back after the run, so it stands beside all of it
+        self.casts = {}  # autocast is entered anew, and its cache is empty
         try:
             self._run_region(region)
         except EarlyStop:

@@ -101,7 +101,7 @@ class Recorder:
 
     def __init__(self, device: str):
         self.device = device
-        self.marks: list[list[tuple]] = []
+        self.marks: list[list[tuple]] = []  # at each ("saw", part, addresses) before it, then (change, *args)
         self.seen: list[tuple] = []
         self.mark_sizes = tuple(1 + secrets.randbelow(MAX_MARK_BYTES) for _ in range(NUM_MARK_SIZES))
 

@@ -22,8 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-SET_STATE = torch.nn.Module.__setstate__
-PLAIN = {Tensor, torch.nn.Parameter, FakeTensor}
+SET_STATE = torch.nn.Module.__setstate__  # torch's own, which ``watching`` patches
+PLAIN = {Tensor, torch.nn.Parameter, FakeTensor}  # no tensor inside them
 
 
 @runtime_checkable
@@ -228,6 +228,7 @@ def watching(recorder: Recorder) -> Iterator[Program]:
     try:
         with (
             patch.object(torch.autograd, "_engine_run_backward", backward),
+            # A function, because a bound method would not be given the module.
             patch.object(torch.nn.Module, "__setstate__", lambda module, state: program.copied(module, state)),
             patch.object(torch.enable_grad, "__enter__", enter),
             patch.object(torch.enable_grad, "__exit__", leave),

@@ -1,4 +1,4 @@
-"""A mixture of experts as transformers 5 runs one (``experts_implementation="grouped_mm"``).
+"""The module of a mixture of experts, as transformers 5 runs it (``experts_implementation="grouped_mm"``).
 
 A router chooses K of E experts for each of T tokens. Each token is copied K times, the copies are sorted by expert,
 and one grouped product multiplies each expert's rows by its own matrix. No row is dropped. The weights of all experts

@@ -22,7 +22,7 @@ class Log:
     """What happened, in order: ``events[i]`` is a block's number at its birth, ``~number`` when it is freed.
 
     ``births`` has the operation, the place and the phase of each birth; ``moments`` says when each event was: phase,
-    step, and the how manieth of its kind in the step. ``marks`` are the instants: (position in ``events``, name,
+    step, and which of its kind in the step. ``marks`` are the instants: (position in ``events``, name,
     step, count). The sets hold block numbers.
     """
 
@@ -44,7 +44,7 @@ class Log:
     step: int = 1
     micro_batch: int = 1
     num_optimizer_steps: int = 0
-    recomputed_from: int = -1
+    recomputed_from: int = -1  # the first block of the last recomputation; -1: none, or it is settled
     is_recomputing: bool = False
     outer_phase: str = ""
 

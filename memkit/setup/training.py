@@ -95,8 +95,7 @@ class TrainingSetup:
     def _check_kernel(self) -> None:
         """CUDA's memory-efficient kernel refuses some heads, and PyTorch has no other one to run then."""
         heads, dtype = f"head_dim={self.model.head_dim}", self.precision.compute_dtype
-        alignment = 4 if dtype == "float32" else 8
-        wanted = ""
+        alignment, wanted = 4 if dtype == "float32" else 8, ""
         if not self.uses_efficient_kernel:
             return
         if self.model.head_dim % alignment:

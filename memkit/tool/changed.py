@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial, partialmethod
+from functools import partial
 from itertools import pairwise
 from unittest.mock import patch
 
@@ -95,10 +95,11 @@ def _half_batches() -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _gradients_stay() -> Iterator[None]:
-    """As in the second of two micro-batches, whose gradients are added to those of the first."""
-    with patch.object(nn.Module, "zero_grad", lambda *_, **__: None), \
-         patch.object(torch.optim.Optimizer, "zero_grad", lambda *_, **__: None):
+def _zero_grad_as(changed: Callable[[Callable], Callable]) -> Iterator[None]:
+    """Modules and optimizers have the ``zero_grad`` that ``changed`` makes of theirs."""
+    with ExitStack() as stack:
+        for kind in (nn.Module, torch.optim.Optimizer):
+            stack.enter_context(patch.object(kind, "zero_grad", changed(kind.zero_grad)))
         yield
 
 
@@ -143,15 +144,6 @@ def _eight_bit_adam() -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _gradients_to_none() -> Iterator[None]:
-    with ExitStack() as stack:
-        for kind in (nn.Module, torch.optim.Optimizer):
-            to_none = partialmethod(lambda self, plain, *_, **__: plain(self), kind.zero_grad)
-            stack.enter_context(patch.object(kind, "zero_grad", to_none))
-        yield
-
-
-@contextmanager
 def _blocks_checkpointed() -> Iterator[Callable[[], None]]:
     """The blocks that repeat run again in the backward; a Hugging Face model is asked to do so itself."""
     seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -191,10 +183,11 @@ def _repeats(blocks: nn.Module) -> bool:
 PROGRAM_CHANGES = {
     "for_loop": (nothing_to_do, partial(_optimizers_step, foreach=False)),
     "fused": (nothing_to_do, partial(_optimizers_step, foreach=False, fused=True)),
-    "set_to_none": (nothing_to_do, _gradients_to_none),
+    "set_to_none": (nothing_to_do, partial(_zero_grad_as, lambda plain: lambda owner, *_, **__: plain(owner))),
     "no_grad": (nothing_to_do, torch.no_grad),
     "checkpointed": (_blocks_checkpointed, nullcontext),
     "eight_bit": (_eight_bit_adam, nullcontext),
-    "half_batch": (_half_batches, _gradients_stay),
+    # As in the second of two micro-batches, whose gradients are added to those of the first.
+    "half_batch": (_half_batches, partial(_zero_grad_as, lambda plain: lambda *_, **__: None)),
 }
 """By name: what is around ``build()``, and what is around each step."""

@@ -1,4 +1,4 @@
-"""A notebook as a script, for ``memkit report train.ipynb``: its cells run one after the other.
+"""The code cells of a notebook as plain Python, for ``memkit report train.ipynb``, whose ``Script`` runs them.
 
 What only a notebook understands and trains nothing (``%matplotlib``, ``!pip``, a cell in ``%%bash``) is left out.
 """

@@ -118,18 +118,18 @@ class Tracer(TorchDispatchMode):
         self.host_outputs = HOST_OUTPUTS if is_cuda else {}
         self.is_paused = False
         self.progress = Progress()
-        self.sole_owner = (0, 0, 0)
-        self.on_update: Callable[[], None] | None = None
+        self.sole_owner = (0, 0, 0)  # until ``calibrate`` knows it
+        self.on_update: Callable[[], None] | None = None  # a script's, which may write over its weights itself
         self.forget()
 
     def forget(self) -> None:
         """Start with an empty log: what was allocated before is no part of the trace."""
         self.log = Log()
         self.besides = Besides()
-        self.blocks: dict[int, int] = {}
+        self.blocks: dict[int, int] = {}  # this and the next two by the storage's address in C++
         self.watches: dict[int, weakref.ref] = {}
         self.lines = Lines(trace_memory.__code__)
-        self.makers: dict[int, int] = {}
+        self.makers: dict[int, int] = {}  # sequence number of the autograd node that ran
 
     @property
     def is_empty(self) -> bool:
@@ -153,6 +153,7 @@ class Tracer(TorchDispatchMode):
             raise not_followed(func, "write it out, attention as F.scaled_dot_product_attention")
         self.progress.one_more(self.log)
         with torch._C.DisableTorchFunction():  # in a backward CudaRules would see the lines below
+            # Frame 1 called the operation, the engine or not: a function between here and it would move bytes.
             if func in REUSES_FIRST_ARGUMENT and self.runs_in_place(func, args, sys._getframe(1).f_code):
                 out = args[0]
             else:
@@ -200,7 +201,7 @@ class Tracer(TorchDispatchMode):
             out, copies = as_laid_out(func, args, out)
             self.besides.meet_on_cpu(func, args, out, self.log)
         elif func in CUDA_LIBRARIES:
-            self.besides.meet(func, self.lines.of(sys._getframe(2)))
+            self.besides.meet(func, self.lines.of(sys._getframe(2)))  # past __torch_dispatch__: the program's
         held_bytes, beside_bytes = bytes_of_loss(func, args, kwargs)
         if beside_bytes:
             copies = [beside_bytes]
@@ -293,7 +294,7 @@ class Tracer(TorchDispatchMode):
         with torch._C.DisableTorchFunction():
             y = torch.empty(1, device=self.device_type, requires_grad=True) * 2
             torch.autograd.backward((y * 2, y * 3), (torch.empty_like(y), torch.empty_like(y)))
-        del self.ownership
+        del self.ownership  # the class's own again
         (self.sole_owner,) = seen
 
     def note(self, tensor: Tensor, op: str, num_bytes: int | None = None, place: Place = Place.CARD, depth=3) -> None:
@@ -382,7 +383,8 @@ def recording(device: str, *, starts_in_host: bool = False):
         # A real tensor is the host's, which the CPU's rules alone count.
         stack.enter_context(watching_threads(lambda tensor: device == "cpu" or tensor.is_meta))
         tracer.known = mode.known
-        tracer.places, mode.before_write = getattr(mode, "places", tracer.places), tracer.before_write
+        tracer.places = getattr(mode, "places", tracer.places)  # a CPU's mode has none: nothing moves
+        mode.before_write = tracer.before_write
         stack.enter_context(patch.object(torch, "compile", functools.partial(as_compiled, tracer)))
         resize = patch.object(torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size))
         stack.enter_context(resize)
@@ -392,5 +394,5 @@ def recording(device: str, *, starts_in_host: bool = False):
         stack.enter_context(tracer)
         tracer.calibrate()
         tracer.forget()
-        stack.callback(tracer.watches.clear)
+        stack.callback(tracer.watches.clear)  # first of all on exit: what dies later is in no log
         yield tracer
