@@ -42,7 +42,7 @@ function starter(place, words, begin) {
   place.append(button, bar, said);
   button.onclick = async () => {
     const follow = (share) => { bar.value = Math.min(share, 1); };
-    button.disabled = true;
+    button.hidden = true;
     bar.hidden = false;
     said.textContent = "Python is starting …";
     listeners.add(follow);
@@ -52,7 +52,7 @@ function starter(place, words, begin) {
       said.textContent = "";
     } catch (error) {
       said.textContent = `Python could not be started: ${error.message}`;
-      button.disabled = false;
+      button.hidden = false;
     }
     bar.hidden = true;
     listeners.delete(follow);

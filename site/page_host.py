@@ -73,13 +73,13 @@ class Host:
         if later:
             later = f'<details><summary>More controls</summary><div class="controls">{later}</div></details>'
         inside = {name: facts["value"] for name, facts in self.told.items()}
-        more = "memkit-none" if self.explorer.shown.more is tuple else "memkit-more"
         return (
-            f'<div class="memkit-panel"><div class="controls">{boxes}</div>{later}<div data-id="alert"></div>'
+            f'<div class="memkit-panel"><div class="controls">{boxes}</div>{later}'
             f'<div class="memkit-verdict" data-id="verdict">{inside["verdict"]}</div>'
+            f'<div class="memkit-alert" data-id="alert"></div>'
             f'<div class="memkit-view view" data-id="picture">{inside["picture"]}</div>'
             f'<div data-id="status">{inside["status"]}</div>'
-            f'<div class="{more}" data-id="more">{inside["more"]}</div><div>{FOLD}</div>'
+            f'<div class="memkit-more" data-id="more">{inside["more"]}</div><div>{FOLD}</div>'
             f'<div class="memkit-table" data-id="table">{inside["table"]}</div>'
             f'<div data-id="frame">{inside["frame"]}</div></div>'
         )

@@ -21,7 +21,7 @@ from pathlib import Path
 import lazy_loader
 
 from memkit import widgets
-from memkit.widgets.in_page import MEND_JS
+from memkit.widgets.in_page import SCRIPT
 
 HERE = Path(__file__).resolve().parent
 SCRIPTS, LARGE = ("pyodide.mjs", "pyodide.asm.mjs"), ("pyodide.asm.wasm", "python_stdlib.zip", "memkit.zip")
@@ -71,7 +71,7 @@ class Panels:
         contents = (npm / "pyodide.asm.wasm").read_bytes(), library, book(self.root)
         for name, data in zip(LARGE, contents, strict=True):
             (live / f"{name}.gz").write_bytes(gzip.compress(data, 9, mtime=0))
-        (live / "in_page.mjs").write_text(MEND_JS, encoding="utf-8")
+        shutil.copy(SCRIPT, live / "in_page.mjs")
         with ThreadPoolExecutor(2) as pool:
             made = pool.map(self.panel, *zip(*self.asked.values(), strict=True))
         self.made = dict(zip(self.asked, made, strict=True))

@@ -17,15 +17,17 @@ REST = (OKABE_ITO[7], "...")
 UNKNOWN = "not attributed"
 
 
-def allocator_picture(film: Film, index: int | None = None) -> Chart:
+def allocator_picture(film: Film, index: int | None = None, room: int = 0) -> Chart:
     """A film at its end, or after ``index`` events; the scale fits the whole film.
 
-    Segments by address from top to bottom, and below them allocated and reserved bytes. Blocks tell their bytes.
+    Segments by address from top to bottom, and below them allocated and reserved bytes. Blocks tell their bytes. A
+    ``room`` for so many segments keeps its height, and rows of more stand closer.
     """
     still = film.still(len(film) if index is None else index)
     widest_bytes = max((row.size for each in film.stills for row in each.rows), default=MIB)
     num_rows = min(max(3, *(len(each.rows) for each in film.stills)), MAX_ROWS)
-    bottom = 62 + ROW * num_rows
+    bottom = 62 + ROW * (room or num_rows)
+    each_row = min(ROW, (bottom - 62) / num_rows)
     chart = Chart(800, bottom + 122, f"event {still.index} of {len(film)}")
     words = still.words
     while text_width(words, 12) > 780:
@@ -37,12 +39,12 @@ def allocator_picture(film: Film, index: int | None = None) -> Chart:
     chart.row(ticks, bottom + 1, 10.5, shade=GREY)
     rows = still.rows if len(still.rows) <= num_rows else still.rows[: num_rows - 1]
     for number, row in enumerate(rows):
-        y = 70 + ROW * number
+        y = 70 + each_row * number
         chart.words(90, y, f"{format_bytes(row.size, 0)} {_kind(row)}", 11, anchor="end")
         for piece in row.pieces:
             _draw_piece(chart, piece, x, y)
     if len(rows) < len(still.rows):
-        chart.words(90, 70 + ROW * (num_rows - 1), f"{len(still.rows) - len(rows)} more", 11, anchor="end")
+        chart.words(90, 70 + each_row * (num_rows - 1), f"{len(still.rows) - len(rows)} more", 11, anchor="end")
     _draw_totals(chart, still, film, bottom + 36)
     parts = [(LOOKS[part], part.replace("_", " ")) for part in PARTS]
     chart.legend([*parts, (REST, "unasked rest"), ((PAPER, ""), "hole")], 10, bottom + 106, 790, 10.5)

@@ -32,7 +32,7 @@ WAYS = {
 MODELS = [name for name, model in PUBLISHED_MODELS.items() if "gate" in linear_layers(model)]
 
 
-class AdapterExplorer(Explorer):
+class AdapterExplorer(Explorer, verdict=(126,), status=(100, 210)):
     """Model, rank, targets, the adapters' dtype, batch, sequence and card → six ways to fine-tune."""
 
     def view(

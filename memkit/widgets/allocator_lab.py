@@ -21,7 +21,7 @@ def film_of(story: str, expandable: bool, card_mib: int | None) -> Film:
     return Film(tuple(STORIES[story]()), AllocatorConfig(expandable_segments=expandable), capacity)
 
 
-class AllocatorLab(Explorer):
+class AllocatorLab(Explorer, verdict=(85,), status=(112, 425)):
     """Play a short story through the allocator and see its segments, blocks and holes.
 
     ``step`` counts events from 0, the empty card. ``card_mib`` is the card's size in MiB if ``limited``; else the card
@@ -59,7 +59,7 @@ class AllocatorLab(Explorer):
             sizes = (row.size, sum(piece.size for piece in used))
             rows.append((str(number), *map(format_bytes, sizes), str(len(used)), format_bytes(hole) if hole else "–"))
         said = words(still, len(film))
-        return View(chart=allocator_picture(film, still.index), words=said, table=rows, ends={"step": end})
+        return View(chart=allocator_picture(film, still.index, room=8), words=said, table=rows, ends={"step": end})
 
 
 def words(still: Still, num_events: int) -> tuple[str, ...]:

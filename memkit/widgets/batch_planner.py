@@ -20,7 +20,7 @@ FOOT = "sequences in a micro-batch × micro-batches in a step; above the bars: p
 MODELS = [name for name, model in PUBLISHED_MODELS.items() if model.max_seq_len >= LENGTHS[0]]
 
 
-class BatchPlanner(Explorer):
+class BatchPlanner(Explorer, status=(230, 106, 180, 147, 112)):
     """Model, global batch, sequence, micro-batch, ranks and card → accumulation steps, peak and relative time."""
 
     def view(

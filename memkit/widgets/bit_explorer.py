@@ -17,7 +17,7 @@ from memkit.units import as_whole_number
 from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Switch, View
 
 
-class BitExplorer(Explorer):
+class BitExplorer(Explorer, verdict=(180,)):
     """Format, number and bits → what the bits say, the neighbours, and the number in eleven formats.
 
     Bits and number follow each other: a new code sets the number to its value, a new number or format sets

@@ -121,12 +121,15 @@ class Explorer:
     """
 
     controls: Mapping[str, Control] = {}
+    room: Mapping[str, Sequence[int]] = {"verdict": (76,), "status": (100,), "more": ()}
     asked_later: Collection[str] = ()
     """Controls that stand behind *More controls*: most questions do without them."""
     plays: Mapping[str, int] = {}
     """Numbers that a button moves to their end by itself, and the milliseconds of a step."""
 
-    def __init_subclass__(cls):
+    def __init_subclass__(cls, **room: Sequence[int]):
+        """``room``: the most characters of each line of a place; a panel keeps room for them, so that nothing jumps."""
+        cls.room = cls.room | room
         parameters = inspect.signature(cls.view).parameters.values()
         named = {each.name: each.default for each in parameters if isinstance(each.default, Control)}
         cls.controls = named or cls.controls
@@ -244,21 +247,23 @@ def html_places(explorer: Explorer, said: Sequence[str] = (), is_old: bool = Fal
     if view is None:
         return {"alert": html_error(explorer)}
     colour, sign = SIGNS[view.fits]
-    style = f"border-left:4px solid {colour};padding:1px 10px;font-weight:600"
+    room, style = explorer.room, f"border-left:4px solid {colour};padding:1px 10px;font-weight:600"
     code = "line-height:1.3;margin:4px 0;white-space:pre;overflow-x:auto"  # JupyterLab would break it in mid-word
     block = f'<pre tabindex="0" style="{code}">{escape(view.code)}</pre>' if view.code else ""
     words = view.words if view.headline else view.words[1:]
     return {
         "alert": html_error(explorer),
-        "verdict": live(sign + escape(view.headline or view.words[0]), style),
-        "status": live("<br>".join(map(escape, words)) + block),
-        "more": live("<br>".join(map(escape, said)), "opacity:0.4" if is_old and said else ""),
+        "verdict": live(sign + escape(view.headline or view.words[0]), style, room["verdict"]),
+        "status": live("<br>".join(map(escape, words)) + block, "", room["status"]),
+        "more": live("<br>".join(map(escape, said)), "opacity:0.4" if is_old and said else "", room["more"]),
     }
 
 
-def live(html: str, style: str = "") -> str:
-    """A place that a screen reader reads out when it changes."""
-    return f'<div role="status" aria-live="polite" style="line-height:1.45;{style}">{html}</div>'
+def live(html: str, style: str, room: Sequence[int]) -> str:
+    """A place that a screen reader reads out when it changes; ``room`` is kept for lines of so many characters."""
+    longest = "&#10;".join("nnnn " * -(-num_chars // 5) for num_chars in room)
+    said = f'<div role="status" aria-live="polite">{html}</div>'
+    return f'<div class="memkit-room" style="{style}" data-room="{longest}">{said}</div>'
 
 
 def html_error(explorer: Explorer) -> str:

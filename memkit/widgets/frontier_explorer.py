@@ -26,7 +26,7 @@ AXIS = (-2.5, 40)
 """Ends of the axis in per cent: running all of the forward again is a third of a plain step."""
 
 
-class FrontierExplorer(Explorer):
+class FrontierExplorer(Explorer, verdict=(88,), status=(140, 92, *[1] * 9)):
     """Model, micro-batch, sequence, card and strategy → the memory-compute plane, the plan and its code.
 
     A click on a point chooses its strategy, as the menu does.

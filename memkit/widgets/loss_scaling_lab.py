@@ -25,7 +25,7 @@ ZONES = {
 BORDERS = np.linspace(LOW, HIGH, (HIGH - LOW) * PER_POWER + 1)
 
 
-class LossScalingLab(Explorer):
+class LossScalingLab(Explorer, verdict=(112,)):
     """Named gradients and a scale 2^k → shares flushed, subnormal, overflowing, and the error of a value."""
 
     def __init__(self, gradients: Mapping[str, Sequence[float] | np.ndarray], **values):

@@ -19,7 +19,7 @@ LONGEST = 8192
 MODELS = {config.name: config for config in (TINY_GPT2, TINY_LLAMA, *PUBLISHED_MODELS.values())}
 
 
-class MemoryExplorer(Explorer):
+class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
     """Model, recipe, optimizer and its implementation, batch, sequence, attention, dropout, recomputation,
     accumulation and card → the step's bytes.
 

@@ -86,10 +86,11 @@ class Panel(widgets.VBox):
         self.picture.add_class("memkit-view")
         self.table.add_class("memkit-table")
         self.verdict.add_class("memkit-verdict")
-        self.more.add_class("memkit-more" if explorer.shown and explorer.shown.more is not tuple else "memkit-none")
+        self.alert.add_class("memkit-alert")
+        self.more.add_class("memkit-more")
         first = [control for name, control in self.controls.items() if name not in explorer.asked_later]
         plays = (self._play(*item) for item in explorer.plays.items())
-        children = [box_of_boxes([*first, *plays]), *self._asked_later(), self.alert, self.verdict, self.picture]
+        children = [box_of_boxes([*first, *plays]), *self._asked_later(), self.verdict, self.alert, self.picture]
         below = [self.status, self.more, self.fold, self.table, self.frame, *key_helpers(explorer.pick)]
         super().__init__([*children, *below])
         self.add_class("memkit-panel")

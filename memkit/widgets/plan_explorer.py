@@ -22,7 +22,7 @@ def plans_for(model: str, card: str, tokens: int, seq_len: int, num_cards: int) 
     return find_plans(PUBLISHED_MODELS[model], CARDS[card], **sizes)
 
 
-class PlanExplorer(Explorer):
+class PlanExplorer(Explorer, verdict=(130,), status=(225, 76, 175, 105)):
     """Model, card, tokens a step, what may be given up → the unbeaten plans, and the command that traces the code.
 
     ``plan`` counts the unbeaten plans, the one that gives up least first.

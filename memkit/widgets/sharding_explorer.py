@@ -20,7 +20,7 @@ PRECISIONS = ("fp32", "bf16 on fp32 weights")
 FOOT = "ranks; above the bars: the peak of a rank, and ↑ what it sends in a step"
 
 
-class ShardingExplorer(Explorer):
+class ShardingExplorer(Explorer, status=(230, 70, 56, 112)):
     """Model, stage, ranks, precision, offload, shape of a step, card → bytes a rank and traffic, for 1 to 512 ranks."""
 
     def view(

@@ -13,7 +13,7 @@ HISTORIES = (1, 4, 16, 1024)
 PER_CENT = [(0.03, "3 %"), (0.1, "10 %"), (0.3, "30 %"), (1, "100 %")]
 
 
-class SpikeFilm(Explorer):
+class SpikeFilm(Explorer, verdict=(115,)):
     """A spike, a history and a margin → each step's factor under delayed scaling, and what the cast loses."""
 
     def view(

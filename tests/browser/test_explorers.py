@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from live_notebook import PANEL, open_and_run, press, words, write_notebook
+from live_notebook import PANEL, changed_by, open_and_run, press, words, write_notebook
 from PIL import Image
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
@@ -50,17 +50,27 @@ def test_a_mistyped_number_is_explained_and_the_panel_lives(page, lab):
 
     explorer, _ = open_panels(page, lab, "lab")
     box = explorer.get_by_role("spinbutton", name="Micro-batch")
-    before = box.input_value()
+    before, height = box.input_value(), explorer.bounding_box()["height"]
     box.fill("-4")
     box.press("Enter")
     alert = explorer.get_by_role("alert")
     alert.wait_for()
     assert "Micro-batch: -4 was not taken. It is below 1." in alert.inner_text()
     expect(box).to_have_value(before)
+    assert explorer.bounding_box()["height"] == height
     box.fill("3")
     box.press("Enter")
     alert.wait_for(state="detached")
     assert explorer.locator(".memkit-view svg").count() == 1
+
+
+def test_a_panel_keeps_its_height_whatever_its_menu_shows(page, lab):
+    for panel, name in zip(open_panels(page, lab, "lab"), ("Model", "Story"), strict=True):
+        menu, heights = panel.get_by_label(name), {panel.bounding_box()["height"]}
+        for index in range(menu.locator("option").count() - 1, -1, -3):
+            changed_by(page, panel, lambda: menu.select_option(index=index))  # noqa: B023 - called at once
+            heights.add(panel.bounding_box()["height"])
+        assert len(heights) == 1
 
 
 def test_the_table_folds_out_by_keyboard_and_stays_open(page, lab):
