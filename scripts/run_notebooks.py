@@ -59,7 +59,7 @@ def tidy(notebook: nbformat.NotebookNode) -> None:
             output.get("data", {}).pop(LIVE_WIDGET, None)
             if "alt" in (about := cell.metadata.get("memkit", {})) and "image/png" in output.get("data", {}):
                 # what matplotlib draws has no words of its own; the cell's metadata has them, and the site shows them
-                output.metadata["image/png"] = {"alt": about["alt"]}
+                output.metadata["image/png"] = {"alt": about["alt"]} | output.metadata.get("image/png", {})
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if output.get("data", True)]
 

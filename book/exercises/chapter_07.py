@@ -315,18 +315,17 @@ EXERCISES = (
         because="Small requests share segments of 2 MiB, middling ones of 20 MiB, large ones have their own.",
         table="""
         -(-n // 512) * 512 :: That is the block. The driver is asked for a segment, of 2 MiB at least.
-        -(-n // (2 * MIB)) * 2 * MIB :: Right up to 1 MiB and from 10 MiB on. Between them a segment of 20 MiB is
-            asked for.
+        -(-n // (2 * MIB)) * 2 * MIB ; segment(n) if n > 10 * MIB else 2 * MIB :: More than 1 and less than 10 MiB are
+            asked for in segments of 20 MiB.
         2 * MIB if n <= MIB else 20 * MIB :: From 10 MiB on a request gets a segment of its own, rounded up to 2 MiB.
-        20 * MIB if n == 10 * MIB else segment(n) :: 10 MiB itself no longer shares: the segments of 20 MiB are for
-            requests below 10 MiB.
+        20 * MIB if n == 10 * MIB else segment(n) :: 10 MiB itself no longer shares a segment of 20 MiB.
         segment(n) if n < 10 * MIB else n // (2 * MIB) * (2 * MIB) :: You rounded large requests down: the segment
             would be smaller than what it has to hold.
         segment(n) if n < 10 * MIB else n :: Large requests are rounded up to a multiple of 2 MiB.
         max(20 * MIB, segment(n)) if n > MIB else 2 * MIB :: 20 MiB are for requests below 10 MiB. One of 10 to 20 MiB
             gets no more than it needs.
         segment(n) // MIB :: That is MiB. The driver is asked in bytes.
-        segment(n * MIB) // MIB :: You read the request as MiB. num_bytes is in bytes.
+        segment(n * MIB) // MIB ; segment(n * MIB) :: You read the request as MiB. num_bytes is in bytes.
         max(20 * MIB, segment(n)) if n < 10 * MIB else segment(n) :: Requests up to 1 MiB have a pool of their own,
             with segments of 2 MiB.
         segment(n) if n < 10 * MIB else -(-n // MIB) * MIB :: Large requests are rounded up to a multiple of 2 MiB,

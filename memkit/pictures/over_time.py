@@ -6,7 +6,7 @@ logits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from memkit.events import Events
 from memkit.pictures.axes import Scale, byte_ticks, draw_limit, thinned
@@ -61,23 +61,23 @@ def steps_of(
     """Heights by part at the events of one step, its phases as (name, first, end), and where the highest moment is."""
     if not timeline.events:
         raise ValueError(f"this {timeline.source} timeline carries no events to draw")
-    runs, start, number = [], 0, 0
+    runs, phases, start, number = [], [], 0, 0
     for (number, phase), events in groupby(timeline.events, key=lambda event: (event.step, event.phase)):
         end = start + len(list(events))
         runs.append((phase, start, end, number))
         start = end
-    chosen = [(phase, start, end) for phase, start, end, number in runs if step in (None, number) and phase != "init"]
-    if not chosen:
+    if not (chosen := [run for run in runs if step in (None, run[3]) and run[0] != "init"]):
         raise ValueError(f"step={step} is not among the {number} steps of this {timeline.source} timeline")
     first, last = chosen[0][1], chosen[-1][2]
     parts = Events(timeline.events).levels(lambda event: event.part or ("temporary" if event.phase else UNKNOWN)).parts
     heights = {part: height[first:last] for part, height in parts.items()}
     totals = [sum(column) for column in zip(*heights.values(), strict=True)]
-    phases = [(phase, start - first, end - first) for phase, start, end in chosen]
-    for number, (before, after) in enumerate(pairwise(list(phases))):
-        if before[0] == "forward" and after[0] in ("optimizer", "zero_grad"):
+    neighbours = zip((("",), *chosen), chosen, (*chosen[1:], ("",)), strict=False)
+    for before, (phase, start, end, number), after in neighbours:
+        if phase == "forward" and before[::3] == ("backward", number) != after[::3]:
             # names that the loop drops after its last backward; a fused optimizer has no event of its own
-            phases[number - 1 : number + 1] = [(phases[number - 1][0], phases[number - 1][1], before[2])]
+            phase, start = "backward", first + phases.pop()[1]
+        phases.append((phase, start - first, end - first))
     return heights, phases, totals.index(max(totals))
 
 

@@ -48,6 +48,14 @@ def test_what_has_no_part_is_temporary():
     assert steps_of(timeline, 1)[0]["temporary"] == [8, 0]
 
 
+@pytest.mark.parametrize("rest", [("optimizer",), ("zero_grad",), ()])
+def test_what_a_loop_drops_late_belongs_to_its_backward_in_every_step(rest):
+    turns = [(step, phase) for step in (1, 2) for phase in ("forward", "backward", "forward", *rest)]
+    events = tuple(Event(8 * step, size, phase=phase, step=step) for step, phase in turns for size in (8, -8))
+    timeline = MemoryTimeline(instants=(Instant(name="init", total_bytes=1),), source="traced", events=events)
+    assert [name for name, _, _ in steps_of(timeline, None)[1]] == ["forward", "backward", *rest] * 2
+
+
 def test_bad_input_is_named(measured):
     with pytest.raises(ValueError, match="at least one"):
         over_time_figure({})
