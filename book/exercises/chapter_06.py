@@ -112,8 +112,8 @@ EXERCISES = (
         2 * values :: That is bf16, two bytes a value.
         values // 32 :: Those are the scales alone. The elements are missing.
         values * 36 // 32 :: You gave each scale four bytes. E8M0 has eight bits.
-        values * 17 // 16 :: Two ways lead there: 16 values a scale, as NVFP4 has them, not 32; or two bytes a scale,
-            not one.
+        values * 17 // 16 :: Two ways lead there: a scale for every 16 values, as in NVFP4; or two bytes a scale.
+        values * 129 // 128 :: 128 values a scale are DeepSeek's recipe. In MX a scale serves 32.
         values * 9 // 16 :: That is NVFP4, with 4.5 bits a value.
         2 * values * 33 // 32 :: You counted two casts. One is saved.
         """,
@@ -160,8 +160,7 @@ EXERCISES = (
         lost("float8_e4m3fn") :: That is E4M3, whose steps shrink with the value.
         lost("int8", counts_all=True) :: Two ways lead there: the four large columns counted too; or a step of amax /
             128. INT8 ends at 127.
-        0.7946 ; 0.795 ; 0.79 :: That is the matrix of the chapter's table, with 256 columns and with the large ones
-            counted.
+        0.7946 ; 0.795 ; 0.79 ; 0.8072 ; 0.807 :: That is another matrix of the chapter. Here it has 64 × 1,024 values.
         0.8 :: Near. Two digits do not tell whether the four columns were counted.
         1 - lost("int8") ; round(1 - lost("int8"), 3) :: That is the share that survives.
         1.0 :: Not all of them: what is larger than half a step, in either direction, does not become 0.
@@ -180,6 +179,7 @@ EXERCISES = (
         also=("float(f'{2 * outputs:.3g}')",),
         because="{2 * outputs:,} tokens: 2 bytes a weight against 1 byte a value of the input; the inputs cancel.",
         table="""
+        outputs / 2 :: Turned round: it takes two values of the input to pay for the two bytes of a weight.
         outputs :: Half of it: with one cast of the weight, as on Blackwell, or an input of no bytes at all.
         2 * inputs :: The inputs cancel: both the weight and the saved input have them.
         inputs :: The inputs cancel. What does a weight cost for each of its outputs?

@@ -40,9 +40,9 @@ EXERCISES = (
         n :: That is one byte a parameter. Adam keeps two states.
         2 * n :: The codes are right. Each block of 256 has a float32 scale as well.
         n + scales :: That is one state with its scales; Adam keeps two.
-        2 * n + scales :: The scales are half of what they should be. Each of the two states has scales of its own, and
-            a scale is a float32 of 4 bytes.
+        2 * n + scales :: The scales are half of what they should be: each state has its own, and one has 4 bytes.
         8 * n :: That is AdamW in float32: 4 bytes, twice.
+        16 * n :: A code has 8 bits, which is one byte, not eight.
         4 * n :: That is AdamW in bfloat16: 2 bytes, twice.
         2 * (n + scales // 4) :: A scale is a float32: 4 bytes, not one.
         2 * (n + 4 * n // 64) :: Blocks of 64 are NF4's, of weights; these are of 256.
@@ -62,16 +62,14 @@ EXERCISES = (
         also=(6_820_000, 6_810_000),
         because="32 · 16 · ((4,096 + 4,096) + (4,096 + 1,024)): the value projection has 8 heads of 128, not 32.",
         table="""
+        L * r * 8 * h :: That is Llama-2-7B's count: adapters beside all four matrices, each with 4,096 outputs.
         L * r * 4 * h :: You gave the value projection 4,096 outputs. Grouped heads: 8 · 128 = 1,024.
         r * (3 * h + v) :: That is one layer. There are 32.
-        L * r * 2 * h :: This is the query's adapter alone, or both adapters with their A (r · in) and without their B
-            (out · r).
-        L * r * (h + v) :: This is the value's adapter alone, or both adapters with their B (out · r) and without their
-            A (r · in).
+        L * r * 2 * h :: This is the query's adapter alone, or both adapters with their A (r · in) and without B.
+        L * r * (h + v) :: This is the value's adapter alone, or both adapters with their B (out · r) and without A.
         2 * L * r * (3 * h + v) :: Twice too many. Did you take rank 32, count each matrix twice, add key and output,
             or give bytes in 16 bits?
-        2 * L * r * (h + v) :: That is key and value; or the value projection with 1,024 inputs. Each reads the hidden
-            state, 4,096.
+        2 * L * r * (h + v) :: That is key and value; or a value projection with 1,024 inputs. Each reads 4,096.
         L * r * (3 * h + 128) :: You gave the value projection one head, 128 outputs. There are 8 of them.
         L * r // 2 * (3 * h + v) :: That is rank 8.
         L * (3 * h + v) :: You left out the rank: A has r · in values, and B has out · r.

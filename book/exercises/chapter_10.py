@@ -147,6 +147,7 @@ EXERCISES = (
         round(linear * 4.127 / 8) :: Embedding, head and norms stay in bf16: you left them out, or took half a byte
             for all parameters.
         2 * (linear + others) :: Those are bf16 weights: LoRA's base, not QLoRA's.
+        round(linear * 4.25 / 8) + 2 * others :: 4.25 bits are MXFP4's, a scale of 8 bits for 32 values. NF4: 4.127.
         round(linear * 4.5 / 8) + 2 * others :: 4.5 bits is one float32 scale a block. Double quantised: 4.127.
         round(linear * 4.127) + 2 * others :: 4.127 is in bits, and a byte has 8 of them.
         round(linear * 4.127 / 8) + others :: What is not in 4 bits is in bf16: 2 bytes, not 1.
