@@ -69,7 +69,8 @@ WRONG = {
         (_runs_a_backward, "You ran a backward"),
         (_keeps_outputs, "you keep one output per batch"),
         (_returns_tensor, "Return a number, with .item()."),
-        (lambda model, batches: sum(model(x).square().mean().item() for x in batches) / len(batches), "never comes"),
+        (lambda model, batches: sum(model(x).square().mean().item() for x in batches) / len(batches),
+         "for a backward that never comes"),
         (lambda model, batches: validate(model, batches) * len(batches), "That is the sum of the losses"),
     ),
     "7.5": (
