@@ -82,30 +82,21 @@ def layouts_of(num_cards: int) -> tuple[Layout | None, ...]:
     return (*views, *stages, *(replace(layout, offloads=True) for layout in stages[2:]))
 
 
-def precisions_for(optimizer: OptimizerConfig, half: str, is_spread: bool) -> tuple[Precision, ...]:
-    """The precisions that are tried with an optimizer.
+def trained_by(
+    setup: TrainingSetup, layout: Layout | None, adapter: AdapterConfig | None, half: str
+) -> Iterator[tuple[Precision, OptimizerConfig, AdapterConfig | None]]:
+    """What is trained, in which precision and by which optimizer.
 
     Only AdamW after the backward keeps copies beside 16-bit weights. A GradScaler lets nothing step before all
     gradients are there.
     """
-    keeps_copies = optimizer == FUSED_ADAMW and not is_spread
-    is_plain = optimizer.place == Place.AFTER_BACKWARD
-    return tuple(
-        precision for precision in PRECISIONS[half]
-        if (keeps_copies or not (precision.master_dtype or precision.remainder_dtype))
-        and (is_plain or precision != AUTOCAST_FP16)
-    )
-
-
-def trained_by(
-    setup: TrainingSetup, layout: Layout | None, adapter: AdapterConfig | None, half: str
-) -> Iterator[tuple[Precision, OptimizerConfig, AdapterConfig | None]]:
-    """What is trained, in which precision and by which optimizer."""
     optimizers = OPTIMIZERS if layout is None else (FUSED_ADAMW,)
-    if adapter is None:
-        for optimizer in optimizers:
-            for precision in precisions_for(optimizer, half, layout is not None):
-                yield precision, optimizer, None
+    for optimizer, precision in product(optimizers if adapter is None else (), PRECISIONS[half]):
+        keeps_copies = precision.master_dtype or precision.remainder_dtype
+        may_copy = optimizer == FUSED_ADAMW and layout is None
+        may_scale = optimizer.place == Place.AFTER_BACKWARD
+        if (may_copy or not keeps_copies) and (may_scale or precision != AUTOCAST_FP16):
+            yield precision, optimizer, None
     if layout is None:
         lora = adapter or AdapterConfig(rank=RANK, targets=linear_layers(setup.model))
         for optimizer, base in product(optimizers, ("as loaded", "nf4")):
@@ -160,10 +151,14 @@ def not_tried(card: Card, num_cards: int) -> str:
         "foreach and for-loop steps of AdamW, stored scores, float32 logits, gradients zeroed in place: more bytes",
         "float32 master and gradients both copied, which keeps 2 B a parameter more than Megatron's recipe",
         "copies beside 16-bit weights under other optimizers than AdamW after the backward, which no library steps",
+        "moments in another dtype than the optimizer's class makes, which no argument asks for",
+        "gradients in another dtype than their weights' but for Megatron's, which torch's steps refuse",
         "frozen weights in 32 bits, which only take more",
         "adapters of another rank or beside fewer layers, which train another model",
         "larger groups of blocks, whose inner activations outweigh the inputs that they save",
         "policies over some of the blocks or over groups, which lie between what is tried",
+        "other numbers of segments, and policies that save other operations, which lie between what is tried",
+        "paged, Adafactor's and 4-bit states in the backward or on the host, and 8-bit ones on the host",
         "a checkpoint that is reentrant or does not stop early, which runs more and keeps no less",
         "saved activations on the host and a loss in pieces, which have no formula here",
     ]
@@ -172,6 +167,7 @@ def not_tried(card: Card, num_cards: int) -> str:
             "on several cards other optimizers than AdamW after the backward, adapters, and 16-bit weights with copies",
             "under FSDP blocks of which only some run again, or several as one, which have no formula",
             "sharded groups of fewer cards than all, which keep more on each",
+            "gradients sent after the last micro-batch alone (no_sync), of which there is no formula here",
         ]
     words = [f"Not tried: {'; '.join(left_out)}."]
     if "bfloat16" not in card.dtypes:

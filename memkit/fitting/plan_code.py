@@ -77,7 +77,7 @@ def plain_code(plan: TrainingPlan, lr: float = 3e-4, kind: str = "plain") -> str
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
-def model_lines(plan: TrainingPlan, kind: str, name: str = "MODEL") -> list[str]:
+def model_lines(plan: TrainingPlan, kind: str) -> list[str]:
     """The model in the plan's dtype, its adapters beside it: the reader's, or loaded by ``transformers``."""
     setup, dtype = plan.setup, plan.setup.precision.weight_dtype
     is_in_4_bits = setup.adapter is not None and setup.adapter.base == "nf4"
@@ -100,9 +100,16 @@ def model_lines(plan: TrainingPlan, kind: str, name: str = "MODEL") -> list[str]
             f"    bnb_4bit_compute_dtype=torch.{dtype},", ")",
         ]
     told = [f"{key}={value!r}".replace("'", '"') for key, value in choices.items()]
-    lines += ["model = AutoModelForCausalLM.from_pretrained(", f'    "{name}", dtype=torch.{dtype}{more},',
+    lines += ["model = AutoModelForCausalLM.from_pretrained(", f'    "MODEL", dtype=torch.{dtype}{more},',
               f"    {', '.join(told)},", ")"]
-    return [*lines, *peft_lines(plan)]
+    if setup.adapter is None:
+        return lines
+    targets = [ADAPTED["gpt2" if setup.model.fuses_qkv else "llama"][each] for each in setup.adapter.targets]
+    config = f"LoraConfig(r={setup.adapter.rank}, lora_alpha={2 * setup.adapter.rank}, target_modules=targets)"
+    return [
+        *lines, "", "from peft import LoraConfig, get_peft_model", "", f"targets = {targets}",
+        f"model = get_peft_model(model, {config})",
+    ]
 
 
 def own_adapter_lines(plan: TrainingPlan) -> list[str]:
@@ -115,19 +122,6 @@ def own_adapter_lines(plan: TrainingPlan) -> list[str]:
         f"targets = {adapter.targets}",
         f'adapter = AdapterConfig(rank={adapter.rank}, targets=targets, base="{adapter.base}")',
         "model.requires_grad_(False)", "for block in model.blocks:", "    add_adapters(block, adapter)",
-    ]
-
-
-def peft_lines(plan: TrainingPlan) -> list[str]:
-    """The adapters by peft, by the names that the family gives its layers."""
-    adapter = plan.setup.adapter
-    if adapter is None:
-        return []
-    family = "gpt2" if plan.setup.model.fuses_qkv else "llama"
-    config = f"LoraConfig(r={adapter.rank}, lora_alpha={2 * adapter.rank}, target_modules=targets)"
-    return [
-        "", "from peft import LoraConfig, get_peft_model", "",
-        f"targets = {[ADAPTED[family][name] for name in adapter.targets]}", f"model = get_peft_model(model, {config})",
     ]
 
 
@@ -173,10 +167,9 @@ def spread_lines(plan: TrainingPlan) -> list[str]:
         return [*head, "from torch.nn.parallel import DistributedDataParallel", "",
                 f"model = DistributedDataParallel(model{view})"]
     names, choices = ["fully_shard"], [f'mesh=init_device_mesh("{plan.setup.device}", ({layout.world_size},))']
-    dtypes = {"param_dtype": layout.param_dtype, "reduce_dtype": layout.reduce_dtype}
-    if any(dtypes.values()):
+    dtypes = {key: getattr(layout, key) for key in ("param_dtype", "reduce_dtype")}
+    if said := ", ".join(f"{key}=torch.{dtype}" for key, dtype in dtypes.items() if dtype):
         names.append("MixedPrecisionPolicy")
-        said = ", ".join(f"{key}=torch.{dtype}" for key, dtype in dtypes.items() if dtype)
         choices.append(f"mp_policy=MixedPrecisionPolicy({said})")
     if layout.offloads:
         names.append("CPUOffloadPolicy")
@@ -239,7 +232,8 @@ def why_not(plan: TrainingPlan, kind: str) -> str:
     if setup.recomputation.scope == "core" and kind != "plain":
         return "the attention core run again: in their models it is no module"
     is_grouped = setup.model.num_kv_heads < setup.model.num_heads
-    if LIBRARIES[kind] == "transformers" and setup.precision.compute_dtype == "float32" and is_grouped:
+    inside = (layout and layout.param_dtype) or setup.precision.compute_dtype
+    if LIBRARIES[kind] == "transformers" and inside == "float32" and is_grouped:
         return "products in float32: the attention of transformers then stores the scores of grouped heads"
     if kind == "trainer":
         if layout is not None:
@@ -253,7 +247,7 @@ def why_not(plan: TrainingPlan, kind: str) -> str:
     return ""
 
 
-def trainer_code(plan: TrainingPlan, name: str = "MODEL") -> str:
+def trainer_code(plan: TrainingPlan) -> str:
     """The plan for Hugging Face's ``Trainer``, by arguments of transformers 5."""
     setup, record = plan.setup, plan.setup.optimizer.record
     rows = [f"    {key}={value!r},".replace("'", '"') for key, value in trainer_arguments(plan).items()]
@@ -261,18 +255,26 @@ def trainer_code(plan: TrainingPlan, name: str = "MODEL") -> str:
     if not record.trainer_name:  # an optimizer that optim= does not name, or names another one by
         imports, made = optimizer_lines(plan, 3e-4)
         own, more = [*imports, *made, ""], ", optimizers=(optimizer, None)"
-    wrapped = [] if setup.recomputation in (NONE, FULL) else [*checkpoint_lines(plan), ""]
+    wrapped = [] if setup.recomputation == NONE or asks_for_full(plan) else [*checkpoint_lines(plan), ""]
     return "\n".join([
-        "import torch", *model_lines(plan, "trainer", name), "", *LOSSES["trainer"], "", *wrapped, *own,
+        "import torch", *model_lines(plan, "trainer"), "", *LOSSES["trainer"], "", *wrapped, *own,
         "args = TrainingArguments(", *rows, ")",
         f"trainer = Trainer(model, args, train_dataset=dataset{more})",
         f"trainer.train()  # rows of {setup.seq_len} tokens",
     ])
 
 
+def asks_for_full(plan: TrainingPlan) -> bool:
+    """Whether an argument of the trainer asks for full recomputation.
+
+    Not beside adapters: it would make the frozen embedding's output require a gradient, which keeps it once more.
+    """
+    return plan.setup.recomputation == FULL and plan.setup.adapter is None
+
+
 def trainer_arguments(plan: TrainingPlan) -> dict:
     """Arguments of ``TrainingArguments``."""
-    setup, is_full = plan.setup, plan.setup.recomputation == FULL
+    setup, is_full = plan.setup, asks_for_full(plan)
     arguments = {
         "output_dir": "out", "per_device_train_batch_size": setup.micro_batch_size,
         "gradient_accumulation_steps": setup.grad_accum_steps, "num_train_epochs": 1,
@@ -286,20 +288,14 @@ def trainer_arguments(plan: TrainingPlan) -> dict:
 
 
 def code_of(plan: TrainingPlan, kind: str = "plain") -> str:
-    """One of ``KINDS`` as text.
+    """The text of a kind, one of ``LIBRARIES``.
 
     None is a launcher's file: nothing here can run it, and Accelerate's sums gradients in the dtype that it computes
     in, DeepSpeed's halves keep a float32 copy beside AdamW's states, so that their runs are other plans.
 
     Raises: ValueError: no such kind, or it cannot say the plan.
     """
-    if reason := why_not(plan, as_one_of("kind", kind, KINDS)):
+    if reason := why_not(plan, as_one_of("kind", kind, LIBRARIES)):
         raise ValueError(f"kind={kind!r} cannot say {plan.name}; not offered are {reason}")
-    return KINDS[kind](plan)
+    return trainer_code(plan) if kind == "trainer" else plain_code(plan, kind=kind)
 
-
-KINDS = {
-    "plain": plain_code,
-    "transformers": lambda plan: plain_code(plan, kind="transformers"),
-    "trainer": trainer_code,
-}

@@ -20,15 +20,7 @@ from memkit.fitting.plan_run import traced
 from memkit.hardware.cards import CARDS, Card
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import ModelConfig
-from memkit.setup.strategies import (
-    CORE,
-    FULL,
-    NONE,
-    SAVE_ATTENTION,
-    SAVE_EVERY_SECOND,
-    SAVE_PRODUCTS,
-    every,
-)
+from memkit.setup.strategies import CORE, FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, every
 from memkit.setup.training import TrainingSetup
 from memkit.units import Printable, Text, aligned_table, as_one_of, as_whole_number, format_bytes, on_page
 
@@ -52,8 +44,7 @@ class PlansFound(Printable):
         Of equal times what runs nothing again is first: only products count, and a policy runs the rest again. A larger
         micro-batch takes more bytes, so that it is left out if it takes no less time.
         """
-        quickest: dict[tuple, float] = {}
-        worthy = []
+        quickest, worthy = {}, []
         for plan in sorted(self.plans, key=lambda plan: plan.setup.micro_batch_size):
             setup = plan.setup
             kind = (setup.precision, setup.optimizer, setup.adapter, setup.recomputation, plan.layout,
@@ -61,10 +52,7 @@ class PlansFound(Printable):
             if plan.seconds < quickest.get(kind, math.inf) and not why_not(plan, self.kind):
                 quickest[kind] = plan.seconds
                 worthy.append(plan)
-
-        def order(plan: TrainingPlan) -> tuple:
-            return plan.sacrifice, plan.seconds, plan.setup.recomputation != NONE, plan.least_bytes
-
+        order = lambda p: (p.sacrifice, p.seconds, p.setup.recomputation != NONE, p.least_bytes)
         return tuple(sorted(worthy, key=order))
 
     @cached_property
@@ -119,9 +107,10 @@ class PlansFound(Printable):
 
     def why(self, plan: TrainingPlan) -> str:
         """Why a plan is the one to take: what it gives up, and what its neighbours would."""
-        gives = f"It gives up: {', '.join(plan.gives_up) or 'nothing but time'}."
-        words = [f"{gives} No plan that fits is faster and gives up nothing dearer."]
-        for other in self.neighbours(plan):
+        others = self.neighbours(plan)
+        faster = "Plans that are faster and fit give up something dearer:" if others else "No plan that fits is faster."
+        words = [f"It gives up: {', '.join(plan.gives_up) or 'nothing but time'}. {faster}"]
+        for other in others:
             lost = [each for each in other.gives_up if each not in plan.gives_up]
             words.append(
                 f"{other.name} would take {other.seconds / plan.seconds:.2f} of its time and "
@@ -159,7 +148,9 @@ def chosen_in_words(plan: TrainingPlan | None) -> str:
     promised = f"promised {format_bytes(plan.peak_bytes)}"
     how = f"its code traced at {format_bytes(plan.traced_bytes)}" if plan.traced_bytes else "not traced: no torch here"
     host = f" The host holds {format_bytes(plan.host_bytes)}." if plan.host_bytes else ""
-    return f"Chosen: {plan.name}; {promised}, {how}. {plan.fit}{host}"
+    setup, many = plan.setup, "es" if plan.setup.grad_accum_steps > 1 else ""
+    step = f"A step is {setup.grad_accum_steps} micro-batch{many} of {setup.micro_batch_size} × {setup.seq_len} tokens"
+    return f"Chosen: {plan.name}; {promised}, {how}. {step}{' on each card' if plan.layout else ''}. {plan.fit}{host}"
 
 
 def too_much(plan: TrainingPlan) -> str:

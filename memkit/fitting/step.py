@@ -10,14 +10,14 @@ from functools import lru_cache
 from memkit.formats.dtypes import dtype_bits
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.offload import host_bytes, link_bytes
-from memkit.formula.parameters import count_parameters
+from memkit.formula.parameters import count_by_kind, count_parameters
 from memkit.formula.states import state_bytes, state_ledger
 from memkit.hardware.cards import Card
 from memkit.recomputation.costs import step_flops
 from memkit.setup.adapters import AdapterConfig
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig, Precision
+from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import FULL, NONE
 from memkit.setup.training import TrainingSetup
 from memkit.sharding.step import estimate_sharded
@@ -65,7 +65,8 @@ def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = No
     terms = {"passes": least_seconds(setup, card, (layout and layout.param_dtype) or dtype) * passes / 3}
     weight_bits = dtype_bits(setup.precision.weight_dtype)
     if setup.adapter and setup.adapter.base == "nf4":
-        unpacked = parameters_of(setup.model) * (4 + weight_bits) // 8  # read, and written
+        num_packed = parameters_of(setup.model) - experts_of(setup.model)  # bitsandbytes leaves experts as they are
+        unpacked = num_packed * (4 + weight_bits) // 8  # read, and written
         terms["unpacking"] = setup.grad_accum_steps * passes * unpacked / card.memory_bandwidth
     if setup.optimizer.is_on_host:
         gradients, weights, states = on_host(setup)
@@ -96,25 +97,17 @@ def on_host(setup: TrainingSetup) -> tuple[int, int, int]:
 
 
 @lru_cache(maxsize=256)
-def _on_host(*how: object) -> tuple[int, int, int]:
-    bare = bare_setup(*how)
+def _on_host(model, precision, optimizer, adapter) -> tuple[int, int, int]:
+    bare = TrainingSetup(model=model, precision=precision, optimizer=optimizer, adapter=adapter, seq_len=1,
+                         attention="stored")
     gradients, weights = tuple(link_bytes(bare).values()) or (0, 0)
     return gradients, weights, host_bytes(bare)["optimizer_states"]
 
 
-def bare_setup(
-    model: ModelConfig, precision: Precision, optimizer: OptimizerConfig, adapter: AdapterConfig | None
-) -> TrainingSetup:
-    """What weights and states hang on, for a batch of one token."""
-    return TrainingSetup(model=model, precision=precision, optimizer=optimizer, adapter=adapter, seq_len=1,
-                         attention="stored")
-
-
 def paged_bytes(setup: TrainingSetup) -> int:
     """Bytes of paged states, which may stand on the host: at worst each comes to the card and goes in every step."""
-    if not setup.optimizer.record.is_paged:
-        return 0
-    return _paged(setup.model, setup.precision, setup.optimizer, setup.adapter)
+    how = setup.model, setup.precision, setup.optimizer, setup.adapter
+    return _paged(*how) if setup.optimizer.record.is_paged else 0
 
 
 @lru_cache(maxsize=256)
@@ -125,18 +118,25 @@ def _paged(*how: object) -> int:
 parameters_of = lru_cache(maxsize=64)(count_parameters)
 
 
+@lru_cache(maxsize=64)
+def experts_of(model: ModelConfig) -> int:
+    """Parameters of all experts, of which a token uses a few."""
+    return count_by_kind(model).get("experts", 0)
+
+
 def least_seconds(setup: TrainingSetup, card: Card, dtype: str = "") -> float:
     """Seconds of a step's forwards and backwards that no kernel goes below on ``card``, by its data sheet's rates.
 
-    ``dtype`` is that of the products, if it is not the precision's.
-    A pass does 6 FLOPs a parameter and token, and reads each weight three times: forward, and twice in the backward.
-    The larger of the two times counts. So a micro-batch of too few tokens waits for the weights.
+    ``dtype`` is that of the products, if it is not the precision's. A pass does 6 FLOPs a token and parameter that it
+    uses, and reads each weight three times: forward, and twice in the backward. The larger of the two times counts. So
+    a micro-batch of too few tokens waits for the weights.
     """
-    num_parameters, dtype = parameters_of(setup.model), dtype or setup.precision.compute_dtype
+    model, dtype = setup.model, dtype or setup.precision.compute_dtype
+    unused = experts_of(model) * (model.num_experts - model.experts_per_token) // max(model.num_experts, 1)
     rates = card.peak_tflops
     rate = rates.get(dtype, rates["float32"]) * 10**12
-    arithmetic = 6 * num_parameters * setup.tokens_per_micro_batch / rate
-    weights = 3 * num_parameters * dtype_bits(dtype) / 8 / card.memory_bandwidth
+    arithmetic = 6 * (parameters_of(model) - unused) * setup.tokens_per_micro_batch / rate
+    weights = 3 * parameters_of(model) * dtype_bits(dtype) / 8 / card.memory_bandwidth
     return setup.grad_accum_steps * max(arithmetic, weights)
 
 

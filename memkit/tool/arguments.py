@@ -105,8 +105,8 @@ def parser(description: str) -> OneLineParser:
     fit = commands.add_parser("fit", help="every plan that fits a card, and its code", **kind)
     fit.add_argument("model", help="a name such as Llama-2-7B, or a config.json")
     fit.add_argument("--card", required=True, help="a name such as 'RTX 4090'")
-    fit.add_argument("--tokens", type=number_in, required=True, help="tokens between two optimizer steps")
-    fit.add_argument("--seq-len", type=number_in, required=True, help="tokens in a sequence")
+    fit.add_argument("--tokens", type=number_in, default=2**14, help="tokens between two optimizer steps (16,384)")
+    fit.add_argument("--seq-len", type=number_in, help="tokens in a sequence (2,048, or as many as the model takes)")
     fit.add_argument("--cards", type=number_in, default=1, metavar="N", help="so many equal cards (1)")
     fit.add_argument("--code", default="plain", metavar="KIND", help=(
         "plain (PyTorch, for this book's model), transformers (the same for a model of Hugging Face's) or trainer"))

@@ -186,7 +186,7 @@ def fit_command(options: argparse.Namespace) -> Found:
     from memkit.setup.models import PUBLISHED_MODELS
 
     if is_config(options.model):
-        lengths = dict.fromkeys(("max_position_embeddings", "n_positions"), options.seq_len)
+        lengths = dict.fromkeys(("max_position_embeddings", "n_positions"), options.seq_len or 2048)
         model = model_of_config(lengths | read_config(options.model))
     else:
         model = named("model", options.model, PUBLISHED_MODELS)
@@ -194,10 +194,12 @@ def fit_command(options: argparse.Namespace) -> Found:
     if options.lora is not None or options.targets:
         targets = tuple(options.targets.split(",")) if options.targets else linear_layers(model)
         adapter = AdapterConfig(rank=16 if options.lora is None else options.lora, targets=targets)
-    num_cards = options.cards
-    progress(f"trying plans for {model.name} on {num_cards} × {card.name}")
+    num_cards, most = options.cards, model.max_seq_len if model.position == "learned" else 2048
+    seq_len = options.seq_len or min(2048, most, options.tokens)
+    job = f"{model.name} on {num_cards} × {card.name}, {options.tokens:,} tokens a step in sequences of {seq_len:,}"
+    progress(f"trying plans for {job}")
     plans = find_plans(
-        model, card, tokens_per_step=options.tokens, seq_len=options.seq_len, num_cards=num_cards, adapter=adapter,
+        model, card, tokens_per_step=options.tokens, seq_len=seq_len, num_cards=num_cards, adapter=adapter,
         host_room_bytes=options.host, code=options.code,
     )
     progress("tracing its code" if plans.first else "done")
@@ -209,7 +211,7 @@ def fit_command(options: argparse.Namespace) -> Found:
         "front": [plan_as_data(p) for p in plans.front], "missed": [plan_as_data(p) for p in plans.missed],
     }
     needed = max(plan.peak_bytes, plan.traced_bytes or 0) if plan else sys.maxsize
-    return needed, f"{plans}\n\n{code}".strip(), data
+    return needed, f"{job}:\n\n{plans}\n\n{code}".strip(), data
 
 
 def plan_as_data(plan) -> dict:

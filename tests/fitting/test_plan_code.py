@@ -9,7 +9,7 @@ import torch
 
 from memkit.fitting import plan_run
 from memkit.fitting.plan import plan_of
-from memkit.fitting.plan_code import KINDS, LIBRARIES, code_of, trainer_arguments, why_not
+from memkit.fitting.plan_code import LIBRARIES, code_of, trainer_arguments, why_not
 from memkit.fitting.plan_run import made_from_config, run_text, traced
 from memkit.fitting.plans import find_plans
 from memkit.formula.parameters import count_adapter_parameters, count_parameters
@@ -41,6 +41,8 @@ MODELS = {
     "Llama": LLAMA,
     "Qwen2": replace(LLAMA, ties_embeddings=True, has_qkv_bias=True),
     "GPT-2": replace(gpt2_config("small", **SIZES), vocab_size=8192, max_seq_len=512),
+    "Qwen3": replace(LLAMA, has_qk_norm=True),
+    "experts": replace(LLAMA, has_qk_norm=True, num_experts=8, experts_per_token=2, expert_size=256),
 }
 
 
@@ -106,6 +108,8 @@ EACH += [(family, "trainer", name) for family, name in (
     ("Llama", "4-bit, policy"), ("GPT-2", "float16"), ("Qwen2", "policy"),
 )]
 EACH += [("Qwen2", "transformers", "QLoRA"), ("GPT-2", "transformers", "QLoRA"), ("GPT-2", "plain", "QLoRA")]
+EACH += [("GPT-2", "trainer", "QLoRA"), ("Qwen3", "transformers", "LoRA"), ("Qwen3", "trainer", "full")]
+EACH += [("experts", "plain", "LoRA"), ("experts", "transformers", "pure, recomputed"), ("experts", "plain", "ZeRO-3")]
 ALL = [(family, kind, name) for family in MODELS for kind in ("plain", "transformers", "trainer") for name in PLANS]
 REST = [pytest.param(*case, marks=pytest.mark.exhaustive) for case in ALL if case not in EACH]
 
@@ -122,7 +126,7 @@ def test_the_text_is_the_plan(family, kind, name, monkeypatch):
         return
     plan_run.traced_bytes.cache_clear()
     monkeypatch.setattr(plan_run, "run_text", lambda text, *how: run_text(text, *how, seen=seen))
-    assert traced(plan, kind).traced_bytes == pytest.approx(plan.peak_bytes, rel=0.015 if name == "QLoRA" else 0.01)
+    assert traced(plan, kind).traced_bytes == pytest.approx(plan.peak_bytes, rel=0.01)
     assert_it_is_the_plan(plan, kind, seen)
 
 
@@ -150,7 +154,7 @@ def assert_it_is_the_plan(plan, kind: str, seen: dict) -> None:
     assert (wanted or known) in names or (known.startswith("Paged") and optimizer.is_paged)
     num_wrapped = sum("checkpoint" in str(vars(module).get("forward")) for module in model.modules())
     regions = [is_again for _, is_again in setup.recomputation.regions(setup.model.num_layers)]
-    if kind == "trainer" and setup.recomputation == FULL:
+    if kind == "trainer" and setup.recomputation == FULL and not setup.adapter:
         assert seen["trainer"].args.activation_checkpointing
     else:
         assert num_wrapped == sum(regions)
@@ -220,11 +224,6 @@ def test_the_trainer_takes_every_argument(name, tmp_path):
         args = transformers.TrainingArguments(**given, use_cpu=True)
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (2, plan.setup.grad_accum_steps)
     assert args.optim == given["optim"] and (args.fp16, args.bf16) == (plan.scales_loss, given["bf16"])
-
-
-def test_every_kind_of_text_is_python():
-    for kind in KINDS:
-        compile(code_of(made("Llama", "LoRA", kind), kind), "plan", "exec")
 
 
 def test_a_paged_state_takes_no_memory_of_this_machine():

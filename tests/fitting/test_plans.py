@@ -4,15 +4,15 @@ import json
 import random
 import runpy
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
 from memkit.fitting.grid import OPTIMIZERS, PRECISIONS, layouts_of, strategies_of, ways_of
 from memkit.fitting.plan import GIVES_UP, plan_of
 from memkit.fitting.plans import PlansFound, find_plans, plan_recomputation
-from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS
 from memkit.recomputation.costs import step_flops
 from memkit.setup.layouts import Layout
@@ -21,16 +21,15 @@ from memkit.setup.models import (
     LLAMA_2_7B,
     LLAMA_32_1B,
     TINY_LLAMA,
-    gpt2_config,
-    llama_config,
 )
-from memkit.setup.recipes import AUTOCAST_BF16, BF16_TWO_GRADIENTS, PURE_BF16, OptimizerConfig
-from memkit.setup.strategies import NONE, SAVE_ATTENTION, every, groups, sequential
+from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
+from memkit.setup.strategies import NONE
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB
 
 ROOT = Path(__file__).parents[2]
 JUDGE = runpy.run_path(str(ROOT / "scripts" / "judge_plans.py"))
+BRUTE = runpy.run_path(str(ROOT / "scripts" / "brute_plans.py"))
 RECORDED = json.loads(JUDGE["FILE"].read_text(encoding="utf-8"))
 CARD = CARDS["RTX 4090"]
 FOUND = find_plans(LLAMA_32_1B, CARD, tokens_per_step=16384, seq_len=2048)
@@ -39,64 +38,15 @@ FOUND = find_plans(LLAMA_32_1B, CARD, tokens_per_step=16384, seq_len=2048)
 # --- nothing is missed ----------------------------------------------------------------------------------------------
 
 
-def job_of(number: int) -> PlansFound:
-    """A random job: a model of either family on a card, old or new, that holds some of its plans and not the others."""
-    chance = random.Random(f"plans {number}")
-    heads, layers = 4 * chance.randint(2, 5), chance.randint(2, 5)
-    sizes = {"num_layers": layers, "num_heads": heads, "hidden_size": 64 * heads}
-    if chance.random() < 0.5:
-        model = replace(gpt2_config("random", **sizes), vocab_size=chance.choice((8192, 50257)))
-    else:
-        model = llama_config("random", **sizes, num_kv_heads=heads // 4, intermediate_size=176 * heads,
-                             vocab_size=chance.choice((8192, 32000)), max_seq_len=1024)
-    card, num_cards = CARDS[chance.choice(("T4", "RTX 4090", "H100 SXM"))], chance.choice((1, 1, 2))
-    sizes = {"seq_len": 256 * chance.randint(1, 4), "num_cards": num_cards}
-    tokens = sizes["seq_len"] * num_cards * chance.choice((2, 4))
-    plans = find_plans(model, card, tokens_per_step=tokens, **sizes).plans
-    peaks = sorted(chance.choice(plans).peak_bytes for _ in range(9))
-    size = int(peaks[chance.randint(0, 5)] * 1.01) + GIB
-    return PlansFound(plans=tuple(replace(p, card=replace(card, memory_report=f"{size} bytes")) for p in plans))
-
-
-def said_by_a_setup(found: PlansFound) -> list:
-    """Plans that the grid leaves out and a setup can say, of whose kind "not tried" gives the reason."""
-    first = found.plans[0]
-    setup, layout = first.setup, first.layout
-    if layout is not None:
-        return []
-    count = setup.model.num_layers
-    ways = [NONE, every(2), every(count + 1), *map(groups, range(2, count + 1)), *map(sequential, range(2, count + 1)),
-            SAVE_ATTENTION, replace(SAVE_ATTENTION, group_size=2), replace(SAVE_ATTENTION, period=2)]
-    precisions = (*PRECISIONS["bfloat16" if "bfloat16" in first.card.dtypes else "float16"], BF16_TWO_GRADIENTS)
-    optimizers = [OptimizerConfig(implementation=way) for way in ("foreach", "for-loop", "fused")]
-    num = setup.micro_batch_size * setup.grad_accum_steps
-    cuts = [(size, num // size) for size in range(1, num + 1) if num % size == 0]
-    return [
-        plan_of(replace(setup, precision=p, optimizer=o, recomputation=way, adapter=None, micro_batch_size=size,
-                        grad_accum_steps=steps), first.card)
-        for p, o, way, (size, steps) in product(precisions, optimizers, ways, cuts)
-    ]
-
-
-def missed_by(found: PlansFound, others) -> list[str]:
-    """Names of plans that fit, give up no more than the first and are faster."""
-    first = found.first
-    return [
-        plan.name for plan in others
-        if (first is None or (plan.seconds < first.seconds and set(plan.gives_up) <= set(first.gives_up)))
-        and fit_on(plan.card, plan.peak_bytes).is_expected
-    ]
-
-
 @pytest.mark.parametrize(
     "number", [0, 1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(2, 30))])
 def test_no_plan_of_a_random_job_is_missed(number):
-    """Brute force: every plan of the grid is played, whatever its least bytes and its time say."""
-    found = job_of(number)
-    assert not missed_by(found, found.plans)
-    policies = [name for name in missed_by(found, said_by_a_setup(found)) if "save attention" not in name]
-    assert not policies  # "policies over some of the blocks or over groups" are named as not tried
-    for plan in found.plans[:: len(found.plans) // 200 + 1]:
+    """Brute force over what a setup and a layout can say: nothing is faster that gives up no more, or it is named."""
+    chance = random.Random(f"brute {number}")
+    found = BRUTE["job_of"](chance)
+    outcome = BRUTE["outcome_of"](found, chance)
+    assert not outcome.missed and not outcome.wrongly_ruled_out
+    for plan in found.plans[:: len(found.plans) // 100 + 1]:
         assert plan.least_bytes <= plan.peak_bytes, plan.name
 
 
@@ -159,6 +109,15 @@ def test_the_grid_has_what_chapters_recommend():
     assert {setup.precision for setup, _ in ways} >= set(PRECISIONS["bfloat16"])
     assert {setup.optimizer for setup, _ in ways} == set(OPTIMIZERS)
     assert {strategy.name for strategy in strategies_of(4)} >= {"groups of 2", "1 block in 2", "full", "none"}
+
+
+@pytest.mark.parametrize("way", [{"fused": True}, {"foreach": True}])
+def test_gradients_of_another_dtype_are_left_out_for_torch_refuses_them(way):
+    weight = torch.nn.Parameter(torch.zeros(8, dtype=torch.bfloat16))
+    weight.grad_dtype = torch.float32
+    weight.grad = torch.ones(8)
+    with pytest.raises(RuntimeError):
+        torch.optim.AdamW([weight], **way).step()
 
 
 def test_the_host_is_said_and_checked():

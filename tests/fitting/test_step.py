@@ -9,9 +9,9 @@ from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout
-from memkit.setup.models import LLAMA_2_7B
+from memkit.setup.models import LLAMA_2_7B, PUBLISHED_MODELS
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
-from memkit.setup.strategies import FULL, every, sequential
+from memkit.setup.strategies import FULL, every, groups, sequential
 from memkit.setup.training import TrainingSetup
 
 CARD = CARDS["RTX 4090"]
@@ -52,6 +52,39 @@ def test_few_tokens_wait_for_the_weights():
     """Each weight is read three times in 2 bytes: 40 ms on this card, whatever the batch is."""
     one = seconds_by_term(replace(SETUP, seq_len=16, grad_accum_steps=1), CARD)["passes"]
     assert one == pytest.approx(3 * 2 * P / HBM, rel=0.01)
+    wide = replace(SETUP, seq_len=16, grad_accum_steps=1, precision=FP32)
+    assert seconds_by_term(wide, CARD)["passes"] == pytest.approx(3 * 4 * P / HBM, rel=0.01)
+
+
+def test_float32_does_without_tensor_cores():
+    """The same whitepaper: 82.6 TFLOP/s; TF32 is off in torch unless somebody allows it."""
+    assert terms(precision=FP32)["passes"] == pytest.approx(6 * P * TOKENS * STEPS / 82.6e12, rel=0.01)
+    in_bf16 = seconds_by_term(SETUP, CARDS["T4"])["passes"]  # which its tensor cores do not multiply: 8.1 TFLOP/s
+    assert in_bf16 == pytest.approx(6 * P * TOKENS * STEPS / 8.1e12, rel=0.01)
+
+
+def test_only_the_last_block_of_a_group_stops_early():
+    """A block's last product, 4,096 x 11,008 of its 202 million weights, is not run again; of a group's only one is."""
+    block, down = 4096 * (4 * 4096 + 3 * 11008), 4096 * 11008
+    one, four = (terms(recomputation=way)["passes"] / terms()["passes"] - 1 for way in (FULL, groups(4)))
+    assert four / one == pytest.approx((block - down / 4) / (block - down), rel=0.02)
+
+
+def test_a_token_pays_for_the_experts_that_it_uses():
+    """Qwen3-30B-A3B's own card: 30.5 billion parameters, of which 3.3 are activated. Blocks with one small MLP in place
+    of experts cost less to run again. The experts are no ``nn.Linear``, so bitsandbytes puts none in 4 bits."""
+    model = PUBLISHED_MODELS["Qwen3-30B-A3B"]
+    assert count_parameters(model) == pytest.approx(30.5e9, rel=0.005)
+    assert terms(model=model)["passes"] == pytest.approx(6 * 3.3e9 * TOKENS * STEPS / TENSOR, rel=0.02)
+    few = replace(model, num_layers=4)
+    cheap, dear = (terms(model=replace(few, dense_layers=dense, intermediate_size=64), recomputation=every(2))["passes"]
+                   for dense in ((0, 2), (1, 3)))
+    assert cheap < 0.97 * dear
+    lora = AdapterConfig(rank=16, targets=("query",), base="nf4")
+    outside = 48 * 2048 * (2 * 4096 + 2 * 512 + 128) + 2 * 151_936 * 2048
+    seconds = terms(model=model, adapter=lora)
+    passes = 3 * seconds["passes"] / terms(model=model)["passes"]
+    assert seconds["unpacking"] == pytest.approx(STEPS * passes * outside * 2.5 / HBM, rel=0.01)
 
 
 def test_qlora_unpacks_its_weights_in_every_pass_of_every_micro_batch():
@@ -59,7 +92,7 @@ def test_qlora_unpacks_its_weights_in_every_pass_of_every_micro_batch():
     plain, four = terms(adapter=lora), terms(adapter=replace(lora, base="nf4"))
     passes = 3 * plain["passes"] / terms()["passes"]
     assert 2 < passes < 2.2  # forward, and the gradients of what comes in, but not of frozen weights
-    assert four["passes"] == plain["passes"]
+    assert four["passes"] == plain["passes"] and set(plain) == {"passes"}
     assert four["unpacking"] == pytest.approx(STEPS * passes * P * (0.5 + 2) / HBM, rel=0.01)
 
 
@@ -90,10 +123,19 @@ def test_ranks_send_what_the_zero_paper_says(stage, whole):
     layout = Layout(stage=stage, dp_size=8, param_dtype="bfloat16" if sharded else None)
     found = terms(layout, precision=FP32 if sharded else AUTOCAST_BF16, grad_accum_steps=1)
     assert found["links"] == pytest.approx(whole * P * 7 / 8 / PCIE, rel=0.03)
+    assert found["passes"] == pytest.approx(6 * P * TOKENS / TENSOR, rel=0.01)  # in 16 bits, whatever the shards are
+
+
+def test_cards_with_links_of_their_own_send_over_them():
+    """H100 SXM: 18 links of NVLink 4, 25 GB/s each way (NVIDIA H100 whitepaper)."""
+    found = seconds_by_term(SETUP, CARDS["H100 SXM"], Layout(stage=0, dp_size=8))["links"]
+    assert found == pytest.approx(STEPS * 2 * 2 * P * 7 / 8 / (18 * 25e9), rel=0.01)
 
 
 @pytest.mark.parametrize(("stage", "crossings"), [(2, 2), (3, 3)])
 def test_shards_on_the_host_come_once_or_twice_and_their_gradients_go_once(stage, crossings):
     found = terms(Layout(stage=stage, dp_size=8, offloads=True), precision=PURE_BF16)
+    wide = terms(Layout(stage=stage, dp_size=8, offloads=True, param_dtype="bfloat16"), precision=FP32)
+    assert wide["shards"] == pytest.approx(2 * found["shards"])  # cast only once they are on the card
     assert found["shards"] == pytest.approx(STEPS * crossings * 2 * P / 8 / PCIE, rel=0.01)
     assert found["host step"] == pytest.approx((2 + 2 * 2 + 2 * 4) * P / HOST, rel=0.01)
