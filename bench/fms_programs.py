@@ -293,6 +293,46 @@ class Norm(nn.Module):
         return self.weight * x.to(kind)
 
 
+class Experts(nn.Module):
+    """Mixtral's experts, one after another, each on its tokens; the router's choice has no values here.
+
+    Every expert is given the same number of tokens. What all of them keep hangs on the sum alone, which is fixed.
+    """
+
+    def __init__(self, program: Program):
+        super().__init__()
+        model, self.model = program.model, program.model
+        h, inner = model.hidden_size, model.expert_size
+
+        def product(inputs, outputs, is_packed=program.is_in_4_bits):
+            if is_packed:
+                return FourBits(inputs, outputs, False, program)
+            return nn.Linear(inputs, outputs, bias=False, device="cuda", dtype=torch.bfloat16)
+
+        self.router = product(h, model.num_experts, program.base == "nf4")  # GPTQ leaves it in 16 bits
+        self.each = nn.ModuleList(
+            nn.ModuleList([product(h, inner), product(h, inner), product(inner, h)]) for _ in range(model.num_experts)
+        )
+
+    def forward(self, hidden):
+        model, shape = self.model, hidden.shape
+        hidden = hidden.view(-1, shape[-1])
+        scores = F.softmax(self.router(hidden), dim=1, dtype=torch.float)
+        scores, chosen = torch.topk(scores, model.experts_per_token, dim=-1)
+        scores /= scores.sum(dim=-1, keepdim=True)
+        scores = scores.to(hidden.dtype)
+        total = torch.zeros_like(hidden)
+        mask = F.one_hot(chosen, num_classes=model.num_experts).permute(2, 1, 0)
+        num_tokens = len(hidden) * model.experts_per_token // model.num_experts
+        for gate, up, down in self.each:
+            place, token = (torch.zeros(num_tokens, dtype=torch.int64, device="cuda") for _ in range(2))
+            given = hidden[None, token].reshape(-1, shape[-1])
+            made = down(F.silu(gate(given)) * up(given)) * scores[token, place, None]
+            total.index_add_(0, token, made.to(hidden.dtype))
+        del mask
+        return total.reshape(shape)
+
+
 class Block(nn.Module):
     """A decoder layer."""
 
@@ -300,10 +340,8 @@ class Block(nn.Module):
         super().__init__()
         model, self.program = program.model, program
         h, heads, kv, inner = model.hidden_size, model.query_size, model.kv_size, model.intermediate_size
-        sizes = {
-            "q": (h, heads), "k": (h, kv), "v": (h, kv), "o": (heads, h),
-            "gate": (h, inner), "up": (h, inner), "down": (inner, h),
-        }
+        mlp = {"gate": (h, inner), "up": (h, inner), "down": (inner, h)}
+        sizes = {"q": (h, heads), "k": (h, kv), "v": (h, kv), "o": (heads, h), **({} if model.num_experts else mlp)}
         has_biases = dict.fromkeys("qkv", model.has_qkv_bias) | {"o": model.has_output_bias}
         has_biases |= dict.fromkeys(("gate", "up", "down"), model.has_mlp_bias)
         self.products = nn.ModuleDict()
@@ -317,6 +355,7 @@ class Block(nn.Module):
                 base = Adapted(base, inputs, outputs, program)
             self.products[name] = base
         self.before, self.between = Norm(program), Norm(program)
+        self.experts = Experts(program) if model.num_experts else None
 
     def forward(self, x, cos, sin):
         program, model, products = self.program, self.program.model, self.products
@@ -328,7 +367,7 @@ class Block(nn.Module):
         x = residual + y
         residual = x
         n = self.between(x)
-        y = products["down"](F.silu(products["gate"](n)) * products["up"](n))
+        y = self.experts(n) if self.experts else products["down"](F.silu(products["gate"](n)) * products["up"](n))
         del n
         y = y * 0.22 if program.scales_hidden else y
         return residual + y

@@ -1,11 +1,12 @@
-"""Rows of fms-acceleration and PEFT: which program each is, what it takes by a trace, and why a row is refused.
+"""Rows of fms-acceleration, PEFT and Liger: which program each is, what it takes by a trace, and why a row is refused.
 
-A row is predicted from its own columns; nothing is fitted but the longest batch of PEFT's, on one row. ``python -m
-bench public --rows FILE`` predicts and judges a file (csv or csv.gz) in the form of those repositories' tables;
+A row is predicted from its own columns; nothing is fitted but the longest batch of PEFT's texts, on one row. ``python
+-m bench public --rows FILE`` predicts and judges a file (csv or csv.gz) in the form of those repositories' tables;
 ``python -m bench.public_predict --rows FILE`` stores it.
 
 Source: github.com/foundation-model-stack/fms-acceleration at 876e2ed, scripts/benchmarks/refs; github.com/huggingface/
-peft at 5d602fd, method_comparison/MetaMathQA/results.
+peft at 5d602fd, method_comparison/MetaMathQA/results and image-gen/results; github.com/linkedin/Liger-Kernel at
+ead96b6, benchmark/data/all_benchmark_data.csv.
 """
 
 import csv
@@ -14,8 +15,10 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from bench import flux_programs, liger_programs
 from bench.fms_programs import SEQ_LEN, TARGETS, Program, build, build_on_ranks
 from bench.peft_programs import FITTED_ON, reserved_bytes
 from book.many_cards import ManyCardRun
@@ -30,7 +33,11 @@ POWERLM_3B = llama_config(
     "PowerLM-3b", 40, 2304, 36, 36, 9216, 49152, 4096,
     ties_embeddings=True, has_qkv_bias=True, has_output_bias=True, has_mlp_bias=True,
 )
+MIXTRAL_8X7B = replace(
+    MISTRAL_7B, name="Mixtral-8x7B", num_experts=8, experts_per_token=2, expert_size=MISTRAL_7B.intermediate_size
+)
 MODELS = {
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": MIXTRAL_8X7B, "TheBloke/Mixtral-8x7B-Instruct-v0.1-GPTQ": MIXTRAL_8X7B,
     "mistralai/Mistral-7B-v0.1": MISTRAL_7B, "meta-llama/Meta-Llama-3-8B": LLAMA_3_8B,
     "NousResearch/Llama-2-70b-hf": LLAMA_2_70B, "ibm/PowerLM-3b": POWERLM_3B,
 }
@@ -38,7 +45,7 @@ MODELS |= {
     "TheBloke/Mistral-7B-v0.1-GPTQ": MISTRAL_7B, "TechxGenus/Meta-Llama-3-8B-GPTQ": LLAMA_3_8B,
     "TheBloke/Llama-2-70B-GPTQ": LLAMA_2_70B,
 }
-WITHOUT_GROUPS = {"TheBloke/Llama-2-70B-GPTQ"}
+WITHOUT_GROUPS = {"TheBloke/Llama-2-70B-GPTQ", "TheBloke/Mixtral-8x7B-Instruct-v0.1-GPTQ"}
 """GPTQ files whose ``quantize_config.json`` says ``group_size: -1`` (its model page: "Group Size: None")."""
 VERSIONS = {"a100_80gb": "4.48.1", "a100_80gb_granite": "4.45.2", "a100_80gb_liger": "4.45.2"}
 """Of transformers, by table: ``requirements*.txt`` beside them."""
@@ -54,10 +61,17 @@ class Refusal(Exception):
 
 
 def read_rows(file: Path) -> list[dict[str, str]]:
-    """The rows of a table, plain or gzipped."""
+    """The rows of a table, plain or gzipped; of Liger's the bytes of the plain twins.
+
+    Its speeds are none of ours, and its own kernels are Triton's: what they allocate no trace of torch sees.
+    """
     opened = gzip.open if file.suffix == ".gz" else open
     with opened(file, "rt", newline="", encoding="utf-8") as text:
-        return list(csv.DictReader(text))
+        rows = [{"line": line} | row for line, row in enumerate(csv.DictReader(text), start=2)]
+    return [
+        row for row in rows
+        if "kernel_provider" not in row or (row["metric_name"] == "memory" and "liger" not in row["kernel_provider"])
+    ]
 
 
 def program_of(row: dict[str, str]) -> Program:
@@ -68,8 +82,8 @@ def program_of(row: dict[str, str]) -> Program:
     config, name, table = row["framework_config"], row["model_name_or_path"], Path(row["file"]).stem
     if "orca" in row["file"] or "padding-free" in config:
         raise Refusal("lengths of its batches are not recorded (orca: not packed)")
-    if "Mixtral" in name or "moe" in name.lower() or "moe" in config:
-        raise Refusal("mixtures of experts are not rebuilt")
+    if "moe" in name.lower() or "moe" in config:
+        raise Refusal("ScatterMoE's kernels for experts are not rebuilt")
     if name not in MODELS:
         raise Refusal(f"{name or 'a model without a name'} is not rebuilt")
     if config not in CONFIGS:
@@ -133,7 +147,9 @@ def shares(program: Program) -> tuple[int, int, int]:
         standing, rest = weights + moments, weights + gradients + moments
         return tuple(each * total // ranks for each in (standing, rest, rest + temporary))
     h, query, kv, inner = model.hidden_size, model.query_size, model.kv_size, model.intermediate_size
-    products = model.num_layers * (2 * h * query + 2 * h * kv + 3 * h * inner)
+    experts = max(1, model.num_experts)  # of which the router is one product more, which GPTQ leaves in 16 bits
+    routers = h * model.num_experts if program.base == "nf4" else 0
+    products = model.num_layers * (2 * h * query + 2 * h * kv + 3 * h * inner * experts + routers)
     adapters = model.num_layers * program.rank * (2 * (h + query) + 2 * (h + kv))
     base = 2 * total // ranks
     if program.base == "nf4":
@@ -142,8 +158,8 @@ def shares(program: Program) -> tuple[int, int, int]:
         base = (products // 2 + 2 * (total - products)) // ranks + scales + 4 * (scales // 256)
     if program.base == "gptq":
         # codes and zero points are shared out, scales and the group of each input are not
-        inputs = model.num_layers * (5 * h + query + inner)
-        outputs = model.num_layers * (2 * h + query + 2 * kv + 2 * inner)
+        inputs = model.num_layers * (3 * h + query + experts * (2 * h + inner))
+        outputs = model.num_layers * (h + query + 2 * kv + experts * (h + 2 * inner))
         groups = products // 128 if program.has_groups else outputs
         base = (products // 2 + groups // 2 + 2 * (total - products)) // ranks + 2 * groups + 4 * inputs
     if program.fuses_adapters:
@@ -158,6 +174,8 @@ def run_of(row: dict[str, str]) -> ManyCardRun:
     """A row of either repository with its prediction, or with the reason why it has none."""
     if "peft_config" in row:
         return peft_run_of(row)
+    if "kernel_provider" in row:
+        return liger_run_of(row)
     peak, rest, reason, started = 0, 0, "", time.perf_counter()
     try:
         peak, rest = predict(program_of(row))
@@ -180,16 +198,17 @@ def peft_run_of(row: dict[str, str]) -> ManyCardRun:
     """A row of PEFT's method comparison: the greatest reserved bytes; nothing was recorded at rest."""
     train, adapter = json.loads(row["train_config"]), json.loads(row["peft_config"] or "{}")
     peak, reason, started = 0, peft_refusal(row, train), time.perf_counter()
+    is_image = train["model_id"] == flux_programs.MODEL
     if not reason:
         try:
-            peak = reserved_bytes(row)
+            peak = (flux_programs.reserved_bytes if is_image else reserved_bytes)(row)
         except ImportError as error:
-            reason = f"needs PEFT's libraries ({error}): pip install transformers peft"
+            reason = f"needs PEFT's libraries ({error}): pip install transformers peft diffusers"
         except Exception as error:  # noqa: BLE001 - what a stranger's method does that a trace cannot follow
             reason = f"{adapter.get('peft_type')} is not traced: {str(error).splitlines()[0][:100]}"
     return ManyCardRun(
-        file=row["file"], line=0, kind="PEFT's methods", model=train["model_id"], num_cards=1,
-        batch=train["batch_size"], config=row["experiment"], is_autocast=train["use_amp"],
+        file=row["file"], line=0, kind="PEFT on FLUX.2" if is_image else "PEFT's methods", model=train["model_id"],
+        num_cards=1, batch=train["batch_size"], config=row["experiment"], is_autocast=train["use_amp"],
         measured_peak=measured(row, "accelerator_memory_max"), measured_rest=0, peak=peak, rest=0, refused=reason,
         seconds=round(time.perf_counter() - started, 1),
     )
@@ -199,10 +218,11 @@ def peft_refusal(row: dict[str, str], train: dict) -> str:
     """Why a row of PEFT's is not tried, or nothing."""
     if row["experiment"] == FITTED_ON:
         return "the longest batch was fitted on it, so it does not count"
-    if train["model_id"] != "meta-llama/Llama-3.2-3B":
+    if train["model_id"] not in ("meta-llama/Llama-3.2-3B", flux_programs.MODEL):
         return f"{train['model_id']} is not rebuilt"
-    if train["dtype"] != "bfloat16" or train["use_amp"] or train["use_gc"] or train["compile"]:
-        return "PEFT's runs in another dtype, with autocast, recomputation or compiled are not rebuilt"
+    recomputes = train["model_id"] == flux_programs.MODEL
+    if train["dtype"] != "bfloat16" or train["use_amp"] or train["use_gc"] != recomputes or train["compile"]:
+        return "PEFT's runs in another dtype, with autocast, other recomputation or compiled are not rebuilt"
     if '"peft_type": "ADALORA"' in row["peft_config"] or '"peft_type": "ADAMSS"' in row["peft_config"]:
         return "what AdaLoRA and AdaMSS do after each step (update_and_allocate) is not rebuilt"
     if not measured(row, "accelerator_memory_max"):
@@ -210,6 +230,28 @@ def peft_refusal(row: dict[str, str], train: dict) -> str:
     if train.get("init_kv_cache_prefix"):
         return "a prefix that starts from a text is not rebuilt"
     return "" if row["status"] == "success" else f"the run ended as {row['status']}"
+
+
+def liger_run_of(row: dict[str, str]) -> ManyCardRun:
+    """A row of Liger's benchmark: the greatest allocated bytes of a plain module, forward and backward."""
+    kernel, provider, started = row["kernel_name"], row["kernel_provider"], time.perf_counter()
+    reason = liger_programs.REFUSED.get(kernel, "")
+    if not reason and (kernel not in liger_programs.PROGRAMS or "compile" in provider):
+        reason = f"{kernel} is not rebuilt"
+    if not reason and provider == "megatron" and kernel != "megatron_rms_norm":
+        reason = "Megatron's own kernels are compiled"
+    if '"T": 4096' in row["extra_benchmark_config_str"] and kernel == "fused_linear_orpo_loss":
+        reason = liger_programs.SHORTER
+    if not reason and row["gpu_name"] not in liger_programs.CARDS:
+        reason = f"{row['gpu_name']} is not among the cards"
+    x = f"{row['x_name']}={row['x_value']}"
+    return ManyCardRun(
+        file="all_benchmark_data.csv", line=row["line"], kind="Liger's twins", model=row["gpu_name"], num_cards=1,
+        batch=1, config=f"{kernel} {provider} {row['kernel_operation_mode']} {x}", is_autocast=False,
+        measured_peak=round(float(row["y_value_50"]) * 2**20), measured_rest=0,
+        peak=0 if reason else liger_programs.peak_bytes(row), rest=0, refused=reason,
+        seconds=round(time.perf_counter() - started, 1),
+    )
 
 
 def measured(row: dict[str, str], name: str) -> int:

@@ -1,13 +1,15 @@
-"""203 training runs on an L40S and on one to eight A100s that others measured, beside what their programs take.
+"""Runs on an L40S and on one to eight A100s, and single layers on six cards, that others measured, beside predictions.
 
 fms-acceleration's tables give torch's own count of allocated bytes, at the peak and at rest, on the first card; PEFT's
-method comparison gives the greatest reserved bytes. A prediction is a trace of the program written again
-(``bench.fms_programs``, ``bench.peft_programs``), replayed by the allocator's rules. Nothing is fitted to a row but the
-longest batch of PEFT's data, on one run that is then not counted. A row whose program is not rebuilt is refused with
-its reason.
+method comparison the greatest reserved bytes; Liger's benchmark the greatest allocated bytes of a plain module beside
+each kernel. A prediction is a trace of the program written again (``bench.fms_programs``, ``peft_programs``,
+``flux_programs``, ``liger_programs``), replayed by the allocator's rules. Nothing is fitted to a row but the longest
+batch of PEFT's texts, on one run that is then not counted. A row whose program is not rebuilt is refused with its
+reason.
 
 Sources: github.com/foundation-model-stack/fms-acceleration at 876e2ed (Apache-2.0), scripts/benchmarks/refs and
-refs_orca; github.com/huggingface/peft at 5d602fd (Apache-2.0), method_comparison; ``file`` and ``line`` name the row.
+refs_orca; github.com/huggingface/peft at 5d602fd (Apache-2.0), method_comparison; github.com/linkedin/Liger-Kernel at
+ead96b6 (BSD 2-Clause), benchmark/data; ``file`` and ``line`` name the row.
 """
 
 import csv
@@ -18,6 +20,8 @@ from pathlib import Path
 
 from memkit.units import Text, aligned_table, on_page
 
+OTHERS = ("PEFT's methods", "PEFT on FLUX.2", "Liger's twins")
+"""Rows of one card of which no bytes at rest were recorded; PEFT's are reserved bytes."""
 FILE = Path(__file__).resolve().parents[1] / "chapters" / "recordings" / "many_cards.csv"
 
 
@@ -28,7 +32,7 @@ class ManyCardRun:
     file: str
     line: int
     kind: str
-    """``full``, ``LoRA``, ``QLoRA`` or ``GPTQ-LoRA`` of fms-acceleration; ``PEFT's methods`` give reserved bytes."""
+    """``full``, ``LoRA``, ``QLoRA`` or ``GPTQ-LoRA`` of fms-acceleration, or one of ``OTHERS``."""
     model: str
     num_cards: int
     batch: int
@@ -74,7 +78,7 @@ def cards_table(runs: list[ManyCardRun]) -> list[tuple[str, ...]]:
     """Errors by what is trained and by cards: median and worst, of the peak and at rest."""
     table = [("trained", "cards", "runs", "peak: median", "worst", "at rest: median", "worst", "seconds")]
     told = [run for run in runs if not run.refused]
-    for kind in ("full", "LoRA", "QLoRA", "GPTQ-LoRA", "PEFT's methods"):
+    for kind in ("full", "LoRA", "QLoRA", "GPTQ-LoRA", *OTHERS):
         for cards in sorted({run.num_cards for run in told}):
             some = [run for run in told if (run.kind, run.num_cards) == (kind, cards)]
             if some:
@@ -98,8 +102,8 @@ def refusals(runs: list[ManyCardRun]) -> Counter:
 
 
 def cards_words(runs: list[ManyCardRun] | None = None) -> Text:
-    """The table of errors and the rows that are refused."""
-    runs = runs or load_many_cards()
+    """The table of errors and the rows that are refused; left out: every stored run, single layers not among them."""
+    runs = runs or [run for run in load_many_cards() if run.kind != OTHERS[-1]]
     reasons = refusals(runs)
     lines = [f"{count:4} {reason}" for reason, count in reasons.most_common()]
     counted = f"{len(runs)} rows: {len(runs) - reasons.total()} predicted, {reasons.total()} refused"

@@ -175,7 +175,8 @@ class Layers:
         """softmax or log_softmax, in float32 under CUDA's autocast. CUDA's kernel reads float16 without a cast."""
         dtype = "float32" if is_wide or self.widens else x.dtype
         wide = x if self.is_cuda and x.dtype == "float16" else self.paper.cast(x, dtype)
-        return self.paper.run(op, [wide], x.axes, dtype, name=name, out_kept_by=op)
+        size = tensor_bytes(x.count, dtype) if self.is_cuda and op == "softmax" else 0  # dy times y
+        return self.paper.run(op, [wide], x.axes, dtype, name=name, out_kept_by=op, scratch_bytes=size)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         """LayerNorm or RMSNorm as one kernel, or RMSNorm in single operations."""

@@ -4,8 +4,8 @@ A kernel that splits its work over thread blocks or in passes takes buffers of i
 before it returns. Their size follows from shapes and strides alone. Each function returns stages; the buffers
 of one stage stand together. The arithmetic of sums and sorts is ``memkit.formula.kernels``'.
 
-Source: flash_attn/flash_api.cpp, attention_backward.cu, cuda/Indexing.cu (index_put_with_sort_kernel) and
-Blas.cpp (prepare_matrix_for_cublas) of ATen/native.
+Source: flash_attn/flash_api.cpp, attention_backward.cu, Indexing.cu (index_put_with_sort_kernel), SoftMax.cu,
+group_norm_kernel.cu, layer_norm_kernel.cu and Blas.cpp (prepare_matrix_for_cublas) of ATen/native.
 """
 
 import math
@@ -76,14 +76,6 @@ def _flash(grad_out: Tensor, q: Tensor, k: Tensor, *_, **__) -> Stages:
     return kernels.flash_backward_buffers(batch, num_heads, k.shape[1], length, head_dim, q.element_size())
 
 
-def _efficient(grad_out: Tensor, q: Tensor, *_, **__) -> Stages:
-    return kernels.efficient_backward_buffers(*q.shape, q.element_size())
-
-
-def _products(*factors: Tensor, **__) -> Stages:
-    return [copied_factors(*factors[-2:])]
-
-
 def _embeddings(grad: Tensor, indices: Tensor, num_weights: int, *_, **__) -> Stages:
     return kernels.embedding_backward_buffers(
         indices.numel(), num_weights, grad.shape[-1], grad.element_size(), indices.element_size()
@@ -95,21 +87,25 @@ def _sums(x: Tensor, dims=None, *_, dtype=None, **__) -> Stages:
     return reduction_buffers(x, dims, 8 if wide else 4)
 
 
-def _norms(x: Tensor, order=2, dims=None, *_, **__) -> Stages:
-    return _sums(x, dims)
+def _groups(dy: Tensor, x, mean, deviation, weight, batch: int, channels: int, pixels, groups: int, *_) -> Stages:
+    per_channel, per_group = ([batch * each * mean.element_size()] for each in (channels, groups))
+    return [per_channel * 3 + per_group * 2]
 
 
 FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_backward.default
 EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward.default
 SCRATCH = {
     FLASH_BACKWARD: _flash,
-    EFFICIENT_BACKWARD: _efficient,
+    EFFICIENT_BACKWARD: lambda dy, q, *_, **__: kernels.efficient_backward_buffers(*q.shape, q.element_size()),
     **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim), _sums),
-    aten.linalg_vector_norm.default: _norms,
+    aten.linalg_vector_norm.default: lambda x, order=2, dims=None, *_, **__: _sums(x, dims),
+    aten._softmax_backward_data.default: lambda dy, y, *_: [[y.nbytes]],  # dy times y
+    aten._fused_rms_norm_backward.default: lambda dy, *_: [[] if dy.is_contiguous() else [dy.nbytes]],
+    aten.native_group_norm_backward.default: _groups,
     **dict.fromkeys((aten.index_put.default, aten.index_put_.default), index_put_buffers),
     aten._index_put_impl_.default: index_put_buffers,
     aten.embedding_dense_backward.default: _embeddings,
-    **dict.fromkeys(PRODUCTS, _products),
+    **dict.fromkeys(PRODUCTS, lambda *factors, **__: [copied_factors(*factors[-2:])]),
 }
 """Which operation takes which scratch; each function is called with the operation's arguments."""
 
