@@ -130,7 +130,7 @@ class Attention(Layers):
             extra = [("log-sum-exp", "b a s", "float32")]
             stages = flash_backward_buffers(b, a, k.count // (b * s * d), s, d, value_bytes)
         else:
-            extra = [("log-sum-exp", "b a s↑32", "float32")]
+            extra = [("log-sum-exp", "b a s↑32", "float32")] * any(x.source for x in inputs)  # for a backward alone
             stages = efficient_backward_buffers(b, a, s, d, value_bytes)
         if self.kernel == "flash" and self.is_cuda:  # the efficient kernel's seed and offset are on the host
             extra += [("random number state", "2", "int64"), ("unused seed", "", "int64")]

@@ -70,7 +70,8 @@ def estimate_memory(setup: TrainingSetup | ModelConfig, steps: int = 2) -> Memor
     """Bytes at every instant of ``steps`` training steps, by formula; states exist from the first optimizer step on.
 
     A recipe that torch does not run (a master copy, 8-bit states) is taken to update in fused kernels or in
-    torch's ``foreach`` way, as its ``implementation`` says, and to cast gradients without a copy.
+    torch's ``foreach`` way, as its ``implementation`` says, and to cast gradients without a copy. What is freed again
+    while a model is made (a block's weights before they are in 4 bits) is in a trace alone, as its "init peak".
 
     Raises: ValueError: ``setup`` is no ``TrainingSetup``; there is no formula for its strategy (offload, reentrant) or
     for Adafactor in the backward; or ``steps`` is not a whole number above 0.

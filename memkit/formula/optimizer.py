@@ -33,6 +33,7 @@ from memkit.formula.parameters import (
 from memkit.formula.states import (
     StateTensor,
     optimizer_tensors,
+    shared_maps,
     shared_tensors,
     trained_precision,
     weight_tensors,
@@ -49,6 +50,7 @@ def write_init(setup: TrainingSetup, paper: Paper, layout: Layout | None = None)
         trained = trained_parameters(setup.model, setup.adapter)
         for parameter in parameter_ledger(setup.model):
             _write(paper, "empty", weight_tensors(parameter, setup.precision, setup.adapter))
+        _write(paper, "create_dynamic_map", shared_maps(setup.adapter))
     for parameter in trained:
         states = optimizer_tensors(parameter, precision, setup.optimizer) if precision.master_dtype else ()
         masters = [tensor for tensor in states if tensor.role == "master weight"]

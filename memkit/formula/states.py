@@ -75,6 +75,13 @@ def weight_tensors(
     )
 
 
+def shared_maps(adapter: AdapterConfig | None) -> tuple[StateTensor, ...]:
+    """The map of scales that bitsandbytes keeps once in a process, and copies for each layer in 4 bits."""
+    if adapter is None or adapter.base != "nf4":
+        return ()
+    return (StateTensor(parameter="all", role="map of scales", shape=(256,), dtype="float32", part="weights"),)
+
+
 def gradient_tensors(parameter: Parameter, precision: Precision) -> tuple[StateTensor, ...]:
     """The gradient, and the second one that a recipe with main gradients accumulates in; an adapter has one."""
     tensors = [_state(parameter, "gradient", precision.gradient_dtype, part="gradients")]
@@ -155,6 +162,7 @@ def state_ledger(
     frozen = () if adapter is None else parameter_ledger(config)
     return (
         *(t for p in frozen for t in weight_tensors(p, precision, adapter)),
+        *shared_maps(adapter),
         *(t for p in trained for t in weight_tensors(p, of_trained, adapter)),
         *(t for p in trained for t in gradient_tensors(p, of_trained)),
         *(t for p in trained for t in optimizer_tensors(p, of_trained, optimizer)),

@@ -42,14 +42,15 @@ def add_adapters(module: nn.Module, adapter: AdapterConfig) -> nn.Module:
     Raises: ImportError: 4 bits are asked for, and bitsandbytes is not there.
     """
     module.requires_grad_(False)
-    layers = [
-        (parent, name, layer)
+    places = [
+        (parent, name)
         for parent in module.modules()
         for name, layer in parent.named_children()
         if isinstance(layer, nn.Linear)
     ]
-    for parent, name, layer in layers:
-        base = in_4_bits(layer) if adapter.base == "nf4" else layer
+    for parent, name in places:  # no list of layers: each is freed once it is in 4 bits
+        base = getattr(parent, name)
+        base = in_4_bits(base) if adapter.base == "nf4" else base
         setattr(parent, name, LoRALinear(base, adapter) if name in adapter.targets else base)
     return module
 
@@ -76,6 +77,7 @@ def in_4_bits(layer: nn.Linear) -> nn.Module:
     narrow.in_features, narrow.out_features = layer.in_features, layer.out_features
     narrow.compute_dtype, narrow.compute_type_is_set = layer.weight.dtype, True
     state = narrow.weight.quant_state
-    for number, tensor in enumerate(tensors_in([vars(state), vars(state.state2)])):
+    maps = import_module("bitsandbytes.functional").name2qmap  # one for all layers, beside each layer's own
+    for number, tensor in enumerate(tensors_in([vars(state), vars(state.state2), maps])):
         narrow.register_buffer(f"quantization_{number}", tensor, persistent=False)
     return narrow

@@ -230,6 +230,7 @@ _ALL = (
               temporaries=dict.fromkeys(UNFUSED_ONLY, TRACE_IT), has_argument=False,
               not_planned=TRAINS_DIFFERENTLY),
     replace(IN_BITSANDBYTES, name="8-bit AdamW", made_by="bitsandbytes.optim:AdamW8bit", quantized=ABSMAX,
+            steps_in_backward=False,
             states=tuple(replace(state, on_host="never") for state in IN_BITSANDBYTES.states),
             gives_up="states in 8 bits", planned=(), not_planned=AS_LARGE, trainer_name="adamw_bnb_8bit"),
     IN_TORCHAO,
@@ -240,6 +241,7 @@ _ALL = (
             quantized=Quantized(dtype="float8_e4m3fn"), trainer_name=""),
     IN_BITSANDBYTES,
     replace(IN_BITSANDBYTES, name="paged 8-bit AdamW", made_by="bitsandbytes.optim:PagedAdamW8bit", quantized=ABSMAX,
+            steps_in_backward=False,
             gives_up="states in 8 bits", planned=(), not_planned=AS_LARGE,
             trainer_name="paged_adamw_8bit"),
 )
