@@ -171,9 +171,9 @@ class Transformer(nn.Module):
             self.position_embedding = nn.Embedding(config.max_seq_len, config.hidden_size, **where)
         self.blocks = nn.ModuleList(make_block(setup, layer, **where) for layer in range(config.num_layers))
         self.norm = make_norm(setup, **where)
-        # Beside frozen weights a second table, freed at once, would be the run's peak.
-        of_head = where | ({"device": "meta"} if config.ties_embeddings and setup.adapter else {})
-        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, **of_head)
+        if config.ties_embeddings and setup.adapter:
+            where["device"] = "meta"  # no second table: beside frozen weights it would be the run's peak
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, **where)
         if config.ties_embeddings:
             self.head.weight = self.token_embedding.weight
         if setup.adapter is None:

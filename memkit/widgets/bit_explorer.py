@@ -17,7 +17,7 @@ from memkit.units import as_whole_number
 from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Switch, View
 
 
-class BitExplorer(Explorer, verdict=(180,)):
+class BitExplorer(Explorer, verdict=(130,)):
     """Format, number and bits → what the bits say, the neighbours, and the number in eleven formats.
 
     Bits and number follow each other: a new code sets the number to its value, a new number or format sets
@@ -75,8 +75,9 @@ class BitExplorer(Explorer, verdict=(180,)):
 
 
 def said(reading: CodeReading) -> str:
-    """What the code says, in one line."""
-    code = f"{reading.fmt.name}, bits {' '.join(digits for _, digits in reading.fields)}: {reading.spelled}"
+    """What the code says, in two lines at most: 64 bits are in the picture alone."""
+    bits = f", bits {' '.join(digits for _, digits in reading.fields)}" if reading.fmt.bits < 64 else ""
+    code = f"{reading.fmt.name}{bits}: {reading.spelled}"
     if reading.kind in ("infinity", "NaN"):
         return f"{code}."
     kind = {"zero": "zero", "table entry": "an entry of its table"}.get(reading.kind, f"a {reading.kind} number")

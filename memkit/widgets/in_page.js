@@ -3,7 +3,7 @@ function render({ model, el }) {
   const mend = () => panel.querySelectorAll(controls).forEach((control) => {
     control.setAttribute("data-lm-suppress-shortcuts", "true");
     const label = control.closest(".memkit-number")?.querySelector("label")?.textContent;
-    const icon = control.querySelector("i")?.className.match(/fa-(\\w+)/)?.[1];
+    const icon = control.querySelector("i")?.className.match(/fa-(\w+)/)?.[1];
     if (label && control.getAttribute("role") === "slider") control.setAttribute("aria-label", label);
     if (icon && !control.textContent.trim()) control.setAttribute("aria-label", icon);
   });
