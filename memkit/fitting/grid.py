@@ -156,9 +156,8 @@ def not_tried(card: Card, num_cards: int) -> str:
         "frozen weights in 32 bits, which only take more",
         "adapters of another rank or beside fewer layers, which train another model",
         "larger groups of blocks, whose inner activations outweigh the inputs that they save",
-        "policies over some of the blocks or over groups, which lie between what is tried",
-        "other numbers of segments, and policies that save other operations, which lie between what is tried",
-        "paged, Adafactor's and 4-bit states in the backward or on the host, and 8-bit ones on the host",
+        "other policies and other numbers of segments, of which one may be faster where little memory is missing",
+        "paged, Adafactor's and 4-bit states in the backward or on the host, and 8-bit ones on the host: may fit too",
         "a checkpoint that is reentrant or does not stop early, which runs more and keeps no less",
         "saved activations on the host and a loss in pieces, which have no formula here",
     ]

@@ -52,7 +52,10 @@ class PlansFound(Printable):
             if plan.seconds < quickest.get(kind, math.inf) and not why_not(plan, self.kind):
                 quickest[kind] = plan.seconds
                 worthy.append(plan)
-        order = lambda p: (p.sacrifice, p.seconds, p.setup.recomputation != NONE, p.least_bytes)
+
+        def order(plan: TrainingPlan) -> tuple:
+            return plan.sacrifice, plan.seconds, plan.setup.recomputation != NONE, plan.least_bytes
+
         return tuple(sorted(worthy, key=order))
 
     @cached_property

@@ -108,12 +108,12 @@ def test_a_file_of_rows_is_judged(tmp_path, capsys):
 
 
 def test_the_stored_predictions_are_near_what_was_measured():
-    of_cards = [run for run in PREDICTED if run.measured_rest]
-    assert set(MODELS) >= {run.model for run in of_cards}
+    assert set(MODELS) >= {run.model for run in PREDICTED if run.measured_rest}
     for kind in ("full", "LoRA", "QLoRA", "GPTQ-LoRA"):
         alone = [run for run in PREDICTED if (run.kind, run.num_cards) == (kind, 1)]
         many = [run for run in PREDICTED if run.kind == kind and run.num_cards > 1]
-        assert len(alone) >= 5 and max(abs(run.peak_error) for run in alone) < 0.0013
+        within = [0.0013 if "Mixtral" in run.model else 0.0002 for run in alone]  # what its router chose is not known
+        assert len(alone) >= 5 and all(abs(run.peak_error) < most for run, most in zip(alone, within, strict=True))
         assert len(many) >= 10 and statistics.median(abs(run.peak_error) for run in many) < 0.0005
     assert refusals(RUNS).total() + len(PREDICTED) == len(RUNS)
 
