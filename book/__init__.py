@@ -8,6 +8,7 @@ Reading order:
 - ``questions``: questions as an interviewer asks them, with choices that say why
 - ``ledger_search``: the claims that hold a word, live in appendix A
 - ``question_cards``: pick a choice and read why it is right or wrong, live in appendix B
+- ``patience``: one line under a cell that takes long
 - ``loss_scales``: torch's own GradScaler, played, and a scale that never moves, for chapter 03
 - ``linear_memory``: what a linear layer keeps under each library's recipe, for chapter 06
 - ``small_gpt``: a character GPT on a poem, which chapters 03, 05, 06, 08, 09 and 10 train

@@ -34,6 +34,7 @@ from .many_cards import (
     load_many_cards as load_many_cards,
 )
 from .measurements import MEASUREMENTS as MEASUREMENTS
+from .patience import progress as progress
 from .pieces_of_logits import PiecesOfLogits as PiecesOfLogits
 from .public_runs import load_public_runs as load_public_runs
 from .question_cards import QuestionCards as QuestionCards

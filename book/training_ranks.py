@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from tqdm import tqdm
 
 from book.small_gpt import SMALL_GPT
 from memkit.measuring.measure import measure_memory
@@ -279,8 +280,9 @@ def main() -> None:
     job, *names = sys.argv[1:] or ["sharding"]
     device, world = join_group(), dist.get_world_size()
     ways = JOBS[job](world, device)
-    rows = {name: row_of(ways[name]) for name in names or ways}
-    if dist.get_rank() == 0:
+    is_first, names = dist.get_rank() == 0, names or [*ways]
+    rows = {name: row_of(ways[name]) for name in (tqdm(names, leave=False) if is_first else names)}
+    if is_first:
         report({"world": world, "device": device, "ways": rows})
     dist.destroy_process_group()
 

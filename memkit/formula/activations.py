@@ -26,14 +26,7 @@ from memkit.formula.forward import Forward, Part
 from memkit.formula.layers import axis_sizes
 from memkit.formula.paper import Block
 from memkit.setup.training import TrainingSetup
-from memkit.units import (
-    Printable,
-    Text,
-    aligned_table,
-    format_bytes,
-    on_page,
-    round_up,
-)
+from memkit.units import Printable, Text, aligned_table, format_bytes, on_page, round_up
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,7 @@ from memkit.formula.attention import Attention
 from memkit.formula.experts import Experts
 from memkit.formula.kernels import embedding_backward_buffers
 from memkit.formula.paper import Block, Leaf, Operation, Paper, Storage, Tensor
-from memkit.formula.parameters import (
-    adapters_of_block,
-    block_parameters,
-    embedding_parameters,
-    output_parameters,
-)
+from memkit.formula.parameters import adapters_of_block, block_parameters, embedding_parameters, output_parameters
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.strategies import Strategy

@@ -29,13 +29,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from memkit.low_precision.casts import (
-    Cast,
-    DelayedFactor,
-    cast_to,
-    scaled_mm_takes,
-    scaled_product,
-)
+from memkit.low_precision.casts import Cast, DelayedFactor, cast_to, scaled_mm_takes, scaled_product
 from memkit.low_precision.scaling import SCALINGS, DelayedScale
 from memkit.units import as_one_of
 

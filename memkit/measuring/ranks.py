@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import parent_process
 from pathlib import Path
 from unittest.mock import patch
@@ -31,8 +31,10 @@ MARK = "result of rank 0: "
 MAX_RANKS = 8
 
 
-def run_on_ranks(module: str, num_ranks: int = 2, arguments: Sequence[str] = ()) -> dict:
+def run_on_ranks(module: str, num_ranks: int = 2, arguments: Sequence[str] = (), say: Callable | None = None) -> dict:
     """What rank 0 of ``module`` tells by ``report``; the module runs as ``__main__`` in ``num_ranks`` processes.
+
+    ``say`` is told every second the last line of rank 0, such as its progress bar.
 
     Raises: ValueError: a number of ranks that is not 1 to 8. RuntimeError: a rank died, by an error (its last words
     are told) or by a signal; or no rank 0 reported.
@@ -40,11 +42,14 @@ def run_on_ranks(module: str, num_ranks: int = 2, arguments: Sequence[str] = ())
     if as_whole_number("num_ranks", num_ranks, 1) > MAX_RANKS:
         raise ValueError(f"num_ranks={num_ranks} is above {MAX_RANKS}: one machine's processes, not a cluster's")
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, OMP_NUM_THREADS="1"):
-        told = (module, tuple(arguments), environments(num_ranks), folder)
+        told, printed = (module, tuple(arguments), environments(num_ranks), folder), Path(folder, "0")
+        printed.touch()
         ranks = spawn(run_as_rank, told, nprocs=num_ranks, join=False)
         try:
-            while not ranks.join():
-                pass
+            while not ranks.join(timeout=1):
+                if say is not None:
+                    lines = printed.read_text(errors="replace").partition(MARK)[0].splitlines()
+                    say("".join(lines[-1:]))
         except (ProcessRaisedException, ProcessExitedException) as error:
             cause = str(error).strip().rpartition("\n")[2]
             raise RuntimeError(f"{module}: rank {error.error_index} of {num_ranks}: {cause}") from None
@@ -52,7 +57,7 @@ def run_on_ranks(module: str, num_ranks: int = 2, arguments: Sequence[str] = ())
             for process in ranks.processes:
                 process.kill()
                 process.join()
-        results = [line for line in Path(folder, "0").read_text().splitlines() if line.startswith(MARK)]
+        results = [line for line in printed.read_text().splitlines() if line.startswith(MARK)]
     if not results:
         raise RuntimeError(f"{module}: rank 0 of {num_ranks} ended without a report")
     return json.loads(results[-1].removeprefix(MARK))

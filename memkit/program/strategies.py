@@ -6,12 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-    noop_context_fn,
-)
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
 from memkit.setup.strategies import TORCH_NAMES, Strategy
 

@@ -17,13 +17,7 @@ from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.estimate import estimate_on
 from memkit.formula.forward import Alone
 from memkit.formula.paper import Paper, Storage
-from memkit.formula.parameters import (
-    Parameter,
-    block_parameters,
-    embedding_parameters,
-    output_parameters,
-    shard,
-)
+from memkit.formula.parameters import Parameter, block_parameters, embedding_parameters, output_parameters, shard
 from memkit.setup.layouts import Layout
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline

@@ -91,7 +91,7 @@ def trace_memory(
     if is_script:
         build.import_libraries()
     with recording(device, starts_in_host=is_script) as tracer:
-        tracer.progress = Progress(say)
+        tracer.progress = Progress(say, steps)
         tracer.known.assumptions = assumptions
         run_steps(build, steps, tracer)
     assumptions.refuse_unused()

@@ -1,4 +1,4 @@
-"""How far a long trace has come, for whoever waits for it: the command line's ``memkit: step 1, forward: ...``."""
+"""How far a long trace has come, for whoever waits for it: the command line's ``memkit: step 1 of 2, forward: ...``."""
 
 import time
 from collections.abc import Callable
@@ -11,8 +11,10 @@ OPERATIONS_BETWEEN_LOOKS, SECONDS_BETWEEN_WORDS = 1000, 2.0
 class Progress:
     """Counts operations and tells ``say``, every two seconds, where the program is: phase, line and count."""
 
-    def __init__(self, say: Callable[[str], None] | None = None):
-        self.say = say
+    listener: Callable[[str], object] | None = None  # is told of every trace, a planner's too
+
+    def __init__(self, say: Callable[[str], object] | None = None, steps: int = 1):
+        self.say, self.steps = say or self.listener, steps
         self.num_operations = 0
         self.said_at = time.monotonic()
 
@@ -22,6 +24,6 @@ class Progress:
         if self.say is None or self.num_operations % OPERATIONS_BETWEEN_LOOKS:
             return
         if time.monotonic() - self.said_at >= SECONDS_BETWEEN_WORDS:
-            where = "build" if log.phase == "init" else f"step {log.step}, {log.phase}"
+            where = "build" if log.phase == "init" else f"step {log.step} of {self.steps}, {log.phase}"
             self.say(f"{where}: {self.num_operations:,} operations so far, now {own_line()}")
             self.said_at = time.monotonic()

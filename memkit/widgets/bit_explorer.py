@@ -2,14 +2,7 @@
 
 import math
 
-from memkit.formats.reading import (
-    CodeReading,
-    Nearest,
-    nearest_in,
-    number_text,
-    parse_number,
-    read_code,
-)
+from memkit.formats.reading import CodeReading, Nearest, nearest_in, number_text, parse_number, read_code
 from memkit.formats.records import FORMATS, FloatFormat, get_format
 from memkit.formats.single import check_code, encode_one
 from memkit.pictures.bits import COMPARED, explorer_figure, note_on

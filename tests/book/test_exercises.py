@@ -12,12 +12,7 @@ from cells import CHAPTERS, after_setup, cells_of
 from wrong_answers.chapter_10 import ALSO_RIGHT, RIGHT
 
 from book import check
-from book.exercises import (
-    Exercise,
-    JudgedExercise,
-    NumberExercise,
-    exercises_of,
-)
+from book.exercises import Exercise, JudgedExercise, NumberExercise, exercises_of
 from book.exercises.tables import rows_of
 
 KINDS = (

@@ -16,12 +16,7 @@ from memkit.fitting.plans import PlansFound, find_plans, plan_recomputation
 from memkit.hardware.cards import CARDS
 from memkit.recomputation.costs import step_flops
 from memkit.setup.layouts import Layout
-from memkit.setup.models import (
-    GPT2_XL,
-    LLAMA_2_7B,
-    LLAMA_32_1B,
-    TINY_LLAMA,
-)
+from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_32_1B, TINY_LLAMA
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import NONE
 from memkit.setup.training import TrainingSetup

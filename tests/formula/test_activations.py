@@ -10,11 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
-from memkit.formula.activations import (
-    activation_bytes,
-    autocast_cast_bytes,
-    block_ledger,
-)
+from memkit.formula.activations import activation_bytes, autocast_cast_bytes, block_ledger
 from memkit.program.transformer import Transformer
 from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_3_8B, ModelConfig, gpt2_config
 from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, BF16_MASTER, FP32, PURE_BF16, Precision

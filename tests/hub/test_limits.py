@@ -6,14 +6,7 @@ import sys
 
 import pytest
 
-from course.hub.limits import (
-    LONGEST_WAIT_SECONDS,
-    Guesses,
-    HomeIsFull,
-    bytes_under,
-    limit_process,
-    refuse_full_home,
-)
+from course.hub.limits import LONGEST_WAIT_SECONDS, Guesses, HomeIsFull, bytes_under, limit_process, refuse_full_home
 
 MIB = 2**20
 

@@ -9,14 +9,7 @@ import torch
 from torch import nn
 
 from memkit.events import PARTS
-from memkit.measuring.measure import (
-    NUMBER,
-    Entry,
-    cuda_entries,
-    is_composite,
-    measure_memory,
-    replayed,
-)
+from memkit.measuring.measure import NUMBER, Entry, cuda_entries, is_composite, measure_memory, replayed
 from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_LLAMA
 from memkit.setup.recipes import AUTOCAST_BF16

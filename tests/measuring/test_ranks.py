@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 import pytest
@@ -22,7 +23,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def two():
-    return run_on_ranks(MODULE, 2, JOB)
+    said: list[str] = []
+    with patch.dict(os.environ, TQDM_DISABLE=""):
+        return run_on_ranks(MODULE, 2, JOB, said.append) | {"said": said}
 
 
 def ranks_of(parent: int) -> list[psutil.Process]:
@@ -34,6 +37,7 @@ def test_every_way_has_the_gradient_and_the_loss_of_one_process(two):
     for way, row in two["ways"].items():
         assert row["difference"] < 1e-12, way
         assert row["losses"] == pytest.approx(row["oracle"], rel=1e-12), way
+    assert any(f"| 1/{len(two['ways'])} [" in words for words in two["said"])
     assert not ranks_of(os.getpid())
 
 

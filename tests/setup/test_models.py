@@ -5,14 +5,7 @@ from dataclasses import replace
 import pytest
 
 from memkit.formula.parameters import count_parameters
-from memkit.setup.models import (
-    LLAMA_2_13B,
-    LLAMA_2_70B,
-    MISTRAL_7B,
-    PUBLISHED_MODELS,
-    TINY_GPT2,
-    TINY_LLAMA,
-)
+from memkit.setup.models import LLAMA_2_13B, LLAMA_2_70B, MISTRAL_7B, PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA
 
 HUB = "https://huggingface.co"
 QWEN_3, CONFIG = f"{HUB}/Qwen/Qwen3", "; config.json in ai-dynamo/aiconfigurator at 095f58a, aic-core/…/model_configs"

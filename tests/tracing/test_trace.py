@@ -18,8 +18,10 @@ import torch.nn.functional as F
 from state_of_torch import state_of_torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from tqdm import tqdm
 from training_loop import training
 
+from book import progress
 from memkit.formula.parameters import count_parameters
 from memkit.measuring.measure import NUMBER, measure_memory
 from memkit.program.transformer import training_build
@@ -718,7 +720,7 @@ def test_what_a_real_kernel_takes_besides_is_said_once(run, said):
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_a_long_trace_says_how_far_it_has_come(monkeypatch, device):
+def test_a_long_trace_says_how_far_it_has_come(monkeypatch, device, capsys):
     """Ten additions are ten operations: the number said last goes up by ten a step, and nothing is said in between
     where less than two seconds have passed."""
     module = importlib.import_module("memkit.tracing.waiting")
@@ -733,10 +735,14 @@ def test_a_long_trace_says_how_far_it_has_come(monkeypatch, device):
     assert said == []
     monkeypatch.setattr(module, "SECONDS_BETWEEN_WORDS", 0.0)
     trace_memory(build, device=device, steps=3, say=said.append)
-    last = [[words for words in said if words.startswith(f"step {step}, ")][-1] for step in (1, 2, 3)]
+    last = [[words for words in said if words.startswith(f"step {step} of 3, ")][-1] for step in (1, 2, 3)]
     numbers = [int(re.search(r"([\d,]+) operations so far", words)[1].replace(",", "")) for words in last]
     assert [b - a for a, b in itertools.pairwise(numbers)] == [10, 10]
     assert any(words.startswith("build: ") for words in said)
+    monkeypatch.setattr("book.patience.tqdm", functools.partial(tqdm, disable=False))
+    with progress():
+        trace_memory(build, device=device)
+    assert "step 2 of 2, " in capsys.readouterr().err
 
 
 def test_host_data_made_without_device_is_counted_and_told_and_with_cpu_is_not():
