@@ -65,7 +65,7 @@ class LedgerSearch(widgets.VBox):
 
 def entry_of(claim: Claim) -> str:
     """One claim as HTML: what is printed, the verdict in words, what is so, and where it is shown."""
-    places = [f'<a href="{url}">printed</a>' for url in claim.printed] or ["unsourced"]
+    places = [f'<a href="{url}">printed</a>' for url in claim.printed] or ["ours"]
     if claim.cell or claim.about:
         chapter, _, cell = (claim.cell or claim.about).partition("::")
         link = f'<a href="{chapter}#cell-id={cell}">{chapter[:2]}, cell <code>{cell}</code></a>'

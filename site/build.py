@@ -85,7 +85,7 @@ def claims_page(files: Files) -> Page:
     claims = load_claims()
     options = "".join(f"<option>{verdict}</option>" for verdict in VERDICTS)
     page.html = (
-        f"<h1>{page.title}</h1><p>What is commonly printed about GPU memory in training, and what is so: "
+        f"<h1>{page.title}</h1><p>What you may read about GPU memory in training, and what is so: "
         f'{len(claims)} claims. The address of a claim ends in its number, as in <a href="claims.html#C028">'
         'claims.html#C028</a>. <a href="A_claims_ledger.html">Appendix A</a> says what the verdicts mean.</p>'
         '<form class="filter" data-of=".claim"><label>Words <input name="words" type="search"></label> <label>Verdict '

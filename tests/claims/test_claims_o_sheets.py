@@ -125,29 +125,28 @@ def test_C387(figures):
 
 
 def test_C388(figures):
-    """What stands on one of four traced ranks after a step; ZeRO-1 hands out whole tensors: none may be a quarter."""
+    """What stands on one of four traced ranks after a step, in units of what stands without sharding."""
     setup, found = TrainingSetup(model=replace(TINY_LLAMA, num_layers=12), seq_len=64), {}
     for stage in (0, 1, 3):
         with one_rank_of(figures["ranks"]):
             built = sharded_build(setup, Layout(stage=stage, dp_size=figures["ranks"]))
             found[stage] = trace_memory(built).at("optimizer", step=2).parts
     share = lambda stage, part: found[stage][part] / found[0][part]
-    assert figures["ranks"] == 4 and all(is_about(share(stage, "optimizer_states"), 1 / 4) for stage in (1, 3))
-    figures.settle(zero_1=share(1, "weights") == 1, fully_shard=share(3, "weights") == 1)
+    assert figures["ranks"] == 4 and all(is_about(share(3, part), 1 / 4) for part in ("weights", "gradients"))
+    figures.settle(**{f"stage {stage}": is_about(share(stage, "optimizer_states"), 1 / 4) for stage in (1, 3)})
 
 
 def test_C398(figures):
-    as_printed(figures, printed=33, tokens=2048)
     card, adapter = CARDS["RTX 4090"], AdapterConfig(rank=16)
+    as_printed(figures, printed=33, tokens=2048, card_gb=card.label_gb)
     setup = TrainingSetup(
         model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, adapter=adapter, optimizer=SMALL.optimizer
     )
     assert rounds_to(again_on(LLAMA_2_7B, 2048), figures["seven"]) and rounds_to(again_on(GPT2_LARGE), figures["large"])
     plans = [plan_of(replace(setup, recomputation=way), card) for way in ("none", "full")]
-    kept, again = (plan.peak_bytes / GIB for plan in plans)
-    assert rounds_to(kept, figures["kept"]) and rounds_to(again, figures["again"])
-    assert card.label_gb == figures["card_gb"]
-    figures.settle(seven=plans[1].fits and not plans[0].fits, small=not plan_of(SMALL, card).fits)
+    assert all(rounds_to(plan.peak_bytes / GIB, figures[name]) for plan, name in zip(plans, ("kept", "again")))
+    needed = {"seven": plans[1].fits and not plans[0].fits, "small": not plan_of(SMALL, card).fits}
+    figures.settle(**needed, cost=is_about(figures["seven"], 33) and is_about(figures["large"], 33))
 
 
 def test_C399(figures):
@@ -211,9 +210,7 @@ def test_C407(figures):
 
 def test_C408(figures):
     as_printed(figures, low=60, high=70, slower=30, sequences=8)
-    large = TrainingSetup(
-        model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, attention="flash", dropout=0.1
-    )
+    large = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, attention="flash", dropout=0.1)
     ways = [replace(large, recomputation=way) for way in ("none", "full")]
     wide, again = (estimate_memory(way).for_step(2).peak_bytes for way in ways)
     found = {
@@ -222,7 +219,7 @@ def test_C408(figures):
     }
     assert all(rounds_to(found[name], figures[name]) for name in found)
     assert rounds_to(again_on(GPT2_LARGE), figures["flops"])
-    figures.settle(**{name: 59.5 < percent <= 70 for name, percent in found.items()})
+    figures.settle(slower=is_about(figures["flops"], 30), **{name: 59.5 < cut <= 70 for name, cut in found.items()})
 
 
 def test_C411(figures):
