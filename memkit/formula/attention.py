@@ -61,7 +61,7 @@ class Attention(Layers):
             fused = self.linear(n, "attention.qkv", "query, key and value")
             paper.rename(fused, "query, key and value, one storage")
             q, k, v = paper.view("split", fused, [f"b s {width}" for width in PROJECTIONS.values()], (NEW,))
-            del fused
+            del fused  # the three views hold its storage
         else:
             q, k, v = [self.linear(n, f"attention.{name}") for name in PROJECTIONS]
         if model.has_qk_norm:
@@ -102,9 +102,9 @@ class Attention(Layers):
         straight = run("mul", [x], axes, keeps=[shared["cosines"]])
         negative = run("neg", [right], right.axes)
         crossed = run("cat", [negative, left], axes, ways=(SAME, SAME))
-        del negative
+        del negative  # an argument of `cat`, without a name
         turned = run("mul", [crossed], axes, keeps=[shared["sines"]])
-        del crossed
+        del crossed  # an argument of the product, without a name
         return run("add", [straight, turned], axes, name=name, ways=(SAME, SAME))
 
     def core(self, q: Tensor, k: Tensor, v: Tensor, shared: dict[str, Tensor]) -> Tensor:

@@ -49,7 +49,7 @@ class Experts(Layers):
         _by_expert, order = (paper.empty(ROUTED, "int64", "order of the copies", "sort") for _ in range(2))
         wide = paper.empty(ROUTED, "float32")
         _rows = paper.empty("e", "float32", op="histc")
-        del wide
+        del wide  # ``histc`` has counted it: the float copy was its argument only
         offsets = paper.empty("e", "int32", "last row of each expert", "cumsum")
         if not self.is_cuda:  # the CPU's loop takes one dtype: the numbers are copied
             paper.allocate(offsets.num_bytes)
@@ -57,7 +57,7 @@ class Experts(Layers):
         factors = [y, self.rows(weights, order, ROUTED, "weight of each copy")]
         ways = (NEW, Summed(self.along_rows(order.count, self.model.hidden_size), is_product=True))
         y = paper.run("mul", factors, COPIES, keeps=factors, ways=ways)
-        del factors
+        del factors  # the products are made; where nothing is trained, nobody holds them
         place = paper.empty(ROUTED, "int64", "place of each copy", "empty_like")
         paper.empty(ROUTED, "int64", op="arange")
         return self.back_in_order(y, place)
@@ -74,7 +74,7 @@ class Experts(Layers):
         """The gated MLP, each row by its own expert."""
         both = self.grouped(x, "gate_up", offsets, "b s c 2g", "gate and up")
         gate, up = self.paper.view("chunk", both, ["b s c g"] * 2, (NEW,))
-        del both
+        del both  # the two views hold its storage
         inner = self.by_value("mul", "silu(gate) · up", self.by_value("silu", "silu(gate)", gate), up)
         return self.grouped(inner, "down", offsets, COPIES, "output of each copy")
 

@@ -129,9 +129,9 @@ class Layers:
         out = self.multiply("gemm_4bit", wide, codes, [bias] if bias else [], label, scratch_bytes=scratch_bytes)
         without_mean = paper.allocate(scale_bytes)
         scales = paper.allocate(scale_bytes)
-        del without_mean
+        del without_mean  # an argument of ``+ absmax_offset``, without a name
         paper.allocate(weight_bytes)
-        del scales
+        del scales  # ``_gemm_4bit_default_impl`` has returned its product
         return paper.cast(out, x.dtype)
 
     def with_adapter(self, x: Tensor, name: str, label: str) -> Tensor:
@@ -147,7 +147,7 @@ class Layers:
         x = paper.cast(x, adapter.dtype)
         dropped = self.dropout(paper.view("view", x), f"{name} adapter", adapter.dropout)
         thin = self.product(dropped, f"{name}.lora_a", "A x")
-        del dropped
+        del dropped  # PEFT nests the three calls: no name has what goes into the next
         up = self.product(thin, f"{name}.lora_b", "lora_b")
         del thin
         scaled = paper.run("mul", [up], up.axes)
@@ -156,7 +156,7 @@ class Layers:
         total = paper.run("add", [y, scaled], y.axes, wider, ways=(SAME, SAME), name=label)
         if not self.is_cuda:  # the CPU's loop takes one dtype: what has another is copied first
             paper.allocate(sum(total.num_bytes for each in (y, scaled) if each.dtype != wider))
-        del y, scaled
+        del y, scaled  # `result = result + …` binds the name anew before the cast back
         return paper.rename(paper.cast(total, dtype), label)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
@@ -211,7 +211,7 @@ class Layers:
         )
         if not self.is_cuda:  # the CPU's loop takes one dtype: what has another is copied
             paper.allocate(sum(tensor_bytes(each.count, wider) for each in factors if each.dtype != wider))
-        del wide, factor, factors, held[:1]
+        del wide, factor, factors, held[:1]  # gone but for what the product keeps, when the cast is born
         out = paper.cast(scaled, x.dtype) if self.setup.uses_fused_norm else scaled
         return paper.rename(out, f"{label} output")
 
@@ -226,7 +226,7 @@ class Layers:
         mean = paper.run("mean", [square], rows)
         if along:
             paper.allocate(along)
-        del square
+        del square  # one nested expression in PyTorch: each step dies with the next
         inverse = paper.run("rsqrt", [mean], rows, name=f"{label} 1/rms", out_kept_by="rsqrt")
         del mean
         factors, ways = [wide, inverse], (NEW, Summed(along, is_product=True))
@@ -239,7 +239,7 @@ class Layers:
         if self.model.mlp == "swiglu":
             silu = self.by_value("silu", "silu(gate)", self.linear(n, "mlp.gate"))
             inner = self.by_value("mul", "silu(gate) · up", silu, self.linear(n, "mlp.up"))
-            del silu
+            del silu  # an argument without a name; the product keeps it, or nobody does
         else:
             inner = self.by_value("gelu", "GELU output", self.paper.rename(self.linear(n, "mlp.up"), "GELU input"))
         return self.linear(inner, "mlp.down")

@@ -142,7 +142,7 @@ def _adam_one_by_one(new: Temporaries, parameters: Iterable[Parameter]) -> None:
     for parameter in parameters:
         root = new.one(parameter.count)
         _denominator = new.one(parameter.count)
-        del root
+        del root  # an argument of the division, without a name
 
 
 def _adafactor_one_by_one(new: Temporaries, parameters: Iterable[Parameter]) -> None:

@@ -170,7 +170,7 @@ class FullySharded(Alone):
             for count in group.shard_counts:
                 brought = paper.allocate(tensor_bytes(count, group.weight_dtype))
                 copies.append(paper.allocate(tensor_bytes(count, group.param_dtype)) if casts else brought)
-                del brought
+                del brought  # cast: the copy in the weight's dtype was in no list
         elif casts:
             copies.append(paper.allocate(group.share_bytes(group.param_dtype)))
         self.gathering = paper.allocate(group.whole_bytes(group.param_dtype))
@@ -205,7 +205,7 @@ class FullySharded(Alone):
                 self.until_the_end.append((reduced, times))
         elif self.layout.num_replicas > 1 and (self.is_on_host or self.accumulates):
             self.until_the_end.append((reduced, times))
-        del reduced
+        del reduced  # ``reduce_output`` names the share by now
         gradients.clear()
         if self.is_on_host or self.accumulates:
             return []
