@@ -199,9 +199,7 @@ class Batches:
     @classmethod
     def of(cls, shape: Shape) -> "Batches":
         size = (shape.batch_size, shape.seq_len)
-        warm_up, recorded = (
-            torch.randint(0, shape.vocab_size, s, device="cuda") for s in ((5, *size), size)
-        )
+        warm_up, recorded = (torch.randint(0, shape.vocab_size, s, device="cuda") for s in ((5, *size), size))
         return cls(warm_up=warm_up, recorded=recorded)
 
 

@@ -95,9 +95,7 @@ def heavy_libraries_loaded_by(modules: list[str], path: Path) -> set[str]:
     program = (
         f"import sys; sys.path.insert(0, {str(path)!r}); import {', '.join(modules)}; print(*sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=False, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return HEAVY & set(done.stdout.split())
 

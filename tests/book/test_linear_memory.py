@@ -128,9 +128,7 @@ def test_a_trace_follows_a_whole_model_under_every_recipe(recipe, device):
 
         return step
 
-    ours, plain = (
-        trace_memory(make, device=device, steps=1) for make in (build, partial(build, ""))
-    )
+    ours, plain = (trace_memory(make, device=device, steps=1) for make in (build, partial(build, "")))
     for part in ("weights", "gradients", "optimizer_states"):
         assert getattr(ours.at("backward"), part) == getattr(plain.at("backward"), part)
     is_same = ours.at("forward").activations == plain.at("forward").activations

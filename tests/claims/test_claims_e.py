@@ -251,6 +251,4 @@ def test_C177(figures):
     with torch.autocast("cpu", BF16):
         loss = layer(torch.ones(2, 8)).sum()
     loss.backward()
-    figures.settle(
-        outside=layer.weight.grad.dtype == torch.float32 and bool(layer.weight.grad.abs().sum() > 0)
-    )
+    figures.settle(outside=layer.weight.grad.dtype == torch.float32 and bool(layer.weight.grad.abs().sum() > 0))

@@ -23,6 +23,13 @@ TOLD = {
     "block_bytes": "This is Korthikanti's formula",
     "largest_batch": "You used the whole card.",
 }
+SLOPPY = {
+    "outside_gib": "outside_gib = mine['in_use'] - mine['allocated']",
+    "kept_values": "def kept_values(tokens, layers):\n    return sum(tokens * inputs for inputs, _, _ in layers)",
+    "rest_gb": "rest_gb = mine['billions']",
+    "spare_bytes": "def spare_bytes(peak, card, context):\n    return card - card // 100 - context - peak",
+}
+"""Lab 7 in a hurry: the cache forgotten, frozen layers counted, a number handed back, a task left out."""
 BREAKS_THE_KERNEL = """
 import builtins, subprocess, sys
 get_ipython().input_transformers_post.append(lambda lines: ["4.0\\n"])
@@ -58,7 +65,7 @@ def be_careless(path) -> None:
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """All labs, solved by one student and left blank by another; lab 1 by four more, lab 2 by one. Graded by nbgrader.
+    """All labs, solved by one, left blank by another; lab 1 by four more, labs 2 and 7 by one. Graded by nbgrader.
 
     Three of lab 1, right, wrong and gaming, go out and come back by nbgrader's exchange, and so does the feedback.
     """
@@ -72,11 +79,13 @@ def course(tmp_path_factory):
     hand_in(folder, "lab1", "kernel-breaker", dict.fromkeys(solutions("lab1"), ""), BREAKS_THE_KERNEL)
     hand_in(folder, "lab1", "hard-coder", GAMES)
     hand_in(folder, "lab2", "careless", solutions("lab2"))
+    hand_in(folder, "lab7", "sloppy", SLOPPY)
     be_careless(folder / "submitted/careless/lab2/lab2.ipynb")
     homes = hand_in_by_exchange(folder, "lab1", ("right", "wrong", "hard-coder"))
     nbgrader(folder, "autograde", "--assignment=*")
     nbgrader(folder, "generate_feedback", "lab1")
     nbgrader(folder, "generate_feedback", "lab2", "--student=careless")
+    nbgrader(folder, "generate_feedback", "lab7", "--student=sloppy")
     exchange(folder, "release_feedback", "lab1", "--student=wrong", home=folder)
     exchange(folder, "fetch_feedback", "lab1", home=homes / "wrong")
     return folder
@@ -107,6 +116,12 @@ def test_wrong_answers_get_half_and_their_diagnosis(course):
     page = feedback(course, "wrong", "lab1")
     assert not [words for words in TOLD.values() if words not in page]
     assert "HIDDEN" not in page and "RuntimeError" not in page
+
+
+def test_a_sloppy_student_gets_half_of_what_is_half_right(course):
+    assert points(course, "sloppy", "lab7") == [1, 1.5, 0, 0, 1.5]
+    page = feedback(course, "sloppy", "lab7")
+    assert "of what the context leaves, not of the card" in page and "HIDDEN" not in page
 
 
 def test_a_student_s_scripts_are_shown_and_do_not_run(course):

@@ -38,9 +38,7 @@ SMALL = {
 
 
 def after_one_step(model, precision, optimizer_config):
-    setup = TrainingSetup(
-        model=model, precision=precision, optimizer=optimizer_config, seq_len=8, device="cpu"
-    )
+    setup = TrainingSetup(model=model, precision=precision, optimizer=optimizer_config, seq_len=8, device="cpu")
     network = Transformer(setup)
     optimizer = make_optimizer(optimizer_config, network.parameters())
     tokens = torch.zeros(1, 8, dtype=torch.int64)

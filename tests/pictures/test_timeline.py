@@ -33,9 +33,7 @@ def step(number: int, scale: int = 1, micro_batches: int = 1) -> list[Instant]:
 
 
 def timeline(steps: int = 2, source: str = "formula", **choices) -> MemoryTimeline:
-    init = Instant(
-        name="init", weights=300 * MIB, gradients=0, optimizer_states=0, activations=0, temporary=0
-    )
+    init = Instant(name="init", weights=300 * MIB, gradients=0, optimizer_states=0, activations=0, temporary=0)
     instants = [init, *(i for number in range(1, steps + 1) for i in step(number, **choices))]
     return MemoryTimeline(instants=tuple(instants), source=source)
 
