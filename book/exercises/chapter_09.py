@@ -76,9 +76,9 @@ EXERCISES = (
         16 * P / 16 :: That is stage 3: all 16 bytes are divided. Under stage 2 the weights stay whole.
         4 * P + 12 * P / 16 :: That is stage 1: under stage 2 the gradients are divided too.
         16 * P :: That is DDP: nothing is divided.
-        8 * P :: The number that is often copied for stage 2 on 8 ranks. Divide part by part.
+        8 * P :: The number that you may read for stage 2 on 8 ranks. Divide part by part.
         14 * P / 16 :: That is the divided part. The whole weights come on top.
-        14 * P :: You divided nothing of the 14 bytes, or took what is often copied for stage 1.
+        14 * P :: You divided nothing of the 14 bytes, or took what you may read for stage 1.
         2 * P :: That is the whole weights alone, or stage 3 on 8 ranks. Add the divided part.
         2 * P + 14 * P / 8 :: That is stage 2 on 8 ranks. Here are 16.
         12 * P / 16 :: Those are the states alone. Weights and gradients take memory too.
@@ -116,8 +116,8 @@ EXERCISES = (
         table="""
         16 * P / (n if stage else 1) :: Stages 1 and 2 divide only a part of the 16 bytes.
         16 * P / {0: 1, 1: 4, 2: 8, 3: n}[stage] :: 4× and 8× are limits for many ranks, and not what 8 ranks save.
-        {0: 16, 1: 14, 2: 8, 3: 2}[stage] * P ; {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P :: The table that is often
-            copied: its stages 1 and 2 are not ZeRO's.
+        {0: 16, 1: 14, 2: 8, 3: 2}[stage] * P ; {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P :: The table that you may
+            read: its stages 1 and 2 are not ZeRO's.
         at_rest(P, stage, n, cut=(4, 4, 1)) :: Only the optimizer's 12 bytes are divided, also in stages 2 and 3.
         at_rest(P, stage, n, sizes=(2, 2, 8)) :: The master copy is missing: the optimizer has 4 + 4 + 4 bytes.
         at_rest(P, stage, n, cut=(3, 2, 4)) :: Stage 1 divides nothing, and the optimizer's states stay whole in all
@@ -132,6 +132,7 @@ EXERCISES = (
         at_rest(P, min(stage, 2), n) :: Stages 0 to 2 are right. Stage 3 divides the weights as well.
         at_rest(P, stage, n, cut=(4, 3, 2)) :: Each part is divided one stage too late: the states are divided from
             stage 1 on, not after it.
+        at_rest(P, min(stage + 1, 3), n) :: What you give for a stage is the next one's. Stage 0 is DDP: all is whole.
         at_rest(P, stage, n, sizes=(4, 4, 8)) :: That is the recipe 4 + 4 + 8, all in float32. The one asked for is 2
             + 2 + 12.
         at_rest(P, stage, n) / 10**9 :: Right in GB. The answer is in bytes.
@@ -167,6 +168,10 @@ EXERCISES = (
             once.
         2 if stage == 0 else 3 * m :: With syncs_each DDP sends its gradients after every micro-batch; without, stage
             3 reduces once.
+        2 if stage == 0 else 2 * m + 1 :: In yours the gradients always go once. With syncs_each=True they go after
+            each micro-batch.
+        moved(stage, m, syncs_each and stage == 0) :: DDP is right. With syncs_each=True stage 3 too reduces after
+            each micro-batch.
         2 * m if stage == 0 else 2 * m + 1 :: syncs_each changes nothing in yours: it says how often the gradients go.
         moved(stage, m, syncs_each, gathers=0, scatter=2) :: Stage 3 moves weights too: gathered in the forward and in
             the backward of each micro-batch.

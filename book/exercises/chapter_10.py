@@ -132,6 +132,7 @@ EXERCISES = (
         16 * 8 * 10**9 - 80 * 10**9 :: A card of 80 GB reports about 85 · 10⁹ bytes, and 8B has 8.03 · 10⁹.
         16 * P - 80 * GIB :: You took 80 GiB for a card that reports 79.25, or 8 · 10⁹ parameters for 8.03 · 10⁹.
         16 * 8 * 10**9 - 80 * GIB :: The card reports 79.25 GiB, not 80, and 8B has 8.03 · 10⁹ parameters.
+        8 * P :: Those are the two means alone. Weights and gradients come on top, and the card goes off.
         20 * P - card :: 20 has a second gradient, or the optimizer's scratch; 16 stay.
         """,
     ),

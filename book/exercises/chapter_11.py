@@ -52,6 +52,7 @@ EXERCISES = (
         8 * seconds :: You counted bits. 32 GB/s are bytes.
         112 / 25 :: 25 GB/s is about what real copies reach (section 11.2). This exercise gives 32.
         seconds * 10**9 / 2**30 :: You turned the bytes into GiB. The bus is in GB/s.
+        seconds * 2**30 / 10**9 :: You turned the rate into GiB and left the bytes in GB. Both are in GB.
         1000 * seconds :: That is in thousandths of a second.
         """,
     ),
@@ -75,6 +76,7 @@ EXERCISES = (
         ceil(states / card) :: Context and activations take room on each card: take both off first.
         ceil(16 * P / 1e9 / room) :: Did you divide GB by GiB, or take the label of 40·10⁹ bytes? The card reports
             {card} GiB, and a GiB is 1.0737 GB.
+        ceil(16 * P / 1e9 / (40 - context - own)) :: You took off GiB from the label in GB. The card reports {card} GiB.
         ceil(16 * P / 40e9) :: That is the states by the label alone. Context and activations take room on each card.
         ceil(2 * P / GIB / room) :: You counted the weights alone, in 16 bits. Training has 16 bytes per parameter.
         ceil(8 * P / GIB / room) :: You took 8 bytes per parameter, as in pure bf16. Here it is 16.
@@ -98,7 +100,8 @@ EXERCISES = (
         formula="cards",
         unit="cards",
         also=(4.0,),
-        because="{weights:.1f} GiB of weights and {cache:.1f} GiB of cache, over {room} GiB a card.",
+        because="{weights:.1f} GiB of weights and {cache:.1f} GiB of cache, over {room} GiB a card are "
+        "{(weights + cache) / room:.2f}.",
         table="""
         cards - 1 :: Did you round down, count keys or values alone, or leave the weights out? Three cards have
             {3 * room:.1f} GiB, and weights and cache need {weights + cache:.1f}.

@@ -299,7 +299,7 @@ TOLD = [
     ("8.1", 87.3, "the number of MiB."),
     ("8.2", 6_800_000, "one digit more"),
     ("8.2", 6.82, "the number of millions."),
-    ("9.3", lambda P, stage, n: {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P, "table that is often copied"),
+    ("9.3", lambda P, stage, n: {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P, "table that you may read"),
     ("10.4", lambda p, c, k: (c - k) - ceil((c - k) / 100) - p, "rounds the hundredth up"),
     ("10.4", lambda p, c, k: c - k - (c - k) / 100 - p, "A byte has no parts"),
     ("10.4", lambda p, c, k: c - k - (c - k) // 100 - p + 1000, ""),
