@@ -34,7 +34,7 @@ class Report:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes of the tensors at the peak, each rounded up as the allocator does it."""
+        """Bytes allocated at the peak: the tensors', rounded up, and ends of blocks that are not split off."""
         return self.page.result.peak_allocated_bytes
 
     @property
@@ -51,8 +51,10 @@ class Report:
         fits = [["card", "memory left, expected", "verdict"]]
         fits += [[fit.card, format_bytes(fit.expected_bytes).replace("-", "−"), fit.verdict] for fit in self.fits]
         lines = [("made at the peak by", "part", "blocks", "bytes"), *(line.row for line in self.page.lines)]
-        total = f"{self.name}: {format_bytes(self.allocated_bytes)} in tensors at the peak, in {self.page.moment}; "
+        total = f"{self.name}: {format_bytes(self.allocated_bytes)} allocated at the peak, in {self.page.moment}; "
         total += f"{format_bytes(self.expected_bytes)} expected on the card."
+        if (unsplit := self.allocated_bytes - self.trace.peak_bytes) > 0:
+            total += f" Of the first, {format_bytes(unsplit)} are ends of blocks that the allocator does not split off."
         if self.steps_bytes < self.trace.peak_bytes:
             total += f" Making the model takes more than any step: the steps reach {format_bytes(self.steps_bytes)}."
         if copied := self.trace.provenance.get("copies of the weights"):

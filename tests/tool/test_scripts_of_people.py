@@ -377,7 +377,7 @@ def test_the_worst_batch_of_the_readers_data_is_named_and_traced(tmp_path, capsy
     assert halved and "second trace" in halved[0], "the long text is in another batch of half the size"
     alone = path.read_text(encoding="utf-8").replace('batch["ids"].cuda()', 'torch.zeros(4, 700).long().cuda()')
     path.write_text(alone, encoding="utf-8")
-    told = f"train.py: {format_bytes(trace_memory(Script(str(path)), steps=3).peak_bytes)} in tensors"
+    told = f"train.py: {format_bytes(trace_memory(Script(str(path)), steps=3).peak_bytes)} allocated"
     assert told in out.replace(str(tmp_path) + "/", "")
 
 
