@@ -1,4 +1,4 @@
-"""What a trace leaves out, told in warnings: workspaces of cuDNN and cuSOLVER, compiled steps.
+"""What a trace leaves out, told in warnings: workspaces of cuDNN, cuSOLVER and cuFFT, compiled steps.
 
 A library decides by itself, by card and version, what it takes beside an operation's results. The
 trace names it once, with the first call's place. On the CPU's rules the same is said of every
@@ -24,6 +24,7 @@ CUDA_LIBRARIES |= {
     getattr(aten, name).default: "cuSOLVER"
     for name in "_linalg_eigh _linalg_svd linalg_qr linalg_cholesky_ex linalg_inv_ex _linalg_solve_ex".split()
 }
+CUDA_LIBRARIES |= dict.fromkeys((aten._fft_c2c.default, aten._fft_r2c.default, aten._fft_c2r.default), "cuFFT")
 """Operations whose library takes a workspace on a card, of a size that only the card knows."""
 
 

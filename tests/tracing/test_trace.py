@@ -711,7 +711,8 @@ def test_a_storage_that_is_emptied_and_filled_again_is_followed():
     [(lambda x: nn.LSTM(8, 8, device="cuda")(x), "lstm"),
      (lambda x: nn.Conv1d(5, 8, 3, device="cuda")(x), "convolution"),
      (lambda x: x.cumprod(0), "cumprod"), (lambda x: torch.linalg.eigh(x[:, :, :5]), "linalg_eigh"),
-     (lambda x: torch.cdist(x, x), "cdist"), (lambda x: F.unfold(x[:, None], 2), "im2col")],
+     (lambda x: torch.cdist(x, x), "cdist"), (lambda x: F.unfold(x[:, None], 2), "im2col"),
+     (torch.fft.fft2, "cuFFT")],
 )
 def test_what_a_real_kernel_takes_besides_is_said_once(run, said):
     with pytest.warns(UserWarning, match=said) as caught:
