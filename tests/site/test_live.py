@@ -243,3 +243,31 @@ def test_an_exercise_on_the_page_says_what_the_book_s_check_says(chapter, site, 
                 {"status": "not yet", "text": "'a lot' is no number. Type one, such as 53.9e9 or 8 * 7e9."}
             )
     assert opened.evaluate(ASK, [asked]) == wanted
+
+
+def test_a_choice_is_answered_in_the_page_without_python(page, address, site):
+    [file] = sorted(path.name for path in site.glob("*.html") if "data-replies" in path.read_text(encoding="utf-8"))[:1]
+    page.goto(f"{address}{file}")
+    form = page.locator("form.exercise[data-replies]").first
+    replies = json.loads(form.get_attribute("data-replies"))
+    reply, send = form.locator(".reply"), form.get_by_role("button")
+    send.click()
+    assert reply.inner_text() == "Not attempted yet. Give an answer first."
+    for letter, said in replies.items():
+        form.locator(f"[type=radio][value={letter}]").check()
+        send.click()
+        assert reply.inner_text() == f"{said['status'].capitalize()}. {said['text']}"
+    assert "Right" in {said["status"].capitalize() for said in replies.values()} and len(replies) > 2
+
+
+def test_a_film_that_has_ended_plays_from_its_start(page, address, places, site):
+    [file] = [path.name for path in site.glob("*.html") if "data-play=" in path.read_text(encoding="utf-8")][:1]
+    page.goto(f"{address}{file}")
+    button = page.locator("[data-play]").first
+    slider = page.locator(f"[type=range][data-id={button.get_attribute('data-for')}]").first
+    slider.fill(slider.get_attribute("max"))
+    button.click()
+    assert button.inner_text() == "Stop" and slider.input_value() == slider.get_attribute("min")
+    page.wait_for_function("([box, least]) => box.value > least", arg=[slider.element_handle(), slider.input_value()])
+    button.click()
+    assert button.inner_text() == "Play"
