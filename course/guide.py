@@ -21,6 +21,7 @@ from course.labs import NAMES, load_lab
 
 GUIDE, ANSWERS = ROOT / "course" / "GUIDE.md", ROOT / "course" / "WRONG_ANSWERS.md"
 CHAPTERS = {int(path.name[:2]): path for path in sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb"))}
+HEADING = re.compile(r"^## (.+?)(?: \(\d+ minutes?\))?$", re.MULTILINE)
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 LONG = 200  # characters of a wrong answer, above which it is shown by what differs from a right one
 SYLLABI = {
@@ -63,6 +64,38 @@ def syllabus(name: str) -> str:
     return "\n".join(["| part | minutes |", "|---|---|", *lines, f"| **together** | **{total(name)}** |"])
 
 
+def walked(name: str) -> dict[int, tuple[list[dict], list[str], str]]:
+    """Chapter → what a class runs there: all code cells down to the last that the syllabus needs, the ids of those it
+    talks about, in order, and the heading that follows, above which everything is run."""
+    wanted = {}
+    for words in SYLLABI[name]:
+        start = words if words.startswith("ex ") else item(words)[0].removeprefix("0 ")
+        wanted.setdefault(int(re.search(r"\d+", words)[0]), []).append(start)
+    return {chapter: _down_to(notebook(chapter)["cells"], starts) for chapter, starts in wanted.items()}
+
+
+def _down_to(cells: list[dict], starts: list[str]) -> tuple[list[dict], list[str], str]:
+    heading, last, talked = "", 0, []
+    for place, cell in enumerate(cells):
+        text, is_code = "".join(cell["source"]), cell["cell_type"] == "code"
+        if not is_code and (found := HEADING.findall(text)):
+            heading = found[-1]
+        here = f"ex {cell['id'][3:].replace('-', '.')}" if cell["id"].startswith("ex-") else heading
+        if is_code and any(here.startswith(start) for start in starts):
+            last, talked = place, [*talked, cell["id"]]
+    after = next(found[0] for cell in cells[last + 1 :] if (found := HEADING.findall("".join(cell["source"]))))
+    return [cell for cell in cells[: last + 1] if cell["cell_type"] == "code"], talked, after
+
+
+def walk() -> str:
+    """A table of the workshop's way through the notebooks."""
+    rows = ["| chapter | select | code cells that run | those that the class looks at, in order |", "|---|---|---|---|"]
+    for chapter, (cells, talked, after) in walked("workshop").items():
+        shown = ", ".join(f"`{cell}`" for cell in talked)
+        rows.append(f"| {chapter:02d} | *{after}* | {len(cells)} | {shown} |")
+    return "\n".join(rows)
+
+
 def total(name: str) -> int:
     """Minutes of a syllabus."""
     return sum(item(words)[1] for words in SYLLABI[name])
@@ -101,6 +134,7 @@ def figures() -> str:
 
 TABLES = {
     "workshop": lambda: syllabus("workshop"),
+    "walk": walk,
     "halfday": lambda: syllabus("halfday"),
     "labs": labs,
     "rubrics": rubrics,

@@ -104,9 +104,9 @@ class Student:
         answer.raise_for_status()
         return answer
 
-    def open_chapter(self) -> None:
+    def open_chapter(self, path: str = CHAPTER) -> None:
         """Start the chapter's kernel and connect to it."""
-        body = {"path": CHAPTER, "name": "chapter", "type": "notebook", "kernel": {"name": "python3"}}
+        body = {"path": path, "name": "chapter", "type": "notebook", "kernel": {"name": "python3"}}
         self.kernel = self.ask("sessions", "POST", json=body).json()["kernel"]["id"]
         self.connect()
 

@@ -4,12 +4,23 @@ import pytest
 
 from course import guide
 from course.labs import NAMES, load_lab
+from course.slides import cells_of
 
 
 def test_the_guide_s_tables_are_today_s():
     text = guide.GUIDE.read_text(encoding="utf-8")
     assert {name for _, name, _ in guide.BLOCK.findall(text)} == set(guide.TABLES)
     assert guide.guide(text) == text, "run: make guide"
+
+
+def test_the_walk_runs_what_the_slides_show_and_what_comes_before_it():
+    walked = guide.walked("workshop")
+    talked = [cell for _, ids, _ in walked.values() for cell in ids]
+    shown = [cell.id for words in guide.SYLLABI["workshop"] for cell in cells_of(words) if cell.cell_type == "code"]
+    assert shown and [cell for cell in talked if cell in shown] == shown and "ex-1-b-check" in talked
+    for chapter, (cells, ids, after) in walked.items():
+        code = [cell["id"] for cell in guide.notebook(chapter)["cells"] if cell["cell_type"] == "code"]
+        assert [cell["id"] for cell in cells] == code[: code.index(ids[-1]) + 1] and after
 
 
 def test_the_list_of_wrong_answers_is_today_s():

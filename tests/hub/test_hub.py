@@ -16,7 +16,7 @@ import requests
 from lab_server import ROOT, free_port
 from traitlets.config import Config
 
-from course import load
+from course import load, walk
 
 pytestmark = pytest.mark.serial
 PASSWORD = "three of us"
@@ -106,8 +106,10 @@ assert resource.getrlimit(resource.RLIMIT_NPROC)[0] <= 4096
     assert ann.run(code)[0] == ""
 
 
-def test_an_assertion_in_a_kernel_is_heard(ann):
+def test_an_assertion_in_a_kernel_is_heard_and_the_walk_tells_of_it(ann):
     assert ann.run("assert False")[0] == "AssertionError"
+    told = walk.run_cells(ann, [{"source": ["import time\n", "time.sleep(0.2)"]}, {"source": ["assert False"]}])
+    assert [error for _, error in told] == ["", "AssertionError"] and told[0][0] >= 0.2
 
 
 def test_jupyterlab_asks_for_no_news(ann):
