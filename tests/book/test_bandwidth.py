@@ -44,9 +44,7 @@ def test_without_a_card_only_the_ram_is_measured_and_that_is_said(clock, no_card
 
 def test_the_data_sheet_stands_beside():
     peak = CARDS["H200"].memory_bandwidth
-    copy = Copy(
-        name="card to card", num_bytes=GIB, seconds=2 * GIB / (peak / 2), crossings=2, peak_bytes_per_s=peak
-    )
+    copy = Copy(name="card to card", num_bytes=GIB, seconds=2 * GIB / (peak / 2), crossings=2, peak_bytes_per_s=peak)
     table = str(Bandwidths(copies=(copy,), device="NVIDIA H200"))
     assert "4,814.3 GB/s" in table and "50%" in table and table.endswith("on NVIDIA H200")
 

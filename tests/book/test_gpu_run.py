@@ -32,9 +32,7 @@ sys.exit(main(["--dry-run", "--folder", sys.argv[1]]))
 def dry_run(tmp_path_factory):
     """The recordings of a whole dry run, by name."""
     folder = tmp_path_factory.mktemp("recordings")
-    done = subprocess.run(
-        [sys.executable, "-c", DRY_RUN, str(folder)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", DRY_RUN, str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     chapters = {chapter for chapter, _ in MEASUREMENTS}
     found = [recording for chapter in chapters for recording in load_recordings(chapter, folder)]

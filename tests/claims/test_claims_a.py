@@ -315,9 +315,7 @@ def tokens_that_add(percent: int) -> int:
 def test_C049(figures):
     assert figures["low_tokens"] == tokens_that_add(figures["printed_low"])
     assert figures["high_tokens"] == tokens_that_add(figures["printed_high"]) - 1
-    setup = TrainingSetup(
-        model=GPT2_LARGE, precision=BF16_MASTER, micro_batch_size=8, attention="stored", dropout=0.1
-    )
+    setup = TrainingSetup(model=GPT2_LARGE, precision=BF16_MASTER, micro_batch_size=8, attention="stored", dropout=0.1)
     assert figures["gpt2_tokens"] == setup.tokens_per_micro_batch
     states = kept(BF16_MASTER).total * count_parameters(GPT2_LARGE)
     assert rounds_to(100 * activation_bytes(setup) / states, figures["gpt2_percent"])

@@ -162,9 +162,7 @@ def test_cudas_record_is_read_without_a_card():
         Entry(512, 300),
         Entry(512, -300),
     ]
-    log = replayed(
-        entries, [[("saw", "weights", {4096}), ("mark", "init")], [("start_step", 1), ("end_step",)]]
-    )
+    log = replayed(entries, [[("saw", "weights", {4096}), ("mark", "init")], [("start_step", 1), ("end_step",)]])
     assert log.parts() == ["weights", "temporary", "temporary"]
     assert log.events == [0, 1, ~1, 2, ~2] and log.live == {0}
 

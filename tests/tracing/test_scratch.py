@@ -33,9 +33,7 @@ def test_a_sum_down_the_columns_as_another_recorded_run_took_it():
 def test_an_embeddings_gradient_as_two_recorded_runs_took_it():
     """512 and 2,048 indices into 10,000 rows: five buffers of 8 B an index; the sort's own was 1 B."""
     for tokens in (512, 2048):
-        stages = index_put_buffers(
-            meta(10_000, 1024), [meta(4, tokens // 4)], meta(4, tokens // 4, 1024), True
-        )
+        stages = index_put_buffers(meta(10_000, 1024), [meta(4, tokens // 4)], meta(4, tokens // 4, 1024), True)
         assert [size for stage in stages for size in stage] == [8 * tokens] * 5 + [1]
     assert index_put_buffers(meta(10_000, 1024), [meta(4, 128)], meta(4, 128, 1024), False) == []
 
