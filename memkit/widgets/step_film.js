@@ -20,7 +20,7 @@ const STYLE = `
 .memkit-film .bar span { position: relative; }
 .memkit-film .total { font-size: 26px; font-weight: 650; font-variant-numeric: tabular-nums; }
 .memkit-film .when { font-variant-numeric: tabular-nums; }
-.memkit-film .parts { display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: 13px; min-height: 3.1em;
+.memkit-film .parts { display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: 13px; min-height: 41px;
   font-variant-numeric: tabular-nums; }
 .memkit-film .parts b { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: 5px; }
 .memkit-film .parts .is-zero { opacity: .8; }
@@ -41,6 +41,11 @@ const STYLE = `
 @container (max-width: 720px) {
   .memkit-film .sides { grid-template-columns: minmax(0, 1fr); }
   .memkit-film .code { max-height: 190px; }
+}
+@container (max-width: 480px) {  /* a line for each part, and room: no number's width moves what is below */
+  .memkit-film .when { display: block; min-height: 3em; }
+  .memkit-film .parts { display: grid; }
+  .memkit-film .say { min-height: 6em; }
 }`;
 
 const SECONDS = 25, REST_MS = 1200, ROWS = 5;
