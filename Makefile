@@ -28,8 +28,8 @@ help:                   ## list the verbs
 lab: $(VENV)/.book      ## open the book in JupyterLab, your own copy of it
 	$(if $(IS_ROOT),@echo "$(LAB_AS_ROOT)")
 	@$(BIN)/python scripts/own_copy.py
-	$(BIN)/jupyter lab $(if $(IS_ROOT),--allow-root) --custom-css --ServerApp.root_dir=. --LabApp.news_url=None \
-	    --LabApp.default_url=/lab/tree/$(FIRST_PAGE) $(LAB_ARGS)
+	$(BIN)/jupyter lab $(if $(IS_ROOT),--allow-root) --custom-css --ServerApp.root_dir=. \
+	    --LabApp.app_settings_dir=scripts/jupyterlab --LabApp.default_url=/lab/tree/$(FIRST_PAGE) $(LAB_ARGS)
 
 hub: $(VENV)/.hub       ## a JupyterHub for a class on this machine (course/hub)
 	$(if $(IS_ROOT),@echo "$(HUB_AS_ROOT)" >&2)

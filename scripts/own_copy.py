@@ -12,7 +12,7 @@ from jupyter_server import DEFAULT_STATIC_FILES_PATH
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "my_chapters"
-STYLE = Path(__file__).with_name("jupyterlab.css")
+STYLE = Path(__file__).with_name("jupyterlab") / "custom.css"
 
 
 def copy_chapters(root: Path = ROOT) -> list[str]:
