@@ -1,5 +1,6 @@
 """Appendix A's search: the claims that hold a word, by subject and verdict."""
 
+import re
 from collections.abc import Iterable
 from html import escape
 
@@ -70,7 +71,8 @@ def entry_of(claim: Claim) -> str:
         chapter, _, cell = (claim.cell or claim.about).partition("::")
         link = f'<a href="{chapter}#cell-id={cell}">{chapter[:2]}, cell <code>{cell}</code></a>'
         places.insert(0, f"shown in {link}" if claim.cell else f"with other numbers in {link}")
-    return (
+    words = (
         f"<p><strong>{claim.id}</strong> “{escape(claim.claim)}” <strong>{claim.verdict.capitalize()}.</strong> "
         f"{escape(claim.answer)} <small>({'; '.join(places)})</small></p>"
     )
+    return re.sub("`([^`]+)`", r"<code>\1</code>", words)

@@ -8,6 +8,7 @@ GB (powers of 1000), parameter counts in decimal millions and billions.
 import difflib
 import math
 import operator
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
@@ -220,7 +221,7 @@ def on_page(*parts: str, between: str = "\n\n") -> Text:
         else:
             lines = part.split("\n")
             texts.append("\n".join(fill(line, PAGE_COLUMNS) if len(line) > PAGE_COLUMNS else line for line in lines))
-            html += f"<p>{'<br>'.join(map(escape, lines))}</p>"
+            html += re.sub("`([^`]+)`", r"<code>\1</code>", f"<p>{'<br>'.join(map(escape, lines))}</p>")
     return Text(between.join(texts), html)
 
 

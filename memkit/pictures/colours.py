@@ -26,6 +26,8 @@ LOOKS = {
     "exp_avg_sq": ("#F2C563", "|||"),
     "momentum_buffer": ("#B87C00", "///"),
     "scales, or row and column": ("#F9E3B4", "..."),
+    "exp_avg absmax": ("#F9E3B4", "---"),
+    "exp_avg_sq absmax": ("#F9E3B4", "|||"),
     # what a linear layer keeps
     "saved input": (GREEN, "\\\\\\"),
     "weight, cast": (SKY, "///"),
@@ -97,7 +99,7 @@ def looks_of(names: list[str]) -> dict[str, tuple[str, str]]:
     """A look for each name; those that the book has no colour for are told apart by their order."""
     hatches = list(HATCHES)
     others = [name for name in names if name not in LOOKS]
-    by_order = {
-        name: (OKABE_ITO[number % len(OKABE_ITO)], hatches[number % len(hatches)]) for number, name in enumerate(others)
+    by_order = {  # the ninth has the first one's colour and the second one's hatch
+        name: (OKABE_ITO[number % 8], hatches[(number + number // 8) % 8]) for number, name in enumerate(others)
     }
     return {name: LOOKS.get(name) or by_order[name] for name in names}

@@ -128,7 +128,7 @@ def choices_figure(
         size = ", ".join([format_bytes(peak.total_bytes), *second])
         told.append(f"{flat}{', chosen' if number == chosen else ''}{': ' if second else ' '}{size}")
     limit = ("", capacity_bytes) if capacity_bytes else None
-    parts = named_parts(list(peaks.values()))
+    parts = [entry for entry in named_parts(list(peaks.values())) if any(bar.pieces[entry[0]] for bar in bars)]
     chart = bars_figure(title, bars, subtitle=subtitle, beside=parts, limit=limit, chosen=chosen)
     chart.words(92, 408, foot, 12, shade=INK)
     chart.alt = f"{title}. {subtitle}. {foot or 'Stacked bars'}: {'; '.join(told)}."
