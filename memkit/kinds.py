@@ -57,6 +57,10 @@ def kinds_of(function: Callable) -> tuple[list[str], dict[str, object]]:
     return by_place, {p.name: hints.get(p.name, object) for p in parameters}
 
 
+parts_of = functools.cache(lambda kind: (get_origin(kind) or kind, get_args(kind)))
+"""Of an annotation such as ``tuple[int, ...]``: ``tuple`` and ``(int, ...)``."""
+
+
 def as_annotated(name: str, kind: object, value: object) -> object:
     """``value`` if it is what the annotation ``kind`` says; a whole number as ``int``, what a tuple takes as a tuple.
 
@@ -65,7 +69,7 @@ def as_annotated(name: str, kind: object, value: object) -> object:
     >>> as_annotated("shape", tuple[int, ...], [2, 3])
     (2, 3)
     """
-    outer, parts = get_origin(kind) or kind, get_args(kind)
+    outer, parts = parts_of(kind)
     if outer in ANYTHING:
         return value
     if outer in (Union, UnionType):

@@ -220,7 +220,10 @@ def on_page(*parts: str, between: str = "\n\n") -> Text:
             html += part.html
         else:
             lines = part.split("\n")
-            texts.append("\n".join(fill(line, PAGE_COLUMNS) if len(line) > PAGE_COLUMNS else line for line in lines))
+            texts.append("\n".join(
+                fill(line, PAGE_COLUMNS, subsequent_indent="  " * line.startswith("- "))
+                if len(line) > PAGE_COLUMNS else line for line in lines
+            ))
             html += re.sub("`([^`]+)`", r"<code>\1</code>", f"<p>{'<br>'.join(map(escape, lines))}</p>")
     return Text(between.join(texts), html)
 

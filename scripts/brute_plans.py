@@ -79,9 +79,9 @@ def precisions(half: str) -> Iterator[Precision]:
 
 
 def strategies(num_layers: int) -> list[Strategy]:
-    """Groups of up to four blocks, periods and segments in every combination, and every policy over single blocks."""
+    """Groups, periods and segments in every combination, and every policy over single blocks."""
     numbers = range(1, num_layers + 1)
-    cuts = [{"group_size": size, "period": period} for size, period in product(numbers[:4], numbers)]
+    cuts = [{"group_size": size, "period": period} for size, period in product(numbers, numbers)]
     cuts += [{"num_segments": number, "period": period} for number, period in product(numbers[1:], (1, 2, 3))]
     cuts += [
         {"saved_ops": ops, "saves_every_second": second}
@@ -113,9 +113,9 @@ def is_named(plan: TrainingPlan) -> bool:
     named = [
         optimizer.record.not_planned, has_copies and not is_plain_adamw, precision.main_gradient_dtype,
         precision.state_dtype not in (None, own), plan.scales_loss and not is_after,
-        precision.gradient_dtype != precision.weight_dtype and not precision.master_dtype, way.group_size > 4,
+        precision.gradient_dtype != precision.weight_dtype and not precision.master_dtype,
         way.saved_ops and (way.period, way.group_size, way.num_segments) != (1, 1, 0),
-        way.num_segments, set(way.saved_ops) not in TRIED, not is_after and optimizer.name != "AdamW",
+        set(way.saved_ops) not in TRIED, optimizer.record.is_paged and optimizer.is_on_host,
         setup.adapter and (has_copies or precision.weight_dtype == "float32"),
         plan.layout and (setup.adapter or has_copies or not is_plain_adamw),
     ]

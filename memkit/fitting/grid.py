@@ -4,11 +4,14 @@ The grid is every precision, optimizer, recomputation, cut of the batch and layo
 ``ways_of`` walks through it. What it leaves out, ``not_tried`` names.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 
 from memkit.fitting.batch_plan import cuts_of
+from memkit.fitting.step import seconds_of
 from memkit.hardware.cards import Card
 from memkit.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.layouts import Layout
@@ -27,17 +30,7 @@ from memkit.setup.recipes import (
     OptimizerConfig,
     Precision,
 )
-from memkit.setup.strategies import (
-    FULL,
-    NONE,
-    SAVE_ATTENTION,
-    SAVE_EVERY_SECOND,
-    SAVE_PRODUCTS,
-    Strategy,
-    every,
-    groups,
-    sequential,
-)
+from memkit.setup.strategies import FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, Strategy, groups
 from memkit.setup.training import TrainingSetup
 
 PRECISIONS = {
@@ -59,18 +52,15 @@ GROUPS = (2, 3, 4)
 RANK = 16
 
 
+@lru_cache(maxsize=64)
 def strategies_of(num_layers: int) -> tuple[Strategy, ...]:
-    """The recomputations that are tried: a period for each number of blocks that run again, and small groups.
+    """The recomputations that are tried: policies over all blocks, and every number of blocks or small groups.
 
-    ``sequential`` spares the last group, which the backward wants first.
+    These are the first ones, for others of the same number cost as many FLOPs and keep no less.
     """
-    counts = {-(-num_layers // period): period for period in range(num_layers, 1, -1)}
-    segments = {max(num_layers // size, 1) for size in (1, *GROUPS)}
-    return (
-        NONE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, *map(every, counts.values()),
-        *(sequential(number) for number in sorted(segments, reverse=True) if number > 1), FULL,
-        *(groups(size) for size in GROUPS if size <= num_layers),
-    )
+    partly = (groups(size, num_again=n) for size in (1, *GROUPS) for n in range(1, -(-num_layers // size)))
+    whole = (groups(size) for size in GROUPS if size <= num_layers)
+    return NONE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, *partly, FULL, *whole
 
 
 def layouts_of(num_cards: int) -> tuple[Layout | None, ...]:
@@ -83,13 +73,14 @@ def layouts_of(num_cards: int) -> tuple[Layout | None, ...]:
 
 
 def trained_by(
-    setup: TrainingSetup, layout: Layout | None, adapter: AdapterConfig | None, half: str
+    setup: TrainingSetup, layout: Layout | None, adapter: AdapterConfig | None, card: Card
 ) -> Iterator[tuple[Precision, OptimizerConfig, AdapterConfig | None]]:
     """What is trained, in which precision and by which optimizer.
 
     Only AdamW after the backward keeps copies beside 16-bit weights. A GradScaler lets nothing step before all
     gradients are there.
     """
+    half = "bfloat16" if "bfloat16" in card.dtypes else "float16"
     optimizers = OPTIMIZERS if layout is None else (FUSED_ADAMW,)
     for optimizer, precision in product(optimizers if adapter is None else (), PRECISIONS[half]):
         keeps_copies = precision.master_dtype or precision.remainder_dtype
@@ -105,74 +96,72 @@ def trained_by(
 
 
 def ways_of(
-    setup: TrainingSetup, layout: Layout | None, num_sequences: int, adapter: AdapterConfig | None = None,
-    half: str = "bfloat16",
+    setup: TrainingSetup, layout: Layout | None, num_sequences: int, card: Card, adapter: AdapterConfig | None = None,
 ) -> Iterator[tuple[TrainingSetup, Layout | None]]:
-    """The combinations for a window of so many sequences; with an adapter those that train it alone.
-
-    ``half``: the 16-bit dtype that is computed in.
-    """
+    """The combinations for a window of so many sequences; with an adapter those that train it alone."""
     sharded = layout is not None and layout.is_fully_sharded
-    cuts = cuts_of(num_sequences)
-    for precision, optimizer, added in trained_by(setup, layout, adapter, half):
+    ways = strategies_of(setup.model.num_layers)  # FSDP has a formula for blocks that are all treated alike
+    strategies = [way for way in ways if not sharded or (way.group_size == 1 and not way.num_again)]
+    for precision, optimizer, added in trained_by(setup, layout, adapter, card):
         spreads = [layout]
         if sharded:
             param_dtype = precision.compute_dtype if precision.uses_autocast else None  # FSDP2 casts what it gathers
             precision = FP32 if param_dtype else precision
             wide = () if precision.compute_dtype == "float32" and not param_dtype else ("float32",)
             spreads = [replace(layout, param_dtype=param_dtype, reduce_dtype=dtype) for dtype in (None, *wide)]
-        for strategy, (size, steps) in product(strategies_of(setup.model.num_layers), cuts):
-            if optimizer.frees_gradients and steps > 1:
-                continue
-            if sharded and (strategy.period, strategy.group_size, strategy.num_segments) != (1, 1, 0):  # no formula
-                continue
-            way = replace(
-                setup, precision=precision, optimizer=optimizer, adapter=added, recomputation=strategy,
-                micro_batch_size=size, grad_accum_steps=steps,
-            )
-            for spread in spreads:
-                yield way, spread
+        bare = replace(setup, precision=precision, optimizer=optimizer, adapter=added)
+        for spread in spreads:
+            for cut, strategy in product(worthy_cuts(bare, spread, num_sequences, card), strategies):
+                yield replace(cut, recomputation=strategy), spread
 
 
-def in_words(names: list[str]) -> str:
-    """Names as a sentence has them."""
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+def worthy_cuts(setup: TrainingSetup, layout: Layout | None, num_sequences: int, card: Card) -> Iterator[TrainingSetup]:
+    """The setup with each micro-batch that takes less time than every smaller one, with accumulation and without it.
+
+    A larger one takes more bytes. No term of a step's time grows with the micro-batch, whatever runs again.
+    """
+    quickest = {}
+    for size, steps in cuts_of(num_sequences):
+        if steps > 1 and setup.optimizer.frees_gradients:
+            continue
+        cut = replace(setup, micro_batch_size=size, grad_accum_steps=steps)
+        seconds = round(seconds_of(cut, card, layout), 9)  # a sum of floats has no more digits
+        if seconds < quickest.get(steps > 1, math.inf):
+            quickest[steps > 1] = seconds
+            yield cut
+
+
+LEFT_OUT = {
+    "take more bytes and no less time": "AdamW on the card by foreach or for-loop, stored scores, float32 logits, "
+    "gradients zeroed in place, float32 copies of weights and gradients, frozen weights in 32 bits, checkpoints that "
+    "are reentrant or never stop early, blocks that run again elsewhere than in front",
+    "are stepped by no library": "copies beside 16-bit weights but by AdamW after the backward, moments in a dtype of "
+    "their own, gradients in one but in Megatron's recipe, paged states on the host",
+    "train another model": "adapters of another rank or beside fewer layers",
+    "have no formula": "saved activations on the host, a loss in pieces",
+    "may be faster": "policies for other operations or for some blocks, larger groups of blocks",
+}
+LEFT_OUT_ON_MANY = LEFT_OUT | {
+    "are planned for one card": "adapters, optimizers but AdamW after the backward, copies beside 16-bit weights",
+    "keep more on each card": "sharded groups of fewer cards than all",
+    "have no formula": f"{LEFT_OUT['have no formula']}, gradients sent after the last micro-batch alone (no_sync), "
+    "blocks under FSDP that run again in part or in groups",
+}
+"""What is left out beside optimizers, by what these ways do for which they are."""
 
 
 def not_tried(card: Card, num_cards: int) -> str:
-    """What is left out for a job, each time with the reason."""
-    by_reason: dict[str, list[str]] = {}
+    """What is left out for a job, a reason a line."""
+    names: dict[str, list[str]] = {}
     for record in RECORDS.values():
-        if record.not_planned:
-            by_reason.setdefault(record.not_planned, []).append(record.name)
-    left_out = [f"{in_words(names)}, {reason}" for reason, names in by_reason.items()]
-    left_out += [
-        "foreach and for-loop steps of AdamW, stored scores, float32 logits, gradients zeroed in place: more bytes",
-        "float32 master and gradients both copied, which keeps 2 B a parameter more than Megatron's recipe",
-        "copies beside 16-bit weights under other optimizers than AdamW after the backward, which no library steps",
-        "moments in another dtype than the optimizer's class makes, which no argument asks for",
-        "gradients in another dtype than their weights' but for Megatron's, which torch's steps refuse",
-        "frozen weights in 32 bits, which only take more",
-        "adapters of another rank or beside fewer layers, which train another model",
-        "larger groups of blocks, whose inner activations outweigh the inputs that they save",
-        "other policies and other numbers of segments, of which one may be faster where little memory is missing",
-        "paged, Adafactor's and 4-bit states in the backward or on the host, and 8-bit ones on the host: may fit too",
-        "a checkpoint that is reentrant or does not stop early, which runs more and keeps no less",
-        "saved activations on the host and a loss in pieces, which have no formula here",
-    ]
-    if num_cards > 1:
-        left_out += [
-            "on several cards other optimizers than AdamW after the backward, adapters, and 16-bit weights with copies",
-            "under FSDP blocks of which only some run again, or several as one, which have no formula",
-            "sharded groups of fewer cards than all, which keep more on each",
-            "gradients sent after the last micro-batch alone (no_sync), of which there is no formula here",
-        ]
-    words = [f"Not tried: {'; '.join(left_out)}."]
+        names.setdefault(record.not_planned, []).append(record.name)
+    left_out = {reason: ", ".join(found) for reason, found in names.items() if reason}
+    left_out |= LEFT_OUT if num_cards == 1 else LEFT_OUT_ON_MANY
+    lines = ["Not tried, because they", *(f"- {reason}: {what}" for reason, what in left_out.items())]
     if "bfloat16" not in card.dtypes:
-        words.append(
+        lines.append(
             f"The tensor cores of {card.name} do not multiply bfloat16: its plans are in float16, with a GradScaler, "
             "or in float32. With a GradScaler they have float32 gradients, and step on the card once all of them are "
             "there: only then is it known whether one overflowed."
         )
-    return " ".join(words)
+    return "\n".join(lines)

@@ -3,12 +3,12 @@
 Memory can be bought with three coins: time, precision, and how much of the model is trained. No number adds them up.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from memkit.fitting.room import Fit, fit_on
-from memkit.fitting.step import paged_bytes, peak_of, resting_bytes, seconds_of
-from memkit.formats.dtypes import dtype_bits
+from memkit.fitting.step import paged_bytes, peak_of, resting_bytes, run_again, seconds_of
+from memkit.formats.dtypes import dtype_bits, tensor_bytes
 from memkit.formula.activations import activation_bytes
 from memkit.formula.offload import host_bytes
 from memkit.formula.parameters import parameter_ledger
@@ -16,7 +16,7 @@ from memkit.hardware.cards import Card
 from memkit.setup.layouts import Layout
 from memkit.setup.optimizers import GIVEN_UP, Place
 from memkit.setup.recipes import Precision
-from memkit.setup.strategies import FULL, NONE
+from memkit.setup.strategies import FULL, NONE, groups
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
 from memkit.units import round_up
@@ -75,23 +75,32 @@ class TrainingPlan:
 
     @cached_property
     def least_bytes(self) -> int:
-        """Bytes that its peak is never below, at next to no cost: what stands when the last forward ends.
+        """Bytes that its peak is never below, at next to no cost: what stands when a backward has begun, or ends.
 
-        Weights, states, the gradients of earlier micro-batches, and what autograd keeps; under FSDP the last alone.
+        Weights, states, and gradients or what autograd keeps, or both where earlier micro-batches left some; under FSDP
+        what it keeps alone. A backward begins with gradients of the log-probabilities and of the logits.
         """
         setup, layout = self.setup, self.layout
         inside = layout and layout.param_dtype
+        compute = inside or setup.precision.compute_dtype
+        num_logits = setup.tokens_per_micro_batch * setup.model.vocab_size
         kept = setup.micro_batch_size * kept_bytes(setup, *([inside, inside] if inside else ()))
+        wide = "float32" if setup.precision.uses_autocast else compute
+        kept += tensor_bytes(num_logits, wide) + tensor_bytes(num_logits, compute)
         if layout is not None and layout.is_fully_sharded:
             return kept
         states = resting_bytes(setup.model, setup.precision, setup.optimizer, setup.adapter)
-        stands = states["weights"] + (states["gradients"] if setup.grad_accum_steps > 1 else 0)
-        return kept + stands + (states["optimizer_states"] if layout is None or layout.stage == 0 else 0)
+        stands = states["weights"] + (states["optimizer_states"] if layout is None or layout.stage == 0 else 0)
+        gradients = 0 if setup.optimizer.frees_gradients else states["gradients"]
+        return stands + (kept + gradients if setup.grad_accum_steps > 1 else max(kept, gradients))
 
     @cached_property
     def may_fit(self) -> bool:
-        """Whether it has a chance by what its peak is never below."""
-        return fit_on(self.card, self.least_bytes).is_expected
+        """Whether it has a chance by what its peak is never below, and by the peak if every block ran again."""
+        least, strategy = fit_on(self.card, self.least_bytes).is_expected, self.setup.recomputation
+        if not least or not strategy.num_again:
+            return least
+        return replace(self, setup=replace(self.setup, recomputation=whole(strategy.group_size))).fits
 
     @cached_property
     def seconds(self) -> float:
@@ -111,10 +120,10 @@ class TrainingPlan:
     @cached_property
     def host_bytes(self) -> int:
         """Bytes of the host's memory that offloading takes, for all ranks together."""
-        moved = sum(host_bytes(self.setup).values()) + paged_bytes(self.setup)
+        how = self.setup.model, self.setup.precision, self.setup.optimizer, self.setup.adapter
         if self.layout is None or not self.layout.offloads:
-            return moved
-        return sum(resting_bytes(self.setup.model, self.setup.precision, self.setup.optimizer).values())
+            return sum(host_bytes(self.setup).values()) + paged_bytes(*how)
+        return sum(resting_bytes(*how).values())
 
     @property
     def scales_loss(self) -> bool:
@@ -182,6 +191,9 @@ class TrainingPlan:
         return f"{kept}, {setup.optimizer.name}{place}"
 
 
+whole = lru_cache(maxsize=64)(groups)
+
+
 def plan_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> TrainingPlan:
     """The plan of a setup on a card, or on each of a layout's."""
     return TrainingPlan(setup=setup, card=card, layout=layout)
@@ -200,9 +212,8 @@ def kept_bytes(setup: TrainingSetup, weight_dtype: str = "", compute_dtype: str 
     if strategy.scope != "blocks" or strategy.saved_ops or strategy == FULL or len(setup.model.blocks_by_kind) > 1:
         return kept_by_one(*same, strategy)
     none, full = (kept_by_one(*same, way) for way in (NONE, FULL))
-    regions = strategy.regions(num_layers)
-    spared = sum(len(blocks) for blocks, is_again in regions if not is_again)
-    return (none * spared + full * sum(is_again for _, is_again in regions)) // num_layers
+    num_regions, num_blocks = run_again(strategy, num_layers)
+    return (none * (num_layers - num_blocks) + full * num_regions) // num_layers
 
 
 @lru_cache(maxsize=512)

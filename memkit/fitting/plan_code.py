@@ -132,7 +132,8 @@ def optimizer_lines(plan: TrainingPlan, lr: float) -> tuple[list[str], list[str]
     module, name = record.made_by.split(":")
     imports = [] if module == "torch.optim" else [f"from {module} import {name}"]
     made_by = f"torch.optim.{name}" if module == "torch.optim" else name
-    keywords = record.keywords("fused" if optimizer.is_on_host else optimizer.implementation)
+    is_fused = optimizer.is_on_host and "fused" in record.implementations  # the host's processor has such a kernel too
+    keywords = record.keywords("fused" if is_fused else optimizer.implementation)
     precision = plan.setup.precision
     if write := written_by(precision):
         made = [f'optimizer = SixteenBitAdamW(model.parameters(), lr={lr}, write="{write}")']
@@ -206,7 +207,7 @@ def checkpoint_lines(plan: TrainingPlan) -> list[str]:
     size, num_again = len(regions[0][0]), sum(len(blocks) for blocks, is_again in regions if is_again)
     if size == 1:
         chosen = BLOCKS if strategy.period == 1 else f"{BLOCKS}[::{strategy.period}]"
-        chosen += f"[:{num_again}]" if strategy.num_segments else ""
+        chosen += f"[:{num_again}]" if strategy.num_segments or strategy.num_again else ""
         return [
             *lines, "", f"for block in {chosen}:",
             f"    block.forward = partial(checkpoint, block.forward, {arguments})",

@@ -8,7 +8,6 @@ A peak by formula takes milliseconds and a job has thousands of plans, so a plan
 rest and from forward to backward leaves it a chance: ``least_bytes`` is below its peak, and costs next to nothing.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,22 +40,13 @@ class PlansFound(Printable):
     def in_order(self) -> tuple[TrainingPlan, ...]:
         """Those that the code can say: what gives up least first, then what takes least time.
 
-        Of equal times what runs nothing again is first: only products count, and a policy runs the rest again. A larger
-        micro-batch takes more bytes, so that it is left out if it takes no less time.
+        Of equal times what runs nothing again is first: only products count, and a policy runs the rest again.
         """
-        quickest, worthy = {}, []
-        for plan in sorted(self.plans, key=lambda plan: plan.setup.micro_batch_size):
-            setup = plan.setup
-            kind = (setup.precision, setup.optimizer, setup.adapter, setup.recomputation, plan.layout,
-                    setup.grad_accum_steps > 1)
-            if plan.seconds < quickest.get(kind, math.inf) and not why_not(plan, self.kind):
-                quickest[kind] = plan.seconds
-                worthy.append(plan)
 
         def order(plan: TrainingPlan) -> tuple:
             return plan.sacrifice, plan.seconds, plan.setup.recomputation != NONE, plan.least_bytes
 
-        return tuple(sorted(worthy, key=order))
+        return tuple(sorted((plan for plan in self.plans if not why_not(plan, self.kind)), key=order))
 
     @cached_property
     def first(self) -> TrainingPlan | None:
@@ -192,15 +182,15 @@ def find_plans(
     setup = TrainingSetup(model=model, seq_len=seq_len, uses_fused_norm=is_ours)
     if adapter is not None and num_cards > 1:
         raise ValueError(f"adapter={adapter!r} on num_cards={num_cards}: adapters are planned for one card")
-    half = "bfloat16" if "bfloat16" in card.dtypes else "float16"
     plans = tuple(
         TrainingPlan(setup=way, card=card, layout=spread, host_room_bytes=host_room_bytes)
         for layout in layouts_of(num_cards)
-        for way, spread in ways_of(setup, layout, tokens // one_pass, adapter, half)
+        for way, spread in ways_of(setup, layout, tokens // one_pass, card, adapter)
     )
-    refused = "; ".join(dict.fromkeys(filter(None, (why_not(plan, code) for plan in plans))))
-    offered = f"Not offered as {code}: {refused}." if refused else ""
-    return PlansFound(plans=plans, not_tried=f"{not_tried(card, num_cards)} {offered}".strip(), kind=code)
+    left_out, refused = not_tried(card, num_cards), dict.fromkeys(filter(None, (why_not(p, code) for p in plans)))
+    if refused:
+        left_out = "\n- ".join([f"{left_out}\nNot offered as {code}:", *refused])
+    return PlansFound(plans=plans, not_tried=left_out, kind=code)
 
 
 def plan_recomputation(setup: TrainingSetup, card_bytes: int) -> PlansFound:

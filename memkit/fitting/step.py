@@ -18,7 +18,7 @@ from memkit.setup.adapters import AdapterConfig
 from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import PURE_BF16
-from memkit.setup.strategies import FULL, NONE
+from memkit.setup.strategies import FULL, FULL_NO_STOP, NONE, Strategy
 from memkit.setup.training import TrainingSetup
 from memkit.sharding.step import estimate_sharded
 from memkit.sharding.traffic import step_traffic
@@ -64,16 +64,17 @@ def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = No
     dtype, passes, pcie = setup.precision.compute_dtype, passes_of(setup), card.pcie_bytes_per_s
     terms = {"passes": least_seconds(setup, card, (layout and layout.param_dtype) or dtype) * passes / 3}
     weight_bits = dtype_bits(setup.precision.weight_dtype)
+    how = setup.model, setup.precision, setup.optimizer, setup.adapter
     if setup.adapter and setup.adapter.base == "nf4":
         num_packed = parameters_of(setup.model) - experts_of(setup.model)  # bitsandbytes leaves experts as they are
         unpacked = num_packed * (4 + weight_bits) // 8  # read, and written
         terms["unpacking"] = setup.grad_accum_steps * passes * unpacked / card.memory_bandwidth
     if setup.optimizer.is_on_host:
-        gradients, weights, states = on_host(setup)
+        gradients, weights, states = on_host(*how)
         terms["host"] = (setup.grad_accum_steps * gradients + weights) / pcie
         terms["host step"] = (gradients + 2 * weights + 2 * states) / HOST_BYTES_PER_S
     elif setup.optimizer.record.is_paged:
-        terms["paged"] = 2 * paged_bytes(setup) / pcie
+        terms["paged"] = 2 * paged_bytes(*how) / pcie
     if layout is None:
         return terms
     terms["links"] = step_traffic(setup, layout).seconds(card.link_bytes_per_s or pcie)
@@ -81,7 +82,7 @@ def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = No
         share = parameters_of(setup.model) * weight_bits // 8 // layout.dp_size
         gathers = 2 if layout.stage == 3 else 1
         terms["shards"] = setup.grad_accum_steps * (gathers + 1) * share / pcie  # gathered, and gradients sent
-        states = resting_bytes(setup.model, setup.precision, setup.optimizer)
+        states = resting_bytes(*how)
         whole = 2 * states["weights"] + states["gradients"] + 2 * states["optimizer_states"]
         terms["host step"] = whole / HOST_BYTES_PER_S  # all ranks' shares are in one host
     return terms
@@ -90,29 +91,21 @@ def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = No
 resting_bytes = lru_cache(maxsize=512)(state_bytes)
 
 
-def on_host(setup: TrainingSetup) -> tuple[int, int, int]:
+@lru_cache(maxsize=256)
+def on_host(model, precision, optimizer, adapter) -> tuple[int, int, int]:
     """Bytes of gradients that a micro-batch sends to an optimizer on the host, of weights that a step brings back, and
     of the states that stay there."""
-    return _on_host(setup.model, setup.precision, setup.optimizer, setup.adapter)
-
-
-@lru_cache(maxsize=256)
-def _on_host(model, precision, optimizer, adapter) -> tuple[int, int, int]:
     bare = TrainingSetup(model=model, precision=precision, optimizer=optimizer, adapter=adapter, seq_len=1,
                          attention="stored")
     gradients, weights = tuple(link_bytes(bare).values()) or (0, 0)
     return gradients, weights, host_bytes(bare)["optimizer_states"]
 
 
-def paged_bytes(setup: TrainingSetup) -> int:
-    """Bytes of paged states, which may stand on the host: at worst each comes to the card and goes in every step."""
-    how = setup.model, setup.precision, setup.optimizer, setup.adapter
-    return _paged(*how) if setup.optimizer.record.is_paged else 0
-
-
 @lru_cache(maxsize=256)
-def _paged(*how: object) -> int:
-    return sum(tensor.num_bytes for tensor in state_ledger(*how) if tensor.is_on_host)
+def paged_bytes(model, precision, optimizer, adapter) -> int:
+    """Bytes of paged states, which may stand on the host: at worst each comes to the card and goes in every step."""
+    tensors = state_ledger(model, precision, optimizer, adapter) if optimizer.record.is_paged else ()
+    return sum(tensor.num_bytes for tensor in tensors if tensor.is_on_host)
 
 
 parameters_of = lru_cache(maxsize=64)(count_parameters)
@@ -152,15 +145,23 @@ def passes_of(setup: TrainingSetup) -> float:
     >>> [round(passes_of(replace(setup, recomputation=strategy)), 2) for strategy in ("none", "full")]
     [2.09, 2.86]
     """
-    strategy, num_layers = setup.recomputation, setup.model.num_layers
-    same = (setup.model, setup.seq_len, setup.attention, setup.dropout, setup.adapter and setup.adapter.rank,
+    strategy, model = setup.recomputation, setup.model
+    same = (model, setup.seq_len, setup.attention, setup.dropout, setup.adapter and setup.adapter.rank,
             setup.adapter and setup.adapter.targets)
-    if strategy.scope == "blocks" and strategy.stops_early and not strategy.saved_ops:
-        regions = strategy.regions(num_layers)
-        if len(setup.model.blocks_by_kind) == 1 and all(len(blocks) == 1 for blocks, _ in regions):
-            none, full = (_passes(*same, way) for way in (NONE, FULL))  # every block that runs again costs the same
-            return none + (full - none) * sum(is_again for _, is_again in regions) / num_layers
-    return _passes(*same, strategy)
+    is_plain = strategy.scope == "blocks" and strategy.stops_early and not strategy.saved_ops
+    if not is_plain or len(model.blocks_by_kind) > 1:
+        return _passes(*same, strategy)
+    none, full, whole = (_passes(*same, way) for way in (NONE, FULL, FULL_NO_STOP))
+    num_regions, num_blocks = run_again(strategy, model.num_layers)
+    stopped = (whole - full) * num_regions  # the end of each region's last block
+    return none + ((whole - none) * num_blocks - stopped) / model.num_layers
+
+
+@lru_cache(maxsize=1024)
+def run_again(strategy: Strategy, num_layers: int) -> tuple[int, int]:
+    """How many regions run again, and how many blocks are in them."""
+    sizes = [len(blocks) for blocks, is_again in strategy.regions(num_layers) if is_again]
+    return len(sizes), sum(sizes)
 
 
 @lru_cache(maxsize=1024)

@@ -74,7 +74,7 @@ def estimate_memory(setup: TrainingSetup | ModelConfig, steps: int = 2) -> Memor
     while a model is made (a block's weights before they are in 4 bits) is in a trace alone, as its "init peak".
 
     Raises: ValueError: ``setup`` is no ``TrainingSetup``; there is no formula for its strategy (offload, reentrant) or
-    for Adafactor in the backward; or ``steps`` is not a whole number above 0.
+    for its optimizer in the backward; or ``steps`` is not a whole number above 0.
 
     >>> from memkit import TrainingSetup, models, recipes
     >>> setup = TrainingSetup(model=models.LLAMA_2_7B, precision=recipes.PURE_BF16, seq_len=512)

@@ -122,7 +122,7 @@ class Optimizer:
     ``has_argument`` says whether the class takes ``foreach`` and ``fused``. With a ``rest`` it steps the matrices of
     the blocks, and the optimizer of that name all else. ``gives_up`` is one of ``GIVEN_UP`` or empty.
     ``planned`` has a pair of implementation and ``Place`` for each way in which the planner tries it;
-    ``not_planned`` says in a relative clause why the planner does not. ``trainer_name`` is the value of ``optim`` in
+    ``not_planned`` says what they do for which the planner does not. ``trainer_name`` is the value of ``optim`` in
     Hugging Face's ``TrainingArguments``.
 
     Raises: ValueError: a word that is not one of those above, or neither or both of ``planned`` and ``not_planned``.
@@ -191,23 +191,24 @@ FIRST, SECOND = State(role="exp_avg"), State(role="exp_avg_sq")
 MOMENTUM = State(role="momentum_buffer")
 ON_LISTS = {"foreach": "all at once", "for-loop": "root and denominator", "fused": "none"}
 IN_ONE_KERNEL = dict.fromkeys(IMPLEMENTATIONS, "none")
-TRAINS_DIFFERENTLY, AS_LARGE = "which train differently", "whose states are as large as torchao's 8-bit ones"
+TRAINS_DIFFERENTLY, AS_LARGE = "train differently", "keep states as large as torchao's 8-bit ones"
 FUSED_AFTER, FUSED_INSIDE = ("fused", Place.AFTER_BACKWARD), ("fused", Place.IN_BACKWARD)
+ON_HOST = ("foreach", Place.ON_HOST), ("foreach", Place.ON_HOST_WITH_GRADIENTS)
 
 ADAMW = Optimizer(
     name="AdamW", states=(STEP, FIRST, SECOND), temporaries=ON_LISTS, made_by="torch.optim:AdamW",
-    planned=(FUSED_AFTER, FUSED_INSIDE, ("foreach", Place.ON_HOST), ("foreach", Place.ON_HOST_WITH_GRADIENTS)),
+    planned=(FUSED_AFTER, FUSED_INSIDE, *ON_HOST),
     trainer_name="adamw_torch_fused",
 )
 IN_BITSANDBYTES = Optimizer(
     name="paged AdamW", temporaries=IN_ONE_KERNEL, made_by="bitsandbytes.optim:PagedAdamW32bit", has_argument=False,
     states=tuple(replace(state, dtype="float32", on_host="if paged") for state in (FIRST, SECOND)),
-    planned=(FUSED_AFTER,), trainer_name="paged_adamw_32bit",
+    planned=(FUSED_AFTER, FUSED_INSIDE), trainer_name="paged_adamw_32bit",
 )
 IN_TORCHAO = Optimizer(
     name="torchao 8-bit AdamW", temporaries=IN_ONE_KERNEL, made_by="torchao.optim:AdamW8bit", has_argument=False,
     states=(replace(STEP, on_host="always"), FIRST, SECOND), quantized=Quantized(dtype="uint8", map_values=256),
-    gives_up="states in 8 bits", planned=(FUSED_AFTER, FUSED_INSIDE), trainer_name="adamw_torch_8bit",
+    gives_up="states in 8 bits", planned=(FUSED_AFTER, FUSED_INSIDE, *ON_HOST), trainer_name="adamw_torch_8bit",
 )
 ABSMAX = Quantized(dtype="uint8", scale="absmax", map_values=256, shares_map=True)
 
@@ -218,11 +219,11 @@ _ALL = (
               arguments={"momentum": 0.9}, not_planned=TRAINS_DIFFERENTLY),
     ADAMW,
     Optimizer(
-        name="Adafactor", made_by="torch.optim:Adafactor", implementations=UNFUSED_ONLY, steps_in_backward=False,
+        name="Adafactor", made_by="torch.optim:Adafactor", implementations=UNFUSED_ONLY,
         states=(STEP, State(role="variance", shape="vector"), State(role="row_var", shape="rows"),
                 State(role="col_var", shape="columns")),
         temporaries={"foreach": TRACE_IT, "for-loop": "factored, one by one"},
-        gives_up="second moments by row and column", planned=(("for-loop", Place.AFTER_BACKWARD),),
+        gives_up="second moments by row and column", planned=tuple(("for-loop", place) for place in Place),
     ),
     Optimizer(name="Lion", states=(FIRST,), made_by="memkit.program.optimizers:Lion", implementations=UNFUSED_ONLY,
               temporaries={"foreach": "all at once", "for-loop": "one at a time"}, not_planned=TRAINS_DIFFERENTLY),
@@ -235,7 +236,7 @@ _ALL = (
             gives_up="states in 8 bits", planned=(), not_planned=AS_LARGE, trainer_name="adamw_bnb_8bit"),
     IN_TORCHAO,
     replace(IN_TORCHAO, name="torchao 4-bit AdamW", made_by="torchao.optim:AdamW4bit", gives_up="states in 4 bits",
-            quantized=Quantized(dtype="uint8", bits=4, map_values=16, block_size=128), planned=(FUSED_AFTER,),
+            quantized=Quantized(dtype="uint8", bits=4, map_values=16, block_size=128),
             trainer_name="adamw_torch_4bit"),
     replace(IN_TORCHAO, name="torchao FP8 AdamW", made_by="torchao.optim:AdamWFp8", planned=(), not_planned=AS_LARGE,
             quantized=Quantized(dtype="float8_e4m3fn"), trainer_name=""),

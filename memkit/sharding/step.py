@@ -97,7 +97,8 @@ class FullySharded(Alone):
 
     def __init__(self, setup: TrainingSetup, layout: Layout):
         strategy = setup.recomputation
-        if strategy.scope == "blocks" and (strategy.group_size, strategy.period, strategy.num_segments) != (1, 1, 0):
+        cut = strategy.group_size, strategy.period, strategy.num_segments, strategy.num_again
+        if strategy.scope == "blocks" and cut != (1, 1, 0, 0):
             raise ValueError(f"strategy {strategy.name!r} runs several blocks as one, each gathered alone; trace it")
         self.layout = layout
         self.root, self.block = groups_of(setup, layout)

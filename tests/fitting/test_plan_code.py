@@ -30,7 +30,7 @@ from memkit.setup.recipes import (
     PURE_BF16,
     OptimizerConfig,
 )
-from memkit.setup.strategies import FULL, SAVE_ATTENTION, SAVE_EVERY_SECOND, every, groups, sequential
+from memkit.setup.strategies import FULL, SAVE_ATTENTION, SAVE_EVERY_SECOND, every, groups
 from memkit.setup.training import TrainingSetup
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -50,8 +50,8 @@ def adamw(place: str, implementation: str = "fused") -> OptimizerConfig:
     return OptimizerConfig(place=place, implementation=implementation)
 
 
-def named(name: str, implementation: str = "fused") -> OptimizerConfig:
-    return OptimizerConfig(name=name, implementation=implementation)
+def named(name: str, implementation: str = "fused", place: str = "after backward") -> OptimizerConfig:
+    return OptimizerConfig(name=name, implementation=implementation, place=place)
 
 
 def sharded(stage: int, **choices) -> Layout:
@@ -60,28 +60,28 @@ def sharded(stage: int, **choices) -> Layout:
 
 LORA, QLORA = {"precision": PURE_BF16, "adapter": "as loaded"}, {"precision": PURE_BF16, "adapter": "nf4"}
 IN_BF16 = {"precision": FP32, "layout": sharded(3, param_dtype="bfloat16", reduce_dtype="float32")}
+AUTO, AT_ONCE = {"precision": AUTOCAST_BF16}, {"precision": PURE_BF16, "grad_accum_steps": 1}
 PLANS = {
     "full": {"precision": AUTOCAST_BF16}, "pure, recomputed": {"precision": PURE_BF16, "recomputation": FULL},
     "float32": {"precision": FP32}, "float16": {"precision": AUTOCAST_FP16},
     "Kahan": {"precision": KAHAN_BF16}, "master": {"precision": BF16_MASTER}, "Megatron": {"precision": MEGATRON},
     "LoRA": LORA, "QLoRA": {**QLORA, "recomputation": FULL},
     "host": {"precision": PURE_BF16, "optimizer": adamw("on the host", "foreach")},
-    "gradients too": {
-        "precision": AUTOCAST_BF16, "optimizer": adamw("on the host, gradients too", "foreach"), "grad_accum_steps": 1,
+    "gradients too": {**AUTO, "optimizer": adamw("on the host, gradients too", "foreach"), "grad_accum_steps": 1},
+    "in backward": {"optimizer": adamw("in backward"), **AT_ONCE},
+    "paged in backward": {"optimizer": named("paged AdamW", place="in backward"), **AT_ONCE},
+    "Adafactor in backward": {"optimizer": named("Adafactor", "for-loop", "in backward"), **AT_ONCE},
+    "4-bit on the host": {
+        **AUTO, "optimizer": named("torchao 4-bit AdamW", "foreach", "on the host"), "recomputation": groups(2, "", 1),
     },
-    "in backward": {"precision": PURE_BF16, "optimizer": adamw("in backward"), "grad_accum_steps": 1},
+    "Adafactor on the host": {"precision": FP32, "optimizer": named("Adafactor", "for-loop", "on the host")},
     "paged, groups": {"precision": AUTOCAST_BF16, "optimizer": named("paged AdamW"), "recomputation": groups(2)},
-    "8-bit, segments": {
-        "precision": AUTOCAST_BF16, "optimizer": named("torchao 8-bit AdamW"), "recomputation": sequential(3),
-    },
+    "8-bit, first": {**AUTO, "optimizer": named("torchao 8-bit AdamW"), "recomputation": groups(1, num_again=2)},
     "4-bit, policy": {
         "precision": PURE_BF16, "optimizer": named("torchao 4-bit AdamW"), "recomputation": SAVE_EVERY_SECOND,
     },
-    "Adafactor, every second": {
-        "precision": AUTOCAST_BF16, "optimizer": named("Adafactor", "for-loop"), "recomputation": every(2),
-    },
-    "policy": {"precision": AUTOCAST_BF16, "recomputation": SAVE_ATTENTION},
-    "DDP": {"precision": AUTOCAST_BF16, "layout": sharded(0)},
+    "Adafactor, every second": {**AUTO, "optimizer": named("Adafactor", "for-loop"), "recomputation": every(2)},
+    "policy": {**AUTO, "recomputation": SAVE_ATTENTION}, "DDP": {**AUTO, "layout": sharded(0)},
     "DDP, view": {"precision": PURE_BF16, "layout": sharded(0, gradient_as_bucket_view=True)},
     "ZeRO-1": {"precision": AUTOCAST_BF16, "layout": sharded(1)},
     "ZeRO-2": {**IN_BF16, "layout": replace(IN_BF16["layout"], stage=2), "recomputation": FULL},
@@ -104,7 +104,7 @@ EACH = [("Llama", "plain", name) for name in PLANS]
 EACH += [(family, "transformers", name) for name in PLANS for family in ("Llama", "GPT-2")][::3]
 EACH += [(family, "trainer", name) for family, name in (
     ("Llama", "full"), ("Qwen2", "LoRA"), ("GPT-2", "LoRA"), ("Llama", "QLoRA"), ("GPT-2", "pure, recomputed"),
-    ("Llama", "paged, groups"), ("GPT-2", "8-bit, segments"), ("Qwen2", "Adafactor, every second"),
+    ("Llama", "paged, groups"), ("GPT-2", "8-bit, first"), ("Qwen2", "Adafactor, every second"),
     ("Llama", "4-bit, policy"), ("GPT-2", "float16"), ("Qwen2", "policy"),
 )]
 EACH += [("Qwen2", "transformers", "QLoRA"), ("GPT-2", "transformers", "QLoRA"), ("GPT-2", "plain", "QLoRA")]

@@ -52,7 +52,7 @@ CASES = [
     ("gpt2 stored", NONE), ("gpt2 stored", CORE), ("gpt2 stored", FULL), ("gpt2 stored", OWN_LIST),
     ("gpt2 bf16", SAVE_ATTENTION), ("gpt2 bf16", policy("mm alone", "mm")), ("gpt2 bf16", sequential(2)),
     ("gpt2 dropout", FULL), ("gpt2 dropout", FULL_REENTRANT), ("gpt2 dropout", SAVE_EVERY_SECOND),
-    ("llama", SAVE_PRODUCTS), ("llama", SAVE_EVERY_SECOND), ("llama", groups(2)), ("llama", every(3)),
+    ("llama", SAVE_PRODUCTS), ("llama", SAVE_EVERY_SECOND), ("llama", groups(2, num_again=1)), ("llama", every(3)),
     ("llama", FULL_NO_STOP), ("llama autocast", CORE), ("llama autocast", policy("silu", "silu", "bmm")),
 ]
 each_case = pytest.mark.parametrize("recipe, strategy", CASES, ids=lambda value: getattr(value, "name", value))

@@ -21,7 +21,7 @@ from memkit.tracing.trace import trace_memory
 RMSPROP = Optimizer(
     name="RMSprop", states=(replace(STEP, on_host="never"), State(role="square_avg")), made_by="torch.optim:RMSprop",
     implementations=("foreach", "for-loop"), temporaries={"foreach": "all at once", "for-loop": TRACE_IT},
-    not_planned="which is an example",
+    not_planned="are an example",
 )
 """torch 2.13 makes its ``step`` on the parameter's own device; ``_multi_tensor_rmsprop`` takes all roots at once."""
 
@@ -51,7 +51,7 @@ def test_every_rule_of_temporaries_is_played_by_the_formula():
 
 def test_the_planner_tries_an_optimizer_or_says_why_not():
     tried = {config.name for config in PLANNED}
-    left_out = set(re.split(", | and |; ", not_tried(CARDS["A10"], 1).removeprefix("Not tried: ")))
+    left_out = set(re.split(": |, |\n", not_tried(CARDS["A10"], 1)))
     for name in OPTIMIZERS:
         assert (name in tried) != (name in left_out), name
     assert set(GIVEN_UP) < set(GIVES_UP)
