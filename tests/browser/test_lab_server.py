@@ -18,8 +18,7 @@ def served(tmp_path_factory):
     if shutil.which("make") is None:
         pytest.skip("needs make")
     port, token = free_port(), secrets.token_hex(16)
-    quiet = [argument for argument in QUIET_LAB if "news_url" not in argument]  # make gives that one itself
-    arguments = " ".join([*quiet, f"--port={port}", f"--IdentityProvider.token={token}"])
+    arguments = " ".join([*QUIET_LAB, f"--port={port}", f"--IdentityProvider.token={token}"])
     installed = f"{sys.prefix}/.book"
     command = ["make", "lab", f"VENV={sys.prefix}", f"--old-file={installed}", f"LAB_ARGS={arguments}"]
     url = f"http://127.0.0.1:{port}"
@@ -35,6 +34,8 @@ def served(tmp_path_factory):
 def test_the_printed_address_is_chapter_00_in_jupyterlab(served):
     assert "/lab/tree/my_chapters/00_start_here.ipynb?token=" in served.log.read_text()
     assert b"<title>JupyterLab</title>" in served("lab/tree/my_chapters/00_start_here.ipynb")
+    asks = json.loads(served("lab/api/settings/@jupyterlab/apputils-extension:notification"))
+    assert asks["schema"]["properties"]["fetchNews"]["default"] == "false", "a reader is not asked about news"
 
 
 def test_the_chapter_is_a_notebook_that_can_be_opened(served):
