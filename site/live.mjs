@@ -232,9 +232,20 @@ class Panel {
   }
 }
 
+// Room for the longest reply, so that nothing below moves when one is read; measured where no screen reader listens.
+function reserve(reply, texts) {
+  const twin = reply.cloneNode();
+  twin.removeAttribute("role");
+  reply.after(twin);
+  const heights = texts.map((text) => { twin.textContent = text; return twin.getBoundingClientRect().height; });
+  twin.remove();
+  Object.assign(reply.style, { display: "block", minHeight: `${Math.max(...heights)}px` });
+}
+
 function exercise(form) {
   const reply = form.querySelector(".reply"), replies = form.dataset.replies && JSON.parse(form.dataset.replies);
-  const say = ({ status, text }) => { reply.textContent = `${status[0].toUpperCase()}${status.slice(1)}. ${text}`; };
+  const told = ({ status, text }) => `${status[0].toUpperCase()}${status.slice(1)}. ${text}`;
+  const say = (answer) => { reply.textContent = told(answer); };
   const check = async () => {
     const answer = new FormData(form).get("answer")?.trim();
     if (!answer) say({ status: "not attempted yet", text: "Give an answer first." });
@@ -247,7 +258,11 @@ function exercise(form) {
     if (replies || form.dataset.ready) check();
     else form.querySelector(".live button")?.click();
   });
-  if (!replies) starter(form.querySelector(".live"), "Check with Python", async () => {
+  if (replies) {
+    const room = () => reserve(reply, Object.values(replies).map(told));
+    room();
+    addEventListener("resize", room);
+  } else starter(form.querySelector(".live"), "Check with Python", async () => {
     await check();
     form.dataset.ready = "yes";
     form.querySelector(".again").hidden = false;
