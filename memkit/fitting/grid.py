@@ -132,11 +132,10 @@ def worthy_cuts(setup: TrainingSetup, layout: Layout | None, num_sequences: int,
 
 
 LEFT_OUT = {
-    "take more bytes and no less time": "AdamW on the card by foreach or for-loop, stored scores, float32 logits, "
-    "gradients zeroed in place, float32 copies of weights and gradients, frozen weights in 32 bits, checkpoints that "
-    "are reentrant or never stop early, blocks that run again elsewhere than in front",
-    "are stepped by no library": "copies beside 16-bit weights but by AdamW after the backward, moments in a dtype of "
-    "their own, gradients in one but in Megatron's recipe, paged states on the host",
+    "take more bytes and no less time": "foreach and for-loop AdamW, stored scores, float32 logits or frozen weights, "
+    "zeroed gradients, two float32 copies, checkpoints that never stop early, blocks run again that are not the first",
+    "are stepped by no library": "paged states on the host, moments in a dtype of their own, gradients in one without "
+    "a float32 copy of the weights, copies but by AdamW after the backward",
     "train another model": "adapters of another rank or beside fewer layers",
     "have no formula": "saved activations on the host, a loss in pieces",
     "may be faster": "policies for other operations or for some blocks, larger groups of blocks",
