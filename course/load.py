@@ -110,6 +110,12 @@ class Student:
         self.kernel = self.ask("sessions", "POST", json=body).json()["kernel"]["id"]
         self.connect()
 
+    def close_chapter(self) -> None:
+        """Shut the kernel down, as the guide asks at a chapter's end."""
+        self.socket.close()
+        self.socket = None
+        self.ask(f"kernels/{self.kernel}", "DELETE")
+
     def connect(self) -> None:
         """A WebSocket to the kernel, as JupyterLab opens it."""
         if self.socket:

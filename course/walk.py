@@ -3,9 +3,10 @@
     python course/walk.py                                40 students
     python course/walk.py --students 4 --json walk.json
 
-Everybody logs in, opens a chapter, and runs it down to the last cell that the workshop needs there, at her own pace as
-*Run All Above Selected Cell* does; then comes the next chapter. The cells and their order are those of the guide's
-table. Students are those of `load.py`: all on this machine, without a browser. Exit code 1: a cell failed.
+Everybody logs in, opens a chapter, runs it down to the last cell that the workshop needs there, at her own pace as
+*Run All Above Selected Cell* does, and shuts the kernel down; then comes the next chapter. The cells and their order
+are those of the guide's table. Students are those of `load.py`: all on this machine, without a browser. Exit code 1: a
+cell failed.
 """
 
 import argparse
@@ -43,6 +44,7 @@ def walk(room: Class) -> dict[str, dict]:
         told = room.all_at_once(
             f"chapter {chapter:02d} run above {after!r}", lambda student, cells=cells: run_cells(student, cells)
         )
+        room.all_at_once(f"chapter {chapter:02d} closed", Student.close_chapter)
         for cell, mine in zip(cells, zip(*told, strict=True), strict=True):
             seconds, errors = zip(*mine, strict=True)
             name = f"{chapter:02d}::{cell['id']}"
