@@ -142,7 +142,7 @@ def convolutions(device):
         nn.Conv2d(16, 32, 3, padding="same"), nn.GroupNorm(4, 32), nn.SiLU(), nn.AdaptiveAvgPool2d(1),
         nn.Flatten(), nn.Linear(32, 10),
     )
-    model = nn.Sequential(*layers).to(device)
+    model = nn.DataParallel(nn.Sequential(*layers).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def step():
