@@ -25,7 +25,7 @@ from memkit.hardware.cards import CARDS, Card
 from memkit.units import GIB, MIB, aligned_table, as_one_of, as_whole_number, format_bytes
 
 FOLDER = Path(__file__).resolve().parents[1] / "chapters"
-DECLARED = re.compile(r"^\*\d+ min.*?(?:under (\d+) GiB|\(0 GiB\)|(no GPU memory))\*", re.MULTILINE)
+DECLARED = re.compile(r"^\*\d+ min.*?(?:under (\d+) GiB|\(0\sGiB\)|(no GPU memory))\*", re.MULTILINE)
 
 PROFILES = {
     "A100 PCIe 40 GB": "1g.5gb 1g.10gb 3g.20gb 7g.40gb", "A100 SXM 40 GB": "1g.5gb 1g.10gb 3g.20gb 7g.40gb",

@@ -58,6 +58,9 @@ for step, (x,) in enumerate(loader):
     elif step == 0:
         print("another rank", file=sys.stderr)
 dist.destroy_process_group()
+if kind == "cpu":  # at Python's end torch's own threads abort one process in eight
+    sys.stdout.flush()
+    os._exit(0)
 """
 
 
