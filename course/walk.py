@@ -1,6 +1,6 @@
 """The workshop of 90 minutes, walked by a class on the real hub: what each cell takes when everybody runs it.
 
-    python course/walk.py                                40 students
+    python course/walk.py                                40 students, who want 40 GB
     python course/walk.py --students 4 --json walk.json
 
 Everybody logs in, opens a chapter, runs it down to the last cell that the workshop needs there, at her own pace as
@@ -26,11 +26,14 @@ from load import Class, Student, running_hub, spread
 
 
 def run_cells(student: Student, cells: Sequence[dict]) -> list[tuple[float, str]]:
-    """Seconds and the error's name, or nothing, of each cell in order."""
+    """Seconds and the error's name, that the kernel died, or nothing, of each cell in order."""
     told = []
     for cell in cells:
         started = time.monotonic()
-        error = student.run("".join(cell["source"]))[0]
+        try:
+            error = student.run("".join(cell["source"]))[0]
+        except ConnectionError as died:  # such as where the machine's memory was full; the next cell finds a new kernel
+            error = str(died).partition(": ")[2]
         told.append((time.monotonic() - started, error))
     return told
 
