@@ -19,9 +19,11 @@ Reading order:
 - ``recordings``: a GPU run kept as a file, with its card, driver, torch and date
 - ``public_runs``: GPU runs that others measured, beside what is predicted for them
 - ``many_cards``: runs on one to eight A100s that others measured, beside what their programs take by a trace
+- ``driver``: what NVIDIA's driver says about the cards of this machine, and the RAM that a new program can have
 - ``bandwidth``: how fast bytes move on this machine
 - ``card_formats``: what a device's own casts and products do, and the seconds of a product in bf16 and FP8
 - ``checkup``: ``doctor()``: is this machine ready for the book?
+- ``ranks``: several processes for real, and what they send
 - ``training_ranks``: DDP, ZeRO's stages and FSDP2 on real ranks, with and without accumulation: chapters 05 and 09
 - ``measurements``: what is measured on a card for the chapters
 - ``gpu_run``: ``make record``: run the measurements and write ``chapters/recordings``

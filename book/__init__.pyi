@@ -39,6 +39,7 @@ from .pieces_of_logits import PiecesOfLogits as PiecesOfLogits
 from .public_runs import load_public_runs as load_public_runs
 from .question_cards import QuestionCards as QuestionCards
 from .questions import load_questions as load_questions
+from .ranks import run_on_ranks as run_on_ranks
 from .recordings import (
     Recording as Recording,
     find_recording as find_recording,

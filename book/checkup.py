@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from book.driver import Gpu, ask_driver, available_ram_bytes
+from memkit.hardware.cap import CAP_VARIABLE, gpu_cap_bytes
 from memkit.hardware.cards import MIN_CAPABILITY, matrix_dtypes
-from memkit.hardware.driver import CAP_VARIABLE, Gpu, ask_driver, available_ram_bytes, gpu_cap_bytes
 from memkit.units import GIB, Printable, aligned_table, format_bytes, on_page
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from book.checkup import OLDEST_TORCH, version_numbers
+from book.driver import ask_driver
 from book.measurements import MEASUREMENTS
 from book.recordings import FOLDER, Recording, save_recording
-from memkit.hardware.driver import ask_driver
 from memkit.measuring.gpu import cap_gpu, give_back
 
 COMMAND = "python -m book.gpu_run"

@@ -19,13 +19,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from book import training_ranks
 from book.bandwidth import measure_bandwidth, seconds_of
 from book.card_formats import cast_overflows, product_errors, time_products
+from book.driver import ask_driver
+from book.ranks import MAX_RANKS, run_on_ranks
 from memkit.allocator.workspaces import workspace_bytes
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import card_by_driver_name
-from memkit.hardware.driver import ask_driver
 from memkit.measuring.gpu import give_back, usable_bytes
 from memkit.measuring.measure import measure_memory
-from memkit.measuring.ranks import MAX_RANKS, run_on_ranks
 from memkit.program.optimizers import FROM_LIBRARIES
 from memkit.program.transformer import training_build
 from memkit.setup.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2, TINY_LLAMA

@@ -25,9 +25,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from tqdm import tqdm
 
+from book.ranks import Collectives, join_group, report
 from book.small_gpt import SMALL_GPT
 from memkit.measuring.measure import measure_memory
-from memkit.measuring.ranks import Collectives, join_group, report
 from memkit.program.sharded import sharded_build
 from memkit.program.transformer import Transformer, training_build
 from memkit.setup.layouts import Layout

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import torch.distributed as dist
 
+from book.ranks import join_group, report
 from book.training_ranks import Way, row_of
-from memkit.measuring.ranks import join_group, report
 from memkit.setup.layouts import Layout
 from memkit.setup.models import TINY_GPT2
 from memkit.setup.training import TrainingSetup

@@ -8,7 +8,6 @@ Reading order:
 - ``measure``: ``measure_memory``: CUDA's allocator history, or the profiler's events on a CPU
 - ``saved_tensors``: what autograd keeps, for any code of the reader's own
 - ``small_card``: a card small enough to run out of memory on purpose
-- ``ranks``: several processes for real, and what they send
 """
 
 from memkit import front_door

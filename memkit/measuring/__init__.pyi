@@ -6,7 +6,6 @@ from .gpu import (
     usable_bytes as usable_bytes,
 )
 from .measure import measure_memory as measure_memory
-from .ranks import run_on_ranks as run_on_ranks
 from .saved_tensors import (
     SavedStorage as SavedStorage,
     saved_bytes as saved_bytes,

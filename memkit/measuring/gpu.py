@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import torch
 
-from memkit.hardware.driver import gpu_cap_bytes
+from memkit.hardware.cap import gpu_cap_bytes
 
 
 def cap_gpu(environment: Mapping[str, str] | None = None) -> int | None:

@@ -14,7 +14,6 @@ Reading order:
 - ``timeline``: instants as bars: a step, choices with a card's line, three columns
 - ``over_time``: every allocation of a step in order, stacked by part
 - ``planes``: strategies and plans on planes of bytes and time
-- ``number_line``: the positive values of a format on a line
 - ``bits``: one code, bit by bit, and a number in many formats
 - ``allocator``: segments, blocks and holes
 """

@@ -7,8 +7,8 @@ from itertools import accumulate
 import gpt2_ranks
 import pytest
 
+from book.ranks import run_on_ranks
 from book.training_ranks import SENT, steps, windows
-from memkit.measuring.ranks import run_on_ranks
 from memkit.program.sharded import one_rank_of, sharded_build
 from memkit.sharding import estimate_sharded, step_traffic
 from memkit.tracing.trace import trace_memory

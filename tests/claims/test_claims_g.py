@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from book.claims import rounds_to
+from book.ranks import run_on_ranks
 from book.small_gpt import SMALL_GPT, make_small_gpt, text_batches
 from memkit.measuring.measure import measure_memory
-from memkit.measuring.ranks import run_on_ranks
 from memkit.program.transformer import Transformer, training_build
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup

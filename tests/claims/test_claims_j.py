@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
+from book.ranks import run_on_ranks
 from book.training_ranks import steps
-from memkit.measuring.ranks import run_on_ranks
 from memkit.program.sharded import one_rank_of, sharded_build
 from memkit.program.transformer import Transformer
 from memkit.setup.layouts import Layout

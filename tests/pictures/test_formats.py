@@ -1,6 +1,8 @@
 """The pictures of number formats: what is drawn is compared with ml_dtypes and torch, not with memkit."""
 
 import math
+import re
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +14,8 @@ from memkit.formats.reading import nearest_in, read_code
 from memkit.formats.records import FORMATS
 from memkit.pictures.bits import COMPARED, bit_figure, explorer_figure, note_on
 from memkit.pictures.colours import LOOKS
-from memkit.pictures.number_line import number_line_figure
+
+FIGURE = Path(__file__).parents[2] / "figures/02_two_faces_of_fp8.svg"
 
 
 def compared(number: float, saturates=True):
@@ -77,27 +80,22 @@ def values_in_ml_dtypes(name: str) -> np.ndarray:
     return np.unique(values[np.isfinite(values)])
 
 
-@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e3m4", "float6_e2m3fn", "float4_e2m1fn"])
-def test_a_tick_for_every_value(name: str) -> None:
-    smallest_normal = float(ml_dtypes.finfo(getattr(ml_dtypes, name)).smallest_normal)
+@pytest.mark.parametrize(("name", "top"), [("float8_e4m3fn", 74), ("float8_e5m2", 184)])
+def test_the_title_of_chapter_02_has_a_tick_for_every_value(name: str, top: int) -> None:
+    """The figure is stored; ``tests/book/test_figures.py`` draws it again."""
+    drawn = FIGURE.read_text()
+    ticks = re.findall(r'd="M([\d.]+) ([\d.]+)V([\d.]+)"[^>]* data-value="([^"]+)"', drawn)
     values = values_in_ml_dtypes(name)
     values = values[values > 0]
-    chart = number_line_figure(name)
-    drawn = {float(mark.data["value"]): mark for mark in marks_of(chart, "value")}
-    assert sorted(drawn) == values.tolist()
-    expected = 34 + 732 * np.log2(values / values[0]) / np.log2(values[-1] / values[0])
-    lefts = [float(drawn[value].attributes["d"][1:].split()[0]) for value in values.tolist()]
-    np.testing.assert_allclose(lefts, expected, atol=0.06)
-    short = {drawn[value].attributes["d"].split()[1] for value in values.tolist() if value < smallest_normal}
-    tall = {drawn[value].attributes["d"].split()[1] for value in values.tolist() if value >= smallest_normal}
-    assert short == {"85V107"} and tall == {"74V118"}
-    assert f"{np.sum(values < smallest_normal)} subnormal" in words_of(chart)
-
-
-@pytest.mark.parametrize("names", [(), ("float8_e5m2",) * 3, ("float16",), ("int8",)])
-def test_bad_number_lines_are_refused(names: tuple) -> None:
-    with pytest.raises(ValueError, match="allowed are one or two float formats of up to 8 bits"):
-        number_line_figure(*names)
+    ends = {tick[1:3] for tick in ticks}
+    own = {float(value): (float(x), float(y), float(end)) for x, y, end, value in ticks if top <= float(y) <= top + 11}
+    assert sorted(own) == values.tolist() and len(ends) == 4
+    low, high = 2.0**-16, 57344.0  # the least of E5M2 and its largest
+    expected = 34 + 732 * np.log2(values / low) / np.log2(high / low)
+    np.testing.assert_allclose([own[value][0] for value in values.tolist()], expected, atol=0.06)
+    smallest_normal = float(ml_dtypes.finfo(getattr(ml_dtypes, name)).smallest_normal)
+    assert {value for value, (_, y, end) in own.items() if end - y == 22} == set(values[values < smallest_normal])
+    assert f"{np.sum(values < smallest_normal)} subnormal" in drawn
 
 
 # One number in many formats.

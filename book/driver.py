@@ -12,10 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from memkit.units import GIB, MIB
-
-CAP_VARIABLE = "MEMKIT_GPU_GIB"
-"""The environment variable that caps what this process may take of the card, in GiB."""
+from memkit.units import MIB
 
 _FIELDS = ("name", "uuid", "driver_version", "memory.total", "memory.used", "memory.free", "compute_cap")
 _SECONDS = 20
@@ -88,27 +85,6 @@ def visible_gpus(gpus: tuple[Gpu, ...], setting: str | None) -> tuple[Gpu, ...]:
         else:
             break
     return tuple(visible)
-
-
-def gpu_cap_bytes(environment: Mapping[str, str] | None = None) -> int | None:
-    """Bytes that ``MEMKIT_GPU_GIB`` allows this process on the card, or ``None`` where it is not set.
-
-    >>> gpu_cap_bytes({"MEMKIT_GPU_GIB": "1.5"})
-    1610612736
-
-    Raises: ValueError: the variable is no number above zero.
-    """
-    environment = os.environ if environment is None else environment
-    text = environment.get(CAP_VARIABLE, "").strip()
-    if not text:
-        return None
-    try:
-        cap = int(float(text) * GIB)
-    except (ValueError, OverflowError):
-        cap = 0
-    if cap <= 0:
-        raise ValueError(f"{CAP_VARIABLE}={text[:60]!r} is not a number of GiB above zero")
-    return cap
 
 
 def available_ram_bytes(system: Path = Path("/")) -> int | None:

@@ -12,8 +12,8 @@ import psutil
 import pytest
 import torch
 
+from book.ranks import environments, join_group, run_on_ranks
 from book.small_gpt import make_small_gpt
-from memkit.measuring.ranks import environments, join_group, run_on_ranks
 
 MODULE = "book.training_ranks"
 JOB = ("accumulation",)
@@ -65,7 +65,7 @@ def test_four_ranks_and_hsdp():
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_end_half_way_leaves_no_process_behind(how):
     listens = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a job may ignore it
-    program = f"{listens}; from memkit.measuring.ranks import run_on_ranks; run_on_ranks({MODULE!r}, 2, {JOB})"
+    program = f"{listens}; from book.ranks import run_on_ranks; run_on_ranks({MODULE!r}, 2, {JOB})"
     process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.DEVNULL)
     while len(ranks := ranks_of(process.pid)) < 2 and process.poll() is None:
         time.sleep(0.1)
