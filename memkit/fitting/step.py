@@ -77,7 +77,7 @@ def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = No
         terms["paged"] = 2 * paged_bytes(*how) / pcie
     if layout is None:
         return terms
-    terms["links"] = step_traffic(setup, layout).seconds(card.link_bytes_per_s or pcie)
+    terms["links"] = step_traffic(setup, layout).sent_bytes / (card.link_bytes_per_s or pcie)
     if layout.offloads:
         share = parameters_of(setup.model) * weight_bits // 8 // layout.dp_size
         gathers = 2 if layout.stage == 3 else 1

@@ -7,7 +7,7 @@ Reading order:
 
 - ``zero``: bytes at rest, by the formulas of the ZeRO paper
 - ``step``: bytes at each instant of a step on one rank: ``estimate_sharded``
-- ``traffic``: bytes that a step sends, and their time on paper
+- ``traffic``: bytes that a step sends, and when computing hides them
 """
 
 from memkit import front_door

@@ -1,4 +1,4 @@
-"""What one step sends: bytes of each kind of collective, by formula, and their time on paper.
+"""What one step sends: bytes of each kind of collective, by formula, and when computing hides them.
 
 With P bytes of parameters: DDP all-reduces P, which moves 2 P, for a ring reduces and then gathers; ZeRO-1 and 2
 reduce-scatter P and gather P, as much; ZeRO-3 gathers twice, forward and backward, and reduce-scatters once: 3 P.
@@ -10,12 +10,12 @@ Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 7; the counted collec
 
 from dataclasses import dataclass
 
-from memkit.formats.dtypes import tensor_bytes
+from memkit.formats.dtypes import dtype_bits, tensor_bytes
 from memkit.formula.parameters import count_parameters
 from memkit.setup.layouts import Layout
+from memkit.setup.strategies import FULL
 from memkit.setup.training import TrainingSetup
 from memkit.sharding.step import groups_of
-from memkit.units import as_kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +45,6 @@ class Traffic:
             once * (self.num_ranks - 1) // self.num_ranks
             + 2 * self.all_reduced * (self.all_reduce_ranks - 1) // self.all_reduce_ranks
         )
-
-    def seconds(self, bytes_per_second: float) -> float:
-        """Time on paper: what a rank sends over its link's rate; no start-up time, nothing hidden behind arithmetic.
-
-        Raises: ValueError: a rate that is not above 0.
-        """
-        if not as_kind("bytes_per_second", bytes_per_second, int, float) > 0:
-            raise ValueError(f"bytes_per_second={bytes_per_second} is not above 0")
-        return self.sent_bytes / bytes_per_second
 
 
 def step_traffic(setup: TrainingSetup, layout: Layout, syncs_each: bool = True) -> Traffic:
@@ -86,3 +77,27 @@ def step_traffic(setup: TrainingSetup, layout: Layout, syncs_each: bool = True) 
         reduce_scattered=0 if is_alone else reductions * unreduced,
         all_reduced=reductions * reduced if layout.num_replicas > 1 else 0,
     )
+
+
+def tokens_to_hide(setup: TrainingSetup, layout: Layout, flops_per_s: float, bytes_per_s: float) -> float:
+    """Tokens of a rank's micro-batch from which computing takes at least as long as sending, in forward and backward.
+
+    On paper: each parameter takes 2 FLOPs a token in the forward, 4 in the backward, and 2 more if all blocks run
+    again. All its bytes come over ``bytes_per_s``; an all-reduce counts twice. ZeRO-1's broadcast comes after the
+    backward and hides behind nothing; it is not in here.
+
+    Source: Austin et al. 2025, jax-ml.github.io/scaling-book/gpus; section 9.4 derives it.
+
+    >>> from memkit import TrainingSetup, models
+    >>> layout = Layout(param_dtype="bfloat16", reduce_dtype="float32")
+    >>> round(tokens_to_hide(TrainingSetup(model=models.LLAMA_2_7B), layout, 989e12, 8 * 50e9))
+    3709
+    """
+    own = setup.precision.weight_dtype
+    weight = dtype_bits(layout.param_dtype or own) // 8
+    gradient = dtype_bits(layout.reduce_dtype or layout.param_dtype or own) // 8
+    gathered_again = weight if layout.stage == 3 else 0
+    forward = weight if layout.is_fully_sharded else 0
+    backward = gathered_again + gradient if layout.is_fully_sharded else 2 * gradient
+    flops = 6 if setup.recomputation == FULL else 4
+    return max(forward / 2, backward / flops) * flops_per_s / bytes_per_s
