@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from unittest.mock import patch
 
 from tqdm import tqdm
 
-from memkit.tracing.waiting import Progress
+from memkit.tracing.waiting import LISTENER
 
 
 @contextmanager
@@ -21,5 +20,8 @@ def progress() -> Iterator[Callable[[str], None]]:
             line.set_description_str(words, refresh=False)
             line.update(0)  # a bar that was never updated is not cleared at its end
 
-        with patch.object(Progress, "listener", staticmethod(write)):
+        token = LISTENER.set(write)
+        try:
             yield write
+        finally:
+            LISTENER.reset(token)

@@ -49,7 +49,7 @@ import lazy_loader
 
 from memkit.kinds import checked
 
-__version__ = "0.2.0"
+__version__ = "1.0.0"
 
 
 def front_door(package: str, file: str) -> tuple:

@@ -2,19 +2,20 @@
 
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 
 from memkit.tracing.without_values import own_line
 
 OPERATIONS_BETWEEN_LOOKS, SECONDS_BETWEEN_WORDS = 1000, 2.0
+LISTENER: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
+"""Who is told of every trace that is given no ``say``, a planner's too: the line under a notebook's cell."""
 
 
 class Progress:
     """Counts operations and tells ``say``, every two seconds, where the program is: phase, line and count."""
 
-    listener: Callable[[str], object] | None = None  # is told of every trace, a planner's too
-
     def __init__(self, say: Callable[[str], object] | None = None, steps: int = 1):
-        self.say, self.steps = say or self.listener, steps
+        self.say, self.steps = say or LISTENER.get(), steps
         self.num_operations = 0
         self.said_at = time.monotonic()
 
