@@ -33,6 +33,7 @@ from memkit.widgets.step_film import SCRIPT
 
 EMPTY_HEADER = re.compile("<th></th>")  # a corner of a table heads nothing
 OWN_BACKGROUND = re.compile(r"background(-color)?:[^;}]+;?")
+OF_THE_PICTURE = re.compile("(?:figure|picture) above|of the picture")  # a question that needs its picture
 
 
 def section(readme: str, title: str) -> str:
@@ -55,7 +56,7 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
     )
     entries = "".join(
         f'<h3 id="{page.stem}"><a href="{page.stem}.html">{escape(page.title)}</a></h3>'
-        f'<p class="quiet">{escape(page.facts)}</p>{page.picture if "figure" in page.question else ""}'
+        f'<p class="quiet">{escape(page.facts)}</p>{page.picture if OF_THE_PICTURE.search(page.question) else ""}'
         f"{files.markdown(page.question)}"
         for page in chapters
     )

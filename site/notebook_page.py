@@ -204,9 +204,8 @@ class ChapterWriter:
         page.facts = facts[1] if facts else ""
         page.html = "\n".join(self.cell(cell, page) for cell in notebook.cells)
         page.picture = next(iter(re.findall(r'<span class="picture">.*?</span>', page.html)), "")
-        page.question = next(
-            (cell.source.partition("\n")[2] for cell in notebook.cells if cell.id == "question"), ""
-        )
+        asked = (re.search(r"^## The question\n(.*)", cell.source, re.MULTILINE | re.DOTALL) for cell in notebook.cells)
+        page.question = next((found[1] for found in asked if found), "")
         return page
 
     def cell(self, cell, page: Page) -> str:
