@@ -74,7 +74,7 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
     page.headings = [(words.lower().replace(" ", "-").replace("?", ""), words) for words in parts]  # as GitHub does
     asked = "how much memory do I need does it fit fine-tune train GPU 7B 8B 13B 70B LoRA QLoRA"
     page.search.append((page.headings[0][0], "Does it fit my card?", f"{asked} {' '.join(PUBLISHED_MODELS)}"))
-    sections = [f'<h2 id="{anchor}">{words}</h2>{parts[words]}' for anchor, words in page.headings]
+    sections = [f'<section id="{anchor}"><h2>{words}</h2>{parts[words]}</section>' for anchor, words in page.headings]
     sections.insert(1, files.markdown(opening))  # the first screen is the answer
     page.html = f"<h1>{escape(page.title)}</h1>{''.join(sections)}"
     return page

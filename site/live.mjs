@@ -113,7 +113,7 @@ class Panel {
       for (const element of this.named.sort((one, other) => place(one) - place(other))) {
         if (this.text(element) !== opening.get(element)) link.searchParams.set(`${this.name}.${element.dataset.id}`, this.text(element));
       }
-      link.hash = this.place.closest("[id]")?.id ?? "";
+      link.hash = this.place.closest("[id]").id;
       history.replaceState(null, "", link);
       said.textContent = await navigator.clipboard?.writeText(link.href).then(() => "Copied.", () => "") || "The address bar has it now.";
     };

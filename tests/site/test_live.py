@@ -94,6 +94,7 @@ def places(site) -> dict[str, dict]:
             ".panel[data-panel]"
         ):
             found[place["data-panel"]] = (json.loads(place["data-arguments"]), site / place["data-moves"])
+    assert set(found) == set(LIVE)
     return found
 
 
@@ -101,10 +102,6 @@ def places(site) -> dict[str, dict]:
 def opened(page, address):
     page.goto(f"{address}index.html")
     return page
-
-
-def test_the_panels_without_torch_and_numpy_move_on_the_site(places):
-    assert set(LIVE) == set(places)
 
 
 @pytest.mark.parametrize("name", LIVE)
@@ -160,6 +157,8 @@ def test_the_first_control_moves_without_python_and_the_second_starts_it(page, a
     place.locator("[type=number]").first.fill("0")
     place.locator("[type=number]").first.press("Tab")
     place.get_by_text("was not taken").wait_for()
+    place.get_by_role("button", name="Copy a link").click()
+    page.wait_for_url("**#try-it")
 
 
 PAIRS = (*range(int(os.environ.get("SITE_PAIRS", "2"))), 46)
@@ -201,7 +200,6 @@ def test_two_controls_are_answered_or_the_picture_says_that_they_are_not(pair, p
     assert place.bounding_box()["height"] == height
     said = place.locator("[data-id=status]").inner_text()
     place.get_by_role("button", name="Copy a link to these settings").click()
-    page.wait_for_timeout(100)
     link = page.url
     page.goto("about:blank")
     page.goto(link)
