@@ -6,6 +6,7 @@ pictures that are drawn ahead. Every number in an answer is computed by ``memkit
 
 import json
 import math
+import re
 from html import escape
 
 from book.exercises import NumberExercise
@@ -151,9 +152,12 @@ def rested(key: str) -> str:
 
 
 def checked(record: str, text: str) -> str:
-    """The book's feedback on an answer that was typed: a number, or arithmetic such as ``8 * 6_738_415_616``."""
+    """The book's feedback on an answer that was typed: a number, or arithmetic such as ``8 * 6,738,415,616``."""
+    typed = text.replace("×", "*").replace("^", "**")
+    if "(" not in typed:  # there a comma may stand between two arguments
+        typed = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", typed)
     try:
-        answer = eval(text, {"__builtins__": {}, **vars(math)})
+        answer = eval(typed, {"__builtins__": {}, **vars(math)})
     except Exception:  # noqa: BLE001 - whatever is typed
         return json.dumps(
             {"status": "not yet", "text": f"{text!r} is no number. Type one, such as 53.9e9 or 8 * 7e9."}
