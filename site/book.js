@@ -1,20 +1,25 @@
 // What a page does by itself: search, scroll areas that keys reach, contents folded on a phone, the filter of claims.
 const [box, list, said] = [".search input", ".search ul", ".search p"].map((name) => document.querySelector(name));
 let index;
+if (matchMedia("(hover: none)").matches) box.placeholder = "Search";  // there is no key to press
 
 async function search() {
   const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
-  if (words.length) index ??= fetch("search.json").then((answer) => answer.json());
+  if (words.length && !index) {
+    said.textContent = "Searching …";  // the index is fetched once
+    index = fetch("search.json").then((answer) => answer.json());
+  }
   const { titles, entries } = words.length ? await index : { entries: [] };
-  const found = [];
+  const best = new Map();  // one place for each heading
   for (const [page, anchor, heading, text] of entries) {
-    const [stem, title] = titles[page];
+    const [stem, title] = titles[page], name = `${title}: ${heading}`;
     const all = `${title} ${heading} ${text}`.toLowerCase();
     if (!words.every((word) => all.includes(word))) continue;
     const score = words.filter((word) => heading.toLowerCase().includes(word)).length * 2
       + words.filter((word) => title.toLowerCase().includes(word)).length;
-    found.push([score, `${stem}.html#${anchor}`, `${title}: ${heading}`]);
+    if (score > (best.get(name)?.[0] ?? -1)) best.set(name, [score, `${stem}.html#${anchor}`, name]);
   }
+  const found = [...best.values()];
   found.sort((a, b) => b[0] - a[0]);
   list.replaceChildren(...found.slice(0, 12).map(([, address, words]) => {
     const item = document.createElement("li"), link = document.createElement("a");
@@ -24,7 +29,7 @@ async function search() {
     return item;
   }));
   list.hidden = !found.length;
-  said.textContent = words.length ? (found.length ? `${found.length} places` : "Nothing found. Try fewer words.") : "";
+  said.textContent = words.length ? (found.length ? `${found.length} place${found.length > 1 ? "s" : ""}` : "Nothing found. Try fewer or other words.") : "";
 }
 box.addEventListener("input", search);
 

@@ -31,6 +31,7 @@ from book.questions import load_questions
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.widgets.step_film import SCRIPT
 
+OTHER_NAMES = {"04": "also called gradient checkpointing, activation checkpointing, rematerialization"}
 EMPTY_HEADER = re.compile("<th></th>")  # a corner of a table heads nothing
 OWN_BACKGROUND = re.compile(r"background(-color)?:[^;}]+;?")
 OF_THE_PICTURE = re.compile("(?:figure|picture) above|of the picture")  # a question that needs its picture
@@ -72,7 +73,7 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
     }
     page = Page(stem="index", title=title.removeprefix("# ").strip())
     page.headings = [(words.lower().replace(" ", "-").replace("?", ""), words) for words in parts]  # as GitHub does
-    asked = "how much memory do I need does it fit fine-tune train GPU 7B 8B 13B 70B LoRA QLoRA"
+    asked = "how much memory VRAM do I need does it fit fine-tune train GPU 7B 8B 13B 70B LoRA QLoRA"
     page.search.append((page.headings[0][0], "Does it fit my card?", f"{asked} {' '.join(PUBLISHED_MODELS)}"))
     sections = [f'<section id="{anchor}"><h2>{words}</h2>{parts[words]}</section>' for anchor, words in page.headings]
     sections.insert(1, files.markdown(opening))  # the first screen is the answer
@@ -162,7 +163,7 @@ def write_search(pages: list[Page], out: Path) -> None:
     So many letters of a cell keep the index within the 170 kB that a first key may fetch.
     """
     entries = [
-        (number, anchor, heading, words[:355])
+        (number, anchor, heading, words[:354])
         for number, page in enumerate(pages)
         for anchor, heading, words in page.search
     ]
@@ -204,6 +205,8 @@ def build(out: Path, site: str = "") -> None:
         before, _, after = page.html.partition("</h1>")
         page.html = f"{before}</h1>{run_line(page, files)}{after}"
     sheets = handouts_page([path for path in notebooks if path.stem[0].isdigit()], files)
+        if other := OTHER_NAMES.get(page.stem[:2]):
+            page.search.insert(0, (page.search[0][0], other, ""))
     pages = [first_page(files, panels, chapters, site), *chapters, claims_page(files), questions_page(), sheets]
     panels.make()
     frame = jinja2.Environment(autoescape=False).from_string(
