@@ -201,8 +201,9 @@ PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>
 <meta name="description" content="{said}"><meta property="og:title" content="{title}">
 <meta property="og:description" content="{said}"><meta property="og:type" content="article">{image}
-<link rel="stylesheet" href="../book.css"></head><body><main class="alone"><h1>{title}</h1>
-<p class="quiet">{asked}</p><p><strong>{said}</strong></p><div class="answer">{table}</div>{prices}
+<link rel="stylesheet" href="../book.css"><link rel="icon" href="data:,"></head>
+<body><main class="alone"><h1>{title}</h1><p class="quiet">{asked}</p>
+<p><strong>{said}</strong></p><div class="answer">{table}</div>{prices}
 <p><a href="../index.html?fit={query}#does-it-fit-my-card">Another model or card, and the book behind it</a></p>
 </main></body></html>
 """

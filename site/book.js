@@ -51,7 +51,7 @@ document.addEventListener("keydown", (event) => {
 
 // What is wider than its place scrolls; then a key must reach it too.
 function reachable() {
-  for (const area of document.querySelectorAll("pre, .scroll, .picture, .memkit-table, math[display=block], .side, .toc")) {
+  for (const area of document.querySelectorAll("pre, .scroll, .picture, .memkit-table, .side, .toc")) {
     const scrolls = area.scrollWidth > area.clientWidth + 1 || (area.matches(".side, .toc") && area.scrollHeight > area.clientHeight + 1);
     if (scrolls) area.tabIndex = 0;
     else area.removeAttribute("tabindex");

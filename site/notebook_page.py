@@ -55,7 +55,7 @@ class Renderer(IPythonRenderer):
         return mathml(unescape(body).strip())
 
     def block_math(self, body: str) -> str:
-        return mathml(unescape(body).strip(), display="block")
+        return f'<div class="scroll">{mathml(unescape(body).strip(), display="block")}</div>'
 
     def heading(self, text: str, level: int, **attrs) -> str:
         anchor = re.sub(r"\s+", "-", unescape(TAG.sub("", text)).strip())
@@ -255,5 +255,6 @@ class ChapterWriter:
         return f'<pre class="output">{ansi2html("".join(data.get("text/plain", "")))}</pre>'
 
     def relinked(self, html: str) -> str:
-        """Stored HTML whose links lead to pages of the site."""
+        """Stored HTML whose links lead to pages of the site, and whose wide tables say that they go on."""
+        html = html.replace('<div style="overflow-x:auto" tabindex="0">', '<div class="scroll">')
         return re.sub(r'href="([^"]+)"', lambda found: f'href="{self.files.address(found[1])}"', html)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.site, pytest.mark.browser]
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
 CHAPTERS = sorted((Path(__file__).resolve().parents[2] / "chapters").glob("*.ipynb"))
 NAMES = ["index", *(path.stem for path in CHAPTERS), "claims", "questions", "handouts"]
-WIDTHS, SCHEMES = (390, 800, 1280), ("light", "dark")
+WIDTHS, SCHEMES = (320, 800, 1280), ("light", "dark")
 FOCUSED = """() => { const place = document.activeElement, box = place.getBoundingClientRect();
     const isInView = box.bottom > 0 && box.top < innerHeight;
     return [!!place.closest("main"), getComputedStyle(place).outlineStyle, isInView]; }"""
@@ -217,8 +217,9 @@ def test_the_search_answers_to_keys_and_fetches_its_index_at_the_first_one(page,
 
 
 def test_on_a_phone_the_contents_are_folded_and_open_by_key(page, address):
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(f"{address}04_activation_recomputation.html")
+    page.set_viewport_size({"width": 320, "height": 568})
+    page.goto(f"{address}01_memory_breakdown.html")
+    assert page.locator("[type=number]").first.bounding_box()["width"] >= 48, "WCAG's 24 pixels twice: four digits"
     assert not page.is_visible(".contents nav")
     page.focus(".contents summary")
     page.keyboard.press("Enter")
