@@ -127,7 +127,7 @@ class Remote:
             raise type(str(reply["raised"]), (Exception,), {})(reply["words"])
         copy_into(arguments, reply.get("arguments", ()))
         result = reply.get("value")
-        if result is ... or result is None:
+        if result is ... or result is None and is_blank(self.answers.cells, self.__name__):
             raise NotImplementedError
         return result
 
@@ -142,6 +142,21 @@ def code_of(cells: list, name: str) -> object:
         if name in bound_in(tree):
             return compile(tree, "cell", "exec")
     return None
+
+
+def is_blank(cells: list, name: str) -> bool:
+    """Whether the last function of that name has no line of a student's: its words alone, or ``pass``."""
+    for source in (cell for cell in reversed(cells) if isinstance(cell, str)):
+        with suppress(SyntaxError, ValueError):
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, ast.FunctionDef) and node.name == name:
+                    return all(isinstance(line, ast.Pass) or is_words(line) for line in node.body)
+    return True
+
+
+def is_words(line: ast.stmt) -> bool:
+    """A constant that stands alone: a docstring, or three dots."""
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
 
 
 def bound_in(tree: ast.Module) -> set[str]:

@@ -30,7 +30,7 @@ def run_cells(cells: list, names: dict) -> dict:
     what the cells since the last test raised.
     """
     found, raised = {}, None
-    for number, source in enumerate(cells):
+    for number, source in enumerate(cells, 1):  # as the page counts them
         if isinstance(source, list):
             found[source[0]], raised = (names.get(source[0], ...), raised), None
             continue

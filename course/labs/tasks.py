@@ -11,7 +11,7 @@ from course.labs.draws import Numbers, draw
 
 UNKNOWN = (
     "I cannot tell", "Your code raised", "is not a number", "the answer is a ", "has the wrong sign",
-    "asks to do without it",
+    "asks to do without it", "returned None. If it prints",
 )
 """Parts of what a check says when it knows no mistake, or did not look further."""
 

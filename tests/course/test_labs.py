@@ -26,10 +26,11 @@ TOLD = {
 SLOPPY = {
     "outside_gib": "outside_gib = mine['in_use'] - mine['allocated']",
     "kept_values": "def kept_values(tokens, layers):\n    return sum(tokens * inputs for inputs, _, _ in layers)",
-    "rest_gb": "rest_gb = mine['billions']",
+    "rest_gb": "rest_gb = (mine['billions']",
+    "moved": "def moved(stage, micro_batches, syncs_each):\n    print(2 * stage)",
     "spare_bytes": "def spare_bytes(peak, card, context):\n    return card - card // 100 - context - peak",
 }
-"""Lab 7 in a hurry: the cache forgotten, frozen layers counted, a number handed back, a task left out."""
+"""Lab 7 in a hurry: the cache forgotten, frozen layers counted, a bracket left open, a print in place of a return."""
 BREAKS_THE_KERNEL = """
 import builtins, subprocess, sys
 get_ipython().input_transformers_post.append(lambda lines: ["4.0\\n"])
@@ -121,7 +122,8 @@ def test_wrong_answers_get_half_and_their_diagnosis(course):
 def test_a_sloppy_student_gets_half_of_what_is_half_right(course):
     assert points(course, "sloppy", "lab7") == [1, 1.5, 0, 0, 1.5]
     page = feedback(course, "sloppy", "lab7")
-    assert "of what the context leaves, not of the card" in page and "HIDDEN" not in page
+    assert "of what the context leaves, not of the card" in page and "moved returned None" in page
+    assert f"(cell {page.partition('Cell In[')[2].partition(']')[0]}, line 1)" in page, "as IPython counts"
 
 
 def test_a_student_s_scripts_are_shown_and_do_not_run(course):
@@ -145,8 +147,7 @@ def test_a_neighbour_s_numbers_are_worth_nothing(course):
     """Both drew other numbers; what does not depend on them is the same for both."""
     right, neighbour = load_lab("lab1").numbers("right"), load_lab("lab1").numbers("neighbour")
     assert right["parameters"] != neighbour["parameters"] and right["seq_len"] != neighbour["seq_len"]
-    states, *_, largest = points(course, "neighbour")
-    assert states == largest == 0
+    assert points(course, "neighbour")[::3] == [0, 0]
     assert "whose numbers count" in feedback(course, "neighbour", "lab1")
 
 
