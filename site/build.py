@@ -33,8 +33,8 @@ from memkit.widgets.step_film import SCRIPT
 
 OTHER_NAMES = {"04": "also called gradient checkpointing, activation checkpointing, rematerialization"}
 EMPTY_HEADER = re.compile("<th></th>")  # a corner of a table heads nothing
-OWN_BACKGROUND = re.compile(r"background(-color)?:[^;}]+;?")
 OF_THE_PICTURE = re.compile("(?:figure|picture) above|of the picture")  # a question that needs its picture
+OWN_BACKGROUND = re.compile(r"background(-color)?:[^;}]+;?")
 
 
 def section(readme: str, title: str) -> str:
@@ -69,6 +69,7 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
         "The ledger and the questions": '<p><a href="claims.html">Every claim of the ledger</a> has an address that '
         'can be cited, and <a href="questions.html">the questions</a> say why each choice is right or wrong.</p>',
         "How to run it": files.markdown(section(readme, "Start")),
+        "How good are the numbers?": files.markdown(section(readme, "How good are the numbers?")),
         "On which machines it runs": files.markdown(section(readme, "On which machines it runs")),
     }
     page = Page(stem="index", title=title.removeprefix("# ").strip())
@@ -204,9 +205,9 @@ def build(out: Path, site: str = "") -> None:
     for page in chapters:
         before, _, after = page.html.partition("</h1>")
         page.html = f"{before}</h1>{run_line(page, files)}{after}"
-    sheets = handouts_page([path for path in notebooks if path.stem[0].isdigit()], files)
         if other := OTHER_NAMES.get(page.stem[:2]):
             page.search.insert(0, (page.search[0][0], other, ""))
+    sheets = handouts_page([path for path in notebooks if path.stem[0].isdigit()], files)
     pages = [first_page(files, panels, chapters, site), *chapters, claims_page(files), questions_page(), sheets]
     panels.make()
     frame = jinja2.Environment(autoescape=False).from_string(
