@@ -4,6 +4,7 @@ The page's worker calls ``opened``, ``moved``, ``picked``, ``rested`` and ``chec
 pictures that are drawn ahead. Every number in an answer is computed by ``memkit`` and ``book``, as in a notebook.
 """
 
+import ast
 import json
 import math
 import re
@@ -157,7 +158,12 @@ def checked(record: str, text: str) -> str:
     if "(" not in typed:  # there a comma may stand between two arguments
         typed = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", typed)
     try:
-        answer = eval(typed, {"__builtins__": {}, **vars(math)})
+        tree = ast.parse(typed.strip(), mode="eval")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant):
+                node.value = float(node.value)  # 9**9**9 overflows; with integers the page would stand still
+        answer = eval(compile(tree, "answer", "eval"), {"__builtins__": {}, **vars(math)})
+        answer = int(answer) if answer == int(answer) else answer
     except Exception:  # noqa: BLE001 - whatever is typed
         return json.dumps(
             {"status": "not yet", "text": f"{text!r} is no number. Type one, such as 53.9e9 or 8 * 7e9."}
