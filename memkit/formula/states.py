@@ -95,7 +95,8 @@ def optimizer_tensors(
 ) -> tuple[StateTensor, ...]:
     """What the optimizer keeps for one parameter from its first step on, under torch's names, as its record says."""
     record = optimizer.record
-    if record.rest and not is_hidden_matrix(parameter):
+    is_hidden_matrix = len(parameter.shape) == 2 and parameter.kind not in ("embedding", "head")
+    if record.rest and not is_hidden_matrix:  # Muon takes neither tables nor heads
         return optimizer_tensors(parameter, precision, replace(optimizer, name=record.rest))
     tensors = []
     if precision.master_dtype:
@@ -106,11 +107,6 @@ def optimizer_tensors(
         tensors += _state_tensors(parameter, state, precision, optimizer)
     is_offloaded = optimizer.is_on_host and parameter.count >= MIN_OFFLOADED
     return tuple(replace(tensor, is_on_host=True) if is_offloaded else tensor for tensor in tensors)
-
-
-def is_hidden_matrix(parameter: Parameter) -> bool:
-    """Whether Muon takes it: a matrix, and no table or head."""
-    return len(parameter.shape) == 2 and parameter.kind not in ("embedding", "head")
 
 
 def _state_tensors(

@@ -84,7 +84,8 @@ def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
     LinearAlgebra.cpp, TensorIterator.cpp of torch 2.13.
     """
     if func in PRODUCTS:
-        return out, copies_of_factors(args)
+        # copies of the factors that BLAS cannot read are made matrix by matrix
+        return out, [num_bytes // args[-1].shape[:-2].numel() for num_bytes in copied_factors(*args[-2:])]
     if func in PROMOTES:
         return out, copies_of_operands(args)
     if func in SUMS and out.dtype is not args[0].dtype:
@@ -106,11 +107,6 @@ def copies_of_operands(args: tuple) -> list[int]:
         return []
     dtype = torch.result_type(*operands)
     return [x.numel() * dtype.itemsize for x in operands if x.dtype is not dtype]
-
-
-def copies_of_factors(args: tuple) -> list[int]:
-    """Bytes of the copies of factors that BLAS cannot read, which are made matrix by matrix."""
-    return [num_bytes // args[-1].shape[:-2].numel() for num_bytes in copied_factors(*args[-2:])]
 
 
 def not_here(what: str) -> Callable:

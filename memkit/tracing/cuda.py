@@ -108,7 +108,8 @@ def _rules() -> dict:
         Tensor.to: _to,
         Tensor.data.__set__: _set_data,
         torch._C._nn._parse_to: _parse_to,
-        Tensor.copy_: _copy,
+        Tensor.copy_: lambda mode, func, args, kwargs: (  # to the host's memory: moves no values, allocates nothing
+            args[0] if has_values(args[0]) and not has_values(args[1]) else func(*args, **kwargs)),
         Tensor.cpu: lambda mode, func, args, kwargs: _to(mode, Tensor.to, (args[0], Place.HOST.value), {}),
         torch.empty_like: _like,
         torch.zeros_like: _like,
@@ -192,11 +193,6 @@ def _from_data(mode, func, args, kwargs):
         with mode.places.makes(mode.places.making or Place.CARD):
             tensor = tensor.to(META)
     return tensor.requires_grad_() if needs_grad else tensor
-
-
-def _copy(mode, func, args, kwargs):
-    """Copying to the host's memory moves no values and allocates nothing."""
-    return args[0] if has_values(args[0]) and not has_values(args[1]) else func(*args, **kwargs)
 
 
 def _to(mode, func, args, kwargs):

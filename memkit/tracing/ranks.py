@@ -6,7 +6,7 @@ number of ranks, and the buffers that it sends from and receives into. What NCCL
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -52,11 +52,6 @@ def in_parallel(parallel, *args, **kwargs) -> None:
         parallel.register_comm_hook(None, sent_at_once)
 
 
-def run_the_first(function: Callable, args: tuple = (), *_, **__) -> None:
-    """``torch.multiprocessing.spawn``, of which rank 0 runs, in this process."""
-    function(0, *args)
-
-
 def on_one_card(parallel, module, device_ids=None, output_device=None, dim=0) -> None:
     """``DataParallel`` on a machine with one card: it calls its module.
 
@@ -80,7 +75,8 @@ def one_rank() -> Iterator[None]:
             patch.object(dist, "is_nccl_available", lambda: True),
             patch.object(dist, "barrier", lambda *_, **__: None),
             patch.object(DistributedDataParallel, "__init__", in_parallel),
-            patch.object(torch.multiprocessing, "spawn", run_the_first),
+            # of spawn's ranks the first runs, in this process
+            patch.object(torch.multiprocessing, "spawn", lambda function, args=(), *_, **__: function(0, *args)),
         ):
             yield
     finally:

@@ -29,14 +29,6 @@ def by_torch(bits):
     return int(narrow) & 0xFFFF
 
 
-def by_division(bits):
-    return round(bits / 65536)
-
-
-def by_struct(bits):
-    return struct.unpack("I", struct.pack("f", struct.unpack("f", struct.pack("I", bits))[0]))[0] >> 16
-
-
 def to_even(bits):
     low, high = bits & 0xFFFF, bits >> 16
     return high + (low > 0x8000 or (low == 0x8000 and high % 2 == 1))
@@ -45,10 +37,6 @@ def to_even(bits):
 def own_generator(x, gap, rng):
     below = np.floor(x / gap)
     return (below + (np.random.default_rng(0).random(x.shape) < x / gap - below)) * gap
-
-
-def by_noise(x, gap, rng):
-    return np.floor(x / gap + rng.random(x.shape)) * gap
 
 
 def one_chance_a_row(x, gap, rng):
@@ -179,7 +167,7 @@ RIGHT = [
     ("2.3", 256),
     ("2.4", to_even),
     ("2.5", kahan),
-    ("2.8", by_noise),
+    ("2.8", lambda x, gap, rng: np.floor(x / gap + rng.random(x.shape)) * gap),
     ("3.1", 22.4 * 2**30),
     ("4.2", 2.1e9),
     ("4.2", 2.15e9),
@@ -235,8 +223,9 @@ TOLD = [
     ("2.4", lambda bits: bits + 0x7FFF + (bits >> 16 & 1), "did not cut"),
     ("2.4", lambda bits: (bits + 0xFFFF) >> 16, "round everything up"),
     ("2.4", by_torch, "uses torch"),
-    ("2.4", by_struct, "uses struct"),
-    ("2.4", by_division, "uses /"),
+    ("2.4", lambda bits: struct.unpack("I", struct.pack("f", struct.unpack("f", struct.pack("I", bits))[0]))[0] >> 16,
+     "uses struct"),
+    ("2.4", lambda bits: round(bits / 65536), "uses /"),
     ("2.4", lambda bits: to_even(bits) << 16, "left 32"),
     ("2.4", lambda bits: (bits + 0x8000 - (bits >> 16 & 1)) >> 16, "ties go to the odd code"),
     ("2.5", 0.8648, "0.8648 is a float; the answer is a function"),

@@ -29,14 +29,10 @@ def second_step_peak(setup: TrainingSetup):
     return estimate_memory(setup).for_step(2).peak
 
 
-def peak_bytes(setup: TrainingSetup) -> int:
-    return second_step_peak(setup).total_bytes
-
-
 def largest_that_fits(setup: TrainingSetup) -> int:
     """By the explorer's own rule: context, workspaces and fragments counted."""
-    batch = 0
-    while fit_on(CARDS["H100 SXM"], peak_bytes(replace(setup, micro_batch_size=batch + 1))).expected_bytes >= 0:
+    batch, peak = 0, lambda size: second_step_peak(replace(setup, micro_batch_size=size)).total_bytes
+    while fit_on(CARDS["H100 SXM"], peak(batch + 1)).expected_bytes >= 0:
         batch += 1
     return batch
 

@@ -89,20 +89,11 @@ def texts_of_outputs(notebook: dict) -> Iterator[tuple[dict, str]]:
                     yield cell, "".join(data)
 
 
-def code_lines(cell: dict) -> int:
-    return len(source_of(cell).rstrip().splitlines())
-
-
 def word_count(notebook: dict) -> int:
     """Words of prose outside the exercises."""
     prose = " ".join(prose_of(cell) for cell in cells_of(notebook, "markdown") if not is_exercise(cell))
     without_markup = re.sub(r"<[^>]*>|\]\([^)]*\)|\$[^$]*\$|\|[-: |]+\|", " ", prose)
     return len(re.findall(r"[^\W\d_][\w'’-]*", without_markup))
-
-
-def is_short(notebook: dict) -> bool:
-    """Chapter 00, the appendices and what was split off from a chapter (11) are shorter than the template."""
-    return not re.match(r"# ([1-9]|10) ", source_of(notebook["cells"][0]))
 
 
 def is_draft(notebook: dict) -> bool:
@@ -196,7 +187,7 @@ short_lines = pattern_rule("short_lines", "code", r"^.{111,}$", "is a line of mo
 def short_cells(notebook):
     lengths = []
     for cell in cells_of(notebook, "code"):
-        lines, is_setup = code_lines(cell), "setup" in cell["metadata"].get("tags", [])
+        lines, is_setup = len(source_of(cell).rstrip().splitlines()), "setup" in cell["metadata"].get("tags", [])
         lengths += [] if is_setup else [lines]
         if lines > (most := MOST_SETUP_LINES if is_setup else MOST_LINES):
             yield f"{cell['id']} has {lines} lines; {most} at most"
@@ -373,7 +364,8 @@ def size_of_a_chapter(notebook):
         return
     cells = sum(not is_exercise(cell) for cell in notebook["cells"])
     words = word_count(notebook)
-    least_cells, least_words = (1, 1) if is_short(notebook) else (35, 2000)
+    is_full = re.match(r"# ([1-9]|10) ", source_of(notebook["cells"][0]))  # not 00, 11, 12 or an appendix
+    least_cells, least_words = (35, 2000) if is_full else (1, 1)
     if not least_cells <= cells <= 80:
         yield f"{cells} cells besides the exercises; {least_cells} to 80"
     if words < least_words:

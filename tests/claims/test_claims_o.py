@@ -32,11 +32,6 @@ def planned(model: ModelConfig, card: str, layout: Layout | None = None, **choic
     return plan_of(setup, CARDS[card], layout)
 
 
-def room_of(figures) -> int:
-    """What a plan may use of a card of so many GB."""
-    return planned_room(figures["card_gb"] * 10**9)
-
-
 def settle_lora(figures, model: ModelConfig, also: dict[str, int] | None = None, **printed: int) -> None:
     """LoRA on a card of the row's size, of which the answer tells rank and tokens, nothing run again and all."""
     assert {name: figures[name] for name in printed} == printed and parameters_of(model) == figures["parameters"]
@@ -45,7 +40,7 @@ def settle_lora(figures, model: ModelConfig, also: dict[str, int] | None = None,
         name: planned(model, A100_40, **choices, recomputation=way).peak_bytes
         for name, way in (("kept", "none"), ("again", "full"))
     }
-    peaks, room = peaks | (also or {}), room_of(figures)
+    peaks, room = peaks | (also or {}), planned_room(figures["card_gb"] * 10**9)
     assert all(rounds_to(size / GIB, figures[name]) for name, size in (peaks | {"room": room}).items())
     figures.settle(**{name: size < room for name, size in peaks.items()})
 

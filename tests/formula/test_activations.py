@@ -56,11 +56,6 @@ def token_ids(setup: TrainingSetup) -> torch.Tensor:
     return torch.randint(setup.model.vocab_size, (setup.micro_batch_size, setup.seq_len))
 
 
-def memory_events(prof: profile) -> list[int]:
-    """Bytes of each allocation (positive) and free (negative) of the real allocator, in program order."""
-    return [event.nbytes() for event in prof.profiler.kineto_results.events() if event.name() == "[memory]"]
-
-
 def live_bytes(setup: TrainingSetup) -> int:
     """Bytes allocated in a forward and not freed when it ends, by the profiler's count of the real
     allocator."""
@@ -72,7 +67,7 @@ def live_bytes(setup: TrainingSetup) -> int:
         gradient = torch.ones_like(loss)  # what loss.backward() makes before anything else
         del inputs, targets
     assert loss.requires_grad and not gradient.requires_grad
-    return sum(memory_events(prof))
+    return sum(event.nbytes() for event in prof.profiler.kineto_results.events() if event.name() == "[memory]")
 
 
 @settings(max_examples=45, deadline=None, derandomize=True, database=None)

@@ -49,10 +49,6 @@ def after_one_step(model, precision, optimizer_config):
     return network, optimizer
 
 
-def described(role, tensor):
-    return role, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-
-
 @pytest.mark.parametrize("precision", [FP32, AUTOCAST_BF16, PURE_BF16], ids=lambda p: p.name)
 @pytest.mark.parametrize("name, implementation", OFFERED)
 @pytest.mark.parametrize("model", SMALL.values(), ids=SMALL)
@@ -63,7 +59,8 @@ def test_the_ledger_is_a_real_state_dict(model, name, implementation, precision)
     real = Counter()
     for parameter_name, parameter in network.named_parameters():
         tensors = {"weight": parameter, "gradient": parameter.grad, **optimizer.state[parameter]}
-        real.update((parameter_name, *described(role, tensor)) for role, tensor in tensors.items())
+        real.update((parameter_name, role, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+                    for role, tensor in tensors.items())
     assert ours == real
 
 
