@@ -24,12 +24,6 @@ LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidd
          "max_position_embeddings": 512, "tie_word_embeddings": False}
 
 
-def weight_bytes(model) -> int:
-    """Bytes of every distinct parameter and buffer in the allocator's blocks."""
-    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
-    return sum(round_up(t.numel() * t.element_size()) for t in tensors.values())
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parameters_are_those_that_the_model_card_counts(name):
     config, published = CONFIGS[name]
@@ -48,7 +42,9 @@ def test_traced_from_the_configuration_alone(name):
     with torch.device("meta"):
         model = hugging_face_model(config, "bfloat16")
     init, states = trace.at("init"), trace.at("optimizer").optimizer_states
-    assert init.weights == pytest.approx(weight_bytes(model), rel=1e-3)
+    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    in_blocks = sum(round_up(t.nbytes) for t in tensors.values())
+    assert init.weights == pytest.approx(in_blocks, rel=1e-3)
     assert states >= 4 * sum(p.numel() for p in model.parameters())
     assert trace.peak_bytes >= init.weights + states
 
@@ -119,3 +115,27 @@ def test_a_model_of_few_positions_gets_as_many_tokens():
               "n_positions": 128, "vocab_size": 256}
     peaks = [trace_memory(hugging_face_build(config, seq_len=tokens)).peak_bytes for tokens in (None, 128)]
     assert peaks[0] == peaks[1]
+
+
+def test_a_trace_of_the_trainer_writes_no_checkpoint_and_deletes_none(tmp_path):
+    """A run writes its own and deletes the oldest; a trace leaves the folder as it is."""
+    transformers, safetensors = pytest.importorskip("transformers"), pytest.importorskip("safetensors.torch")
+
+    def files() -> list[str]:
+        return sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+
+    def train(device: str) -> None:
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA))
+        rows = [{"input_ids": torch.ones(8, dtype=torch.long), "labels": torch.ones(8, dtype=torch.long)}] * 8
+        arguments = transformers.TrainingArguments(
+            str(tmp_path), max_steps=2, save_steps=1, save_total_limit=1, report_to=[], use_cpu=device == "cpu")
+        trainer = transformers.Trainer(model, arguments, train_dataset=rows)
+        trainer.train()
+        trainer.save_model()
+        safetensors.save_file(dict(model.named_buffers()), tmp_path / "more.safetensors")
+
+    (tmp_path / "checkpoint-0").mkdir()
+    trace_memory(lambda: lambda: train("cuda"), steps=1)
+    assert files() == ["checkpoint-0"]
+    train("cpu")
+    assert "checkpoint-0" not in files() and {"checkpoint-2", "model.safetensors"} <= {*files()}
