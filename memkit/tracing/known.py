@@ -40,7 +40,7 @@ CHANGES_SIZE = ("resize_", "set_", "resize_as_")
 
 INDEX_BYTES = 8
 UNIQUE = ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive")
-ASSUMED = {"_local_scalar_dense", "allclose", "equal", "nonzero", "masked_select", "index", *UNIQUE}
+ASSUMED = {"_local_scalar_dense", "allclose", "bincount", "equal", "nonzero", "masked_select", "index", *UNIQUE}
 """Operations for which one number says what they return."""
 
 
@@ -105,6 +105,8 @@ class KnownValues:
 
     def rows_kept(self, func, args: tuple) -> int | None:
         """How many rows a mask keeps of a tensor that nobody knows, where the mask itself is known."""
+        if func._opname == "bincount":  # a larger value than the program reckons with would make more bins
+            return args[2] if len(args) > 2 and args[2] else None
         masks = [args[1]] if func._opname == "masked_select" else args[1] if func._opname == "index" else []
         masks = [mask for mask in masks if isinstance(mask, Tensor) and mask.dtype in (torch.bool, torch.uint8)]
         known = self.value_of(masks[0]) if len(masks) == 1 else None
@@ -301,6 +303,10 @@ def result_of_size(func, args: tuple, kwargs: dict, number: float) -> tuple[obje
         return bool(number), 0
     if name == "nonzero":
         return tensor.new_empty((size, tensor.dim()), dtype=torch.int64), 0
+    if name == "bincount":
+        weights = args[1] if len(args) > 1 else None
+        kinds = torch.int64 if weights is None else torch.float32 if weights.dtype is torch.float32 else torch.float64
+        return tensor.new_empty((size,), dtype=kinds), 0
     if name == "masked_select":
         return tensor.new_empty((size,)), INDEX_BYTES * size * tensor.dim()
     if name in UNIQUE:

@@ -55,6 +55,13 @@ def sliced(device):
     return lambda: net(torch.randn(64, 32, device=device)[: mask_of(device).sum()]).square().sum().backward()
 
 
+def counted(device):
+    net = nn.Linear(32, 32, device=device)
+    weights = torch.rand(64, device=device)
+    return lambda: (net(torch.randn(ROWS, 32, device=device)).sum(1) * torch.bincount(
+        torch.arange(64, device=device) % ROWS, weights)).sum().backward()
+
+
 PROGRAMS = [masked, selected, routed, branched, sliced]
 
 
@@ -91,11 +98,22 @@ def test_it_is_traced_by_cudas_rules_as_well(program):
 )
 def test_an_assumption_that_cannot_be_used_is_refused(bad, words):
     with pytest.raises(ValueError, match=words):
-        trace_memory(lambda: masked_by_nothing, assume=bad)
+        trace_memory(lambda: lambda: torch.ones(8, device="cuda"), assume=bad)
 
 
-def masked_by_nothing():
-    torch.ones(8, device="cuda")
+def test_a_count_with_minlength_has_so_many_bins():
+    """As a confusion matrix is counted; the kinds of number are torch's own."""
+    kinds, told = (torch.float32, torch.float64, torch.float16), {"cpu": [], "cuda": []}
+
+    def step(device):
+        x = torch.randint(5, (64,), device=device)
+        for weights in (None, *(torch.rand(64, device=device).to(kind) for kind in kinds)):
+            bins = torch.bincount(x, weights, minlength=25)
+            told[device].append((bins.shape, bins.dtype))
+
+    trace_memory(lambda: lambda: step("cuda"), steps=1)
+    step("cpu")
+    assert told["cuda"] == told["cpu"]
 
 
 def generated(device):
@@ -131,7 +149,7 @@ def test_a_loop_that_is_told_not_to_stop_ends_where_its_length_does():
 def test_no_number_is_offered_where_none_can_answer():
     def build():
         data = torch.randn(5, 4, 8)
-        return lambda: torch.bincount(data.flatten().long())
+        return lambda: torch.repeat_interleave(data.flatten().long())
 
-    with pytest.raises(NeedsValues, match=r"test_assumed.py:\d+ .*bincount.* use measure_memory$"):
+    with pytest.raises(NeedsValues, match=r"test_assumed.py:\d+ .*repeat_interleave.* use measure_memory$"):
         trace_memory(build, device="cpu")
