@@ -177,7 +177,9 @@ def growth_in_words(growing: tuple[Growing, ...]) -> tuple[str, ...]:
     name = "quarter" if spans == NUM_SPANS else "step"
     rows = [["what grows: the least it holds in", *(f"{name} {number + 1}" for number in range(spans))]]
     rows += [[line.where, *map(format_bytes, line.floors)] for line in growing[:NUM_LINES]]
-    return aligned_table(rows), "If the recording spans several steps, this is kept from step to step: a leak."
+    return aligned_table(rows), (
+        "What is kept from step to step is a leak. These lines made it; look for what still holds it, such as a list "
+        "of losses that were not detached.")
 
 
 def lines_of(births: Events) -> tuple[Line, ...]:

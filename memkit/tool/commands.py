@@ -107,6 +107,7 @@ def report_command(options: argparse.Namespace) -> Found:
         "reserved_bytes": result.page.result.peak_reserved_bytes,
         "expected_bytes": result.expected_bytes, "peak": asdict(result.timeline.peak), "moment": result.page.moment,
         "lines": [asdict(line) for line in result.page.lines], "changes": changes_as_data(result.changes),
+        "growing": [asdict(line) for line in result.page.growing],
         "left_out": [asdict(item) for item in result.left_out],
         "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
     }
@@ -229,7 +230,9 @@ def snapshot_command(options: argparse.Namespace) -> Found:
     from memkit.fitting.diagnosis import diagnose_memory
 
     progress(f"replaying {options.file}")
-    page = diagnose_memory(existing(options.file), device=options.device)
+    if not Path(options.file).is_file():
+        raise ValueError(f"{options.file!r} is no file")
+    page = diagnose_memory(Path(options.file), device=options.device)
     data = {
         "file": options.file, "device": page.recorded.device, "other_devices": page.recorded.other_devices,
         "allocated_bytes": page.result.peak_allocated_bytes, "reserved_bytes": page.result.peak_reserved_bytes,
@@ -238,16 +241,6 @@ def snapshot_command(options: argparse.Namespace) -> Found:
         "changes": changes_as_data(page.changes),
     }
     return page.result.peak_reserved_bytes, str(page), data
-
-
-def existing(name: str) -> Path:
-    """The path, if it is a file.
-
-    Raises: ValueError: it is not.
-    """
-    if not Path(name).is_file():
-        raise ValueError(f"{name!r} is no file")
-    return Path(name)
 
 
 COMMANDS = {"report": report_command, "fit": fit_command, "list": list_command, "snapshot": snapshot_command}

@@ -10,7 +10,7 @@ from functools import partial
 
 from memkit.allocator.trace_replay import replay_trace
 from memkit.fitting.advice import EIGHT_BIT, HALF_BATCH, Effect, best_of_each_kind, helpful
-from memkit.fitting.diagnosis import NUM_CHANGES, Diagnosis, changes_in_words, diagnose_memory
+from memkit.fitting.diagnosis import NUM_CHANGES, Diagnosis, changes_in_words, diagnose_memory, growth_in_words
 from memkit.fitting.room import Fit, LeftOut, fits_of, left_out_in_words, left_out_of
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
@@ -64,7 +64,7 @@ class Report:
             fit = f"; it {self.fits[0].verdict} on one {self.fits[0].card}" if len(self.fits) == 1 else ""
             total = f"{self.batches}: {format_bytes(self.expected_bytes)}{fit}.\n{total}"
         tables = (str(self.timeline), aligned_table(lines), left_out_in_words(self.left_out), aligned_table(fits))
-        return "\n\n".join([total, *tables, changes_in_words(self.changes)])
+        return "\n\n".join([total, *growth_in_words(self.page.growing), *tables, changes_in_words(self.changes)])
 
 
 def report_on(

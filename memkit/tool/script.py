@@ -132,7 +132,8 @@ class Script:
         if ending or not follower.counts:
             raise ValueError(
                 f"{Path(self.path).name} ended{ending} before an optimizer had stepped; a script is followed from the "
-                "first call of a module with gradients on to the optimizer's step"
+                "first call of a module with gradients on to the optimizer's step. A loader whose data make less than "
+                "one batch (drop_last=True) hands out none"
             )
         if not follower.has_evaluated:
             raise ValueError(f"{Path(self.path).name} ended without an evaluation: no module ran in eval(), without "

@@ -12,6 +12,7 @@ from memkit.fitting.diagnosis import Diagnosis, diagnose_memory
 from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup.training import TrainingSetup
+from memkit.tool.program_report import report_on
 from memkit.tracing.trace import trace_memory
 
 
@@ -104,6 +105,13 @@ def test_the_line_that_keeps_more_is_named(build, steps):
     page = recorded(build, steps)
     assert page.growing[0].where.startswith(f"test_leaks.py:{marked} ")
     assert "what grows" in str(page) and "kept from step to step" in str(page)
+
+
+def test_a_report_names_the_line_too():
+    marked = inspect.getsourcelines(keeps_losses)[1] + 4
+    words = "what grows", f"test_leaks.py:{marked} ", "is a leak", "made at the peak by"
+    places = [*map(str(report_on(keeps_losses, steps=6)).index, words)]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("setup", [
