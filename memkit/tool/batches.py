@@ -71,13 +71,22 @@ class Loaders:
         """What a loader hands out, or again the batch that is wanted of it."""
         if loader is self.repeats:
             return copy.deepcopy(self.kept[loader])
-        batch, self.last = self.ask(loader), loader
+        self.last = loader
+        batch = self.ask(loader)
         seen = self.by_loader.setdefault(loader, [])
         tensors = tensors_in(dict(batch) if isinstance(batch, Mapping) else batch)
         seen.append(Batch(len(seen) + 1, tuple(tuple(tensor.shape) for tensor in tensors)))
         if len(seen) == self.wanted:
             self.kept[loader] = copy.deepcopy(batch)
         return batch
+
+    @property
+    def too_few_rows(self) -> int:
+        """Rows that the loader asked last has in all, where they are fewer than a batch of it; otherwise 0."""
+        sampler = getattr(self.last, "_index_sampler", None)
+        with suppress(AttributeError, TypeError):  # a loader without batches of its own, or of data without a length
+            return len(sampler.sampler) if len(sampler.sampler) < sampler.batch_size else 0
+        return 0
 
     @contextmanager
     def during_step(self) -> Iterator[None]:

@@ -118,9 +118,9 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
     """``memkit report --vary N``: the largest number in the place of N with which the script should fit the card."""
     from memkit.allocator.trace_replay import replay_trace
     from memkit.fitting.room import fits_of, left_out_of
-    from memkit.tool.batches import on_its_worst
+    from memkit.tool.batches import Loaders, on_its_worst, watched
     from memkit.tool.changed import changed_build
-    from memkit.tool.largest import largest_that_fits
+    from memkit.tool.largest import TooFewRows, largest_that_fits
     from memkit.tracing.trace import trace_memory
 
     word = options.vary
@@ -135,10 +135,16 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
     def spare_with(build: Callable, number: int) -> int:
         progress(f"tracing with {word} = {number:,}")
         varied = replace(build, arguments=tuple(place.sub(str(number), word) for word in script.arguments))
+        varied = watched(varied, loaders := Loaders())
         traced = partial(trace_memory, steps=options.steps + bool(options.batches), assume=dict(options.assume))
-        if options.batches:
-            varied, _ = on_its_worst(varied, options.batches, traced, progress)
-        trace = traced(varied, say=progress)
+        try:
+            if options.batches:
+                varied, _ = on_its_worst(varied, options.batches, traced, progress)
+            trace = traced(varied, say=progress)
+        except ValueError as error:  # such as a loader that hands out nothing, because it drops its last batch
+            raise TooFewRows(loaders.too_few_rows) if loaders.too_few_rows else error
+        if loaders.too_few_rows:
+            raise TooFewRows(loaders.too_few_rows)
         fits = fits_of(left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
         return next(fit.expected_bytes for fit in fits if fit.card == card.name)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from memkit.units import format_bytes
 
@@ -12,32 +13,51 @@ FOLLOWS_A_LINE = 8
 """After so many tries halves are taken: what is needed grows by no line."""
 
 
+class TooFewRows(Exception):
+    """The data that a script trains on are fewer rows, ``num_rows``, than one batch was to have."""
+
+    def __init__(self, num_rows: int):
+        self.num_rows = num_rows
+
+
 @dataclass(frozen=True)
 class Largest:
     """The largest number that was traced and fits, 0 if 1 does not, and what is left or lacking at it and one above."""
 
     number: int
     spare_bytes: dict[int, int]
+    num_rows: int = MOST
 
     def __str__(self) -> str:
         if not self.number:
             return f"1 does not fit ({format_bytes(-self.spare_bytes[1])} too much)"
         words = f"{self.number:,} ({format_bytes(self.spare_bytes[self.number])} to spare"
         above = self.spare_bytes.get(self.number + 1)
-        return f"{words}; no larger one was tried)" if above is None else (
-            f"{words}; {self.number + 1:,}: {format_bytes(-above)} too much)")
+        if above is not None:
+            return f"{words}; {self.number + 1:,}: {format_bytes(-above)} too much)"
+        return f"{words}; {'no larger one was tried' if self.num_rows == MOST else 'the data have no more rows'})"
 
 
 def largest_that_fits(spare_of: Callable[[int], int]) -> Largest:
     """The largest number for which ``spare_of``, bytes that are left, is not negative; it and the next one are tried.
 
     What a step needs grows with a batch nearly in a line, so a line through the last two numbers says the next one.
+    Where ``spare_of`` raises ``TooFewRows``, no more than those are tried.
 
     >>> largest_that_fits(lambda number: 1000 - 7 * number).number
     142
     """
+    spare_of = cache(spare_of)
+    try:
+        return search(spare_of, MOST)
+    except TooFewRows as few:
+        return search(spare_of, few.num_rows)
+
+
+def search(spare_of: Callable[[int], int], num_rows: int) -> Largest:
+    """The largest number up to ``num_rows`` that fits."""
     spare = {1: spare_of(1)}
-    fits, too_large, before = (1, MOST + 1, 0) if spare[1] >= 0 else (0, 1, 0)
+    fits, too_large, before = (1, num_rows + 1, 0) if spare[1] >= 0 else (0, 1, 0)
     while too_large - fits > 1:
         other = too_large if too_large in spare else before
         guess = 2 * fits
@@ -51,4 +71,4 @@ def largest_that_fits(spare_of: Callable[[int], int]) -> Largest:
             before, fits = fits, guess
         else:
             too_large = guess
-    return Largest(fits, spare)
+    return Largest(fits, spare, num_rows)

@@ -405,6 +405,25 @@ def test_batches_of_which_none_is_the_largest_in_every_direction_are_all_candida
     assert [batch.number for batch in largest_of(batches)] == [2, 1, 5]
 
 
+FEW_ROWS = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int)
+parser.add_argument("--drops", action="store_true")
+asked = parser.parse_args()
+model = nn.Linear(8, 1).to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(9):
+    for rows, in DataLoader(TensorDataset(torch.randn(100, 8)), asked.batch_size, drop_last=asked.drops):
+        model(rows.to("cuda")).sum().backward()
+        optimizer.step()
+"""
+
+
 VARIED = """
 import argparse
 import torch
@@ -443,6 +462,17 @@ def test_the_largest_that_fits_fits_and_one_more_does_not(tmp_path, capsys, word
         trace = trace_memory(Script(str(path), ("--batch-size", str(number))))
         cards = fits_of(left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
         assert next(fit for fit in cards if fit.card == "T4").is_expected == fits
+
+
+@pytest.mark.parametrize("more", [(), ("--drops",)])
+def test_no_batch_is_larger_than_the_data(tmp_path, capsys, more):
+    """A batch of 65,536 of a loader of 100 rows has 100, and none if the loader drops what fills no batch."""
+    path = tmp_path / "train.py"
+    path.write_text(FEW_ROWS, encoding="utf-8")
+    for batches in ((), ("--batches", "2")):
+        words = [str(path), "--vary", "N", "--card", "T4", *batches, "--", "--batch-size", "N", *more]
+        assert main(["report", *words]) == 0
+        assert re.search(r"as it is +100 \(.* to spare; the data have no more rows\)", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("needs", [lambda n: 7 * n, lambda n: n * n, lambda n: 900 + n, lambda n: 2000, lambda n: 0])
