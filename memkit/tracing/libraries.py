@@ -13,6 +13,7 @@ import torch
 
 from memkit.program.log import Log
 from memkit.tracing.cpu import PRODUCTS, is_of_a_transformer
+from memkit.tracing.refusals import calling_frame
 from memkit.units import format_bytes
 
 aten = torch.ops.aten
@@ -72,8 +73,9 @@ class Besides:
                 f"measure it there: {', '.join(self.to_measure)}. On the CPU's rules a trace knows what a "
                 "transformer's step takes; these may take more than their results, which measure_memory sees"
             )
+        frame = calling_frame()
         for text in texts:
-            warnings.warn(text, stacklevel=3)
+            warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
 COMPILE = torch.compile
