@@ -14,10 +14,7 @@ FOLLOWS_A_LINE = 8
 
 
 class TooFewRows(Exception):
-    """The data that a script trains on are fewer rows, ``num_rows``, than one batch was to have."""
-
-    def __init__(self, num_rows: int):
-        self.num_rows = num_rows
+    """The data that a script trains on are so many rows, fewer than one batch was to have."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ def largest_that_fits(spare_of: Callable[[int], int]) -> Largest:
     try:
         return search(spare_of, MOST)
     except TooFewRows as few:
-        return search(spare_of, few.num_rows)
+        return search(spare_of, few.args[0])
 
 
 def search(spare_of: Callable[[int], int], num_rows: int) -> Largest:
