@@ -12,7 +12,6 @@ from .backward import Backward as Backward
 from .estimate import estimate_memory as estimate_memory
 from .forward import Forward as Forward
 from .inference import (
-    inference_bytes as inference_bytes,
     kv_cache_bytes as kv_cache_bytes,
     kv_cache_bytes_per_token as kv_cache_bytes_per_token,
 )

@@ -10,7 +10,6 @@ answers on a card on which it cannot be trained.
 """
 
 from memkit.formats.dtypes import tensor_bytes
-from memkit.formula.parameters import count_parameters
 from memkit.setup.models import ModelConfig
 from memkit.units import as_whole_number
 
@@ -44,17 +43,3 @@ def kv_cache_bytes(config: ModelConfig, *, batch_size: int, seq_len: int, dtype:
             f"seq_len={seq_len} is above max_seq_len={config.max_seq_len}, the learned positions"
         )
     return batch_size * seq_len * kv_cache_bytes_per_token(config, dtype)
-
-
-def inference_bytes(
-    config: ModelConfig, *, batch_size: int, seq_len: int, weight_dtype: str = "bfloat16",
-    cache_dtype: str = "bfloat16",
-) -> dict[str, int]:
-    """Bytes that inference keeps, as named addends: the weights once, the cache for every sequence.
-
-    The weights do not grow with the batch, the cache does: at a large batch it is the larger of the two.
-    """
-    return {
-        "weights": tensor_bytes(count_parameters(config), weight_dtype),
-        "kv_cache": kv_cache_bytes(config, batch_size=batch_size, seq_len=seq_len, dtype=cache_dtype),
-    }
