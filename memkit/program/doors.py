@@ -160,10 +160,7 @@ class Program:
             self.recorder.saw("gradients", [p.grad for p in parameters if p.is_leaf and p.grad is not None])
 
     def find_leaves(self, roots: Iterable[Tensor]) -> None:
-        """Remember the leaves of the autograd graph: they are the weights of a program without any module.
-
-        Beside modules a leaf that is no parameter is an input, such as peft's of a checkpointed model.
-        """
+        """Remember the leaves of the autograd graph: they are the weights of a program without any module."""
         waiting, seen = [root.grad_fn for root in roots], set()
         while waiting:
             node = waiting.pop()
@@ -171,7 +168,7 @@ class Program:
                 continue
             seen.add(node)
             leaf = getattr(node, "variable", None)
-            if isinstance(leaf, torch.nn.Parameter if self.modules else Tensor):
+            if isinstance(leaf, Tensor):
                 self.trained[id(leaf)] = leaf
             waiting.extend(following for following, _ in node.next_functions)
 
