@@ -23,8 +23,8 @@ NIC_BYTES_PER_S = 50 * 10**9  # 400 Gb/s
 
 
 def goes_with_ranks(nics: int, state: dict) -> bool:
-    """Whether so many NICs a node (0: the ranks are in one node) go with the ranks: a node has eight cards."""
-    return (state["dp_size"] > 8) == (nics > 0)
+    """Whether so many NICs a node (0: all ranks are in one node) go with the ranks: a node has eight cards."""
+    return nics > 0 or state["dp_size"] <= 8
 
 
 class ShardingExplorer(Explorer, status=(230, 70, 56, 120, 112)):
