@@ -246,7 +246,7 @@ def test_the_check_sees_a_heavy_library(tmp_path, library):
     assert library in heavy_libraries_loaded_by(["planted.low"], package.parent)
 
 
-SUMS = {("memkit",): 20_465, ("memkit", "book"): 27_520, ("tests",): 25_615}
+SUMS = {("memkit",): 20_465, ("memkit", "book"): 27_520, ("tests",): 25_630}
 """Lines of Python at most: today's, on the way down to 18,000, 24,500 and 23,500.
 
 Who adds takes away, or raises a number in a commit that says for which reader."""

@@ -81,12 +81,12 @@ class Loaders:
         return batch
 
     @property
-    def too_few_rows(self) -> int:
-        """Rows that the loader asked last has in all, where they are fewer than a batch of it; otherwise 0."""
+    def rows_and_batch(self) -> tuple[int, int]:
+        """Rows that the loader asked last has in all, and those of its batch; (0, 0) where it does not know them."""
         sampler = getattr(self.last, "_index_sampler", None)
         with suppress(AttributeError, TypeError):  # a loader without batches of its own, or of data without a length
-            return len(sampler.sampler) if len(sampler.sampler) < sampler.batch_size else 0
-        return 0
+            return len(sampler.sampler), sampler.batch_size
+        return 0, 0
 
     @contextmanager
     def during_step(self) -> Iterator[None]:

@@ -132,19 +132,26 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
     if not any(map(place.search, script.arguments)):
         raise ValueError(f"--vary {word}: no argument of the script is {word!r}; write -- --batch-size {word}")
 
+    batch_of_one: dict[str, int] = {}
+
     def spare_with(build: Callable, number: int) -> int:
         progress(f"tracing with {word} = {number:,}")
         varied = replace(build, arguments=tuple(place.sub(str(number), word) for word in script.arguments))
         varied = watched(varied, loaders := Loaders())
         traced = partial(trace_memory, steps=options.steps + bool(options.batches), assume=dict(options.assume))
+        failed = None
         try:
             if options.batches:
                 varied, _ = on_its_worst(varied, options.batches, traced, progress)
             trace = traced(varied, say=progress)
         except ValueError as error:  # such as a loader that hands out nothing, because it drops its last batch
-            raise TooFewRows(loaders.too_few_rows) if loaders.too_few_rows else error
-        if loaders.too_few_rows:
-            raise TooFewRows(loaders.too_few_rows)
+            failed = error
+        num_rows, batch_size = loaders.rows_and_batch
+        grows = batch_size > batch_of_one.setdefault(word, batch_size)  # the first number is 1
+        if grows and num_rows < batch_size:
+            raise TooFewRows(num_rows, batch_size)
+        if failed:
+            raise failed
         fits = fits_of(left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
         return next(fit.expected_bytes for fit in fits if fit.card == card.name)
 

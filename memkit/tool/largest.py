@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 from memkit.units import format_bytes
 
@@ -14,7 +13,7 @@ FOLLOWS_A_LINE = 8
 
 
 class TooFewRows(Exception):
-    """The data that a script trains on are so many rows, fewer than one batch was to have."""
+    """Of a batch that was to have ``args[1]`` rows the data have ``args[0]`` in all."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Largest:
 
     number: int
     spare_bytes: dict[int, int]
-    num_rows: int = MOST
+    is_all_rows: bool = False
 
     def __str__(self) -> str:
         if not self.number:
@@ -32,29 +31,21 @@ class Largest:
         above = self.spare_bytes.get(self.number + 1)
         if above is not None:
             return f"{words}; {self.number + 1:,}: {format_bytes(-above)} too much)"
-        return f"{words}; {'no larger one was tried' if self.num_rows == MOST else 'the data have no more rows'})"
+        return f"{words}; {'the data have no more rows' if self.is_all_rows else 'no larger one was tried'})"
 
 
 def largest_that_fits(spare_of: Callable[[int], int]) -> Largest:
     """The largest number for which ``spare_of``, bytes that are left, is not negative; it and the next one are tried.
 
     What a step needs grows with a batch nearly in a line, so a line through the last two numbers says the next one.
-    Where ``spare_of`` raises ``TooFewRows``, no more than those are tried.
+    Where ``spare_of`` raises ``TooFewRows``, a batch is taken to grow as the number does.
 
     >>> largest_that_fits(lambda number: 1000 - 7 * number).number
     142
     """
-    spare_of = cache(spare_of)
-    try:
-        return search(spare_of, MOST)
-    except TooFewRows as few:
-        return search(spare_of, few.args[0])
-
-
-def search(spare_of: Callable[[int], int], num_rows: int) -> Largest:
-    """The largest number up to ``num_rows`` that fits."""
     spare = {1: spare_of(1)}
-    fits, too_large, before = (1, num_rows + 1, 0) if spare[1] >= 0 else (0, 1, 0)
+    fits, too_large, before = (1, MOST + 1, 0) if spare[1] >= 0 else (0, 1, 0)
+    is_all_rows = False
     while too_large - fits > 1:
         other = too_large if too_large in spare else before
         guess = 2 * fits
@@ -63,9 +54,14 @@ def search(spare_of: Callable[[int], int], num_rows: int) -> Largest:
         if len(spare) > FOLLOWS_A_LINE:
             guess = (fits + too_large) // 2
         guess = min(max(guess, fits + 1), too_large - 1)
-        spare[guess] = spare_of(guess)
+        try:
+            spare[guess] = spare_of(guess)
+        except TooFewRows as few:
+            num_rows, batch_size = few.args
+            too_large, is_all_rows = max(fits + 1, min(guess, guess * num_rows // batch_size + 1)), True
+            continue
         if spare[guess] >= 0:
             before, fits = fits, guess
         else:
             too_large = guess
-    return Largest(fits, spare, num_rows)
+    return Largest(fits, spare, is_all_rows)

@@ -20,7 +20,7 @@ from memkit.fitting.room import fits_of, left_out_of
 from memkit.tool.batches import Batch, largest_of
 from memkit.tool.changed import changed_build
 from memkit.tool.command_line import main
-from memkit.tool.largest import largest_that_fits
+from memkit.tool.largest import TooFewRows, largest_that_fits
 from memkit.tool.notebook import as_python
 from memkit.tool.program_report import report_on
 from memkit.tool.script import Script
@@ -414,8 +414,9 @@ from torch.utils.data import DataLoader, TensorDataset
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int)
 parser.add_argument("--drops", action="store_true")
+parser.add_argument("--width", type=int, default=1)
 asked = parser.parse_args()
-model = nn.Linear(8, 1).to("cuda")
+model = nn.Linear(8, asked.width).to("cuda")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(9):
     for rows, in DataLoader(TensorDataset(torch.randn(100, 8)), asked.batch_size, drop_last=asked.drops):
@@ -473,6 +474,18 @@ def test_no_batch_is_larger_than_the_data(tmp_path, capsys, more):
         words = [str(path), "--vary", "N", "--card", "T4", *batches, "--", "--batch-size", "N", *more]
         assert main(["report", *words]) == 0
         assert re.search(r"as it is +100 \(.* to spare; the data have no more rows\)", capsys.readouterr().out)
+    words = [str(path), "--vary", "N", "--card", "T4", "--", "--batch-size", "200", "--width", "N"]
+    assert main(["report", *words]) == 0  # rows that are too few whatever the number is
+    assert re.search(r"as it is +65,536 \(.* to spare; no larger one was tried\)", capsys.readouterr().out)
+
+
+def test_a_batch_of_two_rows_a_number_ends_at_half_the_rows():
+    def spare_of(number):
+        if 2 * number > 101:
+            raise TooFewRows(101, 2 * number)
+        return 10**6 - number
+
+    assert (found := largest_that_fits(spare_of)).number == 50 and found.is_all_rows
 
 
 @pytest.mark.parametrize("needs", [lambda n: 7 * n, lambda n: n * n, lambda n: 900 + n, lambda n: 2000, lambda n: 0])
