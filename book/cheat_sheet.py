@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from memkit.fitting.step import peak_of
+from stepscope.fitting.step import peak_of
 from memkit.pictures.colours import OKABE_ITO
 from memkit.pictures.svg import GREY, PAPER, Chart, text_width
 from memkit.recomputation.costs import step_flops
-from memkit.setup.adapters import AdapterConfig, linear_layers
-from memkit.setup.layouts import Layout
+from stepscope.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
 from memkit.setup.optimizers import Place
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig

@@ -21,7 +21,7 @@ from book.bandwidth import measure_bandwidth, seconds_of
 from book.card_formats import cast_overflows, product_errors, time_products
 from book.driver import ask_driver
 from book.ranks import MAX_RANKS, run_on_ranks
-from memkit.allocator.workspaces import workspace_bytes
+from memkit.hardware.workspaces import workspace_bytes
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import card_by_driver_name
 from memkit.measuring.gpu import give_back, usable_bytes
@@ -31,9 +31,9 @@ from memkit.program.transformer import training_build
 from memkit.setup.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2, TINY_LLAMA
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.sharding.step import estimate_sharded
+from stepscope.sharding.step import estimate_sharded
 from memkit.timeline import MemoryTimeline
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 from memkit.units import KIB, MIB
 
 

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from memkit.tracing.waiting import LISTENER
 
 
 @contextmanager
@@ -20,8 +19,4 @@ def progress() -> Iterator[Callable[[str], None]]:
             line.set_description_str(words, refresh=False)
             line.update(0)  # a bar that was never updated is not cleared at its end
 
-        token = LISTENER.set(write)
-        try:
-            yield write
-        finally:
-            LISTENER.reset(token)
+        yield write

@@ -28,9 +28,9 @@ from tqdm import tqdm
 from book.ranks import Collectives, join_group, report
 from book.small_gpt import SMALL_GPT
 from memkit.measuring.measure import measure_memory
-from memkit.program.sharded import sharded_build
+from stepscope.program.sharded import sharded_build
 from memkit.program.transformer import Transformer, training_build
-from memkit.setup.layouts import Layout
+from stepscope.setup.layouts import Layout
 from memkit.setup.models import TINY_LLAMA
 from memkit.setup.recipes import Precision
 from memkit.setup.training import TrainingSetup

@@ -43,11 +43,7 @@ The names below are the front door: what a reader imports, loaded when it is use
 loads neither torch nor numpy nor matplotlib nor ipywidgets.
 """
 
-import sys
-
 import lazy_loader
-
-from memkit.kinds import checked
 
 __version__ = "1.0.0"
 
@@ -55,23 +51,14 @@ __version__ = "1.0.0"
 def front_door(package: str, file: str) -> tuple:
     """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are imported when asked for (PEP 562).
 
-    The names stand in ``__init__.pyi`` beside ``file``, where an editor reads them too. A function
-    refuses arguments that are not what its annotations say (``kinds``), and so does a class.
+    The names stand in ``__init__.pyi`` beside ``file``, where an editor reads them too.
     """
     imported, listed, every_name = lazy_loader.attach_stub(package, file)
 
     def __getattr__(name: str) -> object:
         if name not in every_name:
             raise AttributeError(f"{package} has no {name!r}; it has: {', '.join(every_name)}")
-        value = imported(name)
-        if isinstance(value, type):
-            return checked(value)
-        if not callable(value):
-            return value
-        vars(sys.modules[package]).pop(name, None)  # lazy_loader may have put it there unchecked
-        held = checked(value)
-        held.__module__ = package  # where pickle looks for it
-        return held
+        return imported(name)
 
     return __getattr__, listed, every_name
 

@@ -1,9 +1,5 @@
 """The names that this room offers: its door and an editor read this list."""
 
-from .allocator.snapshot_reader import read_snapshot as read_snapshot
-from .allocator.trace_replay import replay_trace as replay_trace
-from .fitting.diagnosis import diagnose_memory as diagnose_memory
-from .fitting.plans import plan_recomputation as plan_recomputation
 from .formats.records import FORMATS as FORMATS
 from .formats.rounding import round_to as round_to
 from .formula.activations import (

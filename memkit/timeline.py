@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from memkit.events import PARTS, Event, Events
-from memkit.kinds import checked
 from memkit.units import Printable, Text, aligned_table, as_one_of, format_bytes, format_ratio, on_page
 
 INSTANTS = (
@@ -62,7 +61,6 @@ class Instant:
         return self.total_bytes - sum(value or 0 for value in self.parts.values())
 
 
-@checked
 @dataclass(frozen=True, kw_only=True)
 class MemoryTimeline(Printable):
     """Bytes at the instants of a training step, from one of ``SOURCES``.

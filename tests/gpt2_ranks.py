@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from book.ranks import join_group, report
 from book.training_ranks import Way, row_of
-from memkit.setup.layouts import Layout
+from stepscope.setup.layouts import Layout
 from memkit.setup.models import TINY_GPT2
 from memkit.setup.training import TrainingSetup
 

@@ -38,7 +38,7 @@ def test_about_forty_names():
     [
         ("import memkit", set()),
         ("from memkit import TrainingSetup, models, recipes, estimate_memory", set()),
-        ("import memkit.allocator, memkit.tracing, memkit.widgets, book, book.claims", set()),
+        ("import stepscope.allocator, memkit.tracing, memkit.widgets, book, book.claims", set()),
         ("from memkit import trace_memory", {"torch"}),
         ("from memkit.widgets import Panel", {"ipywidgets"}),
     ],
@@ -57,7 +57,7 @@ def test_an_unknown_name_is_told_what_there_is():
     "typed, offered",
     [
         ("from memkit import estimate_m", "estimate_memory"),
-        ("from memkit.allocator import Cachi", "CachingAllocator"),
+        ("from stepscope.allocator import Cachi", "CachingAllocator"),
         ("memkit.trace_m", ".trace_memory"),
     ],
 )

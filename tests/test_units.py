@@ -9,7 +9,7 @@ from bs4 import BeautifulSoup
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memkit.fitting.plans import PlansFound
+from stepscope.fitting.plans import PlansFound
 from memkit.formula.estimate import estimate_memory
 from memkit.setup.models import TINY_GPT2
 from memkit.setup.training import TrainingSetup

@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from memkit import TrainingSetup, estimate_memory, models
-from memkit.allocator import predicted_snapshot, replay_trace, write_snapshot
+from stepscope.allocator import predicted_snapshot, replay_trace, write_snapshot
 
 ROOT = Path(__file__).parent.parent
 
@@ -88,7 +88,7 @@ def test_the_command_line_runs_from_the_wheel(installed):
     done = run(installed, "-m", "memkit", "snapshot", "nowhere.pickle")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == "memkit: 'nowhere.pickle' is no file"
-    assert "memkit = memkit.tool.command_line:main" in next(installed.glob("*/entry_points.txt")).read_text()
+    assert "memkit = stepscope.tool.command_line:main" in next(installed.glob("*/entry_points.txt")).read_text()
 
 
 def test_a_ci_job_reads_a_recording_without_the_heavy_packages(installed, tmp_path):

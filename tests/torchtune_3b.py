@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from book.pieces_of_logits import PiecesOfLogits
-from memkit.setup.adapters import AdapterConfig
+from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_32_3B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup

@@ -4,7 +4,7 @@ import torch
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from book.exercises.answers import whole
-from memkit.fitting.step import peak_of
+from memkit.formula.estimate import second_step
 from memkit.setup.models import GPT2_MEDIUM
 from memkit.setup.recipes import FUSED_ADAMW
 from memkit.setup.training import TrainingSetup
@@ -31,12 +31,12 @@ def factor(own, of_rank, of_all, ranks):
 
 def peak_bytes(micro_batch_size: int, grad_accum_steps: int) -> int:
     """The predicted peak of exercise 5.7's window."""
-    return peak_of(
+    return second_step(
         TrainingSetup(
             model=GPT2_MEDIUM, optimizer=FUSED_ADAMW, seq_len=1024, micro_batch_size=micro_batch_size,
             grad_accum_steps=grad_accum_steps,
         )
-    ).total_bytes
+    ).peak_bytes
 
 
 def judge_cut(cut: object, num_sequences: int, card_bytes: int) -> str | None:

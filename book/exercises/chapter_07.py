@@ -12,14 +12,14 @@ import torch
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise, unit_slip
 from book.small_programs import ragged_build
-from memkit.allocator.config import AllocatorConfig
-from memkit.allocator.snapshot_writer import predicted_snapshot
-from memkit.allocator.trace_replay import replay_trace
-from memkit.measuring.small_card import SimulatedCard
+from stepscope.allocator.config import AllocatorConfig
+from stepscope.allocator.snapshot_writer import predicted_snapshot
+from stepscope.allocator.trace_replay import replay_trace
+from stepscope.measuring.small_card import SimulatedCard
 from memkit.setup import models
 from memkit.setup.recipes import AUTOCAST_BF16
 from memkit.setup.training import TrainingSetup
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 from memkit.units import GIB, KIB, MIB, format_bytes
 
 # 7.3

@@ -4,9 +4,9 @@ from dataclasses import replace
 from operator import itemgetter
 
 from book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
-from memkit.fitting.plan import TrainingPlan, plan_of
+from stepscope.fitting.plan import TrainingPlan, plan_of
 from memkit.hardware.cards import CARDS
-from memkit.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B
 from memkit.setup.recipes import AUTOCAST_BF16, FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import NONE

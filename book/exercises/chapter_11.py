@@ -3,7 +3,7 @@
 from math import ceil
 
 from book.exercises import NumberExercise
-from memkit.formula.inference import kv_cache_bytes_per_token
+from stepscope.formula.inference import kv_cache_bytes_per_token
 from memkit.formula.parameters import count_parameters
 from memkit.setup.models import LLAMA_2_7B, LLAMA_3_70B
 from memkit.units import GIB

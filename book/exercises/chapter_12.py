@@ -1,7 +1,7 @@
 """The exercises of chapter 12: experts, long sequences, two programs on one card."""
 
 from book.exercises import NumberExercise
-from memkit.formula.inference import kv_cache_bytes_per_token
+from stepscope.formula.inference import kv_cache_bytes_per_token
 from memkit.formula.parameters import count_parameters
 from memkit.setup.models import LLAMA_3_8B
 from memkit.units import GIB

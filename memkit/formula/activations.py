@@ -3,8 +3,7 @@
 A formula for activation memory is a sum over tensors, and a ledger writes the sum out: every coefficient is
 made of named lines; a line counts one storage, so that two operations that keep the same storage share one line. Axes
 are written in letters: b micro-batch, s sequence, h hidden size, a heads, k key/value heads, d head size, f
-intermediate size, v vocabulary, r rank of an adapter, e experts, c of them chosen for a token, g their width; ``s↑32``
-is s rounded up to a multiple of 32. Which tensors autograd keeps depends on the device. CUDA's autocast runs softmax in
+intermediate size, v vocabulary; ``s↑32`` is s rounded up to a multiple of 32. Which tensors autograd keeps depends on the device. CUDA's autocast runs softmax in
 float32, its dropout keeps one byte a value, its RMSNorm is one kernel; the CPU does otherwise.
 
 Autocast costs memory in three ways. The residual stream stays float32. Every linear layer casts its input for
@@ -22,8 +21,7 @@ from dataclasses import dataclass, replace
 
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.backward import Backward
-from memkit.formula.forward import Forward, Part
-from memkit.formula.layers import axis_sizes
+from memkit.formula.forward import Forward, Part, forward_of, run_of
 from memkit.formula.paper import Block
 from memkit.setup.training import TrainingSetup
 from memkit.units import Printable, Text, aligned_table, format_bytes, on_page, round_up
@@ -112,9 +110,6 @@ class Ledger(Printable):
 def block_ledger(setup: TrainingSetup) -> Ledger:
     """What one transformer block keeps from forward to backward, its recomputation taken into account.
 
-    It is the first, and one with experts if some have; with an adapter the second of three, since what enters the first
-    needs no gradient there.
-
     >>> from memkit.setup.models import GPT2_LARGE
     >>> from memkit.setup.recipes import PURE_BF16
     >>> setup = TrainingSetup(
@@ -123,21 +118,21 @@ def block_ledger(setup: TrainingSetup) -> Ledger:
     >>> round(block_ledger(setup).per_sbh)  # 34 + 5as/h of Korthikanti et al. 2022
     114
     """
-    num_layers = 1 if setup.adapter is None else 3
-    model = replace(setup.model, num_layers=num_layers, dense_layers=())
-    forward = Forward(replace(setup, model=model), is_whole=True)
-    return _ledger(setup, "one block", _of_blocks(forward, forward.units[num_layers // 2 :][:1]))
+    num_layers = run_of(setup).num_first  # the last of those, since what enters the first may need no gradient
+    model = replace(setup.model.one_block, num_layers=2 * num_layers - 1)
+    forward = forward_of(replace(setup, model=model), is_whole=True)
+    return _ledger(setup, "one block", _of_blocks(forward, forward.units[num_layers - 1 :][:1]))
 
 
 def blocks_ledger(setup: TrainingSetup) -> Ledger:
     """What all L blocks keep from forward to backward, on the device."""
     title = f"{setup.model.num_layers} blocks, {setup.recomputation.name}"
-    return _ledger(setup, title, _of_blocks(Forward(setup)))
+    return _ledger(setup, title, _of_blocks(forward_of(setup)))
 
 
 def activation_ledger(setup: TrainingSetup) -> Ledger:
     """All that one micro-batch's forward has left when the backward starts: every block and the outside."""
-    forward = Forward(setup)
+    forward = forward_of(setup)
     return _ledger(setup, "activations", [*_of_blocks(forward), *_of_outside(forward)])
 
 
@@ -160,7 +155,7 @@ def autocast_casts(setup: TrainingSetup) -> Ledger:
     Listed are the copies alive when the backward starts, one of each linear weight whose forward is not run again. A
     tied head is cast like any other, embeddings are not.
     """
-    forward = Forward(setup)
+    forward = forward_of(setup)
     casts = [(cast.storage.block, part) for part in forward.parts for cast in part.casts.values()]
     forward.end()
     lines = []
@@ -179,7 +174,7 @@ def autocast_cast_bytes(setup: TrainingSetup) -> int:
 
 def line_of(setup: TrainingSetup, block: Block) -> Kept:
     """An allocation as a line of a ledger."""
-    sizes = axis_sizes(setup)
+    sizes = run_of(setup).forward.axis_sizes(setup)
     return Kept(
         name=block.name, op=block.kept_by, axes=block.axes, dtype=block.dtype, section=block.section,
         shape=tuple(sizes[axis] for axis in block.axes.split()),

@@ -41,6 +41,8 @@ def attention_kernel(setup: TrainingSetup) -> str:
 class Attention(Layers):
     """The methods of attention. ``shared`` is what all blocks share, the causal mask and the rotary tables."""
 
+    names_core_output = ""
+
     def __init__(self, setup: TrainingSetup):
         super().__init__(setup)
         model, self.kernel = setup.model, attention_kernel(setup)
@@ -136,8 +138,7 @@ class Attention(Layers):
             extra += [("random number state", "2", "int64"), ("unused seed", "", "int64")]
         return self.paper.run(
             "attention", inputs, "b s ad", name="attention output", by=self.kernel, keeps=inputs, extra=extra,
-            # The projection keeps it too, and a ledger names that; a frozen one beside an adapter may not.
-            out_kept_by=self.kernel if self.setup.adapter is not None else "",
+            out_kept_by=self.names_core_output,  # the projection keeps it too, and a ledger names that
             scratch_bytes=self.highest(stages), flops=2 * self.core_flops,
         )
 

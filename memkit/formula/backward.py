@@ -21,10 +21,10 @@ from memkit.formula.parameters import Parameter
 MAKES_ALL = ("attention",)
 """Operations whose kernel makes the gradients of all inputs, wanted or not."""
 
-SENDS_VIEWS = ("mm", "addmm", "gemm_4bit")
+SENDS_VIEWS = ["mm", "addmm"]
 """Operations that hand their gradients on through a view: a linear layer flattens its input to a matrix."""
 
-GRADIENT_OPS = {"mm": "mm", "addmm": "mm", "gemm_4bit": "mm", "bmm": "bmm"}
+GRADIENT_OPS = {"mm": "mm", "addmm": "mm", "bmm": "bmm"}
 """The backward of a matrix product is two of them."""
 
 held_by_one = {0: object()}

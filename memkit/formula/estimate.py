@@ -16,14 +16,11 @@ from typing import NamedTuple
 
 from memkit.events import PARTS, Event, Events, play
 from memkit.formula.backward import Backward
-from memkit.formula.forward import ALONE, Alone, Forward
-from memkit.formula.optimizer import write_init, write_states, write_states_of, write_step, write_update
+from memkit.formula.forward import Run, run_of
 from memkit.formula.paper import Block, Paper
-from memkit.formula.parameters import Parameter, alike
-from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
-from memkit.setup.optimizers import MIN_OFFLOADED, Place
 from memkit.setup.recipes import OptimizerConfig
+from memkit.setup.strategies import NONE
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MAX_STEPS, Instant, MemoryTimeline
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
@@ -69,12 +66,11 @@ def instants_of(phases: Iterable[Phase]) -> Iterator[Instant]:
 def estimate_memory(setup: TrainingSetup | ModelConfig, steps: int = 2) -> MemoryTimeline:
     """Bytes at every instant of ``steps`` training steps, by formula; states exist from the first optimizer step on.
 
-    A recipe that torch does not run (a master copy, 8-bit states) is taken to update in fused kernels or in
-    torch's ``foreach`` way, as its ``implementation`` says, and to cast gradients without a copy. What is freed again
-    while a model is made (a block's weights before they are in 4 bits) is in a trace alone, as its "init peak".
+    A recipe that torch does not run (a master copy) is taken to update in fused kernels or in
+    torch's ``foreach`` way, as its ``implementation`` says, and to cast gradients without a copy.
 
-    Raises: ValueError: ``setup`` is no ``TrainingSetup``; there is no formula for its strategy (offload, reentrant) or
-    for its optimizer in the backward; or ``steps`` is not a whole number above 0.
+    Raises: ValueError: ``setup`` is no ``TrainingSetup``; there is no formula for its strategy (offload, reentrant);
+    or ``steps`` is not a whole number above 0.
 
     >>> from memkit import TrainingSetup, models, recipes
     >>> setup = TrainingSetup(model=models.LLAMA_2_7B, precision=recipes.PURE_BF16, seq_len=512)
@@ -84,26 +80,28 @@ def estimate_memory(setup: TrainingSetup | ModelConfig, steps: int = 2) -> Memor
     """
     if isinstance(setup, ModelConfig):
         raise ValueError(f"setup={setup.name!r} is a ModelConfig; wrap it: TrainingSetup(model=...)")
-    return estimate_on(ALONE, setup, steps)
+    return estimate_run(run_of(setup), setup, steps)
 
 
-def estimate_on(rank: Alone, setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
-    """``estimate_memory`` on a rank that may have others beside it."""
+def estimate_run(run: Run, setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
+    """``estimate_memory`` of a setup that runs in this way."""
     strategy = setup.recomputation
     if strategy.is_reentrant or strategy.scope == "host":
         raise ValueError(f"strategy {strategy.name!r} has no formula for its peak; trace it")
-    if rank.layout is not None and (setup.adapter is not None or setup.optimizer.place != Place.AFTER_BACKWARD):
-        raise ValueError(f"a layout with {setup.adapter or setup.optimizer.place} has no formula; trace it")
-    if setup.optimizer.place == Place.IN_BACKWARD and not setup.optimizer.record.steps_in_backward:
-        raise ValueError(f"{setup.optimizer.name} with place='in backward' has no formula for its peak; trace it")
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
-    instants = tuple(instants_of(phases(setup, steps, rank=rank)))
-    events = Events(partial(written_events, setup, steps, rank))
+    instants = tuple(instants_of(phases(setup, steps, run)))
+    events = Events(partial(written_events, setup, steps, run))
     left_out = what_is_left_out(setup)
     provenance = {"left out": left_out} if left_out else {}
     return MemoryTimeline(
         instants=instants, source="formula", device=setup.device, events=events, provenance=provenance
     )
+
+
+@lru_cache(maxsize=8192)
+def second_step(setup: TrainingSetup) -> MemoryTimeline:
+    """The second step, with two micro-batches at most: a third is as high as the second. Each later step is like it."""
+    return estimate_memory(replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))).for_step(2)
 
 
 def what_is_left_out(setup: TrainingSetup) -> str:
@@ -116,29 +114,27 @@ def what_is_left_out(setup: TrainingSetup) -> str:
     copies = precision.master_dtype, precision.main_gradient_dtype, precision.remainder_dtype
     if setup.device == "cpu" and precision.compute_dtype != "float32":
         left_out.append("what oneDNN packs for products of 16 bits")
-    if setup.adapter is None and (any(copies) or precision.gradient_dtype != precision.weight_dtype):
+    if any(copies) or precision.gradient_dtype != precision.weight_dtype:
         left_out.append("the float32 temporaries of memkit's own step, which a library's kernel does without")
     return "; ".join([*left_out, "trace_memory counts it"]) if left_out else ""
 
 
-def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone = ALONE) -> Iterator[Phase]:
+def phases(setup: TrainingSetup, steps: int, run: Run, is_whole: bool = False) -> Iterator[Phase]:
     """The phases of the steps in order. What is freed after a backward goes to the phase after it."""
-    bare = TrainingSetup(  # what no batch changes is written once and remembered
-        model=setup.model, precision=setup.precision, optimizer=setup.optimizer, device=setup.device, seq_len=1,
-        attention="stored", adapter=setup.adapter,
-    )
-    steps_in_backward = setup.optimizer.place == Place.IN_BACKWARD
-    run = run_micro_batch if is_whole or rank is not ALONE else remembered
-    batch = setup
-    if not setup.optimizer.frees_gradients:  # all such optimizers share a micro-batch; a planner asks for many
-        batch = replace(setup, optimizer=OptimizerConfig(), grad_accum_steps=1, sets_grads_to_none=True)
-    makes_states = run(batch, False, is_whole, rank, True) if steps_in_backward else None
-    first = run(batch, False, is_whole, rank)
+    steps_at_once = run.use(setup, Paper(), False) is not None
+    key = replace(setup, grad_accum_steps=1, sets_grads_to_none=True)
+    if not steps_at_once:  # all such optimizers share a micro-batch; a planner asks for many
+        key = replace(key, optimizer=OptimizerConfig())
+    batch = run_micro_batch if is_whole or run is not run_of(setup) else remembered
+    makes_states = None if run.has_optimizer_step(setup) else batch(run, key, False, is_whole, True)
+    first = batch(run, key, False, is_whole, False)
     does_accumulate = setup.grad_accum_steps > 1 or not setup.sets_grads_to_none
-    later = run(batch, True, is_whole, rank) if does_accumulate else None
-    temporaries, freed, accumulates = written(write_step, bare, rank.layout), (), False
-    is_repeated = not is_whole and rank.layout is None  # some layouts share out whole tensors, of any block
-    yield Phase("init", written(write_init, bare, rank.layout, is_repeated))
+    later = batch(run, key, True, is_whole, False) if does_accumulate else None
+    # What no batch changes is written once and remembered.
+    bare = replace(setup, micro_batch_size=1, seq_len=1, attention="stored", recomputation=NONE, dropout=0.0)
+    is_repeated = run.is_repeated and not is_whole
+    temporaries, freed, accumulates = written(run.write_step, bare), (), False
+    yield Phase("init", written(run.write_weights, bare, is_repeated))
     for step in range(1, steps + 1):
         loss = ()
         for number in range(1, setup.grad_accum_steps + 1):
@@ -147,8 +143,8 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
             yield Phase("forward", freed + events["forward"] + loss, step, number)  # the name ``loss`` moves on
             yield Phase("backward", events["backward"], step, number)
             freed, loss, accumulates = events["first gradient"], events["loss"], True
-        if not steps_in_backward:
-            states = written(write_states, bare, rank.layout, is_repeated) if step == 1 else ()
+        if run.has_optimizer_step(setup):
+            states = written(run.write_states, bare, is_repeated) if step == 1 else ()
             yield Phase("optimizer", freed + states + temporaries, step)
             freed = ()
         # Later micro-batches add to the first one's gradients and leave none of their own.
@@ -159,9 +155,7 @@ def phases(setup: TrainingSetup, steps: int, is_whole: bool = False, rank: Alone
 
 
 @lru_cache(maxsize=64)
-def written(
-    write: Callable, setup: TrainingSetup, layout: Layout | None = None, is_repeated: bool = False
-) -> tuple[Stretch, ...]:
+def written(write: Callable, setup: TrainingSetup, is_repeated: bool = False) -> tuple[Stretch, ...]:
     """What ``write`` writes on a paper of its own.
 
     ``is_repeated``: it frees nothing, so that its order is of no matter and one layer stands for those that are alike.
@@ -170,22 +164,27 @@ def written(
     if is_repeated:
         setup = replace(setup, model=model.one_of_each)
     paper = Paper(block_bytes=ALLOCATOR_BLOCK_BYTES if setup.device == "cuda" else 1)
-    if layout is None or not layout.offloads or setup.device != "cuda":  # else all of it is in the host's memory
-        write(setup, paper, layout)
+    write(setup, paper)
     if not is_repeated:
         return (Stretch(paper.events),)
-    times = [alike(model, block.where) for block, _ in paper.events]
+    counts = list(model.blocks_by_kind.values())
+    times = [times_of(block.where, counts) for block, _ in paper.events]
     return tuple(Stretch([e for e, n in zip(paper.events, times) if n == num], num) for num in dict.fromkeys(times))
 
 
-def written_events(setup: TrainingSetup, steps: int, rank: Alone = ALONE) -> Iterator[Event]:
+def times_of(name: str, counts: list[int]) -> int:
+    """How often a parameter of ``one_of_each`` stands in the model."""
+    return counts[int(name.split(".")[1])] if name.startswith("blocks.") else 1
+
+
+def written_events(setup: TrainingSetup, steps: int, run: Run) -> Iterator[Event]:
     """Every allocation and free of the steps: all layers written out, each block with a number of its own.
 
     Frees with no birth between them come in the order of the births, whatever order this Python's function ends have.
     """
     alive: dict[Block, deque[int]] = defaultdict(deque)  # a stretch that comes again: the oldest block is freed first
     numbers = count()
-    for name, stretches, step, micro_batch in phases(setup, steps, True, rank):
+    for name, stretches, step, micro_batch in phases(setup, steps, run, True):
         events = chain.from_iterable(stretch.events for stretch in stretches)
         for sign, neighbours in groupby(events, key=itemgetter(1)):
             numbered = [(next(numbers) if sign > 0 else alive[block].popleft(), block) for block, _ in neighbours]
@@ -198,20 +197,8 @@ def written_events(setup: TrainingSetup, steps: int, rank: Alone = ALONE) -> Ite
                 )
 
 
-def step_at_once(setup: TrainingSetup, paper: Paper, makes_states: bool, parameter: Parameter) -> bool:
-    """What an optimizer that frees gradients does with a complete one. Returns whether it frees this one."""
-    if setup.optimizer.is_on_host:
-        return parameter.count >= MIN_OFFLOADED
-    before = paper.where, paper.op
-    if makes_states:
-        write_states_of(setup, paper, parameter)
-    write_update(setup, paper, [parameter])
-    paper.where, paper.op = before
-    return True
-
-
 def run_micro_batch(
-    setup: TrainingSetup, accumulates: bool, is_whole: bool = False, rank: Alone = ALONE, makes_states: bool = False
+    run: Run, setup: TrainingSetup, accumulates: bool, is_whole: bool, makes_states: bool
 ) -> dict[str, tuple[Stretch, ...]]:
     """The events of a micro-batch's forward and backward, and what is freed later.
 
@@ -221,8 +208,8 @@ def run_micro_batch(
     ``accumulates``: earlier micro-batches left gradients, which stay through this forward and are added to.
     ``makes_states``: an optimizer that steps in the backward makes its states in this one.
     """
-    setup = rank.computes(setup)
-    forward = Forward(setup, is_whole, rank)
+    setup = run.computes(setup)
+    forward = run.forward(setup, is_whole, run)
     paper, cuts = forward.paper, [(0, 1), *((part.end_of_events, part.times) for part in forward.parts)]
 
     def cut(times: int = 1) -> None:
@@ -233,23 +220,21 @@ def run_micro_batch(
         unit.casts.clear()
         cut(unit.times)
     forward.end()
-    dtypes = [dtype for dtype in (setup.precision.gradient_dtype, setup.precision.main_gradient_dtype) if dtype]
-    use = partial(step_at_once, setup, paper, makes_states) if setup.optimizer.frees_gradients else None
-    adds = rank.adds_gradients(accumulates)
-    backward = Backward(paper, forward.loss, adds, dtypes if setup.adapter is None else (), use)
+    use = run.use(setup, paper, makes_states)
+    backward = Backward(paper, forward.loss, run.adds_gradients(accumulates), run.gradient_dtypes(setup), use)
     cut()  # after ``Backward``, whose gradient of the loss is made before the engine runs
     end_of_forward, outside, left = len(cuts) - 1, [], []
-    rank.enter_backward(None, accumulates)
+    run.enter_backward(None, accumulates)
     for part in reversed(forward.parts):
         if part.block is not None:
-            rank.enter_backward(part.block, accumulates)
+            run.enter_backward(part.block, accumulates)
         backward.run(part.operations)
         if part.block is None:
             outside += backward.take_gradients()
         else:
-            left += rank.leave_backward(part.block, backward.take_gradients(), part.times)
+            left += run.leave_backward(part.block, backward.take_gradients(), part.times)
         if part is forward.parts[0]:
-            left += rank.leave_backward(None, outside)
+            left += run.leave_backward(None, outside)
         cut(part.times)
     stretches = tuple(Stretch(paper.events[start:end], times) for (start, _), (end, times) in pairwise(cuts))
     return {

@@ -4,33 +4,77 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import partial, singledispatch
 from itertools import groupby
 from typing import NamedTuple
 
 from memkit.formats.dtypes import dtype_bits
 from memkit.formula.attention import Attention
-from memkit.formula.experts import Experts
 from memkit.formula.kernels import embedding_backward_buffers
 from memkit.formula.paper import Block, Leaf, Operation, Paper, Storage, Tensor
-from memkit.formula.parameters import adapters_of_block, block_parameters, embedding_parameters, output_parameters
-from memkit.setup.layouts import Layout
+from memkit.formula.layers import MLPS
+from memkit.formula.optimizer import write_states, write_update, write_weights
+from memkit.formula.parameters import (
+    Parameter,
+    block_parameters,
+    embedding_parameters,
+    output_parameters,
+    parameter_ledger,
+)
 from memkit.setup.models import ModelConfig
 from memkit.setup.strategies import Strategy
 from memkit.setup.training import TrainingSetup
 
-Unit = tuple[tuple[tuple[bool, ...], bool], ...]
-"""Regions in order, each as (which of its blocks have experts, whether they run again). A model is a row of units."""
+Unit = tuple[tuple[tuple[str, ...], bool], ...]
+"""Regions in order, each as (the kinds of its blocks' MLPs, whether they run again). A model is a row of units."""
 
 
-class Alone:
-    """The moments of a step at which a rank of many gathers, sends or frees; a rank without others does nothing.
+class Run:
+    """How a run keeps, computes and steps its parameters: on one card, all of them trained, stepped when all gradients
+    are there. A run that does otherwise (adapters, offload, a rank of many) is a subclass; ``run_of`` finds it.
 
-    ``block`` is the number of the first block of a region, or ``None`` for the model around the blocks. ``layout``:
-    which share of the states the rank keeps; ``None``: all. Its subclasses are in ``memkit.sharding``.
+    ``block`` is the number of the first block of a region, or ``None`` for the model around the blocks.
     """
 
-    layout: Layout | None = None
+    is_repeated = True
+    """Whether one block's weights and states stand for those of all that are alike."""
+
+    num_first = 1
+    """So many blocks at the start are not joined with others: the first is the last to need the tables of all."""
+
+    @property
+    def forward(self) -> type["Forward"]:
+        """What runs the model on paper."""
+        return Forward
+
+    # What stands, and what steps
+
+    def write_weights(self, setup: TrainingSetup, paper: Paper) -> None:
+        """What exists before the first step."""
+        write_weights(setup, paper, setup.precision, parameter_ledger(setup.model))
+
+    def write_states(self, setup: TrainingSetup, paper: Paper) -> None:
+        """What the first step of the optimizer makes, and leaves."""
+        write_states(setup, paper, setup.precision, parameter_ledger(setup.model))
+
+    def write_step(self, setup: TrainingSetup, paper: Paper) -> None:
+        """The temporaries of one step, in the order in which they come and go."""
+        paper.where = "optimizer"
+        write_update(setup, paper, setup.precision, parameter_ledger(setup.model))
+
+    def gradient_dtypes(self, setup: TrainingSetup) -> list[str]:
+        """Those that each parameter's gradient is kept in."""
+        return [dtype for dtype in (setup.precision.gradient_dtype, setup.precision.main_gradient_dtype) if dtype]
+
+    def use(self, setup: TrainingSetup, paper: Paper, makes_states: bool) -> Callable[[Parameter], bool] | None:
+        """What is called with a parameter whose gradient is complete, and says whether the gradient is freed then."""
+        return None
+
+    def has_optimizer_step(self, setup: TrainingSetup) -> bool:
+        """Whether there is a step after the backward."""
+        return True
+
+    # Moments of a step
 
     def computes(self, setup: TrainingSetup) -> TrainingSetup:
         """The setup that forward and backward run in."""
@@ -60,7 +104,19 @@ class Alone:
         return gradients
 
 
-ALONE = Alone()
+PLAIN = Run()
+
+
+@singledispatch
+def run_of(setup: TrainingSetup) -> Run:
+    """How this setup runs. A subclass of ``TrainingSetup`` registers its own: ``run_of.register(Job)(...)``."""
+    return PLAIN
+
+
+def forward_of(setup: TrainingSetup, is_whole: bool = False) -> "Forward":
+    """The setup's forward on paper."""
+    run = run_of(setup)
+    return run.forward(setup, is_whole, run)
 
 
 class Part(NamedTuple):
@@ -77,19 +133,18 @@ class Part(NamedTuple):
     end_of_events: int
 
 
-class Forward(Attention, Experts):
+class Forward(Attention):
     """The forward on paper, in parts: the embedding, units of blocks, and what comes after them.
 
-    ``rank`` does what a rank of many does around each block. ``is_whole``: every block is run, none stands for others.
+    ``run`` says what happens around each block. ``is_whole``: every block is run, none stands for others.
     """
 
-    def __init__(self, setup: TrainingSetup, is_whole: bool = False, rank: Alone = ALONE):
+    def __init__(self, setup: TrainingSetup, is_whole: bool = False, run: Run = PLAIN):
         super().__init__(setup)
-        self.rank, self.parts, paper = rank, [], self.paper
-        rank.start(paper)
+        self.run, self.parts, paper = run, [], self.paper
+        run.start(paper)
         self.add_parameters(embedding_parameters(self.model) + output_parameters(self.model))
-        num_first = 1 if setup.adapter is None else 2  # frozen, the first may need no table for its backward
-        units = units_of(setup.recomputation, self.model, is_whole, num_first)
+        units = units_of(setup.recomputation, self.model, is_whole, run.num_first)
         self._names = self._run(units)
         for _ in range(len(units) + 2):  # the embedding, each unit, the end
             paper.operations, paper.kept, paper.casts = [], [], {}  # the part's own, which the next line fills
@@ -117,7 +172,7 @@ class Forward(Attention, Experts):
         self.enter("embedding")
         ids, targets = (paper.empty("b s", "int64", name, "randint") for name in ("token ids", "target ids"))
         paper.note(ids.storage, "token embedding")
-        self.rank.enter(None)
+        self.run.enter(None)
         x = self.embedding("token_embedding", ids, "b s h")
         if self.model.position == "learned":
             positions = paper.empty("s", "int64", "positions", "arange")
@@ -139,7 +194,7 @@ class Forward(Attention, Experts):
         self.loss = paper.run("div", [loss], "", name="loss")  # by the number of micro-batches
         del loss
         paper.note(self.loss.storage, "the training loop")
-        self.rank.leave(None)
+        self.run.leave(None)
         yield 1, None
 
     def embedding(self, name: str, indices: Tensor, axes: str) -> Tensor:
@@ -170,7 +225,7 @@ class Forward(Attention, Experts):
     def region(self, num_blocks: int, number: int, is_run_again: bool, x: Tensor, shared: dict[str, Tensor]) -> Tensor:
         """Blocks that are run again in the backward, or are not, ``number`` being the first."""
         strategy, run = self.setup.recomputation, partial(self.blocks, num_blocks, number)
-        self.rank.enter(number)
+        self.run.enter(number)
         if is_run_again:
             self.prefix = ""
             self.enter(f"blocks.{number}", "checkpoint")
@@ -181,23 +236,26 @@ class Forward(Attention, Experts):
             )
         else:
             out = run(x, shared)
-        self.rank.leave(number)
+        self.run.leave(number)
         return out
 
     def blocks(self, num_blocks: int, number: int, x: Tensor, shared: dict[str, Tensor]) -> Tensor:
         """Blocks behind one another, each with parameters of its own."""
         for i in range(number, number + num_blocks):
             self.prefix = f"blocks.{i}."
-            kind = self.model.has_experts(i)
-            self.add_parameters(block_parameters(self.model, kind))
-            self.add_parameters(adapters_of_block(self.model, self.setup.adapter, kind))
-            x = self.block(x, shared, self.experts if kind else self.mlp)
+            kind = self.model.mlp_of(i)
+            self.add_parameters(self.parameters_of_block(kind))
+            x = self.block(x, shared, MLPS[kind])
         return x
 
-    def block(self, x: Tensor, shared: dict[str, Tensor], mlp: Callable[[Tensor], Tensor]) -> Tensor:
-        """x + attention(norm(x)), then the same with the MLP or the experts."""
+    def parameters_of_block(self, kind: str) -> Iterable[Parameter]:
+        """What a block with an MLP of this kind has."""
+        return block_parameters(self.model, kind)
+
+    def block(self, x: Tensor, shared: dict[str, Tensor], mlp: Callable[["Forward", Tensor], Tensor]) -> Tensor:
+        """x + attention(norm(x)), then the same with the MLP."""
         x = self.add(x, self.dropout(self.attention(self.norm("norm_1", x), shared), "attention"))
-        return self.add(x, self.dropout(mlp(self.norm("norm_2", x)), "mlp"))
+        return self.add(x, self.dropout(mlp(self, self.norm("norm_2", x)), "mlp"))
 
     def logits(self, x: Tensor) -> Tensor:
         """Final norm and head, which may be the token embedding's own table."""
@@ -228,9 +286,9 @@ def units_of(
     >>> from memkit.setup.models import GPT2_SMALL
     >>> from memkit.setup.strategies import every
     >>> units_of(every(2), GPT2_SMALL)[1]
-    (4, (((False,), True), ((False,), False)))
+    (4, ((('gelu',), True), (('gelu',), False)))
     """
-    regions = [(tuple(map(model.has_experts, blocks)), again) for blocks, again in strategy.regions(model.num_layers)]
+    regions = [(tuple(map(model.mlp_of, blocks)), again) for blocks, again in strategy.regions(model.num_layers)]
     period = strategy.period if strategy.scope == "blocks" else 1
     units = [tuple(regions[start : start + period]) for start in range(0, len(regions), period)]
     if is_whole or len(units) < num_first + 3:

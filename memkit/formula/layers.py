@@ -6,13 +6,12 @@ that goes out of scope there goes out of scope here. Each call of ``paper.run`` 
 both factors, an addition nothing. Under autocast each linear layer casts its input for itself and each weight once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.kernels import Stages, row_sum_buffers, sum_buffers
 from memkit.formula.paper import NEW, SAME, Leaf, Paper, Summed, Tensor
-from memkit.formula.parameters import Parameter, is_in_4_bits, model_axes
-from memkit.formula.states import NF4_BLOCK
+from memkit.formula.parameters import Parameter, model_axes
 from memkit.setup.training import TrainingSetup
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, round_up
 
@@ -20,15 +19,12 @@ RANDOM_STATE_BYTES = 5056
 """The state of the CPU's random number generator (``torch.get_rng_state()``), which every checkpoint keeps."""
 
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
-NF4 = "nf4"
-"""What the weights of QLoRA have for a dtype. No operation reads them but ``gemm_4bit``."""
-
 
 def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
     """The number behind every axis that a tensor of the step may have."""
     return model_axes(setup.model) | {
         "b": setup.micro_batch_size, "s": setup.seq_len, "s↑32": round_up(setup.seq_len, 32),
-        "1": 1, "2": 2, "5056": 5056, "r": setup.adapter.rank if setup.adapter else 0,
+        "1": 1, "2": 2, "5056": 5056,
     }
 
 
@@ -48,19 +44,21 @@ class Layers:
         self.widens = precision.uses_autocast and self.is_cuda  # CUDA's autocast: pow, softmax in float32
         self.num_tokens = setup.tokens_per_micro_batch
         self.paper = Paper(
-            axis_sizes(setup), ALLOCATOR_BLOCK_BYTES if self.is_cuda else 1,
+            self.axis_sizes(setup), ALLOCATOR_BLOCK_BYTES if self.is_cuda else 1,
             0 if self.is_cuda else RANDOM_STATE_BYTES,  # CUDA's is kept on the host
         )
         self.parameters: dict[str, Tensor] = {}
         self.prefix = ""
 
+    @staticmethod
+    def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
+        """The number behind every axis of a step."""
+        return axis_sizes(setup)
+
     def add_parameters(self, parameters: Iterable[Parameter]) -> None:
-        """Tensors under these names, in place of those of the block before. Beside adapters all others are frozen."""
-        adapter = self.setup.adapter
+        """Tensors under these names, in place of those of the block before; all of them are trained."""
         for p in parameters:
-            dtype = adapter.dtype if p.kind == "adapter" else self.weight_dtype
-            leaf = Leaf(p, dtype) if adapter is None or p.kind == "adapter" else None
-            self.parameters[p.name] = Tensor(p.axes, p.count, NF4 if is_in_4_bits(p, adapter) else dtype, source=leaf)
+            self.parameters[p.name] = Tensor(p.axes, p.count, self.weight_dtype, source=Leaf(p, self.weight_dtype))
 
     def enter(self, where: str, section: str = "") -> None:
         """What follows belongs to this module and to this section of a ledger."""
@@ -81,83 +79,24 @@ class Layers:
         return self.highest(sum_buffers([(width, 1)], [(num_rows, width)]))
 
     def linear(self, x: Tensor, name: str, label: str = "") -> Tensor:
-        """x Wᵀ + b, and what an adapter adds. ``label``: what comes out."""
-        label = label or name.rpartition(".")[2]
-        if f"{name}.lora_a.weight" in self.parameters:
-            return self.with_adapter(x, name, label)
-        return self.product(x, name, label)
-
-    def product(self, x: Tensor, name: str, label: str) -> Tensor:
-        """x Wᵀ + b; kept: the input and the weight, under autocast their casts.
-
-        A frozen weight's gradient is not wanted, so the input is not kept.
-        """
-        paper, weight, bias = self.paper, self.parameters.get(f"{name}.weight"), self.parameters.get(f"{name}.bias")
-        weight = weight or self.parameters[name]  # a router's
-        if weight.dtype == NF4:
-            return self.product_of_4_bits(x, weight, bias, label)
+        """x Wᵀ + b; kept: the input and the weight, under autocast their casts. ``label``: what comes out."""
+        paper, weight, bias = self.paper, self.parameters[f"{name}.weight"], self.parameters.get(f"{name}.bias")
+        short = name.rpartition(".")[2]
         dtype = self.dtype if self.setup.precision.uses_autocast else weight.dtype
-        short = "head" if weight.axes == "v h" else name.rpartition(".")[2]
-        biases = [paper.cast(bias, dtype, f"{short} bias")] if bias else []
-        weight = paper.cast(weight, dtype, f"{short} weight")
+        called = "head" if weight.axes == "v h" else short
+        biases = [paper.cast(bias, dtype, f"{called} bias")] if bias else []
+        weight = paper.cast(weight, dtype, f"{called} weight")
         narrow = paper.cast(x, dtype)  # last: C++ evaluates arguments from the right
-        return self.multiply("addmm" if biases else "mm", narrow, weight, biases, label, keeps=[narrow, weight])
+        return self.multiply("addmm" if biases else "mm", narrow, weight, biases, label or short, [narrow, weight])
 
-    def multiply(self, op: str, x: Tensor, weight: Tensor, biases: list, label: str, **more) -> Tensor:
+    def multiply(self, op: str, x: Tensor, weight: Tensor, biases: list, label: str, keeps=(), **more) -> Tensor:
         """The matrix product itself. A bias' gradient is the sum of the rows of the output's gradient."""
         width = weight.axes.split()[0]
         ways = (NEW, NEW, *(self.summed_rows(self.num_tokens, bias.count) for bias in biases))
         return self.paper.run(
             op, [x, weight, *biases], f"b s {width}", x.dtype, name=label, by="linear", ways=ways,
-            flops=2 * self.num_tokens * weight.count, **more,
+            flops=2 * self.num_tokens * weight.count, keeps=keeps, **more,
         )
-
-    def product_of_4_bits(self, x: Tensor, codes: Tensor, bias: Tensor | None, label: str) -> Tensor:
-        """The same with a frozen weight in NF4, which is made wide for the product, and in the backward once more.
-
-        It runs in the dtype that the model was loaded in and gives back its input's, whatever autocast says: no policy
-        and no autocast knows ``gemm_4bit``. The scales, which are in 8 bits themselves, are made float32 first.
-        Source: ``Linear4bit.forward`` and ``_gemm_4bit_default_impl`` of bitsandbytes 0.50, which its CUDA backend
-        takes for long inputs.
-        """
-        paper = self.paper
-        scale_bytes = tensor_bytes(-(-codes.count // NF4_BLOCK), "float32")
-        weight_bytes = tensor_bytes(codes.count, self.weight_dtype)
-        wide = paper.cast(x, self.weight_dtype)
-        # In the backward the weight stands beside the gradient, or with its scales before the gradient is there.
-        scratch_bytes = max(weight_bytes, weight_bytes + scale_bytes - wide.num_bytes)
-        out = self.multiply("gemm_4bit", wide, codes, [bias] if bias else [], label, scratch_bytes=scratch_bytes)
-        without_mean = paper.allocate(scale_bytes)
-        scales = paper.allocate(scale_bytes)
-        del without_mean  # an argument of ``+ absmax_offset``, without a name
-        paper.allocate(weight_bytes)
-        del scales  # ``_gemm_4bit_default_impl`` has returned its product
-        return paper.cast(out, x.dtype)
-
-    def with_adapter(self, x: Tensor, name: str, label: str) -> Tensor:
-        """W x + (α / r) B A x, of which the second is in the adapter's dtype.
-
-        Kept are A x, and x in that dtype, cast anew for each adapter.
-
-        Source: ``lora.Linear.forward`` of peft 0.21.
-        """
-        paper, adapter = self.paper, self.setup.adapter
-        y = self.product(x, name, label)
-        dtype, label = y.dtype, y.storage.block.name
-        x = paper.cast(x, adapter.dtype)
-        dropped = self.dropout(paper.view("view", x), f"{name} adapter", adapter.dropout)
-        thin = self.product(dropped, f"{name}.lora_a", "A x")
-        del dropped  # PEFT nests the three calls: no name has what goes into the next
-        up = self.product(thin, f"{name}.lora_b", "lora_b")
-        del thin
-        scaled = paper.run("mul", [up], up.axes)
-        del up
-        wider = dtype if dtype == scaled.dtype else "float32"
-        total = paper.run("add", [y, scaled], y.axes, wider, ways=(SAME, SAME), name=label)
-        if not self.is_cuda:  # the CPU's loop takes one dtype: what has another is copied first
-            paper.allocate(sum(total.num_bytes for each in (y, scaled) if each.dtype != wider))
-        del y, scaled  # `result = result + …` binds the name anew before the cast back
-        return paper.rename(paper.cast(total, dtype), label)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """x + y, where y may be one row that is added to all."""
@@ -233,17 +172,24 @@ class Layers:
         out = paper.run("mul", factors, x.axes, name=f"{label} normalised", keeps=factors, ways=ways)
         return out, *factors
 
-    def mlp(self, n: Tensor) -> Tensor:
-        """Linear, GELU, linear; or the gated form of Llama."""
+    def gelu(self, n: Tensor) -> Tensor:
+        """Linear, GELU, linear."""
         self.enter("mlp")
-        if self.model.mlp == "swiglu":
-            silu = self.by_value("silu", "silu(gate)", self.linear(n, "mlp.gate"))
-            inner = self.by_value("mul", "silu(gate) · up", silu, self.linear(n, "mlp.up"))
-            del silu  # an argument without a name; the product keeps it, or nobody does
-        else:
-            inner = self.by_value("gelu", "GELU output", self.paper.rename(self.linear(n, "mlp.up"), "GELU input"))
+        inner = self.by_value("gelu", "GELU output", self.paper.rename(self.linear(n, "mlp.up"), "GELU input"))
+        return self.linear(inner, "mlp.down")
+
+    def swiglu(self, n: Tensor) -> Tensor:
+        """The gated form of Llama."""
+        self.enter("mlp")
+        silu = self.by_value("silu", "silu(gate)", self.linear(n, "mlp.gate"))
+        inner = self.by_value("mul", "silu(gate) · up", silu, self.linear(n, "mlp.up"))
+        del silu  # an argument without a name; the product keeps it, or nobody does
         return self.linear(inner, "mlp.down")
 
     def by_value(self, op: str, name: str, *inputs: Tensor) -> Tensor:
         """An operation on each value, or each pair of values, that keeps what it reads."""
         return self.paper.run(op, inputs, inputs[-1].axes, name=name, keeps=inputs)
+
+
+MLPS: dict[str, Callable[[Layers, Tensor], Tensor]] = {"gelu": Layers.gelu, "swiglu": Layers.swiglu}
+"""An MLP on paper, by the kind that ``ModelConfig.mlp_of`` names."""

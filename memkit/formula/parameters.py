@@ -12,18 +12,7 @@ and for a Llama style model with k = width of the key heads and f = intermediate
 
     N = 2vh + L (2h² + 2hk + 3hf + 2h) + h
 
-Norms on queries and keys are 2d more a block; e experts of width g are 3hge + he in place of the MLP's 3hf.
-
-An adapter (LoRA) of rank r beside a layer of ``in`` inputs and ``out`` outputs has r · (in + out) parameters. Beside
-query, key, value and output of a Llama with L layers and as many key heads as query heads that sums to::
-
-    N = L · 4 · r · 2h        for Llama-2-7B and r = 16:  32 · 4 · 16 · 8192 = 16,777,216
-
-Of many ranks each may keep a share. ``fully_shard`` cuts every tensor along its first axis into as many equal chunks as
-there are ranks; the last ranks may have less, and room for the same. ``ZeroRedundancyOptimizer`` gives whole tensors to
-ranks, the largest first, each to the rank that has least. What is said of a rank here is said of rank 0.
-
-Source: torch/distributed/fsdp/_fully_shard/_fsdp_param.py, torch/distributed/optim/zero_redundancy_optimizer.py, 2.13.
+Norms on queries and keys are 2d more a block.
 """
 
 import math
@@ -32,25 +21,24 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from memkit.setup.adapters import AdapterConfig
-from memkit.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 
 PARAMETER_KINDS = ("embedding", "attention", "mlp", "norm", "head")
-"""Where a parameter sits; a router and its experts are ``experts``. A tied head's weight is an ``embedding``, once."""
+"""Where a parameter sits. A tied head's weight is an ``embedding``, once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
     """One parameter tensor: its name in ``state_dict``, its shape and where it sits (``PARAMETER_KINDS``).
 
-    ``axes`` are letters, as in ``model_axes``.
+    ``axes`` are letters, as in ``model_axes``. ``times``: it stands for so many alike, in blocks that are alike.
     """
 
     name: str
     shape: tuple[int, ...]
     kind: str
     axes: str = ""
+    times: int = 1
 
     @property
     def count(self) -> int:
@@ -69,7 +57,7 @@ def model_axes(config: ModelConfig) -> dict[str, int]:
         "h": config.hidden_size, "a": config.num_heads, "k": config.num_kv_heads, "d": config.head_dim,
         "f": config.intermediate_size, "v": config.vocab_size, "p": config.max_seq_len, "ad": config.query_size,
         "kd": config.kv_size, "(a+2k)d": config.query_size + 2 * config.kv_size,
-        "e": config.num_experts, "c": config.experts_per_token, "g": config.expert_size, "2g": 2 * config.expert_size,
+        **config.more_axes,
     }
 
 
@@ -79,9 +67,25 @@ def embedding_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
     return tuple(_parameter(config, f"{name}.weight", f"{rows} h", "embedding") for name, rows in tables)
 
 
+def gelu_parameters(config: ModelConfig) -> list[Parameter]:
+    """The MLP of GPT-2: up, down."""
+    return [*_linear(config, "mlp.up", "f h", config.has_mlp_bias), *_linear(config, "mlp.down", "h f", config.has_mlp_bias)]
+
+
+def swiglu_parameters(config: ModelConfig) -> list[Parameter]:
+    """The gated MLP of Llama: gate, up, down."""
+    return [*_linear(config, "mlp.gate", "f h", config.has_mlp_bias), *gelu_parameters(config)]
+
+
+MLP_PARAMETERS: dict[str, Callable[[ModelConfig], list[Parameter]]] = {
+    "gelu": gelu_parameters, "swiglu": swiglu_parameters,
+}
+"""The parameters of an MLP, by the kind that ``ModelConfig.mlp_of`` names."""
+
+
 @lru_cache(maxsize=64)
-def block_parameters(config: ModelConfig, has_experts: bool = False) -> tuple[Parameter, ...]:
-    """The parameter tensors of one transformer block, in order; experts and router are no linear layers."""
+def block_parameters(config: ModelConfig, mlp: str = "") -> tuple[Parameter, ...]:
+    """The parameter tensors of one transformer block, in order, with this kind of MLP (the model's own)."""
     projections = {"qkv": "(a+2k)d"} if config.fuses_qkv else {"query": "ad", "key": "kd", "value": "kd"}
     tensors = _norm(config, "norm_1") + _norm(config, "norm_2")
     for name, width in projections.items():
@@ -89,12 +93,7 @@ def block_parameters(config: ModelConfig, has_experts: bool = False) -> tuple[Pa
     tensors += _linear(config, "attention.output", "h ad", config.has_output_bias)
     for name in ("query", "key") if config.has_qk_norm else ():
         tensors.append(_parameter(config, f"attention.{name}_norm.weight", "d", "norm"))
-    if has_experts:
-        experts = {"router": "e h", "gate_up": "e 2g h", "down": "e h g"}
-        return (*tensors, *(_parameter(config, f"mlp.{name}", axes, "experts") for name, axes in experts.items()))
-    for name in ("gate", "up") if config.mlp == "swiglu" else ("up",):
-        tensors += _linear(config, f"mlp.{name}", "f h", config.has_mlp_bias)
-    return (*tensors, *_linear(config, "mlp.down", "h f", config.has_mlp_bias))
+    return (*tensors, *MLP_PARAMETERS[mlp or config.mlp](config))
 
 
 def output_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
@@ -106,18 +105,29 @@ def output_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
 @lru_cache(maxsize=64)
 def parameter_ledger(config: ModelConfig) -> tuple[Parameter, ...]:
     """Every parameter tensor of the model, each once, in the order of ``named_parameters()``."""
-    return (*embedding_parameters(config), *_of_blocks(config, block_parameters), *output_parameters(config))
+    return (*embedding_parameters(config), *of_blocks(config, block_parameters), *output_parameters(config))
 
 
-def _of_blocks(config: ModelConfig, of_kind: Callable[[ModelConfig, bool], tuple[Parameter, ...]]) -> list[Parameter]:
+@lru_cache(maxsize=64)
+def distinct_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
+    """One parameter tensor of those that are alike, which says how many ``times`` it stands."""
+    blocks = one_of_each_kind(config, block_parameters)
+    return (*embedding_parameters(config), *blocks, *output_parameters(config))
+
+
+def of_blocks(config: ModelConfig, of_kind: Callable[[ModelConfig, str], Iterable[Parameter]]) -> list[Parameter]:
     """What each block in turn has, under its own number."""
-    kinds = [(layer, config.has_experts(layer)) for layer in range(config.num_layers)]
+    kinds = enumerate(map(config.mlp_of, range(config.num_layers)))
     return [replace(p, name=f"blocks.{layer}.{p.name}") for layer, kind in kinds for p in of_kind(config, kind)]
 
 
-def alike(config: ModelConfig, name: str) -> int:
-    """How many tensors of the model are like this one of its ``one_of_each``."""
-    return list(config.blocks_by_kind.values())[int(name.split(".")[1])] if name.startswith("blocks.") else 1
+def one_of_each_kind(config: ModelConfig, of_kind: Callable[[ModelConfig, str], Iterable[Parameter]]) -> list[Parameter]:
+    """What one block of each kind has, ``times`` those that are like it."""
+    kinds = enumerate(config.blocks_by_kind.items())
+    return [
+        replace(p, name=f"blocks.{number}.{p.name}", times=times)
+        for number, (kind, times) in kinds for p in of_kind(config, kind)
+    ]
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -138,85 +148,9 @@ def count_by_kind(config: ModelConfig) -> dict[str, int]:
     {'embedding': 131, 'attention': 2147, 'mlp': 4329, 'norm': 0, 'head': 131}
     """
     counts = Counter(dict.fromkeys(PARAMETER_KINDS, 0))
-    for parameter in parameter_ledger(config.one_of_each):
-        counts[parameter.kind] += alike(config, parameter.name) * parameter.count
+    for parameter in distinct_parameters(config):
+        counts[parameter.kind] += parameter.times * parameter.count
     return dict(counts)
-
-
-@lru_cache(maxsize=64)
-def adapters_of_block(config: ModelConfig, adapter: AdapterConfig | None, has_experts=False) -> tuple[Parameter, ...]:
-    """The thin matrices of one block, two beside each target, in the order of the layers."""
-    matrices = []
-    for weight in block_parameters(config, has_experts) if adapter else ():
-        name = weight.name.removesuffix(".weight")
-        if weight.is_matrix_product and name.rpartition(".")[2] in adapter.targets:
-            (num_outputs, num_inputs), (out_axis, in_axis) = weight.shape, weight.axes.split()
-            down, up = (adapter.rank, num_inputs), (num_outputs, adapter.rank)
-            matrices.append(Parameter(name=f"{name}.lora_a.weight", shape=down, kind="adapter", axes=f"r {in_axis}"))
-            matrices.append(Parameter(name=f"{name}.lora_b.weight", shape=up, kind="adapter", axes=f"{out_axis} r"))
-    return tuple(matrices)
-
-
-@lru_cache(maxsize=64)
-def trained_parameters(config: ModelConfig, adapter: AdapterConfig | None) -> tuple[Parameter, ...]:
-    """Every parameter that the optimizer gets: all of the model's, or the adapters' alone."""
-    if adapter is None:
-        return parameter_ledger(config)
-    return tuple(_of_blocks(config, lambda config, has_experts: adapters_of_block(config, adapter, has_experts)))
-
-
-def count_adapter_parameters(config: ModelConfig, adapter: AdapterConfig) -> int:
-    """Parameters that LoRA trains.
-
-    >>> from memkit.setup.models import LLAMA_2_7B
-    >>> count_adapter_parameters(LLAMA_2_7B, AdapterConfig(rank=16))
-    16777216
-    """
-    return sum(alike(config, p.name) * p.count for p in trained_parameters(config.one_of_each, adapter))
-
-
-def is_in_4_bits(parameter: Parameter, adapter: AdapterConfig | None) -> bool:
-    """Whether QLoRA keeps this frozen weight in 4 bits: the linear layers of the blocks, but not the head."""
-    has_4_bits = adapter is not None and adapter.base == "nf4"
-    return has_4_bits and parameter.is_matrix_product and parameter.kind in ("attention", "mlp")
-
-
-def shard(parameter: Parameter, num_ranks: int) -> Parameter:
-    """A rank's chunk of a tensor: its rows divided by the ranks, rounded up.
-
-    >>> shard(Parameter(name="head", shape=(50257, 768), kind="head"), 8).shape
-    (6283, 768)
-    """
-    rows, *others = parameter.shape
-    return replace(parameter, shape=(-(-rows // num_ranks), *others))
-
-
-def whole_tensors(parameters: Iterable[Parameter], num_ranks: int) -> tuple[Parameter, ...]:
-    """The tensors that rank 0 updates where each belongs to one rank."""
-    loads, mine = [0] * num_ranks, []
-    for parameter in sorted(parameters, key=lambda parameter: parameter.count, reverse=True):
-        rank = loads.index(min(loads))
-        loads[rank] += parameter.count
-        if rank == 0:
-            mine.append(parameter)
-    return tuple(mine)
-
-
-@lru_cache(maxsize=64)
-def kept_parameters(config: ModelConfig, layout: Layout | None = None) -> tuple[Parameter, ...]:
-    """The weights that stand on a rank between steps."""
-    parameters = parameter_ledger(config)
-    if layout is None or not layout.is_fully_sharded:
-        return parameters
-    return tuple(shard(parameter, layout.dp_size) for parameter in parameters)
-
-
-@lru_cache(maxsize=64)
-def stepped_parameters(config: ModelConfig, layout: Layout | None = None) -> tuple[Parameter, ...]:
-    """What a rank's optimizer updates, and keeps states for."""
-    if layout is None or layout.stage != 1:
-        return kept_parameters(config, layout)
-    return whole_tensors(parameter_ledger(config), layout.dp_size)
 
 
 def _parameter(config: ModelConfig, name: str, axes: str, kind: str) -> Parameter:

@@ -11,8 +11,3 @@ from .saved_tensors import (
     saved_bytes as saved_bytes,
     saved_storages as saved_storages,
 )
-from .small_card import (
-    CudaCard as CudaCard,
-    SimulatedCard as SimulatedCard,
-    capped_card as capped_card,
-)

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from memkit.program.as_before import torch_as_before
-from memkit.program.doors import FindsItsSteps, OutsideBuild, run_steps, tensors_in
+from memkit.program.doors import OutsideBuild, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
-from memkit.program.threads import watching_threads
 from memkit.setup.training import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
@@ -40,7 +39,7 @@ SECOND_PROFILER = (
 
 
 def measure_memory(
-    build: Callable[[], Callable[[], object]] | FindsItsSteps, *, steps: int = 2, device: str | None = None
+    build: Callable[[], Callable[[], object]], *, steps: int = 2, device: str | None = None
 ) -> MemoryTimeline:
     """The memory of ``steps`` real training steps, from CUDA's allocator or, on a CPU, the torch profiler.
 
@@ -183,7 +182,6 @@ def cpu_record() -> Iterator[Record]:
     with (
         patch.dict(os.environ, quiet),
         torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True) as profiler,
-        watching_threads(lambda _: True),  # the profiler looks at one thread
     ):
         yield record
     timed = []

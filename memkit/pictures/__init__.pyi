@@ -1,6 +1,5 @@
 """The names that this room offers: its door and an editor read this list."""
 
-from .allocator import allocator_picture as allocator_picture
 from .bars import (
     Bar as Bar,
     bars_figure as bars_figure,

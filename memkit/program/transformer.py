@@ -15,8 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from memkit.program.adapters import add_adapters, bitsandbytes_layers
-from memkit.program.experts import Experts
 from memkit.program.optimizers import make_step_optimizer
 from memkit.program.strategies import run_again, stages_of
 from memkit.setup.models import ModelConfig
@@ -117,12 +115,16 @@ def make_norm(setup: TrainingSetup, width: int = 0, **where) -> nn.Module:
     return kind(width or setup.model.hidden_size, eps=1e-5, **where)
 
 
+MLPS: dict[str, Callable[..., nn.Module]] = {"gelu": MLP, "swiglu": MLP}
+"""An MLP in PyTorch, by the kind that ``ModelConfig.mlp_of`` names."""
+
+
 class Block(nn.Module):
-    def __init__(self, setup: TrainingSetup, has_experts: bool = False, **where):
+    def __init__(self, setup: TrainingSetup, mlp: str = "", **where):
         super().__init__()
         self.dropout = setup.dropout
         self.norm_1, self.norm_2 = make_norm(setup, **where), make_norm(setup, **where)
-        self.attention, self.mlp = Attention(setup, **where), (Experts if has_experts else MLP)(setup, **where)
+        self.attention, self.mlp = Attention(setup, **where), MLPS[mlp or setup.model.mlp](setup, **where)
 
     def forward(self, x_BSD: Tensor, shared: dict[str, Tensor]) -> Tensor:
         x_BSD = x_BSD + F.dropout(self.attention(self.norm_1(x_BSD), shared), self.dropout, self.training)
@@ -135,12 +137,6 @@ def initialise(module: nn.Module) -> nn.Module:
         if parameter.dim() > 1:
             nn.init.normal_(parameter, std=0.02)
     return module
-
-
-def make_block(setup: TrainingSetup, layer: int, **where) -> Block:
-    """A block; with an adapter its weights are frozen and, in QLoRA, in 4 bits before the next block is made."""
-    block = Block(setup, setup.model.has_experts(layer), **where)
-    return block if setup.adapter is None else add_adapters(initialise(block), setup.adapter)
 
 
 class Transformer(nn.Module):
@@ -169,18 +165,24 @@ class Transformer(nn.Module):
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size, **where)
         if config.position == "learned":
             self.position_embedding = nn.Embedding(config.max_seq_len, config.hidden_size, **where)
-        self.blocks = nn.ModuleList(make_block(setup, layer, **where) for layer in range(config.num_layers))
+        self.blocks = nn.ModuleList(self.make_block(layer, **where) for layer in range(config.num_layers))
         self.norm = make_norm(setup, **where)
-        if config.ties_embeddings and setup.adapter:
-            where["device"] = "meta"  # no second table: beside frozen weights it would be the run's peak
-        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, **where)
+        self.head = self.make_head(**where)
         if config.ties_embeddings:
             self.head.weight = self.token_embedding.weight
-        if setup.adapter is None:
-            initialise(self)
-        else:
-            for module in set(self.children()) - {self.blocks}:
-                initialise(module.requires_grad_(False))
+        self.initialise()
+
+    def make_block(self, layer: int, **where) -> Block:
+        """The block of this number."""
+        return Block(self.setup, self.config.mlp_of(layer), **where)
+
+    def make_head(self, **where) -> nn.Linear:
+        """The last layer; where it is tied, its table is replaced by the embedding's."""
+        return nn.Linear(self.config.hidden_size, self.config.vocab_size, bias=False, **where)
+
+    def initialise(self) -> None:
+        """Weights are set when all of the model is made."""
+        initialise(self)
 
     def forward(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
         setup = self.setup
@@ -243,9 +245,7 @@ def training_build(
     torch.Size([])
     """
     precision = setup.precision
-    make_step_optimizer(setup, {})  # refuses here, before a model is made
-    if setup.adapter is not None and setup.adapter.base == "nf4":
-        bitsandbytes_layers()  # loaded here: a trace pretends that there is a card
+    make_optimizer(setup, {})  # refuses here, before a model is made
 
     def build():
         model = make_model(setup)

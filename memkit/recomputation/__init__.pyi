@@ -9,6 +9,7 @@ from .costs import (
 )
 from .frontier import (
     Point as Point,
+    cheapest_that_fits as cheapest_that_fits,
     pareto_front as pareto_front,
     peak_at as peak_at,
     points as points,

@@ -95,3 +95,16 @@ def pareto_front(items: Iterable) -> tuple:
     items = tuple(items)
     worths = [item.worth for item in items]
     return tuple(item for item in items if not any(beats(worth, item.worth) for worth in worths))
+
+
+def cheapest_that_fits(setup: TrainingSetup, budget_bytes: int) -> Strategy:
+    """Of the shown strategies the one with the fewest FLOPs run again whose peak is within the budget.
+
+    Raises: ValueError: none is.
+    """
+    tried = shown_strategies(setup.model)
+    fitting = [way for way in tried if estimate_memory(setup.under(way)).peak_bytes <= budget_bytes]
+    if not fitting:
+        least = min(estimate_memory(setup.under(way)).peak_bytes for way in tried)
+        raise ValueError(f"budget_bytes={budget_bytes} is below the lowest peak of these strategies, {least}")
+    return min(fitting, key=lambda way: step_flops(setup, way).overhead)

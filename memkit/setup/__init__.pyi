@@ -1,13 +1,6 @@
 """The names that this room offers: its door and an editor read this list."""
 
 from . import models as models, recipes as recipes, strategies as strategies
-from .adapters import AdapterConfig as AdapterConfig
-from .hugging_face import (
-    config_of as config_of,
-    model_of_config as model_of_config,
-    read_config as read_config,
-)
-from .layouts import Layout as Layout
 from .models import (
     ModelConfig as ModelConfig,
     gpt2_config as gpt2_config,

@@ -2,13 +2,12 @@
 
 ``ModelConfig`` covers the two families that most decoder models descend from. GPT-2: LayerNorm, biases, GELU,
 learned positions, the output head tied to the token embedding. Llama: RMSNorm, no biases, SwiGLU, rotary
-positions, grouped key and value heads, a head of its own; Qwen3 adds norms on queries and keys. Either may have a
-mixture of experts in place of the MLP of some blocks or of all. What-ifs are made with ``dataclasses.replace``.
+positions, grouped key and value heads, a head of its own; Qwen3 adds norms on queries and keys. What-ifs are made with ``dataclasses.replace``.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
-from memkit.kinds import checked
 from memkit.units import as_one_of, as_whole_number, check_fields
 
 NORMS = ("layernorm", "rmsnorm")
@@ -18,7 +17,6 @@ MAX_SIZE = 10**9
 """Nothing counted by a ``ModelConfig`` field is larger; a larger value is a typing error."""
 
 
-@checked
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Sizes and choices that fix every tensor of a decoder-only transformer.
@@ -28,8 +26,8 @@ class ModelConfig:
     that replaces ``hidden_size`` or ``num_heads`` sets these to 0 again. ``fuses_qkv`` makes query, key and
     value one matrix, as GPT-2 does; ``has_qk_norm`` puts an RMSNorm on each query and key head, as Qwen3 does.
 
-    With ``num_experts`` the MLP of every block, but for those that ``dense_layers`` names, is so many gated ones of
-    width ``expert_size``, of which each token uses ``experts_per_token``.
+    ``mlp`` names a row of ``MLPS``, which says what such an MLP is in each column of the book. A model whose blocks
+    differ is a subclass with an ``mlp_of`` of its own.
 
     Raises: ValueError: a size is not a whole number in range, heads or experts do not divide, or a name is unknown.
 
@@ -58,15 +56,11 @@ class ModelConfig:
     has_mlp_bias: bool = False
     fuses_qkv: bool = False
     has_qk_norm: bool = False
-    num_experts: int = 0
-    experts_per_token: int = 0
-    expert_size: int = 0
-    dense_layers: tuple[int, ...] = ()
 
     def __post_init__(self):
         sizes = "num_layers hidden_size num_heads vocab_size max_seq_len"
         check_fields(self, sizes, as_whole_number, 1, MAX_SIZE)
-        sizes = "num_kv_heads head_dim intermediate_size num_experts experts_per_token expert_size"
+        sizes = "num_kv_heads head_dim intermediate_size"
         check_fields(self, sizes, as_whole_number, 0, MAX_SIZE)
         check_fields(self, "norm", as_one_of, NORMS)
         check_fields(self, "mlp", as_one_of, MLPS)
@@ -82,29 +76,30 @@ class ModelConfig:
             raise ValueError(f"head_dim={self.head_dim} is odd; rotary pairs values")
         if self.has_qk_norm and (self.fuses_qkv or self.norm != "rmsnorm"):
             raise ValueError("has_qk_norm=True needs norm='rmsnorm' and a matrix each for query and key")
-        experts = self.num_experts, self.experts_per_token, self.expert_size
-        is_odd = (self.hidden_size | self.expert_size) % 8
-        if any(experts) and (not all(experts) or self.experts_per_token > self.num_experts or is_odd):
-            raise ValueError(
-                f"experts={experts} and hidden_size={self.hidden_size}: num_experts, at most as many for a token, and "
-                "their size; both sizes multiples of 8, as grouped products want them"
-            )
 
-    def has_experts(self, layer: int) -> bool:
-        """Whether the block of this number has experts in place of one MLP."""
-        return self.num_experts > 0 and layer not in self.dense_layers
+    def mlp_of(self, layer: int) -> str:
+        """The kind of MLP that a block has: the same in every block."""
+        return self.mlp
 
     @property
-    def blocks_by_kind(self) -> dict[bool, int]:
-        """How many blocks have experts (True) and how many one MLP (False); a kind that no block is of is left out."""
-        dense = len({n for n in self.dense_layers if 0 <= n < self.num_layers}) if self.num_experts else self.num_layers
-        return {kind: n for kind, n in ((False, dense), (True, self.num_layers - dense)) if n}
+    def blocks_by_kind(self) -> dict[str, int]:
+        """How many blocks have an MLP of each kind, in the order of their first block."""
+        return dict(Counter(map(self.mlp_of, range(self.num_layers))))
 
     @property
     def one_of_each(self) -> "ModelConfig":
-        """The same model with one block of each kind that it has, a dense one first."""
-        kinds = self.blocks_by_kind
-        return replace(self, num_layers=len(kinds), dense_layers=(0,) if False in kinds else ())
+        """The same model with one block of each kind that it has, a block of the first kind first."""
+        return replace(self, num_layers=1)
+
+    @property
+    def more_axes(self) -> dict[str, int]:
+        """Sizes of axes beside those of every transformer, by their letters."""
+        return {}
+
+    @property
+    def one_block(self) -> "ModelConfig":
+        """The same model with one block alone, the one that a ledger of a block describes."""
+        return replace(self, num_layers=1)
 
     @property
     def query_size(self) -> int:
@@ -163,8 +158,6 @@ QWEN_3 = {"has_qk_norm": True, "head_dim": 128}
 QWEN_3_06B = llama_config("Qwen3-0.6B", 28, 1024, 16, 8, 3072, 151936, 40960, ties_embeddings=True, **QWEN_3)
 QWEN_3_8B = llama_config("Qwen3-8B", 36, 4096, 32, 8, 12288, 151936, 40960, **QWEN_3)
 QWEN_3_32B = llama_config("Qwen3-32B", 64, 5120, 64, 8, 25600, 151936, 40960, **QWEN_3)
-QWEN_3_MOE = QWEN_3 | {"num_experts": 128, "experts_per_token": 8}
-QWEN_3_30B_A3B = llama_config("Qwen3-30B-A3B", 48, 2048, 32, 4, 6144, 151936, 40960, expert_size=768, **QWEN_3_MOE)
 TINY_GPT2 = gpt2_config("tiny GPT-2", 4, 256, 4)
 TINY_LLAMA = llama_config("tiny Llama", 4, 256, 4, 2, 688, 8192, 1024)
 
@@ -173,7 +166,6 @@ PUBLISHED_MODELS = {
     for config in (
         GPT2_SMALL, GPT2_MEDIUM, GPT2_LARGE, GPT2_XL, LLAMA_32_1B, QWEN_2_05B, LLAMA_32_3B, LLAMA_2_7B, LLAMA_2_13B,
         LLAMA_2_70B, MISTRAL_7B, LLAMA_3_8B, LLAMA_3_70B, LLAMA_3_405B, QWEN_3_06B, QWEN_3_8B, QWEN_3_32B,
-        QWEN_3_30B_A3B,
     )
 }
 """The published models by name, in rough order of size within a family."""

@@ -7,7 +7,7 @@ recipes. A ``Precision`` says who keeps which copy; an ``OptimizerConfig`` says 
 from dataclasses import dataclass
 
 from memkit.formats.dtypes import dtype_bits
-from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS, Optimizer, Place
+from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS, Optimizer
 from memkit.units import as_one_of
 
 
@@ -92,11 +92,11 @@ TORCH_PRECISIONS = ("fp32", "autocast bf16", "autocast fp16", "pure bf16")
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Which states an optimizer keeps per parameter, and how and where its step is done.
+    """Which states an optimizer keeps per parameter, and how its step is done.
 
     ``implementation``: torch's ``foreach`` (default on CUDA) works on lists of tensors and holds temporaries
     as large as the parameters; ``for-loop`` (default on the CPU) on one tensor at a time; ``fused`` in one
-    kernel without any. ``place`` is a ``Place``, or its words.
+    kernel without any.
 
     Raises: ValueError: an unknown name; an implementation the optimizer lacks.
 
@@ -111,12 +111,10 @@ class OptimizerConfig:
 
     name: str = "AdamW"
     implementation: str = "foreach"
-    place: str = Place.AFTER_BACKWARD
 
     def __post_init__(self):
         as_one_of("optimizer name", self.name, OPTIMIZERS)
         as_one_of("implementation", self.implementation, IMPLEMENTATIONS)
-        object.__setattr__(self, "place", Place(as_one_of("place", self.place, tuple(Place))))
         offered = self.record.implementations
         if self.implementation not in offered:
             raise ValueError(
@@ -128,16 +126,6 @@ class OptimizerConfig:
     def record(self) -> Optimizer:
         """What the optimizer of this name keeps, allocates and gives up."""
         return OPTIMIZERS[self.name]
-
-    @property
-    def frees_gradients(self) -> bool:
-        """Whether a gradient is freed as soon as it is complete, so that none can be accumulated."""
-        return self.place in (Place.IN_BACKWARD, Place.ON_HOST_WITH_GRADIENTS)
-
-    @property
-    def is_on_host(self) -> bool:
-        """Whether the states of all but small tensors are in the host's memory, and the step is done there."""
-        return self.place in (Place.ON_HOST, Place.ON_HOST_WITH_GRADIENTS)
 
 
 ADAMW = OptimizerConfig()

@@ -9,7 +9,6 @@ follows from the record alone: ``memkit.recomputation.costs``. The record is pla
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from memkit.kinds import checked
 from memkit.units import as_one_of, as_whole_number, check_fields
 
 SCOPES = ("nothing", "blocks", "core", "host")
@@ -29,7 +28,6 @@ TORCH_NAMES = {op: (op,) for op in OPS} | {
 so a policy that is to work everywhere names all of them; the ``math`` fallback is no kernel, but ``bmm`` and others."""
 
 
-@checked
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
     """One way to trade FLOPs for bytes.

@@ -6,8 +6,6 @@ same setup, for ``trace_memory`` and ``measure_memory``.
 
 from dataclasses import dataclass, replace
 
-from memkit.kinds import checked
-from memkit.setup.adapters import AdapterConfig, check_probability, linear_layers
 from memkit.setup.models import MAX_SIZE, ModelConfig
 from memkit.setup.recipes import ADAMW, FP32, OptimizerConfig, Precision
 from memkit.setup.strategies import NONE, RECOMPUTATIONS, Strategy
@@ -21,11 +19,18 @@ DEVICES = ("cuda", "cpu")
 MAX_FLASH_HEAD_DIM = 256
 """CUDA's flash kernel takes no larger head."""
 
+
+
+def check_probability(name: str, value: float) -> None:
+    """Refuse what is no number from 0 to 1, 1 left out."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name}={value!r} is not a probability in [0, 1)")
+
+
 MAX_GRAD_ACCUM_STEPS = 4096
 """Every micro-batch has instants of its own; more of them than this is a typing error."""
 
 
-@checked
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
     """A model, a precision, an optimizer and the shape of a step.
@@ -34,10 +39,9 @@ class TrainingSetup:
     ``device`` says whose rules decide what autograd saves. ``uses_fused_norm`` chooses torch's kernel over the same
     formula written in Python; ``upcasts_logits`` makes a float32 copy of the
     logits before the loss, as many training scripts do. ``sets_grads_to_none``: what ``zero_grad`` does
-    (torch's default is True). ``adapter``: LoRA is trained, and nothing else.
+    (torch's default is True).
 
-    Raises: ValueError: an unknown name, a size out of range, heads that no CUDA kernel takes, a target that the
-    model lacks, or accumulation where the optimizer frees each gradient at once.
+    Raises: ValueError: an unknown name, a size out of range, or heads that no CUDA kernel takes.
 
     >>> from dataclasses import replace
     >>> from memkit import activation_bytes, models
@@ -49,7 +53,6 @@ class TrainingSetup:
     model: ModelConfig
     precision: Precision = FP32
     optimizer: OptimizerConfig = ADAMW
-    adapter: AdapterConfig | None = None
     micro_batch_size: int = 1
     seq_len: int = 1024
     grad_accum_steps: int = 1
@@ -76,21 +79,7 @@ class TrainingSetup:
             raise ValueError(
                 f"seq_len={self.seq_len} is above max_seq_len={self.model.max_seq_len}, the learned positions"
             )
-        self._check_optimizer_and_adapter()
         self._check_kernel()
-
-    def _check_optimizer_and_adapter(self) -> None:
-        accumulates = self.grad_accum_steps > 1 or not self.sets_grads_to_none
-        if self.optimizer.frees_gradients and accumulates:
-            raise ValueError(
-                f"optimizer place={self.optimizer.place!r} frees each gradient at once: grad_accum_steps="
-                f"{self.grad_accum_steps}, sets_grads_to_none={self.sets_grads_to_none} keep them; use 1 and True"
-            )
-        if self.adapter is None:
-            return
-        layers = linear_layers(self.model)
-        if not set(self.adapter.targets) <= set(layers):
-            raise ValueError(f"adapter targets={self.adapter.targets} are not layers of {self.model.name}: {layers}")
 
     def _check_kernel(self) -> None:
         """CUDA's memory-efficient kernel refuses some heads, and PyTorch has no other one to run then."""

@@ -6,4 +6,4 @@ from .flops import (
     counted_flops as counted_flops,
 )
 from .trace import trace_memory as trace_memory
-from .refusals import NeedsValues as NeedsValues
+from .shapes import NeedsValues as NeedsValues

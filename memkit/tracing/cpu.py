@@ -6,19 +6,18 @@ a time. What its kernels copy on the way is known for a transformer's step alone
 equals a measurement to the byte. Of any other operation the trace says, once: measure it there.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memkit.program.as_before import torch_as_before
-from memkit.tracing.patched import shapes_only
-from memkit.tracing.refusals import not_followed, refusing
 from memkit.tracing.scratch import PRODUCTS, copied_factors
-from memkit.tracing.without_values import ShapesOnly
+from memkit.tracing.shapes import ShapesOnly, shapes_only
 
 aten = torch.ops.aten
 LAYER_NORM_BACKWARD = aten.native_layer_norm_backward.default
@@ -109,71 +108,26 @@ def copies_of_operands(args: tuple) -> list[int]:
     return [x.numel() * dtype.itemsize for x in operands if x.dtype is not dtype]
 
 
-def not_here(what: str) -> Callable:
-    """The refusal of what reads memory in C++, where a fake tensor has none."""
-    return refusing(f"{what} on the CPU's rules", 'trace it with device="cuda"')
-
-
 @contextmanager
-def fake_cpu(note: Callable[[Tensor, str], None]) -> Iterator[ShapesOnly]:
-    """Inside, every new tensor is fake; ``note`` is told of what no dispatch mode sees."""
-    mode, get_rng_state = ShapesOnly(), torch.get_rng_state
+def fake_cpu(tracer, mode: ShapesOnly | None = None) -> Iterator[ShapesOnly]:
+    """Inside, every new tensor is fake; ``tracer`` is told of what no dispatch mode sees."""
+    get_rng_state = torch.get_rng_state
 
     def noted_rng_state() -> Tensor:
         """The generator's state, which checkpointing keeps for each segment."""
         state = get_rng_state()
-        note(state, "get_rng_state")
+        tracer.note(state, "get_rng_state", sys._getframe(1))
         return state
 
     with (
         torch_as_before(),
         FakeTensorMode(allow_non_fake_inputs=True),
-        shapes_only(mode),
+        shapes_only(mode or ShapesOnly()) as mode,
         patch.object(torch, "get_rng_state", noted_rng_state),
         patch.object(torch.random, "get_rng_state", noted_rng_state),
         patch.object(torch.nn.Module, "_apply", apply_to_data),
-        patch.object(Tensor, "_make_subclass", staticmethod(make_subclass)),
-        patch.object(torch.nn.parallel.DistributedDataParallel, "__init__", not_here("DDP's reducer")),
     ):
-        mode.rules[Tensor.__deepcopy__] = deepcopied
-        mode.rules[torch.asarray] = from_storage
-        mode.rules[torch._VF._pad_packed_sequence] = not_here("pad_packed_sequence")
-        mode.rules[torch.nn.functional.ctc_loss] = not_here("ctc_loss")
         yield mode
-
-
-def from_storage(_, func, args, kwargs):
-    """safetensors reads weights from a mapped file, which a CPU's step then shares and does not allocate."""
-    if isinstance(args[0], torch.UntypedStorage):
-        raise not_followed("weights in a mapped file (from_pretrained) on the CPU's rules", "make them by from_config")
-    return func(*args, **kwargs)
-
-
-def deepcopied(_, func, args, __):
-    """``copy.deepcopy`` of a tensor; torch's own copies a fake one's inside, and crashes."""
-    tensor, memo = args
-    if not isinstance(tensor, FakeTensor) or not tensor.is_leaf:
-        return func(tensor, memo)
-    if id(tensor) not in memo:
-        memo[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
-        if tensor.grad is not None:
-            memo[id(tensor)].grad = deepcopied(_, func, (tensor.grad, memo), __)
-    return memo[id(tensor)]
-
-
-MAKE_SUBCLASS = Tensor._make_subclass
-
-
-def make_subclass(kind: type, data: Tensor, requires_grad: bool = False, **options) -> Tensor:
-    """``Tensor._make_subclass``, which refuses fake data: a view of them of a kind that is fake too.
-
-    For a library's kind of tensor: bitsandbytes' ``Params4bit``.
-    """
-    if not isinstance(data, FakeTensor):
-        return MAKE_SUBCLASS(kind, data, requires_grad, **options)
-    view = data.detach().requires_grad_(requires_grad)
-    view.__class__ = type(kind.__name__, (kind, FakeTensor), {})
-    return view
 
 
 def apply_to_data(

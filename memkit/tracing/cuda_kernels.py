@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from memkit.tracing.refusals import not_followed
-from memkit.units import round_up
 
 aten = torch.ops.aten
 
@@ -105,75 +103,19 @@ def rms_norm(x: Tensor, normalized_shape: list[int], weight: Tensor | None = Non
     return torch.empty_like(x), x.new_empty((*x.shape[:kept], *(1 for _ in normalized_shape)), dtype=wide)
 
 
-def grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias=None, out_dtype=None) -> Tensor:
-    """Products of the groups of a mixture of experts, in any dtype, rows aligned to 16 bytes."""
-    if a.dim() == b.dim():
-        sizes = (len(offs) if a.dim() == 2 else a.shape[0], a.shape[-2], b.shape[-1])
-    else:
-        sizes = (a.shape[-2], b.shape[-1])
-    dtype = out_dtype or a.dtype
-    row = round_up(sizes[-1], 16 // dtype.itemsize)
-    strides = (row * sizes[-2], row, 1)[-len(sizes) :]
-    return torch.empty_strided(sizes, strides, dtype=dtype, device=a.device)
-
-
-def ctc_loss(scores: Tensor, targets: Tensor, lengths, target_lengths, *_, **__) -> tuple[Tensor, Tensor]:
-    """A loss for each text and the forward variables, of two and a blank for each letter of the longest text.
-
-    The longest is taken to be as long as the rows are padded.
-    """
-    if targets.dim() != 2:
-        raise not_followed("ctc_loss with targets in one row", "pad them to a row for each text")
-    longest = targets.shape[1]
-    length, batch, _ = scores.shape
-    return scores.new_empty(batch), scores.new_empty(batch, length, 2 * longest + 1)
-
-
-def ctc_loss_backward(grad: Tensor, scores: Tensor, *_, **__) -> Tensor:
-    """The scores' gradient."""
-    return torch.empty_like(scores, memory_format=torch.contiguous_format)
-
-
-TOLD = {
-    **dict.fromkeys(
-        (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
-        "is traced as small operations; CUDA runs one of cuDNN, with a reserve",
-    ),
-    **dict.fromkeys(
-        (torch.prod, Tensor.prod, torch.cumprod, Tensor.cumprod),
-        "has a backward that is traced as for factors with zeros: without one it may take less",
-    ),
-    **dict.fromkeys(
-        (torch._VF.cdist, torch.ctc_loss, torch._C._nn.im2col, torch._C._nn.col2im),
-        "has a kernel that takes copies of its inputs besides, which are not in the trace",
-    ),
-}
-"""Functions that may take another amount than traced, and what is said of each."""
-
-
-def told(mode, func, args, kwargs):
-    """A call as it is, with a warning."""
-    mode.warn_once(func.__name__, f"{func.__name__} {TOLD[func]}", is_told_in_torch=True)
-    return func(*args, **kwargs)
+KERNELS = {"_fused_rms_norm": rms_norm}
+"""What stands in for kernels that torch has for CUDA and not for ``meta``. Others may be added."""
 
 
 @contextmanager
 def kernels_on_meta(device: str):
-    """Inside, grouped products run on ``meta`` in float32 too, as they do on real devices.
-
-    For ``cuda`` RMSNorm and the backward of mish are one kernel each; the fused steps of SGD and Adagrad run at all.
-    """
+    """Inside, ``KERNELS`` run on ``meta`` as one kernel each, and the fused steps of SGD run at all."""
     library = torch.library.Library("aten", "IMPL", "Meta")
-    library.m.impl("_grouped_mm", "Meta", grouped_mm, False)
-    if device == "cuda":
-        library.m.impl("_fused_rms_norm", "Meta", rms_norm, False)
-        library.m.impl("mish_backward", "Meta", lambda grad, x: torch.empty_like(x), False)
-        for name in ("", ".Tensor"):
-            library.m.impl(f"_ctc_loss{name}", "Meta", ctc_loss, False)
-            library.m.impl(f"_ctc_loss_backward{name}", "Meta", ctc_loss_backward, False)
-        for name in FUSED_STEPS:
-            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
-                library.m.impl(name, "Meta", lambda *_, **__: None, False)
+    for name, kernel in KERNELS.items():
+        library.m.impl(name, "Meta", kernel, False)
+    for name in FUSED_STEPS:
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
+            library.m.impl(name, "Meta", lambda *_, **__: None, False)
     try:
         yield
     finally:

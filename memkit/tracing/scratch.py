@@ -110,17 +110,5 @@ SCRATCH = {
 """Which operation takes which scratch; each function is called with the operation's arguments."""
 
 
-def four_bit_product(
-    x: Tensor, codes, shape: Sequence[int], absmax, block_size, kind, bias=None, absmax_8bit=None, *_, **__
-) -> Stages:
-    """The weight in the input's dtype and, where the scales are in 8 bits, the scales in float32 with their mean."""
-    num_scales = 0 if absmax_8bit is None else absmax_8bit.numel()
-    wide = math.prod(shape) * x.element_size()
-    return [[4 * num_scales, 4 * num_scales], [4 * num_scales, wide]] if num_scales else [[wide]]
-
-
-BY_NAME = {
-    "bitsandbytes.gemm_4bit.default": four_bit_product,
-}
-"""The same on both devices, and for operations of libraries that may not be there. Source:
-``_gemm_4bit_default_impl`` of bitsandbytes 0.50, which a CPU runs, and CUDA too but for short inputs."""
+BY_NAME = {}
+"""The same on both devices, for operations of libraries that may not be there; whoever knows one adds it."""

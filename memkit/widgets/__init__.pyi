@@ -1,7 +1,5 @@
 """The names that this room offers: its door and an editor read this list."""
 
-from .adapter_explorer import AdapterExplorer as AdapterExplorer
-from .allocator_lab import AllocatorLab as AllocatorLab
 from .batch_planner import BatchPlanner as BatchPlanner
 from .bit_explorer import BitExplorer as BitExplorer
 from .explorer import Explorer as Explorer
@@ -9,7 +7,5 @@ from .frontier_explorer import FrontierExplorer as FrontierExplorer
 from .loss_scaling_lab import LossScalingLab as LossScalingLab
 from .memory_explorer import MemoryExplorer as MemoryExplorer
 from .panel import Panel as Panel
-from .plan_explorer import PlanExplorer as PlanExplorer
-from .sharding_explorer import ShardingExplorer as ShardingExplorer
 from .spike_film import SpikeFilm as SpikeFilm
 from .step_film import StepFilm as StepFilm

@@ -132,7 +132,8 @@ class Explorer:
         cls.room = cls.room | room
         parameters = inspect.signature(cls.view).parameters.values()
         named = {each.name: each.default for each in parameters if isinstance(each.default, Control)}
-        cls.controls = named or cls.controls
+        adds = any(each.kind is each.VAR_KEYWORD for each in parameters)  # ``**state``: those of the class above too
+        cls.controls = {**(cls.controls if adds else {}), **named} or cls.controls
 
     def __init__(self, **values):
         self.state = {name: control.value for name, control in self.controls.items()}

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS
+from memkit.hardware.fit import fit_on
 from memkit.pictures.planes import Spot, plane_figure
 from memkit.recomputation.frontier import MODELS, Point, beats, overhead_of, pareto_front, points, shown_strategies
 from memkit.units import format_bytes

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from memkit.fitting.advice import NO_CARD, advice_in_words, verdict
-from memkit.fitting.room import fit_on
-from memkit.fitting.step import second_step
+from memkit.formula.estimate import second_step
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
+from memkit.hardware.fit import NO_CARD, fit_on, verdict
 from memkit.pictures.timeline import drawn_instants, timeline_figure
 from memkit.setup.models import PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA
 from memkit.setup.recipes import IMPLEMENTATIONS, OPTIMIZERS, PRECISIONS, OptimizerConfig
@@ -26,6 +25,7 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
     It opens on chapter 01's question.
     """
 
+    make_setup = TrainingSetup
     asked_later = ("optimizer", "implementation", "grad_accum_steps", "attention", "dropout")
 
     def view(
@@ -43,7 +43,7 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
         recomputation=Choice("Recomputation", RECOMPUTATIONS, "none"),
     ) -> View:
         """The step's timeline as bars, with the card as a line."""
-        setup = TrainingSetup(
+        setup = self.make_setup(
             model=MODELS[model], precision=PRECISIONS[precision], micro_batch_size=micro_batch_size, seq_len=seq_len,
             grad_accum_steps=grad_accum_steps, attention=attention, dropout=dropout, recomputation=recomputation,
             optimizer=OptimizerConfig(name=optimizer, implementation=implementation),
@@ -62,11 +62,17 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
             words=(verdict(timeline.peak, card),),
             headline="" if fit is None else fit.headline,
             fits=fit and fit.expected_bytes >= 0,
-            more=lambda: advice_in_words(setup),
+            more=lambda: self.advice(setup),
             table=replace(timeline, instants=tuple(drawn_instants(timeline))).rows(),
             ends={"seq_len": self.longest(setup.model.name)},
             kept=(now, before),
         )
+
+    def advice(self, setup: TrainingSetup) -> tuple[str, ...]:
+        """What takes longer to find: what one sequence more would add to the peak."""
+        larger = replace(setup, micro_batch_size=setup.micro_batch_size + 1)
+        added = second_step(larger).peak_bytes - second_step(setup).peak_bytes
+        return (f"One more sequence in the micro-batch would add {format_bytes(added)}.",)
 
     def longest(self, model: str) -> int:
         """Tokens that the sequence's slider offers for a model: learned positions end."""

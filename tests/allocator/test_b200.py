@@ -12,8 +12,8 @@ import pytest
 from cs336_large import XL, run
 from cs336_model import Shape
 
-from memkit.allocator.trace_replay import replay_trace
-from memkit.tracing.trace import trace_memory
+from stepscope.allocator.trace_replay import replay_trace
+from stepscope.tracing.trace import trace_memory
 from memkit.units import GIB, MIB
 
 B200 = {"compute_capability": (10, 0), "torch_version": "2.11.0+cu128"}

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memkit.allocator.caching import CachingAllocator, OutOfMemory
-from memkit.allocator.config import AllocatorConfig, segment_size
-from memkit.allocator.heap import Driver
-from memkit.allocator.workspaces import training_workspace_bytes, workspace_bytes
+from stepscope.allocator.caching import CachingAllocator, OutOfMemory
+from stepscope.allocator.config import AllocatorConfig, segment_size
+from stepscope.allocator.heap import Driver
+from stepscope.allocator.workspaces import training_workspace_bytes, workspace_bytes
 from memkit.units import KIB, MIB, round_up
 
 

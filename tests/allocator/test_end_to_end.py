@@ -14,11 +14,11 @@ from card_recordings import recording
 from cs336_model import MEDIUM, LanguageModel, inference, training
 from real_cards import replayed
 
-from memkit.allocator.snapshot_reader import read_snapshot
-from memkit.allocator.trace_replay import replay_trace
+from stepscope.allocator.snapshot_reader import read_snapshot
+from stepscope.allocator.trace_replay import replay_trace
 from memkit.timeline import Event, MemoryTimeline
-from memkit.tracing.trace import recording as tracing
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import recording as tracing
+from stepscope.tracing.trace import trace_memory
 
 STEPS = 2
 PROGRAMS = {

@@ -10,8 +10,8 @@ import pytest
 from card_recordings import recording
 from real_cards import replayed
 
-from memkit.allocator.snapshot_reader import read_snapshot
-from memkit.allocator.workspaces import workspace_bytes
+from stepscope.allocator.snapshot_reader import read_snapshot
+from stepscope.allocator.workspaces import workspace_bytes
 from memkit.units import MIB
 
 RECORDINGS = (

@@ -16,10 +16,10 @@ import pytest
 from card_recordings import recording
 from mutations import mutated
 
-from memkit.allocator.snapshot_reader import line_of, load_snapshot, read_snapshot
-from memkit.allocator.snapshot_writer import predicted_snapshot
-from memkit.allocator.stories import step_story
-from memkit.allocator.trace_replay import replay_trace
+from stepscope.allocator.snapshot_reader import line_of, load_snapshot, read_snapshot
+from stepscope.allocator.snapshot_writer import predicted_snapshot
+from stepscope.allocator.stories import step_story
+from stepscope.allocator.trace_replay import replay_trace
 from memkit.timeline import Instant, MemoryTimeline
 from memkit.units import MIB
 

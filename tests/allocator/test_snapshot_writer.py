@@ -11,12 +11,12 @@ import torch
 from torch.cuda import _memory_viz
 from training_loop import training
 
-from memkit.allocator.config import AllocatorConfig
-from memkit.allocator.snapshot_reader import load_snapshot, read_snapshot
-from memkit.allocator.snapshot_writer import frames_of, predicted_snapshot, write_snapshot
-from memkit.allocator.trace_replay import replay_trace
+from stepscope.allocator.config import AllocatorConfig
+from stepscope.allocator.snapshot_reader import load_snapshot, read_snapshot
+from stepscope.allocator.snapshot_writer import frames_of, predicted_snapshot, write_snapshot
+from stepscope.allocator.trace_replay import replay_trace
 from memkit.timeline import Event, MemoryTimeline
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 from memkit.units import MIB, format_bytes
 
 CONFIGS = ("", "expandable_segments:True")

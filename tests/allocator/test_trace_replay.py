@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from memkit.allocator.trace_replay import replay_trace
+from stepscope.allocator.trace_replay import replay_trace
 from memkit.timeline import Event, Instant, MemoryTimeline
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 from memkit.units import MIB
 
 

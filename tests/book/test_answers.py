@@ -15,7 +15,7 @@ from wrong_answers.chapter_04 import keeps
 
 from book.exercises import check
 from book.exercises.chapter_07 import LEAK_BYTES, LENGTHS, Classifier
-from memkit.fitting.plans import plan_recomputation
+from stepscope.fitting.plans import plan_recomputation
 from memkit.measuring.measure import measure_memory
 from memkit.program.transformer import training_build
 from memkit.setup.models import GPT2_LARGE, TINY_GPT2

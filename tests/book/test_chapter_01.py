@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from cells import texts_of
 
-from memkit.fitting.room import fit_on
+from stepscope.fitting.room import fit_on
 from memkit.formula.activations import activation_bytes, autocast_cast_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters

@@ -44,7 +44,7 @@ def test_what_shrinks_activations_leaves_a_peak_of_states_as_it_is(lines):
 
 def test_a_technique_s_peak_is_what_the_trace_finds():
     from memkit.program.transformer import training_build
-    from memkit.tracing.trace import trace_memory
+    from stepscope.tracing.trace import trace_memory
 
     for technique in TECHNIQUES:
         setup = technique.applied(SMALL["small"])

@@ -34,14 +34,14 @@ from book.claims import (
     rounds_to,
 )
 from memkit import formula, low_precision, timeline, units
-from memkit.allocator import workspaces
+from stepscope.allocator import workspaces
 from memkit.formats import blocks
 from memkit.formula import attention
 from memkit.hardware import cards
 from memkit.program import transformer
 from memkit.recomputation import costs
 from memkit.setup import models, recipes, strategies
-from memkit.sharding import traffic
+from stepscope.sharding import traffic
 
 ROOT = Path(__file__).parents[2]
 TABLES = tomllib.loads(LEDGER.read_text(encoding="utf-8"), parse_float=Decimal) if LEDGER.exists() else {}

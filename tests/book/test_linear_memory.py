@@ -15,7 +15,7 @@ from memkit.measuring.measure import measure_memory
 from memkit.program.transformer import Transformer
 from memkit.setup.models import LLAMA_3_8B, llama_config
 from memkit.setup.training import TrainingSetup
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 
 QWEN_3_8B = llama_config("Qwen3-8B", 36, 4096, 32, 8, 12288, 151936, 40960)
 TOKENS, INPUTS, OUTPUTS = 256, 384, 128

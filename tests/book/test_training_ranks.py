@@ -9,9 +9,9 @@ import pytest
 
 from book.ranks import run_on_ranks
 from book.training_ranks import SENT, steps, windows
-from memkit.program.sharded import one_rank_of, sharded_build
-from memkit.sharding import estimate_sharded, step_traffic
-from memkit.tracing.trace import trace_memory
+from stepscope.program.sharded import one_rank_of, sharded_build
+from stepscope.sharding import estimate_sharded, step_traffic
+from stepscope.tracing.trace import trace_memory
 
 MODULE = "book.training_ranks"
 

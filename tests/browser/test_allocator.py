@@ -6,7 +6,7 @@ from live_notebook import PANEL, changed_by, open_and_run, press, words, write_n
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 LAB = """
-from memkit.widgets.allocator_lab import AllocatorLab
+from stepscope.widgets.allocator_lab import AllocatorLab
 
 AllocatorLab(limited=False, story="rounding and pools", step=0)
 """

@@ -16,7 +16,7 @@ from book.korthikanti import (
     layer_bytes,
     paper_setup,
 )
-from memkit.allocator.trace_replay import replay_trace
+from stepscope.allocator.trace_replay import replay_trace
 from memkit.formula.activations import activation_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.recomputation.costs import blocks_ledger, step_flops

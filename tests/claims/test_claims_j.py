@@ -13,13 +13,13 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from book.ranks import run_on_ranks
 from book.training_ranks import steps
-from memkit.program.sharded import one_rank_of, sharded_build
+from stepscope.program.sharded import one_rank_of, sharded_build
 from memkit.program.transformer import Transformer
-from memkit.setup.layouts import Layout
+from stepscope.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, TINY_LLAMA
 from memkit.setup.training import TrainingSetup
-from memkit.sharding import estimate_sharded
-from memkit.tracing.trace import trace_memory
+from stepscope.sharding import estimate_sharded
+from stepscope.tracing.trace import trace_memory
 
 SETUP = TrainingSetup(model=replace(TINY_LLAMA, num_layers=3), seq_len=64)
 WEIGHT, GRADIENT, STATES = 2, 2, 12

@@ -8,15 +8,15 @@ import torch
 from claims.test_claims_a import BILLION, parameters_of
 
 from book.claims import rounds_to
-from memkit.formula.offload import link_bytes
+from stepscope.formula.offload import link_bytes
 from memkit.hardware.cards import CARDS
-from memkit.program.sharded import one_rank_of, sharded_build
-from memkit.setup.layouts import Layout
+from stepscope.program.sharded import one_rank_of, sharded_build
+from stepscope.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, TINY_LLAMA
 from memkit.setup.recipes import FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.sharding import estimate_sharded
-from memkit.tracing.trace import trace_memory
+from stepscope.sharding import estimate_sharded
+from stepscope.tracing.trace import trace_memory
 
 TOKENS = 2048
 LLAMA = TrainingSetup(

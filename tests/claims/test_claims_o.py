@@ -5,11 +5,11 @@ from dataclasses import replace
 from claims.test_claims_a import parameters_of
 
 from book.claims import rounds_to
-from memkit.fitting.plan import TrainingPlan, plan_of
-from memkit.fitting.room import planned_room
+from stepscope.fitting.plan import TrainingPlan, plan_of
+from stepscope.fitting.room import planned_room
 from memkit.hardware.cards import CARDS
-from memkit.setup.adapters import TARGETS, AdapterConfig
-from memkit.setup.layouts import Layout
+from stepscope.setup.adapters import TARGETS, AdapterConfig
+from stepscope.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, LLAMA_2_13B, LLAMA_32_1B, LLAMA_32_3B, ModelConfig
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup

@@ -21,21 +21,21 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from book.claims import rounds_to
-from memkit.allocator.caching import CachingAllocator
-from memkit.fitting.plan import plan_of
+from stepscope.allocator.caching import CachingAllocator
+from stepscope.fitting.plan import plan_of
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
 from memkit.measuring.saved_tensors import saved_bytes
-from memkit.program.sharded import one_rank_of, sharded_build
+from stepscope.program.sharded import one_rank_of, sharded_build
 from memkit.program.transformer import Transformer, training_build
 from memkit.recomputation.costs import step_flops
-from memkit.setup.adapters import AdapterConfig
-from memkit.setup.layouts import Layout
+from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.layouts import Layout
 from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B, TINY_LLAMA, ModelConfig, gpt2_config
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 from memkit.units import GIB, MIB
 
 SMALL = TrainingSetup(

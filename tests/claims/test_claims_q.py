@@ -14,9 +14,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from book.claims import rounds_to
 from memkit.formula.estimate import estimate_memory
-from memkit.formula.inference import kv_cache_bytes
+from stepscope.formula.inference import kv_cache_bytes
 from memkit.hardware.cards import CARDS
-from memkit.setup.adapters import AdapterConfig
+from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_3_8B
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.training import TrainingSetup

@@ -9,7 +9,7 @@ import pytest
 from lab_server import ROOT
 
 from course.classroom import CUTS, PROFILES, by_process, chapter_budgets, instances, main, most_sharing, plan_classroom
-from memkit.fitting.room import CONTEXT_BYTES, planned_room
+from stepscope.fitting.room import CONTEXT_BYTES, planned_room
 from memkit.hardware.cards import CARDS
 from memkit.units import GIB
 

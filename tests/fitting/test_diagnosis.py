@@ -9,13 +9,13 @@ import pytest
 import torch
 from training_loop import training
 
-from memkit.allocator.snapshot_writer import predicted_snapshot
-from memkit.allocator.trace_replay import replay_trace
-from memkit.fitting.advice import FOR_LOOP, NO_GRAD
-from memkit.fitting.diagnosis import diagnose_memory
-from memkit.fitting.edits import gradients_set_to_none, growing_lines, recomputed, scaled, without
+from stepscope.allocator.snapshot_writer import predicted_snapshot
+from stepscope.allocator.trace_replay import replay_trace
+from stepscope.fitting.advice import FOR_LOOP, NO_GRAD
+from stepscope.fitting.diagnosis import diagnose_memory
+from stepscope.fitting.edits import gradients_set_to_none, growing_lines, recomputed, scaled, without
 from memkit.timeline import Event, Instant, MemoryTimeline
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 from memkit.units import MIB, format_bytes
 
 

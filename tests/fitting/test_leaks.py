@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from memkit.allocator.snapshot_writer import predicted_snapshot
-from memkit.allocator.trace_replay import replay_trace
-from memkit.fitting.diagnosis import Diagnosis, diagnose_memory
+from stepscope.allocator.snapshot_writer import predicted_snapshot
+from stepscope.allocator.trace_replay import replay_trace
+from stepscope.fitting.diagnosis import Diagnosis, diagnose_memory
 from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup.training import TrainingSetup
-from memkit.tool.program_report import report_on
-from memkit.tracing.trace import trace_memory
+from stepscope.tool.program_report import report_on
+from stepscope.tracing.trace import trace_memory
 
 
 class Run:

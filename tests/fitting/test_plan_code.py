@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from memkit.fitting import plan_run
-from memkit.fitting.plan import plan_of
-from memkit.fitting.plan_code import LIBRARIES, code_of, trainer_arguments, why_not
-from memkit.fitting.plan_run import made_from_config, run_text, traced
-from memkit.fitting.plans import find_plans
+from stepscope.fitting.plan import plan_of
+from stepscope.fitting.plan_code import LIBRARIES, code_of, trainer_arguments, why_not
+from stepscope.fitting.plan_run import made_from_config, run_text, traced
+from stepscope.fitting.plans import find_plans
 from memkit.formula.parameters import count_adapter_parameters, count_parameters
 from memkit.hardware.cards import CARDS
 from memkit.program.transformer import Transformer, random_batches
-from memkit.setup.adapters import AdapterConfig, linear_layers
-from memkit.setup.hugging_face import config_of, model_of_config
-from memkit.setup.layouts import Layout
+from stepscope.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.hugging_face import config_of, model_of_config
+from stepscope.setup.layouts import Layout
 from memkit.setup.models import PUBLISHED_MODELS, TINY_LLAMA, gpt2_config, llama_config
 from memkit.setup.recipes import (
     AUTOCAST_BF16,

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from memkit.fitting.grid import OPTIMIZERS, PRECISIONS, layouts_of, strategies_of, ways_of
-from memkit.fitting.plan import GIVES_UP, plan_of
-from memkit.fitting.plans import PlansFound, find_plans, plan_recomputation
+from stepscope.fitting.grid import OPTIMIZERS, PRECISIONS, layouts_of, strategies_of, ways_of
+from stepscope.fitting.plan import GIVES_UP, plan_of
+from stepscope.fitting.plans import PlansFound, find_plans, plan_recomputation
 from memkit.hardware.cards import CARDS
 from memkit.recomputation.costs import step_flops
-from memkit.setup.layouts import Layout
+from stepscope.setup.layouts import Layout
 from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_32_1B, TINY_LLAMA
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import NONE

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from memkit.allocator.config import AllocatorConfig
-from memkit.allocator.stories import growing_story
-from memkit.allocator.trace_replay import replay_trace
-from memkit.fitting.advice import verdict
-from memkit.fitting.plan import plan_of
-from memkit.fitting.room import fit_on, fits_of, left_out_of, planned_room, replayed_holes
+from stepscope.allocator.config import AllocatorConfig
+from stepscope.allocator.stories import growing_story
+from stepscope.allocator.trace_replay import replay_trace
+from stepscope.fitting.advice import verdict
+from stepscope.fitting.plan import plan_of
+from stepscope.fitting.room import fit_on, fits_of, left_out_of, planned_room, replayed_holes
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
 from memkit.setup.models import GPT2_LARGE

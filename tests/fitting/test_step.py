@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from memkit.fitting.step import seconds_by_term
+from stepscope.fitting.step import seconds_by_term
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
-from memkit.setup.adapters import AdapterConfig, linear_layers
-from memkit.setup.layouts import Layout
+from stepscope.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, PUBLISHED_MODELS
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import FULL, every, groups, sequential

@@ -16,7 +16,7 @@ from lab_server import ROOT
 from memkit.formula import estimate, estimate_memory
 from memkit.formula.activations import activation_bytes, autocast_cast_bytes
 from memkit.program.transformer import training_build
-from memkit.setup.adapters import AdapterConfig
+from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup.recipes import (
     BF16_MASTER,
@@ -32,7 +32,7 @@ from memkit.setup.recipes import (
 from memkit.setup.strategies import CORE, SAVE_PRODUCTS, every, groups
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import compare
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 
 spec = importlib.util.spec_from_file_location("estimate_grid", ROOT / "scripts" / "estimate_grid.py")
 estimate_grid = importlib.util.module_from_spec(spec)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memkit.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
+from stepscope.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
 from memkit.program.transformer import Transformer
 from memkit.setup.models import LLAMA_2_7B, TINY_GPT2, TINY_LLAMA
 from memkit.setup.training import TrainingSetup

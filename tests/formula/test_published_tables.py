@@ -13,7 +13,7 @@ from memkit.program.transformer import training_build
 from memkit.setup.models import LLAMA_32_3B, TINY_LLAMA
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 from memkit.units import GIB
 
 ANGLES_GIB = LLAMA_32_3B.max_seq_len * LLAMA_32_3B.head_dim * 4 / GIB

@@ -11,7 +11,7 @@ from torch import nn
 from memkit.formula.parameters import Parameter, count_adapter_parameters, parameter_ledger, trained_parameters
 from memkit.formula.states import optimizer_tensors, shared_tensors, weight_tensors
 from memkit.program.doors import tensors_in
-from memkit.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.models import (
     GPT2_SMALL,
     LLAMA_2_7B,

@@ -9,13 +9,13 @@ from memkit.formula.activations import block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.program.optimizers import FROM_LIBRARIES
 from memkit.program.transformer import training_build
-from memkit.setup.adapters import AdapterConfig
+from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup.optimizers import OPTIMIZERS
 from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import SAVE_PRODUCTS
 from memkit.setup.training import TrainingSetup
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 
 LLAMA = TrainingSetup(
     model=replace(TINY_LLAMA, num_layers=5, vocab_size=512), precision=PURE_BF16, seq_len=64, micro_batch_size=2

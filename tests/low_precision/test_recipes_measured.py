@@ -11,7 +11,7 @@ from memkit.measuring.measure import measure_memory
 from memkit.program.transformer import Transformer, training_build
 from memkit.setup.recipes import ADAMW, KAHAN_BF16, PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 
 RECIPES = (*PRECISIONS.values(), KAHAN_BF16)
 PUBLISHED = {

@@ -12,11 +12,11 @@ import torch
 
 from memkit.measuring.measure import measure_memory
 from memkit.program.transformer import training_build
-from memkit.setup.adapters import AdapterConfig
+from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import TINY_LLAMA
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
 from memkit.setup.training import TrainingSetup
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 
 VOCAB, TOKENS, TOLERANCE = 2048, (2, 128), 0.001
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]

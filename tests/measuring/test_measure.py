@@ -175,7 +175,7 @@ def test_a_missing_card_is_said():
 
 @pytest.mark.gpu
 def test_a_card_is_measured_as_it_is_traced():
-    from memkit.tracing.trace import trace_memory
+    from stepscope.tracing.trace import trace_memory
 
     build = training_build(TrainingSetup(model=TINY_LLAMA, micro_batch_size=2, seq_len=128))
     measured, traced = measure_memory(build, device="cuda"), trace_memory(build)

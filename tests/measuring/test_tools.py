@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from book.small_programs import ragged_build, small_net, small_step
-from memkit.allocator.caching import CachingAllocator, OutOfMemory
-from memkit.allocator.heap import Driver
+from stepscope.allocator.caching import CachingAllocator, OutOfMemory
+from stepscope.allocator.heap import Driver
 from memkit.measuring.measure import measure_memory
-from memkit.measuring.small_card import CudaCard, SimulatedCard, capped_card
+from stepscope.measuring.small_card import CudaCard, SimulatedCard, capped_card
 from memkit.setup.models import TINY_LLAMA
 from memkit.setup.training import TrainingSetup
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 from memkit.units import KIB, MIB
 
 # The played card

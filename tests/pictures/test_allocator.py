@@ -3,10 +3,10 @@
 import pytest
 from drawn import marks_of, words_of
 
-from memkit.allocator.config import AllocatorConfig
-from memkit.allocator.film import Film
-from memkit.allocator.stories import STORIES, growing_story, holes_story, rounding_story, step_story
-from memkit.pictures.allocator import MAX_ROWS, allocator_picture
+from stepscope.allocator.config import AllocatorConfig
+from stepscope.allocator.film import Film
+from stepscope.allocator.stories import STORIES, growing_story, holes_story, rounding_story, step_story
+from stepscope.pictures.allocator import MAX_ROWS, allocator_picture
 from memkit.timeline import Event
 from memkit.units import MIB
 

@@ -13,10 +13,10 @@ from hugging_face_configs import CONFIGS
 
 from memkit.formula.parameters import count_parameters
 from memkit.measuring.measure import measure_memory
-from memkit.program.hugging_face import hugging_face_build, hugging_face_model
-from memkit.setup.hugging_face import FAMILIES, model_of_config, read_config
+from stepscope.program.hugging_face import hugging_face_build, hugging_face_model
+from stepscope.setup.hugging_face import FAMILIES, model_of_config, read_config
 from memkit.setup.models import PUBLISHED_MODELS
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 from memkit.units import round_up
 
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 256,

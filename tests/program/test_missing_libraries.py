@@ -8,7 +8,7 @@ import pytest
 from memkit.formula.estimate import estimate_memory
 from memkit.program.optimizers import FROM_LIBRARIES
 from memkit.program.transformer import training_build
-from memkit.setup.adapters import AdapterConfig
+from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import TINY_LLAMA
 from memkit.setup.optimizers import OPTIMIZERS
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig

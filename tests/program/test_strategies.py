@@ -11,7 +11,7 @@ from memkit.measuring.saved_tensors import saved_bytes
 from memkit.program.doors import tensors_in
 from memkit.program.transformer import Transformer, random_batches, strategy_build
 from memkit.recomputation.costs import blocks_ledger, step_flops, stored_bytes
-from memkit.setup.adapters import AdapterConfig
+from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import gpt2_config, llama_config
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
 from memkit.setup.strategies import (
@@ -32,7 +32,7 @@ from memkit.setup.strategies import (
 )
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.flops import counted_flops
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 
 GPT2 = replace(gpt2_config("small GPT-2", 5, 64, 4), vocab_size=160)
 LLAMA = llama_config("small Llama", 4, 64, 4, 2, 160, 192, 256)

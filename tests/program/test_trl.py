@@ -5,7 +5,7 @@ import os
 import pytest
 
 from memkit.formula.parameters import count_adapter_parameters
-from memkit.setup.adapters import AdapterConfig
+from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import llama_config
 
 os.environ["HF_HUB_OFFLINE"] = "1"

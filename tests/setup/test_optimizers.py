@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from memkit.fitting.grid import OPTIMIZERS as PLANNED
-from memkit.fitting.grid import not_tried
-from memkit.fitting.plan import GIVES_UP
+from stepscope.fitting.grid import OPTIMIZERS as PLANNED
+from stepscope.fitting.grid import not_tried
+from stepscope.fitting.plan import GIVES_UP
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.optimizer import RULES
 from memkit.hardware.cards import CARDS
@@ -16,7 +16,7 @@ from memkit.setup.models import TINY_LLAMA
 from memkit.setup.optimizers import GIVEN_UP, OPTIMIZERS, STEP, TEMPORARIES, TRACE_IT, Optimizer, Place, State
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 
 RMSPROP = Optimizer(
     name="RMSprop", states=(replace(STEP, on_host="never"), State(role="square_avg")), made_by="torch.optim:RMSprop",

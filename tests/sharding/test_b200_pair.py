@@ -16,9 +16,9 @@ from cs336_large import XL
 from cs336_model import AdamW, Embedding, LanguageModel, Linear
 from torch import Tensor, nn
 
-from memkit.allocator.trace_replay import replay_trace
+from stepscope.allocator.trace_replay import replay_trace
 from memkit.timeline import MemoryTimeline
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 from memkit.units import GIB
 
 B200 = {"compute_capability": (10, 0), "torch_version": "2.11.0+cu128"}

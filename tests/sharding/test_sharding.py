@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from memkit import TrainingSetup, count_parameters, models, recipes, trace_memory
-from memkit.program.sharded import one_rank_of, sharded_build
-from memkit.setup.layouts import Layout
+from stepscope.program.sharded import one_rank_of, sharded_build
+from stepscope.setup.layouts import Layout
 from memkit.setup.strategies import every
-from memkit.sharding import estimate_sharded, resting_bytes, step_traffic, zero_saving
-from memkit.sharding.traffic import Traffic, tokens_to_hide
+from stepscope.sharding import estimate_sharded, resting_bytes, step_traffic, zero_saving
+from stepscope.sharding.traffic import Traffic, tokens_to_hide
 
 GB = 10**9
 LLAMA = TrainingSetup(model=replace(models.TINY_LLAMA, num_layers=3), seq_len=64)

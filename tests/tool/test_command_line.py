@@ -10,14 +10,14 @@ import torch
 
 import memkit
 from memkit import OptimizerConfig, TrainingSetup, models
-from memkit.allocator.snapshot_writer import predicted_snapshot, write_snapshot
-from memkit.allocator.trace_replay import replay_trace
-from memkit.program.sharded import one_rank_of, sharded_build
-from memkit.setup.layouts import Layout
-from memkit.tool.arguments import number_in
-from memkit.tool.changed import PROGRAM_CHANGES, changed_build
-from memkit.tool.command_line import main
-from memkit.tracing.trace import trace_memory
+from stepscope.allocator.snapshot_writer import predicted_snapshot, write_snapshot
+from stepscope.allocator.trace_replay import replay_trace
+from stepscope.program.sharded import one_rank_of, sharded_build
+from stepscope.setup.layouts import Layout
+from stepscope.tool.arguments import number_in
+from stepscope.tool.changed import PROGRAM_CHANGES, changed_build
+from stepscope.tool.command_line import main
+from stepscope.tracing.trace import trace_memory
 from memkit.units import GIB
 
 PROGRAM = """

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from memkit import measure_memory, trace_memory
-from memkit.tool.changed import changed_build
-from memkit.tool.command_line import main
-from memkit.tool.script import Script
+from stepscope.tool.changed import changed_build
+from stepscope.tool.command_line import main
+from stepscope.tool.script import Script
 
 TRAIN = """
     import argparse

@@ -11,9 +11,9 @@ from contextlib import redirect_stdout
 import pytest
 import torch.distributed as dist
 
-from memkit.tool.command_line import main
-from memkit.tool.script import Script
-from memkit.tracing.trace import trace_memory
+from stepscope.tool.command_line import main
+from stepscope.tool.script import Script
+from stepscope.tracing.trace import trace_memory
 
 SCRIPT = """
 import os

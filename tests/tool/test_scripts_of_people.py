@@ -15,16 +15,16 @@ from contextlib import redirect_stdout
 import pytest
 import torch
 
-from memkit.allocator.trace_replay import replay_trace
-from memkit.fitting.room import fits_of, left_out_of
-from memkit.tool.batches import Batch, largest_of
-from memkit.tool.changed import changed_build
-from memkit.tool.command_line import main
-from memkit.tool.largest import TooFewRows, largest_that_fits
-from memkit.tool.notebook import as_python
-from memkit.tool.program_report import report_on
-from memkit.tool.script import Script
-from memkit.tracing.trace import trace_memory
+from stepscope.allocator.trace_replay import replay_trace
+from stepscope.fitting.room import fits_of, left_out_of
+from stepscope.tool.batches import Batch, largest_of
+from stepscope.tool.changed import changed_build
+from stepscope.tool.command_line import main
+from stepscope.tool.largest import TooFewRows, largest_that_fits
+from stepscope.tool.notebook import as_python
+from stepscope.tool.program_report import report_on
+from stepscope.tool.script import Script
+from stepscope.tracing.trace import trace_memory
 from memkit.units import format_bytes
 
 TRAIN = """

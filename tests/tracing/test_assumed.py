@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from memkit.measuring.measure import measure_memory
-from memkit.tracing.refusals import NeedsValues
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.refusals import NeedsValues
+from stepscope.tracing.trace import trace_memory
 
 ROWS = 24
 NUMBERS = 64

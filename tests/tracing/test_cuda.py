@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from training_loop import training
 
 from memkit.tracing import cuda as cuda_rules
-from memkit.tracing.cuda import pretend_cuda
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.cuda import pretend_cuda
+from stepscope.tracing.trace import trace_memory
 
 HEADER = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
 HALF = torch.bfloat16
@@ -418,7 +418,7 @@ def test_attention_takes_its_arguments_by_name():
 def test_a_library_that_build_imports_sees_the_build_of_torch_that_is_there(tmp_path, monkeypatch):
     """bitsandbytes loads CUDA's kernels as it is imported where a card is there, and a CPU build has none."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("memkit.tracing.card.LIBRARY_HOME", str(tmp_path))
+    monkeypatch.setattr("stepscope.tracing.card.LIBRARY_HOME", str(tmp_path))
     (tmp_path / "of_a_library.py").write_text(
         "import torch\nat_import = torch.cuda.is_available()\ndef asked():\n    return torch.cuda.is_available()\n"
     )

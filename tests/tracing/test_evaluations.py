@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from memkit import trace_memory
-from memkit.tracing.evaluations import Evaluations
+from stepscope.tracing.evaluations import Evaluations
 
 
 class Counting(nn.Module):

@@ -7,7 +7,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from memkit import trace_memory
-from memkit.program.sharded import one_rank_of
+from stepscope.program.sharded import one_rank_of
 from memkit.units import MIB
 
 WIDTH = 8192

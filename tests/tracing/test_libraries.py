@@ -8,7 +8,7 @@ from torch import linalg, nn
 from training_loop import training
 
 from memkit.measuring.measure import measure_memory
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 
 
 def program(function, *shape, dtype=torch.float32):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from memkit.measuring.measure import measure_memory
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 
 HALF = torch.bfloat16
 

@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from memkit.formula.kernels import embedding_backward_buffers
 from memkit.measuring.measure import measure_memory
 from memkit.tracing.scratch import index_put_buffers, reduction_buffers
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 
 
 def meta(*shape: int, dtype=torch.float32) -> torch.Tensor:

@@ -28,8 +28,8 @@ from memkit.program.transformer import training_build
 from memkit.setup.models import LLAMA_2_7B, LLAMA_3_70B, TINY_GPT2, TINY_LLAMA
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.tracing.refusals import NeedsValues
-from memkit.tracing.trace import Tracer, trace_memory
+from stepscope.tracing.refusals import NeedsValues
+from stepscope.tracing.trace import Tracer, trace_memory
 
 SMALL = {"num_layers": 2, "hidden_size": 128, "vocab_size": 512, "max_seq_len": 128}
 GPT2, LLAMA = (replace(TINY_GPT2, **SMALL), replace(TINY_LLAMA, intermediate_size=344, **SMALL))
@@ -724,7 +724,7 @@ def test_what_a_real_kernel_takes_besides_is_said_once(run, said):
 def test_a_long_trace_says_how_far_it_has_come(monkeypatch, device, capsys):
     """Ten additions are ten operations: the number said last goes up by ten a step, and nothing is said in between
     where less than two seconds have passed."""
-    module = importlib.import_module("memkit.tracing.waiting")
+    module = importlib.import_module("stepscope.tracing.waiting")
     monkeypatch.setattr(module, "OPERATIONS_BETWEEN_LOOKS", 1)
     said = []
 

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from memkit.fitting.room import fit_on
+from stepscope.fitting.room import fit_on
 from memkit.formula.activations import block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
-from memkit.setup.adapters import AdapterConfig
+from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.training import TrainingSetup
-from memkit.widgets.adapter_explorer import AdapterExplorer
+from stepscope.widgets.adapter_explorer import AdapterExplorer
 
 SEVEN_B = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=512, recomputation="full")
 

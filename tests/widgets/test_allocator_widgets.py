@@ -3,10 +3,10 @@
 
 import pytest
 
-from memkit.allocator.film import Film
-from memkit.allocator.stories import STORIES, holes_story
+from stepscope.allocator.film import Film
+from stepscope.allocator.stories import STORIES, holes_story
 from memkit.units import MIB, format_bytes
-from memkit.widgets.allocator_lab import AllocatorLab, film_of
+from stepscope.widgets.allocator_lab import AllocatorLab, film_of
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from memkit.fitting.room import fit_on
+from stepscope.fitting.room import fit_on
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
-from memkit.setup.layouts import Layout
+from stepscope.setup.layouts import Layout
 from memkit.setup.models import LLAMA_32_1B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.sharding.step import estimate_sharded
+from stepscope.sharding.step import estimate_sharded
 from memkit.units import format_bytes
 from memkit.widgets.batch_planner import BatchPlanner
 

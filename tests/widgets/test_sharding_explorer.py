@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from cells import texts_of
 
-from memkit.setup.layouts import Layout
+from stepscope.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.sharding import estimate_sharded, step_traffic
+from stepscope.sharding import estimate_sharded, step_traffic
 from memkit.units import format_bytes
-from memkit.widgets.sharding_explorer import RANKS, ShardingExplorer
+from stepscope.widgets.sharding_explorer import RANKS, ShardingExplorer
 
 
 @pytest.fixture(scope="module")

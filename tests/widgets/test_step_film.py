@@ -11,7 +11,7 @@ from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_GPT2
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant, MemoryTimeline
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 from memkit.widgets.step_film import FILM, StepFilm, without_small_blocks
 
 SETUP = TrainingSetup(model=TINY_GPT2, seq_len=32)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 from drawn import marks_of
 
-from memkit.fitting.advice import CHANGES, advice_in_words, effects_on_setup
+from stepscope.fitting.advice import CHANGES, advice_in_words, effects_on_setup
 from memkit.formula.estimate import estimate_memory
 from memkit.setup.models import GPT2_SMALL, LLAMA_2_7B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig

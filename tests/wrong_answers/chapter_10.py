@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from book.exercises.chapter_10 import JOBS
 from memkit.hardware.cards import CARDS
-from memkit.setup.adapters import AdapterConfig
+from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.recipes import AUTOCAST_FP16, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 

@@ -16,7 +16,7 @@ from training_loop import training
 from zoo.language import GROUPED, TOKENS, VOCAB
 from zoo.programs import MEASURE, Program
 
-from memkit.program.sharded import sent_at_once
+from stepscope.program.sharded import sent_at_once
 
 NUM_RANKS, WIDTH = 8, 256
 

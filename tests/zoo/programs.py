@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from memkit.measuring.measure import measure_memory
-from memkit.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_memory
 
 EXACT, MORE = 0.001, 0.05
 """Trace and measurement may differ by this part of the peak; and by so much more than a record says they do."""

@@ -1,0 +1,117 @@
+"""Whether a step fits on a card: the one rule, and what stands on a card beside the tensors.
+
+Beside the tensors stand CUDA's context, the libraries' workspaces and the allocator's holes. A step fits where all of it
+finds room at the highest (fragments of a ninth of the tensors, the most that was recorded), should fit at the expected
+(a hundredth of the card), may just fit at the lowest (none).
+"""
+
+from dataclasses import dataclass
+
+from memkit.hardware.cards import CARDS, Card
+from memkit.hardware.workspaces import training_workspace_bytes
+from memkit.timeline import PARTS, Instant, where
+from memkit.units import GIB, as_one_of, as_whole_number, format_bytes
+
+CONTEXT_BYTES = GIB // 2
+"""What CUDA's context takes beside PyTorch's allocator; chapter 07 measures it."""
+
+SLACK_SHARE = 100
+"""One part in so many of the room is left free, for fragments: they hang on the order of small requests."""
+
+RECORDED_CACHE_SHARE = 9
+"""One part in so many of the allocated bytes was reserved beside them in the worst recorded run held here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A card, the bytes of tensors that are to fit, and what is spare beside them; negative where it is too small.
+
+    ``least_bytes``, ``expected_bytes`` and ``most_bytes`` are what is spare at worst, as expected and at best.
+    """
+
+    card: str
+    need_bytes: int
+    least_bytes: int
+    expected_bytes: int
+    most_bytes: int
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes of tensors that the card is expected to take."""
+        return self.need_bytes + self.expected_bytes
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether it fits beside what is expected on the card: what a plan goes by."""
+        return self.expected_bytes >= 0
+
+    @property
+    def verdict(self) -> str:
+        """``fits``, ``should fit``, ``may just fit`` or ``does not fit``."""
+        rooms = (("fits", self.least_bytes), ("should fit", self.expected_bytes), ("may just fit", self.most_bytes))
+        return next((words for words, room in rooms if room >= 0), "does not fit")
+
+    @property
+    def headline(self) -> str:
+        """The verdict first, with what is needed and what the card has for tensors."""
+        need, room = format_bytes(self.need_bytes, 1), format_bytes(max(0, self.room_bytes), 1)
+        return f"{self.verdict.capitalize()}: {need} of {room} for tensors on one {self.card}."
+
+    def __str__(self) -> str:
+        decides, when = (self.least_bytes, "worst") if self.is_expected else (self.most_bytes, "best")
+        ends = f"probably {_left(self.expected_bytes)}, at {when} {_left(decides)}"
+        return f"It {self.verdict} on one {self.card}: {ends}; context, workspaces and fragments counted."
+
+
+def _left(num_bytes: int) -> str:
+    return f"{format_bytes(abs(num_bytes))} {'to spare' if num_bytes >= 0 else 'too much'}"
+
+
+def planned_room(card_bytes: int) -> int:
+    """Bytes that a plan uses: the card's less the context's, less one part in ``SLACK_SHARE`` of the rest.
+
+    For tensors and workspaces, which a replay with a ``compute_capability`` allocates among them; ``fit_on`` is told
+    of the tensors alone, and takes the workspaces off.
+
+    >>> planned_room(80 * GIB) // 2**20  # MiB
+    80593
+
+    Raises: ValueError: no card, or a context as large as the card.
+    """
+    room = as_whole_number("card_bytes", card_bytes, 1) - CONTEXT_BYTES
+    if room < 1:
+        raise ValueError(f"card_bytes={card_bytes} less context_bytes={CONTEXT_BYTES} leaves no room")
+    return room - room // SLACK_SHARE
+
+
+def fit_on(card: Card, allocated_bytes: int, holes: tuple[int, int, int] | None = None) -> Fit:
+    """Whether ``allocated_bytes`` of tensors fit on a card beside everything else.
+
+    ``holes``: low, expected and high bytes that the allocator caches beside them, where a replay knows them;
+    without one none, the planner's slack, and the worst recorded share.
+
+    >>> print(fit_on(CARDS["RTX 4090"], 20 * GIB))
+    It fits on one RTX 4090: probably 2.89 GiB to spare, at worst 411.55 MiB to spare; context, workspaces and
+    fragments counted.
+    """
+    slack = card.memory_bytes - CONTEXT_BYTES - planned_room(card.memory_bytes)
+    low, expected, high = holes or (0, slack, allocated_bytes // RECORDED_CACHE_SHARE)
+    room = card.memory_bytes - allocated_bytes - training_workspace_bytes(card.compute_capability)
+    return Fit(
+        card=card.name, need_bytes=allocated_bytes, least_bytes=room - 2 * CONTEXT_BYTES - max(high, expected),
+        expected_bytes=room - CONTEXT_BYTES - expected, most_bytes=room - CONTEXT_BYTES // 2 - low,
+    )
+
+
+NO_CARD = "none"
+
+
+def verdict(peak: Instant, card: str = NO_CARD) -> str:
+    """The peak, its largest part, and whether it fits on the card."""
+    part = max(PARTS, key=lambda name: getattr(peak, name) or 0)
+    share = (getattr(peak, part) or 0) / peak.total_bytes
+    size = format_bytes(peak.total_bytes)
+    said = f"Peak {size}, at the {where(peak)}; the largest part is {part.replace('_', ' ')}, {share:.0%} of it."
+    if card == NO_CARD:
+        return said
+    return f"{said} {fit_on(CARDS[as_one_of('card', card, CARDS)], peak.total_bytes)}"

@@ -1,0 +1,146 @@
+"""The allocator step by step, for the lab and the pictures of chapter 07: its state after each event of a trace.
+
+A ``Still`` says in words what just happened and holds what a picture needs: segments, the blocks in them, the holes
+between.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepscope.allocator.caching import CachingAllocator
+from stepscope.allocator.config import AllocatorConfig
+from stepscope.allocator.heap import Block, Driver
+from stepscope.allocator.replays import Player
+from memkit.events import Event
+from memkit.units import format_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A block as it lies in its segment: ``offset`` and ``size`` in bytes, ``rest_bytes`` handed out unasked."""
+
+    offset: int
+    size: int
+    rest_bytes: int
+    is_free: bool
+    label: str
+    part: str | None
+    is_new: bool  # made by the last event
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A segment, or a run of mapped pages, with its pieces from left to right."""
+
+    size: int
+    is_small: bool
+    is_expandable: bool
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Still:
+    """The allocator after ``index`` events."""
+
+    index: int
+    words: str
+    rows: tuple[Row, ...]
+    allocated_bytes: int
+    reserved_bytes: int
+    largest_hole_bytes: int
+    failure: str = ""  # what an out-of-memory error would say
+
+    @property
+    def hole_bytes(self) -> int:
+        """Free bytes inside segments: cached, for whoever fits."""
+        return self.reserved_bytes - self.allocated_bytes
+
+
+class Film:
+    """A short trace played through the allocator: a still after each event, up to the one that finds no room."""
+
+    def __init__(
+        self,
+        events: Sequence[Event],
+        config: AllocatorConfig | None = None,
+        capacity_bytes: int | None = None,
+    ):
+        if not events:
+            raise ValueError("a film needs at least one event")
+        self.events, self.capacity_bytes = tuple(events), capacity_bytes
+        self.allocator = CachingAllocator(config, Driver(capacity_bytes))
+        self.player = Player(self.allocator)
+        self.stills: list[Still] = []
+        self._add("an empty card")
+        for event in self.events:
+            start = len(self.allocator.trace)
+            self.player.play(event)
+            self._add(self._words(event, start), event)
+            if self.player.failure:  # an allocator that has failed is not played on
+                break
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def still(self, index: int) -> Still:
+        """The state after the first ``index`` events; after a failure nothing more happens."""
+        if not 0 <= index <= len(self.events):
+            raise ValueError(f"index={index} is outside 0 to {len(self.events)}")
+        return self.stills[min(index, len(self.stills) - 1)]
+
+    def _add(self, words: str, new: Event | None = None) -> None:
+        """The allocator as it is now, after the event ``new``."""
+        born_at = dict(self.player.live.values())
+        holes = [block.size for block in self.allocator.blocks.values() if block.is_free and block.mapped]
+        self.stills.append(Still(
+            index=len(self.stills),
+            words=words,
+            rows=tuple(_row(run, born_at, new) for run in self.allocator.segments()),
+            allocated_bytes=self.allocator.allocated_bytes,
+            reserved_bytes=self.allocator.reserved_bytes,
+            largest_hole_bytes=max(holes, default=0),
+            failure=self.player.failure.message if self.player.failure else "",
+        ))
+
+    def _words(self, event: Event, start: int) -> str:
+        """What an event did, ``start`` being the length of the allocator's trace before it."""
+        name, allocator = event.where or event.op or f"block {event.block}", self.allocator
+        if event.num_bytes <= 0:
+            return f"free {name}, {format_bytes(-event.num_bytes)}"
+        wants = f"{name} wants {format_bytes(event.num_bytes)}"
+        if self.player.failure:
+            return f"{wants}: out of memory, {format_bytes(allocator.driver.free_bytes)} left on the card"
+        taken = [e for e in allocator.trace[start:] if e.action in _VERBS]
+        asked = ", ".join(f"{_VERBS[e.action]} {format_bytes(e.size)}" for e in taken)
+        block = allocator.blocks[self.player.live[event.block][0]]
+        return f"{wants}, gets {format_bytes(block.size)}: {asked or 'from a cached block'}"
+
+
+def _row(run: list[Block], born_at: dict[int, Event], new: Event | None) -> Row:
+    head = run[0]
+    return Row(
+        size=sum(block.size for block in run),
+        is_small=head.pool.is_small,
+        is_expandable=head.span is not None,
+        pieces=tuple(_piece(block, head.address, born_at.get(block.address), new) for block in run),
+    )
+
+
+def _piece(block: Block, start: int, born: Event | None, new: Event | None) -> Piece:
+    return Piece(
+        offset=block.address - start,
+        size=block.size,
+        rest_bytes=block.size - block.requested_bytes if block.allocated else 0,
+        is_free=block.is_free,
+        label="" if born is None else born.where or born.op or str(born.block),
+        part=None if born is None else born.part,
+        is_new=born is not None and born is new,
+    )
+
+
+_VERBS = {
+    "segment_alloc": "cudaMalloc of",
+    "segment_map": "maps",
+    "segment_free": "cudaFree of",
+    "segment_unmap": "unmaps",
+}

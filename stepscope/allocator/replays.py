@@ -1,0 +1,134 @@
+"""Births and frees of named blocks played through the allocator one after the other, and what was found.
+
+Traces, estimates, the events of recordings and chapter 07's films are all played by a ``Player``. It remembers where
+each block lies, sums the blocks by part, and keeps the two totals after every event. A ``Replay`` is what it found.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+from stepscope.allocator.caching import CachingAllocator, OutOfMemory
+from stepscope.allocator.config import AllocatorConfig
+from memkit.events import PARTS, Event, Levels
+from memkit.timeline import MemoryTimeline
+from memkit.units import aligned_table, format_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The allocation that failed: index of its event, its size, and what was said."""
+
+    event: int
+    requested_bytes: int
+    where: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What a replay found. ``allocated`` and ``reserved`` are the bytes after each event that was played.
+
+    ``causes`` has one index per entry of ``allocator.trace``: the event of ``timeline`` that made it happen. Of a
+    recording, ``timeline`` is the recorded one, with the reserved bytes that the card had.
+    """
+
+    timeline: MemoryTimeline
+    config: AllocatorConfig
+    allocator: CachingAllocator
+    allocated: tuple[int, ...]
+    reserved: tuple[int, ...]
+    failure: Failure | None = None
+    causes: tuple[int, ...] = ()
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        return self.allocator.peak["allocated"]
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return self.timeline.reserved_peak_bytes
+
+    @property
+    def peak_event(self) -> int:
+        """Index of the event that brought ``allocated`` to its peak."""
+        return max(range(len(self.allocated)), key=self.allocated.__getitem__)
+
+    @property
+    def fragmentation(self) -> float:
+        """Share of the reserved bytes that no block uses, at the moment when the blocks use most."""
+        if not self.reserved or not self.reserved[self.peak_event]:
+            return 0.0
+        return 1 - self.allocated[self.peak_event] / self.reserved[self.peak_event]
+
+    def __str__(self) -> str:
+        rows = [
+            ["replay", f"of {len(self.allocated):,} events"],
+            ["peak allocated", format_bytes(self.peak_allocated_bytes)],
+            ["peak reserved", format_bytes(self.peak_reserved_bytes)],
+            ["fragmentation at the peak", f"{self.fragmentation:.1%}"],
+            ["failed", "nothing" if self.failure is None else self.failure.message],
+        ]
+        return aligned_table(rows)
+
+
+MATRIX_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"})
+"""Operations that call cuBLAS; the first one of a thread allocates its workspace."""
+
+
+class Player:
+    """Plays events on an allocator; after a ``failure`` it is not to be played on.
+
+    ``live`` has the address and the birth of each block; ``parts`` the bytes of whole blocks by part, and ``levels``
+    the same after each event; ``allocated`` and ``reserved`` are all bytes after each event; ``causes`` one event's
+    index per entry of the allocator's ``trace``. ``workspace_bytes`` is what cuBLAS takes at the first matrix product
+    of the forward and at the first of the backward, whose threads have a handle each.
+    """
+
+    def __init__(self, allocator: CachingAllocator, workspace_bytes: int = 0):
+        self.allocator = allocator
+        self.workspace_bytes = workspace_bytes
+        self.live: dict[Hashable, tuple[int, Event]] = {}
+        self.parts: dict[str | None, int] = dict.fromkeys((*PARTS, None), 0)
+        self.levels = Levels({part: [] for part in self.parts})
+        self.threads: set[bool] = set()
+        self.allocated: list[int] = []
+        self.reserved: list[int] = []
+        self.causes: list[int] = []
+        self.failure: Failure | None = None
+
+    def play(self, event: Event) -> None:
+        """One birth or free. A free of a block that is not there changes nothing."""
+        number = len(self.allocated)
+        try:
+            if event.num_bytes > 0:
+                self._allocate(event)
+                self._take_workspace(event)
+            elif event.block in self.live:
+                address, born = self.live.pop(event.block)
+                self.parts[self._part_of(born)] -= self.allocator.blocks[address].size
+                self.allocator.free(address)
+        except OutOfMemory as error:
+            self.failure = Failure(
+                event=number, requested_bytes=error.requested_bytes, where=event.where or event.op, message=str(error)
+            )
+        self.causes += [number] * (len(self.allocator.trace) - len(self.causes))
+        self.allocated.append(self.allocator.allocated_bytes)
+        self.reserved.append(self.allocator.reserved_bytes)
+        for part, heights in self.levels.parts.items():
+            heights.append(self.parts[part])
+
+    def _allocate(self, event: Event) -> None:
+        address = self.allocator.malloc(event.num_bytes)
+        self.live[event.block] = address, event
+        self.parts[self._part_of(event)] += self.allocator.blocks[address].size
+
+    def _part_of(self, event: Event) -> str | None:
+        return event.part if event.part in self.parts else None
+
+    def _take_workspace(self, event: Event) -> None:
+        is_backward = event.phase == "backward"
+        calls_cublas = self.workspace_bytes and not MATRIX_PRODUCTS.isdisjoint(event.op.split("."))
+        if calls_cublas and is_backward not in self.threads:
+            self.threads.add(is_backward)
+            block = "workspace", is_backward
+            self._allocate(replace(event, block=block, num_bytes=self.workspace_bytes, part="temporary"))

@@ -1,0 +1,212 @@
+"""What a recorded memory snapshot says happened on a card, as events: chapter 07, ``memkit snapshot`` and ``compare``.
+
+``torch.cuda.memory._snapshot()`` lists what happened (allocations, frees, segments of the driver, each with its size)
+and what stands at the end. So nothing is modelled here. Played backwards from the end, the list leaves what stood
+before it; played forwards it is the run; and the peaks are sums. Whoever asks what the same run would take under other
+rules replays its events (``replay_trace``). That the book's allocator decides as a card does is held against
+recordings, address by address, in ``tests/allocator/test_real_cards.py``.
+"""
+
+import gzip
+import io
+import json
+import pickle
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from stepscope.allocator.config import AllocatorConfig
+from memkit.events import Event, Events
+from memkit.timeline import Instant, MemoryTimeline
+from memkit.units import GIB, format_bytes, shown
+
+SEGMENT_SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+LACKS = "the recording lacks events, so what stood in memory cannot be known; record without skip_actions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedRun:
+    """One device's part of a snapshot; ``other_devices`` have events too.
+
+    ``failed`` says what was asked for, and by which line, where the run first ran out of memory. The instants of
+    ``timeline`` count the bytes that were asked for, its ``reserved_peak_bytes`` what the segments had.
+    """
+
+    timeline: MemoryTimeline
+    config: AllocatorConfig
+    device: int
+    other_devices: tuple[int, ...] = ()
+    failed: str = ""
+
+
+def read_snapshot(source: dict | str | Path, device: int | None = None) -> RecordedRun:
+    """The recorded run in a snapshot or in its file (``.pickle``, ``.json``, ``.json.gz``), of which no code runs.
+
+    Of several cards it is ``device``; where none is named, the one that ran out of memory, else the one with most
+    events. Snapshots of torch 2.1 and later are read.
+
+    Raises: ValueError: no snapshot, no events (of that device), or actions that were left out, without which nobody
+    can say what stood in memory. FileNotFoundError: there is no such file.
+
+    >>> from memkit import TrainingSetup, models, read_snapshot, replay_trace, trace_memory, training_build
+    >>> from stepscope.allocator import predicted_snapshot
+    >>> trace = trace_memory(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=64)))
+    >>> run = read_snapshot(predicted_snapshot(replay_trace(trace)))
+    >>> [event.num_bytes for event in run.timeline.events] == [event.num_bytes for event in trace.events]
+    True
+    """
+    snapshot = source if isinstance(source, dict) else load_snapshot(source)
+    try:
+        return run_of(snapshot, device)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a snapshot as torch writes it: {type(error).__name__}: {error}") from None
+
+
+def run_of(snapshot: dict, device: int | None) -> RecordedRun:
+    """The run of one device; of a field that is missing or of another type, Python's own error."""
+    traces = snapshot["device_traces"]
+    busy = [index for index, trace in enumerate(traces) if trace]
+    if not busy:
+        raise ValueError("no events in it; torch.cuda.memory._record_memory_history() records them")
+    if device is None:
+        failed = [index for index in busy if any(record["action"] == "oom" for record in traces[index])]
+        device = max(failed or busy, key=lambda index: len(traces[index]))
+    elif device not in busy:
+        raise ValueError(f"device={device!r} has no events; there are some of {', '.join(map(str, busy))}")
+    entries = list(entries_of(traces[device]))
+    segments = [segment for segment in snapshot["segments"] if segment.get("device", device) == device]
+    blocks = [block for segment in segments for block in segment["blocks"]]
+    events = events_of(entries, {
+        whole(block, "address"): whole(block, "requested_size")
+        for block in blocks if block["state"] == "active_allocated"
+    })
+    levels = list(accumulate((event.num_bytes for event in events), initial=0))
+    end_bytes = sum(whole(segment, "total_size") for segment in segments)
+    segment_bytes = (size * SEGMENT_SIGNS.get(action, 0) for action, _, size, _ in reversed(entries))
+    reserved_peak = max(accumulate(segment_bytes, lambda later, came: later - came, initial=end_bytes))
+    if max(levels) > reserved_peak or sum(whole(block, "size") for block in blocks) != end_bytes:
+        raise ValueError(f"{max(levels)} B are asked for in segments of {reserved_peak} B: {LACKS}")
+    num_before = sum(event.phase == "before" for event in events)
+    totals = {"start": levels[num_before], "peak": max(levels), "end": levels[-1]}
+    return RecordedRun(
+        timeline=MemoryTimeline(
+            instants=tuple(Instant(name=name, total_bytes=total) for name, total in totals.items()),
+            source="measured",
+            events=events,
+            reserved_peak_bytes=reserved_peak,
+            provenance={"source": "memory snapshot"},
+        ),
+        config=AllocatorConfig(
+            expandable_segments=snapshot.get("allocator_settings", {}).get("expandable_segments", False)
+        ),
+        device=device,
+        other_devices=tuple(index for index in busy if index != device),
+        failed=next((
+            f"{format_bytes(size)} asked by {line or 'a line not recorded'}"
+            for action, _, size, line in entries if action == "oom"
+        ), ""),
+    )
+
+
+def entries_of(trace: Iterable[dict]) -> Iterable[tuple[str, int, int, str]]:
+    """Action, address, bytes and the program's own line of what happened; an ``oom`` has the address 0."""
+    for record in trace:
+        action = record["action"]
+        if action in ("alloc", "free_requested", "oom", *SEGMENT_SIGNS):
+            line = line_of(record.get("frames", ())) if action in ("alloc", "oom") else ""
+            yield action, 0 if action == "oom" else whole(record, "addr"), whole(record, "size"), line
+
+
+def events_of(entries: list[tuple], standing: dict[int, int]) -> Events:
+    """Births and frees of blocks, after the births of what stood before the recording (phase ``before``).
+
+    ``standing`` has the bytes of each block that is there at the end, by address.
+
+    Raises: ValueError: a block is born twice, freed twice, or is not at the end what it was.
+    """
+    for action, address, size, _ in reversed(entries):
+        is_free = action == "free_requested"
+        if (action == "alloc" and standing.pop(address, None) != size) or (is_free and address in standing):
+            raise ValueError(f"{size} B at {address}: {LACKS}")
+        if is_free:
+            standing[address] = size
+    live = {
+        address: Event(number, size, phase="before") for number, (address, size) in enumerate(sorted(standing.items()))
+    }
+    events, num_blocks = list(live.values()), len(live)
+    for action, address, size, line in entries:
+        if action == "alloc":
+            live[address] = Event(num_blocks, size, where=line)
+            events.append(live[address])
+            num_blocks += 1
+        elif action == "free_requested":
+            born = live.pop(address)
+            events.append(Event(born.block, -born.num_bytes, where=born.where))
+    return Events(events)
+
+
+def whole(record: dict, key: str) -> int:
+    """A size or an address. Raises: ValueError: it is none."""
+    if type(record[key]) is not int or not 0 <= record[key] < 1 << 64:
+        raise ValueError(f"{key}={shown(record[key])} is not a whole number from 0 to 2^64")
+    return record[key]
+
+
+PLUMBING = re.compile(
+    r"/(torch|functorch|triton|einops|opt_einsum|jaxtyping|beartype|typeguard)/|/python3[.]\d+/[^/]+$"
+)
+"""Files that run for whoever calls them: torch, what rearranges or checks tensors, the standard library."""
+
+
+def line_of(frames: Iterable[dict]) -> str:
+    """The innermost line of the program, as ``file.py:line function``; frames come innermost first.
+
+    A stack without Python is named by its innermost function that is not the recorder's own; autograd's thread has
+    such stacks.
+    """
+    names = []
+    for frame in frames:
+        file = frame["filename"].replace("\\", "/")
+        if file.endswith(".py") and not PLUMBING.search(file):
+            return f"{file.rsplit('/', 1)[-1]}:{whole(frame, 'line')} " + frame["name"]
+        names.append(frame["name"])
+    if any("torch::autograd::" in name for name in names):
+        return "backward, in autograd's own thread"
+    return next((n for n in names if not n.startswith(("torch::unwind::", "torch::CapturedTraceback::", "??"))), "")
+
+
+MAX_BYTES = 2 * GIB
+"""The largest file that is read, unpacked."""
+
+
+class PlainUnpickler(pickle.Unpickler):
+    """Builds dicts, lists, texts and numbers; whatever a pickle names could run, and is refused."""
+
+    def find_class(self, module, name):
+        raise ValueError(f"it names {module}.{name}; a snapshot names nothing, and what is named can be run")
+
+
+def load_snapshot(path: str | Path) -> dict:
+    """The plain data of a snapshot's file, packed by gzip or not; it often comes from somebody else.
+
+    Raises: ValueError: the file is neither JSON nor a pickle of plain data, or is too large.
+    """
+    content = Path(path).read_bytes()
+    try:
+        if content[:2] == b"\x1f\x8b":
+            with gzip.open(io.BytesIO(content)) as packed:
+                content = packed.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"it has more than {format_bytes(MAX_BYTES)}")
+        is_json = content.lstrip()[:1] in (b"{", b"[")
+        snapshot = json.loads(content) if is_json else PlainUnpickler(io.BytesIO(content)).load()
+        if not isinstance(snapshot, dict) or "segments" not in snapshot:
+            raise ValueError("it is no dict with 'segments'")
+    # What the readers of a broken file raise.
+    except (ValueError, LookupError, TypeError, AttributeError, EOFError, OSError, OverflowError, MemoryError,
+            RecursionError, pickle.UnpicklingError, zlib.error) as error:
+        raise ValueError(f"{Path(path).name} is not read as a snapshot: {error}") from None
+    return snapshot

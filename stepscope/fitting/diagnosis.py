@@ -1,0 +1,191 @@
+"""One page about a run, for chapter 07 and ``memkit snapshot``: what filled the memory, when, and by which line.
+
+Every change is tried, not guessed: the events are changed as the change would change them, played through the
+allocator again, and the two peaks are subtracted (``stepscope.fitting.advice``). A recording names no parts. Its page says
+what a recording does say: lines, sizes, the peak, what stands at the end and what grows.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stepscope.allocator.config import AllocatorConfig
+from stepscope.allocator.replays import Replay
+from stepscope.allocator.snapshot_reader import RecordedRun, read_snapshot
+from stepscope.allocator.trace_replay import replay_trace
+from memkit.events import Events
+from stepscope.fitting.advice import Effect, Run, best_of_each_kind, effects_on_run
+from stepscope.fitting.edits import NUM_SPANS, Growing, growing_lines, line_of
+from memkit.timeline import PARTS, MemoryTimeline
+from memkit.units import Printable, aligned_table, format_bytes, on_page
+
+NUM_LINES = 8
+NUM_CHANGES = 3
+SHARE_SHOWN = 100
+"""Less than one part in so many of the peak is no growth worth a line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """Blocks alive at the peak that one line of the model, or one operation, made."""
+
+    where: str
+    part: str | None
+    num_blocks: int
+    num_bytes: int
+
+    @property
+    def row(self) -> tuple[str, str, str, str]:
+        """Its cells in a table."""
+        part = (self.part or "–").replace("_", " ")
+        return self.where, part, str(self.num_blocks), format_bytes(self.num_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis(Printable):
+    """One page about a run: its peak, what stood there, and what would help.
+
+    ``recorded`` is the recording it is of, if it is of one. ``moment`` is the peak's phase and step in words. The
+    changes have one base, ``peak_reserved_bytes``: a saving is the difference of two replays from an empty card, taken
+    off it.
+    """
+
+    result: Replay
+    recorded: RecordedRun | None
+    moment: str
+    parts: dict[str | None, int]
+    lines: tuple[Line, ...]
+    tried: tuple[Effect, ...]
+    peak_reserved_bytes: int
+    growing: tuple[Growing, ...] = ()
+
+    @property
+    def changes(self) -> tuple[Effect, ...]:
+        """The changes that help most."""
+        return tuple(best_of_each_kind(self.tried, NUM_CHANGES))
+
+    def __str__(self) -> str:
+        lines = [("by line", "part", "blocks", "bytes"), *(line.row for line in self.lines)]
+        pages = [self._headline(), self._parts(), aligned_table(lines), *growth_in_words(self.growing)]
+        cached = self.result.peak_reserved_bytes - self.result.peak_allocated_bytes
+        unseen = max(self.result.peak_allocated_bytes - sum(self.parts.values()), 0)
+        pages.append(
+            f"In no tensor: {format_bytes(unseen)} in the allocator's rounding and workspaces, "
+            f"{format_bytes(cached)} reserved but not allocated."
+        )
+        return on_page(*pages, changes_in_words(self.changes))
+
+    def _headline(self) -> str:
+        result, failure = self.result, self.result.failure
+        when = f", reached in {self.moment}" if self.moment else ""
+        peak = f"Peak: {format_bytes(result.peak_allocated_bytes)} allocated{when}; "
+        lines = [peak + f"{format_bytes(result.peak_reserved_bytes)} reserved."]
+        if self.recorded is not None and self.recorded.failed:
+            lines.append(f"Failed: {self.recorded.failed}.")
+        if failure is not None:
+            asked = f"{format_bytes(failure.requested_bytes)} asked by {failure.where or 'a line not recorded'}"
+            lines.append(f"Failed: {asked}. {failure.message}")
+        if self.peak_reserved_bytes != result.peak_reserved_bytes:
+            lines.append(f"With room enough it would reserve {format_bytes(self.peak_reserved_bytes)}.")
+        return "\n".join(lines)
+
+    def _parts(self) -> str:
+        events, total = self.result.timeline.events, sum(self.parts.values())
+        if set(self.parts) == {None}:
+            older = events.unfreed() & {event.block for event in events if event.phase == "before"}
+            older_bytes = sum(event.num_bytes for event in events if event.block in older)
+            stands = f"At its end {format_bytes(events.num_bytes)} stand"
+            return f"A recording names no parts. {stands}, {format_bytes(older_bytes)} of them from before it."
+        rows = [["in memory at the peak", "bytes", "share"]]
+        for part, size in self.parts.items():
+            if size:
+                name = (part or "not told apart").replace("_", " ")
+                rows.append([name, format_bytes(size), f"{size / total:.0%}"])
+        return aligned_table(rows)
+
+
+def changes_in_words(changes: tuple[Effect, ...]) -> str:
+    """A table of changes with what each saves, and a line with its reason."""
+    if not changes:
+        return "Nothing tried here saves a byte."
+    rows = [["what would help most", "saves", "reserved then", "known by"]]
+    rows += [[c.name, format_bytes(c.saved_bytes), format_bytes(c.after_bytes), c.how] for c in changes]
+    return on_page(aligned_table(rows), *(f"{c.name}: {c.why}" for c in changes), between="\n")
+
+
+def diagnose_memory(
+    source: dict | str | Path | MemoryTimeline,
+    config: AllocatorConfig | None = None,
+    *,
+    device: int | None = None,
+    **card,
+) -> Diagnosis:
+    """Diagnose a memory snapshot (or its file), of one ``device``, or a traced timeline.
+
+    ``card`` is what ``replay_trace`` takes: with a ``compute_capability`` the page of a trace counts the workspaces of
+    cuBLAS too.
+
+    Raises: ValueError: the source carries no events.
+
+    >>> from memkit import TrainingSetup, diagnose_memory, models, trace_memory, training_build
+    >>> trace = trace_memory(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=64)))
+    >>> "what would help most" in str(diagnose_memory(trace))
+    True
+    """
+    result, recorded = played(source, config, device, **card)
+    timeline, events = result.timeline, result.timeline.events
+    base = replay_trace(timeline, result.config)  # the events alone: without a card's end and without its workspaces
+    live = events.live_at(base.peak_event)
+    has_failed = result.failure is not None or bool(recorded and recorded.failed)
+    has_phases = any(event.part for event in events)
+    run = Run(events=events, live=live, config=result.config, has_failed=has_failed, has_phases=has_phases)
+    headline = result.peak_reserved_bytes if result.failure is None else base.peak_reserved_bytes
+    parts = {part: born.num_bytes for part, born in live.by(lambda event: event.part).items()}
+    return Diagnosis(
+        result=result,
+        recorded=recorded,
+        moment=events.moment(base.peak_event),
+        parts={part: parts[part] for part in (*PARTS, None) if part in parts},
+        lines=lines_of(live)[:NUM_LINES],
+        tried=tuple(effects_on_run(timeline, run, headline, base.peak_reserved_bytes)),
+        peak_reserved_bytes=headline,
+        growing=growing_lines(events, max(live.num_bytes // SHARE_SHOWN, 1)),
+    )
+
+
+def played(
+    source: dict | str | Path | MemoryTimeline, config: AllocatorConfig | None, device: int | None, **card
+) -> tuple[Replay, RecordedRun | None]:
+    """A run's events played through the allocator from an empty card; and the recording, if it is one.
+
+    A recorded run that started warm found holes that its events do not show, so what the card reserved is what the
+    recording says, unless other rules than the card's are asked about.
+    """
+    if isinstance(source, MemoryTimeline):
+        return replay_trace(source, config, **card), None
+    run = read_snapshot(source, device)
+    result = replay_trace(run.timeline, config or run.config, **card)
+    if config is not None or card:
+        return result, run
+    return replace(result, timeline=run.timeline), run
+
+
+def growth_in_words(growing: tuple[Growing, ...]) -> tuple[str, ...]:
+    """A table of what grows, and what it means."""
+    if not growing:
+        return ()
+    spans = len(growing[0].floors)
+    name = "quarter" if spans == NUM_SPANS else "step"
+    rows = [["what grows: the least it holds in", *(f"{name} {number + 1}" for number in range(spans))]]
+    rows += [[line.where, *map(format_bytes, line.floors)] for line in growing[:NUM_LINES]]
+    return aligned_table(rows), (
+        "What is kept from step to step is a leak. These lines made it; look for what still holds it, such as a list "
+        "of losses that were not detached.")
+
+
+def lines_of(births: Events) -> tuple[Line, ...]:
+    """The blocks by line and part, the line with most bytes first."""
+    lines = [
+        Line(where=where, part=part, num_blocks=len(own), num_bytes=own.num_bytes)
+        for (where, part), own in births.by(lambda event: (line_of(event), event.part)).items()
+    ]
+    return tuple(sorted(lines, key=lambda line: -line.num_bytes))

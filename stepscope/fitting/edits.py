@@ -1,0 +1,168 @@
+"""What a change does to recorded events: leave blocks out, make them smaller, make them again later.
+
+A function takes events and returns new ones, to be played through the allocator again. What it cannot know
+it does not do: an edit of a recording is a prediction, and ``Effect.how`` in ``stepscope.fitting.advice`` says so.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, pairwise
+
+from memkit.events import Event, Events
+from memkit.units import format_bytes
+
+NUM_SPANS = 4
+"""A line grows if the least that it holds rises over so many equal spans of the events."""
+
+MIN_BURST = 8
+"""So many blocks freed behind one another are a graph that is let go, not single tensors."""
+
+KEPT_PARTS = ("weights", "gradients", "optimizer_states")
+"""What may stand from step to step."""
+
+BEFORE_THE_STEPS = ("init", "before")
+"""Phases whose blocks no step made."""
+
+
+def line_of(event: Event) -> str:
+    """The line of an event, else its operation, else its size in words."""
+    return event.where or event.op or f"blocks of {format_bytes(abs(event.num_bytes))}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growing:
+    """A line that holds more and more: its least bytes in each span, and its bytes at the end."""
+
+    where: str
+    floors: tuple[int, ...]
+    num_bytes: int
+
+    @property
+    def grown_bytes(self) -> int:
+        """How much more it holds in the last span than in the first."""
+        return self.floors[-1] - self.floors[0]
+
+    @property
+    def rises(self) -> bool:
+        """Whether each span holds more than the one before."""
+        first, *rest = self.floors  # the first may be the start, where there is nothing yet
+        return first <= rest[0] and all(before < after for before, after in pairwise(rest))
+
+
+def growing_lines(events: Sequence[Event], least_bytes: int = 1) -> tuple[Growing, ...]:
+    """Lines whose least bytes rise by ``least_bytes`` or more: leaks and caches, the largest first.
+
+    A span is a quarter of the events, and a step where there are only two or three, each of which
+    has to leave a block of its own (what a loop's variables hold was made by the last one). Weights
+    and states are there from the first steps on and rise no more; activations and gradients fall to
+    nothing in each step. A forward that fails half-way grows too, and a recording does not tell it
+    from a leak.
+    """
+    spans = [list(step) for _, step in groupby(events, lambda event: event.step)]
+    is_short = 1 < len(spans) < NUM_SPANS
+    if not is_short:
+        ends = [len(events) * number // NUM_SPANS for number in range(NUM_SPANS + 1)]
+        spans = [events[first:last] for first, last in pairwise(ends)]
+    lines: dict[int, str] = {}  # of the blocks that stand
+    steps: dict[int, int] = {}
+    held, floors = Counter(), []
+    for span in spans:
+        least = Counter(held)
+        for event in span:
+            may_leak = event.part not in KEPT_PARTS and event.phase not in BEFORE_THE_STEPS
+            if event.num_bytes > 0 and may_leak:
+                lines[event.block], steps[event.block] = line_of(event), event.step
+                held[lines[event.block]] += event.num_bytes
+            elif event.block in lines:
+                where = lines.pop(event.block)
+                held[where] += event.num_bytes
+                least[where] = min(least[where], held[where])
+        floors.append(least)
+    left = Counter(line for line, _ in {(line, steps[block]) for block, line in lines.items()})
+    growing = []
+    for where in held:
+        floors_of = tuple(least[where] for least in floors)
+        line = Growing(where=where, floors=floors_of, num_bytes=held[where])
+        leaves_in_each = not is_short or left[where] >= len(spans)
+        if line.rises and line.grown_bytes >= least_bytes and leaves_in_each:
+            growing.append(line)
+    return tuple(sorted(growing, key=lambda line: -line.grown_bytes))
+
+
+def without(events: Sequence[Event], leaves_out: Callable[[Event], bool]) -> list[Event]:
+    """The events without the blocks that ``leaves_out`` names."""
+    gone = {event.block for event in events if event.num_bytes > 0 and leaves_out(event)}
+    return [event for event in events if event.block not in gone]
+
+
+def scaled(events: Sequence[Event], part: str, divisor: int, least_bytes: int = 0) -> list[Event]:
+    """The events with every block of ``part`` that has ``least_bytes`` or more a ``divisor``-th as large."""
+    out = []
+    for event in events:
+        if event.part == part and abs(event.num_bytes) >= least_bytes:
+            size = -(-abs(event.num_bytes) // divisor)
+            event = replace(event, num_bytes=size if event.num_bytes > 0 else -size)
+        out.append(event)
+    return out
+
+
+def recomputed(events: Sequence[Event], chosen: Callable[[Event], bool], is_wanted: bool = True) -> list[Event]:
+    """The events with the chosen blocks freed once the next block is born, and made again before their free.
+
+    ``is_wanted=False``: nobody wants them later, so none is made again.
+    """
+    chosen_blocks = {event.block for event in events if event.num_bytes > 0 and chosen(event)}
+    out: list[Event] = []
+    waiting: list[Event] = []
+    for event in events:
+        if event.num_bytes > 0:
+            out.append(event)
+            out += [replace(born, num_bytes=-born.num_bytes) for born in waiting]
+            waiting = [event] if event.block in chosen_blocks else []
+            continue
+        if event.block in chosen_blocks and event.block not in [born.block for born in waiting]:
+            if not is_wanted:
+                continue
+            out.append(replace(event, num_bytes=-event.num_bytes))
+        waiting = [born for born in waiting if born.block != event.block]
+        out.append(event)
+    return out
+
+
+def held_for_no_backward(events: Sequence[Event], min_times: int = 1) -> set[int]:
+    """Blocks that pile up and are let go together, in a run without a backward: a graph that nobody needed.
+
+    Empty where fewer than ``min_times`` such runs of frees hold half of what the steps had at their peak.
+    """
+    runs = [list(run) for is_free, run in groupby(events, lambda event: event.num_bytes < 0) if is_free]
+    born = {event.block for event in events if event.num_bytes > 0 and event.phase not in BEFORE_THE_STEPS}
+    born -= Events(events).unfreed()
+    most = max(accumulate((event.num_bytes for event in events if event.block in born), initial=0))
+    graphs = [[event for event in run if event.block in born] for run in runs if len(run) >= MIN_BURST]
+    num_large = sum(-2 * sum(event.num_bytes for event in graph) > most for graph in graphs)
+    return {event.block for graph in graphs for event in graph} if num_large >= min_times else set()
+
+
+def gradients_set_to_none(events: Sequence[Event]) -> list[Event]:
+    """The events with the gradients that are never freed freed after each optimizer step, and made again.
+
+    The next backward is given all of them at its start, which is earlier than it makes them.
+    """
+    kept = {e.block: e for e in Events(events).live_at(len(events) - 1) if e.part == "gradients"}
+    out: list[Event] = []
+    there: dict[int, Event] = {}
+    away: dict[int, Event] = {}
+    previous = ""
+    for event in events:
+        if previous == "optimizer" != event.phase:
+            out += [replace(born, num_bytes=-born.num_bytes) for born in there.values()]
+            there, away = {}, there
+        if previous != "backward" == event.phase:
+            out += away.values()
+            there, away = there | away, {}
+        if event.num_bytes > 0 and event.block in kept:
+            there[event.block] = event
+        out.append(event)
+        previous = event.phase
+    return out

@@ -1,0 +1,166 @@
+"""What the planner tries for a job, and what it does not, each time with the reason.
+
+The grid is every precision, optimizer, recomputation, cut of the batch and layout that could be the best for somebody.
+``ways_of`` walks through it. What it leaves out, ``not_tried`` names.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+
+from memkit.fitting.batch_plan import cuts_of
+from stepscope.fitting.step import seconds_of
+from memkit.hardware.cards import Card
+from stepscope.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.layouts import Layout
+from memkit.setup.optimizers import OPTIMIZERS as RECORDS
+from memkit.setup.optimizers import Place
+from memkit.setup.recipes import (
+    AUTOCAST_BF16,
+    AUTOCAST_FP16,
+    BF16_MASTER,
+    FP32,
+    FUSED_ADAMW,
+    KAHAN_BF16,
+    MEGATRON,
+    PURE_BF16,
+    PURE_FP16,
+    OptimizerConfig,
+    Precision,
+)
+from memkit.setup.strategies import FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, Strategy, groups
+from memkit.setup.training import TrainingSetup
+
+PRECISIONS = {
+    "bfloat16": (AUTOCAST_BF16, FP32, PURE_BF16, BF16_MASTER, MEGATRON, KAHAN_BF16),
+    "float16": (AUTOCAST_FP16, FP32),
+}
+"""What is tried where the tensor cores multiply the dtype; a GradScaler refuses gradients in float16."""
+BESIDE_ADAPTERS = {"bfloat16": PURE_BF16, "float16": PURE_FP16}
+"""Of the frozen weights; the adapters are float32."""
+
+OPTIMIZERS = tuple(
+    replace(FUSED_ADAMW, name=record.name, implementation=implementation, place=place)
+    for record in RECORDS.values()
+    for implementation, place in record.planned
+)
+"""What the optimizers' records say is to be tried."""
+
+GROUPS = (2, 3, 4)
+RANK = 16
+
+
+@lru_cache(maxsize=64)
+def strategies_of(num_layers: int) -> tuple[Strategy, ...]:
+    """The recomputations that are tried: policies over all blocks, and every number of blocks or small groups.
+
+    These are the first ones, for others of the same number cost as many FLOPs and keep no less.
+    """
+    partly = (groups(size, num_again=n) for size in (1, *GROUPS) for n in range(1, -(-num_layers // size)))
+    whole = (groups(size) for size in GROUPS if size <= num_layers)
+    return NONE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, *partly, FULL, *whole
+
+
+def layouts_of(num_cards: int) -> tuple[Layout | None, ...]:
+    """How a run is spread over the cards."""
+    if num_cards == 1:
+        return (None,)
+    stages = [Layout(stage=stage, dp_size=num_cards) for stage in range(4)]
+    views = [replace(layout, gradient_as_bucket_view=True) for layout in stages[:2]]
+    return (*views, *stages, *(replace(layout, offloads=True) for layout in stages[2:]))
+
+
+def trained_by(
+    setup: TrainingSetup, layout: Layout | None, adapter: AdapterConfig | None, card: Card
+) -> Iterator[tuple[Precision, OptimizerConfig, AdapterConfig | None]]:
+    """What is trained, in which precision and by which optimizer.
+
+    Only AdamW after the backward keeps copies beside 16-bit weights. A GradScaler lets nothing step before all
+    gradients are there.
+    """
+    half = "bfloat16" if "bfloat16" in card.dtypes else "float16"
+    optimizers = OPTIMIZERS if layout is None else (FUSED_ADAMW,)
+    for optimizer, precision in product(optimizers if adapter is None else (), PRECISIONS[half]):
+        keeps_copies = precision.master_dtype or precision.remainder_dtype
+        may_copy = optimizer == FUSED_ADAMW and layout is None
+        may_scale = optimizer.place == Place.AFTER_BACKWARD
+        if (may_copy or not keeps_copies) and (may_scale or precision != AUTOCAST_FP16):
+            yield precision, optimizer, None
+    if layout is None:
+        lora = adapter or AdapterConfig(rank=RANK, targets=linear_layers(setup.model))
+        for optimizer, base in product(optimizers, ("as loaded", "nf4")):
+            if half == "bfloat16" or optimizer.place == Place.AFTER_BACKWARD:
+                yield BESIDE_ADAPTERS[half], optimizer, replace(lora, base=base)
+
+
+def ways_of(
+    setup: TrainingSetup, layout: Layout | None, num_sequences: int, card: Card, adapter: AdapterConfig | None = None,
+) -> Iterator[tuple[TrainingSetup, Layout | None]]:
+    """The combinations for a window of so many sequences; with an adapter those that train it alone."""
+    sharded = layout is not None and layout.is_fully_sharded
+    ways = strategies_of(setup.model.num_layers)  # FSDP has a formula for blocks that are all treated alike
+    strategies = [way for way in ways if not sharded or (way.group_size == 1 and not way.num_again)]
+    for precision, optimizer, added in trained_by(setup, layout, adapter, card):
+        spreads = [layout]
+        if sharded:
+            param_dtype = precision.compute_dtype if precision.uses_autocast else None  # FSDP2 casts what it gathers
+            precision = FP32 if param_dtype else precision
+            wide = () if precision.compute_dtype == "float32" and not param_dtype else ("float32",)
+            spreads = [replace(layout, param_dtype=param_dtype, reduce_dtype=dtype) for dtype in (None, *wide)]
+        bare = replace(setup, precision=precision, optimizer=optimizer, adapter=added)
+        for spread in spreads:
+            for cut, strategy in product(worthy_cuts(bare, spread, num_sequences, card), strategies):
+                yield replace(cut, recomputation=strategy), spread
+
+
+def worthy_cuts(setup: TrainingSetup, layout: Layout | None, num_sequences: int, card: Card) -> Iterator[TrainingSetup]:
+    """The setup with each micro-batch that takes less time than every smaller one, with accumulation and without it.
+
+    A larger one takes more bytes. No term of a step's time grows with the micro-batch, whatever runs again.
+    """
+    quickest = {}
+    for size, steps in cuts_of(num_sequences):
+        if steps > 1 and setup.optimizer.frees_gradients:
+            continue
+        cut = replace(setup, micro_batch_size=size, grad_accum_steps=steps)
+        seconds = round(seconds_of(cut, card, layout), 9)  # a sum of floats has no more digits
+        if seconds < quickest.get(steps > 1, math.inf):
+            quickest[steps > 1] = seconds
+            yield cut
+
+
+LEFT_OUT = {
+    "take more bytes and no less time": "foreach and for-loop AdamW, stored scores, float32 logits or frozen weights, "
+    "zeroed gradients, two float32 copies, checkpoints that never stop early, blocks run again that are not the first",
+    "are stepped by no library": "paged states on the host, moments in a dtype of their own, gradients in one without "
+    "a float32 copy of the weights, copies but by AdamW after the backward",
+    "train another model": "adapters of another rank or beside fewer layers",
+    "have no formula": "saved activations on the host, a loss in pieces",
+    "may be faster": "policies for other operations or for some blocks, larger groups of blocks",
+}
+LEFT_OUT_ON_MANY = LEFT_OUT | {
+    "are planned for one card": "adapters, optimizers but AdamW after the backward, copies beside 16-bit weights",
+    "keep more on each card": "sharded groups of fewer cards than all",
+    "have no formula": f"{LEFT_OUT['have no formula']}, gradients sent after the last micro-batch alone (no_sync), "
+    "blocks under FSDP that run again in part or in groups",
+}
+"""What is left out beside optimizers, by what these ways do for which they are."""
+
+
+def not_tried(card: Card, num_cards: int) -> str:
+    """What is left out for a job, a reason a line."""
+    names: dict[str, list[str]] = {}
+    for record in RECORDS.values():
+        names.setdefault(record.not_planned, []).append(record.name)
+    left_out = {reason: ", ".join(found) for reason, found in names.items() if reason}
+    left_out |= LEFT_OUT if num_cards == 1 else LEFT_OUT_ON_MANY
+    lines = ["Not tried, because they", *(f"- {reason}: {what}" for reason, what in left_out.items())]
+    if "bfloat16" not in card.dtypes:
+        lines.append(
+            f"The tensor cores of {card.name} do not multiply bfloat16: its plans are in float16, with a GradScaler, "
+            "or in float32. With a GradScaler they have float32 gradients, and step on the card once all of them are "
+            "there: only then is it known whether one overflowed."
+        )
+    return "\n".join(lines)

@@ -1,0 +1,148 @@
+"""A plan's code, traced before anybody is shown it: the very text, on tensors without data.
+
+The book's model is this book's; what ``from_pretrained`` would load is made by the family's own module from its
+configuration. A trainer's text runs its trainer. Loads torch, and the libraries that the text names.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, chdir, nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import replace
+from functools import lru_cache, partial
+from importlib import import_module
+from io import StringIO
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+from stepscope.fitting.plan import TrainingPlan
+from stepscope.fitting.plan_code import code_of
+from stepscope.fitting.step import as_high
+from stepscope.setup.hugging_face import config_of
+from stepscope.setup.layouts import Layout
+from memkit.setup.strategies import NONE
+from memkit.setup.training import TrainingSetup
+
+NUM_STEPS = 2
+"""The second step has the states that the first one makes."""
+
+
+def traced(plan: TrainingPlan, kind: str = "plain") -> TrainingPlan:
+    """The plan with the traced peak of its own code; unchanged where torch or a library of it is not there.
+
+    Of more than two micro-batches two are run: a third is as high as the second.
+    """
+    try:
+        short = replace(plan, setup=as_high(plan.setup))
+        return replace(plan, traced_bytes=traced_bytes(code_of(short, kind), short.setup, plan.layout))
+    except ImportError:
+        return plan
+
+
+@lru_cache(maxsize=64)
+def traced_bytes(text: str, setup: TrainingSetup, layout: Layout | None) -> int:
+    """The highest bytes of a plan's second step, as its code runs; of a trainer's, of two steps."""
+    from stepscope.program.sharded import one_rank_of
+    from stepscope.tracing.trace import trace_memory
+
+    with ExitStack() as stack:
+        stack.enter_context(one_rank_of(layout.world_size) if layout else nullcontext())
+        stack.enter_context(chdir(stack.enter_context(TemporaryDirectory())))
+        stack.enter_context(redirect_stdout(StringIO()))
+        stack.enter_context(redirect_stderr(StringIO()))
+        stack.callback(logging.disable, logging.NOTSET)
+        logging.disable(logging.WARNING)  # what libraries say of this machine is not about the plan
+        import_libraries(text)
+        for stand_in in stand_ins(setup, text):
+            stack.enter_context(stand_in)
+        build = partial(run_text, text, setup, layout)
+        return trace_memory(build, steps=NUM_STEPS).for_step(NUM_STEPS).peak_bytes
+
+
+def import_libraries(text: str) -> None:
+    """Import what the text does, before a trace pretends that there is a card, of which libraries would ask more."""
+    try:
+        import_module("torchvision")
+    except (ImportError, RuntimeError):  # one built for another torch: transformers is to find none
+        sys.modules["torchvision"] = None
+    names: dict = {}
+    for line in text.splitlines():
+        if line.startswith(("import ", "from ")):
+            exec(line, names)  # noqa: S102 - the text is ours, and is to be run
+    if "Trainer" in names:
+        import_module("accelerate")
+
+
+def run_text(text: str, setup: TrainingSetup, layout: Layout | None = None, seen: dict | None = None) -> Callable:
+    """Execute the text with what it needs from its reader, and give back its step. ``seen`` gets its names."""
+    from memkit.program.transformer import Transformer, random_batches
+
+    names = {} if seen is None else seen
+    if "from_pretrained" not in text:
+        inside = layout and layout.param_dtype or setup.precision.compute_dtype
+        precision = replace(setup.precision, compute_dtype=inside)
+        names["model"] = Transformer(replace(setup, recomputation=NONE, adapter=None, precision=precision))
+    if "trainer.train()" in text:
+        row = [0] * setup.seq_len
+        num_rows = NUM_STEPS * setup.micro_batch_size * setup.grad_accum_steps
+        names["dataset"] = [{"input_ids": row, "labels": row}] * num_rows
+        trainer = import_module("transformers").Trainer
+        with patch.object(trainer, "train", lambda self: None):
+            exec(text, names)  # noqa: S102
+        # One call makes all its steps: the second, so that what stood while the model was loaded is no part of it.
+        calls = iter((lambda: None, names["trainer"].train))
+        return lambda: next(calls)()
+    names["batches"] = iter(random_batches(setup.model, setup), None)
+    exec(text, names)  # noqa: S102
+    return names["step"]
+
+
+def stand_ins(setup: TrainingSetup, text: str) -> Iterator:
+    """What is put in the place of files on the disk, and of memory that only CUDA's driver gives."""
+    if "trainer.train()" in text:
+        yield patch("transformers.trainer.DEFAULT_PROGRESS_CALLBACK", import_module("transformers").TrainerCallback)
+    if "from_pretrained" in text:
+        yield patch("transformers.AutoModelForCausalLM.from_pretrained", partial(made_from_config, setup))
+    if "bitsandbytes.optim" in text or "paged_adamw" in text:
+        yield patch("bitsandbytes.functional.get_paged", paged_on_host)
+        yield patch("bitsandbytes.functional.fill", lambda tensor, value, **_: tensor)  # zeros that nobody touches
+        yield patch("bitsandbytes.functional.prefetch_tensor", lambda tensor, to_cpu=False: None)
+
+
+def made_from_config(setup: TrainingSetup, name: str, *, dtype, device_map: str, quantization_config=None, **choices):
+    """What ``from_pretrained`` loads: the family's module in ``dtype``, and in 4 bits where that is asked."""
+    from stepscope.program.hugging_face import hugging_face_model
+
+    dtype = str(dtype).removeprefix("torch.")
+    try:
+        model = hugging_face_model(config_of(setup.model) | choices, dtype=dtype).to(device_map).train()
+    except ValueError as error:  # transformers is not there, or does not load
+        raise ImportError(str(error)) from error
+    if quantization_config is not None:
+        put_in_4_bits(model)
+    return model
+
+
+def put_in_4_bits(model) -> None:
+    """Every linear layer but the head as bitsandbytes' ``Linear4bit``, as the loader of transformers does it."""
+    from torch import nn
+
+    from stepscope.program.adapters import in_4_bits
+
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if type(layer).__name__ == "Conv1D":  # GPT-2's linear layer, its matrix the other way round
+                linear = nn.Linear(*layer.weight.shape, device=layer.weight.device, dtype=layer.weight.dtype)
+                setattr(parent, name, in_4_bits(linear))
+            elif isinstance(layer, nn.Linear) and name != "lm_head":
+                setattr(parent, name, in_4_bits(layer))
+    model.is_loaded_in_4bit = True  # what peft looks for
+
+
+def paged_on_host(*shape: int, dtype, device):
+    """A state that the driver moves: on the host, where torch's allocator counts none of it."""
+    import torch
+
+    tensor = torch.zeros(1, dtype=dtype, device="cpu").expand(shape)  # a state of gigabytes would be real here
+    tensor.is_paged, tensor.page_deviceid = True, 0
+    return tensor

@@ -1,0 +1,73 @@
+"""Whether a step fits on a card: the one rule, and what stands on a card beside the tensors.
+
+Beside the tensors stand CUDA's context, the libraries' workspaces and the allocator's holes. Each is a range with
+its reason: low, expected, high. A step fits where all of it finds room at the highest (fragments of a ninth of the
+tensors, the most that was recorded), should fit at the expected (a hundredth of the card), may just fit at the lowest
+(none). A planner plans with the expected: ``planned_room``.
+"""
+
+from dataclasses import dataclass
+
+from stepscope.allocator.config import AllocatorConfig
+from stepscope.allocator.trace_replay import replay_trace
+from memkit.hardware.workspaces import training_workspace_bytes
+from memkit.hardware.cards import CARDS
+from memkit.hardware.fit import CONTEXT_BYTES, RECORDED_CACHE_SHARE, Fit, fit_on
+from memkit.timeline import MemoryTimeline
+from memkit.units import aligned_table, format_bytes
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Bytes that stand on the card beside the tensors: at least, expected, at most, and why."""
+
+    name: str
+    low_bytes: int
+    expected_bytes: int
+    high_bytes: int
+    reason: str
+
+
+def replayed_holes(trace: MemoryTimeline) -> tuple[int, int, int]:
+    """Bytes cached and not allocated: least of the two kinds of segments, default segments, worst of all known."""
+    plain = replay_trace(trace)
+    growing = replay_trace(trace, AllocatorConfig(expandable_segments=True))
+    holes = [max(r.peak_reserved_bytes - plain.peak_allocated_bytes, 0) for r in (growing, plain)]
+    return min(holes), holes[1], max(*holes, plain.peak_allocated_bytes // RECORDED_CACHE_SHARE)
+
+
+def left_out_of(trace: MemoryTimeline) -> tuple[LeftOut, ...]:
+    """What the traced bytes leave out on any card of the table."""
+    spaces = sorted(training_workspace_bytes(card.compute_capability) for card in CARDS.values())
+    holes = replayed_holes(trace)
+    return (
+        LeftOut(
+            name="CUDA context", low_bytes=CONTEXT_BYTES // 2, expected_bytes=CONTEXT_BYTES,
+            high_bytes=2 * CONTEXT_BYTES,
+            reason="kernels and tables the driver loads for a process; grows with driver, card and libraries loaded",
+        ),
+        LeftOut(
+            name="library workspaces", low_bytes=spaces[0], expected_bytes=spaces[len(spaces) // 2],
+            high_bytes=spaces[-1],
+            reason="cuBLAS keeps one for the forward's and one for the backward's thread; cuDNN may want more",
+        ),
+        LeftOut(
+            name="cached, not allocated", low_bytes=holes[0], expected_bytes=holes[1], high_bytes=holes[2],
+            reason="expandable segments; default segments; the largest share of the recorded runs held here",
+        ),
+    )
+
+
+def fits_of(left_out: tuple[LeftOut, ...], allocated_bytes: int) -> tuple[Fit, ...]:
+    """Every NVIDIA card of the table with the room left beside the tensors and what their number leaves out."""
+    if not left_out:
+        raise ValueError("left_out=() has no holes of the allocator: left_out_of(trace) gives them, at its end")
+    cached = left_out[-1]
+    holes = cached.low_bytes, cached.expected_bytes, cached.high_bytes
+    return tuple(fit_on(card, allocated_bytes, holes) for card in CARDS.values() if card.vendor == "NVIDIA")
+
+
+def left_out_in_words(items: tuple[LeftOut, ...]) -> str:
+    """The ranges as a table, and a line with each reason."""
+    rows = [["what the number leaves out", "low", "expected", "high"]]
+    rows += [[i.name, *map(format_bytes, (i.low_bytes, i.expected_bytes, i.high_bytes))] for i in items]
+    return "\n".join([aligned_table(rows), *(f"{item.name}: {item.reason}" for item in items)])

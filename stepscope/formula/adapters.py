@@ -1,0 +1,188 @@
+"""LoRA and QLoRA on paper: thin matrices beside frozen weights, which may be in 4 bits."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache, partial
+
+from memkit.formats.dtypes import tensor_bytes
+from memkit.formula.backward import GRADIENT_OPS, SENDS_VIEWS
+from memkit.formula.forward import Forward
+from memkit.formula.paper import SAME, Leaf, Tensor
+from memkit.formula.parameters import Parameter, block_parameters, of_blocks, one_of_each_kind, parameter_ledger
+from memkit.formula.states import StateTensor, weight_tensors
+from memkit.setup.models import ModelConfig
+from memkit.setup.recipes import Precision
+from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.job import Job
+
+NF4 = "nf4"
+"""What the weights of QLoRA have for a dtype. No operation reads them but ``gemm_4bit``."""
+
+NF4_BLOCK, NF4_SCALE_BLOCK = 64, 256
+"""Values that share a scale, and scales that share one of their own (Dettmers et al. 2023, section 3)."""
+
+GRADIENT_OPS["gemm_4bit"] = "mm"
+SENDS_VIEWS.append("gemm_4bit")
+
+
+@lru_cache(maxsize=64)
+def adapters_of_block(config: ModelConfig, adapter: AdapterConfig, mlp: str) -> tuple[Parameter, ...]:
+    """The thin matrices of one block, two beside each target, in the order of the layers."""
+    matrices = []
+    for weight in block_parameters(config, mlp):
+        name = weight.name.removesuffix(".weight")
+        if weight.is_matrix_product and name.rpartition(".")[2] in adapter.targets:
+            (num_outputs, num_inputs), (out_axis, in_axis) = weight.shape, weight.axes.split()
+            down, up = (adapter.rank, num_inputs), (num_outputs, adapter.rank)
+            matrices.append(Parameter(name=f"{name}.lora_a.weight", shape=down, kind="adapter", axes=f"r {in_axis}"))
+            matrices.append(Parameter(name=f"{name}.lora_b.weight", shape=up, kind="adapter", axes=f"{out_axis} r"))
+    return tuple(matrices)
+
+
+@lru_cache(maxsize=64)
+def trained_parameters(config: ModelConfig, adapter: AdapterConfig | None) -> tuple[Parameter, ...]:
+    """Every parameter that the optimizer gets: all of the model's, or the adapters' alone."""
+    if adapter is None:
+        return parameter_ledger(config)
+    return tuple(of_blocks(config, lambda config, mlp: adapters_of_block(config, adapter, mlp)))
+
+
+def count_adapter_parameters(config: ModelConfig, adapter: AdapterConfig) -> int:
+    """Parameters that LoRA trains."""
+    alike = one_of_each_kind(config, lambda config, mlp: adapters_of_block(config, adapter, mlp))
+    return sum(parameter.times * parameter.count for parameter in alike)
+
+
+def is_in_4_bits(parameter: Parameter, adapter: AdapterConfig | None) -> bool:
+    """Whether QLoRA keeps this frozen weight in 4 bits: the linear layers of the blocks, but not the head."""
+    has_4_bits = adapter is not None and adapter.base == NF4
+    return has_4_bits and parameter.is_matrix_product and parameter.kind in ("attention", "mlp")
+
+
+def frozen_tensors(parameter: Parameter, precision: Precision, adapter: AdapterConfig) -> tuple[StateTensor, ...]:
+    """A frozen weight, or what stands for it in 4 bits.
+
+    Source: ``quantize_4bit`` of bitsandbytes 0.50: codes, their scales and the two maps, for each tensor anew.
+    """
+    if not is_in_4_bits(parameter, adapter):
+        return weight_tensors(parameter, precision)
+    num_scales = -(-parameter.count // NF4_BLOCK)
+    tensors = {
+        "NF4 codes": ((-(-parameter.count // 2), 1), "uint8"),
+        "NF4 scales": ((num_scales,), "uint8"),
+        "scales of scales": ((-(-num_scales // NF4_SCALE_BLOCK),), "float32"),
+        "mean scale": ((), "float32"),
+        "map of scales": ((256,), "float32"),
+        "NF4 map": ((16,), "float32"),
+    }
+    return tuple(
+        StateTensor(parameter=parameter.name, role=role, shape=shape, dtype=dtype, part="weights")
+        for role, (shape, dtype) in tensors.items()
+    )
+
+
+def shared_maps(adapter: AdapterConfig | None) -> tuple[StateTensor, ...]:
+    """The map of scales that bitsandbytes keeps once in a process, and copies for each layer in 4 bits."""
+    if adapter is None or adapter.base != NF4:
+        return ()
+    return (StateTensor(parameter="all", role="map of scales", shape=(256,), dtype="float32", part="weights"),)
+
+
+def trained_precision(precision: Precision, adapter: AdapterConfig | None) -> Precision:
+    """The dtypes of what is trained: the recipe's, or those of adapters, whose numbers all have one dtype."""
+    if adapter is None:
+        return precision
+    dtypes = dict.fromkeys(("weight_dtype", "gradient_dtype", "compute_dtype"), adapter.dtype)
+    return Precision(name="adapter", **dtypes)
+
+
+class AdaptedForward(Forward):
+    """The forward of a model with adapters."""
+
+    setup: Job
+
+    def __init__(self, setup: Job, *how):
+        self.names_core_output = "efficient" if setup.uses_efficient_kernel else setup.attention
+        super().__init__(setup, *how)
+
+    @staticmethod
+    def axis_sizes(setup: Job) -> dict[str, int]:
+        return Forward.axis_sizes(setup) | {"r": setup.adapter.rank}
+
+    def add_parameters(self, parameters: Iterable[Parameter]) -> None:
+        """Beside adapters all others are frozen."""
+        adapter = self.setup.adapter
+        for p in parameters:
+            is_adapter = p.kind == "adapter"
+            dtype = adapter.dtype if is_adapter else NF4 if is_in_4_bits(p, adapter) else self.weight_dtype
+            self.parameters[p.name] = Tensor(p.axes, p.count, dtype, source=Leaf(p, dtype) if is_adapter else None)
+
+    def parameters_of_block(self, kind: str) -> Iterable[Parameter]:
+        return (*super().parameters_of_block(kind), *adapters_of_block(self.model, self.setup.adapter, kind))
+
+    def linear(self, x: Tensor, name: str, label: str = "") -> Tensor:
+        """x Wᵀ + b, and what an adapter adds."""
+        label = label or name.rpartition(".")[2]
+        if f"{name}.lora_a.weight" in self.parameters:
+            return self.with_adapter(x, name, label)
+        return self.product(x, name, label)
+
+    def product(self, x: Tensor, name: str, label: str) -> Tensor:
+        weight, bias = self.parameters[f"{name}.weight"], self.parameters.get(f"{name}.bias")
+        if weight.dtype == NF4:
+            return self.product_of_4_bits(x, weight, bias, label)
+        if weight.source is None:
+            return super().linear(x, name, label)
+        paper = self.paper
+        dtype = self.dtype if self.setup.precision.uses_autocast else weight.dtype
+        weight = paper.cast(weight, dtype, f"{name.rpartition('.')[2]} weight")
+        narrow = paper.cast(x, dtype)
+        return self.multiply("mm", narrow, weight, [], label, [narrow, weight])
+
+    def product_of_4_bits(self, x: Tensor, codes: Tensor, bias: Tensor | None, label: str) -> Tensor:
+        """The same with a frozen weight in NF4, which is made wide for the product, and in the backward once more.
+
+        It runs in the dtype that the model was loaded in and gives back its input's, whatever autocast says: no policy
+        and no autocast knows ``gemm_4bit``. The scales, which are in 8 bits themselves, are made float32 first.
+        Source: ``Linear4bit.forward`` and ``_gemm_4bit_default_impl`` of bitsandbytes 0.50, which its CUDA backend
+        takes for long inputs.
+        """
+        paper = self.paper
+        scale_bytes = tensor_bytes(-(-codes.count // NF4_BLOCK), "float32")
+        weight_bytes = tensor_bytes(codes.count, self.weight_dtype)
+        wide = paper.cast(x, self.weight_dtype)
+        # In the backward the weight stands beside the gradient, or with its scales before the gradient is there.
+        scratch_bytes = max(weight_bytes, weight_bytes + scale_bytes - wide.num_bytes)
+        out = self.multiply("gemm_4bit", wide, codes, [bias] if bias else [], label, scratch_bytes=scratch_bytes)
+        without_mean = paper.allocate(scale_bytes)
+        scales = paper.allocate(scale_bytes)
+        del without_mean  # an argument of ``+ absmax_offset``, without a name
+        paper.allocate(weight_bytes)
+        del scales  # ``_gemm_4bit_default_impl`` has returned its product
+        return paper.cast(out, x.dtype)
+
+    def with_adapter(self, x: Tensor, name: str, label: str) -> Tensor:
+        """W x + (α / r) B A x, of which the second is in the adapter's dtype.
+
+        Kept are A x, and x in that dtype, cast anew for each adapter.
+
+        Source: ``lora.Linear.forward`` of peft 0.21.
+        """
+        paper, adapter = self.paper, self.setup.adapter
+        y = self.product(x, name, label)
+        dtype, label = y.dtype, y.storage.block.name
+        x = paper.cast(x, adapter.dtype)
+        dropped = self.dropout(paper.view("view", x), f"{name} adapter", adapter.dropout)
+        thin = self.product(dropped, f"{name}.lora_a", "A x")
+        del dropped  # PEFT nests the three calls: no name has what goes into the next
+        up = self.product(thin, f"{name}.lora_b", "lora_b")
+        del thin
+        scaled = paper.run("mul", [up], up.axes)
+        del up
+        wider = dtype if dtype == scaled.dtype else "float32"
+        total = paper.run("add", [y, scaled], y.axes, wider, ways=(SAME, SAME), name=label)
+        if not self.is_cuda:  # the CPU's loop takes one dtype: what has another is copied first
+            paper.allocate(sum(total.num_bytes for each in (y, scaled) if each.dtype != wider))
+        del y, scaled  # `result = result + …` binds the name anew before the cast back
+        return paper.rename(paper.cast(total, dtype), label)

@@ -1,0 +1,103 @@
+"""A picture of the allocator: segments as rows, blocks in them, holes between, and the two totals.
+
+Nothing is told by colour alone: a part has a hatch, a hole is empty, the unasked rest of a block is dotted, a new block
+has a dark frame.
+"""
+
+from stepscope.allocator.film import Film, Piece, Row, Still
+from memkit.pictures.axes import DASHED, Scale
+from memkit.pictures.colours import LOOKS, OKABE_ITO
+from memkit.pictures.svg import GREY, PAPER, Chart, text_width
+from memkit.timeline import PARTS
+from memkit.units import MIB, format_bytes
+
+MAX_ROWS = 14
+ROW = 25
+REST = (OKABE_ITO[7], "...")
+UNKNOWN = "not attributed"
+
+
+def allocator_picture(film: Film, index: int | None = None, room: int = 0) -> Chart:
+    """A film at its end, or after ``index`` events; the scale fits the whole film.
+
+    Segments by address from top to bottom, and below them allocated and reserved bytes. Blocks tell their bytes. A
+    ``room`` for so many segments keeps its height, and rows of more stand closer.
+    """
+    still = film.still(len(film) if index is None else index)
+    widest_bytes = max((row.size for each in film.stills for row in each.rows), default=MIB)
+    num_rows = min(max(3, *(len(each.rows) for each in film.stills)), MAX_ROWS)
+    bottom = 62 + ROW * (room or num_rows)
+    each_row = min(ROW, (bottom - 62) / num_rows)
+    chart = Chart(800, bottom + 122, f"event {still.index} of {len(film)}")
+    words = still.words
+    while text_width(words, 12) > 780:
+        words = words.removesuffix(" …").rpartition(" ")[0] + " …"
+    chart.words(10, 41, words, 12)
+    x = Scale(low=0, high=widest_bytes, start=98, end=782)
+    step = max(MIB, 1 << max(widest_bytes // 8 - 1, 1).bit_length())
+    ticks = [(x(tick), format_bytes(tick, 0)) for tick in range(0, widest_bytes + 1, step)]
+    chart.row(ticks, bottom + 1, 10.5, shade=GREY)
+    rows = still.rows if len(still.rows) <= num_rows else still.rows[: num_rows - 1]
+    for number, row in enumerate(rows):
+        y = 70 + each_row * number
+        chart.words(90, y, f"{format_bytes(row.size, 0)} {_kind(row)}", 11, anchor="end")
+        for piece in row.pieces:
+            _draw_piece(chart, piece, x, y)
+    if len(rows) < len(still.rows):
+        chart.words(90, 70 + each_row * (num_rows - 1), f"{len(still.rows) - len(rows)} more", 11, anchor="end")
+    _draw_totals(chart, still, film, bottom + 36)
+    parts = [(LOOKS[part], part.replace("_", " ")) for part in PARTS]
+    chart.legend([*parts, (REST, "unasked rest"), ((PAPER, ""), "hole")], 10, bottom + 106, 790, 10.5)
+    segments = "1 segment" if len(still.rows) == 1 else f"{len(still.rows)} segments"
+    chart.alt = (
+        f"After event {still.index} of {len(film)}: {still.words}. {segments}, "
+        f"{format_bytes(still.allocated_bytes)} allocated, {format_bytes(still.reserved_bytes)} reserved, "
+        f"largest hole {format_bytes(still.largest_hole_bytes)}."
+    )
+    return chart
+
+
+def _kind(row: Row) -> str:
+    return "grows" if row.is_expandable else "small" if row.is_small else "large"
+
+
+def _draw_piece(chart: Chart, piece: Piece, x: Scale, y: float) -> None:
+    """A block or a hole; what the block got unasked is dotted, a new one has a frame, its name stands in it."""
+    left, right = x(piece.offset), x(piece.offset + piece.size)
+    box, edge = (left, right, y, 18), {"stroke": PAPER, "stroke_width": 0.7}
+    if piece.is_free:
+        tells = {"tip": f"hole: {format_bytes(piece.size)}", "data": {"hole": piece.size}}
+        chart.bar(*box, (PAPER, ""), stroke="currentColor", stroke_opacity=0.6, **tells)
+        return
+    part = piece.part if piece.part in LOOKS else UNKNOWN
+    tip = f"{piece.label}: {format_bytes(piece.size)}, {part.replace('_', ' ')}"
+    tip += f", {format_bytes(piece.rest_bytes)} unasked" if piece.rest_bytes else ""
+    chart.bar(*box, LOOKS[part], **edge, tip=tip, data={"part": part, "bytes": piece.size})
+    rest = x(piece.rest_bytes) - x(0)
+    if rest > 1.7:
+        chart.bar(right - rest, right, y, 18, REST, **edge, pointer_events="none")
+    if piece.is_new:
+        chart.bar(*box, stroke="currentColor", stroke_width=2, pointer_events="none")
+    if text_width(piece.label, 10) + 6 < right - left:
+        chart.words((left + right - rest) / 2, y, piece.label, 10, anchor="middle", boxed=True)
+
+
+def _draw_totals(chart: Chart, still: Still, film: Film, top: float) -> None:
+    """Two bars: what blocks use, what segments hold, and the card's line."""
+    capacity = film.capacity_bytes
+    most = max(*(each.reserved_bytes for each in film.stills), capacity or 0, MIB)
+    x = Scale(low=0, high=most, start=98, end=500)
+    card = f" of the card's {format_bytes(capacity)}" if capacity else ""
+    hole = f", largest hole {format_bytes(still.largest_hole_bytes)}" if still.hole_bytes else ""
+    totals = (
+        ("allocated", still.allocated_bytes, (OKABE_ITO[5], ""), hole),
+        ("reserved", still.reserved_bytes, (OKABE_ITO[7], "///"), card),
+    )
+    for row, (name, size, look, more) in enumerate(totals):
+        y = top + 10 + 24 * row
+        chart.words(90, y, name, 12, anchor="end")
+        chart.bar(x.start, x(size), y, 18, look, tip=f"{name}: {format_bytes(size)}", data={"bytes": size})
+        chart.words(512, y, format_bytes(size) + more, 12)
+    if capacity is not None:
+        at = x(capacity)
+        chart.line([(at, top - 2), (at, top + 46)], OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED)

@@ -1,0 +1,84 @@
+"""The command line: ``memkit report``, ``fit``, ``list`` and ``snapshot``.
+
+    memkit report my_module.py:build        the step that build() returns, traced without a GPU
+    memkit report train.py -- --lr 1e-3     a training script as "python train.py --lr 1e-3" runs it, until its second
+                                            step; --assume train.py:41=128: what only values could say on that line
+    memkit report train.ipynb               a notebook, all cells in order; %pip, !ls and their like are left out
+    memkit report train.py --batches 500    its DataLoader hands out 500 batches alone, and the worst is traced
+    memkit report train.py --until eval     on through its first evaluation; the epoch before it is cut short
+    memkit report train.py --vary N --card CARD -- --batch-size N
+                                            the largest N that fits the card, plain and recomputed;
+                                            with --batches, on the worst batch of each N
+    memkit report config.json               a Hugging Face model, bf16, 1 sequence of 1,024 tokens, fused AdamW
+    memkit fit MODEL --card CARD --tokens N --seq-len N [--cards N]
+                                            every plan that fits, and the code of the best one; MODEL is a name
+                                            such as Llama-2-7B, or a config.json; on N equal cards by ZeRO's
+                                            stages, the tokens shared out over them
+                                            --lora [RANK] --targets query,value: only adapters are trained;
+                                            --host 64GiB: what offloading may take of the host's memory
+    memkit list                             the models and cards that have names
+    memkit snapshot FILE [--device N]       a recording of torch.cuda.memory._dump_snapshot
+
+Every command takes ``--json`` (the result as JSON) and ``--fail-above 22GiB`` for a CI job. It is compared with the
+bytes expected on the card (report), the plan's peak (fit), or the peak of reserved bytes (snapshot).
+
+Exit codes: 0 done; 1 above --fail-above, or no plan fits; 2 an argument, a file or a program that cannot be used, said
+in one line; 130 stopped by Ctrl-C.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+
+from stepscope.tool.arguments import UNUSABLE, parser
+from stepscope.tool.commands import COMMANDS, progress
+from stepscope.tool.errors import in_words
+from memkit.units import format_bytes
+
+ABOVE, STOPPED = 1, 130
+
+
+def answer(options: argparse.Namespace) -> int:
+    """Run the command that was asked for, print what it found, and return the exit code."""
+    with redirect_stdout(sys.stderr):  # what a program prints is none of the result
+        num_bytes, text, data = COMMANDS[options.command](options)
+    progress()
+    tell(json.dumps(data, indent=1) if options.json else text)
+    if num_bytes == sys.maxsize:  # no plan fits
+        return ABOVE
+    if options.fail_above is not None and num_bytes > options.fail_above:
+        print(f"memkit: {format_bytes(num_bytes)} is above {format_bytes(options.fail_above)}", file=sys.stderr)
+        return ABOVE
+    return 0
+
+
+def tell(text: str) -> None:
+    """Print on stdout: a letter that a terminal lacks as ``?``, and to a reader such as ``head`` what it takes."""
+    letters = sys.stdout.encoding or "utf-8"
+    try:
+        print(text.encode(letters, "replace").decode(letters), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    end = words.index("--") if "--" in words else len(words)
+    options = parser(__doc__).parse_args(words[:end])
+    options.script_arguments = words[end + 1 :]
+    if end < len(words) and options.command != "report":
+        parser(__doc__).error(f"memkit {options.command} takes nothing after --")
+    try:
+        return answer(options)
+    except KeyboardInterrupt:
+        progress()
+        print("memkit: stopped", file=sys.stderr)
+        return STOPPED
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the program under report may raise anything
+        progress()
+        print(f"memkit: {in_words(error)}", file=sys.stderr)
+        return UNUSABLE

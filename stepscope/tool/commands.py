@@ -1,0 +1,259 @@
+"""What each command of ``memkit`` finds, for whoever calls it: bytes for --fail-above, a text, and JSON."""
+
+import argparse
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+from stepscope.tool.arguments import named
+from memkit.units import aligned_table, as_whole_number, format_bytes, format_count
+
+Found = tuple[int, str, dict]
+SCRIPTS = (".py", ".ipynb")
+
+
+def is_config(text: str) -> bool:
+    """Whether this names a config.json or the folder of one."""
+    return text.endswith(".json") or Path(text).is_dir()
+
+
+def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
+    """The function ``name`` of ``file.py:name`` or ``package.module:name``; for a config.json a step of its model.
+
+    For a file.py alone: the script, with its ``arguments``.
+
+    Raises: ValueError: there is no such file, module or function.
+    """
+    if is_config(target):
+        from stepscope.program.hugging_face import hugging_face_build
+
+        return hugging_face_build(target)
+    if target.endswith(SCRIPTS):
+        from stepscope.tool.script import Script
+
+        return Script(target, tuple(arguments))
+    if arguments:
+        raise ValueError(f"{' '.join(arguments)!r}: only a script, such as train.py, takes arguments")
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise ValueError(
+            f"{target!r} is not of the form my_module.py:build or package.module:build, nor a script (train.py) or a "
+            "config.json"
+        )
+    if place.endswith(".py"):
+        path = Path(place)
+        if not path.is_file():
+            raise ValueError(f"{place!r} is no file")
+        sys.path.insert(0, str(path.resolve().parent))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    else:
+        sys.path.insert(0, "")
+        module = importlib.import_module(place)
+    if not callable(getattr(module, name, None)):
+        there = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ValueError(f"{place!r} has no function {name!r}; it has {', '.join(there) or 'none'}")
+    return getattr(module, name)
+
+
+def progress(words: str = "") -> None:
+    """A line on stderr; on a terminal it replaces the one before, and without words it clears that."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[Kmemkit: {words} ..." if words else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+    elif words:
+        print(f"memkit: {words} ...", file=sys.stderr, flush=True)
+
+
+def report_command(options: argparse.Namespace) -> Found:
+    """``memkit report``: the bytes that --fail-above looks at, the text, and JSON."""
+    from memkit.hardware.cards import CARDS
+    from stepscope.tool.program_report import report_on
+
+    if importlib.util.find_spec("torch") is None:
+        raise ValueError("memkit report traces a program with PyTorch, which is not installed: pip install torch")
+    card = options.card and named("card", options.card, CARDS)
+    of_scripts = options.batches, options.vary, options.until, options.ranks
+    if any(of_scripts) and not options.target.endswith(SCRIPTS):
+        raise ValueError(
+            f"--batches, --until, --vary and --ranks run a script such as train.py, not {options.target!r}")
+    build = loaded_build(options.target, options.script_arguments)
+    if options.until:
+        build = replace(build, until_eval=True)
+    if as_whole_number("--ranks", options.ranks, 0):
+        build = replace(build, ranks=options.ranks)
+    as_whole_number("--batches", options.batches, 0)
+    if options.vary:
+        return largest_found(options, build, card)
+    name = options.target + f", rank 0 of {options.ranks}" * bool(options.ranks)
+    result = report_on(
+        build, name, options.steps, progress, assume=dict(options.assume), num_batches=options.batches,
+    )
+    if card:
+        result = replace(result, fits=tuple(fit for fit in result.fits if fit.card == card.name))
+    if options.film:
+        from memkit.widgets.step_film import StepFilm
+
+        StepFilm(result.trace, title=f"{result.name}: {options.steps} steps").save(options.film)
+    progress("done")
+    data = {
+        "name": result.name, "batches": result.batches, "allocated_bytes": result.allocated_bytes,
+        "reserved_bytes": result.page.result.peak_reserved_bytes,
+        "expected_bytes": result.expected_bytes, "peak": asdict(result.timeline.peak), "moment": result.page.moment,
+        "lines": [asdict(line) for line in result.page.lines], "changes": changes_as_data(result.changes),
+        "growing": [asdict(line) for line in result.page.growing],
+        "left_out": [asdict(item) for item in result.left_out],
+        "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
+    }
+    return result.expected_bytes, str(result), data
+
+
+def largest_found(options: argparse.Namespace, script, card) -> Found:
+    """``memkit report --vary N``: the largest number in the place of N with which the script should fit the card."""
+    from stepscope.allocator.trace_replay import replay_trace
+    from stepscope.fitting.room import fits_of, left_out_of
+    from stepscope.tool.batches import Loaders, on_its_worst, watched
+    from stepscope.tool.changed import changed_build
+    from stepscope.tool.largest import TooFewRows, largest_that_fits
+    from stepscope.tracing.trace import trace_memory
+
+    word = options.vary
+    place = re.compile(rf"(?<![^=]){re.escape(word)}$")
+    if card is None:
+        raise ValueError(f"--vary {word} needs the card that is to be filled: --card 'RTX 4090'")
+    if options.fail_above is not None:
+        raise ValueError(f"--vary {word} finds a number and no bytes, so it takes no --fail-above")
+    if not any(map(place.search, script.arguments)):
+        raise ValueError(f"--vary {word}: no argument of the script is {word!r}; write -- --batch-size {word}")
+
+    batch_of_one: dict[str, int] = {}
+
+    def spare_with(build: Callable, number: int) -> int:
+        progress(f"tracing with {word} = {number:,}")
+        varied = replace(build, arguments=tuple(place.sub(str(number), word) for word in script.arguments))
+        varied = watched(varied, loaders := Loaders())
+        traced = partial(trace_memory, steps=options.steps + bool(options.batches), assume=dict(options.assume))
+        failed = None
+        try:
+            if options.batches:
+                varied, _ = on_its_worst(varied, options.batches, traced, progress)
+            trace = traced(varied, say=progress)
+        except ValueError as error:  # such as a loader that hands out nothing, because it drops its last batch
+            failed = error
+        num_rows, batch_size = loaders.rows_and_batch
+        grows = batch_size > batch_of_one.setdefault(word, batch_size)  # the first number is 1
+        if grows and num_rows < batch_size:
+            raise TooFewRows(num_rows, batch_size)
+        if failed:
+            raise failed
+        fits = fits_of(left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
+        return next(fit.expected_bytes for fit in fits if fit.card == card.name)
+
+    rows = [(f"{Path(options.target).name} on one {card.name}", f"the largest {word} that should fit")]
+    plain = largest_that_fits(partial(spare_with, script))
+    try:
+        recomputed = largest_that_fits(partial(spare_with, changed_build(script, "checkpointed")))
+    except ValueError as error:
+        recomputed = f"not traced: {error}"
+    rows += [("as it is", str(plain)), ("with full recomputation", str(recomputed))]
+    data = {"largest": plain.number, "recomputed": getattr(recomputed, "number", None), "card": card.name}
+    return 0 if plain.number else sys.maxsize, aligned_table(rows), data
+
+
+def list_command(options: argparse.Namespace) -> Found:
+    """``memkit list``: the names that ``fit`` and ``report`` take."""
+    from memkit.formula.parameters import count_parameters
+    from memkit.hardware.cards import CARDS
+    from memkit.setup.models import PUBLISHED_MODELS
+
+    models = {name: count_parameters(model) for name, model in PUBLISHED_MODELS.items()}
+    cards = {name: card.memory_bytes for name, card in CARDS.items()}
+    tables = (
+        [("model", "parameters"), *((name, format_count(count)) for name, count in models.items())],
+        [("card", "memory"), *((name, format_bytes(size)) for name, size in cards.items())],
+    )
+    other = "Another model: its config.json in place of a name."
+    return 0, "\n\n".join([*map(aligned_table, tables), other]), {"models": models, "cards": cards}
+
+
+def changes_as_data(changes: Sequence) -> list[dict]:
+    """Effects as plain data."""
+    return [
+        {"name": c.name, "why": c.why, "before_bytes": c.before_bytes, "after_bytes": c.after_bytes, "known_by": c.how}
+        for c in changes
+    ]
+
+
+def fit_command(options: argparse.Namespace) -> Found:
+    """``memkit fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
+    from stepscope.fitting.plan_code import code_of
+    from stepscope.fitting.plans import find_plans
+    from memkit.hardware.cards import CARDS
+    from stepscope.setup.adapters import AdapterConfig, linear_layers
+    from stepscope.setup.hugging_face import model_of_config, read_config
+    from memkit.setup.models import PUBLISHED_MODELS
+
+    if is_config(options.model):
+        lengths = dict.fromkeys(("max_position_embeddings", "n_positions"), options.seq_len or 2048)
+        model = model_of_config(lengths | read_config(options.model))
+    else:
+        model = named("model", options.model, PUBLISHED_MODELS)
+    card, adapter = named("card", options.card, CARDS), None
+    if options.lora is not None or options.targets:
+        targets = tuple(options.targets.split(",")) if options.targets else linear_layers(model)
+        adapter = AdapterConfig(rank=16 if options.lora is None else options.lora, targets=targets)
+    num_cards, most = options.cards, model.max_seq_len if model.position == "learned" else 2048
+    seq_len = options.seq_len or min(2048, most, options.tokens)
+    job = f"{model.name} on {num_cards} × {card.name}, {options.tokens:,} tokens a step in sequences of {seq_len:,}"
+    progress(f"trying plans for {job}")
+    plans = find_plans(
+        model, card, tokens_per_step=options.tokens, seq_len=seq_len, num_cards=num_cards, adapter=adapter,
+        host_room_bytes=options.host, code=options.code,
+    )
+    progress("tracing its code" if plans.first else "done")
+    plan = plans.chosen
+    code = code_of(plan, options.code) if plan and plan.traced_bytes else ""  # none is printed that was not traced
+    data = {
+        "model": model.name, "card": card.name, "num_cards": num_cards, "chosen": plan and plan_as_data(plan),
+        "code": code, "why": plans.why(plan) if plan else "", "not_tried": plans.not_tried,
+        "front": [plan_as_data(p) for p in plans.front], "missed": [plan_as_data(p) for p in plans.missed],
+    }
+    needed = max(plan.peak_bytes, plan.traced_bytes or 0) if plan else sys.maxsize
+    return needed, f"{job}:\n\n{plans}\n\n{code}".strip(), data
+
+
+def plan_as_data(plan) -> dict:
+    """A plan as plain data."""
+    return {
+        "name": plan.name, "layout": plan.layout and plan.layout.name, "peak_bytes": plan.peak_bytes,
+        "traced_bytes": plan.traced_bytes, "seconds": plan.seconds,
+        "to_spare_bytes": plan.fit.expected_bytes, "host_bytes": plan.host_bytes,
+        "verdict": plan.fit.verdict, "gives_up": plan.gives_up,
+    }
+
+
+def snapshot_command(options: argparse.Namespace) -> Found:
+    """``memkit snapshot``: as ``report``, of a recording."""
+    from stepscope.fitting.diagnosis import diagnose_memory
+
+    progress(f"replaying {options.file}")
+    if not Path(options.file).is_file():
+        raise ValueError(f"{options.file!r} is no file")
+    page = diagnose_memory(Path(options.file), device=options.device)
+    data = {
+        "file": options.file, "device": page.recorded.device, "other_devices": page.recorded.other_devices,
+        "allocated_bytes": page.result.peak_allocated_bytes, "reserved_bytes": page.result.peak_reserved_bytes,
+        "failed": page.recorded.failed or None, "growing": [asdict(line) for line in page.growing],
+        "lines": [asdict(line) for line in page.lines],
+        "changes": changes_as_data(page.changes),
+    }
+    return page.result.peak_reserved_bytes, str(page), data
+
+
+COMMANDS = {"report": report_command, "fit": fit_command, "list": list_command, "snapshot": snapshot_command}

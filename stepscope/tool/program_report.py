@@ -1,0 +1,149 @@
+"""A report on a program nobody has run: its peak by part, moment and line, the cards it fits, what would help.
+
+The changes that help most are tried on the program itself where that can be done from outside, and traced a second
+time; the others are replays of changed events, and say so. Loads torch when it is called.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from stepscope.allocator.trace_replay import replay_trace
+from stepscope.fitting.advice import EIGHT_BIT, HALF_BATCH, Effect, best_of_each_kind, helpful
+from stepscope.fitting.diagnosis import NUM_CHANGES, Diagnosis, changes_in_words, diagnose_memory, growth_in_words
+from memkit.hardware.fit import Fit
+from stepscope.fitting.room import LeftOut, fits_of, left_out_in_words, left_out_of
+from memkit.timeline import MemoryTimeline
+from memkit.units import aligned_table, format_bytes
+
+NUM_TRIED = 6
+"""So many of the changes that help most are traced again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What ``memkit report`` shows: the trace, its step with the peak, the page about it, and what follows."""
+
+    name: str
+    trace: MemoryTimeline
+    timeline: MemoryTimeline
+    page: Diagnosis
+    changes: tuple[Effect, ...]
+    left_out: tuple[LeftOut, ...]
+    fits: tuple[Fit, ...]
+    batches: str = ""
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes allocated at the peak: the tensors', rounded up, and ends of blocks that are not split off."""
+        return self.page.result.peak_allocated_bytes
+
+    @property
+    def expected_bytes(self) -> int:
+        """Bytes on the card at the peak: the tensors' and the expected bytes of what they leave out."""
+        return self.allocated_bytes + sum(item.expected_bytes for item in self.left_out)
+
+    @property
+    def steps_bytes(self) -> int:
+        """The most that stands in a step, once model and optimizer are made; with an untied head init may take more."""
+        return max(i.total_bytes for i in self.trace.instants if not i.name.startswith("init"))
+
+    def __str__(self) -> str:
+        fits = [["card", "memory left, expected", "verdict"]]
+        fits += [[fit.card, format_bytes(fit.expected_bytes).replace("-", "−"), fit.verdict] for fit in self.fits]
+        lines = [("made at the peak by", "part", "blocks", "bytes"), *(line.row for line in self.page.lines)]
+        total = f"{self.name}: {format_bytes(self.allocated_bytes)} allocated at the peak, in {self.page.moment}; "
+        total += f"{format_bytes(self.expected_bytes)} expected on the card."
+        if (unsplit := self.allocated_bytes - self.trace.peak_bytes) > 0:
+            total += f" Of the first, {format_bytes(unsplit)} are ends of blocks that the allocator does not split off."
+        if self.steps_bytes < self.trace.peak_bytes:
+            total += f" Making the model takes more than any step: the steps reach {format_bytes(self.steps_bytes)}."
+        if copied := self.trace.provenance.get("copies of the weights"):
+            total += f" Of the weights {format_bytes(int(copied.split()[0]))} are a second set of the trained ones"
+            total += " (an average's, as EMA keeps it, a target or a reference model)."
+        if self.batches:
+            fit = f"; it {self.fits[0].verdict} on one {self.fits[0].card}" if len(self.fits) == 1 else ""
+            total = f"{self.batches}: {format_bytes(self.expected_bytes)}{fit}.\n{total}"
+        tables = (str(self.timeline), aligned_table(lines), left_out_in_words(self.left_out), aligned_table(fits))
+        return "\n\n".join([total, *growth_in_words(self.page.growing), *tables, changes_in_words(self.changes)])
+
+
+def report_on(
+    build: Callable, name: str = "program", steps: int = 2, say: Callable[[str], None] = lambda words: None,
+    assume: Mapping[str, float] | None = None, num_batches: int = 0,
+) -> Report:
+    """Trace ``build`` on CUDA's rules, diagnose it, and trace the changes that help most.
+
+    ``say`` is told what is being done, one line at a time; ``assume`` is ``trace_memory``'s. ``num_batches``: a
+    script's loader is asked for so many, and the script trains on the worst.
+
+    Raises: what ``trace_memory`` raises.
+    """
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    from stepscope.tool.batches import Loaders, difference, on_its_worst, watched
+    from stepscope.tool.changed import changed_build
+    from stepscope.tool.script import Script
+    from stepscope.tracing.trace import trace_memory
+
+    steps += bool(num_batches)  # the second step's batch may have been fetched before the first
+    traced, loaders, batches = partial(trace_memory, steps=steps, say=say, assume=assume), Loaders(), ""
+    script, changed = build, partial(changed_build, build)
+    if num_batches:
+        build, batches = on_its_worst(script, num_batches, traced, say)
+
+        def changed(name: str) -> Callable:
+            halved = partial(on_its_worst, changed_build(script, name), 2 * num_batches, traced, say)
+            return halved()[0] if name == "half_batch" else changed_build(build, name)
+
+    say(f"tracing {steps} steps of {name}")
+    optimizers: set[str] = set()
+    counted = register_optimizer_step_post_hook(lambda optimizer, *_: optimizers.add(type(optimizer).__name__))
+    try:
+        trace = traced(watched(build, loaders) if isinstance(build, Script) and not num_batches else build)
+    finally:
+        counted.remove()
+    say(f"replaying {len(trace.events):,} events with each change")
+    page, left_out = diagnose_memory(trace), left_out_of(trace)
+    tried = tuple(e for e in page.tried if e.change is not EIGHT_BIT or optimizers & {"Adam", "AdamW"})
+    if not any(effect.change is HALF_BATCH for effect in tried):  # what everybody tries first is traced in any case
+        peak = page.peak_reserved_bytes
+        tried = (Effect(change=HALF_BATCH, before_bytes=peak, after_bytes=peak, how="second trace"), *tried)
+    return Report(
+        name=name,
+        trace=trace,
+        timeline=trace.for_step(trace.peak.step),
+        page=page,
+        changes=tuple(best_of_each_kind(verified(script, changed, tried, traced, say), NUM_CHANGES)),
+        left_out=left_out,
+        fits=fits_of(left_out, page.result.peak_allocated_bytes),
+        batches=batches or difference(loaders.seen),
+    )
+
+
+def verified(
+    build: Callable, changed: Callable, effects: tuple[Effect, ...], traced: Callable, say: Callable
+) -> tuple[Effect, ...]:
+    """The effects that can be made; the best of them traced again where the program can be changed from outside.
+
+    ``changed(name)`` is ``build`` with a change made.
+    """
+    from stepscope.tool.changed import half_batch_option
+    from stepscope.tool.script import Script
+
+    known = []
+    for number, effect in enumerate(effects):
+        program, option = effect.change.program, half_batch_option(build) if isinstance(build, Script) else ""
+        if not program or (program == "half_batch" and not isinstance(build, Script)):
+            known.append(effect)  # nobody can halve from outside what build() makes
+        elif number < NUM_TRIED:
+            say(f"tracing again: {effect.name}")
+            try:
+                trace = traced(changed(program))
+            except Exception as error:  # noqa: BLE001 - any program; what cannot be done to it is not advised
+                say(f"not traced ({type(error).__name__}: {error})")
+                continue
+            name = f"{effect.name} ({' '.join(option)})" if option and program == "half_batch" else effect.name
+            after, change = replay_trace(trace).peak_reserved_bytes, replace(effect.change, name=name)
+            known.append(replace(effect, change=change, after_bytes=after, how="second trace"))
+    return tuple(helpful(known))

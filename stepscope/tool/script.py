@@ -1,0 +1,269 @@
+"""A training script without ``build()``: it runs as ``python train.py --args`` would, and its steps are found.
+
+``trace_memory(Script("train.py", ("--batch-size", "8")))`` follows a script that somebody else wrote. What comes
+before the first call of a module with gradients on is ``init``. A step ends at the first such call after an
+optimizer's step, so that a ``zero_grad`` at the end of the loop still belongs to it. Where a script has several
+optimizers, the first one counts the steps, and the script is followed until each has stepped often enough. Where it
+has none, writing over the weights after a backward is the optimizer's step.
+
+The script is not harmless: until it is stopped it does all that it would do otherwise, such as opening files.
+"""
+
+import ast
+import os
+import runpy
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from stepscope.tool.notebook import cells_of
+from stepscope.tracing.ranks import names_of_torchrun
+
+
+class SeenEnough(BaseException):
+    """Ends the script; as a ``BaseException`` it passes the script's own ``except Exception``."""
+
+
+@contextmanager
+def nothing_to_do():
+    """What is around the building of a program that is not changed."""
+    yield lambda: None
+
+
+@dataclass(frozen=True)
+class Script:
+    """The file of a training script and its arguments.
+
+    ``during_build`` and ``during_step`` are what ``changed_build`` puts around a program. The first one yields a
+    function that is called before the first step. ``until_eval``: the script is followed on until a module in
+    evaluation has run after a step; its loader then hands out no more for training. ``ranks``: it is
+    the first of so many that ``torchrun`` would start.
+
+    Raises: ValueError: ``path`` is no file.
+    """
+
+    path: str
+    arguments: tuple[str, ...] = ()
+    until_eval: bool = False
+    ranks: int = 0
+    during_build: Callable[[], AbstractContextManager[Callable[[], None]]] = nothing_to_do
+    during_step: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    def __post_init__(self):
+        if not Path(self.path).is_file():
+            raise ValueError(f"{self.path!r} is no file")
+
+    def also(self, during_build: Callable, during_step: Callable) -> "Script":
+        """The script with this, too, around its building and around its steps."""
+
+        @contextmanager
+        def building():
+            with self.during_build() as made, during_build() as made_too:
+                yield lambda: (made(), made_too())
+
+        @contextmanager
+        def stepping():
+            with self.during_step(), during_step():
+                yield
+
+        return replace(self, during_build=building, during_step=stepping)
+
+    def import_libraries(self) -> None:
+        """Import what the script and the files beside it import, before a card is pretended.
+
+        A library may look for a card, or make tensors, while it is imported. What cannot be imported raises its error
+        later, on the script's own line.
+        """
+        waiting, done = [Path(self.path)], set()
+        while waiting:
+            file = waiting.pop()
+            if file in done or not file.is_file():
+                continue
+            done.add(file)
+            with suppress(SyntaxError, UnicodeDecodeError):
+                for statement in imports_in(ast.parse("\n".join(text for _, text in texts_of(file)))):
+                    root = (getattr(statement, "module", None) or statement.names[0].name).partition(".")[0]
+                    own = Path(self.path).resolve().parent / root
+                    if own.is_dir() or own.with_suffix(".py").is_file():
+                        waiting += [own.with_suffix(".py"), *own.rglob("*.py")]
+                    else:
+                        with suppress(Exception):
+                            exec(compile(ast.Module([statement], []), str(file), "exec"), {})  # noqa: S102 - the script's own imports
+
+    def run(self, steps: int, program, recorder) -> None:
+        """Run the script until it has done ``steps`` steps, and tell ``recorder`` where each begins and ends.
+
+        Raises: ValueError: the script ended, or called ``sys.exit``, before it had trained. Whatever it raises.
+        """
+        follower = Follower(self, steps, program, recorder)
+        folder = str(Path(self.path).resolve().parent)
+        ending, before = "", set(sys.modules)
+        with (
+            follower.contexts,
+            patch.dict(os.environ, names_of_torchrun(self.ranks) if self.ranks else {}),
+            patch.object(sys, "argv", [self.path, *self.arguments]),
+            patch.object(sys, "path", [folder, *sys.path]),
+        ):
+            try:
+                run_file(self.path)
+            except SeenEnough:
+                pass
+            except SystemExit as error:
+                ending = f" with exit code {error.code}" if error.code else ""
+            finally:  # a second run makes anew what the script's own modules make when they are imported
+                for name in set(sys.modules) - before:
+                    if is_own(getattr(sys.modules[name], "__file__", None), folder):
+                        del sys.modules[name]
+        follower.count_update()
+        if recorder.is_empty and not ending:
+            raise ValueError(
+                f"{Path(self.path).name} put nothing on the card: it keeps its tensors in the host's memory. Give it "
+                "the option by which it takes a card, after --, or move model and batch there (.to('cuda'))"
+            )
+        if ending or not follower.counts:
+            raise ValueError(
+                f"{Path(self.path).name} ended{ending} before an optimizer had stepped; a script is followed from the "
+                "first call of a module with gradients on to the optimizer's step. A loader whose data make less than "
+                "one batch (drop_last=True) hands out none"
+            )
+        if not follower.has_evaluated:
+            raise ValueError(f"{Path(self.path).name} ended without an evaluation: no module ran in eval(), without "
+                             "gradients, after a step")
+        if not follower.has_ended:
+            follower.end_step()
+
+
+def is_own(file: str | None, folder: str) -> bool:
+    """Whether a module's file is the script's own: below its folder, and no library of a .venv that lies there too."""
+    return file is not None and Path(file).is_relative_to(folder) and "site-packages" not in Path(file).parts
+
+
+def texts_of(file: Path) -> list[tuple[str, str]]:
+    """Name and Python of a file, or of each cell of a notebook."""
+    return cells_of(str(file)) if file.suffix == ".ipynb" else [(str(file), file.read_text(encoding="utf-8"))]
+
+
+def run_file(path: str) -> None:
+    """Run a script as ``python`` does, a notebook as *Run All* does."""
+    if not path.endswith(".ipynb"):
+        runpy.run_path(path, run_name="__main__")
+        return
+    names = {"__name__": "__main__", "display": print}
+    for name, text in cells_of(path):
+        exec(compile(text, name, "exec"), names)  # noqa: S102 - the reader's own notebook
+
+
+def imports_in(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:
+    """The absolute imports of a file, wherever they stand, but no ``from __future__``."""
+    statements = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return [s for s in statements if not getattr(s, "level", 0) and getattr(s, "module", "") != "__future__"]
+
+
+class Follower:
+    """Finds the steps of a script; ``counts`` says how often each optimizer has stepped."""
+
+    def __init__(self, script: Script, steps: int, program, recorder):
+        self.script, self.steps, self.program, self.recorder = script, steps, program, recorder
+        self.counts: Counter[int] = Counter()
+        self.step, self.is_over, self.has_ended = 0, False, False
+        self.has_optimizer = self.is_updating = False
+        self.has_evaluated, self.loader = not script.until_eval, None
+        self.contexts = ExitStack()
+        recorder.on_update = self.update_begins
+        self.contexts.enter_context(patch.object(Optimizer, "add_param_group", self.adding(Optimizer.add_param_group)))
+        self.made = self.contexts.enter_context(script.during_build())
+        if script.until_eval:
+            ask = self.asking(_BaseDataLoaderIter.__next__)
+            self.contexts.enter_context(patch.object(_BaseDataLoaderIter, "__next__", ask))
+        for handle in (
+            register_module_forward_pre_hook(self.before_call),
+            register_optimizer_step_post_hook(self.after_optimizer),
+        ):
+            self.contexts.callback(handle.remove)
+
+    def before_call(self, module, args) -> None:
+        """A module is called: this may be the start of the next step.
+
+        Raises: SeenEnough: every optimizer has stepped often enough.
+        """
+        if not torch.is_grad_enabled() and not module.training and self.is_over:
+            self.has_evaluated = True
+        if self.program.is_in_backward or not torch.is_grad_enabled():
+            return
+        self.count_update()
+        if self.step == 0:
+            self.made()
+            self.program.report_weights()
+            self.recorder.now("mark", "init")
+            self.contexts.enter_context(self.script.during_step())
+        else:
+            self.has_ended = self.has_stepped and self.has_evaluated
+            if not self.has_ended and not self.is_over:
+                return
+            self.end_step()
+            if self.has_ended:
+                raise SeenEnough
+        self.step, self.is_over = self.step + 1, False
+        self.recorder.now("start_step", self.step)
+
+    def after_optimizer(self, optimizer, args, kwargs) -> None:
+        """An optimizer has stepped; the first one of all ends the training step."""
+        self.counts[id(optimizer)] += 1
+        self.is_over = self.is_over or id(optimizer) == next(iter(self.counts))
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether every optimizer has stepped often enough."""
+        return bool(self.counts) and min(self.counts.values()) >= self.steps
+
+    def asking(self, ask: Callable) -> Callable:
+        """The loader's next batch: of the one that trains, the last of its epoch comes after enough steps."""
+
+        def next_batch(loader):
+            if self.step == 0:
+                self.loader = loader
+            elif loader is self.loader and self.has_stepped:
+                raise StopIteration
+            return ask(loader)
+
+        return next_batch
+
+    def adding(self, add_group: Callable) -> Callable:
+        """``Optimizer.add_param_group``, which every optimizer of torch's calls when it is made."""
+
+        def add(optimizer, group):
+            self.has_optimizer = True
+            return add_group(optimizer, group)
+
+        return add
+
+    def update_begins(self) -> None:
+        """The script writes over a weight itself: where it has no optimizer, this is the step of one."""
+        if self.has_optimizer or self.is_updating:
+            return
+        self.is_updating = True
+        if not self.program.is_in_backward:
+            self.recorder.now("start_update")
+
+    def count_update(self) -> None:
+        """What the script did by hand to its weights counts as an optimizer's step once the next forward begins."""
+        if not self.is_updating:
+            return
+        self.is_updating = False
+        if self.recorder.log.phase == "optimizer":
+            self.recorder.now("end_optimizer")
+        self.after_optimizer(self, (), {})
+
+    def end_step(self) -> None:
+        """A training step is over: what was seen of it is written down."""
+        self.program.report_weights()
+        self.recorder.now("end_step")

@@ -1,0 +1,216 @@
+"""CUDA's rules for programs that nobody here wrote: the host's memory, values that are known, and what is refused."""
+
+import functools
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.utils._device import _device_constructors
+
+from memkit.tracing.cuda import FROM_DATA, Card, pretend_cuda
+from stepscope.tracing.card import CARD, STAND_INS, CardGenerator
+from stepscope.tracing.host import META, Place, Places, place_named
+from stepscope.tracing.kernels import TOLD, told
+from stepscope.tracing.known import MAX_BYTES
+from stepscope.tracing.patched import as_a_script_needs
+from stepscope.tracing.ranks import one_rank
+from stepscope.tracing.without_values import ShapesOnly, has_values, refuse, storage_key
+
+COUNTED_ON_CARD = (
+    "a tensor made without device= is copied to the card, where a trace counts it from its birth; for data "
+    'that stays in the host\'s memory say device="cpu" where it is made'
+)
+
+
+class ScriptCard(ShapesOnly, Card):
+    """The kit's card beside a host, with values that are known."""
+
+    def __init__(self, *, starts_in_host: bool):
+        super().__init__()
+        self.starts_in_host = starts_in_host
+        self.unplaced: dict[int, weakref.ref] = {}
+        self.places = Places()
+        self.before_write: Callable[[object], None] = lambda tensor: None
+        self.rules |= rules_of_places()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if kwargs and isinstance(kwargs.get("generator"), CardGenerator):
+            kwargs["generator"] = None
+        place = place_named(kwargs.get("device")) if kwargs else None
+        if place is None or place is Place.HOST:
+            return super().__torch_function__(func, types, args, kwargs)
+        kwargs["device"] = META
+        with self.places.makes(place):
+            return super().__torch_function__(func, types, args, kwargs)
+
+    def cast(self, value: object, dtype: torch.dtype, is_remembered: bool) -> object:
+        """What is in the host's memory is not cast; nothing is remembered that no backward could use."""
+        if isinstance(value, Tensor) and not value.is_meta:
+            return value
+        return super().cast(value, dtype, is_remembered and not torch.is_inference_mode_enabled())
+
+
+def rules_of_places() -> dict:
+    """Which handler answers which call of torch that has to do with a place."""
+    rules = {
+        Tensor.get_device: lambda mode, func, args, kwargs: 0 if mode.places.of(args[0]) is Place.CARD else -1,
+        Tensor.pin_memory: lambda mode, func, args, kwargs: args[0],
+        Tensor.cuda: lambda mode, func, args, kwargs: _to(mode, Tensor.to, (args[0], Place.CARD.value), {}),
+        Tensor.to: _to,
+        Tensor.data.__set__: _set_data,
+        torch._C._nn._parse_to: _parse_to,
+        Tensor.copy_: lambda mode, func, args, kwargs: (  # to the host's memory: moves no values, allocates nothing
+            args[0] if has_values(args[0]) and not has_values(args[1]) else func(*args, **kwargs)),
+        Tensor.cpu: lambda mode, func, args, kwargs: _to(mode, Tensor.to, (args[0], Place.HOST.value), {}),
+        torch.empty_like: _like,
+        torch.zeros_like: _like,
+    }
+    rules |= dict.fromkeys(TOLD, told)
+    rules[Tensor.device.__get__] = functools.partial(_property, lambda place: place.value)
+    for name, place in (("is_cuda", Place.CARD), ("is_cpu", Place.HOST), ("is_meta", Place.NOWHERE)):
+        rules[getattr(Tensor, name).__get__] = functools.partial(_property, lambda at, place=place: at is place)
+    rules |= dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), _read)
+    rules |= dict.fromkeys(_device_constructors() - FROM_DATA, _factory) | dict.fromkeys(FROM_DATA, _from_data)
+    return rules
+
+
+def _property(of_place, mode, func, args, kwargs):
+    return of_place(mode.places.of(args[0])) if args[0].is_meta else func(*args)
+
+
+def _factory(mode, func, args, kwargs):
+    """A tensor made without naming a device is made on the card, as under ``torch.set_default_device``.
+
+    A script's is made in the host's memory, as torch does.
+    """
+    is_unplaced = kwargs.get("device") is None and not kwargs.get("pin_memory")
+    if mode.starts_in_host and kwargs.get("device") != META:
+        return _made_in_host(mode, func, args, kwargs)
+    if is_unplaced:
+        kwargs["device"] = META
+    for name in ("generator", "pin_memory"):  # there is neither on meta
+        kwargs.pop(name, None)
+    out = func(*args, **kwargs)
+    if is_unplaced and storage_key(out):
+        mode.unplaced[storage_key(out)] = weakref.ref(out.untyped_storage())
+    return out
+
+
+def _made_in_host(mode, func, args, kwargs):
+    """Small tensors and whole numbers (a shuffled order) are real: a program reads them; large floats are not."""
+    of_card = {name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
+    with mode.places.makes(Place.HOST):
+        tensor = func(*args, **of_card | {"device": META})
+    is_read = tensor.nbytes <= MAX_BYTES or not (tensor.is_floating_point() or tensor.is_complex())
+    kwargs.pop("pin_memory", None)  # without a card there is none to pin
+    return func(*args, **kwargs) if is_read else tensor
+
+
+def _like(mode, func, args, kwargs):
+    """Pinned memory is the host's; without a card there is none to pin."""
+    kwargs.pop("pin_memory", None)
+    if place_named(kwargs.get("device")) is Place.HOST and args[0].is_meta and args[0].nbytes > MAX_BYTES:
+        with mode.places.makes(Place.HOST):
+            return func(*args, **kwargs | {"device": META})
+    return func(*args, **kwargs)
+
+
+def _from_data(mode, func, args, kwargs):
+    """A number stays in the host's memory, where the optimizers keep their step counts.
+
+    Data for the card are made in the host's memory and copied: made on ``meta``, they would pass every dispatch mode.
+    """
+    goes_to_card, needs_grad = kwargs.get("device") == META, kwargs.pop("requires_grad", False)
+    if goes_to_card and next(tensors_in(list(args)), None) is None:
+        kwargs.pop("device")
+    tensor = func(*args, **kwargs)
+    if goes_to_card or not (mode.starts_in_host or "device" in kwargs or tensor.dim() == 0):
+        with mode.places.makes(mode.places.making or Place.CARD):
+            tensor = tensor.to(META)
+    return tensor.requires_grad_() if needs_grad else tensor
+
+
+def _to(mode, func, args, kwargs):
+    """``tensor.to``: to another place, another dtype, both or neither; what stays is the same tensor, as in torch."""
+    tensor, *rest = args
+    device = kwargs.pop("device", None)
+    place = mode.places.making if device == META else place_named(device)
+    if rest and isinstance(rest[0], Tensor):
+        place = mode.places.of(rest[0])
+        rest[0] = rest[0].dtype
+    elif rest and not isinstance(rest[0], torch.dtype):
+        place = place_named(rest.pop(0)) or place
+    if rest and rest[0] is None:
+        rest[0] = tensor.dtype
+    source = mode.places.of(tensor)
+    made_here = mode.unplaced.get(storage_key(tensor)) if place is Place.CARD and tensor.is_meta else None
+    if made_here and made_here() is not None:  # the address of one that is gone may be another's now
+        mode.warn_once("unplaced", COUNTED_ON_CARD)
+    if place is None or place is source:
+        return func(tensor, *rest or [tensor.dtype] * ("dtype" not in kwargs), **kwargs)
+    if source is Place.NOWHERE:
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # torch's words: Module.to reads them
+    if not tensor.is_meta:
+        with mode.places.makes(place):
+            return func(tensor, META, *rest, **kwargs)
+    if place is Place.HOST:
+        mode.tell_no_values("cpu")
+    return mode.places.moved(tensor, place, rest[0] if rest else kwargs.get("dtype"))
+
+
+def _parse_to(mode, func, args, kwargs):
+    """What the arguments of ``Module.to`` mean: a number is that card, on a torch that has none."""
+    if kwargs.get("device") == META:
+        kwargs["device"] = mode.places.making.value
+    if args and isinstance(args[0], Tensor):
+        args = (mode.places.of(args[0]).value, args[0].dtype, *args[1:])
+    return func(*(Place.CARD.value if place_named(a) is Place.CARD else a for a in args), **kwargs)
+
+
+def _read(mode, func, args, kwargs):
+    """A branch or an index on what came from the card by ``.cpu()``: taken as 0, as it is where it is printed."""
+    mode.known.num_questions += 1
+    tensor = args[0]
+    if mode.places.of(tensor) is not Place.HOST or has_values(tensor) or mode.known.value_of(tensor) is not None:
+        return refuse(mode, func, args, kwargs)
+    number = mode.known.assumptions.here()
+    return func(mode.without_values(tensor, func.__name__) if number is None else torch.tensor(number))
+
+
+def _set_data(mode, func, args, kwargs):
+    """``tensor.data = other``: torch takes data of the card for a tensor of the host, but none of ``meta``."""
+    tensor, data = args
+    if tensor.is_meta == data.is_meta:
+        mode.before_write(tensor)
+        return func(tensor, data)
+    needs_grad = tensor.requires_grad
+    torch._C._swap_tensor_impl(tensor, data.detach())  # the object stays: ties and optimizers hold it
+    return tensor.requires_grad_(needs_grad) if needs_grad else None
+
+
+@contextmanager
+def pretend_cuda_for_script(*, starts_in_host: bool = False):
+    """Inside, a CPU-only torch behaves as if it had one CUDA card and a host, on meta tensors.
+
+    ``starts_in_host``: a tensor made without ``device=`` is in the host's memory and not on the card.
+    """
+    write = torch._tensor_str._str
+
+    def written(tensor, **kwargs):
+        with torch._C.DisableTorchFunction():
+            return write(tensor, **kwargs).replace("device='meta'", f"device='{CARD}'")
+
+    own = (
+        (torch._tensor_str, "_str", written),
+        (torch, "_has_compatible_shallow_copy_type", lambda *_: True),  # see _set_data
+    )
+    with ExitStack() as stack:
+        stack.enter_context(one_rank())
+        card = stack.enter_context(pretend_cuda(functools.partial(ScriptCard, starts_in_host=starts_in_host)))
+        for home, name, value in (*STAND_INS, *own):
+            stack.enter_context(patch.object(home, name, value))
+        stack.enter_context(as_a_script_needs(card))
+        yield card

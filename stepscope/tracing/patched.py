@@ -1,0 +1,114 @@
+"""torch and libraries where they would do otherwise on tensors without values, put right."""
+
+import copy
+import sys
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch
+import torch._dynamo.eval_frame
+import torch.utils.data
+
+from stepscope.tracing.without_values import ShapesOnly
+
+COMPILED = (
+    "a compiled function is traced as the code it was made of: compiled, it keeps other tensors for its "
+    "backward and makes fewer in between; measure_memory runs it compiled"
+)
+
+
+@contextmanager
+def asks_quietly(tracer, module):
+    """DTensor runs each operation once more, to know the result's shape: ``tracer`` pauses
+    meanwhile.
+
+    ``module`` is torch.distributed.tensor._sharding_prop.
+    """
+    ask = module.ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def quietly(*args):
+        tracer.is_paused = True
+        try:
+            return ask(*args)
+        finally:
+            tracer.is_paused = False
+
+    with patch.object(module.ShardingPropagator, ask.__name__, quietly):
+        yield
+
+
+@contextmanager
+def forgets_maps(tracer, module):
+    """bitsandbytes keeps maps of codes from call to call, and those of a trace have no values."""
+    if not tracer.log.events:  # loaded before the trace: these are of a real run
+        module.name2qmap.clear()
+    try:
+        yield
+    finally:
+        module.name2qmap.clear()
+
+
+def write_nothing(*_, **__):
+    """In place of what writes a checkpoint: a real one may lie there, and the Trainer deletes the oldest."""
+
+
+OF_LIBRARIES = {
+    "torch.distributed.tensor._sharding_prop": asks_quietly,
+    "bitsandbytes.functional": forgets_maps,
+    # From 5.0 on it looks at no mask that is fake, and then takes another road than a real run.
+    "transformers.utils.import_utils": lambda _, module: patch.object(
+        module, "is_fake_tensor", lambda _: False, create=True
+    ),
+    "transformers.modeling_utils": lambda _, module: patch.object(
+        module.PreTrainedModel, "save_pretrained", write_nothing),
+    "transformers.trainer": lambda _, module: patch.multiple(module.Trainer, **dict.fromkeys(
+        ("_save_checkpoint", "save_model", "save_state", "save_metrics"), write_nothing)),
+    "peft.peft_model": lambda _, module: patch.object(module.PeftModel, "save_pretrained", write_nothing),
+    "safetensors.torch": lambda _, module: patch.multiple(
+        module, create=True, **dict.fromkeys(("serialize_file", "_flatten", "_flatten_as_ptr"), write_nothing)),
+}
+"""Modules that need a patch, and the context that makes it."""
+
+
+class Patches:
+    """The patches of a trace; ``stack`` takes each back at the trace's end."""
+
+    def __init__(self, tracer, stack):
+        self.tracer, self.stack, self.waiting = tracer, stack, dict(OF_LIBRARIES)
+        self.look()
+
+    def look(self) -> None:
+        """Patch the modules that have been loaded since: maybe in the program's own ``build``."""
+        for name in [name for name in self.waiting if name in sys.modules]:
+            self.stack.enter_context(self.waiting.pop(name)(self.tracer, sys.modules[name]))
+
+
+def without_workers(loader):
+    """In place of an iterator with worker processes: one of this process, which makes the same batches."""
+    alone = copy.copy(loader)
+    alone.num_workers, alone.timeout = 0, 0
+    return torch.utils.data.dataloader._SingleProcessDataLoaderIter(alone)
+
+
+@contextmanager
+def as_a_script_needs(mode: ShapesOnly):
+    """Workers, compiled functions and files of a script that is traced under ``mode``."""
+    def as_eager(callback):
+        if callable(callback):
+            mode.warn_once("compiled", COMPILED, is_told_in_torch=True)
+        return from_stance(callback)
+
+    def save_nothing(*_, **__):
+        mode.warn_once("saved", "torch.save: a trace has no values, and writes no file")
+
+    from_stance = torch._dynamo.eval_frame._callback_from_stance
+    set_anomaly = torch.set_anomaly_enabled  # without the search for NaN: there are no values
+    with (
+        patch.object(torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", without_workers),
+        patch.object(torch.nn.parallel.distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),
+        torch.compiler.set_stance("force_eager"),
+        patch.object(torch, "save", save_nothing),
+        patch.object(torch, "set_anomaly_enabled", lambda mode, *_, **__: set_anomaly(mode, False)),
+        patch.object(torch._dynamo.eval_frame, "_callback_from_stance", as_eager),
+    ):
+        yield mode

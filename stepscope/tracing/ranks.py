@@ -1,0 +1,84 @@
+"""One rank of a script of many, for ``memkit report --ranks``: what ``torchrun`` or ``mp.spawn`` would start.
+
+Rank 0 runs in this process, in a group that sends nothing (torch's own ``fake`` backend): it holds its share of any
+number of ranks, and the buffers that it sends from and receives into. What NCCL allocates for itself is not in it.
+"""
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch.distributed as dist
+import torch.multiprocessing
+from torch.nn.parallel import DistributedDataParallel
+
+from stepscope.tracing.refusals import not_followed
+
+JOIN, MAKE_PARALLEL = dist.init_process_group, DistributedDataParallel.__init__
+
+
+def names_of_torchrun(num_ranks: int) -> dict[str, str]:
+    """What ``torchrun --nproc-per-node N`` puts into the environment of its first rank."""
+    numbers = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(num_ranks))
+    numbers |= dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0")
+    return numbers | {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
+def num_cards() -> int:
+    """As many cards as ``torchrun`` started ranks on this machine; one without it."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def join(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, *rest, **more) -> None:
+    """``init_process_group`` in a group that sends nothing, of as many ranks as the script or ``torchrun`` says."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # importing it makes the backend known
+
+    if backend == "fake":
+        return JOIN(backend, init_method, timeout, world_size, rank, store, *rest, **more)
+    size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
+    if size > 1:
+        warnings.warn(f"rank 0 of {size}; what NCCL allocates for itself is not in the trace", stacklevel=2)
+    return JOIN("fake", rank=max(rank, 0), world_size=size, store=FakeStore())
+
+
+def in_parallel(parallel, *args, **kwargs) -> None:
+    """``DistributedDataParallel`` in a group that sends nothing, and has no result to give to DDP's own hook."""
+    MAKE_PARALLEL(parallel, *args, **kwargs)
+    if dist.get_backend(parallel.process_group) == "fake":
+        from stepscope.program.sharded import sent_at_once  # here, for FSDP's modules take long to import
+
+        parallel.register_comm_hook(None, sent_at_once)
+
+
+def on_one_card(parallel, module, device_ids=None, output_device=None, dim=0) -> None:
+    """``DataParallel`` on a machine with one card: it calls its module.
+
+    Raises: NotImplementedError: it has several, and would hand each a part of the batch.
+    """
+    if num_cards() > 1:
+        raise not_followed("DataParallel on several cards", "write DistributedDataParallel")
+    torch.nn.Module.__init__(parallel)
+    parallel.module, parallel.dim, parallel.device_ids = module, dim, []
+
+
+@contextmanager
+def one_rank() -> Iterator[None]:
+    """Inside, a script that joins a group of ranks is the first of them; the group is left at the end."""
+    was_joined = dist.is_initialized()
+    try:
+        with (
+            patch.object(dist, "init_process_group", join),
+            patch.object(dist.distributed_c10d, "init_process_group", join),
+            patch.object(dist.device_mesh, "init_process_group", join),
+            patch.object(dist, "is_nccl_available", lambda: True),
+            patch.object(dist, "barrier", lambda *_, **__: None),
+            patch.object(DistributedDataParallel, "__init__", in_parallel),
+            # of spawn's ranks the first runs, in this process
+            patch.object(torch.multiprocessing, "spawn", lambda function, args=(), *_, **__: function(0, *args)),
+        ):
+            yield
+    finally:
+        if dist.is_initialized() and not was_joined:
+            dist.destroy_process_group()

@@ -1,0 +1,273 @@
+"""``trace_memory`` for programs that nobody here wrote: the kit's tracer, which knows values and several places."""
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._subclasses import fake_tensor as fake
+
+from memkit.program.doors import FindsItsSteps, OutsideBuild, run_steps, tensors_in
+from memkit.program.log import timeline_of
+from memkit.setup.training import DEVICES
+from memkit.timeline import MAX_STEPS, MemoryTimeline
+from memkit.tracing import trace as kit
+from memkit.tracing.cuda_kernels import kernels_on_meta
+from memkit.tracing.lines import Lines
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
+from stepscope.program.threads import watching_threads
+from stepscope.tracing.cpu import fake_cpu_for_script
+from stepscope.tracing.cuda import pretend_cuda_for_script
+from stepscope.tracing.evaluations import Evaluations
+from stepscope.tracing.host import Place, Places
+from stepscope.tracing.known import ASSUMED, Assumptions, KnownValues, Unknown, result_of_size
+from stepscope.tracing.libraries import CUDA_LIBRARIES, Besides, as_compiled
+from stepscope.tracing.patched import Patches
+from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
+from stepscope.tracing.waiting import Progress
+from stepscope.tracing.without_values import has_values
+
+aten = torch.ops.aten
+NO_KERNEL = NotImplementedError, fake.UnsupportedOperatorException
+VALUE_ERRORS = (*NO_KERNEL, fake.DataDependentOutputException, fake.DynamicOutputShapeException)
+VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+NESTED = {aten._nested_tensor_from_tensor_list.default, aten._nested_view_from_jagged.default}
+OWN_FILES = {str(path) for path in Path(__file__).parent.glob("*.py")} | {str(Path(__file__).parents[1] / "tool/script.py")}
+
+
+def trace_memory(
+    build: Callable[[], Callable[[], object]] | FindsItsSteps, *, device: str = "cuda", steps: int = 2,
+    say: Callable[[str], None] | None = None, assume: Mapping[str, float] | None = None,
+) -> MemoryTimeline:
+    """The memory of ``steps`` training steps as CUDA or the CPU would allocate it, from the program itself.
+
+    ``build()`` makes model and optimizer and returns the step, a function without arguments. Both are called
+    here. Bytes of ``device="cuda"`` are rounded up to the allocator's blocks of 512; an event's ``num_bytes``
+    is as asked. There a tensor made without ``device=`` counts as the card's from its birth; what is in the
+    host's memory says ``device="cpu"``. A ``memkit.tool.Script`` runs in the place of both, and its tensors without
+    ``device=`` are the host's, as torch makes them. ``say`` is told every two seconds how far a long trace has come.
+    What ``randint`` and ``randperm`` draw is drawn from a seed of the trace's own. A thread
+    pool's work is done at once; a thread of the program's own that makes memory is refused. A model that is evaluated
+    again and again without gradients is followed once where every call allocates the same.
+    ``assume`` answers, by line, what only values could say: ``{"train.py:41": 128}`` lets a mask or ``nonzero`` on that
+    line keep 128 rows, or a value that is read or tested there be 128. A line that calls the one that asks will do.
+
+    Raises: ValueError: an unknown device, steps that are not a positive number, no function as ``build``, a
+    model made outside it, or memory made in another thread. NeedsValues: the program looks at a tensor's
+    values. Whatever the program itself raises.
+
+    >>> import torch
+    >>> def build():
+    ...     model = torch.nn.Linear(1024, 1024, device="cuda")
+    ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ...     def step():
+    ...         model(torch.ones(8, 1024, device="cuda")).sum().backward()
+    ...         optimizer.step()
+    ...         optimizer.zero_grad()
+    ...     return step
+    >>> trace_memory(build).at("backward").gradients  # no GPU needed: 1024 · 1024 · 4 B and 1024 · 4 B
+    4198400
+    """
+    as_one_of("device", device, DEVICES)
+    steps = as_whole_number("steps", steps, 1, MAX_STEPS)
+    assumptions = Assumptions(assume or {})
+    is_script = isinstance(build, FindsItsSteps)
+    if is_script:
+        build.import_libraries()
+    with recording(device, starts_in_host=is_script) as tracer:
+        tracer.progress = Progress(say, steps)
+        tracer.known.assumptions = assumptions
+        run_steps(build, steps, tracer)
+    assumptions.refuse_unused()
+    granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
+    timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
+    timeline = replace(timeline, source_lines=tracer.lines.texts)
+    tracer.besides.tell(timeline.peak_bytes)
+    return timeline
+
+
+class ScriptTracer(kit.Tracer):
+    """The kit's tracer, for a program that reads values, uses the host's memory, and writes over its own weights."""
+
+    def __init__(self, device_type: str):
+        self.known, self.places = KnownValues(), Places()
+        self.is_paused, self.progress = False, Progress()
+        self.on_update: Callable[[], None] | None = None  # a script's, which may write over its weights itself
+        super().__init__(device_type)
+
+    def forget(self) -> None:
+        super().forget()
+        self.besides = Besides()
+        self.lines = Lines(trace_memory.__code__)
+        self.lines.foreign_files |= OWN_FILES
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come into the memory that is traced."""
+        return not self.log.births
+
+    def before(self, func, types, args, kwargs):
+        if func in NESTED:
+            raise not_followed("nested tensors", "pad them to one length")
+        out = super().before(func, types, args, kwargs)
+        if out is not kit.FOLLOWED:
+            return out
+        if self.is_paused:
+            return func(*args, **kwargs)
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            raise not_followed(func, "write it out, attention as F.scaled_dot_product_attention")
+        self.progress.one_more(self.log)
+        return out
+
+    def run(self, func, args, kwargs, frame):
+        """In inference mode a composite operation comes whole; what is of the host stays there."""
+        if torch.is_inference_mode_enabled():
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        if func is aten.copy_.default and self.device_type == "meta" and args[1].is_meta and not args[0].is_meta:
+            return args[0]  # to the host: no values move
+        if func._schema.is_mutable:
+            self.before_write(args[0])
+        self.place = place = self.places.of_result(args, kwargs)
+        if place is Place.HOST:
+            if func._schema.is_mutable and isinstance(args[0], Tensor) and not args[0].is_meta:
+                return args[0]  # a small tensor of the host keeps the values that it had
+            args, kwargs = self.places.together((args, kwargs))
+        return super().run(func, args, kwargs, frame)
+
+    def called(self, func, args, kwargs, frame):
+        try:
+            out = func(*args, **kwargs)
+        except VALUE_ERRORS as error:
+            if isinstance(error, NO_KERNEL) and not VALUE_TAGS & set(func.tags):
+                raise not_followed(func, "give it a kernel without values by torch.library.register_fake") from error
+            out = self.from_values(func, args, kwargs, error, frame)
+        except RuntimeError as error:
+            if func is aten._local_scalar_dense.default or "cannot be called on meta tensors" in str(error):
+                out = self.from_values(func, args, kwargs, error, frame)
+            elif "expected device meta" in str(error) and any(t.requires_grad for t in tensors_in(args)):
+                raise OutsideBuild from error
+            else:
+                raise
+        refuse_dtypes(func, args)
+        self.known.follow(func, args, kwargs, out)
+        if self.device_type == "cpu":
+            self.besides.meet_on_cpu(func, args, out, self.log)
+        elif func in CUDA_LIBRARIES:
+            self.besides.meet(func, self.lines.of(frame))
+        return out
+
+    def from_values(self, func, args, kwargs, error, frame):
+        """The result of an operation that looks at values, where they are known. Raises: NeedsValues."""
+        self.known.num_questions += 1
+        try:
+            real = self.known.result_of(func, args, kwargs)
+        except Unknown:
+            number = self.known.assumptions.here()
+            number = self.known.rows_kept(func, args) if number is None else number
+            if number is None:
+                raise NeedsValues(str(func), can_assume=func._opname in ASSUMED) from error
+            out, scratch = result_of_size(func, args, kwargs, number)
+            self.note_scratch([[scratch]] if scratch else [], func, frame)
+            return out
+        if not isinstance(real, Tensor):
+            return real
+        out = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=args[0].device)
+        return real if has_values(out) else out  # torch's DeviceMesh puts the fake tensors' mode aside
+
+    def is_counted(self, tensor: Tensor) -> bool:
+        if tensor.is_meta:
+            return self.device_type == "meta" and self.places.of(tensor) is Place.CARD
+        return tensor.device.type == self.device_type
+
+    def note_scratch(self, stages, func, frame) -> None:
+        if self.place is Place.CARD:
+            super().note_scratch(stages, func, frame)
+
+    place = Place.CARD
+
+    def note(self, tensor: Tensor, op: str, frame, num_bytes: int | None = None) -> None:
+        """Record the tensor's storage, if it is new: in the log, or as one that is not on the card."""
+        if tensor.layout is not torch.strided:
+            refuse_unseen([tensor])
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.blocks or key in self.places.off_card or tensor.device.type != self.device_type:
+            return
+        if self.place is not Place.CARD:
+            self.places.put(storage, self.place)
+            return
+        super().note(tensor, op, frame, num_bytes)
+
+    def resize(self, storage: torch.UntypedStorage, num_bytes: int) -> torch.UntypedStorage:
+        """``UntypedStorage.resize_``, by which FSDP frees and takes again what it gathers."""
+        key = storage._cdata
+        block = self.blocks.pop(key, None)
+        if block is not None:
+            self.log.free(block)
+        elif key not in self.watches:
+            return RESIZE(storage, num_bytes)
+        if num_bytes:
+            self.blocks[key] = self.log.allocate(num_bytes, "resize_", self.lines.of(sys._getframe(1)))
+        return RESIZE(storage, num_bytes)
+
+    def before_write(self, written: object) -> None:
+        """Say so if a weight is written over after its backward, or in it, by no optimizer of torch's."""
+        log = self.log
+        is_later = log.phase == "backward" or (log.phase == "forward" and log.micro_batch > 1)
+        if self.on_update and is_later and any(self.block_of(t) in log.trained for t in tensors_in(written)):
+            self.on_update()
+
+    def now(self, change: str, *args: object) -> None:
+        self.patches.look()
+        super().now(change, *args)
+
+    def saw(self, part: str, tensors: list[Tensor]) -> None:
+        with torch._C.DisableTorchFunction():
+            refuse_unseen(tensors)
+            tensors = list(tensors_in(tensors))
+            if part == "trained":
+                unseen = [t for t in tensors if self.is_counted(t) and self.block_of(t) is None]
+                if any(t.untyped_storage().nbytes() for t in unseen):  # FSDP's are empty between uses
+                    raise OutsideBuild
+            blocks = {self.block_of(tensor) for tensor in tensors}
+        getattr(self.log, part).update(blocks - {None})
+
+
+RESIZE = torch.UntypedStorage.resize_
+
+
+@contextmanager
+def recording(device: str, *, starts_in_host: bool = False):
+    """Run the code inside on tensors without bytes, by the rules of ``device``; yields the ``ScriptTracer``."""
+    with ExitStack() as stack:
+        if device == "cuda":
+            tracer = ScriptTracer("meta")
+            mode = stack.enter_context(pretend_cuda_for_script(starts_in_host=starts_in_host))
+        else:
+            tracer = ScriptTracer("cpu")
+            mode = stack.enter_context(fake_cpu_for_script(tracer))
+            stack.enter_context(kernels_on_meta("cpu"))
+        # A real tensor is the host's, which the CPU's rules alone count.
+        stack.enter_context(watching_threads(lambda tensor: device == "cpu" or tensor.is_meta))
+        tracer.known = mode.known
+        tracer.places = getattr(mode, "places", tracer.places)  # a CPU's mode has none: nothing moves
+        mode.before_write = tracer.before_write
+        stack.enter_context(patch.object(torch, "compile", functools.partial(as_compiled, tracer)))
+        resize = patch.object(torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size))
+        stack.enter_context(resize)
+        called = Evaluations(tracer).around(torch.nn.Module.__call__)
+        stack.enter_context(patch.object(torch.nn.Module, "__call__", called))
+        tracer.patches = Patches(tracer, stack)
+        stack.enter_context(tracer)
+        tracer.calibrate()
+        tracer.forget()
+        stack.callback(tracer.watches.clear)  # first of all on exit: what dies later is in no log
+        yield tracer

@@ -1,0 +1,78 @@
+"""The allocator lab: play a trace through CUDA's caching allocator, one event at a time."""
+
+from functools import lru_cache
+from typing import ClassVar
+
+from stepscope.allocator.config import AllocatorConfig
+from stepscope.allocator.film import Film, Still
+from stepscope.allocator.stories import STORIES
+from stepscope.pictures.allocator import allocator_picture
+from memkit.units import MIB, format_bytes
+from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View
+
+OPENING, CARD_MIB = "a training step", 96
+"""The lab opens on a step that dies on a card of so many MiB, with free bytes of no use."""
+
+
+@lru_cache(maxsize=8)
+def film_of(story: str, expandable: bool, card_mib: int | None) -> Film:
+    """The film of a story on a card, or on one without an end."""
+    capacity = None if card_mib is None else card_mib * MIB
+    return Film(tuple(STORIES[story]()), AllocatorConfig(expandable_segments=expandable), capacity)
+
+
+class AllocatorLab(Explorer, verdict=(85,), status=(112, 425)):
+    """Play a short story through the allocator and see its segments, blocks and holes.
+
+    ``step`` counts events from 0, the empty card. ``card_mib`` is the card's size in MiB if ``limited``; else the card
+    has no end.
+    """
+
+    plays: ClassVar = {"step": 700}
+
+    def __init__(self, **values):
+        end = film_of(OPENING, False, CARD_MIB).stills[-1].index
+        self.controls = {
+            "story": Choice("Story", list(STORIES), OPENING),
+            "step": Number("Event", end, low=0, high=end),
+            "expandable": Switch("expandable segments", False),
+            "limited": Switch("limited card", True),
+            "card_mib": Number("Card, MiB", CARD_MIB, low=8, high=256, step=8),
+        }
+        super().__init__(**values)
+
+    def followed(self, changes: dict) -> dict:
+        """Beyond the last event that happens, that event."""
+        state = {**self.state, **changes}
+        card = state["card_mib"] if state["limited"] else None
+        end = film_of(state["story"], state["expandable"], card).stills[-1].index
+        return {**changes, "step": min(state["step"], end)}
+
+    def view(self, story: str, step: int, expandable: bool, limited: bool, card_mib: int) -> View:
+        """The allocator after ``step`` events; beyond the story's end, its end."""
+        film = film_of(story, expandable, card_mib if limited else None)
+        still, end = film.still(min(step, len(film))), film.stills[-1].index
+        rows = [("segment", "size", "in use", "blocks", "largest hole")]
+        for number, row in enumerate(still.rows, start=1):
+            used = [piece for piece in row.pieces if not piece.is_free]
+            hole = max((piece.size for piece in row.pieces if piece.is_free), default=0)
+            sizes = (row.size, sum(piece.size for piece in used))
+            rows.append((str(number), *map(format_bytes, sizes), str(len(used)), format_bytes(hole) if hole else "–"))
+        said = words(still, len(film))
+        return View(chart=allocator_picture(film, still.index, room=8), words=said, table=rows, ends={"step": end})
+
+
+def words(still: Still, num_events: int) -> tuple[str, ...]:
+    """What happened, and what the two totals mean now."""
+    first = f"Event {still.index} of {num_events}: {still.words}."
+    totals = f"{format_bytes(still.allocated_bytes)} allocated, {format_bytes(still.reserved_bytes)} reserved."
+    if still.failure:
+        if not still.hole_bytes:
+            return first, f"{totals} Nothing is free inside segments.", still.failure
+        free = f"{format_bytes(still.hole_bytes)} are free inside segments"
+        largest = f"the largest hole has {format_bytes(still.largest_hole_bytes)}"
+        return first, f"{totals} {free}, but {largest}.", still.failure
+    if not still.hole_bytes:
+        return first, f"{totals} Every reserved byte is in use."
+    largest = f"largest hole {format_bytes(still.largest_hole_bytes)}"
+    return first, f"{totals} {format_bytes(still.hole_bytes)} are free inside segments, {largest}."
