@@ -33,7 +33,7 @@ from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from stepscope.sharding.step import estimate_sharded
 from memkit.timeline import MemoryTimeline
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 from memkit.units import KIB, MIB
 
 
@@ -154,7 +154,7 @@ def record_training_steps(device: str) -> Measured:
     """Formula, trace and measurement of two steps of each training setup that fits."""
     numbers, timelines = {}, {}
     for name, setup in training_setups(device).items():
-        traced = trace_memory(training_build(setup), device=device)
+        traced = trace_script(training_build(setup), device=device)
         if device == "cuda" and traced.peak_bytes > 0.9 * usable_bytes():
             numbers[name] = "not measured: larger than what is free on this card"
             continue

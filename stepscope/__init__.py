@@ -1,6 +1,28 @@
-"""An instrument for training programs, on ``memkit``: what chapters 07 to 12 and the command line add to the kit."""
+"""An instrument for training programs: other people's scripts, plans, ranks, adapters, recordings, and the command.
 
-import stepscope.formula.experts
-import stepscope.formula.job
-import stepscope.formula.optimizers
-import stepscope.setup.optimizers  # noqa: F401 - each adds its records to the kit's tables
+It imports and extends ``memkit``, the kit of the book's chapters 00 to 06, which never imports it. Chapters 07 to 12
+are read with it, and ``stepscope report train.py`` answers for a script of your own.
+
+Reading order, from the bottom; a room imports only what stands above it here, and whatever it likes of ``memkit``:
+
+- ``setup``: what is trained: a ``Job`` is a ``TrainingSetup`` with adapters and a place where its optimizer steps
+- ``allocator``: CUDA's caching allocator, snapshots and their replay
+- ``formula``: the first column, of a job
+- ``program``: a job's step in PyTorch, models of other libraries
+- ``tracing``: the second column, of programs that nobody here wrote
+- ``measuring``: a small card
+- ``sharding``: one rank of many on paper
+- ``fitting``: advice, diagnosis and plans
+- ``pictures``: charts as text
+- ``widgets``: ipywidgets
+- ``tool``: the command line
+
+The names below are the front door, loaded when they are used. ``import stepscope`` loads neither torch nor numpy.
+"""
+
+from memkit import __version__ as __version__
+from memkit import front_door
+
+from stepscope.formula import job  # noqa: F401 - a job's formula is found by its type from here on
+
+__getattr__, __dir__, __all__ = front_door(__name__, __file__)

@@ -19,7 +19,7 @@ from stepscope.measuring.small_card import SimulatedCard
 from memkit.setup import models
 from memkit.setup.recipes import AUTOCAST_BF16
 from memkit.setup.training import TrainingSetup
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 from memkit.units import GIB, KIB, MIB, format_bytes
 
 # 7.3
@@ -197,7 +197,7 @@ def _mystery_build():
 @functools.cache
 def mystery_snapshot() -> dict:
     """A memory snapshot of five steps of some program, in the format of ``torch.cuda.memory._snapshot()``."""
-    return predicted_snapshot(replay_trace(trace_memory(_mystery_build, steps=5)))
+    return predicted_snapshot(replay_trace(trace_script(_mystery_build, steps=5)))
 
 
 LEAK_BYTES = 256 * 4096 * 4
@@ -253,7 +253,7 @@ def judge_order(answer) -> str | None:
         return "This is the order of section 7.2. It runs out of memory."
     if lengths[1:] != [length for length in LENGTHS if length != lengths[0]]:
         return "Move one length to the front, and leave the others in their order."
-    trace = trace_memory(ragged_build(small_llama(), lengths), steps=len(lengths))
+    trace = trace_script(ragged_build(small_llama(), lengths), steps=len(lengths))
     failure = replay_trace(trace, AllocatorConfig(), capacity_bytes=CARD_MIB * MIB).failure
     if failure is not None:
         phases = [phase for phase, _ in groupby(event.phase for event in trace.events[: failure.event])]

@@ -4,17 +4,7 @@ Chapters 04, 05, 07 and 10.
 
 Reading order:
 
-- ``edits``: what a change does to recorded events
-- ``room``: the one rule for "fits on a card", and what is on it beside the tensors
-- ``step``: the second step of a setup: how high it is and how long it takes
-- ``advice``: the one adviser: changes, what each does, and what it saves
-- ``diagnosis``: from a recording or a trace: peak, parts, lines, and the changes that help most
 - ``batch_plan``: from a global batch in tokens to micro-batches, steps and ranks
-- ``plan``: a setup on a card: its peak, its time and what it gives up
-- ``plan_code``: a plan in plain PyTorch and for Hugging Face's trainer
-- ``plan_run``: that code, traced before anybody is shown it
-- ``grid``: what is tried for a job, and what is not, with the reason
-- ``plans``: every plan for a job, the unbeaten ones, and the one to take
 """
 
 from memkit import front_door

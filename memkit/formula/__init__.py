@@ -9,16 +9,13 @@ Reading order:
 - ``parameters``: how many parameters a model has, tensor by tensor, and which are trained, or kept by a rank
 - ``states``: what stays between steps: weights, gradients, optimizer states
 - ``kernels``: buffers that a CUDA kernel takes for its own work
-- ``inference``: what inference keeps instead: weights and the key and value cache
 - ``paper``: tensors without values, whose births and deaths Python's own reference counts say
 - ``backward``: the operations from the last to the first, and the gradients they make
 - ``layers``: linear, norm, dropout, activation functions
-- ``experts``: a mixture of experts in place of an MLP
 - ``attention``: projections, rotation, and the core as the device's kernel computes it
 - ``forward``: the whole forward, from token ids to the loss
 - ``activations``: what a forward keeps for the backward, tensor by tensor
 - ``optimizer``: what a step of the optimizer allocates: states once, temporaries each time
-- ``offload``: what an optimizer on the host moves over the link in a step
 - ``estimate``: bytes at each instant of a step: ``estimate_memory``
 """
 

@@ -7,7 +7,6 @@ Reading order:
 - ``gpu``: how much of the card this process may take, and how to give it back
 - ``measure``: ``measure_memory``: CUDA's allocator history, or the profiler's events on a CPU
 - ``saved_tensors``: what autograd keeps, for any code of the reader's own
-- ``small_card``: a card small enough to run out of memory on purpose
 """
 
 from memkit import front_door

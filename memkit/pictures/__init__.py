@@ -15,7 +15,6 @@ Reading order:
 - ``over_time``: every allocation of a step in order, stacked by part
 - ``planes``: strategies and plans on planes of bytes and time
 - ``bits``: one code, bit by bit, and a number in many formats
-- ``allocator``: segments, blocks and holes
 """
 
 from memkit import front_door

@@ -6,15 +6,10 @@ Reading order:
 
 - ``log``: from a log of allocations to the parts and instants of a step
 - ``doors``: following a program from outside: its phase, its weights, its states
-- ``threads``: a program's own threads, which nobody follows
 - ``as_before``: torch as it was before a program, however it ended
 - ``strategies``: blocks that run twice, by any strategy
-- ``adapters``: LoRA, and weights in 4 bits under it
 - ``optimizers``: the optimizer of a setup: torch's, Lion, those of libraries, and steps in the backward
-- ``experts``: a mixture of experts in place of an MLP
 - ``transformer``: GPT-2 and Llama in one small module, and their training step
-- ``sharded``: the step on one rank of many: DDP, ZeRO-1, ``fully_shard``
-- ``hugging_face``: a real module and its training step from a config.json alone
 """
 
 from memkit import front_door

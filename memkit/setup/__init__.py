@@ -6,12 +6,9 @@ in ``recipes``, a new optimizer one in ``optimizers``, a new way to recompute on
 Reading order:
 
 - ``models``: a transformer's shape, and the published models as constants
-- ``hugging_face``: a config.json as a model's shape, or why it is none
 - ``optimizers``: an optimizer's states, temporaries, class and price, one record each
 - ``recipes``: precisions and optimizers: which dtype each number of the step has
 - ``strategies``: activation recomputation: which parts of the forward run twice, and the code that asks for it
-- ``layouts``: one run on many ranks: what each keeps whole, and what it keeps a share of
-- ``adapters``: LoRA and QLoRA: what is trained beside frozen weights, and in how many bits those are kept
 - ``training``: model, recipe and shape of a step in one record
 """
 

@@ -5,7 +5,6 @@ CUDA would do otherwise is played: other kernels, autocast, buffers. Loads torch
 
 Reading order:
 
-- ``shapes``: what a program may ask of a tensor that has a shape and no values
 - ``scratch``: scratch of attention's backward, sums, scatters and products, and copies of factors
 - ``cpu``: the CPU's rules
 - ``cuda_kernels``: CUDA's attention kernels, and kernels that ``meta`` lacks
@@ -14,6 +13,7 @@ Reading order:
 - ``lines``: which line of the program asked for memory
 - ``trace``: ``trace_memory``: every allocation of a step
 - ``flops``: FLOPs as torch's own counter sees them
+- ``shapes``: Tensors that have a shape and no values: what a program may ask of them, and what it may not
 """
 
 from memkit import front_door

@@ -1,6 +1,6 @@
 """The explorers of the chapters. A widget asks, draws and explains; it holds no formula and no advice.
 
-What the memory explorer says of a setup is ``stepscope.fitting.advice``'s. An explorer is plain Python: ipywidgets is
+What the memory explorer says of a setup is ``memkit.fitting.advice``'s. An explorer is plain Python: ipywidgets is
 loaded when a notebook shows one, numpy by the labs, torch and matplotlib never.
 
 Reading order:
@@ -11,15 +11,10 @@ Reading order:
 - ``memory_explorer``: a model, a recipe, the shape of a step: where the bytes are
 - ``step_film``: a step as a film: lines, blocks, one handle
 - ``frontier_explorer``: strategies on the memory-compute plane, the plan and its code
-- ``allocator_lab``: play a trace through the allocator
 - ``bit_explorer``: flip the bits of a code
 - ``loss_scaling_lab``: what FP16 makes of gradients at each scale
 - ``spike_film``: what a spike does to delayed scaling
-- ``plan_bars``: what explorers of plans share: a bar and a row a plan, and the verdict
 - ``batch_planner``: a global batch in tokens, cut for a card
-- ``plan_explorer``: every plan that fits a job, and what each gives up
-- ``adapter_explorer``: LoRA and QLoRA: parameters, bytes, what is kept
-- ``sharding_explorer``: a model on 1 to 512 ranks, one stage after another
 """
 
 from memkit import front_door

@@ -9,7 +9,6 @@ Reading order:
 - ``heap``: the driver, the blocks, the pools of free ones, the books kept of them
 - ``expandable``: expandable segments: one long run of addresses, mapped page by page
 - ``caching``: the allocator itself: choose a pool, allocate, free, look for a block, give segments back
-- ``workspaces``: what cuBLAS takes besides, per card and version of torch
 - ``replays``: births and frees played one after the other; peaks and failure
 - ``trace_replay``: a timeline's events played through the allocator of a named card
 - ``snapshot_reader``: a recorded memory snapshot as events, read without trusting its file

@@ -31,7 +31,3 @@ from .stories import (
     step_story as step_story,
 )
 from .trace_replay import replay_trace as replay_trace
-from .workspaces import (
-    training_workspace_bytes as training_workspace_bytes,
-    workspace_bytes as workspace_bytes,
-)

@@ -51,7 +51,8 @@ def read_snapshot(source: dict | str | Path, device: int | None = None) -> Recor
     Raises: ValueError: no snapshot, no events (of that device), or actions that were left out, without which nobody
     can say what stood in memory. FileNotFoundError: there is no such file.
 
-    >>> from memkit import TrainingSetup, models, read_snapshot, replay_trace, trace_memory, training_build
+    >>> from memkit import TrainingSetup, models, trace_memory, training_build
+    >>> from stepscope import read_snapshot, replay_trace
     >>> from stepscope.allocator import predicted_snapshot
     >>> trace = trace_memory(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=64)))
     >>> run = read_snapshot(predicted_snapshot(replay_trace(trace)))

@@ -34,7 +34,8 @@ def replay_trace(
 
     Raises: ValueError: the trace carries no events.
 
-    >>> from memkit import TrainingSetup, models, replay_trace, trace_memory, training_build
+    >>> from memkit import TrainingSetup, models, trace_memory, training_build
+    >>> from stepscope import replay_trace
     >>> trace = trace_memory(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=64)))
     >>> replay = replay_trace(trace, compute_capability=(9, 0))
     >>> replay.peak_allocated_bytes < replay.peak_reserved_bytes

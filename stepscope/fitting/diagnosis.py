@@ -126,7 +126,8 @@ def diagnose_memory(
 
     Raises: ValueError: the source carries no events.
 
-    >>> from memkit import TrainingSetup, diagnose_memory, models, trace_memory, training_build
+    >>> from memkit import TrainingSetup, models, trace_memory, training_build
+    >>> from stepscope import diagnose_memory
     >>> trace = trace_memory(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=64)))
     >>> "what would help most" in str(diagnose_memory(trace))
     True

@@ -43,7 +43,7 @@ def traced(plan: TrainingPlan, kind: str = "plain") -> TrainingPlan:
 def traced_bytes(text: str, setup: TrainingSetup, layout: Layout | None) -> int:
     """The highest bytes of a plan's second step, as its code runs; of a trainer's, of two steps."""
     from stepscope.program.sharded import one_rank_of
-    from stepscope.tracing.trace import trace_memory
+    from stepscope.tracing.trace import trace_script
 
     with ExitStack() as stack:
         stack.enter_context(one_rank_of(layout.world_size) if layout else nullcontext())
@@ -56,7 +56,7 @@ def traced_bytes(text: str, setup: TrainingSetup, layout: Layout | None) -> int:
         for stand_in in stand_ins(setup, text):
             stack.enter_context(stand_in)
         build = partial(run_text, text, setup, layout)
-        return trace_memory(build, steps=NUM_STEPS).for_step(NUM_STEPS).peak_bytes
+        return trace_script(build, steps=NUM_STEPS).for_step(NUM_STEPS).peak_bytes
 
 
 def import_libraries(text: str) -> None:

@@ -1,7 +1,7 @@
 """A Hugging Face model from its config.json alone: the real module, and the training step that a trace follows.
 
 ``hugging_face_build(config)`` makes transformers' own module for the architecture that the file names, without
-weights and without the network, and returns a step as ``trace_memory`` and ``memkit report`` take it. Language
+weights and without the network, and returns a step as ``trace_script`` and ``memkit report`` take it. Language
 models, encoder-decoders, masked and image models each get a batch of their kind. Loads transformers, an optional
 library.
 """
@@ -53,7 +53,7 @@ def hugging_face_build(
     config: str | Path | Mapping, *, micro_batch_size: int = 1, seq_len: int | None = None,
     dtype: str = "bfloat16", device: str = "cuda",
 ) -> Callable[[], Callable[[], torch.Tensor]]:
-    """The ``build`` of a model known by its config.json, for ``trace_memory``, ``measure_memory`` and ``report_on``.
+    """The ``build`` of a model known by its config.json, for ``trace_script``, ``measure_memory`` and ``report_on``.
 
     The step is a forward, a backward and fused AdamW on all parameters. ``seq_len=None`` means 1,024 tokens, or as
     many as the model has positions for.

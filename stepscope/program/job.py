@@ -62,7 +62,7 @@ def optimizer_of(setup: Job, named: Mapping[str, nn.Parameter]):
     return make_optimizer(setup.optimizer, trained) if trained else None
 
 
-def training_build(setup: Job, next_batch=None) -> Callable:
+def job_build(setup: Job, next_batch=None) -> Callable:
     """``memkit.training_build`` of a job."""
     if setup.adapter is not None and setup.adapter.base == "nf4":
         bitsandbytes_layers()  # loaded here: a trace pretends that there is a card

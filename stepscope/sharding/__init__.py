@@ -1,0 +1,15 @@
+"""One rank of many on paper: what DDP, ZeRO's stages and FSDP2 keep, gather and send, in a step and at rest.
+
+Chapter 09. The step is that of ``estimate_memory``, run on the same paper; a layout adds what happens around each
+block. Which share of a tensor a rank has is decided in ``formula.parameters``.
+
+Reading order:
+
+- ``zero``: bytes at rest, by the formulas of the ZeRO paper
+- ``step``: bytes at each instant of a step on one rank: ``estimate_sharded``
+- ``traffic``: bytes that a step sends, and when computing hides them
+"""
+
+from memkit import front_door
+
+__getattr__, __dir__, __all__ = front_door(__name__, __file__)

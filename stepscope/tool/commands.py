@@ -121,7 +121,7 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
     from stepscope.tool.batches import Loaders, on_its_worst, watched
     from stepscope.tool.changed import changed_build
     from stepscope.tool.largest import TooFewRows, largest_that_fits
-    from stepscope.tracing.trace import trace_memory
+    from stepscope.tracing.trace import trace_script
 
     word = options.vary
     place = re.compile(rf"(?<![^=]){re.escape(word)}$")
@@ -138,7 +138,7 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
         progress(f"tracing with {word} = {number:,}")
         varied = replace(build, arguments=tuple(place.sub(str(number), word) for word in script.arguments))
         varied = watched(varied, loaders := Loaders())
-        traced = partial(trace_memory, steps=options.steps + bool(options.batches), assume=dict(options.assume))
+        traced = partial(trace_script, steps=options.steps + bool(options.batches), assume=dict(options.assume))
         failed = None
         try:
             if options.batches:

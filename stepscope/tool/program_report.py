@@ -74,20 +74,20 @@ def report_on(
 ) -> Report:
     """Trace ``build`` on CUDA's rules, diagnose it, and trace the changes that help most.
 
-    ``say`` is told what is being done, one line at a time; ``assume`` is ``trace_memory``'s. ``num_batches``: a
+    ``say`` is told what is being done, one line at a time; ``assume`` is ``trace_script``'s. ``num_batches``: a
     script's loader is asked for so many, and the script trains on the worst.
 
-    Raises: what ``trace_memory`` raises.
+    Raises: what ``trace_script`` raises.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from stepscope.tool.batches import Loaders, difference, on_its_worst, watched
     from stepscope.tool.changed import changed_build
     from stepscope.tool.script import Script
-    from stepscope.tracing.trace import trace_memory
+    from stepscope.tracing.trace import trace_script
 
     steps += bool(num_batches)  # the second step's batch may have been fetched before the first
-    traced, loaders, batches = partial(trace_memory, steps=steps, say=say, assume=assume), Loaders(), ""
+    traced, loaders, batches = partial(trace_script, steps=steps, say=say, assume=assume), Loaders(), ""
     script, changed = build, partial(changed_build, build)
     if num_batches:
         build, batches = on_its_worst(script, num_batches, traced, say)

@@ -1,6 +1,6 @@
 """A training script without ``build()``: it runs as ``python train.py --args`` would, and its steps are found.
 
-``trace_memory(Script("train.py", ("--batch-size", "8")))`` follows a script that somebody else wrote. What comes
+``trace_script(Script("train.py", ("--batch-size", "8")))`` follows a script that somebody else wrote. What comes
 before the first call of a module with gradients on is ``init``. A step ends at the first such call after an
 optimizer's step, so that a ``zero_grad`` at the end of the loop still belongs to it. Where a script has several
 optimizers, the first one counts the steps, and the script is followed until each has stepped often enough. Where it

@@ -1,0 +1,25 @@
+"""The second column of programs that nobody here wrote: the kit's tracer, with values, a host, libraries, refusals.
+
+Loads torch.
+
+Reading order:
+
+- ``refusals``: what a trace cannot follow, said with the program's own line
+- ``known``: values that a trace can know, or that the program says
+- ``without_values``: what a program may ask of a tensor that has a shape and no values
+- ``patched``: torch and libraries, put right while a program is traced
+- ``waiting``: how far a long trace has come
+- ``cpu``: the CPU's rules
+- ``host``: where a tensor without values is: on the card, in the host's memory, or nowhere
+- ``ranks``: one rank of a script of many
+- ``card``: streams and properties of a card that nobody has chosen
+- ``cuda``: CUDA's rules: dispatch, autocast, dropout
+- ``libraries``: what libraries take that a trace does not know
+- ``evaluations``: a model that runs again without gradients is followed once
+- ``trace``: ``trace_script``: every allocation of a step
+- ``kernels``: More kernels that torch has for CUDA and not for ``meta``, and functions that may take another amount than traced
+"""
+
+from memkit import front_door
+
+__getattr__, __dir__, __all__ = front_door(__name__, __file__)

@@ -40,7 +40,7 @@ NESTED = {aten._nested_tensor_from_tensor_list.default, aten._nested_view_from_j
 OWN_FILES = {str(path) for path in Path(__file__).parent.glob("*.py")} | {str(Path(__file__).parents[1] / "tool/script.py")}
 
 
-def trace_memory(
+def trace_script(
     build: Callable[[], Callable[[], object]] | FindsItsSteps, *, device: str = "cuda", steps: int = 2,
     say: Callable[[str], None] | None = None, assume: Mapping[str, float] | None = None,
 ) -> MemoryTimeline:
@@ -70,7 +70,7 @@ def trace_memory(
     ...         optimizer.step()
     ...         optimizer.zero_grad()
     ...     return step
-    >>> trace_memory(build).at("backward").gradients  # no GPU needed: 1024 · 1024 · 4 B and 1024 · 4 B
+    >>> trace_script(build).at("backward").gradients  # no GPU needed: 1024 · 1024 · 4 B and 1024 · 4 B
     4198400
     """
     as_one_of("device", device, DEVICES)
@@ -103,7 +103,7 @@ class ScriptTracer(kit.Tracer):
     def forget(self) -> None:
         super().forget()
         self.besides = Besides()
-        self.lines = Lines(trace_memory.__code__)
+        self.lines = Lines(trace_script.__code__)
         self.lines.foreign_files |= OWN_FILES
 
     @property

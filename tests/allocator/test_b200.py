@@ -13,7 +13,7 @@ from cs336_large import XL, run
 from cs336_model import Shape
 
 from stepscope.allocator.trace_replay import replay_trace
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 from memkit.units import GIB, MIB
 
 B200 = {"compute_capability": (10, 0), "torch_version": "2.11.0+cu128"}
@@ -61,7 +61,7 @@ def test_a_run_on_a_b200(name):
     program = run(
         replace(XL, seq_len=row.seq_len), row.mode, is_autocast=row.is_autocast, num_segments=row.num_segments
     )
-    replayed = replay_trace(trace_memory(program, steps=row.steps), **B200)
+    replayed = replay_trace(trace_script(program, steps=row.steps), **B200)
     assert replayed.timeline.at("init").total_bytes == row.initial
     assert replayed.timeline.for_step(row.steps).peak_bytes == row.allocated
     assert replayed.peak_reserved_bytes == row.reserved
@@ -85,7 +85,7 @@ ALL_STEPS = 16
 )
 def test_smaller_models_are_where_autocast_saves(shape, is_autocast, initial, allocated, reserved):
     """2,048 tokens, 128.6 and 423 M parameters: 17 and 16 % less (``20260914T084942Z-models-small-medium``)."""
-    replayed = replay_trace(trace_memory(run(shape, "train", is_autocast=is_autocast), steps=ALL_STEPS), **B200)
+    replayed = replay_trace(trace_script(run(shape, "train", is_autocast=is_autocast), steps=ALL_STEPS), **B200)
     assert replayed.timeline.at("init").total_bytes == initial
     assert replayed.timeline.for_step(ALL_STEPS).peak_bytes == allocated
     assert replayed.peak_reserved_bytes == reserved
@@ -94,7 +94,7 @@ def test_smaller_models_are_where_autocast_saves(shape, is_autocast, initial, al
 @pytest.mark.exhaustive
 def test_one_row_of_fourteen_is_off_by_one_large_segment():
     """The medium model under autocast: 1.9 MB of 12.4 GB allocated and 64 MiB reserved too little, cause not found."""
-    replayed = replay_trace(trace_memory(run(MEDIUM, "train", is_autocast=True), steps=ALL_STEPS), **B200)
+    replayed = replay_trace(trace_script(run(MEDIUM, "train", is_autocast=True), steps=ALL_STEPS), **B200)
     assert replayed.timeline.for_step(ALL_STEPS).peak_bytes == pytest.approx(12_394_189_824, abs=2_000_000)
     assert replayed.peak_reserved_bytes == pytest.approx(12_639_535_104, abs=64 * MIB)
 
@@ -107,7 +107,7 @@ def test_the_run_that_found_no_memory():
     """
     capacity = 182_631 * MIB
     outside = capacity - 190_536_744_960 - int(69.88 * MIB)
-    trace = trace_memory(run(replace(XL, seq_len=2048), "backward", num_segments=1), steps=1)
+    trace = trace_script(run(replace(XL, seq_len=2048), "backward", num_segments=1), steps=1)
     replayed = replay_trace(trace, capacity_bytes=capacity, outside_bytes=outside, **B200)
     assert replayed.failure.requested_bytes == 2 * GIB
     assert replayed.timeline.events[replayed.failure.event].phase == "backward"

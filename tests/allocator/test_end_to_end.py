@@ -18,7 +18,7 @@ from stepscope.allocator.snapshot_reader import read_snapshot
 from stepscope.allocator.trace_replay import replay_trace
 from memkit.timeline import Event, MemoryTimeline
 from stepscope.tracing.trace import recording as tracing
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 STEPS = 2
 PROGRAMS = {
@@ -33,7 +33,7 @@ names = pytest.mark.parametrize("name", PROGRAMS)
 @lru_cache
 def predicted(name: str) -> MemoryTimeline:
     program, seq_len, is_autocast = PROGRAMS[name]
-    return trace_memory(program(replace(MEDIUM, seq_len=seq_len), is_autocast), steps=STEPS)
+    return trace_script(program(replace(MEDIUM, seq_len=seq_len), is_autocast), steps=STEPS)
 
 
 @lru_cache

@@ -16,7 +16,7 @@ from stepscope.allocator.snapshot_reader import load_snapshot, read_snapshot
 from stepscope.allocator.snapshot_writer import frames_of, predicted_snapshot, write_snapshot
 from stepscope.allocator.trace_replay import replay_trace
 from memkit.timeline import Event, MemoryTimeline
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 from memkit.units import MIB, format_bytes
 
 CONFIGS = ("", "expandable_segments:True")
@@ -35,12 +35,12 @@ def small_step(width: int = 512):
 
 @pytest.fixture(scope="module")
 def trace() -> MemoryTimeline:
-    return trace_memory(small_step(1000))
+    return trace_script(small_step(1000))
 
 
 def test_a_trace_of_small_blocks_replays_to_its_own_bytes_at_every_instant():
     """The small pool hands out exactly what rounding to 512 gives, so replay and trace must agree."""
-    tiny = trace_memory(small_step(64))
+    tiny = trace_script(small_step(64))
     result = replay_trace(tiny)
     assert len(tiny.instants) > 10
     assert result.timeline.instants == tiny.instants

@@ -5,7 +5,7 @@ import torch
 
 from stepscope.allocator.trace_replay import replay_trace
 from memkit.timeline import Event, Instant, MemoryTimeline
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 from memkit.units import MIB
 
 
@@ -52,7 +52,7 @@ def test_two_steps_of_inference_have_the_same_peak():
 
         return step
 
-    replayed = replay_trace(trace_memory(build, steps=2)).timeline
+    replayed = replay_trace(trace_script(build, steps=2)).timeline
     for step in (1, 2):
         assert replayed.for_step(step).peak_bytes == (40 + 32) * MIB
         assert replayed.at("forward", step=step).total_bytes == 40 * MIB

@@ -44,13 +44,13 @@ def test_what_shrinks_activations_leaves_a_peak_of_states_as_it_is(lines):
 
 def test_a_technique_s_peak_is_what_the_trace_finds():
     from memkit.program.transformer import training_build
-    from stepscope.tracing.trace import trace_memory
+    from stepscope.tracing.trace import trace_script
 
     for technique in TECHNIQUES:
         setup = technique.applied(SMALL["small"])
         if "8-bit" in technique.name or "host" in technique.name or "LoRA" in technique.name or technique.layout:
             continue  # tests/formula/test_small_states.py and tests/sharding trace these
-        traced = trace_memory(training_build(setup), device="cpu").for_step(2).peak_bytes
+        traced = trace_script(training_build(setup), device="cpu").for_step(2).peak_bytes
         assert estimate_memory(setup).for_step(2).peak_bytes == pytest.approx(traced, rel=1e-3), technique.name
 
 

@@ -15,7 +15,7 @@ from memkit.measuring.measure import measure_memory
 from memkit.program.transformer import Transformer
 from memkit.setup.models import LLAMA_3_8B, llama_config
 from memkit.setup.training import TrainingSetup
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 QWEN_3_8B = llama_config("Qwen3-8B", 36, 4096, 32, 8, 12288, 151936, 40960)
 TOKENS, INPUTS, OUTPUTS = 256, 384, 128
@@ -78,7 +78,7 @@ def forward_of(recipe: str):
 
 
 @pytest.mark.parametrize("ours, name", CASTING)
-@pytest.mark.parametrize("tell, device", [(trace_memory, "cpu"), (trace_memory, "cuda"), (measure_memory, "cpu")])
+@pytest.mark.parametrize("tell, device", [(trace_script, "cpu"), (trace_script, "cuda"), (measure_memory, "cpu")])
 def test_formula_trace_and_measurement_save_the_same_bytes(ours, name, tell, device):
     """Between forward and backward, against bf16; CUDA's blocks are multiples of 512 bytes."""
     kept = [tell(forward_of(recipe), device=device, steps=1).at("forward").activations for recipe in ("bf16", ours)]
@@ -87,7 +87,7 @@ def test_formula_trace_and_measurement_save_the_same_bytes(ours, name, tell, dev
 
 
 @pytest.mark.parametrize("name", [name for name, keeps in LINEAR_KEEPS.items() if keeps.weight_casts])
-@pytest.mark.parametrize("tell", [trace_memory, measure_memory])
+@pytest.mark.parametrize("tell", [trace_script, measure_memory])
 def test_a_weights_casts_take_what_the_formula_says(name, tell):
     """The cast as it stands and the one of the transpose, held from forward to backward as the libraries do."""
 
@@ -128,7 +128,7 @@ def test_a_trace_follows_a_whole_model_under_every_recipe(recipe, device):
 
         return step
 
-    ours, plain = (trace_memory(make, device=device, steps=1) for make in (build, partial(build, "")))
+    ours, plain = (trace_script(make, device=device, steps=1) for make in (build, partial(build, "")))
     for part in ("weights", "gradients", "optimizer_states"):
         assert getattr(ours.at("backward"), part) == getattr(plain.at("backward"), part)
     is_same = ours.at("forward").activations == plain.at("forward").activations

@@ -11,7 +11,7 @@ from book.ranks import run_on_ranks
 from book.training_ranks import SENT, steps, windows
 from stepscope.program.sharded import one_rank_of, sharded_build
 from stepscope.sharding import estimate_sharded, step_traffic
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 MODULE = "book.training_ranks"
 
@@ -35,7 +35,7 @@ def test_memory_is_that_of_real_ranks(num_ranks):
         setup, layout, measured = way.setup, way.layout, told_by(num_ranks)[name]["peak_bytes"]
         device = "cpu" if layout.is_fully_sharded else "cuda"
         with one_rank_of(num_ranks):
-            trace = trace_memory(sharded_build(replace(setup, device=device), layout), device=device)
+            trace = trace_script(sharded_build(replace(setup, device=device), layout), device=device)
         assert trace.for_step(2).peak_bytes == pytest.approx(measured, rel=0.005), name
         assert estimate_sharded(setup, layout).for_step(2).peak_bytes == pytest.approx(measured, rel=0.005), name
 
@@ -49,7 +49,7 @@ def test_a_block_that_ends_in_a_bias_is_reduced_as_on_real_ranks():
     setup, layout = gpt2_ranks.SETUP, gpt2_ranks.LAYOUT
     measured = run_on_ranks(gpt2_ranks.__name__, layout.dp_size)["peak_bytes"]
     with one_rank_of(layout.dp_size):
-        trace = trace_memory(sharded_build(setup, layout), device="cpu")
+        trace = trace_script(sharded_build(setup, layout), device="cpu")
     assert trace.for_step(2).peak_bytes == pytest.approx(measured, abs=NUMBERS)
     kept = [event for event in trace.events if not event.is_scratch]
     levels = zip(accumulate(event.num_bytes for event in kept), kept, strict=True)

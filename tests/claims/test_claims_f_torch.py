@@ -25,7 +25,7 @@ from memkit.recomputation.costs import block_products
 from memkit.setup.models import LLAMA_2_7B, TINY_GPT2
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.training import TrainingSetup
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 BATCH, TOKENS = 2, 64
 VALUES = 2**20  # of one hidden state: beside it the states of random numbers are nothing
@@ -285,7 +285,7 @@ def peak_tensors(number: int, size: int) -> int:
 
         return step
 
-    return round(trace_memory(build, device="cpu", steps=1).peak_bytes / (4 * VALUES))
+    return round(trace_script(build, device="cpu", steps=1).peak_bytes / (4 * VALUES))
 
 
 def test_C203(figures):

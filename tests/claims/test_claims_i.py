@@ -32,7 +32,7 @@ from memkit.setup.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 from memkit.units import GIB, MIB
 
 STEP = TrainingSetup(model=GPT2_SMALL, micro_batch_size=4, attention="efficient")
@@ -64,7 +64,7 @@ def in_mib(num_bytes: int) -> int:
 
 @cache
 def traced(setup: TrainingSetup = STEP, steps: int = 2) -> MemoryTimeline:
-    return trace_memory(training_build(setup), steps=steps)
+    return trace_script(training_build(setup), steps=steps)
 
 
 def step_2(**changes) -> MemoryTimeline:
@@ -127,7 +127,7 @@ ONE_LLAMA = replace(
 
 @cache
 def ragged() -> MemoryTimeline:
-    return trace_memory(ragged_build(replace(STEP, model=TINY_GPT2, micro_batch_size=1), LENGTHS), steps=8)
+    return trace_script(ragged_build(replace(STEP, model=TINY_GPT2, micro_batch_size=1), LENGTHS), steps=8)
 
 
 @cache

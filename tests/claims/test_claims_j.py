@@ -19,7 +19,7 @@ from stepscope.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, TINY_LLAMA
 from memkit.setup.training import TrainingSetup
 from stepscope.sharding import estimate_sharded
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 SETUP = TrainingSetup(model=replace(TINY_LLAMA, num_layers=3), seq_len=64)
 WEIGHT, GRADIENT, STATES = 2, 2, 12
@@ -36,7 +36,7 @@ def at_rest(stage: int, ranks: int) -> float:
 def kept(stage: int, ranks: int) -> dict[str, float]:
     """Bytes a parameter of weights, gradients and states after PyTorch's own step, on one traced rank in fp32."""
     with one_rank_of(ranks):
-        timeline = trace_memory(sharded_build(SETUP, Layout(stage=stage, dp_size=ranks)))
+        timeline = trace_script(sharded_build(SETUP, Layout(stage=stage, dp_size=ranks)))
     parts = timeline.at("optimizer", step=2).parts
     return {name: parts[name] / parameters_of(SETUP.model) for name in ("weights", "gradients", "optimizer_states")}
 
@@ -61,7 +61,7 @@ def moved_by(way: str) -> float:
 def test_C316(figures):
     policy = Layout(stage=3, param_dtype="bfloat16", reduce_dtype="bfloat16")
     with one_rank_of(8):
-        trained = trace_memory(sharded_build(SETUP, policy)).at("optimizer", step=2)
+        trained = trace_script(sharded_build(SETUP, policy)).at("optimizer", step=2)
     assert trained.weights and hasattr(ShardedGradScaler, "step")
     gradients = torch.full((figures["ranks"],), 1.0, dtype=torch.bfloat16)
     gradients[0] = 256.0

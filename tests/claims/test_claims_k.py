@@ -16,7 +16,7 @@ from memkit.setup.models import LLAMA_2_7B, TINY_LLAMA
 from memkit.setup.recipes import FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from stepscope.sharding import estimate_sharded
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 TOKENS = 2048
 LLAMA = TrainingSetup(
@@ -51,7 +51,7 @@ def test_C335(figures):
     on_card = {}
     for offloads in (False, True):
         with one_rank_of(2):
-            timeline = trace_memory(sharded_build(setup, Layout(stage=3, dp_size=2, offloads=offloads)))
+            timeline = trace_script(sharded_build(setup, Layout(stage=3, dp_size=2, offloads=offloads)))
         on_card[offloads] = timeline.at("optimizer", step=2).parts
     assert on_card[False]["weights"] and on_card[False]["optimizer_states"]
     figures.settle(parameters=not on_card[True]["weights"], states=not on_card[True]["optimizer_states"])

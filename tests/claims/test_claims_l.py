@@ -25,7 +25,7 @@ from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 TWO_BYTES = 2
 """Of a 16-bit value."""
@@ -180,7 +180,7 @@ def test_C358(figures):
         "high_gb": peak_of_step(replace(LORA, dtype="bfloat16"), batch, tokens, recomputation="none"),
         "float_gb": peak_of_step(LORA, batch, tokens, recomputation="none"),
     }
-    traced = trace_memory(training_build(tuned(LORA, 1, tokens))).for_step(2)
+    traced = trace_script(training_build(tuned(LORA, 1, tokens))).for_step(2)
     assert peaks["low_gb"].total_bytes == traced.peak_bytes
     assert (tokens, batch) == (2048, 4) and CARDS["A10"].label_gb == figures["label_gb"]
     assert all(rounds_to(peak.total_bytes / BILLION, figures[name]) for name, peak in peaks.items())

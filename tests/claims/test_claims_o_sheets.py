@@ -1,6 +1,6 @@
 """Proofs of group O, cheat sheets: each line held against a traced step of a small model, torch's own counters, tables.
 
-The step is PyTorch's, run on shapes by ``trace_memory``; a rule that a sheet prints for every job must hold for it.
+The step is PyTorch's, run on shapes by ``trace_script``; a rule that a sheet prints for every job must hold for it.
 """
 
 import inspect
@@ -35,7 +35,7 @@ from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B, TINY_LLAMA, ModelConfig,
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 from memkit.units import GIB, MIB
 
 SMALL = TrainingSetup(
@@ -49,7 +49,7 @@ PAPER_VOLUMES = {0: 2, 2: 2, 3: 3}
 @cache
 def step(**changes) -> MemoryTimeline:
     """The traced second step of the small model, or of one with changes."""
-    return trace_memory(training_build(replace(SMALL, **changes))).for_step(2)
+    return trace_script(training_build(replace(SMALL, **changes))).for_step(2)
 
 
 def peak_of(**changes) -> int:
@@ -130,7 +130,7 @@ def test_C388(figures):
     for stage in (0, 1, 3):
         with one_rank_of(figures["ranks"]):
             built = sharded_build(setup, Layout(stage=stage, dp_size=figures["ranks"]))
-            found[stage] = trace_memory(built).at("optimizer", step=2).parts
+            found[stage] = trace_script(built).at("optimizer", step=2).parts
     share = lambda stage, part: found[stage][part] / found[0][part]
     assert figures["ranks"] == 4 and all(is_about(share(3, part), 1 / 4) for part in ("weights", "gradients"))
     figures.settle(**{f"stage {stage}": is_about(share(stage, "optimizer_states"), 1 / 4) for stage in (1, 3)})

@@ -15,7 +15,7 @@ from stepscope.fitting.advice import FOR_LOOP, NO_GRAD
 from stepscope.fitting.diagnosis import diagnose_memory
 from stepscope.fitting.edits import gradients_set_to_none, growing_lines, recomputed, scaled, without
 from memkit.timeline import Event, Instant, MemoryTimeline
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 from memkit.units import MIB, format_bytes
 
 
@@ -37,7 +37,7 @@ def build(batch: int = 2048, leak: list | None = None):
 
 @pytest.mark.parametrize("steps", [2, 3, 6])
 def test_a_planted_leak_is_named_with_its_bytes_and_a_long_one_is_mended_first(steps):
-    trace = trace_memory(lambda: build(leak=[]), steps=steps)
+    trace = trace_script(lambda: build(leak=[]), steps=steps)
     page = diagnose_memory(trace)
     [leak] = growing_lines(trace.events)
     assert leak.num_bytes == steps * 2048 * 1000 * 4
@@ -48,17 +48,17 @@ def test_a_planted_leak_is_named_with_its_bytes_and_a_long_one_is_mended_first(s
     if steps < 6:  # the peak is the first step's, before the leak weighs
         return
     assert page.changes[0].name == f"let go of what {leak.where} leaves behind"
-    mended = replay_trace(trace_memory(build, steps=steps)).peak_reserved_bytes
+    mended = replay_trace(trace_script(build, steps=steps)).peak_reserved_bytes
     assert page.changes[0].after_bytes == mended
 
 
 @pytest.mark.parametrize("steps", [2, 3, 6])
 def test_a_run_without_a_leak_grows_nowhere(steps):
-    assert not growing_lines(trace_memory(build, steps=steps).events)
+    assert not growing_lines(trace_script(build, steps=steps).events)
 
 
 def test_a_trace_s_page_counts_workspaces_where_a_card_is_named():
-    trace = trace_memory(build)
+    trace = trace_script(build)
     without, page = diagnose_memory(trace), diagnose_memory(trace, compute_capability=(9, 0))
     assert page.result.peak_allocated_bytes == replay_trace(trace, compute_capability=(9, 0)).peak_allocated_bytes
     assert page.result.peak_allocated_bytes >= without.result.peak_allocated_bytes + 32 * MIB  # one thread's at least
@@ -66,8 +66,8 @@ def test_a_trace_s_page_counts_workspaces_where_a_card_is_named():
 
 
 def test_the_page_says_what_stands_at_the_peak():
-    page = diagnose_memory(trace_memory(build))
-    trace = trace_memory(build)
+    page = diagnose_memory(trace_script(build))
+    trace = trace_script(build)
     asked = {part: size for part, size in trace.peak.parts.items() if size}
     assert page.parts.keys() == asked.keys()
     for part, size in page.parts.items():
@@ -80,11 +80,11 @@ def test_the_page_says_what_stands_at_the_peak():
 
 def test_half_the_micro_batch_saves_at_least_what_is_predicted():
     """Only activations are halved in the prediction; in the real run scratch shrinks too."""
-    trace = trace_memory(lambda: build(batch=8192))
+    trace = trace_script(lambda: build(batch=8192))
     predicted = replay_trace(MemoryTimeline(
         instants=trace.instants, source="traced", events=tuple(scaled(trace.events, "activations", 2))
     ))
-    real = replay_trace(trace_memory(lambda: build(batch=4096)))
+    real = replay_trace(trace_script(lambda: build(batch=4096)))
     before = replay_trace(trace)
     assert real.peak_allocated_bytes <= predicted.peak_allocated_bytes < before.peak_allocated_bytes
 
@@ -95,15 +95,15 @@ def test_foreach_off_is_predicted_as_the_traced_run_has_it():
         adamw = partial(torch.optim.AdamW, foreach=foreach)
         return training(model, lambda: model(torch.ones(16, 1000, device="cuda")).sum(), adamw)
 
-    page = diagnose_memory(trace_memory(lambda: deep(foreach=True)))
+    page = diagnose_memory(trace_script(lambda: deep(foreach=True)))
     change = next(change for change in page.changes if change.change is FOR_LOOP)
-    real = replay_trace(trace_memory(lambda: deep(foreach=False))).peak_reserved_bytes
+    real = replay_trace(trace_script(lambda: deep(foreach=False))).peak_reserved_bytes
     assert abs(change.after_bytes - real) < 0.05 * real
     assert change.saved_bytes > 30 * MIB
 
 
 def test_the_page_of_a_recording_says_what_a_recording_says():
-    recorded = predicted_snapshot(replay_trace(trace_memory(lambda: build(leak=[]))))
+    recorded = predicted_snapshot(replay_trace(trace_script(lambda: build(leak=[]))))
     page, text = diagnose_memory(recorded), " ".join(str(diagnose_memory(recorded)).split())
     assert set(page.parts) == {None} and "in memory at the peak" not in text
     kept = sum(b["requested_size"] for s in recorded["segments"] for b in s["blocks"] if b["state"] != "inactive")
@@ -114,7 +114,7 @@ def test_the_page_of_a_recording_says_what_a_recording_says():
 
 
 def test_a_failure_is_part_of_the_page():
-    page = diagnose_memory(trace_memory(build), capacity_bytes=60 * MIB)
+    page = diagnose_memory(trace_script(build), capacity_bytes=60 * MIB)
     assert page.result.failure is not None
     assert "CUDA out of memory. Tried to allocate" in " ".join(str(page).split())
 
@@ -173,13 +173,13 @@ def forward_only(keeps_graph: bool):
 
 def test_a_forward_without_a_backward_brings_no_grad():
     """What it is said to save is what the same program saves when it does so."""
-    real = replay_trace(trace_memory(lambda: forward_only(keeps_graph=False))).peak_reserved_bytes
-    trace = trace_memory(lambda: forward_only(keeps_graph=True))
+    real = replay_trace(trace_script(lambda: forward_only(keeps_graph=False))).peak_reserved_bytes
+    trace = trace_script(lambda: forward_only(keeps_graph=True))
     for source in (trace, predicted_snapshot(replay_trace(trace))):
         first = diagnose_memory(source).changes[0]
         assert first.change is NO_GRAD
         assert abs(first.after_bytes - real) <= 0.1 * first.before_bytes
-    plain = trace_memory(lambda: forward_only(keeps_graph=False))
+    plain = trace_script(lambda: forward_only(keeps_graph=False))
     for source in (plain, predicted_snapshot(replay_trace(plain))):
         assert NO_GRAD not in [effect.change for effect in diagnose_memory(source).changes]
 
@@ -187,7 +187,7 @@ def test_a_forward_without_a_backward_brings_no_grad():
 @pytest.mark.parametrize("capacity", [60, 80, 100, 140])
 def test_a_training_that_dies_in_its_first_forward_is_not_told_to_need_no_gradients(capacity):
     """The dying forward lets its graph go, as an evaluation does; what follows was never recorded."""
-    snapshot = predicted_snapshot(replay_trace(trace_memory(deep_training), capacity_bytes=capacity * MIB))
+    snapshot = predicted_snapshot(replay_trace(trace_script(deep_training), capacity_bytes=capacity * MIB))
     events = snapshot["device_traces"][0]
     assert events[-1]["action"] == "oom"
     standing = {entry["addr"]: entry for entry in events if entry["action"] == "alloc"}
@@ -200,7 +200,7 @@ def test_a_training_that_dies_in_its_first_forward_is_not_told_to_need_no_gradie
             if block["address"] == entry["addr"]:
                 block["state"] = "inactive"
     assert NO_GRAD not in [effect.change for effect in diagnose_memory(snapshot).tried]
-    died = trace_memory(deep_training)
+    died = trace_script(deep_training)
     assert NO_GRAD not in [effect.change for effect in diagnose_memory(died, capacity_bytes=capacity * MIB).tried]
 
 
@@ -217,7 +217,7 @@ def test_gradients_set_to_none_stand_where_the_program_has_them():
 
         return step
 
-    trace = trace_memory(lambda: trained(set_to_none=False), steps=3)
-    real = replay_trace(trace_memory(lambda: trained(set_to_none=True), steps=3))
+    trace = trace_script(lambda: trained(set_to_none=False), steps=3)
+    real = replay_trace(trace_script(lambda: trained(set_to_none=True), steps=3))
     changed = replay_trace(replace(trace, events=tuple(gradients_set_to_none(trace.events))))
     assert changed.peak_allocated_bytes == real.peak_allocated_bytes < replay_trace(trace).peak_allocated_bytes

@@ -13,7 +13,7 @@ from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup.training import TrainingSetup
 from stepscope.tool.program_report import report_on
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 
 class Run:
@@ -92,7 +92,7 @@ def keeps_optimizers():
 
 def recorded(build, steps: int) -> Diagnosis:
     """What is said of the recording that the run would leave."""
-    return diagnose_memory(predicted_snapshot(replay_trace(trace_memory(build, steps=steps))))
+    return diagnose_memory(predicted_snapshot(replay_trace(trace_script(build, steps=steps))))
 
 
 @pytest.mark.parametrize("steps", [6, 12])

@@ -13,7 +13,7 @@ from memkit.program.transformer import training_build
 from memkit.setup.models import LLAMA_32_3B, TINY_LLAMA
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 from memkit.units import GIB
 
 ANGLES_GIB = LLAMA_32_3B.max_seq_len * LLAMA_32_3B.head_dim * 4 / GIB
@@ -24,7 +24,7 @@ EARLIER = replace(RECOMPUTED, micro_batch_size=5, seq_len=2048)
 
 
 def peak_gib(setup, make_model) -> float:
-    traced = trace_memory(training_build(setup, make_model=make_model)).for_step(2)
+    traced = trace_script(training_build(setup, make_model=make_model)).for_step(2)
     return traced.peak_bytes / GIB + ANGLES_GIB
 
 
@@ -47,7 +47,7 @@ def test_torchtunes_adapters_are_those_of_the_first_step(printed, adapter):
     """Later steps have the adapters' moments besides, a third of a GiB."""
     if adapter.base == "nf4":
         pytest.importorskip("bitsandbytes")
-    traced = trace_memory(training_build(replace(RECOMPUTED, adapter=adapter), make_model=OffloadsInputs))
+    traced = trace_script(training_build(replace(RECOMPUTED, adapter=adapter), make_model=OffloadsInputs))
     first, later = (traced.for_step(step).peak_bytes / GIB + ANGLES_GIB for step in (1, 2))
     assert first == pytest.approx(printed, rel=0.005) and later - printed == pytest.approx(0.33, abs=0.05)
 
@@ -100,7 +100,7 @@ def test_torchaos_table_of_optimizers_on_the_host(printed_gb, options):
 
         return step
 
-    assert trace_memory(build).for_step(2).peak_bytes / 1e9 == pytest.approx(printed_gb, rel=0.02)
+    assert trace_script(build).for_step(2).peak_bytes / 1e9 == pytest.approx(printed_gb, rel=0.02)
 
 
 def test_zero_offload_in_the_same_table_peaks_where_its_new_weights_arrive():
@@ -128,6 +128,6 @@ def test_an_optimizer_on_the_host_is_the_formulas(place):
     def make(setup, named):
         return offload(named.values(), torch.optim.AdamW, offload_gradients="too" in place, fused=True)
 
-    traced = trace_memory(training_build(SMALL, make_optimizer=make)).for_step(2)
+    traced = trace_script(training_build(SMALL, make_optimizer=make)).for_step(2)
     assert traced.peak_bytes == formula.peak_bytes
     assert traced.at("backward").total_bytes == formula.at("backward").total_bytes

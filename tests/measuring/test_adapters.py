@@ -16,7 +16,7 @@ from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import TINY_LLAMA
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
 from memkit.setup.training import TrainingSetup
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 VOCAB, TOKENS, TOLERANCE = 2048, (2, 128), 0.001
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
@@ -30,7 +30,7 @@ def quiet():
 def peaks(build) -> dict[tuple, list[int]]:
     """The highest bytes at each instant of two steps, traced and measured."""
     found = {}
-    for column, tell in enumerate((trace_memory, measure_memory)):
+    for column, tell in enumerate((trace_script, measure_memory)):
         for instant in tell(build, device="cpu").instants:
             key = instant.name, instant.step
             both = found.setdefault(key, [0, 0])

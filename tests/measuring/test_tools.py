@@ -13,7 +13,7 @@ from memkit.measuring.measure import measure_memory
 from stepscope.measuring.small_card import CudaCard, SimulatedCard, capped_card
 from memkit.setup.models import TINY_LLAMA
 from memkit.setup.training import TrainingSetup
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 from memkit.units import KIB, MIB
 
 # The played card
@@ -124,8 +124,8 @@ def test_a_real_card_is_capped_and_let_go():
 def test_every_step_has_its_own_length():
     setup = TrainingSetup(model=TINY_LLAMA, micro_batch_size=2, seq_len=64, attention="stored")
     lengths = (64, 32, 96)
-    ragged = trace_memory(ragged_build(setup, lengths), steps=4)
-    plain = {n: trace_memory(ragged_build(setup, [n]), steps=2) for n in lengths}
+    ragged = trace_script(ragged_build(setup, lengths), steps=4)
+    plain = {n: trace_script(ragged_build(setup, [n]), steps=2) for n in lengths}
     for step, n in zip((2, 3, 4), (32, 96, 64), strict=True):
         want = plain[n].at("forward", 2)
         assert ragged.at("forward", step).activations == want.activations

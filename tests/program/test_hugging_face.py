@@ -16,7 +16,7 @@ from memkit.measuring.measure import measure_memory
 from stepscope.program.hugging_face import hugging_face_build, hugging_face_model
 from stepscope.setup.hugging_face import FAMILIES, model_of_config, read_config
 from memkit.setup.models import PUBLISHED_MODELS
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 from memkit.units import round_up
 
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 256,
@@ -38,7 +38,7 @@ LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "f
 def test_traced_from_the_configuration_alone(name):
     config = {key: min(2, value) if key in LAYERS and value else value for key, value in CONFIGS[name][0].items()}
     config.pop("layer_types", None)
-    trace = trace_memory(hugging_face_build(config, seq_len=128))
+    trace = trace_script(hugging_face_build(config, seq_len=128))
     with torch.device("meta"):
         model = hugging_face_model(config, "bfloat16")
     init, states = trace.at("init"), trace.at("optimizer").optimizer_states
@@ -52,7 +52,7 @@ def test_traced_from_the_configuration_alone(name):
 def test_traced_as_measured():
     build = hugging_face_build(LLAMA, micro_batch_size=2, seq_len=64, dtype="float32", device="cpu")
     measured = measure_memory(build, device="cpu").for_step(2)
-    assert trace_memory(build, device="cpu").for_step(2).peak_bytes == pytest.approx(measured.peak_bytes, rel=0.01)
+    assert trace_script(build, device="cpu").for_step(2).peak_bytes == pytest.approx(measured.peak_bytes, rel=0.01)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -113,7 +113,7 @@ def test_a_sequence_longer_than_the_positions_is_refused():
 def test_a_model_of_few_positions_gets_as_many_tokens():
     config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_layer": 1, "n_head": 4,
               "n_positions": 128, "vocab_size": 256}
-    peaks = [trace_memory(hugging_face_build(config, seq_len=tokens)).peak_bytes for tokens in (None, 128)]
+    peaks = [trace_script(hugging_face_build(config, seq_len=tokens)).peak_bytes for tokens in (None, 128)]
     assert peaks[0] == peaks[1]
 
 
@@ -135,7 +135,7 @@ def test_a_trace_of_the_trainer_writes_no_checkpoint_and_deletes_none(tmp_path):
         safetensors.save_file(dict(model.named_buffers()), tmp_path / "more.safetensors")
 
     (tmp_path / "checkpoint-0").mkdir()
-    trace_memory(lambda: lambda: train("cuda"), steps=1)
+    trace_script(lambda: lambda: train("cuda"), steps=1)
     assert files() == ["checkpoint-0"]
     train("cpu")
     assert "checkpoint-0" not in files() and {"checkpoint-2", "model.safetensors"} <= {*files()}

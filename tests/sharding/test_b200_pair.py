@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from stepscope.allocator.trace_replay import replay_trace
 from memkit.timeline import MemoryTimeline
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 from memkit.units import GIB
 
 B200 = {"compute_capability": (10, 0), "torch_version": "2.11.0+cu128"}
@@ -132,7 +132,7 @@ def program(way: str):
 
 @cache
 def second_step(way: str) -> MemoryTimeline:
-    return replay_trace(trace_memory(program(way), steps=2), **B200).timeline.for_step(2)
+    return replay_trace(trace_script(program(way), steps=2), **B200).timeline.for_step(2)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from stepscope.setup.layouts import Layout
 from stepscope.tool.arguments import number_in
 from stepscope.tool.changed import PROGRAM_CHANGES, changed_build
 from stepscope.tool.command_line import main
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 from memkit.units import GIB
 
 PROGRAM = """
@@ -94,7 +94,7 @@ def test_a_report_agrees_with_the_trace(program, capsys):
     assert main(["report", f"{program}:build", "--json"]) == 0
     out, err = capsys.readouterr()
     data = json.loads(out)
-    trace = replay_trace(trace_memory(namespace()["build"]))
+    trace = replay_trace(trace_script(namespace()["build"]))
     assert (data["allocated_bytes"], data["reserved_bytes"]) == (trace.peak_allocated_bytes, trace.peak_reserved_bytes)
     told = set(err.splitlines()) - {"a step begins"}  # the program's own words are none of the result
     assert "tracing 2 steps" in err and "a step begins" in err and all(line.startswith("memkit: ") for line in told)
@@ -136,7 +136,7 @@ def test_a_report_says_of_which_moment_its_peak_is(name, tmp_path, capsys):
     head = " ".join(capsys.readouterr().out.split("\n\n")[0].split())
     names: dict = {}
     exec(SCRATCH_OF_INIT, names)
-    trace = trace_memory(names[name])
+    trace = trace_script(names[name])
     steps = max(instant.total_bytes for instant in trace.instants if not instant.name.startswith("init"))
     if name == "wide":
         assert trace.peak_bytes >= 3 * 1024**2 * 4 > steps
@@ -150,7 +150,7 @@ def test_a_report_says_of_which_moment_its_peak_is(name, tmp_path, capsys):
 def test_a_change_that_can_be_made_is_traced_again(program, capsys):
     main(["report", f"{program}:build", "--json"])
     changes = {change["name"].split(",")[0]: change for change in json.loads(capsys.readouterr().out)["changes"]}
-    checkpointed = replay_trace(trace_memory(changed_build(namespace()["build"], "checkpointed")))
+    checkpointed = replay_trace(trace_script(changed_build(namespace()["build"], "checkpointed")))
     assert changes["full recomputation"]["known_by"] == "second trace"
     assert changes["full recomputation"]["after_bytes"] == checkpointed.peak_reserved_bytes
 
@@ -161,7 +161,7 @@ def test_a_changed_program_is_the_program_with_the_change():
     plain, build = names["Model"].forward, names["build"]
 
     def peak(build):
-        return trace_memory(build, steps=3).peak_bytes
+        return trace_script(build, steps=3).peak_bytes
 
     assert peak(changed_build(build, "for_loop")) == peak(lambda: build(foreach=False))
     zeros = lambda: build(rows=16, zeros=True)
@@ -185,7 +185,7 @@ def test_a_changed_program_is_the_program_with_the_change():
 
 @pytest.fixture
 def snapshot(tmp_path):
-    replay = replay_trace(trace_memory(namespace()["build"]))
+    replay = replay_trace(trace_script(namespace()["build"]))
     return str(write_snapshot(predicted_snapshot(replay), tmp_path / "run.pickle"))
 
 
@@ -300,7 +300,7 @@ def test_a_fit_over_cards(capsys):
     setup = TrainingSetup(model=models.LLAMA_2_7B, seq_len=2048, optimizer=OptimizerConfig(implementation="fused"))
     layout = Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32")
     with one_rank_of(8):
-        rank = trace_memory(sharded_build(setup, layout)).for_step(2).peak_bytes
+        rank = trace_script(sharded_build(setup, layout)).for_step(2).peak_bytes
     # the text draws its batches before the step, the program in it
     assert eight["chosen"]["traced_bytes"] == pytest.approx(rank, rel=1e-5)
     assert rank == pytest.approx(eight["chosen"]["peak_bytes"], rel=0.01)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from stepscope.tool.command_line import main
 from stepscope.tool.script import Script
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 SCRIPT = """
 import os
@@ -74,7 +74,7 @@ def file(tmp_path):
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_rank_0_holds_and_gathers_what_torchrun_s_first_rank_does(file, how):
     with redirect_stdout(io.StringIO()) as said, pytest.warns(UserWarning, match="rank 0 of 2; what NCCL"):
-        trace = trace_memory(Script(file, (how, "cuda"), ranks=2))
+        trace = trace_script(Script(file, (how, "cuda"), ranks=2))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", file, how, "cpu"]
     real = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert real.returncode == 0, real.stderr[-2000:]
@@ -93,7 +93,7 @@ def test_a_share_falls_with_the_ranks(file):
     shares = {}
     for ranks in (2, 8):
         with redirect_stdout(io.StringIO()), pytest.warns(UserWarning, match=f"rank 0 of {ranks}"):
-            shares[ranks] = trace_memory(Script(file, ("fsdp", "cuda"), ranks=ranks)).peak.optimizer_states
+            shares[ranks] = trace_script(Script(file, ("fsdp", "cuda"), ranks=ranks)).peak.optimizer_states
     assert shares[2] == 4 * shares[8]
 
 

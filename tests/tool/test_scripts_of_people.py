@@ -24,7 +24,7 @@ from stepscope.tool.largest import TooFewRows, largest_that_fits
 from stepscope.tool.notebook import as_python
 from stepscope.tool.program_report import report_on
 from stepscope.tool.script import Script
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 from memkit.units import format_bytes
 
 TRAIN = """
@@ -141,7 +141,7 @@ def run_and_trace(tmp_path, text: str) -> tuple[list[str], list[str], object, di
         names = runpy.run_path(str(path), run_name="__main__")
     path.write_text(path.read_text(encoding="utf-8").replace("'cpu'", "'cuda'", 1), encoding="utf-8")
     with redirect_stdout(traced):
-        timeline = trace_memory(Script(str(path)))
+        timeline = trace_script(Script(str(path)))
     return real.getvalue().splitlines(), traced.getvalue().splitlines(), timeline, names
 
 
@@ -185,7 +185,7 @@ def test_pytorchs_examples_ask_for_an_accelerator(tmp_path):
                 x = torch.randn(4, 1024, device=device)
             return model(x).sum()
     """) + TRAIN, encoding="utf-8")
-    assert trace_memory(Script(str(path))).at("init").weights == 1024 * 1024 * 4 + 1024 * 4
+    assert trace_script(Script(str(path))).at("init").weights == 1024 * 1024 * 4 + 1024 * 4
 
 
 def test_a_shuffled_loader_has_every_index_once(tmp_path, capsys):
@@ -203,7 +203,7 @@ def test_a_shuffled_loader_has_every_index_once(tmp_path, capsys):
         model = torch.nn.Linear(8, 8).cuda()
         step = lambda: model(torch.ones(4, 8).cuda()).sum()
     """) + TRAIN, encoding="utf-8")
-    trace_memory(Script(str(path)))
+    trace_script(Script(str(path)))
     assert capsys.readouterr().out.splitlines() == ["True"]
 
 
@@ -240,10 +240,10 @@ def test_from_pretrained_is_as_large_as_torch_says(tmp_path, family, dtype):
         x = torch.randint(0, 4000, (2, 16), device="cuda")
         step = lambda: model(input_ids=x, labels=x).loss
     """) + TRAIN, encoding="utf-8")
-    timeline = trace_memory(Script(str(path)))
+    timeline = trace_script(Script(str(path)))
     tensors = {id(t): t for t in (*real.parameters(), *real.buffers())}.values()
     with pytest.raises(NotImplementedError, match="weights in a mapped file .*; make them by from_config"):
-        trace_memory(Script(str(path)), device="cpu")
+        trace_script(Script(str(path)), device="cpu")
     rounded = sum(-(-t.nbytes // 512) * 512 for t in tensors)
     batch = 512  # x, which lives beside the weights
     assert timeline.at("init").weights + batch == pytest.approx(rounded + batch, rel=0.001)
@@ -282,7 +282,7 @@ def test_a_hand_written_update_ends_a_step_as_an_optimizers_does(tmp_path, capsy
     ):
         path = tmp_path / "train.py"
         path.write_text(BY_HAND.replace("OPTIMIZER", optimizer).replace("UPDATE", update), encoding="utf-8")
-        timeline = trace_memory(Script(str(path)))
+        timeline = trace_script(Script(str(path)))
         assert capsys.readouterr().out.split() == ["0", "1"]
         same = [i for i in timeline.instants if not i.name.startswith("optimizer")]  # by hand its end is zero_grad's
         found.append([(i.name, i.step, i.total_bytes) for i in same])
@@ -329,7 +329,7 @@ def test_an_average_of_the_weights_is_a_second_set_of_weights_and_no_activation(
     by_hand = "for p in model.parameters(): p.data = p.data - 0.1 * p.grad\n    model.zero_grad()"
     text = path.read_text(encoding="utf-8").replace("torch.optim.AdamW(model.parameters())", "None")
     path.write_text(text.replace("optimizer.step()\n    optimizer.zero_grad()", by_hand), encoding="utf-8")
-    assert trace_memory(Script(str(path))).at("zero_grad").weights == held["weights"]
+    assert trace_script(Script(str(path))).at("zero_grad").weights == held["weights"]
 
 
 LONGEST = """
@@ -377,7 +377,7 @@ def test_the_worst_batch_of_the_readers_data_is_named_and_traced(tmp_path, capsy
     assert halved and "second trace" in halved[0], "the long text is in another batch of half the size"
     alone = path.read_text(encoding="utf-8").replace('batch["ids"].cuda()', 'torch.zeros(4, 700).long().cuda()')
     path.write_text(alone, encoding="utf-8")
-    told = f"train.py: {format_bytes(trace_memory(Script(str(path)), steps=3).peak_bytes)} allocated"
+    told = f"train.py: {format_bytes(trace_script(Script(str(path)), steps=3).peak_bytes)} allocated"
     assert told in out.replace(str(tmp_path) + "/", "")
 
 
@@ -460,7 +460,7 @@ def test_the_largest_that_fits_fits_and_one_more_does_not(tmp_path, capsys, word
     data = json.loads(capsys.readouterr().out)
     assert data["recomputed"] > data["largest"] > 2
     for number, fits in ((data["largest"], True), (data["largest"] + 1, False)):
-        trace = trace_memory(Script(str(path), ("--batch-size", str(number))))
+        trace = trace_script(Script(str(path), ("--batch-size", str(number))))
         cards = fits_of(left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
         assert next(fit for fit in cards if fit.card == "T4").is_expected == fits
 
@@ -510,7 +510,7 @@ def test_a_notebook_runs_as_the_script_of_its_cells(tmp_path, capsys):
     (tmp_path / "train.py").write_text(f"{first}model ={rest}", encoding="utf-8")
     magics = "%matplotlib inline\n!pip install torch\n%load_ext autoreload\n" + first
     path = notebook(tmp_path / "train.ipynb", magics, "%%bash\nls", f"%%time\nmodel ={rest}\ndisplay(model)")
-    as_notebook, as_script = (trace_memory(Script(str(p))) for p in (path, tmp_path / "train.py"))
+    as_notebook, as_script = (trace_script(Script(str(p))) for p in (path, tmp_path / "train.py"))
     assert as_notebook.instants == as_script.instants
     assert main(["report", path, "--card", "T4"]) == 0
     assert "train.ipynb cell 3:" in capsys.readouterr().out
@@ -573,7 +573,7 @@ def test_half_the_micro_batch_is_traced_with_the_readers_own_option(tmp_path, ca
     told = f" ({' '.join(words).split(' --eval')[0]})".replace("256", "128") if words else ""
     assert half["name"] == f"half the micro-batch, accumulated twice{told}"
     path.write_text(ADVISED.replace("ACCUMULATE", "2"), encoding="utf-8")
-    by_hand = trace_memory(Script(str(path), ("--train_batch_size", "128")))
+    by_hand = trace_script(Script(str(path), ("--train_batch_size", "128")))
     assert (half["known_by"], half["after_bytes"]) == ("second trace", replay_trace(by_hand).peak_reserved_bytes)
     rest = " ".join(change["name"] for change in changes if change is not half)
     assert not re.search("8-bit AdamW|full recomputation|let go of", rest)  # RMSprop, no blocks, a loop variable
@@ -602,7 +602,7 @@ def test_8_bit_adamw_is_traced_as_bitsandbytes_steps(tmp_path, capsys, kind):
     assert main(["report", str(path), "--json"]) == 0
     found = {change["name"]: change for change in json.loads(capsys.readouterr().out)["changes"]}["8-bit AdamW"]
     path.write_text(WIDE.replace("OPTIMIZER", "bitsandbytes.optim").replace("KIND", "AdamW8bit"), encoding="utf-8")
-    by_hand = replay_trace(trace_memory(Script(str(path)))).peak_reserved_bytes
+    by_hand = replay_trace(trace_script(Script(str(path)))).peak_reserved_bytes
     assert (found["known_by"], found["after_bytes"]) == ("second trace", by_hand)
 
 
@@ -610,7 +610,7 @@ def test_a_change_without_anything_to_change_says_so(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(BY_HAND.replace("OPTIMIZER", "0").replace("UPDATE", "0"), encoding="utf-8")
     with pytest.raises(ValueError, match="no option and no DataLoader of an even batch size"):
-        trace_memory(changed_build(Script(str(path)), "half_batch"))
+        trace_script(changed_build(Script(str(path)), "half_batch"))
 
 
 EVALUATED = """
@@ -642,9 +642,9 @@ def test_a_script_is_followed_through_its_first_evaluation_when_asked(tmp_path, 
     """The epoch of 200 steps is cut after two; the evaluation's large batch is the peak that two steps do not see."""
     path = tmp_path / "train.py"
     path.write_text(EVALUATED, encoding="utf-8")
-    plain = trace_memory(Script(str(path)))
+    plain = trace_script(Script(str(path)))
     assert capsys.readouterr().out.split() == ["step", "step"]
-    whole = trace_memory(Script(str(path), until_eval=True))
+    whole = trace_script(Script(str(path), until_eval=True))
     assert capsys.readouterr().out.split() == ["step", "step", "evaluated"]
     batch, hidden = 50_000 * 64 * 4, 50_000 * 256 * 4
     assert plain.peak_bytes < batch and whole.peak_bytes > batch + 2 * hidden
@@ -691,7 +691,7 @@ def test_generate_is_followed_to_its_longest_as_where_no_sequence_may_end(tmp_pa
         with redirect_stdout(io.StringIO()) as said:
             if device == "cuda":
                 with pytest.warns(UserWarning, match="traced to its longest"):
-                    trace_memory(Script(str(file)))
+                    trace_script(Script(str(file)))
             else:
                 runpy.run_path(str(file))
         told.append(said.getvalue().splitlines())

@@ -8,7 +8,7 @@ from torch import nn
 
 from memkit.measuring.measure import measure_memory
 from stepscope.tracing.refusals import NeedsValues
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 ROWS = 24
 NUMBERS = 64
@@ -68,7 +68,7 @@ PROGRAMS = [masked, selected, routed, branched, sliced]
 def line_asked_for(program, device) -> str:
     """The line that the refusal offers."""
     with pytest.raises(NeedsValues) as refusal:
-        trace_memory(lambda: program(device), device=device)
+        trace_script(lambda: program(device), device=device)
     offered = re.search(r"assume=\{'(test_assumed.py:\d+)': 128\}", str(refusal.value))
     assert offered, str(refusal.value)
     return offered[1]
@@ -77,7 +77,7 @@ def line_asked_for(program, device) -> str:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_traced_with_its_own_number_takes_what_a_run_takes(program):
     line = line_asked_for(program, "cpu")
-    traced = trace_memory(lambda: program("cpu"), device="cpu", assume={line: ROWS})
+    traced = trace_script(lambda: program("cpu"), device="cpu", assume={line: ROWS})
     measured = measure_memory(lambda: program("cpu"), device="cpu")
     for name in ("forward", "backward"):
         assert abs(traced.at(name, 2).total_bytes - measured.at(name, 2).total_bytes) <= NUMBERS
@@ -87,7 +87,7 @@ def test_a_program_traced_with_its_own_number_takes_what_a_run_takes(program):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_it_is_traced_by_cudas_rules_as_well(program):
     line = line_asked_for(program, "cuda")
-    few, many = (trace_memory(lambda: program("cuda"), assume={line: number}).peak_bytes for number in (1, 64))
+    few, many = (trace_script(lambda: program("cuda"), assume={line: number}).peak_bytes for number in (1, 64))
     assert few < many or program in (branched, selected) and few <= many
 
 
@@ -98,7 +98,7 @@ def test_it_is_traced_by_cudas_rules_as_well(program):
 )
 def test_an_assumption_that_cannot_be_used_is_refused(bad, words):
     with pytest.raises(ValueError, match=words):
-        trace_memory(lambda: lambda: torch.ones(8, device="cuda"), assume=bad)
+        trace_script(lambda: lambda: torch.ones(8, device="cuda"), assume=bad)
 
 
 def test_a_count_with_minlength_has_so_many_bins():
@@ -111,7 +111,7 @@ def test_a_count_with_minlength_has_so_many_bins():
             bins = torch.bincount(x, weights, minlength=25)
             told[device].append((bins.shape, bins.dtype))
 
-    trace_memory(lambda: lambda: step("cuda"), steps=1)
+    trace_script(lambda: lambda: step("cuda"), steps=1)
     step("cpu")
     assert told["cuda"] == told["cpu"]
 
@@ -137,7 +137,7 @@ def generated(device):
 
 def test_a_loop_that_is_told_not_to_stop_ends_where_its_length_does():
     line = line_asked_for(generated, "cpu")
-    traced = trace_memory(lambda: generated("cpu"), device="cpu", assume={line: 0})
+    traced = trace_script(lambda: generated("cpu"), device="cpu", assume={line: 0})
     measured = measure_memory(lambda: generated("cpu"), device="cpu")
     concatenated = [
         [event.num_bytes for event in run.events if "cat" in event.op and event.num_bytes > 0]
@@ -152,4 +152,4 @@ def test_no_number_is_offered_where_none_can_answer():
         return lambda: torch.repeat_interleave(data.flatten().long())
 
     with pytest.raises(NeedsValues, match=r"test_assumed.py:\d+ .*repeat_interleave.* use measure_memory$"):
-        trace_memory(build, device="cpu")
+        trace_script(build, device="cpu")

@@ -15,7 +15,7 @@ from training_loop import training
 
 from memkit.tracing import cuda as cuda_rules
 from stepscope.tracing.cuda import pretend_cuda
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 HEADER = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
 HALF = torch.bfloat16
@@ -179,7 +179,7 @@ def test_a_weight_is_cast_once_and_the_cast_goes_with_the_region():
 
         return step
 
-    events = trace_memory(build, steps=1).events
+    events = trace_script(build, steps=1).events
     assert sum(event.num_bytes == 2 * 512 * 512 for event in events) == 3 * 8
     assert sum(event.num_bytes == -2 * 512 * 512 for event in events) == 3 * 8
 
@@ -208,7 +208,7 @@ def stack_of_linears(uses_autocast: bool, keeps_gradients: bool = False, impleme
 )
 def test_bytes_per_parameter_as_published(uses_autocast, keeps_gradients, end_of_forward, peak):
     """8 linear layers of 512 × 512, a batch of 2: figures measured by others with live-storage tracking."""
-    timeline = trace_memory(stack_of_linears(uses_autocast, keeps_gradients), steps=2)
+    timeline = trace_script(stack_of_linears(uses_autocast, keeps_gradients), steps=2)
     count = 8 * 512 * 512
     assert round(timeline.at("forward", step=2).total_bytes / count, 2) == pytest.approx(end_of_forward, abs=0.011)
     highest = max(timeline.at(f"{phase} peak", step=2).total_bytes for phase in ("forward", "backward"))
@@ -224,7 +224,7 @@ def test_foreach_is_the_default_on_cuda_and_not_on_the_cpu():
         return training(table, lambda: table.weight.sum())
 
     for device, expected in (("cuda", True), ("cpu", False)):
-        events = trace_memory(lambda device=device: build(device), device=device).events
+        events = trace_script(lambda device=device: build(device), device=device).events
         assert any("foreach" in event.op for event in events) is expected
 
 
@@ -244,7 +244,7 @@ def test_a_scaled_step_updates_the_weights():
 
         return step
 
-    timeline = trace_memory(build)
+    timeline = trace_script(build)
     assert timeline.at("zero_grad").optimizer_states == 2 * 4 * (64 * 64 + 2 * 64)  # biases rounded up to 512
     assert any("_foreach_norm" in event.op for event in timeline.events)  # clipping works on lists on CUDA
 
@@ -273,7 +273,7 @@ def test_fused_steps_run_and_allocate_only_their_states(make, states):
         table = nn.Embedding(32, 32, device="cuda")
         return training(table, lambda: (table.weight * 2).sum(), functools.partial(make, fused=True))
 
-    second = trace_memory(build).at("optimizer peak", 2)
+    second = trace_script(build).at("optimizer peak", 2)
     assert second.temporary == 0 and second.weights == 4096
     assert states * 4096 <= second.optimizer_states <= states * 4096 + 512  # and a step count
 
@@ -295,10 +295,10 @@ def test_a_cuda_build_without_a_driver_traces_as_a_cpu_build_does(monkeypatch):
         model = torch.nn.Linear(64, 64, device="cuda")
         return training(model, lambda: model(torch.ones(4, 64, device="cuda")).sum())
 
-    peak = trace_memory(build).peak
+    peak = trace_script(build).peak
     monkeypatch.setattr(torch._C, "_accelerator_getAccelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch._C, "_accelerator_getDeviceIndex", refused)
-    assert trace_memory(build).peak == peak
+    assert trace_script(build).peak == peak
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def traced_beside(call) -> list[int]:
 
         return step
 
-    return [event.num_bytes for event in trace_memory(build).events]
+    return [event.num_bytes for event in trace_script(build).events]
 
 
 @pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.asarray])
@@ -368,7 +368,7 @@ def test_data_made_on_the_card_are_counted_and_forgotten_with_their_bytes(make):
 
         return step
 
-    births = [event.num_bytes for event in trace_memory(build, steps=1).events if event.num_bytes > 0]
+    births = [event.num_bytes for event in trace_script(build, steps=1).events if event.num_bytes > 0]
     assert births.count(4000) == 50
 
 
@@ -381,7 +381,7 @@ def test_a_list_of_the_cards_numbers_becomes_a_tensor_of_the_card():
         assert torch.as_tensor(ones, dtype=torch.bool, device="cuda").device.type == "cuda"
         torch.relu(torch.empty(sum(flags), device="cuda"))
 
-    births = [event.num_bytes for event in trace_memory(lambda: step, steps=1).events]
+    births = [event.num_bytes for event in trace_script(lambda: step, steps=1).events]
     assert births.count(4 * sum(flags)) == 2
 
 
@@ -398,7 +398,7 @@ def test_a_weight_made_of_data_is_a_leaf_and_counted():
 
         return step
 
-    assert trace_memory(build).at("backward").gradients == 4 * 512 * 512
+    assert trace_script(build).at("backward").gradients == 4 * 512 * 512
 
 
 def test_attention_takes_its_arguments_by_name():
@@ -412,7 +412,7 @@ def test_attention_takes_its_arguments_by_name():
 
         return step
 
-    assert trace_memory(lambda: build(True)).peak_bytes == trace_memory(lambda: build(False)).peak_bytes
+    assert trace_script(lambda: build(True)).peak_bytes == trace_script(lambda: build(False)).peak_bytes
 
 
 def test_a_library_that_build_imports_sees_the_build_of_torch_that_is_there(tmp_path, monkeypatch):
@@ -430,7 +430,7 @@ def test_a_library_that_build_imports_sees_the_build_of_torch_that_is_there(tmp_
         assert torch.cuda.is_available()
         return lambda: torch.ones(8, device="cuda")
 
-    trace_memory(build)
+    trace_script(build)
 
 
 def test_a_generator_of_the_card_draws_nothing_and_says_where_it_is():
@@ -443,7 +443,7 @@ def test_a_generator_of_the_card_draws_nothing_and_says_where_it_is():
         torch.nn.init.kaiming_normal_(weight, generator=generator)
         return lambda: torch.multinomial(torch.rand(4, 64, device="cuda", generator=generator), 2, generator=generator)
 
-    assert trace_memory(lambda: build(True)).peak_bytes == trace_memory(lambda: build(False)).peak_bytes
+    assert trace_script(lambda: build(True)).peak_bytes == trace_script(lambda: build(False)).peak_bytes
     assert torch.Generator is torch._C.Generator
 
 
@@ -461,7 +461,7 @@ def test_a_model_moved_to_the_card_in_any_way_stands_there(way):
         layer = WAYS_TO_A_CARD[way](nn.Linear(64, 64, device="cpu"))
         return lambda: layer(torch.ones(2, 64, device="cuda")).sum().backward()
 
-    assert trace_memory(build).at("init").weights == 64 * 64 * 4 + 512
+    assert trace_script(build).at("init").weights == 64 * 64 * 4 + 512
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS_TO_A_CARD if way != "to a tensor"])
@@ -474,7 +474,7 @@ def test_four_bit_weights_are_made_as_they_are_moved_to_the_card(way):
         layer = WAYS_TO_A_CARD[way](layer)
         return lambda: layer(torch.ones(2, 256, device="cuda", requires_grad=True)).sum().backward()
 
-    timeline = trace_memory(build)
+    timeline = trace_script(build)
     assert timeline.at("init").weights == 256 * 512 // 2
     scales = timeline.at("init").total_bytes - timeline.at("init").weights
     assert 4 * 256 * 512 // 64 <= scales < 4 * 256 * 512 // 64 + 2048  # one a block of 64, and the map of codes

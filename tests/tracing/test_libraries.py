@@ -8,7 +8,7 @@ from torch import linalg, nn
 from training_loop import training
 
 from memkit.measuring.measure import measure_memory
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 
 def program(function, *shape, dtype=torch.float32):
@@ -32,7 +32,7 @@ OTHERS = {
 @pytest.mark.parametrize("names", OTHERS)
 def test_what_is_no_transformers_is_told_once_by_name_on_the_cpu(names):
     with pytest.warns(UserWarning, match=f"measure it there: .*{names}") as caught:
-        trace_memory(program(OTHERS[names], 4, 8, 8, 8), device="cpu")
+        trace_script(program(OTHERS[names], 4, 8, 8, 8), device="cpu")
     assert sum("measure it" in str(warning.message) for warning in caught) == 1
 
 
@@ -47,7 +47,7 @@ def test_a_product_in_16_bits_is_told_only_where_it_may_stand_at_the_peak(rows, 
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        traced = trace_memory(build, device="cpu")
+        traced = trace_script(build, device="cpu")
     assert is_told == any("mm in 16 bits" in str(warning.message) for warning in caught)
     if not is_told:
         assert abs(traced.peak_bytes - measure_memory(build, device="cpu").peak_bytes) <= 64

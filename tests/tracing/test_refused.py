@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from memkit.measuring.measure import measure_memory
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 HALF = torch.bfloat16
 
@@ -51,5 +51,5 @@ def test_a_trace_refuses_what_a_run_refuses_and_nothing_else(name):
     """The oracle is the run on the CPU; each of these is refused, or taken, on CUDA as well."""
     real = refusal(measure_memory, PROGRAMS[name], "cpu")
     for device in ("cpu", "cuda"):
-        traced = refusal(trace_memory, PROGRAMS[name], device)
+        traced = refusal(trace_script, PROGRAMS[name], device)
         assert (traced is None) == (real is None), (device, traced, real)

@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from memkit.formula.kernels import embedding_backward_buffers
 from memkit.measuring.measure import measure_memory
 from memkit.tracing.scratch import index_put_buffers, reduction_buffers
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 
 def meta(*shape: int, dtype=torch.float32) -> torch.Tensor:
@@ -55,7 +55,7 @@ def test_scratch_stands_beside_the_operation_and_is_gone_after_it():
 
         return step
 
-    timeline = trace_memory(build, steps=1)
+    timeline = trace_script(build, steps=1)
     born = [event for event in timeline.events if event.is_scratch and event.num_bytes == 16_777_216]
     assert [event.phase for event in born] == ["backward"]
     assert timeline.at("backward").total_bytes < timeline.at("backward peak").total_bytes - 16_777_216
@@ -80,7 +80,7 @@ def test_inference_mode_hides_no_operation_and_keeps_no_cast():
 
             return step
 
-        events = trace_memory(build, steps=1).events
+        events = trace_script(build, steps=1).events
         counts[mode] = [
             (event.op, event.num_bytes) for event in events if event.num_bytes > 0 and event.phase != "init"
         ]
@@ -94,7 +94,7 @@ def test_lengths_that_nobody_knows_are_refused_with_the_line():
         return lambda: pack_padded_sequence(torch.ones(5, 4, 8, device="cuda"), torch.randn(4).long())
 
     with pytest.raises(NotImplementedError, match=r"test_scratch.py:\d+ .*pack_padded_sequence.*device=\"cpu\""):
-        trace_memory(build)
+        trace_script(build)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -114,7 +114,7 @@ def test_a_loss_that_is_one_number_may_hold_the_bytes_of_all_its_elements(loss, 
         return step
 
     measured = measure_memory(lambda: build("cpu"), device="cpu")
-    traced = trace_memory(lambda: build(device), device=device)
+    traced = trace_script(lambda: build(device), device=device)
     for name in ("forward", "backward"):
         assert abs(traced.at(name, 2).total_bytes - measured.at(name, 2).total_bytes) < 5 * 512
     assert abs(traced.peak_bytes - measured.peak_bytes) < 5 * 512
@@ -127,7 +127,7 @@ def test_a_softmax_copies_what_is_not_contiguous(function, is_transposed):
         x = torch.randn(4, 300, 64)
         return lambda: function(x.transpose(1, 2) if is_transposed else x, dim=1)
 
-    traced, measured = trace_memory(build, device="cpu"), measure_memory(build, device="cpu")
+    traced, measured = trace_script(build, device="cpu"), measure_memory(build, device="cpu")
     assert abs(traced.peak_bytes - measured.peak_bytes) <= 64
 
 
@@ -153,5 +153,5 @@ def test_operands_of_two_dtypes_and_made_zeros_take_what_torchs_cpu_takes(name):
 
         return step
 
-    traced, measured = trace_memory(build, device="cpu"), measure_memory(build, device="cpu")
+    traced, measured = trace_script(build, device="cpu"), measure_memory(build, device="cpu")
     assert abs(traced.peak_bytes - measured.peak_bytes) <= 64

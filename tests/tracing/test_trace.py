@@ -29,7 +29,7 @@ from memkit.setup.models import LLAMA_2_7B, LLAMA_3_70B, TINY_GPT2, TINY_LLAMA
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from stepscope.tracing.refusals import NeedsValues
-from stepscope.tracing.trace import Tracer, trace_memory
+from stepscope.tracing.trace import Tracer, trace_script
 
 SMALL = {"num_layers": 2, "hidden_size": 128, "vocab_size": 512, "max_seq_len": 128}
 GPT2, LLAMA = (replace(TINY_GPT2, **SMALL), replace(TINY_LLAMA, intermediate_size=344, **SMALL))
@@ -73,7 +73,7 @@ def is_number(event) -> bool:
 
 
 def both(build, steps=2):
-    return trace_memory(build, device="cpu", steps=steps), measure_memory(build, device="cpu", steps=steps)
+    return trace_script(build, device="cpu", steps=steps), measure_memory(build, device="cpu", steps=steps)
 
 
 EXACT = {
@@ -127,7 +127,7 @@ def test_a_tracker_that_misses_the_reused_gradients_fails(case, monkeypatch):
     measured = measure_memory(build, device="cpu")
     asks = Tracer.runs_in_place  # still asked, since the tracer learns from the first answer
     monkeypatch.setattr(Tracer, "runs_in_place", lambda *call: asks(*call) and False)
-    naive = trace_memory(build, device="cpu")
+    naive = trace_script(build, device="cpu")
     assert boundaries(naive) != boundaries(measured)
     born = sum(e.num_bytes > 0 and not e.is_scratch and not is_number(e) for e in measured.events)
     assert sum(e.num_bytes > 0 for e in naive.events) > born
@@ -302,8 +302,8 @@ def test_any_program_is_traced_as_it_runs(name):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_same_program_is_traced_for_cuda(name):
-    cuda = trace_memory(lambda: PROGRAMS[name]("cuda"))
-    cpu = trace_memory(lambda: PROGRAMS[name]("cpu"), device="cpu")
+    cuda = trace_script(lambda: PROGRAMS[name]("cuda"))
+    cpu = trace_script(lambda: PROGRAMS[name]("cpu"), device="cpu")
     for event in ("init", "zero_grad"):
         ours, theirs = cuda.at(event), cpu.at(event)
         blocks = sum(e.num_bytes > 0 for e in cuda.events)
@@ -320,7 +320,7 @@ def test_where_the_devices_agree_cudas_trace_is_the_cpus_event_by_event(model, r
     traces = []
     for device in ("cuda", "cpu"):
         setup = TrainingSetup(model=model, device=device, **choices, **shape)
-        events = trace_memory(training_build(setup), device=device).events
+        events = trace_script(training_build(setup), device=device).events
         in_host = ("get_rng_state", "aten.lift_fresh.default")  # random states and step counts
         traces.append([e for e in events if not e.is_scratch and e.op not in in_host])
     cuda, cpu = ([(e.num_bytes, e.op, e.part, e.phase, e.where) for e in events] for events in traces)
@@ -328,7 +328,7 @@ def test_where_the_devices_agree_cudas_trace_is_the_cpus_event_by_event(model, r
 
 
 def test_an_optimizer_of_ones_own_has_its_states_found():
-    timeline = trace_memory(lambda: own_parts("cpu"), device="cpu")
+    timeline = trace_script(lambda: own_parts("cpu"), device="cpu")
     weights = 4 * 2 * (64 * 64 + 64)
     assert timeline.at("init").weights == weights
     assert timeline.at("zero_grad", step=2).optimizer_states == weights
@@ -340,7 +340,7 @@ def test_what_outlives_a_step_is_an_activation():
         model, cache = nn.Linear(256, 256, device="cuda"), []
         return lambda: cache.append(model(torch.zeros(256, 256, device="cuda")).detach())
 
-    timeline = trace_memory(build, steps=3)
+    timeline = trace_script(build, steps=3)
     assert all(timeline.at("zero_grad", step=n).activations == n * 4 * 256 * 256 for n in (1, 2, 3))
     assert timeline.at("zero_grad").temporary == 0
 
@@ -348,7 +348,7 @@ def test_what_outlives_a_step_is_an_activation():
 @pytest.mark.parametrize("model", [LLAMA_2_7B, LLAMA_3_70B], ids=lambda m: m.name)
 def test_a_model_larger_than_the_machine(model):
     setup = TrainingSetup(model=replace(model, num_layers=4), precision=PURE_BF16, seq_len=2048)
-    timeline = trace_memory(training_build(setup), steps=1)
+    timeline = trace_script(training_build(setup), steps=1)
     count = count_parameters(setup.model)
     assert timeline.at("init").weights == 2 * count
     assert timeline.at("backward").gradients == 2 * count
@@ -374,7 +374,7 @@ def test_a_value_is_finite_with_one_warning(device):
         return step
 
     with pytest.warns(UserWarning, match="no values") as caught:
-        trace_memory(build, device=device)
+        trace_script(build, device=device)
     assert len(caught) == 1 and caught[0].filename == __file__
     assert len(seen) == 10 and all(value in (1.0, [1.0]) for value in seen)
 
@@ -394,7 +394,7 @@ def test_a_value_is_finite_with_one_warning(device):
 )
 def test_a_branch_or_a_shape_that_depends_on_values_is_refused_by_name(device, asks, name):
     with pytest.raises(NeedsValues, match=name) as caught:
-        trace_memory(lambda: lambda: asks(torch.rand(4, device=device)), device=device)
+        trace_script(lambda: lambda: asks(torch.rand(4, device=device)), device=device)
     assert "torch.where" in str(caught.value)
 
 
@@ -420,7 +420,7 @@ def masks(device):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_what_follows_from_the_programs_text_is_known(device):
     seen, real = [], list(masks("cpu"))
-    trace_memory(lambda: lambda: seen.extend(masks(device)), device=device, steps=1)
+    trace_script(lambda: lambda: seen.extend(masks(device)), device=device, steps=1)
     assert seen == real
 
 
@@ -433,7 +433,7 @@ def test_a_constant_that_chance_was_written_into_is_known_no_longer(device):
         return bool(mask.all())
 
     with pytest.raises(NeedsValues, match="__bool__"):
-        trace_memory(lambda: step, device=device)
+        trace_script(lambda: step, device=device)
 
 
 def test_initialisers_that_draw_again_hold_what_they_hold():
@@ -445,10 +445,10 @@ def test_initialisers_that_draw_again_hold_what_they_hold():
 
     traced, measured = both(build)
     assert traced.peak_bytes == measured.peak_bytes > 4 * traced.at("init").weights
-    assert trace_memory(lambda: build("cuda")).at("init").weights == traced.at("init").weights
+    assert trace_script(lambda: build("cuda")).at("init").weights == traced.at("init").weights
 
 
-@pytest.mark.parametrize("watch", [trace_memory, measure_memory])
+@pytest.mark.parametrize("watch", [trace_script, measure_memory])
 @pytest.mark.parametrize("error", [None, KeyError, KeyboardInterrupt])
 def test_what_a_program_sets_for_all_of_torch_is_put_back(watch, error):
     """Also the hooks of a checkpoint whose function fails, which torch leaves on while the error is held."""
@@ -492,12 +492,12 @@ def test_the_programs_own_error_comes_through_with_its_own_line(device):
         raise KeyError("the reader's own mistake")
 
     with pytest.raises(KeyError, match="own mistake") as caught:
-        trace_memory(lambda: step, device=device)
+        trace_script(lambda: step, device=device)
     assert caught.traceback[-1].name == "step" and str(caught.traceback[-1].path) == __file__
 
     matrix = functools.partial(torch.ones, 2, 3, device=device)
     with pytest.raises(RuntimeError, match="size|reduction dim"):
-        trace_memory(lambda: lambda: matrix() @ matrix(), device=device)
+        trace_script(lambda: lambda: matrix() @ matrix(), device=device)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -523,10 +523,10 @@ def test_torch_is_as_it_was_afterwards(device, fails_in):
 
         return step
 
-    trace_memory(build if fails_in is None else lambda: lambda: None, device=device, steps=1)  # lazy imports
+    trace_script(build if fails_in is None else lambda: lambda: None, device=device, steps=1)  # lazy imports
     before = state_of_torch()
     with pytest.raises(ZeroDivisionError) if fails_in else contextlib.nullcontext():
-        trace_memory(build, device=device)
+        trace_script(build, device=device)
     assert state_of_torch() == before
     real = torch.ones(2, requires_grad=True)
     (real * 2).sum().backward()
@@ -541,14 +541,14 @@ def test_no_tensor_is_kept_after_a_trace():
         alive.append(model.weight)
         return lambda: model(torch.ones(2, 8, device="cuda")).sum().backward()
 
-    trace_memory(build)
+    trace_script(build)
     reference = weakref.ref(alive.pop())
     gc.collect()
     assert reference() is None
 
 
 def test_each_allocation_names_the_programs_own_line():
-    timeline = trace_memory(training_build(setup_of("llama", device="cuda", recomputation="full")), steps=1)
+    timeline = trace_script(training_build(setup_of("llama", device="cuda", recomputation="full")), steps=1)
     lines = {event.op: event.where for event in timeline.events if event.phase in ("forward", "backward")}
     assert re.fullmatch(r"transformer.py:\d+ MLP.forward", lines["aten.silu.default"])
     assert lines["aten.silu_backward.default"] == f"{lines['aten.silu.default']} (backward)"
@@ -571,7 +571,7 @@ def test_a_whole_number_is_zero_and_the_warning_names_an_early_return():
         return step
 
     with pytest.warns(UserWarning, match="returns early"):
-        assert trace_memory(build, device="cpu").at("zero_grad").gradients == 0
+        assert trace_script(build, device="cpu").at("zero_grad").gradients == 0
     assert seen == [0, 0] and all(isinstance(value, int) for value in seen)
 
 
@@ -588,18 +588,18 @@ def test_what_is_drawn_into_a_tensor_is_not_known():
 
         return step
 
-    trace_memory(build, steps=1, device="cpu")
+    trace_script(build, steps=1, device="cpu")
     assert seen == [28, 0]
 
 
 @pytest.mark.parametrize("build", [nn.Linear(2, 2), lambda: None, lambda: nn.Linear(2, 2)])
-@pytest.mark.parametrize("watch", [trace_memory, measure_memory])
+@pytest.mark.parametrize("watch", [trace_script, measure_memory])
 def test_what_is_not_a_build_is_told_what_one_is(watch, build):
     with pytest.raises(ValueError, match="makes model and optimizer and returns the step"):
         watch(build, device="cpu")
 
 
-@pytest.mark.parametrize("watch", [trace_memory, measure_memory])
+@pytest.mark.parametrize("watch", [trace_script, measure_memory])
 @pytest.mark.parametrize("how", ["optimizer", "hand"])
 def test_a_model_made_outside_build_is_refused_and_left_alone(watch, how):
     model = nn.Linear(8, 8)
@@ -612,13 +612,13 @@ def test_a_model_made_outside_build_is_refused_and_left_alone(watch, how):
 
     with pytest.raises(ValueError, match=r"make model and optimizer inside build\(\)"):
         watch(lambda: step, device="cpu")
-    if watch is trace_memory:
+    if watch is trace_script:
         assert model.weight.grad is None and not optimizer.state
     with pytest.raises(ValueError, match="make model and optimizer inside"):
         model.weight.grad = torch.ones(8, 8)
         watch(lambda: optimizer.step, device="cpu")
     with pytest.raises(ValueError, match="make model and optimizer inside"):
-        trace_memory(lambda: lambda: model(torch.ones(2, 8, device="cuda")).sum().backward())
+        trace_script(lambda: lambda: model(torch.ones(2, 8, device="cuda")).sum().backward())
 
 
 def in_a_thread(device, work=None):
@@ -635,7 +635,7 @@ def in_a_thread(device, work=None):
 
 def test_a_thread_that_makes_nothing_on_the_card_goes_on():
     works = lambda: None, lambda: torch.ones(64, 64, device="cpu") * 2
-    nothing, in_host = (trace_memory(lambda work=work: in_a_thread("cuda", work)) for work in works)
+    nothing, in_host = (trace_script(lambda work=work: in_a_thread("cuda", work)) for work in works)
     assert nothing.instants == in_host.instants
 
 
@@ -664,7 +664,7 @@ def test_what_cannot_be_followed_is_refused(program, words, way):
         if way == "measured":
             measure_memory(lambda: program("cpu"), device="cpu")
         else:
-            trace_memory(lambda: program(way), device=way)
+            trace_script(lambda: program(way), device=way)
 
 
 def test_workers_of_a_loader_fill_a_card_as_one_process_does():
@@ -684,7 +684,7 @@ def test_workers_of_a_loader_fill_a_card_as_one_process_does():
 
             return step
 
-        return trace_memory(build)
+        return trace_script(build)
 
     assert trace(2).instants == trace(0).instants
 
@@ -716,7 +716,7 @@ def test_a_storage_that_is_emptied_and_filled_again_is_followed():
 )
 def test_what_a_real_kernel_takes_besides_is_said_once(run, said):
     with pytest.warns(UserWarning, match=said) as caught:
-        trace_memory(lambda: lambda: run(torch.ones(4, 5, 8, device="cuda")))
+        trace_script(lambda: lambda: run(torch.ones(4, 5, 8, device="cuda")))
     assert sum(said in str(warning.message) for warning in caught) == 1
 
 
@@ -732,17 +732,17 @@ def test_a_long_trace_says_how_far_it_has_come(monkeypatch, device, capsys):
         x = torch.ones(8, device=device)
         return lambda: [x + 1 for _ in range(10)]
 
-    trace_memory(build, device=device, say=said.append)
+    trace_script(build, device=device, say=said.append)
     assert said == []
     monkeypatch.setattr(module, "SECONDS_BETWEEN_WORDS", 0.0)
-    trace_memory(build, device=device, steps=3, say=said.append)
+    trace_script(build, device=device, steps=3, say=said.append)
     last = [[words for words in said if words.startswith(f"step {step} of 3, ")][-1] for step in (1, 2, 3)]
     numbers = [int(re.search(r"([\d,]+) operations so far", words)[1].replace(",", "")) for words in last]
     assert [b - a for a, b in itertools.pairwise(numbers)] == [10, 10]
     assert any(words.startswith("build: ") for words in said)
     monkeypatch.setattr("book.patience.tqdm", functools.partial(tqdm, disable=False))
     with progress():
-        trace_memory(build, device=device)
+        trace_script(build, device=device)
     assert "step 2 of 2, " in capsys.readouterr().err
 
 
@@ -753,11 +753,11 @@ def test_host_data_made_without_device_is_counted_and_told_and_with_cpu_is_not()
         return lambda: model(data[:8].to("cuda")).sum().backward()
 
     with pytest.warns(UserWarning, match='say device="cpu"') as caught:
-        counted = trace_memory(build)
+        counted = trace_script(build)
     assert len(caught) == 1 and caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        told = trace_memory(lambda: build(device="cpu"))
+        told = trace_script(lambda: build(device="cpu"))
     weights = 2 * (40_448 + 512)  # 4 × 100 × 100 and 4 × 100 in blocks of 512
     assert told.at("init").weights == counted.at("init").weights == weights
     assert told.at("init").total_bytes == weights
@@ -769,7 +769,7 @@ def test_a_missing_kernel_is_not_taken_for_missing_values():
         library.define("nothing(Tensor x) -> Tensor")
         words = r"test_trace.py:\d+ .*memkit_test.nothing.default.*register_fake"
         with pytest.raises(NotImplementedError, match=words) as caught:
-            trace_memory(lambda: lambda: torch.ops.memkit_test.nothing(torch.ones(4)))
+            trace_script(lambda: lambda: torch.ops.memkit_test.nothing(torch.ones(4)))
     assert not isinstance(caught.value, NeedsValues)
 
 
@@ -811,7 +811,7 @@ def test_a_roots_gradient_in_another_dtype_is_cast_before_any_node_runs():
 
     traced, measured = both(lambda: build("cpu"))
     assert boundaries(traced) == boundaries(measured) and traced.peak_bytes == measured.peak_bytes
-    events = trace_memory(lambda: build("cuda")).events
+    events = trace_script(lambda: build("cuda")).events
     cast = [event for event in events if event.phase == "backward" and event.num_bytes == 4 * 8 * 64]
     assert cast[0].op == "aten._to_copy.default" and cast[0].where == "backward"
 
@@ -829,7 +829,7 @@ def test_an_initialiser_under_a_default_device_draws_as_without_it(device):
         return built
 
     modes = contextlib.nullcontext(), torch.device(device)
-    plain, under = (trace_memory(build(mode), device=device) for mode in modes)
+    plain, under = (trace_script(build(mode), device=device) for mode in modes)
     assert [e.num_bytes for e in plain.events] == [e.num_bytes for e in under.events]
 
 
@@ -851,7 +851,7 @@ def test_a_checkpoint_is_not_written_over_one_that_is_there(device, tmp_path):
         return step
 
     with pytest.warns(UserWarning, match="writes no file"):
-        traced = trace_memory(build, device=device)
+        traced = trace_script(build, device=device)
     assert path.read_bytes() == b"weights of a week"
     if device == "cpu":
         assert abs(traced.peak_bytes - measure_memory(build, device="cpu").peak_bytes) <= 64

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from memkit.measuring.measure import measure_memory
-from stepscope.tracing.trace import trace_memory
+from stepscope.tracing.trace import trace_script
 
 EXACT, MORE = 0.001, 0.05
 """Trace and measurement may differ by this part of the peak; and by so much more than a record says they do."""
@@ -55,9 +55,9 @@ def watched(program: Program, way: str) -> tuple[int | None, list[str]]:
         warnings.simplefilter("always")
         if way in program.refused:
             with pytest.raises((ValueError, RuntimeError), match=program.refused[way]):
-                measure_memory(build, device=device) if way == "measured" else trace_memory(build, device=device)
+                measure_memory(build, device=device) if way == "measured" else trace_script(build, device=device)
             return None, []
-        timeline = measure_memory(build, device=device) if way == "measured" else trace_memory(build, device=device)
+        timeline = measure_memory(build, device=device) if way == "measured" else trace_script(build, device=device)
     assert timeline.at("zero_grad").weights > 0
     return timeline.peak_bytes, [str(warning.message) for warning in caught]
 

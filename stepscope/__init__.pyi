@@ -1,0 +1,25 @@
+"""The names that this package offers: its door and an editor read this list."""
+
+from .allocator.snapshot_reader import read_snapshot as read_snapshot
+from .allocator.trace_replay import replay_trace as replay_trace
+from .fitting.diagnosis import diagnose_memory as diagnose_memory
+from .fitting.plans import (
+    find_plans as find_plans,
+    plan_recomputation as plan_recomputation,
+)
+from .fitting.room import fits_of as fits_of
+from .program.hugging_face import hugging_face_build as hugging_face_build
+from .program.job import job_build as job_build
+from .setup.adapters import AdapterConfig as AdapterConfig
+from .setup.experts import ExpertsConfig as ExpertsConfig
+from .setup.hugging_face import model_of_config as model_of_config
+from .setup.job import Job as Job
+from .setup.layouts import Layout as Layout
+from .setup.optimizers import OPTIMIZERS as OPTIMIZERS
+from .setup.places import Place as Place
+from .sharding.step import estimate_sharded as estimate_sharded
+from .tool.program_report import report_on as report_on
+from .tool.script import Script as Script
+from .tracing.trace import trace_script as trace_script
+
+__version__: str

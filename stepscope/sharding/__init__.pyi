@@ -1,0 +1,15 @@
+"""The names that this room offers: its door and an editor read this list."""
+
+from .step import (
+    Group as Group,
+    estimate_sharded as estimate_sharded,
+    groups_of as groups_of,
+)
+from .traffic import (
+    Traffic as Traffic,
+    step_traffic as step_traffic,
+)
+from .zero import (
+    resting_bytes as resting_bytes,
+    zero_saving as zero_saving,
+)

@@ -1,0 +1,7 @@
+"""The names that this room offers: its door and an editor read this list."""
+
+from .adapter_explorer import AdapterExplorer as AdapterExplorer
+from .allocator_lab import AllocatorLab as AllocatorLab
+from .memory_explorer import MemoryExplorer as MemoryExplorer
+from .plan_explorer import PlanExplorer as PlanExplorer
+from .sharding_explorer import ShardingExplorer as ShardingExplorer
