@@ -24,7 +24,8 @@ Reading order:
 - ``card_formats``: what a device's own casts and products do, and the seconds of a product in bf16 and FP8
 - ``checkup``: ``doctor()``: is this machine ready for the book?
 - ``ranks``: several processes for real, and what they send
-- ``training_ranks``: DDP, ZeRO's stages and FSDP2 on real ranks, with and without accumulation: chapters 05 and 09
+- ``accumulation_ranks``: what a window of micro-batches sends and keeps on real ranks: chapter 05
+- ``training_ranks``: DDP, ZeRO's stages and FSDP2 on real ranks: chapter 09
 - ``measurements``: what is measured on a card for the chapters
 - ``gpu_run``: ``make record``: run the measurements and write ``chapters/recordings``
 - ``exercises``: exercises that say which mistake this is

@@ -16,7 +16,7 @@ from memkit.recomputation.costs import step_flops
 from stepscope.setup.adapters import AdapterConfig, linear_layers
 from stepscope.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
-from memkit.setup.optimizers import Place
+from stepscope.setup.places import Place
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import FULL, every
 from memkit.setup.training import TrainingSetup

@@ -316,7 +316,7 @@ def record_ranks(device: str) -> Measured:
     if num_cards == 1:
         return Measured(numbers={"ranks": "none: this machine has one card, and nccl wants one for each rank"})
     num_ranks, names = (2, ("DDP", "ZeRO-3")) if device == "cpu" else (min(num_cards, MAX_RANKS), ())
-    told = run_on_ranks(training_ranks.__name__, num_ranks, ("sharding", *names))
+    told = run_on_ranks(training_ranks.__name__, num_ranks, names)
     numbers = {"ranks": num_ranks, "device": told["device"]}
     for name, way in training_ranks.steps(num_ranks, told["device"]).items():
         if name in told["ways"]:

@@ -14,15 +14,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
-from memkit.fitting.plan import TrainingPlan, plan_of
-from memkit.fitting.plans import PlansFound, find_plans
-from memkit.fitting.room import fit_on
-from memkit.fitting.step import passes_of
+from stepscope.fitting.plan import TrainingPlan, plan_of
+from stepscope.fitting.plans import PlansFound, find_plans
+from memkit.hardware.fit import fit_on
+from stepscope.fitting.step import passes_of
 from memkit.hardware.cards import CARDS
-from memkit.setup.adapters import BASES, AdapterConfig, linear_layers
-from memkit.setup.layouts import Layout
+from stepscope.setup.adapters import BASES, AdapterConfig, linear_layers
+from stepscope.setup.layouts import Layout
 from memkit.setup.models import PUBLISHED_MODELS, gpt2_config, llama_config
-from memkit.setup.optimizers import OPTIMIZERS, Place
+from memkit.setup.optimizers import OPTIMIZERS
+from stepscope.setup.places import Place
 from memkit.setup.recipes import OptimizerConfig, Precision
 from memkit.setup.strategies import CORE, NONE, Strategy
 from memkit.units import GIB

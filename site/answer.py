@@ -15,12 +15,12 @@ from urllib.parse import quote
 
 from PIL import Image  # comes with matplotlib: with 8 colours a card is less than a quarter as large
 
-from memkit.fitting.room import fit_on
+from memkit.hardware.fit import fit_on
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS, Card
 from memkit.pictures.twin import png_of
 from memkit.setup import strategies
-from memkit.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.models import PUBLISHED_MODELS, ModelConfig
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup

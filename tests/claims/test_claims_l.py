@@ -16,7 +16,7 @@ from book.claims import rounds_to
 from memkit.formula.activations import activation_bytes
 from memkit.formula.estimate import estimate_memory
 from stepscope.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
-from memkit.formula.parameters import count_adapter_parameters
+from stepscope.formula.adapters import count_adapter_parameters
 from memkit.formula.states import bytes_per_parameter, state_bytes
 from memkit.hardware.cards import CARDS
 from memkit.program.transformer import training_build

@@ -6,7 +6,7 @@ from claims.test_claims_a import parameters_of
 
 from book.claims import rounds_to
 from stepscope.fitting.plan import TrainingPlan, plan_of
-from stepscope.fitting.room import planned_room
+from memkit.hardware.fit import planned_room
 from memkit.hardware.cards import CARDS
 from stepscope.setup.adapters import TARGETS, AdapterConfig
 from stepscope.setup.layouts import Layout

@@ -23,7 +23,8 @@ from bench.public_programs import (
 )
 from book import public_runs
 from book.public_runs import ESTIMATORS, error_table, load_public_runs, store_public_runs
-from memkit import replay_trace, trace_memory
+from stepscope import replay_trace
+from memkit import trace_memory
 from memkit.units import MIB
 
 RUNS = load_public_runs()
