@@ -20,10 +20,10 @@ stream, private pools (CUDA graphs, MemPool), the cudaMallocAsync backend.
 
 from bisect import bisect_left
 
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number, format_bytes, round_up
 from stepscope.allocator.config import SMALL_REQUEST_BYTES, AllocatorConfig, segment_size
 from stepscope.allocator.expandable import grow, growable_size, unmap
 from stepscope.allocator.heap import Block, Driver, Heap, Pool
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number, format_bytes, round_up
 
 
 class OutOfMemory(MemoryError):

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from stepscope.allocator.config import AllocatorConfig
 from memkit.events import Event, Events
 from memkit.timeline import Instant, MemoryTimeline
 from memkit.units import GIB, format_bytes, shown
+from stepscope.allocator.config import AllocatorConfig
 
 SEGMENT_SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 LACKS = "the recording lacks events, so what stood in memory cannot be known; record without skip_actions"

@@ -13,4 +13,5 @@ from .hugging_face import (
 )
 from .job import Job as Job
 from .layouts import Layout as Layout
+from .optimizers import OPTIMIZERS as OPTIMIZERS
 from .places import Place as Place

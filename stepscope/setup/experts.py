@@ -53,6 +53,11 @@ class ExpertsConfig(ModelConfig):
         return {"e": self.num_experts, "c": self.experts_per_token, "g": self.expert_size, "2g": 2 * self.expert_size}
 
 
+def num_experts_of(model: ModelConfig) -> int:
+    """How many experts a block has, 0 where it has none."""
+    return model.num_experts if isinstance(model, ExpertsConfig) else 0
+
+
 def experts_config(dense: ModelConfig, **choices) -> ExpertsConfig:
     """The same model with experts."""
     return ExpertsConfig(**vars(dense) | choices)

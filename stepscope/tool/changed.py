@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader
 
 from memkit.program.optimizers import class_of
 from memkit.setup.recipes import OptimizerConfig
-from stepscope.tool.script import Script, nothing_to_do
 from memkit.units import as_one_of
+from stepscope.tool.script import Script, nothing_to_do
 
 BATCH_OPTION = re.compile(r"-b|(?!.*(?:eval|test|val))-*[\w.-]*batch[-_]?size")
 """What scripts call the size of a training batch on their command lines."""

@@ -33,10 +33,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 
+from memkit.units import format_bytes
 from stepscope.tool.arguments import UNUSABLE, parser
 from stepscope.tool.commands import COMMANDS, progress
 from stepscope.tool.errors import in_words
-from memkit.units import format_bytes
 
 ABOVE, STOPPED = 1, 130
 

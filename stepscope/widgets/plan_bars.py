@@ -6,11 +6,11 @@ An explorer says which plans there are; picture, table and verdict follow from t
 from collections.abc import Mapping, Sequence
 
 from memkit.hardware.fit import verdict
-from stepscope.fitting.plan import TrainingPlan
 from memkit.pictures.timeline import choices_figure
 from memkit.timeline import where
 from memkit.units import format_bytes
 from memkit.widgets.explorer import View
+from stepscope.fitting.plan import TrainingPlan
 
 Plans = Mapping[str, TrainingPlan]
 

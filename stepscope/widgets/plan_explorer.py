@@ -2,13 +2,13 @@
 
 from functools import lru_cache
 
-from memkit.hardware.fit import verdict
-from stepscope.fitting.plan import GIVES_UP, TrainingPlan
-from stepscope.fitting.plans import PlansFound, find_plans
 from memkit.hardware.cards import CARDS
-from memkit.pictures.planes import plans_figure
+from memkit.hardware.fit import verdict
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.widgets.explorer import Choice, Explorer, Number, View, model_takes
+from stepscope.fitting.plan import GIVES_UP, TrainingPlan
+from stepscope.fitting.plans import PlansFound, find_plans
+from stepscope.pictures.plans import plans_figure
 from stepscope.widgets.plan_bars import table_of
 
 LENGTHS, NUM_CARDS, MAX_ROWS = (512, 1024, 2048, 4096), (1, 2, 4, 8), 12

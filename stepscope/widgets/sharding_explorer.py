@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from stepscope.fitting.plan import plan_of
 from memkit.hardware.cards import CARDS, Card
 from memkit.pictures.bars import short
-from stepscope.setup.layouts import STAGES, Layout
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import AUTOCAST_BF16, FUSED_ADAMW
 from memkit.setup.training import TrainingSetup
-from stepscope.sharding.traffic import step_traffic, tokens_to_hide
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View, model_takes
+from stepscope.fitting.plan import plan_of
+from stepscope.setup.layouts import STAGES, Layout
+from stepscope.sharding.traffic import step_traffic, tokens_to_hide
 from stepscope.widgets.plan_bars import plans_view
 
 RANKS = (1, 2, 4, 8, 16, 64, 512)
