@@ -8,6 +8,7 @@ from memkit.hardware.cards import CARDS
 from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B
 from memkit.setup.recipes import AUTOCAST_BF16, FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import NONE
+from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, format_bytes
 from stepscope.fitting.plan import TrainingPlan, plan_of
 from stepscope.setup.adapters import AdapterConfig, linear_layers
@@ -63,7 +64,7 @@ def judge_game(answer: object) -> str | None:
         return f"Give a dictionary with the jobs {', '.join(JOBS)}, each with (card, setup)."
     spent = 0
     for job, pair in answer.items():
-        if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[1], Job)):
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[1], TrainingSetup)):
             return f"Job {job}: give a pair, first a card's name, then a Job."
         card, setup = pair
         if card not in tuple(PRICES):
@@ -77,7 +78,7 @@ def judge_game(answer: object) -> str | None:
     return None
 
 
-def judge_job(job: str, card: str, setup: Job) -> str | None:
+def judge_job(job: str, card: str, setup: TrainingSetup) -> str | None:
     """Whether the setup is the job's, runs on such a card, and fits it."""
     model, seq_len = JOBS[job]
     if setup.model != model or setup.seq_len != seq_len:
