@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from stepscope import replay_trace
 from memkit import trace_memory
+from stepscope import replay_trace
 
 CARDS = {
     "NVIDIA A100-SXM4-80GB": (8, 0), "NVIDIA GeForce RTX 3090": (8, 6), "NVIDIA GeForce RTX 4090": (8, 9),

@@ -21,9 +21,9 @@ from book.bandwidth import measure_bandwidth, seconds_of
 from book.card_formats import cast_overflows, product_errors, time_products
 from book.driver import ask_driver
 from book.ranks import MAX_RANKS, run_on_ranks
-from memkit.hardware.workspaces import workspace_bytes
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import card_by_driver_name
+from memkit.hardware.workspaces import workspace_bytes
 from memkit.measuring.gpu import give_back, usable_bytes
 from memkit.measuring.measure import measure_memory
 from memkit.program.transformer import training_build

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from tqdm import tqdm
 
 
-
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
     """Inside, every trace writes how far it is into one line, which goes at the end; the line's writer, for others.

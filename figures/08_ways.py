@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from stepscope.fitting.step import second_step
 from memkit.hardware.cards import CARDS
 from memkit.pictures.timeline import choices_figure
-from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
+from stepscope.fitting.step import second_step
+from stepscope.setup.adapters import AdapterConfig
 from stepscope.widgets.adapter_explorer import WAYS, in_this_way
 
 fused = OptimizerConfig(implementation="fused")

@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from PIL import Image  # comes with matplotlib: with 8 colours a card is less than a quarter as large
 
-from memkit.hardware.fit import fit_on
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS, Card
+from memkit.hardware.fit import fit_on
 from memkit.pictures.twin import png_of
 from memkit.setup import strategies
 from memkit.setup.models import PUBLISHED_MODELS, ModelConfig

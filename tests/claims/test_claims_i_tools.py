@@ -16,13 +16,13 @@ import torch
 from claims.test_claims_i import STEP, bytes_at, card_of, in_gib, in_mib, step_2, summary
 from torch.profiler import ProfilerActivity, profile, tensorboard_trace_handler
 
-from stepscope.allocator.caching import CachingAllocator, OutOfMemory
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
-from stepscope.measuring.small_card import SimulatedCard
 from memkit.setup.models import GPT2_SMALL
 from memkit.setup.recipes import OptimizerConfig
 from memkit.units import MIB
+from stepscope.allocator.caching import CachingAllocator, OutOfMemory
+from stepscope.measuring.small_card import SimulatedCard
 
 
 def peak_of(**changes) -> int:

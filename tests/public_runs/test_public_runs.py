@@ -23,9 +23,9 @@ from bench.public_programs import (
 )
 from book import public_runs
 from book.public_runs import ESTIMATORS, error_table, load_public_runs, store_public_runs
-from stepscope import replay_trace
 from memkit import trace_memory
 from memkit.units import MIB
+from stepscope import replay_trace
 
 RUNS = load_public_runs()
 ENDED_WELL = [run for run in RUNS if run.outcome == "ok"]

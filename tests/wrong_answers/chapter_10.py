@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from book.exercises.chapter_10 import JOBS
 from memkit.hardware.cards import CARDS
-from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.recipes import AUTOCAST_FP16, PURE_BF16, OptimizerConfig
+from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.job import Job
 
 QLORA = AdapterConfig(rank=16, base="nf4")
