@@ -12,8 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import torch.distributed as dist
-
 from book.accumulation_ranks import Watched, beside_one_process, own_batches, run_ways
 from book.ranks import Collectives
 from memkit.measuring.measure import measure_memory

@@ -75,8 +75,8 @@ def with_experts(r: random.Random, setup: TrainingSetup) -> TrainingSetup:
         setup.model, num_layers=num_layers, has_qk_norm=setup.model.norm == "rmsnorm" and not setup.model.fuses_qkv,
     )
     model = experts_config(
-        dense, num_experts=num_experts, experts_per_token=r.randint(1, min(num_experts, 8)), expert_size=8 * r.randint(1, 60),
-        dense_layers=r.choice(((), (0,), tuple(range(0, num_layers, 2)))),
+        dense, num_experts=num_experts, experts_per_token=r.randint(1, min(num_experts, 8)),
+        expert_size=8 * r.randint(1, 60), dense_layers=r.choice(((), (0,), tuple(range(0, num_layers, 2)))),
     )
     strategies = [one for one in all_strategies(num_layers) if one.scope != "host" and not one.is_reentrant]
     return replace(setup, model=model, recomputation=r.choice(strategies))

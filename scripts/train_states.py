@@ -40,7 +40,8 @@ def optimizer_of(name: str, model: torch.nn.Module, rate: float) -> torch.optim.
         return Steps(torch.optim.Muon(hidden, lr=rate), torch.optim.AdamW(rest, lr=ADAM_RATES[0]))
     if name == "Lion":
         return Lion(model.parameters(), lr=rate, weight_decay=0.01)
-    return make_optimizer(OptimizerConfig(record=OPTIMIZERS[name], implementation="for-loop"), model.parameters(), lr=rate)
+    config = OptimizerConfig(record=OPTIMIZERS[name], implementation="for-loop")
+    return make_optimizer(config, model.parameters(), lr=rate)
 
 
 def one_run(name: str, seed: int, rate: float) -> dict:

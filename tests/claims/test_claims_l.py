@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from book.claims import rounds_to
 from memkit.formula.activations import activation_bytes
 from memkit.formula.estimate import estimate_memory
-from memkit.formula.states import bytes_per_parameter, state_bytes
+from memkit.formula.states import bytes_per_parameter
 from memkit.hardware.cards import CARDS
 from memkit.program.transformer import training_build
 from memkit.setup.models import LLAMA_2_7B
