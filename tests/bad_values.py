@@ -1,6 +1,6 @@
 """Values that no record of memkit accepts, each with what its one error must show.
 
-Used by ``tests/setup/test_training.py``: each raises one clear ``ValueError``. A wrong type is the door's to refuse.
+Used by ``tests/memkit/setup/test_training.py``: each raises one clear ``ValueError``.
 """
 
 import math

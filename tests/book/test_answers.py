@@ -15,13 +15,13 @@ from wrong_answers.chapter_04 import keeps
 
 from book.exercises import check
 from book.exercises.chapter_07 import LEAK_BYTES, LENGTHS, Classifier
-from stepscope.fitting.plans import plan_recomputation
 from memkit.measuring.measure import measure_memory
 from memkit.program.transformer import training_build
 from memkit.setup.models import GPT2_LARGE, TINY_GPT2
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, MIB
+from stepscope.fitting.plans import plan_recomputation
 
 
 def by_torch(bits):

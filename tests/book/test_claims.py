@@ -34,13 +34,13 @@ from book.claims import (
     rounds_to,
 )
 from memkit import formula, low_precision, timeline, units
-from stepscope.allocator import workspaces
 from memkit.formats import blocks
 from memkit.formula import attention
 from memkit.hardware import cards
 from memkit.program import transformer
 from memkit.recomputation import costs
 from memkit.setup import models, recipes, strategies
+from stepscope.allocator import workspaces
 from stepscope.sharding import traffic
 
 ROOT = Path(__file__).parents[2]

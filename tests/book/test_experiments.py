@@ -6,15 +6,9 @@ from dataclasses import replace
 import torch
 from cells import texts_of
 
-from stepscope.allocator.config import AllocatorConfig
-from stepscope.allocator.film import Film
-from stepscope.allocator.stories import STORIES
-from stepscope.fitting.room import fit_on
-from stepscope.fitting.step import least_seconds, second_step
 from memkit.formula.parameters import count_by_kind
 from memkit.hardware.cards import CARDS
 from memkit.recomputation.frontier import MODELS, pareto_front, points
-from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
@@ -22,6 +16,12 @@ from memkit.tracing import trace_memory
 from memkit.units import MIB, format_bytes
 from memkit.widgets.batch_planner import BatchPlanner
 from memkit.widgets.frontier_explorer import cheapest
+from stepscope.allocator.config import AllocatorConfig
+from stepscope.allocator.film import Film
+from stepscope.allocator.stories import STORIES
+from stepscope.fitting.room import fit_on
+from stepscope.fitting.step import least_seconds, second_step
+from stepscope.setup.adapters import AdapterConfig
 
 
 def own_build(make_optimizer, rows: int):

@@ -15,16 +15,16 @@ from torch.utils.checkpoint import checkpoint
 from book.claims import rounds_to
 from memkit.formula.activations import activation_bytes
 from memkit.formula.estimate import estimate_memory
-from stepscope.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
 from memkit.formula.parameters import count_adapter_parameters
 from memkit.formula.states import bytes_per_parameter, state_bytes
 from memkit.hardware.cards import CARDS
 from memkit.program.transformer import training_build
-from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
+from stepscope.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
+from stepscope.setup.adapters import AdapterConfig
 from stepscope.tracing.trace import trace_script
 
 TWO_BYTES = 2

@@ -5,15 +5,15 @@ from dataclasses import replace
 from claims.test_claims_a import parameters_of
 
 from book.claims import rounds_to
-from stepscope.fitting.plan import TrainingPlan, plan_of
-from stepscope.fitting.room import planned_room
 from memkit.hardware.cards import CARDS
-from stepscope.setup.adapters import TARGETS, AdapterConfig
-from stepscope.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, LLAMA_2_13B, LLAMA_32_1B, LLAMA_32_3B, ModelConfig
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB
+from stepscope.fitting.plan import TrainingPlan, plan_of
+from stepscope.fitting.room import planned_room
+from stepscope.setup.adapters import TARGETS, AdapterConfig
+from stepscope.setup.layouts import Layout
 
 A100_40, A100_80, RTX = "A100 SXM 40 GB", "A100 SXM 80 GB", "RTX 4090"
 LORA = AdapterConfig(rank=16)

@@ -21,22 +21,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from book.claims import rounds_to
-from stepscope.allocator.caching import CachingAllocator
-from stepscope.fitting.plan import plan_of
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
 from memkit.measuring.saved_tensors import saved_bytes
-from stepscope.program.sharded import one_rank_of, sharded_build
 from memkit.program.transformer import Transformer, training_build
 from memkit.recomputation.costs import step_flops
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.layouts import Layout
 from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B, TINY_LLAMA, ModelConfig, gpt2_config
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline
-from stepscope.tracing.trace import trace_script
 from memkit.units import GIB, MIB
+from stepscope.allocator.caching import CachingAllocator
+from stepscope.fitting.plan import plan_of
+from stepscope.program.sharded import one_rank_of, sharded_build
+from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.layouts import Layout
+from stepscope.tracing.trace import trace_script
 
 SMALL = TrainingSetup(
     model=replace(gpt2_config("small", num_layers=4, num_heads=4, hidden_size=256), vocab_size=512),
@@ -193,7 +193,7 @@ def test_C406(figures):
 
 
 def test_C407(figures):
-    """On CUDA's allocator, which ``tests/allocator`` holds to recordings of cards."""
+    """On CUDA's allocator, which ``tests/stepscope/allocator`` holds to recordings of cards."""
     plain, emptied = CachingAllocator(), CachingAllocator()
     for allocator in (plain, emptied):
         allocator.free(allocator.malloc(figures["mib"] * MIB))

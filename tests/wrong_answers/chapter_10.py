@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from book.exercises.chapter_10 import JOBS
 from memkit.hardware.cards import CARDS
-from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.recipes import AUTOCAST_FP16, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
+from stepscope.setup.adapters import AdapterConfig
 
 QLORA = AdapterConfig(rank=16, base="nf4")
 RIGHT = {
