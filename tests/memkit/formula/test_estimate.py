@@ -31,8 +31,8 @@ from memkit.setup.recipes import (
 from memkit.setup.strategies import CORE, SAVE_PRODUCTS, every, groups
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import compare
+from memkit.tracing.trace import trace_memory
 from stepscope.setup.adapters import AdapterConfig
-from stepscope.tracing.trace import trace_script
 
 spec = importlib.util.spec_from_file_location("estimate_grid", ROOT / "scripts" / "estimate_grid.py")
 estimate_grid = importlib.util.module_from_spec(spec)
@@ -56,7 +56,7 @@ def setup(**choices):
 def traced(setup):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return trace_script(training_build(setup), device=setup.device)
+        return trace_memory(training_build(setup), device=setup.device)
 
 
 def check(setup, has_ledger=True):
@@ -123,7 +123,7 @@ def test_a_name_that_lives_until_its_function_returns():
 @pytest.mark.parametrize("name", ["Adafactor", "Muon"])
 def test_steps_that_are_left_to_the_trace(name):
     chosen = setup(optimizer=OptimizerConfig(record=name), precision=PURE_BF16)
-    with pytest.raises(ValueError, match=rf"the step of {name} \(foreach\) has no formula; trace it: trace_script"):
+    with pytest.raises(ValueError, match=rf"the step of {name} \(foreach\) has no formula; trace it: trace_memory"):
         estimate_memory(chosen)
     assert traced(chosen).peak_bytes > 0
 

@@ -14,8 +14,8 @@ from memkit.setup.optimizers import OPTIMIZERS
 from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import SAVE_PRODUCTS
 from memkit.setup.training import TrainingSetup
+from memkit.tracing.trace import trace_memory
 from stepscope.setup.adapters import AdapterConfig
-from stepscope.tracing.trace import trace_script
 
 LLAMA = TrainingSetup(
     model=replace(TINY_LLAMA, num_layers=5, vocab_size=512), precision=PURE_BF16, seq_len=64, micro_batch_size=2
@@ -52,7 +52,7 @@ def assert_same(setup: TrainingSetup) -> None:
 
     What oneDNN packs for a product in 16 bits depends on the processor: a peak of the CPU's is at least the formula's.
     """
-    played, run = estimate_memory(setup), trace_script(training_build(setup), device=setup.device)
+    played, run = estimate_memory(setup), trace_memory(training_build(setup), device=setup.device)
     if setup.device == "cuda" and setup.optimizer.place == "after backward":
         assert made_by_optimizer(played) == made_by_optimizer(run)
         assert played.peak_bytes == run.peak_bytes
@@ -126,7 +126,7 @@ def test_a_step_on_weights_in_4_bits(setup):
 def test_bitsandbytes_works_after_a_trace_of_it():
     """Its maps of codes are kept from call to call; one of a trace would have no values."""
     layers = pytest.importorskip("bitsandbytes.nn")
-    trace_script(training_build(replace(LLAMA, adapter=AdapterConfig(base="nf4"))))
+    trace_memory(training_build(replace(LLAMA, adapter=AdapterConfig(base="nf4"))))
     layer = layers.Linear4bit(256, 256, bias=False, quant_type="nf4").to("cpu")
     assert layer.weight.quant_state.nested and layer.weight.nbytes * 2 == 256 * 256
 
@@ -139,7 +139,7 @@ def test_the_ledger_beside_adapters_is_what_one_more_block_keeps(dtype, targets)
 
     def kept(num_layers: int) -> int:
         build = training_build(replace(lora, model=replace(LLAMA.model, num_layers=num_layers)))
-        return trace_script(build).for_step(2).at("forward").activations
+        return trace_memory(build).for_step(2).at("forward").activations
 
     assert block_ledger(lora).held_bytes == kept(6) - kept(5)
 

@@ -9,7 +9,7 @@ from memkit.program.transformer import training_build
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
 from memkit.setup.training import TrainingSetup
-from stepscope.tracing.trace import trace_script
+from memkit.tracing.trace import trace_memory
 
 SETUP = TrainingSetup(model=LLAMA_2_7B, precision=AUTOCAST_BF16, seq_len=2048)
 
@@ -24,7 +24,7 @@ def test_sbh_of_a_llama_block(published, choices):
     ends = []
     for num_layers in (1, 2):
         model = replace(LLAMA_2_7B, num_layers=num_layers, vocab_size=512)
-        traced = trace_script(training_build(replace(setup, model=model)), steps=1)
+        traced = trace_memory(training_build(replace(setup, model=model)), steps=1)
         ends.append(traced.at("forward").activations)
     per_sbh = (ends[1] - ends[0]) / (setup.tokens_per_micro_batch * LLAMA_2_7B.hidden_size)
     assert per_sbh == pytest.approx(published, rel=0.005)

@@ -11,7 +11,7 @@ from memkit.measuring.measure import measure_memory
 from memkit.program.transformer import Transformer, training_build
 from memkit.setup.recipes import ADAMW, KAHAN_BF16, PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from stepscope.tracing.trace import trace_script
+from memkit.tracing.trace import trace_memory
 
 RECIPES = (*PRECISIONS.values(), KAHAN_BF16)
 PUBLISHED = {
@@ -41,7 +41,7 @@ def test_formula_traced_and_measured_agree(precision):
     build = training_build(setup)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        traced = trace_script(build, device="cpu")
+        traced = trace_memory(build, device="cpu")
     measured = measure_memory(build, device="cpu")
     num_tensors = 28
     steps = 4 * num_tensors if not (precision.master_dtype or precision.remainder_dtype) else 0
@@ -78,7 +78,7 @@ def test_eight_bit_states_agree_in_three_columns():
         return step
 
     with torch.compiler.set_stance("force_eager"):
-        traced, measured = (tell(build, device="cpu", steps=1) for tell in (trace_script, measure_memory))
+        traced, measured = (tell(build, device="cpu", steps=1) for tell in (trace_memory, measure_memory))
     optimizer = OptimizerConfig(record="torchao 8-bit AdamW")
     num_tensors = 28
     wanted = state_bytes(SMALL_GPT, PRECISIONS["fp32"], optimizer)["optimizer_states"] + 4 * num_tensors

@@ -175,10 +175,10 @@ def test_a_missing_card_is_said():
 
 @pytest.mark.gpu
 def test_a_card_is_measured_as_it_is_traced():
-    from stepscope.tracing.trace import trace_script
+    from memkit.tracing.trace import trace_memory
 
     build = training_build(TrainingSetup(model=TINY_LLAMA, micro_batch_size=2, seq_len=128))
-    measured, traced = measure_memory(build, device="cuda"), trace_script(build)
+    measured, traced = measure_memory(build, device="cuda"), trace_memory(build)
     assert measured.reserved_peak_bytes >= measured.peak_bytes
     assert int(measured.provenance["max_memory_allocated"]) == pytest.approx(measured.peak_bytes, rel=0.01)
     assert traced.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.05)

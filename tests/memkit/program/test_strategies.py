@@ -31,8 +31,8 @@ from memkit.setup.strategies import (
 )
 from memkit.setup.training import TrainingSetup
 from memkit.tracing.flops import counted_flops
+from memkit.tracing.trace import trace_memory
 from stepscope.setup.adapters import AdapterConfig
-from stepscope.tracing.trace import trace_script
 
 GPT2 = replace(gpt2_config("small GPT-2", 5, 64, 4), vocab_size=160)
 LLAMA = llama_config("small Llama", 4, 64, 4, 2, 160, 192, 256)
@@ -70,7 +70,7 @@ def test_stored_bytes_are_the_formulas_the_traces_and_the_machines(recipe, strat
     setup = RECIPES[recipe]
     build = strategy_build(setup, strategy)
     formula = stored_bytes(setup, strategy)
-    traced, measured = (way(build, device="cpu", steps=2) for way in (trace_script, measure_memory))
+    traced, measured = (way(build, device="cpu", steps=2) for way in (trace_memory, measure_memory))
     assert traced.at("forward", step=1).activations == formula
     assert live_bytes(measured) == formula
     assert abs(traced.peak_bytes / measured.peak_bytes - 1) <= 0.001
@@ -137,9 +137,9 @@ def test_gradients_are_equal_to_the_bit(recipe):
 
 def test_offload_moves_the_blocks_to_the_host():
     setup = replace(RECIPES["gpt2 bf16"], device="cuda")
-    traced = trace_script(strategy_build(setup, HOST), steps=1)
+    traced = trace_memory(strategy_build(setup, HOST), steps=1)
     assert traced.at("forward").activations == stored_bytes(setup, HOST)
-    plain = trace_script(strategy_build(setup, NONE), steps=1)
+    plain = trace_memory(strategy_build(setup, NONE), steps=1)
     moved = plain.at("forward").activations - traced.at("forward").activations
     assert moved == blocks_ledger(setup, NONE).held_bytes
 

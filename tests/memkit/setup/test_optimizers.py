@@ -13,10 +13,10 @@ from memkit.setup.models import TINY_LLAMA
 from memkit.setup.optimizers import GIVEN_UP, OPTIMIZERS, STEP, TEMPORARIES, TRACE_IT, Optimizer, Place, State
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
+from memkit.tracing.trace import trace_memory
 from stepscope.fitting.grid import OPTIMIZERS as PLANNED
 from stepscope.fitting.grid import not_tried
 from stepscope.fitting.plan import GIVES_UP
-from stepscope.tracing.trace import trace_script
 
 RMSPROP = Optimizer(
     name="RMSprop", states=(replace(STEP, on_host="never"), State(role="square_avg")), made_by="torch.optim:RMSprop",
@@ -34,7 +34,7 @@ def with_rmsprop(implementation: str) -> TrainingSetup:
 def test_a_new_optimizer_is_one_record(monkeypatch):
     monkeypatch.setitem(OPTIMIZERS, "RMSprop", RMSPROP)
     setup = with_rmsprop("foreach")
-    by_formula, by_trace = estimate_memory(setup, steps=2), trace_script(training_build(setup), steps=2)
+    by_formula, by_trace = estimate_memory(setup, steps=2), trace_memory(training_build(setup), steps=2)
     assert [instant.parts for instant in by_formula.instants] == [instant.parts for instant in by_trace.instants]
 
 
@@ -42,7 +42,7 @@ def test_a_step_without_a_rule_is_left_to_the_trace(monkeypatch):
     monkeypatch.setitem(OPTIMIZERS, "RMSprop", RMSPROP)
     with pytest.raises(ValueError, match=r"the step of RMSprop \(for-loop\) has no formula; trace it"):
         estimate_memory(with_rmsprop("for-loop"))
-    assert trace_script(training_build(with_rmsprop("for-loop"))).peak_bytes
+    assert trace_memory(training_build(with_rmsprop("for-loop"))).peak_bytes
 
 
 def test_every_rule_of_temporaries_is_played_by_the_formula():
