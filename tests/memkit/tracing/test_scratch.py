@@ -3,12 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.nn.utils.rnn import pack_padded_sequence
 
 from memkit.formula.kernels import embedding_backward_buffers
 from memkit.measuring.measure import measure_memory
 from memkit.tracing.scratch import index_put_buffers, reduction_buffers
-from stepscope.tracing.trace import trace_script
+from memkit.tracing.trace import trace_memory
 
 
 def meta(*shape: int, dtype=torch.float32) -> torch.Tensor:
@@ -55,46 +54,10 @@ def test_scratch_stands_beside_the_operation_and_is_gone_after_it():
 
         return step
 
-    timeline = trace_script(build, steps=1)
+    timeline = trace_memory(build, steps=1)
     born = [event for event in timeline.events if event.is_scratch and event.num_bytes == 16_777_216]
     assert [event.phase for event in born] == ["backward"]
     assert timeline.at("backward").total_bytes < timeline.at("backward peak").total_bytes - 16_777_216
-
-
-def test_inference_mode_hides_no_operation_and_keeps_no_cast():
-    """In inference mode a composite operation reaches a dispatch mode whole; its inside counts too."""
-    counts = {}
-    for mode in (torch.no_grad, torch.inference_mode):
-
-        def build(mode=mode):
-            weight = torch.nn.Parameter(torch.empty(512, 512, device="cuda"))
-            x = torch.empty(2, 512, 4, 128, device="cuda")
-
-            def step():
-                with mode():
-                    y = torch.einsum("...i,oi->...o", x.flatten(2), weight)
-                    torch.einsum("...qh,...kh->...qk", x.transpose(1, 2), x.transpose(1, 2))
-                    with torch.autocast("cuda", dtype=torch.bfloat16):
-                        for _ in range(2):
-                            torch.einsum("...i,oi->...o", y, weight)
-
-            return step
-
-        events = trace_script(build, steps=1).events
-        counts[mode] = [
-            (event.op, event.num_bytes) for event in events if event.num_bytes > 0 and event.phase != "init"
-        ]
-    assert not any("einsum" in op for op, _ in counts[torch.inference_mode])
-    casts = {m: [op for op, _ in found].count("aten._to_copy.default") for m, found in counts.items()}
-    assert casts == {torch.no_grad: 3, torch.inference_mode: 4}
-
-
-def test_lengths_that_nobody_knows_are_refused_with_the_line():
-    def build():
-        return lambda: pack_padded_sequence(torch.ones(5, 4, 8, device="cuda"), torch.randn(4).long())
-
-    with pytest.raises(NotImplementedError, match=r"test_scratch.py:\d+ .*pack_padded_sequence.*device=\"cpu\""):
-        trace_script(build)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -114,7 +77,7 @@ def test_a_loss_that_is_one_number_may_hold_the_bytes_of_all_its_elements(loss, 
         return step
 
     measured = measure_memory(lambda: build("cpu"), device="cpu")
-    traced = trace_script(lambda: build(device), device=device)
+    traced = trace_memory(lambda: build(device), device=device)
     for name in ("forward", "backward"):
         assert abs(traced.at(name, 2).total_bytes - measured.at(name, 2).total_bytes) < 5 * 512
     assert abs(traced.peak_bytes - measured.peak_bytes) < 5 * 512
@@ -127,7 +90,7 @@ def test_a_softmax_copies_what_is_not_contiguous(function, is_transposed):
         x = torch.randn(4, 300, 64)
         return lambda: function(x.transpose(1, 2) if is_transposed else x, dim=1)
 
-    traced, measured = trace_script(build, device="cpu"), measure_memory(build, device="cpu")
+    traced, measured = trace_memory(build, device="cpu"), measure_memory(build, device="cpu")
     assert abs(traced.peak_bytes - measured.peak_bytes) <= 64
 
 
@@ -153,5 +116,5 @@ def test_operands_of_two_dtypes_and_made_zeros_take_what_torchs_cpu_takes(name):
 
         return step
 
-    traced, measured = trace_script(build, device="cpu"), measure_memory(build, device="cpu")
+    traced, measured = trace_memory(build, device="cpu"), measure_memory(build, device="cpu")
     assert abs(traced.peak_bytes - measured.peak_bytes) <= 64

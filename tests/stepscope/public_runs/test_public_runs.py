@@ -23,8 +23,9 @@ from bench.public_programs import (
 )
 from book import public_runs
 from book.public_runs import ESTIMATORS, error_table, load_public_runs, store_public_runs
-from memkit import replay_trace, trace_memory
+from memkit import replay_trace
 from memkit.units import MIB
+from stepscope import trace_script
 
 RUNS = load_public_runs()
 ENDED_WELL = [run for run in RUNS if run.outcome == "ok"]
@@ -45,7 +46,7 @@ def runs_of(of_set: str, half: str = "held") -> list:
 )
 def test_an_mlp_has_the_parameters_that_its_authors_counted(config, parameters):
     step = perceptron(config, 64)
-    assert trace_memory(step, steps=1).at("init").weights >= 4 * parameters
+    assert trace_script(step, steps=1).at("init").weights >= 4 * parameters
     sizes = config.split()
     widths = layer_widths(int(sizes[0]), int(sizes[1]), int(sizes[2]), sizes[3])
     linear = sum((a + 1) * b for a, b in zip([*widths], [*widths[1:], int(sizes[1])], strict=True))
@@ -137,7 +138,7 @@ def test_a_hugging_face_run_on_a_3060():
     """distilgpt2, 15 × 128 tokens, AdamW: 3,770 MiB by NVML. The installed transformers may run other operations."""
     (run,) = [run for run in RUNS if run.run == "distilbert-distilgpt2_AdamW_15_1_10-9663"]
     build = transformer(run.model, run.optimizer, run.batch)
-    replay = replay_trace(trace_memory(build, steps=4), compute_capability=(8, 6), torch_version="2.6.0")
+    replay = replay_trace(trace_script(build, steps=4), compute_capability=(8, 6), torch_version="2.6.0")
     assert (replay.peak_reserved_bytes + run.context_bytes) / run.measured_bytes == pytest.approx(1, abs=0.02)
 
 

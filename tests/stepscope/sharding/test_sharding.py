@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memkit import TrainingSetup, count_parameters, models, recipes, trace_memory
+from memkit import TrainingSetup, count_parameters, models, recipes
 from memkit.setup.strategies import every
+from stepscope import trace_script
 from stepscope.program.sharded import one_rank_of, sharded_build
 from stepscope.setup.layouts import Layout
 from stepscope.sharding import estimate_sharded, resting_bytes, step_traffic, zero_saving
@@ -51,7 +52,7 @@ def test_blocks_of_two_kinds_are_left_to_the_trace():
 
 def traced(setup, layout):
     with one_rank_of(layout.world_size):
-        return trace_memory(sharded_build(setup, layout))
+        return trace_script(sharded_build(setup, layout))
 
 
 @pytest.mark.parametrize("setup, layout", CASES, ids=lambda case: getattr(case, "name", "") or case.model.name)
@@ -76,7 +77,7 @@ def test_gradients_held_back_stay_whole(layout):
     kept, peaks = [], []
     for syncs_each in (True, False):
         with one_rank_of(layout.world_size):
-            step = trace_memory(sharded_build(window, layout, syncs_each=syncs_each)).for_step(2)
+            step = trace_script(sharded_build(window, layout, syncs_each=syncs_each)).for_step(2)
         kept.append([i.gradients for i in step.instants if i.name == "backward"])
         peaks.append(step.peak_bytes)
     whole = 4 * count_parameters(LLAMA.model)

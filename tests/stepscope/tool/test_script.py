@@ -6,7 +6,8 @@ from textwrap import dedent
 import pytest
 import torch
 
-from memkit import measure_memory, trace_memory
+from memkit import measure_memory
+from stepscope import trace_script
 from stepscope.tool.changed import changed_build
 from stepscope.tool.command_line import main
 from stepscope.tool.script import Script
@@ -69,8 +70,8 @@ def peaks(timeline) -> dict:
 
 @pytest.mark.parametrize("width", [512, 640])
 def test_the_steps_of_a_script_are_those_of_its_twin_with_build(script, width):
-    trace = trace_memory(Script(script(), ("--width", str(width))))
-    expected = trace_memory(lambda: twin(width))
+    trace = trace_script(Script(script(), ("--width", str(width))))
+    expected = trace_script(lambda: twin(width))
     for name, when in (("forward", 2), ("backward peak", 2), ("optimizer peak", 1), ("optimizer peak", 2)):
         assert peaks(trace)[name, when] == peaks(expected)[name, when]
     assert {i.step for i in trace.instants} == {1, 2}
@@ -79,7 +80,7 @@ def test_the_steps_of_a_script_are_those_of_its_twin_with_build(script, width):
 def test_a_script_on_the_cpu_takes_what_its_real_run_takes(script):
     """AdamW's step count is a number of Python's to the trace, 4 B a parameter to the profiler."""
     run = Script(script(), ("--device", "cpu"))
-    traced, measured = trace_memory(run, device="cpu"), measure_memory(run, device="cpu")
+    traced, measured = trace_script(run, device="cpu"), measure_memory(run, device="cpu")
     for name in ("backward peak", "optimizer peak"):
         assert peaks(traced)[name, 2] == pytest.approx(peaks(measured)[name, 2], rel=0.003)
 
@@ -87,7 +88,7 @@ def test_a_script_on_the_cpu_takes_what_its_real_run_takes(script):
 def test_data_without_a_device_are_the_hosts_and_cost_nothing(script):
     """A model of 8 TB could not be made here; of a script it stays where torch makes it."""
     text = TRAIN.replace("for epoch", "unused = nn.Linear(2**20, 2**21)\n    for epoch")
-    assert peaks(trace_memory(Script(script(text)))) == peaks(trace_memory(Script(script())))
+    assert peaks(trace_script(Script(script(text)))) == peaks(trace_script(Script(script())))
 
 
 def test_of_two_optimizers_each_steps_as_often_as_asked(script):
@@ -103,7 +104,7 @@ def test_of_two_optimizers_each_steps_as_often_as_asked(script):
                 counts.append(optimizer)
                 open("/dev/null") if len(counts) < 5 else exit("a third step")
     """
-    trace = trace_memory(Script(script(text)), steps=2)
+    trace = trace_script(Script(script(text)), steps=2)
     assert len(trace.events) > 0
 
 
@@ -112,7 +113,7 @@ def test_a_script_ends_where_it_was_followed_to_and_leaves_python_as_it_was(scri
     text = text.replace("for epoch in range(2):", "for epoch in range(10**9):")
     script("import torch\nmade = torch.ones(3)\n", "beside.py")
     before = list(sys.argv), list(sys.path), sys.modules["__main__"]
-    trace_memory(Script(script(text)))
+    trace_script(Script(script(text)))
     assert (list(sys.argv), list(sys.path), sys.modules["__main__"]) == before
     assert "beside" not in sys.modules
 
@@ -123,7 +124,7 @@ def test_libraries_of_an_environment_in_the_scripts_folder_stay_imported(script,
     script("made = 1", ".venv/site-packages/a_library.py")
     text = "import sys\nsys.path.append(__file__.replace('train.py', '.venv/site-packages'))\nimport a_library\n"
     try:
-        trace_memory(Script(script(text + dedent(TRAIN))))
+        trace_script(Script(script(text + dedent(TRAIN))))
         assert "a_library" in sys.modules
     finally:
         sys.modules.pop("a_library", None)
@@ -141,7 +142,7 @@ def test_a_scripts_except_does_not_keep_it_running(script):
             except Exception:
                 pass
     """
-    assert trace_memory(Script(script(text))).peak.total_bytes > 0
+    assert trace_script(Script(script(text))).peak.total_bytes > 0
 
 
 BY_HAND_ON_THE_HOST = """
@@ -166,7 +167,7 @@ BY_HAND_ON_THE_HOST = """
 )
 def test_a_script_that_does_not_train_is_refused(script, text, words):
     with pytest.raises(ValueError, match=words):
-        trace_memory(Script(script(text)))
+        trace_script(Script(script(text)))
 
 
 def test_no_file_is_refused():
@@ -176,8 +177,8 @@ def test_no_file_is_refused():
 
 def test_a_script_can_be_changed_from_outside(script):
     plain = Script(script())
-    fused = trace_memory(changed_build(plain, "fused"))
-    assert peaks(trace_memory(plain))["optimizer peak", 2] - peaks(fused)["optimizer peak", 2] >= 4 * 64 * 512
+    fused = trace_script(changed_build(plain, "fused"))
+    assert peaks(trace_script(plain))["optimizer peak", 2] - peaks(fused)["optimizer peak", 2] >= 4 * 64 * 512
 
 
 def test_the_command_hands_on_arguments_and_assumptions(script, capsys):

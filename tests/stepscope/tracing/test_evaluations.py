@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from memkit import trace_memory
+from stepscope import trace_script
 from stepscope.tracing.evaluations import Evaluations
 
 
@@ -53,9 +53,9 @@ def traced(evaluations, does: str = "", every: bool = False):
     made = []
     if every:
         with patch.object(Evaluations, "around", lambda self, call: call):
-            trace = trace_memory(build_of(evaluations, made, does))
+            trace = trace_script(build_of(evaluations, made, does))
     else:
-        trace = trace_memory(build_of(evaluations, made, does))
+        trace = trace_script(build_of(evaluations, made, does))
     return trace, made[0].runs
 
 
@@ -118,5 +118,5 @@ def test_a_model_that_is_let_go_of_leaves_the_memory():
 
         return step
 
-    trace = trace_memory(build)
+    trace = trace_script(build)
     assert trace.at("init").total_bytes == 0

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from memkit import trace_memory
 from memkit.units import MIB
+from stepscope import trace_script
 from stepscope.program.sharded import one_rank_of
 
 WIDTH = 8192
@@ -40,7 +40,7 @@ def test_an_optimizer_on_the_host_computes_nothing(how):
         return step
 
     with pytest.warns(UserWarning, match="no values"):
-        timeline = trace_memory(build)
+        timeline = trace_script(build)
     assert max(seen) - before < 128 * MIB
     weights = 4 * WIDTH * (WIDTH + 1)
     assert timeline.at("optimizer").total_bytes == weights  # nothing of the host is the card's
@@ -67,7 +67,7 @@ def test_what_is_on_the_host_is_like_a_copy_there(width):
 
         return step
 
-    timeline = trace_memory(build, steps=1)
+    timeline = trace_script(build, steps=1)
     real = torch.ones(width, width).t()
     ((told, is_contiguous, device, value),) = seen
     assert told == [("cpu", False, tuple(real.shape), real.stride(), real.dtype)] * 3
@@ -90,5 +90,5 @@ def test_a_mesh_of_two_axes_on_the_cpus_rules():
 
     with one_rank_of(6):
         real = look()
-        trace_memory(build, device="cpu", steps=1)
+        trace_script(build, device="cpu", steps=1)
     assert found == [real]
