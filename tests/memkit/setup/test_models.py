@@ -30,14 +30,13 @@ PUBLISHED_COUNTS = {
     "Qwen3-0.6B": (596_049_920, f"{QWEN_3}-0.6B{CONFIG}"),
     "Qwen3-8B": (8_190_735_360, f"{QWEN_3}-8B{CONFIG}"),
     "Qwen3-32B": (32_762_123_264, f"{QWEN_3}-32B{CONFIG}"),
-    "Qwen3-30B-A3B": (30_532_122_624, f"{QWEN_3}-30B-A3B{CONFIG}"),
 }
 """Counts of the checkpoints' own headers (safetensors), with where they are published."""
 
 PUBLISHED_LENGTHS = {
     1024: "GPT-2 small, GPT-2 medium, GPT-2 large, GPT-2 XL", 4096: "Llama-2-7B, Llama-2-13B, Llama-2-70B",
     8192: "Llama-3-8B, Llama-3-70B", 32768: "Mistral-7B",
-    40960: "Qwen3-0.6B, Qwen3-8B, Qwen3-32B, Qwen3-30B-A3B",
+    40960: "Qwen3-0.6B, Qwen3-8B, Qwen3-32B",
     131072: "Llama-3.1-405B, Llama-3.2-1B, Llama-3.2-3B, Qwen2-0.5B",
 }
 """``n_positions`` or ``max_position_embeddings`` of the same pages' config.json."""

@@ -40,8 +40,8 @@ def test_the_largest_number_is_taken_and_the_next_is_not(name, largest):
         TrainingSetup(model=TINY_LLAMA, **{name: largest + 1})
 
 
-def test_whole_numbers_of_numpy_become_python_ints():
+def test_whole_numbers_of_numpy_are_taken():
     import numpy as np
 
     setup = TrainingSetup(model=TINY_LLAMA, micro_batch_size=np.int64(3), dropout=0)
-    assert type(setup.micro_batch_size) is int and setup.micro_batch_size == 3
+    assert setup == TrainingSetup(model=TINY_LLAMA, micro_batch_size=3) and hash(setup)
