@@ -14,7 +14,7 @@ between them is cached, and what lies between in pieces too small for the next r
 
 Source: c10/cuda/CUDACachingAllocator.cpp of torch 2.6, c10/core/AllocatorConfig.h of torch 2.13; a name in
 backticks after a method is its counterpart there. Recorded runs of torch 2.11 replay exactly
-(``tests/allocator/test_real_cards.py``). Not modelled: options but expandable segments, more than one
+(``tests/stepscope/allocator/test_real_cards.py``). Not modelled: options but expandable segments, more than one
 stream, private pools (CUDA graphs, MemPool), the cudaMallocAsync backend.
 """
 

@@ -4,7 +4,7 @@
 and what stands at the end. So nothing is modelled here. Played backwards from the end, the list leaves what stood
 before it; played forwards it is the run; and the peaks are sums. Whoever asks what the same run would take under other
 rules replays its events (``replay_trace``). That the book's allocator decides as a card does is held against
-recordings, address by address, in ``tests/allocator/test_real_cards.py``.
+recordings, address by address, in ``tests/stepscope/allocator/test_real_cards.py``.
 """
 
 import gzip

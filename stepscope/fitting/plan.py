@@ -33,7 +33,7 @@ GIVES_UP = (SUMMED, NARROW_STATES, *GIVEN_UP, ROUNDED, ADAPTERS_ONLY, FOUR_BITS)
 
 OWN_STEP = {"kahan": 32, "master": 24}
 """Bytes that ``SixteenBitAdamW`` makes in float32 for each value of the tensor that it steps; the widened gradient of a
-16-bit one, 4, comes on top. ``tests/fitting/test_plan_code.py`` traces them."""
+16-bit one, 4, comes on top. ``tests/stepscope/fitting/test_plan_code.py`` traces them."""
 
 
 def written_by(precision: Precision) -> str:

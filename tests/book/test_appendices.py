@@ -35,4 +35,4 @@ def test_every_line_of_the_sheet_names_a_function_a_test_and_a_chapter():
 
 
 def test_a_test_that_is_gone_is_seen():
-    assert not exists("tests/test_units.py::test_that_nobody_wrote") and not exists("tests/none.py::test_x")
+    assert not exists("tests/memkit/test_units.py::test_that_nobody_wrote") and not exists("tests/none.py::test_x")

@@ -1,7 +1,7 @@
 """Group I of the ledger, first half: what stands when in a step, the message, and recovery (C253-C278).
 
 Steps are traced: the real PyTorch code on tensors without data. What only a GPU does is asked of the model
-of its allocator, which replays recorded runs of real cards to the byte (tests/allocator/test_real_cards.py).
+of its allocator, which replays recorded runs of real cards to the byte (tests/stepscope/allocator/test_real_cards.py).
 """
 
 import gc

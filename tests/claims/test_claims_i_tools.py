@@ -1,7 +1,7 @@
 """Group I of the ledger, second half: the allocator, its counters, the tools, leaks and cures (C279-C308).
 
 What only a GPU does is asked of the model of its allocator, which replays recorded runs of real cards
-to the byte (tests/allocator/test_real_cards.py). What PyTorch prints and offers is asked of PyTorch.
+to the byte (tests/stepscope/allocator/test_real_cards.py). What PyTorch prints and offers is asked of PyTorch.
 """
 
 import json
