@@ -22,9 +22,10 @@ from memkit.setup.strategies import all_strategies
 from memkit.setup.training import ATTENTIONS, RECOMPUTATIONS, TrainingSetup
 from memkit.tracing.trace import trace_memory
 from stepscope.program.job import job_build
-from stepscope.setup.experts import experts_config
+from stepscope.setup.experts import experts_config, num_experts_of
 from stepscope.setup.job import as_job
 from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.tracing.trace import trace_script
 
 DRAWN = ("SGD", "SGD momentum", "AdamW", "Adafactor")
 
@@ -84,7 +85,8 @@ def with_experts(r: random.Random, setup: TrainingSetup) -> TrainingSetup:
 
 def judged(setup: TrainingSetup, steps: int = 2) -> dict:
     """How many instants there are and are equal, both peaks and, where they differ, the widest difference."""
-    estimated, traced = estimate_memory(setup, steps), trace_memory(job_build(as_job(setup)), steps=steps)
+    trace = trace_script if num_experts_of(setup.model) else trace_memory  # experts are more than the kit traces
+    estimated, traced = estimate_memory(setup, steps), trace(job_build(as_job(setup)), steps=steps)
     pairs = [(e, traced.at(e.name, e.step, e.micro_batch)) for e in estimated.instants]
     wrong = [(e, t) for e, t in pairs if e != t]
     peaks = [max(instant.total_bytes for instant in column) for column in zip(*pairs, strict=True)]
