@@ -21,13 +21,13 @@ from memkit.setup.strategies import all_strategies
 from memkit.tracing.trace import trace_memory
 from stepscope.program.job import job_build
 from stepscope.setup.experts import experts_config
-from stepscope.setup.job import Job
+from stepscope.setup.job import Job, as_job
 from stepscope.setup.optimizers import OPTIMIZERS
 
 
 def random_job(r: random.Random) -> Job:
     """A ``random_setup`` as a job, with any of the optimizers that are drawn."""
-    return Job(**vars(random_setup(r, OPTIMIZERS)))
+    return as_job(random_setup(r, OPTIMIZERS))
 
 
 def with_experts(r: random.Random, setup: Job) -> Job:

@@ -46,7 +46,7 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
         setup = self.make_setup(
             model=MODELS[model], precision=PRECISIONS[precision], micro_batch_size=micro_batch_size, seq_len=seq_len,
             grad_accum_steps=grad_accum_steps, attention=attention, dropout=dropout, recomputation=recomputation,
-            optimizer=OptimizerConfig(name=optimizer, implementation=implementation),
+            optimizer=OptimizerConfig(record=optimizer, implementation=implementation),
         )
         timeline = second_step(setup)
         capacity = None if card == NO_CARD else CARDS[card].memory_bytes

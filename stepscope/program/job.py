@@ -15,24 +15,28 @@ kit.MLPS[EXPERTS] = Experts
 
 
 class Transformer(kit.Transformer):
-    """The kit's, whose blocks are frozen beside adapters and, in QLoRA, in 4 bits before the next block is made."""
+    """The kit's. With an adapter its blocks are frozen beside it and, in QLoRA, in 4 bits before the next block is
+    made."""
 
     setup: Job
 
     def make_block(self, layer: int, **where) -> kit.Block:
-        return add_adapters(kit.initialise(super().make_block(layer, **where)), self.setup.adapter)
+        block = super().make_block(layer, **where)
+        return block if self.setup.adapter is None else add_adapters(kit.initialise(block), self.setup.adapter)
 
     def make_head(self, **where) -> nn.Linear:
-        if self.config.ties_embeddings:
+        if self.setup.adapter is not None and self.config.ties_embeddings:
             where["device"] = "meta"  # no second table: beside frozen weights it would be the run's peak
         return super().make_head(**where)
 
     def initialise(self) -> None:
+        if self.setup.adapter is None:
+            return super().initialise()
         for module in set(self.children()) - {self.blocks}:
             kit.initialise(module.requires_grad_(False))
 
 
-def job_build(setup: Job, next_batch=None) -> Callable:
+def job_build(setup: Job, next_batch=None, make_model: Callable[[Job], nn.Module] = Transformer) -> Callable:
     """The ``build`` of a job, for ``trace_memory``, ``trace_script`` and ``measure_memory``: ``memkit.training_build`` with
     adapters beside frozen weights, experts, and an optimizer that may step in the backward.
 
@@ -47,5 +51,4 @@ def job_build(setup: Job, next_batch=None) -> Callable:
     """
     if setup.adapter is not None and setup.adapter.base == "nf4":
         bitsandbytes_layers()  # loaded here: a trace pretends that there is a card
-    model = kit.Transformer if setup.adapter is None else Transformer
-    return kit.training_build(setup, next_batch, make_model=model, make_optimizer=make_job_optimizer)
+    return kit.training_build(setup, next_batch, make_model, make_job_optimizer)

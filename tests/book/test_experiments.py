@@ -22,6 +22,7 @@ from stepscope.allocator.stories import STORIES
 from stepscope.fitting.room import fit_on
 from stepscope.fitting.step import least_seconds, second_step
 from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.job import Job
 
 
 def own_build(make_optimizer, rows: int):
@@ -120,7 +121,7 @@ def test_a_pass_of_295_tokens_computes_as_long_as_it_reads():
 def recomputed_peak(base: str, rank: int) -> str:
     """The explorer's bar for LoRA (``as loaded``) or QLoRA (``nf4``) with every block recomputed."""
     adapter = AdapterConfig(rank=rank, targets=("query", "key", "value", "output"), base=base)
-    setup = TrainingSetup(
+    setup = Job(
         model=LLAMA_2_7B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"),
         adapter=adapter, recomputation="full", seq_len=2048, micro_batch_size=4,
     )

@@ -44,7 +44,7 @@ def kept(stage: int, ranks: int) -> dict[str, float]:
 @cache
 def two_ranks() -> dict:
     """Real processes: P bytes of float32 parameters, and what each way sends a step in units of P."""
-    told = run_on_ranks("book.training_ranks", 2, ["sharding", *steps(2)])
+    told = run_on_ranks("book.training_ranks", 2, list(steps(2)))
     whole = 4 * parameters_of(SETUP.model)
     return {
         name: {kind: count / whole for kind, count in row["sent"].items()} | {"losses": row["losses"]}

@@ -35,6 +35,7 @@ from stepscope.allocator.caching import CachingAllocator
 from stepscope.fitting.plan import plan_of
 from stepscope.program.sharded import one_rank_of, sharded_build
 from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.job import Job
 from stepscope.setup.layouts import Layout
 from stepscope.tracing.trace import trace_script
 
@@ -139,7 +140,7 @@ def test_C388(figures):
 def test_C398(figures):
     card, adapter = CARDS["RTX 4090"], AdapterConfig(rank=16)
     as_printed(figures, printed=33, tokens=2048, card_gb=card.label_gb)
-    setup = TrainingSetup(
+    setup = Job(
         model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, adapter=adapter, optimizer=SMALL.optimizer
     )
     assert rounds_to(again_on(LLAMA_2_7B, 2048), figures["seven"]) and rounds_to(again_on(GPT2_LARGE), figures["large"])
@@ -193,7 +194,7 @@ def test_C406(figures):
 
 
 def test_C407(figures):
-    """On CUDA's allocator, which ``tests/stepscope/allocator`` holds to recordings of cards."""
+    """On CUDA's allocator, which ``tests/allocator`` holds to recordings of cards."""
     plain, emptied = CachingAllocator(), CachingAllocator()
     for allocator in (plain, emptied):
         allocator.free(allocator.malloc(figures["mib"] * MIB))
@@ -226,9 +227,9 @@ def test_C411(figures):
     as_printed(figures, least=2, most=5, tokens=2048)
     on_host = parameter_bytes(torch.bfloat16, True) - 2 * torch.bfloat16.itemsize
     assert rounds_to(SEVEN * on_host, figures["host_gb"])
-    setup = TrainingSetup(
+    setup = Job(
         model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, recomputation="full",
-        optimizer=OptimizerConfig(place="on the host, gradients too"),
+        place="on the host, gradients too",
     )
     left = estimate_memory(setup).for_step(2).peak_bytes
     slower = PUBLISHED["host_s"] / PUBLISHED["card_s"]

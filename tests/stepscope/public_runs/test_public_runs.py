@@ -23,9 +23,8 @@ from bench.public_programs import (
 )
 from book import public_runs
 from book.public_runs import ESTIMATORS, error_table, load_public_runs, store_public_runs
-from memkit import replay_trace
 from memkit.units import MIB
-from stepscope import trace_script
+from stepscope import replay_trace, trace_script
 
 RUNS = load_public_runs()
 ENDED_WELL = [run for run in RUNS if run.outcome == "ok"]
