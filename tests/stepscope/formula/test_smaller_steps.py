@@ -31,7 +31,7 @@ PLAYED = [
     for implementation in record.estimated
     if name not in kit.OPTIMIZERS and record.made_by.startswith(LIBRARIES)
 ]
-"""Every optimizer that plain torch runs and the kit lacks, in each way for whose temporaries its record names a rule."""
+"""Every optimizer of torch and ours that the kit lacks, in each way for whose temporaries its record names a rule."""
 
 
 def assert_same(job: Job) -> None:
@@ -122,4 +122,4 @@ def test_the_ledger_beside_adapters_is_what_one_more_block_keeps(dtype, targets)
 def test_what_frees_gradients_refuses_accumulation():
     for place in ("in backward", "on the host, gradients too"):
         with pytest.raises(ValueError, match="frees each gradient at once"):
-    
+            replace(LLAMA, place=place, grad_accum_steps=2)
