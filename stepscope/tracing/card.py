@@ -96,7 +96,7 @@ ANSWERS = (
     (Properties(), torch.cuda, "get_device_properties"),
     (torch.device("cuda"), torch.accelerator, "current_accelerator"),
     (torch.device("cuda"), torch._C, "_get_accelerator"),
-    (nullcontext(), torch.cuda, "stream device"),
+    (nullcontext(), torch.cuda, "stream"),
     (nullcontext(), torch.autograd.profiler, "emit_nvtx"),
     (["cuda", "meta"], torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices"),
 )
