@@ -6,11 +6,11 @@ import time
 from bisect import insort
 
 from bench import Row
-from memkit.allocator.caching import CachingAllocator
-from memkit.allocator.snapshot_reader import read_snapshot
-from memkit.allocator.snapshot_writer import predicted_snapshot
-from memkit.allocator.trace_replay import replay_trace
 from memkit.timeline import Event, Instant, MemoryTimeline
+from stepscope.allocator.caching import CachingAllocator
+from stepscope.allocator.snapshot_reader import read_snapshot
+from stepscope.allocator.snapshot_writer import predicted_snapshot
+from stepscope.allocator.trace_replay import replay_trace
 
 NUM_EVENTS = 20_000
 ROUNDS = 3

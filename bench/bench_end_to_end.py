@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from bench import Row
-from memkit.allocator.trace_replay import replay_trace
 from memkit.tracing.trace import trace_memory
+from stepscope.allocator.trace_replay import replay_trace
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from cs336_model import MEDIUM, training

@@ -19,9 +19,9 @@ import torch
 from bench.peft_programs import L40S, optimizer_of
 from bench.public_programs import with_torchvision_operators
 from memkit import trace_memory
-from memkit.allocator.caching import CachingAllocator
-from memkit.allocator.replays import Player
-from memkit.allocator.workspaces import workspace_bytes
+from memkit.hardware.workspaces import workspace_bytes
+from stepscope.allocator.caching import CachingAllocator
+from stepscope.allocator.replays import Player
 
 MODEL = "black-forest-labs/FLUX.2-klein-base-4B"
 KLEIN_4B = {

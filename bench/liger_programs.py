@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from memkit import replay_trace, trace_memory
+from memkit import trace_memory
+from stepscope import replay_trace
 
 CARDS = {
     "NVIDIA A100-SXM4-80GB": (8, 0), "NVIDIA GeForce RTX 3090": (8, 6), "NVIDIA GeForce RTX 4090": (8, 9),

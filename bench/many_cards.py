@@ -22,9 +22,10 @@ from bench import flux_programs, liger_programs
 from bench.fms_programs import SEQ_LEN, TARGETS, Program, build, build_on_ranks
 from bench.peft_programs import FITTED_ON, reserved_bytes
 from book.many_cards import ManyCardRun
-from memkit import count_parameters, replay_trace, trace_memory
-from memkit.allocator.workspaces import training_workspace_bytes
+from memkit import count_parameters, trace_memory
+from memkit.hardware.workspaces import training_workspace_bytes
 from memkit.setup.models import LLAMA_2_70B, LLAMA_3_8B, MISTRAL_7B, llama_config
+from stepscope import replay_trace
 
 A100 = {"compute_capability": (8, 0), "torch_version": "2.4.1"}
 TRAINED_BYTES_OF_BATCH = 3 * 8

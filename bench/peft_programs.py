@@ -18,9 +18,9 @@ import torch
 
 from bench.public_programs import TRANSFORMERS, with_torchvision_operators
 from memkit import trace_memory
-from memkit.allocator.caching import CachingAllocator
-from memkit.allocator.replays import Player
-from memkit.allocator.workspaces import workspace_bytes
+from memkit.hardware.workspaces import workspace_bytes
+from stepscope.allocator.caching import CachingAllocator
+from stepscope.allocator.replays import Player
 
 FITTED_ON = "tinylora/llama-3.2-3B-weight-tying"
 LENGTHS = (200, 100, 691)

@@ -19,7 +19,8 @@ from bench import public_programs as programs
 from bench.many_cards import predicted_rows
 from book.many_cards import store_many_cards
 from book.public_runs import FILE, Prediction, PublicRun, load_public_runs, store_public_runs
-from memkit import replay_trace, trace_memory
+from memkit import trace_memory
+from stepscope import replay_trace
 
 FULL, SHORTER = programs.FULL_LENGTH, (60, 100)
 LENGTHS = (

@@ -13,7 +13,7 @@ Reading order:
 - ``linear_memory``: what a linear layer keeps under each library's recipe, for chapter 06
 - ``small_gpt``: a character GPT on a poem, which chapters 03, 05, 06, 08, 09 and 10 train
 - ``small_programs``: small steps for chapter 07 to measure
-- ``pieces_of_logits``: torchtune's head and loss in eight pieces, for chapters 08 and 10
+- ``pieces_of_logits``: torchtune's head and loss in eight pieces, for chapter 10
 - ``korthikanti``: the activation formulas of Korthikanti et al. 2022, addend by addend
 - ``cheat_sheet``: what each technique does to the peak of two jobs, and its price
 - ``recordings``: a GPU run kept as a file, with its card, driver, torch and date
@@ -24,7 +24,8 @@ Reading order:
 - ``card_formats``: what a device's own casts and products do, and the seconds of a product in bf16 and FP8
 - ``checkup``: ``doctor()``: is this machine ready for the book?
 - ``ranks``: several processes for real, and what they send
-- ``training_ranks``: DDP, ZeRO's stages and FSDP2 on real ranks, with and without accumulation: chapters 05 and 09
+- ``accumulation_ranks``: what a window of micro-batches sends and keeps on real ranks: chapter 05
+- ``training_ranks``: DDP, ZeRO's stages and FSDP2 on real ranks: chapter 09
 - ``measurements``: what is measured on a card for the chapters
 - ``gpu_run``: ``make record``: run the measurements and write ``chapters/recordings``
 - ``exercises``: exercises that say which mistake this is

@@ -9,21 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from stepscope.fitting.step import peak_of
 from memkit.pictures.colours import OKABE_ITO
 from memkit.pictures.svg import GREY, PAPER, Chart, text_width
 from memkit.recomputation.costs import step_flops
-from stepscope.setup.adapters import AdapterConfig, linear_layers
-from stepscope.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
-from memkit.setup.optimizers import Place
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import FULL, every
 from memkit.setup.training import TrainingSetup
+from stepscope.fitting.step import peak_of
+from stepscope.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.job import Job, as_job
+from stepscope.setup.layouts import Layout
+from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.setup.places import Place
 
 JOBS = {
-    "7B, 1,024 tokens": TrainingSetup(model=LLAMA_2_7B, precision=AUTOCAST_BF16),
-    "1B, 16,384 tokens": TrainingSetup(
+    "7B, 1,024 tokens": Job(model=LLAMA_2_7B, precision=AUTOCAST_BF16),
+    "1B, 16,384 tokens": Job(
         model=LLAMA_32_1B, precision=AUTOCAST_BF16, micro_batch_size=8, seq_len=2048
     ),
 }
@@ -34,9 +36,6 @@ LONGEST = 1.3
 """A bar longer than this share of the plain job's peak is cut, with a break in it; its number says how long it is."""
 
 
-IN_BACKWARD, ON_HOST = (OptimizerConfig(place=place) for place in (Place.IN_BACKWARD, Place.ON_HOST))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Technique:
     """One line of the sheet: ``applied`` gives a job with the technique, ``layout`` spreads its step over ranks.
@@ -45,20 +44,20 @@ class Technique:
     """
 
     name: str
-    applied: Callable[[TrainingSetup], TrainingSetup] = replace
+    applied: Callable[[Job], Job] = replace
     layout: Layout | None = None
     price: str
     flag: str
     chapter: str
 
 
-def with_lora(setup: TrainingSetup, **choices: str) -> TrainingSetup:
+def with_lora(setup: Job, **choices: str) -> Job:
     """The job with only adapters of rank 16 trained, at every layer of the attention."""
     attention = tuple(name for name in linear_layers(setup.model) if name not in ("gate", "up", "down"))
     return replace(setup, precision=PURE_BF16, adapter=AdapterConfig(targets=attention, **choices))
 
 
-def one_at_a_time(setup: TrainingSetup) -> TrainingSetup:
+def one_at_a_time(setup: Job) -> Job:
     """The job with its sequences in passes of one."""
     return replace(setup, micro_batch_size=1, grad_accum_steps=setup.micro_batch_size)
 
@@ -73,12 +72,12 @@ TECHNIQUES = (
     Technique(name="AdamW, fused", applied=partial(replace, optimizer=FUSED_ADAMW), price="none",
               flag="AdamW(…, fused=True)",
               chapter="01"),
-    Technique(name="8-bit AdamW", applied=partial(replace, optimizer=OptimizerConfig(name="8-bit AdamW")),
+    Technique(name="8-bit AdamW", applied=partial(replace, optimizer=OptimizerConfig(record=OPTIMIZERS["8-bit AdamW"])),
               price="states rounded to 8 bits", flag="bitsandbytes' AdamW8bit", chapter="08"),
-    Technique(name="step in the backward", applied=partial(replace, optimizer=IN_BACKWARD),
+    Technique(name="step in the backward", applied=partial(replace, place=Place.IN_BACKWARD),
               flag="optimizer_in_bwd=True",
               price="no accumulation, no clipping", chapter="08"),
-    Technique(name="AdamW's states on the host", applied=partial(replace, optimizer=ON_HOST),
+    Technique(name="AdamW's states on the host", applied=partial(replace, place=Place.ON_HOST),
               price="a step over PCIe", flag="torchao's CPUOffloadOptimizer", chapter="08"),
     Technique(name="every block checkpointed", applied=partial(replace, recomputation=FULL), price="a second forward",
               flag="gradient_checkpointing=True", chapter="04"),
@@ -124,6 +123,7 @@ def apply_techniques(jobs: Mapping[str, TrainingSetup] = JOBS) -> tuple[Line, ..
     """
     if not jobs:
         raise ValueError("jobs={} is empty: name at least one TrainingSetup")
+    jobs = {name: as_job(job) for name, job in jobs.items()}
     plain = {name: peak_of(job).total_bytes for name, job in jobs.items()}
     lines = []
     for technique in TECHNIQUES:
@@ -135,7 +135,7 @@ def apply_techniques(jobs: Mapping[str, TrainingSetup] = JOBS) -> tuple[Line, ..
     return tuple(lines)
 
 
-def flops_per_token(setup: TrainingSetup) -> float:
+def flops_per_token(setup: Job) -> float:
     """Operations of a step divided by its tokens."""
     return step_flops(setup).total / (setup.micro_batch_size * setup.seq_len)
 

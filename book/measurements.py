@@ -21,20 +21,22 @@ from book.bandwidth import measure_bandwidth, seconds_of
 from book.card_formats import cast_overflows, product_errors, time_products
 from book.driver import ask_driver
 from book.ranks import MAX_RANKS, run_on_ranks
-from memkit.hardware.workspaces import workspace_bytes
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import card_by_driver_name
+from memkit.hardware.workspaces import workspace_bytes
 from memkit.measuring.gpu import give_back, usable_bytes
 from memkit.measuring.measure import measure_memory
-from memkit.program.optimizers import FROM_LIBRARIES
 from memkit.program.transformer import training_build
 from memkit.setup.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2, TINY_LLAMA
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from stepscope.sharding.step import estimate_sharded
 from memkit.timeline import MemoryTimeline
-from stepscope.tracing.trace import trace_script
 from memkit.units import KIB, MIB
+from stepscope.program.job import job_build
+from stepscope.setup.job import Job
+from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.sharding.step import estimate_sharded
+from stepscope.tracing.trace import trace_script
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,14 +295,20 @@ def record_fp8_products(device: str) -> Measured:
     return Measured(numbers=numbers)
 
 
+FROM_LIBRARIES = tuple(
+    name for name, record in OPTIMIZERS.items() if record.made_by.startswith(("bitsandbytes", "torchao"))
+)
+"""Optimizers that need a library beside torch."""
+
+
 def record_optimizer_steps(device: str) -> Measured:
     """Peak bytes and least seconds of a step under each optimizer; on a CPU of torch's own, at tiny sizes."""
     names = ("AdamW", "Lion") if device == "cpu" else ("AdamW", "Lion", "Muon", *FROM_LIBRARIES)
     model, seq_len = (TINY_LLAMA, 16) if device == "cpu" else (GPT2_SMALL, 512)
-    setup = TrainingSetup(model=model, precision=PURE_BF16, seq_len=seq_len, device=device)
+    job = Job(model=model, precision=PURE_BF16, seq_len=seq_len, device=device)
     numbers = {}
     for name in names:
-        step = training_build(replace(setup, optimizer=OptimizerConfig(name=name)))()
+        step = job_build(replace(job, optimizer=OptimizerConfig(record=OPTIMIZERS[name])))()
         slug = name.lower().replace(" ", "_").replace("-", "_")
         numbers[f"{slug}_step_seconds"] = min(seconds_of(step, 3, device))  # after one that makes states
         if device == "cuda":
@@ -316,7 +324,7 @@ def record_ranks(device: str) -> Measured:
     if num_cards == 1:
         return Measured(numbers={"ranks": "none: this machine has one card, and nccl wants one for each rank"})
     num_ranks, names = (2, ("DDP", "ZeRO-3")) if device == "cpu" else (min(num_cards, MAX_RANKS), ())
-    told = run_on_ranks(training_ranks.__name__, num_ranks, ("sharding", *names))
+    told = run_on_ranks(training_ranks.__name__, num_ranks, names)
     numbers = {"ranks": num_ranks, "device": told["device"]}
     for name, way in training_ranks.steps(num_ranks, told["device"]).items():
         if name in told["ways"]:

@@ -9,7 +9,7 @@ Source: torchtune's ``torchtune/modules/loss/ce_chunked_output_loss.py`` and ``r
 import torch
 from torch import Tensor
 
-from memkit.program.transformer import Transformer
+from stepscope.program.job import Transformer
 
 NUM_PIECES, ROWS_AT_A_TIME = 8, 32
 

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from memkit.fitting.room import CONTEXT_BYTES, planned_room
 from memkit.hardware.cards import CARDS, Card
+from memkit.hardware.fit import CONTEXT_BYTES, planned_room
 from memkit.units import GIB, MIB, aligned_table, as_one_of, as_whole_number, format_bytes
 
 FOLDER = Path(__file__).resolve().parents[1] / "chapters"

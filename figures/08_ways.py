@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from memkit.fitting.step import second_step
 from memkit.hardware.cards import CARDS
 from memkit.pictures.timeline import choices_figure
-from memkit.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
-from memkit.widgets.adapter_explorer import WAYS, in_this_way
+from stepscope.fitting.step import second_step
+from stepscope.setup.adapters import AdapterConfig
+from stepscope.widgets.adapter_explorer import WAYS, in_this_way
 
 fused = OptimizerConfig(implementation="fused")
 full = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, optimizer=fused, micro_batch_size=4, seq_len=2048)

@@ -14,18 +14,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
-from memkit.fitting.plan import TrainingPlan, plan_of
-from memkit.fitting.plans import PlansFound, find_plans
-from memkit.fitting.room import fit_on
-from memkit.fitting.step import passes_of
 from memkit.hardware.cards import CARDS
-from memkit.setup.adapters import BASES, AdapterConfig, linear_layers
-from memkit.setup.layouts import Layout
-from memkit.setup.models import PUBLISHED_MODELS, gpt2_config, llama_config
-from memkit.setup.optimizers import OPTIMIZERS, Place
+from memkit.hardware.fit import fit_on
+from memkit.setup.models import gpt2_config, llama_config
 from memkit.setup.recipes import OptimizerConfig, Precision
 from memkit.setup.strategies import CORE, NONE, Strategy
 from memkit.units import GIB
+from stepscope.fitting.optimizers import planned
+from stepscope.fitting.plan import TrainingPlan, plan_of
+from stepscope.fitting.plans import PlansFound, find_plans
+from stepscope.fitting.step import passes_of
+from stepscope.setup.adapters import BASES, AdapterConfig, linear_layers
+from stepscope.setup.experts import PUBLISHED_MODELS
+from stepscope.setup.layouts import Layout
+from stepscope.setup.optimizers import OPTIMIZERS, is_paged
+from stepscope.setup.places import Place
 
 TRIED = [set(), {"attention"}, {"attention", "mm", "addmm"}]
 OPS = "attention", "mm", "addmm", "gelu", "silu"
@@ -107,15 +110,15 @@ def is_named(plan: TrainingPlan) -> bool:
     """Whether "not tried" names the plan's kind."""
     setup, precision, way, optimizer = plan.setup, plan.setup.precision, plan.setup.recomputation, plan.setup.optimizer
     has_copies = any((precision.master_dtype, precision.remainder_dtype, precision.main_gradient_dtype))
-    is_after = optimizer.place == Place.AFTER_BACKWARD
+    is_after = setup.place == Place.AFTER_BACKWARD
     is_plain_adamw = optimizer.name == "AdamW" and is_after
     own = precision.master_dtype or precision.weight_dtype
     named = [
-        optimizer.record.not_planned, has_copies and not is_plain_adamw, precision.main_gradient_dtype,
+        planned(optimizer.record).why_not, has_copies and not is_plain_adamw, precision.main_gradient_dtype,
         precision.state_dtype not in (None, own), plan.scales_loss and not is_after,
         precision.gradient_dtype != precision.weight_dtype and not precision.master_dtype,
         way.saved_ops and (way.period, way.group_size, way.num_segments) != (1, 1, 0),
-        set(way.saved_ops) not in TRIED, optimizer.record.is_paged and optimizer.is_on_host,
+        set(way.saved_ops) not in TRIED, is_paged(optimizer.record) and setup.place.is_on_host,
         setup.adapter and (has_copies or precision.weight_dtype == "float32"),
         plan.layout and (setup.adapter or has_copies or not is_plain_adamw),
     ]
@@ -129,22 +132,24 @@ def candidates(found: PlansFound) -> Iterator[TrainingPlan]:
     half = "bfloat16" if "bfloat16" in card.dtypes else "float16"
     number, model = first.setup.micro_batch_size * first.setup.grad_accum_steps, setup.model
     cuts = [(size, number // size) for size in range(1, number + 1) if number % size == 0]
-    optimizers = [OptimizerConfig(name=name, implementation=record.implementations[-1], place=place)
-                  for name, record in OPTIMIZERS.items() if not record.not_planned for place in Place]
+    steppers = [
+        {"optimizer": OptimizerConfig(record=record, implementation=record.implementations[-1]), "place": place}
+        for record in OPTIMIZERS.values() if not planned(record).why_not for place in Place
+    ]
     layers = linear_layers(model)
     for adapter in (None, *(AdapterConfig(rank=16, targets=layers, base=base) for base in BASES if layers)):
         bare = replace(setup, recomputation=NONE, adapter=adapter)
         ways = sorted(strategies(model.num_layers), key=lambda way: passes_of(replace(bare, recomputation=way)))
-        for precision, optimizer, spread in product(
-            precisions(half), optimizers, layouts(layout.dp_size if layout else 1, half)
+        for precision, stepper, spread in product(
+            precisions(half), steppers, layouts(layout.dp_size if layout else 1, half)
         ):
-            any_way = plan_of(replace(bare, precision=precision, optimizer=optimizer), card, spread)
+            any_way = plan_of(replace(bare, precision=precision, **stepper), card, spread)
             unscalable = precision.gradient_dtype == "float16" and adapter is None  # a GradScaler refuses them
             if unscalable or is_named(any_way):
                 continue
-            for size, steps in [(number, 1)] if optimizer.frees_gradients else cuts:
+            for size, steps in [(number, 1)] if stepper["place"].frees_gradients else cuts:
                 for way in ways:
-                    cut = replace(bare, precision=precision, optimizer=optimizer, micro_batch_size=size,
+                    cut = replace(bare, precision=precision, **stepper, micro_batch_size=size,
                                   grad_accum_steps=steps, recomputation=way)
                     plan = plan_of(cut, card, spread)
                     least = min((seconds for gives, seconds in stairs if gives <= plan.sacrifice), default=float("inf"))

@@ -36,6 +36,7 @@ from memkit.setup.training import TrainingSetup
 from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
 from memkit.units import aligned_table, format_bytes, format_count, format_ratio
+from stepscope.setup.optimizers import OPTIMIZERS
 
 LLAMA_100M = replace(TINY_LLAMA, name="Llama 100 M", num_layers=12, hidden_size=768, num_heads=12, head_dim=64,
                      num_kv_heads=4, intermediate_size=2048, vocab_size=32000)
@@ -51,7 +52,7 @@ def setup(model: ModelConfig, precision, size: str, attention: str, **choices) -
 
 
 def optimizer(name: str, implementation: str = "foreach") -> dict:
-    return {"optimizer": OptimizerConfig(name=name, implementation=implementation)}
+    return {"optimizer": OptimizerConfig(record=OPTIMIZERS[name], implementation=implementation)}
 
 
 SMALL = (

@@ -16,14 +16,17 @@ from pathlib import Path
 import torch
 
 from memkit.formula.estimate import estimate_memory
-from memkit.program.transformer import training_build
 from memkit.setup.models import GPT2, ModelConfig
 from memkit.setup.recipes import IMPLEMENTATIONS, PRECISIONS, TORCH_PRECISIONS, OptimizerConfig
 from memkit.setup.strategies import all_strategies
 from memkit.setup.training import ATTENTIONS, RECOMPUTATIONS, TrainingSetup
 from memkit.tracing.trace import trace_memory
+from stepscope.program.job import job_build
+from stepscope.setup.experts import experts_config
+from stepscope.setup.job import as_job
+from stepscope.setup.optimizers import OPTIMIZERS
 
-OPTIMIZERS = ("SGD", "SGD momentum", "AdamW", "Adafactor")
+DRAWN = ("SGD", "SGD momentum", "AdamW", "Adafactor")
 
 
 def random_model(r: random.Random, seq_len: int) -> ModelConfig:
@@ -53,11 +56,11 @@ def random_setup(r: random.Random) -> TrainingSetup:
     Raises: ValueError: heads that no kernel takes.
     """
     seq_len = r.choice((1, 7, 64, 128 * r.randint(1, 12), r.randint(1, 2000)))
-    name = r.choice(OPTIMIZERS)
+    name = r.choice(DRAWN)
     how = r.choice([way for way in IMPLEMENTATIONS if name != "Adafactor" or way == "for-loop"])
     return TrainingSetup(
         model=random_model(r, seq_len), precision=PRECISIONS[r.choice(TORCH_PRECISIONS)],
-        optimizer=OptimizerConfig(name=name, implementation=how), seq_len=seq_len,
+        optimizer=OptimizerConfig(record=OPTIMIZERS[name], implementation=how), seq_len=seq_len,
         micro_batch_size=r.choice((1, 1, 2, 3, 4, 8)), grad_accum_steps=r.choice((1, 1, 1, 2, 3)),
         attention=r.choice(ATTENTIONS), recomputation=r.choice(list(RECOMPUTATIONS)), dropout=r.choice((0.0, 0.1)),
         uses_fused_norm=r.random() < 0.7, upcasts_logits=r.random() < 0.3,
@@ -68,10 +71,12 @@ def random_setup(r: random.Random) -> TrainingSetup:
 def with_experts(r: random.Random, setup: TrainingSetup) -> TrainingSetup:
     """The same with experts in some blocks or in all, maybe norms on queries and keys, and any recomputation."""
     num_layers, num_experts = r.choice((1, 2, 3, 5)), r.randint(1, 40)
-    model = replace(
+    dense = replace(
         setup.model, num_layers=num_layers, has_qk_norm=setup.model.norm == "rmsnorm" and not setup.model.fuses_qkv,
-        num_experts=num_experts, experts_per_token=r.randint(1, min(num_experts, 8)), expert_size=8 * r.randint(1, 60),
-        dense_layers=r.choice(((), (0,), tuple(range(0, num_layers, 2)))),
+    )
+    model = experts_config(
+        dense, num_experts=num_experts, experts_per_token=r.randint(1, min(num_experts, 8)),
+        expert_size=8 * r.randint(1, 60), dense_layers=r.choice(((), (0,), tuple(range(0, num_layers, 2)))),
     )
     strategies = [one for one in all_strategies(num_layers) if one.scope != "host" and not one.is_reentrant]
     return replace(setup, model=model, recomputation=r.choice(strategies))
@@ -79,7 +84,7 @@ def with_experts(r: random.Random, setup: TrainingSetup) -> TrainingSetup:
 
 def judged(setup: TrainingSetup, steps: int = 2) -> dict:
     """How many instants there are and are equal, both peaks and, where they differ, the widest difference."""
-    estimated, traced = estimate_memory(setup, steps), trace_memory(training_build(setup), steps=steps)
+    estimated, traced = estimate_memory(setup, steps), trace_memory(job_build(as_job(setup)), steps=steps)
     pairs = [(e, traced.at(e.name, e.step, e.micro_batch)) for e in estimated.instants]
     wrong = [(e, t) for e, t in pairs if e != t]
     peaks = [max(instant.total_bytes for instant in column) for column in zip(*pairs, strict=True)]

@@ -21,13 +21,13 @@ from pathlib import Path
 
 import torch
 
-from memkit.fitting.plan import TrainingPlan
-from memkit.fitting.plan_run import traced
-from memkit.fitting.plans import PlansFound, find_plans
-from memkit.fitting.room import fit_on
 from memkit.hardware.cards import CARDS, Card
+from memkit.hardware.fit import fit_on
 from memkit.setup.models import gpt2_config, llama_config
 from memkit.units import GIB, MIB
+from stepscope.fitting.plan import TrainingPlan
+from stepscope.fitting.plan_run import traced
+from stepscope.fitting.plans import PlansFound, find_plans
 
 NUM_SAMPLED = 60
 FILE = Path(__file__).parent.parent / "chapters" / "recordings" / "plans_judged_cpu.json"

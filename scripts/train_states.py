@@ -16,8 +16,10 @@ from pathlib import Path
 import torch
 
 from book.small_gpt import held_out_loss, make_small_gpt, text_batches, train
-from memkit.program.optimizers import Lion, Steps, make_optimizer
+from memkit.program.optimizers import make_optimizer
 from memkit.setup.recipes import OptimizerConfig
+from stepscope.program.optimizers import Lion, Steps
+from stepscope.setup.optimizers import OPTIMIZERS
 
 FILE = Path(__file__).parents[1] / "chapters" / "recordings" / "states_training_cpu.json"
 SEEDS, TRIAL_SEED, NUM_STEPS = (0, 1, 2), 9, 300
@@ -38,7 +40,8 @@ def optimizer_of(name: str, model: torch.nn.Module, rate: float) -> torch.optim.
         return Steps(torch.optim.Muon(hidden, lr=rate), torch.optim.AdamW(rest, lr=ADAM_RATES[0]))
     if name == "Lion":
         return Lion(model.parameters(), lr=rate, weight_decay=0.01)
-    return make_optimizer(OptimizerConfig(name=name, implementation="for-loop"), model.parameters(), lr=rate)
+    config = OptimizerConfig(record=OPTIMIZERS[name], implementation="for-loop")
+    return make_optimizer(config, model.parameters(), lr=rate)
 
 
 def one_run(name: str, seed: int, rate: float) -> dict:

@@ -15,16 +15,17 @@ from urllib.parse import quote
 
 from PIL import Image  # comes with matplotlib: with 8 colours a card is less than a quarter as large
 
-from memkit.fitting.room import fit_on
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS, Card
+from memkit.hardware.fit import fit_on
 from memkit.pictures.twin import png_of
 from memkit.setup import strategies
-from memkit.setup.adapters import AdapterConfig, linear_layers
-from memkit.setup.models import PUBLISHED_MODELS, ModelConfig
+from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
+from stepscope.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.experts import PUBLISHED_MODELS
+from stepscope.setup.job import Job
 
 TOKENS = 2048
 OPENING = ("Llama-3-8B", "RTX 4090")
@@ -57,7 +58,7 @@ SCALE = 0.6
 """Where on a bar's line the card is full: what is more than 1.7 times the card ends at the margin."""
 
 
-def setups(model: ModelConfig) -> list[TrainingSetup]:
+def setups(model: ModelConfig) -> list[Job]:
     """One sequence of ``TOKENS`` tokens, or as many as the model takes, in each of ``WAYS``."""
     seq_len = min(TOKENS, model.max_seq_len)
     lora = AdapterConfig(rank=16, targets=linear_layers(model))
@@ -66,11 +67,11 @@ def setups(model: ModelConfig) -> list[TrainingSetup]:
     bf16 = {**plain, "precision": PURE_BF16}
     twice = {**bf16, "recomputation": strategies.FULL}
     return [
-        TrainingSetup(**plain, precision=AUTOCAST_BF16),
-        TrainingSetup(**bf16),
-        TrainingSetup(**twice | {"optimizer": OptimizerConfig(implementation="fused", place="in backward")}),
-        TrainingSetup(**twice, adapter=lora),
-        TrainingSetup(**twice, adapter=qlora),
+        Job(**plain, precision=AUTOCAST_BF16),
+        Job(**bf16),
+        Job(**twice, place="in backward"),
+        Job(**twice, adapter=lora),
+        Job(**twice, adapter=qlora),
     ]
 
 

@@ -1,7 +1,8 @@
 """Panels and exercises for a page: a reader's move is answered by what it has changed, in plain values.
 
 The page's worker calls ``opened``, ``moved``, ``picked``, ``rested`` and ``checked``; the build calls ``Host`` for the
-pictures that are drawn ahead. Every number in an answer is computed by ``memkit`` and ``book``, as in a notebook.
+pictures that are drawn ahead. Every number in an answer is computed by ``memkit``,
+``stepscope`` and ``book``, as in a notebook.
 """
 
 import ast
@@ -17,11 +18,20 @@ from memkit.widgets.explorer import Bits, Choice, Entry, Number, Switch, html_pl
 from memkit.widgets.in_page import FOLD
 
 
+def explorer_of(name: str) -> type:
+    """``memkit``'s explorer of this name, or else ``stepscope``'s, which a page with none of those never loads."""
+    if name in widgets.__all__:
+        return getattr(widgets, name)
+    from stepscope import widgets as more
+
+    return getattr(more, name)
+
+
 class Host:
     """One open explorer, and what its page was told last, by the names of the controls and of the places below them."""
 
     def __init__(self, name: str, arguments: dict):
-        self.explorer = getattr(widgets, name)(**arguments)
+        self.explorer = explorer_of(name)(**arguments)
         self.controls = {
             key: control for key, control in self.explorer.controls.items() if not isinstance(control, Bits)
         }

@@ -20,13 +20,15 @@ from pathlib import Path
 
 import lazy_loader
 
-from memkit import widgets
+from memkit import widgets as kit
 from memkit.widgets.in_page import SCRIPT
+from stepscope import widgets as more
 
 HERE = Path(__file__).resolve().parent
 SCRIPTS, LARGE = ("pyodide.mjs", "pyodide.asm.mjs"), ("pyodide.asm.wasm", "python_stdlib.zip", "memkit.zip")
-NEEDS_TORCH = ("program", "tracing", "measuring")
-"""Rooms that no page can import."""
+PACKAGES = "memkit", "stepscope"
+LEFT_OUT = ("program", "tracing", "measuring", "tool")
+"""Rooms that no page can import, or has a use for."""
 OWN_PAGES = {
     "LedgerSearch": ("claims", "Every claim, with a search and an address of its own"),
     "QuestionCards": ("questions", "Every question, with a reply to each choice"),
@@ -38,7 +40,7 @@ IN_JUPYTER = '<p class="quiet">{}This panel moves in Jupyter: <code>make lab</co
 class Panels:
     """Collects the panels of all pages, and then makes each of them once."""
 
-    names = (*OWN_PAGES, *(name for name in widgets.__all__ if name != "StepFilm"))  # which needs no Python in the page
+    names = (*OWN_PAGES, *({*kit.__all__, *more.__all__} - {"StepFilm"}))  # which needs no Python in the page
 
     def __init__(self, root: Path, out: Path):
         self.root, self.out = root, out
@@ -125,8 +127,9 @@ def packed(files: dict[str, bytes]) -> bytes:
 
 def book(root: Path) -> bytes:
     """The part of the book that runs without torch, and what the page's worker calls."""
-    files = [file for file in (root / "memkit").rglob("*") if file.suffix in (".py", ".pyi", ".json", ".txt")]
-    files = [file for file in files if file.relative_to(root).parts[1] not in NEEDS_TORCH]
+    files = [file for name in PACKAGES for file in (root / name).rglob("*")]
+    files = [file for file in files if file.suffix in (".py", ".pyi", ".json", ".txt")]
+    files = [file for file in files if file.relative_to(root).parts[1] not in LEFT_OUT]
     exercises = [
         path for path in (root / "book" / "exercises").glob("*.py") if not path.stem.startswith("chapter_")
     ]

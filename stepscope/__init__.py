@@ -23,6 +23,7 @@ The names below are the front door, loaded when they are used. ``import stepscop
 from memkit import __version__ as __version__
 from memkit import front_door
 
-from stepscope.formula import job  # noqa: F401 - a job's formula is found by its type from here on
+# The kit's formula finds a job by its type, experts and steps by their names: from here on.
+from stepscope.formula import experts, job, optimizers
 
 __getattr__, __dir__, __all__ = front_door(__name__, __file__)

@@ -1,6 +1,6 @@
 """Values that no record of memkit accepts, each with what its one error must show.
 
-Used by ``tests/setup/test_training.py``: each raises one clear ``ValueError``. A wrong type is the door's to refuse.
+Used by ``tests/memkit/setup/test_training.py``: each raises one clear ``ValueError``.
 """
 
 import math
@@ -39,10 +39,9 @@ BAD_VALUES = (
     _bad(ModelConfig, "gelu", "swiglu", mlp="relu"),
     _bad(ModelConfig, "learned", "rotary", position="alibi"),
     _bad(Precision, "float32", "bfloat16", weight_dtype="float31"),
-    _bad(OptimizerConfig, "SGD", "AdamW", name="LAMB"),
-    _bad(OptimizerConfig, "AdamW", name="adamw"),
+    _bad(OptimizerConfig, "SGD", "AdamW", record="LAMB"),
+    _bad(OptimizerConfig, "AdamW", record="adamw"),
     _bad(OptimizerConfig, "foreach", "for-loop", "fused", implementation="cuda"),
-    _bad(OptimizerConfig, "Adafactor", implementation="fused", name="Adafactor"),
     *(_bad(TrainingSetup, micro_batch_size=value) for value in NOT_SIZES),
     _bad(TrainingSetup, "max_seq_len=1024", seq_len=1025, model=TINY_GPT2),
     _bad(TrainingSetup, "stored", "flash", "efficient", attention="ring"),

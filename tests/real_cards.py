@@ -12,10 +12,10 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 
+from memkit.units import round_up
 from stepscope.allocator.caching import CachingAllocator
 from stepscope.allocator.config import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES
 from stepscope.allocator.heap import Block, Driver
-from memkit.units import round_up
 
 
 class RecordedDriver(Driver):

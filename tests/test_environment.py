@@ -40,6 +40,16 @@ def test_conda_brings_one_python_that_the_project_allows_and_pip_the_project():
     assert '"--constraint", "constraints.txt"' in (ROOT / "scripts/install.py").read_text()
 
 
+def test_binder_brings_the_same_by_paths_that_begin_in_its_own_folder():
+    """conda, micromamba and so repo2docker run pip in the folder of the file."""
+    binder = yaml.safe_load((ROOT / "binder" / "environment.yml").read_text())
+    assert binder["dependencies"][:2] == CONDA["dependencies"][:2] and binder["channels"] == CONDA["channels"]
+    index, *told = binder["dependencies"][2]["pip"]
+    assert index == f"--extra-index-url {install.CPU_INDEX}"
+    from_root = [line.replace("../", "").replace("..[", ".[") for line in told]
+    assert from_root == CONDA["dependencies"][2]["pip"] and from_root != told
+
+
 def test_constraints_are_exact_and_fit_every_platform():
     for pin in CONSTRAINTS:
         [only] = pin.specifier

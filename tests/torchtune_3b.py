@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 
 from book.pieces_of_logits import PiecesOfLogits
-from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_32_3B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
+from stepscope.setup.adapters import AdapterConfig
 
 FUSED = OptimizerConfig(implementation="fused")
 IN_BACKWARD = replace(FUSED, place="in backward")

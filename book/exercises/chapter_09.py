@@ -5,13 +5,13 @@ from functools import cache
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from book.exercises.answers import whole
 from memkit.formula.parameters import block_parameters
-from stepscope.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import FUSED_ADAMW
 from memkit.setup.training import TrainingSetup
+from memkit.units import GIB, format_bytes
+from stepscope.setup.layouts import Layout
 from stepscope.sharding.step import estimate_sharded
 from stepscope.sharding.traffic import step_traffic
-from memkit.units import GIB, format_bytes
 
 BLOCK_PARAMETERS = sum(parameter.count for parameter in block_parameters(LLAMA_2_7B))
 LLAMA_2_7B_PARAMETERS = 6_738_415_616

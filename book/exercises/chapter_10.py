@@ -4,17 +4,19 @@ from dataclasses import replace
 from operator import itemgetter
 
 from book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
-from stepscope.fitting.plan import TrainingPlan, plan_of
 from memkit.hardware.cards import CARDS
-from stepscope.setup.adapters import AdapterConfig, linear_layers
 from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B
 from memkit.setup.recipes import AUTOCAST_BF16, FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import NONE
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB, format_bytes
+from stepscope.fitting.plan import TrainingPlan, plan_of
+from stepscope.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.job import Job
+from stepscope.setup.optimizers import OPTIMIZERS
 
-SMALL = OptimizerConfig(name="torchao 8-bit AdamW", implementation="fused")
-START = TrainingSetup(model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4)
+SMALL = OptimizerConfig(record=OPTIMIZERS["torchao 8-bit AdamW"], implementation="fused")
+START = Job(model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4)
 _autocast = replace(START, precision=AUTOCAST_BF16)
 _accumulated = replace(_autocast, micro_batch_size=1, grad_accum_steps=4)
 _again = replace(_accumulated, recomputation="full")
@@ -63,7 +65,7 @@ def judge_game(answer: object) -> str | None:
     spent = 0
     for job, pair in answer.items():
         if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[1], TrainingSetup)):
-            return f"Job {job}: give a pair, first a card's name, then a TrainingSetup."
+            return f"Job {job}: give a pair, first a card's name, then a Job."
         card, setup = pair
         if card not in tuple(PRICES):
             said = repr(card) if isinstance(card, str) else f"a {type(card).__name__}"

@@ -1,10 +1,10 @@
 """The exercises of chapter 12: experts, long sequences, two programs on one card."""
 
 from book.exercises import NumberExercise
-from stepscope.formula.inference import kv_cache_bytes_per_token
 from memkit.formula.parameters import count_parameters
 from memkit.setup.models import LLAMA_3_8B
 from memkit.units import GIB
+from stepscope.formula.inference import kv_cache_bytes_per_token
 
 EXPERT = 3 * 4096 * 14336
 ATTENTION = 2 * 4096 * 32 * 128 + 2 * 4096 * 8 * 128

@@ -18,6 +18,7 @@ from memkit.events import PARTS, Event, Events, play
 from memkit.formula.backward import Backward
 from memkit.formula.forward import Run, run_of
 from memkit.formula.paper import Block, Paper
+from memkit.formula.parameters import times_of
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.strategies import NONE
@@ -88,6 +89,7 @@ def estimate_run(run: Run, setup: TrainingSetup, steps: int = 2) -> MemoryTimeli
     strategy = setup.recomputation
     if strategy.is_reentrant or strategy.scope == "host":
         raise ValueError(f"strategy {strategy.name!r} has no formula for its peak; trace it")
+    run.check(setup)
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     instants = tuple(instants_of(phases(setup, steps, run)))
     events = Events(partial(written_events, setup, steps, run))
@@ -167,14 +169,8 @@ def written(write: Callable, setup: TrainingSetup, is_repeated: bool = False) ->
     write(setup, paper)
     if not is_repeated:
         return (Stretch(paper.events),)
-    counts = list(model.blocks_by_kind.values())
-    times = [times_of(block.where, counts) for block, _ in paper.events]
+    times = [times_of(model, block.where) for block, _ in paper.events]
     return tuple(Stretch([e for e, n in zip(paper.events, times) if n == num], num) for num in dict.fromkeys(times))
-
-
-def times_of(name: str, counts: list[int]) -> int:
-    """How often a parameter of ``one_of_each`` stands in the model."""
-    return counts[int(name.split(".")[1])] if name.startswith("blocks.") else 1
 
 
 def written_events(setup: TrainingSetup, steps: int, run: Run) -> Iterator[Event]:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from memkit.formats.dtypes import dtype_bits
 from memkit.formula.attention import Attention
 from memkit.formula.kernels import embedding_backward_buffers
-from memkit.formula.paper import Block, Leaf, Operation, Paper, Storage, Tensor
 from memkit.formula.layers import MLPS
 from memkit.formula.optimizer import write_states, write_update, write_weights
+from memkit.formula.paper import Block, Leaf, Operation, Paper, Storage, Tensor
 from memkit.formula.parameters import (
     Parameter,
     block_parameters,
@@ -46,6 +46,9 @@ class Run:
     def forward(self) -> type["Forward"]:
         """What runs the model on paper."""
         return Forward
+
+    def check(self, setup: TrainingSetup) -> None:
+        """Raises: ValueError: no formula knows the peak of such a run."""
 
     # What stands, and what steps
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.paper import Paper, Storage
 from memkit.formula.parameters import Parameter
-from memkit.formula.states import StateTensor, optimizer_tensors, weight_tensors
+from memkit.formula.states import StateTensor, optimizer_tensors, shared_tensors, weight_tensors
 from memkit.setup.optimizers import TRACE_IT
 from memkit.setup.recipes import Precision
 from memkit.setup.training import TrainingSetup
@@ -32,7 +32,7 @@ def write_weights(setup: TrainingSetup, paper: Paper, precision: Precision, para
         write(paper, "empty", [*weight_tensors(parameter, precision), *masters])
 
 
-def write_states(setup: TrainingSetup, paper: Paper, precision: Precision, parameters: Iterable[Parameter]) -> None:
+def write_states(setup: TrainingSetup, paper: Paper, precision: Precision, parameters: Sequence[Parameter]) -> None:
     """The states that the first step makes, but for a master copy, which was there before.
 
     What torch keeps on the host counts only where the host is the device.
@@ -41,6 +41,7 @@ def write_states(setup: TrainingSetup, paper: Paper, precision: Precision, param
         states = optimizer_tensors(parameter, precision, setup.optimizer)
         made = [tensor for tensor in states if tensor.role != "master weight"]
         write(paper, "zeros_like", [t for t in made if not (t.is_in_host and setup.device == "cuda")])
+    write(paper, "create_dynamic_map", shared_tensors(parameters, setup.optimizer))
 
 
 def write_update(setup: TrainingSetup, paper: Paper, precision: Precision, parameters: Sequence[Parameter]) -> None:

@@ -130,6 +130,11 @@ def one_of_each_kind(config: ModelConfig, of_kind: Callable[[ModelConfig, str], 
     ]
 
 
+def times_of(config: ModelConfig, name: str) -> int:
+    """How many tensors of the model are like this one of its ``one_of_each``."""
+    return list(config.blocks_by_kind.values())[int(name.split(".")[1])] if name.startswith("blocks.") else 1
+
+
 def count_parameters(config: ModelConfig) -> int:
     """Parameters of the model, every tensor counted once.
 

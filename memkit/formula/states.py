@@ -15,6 +15,7 @@ then a difference between two recipes, and can be read off.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
@@ -68,10 +69,18 @@ def optimizer_tensors(
     if precision.remainder_dtype:
         tensors.append(_state(parameter, "remainder", precision.remainder_dtype))
     for state in optimizer.record.states_of(parameter.shape, parameter.kind).states:
-        is_in_host = state.is_in_host(parameter.count, optimizer.implementation)
         for role, shape, dtype in state.tensors_of(parameter.shape, precision.moment_dtype):
+            is_in_host = state.is_in_host(role, parameter.count, optimizer.implementation)
             tensors.append(_state(parameter, role, dtype, shape, is_in_host=is_in_host))
     return tuple(tensors)
+
+
+def shared_tensors(parameters: Iterable[Parameter], optimizer: OptimizerConfig) -> tuple[StateTensor, ...]:
+    """What an optimizer keeps once for all tensors, as its record says."""
+    return tuple(
+        StateTensor(parameter="all", role=role, shape=shape, dtype=dtype, part="optimizer_states")
+        for role, shape, dtype in optimizer.record.shared_by(parameter.count for parameter in parameters)
+    )
 
 
 def state_ledger(config: ModelConfig, precision: Precision, optimizer: OptimizerConfig) -> tuple[StateTensor, ...]:
@@ -81,6 +90,7 @@ def state_ledger(config: ModelConfig, precision: Precision, optimizer: Optimizer
         *(t for p in parameters for t in weight_tensors(p, precision)),
         *(t for p in parameters for t in gradient_tensors(p, precision)),
         *(t for p in parameters for t in optimizer_tensors(p, precision, optimizer)),
+        *shared_tensors(parameters, optimizer),
     )
 
 
@@ -98,6 +108,8 @@ def state_bytes(config: ModelConfig, precision: Precision, optimizer: OptimizerC
         for tensor in chain(*tensors, optimizer_tensors(parameter, precision, optimizer)):
             if not tensor.is_in_host:
                 totals[tensor.part] += parameter.times * tensor.num_bytes
+    shared = shared_tensors(distinct_parameters(config), optimizer)
+    totals["optimizer_states"] += sum(tensor.num_bytes for tensor in shared)
     return totals
 
 

@@ -4,12 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, pairwise
-from textwrap import wrap
 
 from memkit.pictures.axes import Scale, byte_ticks, draw_limit, round_ticks
 from memkit.pictures.colours import OKABE_ITO
 from memkit.pictures.svg import GREY, Chart
-from memkit.units import format_bytes
 
 SHAPES = {
     "circle": (12, 0, 1),

@@ -230,21 +230,25 @@ def random_batches(config: ModelConfig, setup: TrainingSetup) -> Callable[[], tu
 
 def training_build(
     setup: TrainingSetup, next_batch=None, make_model: Callable[[TrainingSetup], nn.Module] = Transformer,
-    make_optimizer: Callable = make_step_optimizer,
+    make_optimizer: Callable | None = None,
 ) -> Callable[[], Callable[[], Tensor]]:
     """The ``build`` of a setup, for ``trace_memory`` and ``measure_memory``: makes model, optimizer; returns the step.
 
     The step is what a training script runs: for each micro-batch forward and backward, then the optimizer,
     then ``zero_grad``. It returns the last micro-batch's mean loss, detached.
 
-    Raises: ValueError: plain torch cannot run the setup's precision or optimizer.
+    ``make_model`` and ``make_optimizer`` are what another package makes of a setup with more in it.
+
+    Raises: ValueError: plain torch cannot run the setup's precision or optimizer, or it is another function's to make.
 
     >>> from memkit import TrainingSetup, models, training_build
     >>> step = training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=16, device="cpu"))()
     >>> step().shape
     torch.Size([])
     """
-    precision = setup.precision
+    if make_optimizer is None and setup.built_by != TrainingSetup.built_by:
+        raise ValueError(f"a {type(setup).__name__} has more in it than training_build makes: {setup.built_by}(setup)")
+    precision, make_optimizer = setup.precision, make_optimizer or make_step_optimizer
     make_optimizer(setup, {})  # refuses here, before a model is made
 
     def build():

@@ -1,13 +1,13 @@
 """The optimizers, one record each: what it keeps for a parameter, what its step allocates, how it is made.
 
 Whoever needs to know an optimizer reads its record. The formula takes the states and the rule of the temporaries from
-it, and the program takes the class. A new optimizer is a new record in ``OPTIMIZERS``; if none of the rules in
-``memkit.formula.optimizer.RULES`` describes its step, it brings a rule, or says ``TRACE_IT``.
+it, and the program takes the class. A new optimizer is a record of its own, passed as ``OptimizerConfig(record=...)``;
+if none of the rules in ``memkit.formula.optimizer.RULES`` describes its step, it brings a rule, or says ``TRACE_IT``.
 
 Source: ``_init_group`` in torch.optim's SGD and Adam (2.13).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from memkit.units import as_one_of
@@ -41,8 +41,8 @@ class State:
         """What is kept for a parameter of this shape, each as (role, shape, dtype)."""
         return ((self.role, () if self.is_scalar else shape, self.dtype or moment_dtype),)
 
-    def is_in_host(self, count: int, implementation: str) -> bool:
-        """Whether the host's memory has it, for a parameter of so many values."""
+    def is_in_host(self, role: str, count: int, implementation: str) -> bool:
+        """Whether the host's memory has what it keeps as ``role`` for a parameter of so many values."""
         return self.on_host == "always" or (self.on_host == "unless fused" and implementation != "fused")
 
 
@@ -56,9 +56,9 @@ class Optimizer:
 
     name: str
     states: tuple[State, ...]
-    temporaries: Mapping[str, str]
+    temporaries: Mapping[str, str] = field(hash=False)
     made_by: str
-    arguments: Mapping = field(default_factory=dict)
+    arguments: Mapping = field(default_factory=dict, hash=False)
     has_argument: bool = True
 
     @property
@@ -87,6 +87,10 @@ class Optimizer:
         """The optimizer that keeps states for a parameter of this shape and kind: itself."""
         return self
 
+    def shared_by(self, counts: Iterable[int]) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+        """What is kept once for all tensors, of so many values each, as (role, shape, dtype): nothing."""
+        return ()
+
 
 STEP = State(role="step", is_scalar=True, dtype="float32", is_moment=False, on_host="unless fused")
 FIRST, SECOND = State(role="exp_avg"), State(role="exp_avg_sq")
@@ -103,4 +107,4 @@ OPTIMIZERS = {
         Optimizer(name="AdamW", states=(STEP, FIRST, SECOND), temporaries=ON_LISTS, made_by="torch.optim:AdamW"),
     )
 }
-"""By name. Others are added: ``OPTIMIZERS["Lion"] = Optimizer(...)``."""
+"""By name, those of chapters 00 to 06. Nothing is added to it: another record is passed as it is."""

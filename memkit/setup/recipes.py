@@ -94,7 +94,7 @@ TORCH_PRECISIONS = ("fp32", "autocast bf16", "autocast fp16", "pure bf16")
 class OptimizerConfig:
     """Which states an optimizer keeps per parameter, and how its step is done.
 
-    ``implementation``: torch's ``foreach`` (default on CUDA) works on lists of tensors and holds temporaries
+    ``record`` is an ``Optimizer``, or a name in ``OPTIMIZERS``, held as an ``Optimizer``. ``implementation``: torch's ``foreach`` (default on CUDA) works on lists of tensors and holds temporaries
     as large as the parameters; ``for-loop`` (default on the CPU) on one tensor at a time; ``fused`` in one
     kernel without any.
 
@@ -109,11 +109,13 @@ class OptimizerConfig:
     fused backward peak
     """
 
-    name: str = "AdamW"
+    record: Optimizer | str = "AdamW"
     implementation: str = "foreach"
 
     def __post_init__(self):
-        as_one_of("optimizer name", self.name, OPTIMIZERS)
+        if not isinstance(self.record, Optimizer):
+            name = as_one_of("optimizer record", self.record, OPTIMIZERS)
+            object.__setattr__(self, "record", OPTIMIZERS[name])
         as_one_of("implementation", self.implementation, IMPLEMENTATIONS)
         offered = self.record.implementations
         if self.implementation not in offered:
@@ -123,9 +125,9 @@ class OptimizerConfig:
             )
 
     @property
-    def record(self) -> Optimizer:
-        """What the optimizer of this name keeps, allocates and gives up."""
-        return OPTIMIZERS[self.name]
+    def name(self) -> str:
+        """The optimizer's name."""
+        return self.record.name
 
 
 ADAMW = OptimizerConfig()

@@ -5,6 +5,7 @@ same setup, for ``trace_memory`` and ``measure_memory``.
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from memkit.setup.models import MAX_SIZE, ModelConfig
 from memkit.setup.recipes import ADAMW, FP32, OptimizerConfig, Precision
@@ -49,6 +50,9 @@ class TrainingSetup:
     >>> round(activation_bytes(replace(setup, micro_batch_size=8)) / activation_bytes(setup), 3)
     8.0
     """
+
+    built_by: ClassVar[str] = "memkit.training_build"
+    """The function that makes the PyTorch step; a subclass with more in it names another."""
 
     model: ModelConfig
     precision: Precision = FP32

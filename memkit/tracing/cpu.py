@@ -53,7 +53,7 @@ TRANSFORMERS_OPERATIONS = set(
     "masked_select _amp_update_scale where __and__ __or__".split()
 )
 """What a language model's step is made of, beside views, operations element by element and an
-optimizer's: each was held against a measurement, here or in ``tests/zoo``."""
+optimizer's: each was held against a measurement, here or in ``tests/stepscope/zoo``."""
 
 
 QUIET_NAMESPACES = {"prim", "profiler", "c10d", "_c10d_functional", "fsdp", "memkit"}

@@ -207,6 +207,8 @@ def pretend_cuda(make_card: Callable[[], Card] = Card) -> Iterator[Card]:
         stand_ins = [(torch.cuda, name, lambda *_, value=value, **__: value) for name, value in ANSWERS.items()]
         stand_ins += [
             (torch.cuda, "device", AnyDevice),
+            # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
+            (torch.accelerator, "current_accelerator", lambda *_, **__: None),
             (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
             (torch, "clear_autocast_cache", lambda: (card.casts.clear(), clear())),
             (torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "meta"]),

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-
 aten = torch.ops.aten
 
 

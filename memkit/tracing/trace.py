@@ -37,6 +37,8 @@ aten = torch.ops.aten
 PRODUCTS, ASKS_DEVICE = {"aten.mm.default", "aten.bmm.default"}, torch.ops.prim.device.default
 FOLLOWED = object()
 NEEDS_VALUES = (fake.DataDependentOutputException, fake.DynamicOutputShapeException)
+VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""Of an operation that looks at values: it has no kernel for meta tensors."""
 
 
 def trace_memory(
@@ -156,7 +158,9 @@ class Tracer(TorchDispatchMode):
         except NEEDS_VALUES as error:
             raise NeedsValues(str(func)) from error
         except RuntimeError as error:
-            if "cannot be called on meta tensors" in str(error):
+            if "cannot be called on meta tensors" in str(error) or (
+                isinstance(error, NotImplementedError) and VALUE_TAGS & set(func.tags)
+            ):
                 raise NeedsValues(str(func)) from error
             if "expected device meta" in str(error) and any(t.requires_grad for t in tensors_in(args)):
                 raise OutsideBuild from error

@@ -14,16 +14,16 @@ between them is cached, and what lies between in pieces too small for the next r
 
 Source: c10/cuda/CUDACachingAllocator.cpp of torch 2.6, c10/core/AllocatorConfig.h of torch 2.13; a name in
 backticks after a method is its counterpart there. Recorded runs of torch 2.11 replay exactly
-(``tests/allocator/test_real_cards.py``). Not modelled: options but expandable segments, more than one
+(``tests/stepscope/allocator/test_real_cards.py``). Not modelled: options but expandable segments, more than one
 stream, private pools (CUDA graphs, MemPool), the cudaMallocAsync backend.
 """
 
 from bisect import bisect_left
 
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number, format_bytes, round_up
 from stepscope.allocator.config import SMALL_REQUEST_BYTES, AllocatorConfig, segment_size
 from stepscope.allocator.expandable import grow, growable_size, unmap
 from stepscope.allocator.heap import Block, Driver, Heap, Pool
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number, format_bytes, round_up
 
 
 class OutOfMemory(MemoryError):

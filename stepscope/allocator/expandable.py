@@ -9,8 +9,8 @@ Switched on by ``PYTORCH_ALLOC_CONF=expandable_segments:True``. A name in backti
 c10/cuda/CUDACachingAllocator.cpp.
 """
 
-from stepscope.allocator.heap import Block, Heap, Pool
 from memkit.units import TIB, round_up
+from stepscope.allocator.heap import Block, Heap, Pool
 
 
 def grow(heap: Heap, pool: Pool, size: int) -> Block | None:

@@ -7,12 +7,12 @@ between.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from memkit.events import Event
+from memkit.units import format_bytes
 from stepscope.allocator.caching import CachingAllocator
 from stepscope.allocator.config import AllocatorConfig
 from stepscope.allocator.heap import Block, Driver
 from stepscope.allocator.replays import Player
-from memkit.events import Event
-from memkit.units import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

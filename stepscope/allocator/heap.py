@@ -7,8 +7,8 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stepscope.allocator.config import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES, AllocatorConfig
 from memkit.units import as_whole_number, round_up
+from stepscope.allocator.config import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES, AllocatorConfig
 
 
 class Entry(NamedTuple):

@@ -7,11 +7,11 @@ each block lies, sums the blocks by part, and keeps the two totals after every e
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from stepscope.allocator.caching import CachingAllocator, OutOfMemory
-from stepscope.allocator.config import AllocatorConfig
 from memkit.events import PARTS, Event, Levels
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
+from stepscope.allocator.caching import CachingAllocator, OutOfMemory
+from stepscope.allocator.config import AllocatorConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@
 and what stands at the end. So nothing is modelled here. Played backwards from the end, the list leaves what stood
 before it; played forwards it is the run; and the peaks are sums. Whoever asks what the same run would take under other
 rules replays its events (``replay_trace``). That the book's allocator decides as a card does is held against
-recordings, address by address, in ``tests/allocator/test_real_cards.py``.
+recordings, address by address, in ``tests/stepscope/allocator/test_real_cards.py``.
 """
 
 import gzip
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from stepscope.allocator.config import AllocatorConfig
 from memkit.events import Event, Events
 from memkit.timeline import Instant, MemoryTimeline
 from memkit.units import GIB, format_bytes, shown
+from stepscope.allocator.config import AllocatorConfig
 
 SEGMENT_SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 LACKS = "the recording lacks events, so what stood in memory cannot be known; record without skip_actions"

@@ -9,9 +9,9 @@ import pickle
 import re
 from pathlib import Path
 
+from memkit.events import Event
 from stepscope.allocator.heap import Block
 from stepscope.allocator.replays import Replay
-from memkit.events import Event
 
 CATEGORIES = {
     "weights": "parameter",

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
+from memkit.events import PARTS
+from memkit.hardware.workspaces import NEWEST, workspace_bytes
+from memkit.timeline import Instant, MemoryTimeline
 from stepscope.allocator.caching import CachingAllocator
 from stepscope.allocator.config import AllocatorConfig
 from stepscope.allocator.heap import Driver
 from stepscope.allocator.replays import Player, Replay
-from memkit.hardware.workspaces import NEWEST, workspace_bytes
-from memkit.events import PARTS
-from memkit.timeline import Instant, MemoryTimeline
 
 
 def replay_trace(

@@ -10,20 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from stepscope.allocator.config import AllocatorConfig
-from stepscope.allocator.trace_replay import replay_trace
 from memkit.events import Event, Events
-from stepscope.fitting import edits
-from memkit.hardware.fit import NO_CARD, fit_on, verdict  # noqa: F401
 from memkit.formula.estimate import second_step
-from memkit.hardware.cards import CARDS
-from stepscope.setup.optimizers import MIN_8BIT_VALUES
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import FULL, NONE
 from memkit.setup.training import TrainingSetup
-from memkit.timeline import PARTS, Instant, MemoryTimeline, where
-from memkit.units import as_one_of, format_bytes
-
+from memkit.timeline import MemoryTimeline
+from memkit.units import format_bytes
+from stepscope.allocator.config import AllocatorConfig
+from stepscope.allocator.trace_replay import replay_trace
+from stepscope.fitting import edits
+from stepscope.fitting.optimizers import is_wide_adam
+from stepscope.setup.optimizers import MIN_8BIT_VALUES, OPTIMIZERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +194,7 @@ HALF_BATCH = Change(
 )
 EIGHT_BIT = Change(
     name="8-bit AdamW", program="eight_bit", to_events=_8_bit_states,
-    to_setup=_with_optimizer(lambda setup: setup.optimizer.record.is_wide_adam, name="8-bit AdamW"),
+    to_setup=_with_optimizer(lambda setup: is_wide_adam(setup.optimizer.record), record=OPTIMIZERS["8-bit AdamW"]),
     why="a quarter of the bytes of 32-bit states, half of those of 16-bit ones",
 )
 FOR_LOOP = Change(

@@ -8,15 +8,15 @@ what a recording does say: lines, sizes, the peak, what stands at the end and wh
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from memkit.events import Events
+from memkit.timeline import PARTS, MemoryTimeline
+from memkit.units import Printable, aligned_table, format_bytes, on_page
 from stepscope.allocator.config import AllocatorConfig
 from stepscope.allocator.replays import Replay
 from stepscope.allocator.snapshot_reader import RecordedRun, read_snapshot
 from stepscope.allocator.trace_replay import replay_trace
-from memkit.events import Events
 from stepscope.fitting.advice import Effect, Run, best_of_each_kind, effects_on_run
 from stepscope.fitting.edits import NUM_SPANS, Growing, growing_lines, line_of
-from memkit.timeline import PARTS, MemoryTimeline
-from memkit.units import Printable, aligned_table, format_bytes, on_page
 
 NUM_LINES = 8
 NUM_CHANGES = 3

@@ -11,12 +11,7 @@ from functools import lru_cache
 from itertools import product
 
 from memkit.fitting.batch_plan import cuts_of
-from stepscope.fitting.step import seconds_of
 from memkit.hardware.cards import Card
-from stepscope.setup.adapters import AdapterConfig, linear_layers
-from stepscope.setup.layouts import Layout
-from memkit.setup.optimizers import OPTIMIZERS as RECORDS
-from memkit.setup.optimizers import Place
 from memkit.setup.recipes import (
     AUTOCAST_BF16,
     AUTOCAST_FP16,
@@ -31,7 +26,13 @@ from memkit.setup.recipes import (
     Precision,
 )
 from memkit.setup.strategies import FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, Strategy, groups
-from memkit.setup.training import TrainingSetup
+from stepscope.fitting.optimizers import PLANNED
+from stepscope.fitting.step import seconds_of
+from stepscope.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.job import Job
+from stepscope.setup.layouts import Layout
+from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.setup.places import Place
 
 PRECISIONS = {
     "bfloat16": (AUTOCAST_BF16, FP32, PURE_BF16, BF16_MASTER, MEGATRON, KAHAN_BF16),
@@ -41,12 +42,17 @@ PRECISIONS = {
 BESIDE_ADAPTERS = {"bfloat16": PURE_BF16, "float16": PURE_FP16}
 """Of the frozen weights; the adapters are float32."""
 
-OPTIMIZERS = tuple(
-    replace(FUSED_ADAMW, name=record.name, implementation=implementation, place=place)
-    for record in RECORDS.values()
-    for implementation, place in record.planned
+Stepper = tuple[OptimizerConfig, Place]
+"""An optimizer, and where it steps."""
+
+FUSED = FUSED_ADAMW, Place.AFTER_BACKWARD
+
+TRIED: tuple[Stepper, ...] = tuple(
+    (OptimizerConfig(record=OPTIMIZERS[name], implementation=implementation), place)
+    for name, known in PLANNED.items()
+    for implementation, place in known.ways
 )
-"""What the optimizers' records say is to be tried."""
+"""The optimizers that are tried, each in the ways that ``PLANNED`` says."""
 
 GROUPS = (2, 3, 4)
 RANK = 16
@@ -73,58 +79,58 @@ def layouts_of(num_cards: int) -> tuple[Layout | None, ...]:
 
 
 def trained_by(
-    setup: TrainingSetup, layout: Layout | None, adapter: AdapterConfig | None, card: Card
-) -> Iterator[tuple[Precision, OptimizerConfig, AdapterConfig | None]]:
-    """What is trained, in which precision and by which optimizer.
+    job: Job, layout: Layout | None, adapter: AdapterConfig | None, card: Card
+) -> Iterator[tuple[Precision, Stepper, AdapterConfig | None]]:
+    """What is trained, in which precision, and by which optimizer that steps where.
 
     Only AdamW after the backward keeps copies beside 16-bit weights. A GradScaler lets nothing step before all
     gradients are there.
     """
     half = "bfloat16" if "bfloat16" in card.dtypes else "float16"
-    optimizers = OPTIMIZERS if layout is None else (FUSED_ADAMW,)
-    for optimizer, precision in product(optimizers if adapter is None else (), PRECISIONS[half]):
+    steppers = TRIED if layout is None else (FUSED,)
+    for stepper, precision in product(steppers if adapter is None else (), PRECISIONS[half]):
         keeps_copies = precision.master_dtype or precision.remainder_dtype
-        may_copy = optimizer == FUSED_ADAMW and layout is None
-        may_scale = optimizer.place == Place.AFTER_BACKWARD
+        may_copy = stepper == FUSED and layout is None
+        may_scale = stepper[1] == Place.AFTER_BACKWARD
         if (may_copy or not keeps_copies) and (may_scale or precision != AUTOCAST_FP16):
-            yield precision, optimizer, None
+            yield precision, stepper, None
     if layout is None:
-        lora = adapter or AdapterConfig(rank=RANK, targets=linear_layers(setup.model))
-        for optimizer, base in product(optimizers, ("as loaded", "nf4")):
-            if half == "bfloat16" or optimizer.place == Place.AFTER_BACKWARD:
-                yield BESIDE_ADAPTERS[half], optimizer, replace(lora, base=base)
+        lora = adapter or AdapterConfig(rank=RANK, targets=linear_layers(job.model))
+        for stepper, base in product(steppers, ("as loaded", "nf4")):
+            if half == "bfloat16" or stepper[1] == Place.AFTER_BACKWARD:
+                yield BESIDE_ADAPTERS[half], stepper, replace(lora, base=base)
 
 
 def ways_of(
-    setup: TrainingSetup, layout: Layout | None, num_sequences: int, card: Card, adapter: AdapterConfig | None = None,
-) -> Iterator[tuple[TrainingSetup, Layout | None]]:
+    job: Job, layout: Layout | None, num_sequences: int, card: Card, adapter: AdapterConfig | None = None,
+) -> Iterator[tuple[Job, Layout | None]]:
     """The combinations for a window of so many sequences; with an adapter those that train it alone."""
     sharded = layout is not None and layout.is_fully_sharded
-    ways = strategies_of(setup.model.num_layers)  # FSDP has a formula for blocks that are all treated alike
+    ways = strategies_of(job.model.num_layers)  # FSDP has a formula for blocks that are all treated alike
     strategies = [way for way in ways if not sharded or (way.group_size == 1 and not way.num_again)]
-    for precision, optimizer, added in trained_by(setup, layout, adapter, card):
+    for precision, (optimizer, place), added in trained_by(job, layout, adapter, card):
         spreads = [layout]
         if sharded:
             param_dtype = precision.compute_dtype if precision.uses_autocast else None  # FSDP2 casts what it gathers
             precision = FP32 if param_dtype else precision
             wide = () if precision.compute_dtype == "float32" and not param_dtype else ("float32",)
             spreads = [replace(layout, param_dtype=param_dtype, reduce_dtype=dtype) for dtype in (None, *wide)]
-        bare = replace(setup, precision=precision, optimizer=optimizer, adapter=added)
+        bare = replace(job, precision=precision, optimizer=optimizer, place=place, adapter=added)
         for spread in spreads:
             for cut, strategy in product(worthy_cuts(bare, spread, num_sequences, card), strategies):
                 yield replace(cut, recomputation=strategy), spread
 
 
-def worthy_cuts(setup: TrainingSetup, layout: Layout | None, num_sequences: int, card: Card) -> Iterator[TrainingSetup]:
-    """The setup with each micro-batch that takes less time than every smaller one, with accumulation and without it.
+def worthy_cuts(job: Job, layout: Layout | None, num_sequences: int, card: Card) -> Iterator[Job]:
+    """The job with each micro-batch that takes less time than every smaller one, with accumulation and without it.
 
     A larger one takes more bytes. No term of a step's time grows with the micro-batch, whatever runs again.
     """
     quickest = {}
     for size, steps in cuts_of(num_sequences):
-        if steps > 1 and setup.optimizer.frees_gradients:
+        if steps > 1 and job.place.frees_gradients:
             continue
-        cut = replace(setup, micro_batch_size=size, grad_accum_steps=steps)
+        cut = replace(job, micro_batch_size=size, grad_accum_steps=steps)
         seconds = round(seconds_of(cut, card, layout), 9)  # a sum of floats has no more digits
         if seconds < quickest.get(steps > 1, math.inf):
             quickest[steps > 1] = seconds
@@ -152,8 +158,8 @@ LEFT_OUT_ON_MANY = LEFT_OUT | {
 def not_tried(card: Card, num_cards: int) -> str:
     """What is left out for a job, a reason a line."""
     names: dict[str, list[str]] = {}
-    for record in RECORDS.values():
-        names.setdefault(record.not_planned, []).append(record.name)
+    for name, known in PLANNED.items():
+        names.setdefault(known.why_not, []).append(name)
     left_out = {reason: ", ".join(found) for reason, found in names.items() if reason}
     left_out |= LEFT_OUT if num_cards == 1 else LEFT_OUT_ON_MANY
     lines = ["Not tried, because they", *(f"- {reason}: {what}" for reason, what in left_out.items())]

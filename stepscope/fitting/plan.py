@@ -6,20 +6,25 @@ Memory can be bought with three coins: time, precision, and how much of the mode
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from memkit.hardware.fit import Fit, fit_on
-from stepscope.fitting.step import paged_bytes, peak_of, resting_bytes, run_again, seconds_of
 from memkit.formats.dtypes import dtype_bits, tensor_bytes
 from memkit.formula.activations import activation_bytes
-from stepscope.formula.offload import host_bytes
 from memkit.formula.parameters import parameter_ledger
 from memkit.hardware.cards import Card
-from stepscope.setup.layouts import Layout
-from memkit.setup.optimizers import GIVEN_UP, Place
+from memkit.hardware.fit import Fit, fit_on
 from memkit.setup.recipes import Precision
 from memkit.setup.strategies import FULL, NONE, groups
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
 from memkit.units import round_up
+from stepscope.fitting.optimizers import GIVEN_UP, planned
+from stepscope.fitting.step import paged_bytes, peak_of, resting_bytes, run_again, seconds_of
+from stepscope.formula.offload import host_bytes
+from stepscope.formula.states import Standing, standing_of
+from stepscope.setup.experts import num_experts_of
+from stepscope.setup.job import Job, as_job
+from stepscope.setup.layouts import Layout
+from stepscope.setup.optimizers import is_quantized
+from stepscope.setup.places import Place
 
 SUMMED, NARROW_STATES = "gradients summed in 16 bits", "states rounded to bf16"
 ROUNDED, ADAPTERS_ONLY, FOUR_BITS = "updates rounded to bf16", "only adapters are trained", "frozen weights in 4 bits"
@@ -28,7 +33,7 @@ GIVES_UP = (SUMMED, NARROW_STATES, *GIVEN_UP, ROUNDED, ADAPTERS_ONLY, FOUR_BITS)
 
 OWN_STEP = {"kahan": 32, "master": 24}
 """Bytes that ``SixteenBitAdamW`` makes in float32 for each value of the tensor that it steps; the widened gradient of a
-16-bit one, 4, comes on top. ``tests/fitting/test_plan_code.py`` traces them."""
+16-bit one, 4, comes on top. ``tests/stepscope/fitting/test_plan_code.py`` traces them."""
 
 
 def written_by(precision: Precision) -> str:
@@ -45,7 +50,7 @@ def is_narrow(dtype: str) -> bool:
 class TrainingPlan:
     """A way to train on a card, or on each of several: its highest bytes by formula and, where traced, by the trace."""
 
-    setup: TrainingSetup
+    setup: Job
     card: Card
     layout: Layout | None = None
     traced_bytes: int | None = None
@@ -62,7 +67,7 @@ class TrainingPlan:
             return peak
         gradient = 0 if setup.precision.gradient_dtype == "float32" else 4
         largest = max(parameter.count for parameter in parameter_ledger(setup.model))
-        stands = resting_bytes(setup.model, setup.precision, setup.optimizer)
+        stands = resting_bytes(Standing(setup.model, setup.precision, setup.optimizer))
         step = Instant(
             name="optimizer peak", **stands, activations=0, temporary=(OWN_STEP[write] + gradient) * largest, step=2,
         )
@@ -89,9 +94,9 @@ class TrainingPlan:
         kept += tensor_bytes(num_logits, wide) + tensor_bytes(num_logits, compute)
         if layout is not None and layout.is_fully_sharded:
             return kept
-        states = resting_bytes(setup.model, setup.precision, setup.optimizer, setup.adapter)
+        states = resting_bytes(standing_of(setup))
         stands = states["weights"] + (states["optimizer_states"] if layout is None or layout.stage == 0 else 0)
-        gradients = 0 if setup.optimizer.frees_gradients else states["gradients"]
+        gradients = 0 if setup.place.frees_gradients else states["gradients"]
         return stands + (kept + gradients if setup.grad_accum_steps > 1 else max(kept, gradients))
 
     @cached_property
@@ -120,10 +125,10 @@ class TrainingPlan:
     @cached_property
     def host_bytes(self) -> int:
         """Bytes of the host's memory that offloading takes, for all ranks together."""
-        how = self.setup.model, self.setup.precision, self.setup.optimizer, self.setup.adapter
+        how = standing_of(self.setup)
         if self.layout is None or not self.layout.offloads:
-            return sum(host_bytes(self.setup).values()) + paged_bytes(*how)
-        return sum(resting_bytes(*how).values())
+            return sum(host_bytes(self.setup).values()) + paged_bytes(how)
+        return sum(resting_bytes(how).values())
 
     @property
     def scales_loss(self) -> bool:
@@ -134,7 +139,7 @@ class TrainingPlan:
     def gives_up(self) -> tuple[str, ...]:
         """Which of ``GIVES_UP``, in that order."""
         setup, precision = self.setup, self.setup.precision
-        given = {setup.optimizer.record.gives_up}
+        given = {planned(setup.optimizer.record).gives_up}
         if setup.adapter is not None:
             given |= {ADAPTERS_ONLY, FOUR_BITS} if setup.adapter.base == "nf4" else {ADAPTERS_ONLY}
         else:
@@ -142,8 +147,7 @@ class TrainingPlan:
             given |= {ROUNDED} if is_narrow(precision.weight_dtype) and not keeps_all else set()
             record = setup.optimizer.record
             moments = {state.dtype or precision.moment_dtype for state in record.states if state.is_moment}
-            is_coded = record.quantized is not None
-            given |= {NARROW_STATES} if any(map(is_narrow, moments)) and not is_coded else set()
+            given |= {NARROW_STATES} if any(map(is_narrow, moments)) and not is_quantized(record) else set()
             given |= {SUMMED} if self.sums_narrow else set()
         return tuple(words for words in GIVES_UP if words in given)
 
@@ -185,7 +189,7 @@ class TrainingPlan:
         setup = self.setup
         inside = f"fp32 shards, {'fp16' if self.scales_loss else 'bf16'} inside"
         kept = inside if self.layout and self.layout.param_dtype else setup.precision.name
-        place = "" if setup.optimizer.place == Place.AFTER_BACKWARD else f" {setup.optimizer.place}"
+        place = "" if setup.place == Place.AFTER_BACKWARD else f" {setup.place}"
         if setup.adapter:
             kept = f"{'QLoRA' if setup.adapter.base == 'nf4' else 'LoRA'} of rank {setup.adapter.rank}"
         return f"{kept}, {setup.optimizer.name}{place}"
@@ -196,10 +200,10 @@ whole = lru_cache(maxsize=64)(groups)
 
 def plan_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> TrainingPlan:
     """The plan of a setup on a card, or on each of a layout's."""
-    return TrainingPlan(setup=setup, card=card, layout=layout)
+    return TrainingPlan(setup=as_job(setup), card=card, layout=layout)
 
 
-def kept_bytes(setup: TrainingSetup, weight_dtype: str = "", compute_dtype: str = "") -> int:
+def kept_bytes(setup: Job, weight_dtype: str = "", compute_dtype: str = "") -> int:
     """Activations of one sequence that stand at the end of a forward, at least; FSDP says the dtypes inside it.
 
     Of regions that run again only the inputs are kept, so their share of what *full* keeps; blocks that do not run
@@ -223,10 +227,10 @@ def kept_by_one(
 ) -> int:
     """What one sequence keeps, but for what all share: rotary tables, positions, a mask of scores, experts' offsets."""
     precision = Precision(name="", weight_dtype=weight_dtype, compute_dtype=compute_dtype)
-    one = TrainingSetup(
+    one = Job(
         model=model, seq_len=seq_len, attention=attention, dropout=dropout, uses_fused_norm=uses_fused_norm,
         upcasts_logits=upcasts_logits, device=device, precision=precision, adapter=adapter, recomputation=strategy,
     )
     shared = 8 * seq_len * (model.head_dim + 1) + (seq_len * seq_len if attention == "stored" else 0)
-    shared += model.num_layers * round_up(4 * model.num_experts)
+    shared += model.num_layers * round_up(4 * num_experts_of(model))
     return max(activation_bytes(one) - shared, 0)

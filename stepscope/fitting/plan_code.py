@@ -6,12 +6,13 @@ What a library has no argument for is not printed for it: ``why_not`` says why, 
 plan. ``plan_run`` executes the very text in a trace before it is shown.
 """
 
-from stepscope.fitting.plan import TrainingPlan, written_by
-from stepscope.setup.hugging_face import config_of
-from memkit.setup.optimizers import Place
 from memkit.setup.recipes import AUTOCAST_BF16
 from memkit.setup.strategies import FULL, NONE
 from memkit.units import as_one_of
+from stepscope.fitting.optimizers import planned
+from stepscope.fitting.plan import TrainingPlan, written_by
+from stepscope.setup.hugging_face import config_of
+from stepscope.setup.places import Place
 
 LIBRARIES = {"plain": "book", "transformers": "transformers", "trainer": "transformers"}
 """Whose model a kind of text trains."""
@@ -70,7 +71,7 @@ def plain_code(plan: TrainingPlan, lr: float = 3e-4, kind: str = "plain") -> str
             "def step():",
             f"    for _ in range({steps}):  # micro-batches of {setup.micro_batch_size} × {setup.seq_len}",
             "        inputs, targets = next(batches)", *forward, f"        {backward}",
-            *([] if setup.optimizer.place == Place.IN_BACKWARD else steps_by_itself),
+            *([] if setup.place == Place.IN_BACKWARD else steps_by_itself),
             f"    return loss.detach() * {steps}" if steps > 1 else "    return loss.detach()",
         ],
     ]
@@ -118,7 +119,7 @@ def own_adapter_lines(plan: TrainingPlan) -> list[str]:
     if adapter is None:
         return []
     return [
-        "from memkit.program import add_adapters", "from memkit.setup import AdapterConfig", "",
+        "from stepscope.program import add_adapters", "from stepscope.setup import AdapterConfig", "",
         f"targets = {adapter.targets}",
         f'adapter = AdapterConfig(rank={adapter.rank}, targets=targets, base="{adapter.base}")',
         "model.requires_grad_(False)", "for block in model.blocks:", "    add_adapters(block, adapter)",
@@ -127,12 +128,12 @@ def own_adapter_lines(plan: TrainingPlan) -> list[str]:
 
 def optimizer_lines(plan: TrainingPlan, lr: float) -> tuple[list[str], list[str]]:
     """What is imported for the optimizer, and how it is made."""
-    optimizer, record = plan.setup.optimizer, plan.setup.optimizer.record
+    optimizer, record, place = plan.setup.optimizer, plan.setup.optimizer.record, plan.setup.place
     trained = "[p for p in model.parameters() if p.requires_grad]" if plan.setup.adapter else "model.parameters()"
     module, name = record.made_by.split(":")
     imports = [] if module == "torch.optim" else [f"from {module} import {name}"]
     made_by = f"torch.optim.{name}" if module == "torch.optim" else name
-    is_fused = optimizer.is_on_host and "fused" in record.implementations  # the host's processor has such a kernel too
+    is_fused = place.is_on_host and "fused" in record.implementations  # the host's processor has such a kernel too
     keywords = record.keywords("fused" if is_fused else optimizer.implementation)
     precision = plan.setup.precision
     if write := written_by(precision):
@@ -144,11 +145,11 @@ def optimizer_lines(plan: TrainingPlan, lr: float) -> tuple[list[str], list[str]
     if plan.layout and plan.layout.stage == 1:
         imports.append("from torch.distributed.optim import ZeroRedundancyOptimizer")
         return imports, [f"optimizer = ZeroRedundancyOptimizer({trained}, {made_by}, {more})"]
-    if optimizer.is_on_host:
+    if place.is_on_host:
         imports.append("from torchao.optim import CPUOffloadOptimizer")
-        frees = ", offload_gradients=True" if optimizer.frees_gradients else ""
+        frees = ", offload_gradients=True" if place.frees_gradients else ""
         return imports, [f"optimizer = CPUOffloadOptimizer({trained}, {made_by}{frees}, {more})"]
-    if optimizer.place == Place.IN_BACKWARD:
+    if place == Place.IN_BACKWARD:
         return imports, [
             f"optimizers = {{p: {made_by}([p], {more}) for p in {trained}}}", "",
             "def step_and_free(p):", "    optimizers[p].step()", "    optimizers[p].zero_grad()", "",
@@ -229,7 +230,7 @@ def why_not(plan: TrainingPlan, kind: str) -> str:
     Source: ``TrainingArguments`` of transformers 5.23.
     """
     setup, layout = plan.setup, plan.layout
-    is_moved = setup.optimizer.place != Place.AFTER_BACKWARD
+    is_moved = setup.place != Place.AFTER_BACKWARD
     if setup.recomputation.scope == "core" and kind != "plain":
         return "the attention core run again: in their models it is no module"
     is_grouped = setup.model.num_kv_heads < setup.model.num_heads
@@ -253,7 +254,7 @@ def trainer_code(plan: TrainingPlan) -> str:
     setup, record = plan.setup, plan.setup.optimizer.record
     rows = [f"    {key}={value!r},".replace("'", '"') for key, value in trainer_arguments(plan).items()]
     own, more = [], ""
-    if not record.trainer_name:  # an optimizer that optim= does not name, or names another one by
+    if not planned(record).trainer_name:  # an optimizer that optim= does not name, or names another one by
         imports, made = optimizer_lines(plan, 3e-4)
         own, more = [*imports, *made, ""], ", optimizers=(optimizer, None)"
     wrapped = [] if setup.recomputation == NONE or asks_for_full(plan) else [*checkpoint_lines(plan), ""]
@@ -280,7 +281,7 @@ def trainer_arguments(plan: TrainingPlan) -> dict:
         "output_dir": "out", "per_device_train_batch_size": setup.micro_batch_size,
         "gradient_accumulation_steps": setup.grad_accum_steps, "num_train_epochs": 1,
         "bf16": setup.precision == AUTOCAST_BF16, "fp16": plan.scales_loss,
-        "optim": setup.optimizer.record.trainer_name or "adamw_torch_fused", "activation_checkpointing": is_full,
+        "optim": planned(setup.optimizer.record).trainer_name or "adamw_torch_fused", "activation_checkpointing": is_full,
         "learning_rate": 3e-4, "warmup_steps": 100, "save_strategy": "no", "report_to": "none",
     }
     if is_full:

@@ -15,13 +15,13 @@ from io import StringIO
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
+from memkit.setup.strategies import NONE
 from stepscope.fitting.plan import TrainingPlan
 from stepscope.fitting.plan_code import code_of
 from stepscope.fitting.step import as_high
 from stepscope.setup.hugging_face import config_of
+from stepscope.setup.job import Job
 from stepscope.setup.layouts import Layout
-from memkit.setup.strategies import NONE
-from memkit.setup.training import TrainingSetup
 
 NUM_STEPS = 2
 """The second step has the states that the first one makes."""
@@ -40,7 +40,7 @@ def traced(plan: TrainingPlan, kind: str = "plain") -> TrainingPlan:
 
 
 @lru_cache(maxsize=64)
-def traced_bytes(text: str, setup: TrainingSetup, layout: Layout | None) -> int:
+def traced_bytes(text: str, setup: Job, layout: Layout | None) -> int:
     """The highest bytes of a plan's second step, as its code runs; of a trainer's, of two steps."""
     from stepscope.program.sharded import one_rank_of
     from stepscope.tracing.trace import trace_script
@@ -73,9 +73,10 @@ def import_libraries(text: str) -> None:
         import_module("accelerate")
 
 
-def run_text(text: str, setup: TrainingSetup, layout: Layout | None = None, seen: dict | None = None) -> Callable:
+def run_text(text: str, setup: Job, layout: Layout | None = None, seen: dict | None = None) -> Callable:
     """Execute the text with what it needs from its reader, and give back its step. ``seen`` gets its names."""
     from memkit.program.transformer import Transformer, random_batches
+    from stepscope.program import job  # noqa: F401 - the modules of experts
 
     names = {} if seen is None else seen
     if "from_pretrained" not in text:
@@ -97,7 +98,7 @@ def run_text(text: str, setup: TrainingSetup, layout: Layout | None = None, seen
     return names["step"]
 
 
-def stand_ins(setup: TrainingSetup, text: str) -> Iterator:
+def stand_ins(setup: Job, text: str) -> Iterator:
     """What is put in the place of files on the disk, and of memory that only CUDA's driver gives."""
     if "trainer.train()" in text:
         yield patch("transformers.trainer.DEFAULT_PROGRESS_CALLBACK", import_module("transformers").TrainerCallback)
@@ -109,7 +110,7 @@ def stand_ins(setup: TrainingSetup, text: str) -> Iterator:
         yield patch("bitsandbytes.functional.prefetch_tensor", lambda tensor, to_cpu=False: None)
 
 
-def made_from_config(setup: TrainingSetup, name: str, *, dtype, device_map: str, quantization_config=None, **choices):
+def made_from_config(setup: Job, name: str, *, dtype, device_map: str, quantization_config=None, **choices):
     """What ``from_pretrained`` loads: the family's module in ``dtype``, and in 4 bits where that is asked."""
     from stepscope.program.hugging_face import hugging_face_model
 

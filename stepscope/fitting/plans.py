@@ -12,16 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from stepscope.fitting.grid import layouts_of, not_tried, ways_of
-from stepscope.fitting.plan import TrainingPlan, plan_of
-from stepscope.fitting.plan_code import LIBRARIES, why_not
-from stepscope.fitting.plan_run import traced
 from memkit.hardware.cards import CARDS, Card
-from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import ModelConfig
 from memkit.setup.strategies import CORE, FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, every
 from memkit.setup.training import TrainingSetup
 from memkit.units import Printable, Text, aligned_table, as_one_of, as_whole_number, format_bytes, on_page
+from stepscope.fitting.grid import layouts_of, not_tried, ways_of
+from stepscope.fitting.plan import TrainingPlan, plan_of
+from stepscope.fitting.plan_code import LIBRARIES, why_not
+from stepscope.fitting.plan_run import traced
+from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.job import Job
 
 NUM_MISSED = 3
 NUM_NEIGHBOURS = 3
@@ -179,13 +180,13 @@ def find_plans(
             f"{' or '.join(map(str, near))} would be"
         )
     is_ours = LIBRARIES[as_one_of("code", code, LIBRARIES)] == "book"
-    setup = TrainingSetup(model=model, seq_len=seq_len, uses_fused_norm=is_ours)
+    job = Job(model=model, seq_len=seq_len, uses_fused_norm=is_ours)
     if adapter is not None and num_cards > 1:
         raise ValueError(f"adapter={adapter!r} on num_cards={num_cards}: adapters are planned for one card")
     plans = tuple(
         TrainingPlan(setup=way, card=card, layout=spread, host_room_bytes=host_room_bytes)
         for layout in layouts_of(num_cards)
-        for way, spread in ways_of(setup, layout, tokens // one_pass, card, adapter)
+        for way, spread in ways_of(job, layout, tokens // one_pass, card, adapter)
     )
     left_out, refused = not_tried(card, num_cards), dict.fromkeys(filter(None, (why_not(p, code) for p in plans)))
     if refused:

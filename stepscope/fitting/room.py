@@ -8,13 +8,14 @@ tensors, the most that was recorded), should fit at the expected (a hundredth of
 
 from dataclasses import dataclass
 
-from stepscope.allocator.config import AllocatorConfig
-from stepscope.allocator.trace_replay import replay_trace
-from memkit.hardware.workspaces import training_workspace_bytes
 from memkit.hardware.cards import CARDS
 from memkit.hardware.fit import CONTEXT_BYTES, RECORDED_CACHE_SHARE, Fit, fit_on
+from memkit.hardware.workspaces import training_workspace_bytes
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
+from stepscope.allocator.config import AllocatorConfig
+from stepscope.allocator.trace_replay import replay_trace
+
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut:

@@ -7,22 +7,26 @@ here: the adviser, the planner, the explorers.
 from dataclasses import replace
 from functools import lru_cache
 
+from memkit.fitting import batch_plan
 from memkit.formats.dtypes import dtype_bits
 from memkit.formula.estimate import estimate_memory
-from stepscope.formula.offload import host_bytes, link_bytes
 from memkit.formula.parameters import count_by_kind, count_parameters
-from memkit.formula.states import state_bytes, state_ledger
 from memkit.hardware.cards import Card
 from memkit.recomputation.costs import step_flops
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.layouts import Layout
 from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import FULL, FULL_NO_STOP, NONE, Strategy
 from memkit.setup.training import TrainingSetup
+from memkit.timeline import Instant, MemoryTimeline
+from stepscope.formula.offload import host_bytes, link_bytes
+from stepscope.formula.states import Standing, job_state_bytes, job_state_ledger, standing_of
+from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.experts import num_experts_of
+from stepscope.setup.job import Job
+from stepscope.setup.layouts import Layout
+from stepscope.setup.optimizers import is_paged
 from stepscope.sharding.step import estimate_sharded
 from stepscope.sharding.traffic import step_traffic
-from memkit.timeline import Instant, MemoryTimeline
 
 HOST_BYTES_PER_S = 2 * 8 * 5_600 * 10**6
 """What a desktop's memory moves: two channels of 8 bytes at 5,600 million transfers a second (DDR5-5600)."""
@@ -48,12 +52,12 @@ def peak_of(setup: TrainingSetup, layout: Layout | None = None) -> Instant:
     return second_step(setup, layout).peak
 
 
-def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> float:
+def seconds_of(setup: Job, card: Card, layout: Layout | None = None) -> float:
     """Seconds of a step on paper, nothing hidden behind anything: the sum of ``seconds_by_term``."""
     return sum(seconds_by_term(setup, card, layout).values())
 
 
-def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> dict[str, float]:
+def seconds_by_term(setup: Job, card: Card, layout: Layout | None = None) -> dict[str, float]:
     """What a step's time on paper is made of, by the rates of the card and of a host.
 
     The passes through the model; 4-bit weights are made 16-bit ones for each. What an optimizer on the host, or its
@@ -64,17 +68,17 @@ def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = No
     dtype, passes, pcie = setup.precision.compute_dtype, passes_of(setup), card.pcie_bytes_per_s
     terms = {"passes": least_seconds(setup, card, (layout and layout.param_dtype) or dtype) * passes / 3}
     weight_bits = dtype_bits(setup.precision.weight_dtype)
-    how = setup.model, setup.precision, setup.optimizer, setup.adapter
+    how = standing_of(setup)
     if setup.adapter and setup.adapter.base == "nf4":
         num_packed = parameters_of(setup.model) - experts_of(setup.model)  # bitsandbytes leaves experts as they are
         unpacked = num_packed * (4 + weight_bits) // 8  # read, and written
         terms["unpacking"] = setup.grad_accum_steps * passes * unpacked / card.memory_bandwidth
-    if setup.optimizer.is_on_host:
-        gradients, weights, states = on_host(*how)
+    if setup.place.is_on_host:
+        gradients, weights, states = on_host(how)
         terms["host"] = (setup.grad_accum_steps * gradients + weights) / pcie
         terms["host step"] = (gradients + 2 * weights + 2 * states) / HOST_BYTES_PER_S
-    elif setup.optimizer.record.is_paged:
-        terms["paged"] = 2 * paged_bytes(*how) / pcie
+    elif is_paged(setup.optimizer.record):
+        terms["paged"] = 2 * paged_bytes(how) / pcie
     if layout is None:
         return terms
     terms["links"] = step_traffic(setup, layout).sent_bytes / (card.link_bytes_per_s or pcie)
@@ -82,30 +86,29 @@ def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = No
         share = parameters_of(setup.model) * weight_bits // 8 // layout.dp_size
         gathers = 2 if layout.stage == 3 else 1
         terms["shards"] = setup.grad_accum_steps * (gathers + 1) * share / pcie  # gathered, and gradients sent
-        states = resting_bytes(*how)
+        states = resting_bytes(how)
         whole = 2 * states["weights"] + states["gradients"] + 2 * states["optimizer_states"]
         terms["host step"] = whole / HOST_BYTES_PER_S  # all ranks' shares are in one host
     return terms
 
 
-resting_bytes = lru_cache(maxsize=512)(state_bytes)
+resting_bytes = lru_cache(maxsize=512)(job_state_bytes)
 
 
 @lru_cache(maxsize=256)
-def on_host(model, precision, optimizer, adapter) -> tuple[int, int, int]:
+def on_host(standing: Standing) -> tuple[int, int, int]:
     """Bytes of gradients that a micro-batch sends to an optimizer on the host, of weights that a step brings back, and
     of the states that stay there."""
-    bare = TrainingSetup(model=model, precision=precision, optimizer=optimizer, adapter=adapter, seq_len=1,
-                         attention="stored")
+    bare = Job(**standing._asdict(), seq_len=1, attention="stored")
     gradients, weights = tuple(link_bytes(bare).values()) or (0, 0)
     return gradients, weights, host_bytes(bare)["optimizer_states"]
 
 
 @lru_cache(maxsize=256)
-def paged_bytes(model, precision, optimizer, adapter) -> int:
+def paged_bytes(standing: Standing) -> int:
     """Bytes of paged states, which may stand on the host: at worst each comes to the card and goes in every step."""
-    tensors = state_ledger(model, precision, optimizer, adapter) if optimizer.record.is_paged else ()
-    return sum(tensor.num_bytes for tensor in tensors if tensor.is_on_host)
+    tensors = job_state_ledger(standing) if is_paged(standing.optimizer.record) else ()
+    return sum(tensor.num_bytes for tensor in tensors if tensor.is_in_host)
 
 
 parameters_of = lru_cache(maxsize=64)(count_parameters)
@@ -118,30 +121,21 @@ def experts_of(model: ModelConfig) -> int:
 
 
 def least_seconds(setup: TrainingSetup, card: Card, dtype: str = "") -> float:
-    """Seconds of a step's forwards and backwards that no kernel goes below on ``card``, by its data sheet's rates.
-
-    ``dtype`` is that of the products, if it is not the precision's. A pass does 6 FLOPs a token and parameter that it
-    uses, and reads each weight three times: forward, and twice in the backward. The larger of the two times counts. So
-    a micro-batch of too few tokens waits for the weights.
-    """
-    model, dtype = setup.model, dtype or setup.precision.compute_dtype
-    unused = experts_of(model) * (model.num_experts - model.experts_per_token) // max(model.num_experts, 1)
-    rates = card.peak_tflops
-    rate = rates.get(dtype, rates["float32"]) * 10**12
-    arithmetic = 6 * (parameters_of(model) - unused) * setup.tokens_per_micro_batch / rate
-    weights = 3 * parameters_of(model) * dtype_bits(dtype) / 8 / card.memory_bandwidth
-    return setup.grad_accum_steps * max(arithmetic, weights)
+    """``memkit.fitting.least_seconds``, which reads all experts and computes with a few of them."""
+    model = setup.model
+    num_experts = num_experts_of(model)
+    unused = experts_of(model) * (num_experts - model.experts_per_token) // num_experts if num_experts else 0
+    return batch_plan.least_seconds(setup, card, dtype, parameters_of(model) - unused)
 
 
-def passes_of(setup: TrainingSetup) -> float:
+def passes_of(setup: Job) -> float:
     """Passes through the model by their FLOPs, three where all is trained and nothing runs again.
 
     The same for every precision, optimizer, size and number of micro-batches. A frozen weight has no gradient to
     compute.
 
-    >>> from stepscope.setup.adapters import AdapterConfig
     >>> from memkit.setup.models import LLAMA_2_7B
-    >>> setup = TrainingSetup(model=LLAMA_2_7B, seq_len=2048, precision=PURE_BF16, adapter=AdapterConfig(rank=16))
+    >>> setup = Job(model=LLAMA_2_7B, seq_len=2048, precision=PURE_BF16, adapter=AdapterConfig(rank=16))
     >>> [round(passes_of(replace(setup, recomputation=strategy)), 2) for strategy in ("none", "full")]
     [2.09, 2.86]
     """
@@ -166,7 +160,7 @@ def run_again(strategy: Strategy, num_layers: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def _passes(model, seq_len, attention, dropout, rank, targets, strategy) -> float:
-    plain = TrainingSetup(
+    plain = Job(
         model=model, seq_len=seq_len, attention=attention, dropout=dropout, precision=PURE_BF16, device="cpu",
     )
     adapter = AdapterConfig(rank=rank, targets=targets) if rank else None

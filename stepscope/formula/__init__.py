@@ -4,10 +4,11 @@ Reading order:
 
 - ``inference``: what inference keeps instead: weights and the key and value cache
 - ``experts``: a mixture of experts in place of an MLP
-- ``offload``: what an optimizer on the host moves over the link in a step
+- ``optimizers``: the temporaries of more optimizers' steps
 - ``adapters``: LoRA and QLoRA on paper: thin matrices beside frozen weights, which may be in 4 bits
-- ``job``: How a ``Job`` runs: what its adapters freeze, and where its optimizer steps
-- ``optimizers``: The temporaries of the steps of ``stepscope.setup.optimizers``
+- ``states``: what a job keeps between steps
+- ``offload``: what an optimizer on the host moves over the link in a step
+- ``job``: how a job runs: what its adapters freeze, and where its optimizer steps
 """
 
 from memkit import front_door

@@ -12,3 +12,9 @@ from .offload import (
     host_bytes as host_bytes,
     link_bytes as link_bytes,
 )
+from .states import (
+    Standing as Standing,
+    job_state_bytes as job_state_bytes,
+    job_state_ledger as job_state_ledger,
+    standing_of as standing_of,
+)

@@ -1,9 +1,7 @@
 """LoRA and QLoRA on paper: thin matrices beside frozen weights, which may be in 4 bits."""
 
-import math
 from collections.abc import Iterable
-from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from memkit.formats.dtypes import tensor_bytes
 from memkit.formula.backward import GRADIENT_OPS, SENDS_VIEWS

@@ -15,6 +15,7 @@ from stepscope.formula.adapters import (
     trained_precision,
 )
 from stepscope.setup.job import Job
+from stepscope.setup.optimizers import SharesMaps
 from stepscope.setup.places import MIN_OFFLOADED, Place
 
 
@@ -28,6 +29,10 @@ class JobRun(Run):
     @property
     def forward(self) -> type[Forward]:
         return AdaptedForward if self.has_adapter else Forward
+
+    def check(self, setup: Job) -> None:
+        if self.place == Place.IN_BACKWARD and isinstance(setup.optimizer.record, SharesMaps):
+            raise ValueError(f"{setup.optimizer.name} with place='in backward' has no formula for its peak; trace it")
 
     def write_weights(self, setup: Job, paper: Paper) -> None:
         if not self.has_adapter:

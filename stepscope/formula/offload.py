@@ -10,23 +10,22 @@ from dataclasses import replace
 from memkit.formula.parameters import Parameter
 from memkit.formula.states import gradient_tensors, optimizer_tensors, weight_tensors
 from stepscope.formula.adapters import trained_parameters, trained_precision
+from stepscope.formula.states import is_offloaded
 from stepscope.setup.job import Job
-from stepscope.setup.places import MIN_OFFLOADED
 
 
 def offloaded_parameters(setup: Job) -> tuple[Parameter, ...]:
     """The trained tensors whose states are on the host."""
     trained = trained_parameters(setup.model, setup.adapter)
-    return tuple(p for p in trained if setup.place.is_on_host and p.count >= MIN_OFFLOADED)
+    return tuple(parameter for parameter in trained if is_offloaded(parameter, setup.place))
 
 
 def link_bytes(setup: Job) -> dict[str, int]:
     """Bytes that cross the link in one step, by what moves and where to; gradients leave in every micro-batch.
 
     >>> from memkit.setup.models import LLAMA_2_7B
-    >>> from memkit.setup.recipes import PURE_BF16, OptimizerConfig
-    >>> on_host = OptimizerConfig(place="on the host")
-    >>> link_bytes(TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, optimizer=on_host))
+    >>> from memkit.setup.recipes import PURE_BF16
+    >>> link_bytes(Job(model=LLAMA_2_7B, precision=PURE_BF16, place="on the host"))
     {'gradients to the host': 13476831232, 'weights to the card': 13476831232}
     """
     moved, precision = {}, trained_precision(setup.precision, setup.adapter)

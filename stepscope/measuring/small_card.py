@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stepscope.allocator.caching import CachingAllocator, OutOfMemory
-from stepscope.allocator.heap import Driver
 from memkit.measuring.gpu import cap_gpu
 from memkit.program.doors import tensors_in
 from memkit.units import as_whole_number
+from stepscope.allocator.caching import CachingAllocator, OutOfMemory
+from stepscope.allocator.heap import Driver
 
 
 class SimulatedCard(TorchDispatchMode):

@@ -4,12 +4,12 @@ Nothing is told by colour alone: a part has a hatch, a hole is empty, the unaske
 has a dark frame.
 """
 
-from stepscope.allocator.film import Film, Piece, Row, Still
 from memkit.pictures.axes import DASHED, Scale
 from memkit.pictures.colours import LOOKS, OKABE_ITO
 from memkit.pictures.svg import GREY, PAPER, Chart, text_width
 from memkit.timeline import PARTS
 from memkit.units import MIB, format_bytes
+from stepscope.allocator.film import Film, Piece, Row, Still
 
 MAX_ROWS = 14
 ROW = 25

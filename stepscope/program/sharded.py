@@ -20,8 +20,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from memkit.program.optimizers import make_step_optimizer
 from memkit.program.transformer import Transformer, training_build
-from stepscope.setup.layouts import Layout
 from memkit.setup.training import TrainingSetup
+from stepscope.setup.layouts import Layout
 
 
 def wrap_model(model: nn.Module, layout: Layout, device: str) -> nn.Module:
@@ -86,9 +86,9 @@ def sharded_build(
     in_dtype = replace(setup, precision=replace(setup.precision, compute_dtype=dtype))
 
     def make_optimizer(setup: TrainingSetup, named: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
-        if layout.stage != 1:
-            return make_step_optimizer(setup, named)
         plain = make_step_optimizer(setup, named)
+        if layout.stage != 1 or plain is None:  # asked without parameters, whether there is one
+            return plain
         known = signature(type(plain)).parameters
         choices = {name: value for name, value in plain.defaults.items() if name in known}
         return ZeroRedundancyOptimizer(list(named.values()), type(plain), **choices)

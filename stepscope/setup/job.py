@@ -1,6 +1,7 @@
 """A training step with all that chapters 08 to 12 add: adapters, 4 bits, where the optimizer steps."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from memkit.setup.training import TrainingSetup
 from stepscope.setup.adapters import AdapterConfig, linear_layers
@@ -14,6 +15,8 @@ class Job(TrainingSetup):
 
     Raises: ValueError: a target that the model lacks, or accumulation where the optimizer frees each gradient at once.
     """
+
+    built_by: ClassVar[str] = "stepscope.job_build"
 
     adapter: AdapterConfig | None = None
     place: Place = Place.AFTER_BACKWARD
@@ -29,3 +32,8 @@ class Job(TrainingSetup):
         layers = linear_layers(self.model)
         if self.adapter is not None and not set(self.adapter.targets) <= set(layers):
             raise ValueError(f"adapter targets={self.adapter.targets} are not layers of {self.model.name}: {layers}")
+
+
+def as_job(setup: TrainingSetup) -> Job:
+    """The setup as a job without adapters, whose optimizer steps after the backward; a job as it is."""
+    return setup if isinstance(setup, Job) else Job(**vars(setup))

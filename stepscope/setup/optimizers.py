@@ -1,9 +1,18 @@
-"""More optimizers: Adafactor, Lion, Muon, and those of two libraries, which keep states in few bits or page them."""
+"""More optimizers: Adafactor, Lion, Muon, and those of two libraries, which keep states in few bits or page them.
+
+Each is a record as the kit's are, and is passed as one: ``OptimizerConfig(record=OPTIMIZERS["Lion"])``. The kit's own
+table stays as it is.
+
+Source: ``_init_group`` in torch.optim's Adafactor and Muon (2.13); ``Optimizer2State`` of bitsandbytes 0.50; torchao
+0.18's ``optim/low_bit``.
+"""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from memkit.setup.optimizers import FIRST, IN_ONE_KERNEL, MOMENTUM, OPTIMIZERS, SECOND, STEP, TRACE_IT, Optimizer, State
+from memkit.setup import optimizers as kit
+from memkit.setup.optimizers import FIRST, IN_ONE_KERNEL, MOMENTUM, SECOND, STEP, TRACE_IT, Optimizer, State
 
 MIN_8BIT_VALUES = 4096
 """bitsandbytes and torchao leave the states of smaller tensors as they are (``min_8bit_size``)."""
@@ -27,50 +36,93 @@ class Factored(State):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Paged(State):
+    """A state in unified memory, which the driver moves between host and card; of small tensors it is the card's."""
+
+    def is_in_host(self, role, count, implementation):
+        return count >= MIN_PAGED_VALUES
+
+
+@dataclass(frozen=True, kw_only=True)
 class Quantized(State):
-    """A moment in few bits: codes, one float32 scale a block, a map from codes to values for each tensor."""
+    """A moment in few bits: codes, one float32 scale a block, a map from codes to values.
+
+    Each tensor has a map of its own of ``map_values``, or all share one (``shares_map``), and then a tensor's last block
+    may be short; else one with a short block is left as wide as it is. ``block_size`` values share a scale.
+    """
 
     coded: str = "uint8"
     bits: int = 8
     scale: str = "scale"
     map_values: int = 0
-    takes_short_blocks: bool = False
+    shares_map: bool = False
     block_size: int = 256
     is_paged: bool = False
 
+    def takes(self, count: int) -> bool:
+        """Whether the moment of a tensor of so many values is quantized."""
+        return count >= MIN_8BIT_VALUES and (self.shares_map or count % self.block_size == 0)
+
     def tensors_of(self, shape, moment_dtype):
         count = math.prod(shape)
-        if count < MIN_8BIT_VALUES or (count % self.block_size and not self.takes_short_blocks):
+        if not self.takes(count):
             return super().tensors_of(shape, moment_dtype)
         codes = (self.role, shape if self.bits == 8 else (count * self.bits // 8,), self.coded)
         scales = (f"{self.role} {self.scale}", (-(-count // self.block_size),), "float32")
-        maps = ((f"{self.role} map", (self.map_values,), "float32"),) if self.map_values else ()
+        has_own_map = self.map_values and not self.shares_map
+        maps = ((f"{self.role} map", (self.map_values,), "float32"),) if has_own_map else ()
         return (codes, scales, *maps)
 
-    def is_in_host(self, count, implementation):
-        return self.is_paged and count >= MIN_PAGED_VALUES
+    def is_in_host(self, role, count, implementation):
+        """The codes of large tensors, where they are paged; scales are never."""
+        return self.is_paged and role == self.role and count >= MIN_PAGED_VALUES
 
 
-def in_8_bits(*states: State, **how) -> tuple[State, ...]:
+def in_few_bits(*states: State, **how) -> tuple[State, ...]:
     """The same moments, quantized."""
     return tuple(Quantized(role=state.role, dtype=state.dtype, **how) for state in states)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Muon(Optimizer):
-    """Takes the matrices of the blocks and leaves the rest to AdamW."""
+class SharesMaps(Optimizer):
+    """bitsandbytes' 8-bit optimizers: one map from codes to values for each moment, for all tensors together."""
 
-    rest: str = "AdamW"
+    def shared_by(self, counts):
+        counts = tuple(counts)
+        return tuple(
+            (f"{state.role} map", (state.map_values,), "float32")
+            for state in self.states
+            if any(map(state.takes, counts))
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Muon(Optimizer):
+    """Takes the matrices of the blocks and leaves the rest to another optimizer."""
+
+    rest: Optimizer
 
     def states_of(self, shape, kind):
         is_hidden_matrix = len(shape) == 2 and kind not in ("embedding", "head")
-        return self if is_hidden_matrix else OPTIMIZERS[self.rest]
+        return self if is_hidden_matrix else self.rest
+
+
+def is_paged(record: Optimizer) -> bool:
+    """Whether the driver moves its large states between host and card."""
+    return any(isinstance(state, Paged) or getattr(state, "is_paged", False) for state in record.states)
+
+
+def is_quantized(record: Optimizer) -> bool:
+    """Whether it keeps its moments in few bits."""
+    return any(isinstance(state, Quantized) for state in record.states)
 
 
 UNFUSED_ONLY = ("foreach", "for-loop")
-TORCHAO = {"temporaries": IN_ONE_KERNEL, "has_argument": False}
+LIBRARY = {"temporaries": IN_ONE_KERNEL, "has_argument": False}
 WIDE = tuple(replace(state, dtype="float32") for state in (FIRST, SECOND))
+PAGED = tuple(Paged(role=state.role, dtype="float32") for state in (FIRST, SECOND))
 ON_HOST_STEP = replace(STEP, on_host="always")
+ABSMAX = {"scale": "absmax", "map_values": 256, "shares_map": True}
 
 ADDED = (
     Optimizer(name="Adafactor", made_by="torch.optim:Adafactor",
@@ -80,14 +132,18 @@ ADDED = (
     Optimizer(name="Lion", states=(FIRST,), made_by="stepscope.program.optimizers:Lion",
               temporaries={"foreach": "all at once", "for-loop": "one at a time"}),
     Muon(name="Muon", states=(MOMENTUM,), made_by="torch.optim:Muon", has_argument=False,
-         temporaries=dict.fromkeys(UNFUSED_ONLY, TRACE_IT)),
-    Optimizer(name="8-bit AdamW", made_by="bitsandbytes.optim:AdamW8bit", **TORCHAO,
-              states=in_8_bits(*WIDE, scale="absmax", takes_short_blocks=True)),
-    Optimizer(name="torchao 8-bit AdamW", made_by="torchao.optim:AdamW8bit", **TORCHAO,
-              states=(ON_HOST_STEP, *in_8_bits(FIRST, SECOND, map_values=256))),
-    Optimizer(name="torchao 4-bit AdamW", made_by="torchao.optim:AdamW4bit", **TORCHAO,
-              states=(ON_HOST_STEP, *in_8_bits(FIRST, SECOND, bits=4, map_values=16, block_size=128))),
-    Optimizer(name="torchao FP8 AdamW", made_by="torchao.optim:AdamWFp8", **TORCHAO,
-              states=(ON_HOST_STEP, *in_8_bits(FIRST, SECOND, coded="float8_e4m3fn"))),
+         temporaries=dict.fromkeys(UNFUSED_ONLY, TRACE_IT), rest=kit.OPTIMIZERS["AdamW"]),
+    SharesMaps(name="8-bit AdamW", made_by="bitsandbytes.optim:AdamW8bit", **LIBRARY,
+               states=in_few_bits(*WIDE, **ABSMAX)),
+    Optimizer(name="torchao 8-bit AdamW", made_by="torchao.optim:AdamW8bit", **LIBRARY,
+              states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, map_values=256))),
+    Optimizer(name="torchao 4-bit AdamW", made_by="torchao.optim:AdamW4bit", **LIBRARY,
+              states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, bits=4, map_values=16, block_size=128))),
+    Optimizer(name="torchao FP8 AdamW", made_by="torchao.optim:AdamWFp8", **LIBRARY,
+              states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, coded="float8_e4m3fn"))),
+    Optimizer(name="paged AdamW", made_by="bitsandbytes.optim:PagedAdamW32bit", **LIBRARY, states=PAGED),
+    SharesMaps(name="paged 8-bit AdamW", made_by="bitsandbytes.optim:PagedAdamW8bit", **LIBRARY,
+               states=in_few_bits(*WIDE, is_paged=True, **ABSMAX)),
 )
-OPTIMIZERS.update({optimizer.name: optimizer for optimizer in ADDED})
+OPTIMIZERS: Mapping[str, Optimizer] = kit.OPTIMIZERS | {optimizer.name: optimizer for optimizer in ADDED}
+"""The kit's and these, by name. 8-bit and paged ones are bitsandbytes', torchao's say so."""

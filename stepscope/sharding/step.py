@@ -26,9 +26,11 @@ from memkit.formula.parameters import (
     output_parameters,
     parameter_ledger,
 )
-from stepscope.setup.layouts import Layout
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline
+from stepscope.setup.job import Job
+from stepscope.setup.layouts import Layout
+from stepscope.setup.places import Place
 
 
 def shard(parameter: Parameter, num_ranks: int) -> Parameter:
@@ -114,6 +116,11 @@ class Rank(Run):
     """Rank 0 of many: which share of weights and states it keeps, and which it steps."""
 
     is_repeated = False  # some layouts share out whole tensors, of any block
+
+    def check(self, setup: TrainingSetup) -> None:
+        how = isinstance(setup, Job) and (setup.adapter or (setup.place != Place.AFTER_BACKWARD and setup.place))
+        if how:
+            raise ValueError(f"a layout with {how} has no formula; trace it")
 
     def __init__(self, layout: Layout):
         self.layout = layout

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from memkit.formats.dtypes import dtype_bits, tensor_bytes
 from memkit.formula.parameters import count_parameters
-from stepscope.setup.layouts import Layout
 from memkit.setup.strategies import FULL
 from memkit.setup.training import TrainingSetup
+from stepscope.setup.layouts import Layout
 from stepscope.sharding.step import groups_of
 
 

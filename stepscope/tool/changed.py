@@ -22,9 +22,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from memkit.program.optimizers import class_of
-from memkit.setup.recipes import OptimizerConfig
-from stepscope.tool.script import Script, nothing_to_do
 from memkit.units import as_one_of
+from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.tool.script import Script, nothing_to_do
 
 BATCH_OPTION = re.compile(r"-b|(?!.*(?:eval|test|val))-*[\w.-]*batch[-_]?size")
 """What scripts call the size of a training batch on their command lines."""
@@ -124,7 +124,7 @@ def _eight_bit_adam() -> Iterator[Callable[[], None]]:
 
     That one keeps the states of embeddings in 32 bits.
     """
-    kind = class_of(OptimizerConfig(name="8-bit AdamW").record)
+    kind = class_of(OPTIMIZERS["8-bit AdamW"])
     arguments = getattr(sys.modules.get("transformers.training_args"), "TrainingArguments", None)
 
     def init(optimizer, params, lr=1e-3, *_, **__):

@@ -34,11 +34,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout
 from typing import NoReturn
 
+from memkit.units import format_bytes
 from stepscope.tool.arguments import UNUSABLE, parser
 from stepscope.tool.commands import COMMANDS, progress
 from stepscope.tool.errors import in_words
 from stepscope.tool.sealed import sealed
-from memkit.units import format_bytes
 
 ABOVE, STOPPED = 1, 130
 

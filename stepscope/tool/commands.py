@@ -11,9 +11,9 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
+from memkit.units import aligned_table, as_whole_number, format_bytes, format_count
 from stepscope.tool.arguments import named
 from stepscope.tool.sealed import unsealed
-from memkit.units import aligned_table, as_whole_number, format_bytes, format_count
 
 Found = tuple[int, str, dict]
 SCRIPTS = (".py", ".ipynb")
@@ -177,7 +177,7 @@ def list_command(options: argparse.Namespace) -> Found:
     """``memkit list``: the names that ``fit`` and ``report`` take."""
     from memkit.formula.parameters import count_parameters
     from memkit.hardware.cards import CARDS
-    from memkit.setup.models import PUBLISHED_MODELS
+    from stepscope.setup.experts import PUBLISHED_MODELS
 
     models = {name: count_parameters(model) for name, model in PUBLISHED_MODELS.items()}
     cards = {name: card.memory_bytes for name, card in CARDS.items()}
@@ -199,12 +199,12 @@ def changes_as_data(changes: Sequence) -> list[dict]:
 
 def fit_command(options: argparse.Namespace) -> Found:
     """``memkit fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
+    from memkit.hardware.cards import CARDS
     from stepscope.fitting.plan_code import code_of
     from stepscope.fitting.plans import find_plans
-    from memkit.hardware.cards import CARDS
     from stepscope.setup.adapters import AdapterConfig, linear_layers
+    from stepscope.setup.experts import PUBLISHED_MODELS
     from stepscope.setup.hugging_face import model_of_config, read_config
-    from memkit.setup.models import PUBLISHED_MODELS
 
     if is_config(options.model):
         lengths = dict.fromkeys(("max_position_embeddings", "n_positions"), options.seq_len or 2048)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from memkit.hardware.fit import Fit
+from memkit.timeline import MemoryTimeline
+from memkit.units import aligned_table, format_bytes
 from stepscope.allocator.trace_replay import replay_trace
 from stepscope.fitting.advice import EIGHT_BIT, HALF_BATCH, Effect, best_of_each_kind, helpful
 from stepscope.fitting.diagnosis import NUM_CHANGES, Diagnosis, changes_in_words, diagnose_memory, growth_in_words
-from memkit.hardware.fit import Fit
 from stepscope.fitting.room import LeftOut, fits_of, left_out_in_words, left_out_of
-from memkit.timeline import MemoryTimeline
-from memkit.units import aligned_table, format_bytes
 
 NUM_TRIED = 6
 """So many of the changes that help most are traced again."""

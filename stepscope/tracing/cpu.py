@@ -9,7 +9,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from memkit.tracing.cpu import fake_cpu
-from memkit.tracing.cuda_kernels import kernels_on_meta
 from memkit.tracing.shapes import deepcopied
 from stepscope.tracing.patched import as_a_script_needs
 from stepscope.tracing.refusals import not_followed, refusing

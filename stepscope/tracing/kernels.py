@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from memkit.tracing.cuda_kernels import KERNELS
 from memkit.formula.kernels import Stages
+from memkit.tracing.cuda_kernels import KERNELS
 from memkit.tracing.scratch import BY_NAME
 from memkit.units import round_up
 from stepscope.tracing.refusals import not_followed

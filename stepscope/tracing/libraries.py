@@ -13,8 +13,8 @@ import torch
 
 from memkit.program.log import Log
 from memkit.tracing.cpu import PRODUCTS, is_of_a_transformer
-from stepscope.tracing.refusals import calling_frame
 from memkit.units import format_bytes
+from stepscope.tracing.refusals import calling_frame
 
 aten = torch.ops.aten
 TOLD_FROM = 0.01

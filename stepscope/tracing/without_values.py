@@ -6,7 +6,6 @@ to write in its place. The rest of the file is those who ask and get an answer a
 own initialisers and optimizers.
 """
 
-import functools
 import itertools
 import linecache
 import math
@@ -21,9 +20,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memkit.program.doors import outside
 from memkit.tracing import shapes
+from memkit.units import MIB
 from stepscope.tracing.known import KnownValues
 from stepscope.tracing.refusals import TORCH_HOME, NeedsValues, calling_frame, not_followed, own_line
-from memkit.units import MIB
 
 MAX_STAND_IN_BYTES = 16 * MIB
 

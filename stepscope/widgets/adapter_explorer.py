@@ -2,17 +2,18 @@
 
 from dataclasses import replace
 
-from stepscope.fitting.plan import plan_of
 from memkit.formula.activations import block_ledger
-from memkit.formula.parameters import count_adapter_parameters, count_parameters
-from memkit.formula.states import state_bytes
+from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
-from stepscope.setup.adapters import AdapterConfig, linear_layers
-from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import FUSED_ADAMW, PURE_BF16
-from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes, format_count
 from memkit.widgets.explorer import Choice, Explorer, Number, View
+from stepscope.fitting.plan import plan_of
+from stepscope.formula.adapters import count_adapter_parameters
+from stepscope.formula.states import job_state_bytes
+from stepscope.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.experts import PUBLISHED_MODELS
+from stepscope.setup.job import Job
 from stepscope.widgets.plan_bars import plans_view
 
 TARGETS = {
@@ -47,7 +48,7 @@ class AdapterExplorer(Explorer, verdict=(126,), status=(100, 210)):
     ) -> View:
         """The peak of each way as a bar; the words are about the adapters and what they leave to be kept."""
         shape = {"micro_batch_size": micro_batch_size, "seq_len": seq_len}
-        full = TrainingSetup(model=PUBLISHED_MODELS[model], precision=PURE_BF16, optimizer=FUSED_ADAMW, **shape)
+        full = Job(model=PUBLISHED_MODELS[model], precision=PURE_BF16, optimizer=FUSED_ADAMW, **shape)
         adapter = AdapterConfig(rank=rank, targets=TARGETS[targets], dtype=dtype)
         plans = {name: plan_of(in_this_way(full, adapter, *way), CARDS[card]) for name, way in WAYS.items()}
         count = format_count(count_adapter_parameters(full.model, adapter))
@@ -60,16 +61,16 @@ class AdapterExplorer(Explorer, verdict=(126,), status=(100, 210)):
         return plans_view(plans, title, subtitle, trained_and_kept(full, adapter), columns=columns)
 
 
-def in_this_way(full: TrainingSetup, adapter: AdapterConfig, base: str | None, recomputation: str) -> TrainingSetup:
+def in_this_way(full: Job, adapter: AdapterConfig, base: str | None, recomputation: str) -> Job:
     """The setup with the adapter on such a base, or with all weights trained."""
     chosen = None if base is None else replace(adapter, base=base)
     return replace(full, adapter=chosen, recomputation=recomputation)
 
 
-def trained_and_kept(full: TrainingSetup, adapter: AdapterConfig) -> tuple[str, str]:
+def trained_and_kept(full: Job, adapter: AdapterConfig) -> tuple[str, str]:
     """What the adapters' gradients and states take, and what a block keeps for its backward."""
     count, whole = count_adapter_parameters(full.model, adapter), count_parameters(full.model)
-    states = state_bytes(full.model, full.precision, full.optimizer, adapter)
+    states = job_state_bytes(replace(full, adapter=adapter))
     trained = states["gradients"] + states["optimizer_states"]
     kept, all_kept = block_ledger(replace(full, adapter=adapter)).per_sbh, block_ledger(full).per_sbh
     casts = "adapters in bfloat16 keep no cast of their input"

@@ -15,9 +15,10 @@ from wrong_answers.chapter_04 import keeps
 
 from book.exercises import check
 from book.exercises.chapter_07 import LEAK_BYTES, LENGTHS, Classifier
-from stepscope.fitting.plans import plan_recomputation
+from memkit.hardware import planned_room, training_workspace_bytes
 from memkit.measuring.measure import measure_memory
 from memkit.program.transformer import training_build
+from memkit.recomputation import cheapest_that_fits
 from memkit.setup.models import GPT2_LARGE, TINY_GPT2
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
@@ -318,7 +319,8 @@ def test_the_planner_answers_what_4_5_says():
     fused = OptimizerConfig(implementation="fused")
     setup = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, optimizer=fused)
     said = check("4.5", "c").text
-    names = [plan_recomputation(setup, gib * GIB).chosen.setup.recomputation.name for gib in (14, 16)]
+    rooms = [planned_room(gib * GIB) - training_workspace_bytes((8, 0)) for gib in (14, 16)]
+    names = [cheapest_that_fits(setup, room).name for room in rooms]
     assert said == f"On 14 GiB it answers {names[0]!r}, on 16 GiB {names[1]!r}."
 
 

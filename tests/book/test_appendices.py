@@ -6,13 +6,11 @@ import re
 import pytest
 from cells import exists, texts_of
 
-import memkit
-
 SHEET = texts_of("C")["sheet"]
 NAMED = re.compile(r"`(test_\w+)` \(`([\w/]+\.py)`\)")
 """A test as the sheet names it: its name, and its file, below ``tests``."""
 TESTS = sorted({f"tests/{file}::{name}" for name, file in NAMED.findall(SHEET)})
-FUNCTIONS = sorted(set(re.findall(r"`(memkit(?:\.\w+)+)`", SHEET)))
+FUNCTIONS = sorted(set(re.findall(r"`((?:memkit|stepscope)(?:\.\w+)+)`", SHEET)))
 
 
 @pytest.mark.parametrize("node", TESTS)
@@ -23,7 +21,7 @@ def test_a_formula_s_test_is_there(node):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_formula_s_function_is_there(name):
     module, _, attribute = name.rpartition(".")
-    place = memkit if module == "memkit" else importlib.import_module(module)
+    place = importlib.import_module(module)
     assert callable(getattr(place, attribute)) or attribute.isupper()
 
 
@@ -33,8 +31,8 @@ def test_every_line_of_the_sheet_names_a_function_a_test_and_a_chapter():
     assert len(sheet) >= 15 and [row[0] for row in sheet] == [row[0] for row in checks]
     for (number, formula, chapter, source), (_, function, test) in zip(sheet, checks, strict=True):
         assert formula and source and re.fullmatch(r"\d\d(, \d\d)*", chapter), number
-        assert function.startswith(("`memkit", "`book")) and NAMED.fullmatch(test), number
+        assert function.startswith(("`memkit", "`stepscope", "`book")) and NAMED.fullmatch(test), number
 
 
 def test_a_test_that_is_gone_is_seen():
-    assert not exists("tests/test_units.py::test_that_nobody_wrote") and not exists("tests/none.py::test_x")
+    assert not exists("tests/memkit/test_units.py::test_that_nobody_wrote") and not exists("tests/none.py::test_x")

@@ -49,7 +49,7 @@ def test_a_technique_s_peak_is_what_the_trace_finds():
     for technique in TECHNIQUES:
         setup = technique.applied(SMALL["small"])
         if "8-bit" in technique.name or "host" in technique.name or "LoRA" in technique.name or technique.layout:
-            continue  # tests/formula/test_small_states.py and tests/sharding trace these
+            continue  # tests/stepscope/formula/test_small_states.py and tests/stepscope/sharding trace these
         traced = trace_script(training_build(setup), device="cpu").for_step(2).peak_bytes
         assert estimate_memory(setup).for_step(2).peak_bytes == pytest.approx(traced, rel=1e-3), technique.name
 

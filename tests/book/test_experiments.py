@@ -6,15 +6,9 @@ from dataclasses import replace
 import torch
 from cells import texts_of
 
-from stepscope.allocator.config import AllocatorConfig
-from stepscope.allocator.film import Film
-from stepscope.allocator.stories import STORIES
-from stepscope.fitting.room import fit_on
-from stepscope.fitting.step import least_seconds, second_step
 from memkit.formula.parameters import count_by_kind
 from memkit.hardware.cards import CARDS
 from memkit.recomputation.frontier import MODELS, pareto_front, points
-from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
@@ -22,6 +16,13 @@ from memkit.tracing import trace_memory
 from memkit.units import MIB, format_bytes
 from memkit.widgets.batch_planner import BatchPlanner
 from memkit.widgets.frontier_explorer import cheapest
+from stepscope.allocator.config import AllocatorConfig
+from stepscope.allocator.film import Film
+from stepscope.allocator.stories import STORIES
+from stepscope.fitting.room import fit_on
+from stepscope.fitting.step import least_seconds, second_step
+from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.job import Job
 
 
 def own_build(make_optimizer, rows: int):
@@ -120,7 +121,7 @@ def test_a_pass_of_295_tokens_computes_as_long_as_it_reads():
 def recomputed_peak(base: str, rank: int) -> str:
     """The explorer's bar for LoRA (``as loaded``) or QLoRA (``nf4``) with every block recomputed."""
     adapter = AdapterConfig(rank=rank, targets=("query", "key", "value", "output"), base=base)
-    setup = TrainingSetup(
+    setup = Job(
         model=LLAMA_2_7B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"),
         adapter=adapter, recomputation="full", seq_len=2048, micro_batch_size=4,
     )

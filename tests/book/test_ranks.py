@@ -15,8 +15,7 @@ import torch
 from book.ranks import environments, join_group, run_on_ranks
 from book.small_gpt import make_small_gpt
 
-MODULE = "book.training_ranks"
-JOB = ("accumulation",)
+MODULE = "book.accumulation_ranks"
 WHOLE = 8 * sum(parameter.numel() for parameter in make_small_gpt().parameters())
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 def two():
     said: list[str] = []
     with patch.dict(os.environ, TQDM_DISABLE=""):
-        return run_on_ranks(MODULE, 2, JOB, said.append) | {"said": said}
+        return run_on_ranks(MODULE, 2, say=said.append) | {"said": said}
 
 
 def ranks_of(parent: int) -> list[psutil.Process]:
@@ -56,7 +55,7 @@ def test_what_is_sent_and_kept(two):
 
 @pytest.mark.exhaustive
 def test_four_ranks_and_hsdp():
-    four = run_on_ranks(MODULE, 4, JOB)
+    four = run_on_ranks(MODULE, 4)
     assert all(row["difference"] < 1e-12 for row in four["ways"].values())
     assert four["ways"]["HSDP, no all-reduce"]["kept_bytes"] == pytest.approx(WHOLE / 2, rel=0.01)
 
@@ -65,7 +64,7 @@ def test_four_ranks_and_hsdp():
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_end_half_way_leaves_no_process_behind(how):
     listens = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a job may ignore it
-    program = f"{listens}; from book.ranks import run_on_ranks; run_on_ranks({MODULE!r}, 2, {JOB})"
+    program = f"{listens}; from book.ranks import run_on_ranks; run_on_ranks({MODULE!r}, 2)"
     process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.DEVNULL)
     while len(ranks := ranks_of(process.pid)) < 2 and process.poll() is None:
         time.sleep(0.1)

@@ -7,8 +7,9 @@ from itertools import accumulate
 import gpt2_ranks
 import pytest
 
+from book.accumulation_ranks import SENT
 from book.ranks import run_on_ranks
-from book.training_ranks import SENT, steps, windows
+from book.training_ranks import steps, windows
 from stepscope.program.sharded import one_rank_of, sharded_build
 from stepscope.sharding import estimate_sharded, step_traffic
 from stepscope.tracing.trace import trace_script
@@ -21,7 +22,7 @@ NUMBERS = 64
 
 @cache
 def told_by(num_ranks: int) -> dict:
-    return run_on_ranks(MODULE, num_ranks, ["sharding"])["ways"]
+    return run_on_ranks(MODULE, num_ranks)["ways"]
 
 
 MANY = pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])

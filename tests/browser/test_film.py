@@ -11,16 +11,16 @@ from live_notebook import open_and_run, write_notebook
 from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_GPT2
 from memkit.setup.training import TrainingSetup
-from stepscope.tracing.trace import trace_script
+from memkit.tracing.trace import trace_memory
 from memkit.units import ALLOCATOR_BLOCK_BYTES
 from memkit.widgets.step_film import SCRIPT, StepFilm, place
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 CELL = """
-from memkit import TrainingSetup, models, trace_script, training_build
+from memkit import TrainingSetup, models, trace_memory, training_build
 from memkit.widgets import StepFilm
 
-StepFilm(trace_script(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=32))), title="A film", asks=True)
+StepFilm(trace_memory(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=32))), title="A film", asks=True)
 """
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
 RUN_AXE = "async (film) => (await axe.run(film)).violations.map((rule) => [rule.id, rule.nodes[0].failureSummary])"
@@ -34,7 +34,7 @@ MOMENTS = """async ([script, data, moments]) => {
 
 @pytest.fixture(scope="module")
 def traced():
-    return trace_script(training_build(TrainingSetup(model=TINY_GPT2, seq_len=32)))
+    return trace_memory(training_build(TrainingSetup(model=TINY_GPT2, seq_len=32)))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
 from memkit.setup.models import GPT2_LARGE
 from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, BF16_TWO_GRADIENTS, FP32, MEGATRON, PURE_BF16
 from memkit.setup.training import TrainingSetup
-from stepscope.tracing.cuda import pretend_cuda
+from memkit.tracing.cuda import pretend_cuda
 
 BF16, FP16 = torch.bfloat16, torch.float16
 APEX_MAXIMUM = 2**24

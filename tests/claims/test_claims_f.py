@@ -16,7 +16,6 @@ from book.korthikanti import (
     layer_bytes,
     paper_setup,
 )
-from stepscope.allocator.trace_replay import replay_trace
 from memkit.formula.activations import activation_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.recomputation.costs import blocks_ledger, step_flops
@@ -25,6 +24,7 @@ from memkit.setup.recipes import PURE_BF16
 from memkit.setup.strategies import CORE, FULL, FULL_NO_STOP, NONE, Strategy, square_root_groups
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
+from stepscope.allocator.trace_replay import replay_trace
 
 FLASH = TrainingSetup(
     model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, seq_len=1024, attention="flash", dropout=0.1

@@ -91,7 +91,7 @@ def test_C221(figures):
 
 @cache
 def two_ranks() -> dict:
-    return run_on_ranks("book.training_ranks", 2, ["accumulation"])
+    return run_on_ranks("book.accumulation_ranks", 2)
 
 
 def same_gradient_as_one_batch(size: int, num_steps: int) -> bool:

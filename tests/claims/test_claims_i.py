@@ -1,7 +1,7 @@
 """Group I of the ledger, first half: what stands when in a step, the message, and recovery (C253-C278).
 
 Steps are traced: the real PyTorch code on tensors without data. What only a GPU does is asked of the model
-of its allocator, which replays recorded runs of real cards to the byte (tests/allocator/test_real_cards.py).
+of its allocator, which replays recorded runs of real cards to the byte (tests/stepscope/allocator/test_real_cards.py).
 """
 
 import gc
@@ -19,21 +19,21 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from book.small_programs import ragged_build
-from stepscope.allocator.caching import CachingAllocator, OutOfMemory
-from stepscope.allocator.config import AllocatorConfig
-from stepscope.allocator.heap import Driver
-from stepscope.allocator.replays import Replay
-from stepscope.allocator.trace_replay import replay_trace
 from memkit.formula.estimate import estimate_memory
 from memkit.measuring.saved_tensors import saved_storages
-from stepscope.measuring.small_card import SimulatedCard
 from memkit.program.transformer import Transformer, training_build
 from memkit.setup.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline
-from stepscope.tracing.trace import trace_script
 from memkit.units import GIB, MIB
+from stepscope.allocator.caching import CachingAllocator, OutOfMemory
+from stepscope.allocator.config import AllocatorConfig
+from stepscope.allocator.heap import Driver
+from stepscope.allocator.replays import Replay
+from stepscope.allocator.trace_replay import replay_trace
+from stepscope.measuring.small_card import SimulatedCard
+from stepscope.tracing.trace import trace_script
 
 STEP = TrainingSetup(model=GPT2_SMALL, micro_batch_size=4, attention="efficient")
 """GPT-2 small in FP32, four sequences of 1,024 tokens: the step that most answers speak of."""

@@ -1,7 +1,7 @@
 """Group I of the ledger, second half: the allocator, its counters, the tools, leaks and cures (C279-C308).
 
 What only a GPU does is asked of the model of its allocator, which replays recorded runs of real cards
-to the byte (tests/allocator/test_real_cards.py). What PyTorch prints and offers is asked of PyTorch.
+to the byte (tests/stepscope/allocator/test_real_cards.py). What PyTorch prints and offers is asked of PyTorch.
 """
 
 import json
@@ -16,13 +16,13 @@ import torch
 from claims.test_claims_i import STEP, bytes_at, card_of, in_gib, in_mib, step_2, summary
 from torch.profiler import ProfilerActivity, profile, tensorboard_trace_handler
 
-from stepscope.allocator.caching import CachingAllocator, OutOfMemory
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
-from stepscope.measuring.small_card import SimulatedCard
 from memkit.setup.models import GPT2_SMALL
 from memkit.setup.recipes import OptimizerConfig
 from memkit.units import MIB
+from stepscope.allocator.caching import CachingAllocator, OutOfMemory
+from stepscope.measuring.small_card import SimulatedCard
 
 
 def peak_of(**changes) -> int:

@@ -13,11 +13,11 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from book.ranks import run_on_ranks
 from book.training_ranks import steps
-from stepscope.program.sharded import one_rank_of, sharded_build
 from memkit.program.transformer import Transformer
-from stepscope.setup.layouts import Layout
 from memkit.setup.models import LLAMA_2_7B, TINY_LLAMA
 from memkit.setup.training import TrainingSetup
+from stepscope.program.sharded import one_rank_of, sharded_build
+from stepscope.setup.layouts import Layout
 from stepscope.sharding import estimate_sharded
 from stepscope.tracing.trace import trace_script
 
@@ -44,7 +44,7 @@ def kept(stage: int, ranks: int) -> dict[str, float]:
 @cache
 def two_ranks() -> dict:
     """Real processes: P bytes of float32 parameters, and what each way sends a step in units of P."""
-    told = run_on_ranks("book.training_ranks", 2, ["sharding", *steps(2)])
+    told = run_on_ranks("book.training_ranks", 2, list(steps(2)))
     whole = 4 * parameters_of(SETUP.model)
     return {
         name: {kind: count / whole for kind, count in row["sent"].items()} | {"losses": row["losses"]}

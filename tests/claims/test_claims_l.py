@@ -15,16 +15,18 @@ from torch.utils.checkpoint import checkpoint
 from book.claims import rounds_to
 from memkit.formula.activations import activation_bytes
 from memkit.formula.estimate import estimate_memory
-from stepscope.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
-from memkit.formula.parameters import count_adapter_parameters
-from memkit.formula.states import bytes_per_parameter, state_bytes
+from memkit.formula.states import bytes_per_parameter
 from memkit.hardware.cards import CARDS
 from memkit.program.transformer import training_build
-from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
+from stepscope.formula.adapters import count_adapter_parameters
+from stepscope.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
+from stepscope.formula.states import job_state_bytes
+from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.job import Job
 from stepscope.tracing.trace import trace_script
 
 TWO_BYTES = 2
@@ -54,10 +56,10 @@ PRINTED_ADAPTERS = 20 * 10**6
 """The count of parameters that the printed sums of C356 to C358 use."""
 
 
-def tuned(adapter: AdapterConfig | None, batch: int, tokens: int, **choices) -> TrainingSetup:
+def tuned(adapter: AdapterConfig | None, batch: int, tokens: int, **choices) -> Job:
     """Llama-2-7B, every block run again, in pure bf16 with fused AdamW unless told otherwise."""
     usual = {"precision": PURE_BF16, "optimizer": FUSED, "recomputation": "full"}
-    return TrainingSetup(
+    return Job(
         model=LLAMA_2_7B, adapter=adapter, micro_batch_size=batch, seq_len=tokens, **{**usual, **choices}
     )
 
@@ -246,7 +248,7 @@ def four_bit_bytes(rest: torch.dtype) -> int:
     by_hand = in_blocks * (4 + 8 / 64 + 32 / (64 * 256)) / 8 + rest.itemsize * (parameters_of(LLAMA_2_7B) - in_blocks)
     precision = PURE_BF16 if rest == torch.bfloat16 else AUTOCAST_BF16
     adapters = torch.float32.itemsize * count_adapter_parameters(LLAMA_2_7B, QLORA)
-    ours = state_bytes(LLAMA_2_7B, precision, ADAMW, QLORA)["weights"] - adapters
+    ours = job_state_bytes(Job(model=LLAMA_2_7B, precision=precision, adapter=QLORA))["weights"] - adapters
     assert ours == pytest.approx(by_hand, rel=1e-4)
     return ours
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 from claims.test_claims_a import parameters_of
 
 from book.claims import rounds_to
-from stepscope.fitting.plan import TrainingPlan, plan_of
-from stepscope.fitting.room import planned_room
 from memkit.hardware.cards import CARDS
-from stepscope.setup.adapters import TARGETS, AdapterConfig
-from stepscope.setup.layouts import Layout
+from memkit.hardware.fit import planned_room
 from memkit.setup.models import LLAMA_2_7B, LLAMA_2_13B, LLAMA_32_1B, LLAMA_32_3B, ModelConfig
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
 from memkit.units import GIB
+from stepscope.fitting.plan import TrainingPlan, plan_of
+from stepscope.setup.adapters import TARGETS, AdapterConfig
+from stepscope.setup.job import Job
+from stepscope.setup.layouts import Layout
 
 A100_40, A100_80, RTX = "A100 SXM 40 GB", "A100 SXM 80 GB", "RTX 4090"
 LORA = AdapterConfig(rank=16)
@@ -28,7 +28,7 @@ float32 frequencies of the rotary embedding for each of 80 layers, which are no 
 def planned(model: ModelConfig, card: str, layout: Layout | None = None, **choices) -> TrainingPlan:
     """Fused AdamW in pure bf16, every block run again, one sequence of 512 tokens, unless told otherwise."""
     usual = {"precision": PURE_BF16, "recomputation": "full", "seq_len": 512}
-    setup = TrainingSetup(model=model, optimizer=OptimizerConfig(implementation="fused"), **{**usual, **choices})
+    setup = Job(model=model, optimizer=OptimizerConfig(implementation="fused"), **{**usual, **choices})
     return plan_of(setup, CARDS[card], layout)
 
 

@@ -21,22 +21,23 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from book.claims import rounds_to
-from stepscope.allocator.caching import CachingAllocator
-from stepscope.fitting.plan import plan_of
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
 from memkit.measuring.saved_tensors import saved_bytes
-from stepscope.program.sharded import one_rank_of, sharded_build
 from memkit.program.transformer import Transformer, training_build
 from memkit.recomputation.costs import step_flops
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.layouts import Layout
 from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B, TINY_LLAMA, ModelConfig, gpt2_config
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline
-from stepscope.tracing.trace import trace_script
 from memkit.units import GIB, MIB
+from stepscope.allocator.caching import CachingAllocator
+from stepscope.fitting.plan import plan_of
+from stepscope.program.sharded import one_rank_of, sharded_build
+from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.job import Job
+from stepscope.setup.layouts import Layout
+from stepscope.tracing.trace import trace_script
 
 SMALL = TrainingSetup(
     model=replace(gpt2_config("small", num_layers=4, num_heads=4, hidden_size=256), vocab_size=512),
@@ -139,7 +140,7 @@ def test_C388(figures):
 def test_C398(figures):
     card, adapter = CARDS["RTX 4090"], AdapterConfig(rank=16)
     as_printed(figures, printed=33, tokens=2048, card_gb=card.label_gb)
-    setup = TrainingSetup(
+    setup = Job(
         model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, adapter=adapter, optimizer=SMALL.optimizer
     )
     assert rounds_to(again_on(LLAMA_2_7B, 2048), figures["seven"]) and rounds_to(again_on(GPT2_LARGE), figures["large"])
@@ -226,9 +227,9 @@ def test_C411(figures):
     as_printed(figures, least=2, most=5, tokens=2048)
     on_host = parameter_bytes(torch.bfloat16, True) - 2 * torch.bfloat16.itemsize
     assert rounds_to(SEVEN * on_host, figures["host_gb"])
-    setup = TrainingSetup(
+    setup = Job(
         model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, recomputation="full",
-        optimizer=OptimizerConfig(place="on the host, gradients too"),
+        place="on the host, gradients too",
     )
     left = estimate_memory(setup).for_step(2).peak_bytes
     slower = PUBLISHED["host_s"] / PUBLISHED["card_s"]

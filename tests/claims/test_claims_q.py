@@ -14,13 +14,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from book.claims import rounds_to
 from memkit.formula.estimate import estimate_memory
-from stepscope.formula.inference import kv_cache_bytes
 from memkit.hardware.cards import CARDS
-from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.models import LLAMA_3_8B
 from memkit.setup.recipes import PURE_BF16
-from memkit.setup.training import TrainingSetup
 from memkit.units import GIB
+from stepscope.formula.inference import kv_cache_bytes
+from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.job import Job
 
 CHAPTER = Path(__file__).parents[2] / "chapters" / "12_todays_jobs.ipynb"
 LAYERS, PER_TOKEN, EXPERTS = 48, 8, 128
@@ -60,7 +60,7 @@ def counted() -> dict[str, int]:
 
 
 def trainer_peak(answers: int, tokens: int) -> int:
-    setup = TrainingSetup(
+    setup = Job(
         model=LLAMA_3_8B, precision=PURE_BF16, seq_len=tokens, micro_batch_size=answers, recomputation="full",
         adapter=AdapterConfig(rank=32), upcasts_logits=True,
     )

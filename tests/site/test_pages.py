@@ -11,13 +11,13 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
-from stepscope.fitting.room import fit_on
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
 from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import AUTOCAST_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
+from stepscope.fitting.room import fit_on
 
 pytestmark = [pytest.mark.site, pytest.mark.browser]
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"

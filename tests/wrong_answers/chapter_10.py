@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from book.exercises.chapter_10 import JOBS
 from memkit.hardware.cards import CARDS
-from stepscope.setup.adapters import AdapterConfig
 from memkit.setup.recipes import AUTOCAST_FP16, PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.job import Job
 
 QLORA = AdapterConfig(rank=16, base="nf4")
 RIGHT = {
-    job: ("RTX 3090", TrainingSetup(
+    job: ("RTX 3090", Job(
         model=model, seq_len=seq_len, precision=PURE_BF16, adapter=QLORA if not model.fuses_qkv else replace(
             QLORA, targets=("qkv", "output")
         ), recomputation="full", grad_accum_steps=8, optimizer=OptimizerConfig(implementation="fused"),

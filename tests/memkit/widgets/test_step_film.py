@@ -1,0 +1,100 @@
+"""The step film's data against the timeline that it is made of; tests/browser/test_film.py plays it."""
+
+import json
+import random
+
+import pytest
+import torch
+
+from memkit.formula.estimate import estimate_memory
+from memkit.program.transformer import training_build
+from memkit.setup.models import TINY_GPT2
+from memkit.setup.training import TrainingSetup
+from memkit.timeline import Instant, MemoryTimeline
+from memkit.widgets.step_film import FILM, StepFilm, without_small_blocks
+from stepscope.tracing.trace import trace_script
+
+SETUP = TrainingSetup(model=TINY_GPT2, seq_len=32)
+
+
+@pytest.fixture(scope="module")
+def traced() -> MemoryTimeline:
+    return trace_script(training_build(SETUP))
+
+
+def totals_of(data: dict) -> list[int]:
+    """Bytes after each event, as the script reads the data."""
+    sizes, total, totals = [], 0, []
+    for change in data["changes"]:
+        if change > 0:
+            sizes.append(change)
+        total += change if change > 0 else -sizes[-change - 1]
+        totals.append(total)
+    return totals
+
+
+def test_the_data_have_the_instants_of_the_timeline(traced):
+    data = StepFilm(traced).data
+    totals = totals_of(data)
+    assert max(totals) == traced.peak_bytes and totals[-1] == traced.instants[-1].total_bytes
+    first_of_step_2 = next(first for first, _, step, _ in data["spans"] if step == 2)
+    assert totals[first_of_step_2 - 1] == traced.at("zero_grad", step=1).total_bytes
+
+
+def test_every_block_has_its_part_its_line_and_its_operation(traced):
+    data, births = StepFilm(traced).data, [event for event in traced.events if event.num_bytes > 0]
+    for number in random.Random(0).sample(range(len(births)), 40):
+        event, line = births[number], data["lines"][data["line"][number]]
+        assert data["parts"][data["part"][number]][0] == event.part.replace("_", " ")
+        assert f":{line[1]} " in event.where and line[0].split(" ")[0] in event.where
+        assert data["ops"][data["op"][number]].replace(" ", "_") in event.op
+
+
+def test_a_line_stands_as_it_is_written(traced):
+    texts = [text.strip() for _, _, text in StepFilm(traced).data["lines"]]
+    assert "loss.backward()" in texts and "optimizer.step()" in texts
+
+
+def test_a_program_of_the_reader_s_own_shows_its_own_lines():
+    def build():
+        layer = torch.nn.Linear(8, 8, device="cuda")
+
+        def step():
+            layer(torch.ones(4, 8, device="cuda")).sum().backward()
+
+        return step
+
+    lines = StepFilm(trace_script(build)).data["lines"]
+    assert ("step · test_step_film.py", True) in [(name, "sum().backward()" in text) for name, _, text in lines]
+
+
+def test_a_formula_s_film_has_modules_for_lines():
+    texts = [text for _, _, text in StepFilm(estimate_memory(SETUP)).data["lines"]]
+    assert "blocks.*.mlp" in texts and len(texts) == len(set(texts))
+
+
+def test_small_blocks_are_left_out_of_a_long_film_and_it_says_which(traced):
+    kept, words = without_small_blocks(traced.events, most=300)
+    assert len(kept) <= 300 and "are left out" in words
+    limit = max(abs(event.num_bytes) for event in traced.events if event not in set(kept))
+    assert all(abs(event.num_bytes) > limit for event in kept)
+    assert kept.unfreed() <= {event.block for event in kept}
+    assert without_small_blocks(traced.events) == (traced.events, "")
+
+
+def test_what_a_notebook_stores_is_the_film_s_data_a_picture_and_words(traced):
+    film = StepFilm(traced, title="Mine")
+    bundle, metadata = film._repr_mimebundle_()
+    assert json.loads(bundle[FILM]) == json.loads(json.dumps(film.data))
+    assert bundle["text/plain"].startswith("Mine: ") and "image/png" in bundle and metadata["image/png"]["alt"]
+
+
+def test_a_title_is_words_and_no_markup(traced, tmp_path):
+    page = StepFilm(traced, title="</script><b>1 < 2").save(tmp_path / "film.html").read_text(encoding="utf-8")
+    assert "<b>" not in page and page.count("</script>") == 2 and "&lt;b&gt;" in page
+
+
+def test_a_timeline_without_events_is_refused():
+    bare = MemoryTimeline(instants=(Instant(name="end", total_bytes=0),), source="measured")
+    with pytest.raises(ValueError, match="this measured timeline has no events"):
+        StepFilm(bare)

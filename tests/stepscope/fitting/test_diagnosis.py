@@ -1,0 +1,223 @@
+"""A diagnosis finds what was planted, and its predictions are checked against runs that make the change."""
+
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from training_loop import training
+
+from memkit.timeline import Event, Instant, MemoryTimeline
+from memkit.units import MIB, format_bytes
+from stepscope.allocator.snapshot_writer import predicted_snapshot
+from stepscope.allocator.trace_replay import replay_trace
+from stepscope.fitting.advice import FOR_LOOP, NO_GRAD
+from stepscope.fitting.diagnosis import diagnose_memory
+from stepscope.fitting.edits import gradients_set_to_none, growing_lines, recomputed, scaled, without
+from stepscope.tracing.trace import trace_script
+
+
+def build(batch: int = 2048, leak: list | None = None):
+    model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.GELU(), torch.nn.Linear(4000, 1000)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(batch, 1000, device="cuda")
+
+    def step():
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if leak is not None:
+            leak.append(x.sign())
+
+    return step
+
+
+@pytest.mark.parametrize("steps", [2, 3, 6])
+def test_a_planted_leak_is_named_with_its_bytes_and_a_long_one_is_mended_first(steps):
+    trace = trace_script(lambda: build(leak=[]), steps=steps)
+    page = diagnose_memory(trace)
+    [leak] = growing_lines(trace.events)
+    assert leak.num_bytes == steps * 2048 * 1000 * 4
+    file, number = re.match(r"(.+):(\d+)", leak.where).groups()
+    assert file == Path(__file__).name
+    assert "leak.append" in Path(__file__).read_text(encoding="utf-8").splitlines()[int(number) - 1]
+    assert page.growing == (leak,)
+    if steps < 6:  # the peak is the first step's, before the leak weighs
+        return
+    assert page.changes[0].name == f"let go of what {leak.where} leaves behind"
+    mended = replay_trace(trace_script(build, steps=steps)).peak_reserved_bytes
+    assert page.changes[0].after_bytes == mended
+
+
+@pytest.mark.parametrize("steps", [2, 3, 6])
+def test_a_run_without_a_leak_grows_nowhere(steps):
+    assert not growing_lines(trace_script(build, steps=steps).events)
+
+
+def test_a_trace_s_page_counts_workspaces_where_a_card_is_named():
+    trace = trace_script(build)
+    without, page = diagnose_memory(trace), diagnose_memory(trace, compute_capability=(9, 0))
+    assert page.result.peak_allocated_bytes == replay_trace(trace, compute_capability=(9, 0)).peak_allocated_bytes
+    assert page.result.peak_allocated_bytes >= without.result.peak_allocated_bytes + 32 * MIB  # one thread's at least
+    assert page.parts == without.parts  # a workspace is in no tensor
+
+
+def test_the_page_says_what_stands_at_the_peak():
+    page = diagnose_memory(trace_script(build))
+    trace = trace_script(build)
+    asked = {part: size for part, size in trace.peak.parts.items() if size}
+    assert page.parts.keys() == asked.keys()
+    for part, size in page.parts.items():
+        assert 0 <= asked[part] - size < 64 * 512  # the trace rounds each block up to 512 bytes
+    text = str(page)
+    assert f"reached in {trace.peak.name.removesuffix(' peak')} of step {trace.peak.step} of 2" in text
+    assert f"{Path(__file__).name}:" in text and "what would help most" in text
+    assert sum(line.num_bytes for line in page.lines) <= sum(page.parts.values())
+
+
+def test_half_the_micro_batch_saves_at_least_what_is_predicted():
+    """Only activations are halved in the prediction; in the real run scratch shrinks too."""
+    trace = trace_script(lambda: build(batch=8192))
+    predicted = replay_trace(MemoryTimeline(
+        instants=trace.instants, source="traced", events=tuple(scaled(trace.events, "activations", 2))
+    ))
+    real = replay_trace(trace_script(lambda: build(batch=4096)))
+    before = replay_trace(trace)
+    assert real.peak_allocated_bytes <= predicted.peak_allocated_bytes < before.peak_allocated_bytes
+
+
+def test_foreach_off_is_predicted_as_the_traced_run_has_it():
+    def deep(foreach: bool):
+        model = torch.nn.Sequential(*(torch.nn.Linear(1000, 1000) for _ in range(12))).cuda()
+        adamw = partial(torch.optim.AdamW, foreach=foreach)
+        return training(model, lambda: model(torch.ones(16, 1000, device="cuda")).sum(), adamw)
+
+    page = diagnose_memory(trace_script(lambda: deep(foreach=True)))
+    change = next(change for change in page.changes if change.change is FOR_LOOP)
+    real = replay_trace(trace_script(lambda: deep(foreach=False))).peak_reserved_bytes
+    assert abs(change.after_bytes - real) < 0.05 * real
+    assert change.saved_bytes > 30 * MIB
+
+
+def test_the_page_of_a_recording_says_what_a_recording_says():
+    recorded = predicted_snapshot(replay_trace(trace_script(lambda: build(leak=[]))))
+    page, text = diagnose_memory(recorded), " ".join(str(diagnose_memory(recorded)).split())
+    assert set(page.parts) == {None} and "in memory at the peak" not in text
+    kept = sum(b["requested_size"] for s in recorded["segments"] for b in s["blocks"] if b["state"] != "inactive")
+    assert f"A recording names no parts. At its end {format_bytes(kept)} stand, 0 B of them from before it." in text
+    reserved = page.recorded.timeline.reserved_peak_bytes
+    assert page.peak_reserved_bytes == page.result.peak_reserved_bytes == reserved
+    assert page.changes and all(change.before_bytes == reserved > change.after_bytes for change in page.changes)
+
+
+def test_a_failure_is_part_of_the_page():
+    page = diagnose_memory(trace_script(build), capacity_bytes=60 * MIB)
+    assert page.result.failure is not None
+    assert "CUDA out of memory. Tried to allocate" in " ".join(str(page).split())
+
+
+EVENTS = (
+    Event(0, 100, "weights", "init", where="model.py:1"),
+    Event(1, 40, "activations", "forward", where="model.py:2"),
+    Event(2, 60, "activations", "forward", where="model.py:3"),
+    Event(2, -60, "activations", "backward"),
+    Event(1, -40, "activations", "backward"),
+)
+
+
+def test_the_changes_do_to_the_events_what_they_say():
+    half = scaled(EVENTS, "activations", 2)
+    assert [event.num_bytes for event in half] == [100, 20, 30, -30, -20]
+    assert [e.block for e in without(EVENTS, lambda e: e.where == "model.py:2")] == [0, 2, 2]
+    again = recomputed(EVENTS, lambda e: e.where == "model.py:2")
+    assert [(e.block, e.num_bytes) for e in again] == [
+        (0, 100), (1, 40), (2, 60), (1, -40), (2, -60), (1, 40), (1, -40),
+    ]
+    assert recomputed(EVENTS, lambda e: e.where == "model.py:3") == list(
+        EVENTS
+    )  # freed before the next is born
+
+
+def test_a_run_that_nothing_helps_says_so():
+    end = Instant(name="end", total_bytes=0)
+    page = diagnose_memory(MemoryTimeline(instants=(end,), source="traced", events=(Event(0, 512),)))
+    assert page.changes == ()
+    assert "Nothing tried here saves a byte." in str(page)
+    with pytest.raises(ValueError, match="no events"):
+        diagnose_memory(MemoryTimeline(instants=(end,), source="traced"))
+
+
+def twelve_layers() -> torch.nn.Module:
+    """Twelve times a Linear and a GELU."""
+    layers = (torch.nn.Sequential(torch.nn.Linear(500, 500), torch.nn.GELU()) for _ in range(12))
+    return torch.nn.Sequential(*layers).cuda()
+
+
+def deep_training():
+    model, x = twelve_layers(), torch.randn(4096, 500, device="cuda")
+    return training(model, lambda: model(x).sum())
+
+
+def forward_only(keeps_graph: bool):
+    model = twelve_layers()
+
+    def step():
+        with torch.set_grad_enabled(keeps_graph):
+            model(torch.randn(4096, 500, device="cuda"))
+
+    return step
+
+
+def test_a_forward_without_a_backward_brings_no_grad():
+    """What it is said to save is what the same program saves when it does so."""
+    real = replay_trace(trace_script(lambda: forward_only(keeps_graph=False))).peak_reserved_bytes
+    trace = trace_script(lambda: forward_only(keeps_graph=True))
+    for source in (trace, predicted_snapshot(replay_trace(trace))):
+        first = diagnose_memory(source).changes[0]
+        assert first.change is NO_GRAD
+        assert abs(first.after_bytes - real) <= 0.1 * first.before_bytes
+    plain = trace_script(lambda: forward_only(keeps_graph=False))
+    for source in (plain, predicted_snapshot(replay_trace(plain))):
+        assert NO_GRAD not in [effect.change for effect in diagnose_memory(source).changes]
+
+
+@pytest.mark.parametrize("capacity", [60, 80, 100, 140])
+def test_a_training_that_dies_in_its_first_forward_is_not_told_to_need_no_gradients(capacity):
+    """The dying forward lets its graph go, as an evaluation does; what follows was never recorded."""
+    snapshot = predicted_snapshot(replay_trace(trace_script(deep_training), capacity_bytes=capacity * MIB))
+    events = snapshot["device_traces"][0]
+    assert events[-1]["action"] == "oom"
+    standing = {entry["addr"]: entry for entry in events if entry["action"] == "alloc"}
+    for entry in events:
+        if entry["action"] == "free_completed":
+            standing.pop(entry["addr"])
+    for entry in list(standing.values())[25:]:  # all but the weights and the batch
+        events += [{**entry, "action": action} for action in ("free_requested", "free_completed")]
+        for block in (block for segment in snapshot["segments"] for block in segment["blocks"]):
+            if block["address"] == entry["addr"]:
+                block["state"] = "inactive"
+    assert NO_GRAD not in [effect.change for effect in diagnose_memory(snapshot).tried]
+    died = trace_script(deep_training)
+    assert NO_GRAD not in [effect.change for effect in diagnose_memory(died, capacity_bytes=capacity * MIB).tried]
+
+
+def test_gradients_set_to_none_stand_where_the_program_has_them():
+    def trained(set_to_none: bool):
+        model = torch.nn.Sequential(*(torch.nn.Linear(1000, 1000) for _ in range(8))).to("cuda")
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+
+        def step():
+            torch.ones(64_000_000, device="cuda").sum()  # the peak: what stands through it counts
+            model(torch.ones(16, 1000, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=set_to_none)
+
+        return step
+
+    trace = trace_script(lambda: trained(set_to_none=False), steps=3)
+    real = replay_trace(trace_script(lambda: trained(set_to_none=True), steps=3))
+    changed = replay_trace(replace(trace, events=tuple(gradients_set_to_none(trace.events))))
+    assert changed.peak_allocated_bytes == real.peak_allocated_bytes < replay_trace(trace).peak_allocated_bytes

@@ -1,0 +1,34 @@
+"""The optimizers that the kit lacks: records beside the kit's own, whose table stays as it is."""
+
+import pytest
+
+from memkit.formula.optimizer import RULES
+from memkit.program.optimizers import class_of
+from memkit.setup import optimizers as kit
+from memkit.setup.optimizers import IMPLEMENTATIONS, TRACE_IT
+from memkit.setup.recipes import OptimizerConfig
+from stepscope.setup.optimizers import OPTIMIZERS
+
+OF_TORCH = {name: record for name, record in OPTIMIZERS.items() if record.made_by.startswith("torch.")}
+
+
+def test_the_kits_records_are_the_first_and_its_table_has_no_others():
+    assert dict(list(OPTIMIZERS.items())[: len(kit.OPTIMIZERS)]) == kit.OPTIMIZERS
+    assert list(kit.OPTIMIZERS) == ["SGD", "SGD momentum", "AdamW"]
+
+
+def test_every_rule_of_temporaries_is_played_by_the_formula():
+    named = {rule for record in OPTIMIZERS.values() for rule in record.temporaries.values()}
+    assert named == {*RULES, TRACE_IT}, "a rule is a word of a record and a function in RULES"
+
+
+@pytest.mark.parametrize("name", OF_TORCH)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_an_implementation_is_refused_exactly_where_torch_lacks_it(name, implementation):
+    record = OPTIMIZERS[name]
+    torch_has_it = implementation != "fused" or "fused" in class_of(record).__init__.__annotations__
+    if torch_has_it:
+        assert OptimizerConfig(record=record, implementation=implementation).implementation == implementation
+    else:
+        with pytest.raises(ValueError, match="not offered by"):
+            OptimizerConfig(record=record, implementation=implementation)
