@@ -1,6 +1,6 @@
 """Programs with the habits of training scripts that write: each finds again what it wrote, and says so by an assert.
 
-Each text stands between ``BEGIN`` and ``END`` and is run in a folder with ``best.pt``, ``log.txt``, ``data/`` and ``runs/``.
+Each text stands between ``BEGIN`` and ``END`` and is run in a folder with ``best.pt``, ``log.txt``, ``data/``, ``runs/``.
 """
 
 BEGIN = """
@@ -251,5 +251,8 @@ REFUSED = {
 }
 """Programs that are refused before they do it, and a word of the sentence."""
 
-PAST_EVERY_DOOR = "import ctypes\nctypes.CDLL(None).rename(b'log.txt', b'lost.txt')\nctypes.CDLL(None).unlink(b'best.pt')"
+PAST_EVERY_DOOR = """
+import ctypes
+ctypes.CDLL(None).rename(b"log.txt", b"lost.txt"); ctypes.CDLL(None).unlink(b"best.pt")
+"""
 """What a library in C or Rust does that is on no list: nothing of Python's sees it."""

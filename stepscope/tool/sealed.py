@@ -1,8 +1,8 @@
 """A process that the kernel lets write in one folder only, for what passes the doors of ``tracing.scratch_disk``.
 
-A library that opens files in C or Rust, and that is on no list, meets no door of Python's and no audit hook. Where Linux
-has Landlock (since 5.13) the command line gives up the right to change any other folder before a program runs: it, its
-threads and the programs that it starts get "Permission denied". Elsewhere nothing happens, and the doors stand alone.
+A library that opens files in C or Rust, and that is on no list, meets no door of Python's and no audit hook. Where
+Linux has Landlock (since 5.13) the command line gives up the right to change any other folder before a program runs:
+it, its threads and the programs that it starts get "Permission denied". Elsewhere the doors stand alone.
 
 Source: https://docs.kernel.org/userspace-api/landlock.html
 """

@@ -1,8 +1,8 @@
 """Checkpoints of tensors without values: what a traced program saves it can load again, with shapes and places.
 
-A file has of each storage its size and its place, so that a model of any size is saved in a few kilobytes; tensors that
-share a storage share it again. A checkpoint of a real run is loaded as it is: what ``map_location`` sends to the card is
-on the trace's card.
+A file has of each storage its size and its place, so that a model of any size is saved in a few kilobytes; tensors
+that share a storage share it again. A checkpoint of a real run is loaded as it is: what ``map_location`` sends to the
+card is on the trace's card.
 """
 
 import json
@@ -15,7 +15,6 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.storage import TypedStorage
 
 from memkit.program.doors import PLAIN
 from stepscope.tracing.host import META, Place, place_named
@@ -123,10 +122,12 @@ def moved(to: Callable) -> Callable:
     return moved_to
 
 
-def address(storage: TypedStorage) -> int:
-    """``TypedStorage._data_ptr``: torch.load remembers a storage that it has read only if it has an address."""
-    untyped = storage._untyped_storage
-    return untyped._cdata if untyped.device == META else untyped.data_ptr()
+DATA_PTR = torch.UntypedStorage.data_ptr
+
+
+def address(storage: torch.UntypedStorage) -> int:
+    """``data_ptr`` of a storage without bytes: one of its own, by which tied tensors are told and read once."""
+    return storage._cdata if storage.device == META else DATA_PTR(storage)
 
 
 def unflattened(tensors: Mapping[str, Tensor], *_) -> Mapping[str, Tensor]:
@@ -162,7 +163,6 @@ def saved_without_values(mode) -> Iterator[None]:
     with (
         torch.serialization.safe_globals([held_again, tensor_again]),
         patch.object(Tensor, "_reduce_ex_internal", reduced(Tensor._reduce_ex_internal, mode)),
-        patch.object(TypedStorage, "_data_ptr", address),
     ):
         MODES.append(mode)
         try:
@@ -172,7 +172,7 @@ def saved_without_values(mode) -> Iterator[None]:
             with (
                 patch.object(torch.serialization, "_get_restore_location",
                              restoring(torch.serialization._get_restore_location)),
-                patch.object(storage, "cuda", on_card), patch.object(storage, "to", moved(storage.to)),
+                patch.object(storage, "data_ptr", address), patch.object(storage, "cuda", on_card), patch.object(storage, "to", moved(storage.to)),
             ):
                 yield
         finally:

@@ -50,10 +50,6 @@ def forgets_maps(tracer, module):
         module.name2qmap.clear()
 
 
-def write_nothing(*_, **__):
-    """In place of what writes a checkpoint: a real one may lie there, and the Trainer deletes the oldest."""
-
-
 OF_LIBRARIES = {
     "torch.distributed.tensor._sharding_prop": asks_quietly,
     "bitsandbytes.functional": forgets_maps,
@@ -61,13 +57,8 @@ OF_LIBRARIES = {
     "transformers.utils.import_utils": lambda _, module: patch.object(
         module, "is_fake_tensor", lambda _: False, create=True
     ),
-    "transformers.modeling_utils": lambda _, module: patch.object(
-        module.PreTrainedModel, "save_pretrained", write_nothing),
-    "transformers.trainer": lambda _, module: patch.multiple(module.Trainer, **dict.fromkeys(
-        ("_save_checkpoint", "save_model", "save_state", "save_metrics"), write_nothing)),
-    "peft.peft_model": lambda _, module: patch.object(module.PeftModel, "save_pretrained", write_nothing),
     "safetensors.torch": lambda _, module: patch.multiple(
-        module, create=True, serialize_file=write_safetensors, **dict.fromkeys(("_flatten", "_flatten_as_ptr"), unflattened)),
+        module, create=True, serialize_file=write_safetensors, _flatten=unflattened, _flatten_as_ptr=unflattened),
 }
 """Modules that need a patch, and the context that makes it."""
 

@@ -1,4 +1,4 @@
-"""A report leaves the disk as it found it: every byte and every time of a tree, after programs that write in many ways."""
+"""A report leaves the disk as it found it: every byte and time of a tree, after programs that write in many ways."""
 
 import ctypes
 import functools
