@@ -14,6 +14,7 @@ Reading order:
 - ``bit_explorer``: flip the bits of a code
 - ``loss_scaling_lab``: what FP16 makes of gradients at each scale
 - ``spike_film``: what a spike does to delayed scaling
+- ``choices``: what explorers of choices share: a bar and a row each, and the verdict
 - ``batch_planner``: a global batch in tokens, cut for a card
 """
 

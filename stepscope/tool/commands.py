@@ -170,7 +170,7 @@ def list_command(options: argparse.Namespace) -> Found:
     """``memkit list``: the names that ``fit`` and ``report`` take."""
     from memkit.formula.parameters import count_parameters
     from memkit.hardware.cards import CARDS
-    from memkit.setup.models import PUBLISHED_MODELS
+    from stepscope.setup.experts import PUBLISHED_MODELS
 
     models = {name: count_parameters(model) for name, model in PUBLISHED_MODELS.items()}
     cards = {name: card.memory_bytes for name, card in CARDS.items()}
@@ -193,10 +193,10 @@ def changes_as_data(changes: Sequence) -> list[dict]:
 def fit_command(options: argparse.Namespace) -> Found:
     """``memkit fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
     from memkit.hardware.cards import CARDS
-    from memkit.setup.models import PUBLISHED_MODELS
     from stepscope.fitting.plan_code import code_of
     from stepscope.fitting.plans import find_plans
     from stepscope.setup.adapters import AdapterConfig, linear_layers
+    from stepscope.setup.experts import PUBLISHED_MODELS
     from stepscope.setup.hugging_face import model_of_config, read_config
 
     if is_config(options.model):

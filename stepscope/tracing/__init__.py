@@ -17,7 +17,7 @@ Reading order:
 - ``libraries``: what libraries take that a trace does not know
 - ``evaluations``: a model that runs again without gradients is followed once
 - ``trace``: ``trace_script``: every allocation of a step
-- ``kernels``: More kernels that torch has for CUDA and not for ``meta``, and functions that may take another amount than traced
+- ``kernels``: more kernels that torch has for CUDA and not for ``meta``
 """
 
 from memkit import front_door

@@ -44,7 +44,8 @@ def test_every_rule_of_temporaries_is_played_by_the_formula():
 
 
 def test_an_implementation_that_the_record_lacks_is_refused():
-    with pytest.raises(ValueError, match="'fused' is not offered by RMSprop; use 'foreach' or 'for-loop'"):
+    refused = "implementation='fused' is not offered by RMSprop; use 'foreach' or 'for-loop'"
+    with pytest.raises(ValueError, match=refused):
         with_rmsprop("fused")
 
 
