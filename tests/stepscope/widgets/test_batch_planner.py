@@ -17,7 +17,7 @@ from stepscope.sharding.step import estimate_sharded
 DDP = Layout(stage=0, dp_size=8)
 
 
-def test_it_opens_on_the_chapter_s_question(planner):
+def test_it_opens_on_the_chapter_s_question():
     setup = TrainingSetup(
         model=LLAMA_32_1B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=8192
     )

@@ -5,7 +5,10 @@ from tests_of_the_kit import kit_tests
 from memkit.widgets.explorer import Explorer
 from stepscope import widgets
 
-KIT = kit_tests("widgets/test_panels.py", "from memkit import widgets", "from stepscope import widgets")
+KIT = kit_tests(
+    "widgets/test_panels.py", "from memkit import widgets", "from stepscope import widgets",
+    MOVABLE={"MemoryExplorer": {"lora_rank": 16}},
+)
 globals().update(KIT.tests)
 panels = KIT.panels
 
