@@ -29,6 +29,7 @@ from stepscope.tracing.known import ASSUMED, Assumptions, KnownValues, Unknown, 
 from stepscope.tracing.libraries import Besides, as_compiled
 from stepscope.tracing.patched import Patches
 from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
+from stepscope.tracing.scratch_disk import scratch_disk
 from stepscope.tracing.waiting import Progress
 from stepscope.tracing.without_values import has_values
 
@@ -78,12 +79,14 @@ def trace_script(
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     assumptions = Assumptions(assume or {})
     is_script = isinstance(build, FindsItsSteps)
-    if is_script:
-        build.import_libraries()
-    with recording(device, starts_in_host=is_script) as tracer:
-        tracer.progress = Progress(say, steps)
-        tracer.known.assumptions = assumptions
-        run_steps(build, steps, tracer)
+    with scratch_disk() as disk:
+        if is_script:
+            build.import_libraries()
+            disk.start_anew()
+        with recording(device, starts_in_host=is_script) as tracer:
+            tracer.progress = Progress(say, steps)
+            tracer.known.assumptions = assumptions
+            run_steps(build, steps, tracer)
     assumptions.refuse_unused()
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
     timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
