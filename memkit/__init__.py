@@ -1,27 +1,26 @@
 """Where the bytes go when a neural network trains: formula, trace and measurement of one training step.
 
+The kit of the book's chapters 00 to 06. What other people's programs need beside it (their scripts, plans, ranks,
+adapters, recordings) is ``stepscope``, which imports this package and is never imported by it.
+
 Reading order, from the bottom; a room imports only what stands above it here, and says in its own first lines what
 it holds and in which order to read it:
 
 - ``units``: bytes, counts and ratios as text; the only division
-- ``kinds``: arguments held against their annotations
 - ``events``: what happens to memory: blocks are allocated and freed
 - ``timeline``: the one type of the book: what is in memory at named instants, and the events in between
 - ``formats``: number formats: decoding, rounding, blocks
 - ``setup``: what is trained, and how
-- ``hardware``: what it runs on
-- ``allocator``: CUDA's caching allocator, snapshots and their replay
+- ``hardware``: what it runs on, and whether it fits there
 - ``formula``: the first column, the step on paper
 - ``low_precision``: training in 16 and 8 bits
 - ``program``: the step in PyTorch
 - ``tracing``: the second column, the step without data
 - ``measuring``: the third column, the step on the machine
 - ``recomputation``: what running twice keeps and costs
-- ``sharding``: one rank of many on paper
-- ``fitting``: advice, diagnosis and plans
+- ``fitting``: a batch in tokens, cut for a card
 - ``pictures``: charts as text
 - ``widgets``: ipywidgets
-- ``tool``: the command line
 
 To take the package over, read these ten files first, in this order. They make the three columns:
 

@@ -16,7 +16,7 @@ from itertools import combinations, product
 
 from memkit.hardware.cards import CARDS
 from memkit.hardware.fit import fit_on
-from memkit.setup.models import PUBLISHED_MODELS, gpt2_config, llama_config
+from memkit.setup.models import gpt2_config, llama_config
 from memkit.setup.recipes import OptimizerConfig, Precision
 from memkit.setup.strategies import CORE, NONE, Strategy
 from memkit.units import GIB
@@ -25,6 +25,7 @@ from stepscope.fitting.plan import TrainingPlan, plan_of
 from stepscope.fitting.plans import PlansFound, find_plans
 from stepscope.fitting.step import passes_of
 from stepscope.setup.adapters import BASES, AdapterConfig, linear_layers
+from stepscope.setup.experts import PUBLISHED_MODELS
 from stepscope.setup.layouts import Layout
 from stepscope.setup.optimizers import OPTIMIZERS, is_paged
 from stepscope.setup.places import Place

@@ -20,10 +20,11 @@ from memkit.hardware.cards import CARDS, Card
 from memkit.hardware.fit import fit_on
 from memkit.pictures.twin import png_of
 from memkit.setup import strategies
-from memkit.setup.models import PUBLISHED_MODELS, ModelConfig
+from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
 from memkit.units import format_bytes
 from stepscope.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.experts import PUBLISHED_MODELS
 from stepscope.setup.job import Job
 
 TOKENS = 2048

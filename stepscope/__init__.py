@@ -24,6 +24,6 @@ from memkit import __version__ as __version__
 from memkit import front_door
 
 # The kit's formula finds a job by its type, experts and steps by their names: from here on.
-from stepscope.formula import experts, job, optimizers  # noqa: F401
+from stepscope.formula import experts, job, optimizers
 
 __getattr__, __dir__, __all__ = front_door(__name__, __file__)

@@ -1,8 +1,6 @@
 """``python -m memkit``: the command line of ``stepscope.tool``."""
 
-import sys
-
-from stepscope.tool.command_line import main
+from stepscope.tool.command_line import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

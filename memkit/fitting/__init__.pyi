@@ -3,5 +3,6 @@
 from .batch_plan import (
     BatchPlan as BatchPlan,
     cuts_of as cuts_of,
+    least_seconds as least_seconds,
     nearest_plans as nearest_plans,
 )

@@ -8,7 +8,10 @@ micro-batch is then bounded by memory, and the accumulation steps follow, if the
 import math
 from dataclasses import dataclass
 
-from memkit.setup.training import MAX_GRAD_ACCUM_STEPS
+from memkit.formats.dtypes import dtype_bits
+from memkit.formula.parameters import count_parameters
+from memkit.hardware.cards import Card
+from memkit.setup.training import MAX_GRAD_ACCUM_STEPS, TrainingSetup
 from memkit.units import as_whole_number, format_count
 
 
@@ -60,3 +63,17 @@ def cuts_of(num_sequences: int) -> list[tuple[int, int]]:
     """
     counts = range(min(num_sequences, MAX_GRAD_ACCUM_STEPS), 0, -1)
     return [(num_sequences // count, count) for count in counts if num_sequences % count == 0]
+
+
+def least_seconds(setup: TrainingSetup, card: Card, dtype: str = "", num_used: int | None = None) -> float:
+    """Seconds of a step's forwards and backwards that no kernel goes below on ``card``, by its data sheet's rates.
+
+    ``dtype`` is that of the products, if it is not the precision's; ``num_used`` are the parameters that a token uses,
+    if not all. A pass does 6 FLOPs a token and parameter that it uses, and reads each weight three times: forward, and
+    twice in the backward. The larger of the two times counts. So a micro-batch of too few tokens waits for the weights.
+    """
+    dtype, count = dtype or setup.precision.compute_dtype, count_parameters(setup.model)
+    rate = card.peak_tflops.get(dtype, card.peak_tflops["float32"]) * 10**12
+    arithmetic = 6 * (count if num_used is None else num_used) * setup.tokens_per_micro_batch / rate
+    weights = 3 * count * dtype_bits(dtype) / 8 / card.memory_bandwidth
+    return setup.grad_accum_steps * max(arithmetic, weights)

@@ -3,8 +3,9 @@
 A formula for activation memory is a sum over tensors, and a ledger writes the sum out: every coefficient is
 made of named lines; a line counts one storage, so that two operations that keep the same storage share one line. Axes
 are written in letters: b micro-batch, s sequence, h hidden size, a heads, k key/value heads, d head size, f
-intermediate size, v vocabulary; ``s↑32`` is s rounded up to a multiple of 32. Which tensors autograd keeps depends on the device. CUDA's autocast runs softmax in
-float32, its dropout keeps one byte a value, its RMSNorm is one kernel; the CPU does otherwise.
+intermediate size, v vocabulary; ``s↑32`` is s rounded up to a multiple of 32. Which tensors autograd keeps depends on
+the device. CUDA's autocast runs softmax in float32, its dropout keeps one byte a value, its RMSNorm is one kernel; the
+CPU does otherwise.
 
 Autocast costs memory in three ways. The residual stream stays float32. Every linear layer casts its input for
 itself, so query, key and value keep three copies of one tensor. And the casts of the weights stay until the

@@ -1,7 +1,7 @@
 """The explorers of the chapters. A widget asks, draws and explains; it holds no formula and no advice.
 
-What the memory explorer says of a setup is ``memkit.fitting.advice``'s. An explorer is plain Python: ipywidgets is
-loaded when a notebook shows one, numpy by the labs, torch and matplotlib never.
+An explorer is plain Python: ipywidgets is loaded when a notebook shows one, numpy by the labs, torch and matplotlib
+never.
 
 Reading order:
 
@@ -14,6 +14,7 @@ Reading order:
 - ``bit_explorer``: flip the bits of a code
 - ``loss_scaling_lab``: what FP16 makes of gradients at each scale
 - ``spike_film``: what a spike does to delayed scaling
+- ``choices``: what explorers of choices share: a bar and a row each, and the verdict
 - ``batch_planner``: a global batch in tokens, cut for a card
 """
 

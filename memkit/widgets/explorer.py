@@ -14,7 +14,7 @@ from threading import RLock
 
 from memkit import widgets
 from memkit.pictures.svg import Chart
-from memkit.setup.models import PUBLISHED_MODELS
+from memkit.setup.models import ModelConfig
 from memkit.units import as_kind, as_one_of, as_whole_number
 
 
@@ -84,9 +84,9 @@ def values_of(options: Collection) -> tuple:
     return tuple(option[1] if isinstance(option, tuple) else option for option in options)
 
 
-def model_takes(length: int, state: dict) -> bool:
-    """Whether a sequence is one that the chosen model takes."""
-    return length <= PUBLISHED_MODELS[state["model"]].max_seq_len
+def takes_length(models: Mapping[str, ModelConfig]) -> Callable[[int, dict], bool]:
+    """Of a menu of lengths: whether one is a sequence that the chosen one of these models takes."""
+    return lambda length, state: length <= models[state["model"]].max_seq_len
 
 
 @dataclass(frozen=True, kw_only=True)

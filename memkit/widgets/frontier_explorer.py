@@ -7,7 +7,7 @@ from memkit.hardware.fit import fit_on
 from memkit.pictures.planes import Spot, plane_figure
 from memkit.recomputation.frontier import MODELS, Point, beats, overhead_of, pareto_front, points, shown_strategies
 from memkit.units import format_bytes
-from memkit.widgets.explorer import Choice, Explorer, View, model_takes
+from memkit.widgets.explorer import Choice, Explorer, View, takes_length
 
 NO_CARD = "no card"
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -36,7 +36,7 @@ class FrontierExplorer(Explorer, verdict=(88,), status=(140, 92, *[1] * 9)):
         self,
         model=Choice("Model", MODELS, "Llama-3.2-1B"),
         micro_batch_size=Choice("Micro-batch", BATCHES, 8),
-        seq_len=Choice("Sequence", LENGTHS, 1024, model_takes),
+        seq_len=Choice("Sequence", LENGTHS, 1024, takes_length(MODELS)),
         card=Choice("Card", [NO_CARD, *CARDS], "RTX 4090"),
         strategy=Choice("Strategy", [CHEAPEST, *NAMES], CHEAPEST),
     ) -> View:

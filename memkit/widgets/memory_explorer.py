@@ -25,7 +25,7 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
     It opens on chapter 01's question.
     """
 
-    make_setup = TrainingSetup
+    make_setup, models, optimizers = TrainingSetup, MODELS, OPTIMIZERS
     asked_later = ("optimizer", "implementation", "grad_accum_steps", "attention", "dropout")
 
     def view(
@@ -44,9 +44,10 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
     ) -> View:
         """The step's timeline as bars, with the card as a line."""
         setup = self.make_setup(
-            model=MODELS[model], precision=PRECISIONS[precision], micro_batch_size=micro_batch_size, seq_len=seq_len,
+            model=self.models[model], precision=PRECISIONS[precision], micro_batch_size=micro_batch_size,
+            seq_len=seq_len,
             grad_accum_steps=grad_accum_steps, attention=attention, dropout=dropout, recomputation=recomputation,
-            optimizer=OptimizerConfig(record=optimizer, implementation=implementation),
+            optimizer=OptimizerConfig(record=self.optimizers[optimizer], implementation=implementation),
         )
         timeline = second_step(setup)
         capacity = None if card == NO_CARD else CARDS[card].memory_bytes
@@ -76,7 +77,7 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
 
     def longest(self, model: str) -> int:
         """Tokens that the sequence's slider offers for a model: learned positions end."""
-        config = MODELS[model]
+        config = self.models[model]
         return min(LONGEST, config.max_seq_len) if config.position == "learned" else LONGEST
 
     def followed(self, changes: dict) -> dict:
@@ -84,7 +85,8 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
         if "model" in changes and "seq_len" not in changes:
             changes = {**changes, "seq_len": min(self.state["seq_len"], self.longest(changes["model"]))}
         if "optimizer" in changes and "implementation" not in changes:
-            known = OPTIMIZERS[changes["optimizer"]].estimated if changes["optimizer"] in OPTIMIZERS else ()
+            record = self.optimizers.get(changes["optimizer"])
+            known = record.estimated if record else ()
             if known and self.state["implementation"] not in known:
                 changes = {**changes, "implementation": known[0]}
         return changes

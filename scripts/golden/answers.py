@@ -1,7 +1,8 @@
 """The answers that a redesign has to leave as they are, as hashes: formula, traces, jobs, plans, what panels say.
 
-    python scripts/golden/answers.py write FILE     the answers of this tree
+    python scripts/golden/answers.py write FILE     the answers of this tree; kinds may follow
     python scripts/golden/answers.py compare        this tree's beside those of scripts/golden/answers.json
+    python scripts/golden/answers.py compare plans  one kind of them
 
 Each answer has one hash for each of its aspects, so that a difference names its kind: instants, ledger, FLOPs, events
 in their order, events as a multiset. ``answers.json`` was written by commit fbf7a0a, before there were two packages;
@@ -38,6 +39,7 @@ from memkit import (
 from memkit.formula import autocast_cast_bytes, count_by_kind
 from memkit.hardware import CARDS
 from memkit.recomputation import blocks_ledger, saved_products, step_flops
+from memkit.setup.recipes import ADAMW
 
 if IS_OLD:
     from memkit.fitting import find_plans
@@ -51,7 +53,7 @@ if IS_OLD:
     def optimizer(name: str, implementation: str) -> OptimizerConfig:
         return OptimizerConfig(name=name, implementation=implementation)
 
-    def make_job(place="after backward", adapter=None, optimizer=OptimizerConfig(), **fields) -> TrainingSetup:
+    def make_job(place="after backward", adapter=None, optimizer=ADAMW, **fields) -> TrainingSetup:
         return TrainingSetup(optimizer=replace(optimizer, place=place), adapter=adapter, **fields)
 
 else:
@@ -117,7 +119,7 @@ def drawn_setup(rng: random.Random, tiny: bool = False) -> TrainingSetup:
         model = rng.choice(TINY if tiny else MODELS)
         every = [*strategies.all_strategies(model.num_layers)[:7], strategies.every(2), strategies.every(3)]
         every += [strategies.groups(2), strategies.sequential(3), strategies.NONE, strategies.NONE]
-        fields = dict(
+        fields = dict(  # noqa: C408
             precision=rng.choice(PRECISIONS[:4] if tiny else PRECISIONS), recomputation=rng.choice(every),
             optimizer=optimizer(*rng.choice(OPTIMIZERS_OF_TORCH)), micro_batch_size=rng.choice([1, 2, 3, 4]),
             seq_len=rng.choice([64, 128, 256, 500]), grad_accum_steps=rng.choice([1, 1, 1, 2, 3]),
@@ -156,8 +158,11 @@ def formula_answers(rng: random.Random, count: int = 400) -> list[dict]:
 def traced(build, trace, device: str) -> dict:
     """A trace's answers; autocast's frees have no order of their own on the CPU."""
     timeline = trace(build, device=device)
-    events = [(e.num_bytes, e.part, e.phase, e.op, e.where.endswith("(backward)"), e.is_scratch) for e in timeline.events]
-    return {"instants": sha(instants(timeline)), "events": sha(sorted(map(repr, events)) if device == "cpu" else events)}
+    events = [
+        (e.num_bytes, e.part, e.phase, e.op, e.where.endswith("(backward)"), e.is_scratch) for e in timeline.events
+    ]
+    events = sorted(map(repr, events)) if device == "cpu" else events
+    return {"instants": sha(instants(timeline)), "events": sha(events)}
 
 
 def trace_answers(rng: random.Random, count: int = 100) -> list[dict]:
@@ -176,6 +181,9 @@ def trace_answers(rng: random.Random, count: int = 100) -> list[dict]:
     return found
 
 
+RECOMPUTATIONS = [strategies.NONE, strategies.FULL, strategies.SAVE_ATTENTION, strategies.every(2)]
+
+
 def job_answers(rng: random.Random, count: int = 300) -> list[dict]:
     """Adapters, 4 bits, experts, places, layouts and more optimizers, by formula; every tenth traced."""
     base = replace(models.QWEN_3_06B, num_layers=6, vocab_size=5000, intermediate_size=1536)
@@ -190,15 +198,15 @@ def job_answers(rng: random.Random, count: int = 300) -> list[dict]:
         targets = tuple(sorted(rng.sample(linear, rng.randint(1, 4))))
         layout = rng.choice([None, None, None, (0, 4), (1, 4), (2, 4), (3, 8)])
         name = rng.choice(LARGE_STATES)
-        options = dict(
+        options = dict(  # noqa: C408
             num_replicas=rng.choice([1, 2]), offloads=rng.choice([False, False, True]),
             param_dtype=rng.choice([None, "bfloat16"]),
         )
-        fields = dict(
+        fields = dict(  # noqa: C408
             model=model, precision=rng.choice([PRECISIONS[i] for i in (0, 1, 3, 4)]),
             micro_batch_size=rng.choice([1, 2, 3]), seq_len=rng.choice([64, 128, 200]),
             grad_accum_steps=rng.choice([1, 1, 2]), attention=rng.choice(["stored", "flash"]),
-            recomputation=rng.choice([strategies.NONE, strategies.FULL, strategies.SAVE_ATTENTION, strategies.every(2)]),
+            recomputation=rng.choice(RECOMPUTATIONS),
             dropout=rng.choice([0.0, 0.0, 0.1]), device=rng.choice(["cuda", "cuda", "cpu"]),
         )
         case = f"{model.name} {place} {adapter} {layout} {name} {fields['device']} {fields['precision'].name}"
@@ -257,7 +265,8 @@ def plan_answers() -> list[dict]:
     for model, card, tokens, seq_len, num_cards in jobs:
         plans = find_plans(model, CARDS[card], tokens_per_step=tokens, seq_len=seq_len, num_cards=num_cards)
         found.append({
-            "case": f"{model.name} {card} {num_cards}", "tried": len(plans.plans), "first": plans.first and plans.first.name,
+            "case": f"{model.name} {card} {num_cards}", "tried": len(plans.plans),
+            "first": plans.first and plans.first.name,
             "front": sha([(p.name, p.peak_bytes, p.seconds, p.gives_up) for p in plans.front]),
             "missed": sha([(p.name, p.peak_bytes) for p in plans.missed]), "not tried": sha(plans.not_tried),
         })
@@ -277,7 +286,7 @@ def panel_answers(rng: random.Random) -> list[dict]:
                 continue
             view = panel.shown
             table = [[str(cell) for cell in row] for row in view.table or ()]
-            found.append({"case": f"{explorer.__name__} {number} {name}", "picture": sha(str(view.chart)),
+            found.append({"case": f"{explorer.__name__} {number} {name}", "picture": sha(view.chart.svg()),
                           "words": sha(tuple(view.words)), "table": sha(table),
                           "more": sha(tuple(view.more())) if view.more else ""})
     return found
@@ -301,30 +310,31 @@ def values_of(control) -> list:
     return [value[1] if isinstance(value, tuple) else value for value in options]
 
 
-def answers() -> dict[str, list[dict]]:
-    """All of them."""
-    warnings.simplefilter("ignore")
-    return {
-        "formula": formula_answers(random.Random(7)), "trace": trace_answers(random.Random(8)),
-        "jobs": job_answers(random.Random(11)), "programs": program_answers(), "plans": plan_answers(),
-        "panels": panel_answers(random.Random(13)),
-    }
+KINDS = {
+    "formula": lambda: formula_answers(random.Random(7)), "trace": lambda: trace_answers(random.Random(8)),
+    "jobs": lambda: job_answers(random.Random(11)), "programs": program_answers, "plans": plan_answers,
+    "panels": lambda: panel_answers(random.Random(13)),
+}
 
 
-def main(verb: str, file: str = str(HERE / "answers.json")) -> int:
+def main(verb: str, *names: str) -> int:
     """Write the answers, or compare them; returns how many differ."""
-    now = answers()
+    warnings.simplefilter("ignore")
+    file = Path(names[0]) if verb == "write" else HERE / "answers.json"
+    stored = json.loads(file.read_text()) if file.exists() else {}
+    kinds = names[verb == "write" :] or tuple(KINDS)
+    now = {kind: KINDS[kind]() for kind in kinds}
     if verb == "write":
-        Path(file).write_text(json.dumps(now, indent=0) + "\n")
+        file.write_text(json.dumps(stored | now, indent=0) + "\n")
         return 0
-    before, num_different = json.loads(Path(file).read_text()), 0
-    for kind, cases in before.items():
-        pairs = list(zip(cases, now[kind], strict=True))
+    num_different = 0
+    for kind in kinds:
+        pairs = list(zip(stored[kind], now[kind], strict=True))
         different = [(old, new) for old, new in pairs if old != new]
         num_different += len(different)
         print(f"{kind}: {len(pairs) - len(different)} of {len(pairs)} equal")
         for old, new in different[:8]:
-            print("  ", old["case"], {key: (old.get(key), new.get(key)) for key in old | new if old.get(key) != new.get(key)})
+            print("  ", old["case"], {k: (old.get(k), new.get(k)) for k in old | new if old.get(k) != new.get(k)})
     return num_different
 
 

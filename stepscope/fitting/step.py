@@ -7,6 +7,7 @@ here: the adviser, the planner, the explorers.
 from dataclasses import replace
 from functools import lru_cache
 
+from memkit.fitting import batch_plan
 from memkit.formats.dtypes import dtype_bits
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_by_kind, count_parameters
@@ -120,20 +121,11 @@ def experts_of(model: ModelConfig) -> int:
 
 
 def least_seconds(setup: TrainingSetup, card: Card, dtype: str = "") -> float:
-    """Seconds of a step's forwards and backwards that no kernel goes below on ``card``, by its data sheet's rates.
-
-    ``dtype`` is that of the products, if it is not the precision's. A pass does 6 FLOPs a token and parameter that it
-    uses, and reads each weight three times: forward, and twice in the backward. The larger of the two times counts. So
-    a micro-batch of too few tokens waits for the weights.
-    """
-    model, dtype = setup.model, dtype or setup.precision.compute_dtype
+    """``memkit.fitting.least_seconds``, which reads all experts and computes with a few of them."""
+    model = setup.model
     num_experts = num_experts_of(model)
     unused = experts_of(model) * (num_experts - model.experts_per_token) // num_experts if num_experts else 0
-    rates = card.peak_tflops
-    rate = rates.get(dtype, rates["float32"]) * 10**12
-    arithmetic = 6 * (parameters_of(model) - unused) * setup.tokens_per_micro_batch / rate
-    weights = 3 * parameters_of(model) * dtype_bits(dtype) / 8 / card.memory_bandwidth
-    return setup.grad_accum_steps * max(arithmetic, weights)
+    return batch_plan.least_seconds(setup, card, dtype, parameters_of(model) - unused)
 
 
 def passes_of(setup: Job) -> float:

@@ -37,7 +37,7 @@ class Transformer(kit.Transformer):
 
 
 def job_build(setup: Job, next_batch=None, make_model: Callable[[Job], nn.Module] = Transformer) -> Callable:
-    """The ``build`` of a job, for ``trace_memory``, ``trace_script`` and ``measure_memory``: ``memkit.training_build`` with
+    """The ``build`` of a job, for ``trace_memory``, ``trace_script`` and ``measure_memory``: the kit's build, with
     adapters beside frozen weights, experts, and an optimizer that may step in the backward.
 
     Raises: ValueError: plain torch cannot run the job's precision, or its optimizer steps on the host. ImportError: a

@@ -3,6 +3,7 @@
 from .adapters import AdapterConfig as AdapterConfig
 from .experts import (
     ExpertsConfig as ExpertsConfig,
+    PUBLISHED_MODELS as PUBLISHED_MODELS,
     QWEN_3_30B_A3B as QWEN_3_30B_A3B,
     experts_config as experts_config,
 )

@@ -1,7 +1,9 @@
 """A transformer with a mixture of experts in place of the MLP of some blocks or of all."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from memkit.setup import models as kit
 from memkit.setup.models import MAX_SIZE, QWEN_3, ModelConfig, llama_config
 from memkit.units import as_whole_number, check_fields
 
@@ -67,3 +69,6 @@ QWEN_3_30B_A3B = experts_config(
     llama_config("Qwen3-30B-A3B", 48, 2048, 32, 4, 6144, 151936, 40960, **QWEN_3),
     num_experts=128, experts_per_token=8, expert_size=768,
 )
+
+PUBLISHED_MODELS: Mapping[str, ModelConfig] = kit.PUBLISHED_MODELS | {QWEN_3_30B_A3B.name: QWEN_3_30B_A3B}
+"""The kit's, and one with experts, by name."""

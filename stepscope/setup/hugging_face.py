@@ -114,8 +114,11 @@ def config_of(model: ModelConfig) -> dict:
     >>> one == models.GPT2_XL
     True
     """
-    kinds = {"gpt2": model.fuses_qkv, "qwen3_moe": model.has_qk_norm and num_experts_of(model), "qwen3": model.has_qk_norm,
-             "mixtral": num_experts_of(model), "llama": model.has_output_bias or not model.has_qkv_bias, "qwen2": True}
+    kinds = {
+        "gpt2": model.fuses_qkv, "qwen3_moe": model.has_qk_norm and num_experts_of(model),
+        "qwen3": model.has_qk_norm, "mixtral": num_experts_of(model),
+        "llama": model.has_output_bias or not model.has_qkv_bias, "qwen2": True,
+    }
     kind = next(kind for kind, is_this in kinds.items() if is_this)
     architecture, keys, _ = FAMILIES[kind]
     config = {theirs: getattr(model, ours) for ours, theirs in keys.items()}

@@ -31,22 +31,25 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
+from typing import NoReturn
 
 from memkit.units import format_bytes
 from stepscope.tool.arguments import UNUSABLE, parser
 from stepscope.tool.commands import COMMANDS, progress
 from stepscope.tool.errors import in_words
+from stepscope.tool.sealed import sealed
 
 ABOVE, STOPPED = 1, 130
 
 
 def answer(options: argparse.Namespace) -> int:
     """Run the command that was asked for, print what it found, and return the exit code."""
-    with redirect_stdout(sys.stderr):  # what a program prints is none of the result
-        num_bytes, text, data = COMMANDS[options.command](options)
-    progress()
-    tell(json.dumps(data, indent=1) if options.json else text)
+    with ExitStack() as options.until_printed:
+        with redirect_stdout(sys.stderr):  # what a program prints is none of the result
+            num_bytes, text, data = COMMANDS[options.command](options)
+        progress()
+        tell(json.dumps(data, indent=1) if options.json else text)
     if num_bytes == sys.maxsize:  # no plan fits
         return ABOVE
     if options.fail_above is not None and num_bytes > options.fail_above:
@@ -82,3 +85,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         progress()
         print(f"memkit: {in_words(error)}", file=sys.stderr)
         return UNUSABLE
+
+
+def command() -> NoReturn:
+    """The command line as a process of its own.
+
+    Before it runs somebody's program it gives up the right to change the disk, and after that it ends at once: what
+    the program has left to threads and to the exit is not done.
+    """
+    if sys.argv[1:2] != ["report"]:
+        sys.exit(main())
+    with sealed():
+        code = main()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from memkit.units import aligned_table, as_whole_number, format_bytes, format_count
 from stepscope.tool.arguments import named
+from stepscope.tool.sealed import unsealed
 
 Found = tuple[int, str, dict]
 SCRIPTS = (".py", ".ipynb")
@@ -74,7 +76,6 @@ def progress(words: str = "") -> None:
 def report_command(options: argparse.Namespace) -> Found:
     """``memkit report``: the bytes that --fail-above looks at, the text, and JSON."""
     from memkit.hardware.cards import CARDS
-    from stepscope.tool.program_report import report_on
 
     if importlib.util.find_spec("torch") is None:
         raise ValueError("memkit report traces a program with PyTorch, which is not installed: pip install torch")
@@ -83,6 +84,11 @@ def report_command(options: argparse.Namespace) -> Found:
     if any(of_scripts) and not options.target.endswith(SCRIPTS):
         raise ValueError(
             f"--batches, --until, --vary and --ranks run a script such as train.py, not {options.target!r}")
+    from stepscope.tool.program_report import report_on
+    from stepscope.tracing.scratch_disk import scratch_disk
+
+    # From the program's first import until its report is printed: a thread of the program's may go on.
+    disk, film = options.until_printed.enter_context(scratch_disk()), options.film and os.path.abspath(options.film)
     build = loaded_build(options.target, options.script_arguments)
     if options.until:
         build = replace(build, until_eval=True)
@@ -97,10 +103,11 @@ def report_command(options: argparse.Namespace) -> Found:
     )
     if card:
         result = replace(result, fits=tuple(fit for fit in result.fits if fit.card == card.name))
-    if options.film:
+    if film:
         from memkit.widgets.step_film import StepFilm
 
-        StepFilm(result.trace, title=f"{result.name}: {options.steps} steps").save(options.film)
+        disk.given.add(os.path.realpath(film))
+        unsealed(StepFilm(result.trace, title=f"{result.name}: {options.steps} steps").save, film)
     progress("done")
     data = {
         "name": result.name, "batches": result.batches, "allocated_bytes": result.allocated_bytes,
@@ -170,7 +177,7 @@ def list_command(options: argparse.Namespace) -> Found:
     """``memkit list``: the names that ``fit`` and ``report`` take."""
     from memkit.formula.parameters import count_parameters
     from memkit.hardware.cards import CARDS
-    from memkit.setup.models import PUBLISHED_MODELS
+    from stepscope.setup.experts import PUBLISHED_MODELS
 
     models = {name: count_parameters(model) for name, model in PUBLISHED_MODELS.items()}
     cards = {name: card.memory_bytes for name, card in CARDS.items()}
@@ -193,10 +200,10 @@ def changes_as_data(changes: Sequence) -> list[dict]:
 def fit_command(options: argparse.Namespace) -> Found:
     """``memkit fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
     from memkit.hardware.cards import CARDS
-    from memkit.setup.models import PUBLISHED_MODELS
     from stepscope.fitting.plan_code import code_of
     from stepscope.fitting.plans import find_plans
     from stepscope.setup.adapters import AdapterConfig, linear_layers
+    from stepscope.setup.experts import PUBLISHED_MODELS
     from stepscope.setup.hugging_face import model_of_config, read_config
 
     if is_config(options.model):

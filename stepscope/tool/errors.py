@@ -4,6 +4,8 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+from stepscope.tool.sealed import FREE, SWITCH
+
 
 def root_of(error: BaseException) -> BaseException:
     """The first of the errors from which this one was raised, as a traceback would print them."""
@@ -22,6 +24,8 @@ def in_words(error: BaseException) -> str:
     own = str(Path(__file__).parents[1])
     others = (own, sysconfig.get_path("stdlib"), "<")
     frames = traceback.extract_tb(error.__traceback__)
+    if FREE and "Permission denied" in words:
+        words += f": a report leaves the disk as it found it; leave this out where os.environ has {SWITCH}"
     root = error if frames[-1].filename.startswith(own) else root_of(error)
     if root is not error:
         words = f"{words} (from {' '.join(f'{type(root).__name__}: {root}'.split()).removesuffix(':')})"

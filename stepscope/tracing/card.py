@@ -64,6 +64,18 @@ class Generator(metaclass=AnyGenerator):
         return CardGenerator() if "cuda" in str(device) else torch._C.Generator(device)
 
 
+class Generators:
+    """In place of ``torch.cuda.default_generators``, which is empty where there is no card."""
+
+    def __len__(self) -> int:
+        return num_cards()
+
+    def __getitem__(self, number: int) -> CardGenerator:
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"generator {number} of {len(self)}")
+        return CardGenerator()
+
+
 class Properties:
     """What ``get_device_properties`` says of a card that nobody has chosen."""
 
@@ -75,6 +87,8 @@ class Properties:
 
 ANSWERS = (
     (None, torch.cuda, "_lazy_init empty_cache ipc_collect set_device set_rng_state set_sync_debug_mode synchronize"),
+    (None, torch.cuda, "set_rng_state_all manual_seed manual_seed_all seed seed_all"),
+    (None, torch.cuda.random, "set_rng_state set_rng_state_all manual_seed manual_seed_all seed seed_all"),
     (None, torch.cuda, "reset_accumulated_memory_stats reset_max_memory_allocated reset_max_memory_cached"),
     (None, torch.cuda, "reset_peak_memory_stats set_per_process_memory_fraction"),
     # These change or read a real allocator, and no tensor.
@@ -96,7 +110,7 @@ ANSWERS = (
     (Properties(), torch.cuda, "get_device_properties"),
     (torch.device("cuda"), torch.accelerator, "current_accelerator"),
     (torch.device("cuda"), torch._C, "_get_accelerator"),
-    (nullcontext(), torch.cuda, "stream device"),
+    (nullcontext(), torch.cuda, "stream"),
     (nullcontext(), torch.autograd.profiler, "emit_nvtx"),
     (["cuda", "meta"], torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices"),
 )
@@ -144,7 +158,10 @@ STAND_INS = (
     (torch.accelerator, "current_stream", Stream),
     (torch.cuda.nvtx, "_nvtx", Stream()),
     (torch.cuda, "is_available", is_available),
-    (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
+    *((home, "get_rng_state", lambda *_: torch.get_rng_state()) for home in (torch.cuda, torch.cuda.random)),
+    *((home, "get_rng_state_all", lambda: [torch.get_rng_state() for _ in range(num_cards())])
+      for home in (torch.cuda, torch.cuda.random)),
+    (torch.cuda, "default_generators", Generators()),
     (torch.cuda, "initial_seed", torch.initial_seed),
     (torch.cuda, "memory_stats", lambda *_: defaultdict(int)),
     *((home, "device_count", num_cards) for home in (torch.cuda, torch.accelerator)),

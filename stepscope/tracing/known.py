@@ -76,8 +76,10 @@ class KnownValues:
         with _disable_current_modes(), torch.no_grad():
             if not isinstance(copy, Tensor):
                 copy = self.copies[key] = copy()
-            if copy.dtype is not tensor.dtype:
-                return None
+            if copy.dtype is not tensor.dtype:  # such as bytes that torch.load has read
+                if copy.nbytes % tensor.element_size():
+                    return None
+                copy = copy.view(tensor.dtype)
             return copy.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def values_in(self, value: object) -> object:
@@ -161,6 +163,8 @@ class KnownValues:
 
     def write(self, func, args, kwargs, kind: str, written: tuple) -> None:
         """An operation in place: on the real copies too, or they are dropped."""
+        if func._opname == "set_":  # another storage for the tensor; no value is written over
+            return
         values = [args[place] if place < len(args) else (kwargs or {}).get(name) for place, name in written]
         tensors = [tensor for tensor in tree_leaves(values) if isinstance(tensor, Tensor)]
         if func._opname in OVERWRITES and args[0].nbytes == args[0].untyped_storage().nbytes():

@@ -9,6 +9,8 @@ import torch
 import torch._dynamo.eval_frame
 import torch.utils.data
 
+from stepscope.tracing.checkpoints import saved_without_values, unflattened, write_safetensors
+from stepscope.tracing.scratch_doors import ON
 from stepscope.tracing.without_values import ShapesOnly
 
 COMPILED = (
@@ -48,10 +50,6 @@ def forgets_maps(tracer, module):
         module.name2qmap.clear()
 
 
-def write_nothing(*_, **__):
-    """In place of what writes a checkpoint: a real one may lie there, and the Trainer deletes the oldest."""
-
-
 OF_LIBRARIES = {
     "torch.distributed.tensor._sharding_prop": asks_quietly,
     "bitsandbytes.functional": forgets_maps,
@@ -59,13 +57,8 @@ OF_LIBRARIES = {
     "transformers.utils.import_utils": lambda _, module: patch.object(
         module, "is_fake_tensor", lambda _: False, create=True
     ),
-    "transformers.modeling_utils": lambda _, module: patch.object(
-        module.PreTrainedModel, "save_pretrained", write_nothing),
-    "transformers.trainer": lambda _, module: patch.multiple(module.Trainer, **dict.fromkeys(
-        ("_save_checkpoint", "save_model", "save_state", "save_metrics"), write_nothing)),
-    "peft.peft_model": lambda _, module: patch.object(module.PeftModel, "save_pretrained", write_nothing),
     "safetensors.torch": lambda _, module: patch.multiple(
-        module, create=True, **dict.fromkeys(("serialize_file", "_flatten", "_flatten_as_ptr"), write_nothing)),
+        module, create=True, serialize_file=write_safetensors, _flatten=unflattened, _flatten_as_ptr=unflattened),
 }
 """Modules that need a patch, and the context that makes it."""
 
@@ -79,6 +72,8 @@ class Patches:
 
     def look(self) -> None:
         """Patch the modules that have been loaded since: maybe in the program's own ``build``."""
+        for disk in ON:
+            disk.look()
         for name in [name for name in self.waiting if name in sys.modules]:
             self.stack.enter_context(self.waiting.pop(name)(self.tracer, sys.modules[name]))
 
@@ -98,16 +93,13 @@ def as_a_script_needs(mode: ShapesOnly):
             mode.warn_once("compiled", COMPILED, is_told_in_torch=True)
         return from_stance(callback)
 
-    def save_nothing(*_, **__):
-        mode.warn_once("saved", "torch.save: a trace has no values, and writes no file")
-
     from_stance = torch._dynamo.eval_frame._callback_from_stance
     set_anomaly = torch.set_anomaly_enabled  # without the search for NaN: there are no values
     with (
         patch.object(torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", without_workers),
         patch.object(torch.nn.parallel.distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),
         torch.compiler.set_stance("force_eager"),
-        patch.object(torch, "save", save_nothing),
+        saved_without_values(mode),
         patch.object(torch, "set_anomaly_enabled", lambda mode, *_, **__: set_anomaly(mode, False)),
         patch.object(torch._dynamo.eval_frame, "_callback_from_stance", as_eager),
     ):

@@ -26,9 +26,10 @@ from stepscope.tracing.cuda import pretend_cuda_for_script
 from stepscope.tracing.evaluations import Evaluations
 from stepscope.tracing.host import Place, Places
 from stepscope.tracing.known import ASSUMED, Assumptions, KnownValues, Unknown, result_of_size
-from stepscope.tracing.libraries import CUDA_LIBRARIES, Besides, as_compiled
+from stepscope.tracing.libraries import Besides, as_compiled
 from stepscope.tracing.patched import Patches
 from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
+from stepscope.tracing.scratch_disk import scratch_disk
 from stepscope.tracing.waiting import Progress
 from stepscope.tracing.without_values import has_values
 
@@ -37,7 +38,8 @@ NO_KERNEL = NotImplementedError, fake.UnsupportedOperatorException
 VALUE_ERRORS = (*NO_KERNEL, fake.DataDependentOutputException, fake.DynamicOutputShapeException)
 VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 NESTED = {aten._nested_tensor_from_tensor_list.default, aten._nested_view_from_jagged.default}
-OWN_FILES = {str(path) for path in Path(__file__).parent.glob("*.py")} | {str(Path(__file__).parents[1] / "tool/script.py")}
+OWN_FILES = {str(path) for path in Path(__file__).parent.glob("*.py")}
+OWN_FILES.add(str(Path(__file__).parents[1] / "tool/script.py"))
 
 
 def trace_script(
@@ -77,17 +79,19 @@ def trace_script(
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     assumptions = Assumptions(assume or {})
     is_script = isinstance(build, FindsItsSteps)
-    if is_script:
-        build.import_libraries()
-    with recording(device, starts_in_host=is_script) as tracer:
-        tracer.progress = Progress(say, steps)
-        tracer.known.assumptions = assumptions
-        run_steps(build, steps, tracer)
+    with scratch_disk() as disk:
+        if is_script:
+            build.import_libraries()
+            disk.start_anew()
+        with recording(device, starts_in_host=is_script) as tracer:
+            tracer.progress = Progress(say, steps)
+            tracer.known.assumptions = assumptions
+            run_steps(build, steps, tracer)
     assumptions.refuse_unused()
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
     timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
     timeline = replace(timeline, source_lines=tracer.lines.texts)
-    tracer.besides.tell(timeline.peak_bytes)
+    tracer.left_out.tell(timeline.peak_bytes)
     return timeline
 
 
@@ -102,7 +106,7 @@ class ScriptTracer(kit.Tracer):
 
     def forget(self) -> None:
         super().forget()
-        self.besides = Besides()
+        self.left_out = Besides()
         self.lines = Lines(trace_script.__code__)
         self.lines.foreign_files |= OWN_FILES
 
@@ -158,10 +162,6 @@ class ScriptTracer(kit.Tracer):
                 raise
         refuse_dtypes(func, args)
         self.known.follow(func, args, kwargs, out)
-        if self.device_type == "cpu":
-            self.besides.meet_on_cpu(func, args, out, self.log)
-        elif func in CUDA_LIBRARIES:
-            self.besides.meet(func, self.lines.of(frame))
         return out
 
     def from_values(self, func, args, kwargs, error, frame):

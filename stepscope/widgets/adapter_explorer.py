@@ -5,7 +5,6 @@ from dataclasses import replace
 from memkit.formula.activations import block_ledger
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
-from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import FUSED_ADAMW, PURE_BF16
 from memkit.units import format_bytes, format_count
 from memkit.widgets.explorer import Choice, Explorer, Number, View
@@ -13,6 +12,7 @@ from stepscope.fitting.plan import plan_of
 from stepscope.formula.adapters import count_adapter_parameters
 from stepscope.formula.states import job_state_bytes
 from stepscope.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.experts import PUBLISHED_MODELS
 from stepscope.setup.job import Job
 from stepscope.widgets.plan_bars import plans_view
 

@@ -4,24 +4,35 @@ from functools import partial
 
 from memkit.widgets import memory_explorer as kit
 from memkit.widgets.explorer import Choice, Number, View
+from stepscope.fitting.advice import advice_in_words
 from stepscope.setup.adapters import BASES, AdapterConfig, linear_layers
+from stepscope.setup.experts import QWEN_3_30B_A3B
 from stepscope.setup.job import Job
+from stepscope.setup.optimizers import OPTIMIZERS
 from stepscope.setup.places import Place
+
+MODELS = kit.MODELS | {QWEN_3_30B_A3B.name: QWEN_3_30B_A3B}
 
 
 class MemoryExplorer(kit.MemoryExplorer):
-    """The kit's controls and three more."""
+    """The kit's controls and three more, more optimizers, and what would help most."""
 
+    models, optimizers = MODELS, OPTIMIZERS
     asked_later = (*kit.MemoryExplorer.asked_later, "place")
 
     def view(
         self,
+        model=Choice("Model", MODELS, "Llama-2-7B"),
+        optimizer=Choice("Optimizer", [n for n, record in OPTIMIZERS.items() if record.estimated], "AdamW"),
         lora_rank=Number("LoRA rank, 0: all weights", 0, low=0, high=128),
         base=Choice("Base weights", BASES, "as loaded"),
         place=Choice("Optimizer steps", tuple(Place), Place.AFTER_BACKWARD),
         **state,
     ) -> View:
-        targets = linear_layers(kit.MODELS[state["model"]])
+        targets = linear_layers(MODELS[model])
         adapter = AdapterConfig(rank=lora_rank, base=base, targets=targets) if lora_rank else None
         self.make_setup = partial(Job, adapter=adapter, place=place)
-        return super().view(**state)
+        return super().view(model=model, optimizer=optimizer, **state)
+
+    def advice(self, setup: Job) -> tuple[str, ...]:
+        return advice_in_words(setup)

@@ -4,11 +4,11 @@ from functools import lru_cache
 
 from memkit.hardware.cards import CARDS
 from memkit.hardware.fit import verdict
-from memkit.setup.models import PUBLISHED_MODELS
-from memkit.widgets.explorer import Choice, Explorer, Number, View, model_takes
+from memkit.widgets.explorer import Choice, Explorer, Number, View, takes_length
 from stepscope.fitting.plan import GIVES_UP, TrainingPlan
 from stepscope.fitting.plans import PlansFound, find_plans
 from stepscope.pictures.plans import plans_figure
+from stepscope.setup.experts import PUBLISHED_MODELS
 from stepscope.widgets.plan_bars import table_of
 
 LENGTHS, NUM_CARDS, MAX_ROWS = (512, 1024, 2048, 4096), (1, 2, 4, 8), 12
@@ -39,7 +39,7 @@ class PlanExplorer(Explorer, verdict=(130,), status=(225, 76, 175, 105)):
         model=Choice("Model", PUBLISHED_MODELS, "Llama-3.2-1B"),
         card=Choice("Card", CARDS, "RTX 5090"),
         tokens_per_step=Number("Tokens a step", 2**14, low=2**12, high=2**17, step=2**12),
-        seq_len=Choice("Sequence", LENGTHS, 2048, model_takes),
+        seq_len=Choice("Sequence", LENGTHS, 2048, takes_length(PUBLISHED_MODELS)),
         num_cards=Choice("Cards", NUM_CARDS, 1),
         gives_up=Choice("May give up", [NOTHING, *GIVES_UP, ANYTHING], ANYTHING),
         plan=Number("Plan", 1, low=1, high=40),

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from memkit.hardware.cards import CARDS, Card
 from memkit.pictures.bars import short
-from memkit.setup.models import PUBLISHED_MODELS
 from memkit.setup.recipes import AUTOCAST_BF16, FUSED_ADAMW
 from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
-from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View, model_takes
+from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View, takes_length
 from stepscope.fitting.plan import plan_of
+from stepscope.setup.experts import PUBLISHED_MODELS
 from stepscope.setup.layouts import STAGES, Layout
 from stepscope.sharding.traffic import step_traffic, tokens_to_hide
 from stepscope.widgets.plan_bars import plans_view
@@ -37,7 +37,7 @@ class ShardingExplorer(Explorer, status=(230, 70, 56, 120, 112)):
         dp_size=Choice("Ranks", RANKS, 8),
         nics=Choice("Link", LINKS, 0, goes_with_ranks),
         precision=Choice("Precision", PRECISIONS, PRECISIONS[1]),
-        seq_len=Choice("Sequence", LENGTHS, 2048, model_takes),
+        seq_len=Choice("Sequence", LENGTHS, 2048, takes_length(PUBLISHED_MODELS)),
         micro_batch_size=Number("Micro-batch", 4, low=1, high=32),
         recomputes=Switch("Recompute each block", False),
         offloads=Switch("Offload states to the CPU", False),

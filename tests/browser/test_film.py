@@ -11,8 +11,8 @@ from live_notebook import open_and_run, write_notebook
 from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_GPT2
 from memkit.setup.training import TrainingSetup
-from memkit.units import ALLOCATOR_BLOCK_BYTES
 from memkit.tracing.trace import trace_memory
+from memkit.units import ALLOCATOR_BLOCK_BYTES
 from memkit.widgets.step_film import SCRIPT, StepFilm, place
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]

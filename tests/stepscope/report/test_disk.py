@@ -1,0 +1,147 @@
+"""A report leaves the disk as it found it: every byte and time of a tree, after programs that write in many ways."""
+
+import ctypes
+import functools
+import hashlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from writing_habits import BEGIN, END, HABITS, PAST_EVERY_DOOR, REFUSED
+
+from stepscope.tool.command_line import main
+from stepscope.tool.script import Script
+from stepscope.tracing.scratch_disk import scratch_disk
+from stepscope.tracing.trace import trace_script
+
+HELD = {"open": open, "remove": os.remove}
+"""As C code calls them: not through a module."""
+
+
+def tree_with_files(folder: Path) -> Path:
+    """A project of 200 files, with an earlier run's results."""
+    for name in ("data", "runs/old", "src/deep/er"):
+        (folder / name).mkdir(parents=True)
+    for n in range(20):
+        (folder / f"data/{n}.txt").write_text(str(n) * n)
+    for n in range(170):
+        (folder / f"src/deep/{n}.txt").write_bytes(bytes([n]) * n)
+    (folder / "data/tokens.bin").write_bytes(bytes(1000))
+    (folder / "runs/old/events.0").write_text("0")
+    (folder / "best.pt").write_bytes(b"weights of a week")
+    (folder / "log.txt").write_text("a long log\n")
+    (folder / "beside.py").write_text("VALUE = 1\n")
+    (folder / "link").symlink_to("log.txt")
+    with sqlite3.connect(folder / "results.db") as base:
+        base.execute("create table old (n int)")
+        base.execute("insert into old values (3)")
+    base.close()
+    return folder
+
+
+def seen(folder: Path) -> dict[str, tuple]:
+    """Of every path in a tree its kind and rights, its time, and a hash of its bytes or its link."""
+    found = {}
+    for path in sorted([folder, *folder.rglob("*")]):
+        state = path.lstat()
+        data = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else ""
+        content = hashlib.sha256(data if isinstance(data, bytes) else data.encode()).hexdigest()
+        found[str(path)] = state.st_mode, state.st_mtime_ns, state.st_ino, state.st_nlink, content
+    return found
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    folder = tree_with_files(tmp_path / "project")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def write_script(folder: Path, text: str, name: str = "train.py") -> str:
+    path = folder.parent / name
+    path.write_text(BEGIN + textwrap.dedent(text) + END)
+    return str(path)
+
+
+def test_no_byte_and_no_time_differs_after_programs_that_write(tree):
+    """One process traces them all; each program asserts that it finds again what it wrote."""
+    assert len(seen(tree)) >= 200
+    before, outside = seen(tree), os.listdir(tree.parent)
+    for name, text in HABITS.items():
+        path = write_script(tree, text)
+        assert len(trace_script(Script(path)).events) > 0, name
+        assert seen(tree) == before, name
+    assert set(os.listdir(tree.parent)) == {*outside, "train.py"}
+    assert Path.cwd() == tree and "made_by_it" not in os.listdir(tree)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_could_change_the_disk_is_refused_before_it_happens(tree, name, capsys, monkeypatch):
+    text, words = REFUSED[name]
+    monkeypatch.setattr("builtins.write_past", functools.partial(HELD["open"], "log.txt", "w"), raising=False)
+    before = seen(tree)
+    assert main(["report", write_script(tree, text)]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert words in error and "STEPSCOPE_REPORT" in error and "train.py" in error
+    assert seen(tree) == before
+
+
+def test_a_function_that_was_held_before_is_refused_too(tree):
+    with scratch_disk(), pytest.raises(PermissionError, match="os.remove"):
+        HELD["remove"]("log.txt")
+    assert (tree / "log.txt").exists()
+
+
+def test_a_failed_program_leaves_the_disk_too(tree, capsys):
+    before = seen(tree)
+    text = HABITS["a log folder that is emptied first"] + "\nraise RuntimeError('no data')"
+    assert main(["report", write_script(tree, text)]) == 2
+    assert "no data" in capsys.readouterr().err and seen(tree) == before
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL, None])
+def test_a_command_that_ends_is_stopped_or_killed_leaves_the_disk(tree, how):
+    """The program writes, and leaves something to be done at the exit and in a thread; then it waits or trains on."""
+    before = seen(tree)
+    text = "".join(HABITS[name] for name in (
+        "shutil copies and moves", "a log is gone on with", "what is left for the exit", "logging"))
+    text += "import threading, time\n"
+    text += "threading.Thread(target=lambda: (time.sleep(2), open('log.txt', 'w')), daemon=True).start()\n"
+    text += "print('written', flush=True)\n" + ("time.sleep(60)" if how else "")
+    place = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), TMPDIR=str(tree.parent))
+    command = [sys.executable, "-m", "stepscope", "report", write_script(tree, text)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=place)
+    for line in child.stdout:
+        if how and "written" in line:
+            time.sleep(0.1)
+            child.send_signal(how)
+            break
+    said, _ = child.communicate()
+    assert child.returncode == {signal.SIGINT: 130, signal.SIGKILL: -9, None: 0}[how], said
+    assert seen(tree) == before
+    left = [path for path in os.listdir(tree.parent) if path.startswith("stepscope-")]
+    assert len(left) == (how == signal.SIGKILL)
+
+
+def landlock() -> bool:
+    """Whether the kernel can seal a process, asked as stepscope asks it."""
+    return ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1) > 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux") or not landlock(), reason="a kernel without Landlock")
+def test_the_kernel_refuses_what_passes_every_door(tree):
+    before, script = seen(tree), write_script(tree, PAST_EVERY_DOOR)
+    place = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    command = [sys.executable, "-m", "stepscope", "report", script, "--film", "film.html"]
+    child = subprocess.run(command, capture_output=True, text=True, env=place, check=False)
+    assert child.returncode == 0, child.stderr
+    assert (tree / "film.html").stat().st_size > 1000
+    (tree / "film.html").unlink()
+    after = seen(tree)
+    assert {path: state[2:] for path, state in after.items()} == {path: state[2:] for path, state in before.items()}
