@@ -7,6 +7,7 @@ import pytest
 
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
+from memkit.hardware.fit import fit_on, planned_room, verdict
 from memkit.setup.models import GPT2_LARGE
 from memkit.setup.recipes import OptimizerConfig
 from memkit.setup.training import TrainingSetup
@@ -15,9 +16,8 @@ from memkit.units import GIB
 from stepscope.allocator.config import AllocatorConfig
 from stepscope.allocator.stories import growing_story
 from stepscope.allocator.trace_replay import replay_trace
-from stepscope.fitting.advice import verdict
 from stepscope.fitting.plan import plan_of
-from stepscope.fitting.room import fit_on, fits_of, left_out_of, planned_room, replayed_holes
+from stepscope.fitting.room import fits_of, left_out_of, replayed_holes
 
 CARD = CARDS["RTX 3090"]
 SETUP = TrainingSetup(model=GPT2_LARGE, optimizer=OptimizerConfig(implementation="fused"))
