@@ -52,7 +52,7 @@ class Besides:
 
     def meet_on_cpu(self, func, args: tuple, out: object, log: Log) -> None:
         """Remember an operation on the CPU's rules, if it may take what they do not know."""
-        if not is_of_a_transformer(func):
+        if not is_of_a_transformer(func) or is_attention_by_heads(func, args):
             self.to_measure[str(func.overloadpacket)] = None
         if func in PRODUCTS and out.dtype.itemsize == 2:
             # oneDNN packs the factors and makes the result in float32 first, where the processor wants it
@@ -60,8 +60,8 @@ class Besides:
             standing = sum(log.sizes[block] for block in log.live)
             self.highest_packed = max(self.highest_packed, (standing + packed, f"{func.overloadpacket} in 16 bits"))
 
-    def tell(self, peak_bytes: int) -> None:
-        """Warn once for each library, for a compiled step of note, and once for the CPU."""
+    def tell(self, peak_bytes: int) -> list[str]:
+        """Warn once for each library, for a compiled step of note, and once for the CPU; returns the warnings."""
         texts, (num_bytes, where) = list(self.told.values()), self.largest_compiled
         if num_bytes > TOLD_FROM * peak_bytes:
             size = format_bytes(num_bytes)
@@ -76,6 +76,16 @@ class Besides:
         frame = calling_frame()
         for text in texts:
             warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
+        return texts
+
+
+def is_attention_by_heads(func, args: tuple) -> bool:
+    """Whether the CPU's attention is given tensors that lie head by head: its backward copies what it gives back.
+
+    A model's projections lie token by token, and of those a trace knows every byte.
+    """
+    return func._opname == "_scaled_dot_product_flash_attention_for_cpu" and any(
+        x.shape[1] > 1 and x.shape[2] > 1 and x.stride(1) > x.stride(2) for x in args[:3])
 
 
 COMPILE = torch.compile

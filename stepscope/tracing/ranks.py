@@ -55,10 +55,10 @@ def in_parallel(parallel, *args, **kwargs) -> None:
 def on_one_card(parallel, module, device_ids=None, output_device=None, dim=0) -> None:
     """``DataParallel`` on a machine with one card: it calls its module.
 
-    Raises: NotImplementedError: it has several, and would hand each a part of the batch.
+    Raises: NotImplementedError: it has several, or names several, and would hand each a part of the batch.
     """
-    if num_cards() > 1:
-        raise not_followed("DataParallel on several cards", "write DistributedDataParallel")
+    if num_cards() > 1 or len(device_ids or ()) > 1:
+        raise not_followed("DataParallel on several cards", "write DistributedDataParallel, and --ranks")
     torch.nn.Module.__init__(parallel)
     parallel.module, parallel.dim, parallel.device_ids = module, dim, []
 

@@ -21,6 +21,7 @@ from memkit.tracing.cuda_kernels import kernels_on_meta
 from memkit.tracing.lines import Lines
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 from stepscope.program.threads import watching_threads
+from stepscope.tracing.counters import counted
 from stepscope.tracing.cpu import fake_cpu_for_script
 from stepscope.tracing.cuda import pretend_cuda_for_script
 from stepscope.tracing.evaluations import Evaluations
@@ -38,6 +39,8 @@ NO_KERNEL = NotImplementedError, fake.UnsupportedOperatorException
 VALUE_ERRORS = (*NO_KERNEL, fake.DataDependentOutputException, fake.DynamicOutputShapeException)
 VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 NESTED = {aten._nested_tensor_from_tensor_list.default, aten._nested_view_from_jagged.default}
+ABOUT_NUMBER = "about the number"
+"""In a timeline's provenance: what a reader of its peak has to know, a sentence a line."""
 OWN_FILES = {str(path) for path in Path(__file__).parent.glob("*.py")} | {str(Path(__file__).parents[1] / "tool/script.py")}
 
 
@@ -89,9 +92,9 @@ def trace_script(
     assumptions.refuse_unused()
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
     timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
-    timeline = replace(timeline, source_lines=tracer.lines.texts)
-    tracer.besides.tell(timeline.peak_bytes)
-    return timeline
+    about_number = tracer.about_number + tracer.besides.tell(timeline.peak_bytes)
+    said = {ABOUT_NUMBER: "\n".join(about_number)} if about_number else {}
+    return replace(timeline, source_lines=tracer.lines.texts, provenance=timeline.provenance | said)
 
 
 class ScriptTracer(kit.Tracer):
@@ -254,13 +257,14 @@ def recording(device: str, *, starts_in_host: bool = False):
         if device == "cuda":
             tracer = ScriptTracer("meta")
             mode = stack.enter_context(pretend_cuda_for_script(starts_in_host=starts_in_host))
+            stack.enter_context(counted(lambda: tracer.log))
         else:
             tracer = ScriptTracer("cpu")
             mode = stack.enter_context(fake_cpu_for_script(tracer))
             stack.enter_context(kernels_on_meta("cpu"))
         # A real tensor is the host's, which the CPU's rules alone count.
         stack.enter_context(watching_threads(lambda tensor: device == "cpu" or tensor.is_meta))
-        tracer.known = mode.known
+        tracer.known, tracer.about_number = mode.known, mode.about_number
         tracer.places = getattr(mode, "places", tracer.places)  # a CPU's mode has none: nothing moves
         mode.before_write = tracer.before_write
         stack.enter_context(patch.object(torch, "compile", functools.partial(as_compiled, tracer)))
