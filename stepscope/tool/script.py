@@ -235,6 +235,8 @@ class Follower:
         """
         if not torch.is_grad_enabled() and not module.training and self.is_over:
             self.has_evaluated = True
+            if hasattr(self.recorder.log, "start_evaluation"):
+                self.recorder.now("start_evaluation")
         if self.program.is_in_backward or not torch.is_grad_enabled():
             return
         self.count_update()

@@ -20,6 +20,7 @@ Reading order:
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout
 - ``counters``: what a program is told of its own memory
 - ``libraries``: what libraries take that a trace does not know
+- ``log``: what a script's trace writes down beside the kit's log
 - ``evaluations``: a model that runs again without gradients is followed once
 - ``trace``: ``trace_script``: every allocation of a step
 - ``kernels``: More kernels that torch has for CUDA and not for ``meta``, and functions that may take another amount than traced

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._subclasses import fake_tensor as fake
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from memkit.program.doors import FindsItsSteps, OutsideBuild, run_steps, tensors_in
 from memkit.program.log import timeline_of
@@ -28,6 +29,7 @@ from stepscope.tracing.evaluations import Evaluations
 from stepscope.tracing.host import Place, Places
 from stepscope.tracing.known import ASSUMED, Assumptions, KnownValues, Unknown, result_of_size
 from stepscope.tracing.libraries import CUDA_LIBRARIES, Besides, as_compiled
+from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE, ScriptLog
 from stepscope.tracing.patched import Patches
 from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
 from stepscope.tracing.scratch_disk import scratch_disk
@@ -39,8 +41,6 @@ NO_KERNEL = NotImplementedError, fake.UnsupportedOperatorException
 VALUE_ERRORS = (*NO_KERNEL, fake.DataDependentOutputException, fake.DynamicOutputShapeException)
 VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 NESTED = {aten._nested_tensor_from_tensor_list.default, aten._nested_view_from_jagged.default}
-ABOUT_NUMBER = "about the number"
-"""In a timeline's provenance: what a reader of its peak has to know, a sentence a line."""
 OWN_FILES = {str(path) for path in Path(__file__).parent.glob("*.py")} | {str(Path(__file__).parents[1] / "tool/script.py")}
 
 
@@ -92,8 +92,10 @@ def trace_script(
     assumptions.refuse_unused()
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
     timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
-    about_number = tracer.about_number + tracer.besides.tell(timeline.peak_bytes)
+    about_number = [*tracer.about_number, *tracer.missing.values(), *tracer.besides.tell(timeline.peak_bytes)]
     said = {ABOUT_NUMBER: "\n".join(about_number)} if about_number else {}
+    if timeline.events and (line := tracer.log.line_at(timeline.events.peak())):
+        said[OWN_LINE] = line
     return replace(timeline, source_lines=tracer.lines.texts, provenance=timeline.provenance | said)
 
 
@@ -108,7 +110,8 @@ class ScriptTracer(kit.Tracer):
 
     def forget(self) -> None:
         super().forget()
-        self.besides = Besides()
+        self.log, self.besides = ScriptLog(), Besides()
+        self.missing: dict[int, str] = {}  # by optimizer
         self.lines = Lines(trace_script.__code__)
         self.lines.foreign_files |= OWN_FILES
 
@@ -231,6 +234,18 @@ class ScriptTracer(kit.Tracer):
         if self.on_update and is_later and any(self.block_of(t) in log.trained for t in tensors_in(written)):
             self.on_update()
 
+    def before_optimizer(self, optimizer, *_) -> None:
+        """Remember an optimizer of which weights have no gradient: what they would cost is not in the peak."""
+        with torch._C.DisableTorchFunction():
+            wanted = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+            num_missing = sum(p.grad is None for p in wanted)
+        self.missing.pop(id(optimizer), None)
+        if num_missing and optimizer.param_groups:
+            self.missing[id(optimizer)] = (
+                f"{num_missing:,} of the {len(wanted):,} tensors that {type(optimizer).__name__} trains have no gradient "
+                "(a checkpoint with use_reentrant=True gives none if no input of it wants one), and so no states"
+            )
+
     def now(self, change: str, *args: object) -> None:
         self.patches.look()
         super().now(change, *args)
@@ -270,6 +285,7 @@ def recording(device: str, *, starts_in_host: bool = False):
         stack.enter_context(patch.object(torch, "compile", functools.partial(as_compiled, tracer)))
         resize = patch.object(torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size))
         stack.enter_context(resize)
+        stack.callback(register_optimizer_step_pre_hook(tracer.before_optimizer).remove)
         called = Evaluations(tracer).around(torch.nn.Module.__call__)
         stack.enter_context(patch.object(torch.nn.Module, "__call__", called))
         tracer.patches = Patches(tracer, stack)
