@@ -201,9 +201,14 @@ def run_file(path: str) -> None:
 
 
 def imports_in(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:
-    """The absolute imports of a file, wherever they stand, but no ``from __future__``."""
-    statements = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    return [s for s in statements if not getattr(s, "level", 0) and getattr(s, "module", "") != "__future__"]
+    """The absolute imports of a file, wherever they stand, one module each, but no ``from __future__``."""
+    statements = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            statements += [ast.copy_location(ast.Import([alias]), node) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module != "__future__":
+            statements.append(node)
+    return statements
 
 
 class Follower:
