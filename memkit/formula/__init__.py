@@ -13,9 +13,9 @@ Reading order:
 - ``backward``: the operations from the last to the first, and the gradients they make
 - ``layers``: linear, norm, dropout, activation functions
 - ``attention``: projections, rotation, and the core as the device's kernel computes it
+- ``optimizer``: what a step of the optimizer allocates: states once, temporaries each time
 - ``forward``: the whole forward, from token ids to the loss
 - ``activations``: what a forward keeps for the backward, tensor by tensor
-- ``optimizer``: what a step of the optimizer allocates: states once, temporaries each time
 - ``estimate``: bytes at each instant of a step: ``estimate_memory``
 """
 

@@ -17,11 +17,11 @@ Reading order:
 - ``cpu``: the CPU's rules
 - ``ranks``: one rank of a script of many
 - ``card``: streams and properties of a card that nobody has chosen
+- ``kernels``: more kernels that torch has for CUDA and not for ``meta``
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout
 - ``libraries``: what libraries take that a trace does not know
 - ``evaluations``: a model that runs again without gradients is followed once
 - ``trace``: ``trace_script``: every allocation of a step
-- ``kernels``: more kernels that torch has for CUDA and not for ``meta``
 """
 
 from memkit import front_door
