@@ -116,4 +116,5 @@ def test_the_first_part_has_seven_chapters_and_the_notebook_stage_runs_them_so()
     assert [path.name[:2] for path in PART_ONE] == ["00", "01", "02", "03", "04", "05", "06"]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     _, _, stage = makefile.partition("\ncheck-notebooks:")
-    assert f"PYTHONPATH=$(CURDIR)/{FOLDER}" in stage.partition("\n\n")[0] and "PART_ONE := $(filter chapters/00% " in makefile
+    assert f"PYTHONPATH=$(CURDIR)/{FOLDER}" in stage.partition("\n\n")[0]
+    assert "PART_ONE := $(filter chapters/00% " in makefile

@@ -47,7 +47,7 @@ def job_build(setup: Job, next_batch=None, make_model: Callable[[Job], nn.Module
     >>> from stepscope import AdapterConfig
     >>> job = Job(model=models.TINY_LLAMA, seq_len=64, adapter=AdapterConfig(rank=8, targets=("query", "value")))
     >>> trace_memory(job_build(job)).at("backward").gradients
-    32768
+    114688
     """
     if setup.adapter is not None and setup.adapter.base == "nf4":
         bitsandbytes_layers()  # loaded here: a trace pretends that there is a card
