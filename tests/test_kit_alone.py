@@ -1,24 +1,19 @@
-"""The kit stands alone: neither it nor a test of it needs ``stepscope``, and chapters 00 to 06 run without it."""
+"""The kit stands alone: neither it nor a test of it needs ``stepscope``, and the notebook stage runs chapters so."""
 
 import ast
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-import nbformat
 import pytest
 from lab_server import ROOT
-from nbclient import NotebookClient
 
 KIT, TESTS = ROOT / "memkit", ROOT / "tests" / "memkit"
 OF_THE_INSTRUMENT = re.compile(r"stepscope(\.\w+)+(:\w+)?")
 """A module's name as text, as ``import_module`` or ``monkeypatch`` takes it."""
-PART_ONE = sorted(path for path in (ROOT / "chapters").glob("0*.ipynb") if path.name < "07")
 FOLDER = "tests/kit_alone"
 """On ``PYTHONPATH`` it leaves a Python without the instrument."""
-QUICK = ("00", "02", "06")
 
 
 def names_stepscope(source: str) -> list[int]:
@@ -69,10 +64,10 @@ def test_the_check_lets_a_sentence_pass():
     assert names_stepscope(source) == []
 
 
-def without_the_instrument(**more: str) -> dict[str, str]:
+def without_the_instrument() -> dict[str, str]:
     """The environment of such a Python."""
     paths = [str(ROOT / FOLDER), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"} | more
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
 
 
 def run_without_the_instrument(program: str) -> subprocess.CompletedProcess:
@@ -95,25 +90,8 @@ def test_the_hook_refuses_it():
     assert done.returncode == 1 and "a Python without stepscope" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, id=path.stem, marks=() if path.name[:2] in QUICK else pytest.mark.exhaustive)
-     for path in PART_ONE],
-)
-def test_a_chapter_of_the_first_part_runs_on_the_kit_alone(path: Path):
-    """Every cell; ``make check-notebooks`` runs all seven so, and compares what they print."""
-    notebook = nbformat.read(path, as_version=4)
-    asks = "try:\n    import stepscope\nexcept ImportError as error:\n    print(error)"
-    notebook.cells.insert(0, nbformat.v4.new_code_cell(asks))
-    client = NotebookClient(
-        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}},
-    )
-    client.execute(env=without_the_instrument(CUDA_VISIBLE_DEVICES="", TQDM_DISABLE="1"))
-    assert "a Python without stepscope" in notebook.cells[0].outputs[0].text
-
-
-def test_the_first_part_has_seven_chapters_and_the_notebook_stage_runs_them_so():
-    assert [path.name[:2] for path in PART_ONE] == ["00", "01", "02", "03", "04", "05", "06"]
+def test_the_notebook_stage_runs_chapters_00_to_06_so():
+    """``tests/book/test_part_one.py`` begins each of them without the instrument."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     _, _, stage = makefile.partition("\ncheck-notebooks:")
     assert f"PYTHONPATH=$(CURDIR)/{FOLDER}" in stage.partition("\n\n")[0]

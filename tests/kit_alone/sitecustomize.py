@@ -16,4 +16,5 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}: this is a Python without stepscope", name=name)
 
 
-sys.meta_path.insert(0, Missing())
+if __name__ == "sitecustomize":  # and not where a file is looked through for doctests
+    sys.meta_path.insert(0, Missing())
