@@ -17,13 +17,13 @@ Reading order:
 - ``cpu``: the CPU's rules
 - ``ranks``: one rank of a script of many
 - ``card``: streams and properties of a card that nobody has chosen
+- ``kernels``: more kernels that torch has for CUDA and not for ``meta``
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout
 - ``counters``: what a program is told of its own memory
 - ``libraries``: what libraries take that a trace does not know
 - ``log``: what a script's trace writes down beside the kit's log
 - ``evaluations``: a model that runs again without gradients is followed once
 - ``trace``: ``trace_script``: every allocation of a step
-- ``kernels``: more kernels that torch has for CUDA and not for ``meta``
 """
 
 from memkit import front_door
