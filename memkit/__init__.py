@@ -27,16 +27,15 @@ To take the package over, read these ten files first, in this order. They make t
 1. ``events.py``: what happens to memory
 2. ``timeline.py``: the type that all three columns return
 3. ``setup/training.py``: what is trained
-4. ``formula/paper.py``: tensors without values, whose births and deaths Python counts
-5. ``formula/layers.py``: linear, norm, dropout and activation functions on paper
-6. ``formula/forward.py``: the whole forward on paper
+4. ``formula/operations.py``: a forward as a list: what each operation reads, makes and keeps
+5. ``formula/model.py``: the list of a GPT-2 or a Llama
+6. ``formula/liveness.py``: a walk through the list: when every byte comes and goes
 7. ``formula/estimate.py``: the first column
 8. ``program/transformer.py``: the same model in PyTorch
 9. ``tracing/trace.py``: the second column
 10. ``measuring/measure.py``: the third column
 
-Four more are worth opening on the way: ``formula/attention.py`` and ``formula/backward.py``, which forward and estimate
-build on, and ``program/doors.py`` and ``program/log.py``, which trace and measurement share.
+Two more are worth opening on the way: ``program/doors.py`` and ``program/log.py``, which trace and measurement share.
 
 The names below are the front door: what a reader imports, loaded when it is used. ``import memkit`` itself
 loads neither torch nor numpy nor matplotlib nor ipywidgets.

@@ -35,7 +35,7 @@ class LeftOut:
 
     def meet_on_cpu(self, func, args: tuple, out: object, log: Log) -> None:
         """Remember an operation on the CPU's rules, if it may take what they do not know."""
-        if not is_of_a_transformer(func):
+        if not is_of_a_transformer(func) or is_attention_by_heads(func, args):
             self.to_measure[str(func.overloadpacket)] = None
         if func in PRODUCTS and out.dtype.itemsize == 2:
             # oneDNN packs the factors and makes the result in float32 first, where the processor wants it
@@ -54,3 +54,12 @@ class LeftOut:
                 "transformer's step takes; these may take more than their results, which measure_memory sees"
             )
         return texts
+
+
+def is_attention_by_heads(func, args: tuple) -> bool:
+    """Whether the CPU's attention is given tensors that lie head by head: its backward copies what it gives back.
+
+    A model's projections lie token by token, and of those a trace knows every byte.
+    """
+    return func._opname == "_scaled_dot_product_flash_attention_for_cpu" and any(
+        x.shape[1] > 1 and x.shape[2] > 1 and x.stride(1) > x.stride(2) for x in args[:3])

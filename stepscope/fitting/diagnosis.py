@@ -175,12 +175,14 @@ def growth_in_words(growing: tuple[Growing, ...]) -> tuple[str, ...]:
     if not growing:
         return ()
     spans = len(growing[0].floors)
-    name = "quarter" if spans == NUM_SPANS else "step"
+    name = growing[0].span
+    meaning = (
+        "What is kept from step to step is a leak. These lines made it; look for what still holds it, such as a list "
+        "of losses that were not detached." if spans == NUM_SPANS else
+        "So few steps do not tell a leak from what is fetched ahead once: four do.")
     rows = [["what grows: the least it holds in", *(f"{name} {number + 1}" for number in range(spans))]]
     rows += [[line.where, *map(format_bytes, line.floors)] for line in growing[:NUM_LINES]]
-    return aligned_table(rows), (
-        "What is kept from step to step is a leak. These lines made it; look for what still holds it, such as a list "
-        "of losses that were not detached.")
+    return aligned_table(rows), meaning
 
 
 def lines_of(births: Events) -> tuple[Line, ...]:

@@ -32,11 +32,12 @@ def line_of(event: Event) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Growing:
-    """A line that holds more and more: its least bytes in each span, and its bytes at the end."""
+    """A line that holds more and more: its least bytes in each span, a step or a quarter, and its bytes at the end."""
 
     where: str
     floors: tuple[int, ...]
     num_bytes: int
+    span: str = "quarter"
 
     @property
     def grown_bytes(self) -> int:
@@ -53,14 +54,14 @@ class Growing:
 def growing_lines(events: Sequence[Event], least_bytes: int = 1) -> tuple[Growing, ...]:
     """Lines whose least bytes rise by ``least_bytes`` or more: leaks and caches, the largest first.
 
-    A span is a quarter of the events, and a step where there are only two or three, each of which
+    A span is a quarter of the events, and a step where there are only two, three or four, each of which
     has to leave a block of its own (what a loop's variables hold was made by the last one). Weights
     and states are there from the first steps on and rise no more; activations and gradients fall to
     nothing in each step. A forward that fails half-way grows too, and a recording does not tell it
     from a leak.
     """
     spans = [list(step) for _, step in groupby(events, lambda event: event.step)]
-    is_short = 1 < len(spans) < NUM_SPANS
+    is_short = 1 < len(spans) <= NUM_SPANS
     if not is_short:
         ends = [len(events) * number // NUM_SPANS for number in range(NUM_SPANS + 1)]
         spans = [events[first:last] for first, last in pairwise(ends)]
@@ -83,7 +84,8 @@ def growing_lines(events: Sequence[Event], least_bytes: int = 1) -> tuple[Growin
     growing = []
     for where in held:
         floors_of = tuple(least[where] for least in floors)
-        line = Growing(where=where, floors=floors_of, num_bytes=held[where])
+        line = Growing(
+            where=where, floors=floors_of, num_bytes=held[where], span="step" if is_short else "quarter")
         leaves_in_each = not is_short or left[where] >= len(spans)
         if line.rises and line.grown_bytes >= least_bytes and leaves_in_each:
             growing.append(line)

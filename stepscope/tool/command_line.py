@@ -45,6 +45,16 @@ ABOVE, STOPPED = 1, 130
 
 def answer(options: argparse.Namespace) -> int:
     """Run the command that was asked for, print what it found, and return the exit code."""
+    stdout = sys.stdout
+
+    def begin(words: str) -> None:
+        """What is known before the command has ended, on the command's own output."""
+        if not options.json:
+            progress()
+            with redirect_stdout(stdout):
+                tell(words + "\n")
+
+    options.begin = begin
     with ExitStack() as options.until_printed:
         with redirect_stdout(sys.stderr):  # what a program prints is none of the result
             num_bytes, text, data = COMMANDS[options.command](options)

@@ -84,7 +84,9 @@ def report_command(options: argparse.Namespace) -> Found:
     if any(of_scripts) and not options.target.endswith(SCRIPTS):
         raise ValueError(
             f"--batches, --until, --vary and --ranks run a script such as train.py, not {options.target!r}")
+    from stepscope.fitting.diagnosis import changes_in_words
     from stepscope.tool.program_report import report_on
+    from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
     from stepscope.tracing.scratch_disk import scratch_disk
 
     # From the program's first import until its report is printed: a thread of the program's may go on.
@@ -100,9 +102,8 @@ def report_command(options: argparse.Namespace) -> Found:
     name = options.target + f", rank 0 of {options.ranks}" * bool(options.ranks)
     result = report_on(
         build, name, options.steps, progress, assume=dict(options.assume), num_batches=options.batches,
+        card=card.name if card else "", begin=options.begin,
     )
-    if card:
-        result = replace(result, fits=tuple(fit for fit in result.fits if fit.card == card.name))
     if film:
         from memkit.widgets.step_film import StepFilm
 
@@ -115,10 +116,12 @@ def report_command(options: argparse.Namespace) -> Found:
         "expected_bytes": result.expected_bytes, "peak": asdict(result.timeline.peak), "moment": result.page.moment,
         "lines": [asdict(line) for line in result.page.lines], "changes": changes_as_data(result.changes),
         "growing": [asdict(line) for line in result.page.growing],
+        "own_line": result.trace.provenance.get(OWN_LINE, ""),
+        "about_number": result.trace.provenance.get(ABOUT_NUMBER, "").splitlines(),
         "left_out": [asdict(item) for item in result.left_out],
         "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
     }
-    return result.expected_bytes, str(result), data
+    return result.expected_bytes, changes_in_words(result.changes), data
 
 
 def largest_found(options: argparse.Namespace, script, card) -> Found:

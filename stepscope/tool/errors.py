@@ -4,6 +4,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+import memkit
 from stepscope.tool.sealed import FREE, SWITCH
 
 
@@ -21,8 +22,8 @@ def in_words(error: BaseException) -> str:
     """What happened in one line, with the program's own line at which it did, where there is one."""
     words = " ".join(str(error).split()) or type(error).__name__
     words = words if isinstance(error, ValueError) else f"{type(error).__name__}: {words}"
-    own = str(Path(__file__).parents[1])
-    others = (own, sysconfig.get_path("stdlib"), "<")
+    own = str(Path(__file__).parents[1]), str(Path(memkit.__file__).parent)
+    others = (*own, sysconfig.get_path("stdlib"), "<")
     frames = traceback.extract_tb(error.__traceback__)
     if FREE and "Permission denied" in words:
         words += f": a report leaves the disk as it found it; leave this out where os.environ has {SWITCH}"

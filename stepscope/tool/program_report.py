@@ -1,20 +1,26 @@
 """A report on a program nobody has run: its peak by part, moment and line, the cards it fits, what would help.
 
 The changes that help most are tried on the program itself where that can be done from outside, and traced a second
-time; the others are replays of changed events, and say so. Loads torch when it is called.
+time: only what was traced again is promised. Loads torch when it is called.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from memkit.hardware.cards import CARDS
 from memkit.hardware.fit import Fit
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
+from stepscope.allocator.replays import Replay
 from stepscope.allocator.trace_replay import replay_trace
 from stepscope.fitting.advice import EIGHT_BIT, HALF_BATCH, Effect, best_of_each_kind, helpful
 from stepscope.fitting.diagnosis import NUM_CHANGES, Diagnosis, changes_in_words, diagnose_memory, growth_in_words
+from stepscope.fitting.edits import Growing
 from stepscope.fitting.room import LeftOut, fits_of, left_out_in_words, left_out_of
+
+STEPS_OF_A_LEAK = 4
+"""Fewer steps show no leak."""
 
 NUM_TRIED = 6
 """So many of the changes that help most are traced again."""
@@ -48,34 +54,67 @@ class Report:
         """The most that stands in a step, once model and optimizer are made; with an untied head init may take more."""
         return max(i.total_bytes for i in self.trace.instants if not i.name.startswith("init"))
 
-    def __str__(self) -> str:
+    @property
+    def headline(self) -> str:
+        """The first line, or two of them."""
+        return headline(self.name, self.trace, self.page.result, self.left_out, self.fits, self.batches)
+
+    @property
+    def details(self) -> str:
+        """What else is known when the program has been traced once."""
+        from stepscope.tracing.log import ABOUT_NUMBER
+
+        said = []
+        if (unsplit := self.allocated_bytes - self.trace.peak_bytes) > 0:
+            said.append(
+                f"Of the first, {format_bytes(unsplit)} are ends of blocks that the allocator does not split off.")
+        if self.steps_bytes < self.trace.peak_bytes:
+            said.append(f"Making the model takes more than any step: the steps reach {format_bytes(self.steps_bytes)}.")
+        if copied := self.trace.provenance.get("copies of the weights"):
+            said.append(
+                f"Of the weights {format_bytes(int(copied.split()[0]))} are tensors of the trained ones' sizes that nobody "
+                "trains: a second set (an average's, as EMA keeps it, a target or a reference model), or gathered copies.")
+        about = filter(None, self.trace.provenance.get(ABOUT_NUMBER, "").split("\n"))
+        said += [f"About this number: {words}." for words in about]
         fits = [["card", "memory left, expected", "verdict"]]
         fits += [[fit.card, format_bytes(fit.expected_bytes).replace("-", "−"), fit.verdict] for fit in self.fits]
         lines = [("made at the peak by", "part", "blocks", "bytes"), *(line.row for line in self.page.lines)]
-        total = f"{self.name}: {format_bytes(self.allocated_bytes)} allocated at the peak, in {self.page.moment}; "
-        total += f"{format_bytes(self.expected_bytes)} expected on the card."
-        if (unsplit := self.allocated_bytes - self.trace.peak_bytes) > 0:
-            total += f" Of the first, {format_bytes(unsplit)} are ends of blocks that the allocator does not split off."
-        if self.steps_bytes < self.trace.peak_bytes:
-            total += f" Making the model takes more than any step: the steps reach {format_bytes(self.steps_bytes)}."
-        if copied := self.trace.provenance.get("copies of the weights"):
-            total += f" Of the weights {format_bytes(int(copied.split()[0]))} are a second set of the trained ones"
-            total += " (an average's, as EMA keeps it, a target or a reference model)."
-        if self.batches:
-            fit = f"; it {self.fits[0].verdict} on one {self.fits[0].card}" if len(self.fits) == 1 else ""
-            total = f"{self.batches}: {format_bytes(self.expected_bytes)}{fit}.\n{total}"
         tables = (str(self.timeline), aligned_table(lines), left_out_in_words(self.left_out), aligned_table(fits))
-        return "\n\n".join([total, *growth_in_words(self.page.growing), *tables, changes_in_words(self.changes)])
+        start = "\n".join(said)
+        return "\n\n".join([*[start][: len(said)], *growth_in_words(self.page.growing), *tables])
+
+    def __str__(self) -> str:
+        return f"{self.headline}\n\n{self.details}\n\n{changes_in_words(self.changes)}"
+
+
+def headline(name: str, trace: MemoryTimeline, result: Replay, left_out, fits: tuple[Fit, ...], batches: str) -> str:
+    """The peak, its moment, the program's own line that ran then, and the least card that it fits, or the one asked."""
+    from stepscope.tracing.log import OWN_LINE
+
+    expected = format_bytes(result.peak_allocated_bytes + sum(item.expected_bytes for item in left_out))
+    line, moment = trace.provenance.get(OWN_LINE, ""), trace.events.moment(result.peak_event)
+    fit = fits[0] if len(fits) == 1 else smallest_that_fits(fits)
+    verdict = f"it {fit.verdict} on one {fit.card}" if fit else "no card of the table has room for it"
+    total = f"{name}: {format_bytes(result.peak_allocated_bytes)} allocated at the peak, in {moment}"
+    total += f", at {line}" * bool(line) + f"; {expected} expected on the card: {verdict}."
+    return f"{batches}: {expected}; {verdict}.\n{total}" if batches else total
+
+
+def smallest_that_fits(fits: tuple[Fit, ...]) -> Fit | None:
+    """Of the cards with room, as far as one can expect, the one with least memory."""
+    return min((fit for fit in fits if fit.is_expected), key=lambda fit: CARDS[fit.card].memory_bytes, default=None)
 
 
 def report_on(
     build: Callable, name: str = "program", steps: int = 2, say: Callable[[str], None] = lambda words: None,
-    assume: Mapping[str, float] | None = None, num_batches: int = 0,
+    assume: Mapping[str, float] | None = None, num_batches: int = 0, card: str = "",
+    begin: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Trace ``build`` on CUDA's rules, diagnose it, and trace the changes that help most.
 
     ``say`` is told what is being done, one line at a time; ``assume`` is ``trace_script``'s. ``num_batches``: a
-    script's loader is asked for so many, and the script trains on the worst.
+    script's loader is asked for so many, and the script trains on the worst. ``card``: the one to be judged.
+    ``begin`` is given the first line, and then the details, as soon as they are known.
 
     Raises: what ``trace_script`` raises.
     """
@@ -103,28 +142,46 @@ def report_on(
         trace = traced(watched(build, loaders) if isinstance(build, Script) and not num_batches else build)
     finally:
         counted.remove()
+    result, left_out, batches = replay_trace(trace), left_out_of(trace), batches or difference(loaders.seen)
+    fits = tuple(fit for fit in fits_of(left_out, result.peak_allocated_bytes) if card in ("", fit.card))
+    begin(headline(name, trace, result, left_out, fits, batches))
     say(f"replaying {len(trace.events):,} events with each change")
-    page, left_out = diagnose_memory(trace), left_out_of(trace)
+    page = diagnose_memory(trace)
+    report = Report(
+        name=name,
+        trace=trace,
+        timeline=trace.for_step(trace.peak.step),
+        page=replace(page, growing=grown(page, traced, build, steps, say)),
+        changes=(),
+        left_out=left_out,
+        fits=fits,
+        batches=batches,
+    )
+    begin(report.details)
     tried = tuple(e for e in page.tried if e.change is not EIGHT_BIT or optimizers & {"Adam", "AdamW"})
     if not any(effect.change is HALF_BATCH for effect in tried):  # what everybody tries first is traced in any case
         peak = page.peak_reserved_bytes
         tried = (Effect(change=HALF_BATCH, before_bytes=peak, after_bytes=peak, how="second trace"), *tried)
-    return Report(
-        name=name,
-        trace=trace,
-        timeline=trace.for_step(trace.peak.step),
-        page=page,
-        changes=tuple(best_of_each_kind(verified(script, changed, tried, traced, say), NUM_CHANGES)),
-        left_out=left_out,
-        fits=fits_of(left_out, page.result.peak_allocated_bytes),
-        batches=batches or difference(loaders.seen),
-    )
+    return replace(report, changes=tuple(best_of_each_kind(verified(script, changed, tried, traced, say), NUM_CHANGES)))
+
+
+def grown(page: Diagnosis, traced: Callable, build: Callable, steps: int, say: Callable) -> tuple[Growing, ...]:
+    """What still grows over four steps: a batch that is fetched ahead grows once, and a leak goes on."""
+    if not page.growing or steps >= STEPS_OF_A_LEAK:
+        return page.growing
+    say(f"tracing {STEPS_OF_A_LEAK} steps, for something grows")
+    try:
+        longer = traced(build, steps=STEPS_OF_A_LEAK)
+    except Exception as error:  # noqa: BLE001 - any program; it may have no more steps
+        say(f"not traced ({type(error).__name__}: {error})")
+        return page.growing
+    return diagnose_memory(longer).growing
 
 
 def verified(
     build: Callable, changed: Callable, effects: tuple[Effect, ...], traced: Callable, say: Callable
 ) -> tuple[Effect, ...]:
-    """The effects that can be made; the best of them traced again where the program can be changed from outside.
+    """The effects that can be made, each known by a trace of the program with that change.
 
     ``changed(name)`` is ``build`` with a change made.
     """
@@ -134,8 +191,10 @@ def verified(
     known = []
     for number, effect in enumerate(effects):
         program, option = effect.change.program, half_batch_option(build) if isinstance(build, Script) else ""
-        if not program or (program == "half_batch" and not isinstance(build, Script)):
-            known.append(effect)  # nobody can halve from outside what build() makes
+        if effect.how == "replay":
+            known.append(effect)  # the allocator's option, tried on the program's own events
+        elif not program or (program == "half_batch" and not isinstance(build, Script)):
+            continue  # a guess about events that were not traced; and nobody can halve from outside what build() makes
         elif number < NUM_TRIED:
             say(f"tracing again: {effect.name}")
             try:

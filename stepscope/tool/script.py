@@ -6,13 +6,17 @@ optimizer's step, so that a ``zero_grad`` at the end of the loop still belongs t
 optimizers, the first one counts the steps, and the script is followed until each has stepped often enough. Where it
 has none, writing over the weights after a backward is the optimizer's step.
 
-The script is not harmless: until it is stopped it does all that it would do otherwise, such as opening files.
+Until it is stopped the script does all that it would do otherwise; what it writes is on a scratch disk.
 """
 
 import ast
+import functools
+import importlib.metadata
+import importlib.util
 import os
 import runpy
 import sys
+import sysconfig
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -27,6 +31,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stepscope.tool.notebook import cells_of
 from stepscope.tracing.ranks import names_of_torchrun
+from stepscope.tracing.refusals import KIT_HOME, OWN_HOME
 
 
 class SeenEnough(BaseException):
@@ -78,12 +83,13 @@ class Script:
         return replace(self, during_build=building, during_step=stepping)
 
     def import_libraries(self) -> None:
-        """Import what the script and the files beside it import, before a card is pretended.
+        """Import the libraries that the program imports, before a card is pretended; its own modules come after that.
 
         A library may look for a card, or make tensors, while it is imported. What cannot be imported raises its error
-        later, on the script's own line.
+        later, on the program's own line.
         """
         waiting, done = [Path(self.path)], set()
+        folder = str(Path(self.path).resolve().parent)
         while waiting:
             file = waiting.pop()
             if file in done or not file.is_file():
@@ -92,9 +98,10 @@ class Script:
             with suppress(SyntaxError, UnicodeDecodeError):
                 for statement in imports_in(ast.parse("\n".join(text for _, text in texts_of(file)))):
                     root = (getattr(statement, "module", None) or statement.names[0].name).partition(".")[0]
-                    own = Path(self.path).resolve().parent / root
-                    if own.is_dir() or own.with_suffix(".py").is_file():
-                        waiting += [own.with_suffix(".py"), *own.rglob("*.py")]
+                    places = places_of(root, folder)
+                    if any(is_own(root, str(place), folder) for place in places):
+                        waiting += [file for place in places for file in (place, *place.parent.rglob("*.py"))
+                                    if place.name == "__init__.py" or file == place]
                     else:
                         with suppress(Exception):
                             exec(compile(ast.Module([statement], []), str(file), "exec"), {})  # noqa: S102 - the script's own imports
@@ -121,7 +128,7 @@ class Script:
                 ending = f" with exit code {error.code}" if error.code else ""
             finally:  # a second run makes anew what the script's own modules make when they are imported
                 for name in set(sys.modules) - before:
-                    if is_own(getattr(sys.modules[name], "__file__", None), folder):
+                    if is_own(name.partition(".")[0], getattr(sys.modules[name], "__file__", None), folder):
                         del sys.modules[name]
         follower.count_update()
         if recorder.is_empty and not ending:
@@ -142,9 +149,40 @@ class Script:
             follower.end_step()
 
 
-def is_own(file: str | None, folder: str) -> bool:
-    """Whether a module's file is the script's own: below its folder, and no library of a .venv that lies there too."""
-    return file is not None and Path(file).is_relative_to(folder) and "site-packages" not in Path(file).parts
+INSTALLED = {"site-packages", "dist-packages"}
+LIBRARIES = (sysconfig.get_path("stdlib"), OWN_HOME, KIT_HOME)
+"""Folders of what is installed."""
+
+
+def places_of(name: str, folder: str) -> list[Path]:
+    """The file of a module, as a script in this folder would import it, or ``__init__.py`` of a package's folders."""
+    with patch.object(sys, "path", [folder, *sys.path]), suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            return [Path(place) / "__init__.py" for place in spec.submodule_search_locations]
+        if spec is not None and spec.has_location:
+            return [Path(spec.origin)]
+    return []
+
+
+def is_own(name: str, file: str | None, folder: str) -> bool:
+    """Whether a module is the program's own, wherever it lies: what no installed library has.
+
+    A package beside the script's folder is, and so is one that is installed from where it is written, if the script
+    is in the same project. A library of a .venv is not, even below the script's folder.
+    """
+    if file is None or not file.endswith(".py") or not INSTALLED.isdisjoint(Path(file).parts):
+        return False
+    if file.startswith(LIBRARIES):
+        return False
+    root = next((parent.parent for parent in Path(file).parents if parent.name == name), Path(file).parent)
+    return Path(file).is_relative_to(folder) or Path(folder).is_relative_to(root) or name not in installed_names()
+
+
+@functools.cache
+def installed_names() -> frozenset[str]:
+    """What the installed distributions let one import."""
+    return frozenset(importlib.metadata.packages_distributions())
 
 
 def texts_of(file: Path) -> list[tuple[str, str]]:
@@ -163,9 +201,14 @@ def run_file(path: str) -> None:
 
 
 def imports_in(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:
-    """The absolute imports of a file, wherever they stand, but no ``from __future__``."""
-    statements = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    return [s for s in statements if not getattr(s, "level", 0) and getattr(s, "module", "") != "__future__"]
+    """The absolute imports of a file, wherever they stand, one module each, but no ``from __future__``."""
+    statements = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            statements += [ast.copy_location(ast.Import([alias]), node) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module != "__future__":
+            statements.append(node)
+    return statements
 
 
 class Follower:
@@ -197,6 +240,8 @@ class Follower:
         """
         if not torch.is_grad_enabled() and not module.training and self.is_over:
             self.has_evaluated = True
+            if hasattr(self.recorder.log, "start_evaluation"):
+                self.recorder.now("start_evaluation")
         if self.program.is_in_backward or not torch.is_grad_enabled():
             return
         self.count_update()

@@ -18,7 +18,9 @@ Reading order:
 - ``ranks``: one rank of a script of many
 - ``card``: streams and properties of a card that nobody has chosen
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout
+- ``counters``: what a program is told of its own memory
 - ``libraries``: what libraries take that a trace does not know
+- ``log``: what a script's trace writes down beside the kit's log
 - ``evaluations``: a model that runs again without gradients is followed once
 - ``trace``: ``trace_script``: every allocation of a step
 - ``kernels``: more kernels that torch has for CUDA and not for ``meta``

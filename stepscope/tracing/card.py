@@ -2,7 +2,6 @@
 
 import math
 import sys
-from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -86,18 +85,17 @@ class Properties:
 
 
 ANSWERS = (
-    (None, torch.cuda, "_lazy_init empty_cache ipc_collect set_device set_rng_state set_sync_debug_mode synchronize"),
+    (None, torch.cuda, "_lazy_init ipc_collect set_device set_rng_state set_sync_debug_mode synchronize"),
     (None, torch.cuda, "set_rng_state_all manual_seed manual_seed_all seed seed_all"),
     (None, torch.cuda.random, "set_rng_state set_rng_state_all manual_seed manual_seed_all seed seed_all"),
-    (None, torch.cuda, "reset_accumulated_memory_stats reset_max_memory_allocated reset_max_memory_cached"),
-    (None, torch.cuda, "reset_peak_memory_stats set_per_process_memory_fraction"),
+    (None, torch.cuda, "reset_accumulated_memory_stats set_per_process_memory_fraction"),
     # These change or read a real allocator, and no tensor.
     (None, torch.cuda.memory, "_record_memory_history _dump_snapshot _snapshot set_per_process_memory_fraction"),
     (None, torch.cuda.profiler, "start stop"),
-    (None, torch.accelerator, "synchronize empty_cache reset_peak_memory_stats set_device_index"),
+    (None, torch.accelerator, "synchronize set_device_index"),
     (None, Tensor, "record_stream"),
     (0, torch.cuda, "current_device get_sync_debug_mode"),
-    (0, torch.accelerator, "current_device_index memory_allocated max_memory_allocated"),
+    (0, torch.accelerator, "current_device_index"),
     (True, torch.cuda, "is_bf16_supported"),
     (True, torch.accelerator, "is_available"),
     # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
@@ -105,7 +103,6 @@ ANSWERS = (
     (False, torch.cuda.amp.common, "amp_definitely_not_available"),
     (CAPABILITY, torch.cuda, "get_device_capability"),
     ("a card that is traced", torch.cuda, "get_device_name"),
-    ("a trace has no allocator's counters", torch.cuda, "memory_summary"),
     ((), torch.cuda, "memory_snapshot"),
     (Properties(), torch.cuda, "get_device_properties"),
     (torch.device("cuda"), torch.accelerator, "current_accelerator"),
@@ -122,7 +119,6 @@ def answering(value: object) -> Callable:
 
 
 REFUSED = (
-    (torch.cuda, "mem_get_info", "write the free bytes of the card you mean"),
     (torch.cuda, "CUDAGraph", "trace the step without it: a graph keeps what its capture has allocated"),
     (torch.cuda, "MemPool", "trace the step without it: all pools together take what one takes"),
 )
@@ -163,7 +159,6 @@ STAND_INS = (
       for home in (torch.cuda, torch.cuda.random)),
     (torch.cuda, "default_generators", Generators()),
     (torch.cuda, "initial_seed", torch.initial_seed),
-    (torch.cuda, "memory_stats", lambda *_: defaultdict(int)),
     *((home, "device_count", num_cards) for home in (torch.cuda, torch.accelerator)),
     (torch, "Generator", Generator),
     (torch.nn.DataParallel, "__init__", on_one_card),

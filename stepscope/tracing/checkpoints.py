@@ -62,7 +62,7 @@ def tensor_again(held: Held, dtype: torch.dtype, shape, stride, offset: int, req
 
 
 def reduced(reduce: Callable, mode) -> Callable:
-    """``Tensor._reduce_ex_internal``, for pickle, of tensors without values."""
+    """``Tensor.__reduce_ex__``, for pickle, of tensors without values."""
     held: weakref.WeakValueDictionary[int, Held] = weakref.WeakValueDictionary()  # a pickler keeps what it has written
 
     def reduce_tensor(tensor: Tensor, protocol: int):
@@ -162,7 +162,7 @@ def saved_without_values(mode) -> Iterator[None]:
     storage = torch.UntypedStorage
     with (
         torch.serialization.safe_globals([held_again, tensor_again]),
-        patch.object(Tensor, "_reduce_ex_internal", reduced(Tensor._reduce_ex_internal, mode)),
+        patch.object(Tensor, "__reduce_ex__", reduced(Tensor.__reduce_ex__, mode)),
     ):
         MODES.append(mode)
         try:

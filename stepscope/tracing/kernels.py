@@ -61,7 +61,7 @@ TOLD = {
 
 def told(mode, func, args, kwargs):
     """A call as it is, with a warning."""
-    mode.warn_once(func.__name__, f"{func.__name__} {TOLD[func]}", is_told_in_torch=True)
+    mode.warn_once(func.__name__, f"{func.__name__} {TOLD[func]}", is_told_in_torch=True, is_about_number=True)
     return func(*args, **kwargs)
 
 

@@ -40,11 +40,13 @@ class Besides(LeftOut):
             texts.insert(len(self.of_libraries), f"{text}, at most {format_bytes(num_bytes)}")
         return texts
 
-    def tell(self, peak_bytes: int) -> None:
-        """Warn once for each library, for a compiled step of note, and once for the CPU."""
+    def tell(self, peak_bytes: int) -> list[str]:
+        """Warn once for each library, for a compiled step of note, and once for the CPU; returns the warnings."""
+        texts = self.texts(peak_bytes)
         frame = calling_frame()
-        for text in self.texts(peak_bytes):
+        for text in texts:
             warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
+        return texts
 
 
 COMPILE = torch.compile

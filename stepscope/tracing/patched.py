@@ -90,7 +90,7 @@ def as_a_script_needs(mode: ShapesOnly):
     """Workers, compiled functions and files of a script that is traced under ``mode``."""
     def as_eager(callback):
         if callable(callback):
-            mode.warn_once("compiled", COMPILED, is_told_in_torch=True)
+            mode.warn_once("compiled", COMPILED, is_told_in_torch=True, is_about_number=True)
         return from_stance(callback)
 
     from_stance = torch._dynamo.eval_frame._callback_from_stance

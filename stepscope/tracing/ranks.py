@@ -6,13 +6,14 @@ number of ranks, and the buffers that it sends from and receives into. What NCCL
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
 import torch.distributed as dist
 import torch.multiprocessing
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from stepscope.tracing.refusals import not_followed
 
@@ -43,9 +44,24 @@ def join(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, s
     return JOIN("fake", rank=max(rank, 0), world_size=size, store=FakeStore())
 
 
+def with_buckets(function: Callable) -> Callable:
+    """A function of DDP's that makes its buckets: they hold gradients to be sent, and count as gradients."""
+
+    def called(*args, **kwargs):
+        log = getattr(_get_current_dispatch_mode(), "log", None)
+        start = len(log.sizes) if log else 0
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if log:
+                log.gradients.update(b for b in log.live if b >= start and "empty" in str(log.births[b][0]))
+
+    return called
+
+
 def in_parallel(parallel, *args, **kwargs) -> None:
     """``DistributedDataParallel`` in a group that sends nothing, and has no result to give to DDP's own hook."""
-    MAKE_PARALLEL(parallel, *args, **kwargs)
+    with_buckets(MAKE_PARALLEL)(parallel, *args, **kwargs)
     if dist.get_backend(parallel.process_group) == "fake":
         from stepscope.program.sharded import sent_at_once  # here, for FSDP's modules take long to import
 
@@ -55,10 +71,10 @@ def in_parallel(parallel, *args, **kwargs) -> None:
 def on_one_card(parallel, module, device_ids=None, output_device=None, dim=0) -> None:
     """``DataParallel`` on a machine with one card: it calls its module.
 
-    Raises: NotImplementedError: it has several, and would hand each a part of the batch.
+    Raises: NotImplementedError: it has several, or names several, and would hand each a part of the batch.
     """
-    if num_cards() > 1:
-        raise not_followed("DataParallel on several cards", "write DistributedDataParallel")
+    if num_cards() > 1 or len(device_ids or ()) > 1:
+        raise not_followed("DataParallel on several cards", "write DistributedDataParallel, and --ranks")
     torch.nn.Module.__init__(parallel)
     parallel.module, parallel.dim, parallel.device_ids = module, dim, []
 
@@ -75,6 +91,7 @@ def one_rank() -> Iterator[None]:
             patch.object(dist, "is_nccl_available", lambda: True),
             patch.object(dist, "barrier", lambda *_, **__: None),
             patch.object(DistributedDataParallel, "__init__", in_parallel),
+            patch.object(DistributedDataParallel, "_pre_forward", with_buckets(DistributedDataParallel._pre_forward)),
             # of spawn's ranks the first runs, in this process
             patch.object(torch.multiprocessing, "spawn", lambda function, args=(), *_, **__: function(0, *args)),
         ):

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._subclasses import fake_tensor as fake
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from memkit.program.doors import FindsItsSteps, OutsideBuild, run_steps, tensors_in
 from memkit.program.log import timeline_of
@@ -21,12 +22,14 @@ from memkit.tracing.cuda_kernels import kernels_on_meta
 from memkit.tracing.lines import Lines
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 from stepscope.program.threads import watching_threads
+from stepscope.tracing.counters import counted
 from stepscope.tracing.cpu import fake_cpu_for_script
 from stepscope.tracing.cuda import pretend_cuda_for_script
 from stepscope.tracing.evaluations import Evaluations
 from stepscope.tracing.host import Place, Places
 from stepscope.tracing.known import ASSUMED, Assumptions, KnownValues, Unknown, result_of_size
 from stepscope.tracing.libraries import Besides, as_compiled
+from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE, ScriptLog
 from stepscope.tracing.patched import Patches
 from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
 from stepscope.tracing.scratch_disk import scratch_disk
@@ -90,9 +93,11 @@ def trace_script(
     assumptions.refuse_unused()
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
     timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
-    timeline = replace(timeline, source_lines=tracer.lines.texts)
-    tracer.left_out.tell(timeline.peak_bytes)
-    return timeline
+    about_number = [*tracer.about_number, *tracer.missing.values(), *tracer.left_out.tell(timeline.peak_bytes)]
+    said = {ABOUT_NUMBER: "\n".join(about_number)} if about_number else {}
+    if timeline.events and (line := tracer.log.line_at(timeline.events.peak())):
+        said[OWN_LINE] = line
+    return replace(timeline, source_lines=tracer.lines.texts, provenance=timeline.provenance | said)
 
 
 class ScriptTracer(kit.Tracer):
@@ -106,7 +111,8 @@ class ScriptTracer(kit.Tracer):
 
     def forget(self) -> None:
         super().forget()
-        self.left_out = Besides()
+        self.log, self.left_out = ScriptLog(), Besides()
+        self.missing: dict[int, str] = {}  # by optimizer
         self.lines = Lines(trace_script.__code__)
         self.lines.foreign_files |= OWN_FILES
 
@@ -225,6 +231,18 @@ class ScriptTracer(kit.Tracer):
         if self.on_update and is_later and any(self.block_of(t) in log.trained for t in tensors_in(written)):
             self.on_update()
 
+    def before_optimizer(self, optimizer, *_) -> None:
+        """Remember an optimizer of which weights have no gradient: what they would cost is not in the peak."""
+        with torch._C.DisableTorchFunction():
+            wanted = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+            num_missing = sum(p.grad is None for p in wanted)
+        self.missing.pop(id(optimizer), None)
+        if num_missing and optimizer.param_groups:
+            self.missing[id(optimizer)] = (
+                f"{num_missing:,} of the {len(wanted):,} tensors that {type(optimizer).__name__} trains have no gradient "
+                "(a checkpoint with use_reentrant=True gives none if no input of it wants one), and so no states"
+            )
+
     def now(self, change: str, *args: object) -> None:
         self.patches.look()
         super().now(change, *args)
@@ -251,18 +269,20 @@ def recording(device: str, *, starts_in_host: bool = False):
         if device == "cuda":
             tracer = ScriptTracer("meta")
             mode = stack.enter_context(pretend_cuda_for_script(starts_in_host=starts_in_host))
+            stack.enter_context(counted(lambda: tracer.log))
         else:
             tracer = ScriptTracer("cpu")
             mode = stack.enter_context(fake_cpu_for_script(tracer))
             stack.enter_context(kernels_on_meta("cpu"))
         # A real tensor is the host's, which the CPU's rules alone count.
         stack.enter_context(watching_threads(lambda tensor: device == "cpu" or tensor.is_meta))
-        tracer.known = mode.known
+        tracer.known, tracer.about_number = mode.known, mode.about_number
         tracer.places = getattr(mode, "places", tracer.places)  # a CPU's mode has none: nothing moves
         mode.before_write = tracer.before_write
         stack.enter_context(patch.object(torch, "compile", functools.partial(as_compiled, tracer)))
         resize = patch.object(torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size))
         stack.enter_context(resize)
+        stack.callback(register_optimizer_step_pre_hook(tracer.before_optimizer).remove)
         called = Evaluations(tracer).around(torch.nn.Module.__call__)
         stack.enter_context(patch.object(torch.nn.Module, "__call__", called))
         tracer.patches = Patches(tracer, stack)

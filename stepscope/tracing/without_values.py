@@ -54,6 +54,7 @@ class ShapesOnly(shapes.ShapesOnly):
         self.known = KnownValues()
         self.rejects = itertools.cycle((True, True, False))
         self.warned: set[str] = set()
+        self.about_number: list[str] = []  # what a reader of the peak has to know
         self.rules |= {call: rule for rule, calls in RULES.items() for call in calls}
 
     def tell_no_values(self, call: str) -> None:
@@ -75,12 +76,18 @@ class ShapesOnly(shapes.ShapesOnly):
                 return torch.full((), value, dtype=tensor.dtype, device="cpu").expand(shape)
             return torch.full(shape, value, dtype=tensor.dtype, device="cpu")
 
-    def warn_once(self, about: str, text: str, *, is_told_in_torch: bool = False) -> None:
-        """Tell the program, at its own line; torch's own code only where asked."""
+    def warn_once(
+        self, about: str, text: str, *, is_told_in_torch: bool = False, is_about_number: bool = False
+    ) -> None:
+        """Tell the program, at its own line; torch's own code only where asked.
+
+        ``is_about_number``: it stands beside the peak in a report, too.
+        """
         frame = calling_frame()
         frame = outside(frame, TORCH_HOME) if is_told_in_torch else frame
         if about not in self.warned and not frame.f_code.co_filename.startswith(TORCH_HOME):
             self.warned.add(about)
+            self.about_number += [text] * is_about_number
             warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 

@@ -13,7 +13,7 @@ from random_setups import random_setup
 
 from memkit.formula import estimate, estimate_memory
 from memkit.formula.activations import activation_bytes, autocast_cast_bytes
-from memkit.formula.forward import run_of
+from memkit.formula.run import run_of
 from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup.recipes import (

@@ -64,7 +64,6 @@ def test_what_reads_or_sets_a_real_allocator_changes_no_trace(call):
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: torch.cuda.mem_get_info(), "torch.cuda.mem_get_info; write the free bytes"),
         (lambda: torch.cuda.get_device_properties(0).total_memory, "total_memory; write the number of the card"),
         (lambda: torch.cuda.CUDAGraph(), "torch.cuda.CUDAGraph; trace the step without it"),
     ],

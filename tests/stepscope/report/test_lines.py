@@ -1,0 +1,211 @@
+"""What a report says beside its number: other people's faults as small programs, the numbers by hand or by torch."""
+
+import json
+import os
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from memkit import measure_memory
+from stepscope.tool.command_line import main
+from stepscope.tool.script import Script
+from stepscope.tracing.trace import trace_script
+
+WORKSPACE = 2 * 4096 * 1024 + 8 * 16 * 1024
+"""cuBLAS's ``:4096:2:16:8``, for each of the two threads of a step."""
+
+
+@pytest.fixture
+def report(tmp_path, monkeypatch, capsys):
+    """Reports on a script's text; returns what stands on the page, and on stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def of(text: str, *words: str, name: str = "train.py") -> tuple[str, str]:
+        path = Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        code = main(["report", name, *words])
+        out, err = capsys.readouterr()
+        assert code == 0 or not out, err
+        return out, err
+
+    return of
+
+
+LOOP = """
+import torch
+net = torch.nn.Linear(1024, 1024).cuda()
+opt = torch.optim.AdamW(net.parameters())
+for step in range(6):
+    net(torch.randn(8, 1024, device="cuda")).square().mean().backward(); opt.step(); opt.zero_grad()
+"""
+
+
+def test_the_package_beside_the_scripts_folder_sees_the_card(report, tmp_path, monkeypatch):
+    """nanochat's layout: ``scripts/train.py`` and a package beside ``scripts`` that chooses a dtype by the card."""
+    (tmp_path / "mylib_of_it").mkdir()
+    (tmp_path / "mylib_of_it/__init__.py").write_text(
+        "import torch\nDTYPE = torch.bfloat16 if torch.cuda.is_available() else torch.float32\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "import torch, mylib_of_it\n" + LOOP.replace("1024).cuda()", "1024, dtype=mylib_of_it.DTYPE).cuda()").replace(
+        'device="cuda")', 'device="cuda", dtype=mylib_of_it.DTYPE)')
+    found = json.loads(report(text, "--json", name="scripts/train.py")[0])
+    assert found["peak"]["weights"] == 2 * 1024 * 1024 + 2048
+    assert "mylib_of_it" not in sys.modules
+
+
+def test_a_program_is_told_its_own_memory(report):
+    """By hand: weights, two states of each, a scalar, and two workspaces; at the peak gradients and scratch besides."""
+    text = LOOP.replace("range(6):", "range(6):\n    torch.cuda.reset_peak_memory_stats()").rstrip() + """
+    print("told", torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), torch.cuda.memory_reserved() > 0)
+    stats, free = torch.cuda.memory_stats(), torch.cuda.mem_get_info()
+    print("told", stats["allocated_bytes.all.current"], free[1] - free[0] >= torch.cuda.memory_reserved())
+    assert "Allocated memory" in torch.cuda.memory_summary(abbreviated=True)
+    """
+    weights = 4 * 1024 * 1024 + 4 * 1024
+    told = re.findall(r"^told (.*)$", report(text)[1], re.MULTILINE)
+    stands = 3 * weights + 2 * WORKSPACE
+    assert told[:2] == [f"{stands} {stands + 2 * weights} True", f"{stands} True"]
+
+
+def test_what_is_traced_otherwise_than_it_runs_stands_on_the_page(report):
+    page, _ = report(LOOP.replace("opt =", "net.compile(); opt ="))
+    assert "About this number: a compiled function is traced as the code it was made of" in page
+    page, _ = report(LOOP.replace("net(torch", "torch.cumprod(net.weight[0], 0); net(torch"))
+    assert re.search("About this number: cumprod has a backward", page)
+    assert "About this number" not in report(LOOP)[0]
+
+
+def test_data_parallel_over_two_cards_is_refused(report):
+    _, err = report(LOOP.replace("opt =", "net = torch.nn.DataParallel(net, device_ids=[0, 1]); opt ="))
+    assert "train.py:4" in err and "DataParallel on several cards; write DistributedDataParallel" in err
+    assert "allocated at the peak" in report(LOOP.replace("opt =", "net = torch.nn.DataParallel(net); opt ="))[0]
+
+
+def test_attention_of_tensors_that_lie_head_by_head_is_to_be_measured_on_a_cpu():
+    """The profiler sees 12 to 16 % more; of tokens it sees what the trace says, and the kernel's 256 KiB of scratch."""
+
+    def build_of(lies_by_heads: bool):
+        def build():
+            shape = (1, 8, 512, 64) if lies_by_heads else (1, 512, 8, 64)
+            q, k, v = (torch.nn.Parameter(torch.randn(shape)) for _ in range(3))
+            optimizer = torch.optim.SGD([q, k, v], lr=0.1)
+
+            def step():
+                given = (q, k, v) if lies_by_heads else (x.transpose(1, 2) for x in (q, k, v))
+                torch.nn.functional.scaled_dot_product_attention(*given, is_causal=True).square().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+            return step
+
+        return build
+
+    with pytest.warns(UserWarning, match="measure it there: aten._scaled_dot_product_flash_attention_for_cpu"):
+        low = trace_script(build_of(True), device="cpu")
+    assert low.peak_bytes < 0.95 * measure_memory(build_of(True), device="cpu").peak_bytes
+    plain = trace_script(build_of(False), device="cpu")
+    assert "about the number" not in plain.provenance
+    assert 0 <= measure_memory(build_of(False), device="cpu").peak_bytes - plain.peak_bytes <= 257 * 1024
+
+
+PREFETCHES = """
+import torch
+def prefetched():
+    held = None
+    for _ in range(9):
+        batch = torch.zeros(64, 4096, device="cuda")
+        if held is not None:
+            yield held
+        held = batch
+net = torch.nn.Linear(4096, 16).cuda()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+kept = []
+for batch in prefetched():
+    loss = net(batch).square().mean(); loss.backward(); opt.step(); opt.zero_grad()
+"""
+
+
+def test_a_batch_that_is_fetched_ahead_is_no_leak(report):
+    page, _ = report(PREFETCHES)
+    assert "leak" not in page and "what grows" not in page and "let go of" not in page
+
+
+def test_a_leak_is_one_after_four_steps(report):
+    leaks = PREFETCHES.replace("for batch in prefetched():", "for batch in prefetched():\n    kept.append(batch * 2)")
+    page, _ = report(leaks)
+    assert "step 4" in page and "is a leak" in page and "train.py:14" in page
+    page, _ = report(leaks.replace("range(9)", "range(3)"))  # ends after two steps
+    assert "is a leak" not in page
+
+
+def test_an_evaluation_has_a_row_of_its_own(report):
+    text = LOOP + """
+    net.eval()
+    with torch.no_grad():
+        held = [net(torch.randn(4096, 1024, device="cuda")) for _ in range(2)]
+    net.train()
+    """
+    page, _ = report(text, "--until", "eval")
+    assert "allocated at the peak, in evaluation of step 2 of 2" in page and "\nevaluation peak " in page
+    assert "zero_grad peak" not in page
+
+
+def test_buckets_of_ddp_are_gradients(report):
+    """torch's own reducer makes one of all weights' bytes, and a second time in the order of the backward."""
+    text = """
+    import torch, torch.distributed as dist
+    dist.init_process_group("nccl")
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024, bias=False).cuda(), device_ids=[0])
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(4):
+        net(torch.randn(8, 1024, device="cuda")).sum().backward(); opt.step(); opt.zero_grad()
+    """
+    peak = json.loads(report(text, "--ranks", "2", "--json")[0])["peak"]
+    assert peak["gradients"] == 2 * 4 * 1024 * 1024 and peak["activations"] < 2**20
+
+
+def test_weights_without_a_gradient_are_said(report):
+    text = LOOP.replace("net(torch.randn(8, 1024, device=\"cuda\"))", (
+        'head(torch.utils.checkpoint.checkpoint(net, torch.randn(8, 1024, device="cuda"), use_reentrant=True))'))
+    text = text.replace("opt = torch.optim.AdamW(net.parameters())", (
+        "import torch.utils.checkpoint\nhead = torch.nn.Linear(1024, 1).cuda()\n"
+        "opt = torch.optim.AdamW([*net.parameters(), *head.parameters()])"))
+    assert "2 of the 4 tensors that AdamW trains have no gradient" in report(text)[0]
+
+
+def test_only_what_was_traced_again_is_promised(report):
+    """The whole forward as a line that is recomputed would save by a replay of events what no program saves."""
+    text = LOOP.replace("torch.randn(8,", "torch.randn(8192,").replace("torch.nn.Linear(1024, 1024)", (
+        "torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.GELU()) for _ in range(4)))"))
+    page, _ = report(text)
+    found = json.loads(report(text, "--json")[0])
+    assert {change["known_by"] for change in found["changes"]} <= {"second trace", "replay"}
+    assert "recompute train.py" not in page and "full recomputation" in page and "events changed" not in page
+
+
+def test_the_first_line_is_there_before_anything_else_is_traced(report, monkeypatch, capsys):
+    """An engineer's question: how much, when, where in my file, does it fit; stopped after it, it stays."""
+    from stepscope.tool import program_report
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program_report, "diagnose_memory", stopped)
+    Path("train.py").write_text(LOOP)
+    assert main(["report", "train.py", "--card", "T4"]) == 130
+    first = capsys.readouterr().out.splitlines()[0]
+    assert re.fullmatch(r"train.py: \S+ MiB allocated at the peak, in optimizer of step 1 of 2, at train.py:6; \S+ MiB "
+                        r"expected on the card: it fits on one T4.", first)
+    monkeypatch.undo()
+    os.chdir(Path(__file__).parent)
+
+
+def test_what_is_printed_early_is_not_printed_again(report):
+    page, _ = report(LOOP)
+    assert page.count("allocated at the peak") == page.count("traced, cuda rules") == page.count("Nothing tried") == 1
+    assert isinstance(trace_script(Script("train.py")).peak_bytes, int)
