@@ -86,6 +86,7 @@ def report_command(options: argparse.Namespace) -> Found:
             f"--batches, --until, --vary and --ranks run a script such as train.py, not {options.target!r}")
     from stepscope.fitting.diagnosis import changes_in_words
     from stepscope.tool.program_report import report_on
+    from stepscope.tool.script import NoEvaluation
     from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
     from stepscope.tracing.scratch_disk import scratch_disk
 
@@ -100,10 +101,17 @@ def report_command(options: argparse.Namespace) -> Found:
     if options.vary:
         return largest_found(options, build, card)
     name = options.target + f", rank 0 of {options.ranks}" * bool(options.ranks)
-    result = report_on(
-        build, name, options.steps, progress, assume=dict(options.assume), num_batches=options.batches,
-        card=card.name if card else "", begin=options.begin,
+    report = partial(
+        report_on, name=name, steps=options.steps, say=progress, assume=dict(options.assume),
+        num_batches=options.batches, card=card.name if card else "", begin=options.begin,
     )
+    try:
+        result = report(build)
+    except NoEvaluation:
+        if not options.until or not build.cuts_epoch:
+            raise
+        progress("no evaluation at the end of the epoch that was cut short: following all its steps")
+        result = report(replace(build, cuts_epoch=False))
     if film:
         from memkit.widgets.step_film import StepFilm
 
